@@ -1,0 +1,364 @@
+//! What host and device must agree on byte by byte. Written once here; the rendered kernel prints or asserts it.
+
+use serde::Serialize;
+use std::mem::{offset_of, size_of};
+
+/// The largest world of one node; arrays over ranks have this length.
+pub const MAX_RANKS: usize = 8;
+
+/// A tensor that the caller passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Operand {
+    /// This rank's rows of the left factor.
+    A,
+    /// This rank's right factor.
+    B,
+    /// This rank's result.
+    C,
+}
+
+impl Operand {
+    /// `a`, `b` or `c`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::A => "a",
+            Self::B => "b",
+            Self::C => "c",
+        }
+    }
+}
+
+/// A size that is the same on every rank, or the rows of this rank's shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Extent {
+    /// The same on every rank.
+    Fixed(u64),
+    /// Rows `rank·per_rank ..` of `total`, at most `per_rank`, perhaps none.
+    ShardRows {
+        /// Rows over all ranks.
+        total: u64,
+        /// Rows of a full shard.
+        per_rank: u64,
+    },
+}
+
+impl Extent {
+    /// The size on `rank`.
+    #[must_use]
+    pub fn on(self, rank: u32) -> u64 {
+        match self {
+            Self::Fixed(size) => size,
+            Self::ShardRows { total, per_rank } => {
+                total.saturating_sub(u64::from(rank) * per_rank).min(per_rank)
+            }
+        }
+    }
+}
+
+/// Shape and role of an operand: row-major bf16, row stride at least `cols` elements and a multiple of 8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OperandSpec {
+    /// Which.
+    pub operand: Operand,
+    /// Its rows.
+    pub rows: Extent,
+    /// Its columns.
+    pub cols: u64,
+    /// Whether the kernel writes it (all of it) rather than reads it.
+    pub written: bool,
+}
+
+/// Where a tensor map or pointer starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// At the operand's first element.
+    Operand(Operand),
+    /// In this rank's workspace.
+    Workspace {
+        /// From its start.
+        offset_bytes: u64,
+    },
+}
+
+/// Bytes from one index to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stride {
+    /// Known to the plan.
+    Bytes(u64),
+    /// The row stride that the caller gives for the operand.
+    RowOf(Operand),
+}
+
+/// A bf16 tensor map (`CUtensorMap`), 128-byte swizzle, zero fill out of bounds, 256-byte L2 promotion.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TensorMapSpec {
+    /// Where it starts.
+    pub source: Source,
+    /// Elements per dimension, innermost first. A dimension that is 0 on this rank is encoded as 1, over the workspace.
+    pub extents: Vec<Extent>,
+    /// Strides of dimensions 1, 2, …
+    pub strides: Vec<Stride>,
+    /// Elements of the box that one instruction moves, innermost first.
+    pub box_elems: Vec<u32>,
+}
+
+/// What one kernel argument holds; the runtime fills it in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArgKind {
+    /// A tensor map, 128 bytes, aligned to 128.
+    TensorMap(TensorMapSpec),
+    /// The operand's address.
+    Pointer(Operand),
+    /// The operand's row stride in bytes, u64.
+    RowStrideBytes(Operand),
+    /// Addresses of every rank's workspace as this rank sees them, `[u64; MAX_RANKS]`, by rank; 0 beyond the world.
+    Workspaces,
+    /// Address of the [`HostPage`].
+    HostPage,
+    /// The deadline of every wait, ns, u64.
+    DeadlineNs,
+    /// This rank, u32.
+    Rank,
+}
+
+impl ArgKind {
+    /// Its declaration in CUDA, with `name`.
+    #[must_use]
+    pub fn declare(&self, name: &str) -> String {
+        match self {
+            Self::TensorMap(_) => format!("CUtensorMap {name}"),
+            Self::Pointer(operand) if *operand == Operand::C => format!("mk::u8* {name}"),
+            Self::Pointer(_) => format!("const mk::u8* {name}"),
+            Self::RowStrideBytes(_) | Self::DeadlineNs => format!("mk::u64 {name}"),
+            Self::Workspaces => format!("mk::u8* {name}[mk::kMaxRanks]"),
+            Self::HostPage => format!("mk::HostPage* {name}"),
+            Self::Rank => format!("mk::u32 {name}"),
+        }
+    }
+
+    const fn size_align(&self) -> (usize, usize) {
+        match self {
+            Self::TensorMap(_) => (128, 128),
+            Self::Pointer(_) | Self::RowStrideBytes(_) | Self::HostPage | Self::DeadlineNs => (8, 8),
+            Self::Workspaces => (8 * MAX_RANKS, 8),
+            Self::Rank => (4, 4),
+        }
+    }
+}
+
+/// One kernel argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Arg {
+    /// Its name in the kernel.
+    pub name: &'static str,
+    /// What it holds.
+    pub kind: ArgKind,
+    /// Where it lies in the argument struct.
+    pub offset_bytes: usize,
+}
+
+/// The kernel's one parameter, a struct passed by value; the template prints it from this table and asserts each offset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ArgLayout {
+    /// The fields, in order.
+    pub args: Vec<Arg>,
+    /// Size of the struct.
+    pub size_bytes: usize,
+}
+
+impl ArgLayout {
+    /// Lays the arguments out as a C compiler does.
+    #[must_use]
+    pub fn new(kinds: Vec<(&'static str, ArgKind)>) -> Self {
+        let (mut offset, mut align) = (0, 1);
+        let mut args = Vec::with_capacity(kinds.len());
+        for (name, kind) in kinds {
+            let (size, field_align) = kind.size_align();
+            offset = usize::next_multiple_of(offset, field_align);
+            align = align.max(field_align);
+            args.push(Arg { name, kind, offset_bytes: offset });
+            offset += size;
+        }
+        Self { args, size_bytes: offset.next_multiple_of(align) }
+    }
+}
+
+/// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
+pub const HOST_ABORT: u32 = u32::MAX;
+
+/// What a wait that passed its deadline leaves for the host. Written once per launch, `valid` last.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// 1 once the rest is written.
+    pub valid: u32,
+    /// The rank that waited.
+    pub rank: u32,
+    /// Its CTA.
+    pub cta: u32,
+    /// Who waited: a [`Role`].
+    pub role: u32,
+    /// For what: a [`Wait`].
+    pub wait: u32,
+    /// The rank that should have come, where there is one.
+    pub peer: u32,
+    /// Which flag, stage or buffer.
+    pub index: u32,
+    /// The value awaited.
+    pub wanted: u32,
+    /// The value last seen.
+    pub seen: u32,
+    /// The call, counted from 1.
+    pub epoch: u32,
+    /// 0: its own deadline passed; 1 + r: rank r aborted; [`HOST_ABORT`]: the host did.
+    pub aborted_by: u32,
+    /// How long it waited.
+    pub waited_ns: u64,
+}
+
+/// A page of pinned host memory per operator instance, mapped on the device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostPage {
+    /// Host → device: not 0 makes every wait of this rank end.
+    pub abort: u32,
+    /// Device → host: the epoch whose copies the host is to enqueue (copy-engine transfer).
+    pub doorbell: u32,
+    /// Device → host: the first wait that failed.
+    pub report: Report,
+}
+
+/// The first bytes of each rank's workspace. Zero before the first call; nothing resets it after.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Calls completed.
+    pub epoch: u32,
+    /// CTAs that have left, over all calls.
+    pub exited: u32,
+    /// Any rank → this rank: 1 + the rank that gave up; not 0 makes every wait of this rank end.
+    pub abort: u32,
+    /// Whether a report was claimed.
+    pub reported: u32,
+    /// Copy engines → this rank: by destination rank, the epoch whose copies have all left.
+    pub sent: [u32; MAX_RANKS],
+}
+
+/// Who waits in a kernel.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Sends this rank's shard to the peers.
+    Push = 1,
+    /// Brings tiles to shared memory.
+    Load = 2,
+    /// Multiplies.
+    Math = 3,
+    /// Writes tiles of the result.
+    Store = 4,
+}
+
+/// What a kernel waits for.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wait {
+    /// A chunk of a peer's shard.
+    Chunk = 1,
+    /// The end of this rank's outgoing copies.
+    Sent = 2,
+    /// A stage of the shared-memory ring being filled.
+    StageFull = 3,
+    /// A stage of the shared-memory ring being free.
+    StageFree = 4,
+    /// An output buffer being filled.
+    OutputFull = 5,
+    /// An output buffer being free.
+    OutputFree = 6,
+}
+
+impl Role {
+    /// Every role, with its name in CUDA.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Push, "kPush"),
+        (Self::Load, "kLoad"),
+        (Self::Math, "kMath"),
+        (Self::Store, "kStore"),
+    ];
+
+    /// The role numbered `value`, as a word.
+    #[must_use]
+    pub const fn describe(value: u32) -> &'static str {
+        match value {
+            1 => "push",
+            2 => "load",
+            3 => "math",
+            4 => "store",
+            _ => "unknown role",
+        }
+    }
+}
+
+impl Wait {
+    /// Every wait, with its name in CUDA.
+    pub const ALL: [(Self, &'static str); 6] = [
+        (Self::Chunk, "kChunk"),
+        (Self::Sent, "kSent"),
+        (Self::StageFull, "kStageFull"),
+        (Self::StageFree, "kStageFree"),
+        (Self::OutputFull, "kOutputFull"),
+        (Self::OutputFree, "kOutputFree"),
+    ];
+
+    /// The wait numbered `value`, in words.
+    #[must_use]
+    pub const fn describe(value: u32) -> &'static str {
+        match value {
+            1 => "a chunk of a peer's shard",
+            2 => "the end of its own outgoing copies",
+            3 => "a pipeline stage to be filled",
+            4 => "a pipeline stage to be free",
+            5 => "an output buffer to be filled",
+            6 => "an output buffer to be free",
+            _ => "something unknown",
+        }
+    }
+}
+
+/// A struct that a device header defines too: the rendered kernel asserts size and offsets.
+#[derive(Clone, Debug, Serialize)]
+pub struct StructLayout {
+    /// Its name in CUDA.
+    pub name: &'static str,
+    /// Its size.
+    pub size_bytes: usize,
+    /// Its fields and their offsets.
+    pub fields: Vec<(&'static str, usize)>,
+}
+
+/// The structs that device headers share with this crate.
+#[must_use]
+pub fn shared_structs() -> Vec<StructLayout> {
+    macro_rules! layout {
+        ($t:ident: $($f:ident),+) => {
+            StructLayout {
+                name: stringify!($t),
+                size_bytes: size_of::<$t>(),
+                fields: vec![$((stringify!($f), offset_of!($t, $f))),+],
+            }
+        };
+    }
+    vec![
+        layout!(Report: valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by, waited_ns),
+        layout!(HostPage: abort, doorbell, report),
+        layout!(State: epoch, exited, abort, reported, sent),
+    ]
+}

@@ -1,0 +1,198 @@
+//! [`KernelConfig`]: what a person writes, in TOML, in `#[fused_kernel(...)]` or as flags. Nothing in it is checked yet.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The operator: what is computed, and what crosses between ranks. See `design.md` §1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Op {
+    /// `C[M,N] = AllGather(A)[M,K] · B`: rank r holds rows r of A and its own B.
+    AgGemm,
+}
+
+impl Op {
+    /// Every operator.
+    pub const ALL: [Self; 1] = [Self::AgGemm];
+
+    /// The operator's name in every file, flag and symbol.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AgGemm => "ag_gemm",
+        }
+    }
+
+    /// The operator called `name`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|op| op.name() == name)
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A dimension: known when the kernel is declared, or given at the first call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Dim {
+    /// Known now.
+    Static(u64),
+    /// Given at the first call; the kernel is specialised then. Written `"dynamic"`.
+    Dynamic(DynamicWord),
+}
+
+/// The word `"dynamic"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DynamicWord {
+    /// `"dynamic"`
+    Dynamic,
+}
+
+impl Dim {
+    /// A dimension that is given at the first call.
+    pub const DYNAMIC: Self = Self::Dynamic(DynamicWord::Dynamic);
+
+    /// The size, if it is known.
+    #[must_use]
+    pub const fn fixed(self) -> Option<u64> {
+        match self {
+            Self::Static(size) => Some(size),
+            Self::Dynamic(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Dim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Static(size) => write!(f, "{size}"),
+            Self::Dynamic(_) => f.write_str("dynamic"),
+        }
+    }
+}
+
+/// How B lies in memory, rows of it contiguous.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BLayout {
+    /// `[K, N]`, as in `A · B`.
+    #[default]
+    Kn,
+    /// `[N, K]`, as a linear layer keeps its weight.
+    Nk,
+}
+
+impl BLayout {
+    /// `kn` or `nk`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kn => "kn",
+            Self::Nk => "nk",
+        }
+    }
+}
+
+impl fmt::Display for BLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What moves bytes to the peers of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transfer {
+    /// Communication CTAs of the kernel load each chunk once and store it to every peer.
+    SmPush,
+    /// The copy engines push chunks; the kernel rings a doorbell, a host thread enqueues the copies.
+    CopyEngine,
+}
+
+impl Transfer {
+    /// `sm_push` or `copy_engine`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SmPush => "sm_push",
+            Self::CopyEngine => "copy_engine",
+        }
+    }
+}
+
+impl fmt::Display for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Rows and columns of C that one CTA computes at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Tile {
+    /// Rows.
+    pub m: u32,
+    /// Columns.
+    pub n: u32,
+}
+
+/// Choices of the plan that a person may fix; what is `None` the planner chooses by its cost model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tuning {
+    /// Rows of a tile: 64 or 128.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tile_m: Option<u32>,
+    /// Columns of a tile: 64, 128 or 256.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tile_n: Option<u32>,
+    /// Stages of the shared-memory ring between the loader and the tensor cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stages: Option<u32>,
+    /// What moves bytes to the peers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transfer: Option<Transfer>,
+    /// `sm_push`: CTAs that only communicate; 0 = one warp of every CTA pushes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comm_ctas: Option<u32>,
+    /// `sm_push`: parts of K that arrive, and are waited for, one after the other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub k_slices: Option<u32>,
+    /// Rows of a shard that arrive under one flag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunk_rows: Option<u32>,
+    /// Row tiles that are computed together, so that their B tiles stay in L2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_m: Option<u32>,
+}
+
+/// A kernel as a person asks for it. Shapes are those of `op` on [`Op`]; row-major bf16 in and out, fp32 accumulate.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelConfig {
+    /// What to call it in listings; the kernel's own id if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The operator.
+    pub op: Op,
+    /// Ranks, one GPU each, of one node: 1, 2, 4 or 8.
+    pub world: u32,
+    /// Rows of C, over all ranks.
+    pub m: Dim,
+    /// Columns of this rank's B and C.
+    pub n: Dim,
+    /// The contracted dimension.
+    pub k: Dim,
+    /// How B lies in memory.
+    #[serde(default)]
+    pub b_layout: BLayout,
+    /// Choices taken from the planner.
+    #[serde(default)]
+    pub tuning: Tuning,
+}

@@ -1,0 +1,24 @@
+//! What an mkernel kernel computes and how: pure data and arithmetic, no CUDA, no I/O.
+//!
+//! ```text
+//! KernelConfig ─validate→ KernelSpec ─plan→ KernelPlan
+//! ```
+//!
+//! The proc macro, the command line and the runtime all call this crate, so a rule is written once
+//! and reads the same at every door. See the example in [`KernelPlan`].
+//!
+//! Reading order: [`config`], [`violation`], [`spec`], [`device`], [`plan`], [`abi`].
+
+pub mod abi;
+pub mod config;
+pub mod cost;
+pub mod device;
+pub mod plan;
+pub mod spec;
+pub mod violation;
+
+pub use config::{BLayout, Dim, KernelConfig, Op, Tile, Transfer, Tuning};
+pub use device::Device;
+pub use plan::KernelPlan;
+pub use spec::{KernelSpec, Shape};
+pub use violation::{Field, Violation, Violations};

@@ -1,0 +1,401 @@
+//! `ag_gemm`: C = AllGather(A) · B.
+//!
+//! A rank's rows of A travel to every peer's `gathered` buffer, chunk by chunk, a flag behind each. Compute CTAs take
+//! own rows first, in place, then the peers' rows in the order in which they arrive. `gathered` is double-buffered by
+//! epoch: a rank that starts epoch e has finished e-1, for which it needed every peer to have started e-1 and so to
+//! have finished e-2, the last reader of the buffer that e writes. No barrier is needed.
+
+use super::gemm::{self, CoreLayout, TILE_K};
+use super::{Chunks, Copies, KernelPlan, Region, Role, THREADS, TileOrder, Traffic, Workspace};
+use crate::abi::{
+    ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, OperandSpec, Source, State, Stride,
+    TensorMapSpec,
+};
+use crate::config::{BLayout, Tile, Transfer};
+use crate::cost::{self, Bound, Push};
+use crate::device::Device;
+use crate::spec::{KernelSpec, Shape};
+use crate::violation::{Field, Violations};
+
+const ELEM_BYTES: u64 = 2;
+/// What a warp pushes before it raises a flag: below, flags cost; above, too few warps are busy.
+const PIECE_BYTES: u64 = 8 << 10;
+/// Copies shorter than this leave the copy engines idle while the host enqueues.
+const MIN_COPY_BYTES: u64 = 1 << 20;
+/// Longer copies are no faster and delay the first tile.
+const MAX_COPY_BYTES: u64 = 8 << 20;
+/// Rows of a chunk: those of the largest tile.
+const CHUNK_ROWS: u64 = 128;
+/// Row tiles that share B tiles in L2: 8 to 16 are equal within noise, fewer cost.
+const GROUP_M: u32 = 8;
+
+/// One way to do it; the cost model chooses among them.
+struct Candidate {
+    core: CoreLayout,
+    transfer: Option<Transfer>,
+    comm_ctas: u32,
+    chunks: Option<Chunks>,
+    order: TileOrder,
+    estimate_us: f64,
+}
+
+/// The fastest plan by the cost model.
+pub(super) fn plan(spec: &KernelSpec, shape: Shape, device: &Device) -> Result<KernelPlan, Violations> {
+    let traffic = traffic(spec, shape);
+    let mut rejected = Violations::default();
+    let mut best: Option<Candidate> = None;
+    for tile in gemm::candidate_tiles(spec.tuning()) {
+        match candidates(spec, shape, device, tile, &traffic) {
+            Ok(found) => {
+                for candidate in found {
+                    if best.as_ref().is_none_or(|b| candidate.estimate_us < b.estimate_us) {
+                        best = Some(candidate);
+                    }
+                }
+            }
+            Err(violations) => rejected = violations,
+        }
+    }
+    match best {
+        Some(candidate) => Ok(finish(spec, shape, device, traffic, candidate)),
+        None => Err(rejected),
+    }
+}
+
+fn traffic(spec: &KernelSpec, shape: Shape) -> Traffic {
+    let Shape { m, n, k } = shape;
+    Traffic {
+        link_bytes: u64::from(spec.world() - 1) * spec.shard_rows(shape) * k * ELEM_BYTES,
+        memory_bytes: (m * k + k * n + m * n) * ELEM_BYTES,
+        flops: 2 * m * n * k,
+    }
+}
+
+fn candidates(
+    spec: &KernelSpec,
+    shape: Shape,
+    device: &Device,
+    tile: Tile,
+    traffic: &Traffic,
+) -> Result<Vec<Candidate>, Violations> {
+    let tuning = spec.tuning();
+    let core = CoreLayout::new(tile, tuning, device)?;
+    let shard_rows = spec.shard_rows(shape);
+    let aligned = spec.world() == 1 || shard_rows.is_multiple_of(u64::from(tile.m));
+    let order = TileOrder {
+        row_tiles: shape.m.div_ceil(u64::from(tile.m)) as u32,
+        col_tiles: shape.n.div_ceil(u64::from(tile.n)) as u32,
+        group_m: tuning.group_m.unwrap_or(GROUP_M),
+        shard_row_tiles: (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32),
+    };
+    let tiles = order.row_tiles * order.col_tiles;
+    let make = |transfer, comm_ctas, chunks: Option<Chunks>, push| Candidate {
+        estimate_us: cost::estimate_us(tile, tiles, shape.k, push, traffic, device),
+        core: core.clone(),
+        transfer,
+        comm_ctas,
+        chunks,
+        order: order.clone(),
+    };
+    if spec.world() == 1 {
+        return Ok(vec![make(None, 0, None, Push::None)]);
+    }
+
+    let mut found = Vec::new();
+    let mut refused = Violations::default();
+    let allows = |transfer| tuning.transfer.is_none_or(|t| t == transfer);
+    if allows(Transfer::SmPush) {
+        for ctas in choices(tuning.comm_ctas, &[0, 4, 8, 16, 32, 64]) {
+            for slices in choices(tuning.k_slices, &[1, 2, 4]) {
+                let Some(chunks) = sm_chunks(spec, shape, slices, aligned, tiles, device) else {
+                    refused.push(
+                        Field::KSlices,
+                        format!("{slices} slices of K = {} would not hold {TILE_K} columns each", shape.k),
+                        "use fewer slices",
+                    );
+                    continue;
+                };
+                if ctas >= device.sm_count {
+                    refused.push(
+                        Field::CommCtas,
+                        format!("{ctas} communication CTAs leave none of {} SMs to compute", device.sm_count),
+                        format!("use fewer than {}", device.sm_count),
+                    );
+                    continue;
+                }
+                let push = Push::Sm { ctas, slices };
+                found.push(make(Some(Transfer::SmPush), ctas, Some(chunks), push));
+            }
+        }
+    }
+    if allows(Transfer::CopyEngine) {
+        if aligned {
+            let chunks = copy_chunks(spec, shape, tile);
+            let copies = chunks.per_shard * (spec.world() - 1);
+            found.push(make(Some(Transfer::CopyEngine), 0, Some(chunks), Push::Copies { copies }));
+        } else {
+            refused.push(
+                Field::Transfer,
+                format!(
+                    "copy_engine wants shards of whole tiles, but ⌈M/W⌉ = {shard_rows} is no multiple of {} rows",
+                    tile.m
+                ),
+                "use sm_push, or pad M",
+            );
+        }
+    }
+    if found.is_empty() { Err(refused) } else { Ok(found) }
+}
+
+fn choices(fixed: Option<u32>, all: &[u32]) -> Vec<u32> {
+    fixed.map_or_else(|| all.to_vec(), |one| vec![one])
+}
+
+/// Pieces of about 8 KiB, counted by flags of 128 rows × a slice of K. `None` if a slice would be empty.
+fn sm_chunks(
+    spec: &KernelSpec,
+    shape: Shape,
+    k_slices: u32,
+    aligned: bool,
+    tiles: u32,
+    device: &Device,
+) -> Option<Chunks> {
+    let step = u64::from(TILE_K);
+    let slice_cols = shape.k.div_ceil(u64::from(k_slices)).next_multiple_of(step);
+    if slice_cols * u64::from(k_slices - 1) >= shape.k {
+        return None;
+    }
+    let shard_rows = spec.shard_rows(shape);
+    let chunk_rows = spec
+        .tuning()
+        .chunk_rows
+        .map_or_else(|| CHUNK_ROWS.min(shard_rows.next_power_of_two()), u64::from);
+    let piece_rows = floor_power_of_two(PIECE_BYTES / (slice_cols * ELEM_BYTES)).min(chunk_rows);
+    let per_shard = shard_rows.div_ceil(chunk_rows) as u32;
+    // With every tile in one wave all rows are wanted at once, slice by slice; else rows come first.
+    let panel_chunks = match k_slices {
+        1 => 1,
+        _ if tiles <= device.sm_count => per_shard,
+        _ => per_shard.min(4),
+    };
+    Some(Chunks {
+        rows: chunk_rows as u32,
+        per_shard,
+        k_slices,
+        slice_cols: slice_cols as u32,
+        piece_rows: piece_rows as u32,
+        arrivals: chunk_rows.div_ceil(piece_rows) as u32,
+        panel_chunks,
+        to_self: !aligned,
+    })
+}
+
+/// The largest power of two not above `x`, at least 1.
+const fn floor_power_of_two(x: u64) -> u64 {
+    if x < 2 { 1 } else { 1 << x.ilog2() }
+}
+
+/// Copies of whole row tiles, a sixteenth of the shard each within limits.
+fn copy_chunks(spec: &KernelSpec, shape: Shape, tile: Tile) -> Chunks {
+    let (row_bytes, shard_rows) = (shape.k * ELEM_BYTES, spec.shard_rows(shape));
+    let bytes = (shard_rows * row_bytes / 16).clamp(MIN_COPY_BYTES, MAX_COPY_BYTES);
+    let tile_rows = u64::from(tile.m);
+    let rows = spec.tuning().chunk_rows.map_or_else(
+        || (bytes / row_bytes).next_multiple_of(tile_rows).max(tile_rows).min(shard_rows),
+        u64::from,
+    );
+    Chunks {
+        rows: rows as u32,
+        per_shard: shard_rows.div_ceil(rows) as u32,
+        k_slices: 1,
+        slice_cols: shape.k as u32,
+        piece_rows: rows as u32,
+        arrivals: 1,
+        panel_chunks: 1,
+        to_self: false,
+    }
+}
+
+fn finish(
+    spec: &KernelSpec,
+    shape: Shape,
+    device: &Device,
+    traffic: Traffic,
+    candidate: Candidate,
+) -> KernelPlan {
+    let Candidate { core, transfer, comm_ctas, chunks, order, estimate_us } = candidate;
+    let workspace = workspace(spec, shape, chunks.as_ref());
+    let tiles = order.row_tiles * order.col_tiles;
+    let compute_ctas = if transfer == Some(Transfer::SmPush) && comm_ctas == 0 {
+        device.sm_count // every CTA pushes, also one without a tile
+    } else {
+        tiles.min(device.sm_count - comm_ctas)
+    };
+    let grid_ctas = comm_ctas + compute_ctas;
+    let copies = (transfer == Some(Transfer::CopyEngine))
+        .then(|| copies(spec, shape, chunks.as_ref(), &workspace))
+        .flatten();
+    KernelPlan {
+        id: id(spec, shape, &core, transfer, comm_ctas, chunks.as_ref()),
+        spec: spec.clone(),
+        shape,
+        device: device.clone(),
+        tile: core.tile,
+        split: core.split,
+        stages: core.stages,
+        transfer,
+        grid_ctas,
+        comm_ctas,
+        roles: roles(transfer, comm_ctas, grid_ctas),
+        operands: operands(spec, shape),
+        args: args(spec, shape, &core, transfer, chunks.as_ref(), &workspace),
+        order,
+        chunks,
+        smem: core.smem,
+        smem_bytes: core.smem_bytes,
+        workspace,
+        copies,
+        registers: gemm::REGISTERS,
+        bound: Bound::new(&traffic, device),
+        traffic,
+        estimate_us,
+    }
+}
+
+fn id(
+    spec: &KernelSpec,
+    shape: Shape,
+    core: &CoreLayout,
+    transfer: Option<Transfer>,
+    comm_ctas: u32,
+    chunks: Option<&Chunks>,
+) -> String {
+    let Shape { m, n, k } = shape;
+    let (tile, stages) = (core.tile, core.stages);
+    let how = match (transfer, chunks) {
+        (Some(Transfer::SmPush), Some(c)) => format!("_push{comm_ctas}r{}s{}", c.rows, c.k_slices),
+        (Some(Transfer::CopyEngine), Some(c)) => format!("_copy{}", c.rows),
+        _ => String::new(),
+    };
+    format!(
+        "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}",
+        spec.op(),
+        spec.world(),
+        spec.b_layout(),
+        tile.m,
+        tile.n,
+    )
+}
+
+fn roles(transfer: Option<Transfer>, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {
+    let warps = THREADS / 32;
+    let compute = (comm_ctas, grid_ctas);
+    let mut roles = Vec::new();
+    if transfer == Some(Transfer::SmPush) {
+        let (ctas, warps) = if comm_ctas > 0 { ((0, comm_ctas), (0, warps)) } else { (compute, (3, 4)) };
+        roles.push(Role { name: "push", ctas, warps, about: "own rows of A to every peer".into() });
+    }
+    roles.push(Role { name: "load", ctas: compute, warps: (0, 1), about: "A and B to shared memory".into() });
+    roles.push(Role { name: "store", ctas: compute, warps: (1, 3), about: "C from shared memory".into() });
+    roles.push(Role { name: "math", ctas: compute, warps: (4, warps), about: "wgmma, bf16 to fp32".into() });
+    roles
+}
+
+fn workspace(spec: &KernelSpec, shape: Shape, chunks: Option<&Chunks>) -> Workspace {
+    let mut parts = vec![("state", size_of::<State>() as u64)];
+    if let Some(c) = chunks {
+        let flags = u64::from(spec.world()) * u64::from(c.per_shard * c.k_slices);
+        parts.push(("flags", flags * 4));
+        parts.push(("gathered", 2 * shape.m * shape.k * ELEM_BYTES));
+    }
+    let mut bytes = 0;
+    let regions = parts
+        .into_iter()
+        .map(|(name, size)| {
+            let region = Region { name, offset_bytes: bytes, bytes: size };
+            bytes = (bytes + size).next_multiple_of(1024);
+            region
+        })
+        .collect();
+    Workspace { bytes, regions }
+}
+
+fn copies(spec: &KernelSpec, shape: Shape, chunks: Option<&Chunks>, workspace: &Workspace) -> Option<Copies> {
+    let gathered = workspace.offset_of("gathered")?;
+    let chunks = chunks?;
+    Some(Copies {
+        row_bytes: shape.k * ELEM_BYTES,
+        rows: chunks.rows,
+        shard_rows: spec.shard_rows(shape),
+        total_rows: shape.m,
+        gathered_offset_bytes: [gathered, gathered + shape.m * shape.k * ELEM_BYTES],
+        flags_offset_bytes: workspace.offset_of("flags")?,
+        flags_per_source: chunks.per_shard * chunks.k_slices,
+    })
+}
+
+fn operands(spec: &KernelSpec, shape: Shape) -> Vec<OperandSpec> {
+    let Shape { m, n, k } = shape;
+    let (b_rows, b_cols) = match spec.b_layout() {
+        BLayout::Kn => (k, n),
+        BLayout::Nk => (n, k),
+    };
+    let a_rows = Extent::ShardRows { total: m, per_rank: spec.shard_rows(shape) };
+    vec![
+        OperandSpec { operand: Operand::A, rows: a_rows, cols: k, written: false },
+        OperandSpec { operand: Operand::B, rows: Extent::Fixed(b_rows), cols: b_cols, written: false },
+        OperandSpec { operand: Operand::C, rows: Extent::Fixed(m), cols: n, written: true },
+    ]
+}
+
+fn args(
+    spec: &KernelSpec,
+    shape: Shape,
+    core: &CoreLayout,
+    transfer: Option<Transfer>,
+    chunks: Option<&Chunks>,
+    workspace: &Workspace,
+) -> ArgLayout {
+    let Shape { m, n, k } = shape;
+    let tile = core.tile;
+    let map = |operand, extents: [Extent; 2], box_elems: [u32; 2]| {
+        ArgKind::TensorMap(TensorMapSpec {
+            source: Source::Operand(operand),
+            extents: extents.to_vec(),
+            strides: vec![Stride::RowOf(operand)],
+            box_elems: box_elems.to_vec(),
+        })
+    };
+    let mut kinds = Vec::new();
+    if chunks.is_none_or(|c| !c.to_self) {
+        let rows = Extent::ShardRows { total: m, per_rank: spec.shard_rows(shape) };
+        kinds.push(("own_a", map(Operand::A, [Extent::Fixed(k), rows], [TILE_K, tile.m])));
+    }
+    if let Some(offset_bytes) = workspace.offset_of("gathered") {
+        let row_bytes = k * ELEM_BYTES;
+        kinds.push((
+            "gathered_a",
+            ArgKind::TensorMap(TensorMapSpec {
+                source: Source::Workspace { offset_bytes },
+                extents: vec![Extent::Fixed(k), Extent::Fixed(m), Extent::Fixed(2)],
+                strides: vec![Stride::Bytes(row_bytes), Stride::Bytes(row_bytes * m)],
+                box_elems: vec![TILE_K, tile.m, 1],
+            }),
+        ));
+    }
+    kinds.push(match spec.b_layout() {
+        BLayout::Kn => ("b", map(Operand::B, [Extent::Fixed(n), Extent::Fixed(k)], [64, TILE_K])),
+        BLayout::Nk => ("b", map(Operand::B, [Extent::Fixed(k), Extent::Fixed(n)], [TILE_K, tile.n])),
+    });
+    kinds.push(("c", map(Operand::C, [Extent::Fixed(n), Extent::Fixed(m)], [64, 64])));
+    if transfer == Some(Transfer::SmPush) {
+        kinds.push(("shard", ArgKind::Pointer(Operand::A)));
+        kinds.push(("shard_row_bytes", ArgKind::RowStrideBytes(Operand::A)));
+    }
+    kinds.push(("workspaces", ArgKind::Workspaces));
+    kinds.push(("host", ArgKind::HostPage));
+    kinds.push(("deadline_ns", ArgKind::DeadlineNs));
+    kinds.push(("rank", ArgKind::Rank));
+    debug_assert!(spec.world() as usize <= MAX_RANKS);
+    ArgLayout::new(kinds)
+}

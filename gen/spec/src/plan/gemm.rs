@@ -1,0 +1,113 @@
+//! The GEMM core that operators share: tile, stages and shared-memory map.
+
+use super::{Region, Registers};
+use crate::config::{Tile, Tuning};
+use crate::device::Device;
+use crate::violation::{Field, Violations};
+use serde::Serialize;
+
+/// Columns of A (rows of B) per stage: 64 bf16 are one 128-byte swizzle row.
+pub const TILE_K: u32 = 64;
+/// bf16.
+const ELEM_BYTES: u32 = 2;
+/// Output leaves in sub-tiles of 64 × 64.
+pub(super) const OUT_BYTES: u32 = 64 * 64 * ELEM_BYTES;
+/// Output buffers of a math warpgroup: one is stored while the next is filled.
+const OUT_BUFFERS: u32 = 2;
+/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
+const SMEM_ALIGN: u32 = 1024;
+/// More stages gain nothing: eight hold 3 µs of loads.
+const MAX_STAGES: u32 = 8;
+
+/// Tiles that the core computes, largest first.
+pub(super) const TILES: [Tile; 5] = [
+    Tile { m: 128, n: 256 },
+    Tile { m: 128, n: 128 },
+    Tile { m: 64, n: 256 },
+    Tile { m: 64, n: 128 },
+    Tile { m: 128, n: 64 },
+];
+
+/// Registers: 384 threads get 168 each at launch; the movers give up what 128 accumulators and their addresses need.
+pub(super) const REGISTERS: Registers = Registers { entry: 168, mover: 56, math: 224 };
+
+/// How two math warpgroups share a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// Each has 64 of 128 rows.
+    Rows,
+    /// Each has half of the columns of 64 rows.
+    Cols,
+}
+
+/// Tile, stages and shared memory of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CoreLayout {
+    /// Rows and columns that a CTA computes at a time.
+    pub tile: Tile,
+    /// How the warpgroups share it.
+    pub split: Split,
+    /// Stages of the ring.
+    pub stages: u32,
+    /// Regions, from a 1024-byte boundary.
+    pub smem: Vec<Region>,
+    /// Dynamic shared memory to ask for.
+    pub smem_bytes: u32,
+}
+
+const fn stage_bytes(tile: Tile) -> u32 {
+    (tile.m + tile.n) * TILE_K * ELEM_BYTES
+}
+
+const fn fixed_bytes() -> u32 {
+    // Barriers: full and free per stage, full and free per output buffer of two warpgroups.
+    2 * OUT_BUFFERS * OUT_BYTES + 8 * (2 * MAX_STAGES + 4 * OUT_BUFFERS) + SMEM_ALIGN
+}
+
+impl CoreLayout {
+    /// The layout for `tile`, as many stages as fit unless `tuning` fixes them.
+    pub(super) fn new(tile: Tile, tuning: &Tuning, device: &Device) -> Result<Self, Violations> {
+        let mut found = Violations::default();
+        let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes(tile);
+        let stages = tuning.stages.unwrap_or(most.min(MAX_STAGES));
+        found.require(
+            stages <= most.min(MAX_STAGES) && stages >= 2,
+            Field::Stages,
+            || {
+                format!(
+                    "{stages} stages of a {}x{} tile need {} bytes of shared memory of {} ({})",
+                    tile.m,
+                    tile.n,
+                    stages * stage_bytes(tile) + fixed_bytes(),
+                    device.smem_bytes,
+                    device.name,
+                )
+            },
+            format!("use 2 to {} stages, or a smaller tile", most.clamp(2, MAX_STAGES)),
+        );
+        found.into_result(())?;
+
+        let mut offset = 0;
+        let mut region = |name, bytes: u32| {
+            let region = Region { name, offset_bytes: u64::from(offset), bytes: u64::from(bytes) };
+            offset += bytes;
+            region
+        };
+        let smem = vec![
+            region("a", stages * tile.m * TILE_K * ELEM_BYTES),
+            region("b", stages * tile.n * TILE_K * ELEM_BYTES),
+            region("out", 2 * OUT_BUFFERS * OUT_BYTES),
+            region("barriers", 8 * (2 * stages + 4 * OUT_BUFFERS)),
+        ];
+        let split = if tile.m == 128 { Split::Rows } else { Split::Cols };
+        Ok(Self { tile, split, stages, smem, smem_bytes: offset + SMEM_ALIGN })
+    }
+}
+
+/// Tiles that `tuning` allows.
+pub(super) fn candidate_tiles(tuning: &Tuning) -> impl Iterator<Item = Tile> {
+    TILES.into_iter().filter(move |tile| {
+        tuning.tile_m.is_none_or(|m| m == tile.m) && tuning.tile_n.is_none_or(|n| n == tile.n)
+    })
+}

@@ -1,0 +1,303 @@
+//! `KernelPlan` → [`CudaSource`]: the only place where templates meet numbers.
+//!
+//! Tera chooses which code exists, `constexpr` how big it is, arguments where it lives. A constant is printed only if
+//! the rendered code uses it: NVRTC warns of others, and a warning fails the build.
+
+use crate::error::GenError;
+use crate::source::CudaSource;
+use crate::templates::TEMPLATES;
+use mkernel_spec::abi::{self, StructLayout};
+use mkernel_spec::plan::{Split, THREADS, TILE_K};
+use mkernel_spec::{BLayout, KernelPlan, Op, Transfer};
+use serde::Serialize;
+use std::sync::LazyLock;
+use tera::{Context, Tera};
+
+/// Registers of two warpgroups' output buffers, sub-tiles of 64 x 64 bf16.
+const OUT_BYTES: u64 = 8192;
+
+/// All that the templates know. Field names are the templates' variables.
+#[derive(Serialize)]
+struct RenderContext<'a> {
+    id: &'a str,
+    op: &'a str,
+    title: &'a str,
+    banner: Vec<String>,
+    headers: [&'a str; 5],
+    constants: Vec<Constant>,
+    args: Vec<Declaration<'a>>,
+    args_bytes: usize,
+    shared_structs: Vec<StructLayout>,
+    enums: Vec<Enumerator>,
+    world: u32,
+    threads: u32,
+    comm_ctas: u32,
+    b_layout: &'a str,
+    split: &'a str,
+    /// Index of a compute CTA.
+    cta_index: &'a str,
+    /// Whether tiles lie within shards.
+    aligned: bool,
+    /// Whether warps push.
+    push: bool,
+    /// Whether copy engines push.
+    copies: bool,
+}
+
+#[derive(Serialize)]
+struct Declaration<'a> {
+    declaration: String,
+    name: &'a str,
+    offset_bytes: usize,
+}
+
+#[derive(Serialize)]
+struct Enumerator {
+    name: &'static str,
+    value: u32,
+}
+
+#[derive(Serialize)]
+struct Constant {
+    heading: Option<&'static str>,
+    kind: &'static str,
+    name: &'static str,
+    value: String,
+    note: &'static str,
+}
+
+/// Constants in the order in which they are printed.
+#[derive(Default)]
+struct Constants {
+    list: Vec<Constant>,
+    heading: Option<&'static str>,
+}
+
+impl Constants {
+    fn section(&mut self, heading: &'static str) {
+        self.heading = Some(heading);
+    }
+
+    fn u32(&mut self, name: &'static str, value: impl Into<u64>, note: &'static str) {
+        self.push("u32", name, value.into().to_string(), note);
+    }
+
+    fn u64(&mut self, name: &'static str, value: u64, note: &'static str) {
+        self.push("u64", name, value.to_string(), note);
+    }
+
+    fn push(&mut self, kind: &'static str, name: &'static str, value: String, note: &'static str) {
+        self.list.push(Constant { heading: self.heading.take(), kind, name, value, note });
+    }
+}
+
+static TERA: LazyLock<Result<Tera, tera::Error>> = LazyLock::new(|| {
+    let mut tera = Tera::default();
+    tera.autoescape_on(Vec::<&str>::new());
+    tera.add_raw_templates(TEMPLATES.to_vec())?;
+    Ok(tera)
+});
+
+/// Renders the kernel of a plan; the same plan always gives the same text.
+///
+/// # Errors
+/// [`GenError::Render`] if a template is wrong, which is a defect of this crate.
+pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
+    let failed = |source| GenError::Render { id: plan.id.clone(), source };
+    let tera = TERA.as_ref().map_err(|e| failed(tera::Error::message(e.to_string())))?;
+    let context = Context::from_serialize(context(plan)).map_err(failed)?;
+    let text = tera.render("kernel.cu.tera", &context).map_err(failed)?;
+    Ok(CudaSource { id: plan.id.clone(), text: tidy(&text) })
+}
+
+fn context(plan: &KernelPlan) -> RenderContext<'_> {
+    let args = plan.args.args.iter();
+    RenderContext {
+        id: &plan.id,
+        op: plan.spec.op().name(),
+        title: match plan.spec.op() {
+            Op::AgGemm => "C = AllGather(A) B, one launch",
+            _ => "One launch",
+        },
+        banner: banner(plan),
+        headers: ["barrier", "memory", "mma", "tma", "watch"],
+        constants: constants(plan),
+        args: args
+            .map(|a| Declaration {
+                declaration: a.kind.declare(a.name),
+                name: a.name,
+                offset_bytes: a.offset_bytes,
+            })
+            .collect(),
+        args_bytes: plan.args.size_bytes,
+        shared_structs: abi::shared_structs(),
+        enums: enums(),
+        world: plan.spec.world(),
+        threads: THREADS,
+        comm_ctas: plan.comm_ctas,
+        b_layout: plan.spec.b_layout().name(),
+        split: match plan.split {
+            Split::Rows => "rows",
+            Split::Cols => "cols",
+        },
+        cta_index: if plan.comm_ctas > 0 { "blockIdx.x - cfg::kCommCtas" } else { "blockIdx.x" },
+        aligned: plan.chunks.as_ref().is_some_and(|c| !c.to_self),
+        push: plan.transfer == Some(Transfer::SmPush),
+        copies: plan.copies.is_some(),
+    }
+}
+
+fn enums() -> Vec<Enumerator> {
+    let roles = abi::Role::ALL.iter().map(|&(role, name)| Enumerator { name, value: role as u32 });
+    let waits = abi::Wait::ALL.iter().map(|&(wait, name)| Enumerator { name, value: wait as u32 });
+    roles.chain(waits).collect()
+}
+
+fn banner(plan: &KernelPlan) -> Vec<String> {
+    let shape = plan.shape;
+    let (world, layout) = (plan.spec.world(), plan.spec.b_layout());
+    let b = match layout {
+        BLayout::Kn => "[K,N]",
+        BLayout::Nk => "[N,K]",
+    };
+    let mut lines = vec![
+        format!("spec    M {}, N {}, K {}, B as {b}, bf16, {world} rank{}", shape.m, shape.n, shape.k, plural(world)),
+        format!("tile    {} x {} x {TILE_K}, {} stages", plan.tile.m, plan.tile.n, plan.stages),
+    ];
+    for role in &plan.roles {
+        let ((cta, cta_end), (warp, warp_end)) = (role.ctas, role.warps);
+        lines.push(format!(
+            "role    {:<5}  CTAs [{cta}, {cta_end})  warps [{warp}, {warp_end})  {}",
+            role.name, role.about
+        ));
+    }
+    if let Some(c) = &plan.chunks {
+        let how = plan.transfer.map_or("", Transfer::name);
+        lines.push(format!(
+            "arrive  {how}, chunks of {} rows, {} per shard, {} slice{} of K",
+            c.rows,
+            c.per_shard,
+            c.k_slices,
+            plural(c.k_slices)
+        ));
+    }
+    let regions: Vec<_> = plan.smem.iter().map(|r| format!("{} {}", r.name, r.bytes)).collect();
+    lines.push(format!(
+        "shared  {} = {} of {} bytes",
+        regions.join(" | "),
+        plan.smem_bytes,
+        plan.device.smem_bytes
+    ));
+    lines
+}
+
+const fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+fn constants(plan: &KernelPlan) -> Vec<Constant> {
+    let mut c = Constants::default();
+    core_constants(plan, &mut c);
+    if plan.spec.world() > 1 {
+        exchange_constants(plan, &mut c);
+    }
+    c.list
+}
+
+/// What the GEMM core and the tile order need.
+fn core_constants(plan: &KernelPlan, c: &mut Constants) {
+    let (tile, shape, order) = (plan.tile, plan.shape, &plan.order);
+    let kn = plan.spec.b_layout() == BLayout::Kn;
+    let rows = plan.split == Split::Rows;
+    let group_n = if rows { tile.n } else { tile.n / 2 };
+
+    c.section("tiles");
+    c.u32("kTileM", tile.m, "rows of C per CTA at a time");
+    c.u32("kTileN", tile.n, "columns");
+    c.u32("kTileK", TILE_K, "columns of A per stage");
+    c.u32("kRowTiles", order.row_tiles, "");
+    c.u32("kColTiles", order.col_tiles, "");
+    c.push("u32", "kTiles", "kRowTiles * kColTiles".into(), "");
+    c.u32("kGroupRows", order.group_m, "row tiles that advance along N together");
+    c.u32("kSteps", shape.k.div_ceil(u64::from(TILE_K)), "stages per tile");
+
+    c.section("CTAs and registers");
+    if plan.comm_ctas > 0 {
+        c.u32("kCommCtas", plan.comm_ctas, "only communicate");
+    }
+    c.u32("kComputeCtas", plan.grid_ctas - plan.comm_ctas, "");
+    c.u32("kMoverRegisters", plan.registers.mover, "per thread");
+    c.u32("kMathRegisters", plan.registers.math, "");
+
+    c.section("the two math warpgroups");
+    c.push("bool", "kBMnMajor", kn.to_string(), if kn { "B is [K,N]" } else { "B is [N,K]" });
+    c.u32("kGroupN", group_n, "columns of one");
+    c.u32("kGroupBytesA", if rows { 64 * TILE_K * 2 } else { 0 }, "from one's rows of A to the other's");
+    c.u32("kGroupBytesB", if rows { 0 } else { group_n * TILE_K * 2 }, "from one's part of B to the other's");
+
+    c.section("shared memory, bytes");
+    c.u32("kStages", plan.stages, "");
+    c.u32("kStageBytesA", tile.m * TILE_K * 2, "");
+    c.u32("kStageBytesB", tile.n * TILE_K * 2, "");
+    for (name, region) in [("kSmemA", "a"), ("kSmemB", "b"), ("kSmemOut", "out"), ("kSmemBarriers", "barriers")] {
+        let region = plan.smem.iter().find(|r| r.name == region);
+        c.u32(name, region.map_or(0, |r| r.offset_bytes), "");
+    }
+    c.u32("kOutBytes", OUT_BYTES, "64 x 64 bf16");
+    let out = plan.smem.iter().find(|r| r.name == "out").map_or(0, |r| r.bytes);
+    c.u32("kOutBuffers", out / OUT_BYTES / 2, "per math warpgroup");
+}
+
+/// What the exchange of A needs.
+fn exchange_constants(plan: &KernelPlan, c: &mut Constants) {
+    let (shape, order) = (plan.shape, &plan.order);
+    let Some(chunks) = &plan.chunks else { return };
+    let push = plan.transfer == Some(Transfer::SmPush);
+
+    c.section("ranks and their shards of A");
+    c.u32("kM", shape.m, "rows over all ranks");
+    if push {
+        c.u32("kK", shape.k, "columns");
+    }
+    c.u32("kShardRows", plan.spec.shard_rows(shape), "of every rank but perhaps the last");
+    if let Some(row_tiles) = order.shard_row_tiles {
+        c.u32("kShardRowTiles", row_tiles, "");
+    }
+
+    c.section("arrival");
+    c.u32("kChunkRows", chunks.rows, "rows under one flag");
+    c.u32("kChunks", chunks.per_shard, "per shard");
+    c.u32("kSlices", chunks.k_slices, "of K, each under flags of its own");
+    c.u32("kSliceSteps", chunks.slice_cols.div_ceil(TILE_K), "stages per slice");
+    c.u32("kArrivals", chunks.arrivals, "counts per flag and call");
+    if push {
+        c.u32("kSliceCols", chunks.slice_cols, "columns per slice");
+        c.u32("kPieceRows", chunks.piece_rows, "rows that a warp stores before it counts");
+        c.u32("kPanelChunks", chunks.panel_chunks, "chunks that are sent slice by slice");
+        c.push("u32", "kPieces", "kChunks * kSlices * kArrivals".into(), "");
+        c.u32("kPushUnroll", if plan.comm_ctas > 0 { 8u32 } else { 4 }, "16-byte loads in flight per thread");
+    }
+
+    c.section("workspace, bytes");
+    c.u64("kFlags", plan.workspace.offset_of("flags").unwrap_or(0), "");
+    if push {
+        c.u64("kGathered", plan.workspace.offset_of("gathered").unwrap_or(0), "two buffers, by parity of the epoch");
+    }
+}
+
+/// Strips trailing blanks, folds blank lines to one, ends with one newline.
+fn tidy(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut blank = true;
+    for line in text.lines().map(str::trim_end) {
+        if line.is_empty() && blank {
+            continue;
+        }
+        blank = line.is_empty();
+        out.push_str(line);
+        out.push('\n');
+    }
+    out.truncate(out.trim_end().len());
+    out.push('\n');
+    out
+}

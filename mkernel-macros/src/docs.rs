@@ -1,0 +1,80 @@
+//! What rustdoc shows on a `#[fused_kernel]` struct.
+
+use mkernel_spec::{BLayout, Dim, KernelConfig, KernelPlan, Op};
+
+/// Lines of Markdown: semantics, what each rank passes, and the plan where all sizes are known.
+pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
+    let mut lines = vec![
+        String::new(),
+        format!("# Fused kernel: `{}`", config.op),
+        String::new(),
+        format!("{} {}", semantics(config.op), layout(config)),
+        String::new(),
+    ];
+    lines.extend(operands(config));
+    lines.push(String::new());
+    lines.push(match plan {
+        Some(plan) => planned(plan),
+        None => "Planned and compiled at `prepare`, when every size is known.".to_owned(),
+    });
+    lines
+}
+
+fn semantics(op: Op) -> &'static str {
+    match op {
+        Op::AgGemm => {
+            "`C[M,N] = AllGather(A)[M,K] · B`: each rank holds its rows of A and a B of its own."
+        }
+        _ => "",
+    }
+}
+
+fn layout(config: &KernelConfig) -> String {
+    let ranks = match config.world {
+        1 => "One rank".to_owned(),
+        world => format!("{world} ranks of one node"),
+    };
+    format!("{ranks}; row-major bf16 in and out, fp32 accumulate.")
+}
+
+fn operands(config: &KernelConfig) -> Vec<String> {
+    let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
+    let (m, n, k) = (size(config.m, "M"), size(config.n, "N"), size(config.k, "K"));
+    let shard_rows = match (config.m.fixed(), config.world) {
+        (_, 1) => m.clone(),
+        (Some(m), world) => m.div_ceil(u64::from(world)).to_string(),
+        (None, world) => format!("⌈M/{world}⌉"),
+    };
+    let of_rank = match config.world {
+        1 => String::new(),
+        _ => format!("rows `r·{shard_rows}..` on rank r, the last ranks perhaps fewer; "),
+    };
+    let b = match config.b_layout {
+        BLayout::Kn => format!("`[{k}, {n}]` | `[K, N]`; read"),
+        BLayout::Nk => format!("`[{n}, {k}]` | `[N, K]`; read"),
+    };
+    match config.op {
+        Op::AgGemm => vec![
+            "| operand | on each rank | |".to_owned(),
+            "|---|---|---|".to_owned(),
+            format!("| A | `[{shard_rows}, {k}]` | {of_rank}read |"),
+            format!("| B | {b} |"),
+            format!("| C | `[{m}, {n}]` | written |"),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+fn planned(plan: &KernelPlan) -> String {
+    let transfer = plan.transfer.map_or(String::new(), |transfer| format!(", transfer {transfer}"));
+    format!(
+        "Planned for {}: tile {}×{}, {} stages{transfer}; bound {:.0} µs ({}), estimate {:.0} µs.",
+        plan.device.name,
+        plan.tile.m,
+        plan.tile.n,
+        plan.stages,
+        plan.bound.us(),
+        plan.bound.reason(),
+        plan.estimate_us,
+    )
+}

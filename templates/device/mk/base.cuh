@@ -1,0 +1,66 @@
+// Types and the few facts about a thread that every role needs.
+#pragma once
+
+namespace mk {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+constexpr u32 kMaxRanks = 8;
+constexpr u32 kWarp = 32;
+constexpr u32 kWarpgroup = 128;
+
+// Address in the shared window, as PTX instructions take it.
+__device__ __forceinline__ u32 shared_address(const void* p) {
+  return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
+// The warp's index, provably the same in all its threads: without the shuffle, ptxas moves every
+// wgmma descriptor to a uniform register anew (4 R2UR per wgmma).
+__device__ __forceinline__ u32 warp_index() { return __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0); }
+
+__device__ __forceinline__ u32 lane_index() { return threadIdx.x % kWarp; }
+
+// True in one thread of a converged warp.
+__device__ __forceinline__ bool elect_one() {
+  u32 elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
+// Gives registers of this warpgroup back to the SM.
+template <u32 kCount>
+__device__ __forceinline__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+// Takes registers that other warpgroups gave back.
+template <u32 kCount>
+__device__ __forceinline__ void acquire_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+// Nanoseconds, the same clock on every SM; ticks coarsely.
+__device__ __forceinline__ u64 global_time_ns() {
+  u64 now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+__device__ __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
+
+}  // namespace mk
+
+// The driver's tensor map. The tag is the one that CUDA's own headers use.
+struct CUtensorMap_st {
+  alignas(128) unsigned long long opaque[16];
+};
+typedef struct CUtensorMap_st CUtensorMap;

@@ -1,0 +1,76 @@
+// Loads, stores and fences whose order matters between CTAs, ranks and the host.
+#pragma once
+#include <mk/base.cuh>
+
+namespace mk {
+
+// Sees all that the thread (or copy engine, or host) which stored the value had done before.
+__device__ __forceinline__ u32 load_acquire_sys(const u32* p) {
+  u32 value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ u32 load_relaxed_sys(const u32* p) {
+  u32 value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+
+// Publishes all that this thread has done, to every rank and the host.
+__device__ __forceinline__ void store_release_sys(u32* p, u32 value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_relaxed_sys(u32* p, u32 value) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+// Adds without order of its own: a fence_sys goes before it. One fence and several relaxed adds cost a third of as
+// many releasing adds, each of which waits for all stores of the thread.
+__device__ __forceinline__ void add_relaxed_sys(u32* p, u32 value) {
+  asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+// Adds and returns the old value; ordered both ways among the CTAs of this GPU.
+__device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* p, u32 value) {
+  u32 old;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(value) : "memory");
+  return old;
+}
+
+__device__ __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
+  u32 old;
+  asm volatile("atom.relaxed.gpu.global.exch.b32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(value) : "memory");
+  return old;
+}
+
+__device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+// Orders this thread's ordinary accesses, and what it acquired, against the copy engine of the SM (TMA).
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+// The same for shared memory alone.
+__device__ __forceinline__ void fence_proxy_async_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+struct alignas(16) Vec16 {
+  u32 x, y, z, w;
+};
+
+// 16 bytes that nobody in this kernel writes.
+__device__ __forceinline__ Vec16 load_vec16(const u8* p) {
+  Vec16 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+__device__ __forceinline__ void store_vec16(u8* p, Vec16 v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+}  // namespace mk

@@ -1,0 +1,117 @@
+// Waits that end: each has a deadline, and sees the abort of any rank or of the host.
+//
+// When a deadline passes, the kernel records who waited for what in host memory and raises the abort word of every
+// rank. From then on every wait of every rank returns at once: the kernel runs to its end over whatever is in its
+// buffers, and the host, which finds the record, discards the result. Nothing traps, so the context stays usable.
+#pragma once
+#include <mk/barrier.cuh>
+#include <mk/memory.cuh>
+
+namespace mk {
+
+enum Role : u32 { kPush = 1, kLoad = 2, kMath = 3, kStore = 4 };
+
+enum Wait : u32 { kChunk = 1, kSent = 2, kStageFull = 3, kStageFree = 4, kOutputFull = 5, kOutputFree = 6 };
+
+// The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r, ~0 the host.
+struct Report {
+  u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
+  u64 waited_ns;
+};
+
+// Pinned host memory of one operator.
+struct HostPage {
+  u32 abort;     // host → device
+  u32 doorbell;  // device → host: epoch whose copies are due
+  Report report;
+};
+
+// Start of each rank's workspace; monotone, never reset.
+struct State {
+  u32 epoch;            // calls completed
+  u32 exited;           // CTAs that have left, over all calls
+  u32 abort;            // 1 + the rank that raised it
+  u32 reported;         // whether this rank's report was claimed
+  u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)
+};
+
+// What a wait needs to know of its surroundings.
+struct Watch {
+  u8* const* workspaces;
+  HostPage* host;
+  u64 deadline_ns;
+  u32 rank, world, epoch;
+
+  __device__ __forceinline__ State* state() const { return reinterpret_cast<State*>(workspaces[rank]); }
+};
+
+constexpr u32 kHostAbort = 0xffffffffu;
+
+// What is waited for, for the report.
+struct Awaited {
+  Role role;
+  Wait wait;
+  u32 peer, index, wanted;
+};
+
+// The first caller of a rank writes the report. Rare, so not inlined into hot loops by hand but by size.
+__device__ __forceinline__ void report(const Watch& watch, const Awaited& what, u32 seen, u32 aborted_by, u64 waited_ns) {
+  if (exchange_relaxed_gpu(&watch.state()->reported, 1) != 0) return;
+  Report* out = &watch.host->report;
+  store_relaxed_sys(&out->rank, watch.rank);
+  store_relaxed_sys(&out->cta, blockIdx.x);
+  store_relaxed_sys(&out->role, what.role);
+  store_relaxed_sys(&out->wait, what.wait);
+  store_relaxed_sys(&out->peer, what.peer);
+  store_relaxed_sys(&out->index, what.index);
+  store_relaxed_sys(&out->wanted, what.wanted);
+  store_relaxed_sys(&out->seen, seen);
+  store_relaxed_sys(&out->epoch, watch.epoch);
+  store_relaxed_sys(&out->aborted_by, aborted_by);
+  *reinterpret_cast<volatile u64*>(&out->waited_ns) = waited_ns;
+  store_release_sys(&out->valid, 1);
+}
+
+// Whether to give up a wait that began at `start_ns`. On a passed deadline, tells every rank.
+__device__ __forceinline__ bool give_up(const Watch& watch, const Awaited& what, u32 seen, u64 start_ns) {
+  const u64 waited_ns = global_time_ns() - start_ns;
+  u32 aborted_by = load_relaxed_sys(&watch.state()->abort);
+  if (aborted_by == 0 && load_relaxed_sys(&watch.host->abort) != 0) aborted_by = kHostAbort;
+  if (aborted_by == 0 && waited_ns < watch.deadline_ns) return false;
+  report(watch, what, seen, aborted_by, waited_ns);
+  if (aborted_by == 0 || aborted_by == kHostAbort) {
+    for (u32 r = 0; r < watch.world; ++r) {
+      store_relaxed_sys(&reinterpret_cast<State*>(watch.workspaces[r])->abort, 1 + watch.rank);
+    }
+  }
+  return true;
+}
+
+// Polls between two looks at clock and abort words: about 50 µs.
+constexpr u32 kPollsPerLook = 64;
+
+// Until the flag, which only grows (modulo 2^32), has reached `what.wanted`. Acquires what came before the flag.
+__device__ __forceinline__ void wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
+  u32 seen = load_acquire_sys(flag);
+  if (static_cast<int>(seen - what.wanted) >= 0) return;
+  const u64 start_ns = global_time_ns();
+  for (u32 polls = 1;; ++polls) {
+    seen = load_acquire_sys(flag);
+    if (static_cast<int>(seen - what.wanted) >= 0) return;
+    if (polls % kPollsPerLook == 0 && give_up(watch, what, seen, start_ns)) return;
+  }
+}
+
+// Until the barrier's phase of `parity` is over.
+__device__ __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait,
+                                             u32 index) {
+  if (barrier_try_wait(barrier, parity)) return;
+  u64 start_ns = 0;
+  for (u32 polls = 1; !barrier_try_wait(barrier, parity); ++polls) {
+    if (polls % kPollsPerLook != 0) continue;
+    if (start_ns == 0) start_ns = global_time_ns();
+    if (give_up(watch, Awaited{role, wait, watch.rank, index, parity}, parity ^ 1, start_ns)) return;
+  }
+}
+
+}  // namespace mk
