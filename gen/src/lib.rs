@@ -1,0 +1,64 @@
+//! From a plan to machine code: renders, compiles and stores mkernel's CUDA kernels. Needs no GPU and no driver.
+//!
+//! ```text
+//! KernelPlan ─render→ CudaSource ─compile→ Cubin
+//!                └────────── Store ─────────┘
+//! ```
+//!
+//! [`build`] is the whole way; the [`Store`] in it makes sure that each kernel is compiled once: it looks in
+//! ahead-of-time [`Bundle`]s, then in the cache on disk, then calls [`Nvrtc`]. Trouble with bundles or the cache is a
+//! warning (through `tracing`) and a miss, never an error; only a kernel that cannot be compiled is one.
+//!
+//! ```no_run
+//! use mkernel_gen::{Store, build};
+//! use mkernel_spec::{BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
+//!
+//! let spec = KernelSpec::validate(KernelConfig {
+//!     name: None,
+//!     op: Op::AgGemm,
+//!     world: 8,
+//!     m: Dim::Static(8192),
+//!     n: Dim::Static(1024),
+//!     k: Dim::Static(8192),
+//!     b_layout: BLayout::Nk,
+//!     tuning: Tuning::default(),
+//! })?;
+//! let plan = KernelPlan::new(&spec, &Device::h200())?;
+//! let cubin = build(&plan, &Store::from_env())?;
+//! println!("{}: {} registers", cubin.id, cubin.resources.registers);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Environment variables are described in [`Env`].
+//!
+//! Reading order: `source`, `render`, `nvrtc` (with `locate`, `cubin`), `key`, `entry`, `store` (with `lock`),
+//! `bundle`, `build`.
+
+mod build;
+mod bundle;
+mod cubin;
+mod entry;
+mod env;
+mod error;
+mod key;
+mod locate;
+mod lock;
+mod nvrtc;
+mod render;
+mod source;
+mod store;
+mod templates;
+
+pub use build::build;
+pub use bundle::{BUNDLE_MANIFEST, Bundle};
+pub use cubin::{Cubin, Resources};
+pub use entry::Entry;
+pub use env::Env;
+pub use error::{BundleFault, GenError, Place};
+pub use key::Key;
+pub use locate::{fetch_command, fetch_dir};
+pub use nvrtc::{ARCH, Nvrtc, PINNED_VERSION};
+pub use render::render;
+pub use source::CudaSource;
+pub use store::Store;
+pub use templates::device_headers;

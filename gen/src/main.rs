@@ -1,1 +1,8 @@
-fn main() {}
+//! `mkernel-gen`: checks, plans, renders and compiles mkernel kernels, ahead of time.
+
+mod cli;
+mod scan;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

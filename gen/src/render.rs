@@ -6,7 +6,6 @@
 use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::TEMPLATES;
-use mkernel_spec::abi::{self, StructLayout};
 use mkernel_spec::plan::{Split, THREADS, TILE_K};
 use mkernel_spec::{BLayout, KernelPlan, Op, Transfer};
 use serde::Serialize;
@@ -27,8 +26,6 @@ struct RenderContext<'a> {
     constants: Vec<Constant>,
     args: Vec<Declaration<'a>>,
     args_bytes: usize,
-    shared_structs: Vec<StructLayout>,
-    enums: Vec<Enumerator>,
     world: u32,
     threads: u32,
     comm_ctas: u32,
@@ -49,12 +46,6 @@ struct Declaration<'a> {
     declaration: String,
     name: &'a str,
     offset_bytes: usize,
-}
-
-#[derive(Serialize)]
-struct Enumerator {
-    name: &'static str,
-    value: u32,
 }
 
 #[derive(Serialize)]
@@ -105,7 +96,7 @@ static TERA: LazyLock<Result<Tera, tera::Error>> = LazyLock::new(|| {
 pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     let failed = |source| GenError::Render { id: plan.id.clone(), source };
     let tera = TERA.as_ref().map_err(|e| failed(tera::Error::message(e.to_string())))?;
-    let context = Context::from_serialize(context(plan)).map_err(failed)?;
+    let context = Context::from_serialize(&context(plan)).map_err(failed)?;
     let text = tera.render("kernel.cu.tera", &context).map_err(failed)?;
     Ok(CudaSource { id: plan.id.clone(), text: tidy(&text) })
 }
@@ -130,8 +121,6 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
             })
             .collect(),
         args_bytes: plan.args.size_bytes,
-        shared_structs: abi::shared_structs(),
-        enums: enums(),
         world: plan.spec.world(),
         threads: THREADS,
         comm_ctas: plan.comm_ctas,
@@ -145,12 +134,6 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         push: plan.transfer == Some(Transfer::SmPush),
         copies: plan.copies.is_some(),
     }
-}
-
-fn enums() -> Vec<Enumerator> {
-    let roles = abi::Role::ALL.iter().map(|&(role, name)| Enumerator { name, value: role as u32 });
-    let waits = abi::Wait::ALL.iter().map(|&(wait, name)| Enumerator { name, value: wait as u32 });
-    roles.chain(waits).collect()
 }
 
 fn banner(plan: &KernelPlan) -> Vec<String> {
@@ -211,6 +194,9 @@ fn core_constants(plan: &KernelPlan, c: &mut Constants) {
     let rows = plan.split == Split::Rows;
     let group_n = if rows { tile.n } else { tile.n / 2 };
 
+    c.section("ranks");
+    c.u32("kWorld", plan.spec.world(), "");
+
     c.section("tiles");
     c.u32("kTileM", tile.m, "rows of C per CTA at a time");
     c.u32("kTileN", tile.n, "columns");
@@ -254,7 +240,7 @@ fn exchange_constants(plan: &KernelPlan, c: &mut Constants) {
     let Some(chunks) = &plan.chunks else { return };
     let push = plan.transfer == Some(Transfer::SmPush);
 
-    c.section("ranks and their shards of A");
+    c.section("shards of A");
     c.u32("kM", shape.m, "rows over all ranks");
     if push {
         c.u32("kK", shape.k, "columns");

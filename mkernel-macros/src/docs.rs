@@ -39,7 +39,11 @@ fn layout(config: &KernelConfig) -> String {
 
 fn operands(config: &KernelConfig) -> Vec<String> {
     let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
-    let (m, n, k) = (size(config.m, "M"), size(config.n, "N"), size(config.k, "K"));
+    let (m, n, k) = (
+        size(config.m, "M"),
+        size(config.n, "N"),
+        size(config.k, "K"),
+    );
     let shard_rows = match (config.m.fixed(), config.world) {
         (_, 1) => m.clone(),
         (Some(m), world) => m.div_ceil(u64::from(world)).to_string(),
@@ -66,7 +70,9 @@ fn operands(config: &KernelConfig) -> Vec<String> {
 }
 
 fn planned(plan: &KernelPlan) -> String {
-    let transfer = plan.transfer.map_or(String::new(), |transfer| format!(", transfer {transfer}"));
+    let transfer = plan
+        .transfer
+        .map_or(String::new(), |transfer| format!(", transfer {transfer}"));
     format!(
         "Planned for {}: tile {}×{}, {} stages{transfer}; bound {:.0} µs ({}), estimate {:.0} µs.",
         plan.device.name,

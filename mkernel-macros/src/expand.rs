@@ -14,7 +14,9 @@ type Mistakes = Vec<Mistake<TokenStream>>;
 pub fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let mut draft = parse_attribute(attribute);
     let target = read_item(&mut draft, &item);
-    let place = target.as_ref().map_or_else(|| first_token(&item), |t| t.ident.to_token_stream());
+    let place = target
+        .as_ref()
+        .map_or_else(|| first_token(&item), |t| t.ident.to_token_stream());
     match (draft.finish(place).and_then(plan_if_static), target) {
         (Ok((declaration, plan)), Some(target)) => {
             generate(&target, declaration.spec.config(), plan.as_ref())
@@ -30,7 +32,11 @@ pub fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
 fn read_item(draft: &mut Draft<TokenStream>, item: &TokenStream) -> Option<ItemStruct> {
     let help = "declare a type for the kernel, as in `pub struct UpProjection;`";
     let Ok(target) = syn::parse2::<ItemStruct>(item.clone()) else {
-        draft.mistake(first_token(item), "#[fused_kernel] is not on a unit struct", help);
+        draft.mistake(
+            first_token(item),
+            "#[fused_kernel] is not on a unit struct",
+            help,
+        );
         return None;
     };
     if !matches!(target.fields, Fields::Unit) {
@@ -39,7 +45,11 @@ fn read_item(draft: &mut Draft<TokenStream>, item: &TokenStream) -> Option<ItemS
     }
     if !target.generics.params.is_empty() {
         let place = target.generics.to_token_stream();
-        draft.mistake(place, "the struct of a #[fused_kernel] has no generics", help);
+        draft.mistake(
+            place,
+            "the struct of a #[fused_kernel] has no generics",
+            help,
+        );
     }
     Some(target)
 }
@@ -62,21 +72,33 @@ fn into_compile_error(mistake: Mistake<TokenStream>) -> TokenStream {
 }
 
 fn first_token(tokens: &TokenStream) -> TokenStream {
-    tokens.clone().into_iter().next().map_or_else(TokenStream::new, TokenTree::into)
+    tokens
+        .clone()
+        .into_iter()
+        .next()
+        .map_or_else(TokenStream::new, TokenTree::into)
 }
 
 fn generate(target: &ItemStruct, config: &KernelConfig, plan: Option<&KernelPlan>) -> TokenStream {
     let documented = with_docs(target, &docs::lines(config, plan));
     let (ident, visibility) = (&target.ident, &target.vis);
     let config_literal = config_literal(config);
-    let dims = [(Field::M, config.m), (Field::N, config.n), (Field::K, config.k)];
-    let params = dims.iter().filter(|(_, dim)| dim.fixed().is_none()).map(|(field, _)| {
-        let name = format_ident!("{}", field.name());
-        quote!(#name: u64)
-    });
+    let dims = [
+        (Field::M, config.m),
+        (Field::N, config.n),
+        (Field::K, config.k),
+    ];
+    let params = dims
+        .iter()
+        .filter(|(_, dim)| dim.fixed().is_none())
+        .map(|(field, _)| {
+            let name = format_ident!("{}", field.name());
+            quote!(#name: u64)
+        });
     let sizes = dims.iter().map(|(field, dim)| {
         let name = format_ident!("{}", field.name());
-        dim.fixed().map_or_else(|| quote!(#name), |size| quote!(#name: #size))
+        dim.fixed()
+            .map_or_else(|| quote!(#name), |size| quote!(#name: #size))
     });
     quote! {
         #documented
@@ -106,13 +128,29 @@ fn generate(target: &ItemStruct, config: &KernelConfig, plan: Option<&KernelPlan
 /// The struct, the kernel's documentation after the user's own.
 fn with_docs(target: &ItemStruct, lines: &[String]) -> ItemStruct {
     let mut documented = target.clone();
-    documented.attrs.extend(lines.iter().map(|line| -> Attribute { parse_quote!(#[doc = #line]) }));
+    documented.attrs.extend(
+        lines
+            .iter()
+            .map(|line| -> Attribute { parse_quote!(#[doc = #line]) }),
+    );
     documented
 }
 
 fn config_literal(config: &KernelConfig) -> TokenStream {
-    let KernelConfig { name, op, world, m, n, k, b_layout, tuning } = config;
-    let name = option(name.as_ref().map(|name| quote!(::std::string::String::from(#name))));
+    let KernelConfig {
+        name,
+        op,
+        world,
+        m,
+        n,
+        k,
+        b_layout,
+        tuning,
+    } = config;
+    let name = option(
+        name.as_ref()
+            .map(|name| quote!(::std::string::String::from(#name))),
+    );
     let op = variant(op);
     let [m, n, k] = [m, n, k].map(|dim| match dim {
         Dim::Static(size) => quote!(::mkernel::Dim::Static(#size)),
@@ -138,10 +176,28 @@ fn tuning_literal(tuning: &Tuning) -> TokenStream {
     if *tuning == Tuning::default() {
         return quote!(::mkernel::Tuning::default());
     }
-    let Tuning { tile_m, tile_n, stages, transfer, comm_ctas, k_slices, chunk_rows, group_m } =
-        tuning;
-    let [tile_m, tile_n, stages, comm_ctas, k_slices, chunk_rows, group_m] =
-        [tile_m, tile_n, stages, comm_ctas, k_slices, chunk_rows, group_m].map(|value| option(*value));
+    let Tuning {
+        tile_m,
+        tile_n,
+        stages,
+        transfer,
+        comm_ctas,
+        k_slices,
+        chunk_rows,
+        group_m,
+    } = tuning;
+    let [
+        tile_m,
+        tile_n,
+        stages,
+        comm_ctas,
+        k_slices,
+        chunk_rows,
+        group_m,
+    ] = [
+        tile_m, tile_n, stages, comm_ctas, k_slices, chunk_rows, group_m,
+    ]
+    .map(|value| option(*value));
     let transfer = option(transfer.map(|transfer| {
         let transfer = variant(&transfer);
         quote!(::mkernel::Transfer::#transfer)
@@ -160,8 +216,8 @@ fn tuning_literal(tuning: &Tuning) -> TokenStream {
     }
 }
 
-fn option<T: ToTokens>(value: impl Into<Option<T>>) -> TokenStream {
-    match value.into() {
+fn option(value: Option<impl ToTokens>) -> TokenStream {
+    match value {
         Some(value) => quote!(::core::option::Option::Some(#value)),
         None => quote!(::core::option::Option::None),
     }
@@ -170,4 +226,167 @@ fn option<T: ToTokens>(value: impl Into<Option<T>>) -> TokenStream {
 /// The name of a variant without fields, as `Debug` prints it.
 fn variant(value: &impl std::fmt::Debug) -> Ident {
     format_ident!("{value:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Errors that the expansion has, with what they point at.
+    fn errors(attribute: &str, item: &str) -> Vec<String> {
+        let expanded = expand(
+            attribute.parse().expect("tokens"),
+            item.parse().expect("tokens"),
+        )
+        .to_string();
+        let item = item.parse::<TokenStream>().expect("tokens").to_string();
+        let rest = expanded.strip_prefix(&item).expect("the item survives");
+        let messages = rest.split("compile_error ! {").skip(1);
+        messages
+            .map(|m| {
+                m.trim()
+                    .trim_end_matches('}')
+                    .trim()
+                    .trim_matches('"')
+                    .to_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_dynamic_dimension_becomes_an_argument() {
+        let attribute = quote!(op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 8192);
+        let item = quote!(
+            /// Mine.
+            pub(crate) struct Up;
+        );
+        let expanded = expand(attribute, item).to_string();
+        let start = expanded.find("impl :: mkernel").expect("impl");
+        let expected = quote! {
+            impl ::mkernel::FusedKernel for Up {
+                fn config() -> ::mkernel::KernelConfig {
+                    ::mkernel::KernelConfig {
+                        name: ::core::option::Option::None,
+                        op: ::mkernel::Op::AgGemm,
+                        world: 8u32,
+                        m: ::mkernel::Dim::DYNAMIC,
+                        n: ::mkernel::Dim::Static(1024u64),
+                        k: ::mkernel::Dim::Static(8192u64),
+                        b_layout: ::mkernel::BLayout::Kn,
+                        tuning: ::mkernel::Tuning::default(),
+                    }
+                }
+            }
+
+            impl Up {
+                /// Plans, compiles and sets up this kernel for the communicator's ranks; every rank calls it, with the same sizes.
+                ///
+                /// # Errors
+                /// What stopped it, on this rank or on another.
+                #[allow(dead_code)]
+                pub(crate) fn prepare(
+                    comm: &::mkernel::Communicator,
+                    m: u64
+                ) -> ::core::result::Result<::mkernel::Operator, ::mkernel::Error> {
+                    comm.prepare_fused::<Self>(::mkernel::Shape { m, n: 1024u64, k: 8192u64 })
+                }
+            }
+        };
+        assert_eq!(expanded[start..], expected.to_string());
+        assert!(
+            expanded.starts_with("# [doc = r\" Mine.\"] # [doc = \"\"] # [doc = \"# Fused kernel")
+        );
+        assert!(expanded.contains("| A | `[⌈M/8⌉, 8192]` |"), "{expanded}");
+        assert!(
+            expanded.contains("Planned and compiled at `prepare`"),
+            "{expanded}"
+        );
+    }
+
+    #[test]
+    fn fixed_choices_and_static_sizes() {
+        let attribute = quote!(
+            op = ag_gemm,
+            world = 8,
+            m = 8192,
+            n = 1024,
+            k = 8192,
+            b_layout = nk,
+            name = "up",
+            tile_m = 128,
+            transfer = copy_engine
+        );
+        let expanded = expand(
+            attribute,
+            quote!(
+                struct Up;
+            ),
+        )
+        .to_string();
+        let tuning = quote! {
+            tuning: ::mkernel::Tuning {
+                tile_m: ::core::option::Option::Some(128u32),
+                tile_n: ::core::option::Option::None,
+                stages: ::core::option::Option::None,
+                transfer: ::core::option::Option::Some(::mkernel::Transfer::CopyEngine),
+                comm_ctas: ::core::option::Option::None,
+                k_slices: ::core::option::Option::None,
+                chunk_rows: ::core::option::Option::None,
+                group_m: ::core::option::Option::None,
+            }
+        };
+        assert!(expanded.contains(&tuning.to_string()), "{expanded}");
+        assert!(expanded.contains(r#"String :: from ("up")"#), "{expanded}");
+        assert!(expanded.contains("| A | `[1024, 8192]` |"), "{expanded}");
+        assert!(
+            expanded.contains("Planned for NVIDIA H200: tile 128×"),
+            "{expanded}"
+        );
+        assert!(
+            expanded.contains("transfer copy_engine; bound "),
+            "{expanded}"
+        );
+    }
+
+    #[test]
+    fn every_mistake_of_attribute_and_item_at_once() {
+        let found = errors(
+            "op = ag_gemm, world = 3, m = dynamic, k = 8191, tile_m = 100, stage = 4",
+            "pub struct Up<T>(T);",
+        );
+        assert_eq!(found.len(), 7, "{found:#?}");
+        assert!(found[0].starts_with("there is no option `stage`\\nhelp: did you mean `stages`?"));
+        assert!(found[1].starts_with("the struct of a #[fused_kernel] has no fields"));
+        assert!(found[2].starts_with("the struct of a #[fused_kernel] has no generics"));
+        assert!(found[3].starts_with("`n` is missing"));
+        assert!(found[4].starts_with("world: 3 ranks"));
+        assert!(found[5].starts_with("k: 8191 is not a multiple of 8"));
+        assert!(found[6].starts_with("tile_m: 100"));
+    }
+
+    #[test]
+    fn what_does_not_fit_the_device_is_a_mistake() {
+        let all = "op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192";
+        let found = errors(
+            &format!("{all}, tile_m = 128, tile_n = 256, stages = 12"),
+            "struct Up;",
+        );
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0].starts_with("stages: 12 stages of a 128x256 tile need"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn other_items() {
+        for item in ["fn up() {}", "enum Up { }", "impl Up { }"] {
+            let found = errors("op = ag_gemm, world = 8, m = 1, n = 8, k = 8", item);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(
+                found[0].starts_with("#[fused_kernel] is not on a unit struct"),
+                "{found:?}"
+            );
+        }
+    }
 }

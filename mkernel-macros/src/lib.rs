@@ -7,7 +7,7 @@ use proc_macro::TokenStream;
 
 /// Declares a fused kernel on a unit struct.
 ///
-/// ```ignore
+/// ```text
 /// use mkernel::fused_kernel;
 ///
 /// /// gate_up of a layer under tensor parallelism: the batch is known at run time.

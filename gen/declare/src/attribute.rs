@@ -27,7 +27,11 @@ fn read_option(draft: &mut Draft<TokenStream>, option: &[TokenTree]) {
         }
         _ => {
             let place = option.iter().cloned().collect();
-            draft.mistake(place, "this is not `key = value`", "write, for example, world = 8");
+            draft.mistake(
+                place,
+                "this is not `key = value`",
+                "write, for example, world = 8",
+            );
         }
     }
 }
@@ -44,9 +48,10 @@ fn read_value(tokens: &[TokenTree]) -> Value {
         [TokenTree::Ident(word)] => Value::Word(word.to_string()),
         [TokenTree::Literal(literal)] => match Lit::new(literal.clone()) {
             Lit::Str(text) => Value::Word(text.value()),
-            Lit::Int(number) => number
-                .base10_parse()
-                .map_or(Value::Other("an integer of more than 127 bits"), Value::Integer),
+            Lit::Int(number) => number.base10_parse().map_or(
+                Value::Other("an integer of more than 127 bits"),
+                Value::Integer,
+            ),
             Lit::Float(_) => Value::Other("a fraction"),
             _ => Value::Other("this literal"),
         },
@@ -89,10 +94,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_hides_nothing_else() {
-        let text = "op = ag_gemm, world, m =, n = 4 * 256, k = 1.5, name = true, stages = -4, stagess = 4";
-        let mistakes = parse(text).finish(TokenStream::new()).expect_err("mistakes");
-        let found: Vec<_> =
-            mistakes.iter().map(|m| format!("{} | {}", m.place, m.reason)).collect();
+        let text =
+            "op = ag_gemm, world, m =, n = 4 * 256, k = 1.5, name = true, stages = -4, stagess = 4";
+        let mistakes = parse(text)
+            .finish(TokenStream::new())
+            .expect_err("mistakes");
+        let found: Vec<_> = mistakes
+            .iter()
+            .map(|m| format!("{} | {}", m.place, m.reason))
+            .collect();
         assert_eq!(
             found,
             [

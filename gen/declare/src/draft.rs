@@ -28,7 +28,7 @@ impl fmt::Display for Value {
 }
 
 /// One mistake and where it is.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake<P> {
     /// Where.
     pub place: P,
@@ -36,6 +36,13 @@ pub struct Mistake<P> {
     pub reason: String,
     /// What would work.
     pub help: String,
+}
+
+impl<P> Mistake<P> {
+    /// The same mistake with its place said in another way.
+    pub fn at<Q>(self, place: impl FnOnce(&P) -> Q) -> Mistake<Q> {
+        Mistake { place: place(&self.place), reason: self.reason, help: self.help }
+    }
 }
 
 /// Keys and values found so far; `P` says where.
@@ -62,7 +69,11 @@ impl<P: Clone> Default for Draft<P> {
             b_layout: BLayout::default(),
             tuning: Tuning::default(),
         };
-        Self { config, places: BTreeMap::new(), mistakes: Vec::new() }
+        Self {
+            config,
+            places: BTreeMap::new(),
+            mistakes: Vec::new(),
+        }
     }
 }
 
@@ -85,14 +96,18 @@ impl<P: Clone> Draft<P> {
 
     /// Records a mistake that the door itself has found.
     pub fn mistake(&mut self, place: P, reason: impl Into<String>, help: impl Into<String>) {
-        self.mistakes.push(Mistake { place, reason: reason.into(), help: help.into() });
+        self.mistakes.push(Mistake {
+            place,
+            reason: reason.into(),
+            help: help.into(),
+        });
     }
 
     /// Checks the whole; `whole` is the place of what is not there.
     ///
     /// # Errors
     /// Every mistake, at once, in the order of their discovery.
-    pub fn finish(mut self, whole: P) -> Result<Declaration<P>, Vec<Mistake<P>>> {
+    pub fn finish(mut self, whole: P) -> Declared<P> {
         let missing: Vec<_> = REQUIRED
             .into_iter()
             .filter(|field| !self.places.contains_key(field))
@@ -106,7 +121,10 @@ impl<P: Clone> Draft<P> {
                 "a kernel has op, world, m, n and k; a size that is not known yet is `dynamic`",
             );
         }
-        let places = Places { whole, fields: self.places };
+        let places = Places {
+            whole,
+            fields: self.places,
+        };
         match KernelSpec::validate(self.config) {
             Ok(spec) if self.mistakes.is_empty() => Ok(Declaration { spec, places }),
             Ok(_) => Err(self.mistakes),
@@ -117,6 +135,9 @@ impl<P: Clone> Draft<P> {
         }
     }
 }
+
+/// A kernel's declaration, or all that is wrong with it.
+pub type Declared<P> = Result<Declaration<P>, Vec<Mistake<P>>>;
 
 /// A checked spec that remembers where each of its fields was written.
 #[derive(Clone, Debug)]
@@ -143,6 +164,13 @@ impl<P: Clone> Declaration<P> {
     pub fn place(&self) -> &P {
         &self.places.whole
     }
+
+    /// The same declaration with its places said in another way.
+    pub fn at<Q>(self, place: impl Fn(&P) -> Q) -> Declaration<Q> {
+        let Places { whole, fields } = self.places;
+        let fields = fields.iter().map(|(field, p)| (*field, place(p))).collect();
+        Declaration { spec: self.spec, places: Places { whole: place(&whole), fields } }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -154,7 +182,11 @@ struct Places<P> {
 impl<P: Clone> Places<P> {
     fn mistakes(&self, found: &Violations) -> Vec<Mistake<P>> {
         let place = |field| self.fields.get(&field).unwrap_or(&self.whole).clone();
-        let mistake = |Violation { field, reason, help }: &Violation| Mistake {
+        let mistake = |Violation {
+                           field,
+                           reason,
+                           help,
+                       }: &Violation| Mistake {
             place: place(*field),
             reason: format!("{field}: {reason}"),
             help: help.clone(),
@@ -197,8 +229,12 @@ fn integer<T: TryFrom<i128>>(value: &Value) -> Result<T, String> {
     let Value::Integer(number) = value else {
         return Err("write an integer, as a plain number".to_owned());
     };
-    T::try_from(*number)
-        .map_err(|_| format!("write an integer from 0 to {}", (1_u128 << (8 * size_of::<T>())) - 1))
+    T::try_from(*number).map_err(|_| {
+        format!(
+            "write an integer from 0 to {}",
+            (1_u128 << (8 * size_of::<T>())) - 1
+        )
+    })
 }
 
 fn dim(value: &Value) -> Result<Dim, String> {
@@ -235,7 +271,11 @@ fn nearest(given: &str, known: &[&str]) -> String {
         .filter(|name| similarity(name) >= best)
         .map(|name| format!("`{name}`"))
         .collect();
-    if near.is_empty() { one_of(known) } else { format!("did you mean {}?", near.join(" or ")) }
+    if near.is_empty() {
+        one_of(known)
+    } else {
+        format!("did you mean {}?", near.join(" or "))
+    }
 }
 
 fn one_of(names: &[&str]) -> String {
@@ -269,7 +309,10 @@ mod tests {
 
     fn reasons(draft: Draft<&'static str>) -> Vec<(&'static str, String)> {
         let mistakes = draft.finish("whole").expect_err("mistakes");
-        mistakes.into_iter().map(|m| (m.place, format!("{}; {}", m.reason, m.help))).collect()
+        mistakes
+            .into_iter()
+            .map(|m| (m.place, format!("{}; {}", m.reason, m.help)))
+            .collect()
     }
 
     #[test]
@@ -291,7 +334,10 @@ mod tests {
                 .chain([&Value::Integer(64)])
                 .any(|value| assign(&mut config, field, value).is_ok());
             assert!(taken, "{field} takes no value");
-            assert!(field == Field::Op || config != plain, "{field} has no effect");
+            assert!(
+                field == Field::Op || config != plain,
+                "{field} has no effect"
+            );
         }
     }
 
@@ -308,8 +354,14 @@ mod tests {
         ]);
         let found = reasons(draft(&pairs));
         let places: Vec<_> = found.iter().map(|(place, _)| *place).collect();
-        assert_eq!(places, ["tile_q", "m", "stages", "transfer", "comm_ctas", "tile_m"]);
-        assert_eq!(found[0].1, "there is no option `tile_q`; did you mean `tile_m` or `tile_n`?");
+        assert_eq!(
+            places,
+            ["tile_q", "m", "stages", "transfer", "comm_ctas", "tile_m"]
+        );
+        assert_eq!(
+            found[0].1,
+            "there is no option `tile_q`; did you mean `tile_m` or `tile_n`?"
+        );
         assert_eq!(found[1].1, "`m` is given twice; remove one of them");
         assert_eq!(
             found[2].1,
@@ -330,7 +382,11 @@ mod tests {
         let found = reasons(draft(&minimal()[..3]));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, "whole");
-        assert!(found[0].1.starts_with("`n`, `k` are missing"), "{}", found[0].1);
+        assert!(
+            found[0].1.starts_with("`n`, `k` are missing"),
+            "{}",
+            found[0].1
+        );
     }
 
     #[test]
@@ -341,7 +397,11 @@ mod tests {
         found.push(Field::Stages, "too many", "use fewer");
         found.push(Field::M, "too long", "halve it");
         declaration.set_place(Field::M, "--m");
-        let places: Vec<_> = declaration.mistakes(&found).into_iter().map(|m| m.place).collect();
+        let places: Vec<_> = declaration
+            .mistakes(&found)
+            .into_iter()
+            .map(|m| m.place)
+            .collect();
         assert_eq!(places, ["n", "whole", "--m"]);
     }
 }

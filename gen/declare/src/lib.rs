@@ -8,4 +8,4 @@ mod attribute;
 mod draft;
 
 pub use attribute::parse_attribute;
-pub use draft::{Declaration, Draft, Mistake, Value};
+pub use draft::{Declaration, Declared, Draft, Mistake, Value};

@@ -1,6 +1,9 @@
 // Types and the few facts about a thread that every role needs.
 #pragma once
 
+// NVRTC has no offsetof.
+#define MK_OFFSET(type, field) __INTADDR__(&((static_cast<type*>(nullptr))->field))
+
 namespace mk {
 
 using u8 = unsigned char;

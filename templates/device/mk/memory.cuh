@@ -26,6 +26,10 @@ __device__ __forceinline__ void store_relaxed_sys(u32* p, u32 value) {
   asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_relaxed_sys(u64* p, u64 value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
+}
+
 // Adds without order of its own: a fence_sys goes before it. One fence and several relaxed adds cost a third of as
 // many releasing adds, each of which waits for all stores of the thread.
 __device__ __forceinline__ void add_relaxed_sys(u32* p, u32 value) {

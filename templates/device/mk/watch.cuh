@@ -54,8 +54,9 @@ struct Awaited {
   u32 peer, index, wanted;
 };
 
-// The first caller of a rank writes the report. Rare, so not inlined into hot loops by hand but by size.
-__device__ __forceinline__ void report(const Watch& watch, const Awaited& what, u32 seen, u32 aborted_by, u64 waited_ns) {
+// The first caller of a rank writes the report.
+__device__ __forceinline__ void report(const Watch& watch, const Awaited& what, u32 seen, u32 aborted_by,
+                                       u64 waited_ns) {
   if (exchange_relaxed_gpu(&watch.state()->reported, 1) != 0) return;
   Report* out = &watch.host->report;
   store_relaxed_sys(&out->rank, watch.rank);
@@ -68,15 +69,15 @@ __device__ __forceinline__ void report(const Watch& watch, const Awaited& what, 
   store_relaxed_sys(&out->seen, seen);
   store_relaxed_sys(&out->epoch, watch.epoch);
   store_relaxed_sys(&out->aborted_by, aborted_by);
-  *reinterpret_cast<volatile u64*>(&out->waited_ns) = waited_ns;
+  store_relaxed_sys(&out->waited_ns, waited_ns);
   store_release_sys(&out->valid, 1);
 }
 
-// Whether to give up a wait that began at `start_ns`. On a passed deadline, tells every rank.
-__device__ __forceinline__ bool give_up(const Watch& watch, const Awaited& what, u32 seen, u64 start_ns) {
+// Whether to give up a wait that began at `start_ns`. `aborted_by` is what the caller saw of abort words. Tells every
+// rank, unless the abort came from one.
+__device__ __forceinline__ bool give_up(const Watch& watch, const Awaited& what, u32 seen, u32 aborted_by,
+                                        u64 start_ns) {
   const u64 waited_ns = global_time_ns() - start_ns;
-  u32 aborted_by = load_relaxed_sys(&watch.state()->abort);
-  if (aborted_by == 0 && load_relaxed_sys(&watch.host->abort) != 0) aborted_by = kHostAbort;
   if (aborted_by == 0 && waited_ns < watch.deadline_ns) return false;
   report(watch, what, seen, aborted_by, waited_ns);
   if (aborted_by == 0 || aborted_by == kHostAbort) {
@@ -87,8 +88,9 @@ __device__ __forceinline__ bool give_up(const Watch& watch, const Awaited& what,
   return true;
 }
 
-// Polls between two looks at clock and abort words: about 50 µs.
-constexpr u32 kPollsPerLook = 64;
+// Polls of a flag between two looks at clock and abort words: about 0.1 ms. Only here is the host's word read: a read
+// crosses PCIe, and a thousand waiting warps that do so keep each other waiting.
+constexpr u32 kFlagPollsPerLook = 128;
 
 // Until the flag, which only grows (modulo 2^32), has reached `what.wanted`. Acquires what came before the flag.
 __device__ __forceinline__ void wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
@@ -98,9 +100,15 @@ __device__ __forceinline__ void wait_flag(const Watch& watch, const u32* flag, c
   for (u32 polls = 1;; ++polls) {
     seen = load_acquire_sys(flag);
     if (static_cast<int>(seen - what.wanted) >= 0) return;
-    if (polls % kPollsPerLook == 0 && give_up(watch, what, seen, start_ns)) return;
+    if (polls % kFlagPollsPerLook != 0) continue;
+    u32 aborted_by = load_relaxed_sys(&watch.state()->abort);
+    if (aborted_by == 0 && load_relaxed_sys(&watch.host->abort) != 0) aborted_by = kHostAbort;
+    if (give_up(watch, what, seen, aborted_by, start_ns)) return;
   }
 }
+
+// The same for barriers in shared memory, whose polls are short.
+constexpr u32 kBarrierPollsPerLook = 4096;
 
 // Until the barrier's phase of `parity` is over.
 __device__ __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait,
@@ -108,9 +116,10 @@ __device__ __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u3
   if (barrier_try_wait(barrier, parity)) return;
   u64 start_ns = 0;
   for (u32 polls = 1; !barrier_try_wait(barrier, parity); ++polls) {
-    if (polls % kPollsPerLook != 0) continue;
+    if (polls % kBarrierPollsPerLook != 0) continue;
     if (start_ns == 0) start_ns = global_time_ns();
-    if (give_up(watch, Awaited{role, wait, watch.rank, index, parity}, parity ^ 1, start_ns)) return;
+    const Awaited what{role, wait, watch.rank, index, parity};
+    if (give_up(watch, what, parity ^ 1, load_relaxed_sys(&watch.state()->abort), start_ns)) return;
   }
 }
 

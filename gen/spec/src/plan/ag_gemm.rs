@@ -82,11 +82,14 @@ fn candidates(
     let core = CoreLayout::new(tile, tuning, device)?;
     let shard_rows = spec.shard_rows(shape);
     let aligned = spec.world() == 1 || shard_rows.is_multiple_of(u64::from(tile.m));
+    let shard_row_tiles =
+        (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32);
     let order = TileOrder {
         row_tiles: shape.m.div_ceil(u64::from(tile.m)) as u32,
         col_tiles: shape.n.div_ceil(u64::from(tile.n)) as u32,
-        group_m: tuning.group_m.unwrap_or(GROUP_M),
-        shard_row_tiles: (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32),
+        // A group of own and of remote rows would wait before own rows are done.
+        group_m: tuning.group_m.unwrap_or(GROUP_M.min(shard_row_tiles.unwrap_or(GROUP_M))),
+        shard_row_tiles,
     };
     let tiles = order.row_tiles * order.col_tiles;
     let make = |transfer, comm_ctas, chunks: Option<Chunks>, push| Candidate {

@@ -1,0 +1,181 @@
+//! `--op`, `--world`, … : one flag per field of a kernel, and the device's figures.
+
+use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
+use mkernel_declare::{Declared, Draft, Mistake, Value};
+use mkernel_spec::{Device, Field};
+use std::path::PathBuf;
+
+use super::Failure;
+
+/// The dimensions: their flags also give sizes to kernels that are declared elsewhere.
+pub const DIMS: [Field; 3] = [Field::M, Field::N, Field::K];
+
+/// What was given for each field; of a dimension perhaps several sizes.
+#[derive(Clone, Debug, Default)]
+pub struct KernelFlags(Vec<(Field, Vec<String>)>);
+
+impl KernelFlags {
+    /// Fields that are no dimensions.
+    pub fn declare_a_kernel(&self) -> bool {
+        self.0.iter().any(|(field, _)| !DIMS.contains(field))
+    }
+
+    /// Whether there are none at all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Sizes given for `field`.
+    pub fn sizes(&self, field: Field) -> Vec<u64> {
+        let given = self.0.iter().filter(|(f, _)| *f == field).flat_map(|(_, values)| values);
+        given.filter_map(|text| text.parse().ok()).collect()
+    }
+
+    /// The one kernel that the flags declare. A dimension with several sizes is dynamic here, see [`Self::sizes`].
+    pub fn declaration(&self) -> Declared<String> {
+        let mut draft = Draft::default();
+        for (field, values) in &self.0 {
+            let flag = flag_of(*field);
+            let value = match values.as_slice() {
+                [one] => one.parse().map_or_else(|_| Value::Word(one.clone()), Value::Integer),
+                _ => Value::Word("dynamic".to_owned()),
+            };
+            draft.set(field.name(), flag.clone(), &value, flag);
+        }
+        draft.finish("flags".to_owned())
+    }
+}
+
+/// `--tile-m` for `tile_m`.
+pub fn flag_of(field: Field) -> String {
+    format!("--{}", field.name().replace('_', "-"))
+}
+
+impl Args for KernelFlags {
+    fn augment_args(command: Command) -> Command {
+        Field::ALL.into_iter().fold(command, |command, field| {
+            let arg = Arg::new(field.name())
+                .long(field.name().replace('_', "-"))
+                .value_name(value_name(field))
+                .help(help(field))
+                .help_heading("One kernel by flags");
+            command.arg(match field {
+                Field::M | Field::N | Field::K => arg.value_delimiter(',').value_parser(parse_size),
+                _ => arg,
+            })
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for KernelFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let given = |field: Field| {
+            let values = matches.get_many::<String>(field.name())?;
+            Some((field, values.cloned().collect()))
+        };
+        Ok(Self(Field::ALL.into_iter().filter_map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn parse_size(text: &str) -> Result<String, &'static str> {
+    let possible = text == "dynamic" || text.parse::<u64>().is_ok();
+    if possible { Ok(text.to_owned()) } else { Err("write a size, several with commas, or `dynamic`") }
+}
+
+fn value_name(field: Field) -> &'static str {
+    match field {
+        Field::Op => "OPERATOR",
+        Field::Name => "NAME",
+        Field::M | Field::N | Field::K => "SIZES",
+        Field::BLayout => "kn|nk",
+        Field::Transfer => "sm_push|copy_engine",
+        _ => "COUNT",
+    }
+}
+
+fn help(field: Field) -> &'static str {
+    match field {
+        Field::Op => "Operator: ag_gemm",
+        Field::Name => "Name for listings",
+        Field::World => "Ranks, one GPU each: 1, 2, 4 or 8",
+        Field::M => "Rows of C over all ranks; also gives a size, or several, to kernels with m = dynamic",
+        Field::N => "Columns of this rank's B and C; the same for n = dynamic",
+        Field::K => "The contracted dimension; the same for k = dynamic",
+        Field::BLayout => "B as [K,N] or as [N,K], a linear layer's weight",
+        Field::TileM => "Fix the rows of a tile",
+        Field::TileN => "Fix the columns of a tile",
+        Field::Stages => "Fix the stages of the shared-memory ring",
+        Field::Transfer => "Fix what moves bytes to the peers",
+        Field::CommCtas => "Fix the CTAs that only communicate",
+        Field::KSlices => "Fix the parts of K that arrive one after the other",
+        Field::ChunkRows => "Fix the rows that arrive under one flag",
+        Field::GroupM => "Fix the row tiles that are computed together",
+        _ => "",
+    }
+}
+
+/// The GPU to plan for.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Device to plan for (default: NVIDIA H200)")]
+pub struct DeviceFlags {
+    /// TOML file with figures that differ from the default device's
+    #[arg(long, value_name = "FILE")]
+    device: Option<PathBuf>,
+    /// Streaming multiprocessors
+    #[arg(long, value_name = "COUNT")]
+    sm_count: Option<u32>,
+    /// NVLink rate of one GPU, one direction, GB/s
+    #[arg(long, value_name = "GB/S")]
+    link_gb_s: Option<f64>,
+}
+
+impl DeviceFlags {
+    /// The default device, then the file, then the flags.
+    pub fn device(&self) -> Result<Device, Failure> {
+        let mut device = match &self.device {
+            Some(path) => {
+                let text = super::read_text(path)?;
+                toml::from_str(&text)
+                    .map_err(|source| Failure::Device { path: path.clone(), source })?
+            }
+            None => Device::default(),
+        };
+        device.sm_count = self.sm_count.unwrap_or(device.sm_count);
+        device.link_gb_s = self.link_gb_s.unwrap_or(device.link_gb_s);
+        let wrong = mistakes(&device);
+        if wrong.is_empty() { Ok(device) } else { Err(Failure::Mistakes(wrong)) }
+    }
+}
+
+/// Figures that the cost model cannot divide by.
+fn mistakes(device: &Device) -> Vec<Mistake<String>> {
+    let mut found = Vec::new();
+    let mut wrong = |name, value: String, help: &str| {
+        let reason = format!("{name}: {value} is not possible");
+        found.push(Mistake { place: "device".to_owned(), reason, help: help.to_owned() });
+    };
+    if !(1..=1024).contains(&device.sm_count) {
+        wrong("sm_count", device.sm_count.to_string(), "use 1 to 1024");
+    }
+    for (name, rate) in [
+        ("gemm_tflops", device.gemm_tflops),
+        ("memory_gb_s", device.memory_gb_s),
+        ("l2_gb_s", device.l2_gb_s),
+        ("link_gb_s", device.link_gb_s),
+        ("copy_engine_gb_s", device.copy_engine_gb_s),
+    ] {
+        if !(rate.is_finite() && rate > 0.0) {
+            wrong(name, rate.to_string(), "use a rate above 0");
+        }
+    }
+    found
+}

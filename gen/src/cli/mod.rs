@@ -1,0 +1,196 @@
+//! The command line. Each subcommand has a file; what goes wrong in any of them is a [`Failure`].
+
+mod build;
+mod check;
+mod doctor;
+mod fetch;
+mod flags;
+mod input;
+mod output;
+mod plan;
+mod render;
+mod store;
+mod toml_file;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use mkernel_declare::Mistake;
+use mkernel_gen::GenError;
+use output::say;
+use serde::Serialize;
+use std::error::Error;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Checks, plans, renders and compiles mkernel kernels
+///
+/// Kernels come from TOML files, from the #[fused_kernel]s of a crate, or from flags.
+/// Exit codes: 0 done, 1 mistakes in a kernel's configuration, 2 wrong usage, 3 a kernel does not compile,
+/// 4 the environment (no NVRTC, a file that cannot be read or written).
+#[derive(Parser)]
+#[command(name = "mkernel-gen", version, verbatim_doc_comment)]
+struct Cli {
+    /// Print JSON, one object per line
+    #[arg(long, global = true)]
+    json: bool,
+    /// Say on standard error what is done
+    #[arg(short, long, global = true)]
+    verbose: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check kernels: are they valid, is there a plan for them?
+    Check(input::Input),
+    /// Show how kernels work: roles, memory, bytes moved, the bound and its reason
+    Plan(input::Input),
+    /// Render the CUDA source of kernels
+    Render(render::Render),
+    /// Compile kernels into the cache, or into a bundle that the runtime loads
+    Build(build::Build),
+    /// List the kernels in the cache or in a bundle
+    List(store::List),
+    /// Remove the kernels in the cache
+    Clean,
+    /// Install the NVRTC that this version is tested with, from its Python wheel
+    FetchNvrtc(fetch::Fetch),
+    /// Show what was found on this machine: NVRTC, cache, driver
+    Doctor,
+}
+
+/// What ended a command.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{} in the configuration", count(.0.len(), "mistake"))]
+    Mistakes(Vec<Mistake<String>>),
+    #[error("{0}")]
+    Usage(&'static str),
+    #[error("{} not compiled", count(.0.len(), "kernel"))]
+    Compile(Vec<(String, GenError)>),
+    #[error(transparent)]
+    Gen(GenError),
+    #[error("cannot read {}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {}", .path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{} does not describe a device", .path.display())]
+    Device { path: PathBuf, source: toml::de::Error },
+    #[error("cannot install NVRTC: {what}")]
+    Fetch { what: String, source: Option<io::Error> },
+    #[error("cannot write to standard output")]
+    Output(#[source] io::Error),
+}
+
+impl Failure {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Mistakes(_) | Self::Device { .. } => 1,
+            Self::Usage(_) => 2,
+            Self::Compile(failed) => {
+                failed.iter().map(|(_, error)| exit_code(error)).max().unwrap_or(3)
+            }
+            Self::Gen(error) => exit_code(error),
+            Self::Read { .. } | Self::Write { .. } | Self::Fetch { .. } | Self::Output(_) => 4,
+        }
+    }
+}
+
+/// Parses, runs, reports.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let level = if cli.verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_max_level(level)
+        .with_target(false)
+        .without_time()
+        .init();
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader has seen enough, as `head` does.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            report(&failure, cli.json);
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), Failure> {
+    match &cli.command {
+        Command::Check(input) => check::run(input, cli.json),
+        Command::Plan(input) => plan::run(input, cli.json),
+        Command::Render(render) => render.run(cli.json),
+        Command::Build(build) => build.run(cli.json),
+        Command::List(list) => list.run(cli.json),
+        Command::Clean => store::clean(cli.json),
+        Command::FetchNvrtc(fetch) => fetch.run(cli.json),
+        Command::Doctor => doctor::run(cli.json),
+    }
+}
+
+#[derive(Serialize)]
+struct MistakeLine<'a> {
+    ok: bool,
+    place: &'a str,
+    reason: &'a str,
+    help: &'a str,
+}
+
+/// To standard error, the causes below; mistakes also as JSON lines.
+fn report(failure: &Failure, json: bool) {
+    match failure {
+        Failure::Usage(message) => {
+            let error = Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message);
+            let _ = error.print();
+            return;
+        }
+        Failure::Mistakes(mistakes) => {
+            for Mistake { place, reason, help } in mistakes {
+                say(&format!("{place}: error: {reason}\n    help: {help}"));
+                if json {
+                    // If standard output is closed too, the text above must do.
+                    let _ = output::print_json(&MistakeLine { ok: false, place, reason, help });
+                }
+            }
+        }
+        Failure::Compile(failed) => {
+            for (label, error) in failed {
+                say(&format!("{label}: error: {}", chain(error)));
+            }
+        }
+        _ => {}
+    }
+    say(&format!("error: {}", chain(failure)));
+}
+
+/// An error and its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str("\n    caused by: ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+fn count(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// A file's text; `-` is standard input.
+fn read_text(path: &Path) -> Result<String, Failure> {
+    let read = if path.as_os_str() == "-" {
+        let mut text = String::new();
+        io::stdin().read_to_string(&mut text).map(|_| text)
+    } else {
+        std::fs::read_to_string(path)
+    };
+    read.map_err(|source| Failure::Read { path: path.to_owned(), source })
+}

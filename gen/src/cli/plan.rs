@@ -1,0 +1,226 @@
+//! `mkernel-gen plan`: how a kernel does its work, so that a person sees why.
+
+use super::input::Input;
+use super::output::{bytes, micros, print, print_json, table};
+use super::Failure;
+use mkernel_spec::abi::{Extent, OperandSpec};
+use mkernel_spec::plan::Region;
+use mkernel_spec::{BLayout, KernelPlan, Op};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+#[derive(Serialize)]
+struct Planned<'a> {
+    label: &'a str,
+    place: &'a str,
+    #[serde(flatten)]
+    plan: &'a KernelPlan,
+    bound_us: f64,
+    bound_reason: &'static str,
+}
+
+/// Prints every kernel's plan.
+pub fn run(input: &Input, json: bool) -> Result<(), Failure> {
+    let mut separator = "";
+    for (kernel, plan) in &input.load_planned()? {
+        if json {
+            print_json(&Planned {
+                label: &kernel.label,
+                place: &kernel.place,
+                plan,
+                bound_us: plan.bound.us(),
+                bound_reason: plan.bound.reason(),
+            })?;
+        } else {
+            print(&format!("{separator}{}", describe(&kernel.label, plan)))?;
+            separator = "\n";
+        }
+    }
+    Ok(())
+}
+
+/// A plan in words and figures.
+pub fn describe(label: &str, plan: &KernelPlan) -> String {
+    let mut rows = Vec::new();
+    let mut section = |name: &str, lines: Vec<String>| {
+        for (i, line) in lines.into_iter().enumerate() {
+            rows.push(vec![String::new(), if i == 0 { name.to_owned() } else { String::new() }, line]);
+        }
+    };
+    section("computes", computes(plan));
+    section("operands", lines(&plan.operands.iter().map(|o| operand(o, plan)).collect::<Vec<_>>(), &[]));
+    section("roles", roles(plan));
+    section("tiles", tiles(plan));
+    section("transfer", transfer(plan));
+    section("registers", vec![registers(plan)]);
+    section("shared", regions(&plan.smem, shared_total(plan)));
+    let total = format!("= {} on every rank", bytes(plan.workspace.bytes));
+    section("workspace", regions(&plan.workspace.regions, total));
+    section("moves", moves(plan));
+    section("bound", vec![bound(plan)]);
+    section("estimate", vec![estimate(plan)]);
+    section("device", vec![device(plan)]);
+    format!("{label}: {}\n{}", plan.id, table(&rows, &[]))
+}
+
+/// A table as lines.
+fn lines(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
+    table(rows, right).lines().map(str::to_owned).collect()
+}
+
+fn computes(plan: &KernelPlan) -> Vec<String> {
+    let shape = plan.shape;
+    let (m, n, k) = (shape.m, shape.n, shape.k);
+    let formula = match plan.spec.op() {
+        Op::AgGemm => format!("C[{m},{n}] = AllGather(A)[{m},{k}] · B"),
+        op => op.to_string(),
+    };
+    let b = match plan.spec.b_layout() {
+        BLayout::Kn => "B as [K,N]",
+        BLayout::Nk => "B as [N,K]",
+    };
+    let ranks = match plan.spec.world() {
+        1 => "1 rank".to_owned(),
+        world => format!("{world} ranks"),
+    };
+    vec![format!("{formula}, {ranks}, {b}, bf16, fp32 accumulate")]
+}
+
+fn operand(operand: &OperandSpec, plan: &KernelPlan) -> Vec<String> {
+    let (first, last) = (operand.rows.on(0), operand.rows.on(plan.spec.world() - 1));
+    let mut about = if operand.written { "written" } else { "read" }.to_owned();
+    if let Extent::ShardRows { total, .. } = operand.rows {
+        let _ = write!(about, ", a shard of {total} rows");
+        if last != first {
+            let _ = write!(about, ", {last} on the last rank");
+        }
+    }
+    vec![operand.operand.name().to_owned(), format!("[{first}, {}]", operand.cols), about]
+}
+
+fn roles(plan: &KernelPlan) -> Vec<String> {
+    let row = |role: &mkernel_spec::plan::Role| {
+        vec![
+            role.name.to_owned(),
+            format!("CTAs {}..{}", role.ctas.0, role.ctas.1),
+            format!("warps {}..{}", role.warps.0, role.warps.1),
+            role.about.clone(),
+        ]
+    };
+    lines(&plan.roles.iter().map(row).collect::<Vec<_>>(), &[])
+}
+
+fn tiles(plan: &KernelPlan) -> Vec<String> {
+    let order = &plan.order;
+    let count = u64::from(order.row_tiles) * u64::from(order.col_tiles);
+    let ctas = plan.grid_ctas - plan.comm_ctas;
+    let mut lines = vec![
+        format!(
+            "{}x{}: {} x {} = {count} tiles, {:.2} waves of {ctas} CTAs",
+            plan.tile.m,
+            plan.tile.n,
+            order.row_tiles,
+            order.col_tiles,
+            count as f64 / f64::from(ctas),
+        ),
+        format!("{} row tiles advance together along N, so that B stays in L2", order.group_m),
+    ];
+    lines.push(match order.shard_row_tiles {
+        Some(tiles) => format!("own {tiles} row tiles first, then the peers' as they arrive"),
+        None if plan.spec.world() > 1 => "tiles straddle shards: own rows travel too".to_owned(),
+        None => return lines,
+    });
+    lines
+}
+
+fn transfer(plan: &KernelPlan) -> Vec<String> {
+    let (Some(transfer), Some(chunks)) = (plan.transfer, &plan.chunks) else {
+        return vec!["none in a world of 1".to_owned()];
+    };
+    let flags = u64::from(plan.spec.world())
+        * u64::from(chunks.per_shard)
+        * u64::from(chunks.k_slices);
+    let mut lines = vec![format!(
+        "{transfer}: chunks of {} rows x {} columns, {} x {} per shard, {flags} flags",
+        chunks.rows, chunks.slice_cols, chunks.per_shard, chunks.k_slices
+    )];
+    if let Some(copies) = &plan.copies {
+        let size = bytes(copies.row_bytes * u64::from(copies.rows));
+        lines.push(format!(
+            "{} copies of {size} to each peer by the copy engines, a flag behind each",
+            chunks.per_shard
+        ));
+    } else {
+        lines.push(format!(
+            "a flag counts {} pieces of {} rows; {} chunks take turns slice by slice",
+            chunks.arrivals, chunks.piece_rows, chunks.panel_chunks
+        ));
+    }
+    lines
+}
+
+fn registers(plan: &KernelPlan) -> String {
+    let registers = plan.registers;
+    format!(
+        "{} at entry, then {} to move data and {} to multiply",
+        registers.entry, registers.mover, registers.math
+    )
+}
+
+fn regions(regions: &[Region], total: String) -> Vec<String> {
+    let row = |region: &Region| {
+        vec![region.name.to_owned(), format!("at {}", region.offset_bytes), bytes(region.bytes)]
+    };
+    let mut lines = lines(&regions.iter().map(row).collect::<Vec<_>>(), &[1, 2]);
+    lines.push(total);
+    lines
+}
+
+fn shared_total(plan: &KernelPlan) -> String {
+    format!(
+        "= {} of {}, alignment included; {} stages",
+        bytes(plan.smem_bytes.into()),
+        bytes(plan.device.smem_bytes.into()),
+        plan.stages
+    )
+}
+
+fn moves(plan: &KernelPlan) -> Vec<String> {
+    let traffic = plan.traffic;
+    let rows = [
+        vec!["link".to_owned(), bytes(traffic.link_bytes), "out of each rank, and as much in".to_owned()],
+        vec!["memory".to_owned(), bytes(traffic.memory_bytes), "operands and result, each once".to_owned()],
+        vec!["compute".to_owned(), format!("{:.1} GFLOP", traffic.flops as f64 / 1e9)],
+    ];
+    lines(&rows, &[1])
+}
+
+fn bound(plan: &KernelPlan) -> String {
+    let bound = plan.bound;
+    format!(
+        "{} by {}: compute {}, link {}, memory {}",
+        micros(bound.us()),
+        bound.reason(),
+        micros(bound.compute_us),
+        micros(bound.link_us),
+        micros(bound.memory_us)
+    )
+}
+
+fn estimate(plan: &KernelPlan) -> String {
+    let share = 100.0 * plan.bound.us() / plan.estimate_us;
+    format!("{}; the bound is {share:.0} % of it", micros(plan.estimate_us))
+}
+
+fn device(plan: &KernelPlan) -> String {
+    let device = &plan.device;
+    format!(
+        "{}: {} SMs, {:.0} TFLOP/s, link {:.0} GB/s (copy engines {:.0}), memory {:.0} GB/s",
+        device.name,
+        device.sm_count,
+        device.gemm_tflops,
+        device.link_gb_s,
+        device.copy_engine_gb_s,
+        device.memory_gb_s
+    )
+}

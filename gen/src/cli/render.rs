@@ -1,0 +1,68 @@
+//! `mkernel-gen render`: the CUDA source of kernels.
+
+use super::input::Input;
+use super::output::{print, print_json};
+use super::Failure;
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where the source goes.
+#[derive(Debug, clap::Args)]
+pub struct Render {
+    #[command(flatten)]
+    input: Input,
+    /// Write ID.cu files and the device headers to this folder instead of standard output
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Rendered<'a> {
+    label: &'a str,
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'a Path>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<&'a str>,
+}
+
+impl Render {
+    /// Prints or writes every kernel's source.
+    pub fn run(&self, json: bool) -> Result<(), Failure> {
+        let planned = self.input.load_planned()?;
+        if let Some(dir) = &self.out {
+            for (name, text) in mkernel_gen::device_headers() {
+                write(&dir.join(name), text)?;
+            }
+        }
+        for (kernel, plan) in &planned {
+            let source = mkernel_gen::render(plan).map_err(Failure::Gen)?;
+            let path = self.out.as_ref().map(|dir| dir.join(format!("{}.cu", source.id)));
+            if let Some(path) = &path {
+                write(path, &source.text)?;
+            }
+            if json {
+                print_json(&Rendered {
+                    label: &kernel.label,
+                    id: &source.id,
+                    path: path.as_deref(),
+                    source: path.is_none().then_some(&source.text),
+                })?;
+            } else if let Some(path) = &path {
+                print(&format!("{}: {}\n", kernel.label, path.display()))?;
+            } else {
+                print(&source.text)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let failure = |source| Failure::Write { path: path.to_owned(), source };
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(failure)?;
+    }
+    fs::write(path, text).map_err(failure)
+}

@@ -1,0 +1,170 @@
+//! TOML files with `[[kernel]]` tables.
+
+use mkernel_declare::{Declared, Draft, Mistake, Value};
+use std::ops::Range;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Each `[[kernel]]` of `text`, and mistakes outside of them. A place is `file:line:column`.
+pub fn read(path: &Path, text: &str) -> (Vec<Declared<String>>, Vec<Mistake<String>>) {
+    let at = |span: &Range<usize>| place(path, text, span.start);
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let mut mistakes: Vec<_> = errors
+        .iter()
+        .map(|error| Mistake {
+            place: at(&error.span().unwrap_or_default()),
+            reason: error.message().to_owned(),
+            help: "this is not TOML".to_owned(),
+        })
+        .collect();
+    if !mistakes.is_empty() {
+        return (Vec::new(), mistakes); // What was recovered may lack keys that are there.
+    }
+    let mut kernels = Vec::new();
+    for (key, value) in in_file_order(root.get_ref()) {
+        match (key.get_ref().as_ref(), value.get_ref()) {
+            ("kernel", DeValue::Array(tables)) if tables.iter().all(|t| t.get_ref().is_table()) => {
+                for table in tables.iter() {
+                    kernels.push(read_kernel(table, &at).finish(at(&table.span())));
+                }
+            }
+            (name, _) => mistakes.push(Mistake {
+                place: at(&key.span()),
+                reason: format!("`{name}` is not a list of [[kernel]] tables"),
+                help: "begin each kernel with a line [[kernel]]".to_owned(),
+            }),
+        }
+    }
+    if kernels.is_empty() && mistakes.is_empty() {
+        mistakes.push(Mistake {
+            place: path.display().to_string(),
+            reason: "no kernel is declared".to_owned(),
+            help: "begin each kernel with a line [[kernel]]".to_owned(),
+        });
+    }
+    (kernels, mistakes)
+}
+
+fn read_kernel(table: &Spanned<DeValue>, at: &impl Fn(&Range<usize>) -> String) -> Draft<String> {
+    let mut draft = Draft::default();
+    let Some(entries) = table.get_ref().as_table() else {
+        return draft; // The caller has checked.
+    };
+    for (key, value) in in_file_order(entries) {
+        match value.get_ref() {
+            // The choices of the plan may stand in a table of their own.
+            DeValue::Table(tuning) if key.get_ref() == "tuning" => {
+                for (key, value) in in_file_order(tuning) {
+                    set(&mut draft, key, value, at);
+                }
+            }
+            _ => set(&mut draft, key, value, at),
+        }
+    }
+    draft
+}
+
+fn set(
+    draft: &mut Draft<String>,
+    key: &Spanned<impl AsRef<str>>,
+    value: &Spanned<DeValue>,
+    at: &impl Fn(&Range<usize>) -> String,
+) {
+    let read = match value.get_ref() {
+        DeValue::String(word) => Value::Word(word.to_string()),
+        DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix())
+            .map_or(Value::Other("an integer of more than 127 bits"), Value::Integer),
+        DeValue::Float(_) => Value::Other("a fraction"),
+        DeValue::Boolean(_) => Value::Other("a boolean"),
+        DeValue::Datetime(_) => Value::Other("a date"),
+        DeValue::Array(_) => Value::Other("an array"),
+        DeValue::Table(_) => Value::Other("a table"),
+    };
+    draft.set(key.get_ref().as_ref(), at(&key.span()), &read, at(&value.span()));
+}
+
+/// A table's entries as a person wrote them; the table itself sorts by key.
+fn in_file_order<'a, K, V>(
+    table: impl IntoIterator<Item = (&'a Spanned<K>, &'a Spanned<V>)>,
+) -> Vec<(&'a Spanned<K>, &'a Spanned<V>)>
+where
+    K: 'a,
+    V: 'a,
+{
+    let mut entries: Vec<_> = table.into_iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+fn place(path: &Path, text: &str, offset: usize) -> String {
+    let before = &text[..text.floor_char_boundary(offset)];
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count()) + 1;
+    format!("{}:{line}:{column}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reasons(text: &str) -> Vec<String> {
+        let (kernels, mut mistakes) = read(Path::new("f.toml"), text);
+        mistakes.extend(kernels.into_iter().filter_map(Result::err).flatten());
+        mistakes.iter().map(|m| format!("{}: {}", m.place, m.reason)).collect()
+    }
+
+    #[test]
+    fn tuning_stands_flat_or_in_its_table() {
+        for tuning in ["tile_m = 128", "tuning = { tile_m = 128 }", "[kernel.tuning]\ntile_m = 128"] {
+            let text = format!(
+                "[[kernel]]\nop = 'ag_gemm'\nworld = 8\nm = 'dynamic'\nn = 0x400\nk = 8192\n{tuning}"
+            );
+            let (kernels, mistakes) = read(Path::new("f.toml"), &text);
+            assert!(mistakes.is_empty());
+            let spec = &kernels[0].as_ref().expect("valid").spec;
+            assert_eq!(spec.tuning().tile_m, Some(128));
+        }
+    }
+
+    #[test]
+    fn mistakes_of_all_kernels_have_line_and_column() {
+        let text = "
+[[kernel]]
+op = 'ag_gemm'
+world = 3
+m = 1
+n = 9
+k = 1.5
+
+[[kernel]]
+op = 'gemm'
+tuning = { stages = -1, q = true }
+
+[other]
+";
+        assert_eq!(
+            reasons(text),
+            [
+                "f.toml:13:2: `other` is not a list of [[kernel]] tables",
+                "f.toml:7:5: k: a fraction is not possible",
+                "f.toml:4:9: world: 3 ranks per node is not supported",
+                "f.toml:6:5: n: 9 is not a multiple of 8 (TMA row strides are multiples of 16 bytes)",
+                "f.toml:10:6: op: `gemm` is not possible",
+                "f.toml:11:21: stages: -1 is not possible",
+                "f.toml:11:25: there is no option `q`",
+                "f.toml:9:1: `world`, `m`, `n`, `k` are missing",
+            ]
+        );
+    }
+
+    #[test]
+    fn files_without_kernels() {
+        assert_eq!(reasons(""), ["f.toml: no kernel is declared"]);
+        assert_eq!(
+            reasons("[kernel]\nop = 'ag_gemm'"),
+            ["f.toml:1:2: `kernel` is not a list of [[kernel]] tables"]
+        );
+        assert_eq!(reasons("a = \nb = ]").len(), 2);
+    }
+}

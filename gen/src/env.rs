@@ -1,0 +1,142 @@
+//! [`Env`]: the only place of this crate that reads environment variables.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+/// What the environment says, read once per process. An empty variable counts as absent.
+///
+/// | variable | meaning | default |
+/// |---|---|---|
+/// | `MKERNEL_CACHE_DIR` | root of the kernel cache | `$XDG_CACHE_HOME/mkernel`, else `~/.cache/mkernel` |
+/// | `MKERNEL_CACHE` | `0`: no cache on disk | `1` |
+/// | `MKERNEL_BUNDLE` | folders of ahead-of-time bundles, separated by `:` | none |
+/// | `MKERNEL_JIT` | `0`: a kernel that is in no bundle and not cached is an error | `1` |
+/// | `MKERNEL_NVRTC` | path of libnvrtc, or of the folder that has it; then nothing else is searched | searched |
+/// | `MKERNEL_NVRTC_ANY` | `1`: any version of libnvrtc will do | `0` |
+/// | `CUDA_HOME` | a CUDA toolkit, searched for libnvrtc | none |
+///
+/// `HOME`, `XDG_CACHE_HOME`, `VIRTUAL_ENV` and `PATH` have their usual meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Env {
+    /// `MKERNEL_CACHE_DIR`
+    pub cache_dir: Option<PathBuf>,
+    /// `MKERNEL_CACHE`
+    pub cache: bool,
+    /// `MKERNEL_BUNDLE`
+    pub bundles: Vec<PathBuf>,
+    /// `MKERNEL_JIT`
+    pub jit: bool,
+    /// `MKERNEL_NVRTC`
+    pub nvrtc: Option<PathBuf>,
+    /// `MKERNEL_NVRTC_ANY`
+    pub nvrtc_any: bool,
+    /// `CUDA_HOME`
+    pub cuda_home: Option<PathBuf>,
+    /// `HOME`
+    pub home: Option<PathBuf>,
+    /// `XDG_CACHE_HOME`
+    pub xdg_cache_home: Option<PathBuf>,
+    /// `VIRTUAL_ENV`
+    pub virtual_env: Option<PathBuf>,
+    /// `PATH`
+    pub path: Vec<PathBuf>,
+}
+
+impl Env {
+    /// This process's environment.
+    #[must_use]
+    pub fn get() -> &'static Self {
+        static ENV: LazyLock<Env> = LazyLock::new(|| Env::read(|name| std::env::var_os(name)));
+        &ENV
+    }
+
+    /// Reads variables through `var`.
+    pub(crate) fn read(var: impl Fn(&str) -> Option<OsString>) -> Self {
+        let text = |name: &str| var(name).filter(|value| !value.is_empty());
+        let path = |name: &str| text(name).map(PathBuf::from);
+        let paths = |name: &str| {
+            let list = text(name).unwrap_or_default();
+            std::env::split_paths(&list).filter(|p| !p.as_os_str().is_empty()).collect()
+        };
+        let switch = |name: &str, default: bool| match text(name) {
+            None => default,
+            Some(value) => parse_switch(&value.to_string_lossy()).unwrap_or_else(|| {
+                tracing::warn!("{name} is {value:?}, neither 0 nor 1; taken as {}", u8::from(default));
+                default
+            }),
+        };
+        Self {
+            cache_dir: path("MKERNEL_CACHE_DIR"),
+            cache: switch("MKERNEL_CACHE", true),
+            bundles: paths("MKERNEL_BUNDLE"),
+            jit: switch("MKERNEL_JIT", true),
+            nvrtc: path("MKERNEL_NVRTC"),
+            nvrtc_any: switch("MKERNEL_NVRTC_ANY", false),
+            cuda_home: path("CUDA_HOME"),
+            home: path("HOME"),
+            xdg_cache_home: path("XDG_CACHE_HOME"),
+            virtual_env: path("VIRTUAL_ENV"),
+            path: paths("PATH"),
+        }
+    }
+
+    /// Where kernels are cached, if anywhere is known.
+    #[must_use]
+    pub fn cache_root(&self) -> Option<PathBuf> {
+        self.cache_dir.clone().or_else(|| self.user_cache())
+    }
+
+    /// This user's folder for caches, whatever `MKERNEL_CACHE_DIR` says.
+    pub(crate) fn user_cache(&self) -> Option<PathBuf> {
+        // The XDG specification has relative paths ignored.
+        let absolute = |path: &Option<PathBuf>| path.clone().filter(|p| p.is_absolute());
+        absolute(&self.xdg_cache_home)
+            .or_else(|| Some(absolute(&self.home)?.join(".cache")))
+            .map(|base| base.join("mkernel"))
+    }
+}
+
+fn parse_switch(value: &str) -> Option<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "0" | "off" | "no" | "false" => Some(false),
+        "1" | "on" | "yes" | "true" => Some(true),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(vars: &[(&str, &str)]) -> Env {
+        Env::read(|name| vars.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into()))
+    }
+
+    #[test]
+    fn defaults() {
+        let env = env(&[]);
+        assert!(env.cache && env.jit && !env.nvrtc_any);
+        assert_eq!(env.cache_root(), None);
+        assert!(env.bundles.is_empty());
+    }
+
+    #[test]
+    fn cache_root_prefers_the_most_specific() {
+        let home = ("HOME", "/home/u");
+        let xdg = ("XDG_CACHE_HOME", "/x");
+        assert_eq!(env(&[home]).cache_root(), Some("/home/u/.cache/mkernel".into()));
+        assert_eq!(env(&[home, xdg]).cache_root(), Some("/x/mkernel".into()));
+        assert_eq!(env(&[home, ("XDG_CACHE_HOME", "x")]).cache_root(), Some("/home/u/.cache/mkernel".into()));
+        assert_eq!(env(&[home, xdg, ("MKERNEL_CACHE_DIR", "c")]).cache_root(), Some("c".into()));
+        assert_eq!(env(&[("HOME", "")]).cache_root(), None);
+    }
+
+    #[test]
+    fn switches_and_lists() {
+        let env = env(&[("MKERNEL_CACHE", "off"), ("MKERNEL_JIT", "maybe"), ("MKERNEL_BUNDLE", "/a::/b")]);
+        assert!(!env.cache);
+        assert!(env.jit, "a value that is no switch leaves the default");
+        assert_eq!(env.bundles, [PathBuf::from("/a"), PathBuf::from("/b")]);
+    }
+}

@@ -1,0 +1,293 @@
+//! The real `mkernel-gen`, as a person or a script meets it.
+
+use serde_json::Value;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+const KERNEL: [&str; 9] =
+    ["--op=ag_gemm", "--world=8", "--m=8192", "--n=1024", "--k=8192", "--tile-m=128", "--tile-n=128",
+     "--transfer=sm_push", "--comm-ctas=8"];
+
+fn mkernel_gen(cache: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mkernel-gen"));
+    command.env("MKERNEL_CACHE_DIR", cache).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    let cache = TempDir::new().expect("temporary folder");
+    mkernel_gen(cache.path()).args(args).output().expect("mkernel-gen starts")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("not killed")
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).expect("UTF-8")
+}
+
+fn json_lines(output: &Output) -> Vec<Value> {
+    stdout(output).lines().map(|line| serde_json::from_str(line).expect("a JSON object")).collect()
+}
+
+fn fixture(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name).display().to_string()
+}
+
+fn file(dir: &TempDir, name: &str, text: &str) -> PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, text).expect("write");
+    path
+}
+
+#[test]
+fn examples_are_valid() {
+    for name in ["llama.toml", "ag_gemm_sweep.toml"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);
+        let output = run(&["--json", "check", path.to_str().expect("UTF-8")]);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let lines = json_lines(&output);
+        assert!(lines.len() >= 5);
+        assert!(lines.iter().all(|line| line["ok"] == true && line["id"].is_string()));
+    }
+}
+
+#[test]
+fn mistakes_of_every_kernel_and_file_at_once() {
+    let dir = TempDir::new().expect("temporary folder");
+    let first = file(&dir, "first.toml", "[[kernel]]\nop = 'ag_gemm'\nworld = 3\nm = 1\nn = 9\nk = 8\n");
+    let second = file(
+        &dir,
+        "second.toml",
+        "[[kernel]]\nop = 'ag_gemm'\nworld = 8\nm = 8\nn = 8\nk = 8\n[[kernel]]\nop = 'gemm'\nworld = 8\nm = 8\nn = 8\nk = 8\nq = 1\n",
+    );
+    let (first, second) = (first.display().to_string(), second.display().to_string());
+    let output = run(&["check", &first, &second]);
+    assert_eq!(code(&output), 1);
+    assert!(stdout(&output).starts_with(&format!("{second}:1:1: ag_gemm m=8 n=8 k=8: ok, ")));
+    let places: Vec<_> =
+        stderr(&output).lines().filter_map(|line| line.split_once(": error: ").map(|l| l.0)).collect();
+    let wanted =
+        [format!("{first}:3:9"), format!("{first}:5:5"), format!("{second}:8:6"), format!("{second}:13:1")];
+    assert_eq!(places, wanted);
+    assert!(stderr(&output).contains("help: use 1, 2, 4 or 8"));
+    assert!(stderr(&output).ends_with("error: 4 mistakes in the configuration\n"));
+
+    let output = run(&["check", "--json", &first, &second]);
+    let lines = json_lines(&output);
+    assert_eq!(lines.len(), 5);
+    assert_eq!(lines[4]["place"], format!("{second}:13:1"));
+    assert_eq!(lines[4]["reason"], "there is no option `q`");
+}
+
+#[test]
+fn commands_that_act_do_nothing_after_a_mistake() {
+    let dir = TempDir::new().expect("temporary folder");
+    let path = file(&dir, "f.toml", "[[kernel]]\nop = 'ag_gemm'\nworld = 3\nm = 1\nn = 8\nk = 8\n");
+    for command in ["plan", "render", "build"] {
+        let output = run(&[command, path.to_str().expect("UTF-8")]);
+        assert_eq!(code(&output), 1, "{command}");
+        assert!(output.stdout.is_empty(), "{command}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    let toml = "kernels.toml";
+    for args in [
+        &[][..],
+        &["check"],
+        &["plan", "--banana"],
+        &["plan", toml, "--op", "ag_gemm"],
+        &["plan", toml, "--m", "many"],
+        &["plan", toml, "--sm-count", "-1"],
+        &["build", toml, "--jobs", "0"],
+    ] {
+        let output = run(args);
+        assert_eq!(code(&output), 2, "{args:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty());
+        assert!(!output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_4() {
+    let output = run(&["plan", "/nowhere/kernels.toml"]);
+    assert_eq!(code(&output), 4);
+    assert!(stderr(&output).contains("cannot read /nowhere/kernels.toml\n    caused by: No such file"));
+}
+
+#[test]
+fn kernels_come_from_standard_input_too() {
+    let cache = TempDir::new().expect("temporary folder");
+    let mut child = mkernel_gen(cache.path())
+        .args(["check", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("mkernel-gen starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(b"[[kernel]]\nop='ag_gemm'\nworld=8\nm=8\nn=8\nk=8\n").expect("write");
+    drop(stdin);
+    let output = child.wait_with_output().expect("ends");
+    assert_eq!(code(&output), 0);
+    assert!(stdout(&output).starts_with("-:1:1: ag_gemm m=8 n=8 k=8: ok"));
+}
+
+#[test]
+fn a_plan_says_who_does_what_and_why() {
+    let output = run(&[&["plan"], &KERNEL[..]].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    for wanted in [
+        "C[8192,1024] = AllGather(A)[8192,8192] · B, 8 ranks, B as [K,N], bf16, fp32 accumulate\n",
+        "a  [1024, 8192]  read, a shard of 8192 rows\n",
+        "c  [8192, 1024]  written\n",
+        "roles      push   CTAs 0..8    warps 0..12",
+        "math   CTAs 8..132  warps 4..12",
+        "tiles      128x128: 64 x 8 = 512 tiles, 4.13 waves of 124 CTAs\n",
+        "transfer   sm_push: chunks of ",
+        "workspace  state ",
+        "moves      link       112.0 MiB  out of each rank, and as much in\n",
+        "bound      341 µs by link: compute ",
+        "estimate   ",
+        "device     NVIDIA H200: 132 SMs",
+    ] {
+        assert!(stdout(&output).contains(wanted), "no {wanted:?} in\n{}", stdout(&output));
+    }
+}
+
+#[test]
+fn a_plan_as_json() {
+    let output = run(&[&["plan", "--json", "--sm-count=100", "--link-gb-s=172"], &KERNEL[..]].concat());
+    let lines = json_lines(&output);
+    assert_eq!(lines.len(), 1);
+    assert_eq!(lines[0]["label"], "ag_gemm m=8192 n=1024 k=8192");
+    assert_eq!(lines[0]["grid_ctas"], 100);
+    assert_eq!(lines[0]["tile"]["n"], 128);
+    assert_eq!(lines[0]["bound_reason"], "link");
+    let us = lines[0]["bound_us"].as_f64().expect("a number");
+    assert!((682.0..684.0).contains(&us), "{us}");
+}
+
+#[test]
+fn a_device_from_a_file() {
+    let dir = TempDir::new().expect("temporary folder");
+    let good = file(&dir, "good.toml", "name = 'half'\nsm_count = 66\n");
+    let bad = file(&dir, "bad.toml", "sms = 66\n");
+    let device = |path: &Path| format!("--device={}", path.display());
+    let output = run(&[&["plan", "--json", &device(&good)], &KERNEL[..]].concat());
+    assert_eq!(json_lines(&output)[0]["device"]["sm_count"], 66);
+    let output = run(&[&["plan", &device(&bad)], &KERNEL[..]].concat());
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("unknown field `sms`"), "{}", stderr(&output));
+    let output = run(&[&["plan", "--link-gb-s=0"], &KERNEL[..]].concat());
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("device: error: link_gb_s: 0 is not possible"));
+}
+
+#[test]
+fn sizes_for_dynamic_dimensions() {
+    let kernel = ["--op=ag_gemm", "--world=8", "--n=1024", "--k=8192"];
+    let output = run(&[&["plan", "--json", "--m=1024,4096"], &kernel[..]].concat());
+    let sizes: Vec<_> = json_lines(&output).iter().map(|l| l["shape"]["m"].clone()).collect();
+    assert_eq!(sizes, [1024, 4096]);
+
+    let output = run(&[&["plan", "--m=dynamic"], &kernel[..]].concat());
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("no plan before the size of m is known"), "{}", stderr(&output));
+
+    let output = run(&[&["check", "--m=dynamic"], &kernel[..]].concat());
+    assert_eq!(code(&output), 0);
+}
+
+#[test]
+fn a_users_crate_is_scanned() {
+    let dir = fixture("user_crate");
+    let output = run(&["check", "--json", "--crate", &dir]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let lines = json_lines(&output);
+    let found: Vec<_> = lines
+        .iter()
+        .map(|l| {
+            let place = l["place"].as_str().expect("a place").strip_prefix(&dir).expect("in the crate");
+            format!("{} {place} {}", l["label"].as_str().expect("a label"), l["unknown_dims"])
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            "Demo /examples/demo.rs:2:8 []",
+            "GateUp /src/layers/mod.rs:4:8 [\"m\",\"k\"]",
+            "Static /src/lib.rs:9:12 []",
+            "DynamicRows /src/lib.rs:13:12 [\"m\"]",
+            "InAFunction /src/lib.rs:19:16 []",
+        ]
+    );
+
+    let output = run(&["plan", "--json", "--m=256", "--k=512", "--crate", &dir]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(json_lines(&output).len(), 5);
+}
+
+#[test]
+fn mistakes_in_a_users_crate_have_places() {
+    let dir = fixture("wrong_crate");
+    let output = run(&["check", "--crate", &dir]);
+    assert_eq!(code(&output), 1);
+    let found: Vec<_> = stderr(&output)
+        .lines()
+        .filter(|line| line.contains(": error: "))
+        .map(|line| line.strip_prefix(&dir).expect("in the crate"))
+        .collect();
+    assert_eq!(found.len(), 5, "{found:#?}");
+    assert!(found[0].starts_with("/src/not_rust.rs:1:"), "{found:#?}");
+    assert!(found[1].starts_with("/src/lib.rs:5:5: error: there is no option `stage`"));
+    assert!(found[2].starts_with("/src/lib.rs:4:27: error: world: 3 ranks"));
+    assert!(found[3].starts_with("/src/lib.rs:4:47: error: n: 1001 is not a multiple of 8"));
+    assert!(found[4].starts_with("/src/lib.rs:10:12: error: `world`, `m`, `n`, `k` are missing"));
+
+    let output = run(&["check", "--crate", "/nowhere"]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("/nowhere: error: no #[fused_kernel]"));
+}
+
+#[test]
+fn rendered_source_goes_to_a_folder() {
+    let dir = TempDir::new().expect("temporary folder");
+    let out = dir.path().join("cuda").display().to_string();
+    let output = run(&[&["render", "--json", "--out", &out], &KERNEL[..]].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let line = &json_lines(&output)[0];
+    let path = line["path"].as_str().expect("a path");
+    let id = line["id"].as_str().expect("an id");
+    assert!(path.ends_with(&format!("{id}.cu")));
+    let text = std::fs::read_to_string(path).expect("written");
+    assert!(text.contains(id));
+    assert!(Path::new(&out).join("mk/base.cuh").is_file());
+
+    let printed = run(&[&["render"], &KERNEL[..]].concat());
+    assert_eq!(stdout(&printed), text);
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let cache = TempDir::new().expect("temporary folder");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = mkernel_gen(cache.path())
+        .arg("plan")
+        .args(KERNEL)
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .output()
+        .expect("mkernel-gen starts");
+    assert_eq!(code(&output), 0);
+    assert_eq!(stderr(&output), "");
+}

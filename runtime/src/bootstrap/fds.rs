@@ -1,0 +1,214 @@
+//! File descriptors to other processes of the host, over abstract unix sockets.
+//!
+//! The random names of the sockets travel over the ranks' own connections, so there is no path that
+//! somebody else could create first. Both ends check the other's user, and the receiver the job's nonce.
+
+use super::{POLL, ProtocolFault};
+use crate::error::{Error, Peer};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(super) const STEP: &str = "exchange of memory handles";
+
+/// Nonce and rank.
+const MESSAGE_BYTES: usize = 20;
+
+/// A socket on which the other ranks deliver their descriptors.
+pub(super) struct Mailbox {
+    listener: UnixListener,
+    name: [u8; 16],
+}
+
+impl Mailbox {
+    pub fn open() -> Result<Self, Error> {
+        let name = random_bytes()?;
+        let listener = UnixListener::bind_addr(&address(&name)?).map_err(os("bind of a unix socket"))?;
+        listener.set_nonblocking(true).map_err(os("set_nonblocking"))?;
+        Ok(Self { listener, name })
+    }
+
+    /// What the other ranks need to find it.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// One descriptor from every other rank of `world`, by rank.
+    pub fn collect(
+        &self,
+        rank: u32,
+        world: u32,
+        nonce: &[u8; 16],
+        timeout: Duration,
+    ) -> Result<Vec<Option<OwnedFd>>, Error> {
+        let deadline = Instant::now() + timeout;
+        let mut fds: Vec<Option<OwnedFd>> = (0..world).map(|_| None).collect();
+        let missing = |fds: &[Option<OwnedFd>]| -> Vec<u32> {
+            (0..world).filter(|&r| r != rank && fds[r as usize].is_none()).collect()
+        };
+        while !missing(&fds).is_empty() {
+            if Instant::now() >= deadline {
+                return Err(Error::RanksMissing { step: STEP, ranks: missing(&fds), waited: timeout });
+            }
+            match self.listener.accept() {
+                Ok((stream, _)) => match receive(&stream, nonce, deadline) {
+                    Ok((peer, fd)) if peer < world && peer != rank && fds[peer as usize].is_none() => {
+                        fds[peer as usize] = Some(fd);
+                    }
+                    // Others can connect to the socket too: they don't count, and don't stop the ranks.
+                    Ok((peer, _)) => tracing::warn!(peer, "a memory handle from an unexpected rank was dropped"),
+                    Err(error) => tracing::warn!(%error, "a connection to the handle socket was dropped"),
+                },
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(POLL),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(os("accept")(error)),
+            }
+        }
+        Ok(fds)
+    }
+}
+
+/// Delivers `fd` to the mailbox `name` of rank `peer`.
+pub(super) fn deliver(
+    fd: BorrowedFd<'_>,
+    rank: u32,
+    nonce: &[u8; 16],
+    peer: u32,
+    name: &[u8],
+) -> Result<(), Error> {
+    let protocol = |source| Error::Protocol { peer: Peer::Rank(peer), step: STEP, source };
+    if name.len() != 16 {
+        return Err(protocol(ProtocolFault::Malformed));
+    }
+    let stream = UnixStream::connect_addr(&address(name)?)
+        .map_err(os("connect to a rank's unix socket (containers of one job must share the network namespace)"))?;
+    check_user(&stream).map_err(protocol)?;
+    let mut message = [0; MESSAGE_BYTES];
+    message[..16].copy_from_slice(nonce);
+    message[16..].copy_from_slice(&rank.to_le_bytes());
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    // A new socket's buffer holds a message this small, so this does not wait for the peer.
+    let sent = sendmsg(&stream, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL)
+        .map_err(|error| os("sendmsg of a memory handle")(error.into()))?;
+    if sent == MESSAGE_BYTES { Ok(()) } else { Err(protocol(ProtocolFault::Malformed)) }
+}
+
+fn receive(stream: &UnixStream, nonce: &[u8; 16], deadline: Instant) -> Result<(u32, OwnedFd), Error> {
+    let protocol = |source| Error::Protocol { peer: Peer::Unknown, step: STEP, source };
+    check_user(stream).map_err(protocol)?;
+    // A sender writes right after connecting, so who is silent for a second is none of the ranks.
+    let rest = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
+    stream.set_read_timeout(Some(rest.max(POLL))).map_err(os("set_read_timeout"))?;
+    let mut message = [0; MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        recvmsg(stream, &mut [IoSliceMut::new(&mut message)], &mut control, RecvFlags::CMSG_CLOEXEC)
+            .map_err(|error| os("recvmsg of a memory handle")(error.into()))?;
+    let fd = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    if received.bytes != MESSAGE_BYTES || message[..16] != nonce[..] {
+        return Err(protocol(ProtocolFault::OtherJob));
+    }
+    let rank = u32::from_le_bytes([message[16], message[17], message[18], message[19]]);
+    Ok((rank, fd.ok_or_else(|| protocol(ProtocolFault::Malformed))?))
+}
+
+fn check_user(stream: &UnixStream) -> Result<(), ProtocolFault> {
+    let expected = rustix::process::geteuid().as_raw();
+    let found = socket_peercred(stream.as_fd()).map_err(|_| ProtocolFault::Malformed)?.uid.as_raw();
+    if found == expected { Ok(()) } else { Err(ProtocolFault::User { found, expected }) }
+}
+
+fn address(name: &[u8]) -> Result<SocketAddr, Error> {
+    let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+    SocketAddr::from_abstract_name(format!("mkernel-{name}")).map_err(os("address of a unix socket"))
+}
+
+/// 16 bytes that nobody can guess.
+pub(super) fn random_bytes() -> Result<[u8; 16], Error> {
+    let mut bytes = [0; 16];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
+    read.map_err(os("reading /dev/urandom"))?;
+    Ok(bytes)
+}
+
+fn os(call: &'static str) -> impl Fn(std::io::Error) -> Error {
+    move |source| Error::Os { call, source: Arc::new(source) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+
+    const NONCE: [u8; 16] = [5; 16];
+
+    fn file_with(text: &str) -> std::fs::File {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(text.as_bytes()).expect("written");
+        file
+    }
+
+    fn text_of(fd: OwnedFd) -> String {
+        let mut file = std::fs::File::from(fd);
+        let mut text = String::new();
+        file.rewind().expect("seekable");
+        file.read_to_string(&mut text).expect("readable");
+        text
+    }
+
+    #[test]
+    fn intruders_are_dropped_and_the_ranks_still_come() {
+        let mailbox = Mailbox::open().expect("opened");
+        let to = address(mailbox.name()).expect("an address");
+        // Garbage, a wrong nonce, the own rank, a rank beyond the world, a duplicate, and silence.
+        UnixStream::connect_addr(&to).expect("connects").write_all(b"garbage").expect("sent");
+        let file = file_with("wrong");
+        deliver(file.as_fd(), 1, &[6; 16], 0, mailbox.name()).expect("sent");
+        deliver(file.as_fd(), 0, &NONCE, 0, mailbox.name()).expect("sent");
+        deliver(file.as_fd(), 9, &NONCE, 0, mailbox.name()).expect("sent");
+        deliver(file_with("one").as_fd(), 1, &NONCE, 0, mailbox.name()).expect("sent");
+        deliver(file.as_fd(), 1, &NONCE, 0, mailbox.name()).expect("sent");
+        let silent = UnixStream::connect_addr(&to).expect("connects");
+        deliver(file_with("two").as_fd(), 2, &NONCE, 0, mailbox.name()).expect("sent");
+        let fds = mailbox.collect(0, 3, &NONCE, Duration::from_secs(20)).expect("both ranks came");
+        drop(silent);
+        let texts: Vec<_> = fds.into_iter().map(|fd| fd.map(text_of)).collect();
+        assert_eq!(texts, [None, Some("one".to_owned()), Some("two".to_owned())]);
+    }
+
+    #[test]
+    fn a_message_without_a_descriptor_is_no_delivery() {
+        let mailbox = Mailbox::open().expect("opened");
+        let mut stream = UnixStream::connect_addr(&address(mailbox.name()).expect("an address")).expect("connects");
+        let message = [&NONCE[..], &1u32.to_le_bytes()].concat();
+        stream.write_all(&message).expect("sent");
+        let error = mailbox.collect(0, 2, &NONCE, Duration::from_millis(200)).expect_err("nothing came");
+        assert!(matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [1]), "{error}");
+    }
+
+    #[test]
+    fn a_malformed_name_or_a_closed_mailbox_is_an_error() {
+        let file = file_with("x");
+        let error = deliver(file.as_fd(), 0, &NONCE, 1, b"short").expect_err("a bad name");
+        assert!(matches!(error, Error::Protocol { peer: Peer::Rank(1), .. }), "{error}");
+        let gone = Mailbox::open().expect("opened").name().to_vec();
+        let error = deliver(file.as_fd(), 0, &NONCE, 1, &gone).expect_err("nobody listens");
+        assert!(matches!(error, Error::Os { .. }), "{error}");
+    }
+}

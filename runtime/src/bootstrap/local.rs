@@ -1,0 +1,227 @@
+//! Ranks that are threads of one process.
+
+use super::{Group, ProtocolFault};
+use crate::error::{Error, Peer};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a rank brings to a step.
+#[derive(Clone, Default)]
+struct Offer {
+    step: &'static str,
+    bytes: Vec<u8>,
+    fd: Option<Arc<OwnedFd>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Steps completed.
+    round: u64,
+    /// Who has come to the present step, by rank.
+    offers: Vec<Option<Offer>>,
+    /// The last completed step. No later step completes before everyone has read it.
+    complete: Arc<Vec<Offer>>,
+    left: Vec<bool>,
+    failed: Option<Error>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing between lock and unlock leaves the state half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One thread's end.
+pub(crate) struct LocalGroup {
+    shared: Arc<Shared>,
+    rank: u32,
+    world: u32,
+}
+
+/// The ends of a group of `world` ranks, by rank.
+pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
+    let count = world as usize;
+    let state = State { offers: vec![None; count], left: vec![false; count], ..State::default() };
+    let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+    (0..world).map(|rank| LocalGroup { shared: shared.clone(), rank, world }).collect()
+}
+
+impl LocalGroup {
+    fn exchange(&self, offer: Offer, timeout: Duration) -> Result<Arc<Vec<Offer>>, Error> {
+        let step = offer.step;
+        let started = Instant::now();
+        let mut state = self.shared.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        if let Some((peer, found)) = other_step(&state, step) {
+            let source = ProtocolFault::WrongStep { found: found.to_owned() };
+            return Err(self.fail(state, Error::Protocol { peer: Peer::Rank(peer), step, source }));
+        }
+        state.offers[self.rank as usize] = Some(offer);
+        if state.offers.iter().all(Option::is_some) {
+            state.complete = Arc::new(state.offers.iter_mut().filter_map(Option::take).collect());
+            state.round += 1;
+            self.shared.changed.notify_all();
+            return Ok(state.complete.clone());
+        }
+        let round = state.round;
+        loop {
+            if state.round != round {
+                return Ok(state.complete.clone());
+            }
+            if let Some(error) = &state.failed {
+                return Err(error.clone());
+            }
+            let missing: Vec<u32> = (0..self.world).filter(|&r| state.offers[r as usize].is_none()).collect();
+            if let Some(&rank) = missing.iter().find(|&&rank| state.left[rank as usize]) {
+                return Err(self.fail(state, Error::RankLeft { rank, step }));
+            }
+            let Some(rest) = timeout.checked_sub(started.elapsed()) else {
+                return Err(self.fail(state, Error::RanksMissing { step, ranks: missing, waited: timeout }));
+            };
+            state =
+                self.shared.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn fail(&self, mut state: MutexGuard<'_, State>, error: Error) -> Error {
+        state.failed = Some(error.clone());
+        self.shared.changed.notify_all();
+        error
+    }
+}
+
+fn other_step(state: &State, step: &str) -> Option<(u32, &'static str)> {
+    (0..).zip(&state.offers).find_map(|(rank, offer)| {
+        offer.as_ref().filter(|offer| offer.step != step).map(|offer| (rank, offer.step))
+    })
+}
+
+impl Group for LocalGroup {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn world(&self) -> u32 {
+        self.world
+    }
+
+    fn all_gather(&mut self, step: &'static str, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>, Error> {
+        let complete = self.exchange(Offer { step, bytes: bytes.to_vec(), fd: None }, timeout)?;
+        Ok(complete.iter().map(|offer| offer.bytes.clone()).collect())
+    }
+
+    fn exchange_fds(&mut self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<Vec<Option<OwnedFd>>, Error> {
+        let os = |source: std::io::Error| Error::Os { call: "dup of a memory handle", source: Arc::new(source) };
+        let own = Arc::new(fd.try_clone_to_owned().map_err(os)?);
+        let offer = Offer { step: "exchange of memory handles", bytes: Vec::new(), fd: Some(own) };
+        let complete = self.exchange(offer, timeout)?;
+        (0..self.world)
+            .zip(complete.iter())
+            .map(|(rank, offer)| match &offer.fd {
+                Some(fd) if rank != self.rank => fd.try_clone().map(Some).map_err(os),
+                _ => Ok(None),
+            })
+            .collect()
+    }
+}
+
+impl Drop for LocalGroup {
+    fn drop(&mut self) {
+        self.shared.lock().left[self.rank as usize] = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+    use std::os::fd::AsFd;
+
+    const TIMEOUT: Duration = Duration::from_secs(20);
+
+    fn on_ranks<T: Send>(world: u32, body: impl Fn(LocalGroup) -> T + Sync) -> Vec<T> {
+        std::thread::scope(|scope| {
+            let body = &body;
+            let threads: Vec<_> =
+                groups(world).into_iter().map(|group| scope.spawn(move || body(group))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic on a rank")).collect()
+        })
+    }
+
+    #[test]
+    fn many_rounds_stay_in_step() {
+        let seen = on_ranks(8, |mut group| {
+            (0..200u32)
+                .map(|round| {
+                    let mine = (round * 8 + group.rank()).to_le_bytes();
+                    group.all_gather("round", &mine, TIMEOUT).expect("all ranks come")
+                })
+                .collect::<Vec<_>>()
+        });
+        for rounds in seen {
+            for (round, all) in (0u32..).zip(rounds) {
+                let expected: Vec<_> = (0..8).map(|rank| (round * 8 + rank).to_le_bytes().to_vec()).collect();
+                assert_eq!(all, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_that_leaves_is_named_at_once() {
+        let started = Instant::now();
+        let results = on_ranks(4, |mut group| {
+            if group.rank() == 3 { None } else { Some(group.all_gather("plan", &[], TIMEOUT)) }
+        });
+        for result in results.into_iter().flatten() {
+            let error = result.expect_err("rank 3 is gone");
+            assert!(matches!(error, Error::RankLeft { rank: 3, step: "plan" }), "{error}");
+        }
+        assert!(started.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn different_steps_are_an_error_on_both_sides() {
+        let results = on_ranks(2, |mut group| {
+            let step = if group.rank() == 0 { "plan" } else { "barrier" };
+            group.all_gather(step, &[], TIMEOUT)
+        });
+        for result in results {
+            let error = result.expect_err("the steps differ");
+            assert!(matches!(error, Error::Protocol { source: ProtocolFault::WrongStep { .. }, .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn descriptors_of_all_ranks_arrive_and_are_open() {
+        let texts = on_ranks(4, |mut group| {
+            let mut file = tempfile::tempfile().expect("a temporary file");
+            write!(file, "rank {}", group.rank()).expect("written");
+            let fds = group.exchange_fds(file.as_fd(), TIMEOUT).expect("all ranks come");
+            drop(file);
+            fds.into_iter()
+                .map(|fd| {
+                    let mut file = std::fs::File::from(fd?);
+                    let mut text = String::new();
+                    file.rewind().ok()?;
+                    file.read_to_string(&mut text).ok()?;
+                    Some(text)
+                })
+                .collect::<Vec<_>>()
+        });
+        for (rank, texts) in texts.into_iter().enumerate() {
+            for (peer, text) in texts.into_iter().enumerate() {
+                assert_eq!(text, (peer != rank).then(|| format!("rank {peer}")));
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Frames on a TCP connection between two ranks: magic, version, kind, the job's nonce, length, payload.
+
+use super::{POLL, ProtocolFault};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Instant;
+
+/// A random number that rank 0 draws for each job; frames with another one are refused.
+pub(super) type Nonce = [u8; 16];
+
+pub(super) const VERSION: u16 = 1;
+/// Room for what all ranks of a step offered.
+pub(super) const MAX_FRAME_BYTES: usize = 1 << 20;
+const MAGIC: [u8; 4] = *b"MKRN";
+const HEADER_BYTES: usize = 28;
+
+/// What a frame is for.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A rank presents itself to rank 0; the nonce is zero.
+    Hello = 1,
+    /// Rank 0 takes it in; the nonce is the job's from here on.
+    Welcome = 2,
+    /// Rank 0 does not take it in, and why.
+    Refused = 3,
+    /// What a rank brings to a step.
+    Offer = 4,
+    /// What all ranks brought.
+    Complete = 5,
+    /// The step cannot be completed.
+    Failed = 6,
+}
+
+impl Kind {
+    fn from_number(number: u8) -> Option<Self> {
+        [Self::Hello, Self::Welcome, Self::Refused, Self::Offer, Self::Complete, Self::Failed]
+            .into_iter()
+            .find(|kind| *kind as u8 == number)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub kind: Kind,
+    pub nonce: Nonce,
+    pub payload: Vec<u8>,
+}
+
+impl Frame {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.payload.len());
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&[self.kind as u8, 0]);
+        bytes.extend_from_slice(&self.nonce);
+        bytes.extend_from_slice(&u32::try_from(self.payload.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend_from_slice(&self.payload);
+        bytes
+    }
+
+    /// The first frame in `bytes` and its length, if it is whole. Faults show as early as the bytes allow.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, ProtocolFault> {
+        let known = bytes.len().min(MAGIC.len());
+        if bytes[..known] != MAGIC[..known] {
+            return Err(ProtocolFault::NotMkernel);
+        }
+        let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let found = u16::from_le_bytes([header[4], header[5]]);
+        if found != VERSION {
+            return Err(ProtocolFault::Version { found, expected: VERSION });
+        }
+        let kind = Kind::from_number(header[6]).ok_or(ProtocolFault::Malformed)?;
+        let mut nonce = Nonce::default();
+        nonce.copy_from_slice(&header[8..24]);
+        let length = u32::from_le_bytes([header[24], header[25], header[26], header[27]]) as usize;
+        if length > MAX_FRAME_BYTES {
+            return Err(ProtocolFault::TooLong { bytes: length, limit: MAX_FRAME_BYTES });
+        }
+        let end = HEADER_BYTES + length;
+        Ok(bytes.get(HEADER_BYTES..end).map(|payload| (Self { kind, nonce, payload: payload.to_vec() }, end)))
+    }
+}
+
+/// Why a connection is of no more use.
+#[derive(Debug)]
+pub(super) enum LinkError {
+    /// The other end is gone.
+    Closed,
+    /// It sent something wrong.
+    Fault(ProtocolFault),
+    /// It does not read.
+    Deadline,
+}
+
+impl From<ProtocolFault> for LinkError {
+    fn from(fault: ProtocolFault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// A connection that never blocks.
+pub(super) struct Link {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Link {
+    pub fn new(stream: TcpStream) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, received: Vec::new() })
+    }
+
+    /// The next frame, if one has come.
+    pub fn poll(&mut self) -> Result<Option<Frame>, LinkError> {
+        let mut buffer = [0; 16 << 10];
+        loop {
+            if let Some((frame, length)) = Frame::decode(&self.received)? {
+                self.received.drain(..length);
+                return Ok(Some(frame));
+            }
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(count) => self.received.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Err(LinkError::Closed),
+            }
+        }
+    }
+
+    pub fn send(&mut self, frame: &Frame, deadline: Instant) -> Result<(), LinkError> {
+        let bytes = frame.encode();
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            match self.stream.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if Instant::now() >= deadline {
+                        return Err(LinkError::Deadline);
+                    }
+                    std::thread::sleep(POLL);
+                }
+                Err(_) => return Err(LinkError::Closed),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a payload from front to back; every read is checked.
+pub(super) struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub fn u8(&mut self) -> Result<u8, ProtocolFault> {
+        Ok(self.bytes(1)?[0])
+    }
+
+    pub fn u32(&mut self) -> Result<u32, ProtocolFault> {
+        let (value, rest) = self.0.split_first_chunk().ok_or(ProtocolFault::Malformed)?;
+        self.0 = rest;
+        Ok(u32::from_le_bytes(*value))
+    }
+
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], ProtocolFault> {
+        let (value, rest) = self.0.split_at_checked(count).ok_or(ProtocolFault::Malformed)?;
+        self.0 = rest;
+        Ok(value)
+    }
+
+    /// A byte string behind its length.
+    pub fn string(&mut self) -> Result<&'a [u8], ProtocolFault> {
+        let count = self.u32()? as usize;
+        self.bytes(count)
+    }
+}
+
+/// Appends what [`Reader::string`] reads.
+pub(super) fn put_string(to: &mut Vec<u8>, bytes: &[u8]) {
+    to.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
+    to.extend_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame() -> Frame {
+        Frame { kind: Kind::Offer, nonce: [7; 16], payload: b"payload".to_vec() }
+    }
+
+    #[test]
+    fn a_frame_comes_back_whole_and_only_when_whole() {
+        let bytes = frame().encode();
+        for end in 0..bytes.len() {
+            assert_eq!(Frame::decode(&bytes[..end]), Ok(None), "{end} bytes");
+        }
+        assert_eq!(Frame::decode(&[&bytes, &b"MKRN"[..]].concat()), Ok(Some((frame(), bytes.len()))));
+    }
+
+    #[test]
+    fn foreign_bytes_are_told_from_short_frames() {
+        assert_eq!(Frame::decode(b"GET / HTTP/1.1"), Err(ProtocolFault::NotMkernel));
+        assert_eq!(Frame::decode(b"MKX"), Err(ProtocolFault::NotMkernel));
+        let mut bytes = frame().encode();
+        bytes[4] = 9;
+        assert_eq!(Frame::decode(&bytes), Err(ProtocolFault::Version { found: 9, expected: VERSION }));
+        let mut bytes = frame().encode();
+        bytes[6] = 200;
+        assert_eq!(Frame::decode(&bytes), Err(ProtocolFault::Malformed));
+    }
+
+    #[test]
+    fn a_frame_cannot_make_us_allocate_what_it_likes() {
+        let mut bytes = frame().encode();
+        bytes[24..28].copy_from_slice(&u32::MAX.to_le_bytes());
+        let error = Frame::decode(&bytes).expect_err("4 GiB");
+        assert!(matches!(error, ProtocolFault::TooLong { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_reader_never_reads_past_the_end() {
+        let mut payload = Vec::new();
+        put_string(&mut payload, b"abc");
+        let mut reader = Reader(&payload);
+        assert_eq!(reader.string(), Ok(&b"abc"[..]));
+        assert_eq!(reader.u32(), Err(ProtocolFault::Malformed));
+        payload[0] = 200;
+        assert_eq!(Reader(&payload).string(), Err(ProtocolFault::Malformed));
+    }
+}

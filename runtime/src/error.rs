@@ -1,0 +1,388 @@
+//! [`Error`]: one variant per operation that can fail, with what it was about and a way out.
+
+use crate::args::OperandFault;
+use crate::bootstrap::ProtocolFault;
+use cudarc::driver::DriverError;
+use mkernel_gen::GenError;
+use mkernel_spec::abi::Operand;
+use mkernel_spec::Violations;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the runtime could not do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// `dlopen("libcuda.so.1")`
+    #[error("no CUDA driver: libcuda.so.1 cannot be loaded; install the NVIDIA driver (580 or newer) or run on a GPU host")]
+    DriverMissing(#[source] Arc<libloading::Error>),
+    /// `cuDriverGetVersion`
+    #[error("the CUDA driver supports CUDA {}, kernels need {}; update the NVIDIA driver to 580 or newer", Version(*.found), Version(*.needed))]
+    DriverTooOld {
+        /// As `cuDriverGetVersion` counts: 1000·major + 10·minor.
+        found: i32,
+        /// The least that works.
+        needed: i32,
+    },
+    /// A call of the CUDA driver.
+    #[error("{call} failed")]
+    Cuda {
+        /// The C function, and what it was for.
+        call: &'static str,
+        /// What the driver said.
+        source: DriverError,
+    },
+    /// `cuDeviceGet`
+    #[error("there is no GPU {ordinal}: {count} visible; check LOCAL_RANK and CUDA_VISIBLE_DEVICES")]
+    NoDevice {
+        /// The GPU asked for.
+        ordinal: usize,
+        /// GPUs that this process sees.
+        count: usize,
+    },
+    /// The GPU cannot run sm_90a code.
+    #[error("GPU {ordinal} ({name}) has compute capability {}.{}, kernels need 9.0 (H100, H200)", capability.0, capability.1)]
+    UnsupportedDevice {
+        /// Its ordinal.
+        ordinal: usize,
+        /// Its name.
+        name: String,
+        /// Its compute capability.
+        capability: (i32, i32),
+    },
+    /// `cuDeviceCanAccessPeer`
+    #[error("the GPU of rank {rank} cannot access the GPU of rank {peer}; choose GPUs that are joined by NVLink")]
+    NoPeerAccess {
+        /// This rank.
+        rank: u32,
+        /// The other.
+        peer: u32,
+    },
+    /// Two ranks have one GPU.
+    #[error("ranks {first} and {second} use the same GPU ({bus_id}); give each rank its own, by LOCAL_RANK or CUDA_VISIBLE_DEVICES")]
+    SameDevice {
+        /// One of them.
+        first: u32,
+        /// The other.
+        second: u32,
+        /// The GPU's PCI bus id.
+        bus_id: String,
+    },
+    /// Ranks on several hosts.
+    #[error("{} on another host than rank 0; one host is supported for now", Ranks(ranks))]
+    SeveralHosts {
+        /// Those that are elsewhere.
+        ranks: Vec<u32>,
+    },
+    /// An environment variable is absent or malformed.
+    #[error("environment variable {name} {}; it should be {expected}", .value.as_ref().map_or_else(|| "is not set".to_owned(), |v| format!("is {v:?}")))]
+    Environment {
+        /// The variable.
+        name: &'static str,
+        /// Its value, if it is set.
+        value: Option<String>,
+        /// What would be right.
+        expected: &'static str,
+    },
+    /// The number of ranks is not one that kernels have.
+    #[error("{0} ranks were asked for; use 1, 2, 4 or 8")]
+    World(usize),
+    /// Resolving or listening on the address where ranks meet.
+    #[error("rank 0 cannot listen on {address}; is another job using the port? Set MKERNEL_PORT to a free one")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why not.
+        source: Arc<std::io::Error>,
+    },
+    /// Connecting to rank 0.
+    #[error("rank 0 was not found at {address} within {waited:?}; check that it runs, MASTER_ADDR and MASTER_PORT (or MKERNEL_PORT)")]
+    Connect {
+        /// Where.
+        address: SocketAddr,
+        /// How long it was tried.
+        waited: Duration,
+        /// The last failure.
+        source: Arc<std::io::Error>,
+    },
+    /// A message of another process is not what this step expects.
+    #[error("{peer} sent something unexpected during {step:?}")]
+    Protocol {
+        /// Who sent it.
+        peer: Peer,
+        /// When.
+        step: &'static str,
+        /// What was wrong.
+        source: ProtocolFault,
+    },
+    /// Ranks that did not come to a collective step in time.
+    #[error("{} not come to {step:?} within {waited:?}; every rank must make the same calls", Have(ranks))]
+    RanksMissing {
+        /// The step.
+        step: &'static str,
+        /// Who is missing.
+        ranks: Vec<u32>,
+        /// How long the others waited.
+        waited: Duration,
+    },
+    /// A rank ended, or dropped its communicator, while others needed it.
+    #[error("rank {rank} left before {step:?} was complete; its own output says why")]
+    RankLeft {
+        /// Who.
+        rank: u32,
+        /// Which step.
+        step: &'static str,
+    },
+    /// A step failed on other ranks, so it was given up on this one.
+    #[error("{step:?} failed on {}", Failures(failures))]
+    RanksFailed {
+        /// The step.
+        step: &'static str,
+        /// Who, and what they said.
+        failures: Vec<(u32, String)>,
+    },
+    /// Ranks prepare different kernels.
+    #[error("{} preparing another kernel than rank 0 ({theirs} instead of {reference}); every rank must pass the same configuration and shape", Are(ranks))]
+    Mismatch {
+        /// Who differs from rank 0.
+        ranks: Vec<u32>,
+        /// The kernel of rank 0.
+        reference: String,
+        /// The kernel of the first that differs.
+        theirs: String,
+    },
+    /// The configuration or the shape.
+    #[error("this kernel cannot be made:\n{0}")]
+    Config(Violations),
+    /// The configuration is for another number of ranks.
+    #[error("the kernel is declared for {declared} ranks, the communicator has {world}; declare world = {world}, or start {declared} ranks")]
+    WrongWorld {
+        /// In the configuration.
+        declared: u32,
+        /// In the communicator.
+        world: u32,
+    },
+    /// Rendering, compiling or loading from the store.
+    #[error("kernel {id} could not be built")]
+    Build {
+        /// The kernel.
+        id: String,
+        /// Why.
+        source: Arc<GenError>,
+    },
+    /// The compiled kernel needs more of the GPU than the plan says.
+    #[error("kernel {id} does not fit: {registers} registers per thread, {smem_bytes} bytes of shared memory, {ctas_per_sm} CTAs per SM, {grid_ctas} CTAs for {sm_count} SMs; are other contexts limiting this GPU (MPS, MIG)?")]
+    DoesNotFit {
+        /// The kernel.
+        id: String,
+        /// Registers per thread.
+        registers: u32,
+        /// Static and dynamic shared memory.
+        smem_bytes: u32,
+        /// CTAs that an SM can hold; must be 1 or more.
+        ctas_per_sm: u32,
+        /// CTAs of the launch, all of which must run at once.
+        grid_ctas: u32,
+        /// SMs of the GPU.
+        sm_count: u32,
+    },
+    /// Operands that the kernel cannot take: all mistakes.
+    #[error("{}", Faults(.0))]
+    Operands(Vec<(Operand, OperandFault)>),
+    /// The number of raw operands.
+    #[error("{given} operands were given, the kernel has {expected}: {}", .names.join(", "))]
+    OperandCount {
+        /// Operands given.
+        given: usize,
+        /// Operands of the kernel.
+        expected: usize,
+        /// Their names, in order.
+        names: Vec<&'static str>,
+    },
+    /// A stream or slice of another GPU than the communicator's.
+    #[error("{what} belongs to GPU {given}, the communicator to GPU {expected}; use Communicator::context()")]
+    WrongDevice {
+        /// What.
+        what: &'static str,
+        /// Its GPU.
+        given: usize,
+        /// The communicator's.
+        expected: usize,
+    },
+    /// With copy engines, a captured call fixes A for all later calls, since replays say nothing to the host.
+    #[error("kernel {id} was captured into a graph with another A; use the captured address and stride, or prepare a second operator")]
+    CapturedOperand {
+        /// The kernel.
+        id: String,
+    },
+    /// A wait in the kernel passed its deadline, or was given up because one of another rank did.
+    #[error("rank {rank} waited {waited:?} for {awaited}, number {index}, {}: wanted {wanted}, saw {seen} (role {role}, CTA {cta}, call {epoch}){}", From(*.peer), GaveUp(*.aborted_by))]
+    Timeout {
+        /// The rank that waited.
+        rank: u32,
+        /// Its CTA.
+        cta: u32,
+        /// What the waiting warps do: `push`, `load`, `math` or `store`.
+        role: &'static str,
+        /// What was awaited.
+        awaited: &'static str,
+        /// The rank that should have come; the own one where nobody else is involved.
+        peer: u32,
+        /// Which flag, stage or buffer.
+        index: u32,
+        /// The value awaited.
+        wanted: u32,
+        /// The value seen last.
+        seen: u32,
+        /// The call, counted from 1.
+        epoch: u32,
+        /// The rank whose own deadline had passed, if it was not this one's.
+        aborted_by: Option<u32>,
+        /// How long.
+        waited: Duration,
+    },
+    /// Nothing runs on this communicator any more: a wait failed here or on a peer, or someone called `abort`.
+    #[error("the communicator is out of use since {}; drop it and its operators, and make a new one on every rank", Since(cause))]
+    Aborted {
+        /// The first failure, if it is known on this rank.
+        #[source]
+        cause: Option<Arc<Error>>,
+    },
+    /// The stream still works after the deadline of its kernels.
+    #[error("the stream was still busy after {waited:?}, without a report from a kernel; wait again, or raise the time-out")]
+    StillBusy {
+        /// How long it was watched.
+        waited: Duration,
+    },
+    /// A call of the operating system.
+    #[error("{call} failed")]
+    Os {
+        /// What.
+        call: &'static str,
+        /// Why.
+        source: Arc<std::io::Error>,
+    },
+}
+
+/// Who sent a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Peer {
+    /// A rank.
+    Rank(u32),
+    /// A process at the other end of a connection, before it said which rank it is.
+    Unknown,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rank(rank) => write!(f, "rank {rank}"),
+            Self::Unknown => f.write_str("an unknown process"),
+        }
+    }
+}
+
+/// `cuDriverGetVersion`'s number for people.
+struct Version(i32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}
+
+/// `rank 3` or `ranks 3, 5`.
+struct Ranks<'a>(&'a [u32]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
+        for (i, rank) in self.0.iter().enumerate() {
+            write!(f, "{}{rank}", if i > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+struct Have<'a>(&'a [u32]);
+
+impl fmt::Display for Have<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", Ranks(self.0), if self.0.len() == 1 { "has" } else { "have" })
+    }
+}
+
+struct Are<'a>(&'a [u32]);
+
+impl fmt::Display for Are<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", Ranks(self.0), if self.0.len() == 1 { "is" } else { "are" })
+    }
+}
+
+struct From(u32);
+
+impl fmt::Display for From {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "from rank {}", self.0)
+    }
+}
+
+struct GaveUp(Option<u32>);
+
+impl fmt::Display for GaveUp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(rank) => write!(f, ", until rank {rank} gave up"),
+            None => f.write_str("; does every rank live, and make the same calls?"),
+        }
+    }
+}
+
+struct Failures<'a>(&'a [(u32, String)]);
+
+impl fmt::Display for Failures<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (rank, message)) in self.0.iter().enumerate() {
+            write!(f, "{}rank {rank}: {message}", if i > 0 { "\n" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+struct Faults<'a>(&'a [(Operand, OperandFault)]);
+
+impl fmt::Display for Faults<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (operand, fault)) in self.0.iter().enumerate() {
+            write!(f, "{}operand {}: {fault}", if i > 0 { "\n" } else { "" }, operand.name())?;
+        }
+        Ok(())
+    }
+}
+
+struct Since<'a>(&'a Option<Arc<Error>>);
+
+impl fmt::Display for Since<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Some(_) => "an earlier failure on this rank",
+            None => "a rank gave up (its own error says why)",
+        })
+    }
+}
+
+/// The message of `error` and of its causes, as one text that can travel to other ranks.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

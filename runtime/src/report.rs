@@ -1,0 +1,149 @@
+//! The page through which host and kernels of one operator talk, and what a failed wait leaves in it.
+
+use crate::driver::PinnedPage;
+use crate::error::Error;
+use cudarc::driver::CudaContext;
+use mkernel_spec::abi::{self, HOST_ABORT, HostPage, Report};
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// An [`abi::HostPage`] in pinned memory.
+pub(crate) struct Page(PinnedPage);
+
+/// Words behind the [`HostPage`] from which copy engines take flag values.
+const FLAG_WORDS_OFFSET_BYTES: usize = 1024;
+
+/// More than the calls whose copies can be on their way at once (2).
+pub(crate) const FLAG_WORDS: u32 = 16;
+
+impl Page {
+    pub fn allocate(ctx: &Arc<CudaContext>) -> Result<Self, Error> {
+        PinnedPage::allocate(ctx).map(Self)
+    }
+
+    pub fn device_address(&self) -> u64 {
+        self.0.device_address()
+    }
+
+    /// Makes every wait of this rank's kernels end; they tell the other ranks.
+    pub fn abort(&self) {
+        self.0.word(offset_of!(HostPage, abort)).store(1, Ordering::Release);
+    }
+
+    pub fn is_aborted(&self) -> bool {
+        self.0.word(offset_of!(HostPage, abort)).load(Ordering::Relaxed) != 0
+    }
+
+    /// The epoch whose copies are due.
+    pub fn doorbell(&self) -> u32 {
+        self.0.word(offset_of!(HostPage, doorbell)).load(Ordering::Acquire)
+    }
+
+    /// The first failed wait of this rank, if there is one.
+    pub fn failure(&self) -> Option<Error> {
+        let word = |field: usize| self.0.word(offset_of!(HostPage, report) + field);
+        if word(offset_of!(Report, valid)).load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let read = |field: usize| word(field).load(Ordering::Relaxed);
+        let waited_ns = offset_of!(HostPage, report) + offset_of!(Report, waited_ns);
+        decode(&Report {
+            valid: 1,
+            rank: read(offset_of!(Report, rank)),
+            cta: read(offset_of!(Report, cta)),
+            role: read(offset_of!(Report, role)),
+            wait: read(offset_of!(Report, wait)),
+            peer: read(offset_of!(Report, peer)),
+            index: read(offset_of!(Report, index)),
+            wanted: read(offset_of!(Report, wanted)),
+            seen: read(offset_of!(Report, seen)),
+            epoch: read(offset_of!(Report, epoch)),
+            aborted_by: read(offset_of!(Report, aborted_by)),
+            waited_ns: self.0.double_word(waited_ns).load(Ordering::Relaxed),
+        })
+    }
+
+    /// Puts `epoch` where a copy engine can take it from; returns the address.
+    pub fn flag_word(&self, epoch: u32) -> u64 {
+        let offset = FLAG_WORDS_OFFSET_BYTES + 4 * (epoch % FLAG_WORDS) as usize;
+        self.0.word(offset).store(epoch, Ordering::Release);
+        self.0.device_address() + offset as u64
+    }
+}
+
+/// `report` as an error; none if nothing was reported.
+fn decode(report: &Report) -> Option<Error> {
+    if report.valid == 0 {
+        return None;
+    }
+    let aborted_by = match report.aborted_by {
+        HOST_ABORT => return Some(Error::Aborted { cause: None }),
+        0 => None,
+        by => Some(by - 1),
+    };
+    Some(Error::Timeout {
+        rank: report.rank,
+        cta: report.cta,
+        role: abi::Role::describe(report.role),
+        awaited: abi::Wait::describe(report.wait),
+        peer: report.peer,
+        index: report.index,
+        wanted: report.wanted,
+        seen: report.seen,
+        epoch: report.epoch,
+        aborted_by,
+        waited: Duration::from_nanos(report.waited_ns),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: Report = Report {
+        valid: 1,
+        rank: 2,
+        cta: 77,
+        role: abi::Role::Load as u32,
+        wait: abi::Wait::Chunk as u32,
+        peer: 5,
+        index: 11,
+        wanted: 9,
+        seen: 8,
+        epoch: 9,
+        aborted_by: 0,
+        waited_ns: 30_000_000_000,
+    };
+
+    #[test]
+    fn a_report_becomes_an_error_that_says_all() {
+        let text = decode(&REPORT).expect("a report").to_string();
+        for part in ["rank 2 waited 30s", "chunk", "number 11", "from rank 5", "wanted 9", "saw 8", "role load", "CTA 77", "call 9"] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+    }
+
+    #[test]
+    fn who_gave_up_first_is_told() {
+        let text = decode(&Report { aborted_by: 4, ..REPORT }).expect("a report").to_string();
+        assert!(text.ends_with("until rank 3 gave up"), "{text}");
+        let error = decode(&Report { aborted_by: HOST_ABORT, ..REPORT }).expect("a report");
+        assert!(matches!(error, Error::Aborted { cause: None }), "{error}");
+    }
+
+    #[test]
+    fn nothing_reported_is_no_error_and_unknown_numbers_are_no_panic() {
+        assert!(decode(&Report::default()).is_none());
+        let odd = Report { role: 99, wait: 98, ..REPORT };
+        assert!(decode(&odd).expect("a report").to_string().contains("unknown role"));
+    }
+
+    #[test]
+    fn the_page_holds_all_that_is_in_it() {
+        assert!(size_of::<HostPage>() <= FLAG_WORDS_OFFSET_BYTES);
+        assert!(FLAG_WORDS_OFFSET_BYTES + 4 * FLAG_WORDS as usize <= PinnedPage::BYTES);
+        assert_eq!((offset_of!(HostPage, report) + offset_of!(Report, waited_ns)) % 8, 0);
+    }
+}

@@ -1,0 +1,96 @@
+//! Symmetric memory: the same bytes on every rank's GPU, mapped on all of them.
+
+use crate::bootstrap::Collective;
+use crate::driver::{Mapping, Memory, Stream};
+use crate::error::Error;
+use cudarc::driver::CudaContext;
+use mkernel_spec::abi::MAX_RANKS;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// This rank's memory, mapped and zero, before the peers' is there.
+pub(crate) struct OwnMemory {
+    mapping: Mapping,
+    fd: OwnedFd,
+}
+
+/// This rank's memory and that of all peers.
+///
+/// Memory lives until its last mapping on any rank goes, so ranks drop this without waiting for each other.
+pub(crate) struct Symmetric {
+    addresses: [u64; MAX_RANKS],
+    _mappings: Vec<Mapping>,
+}
+
+impl OwnMemory {
+    /// At least `bytes`; `stream` is used to zero them.
+    pub fn allocate(ctx: &Arc<CudaContext>, stream: &Stream, bytes: u64, timeout: Duration) -> Result<Self, Error> {
+        let memory = Memory::allocate(ctx, bytes)?;
+        let fd = memory.export()?;
+        let mapping = Mapping::new(memory)?;
+        // SAFETY: mapped above, and kept until the stream is done: on a time-out the mapping is leaked.
+        unsafe { stream.zero(mapping.address(), mapping.memory().bytes())? };
+        match wait(stream, timeout) {
+            Ok(()) => Ok(Self { mapping, fd }),
+            Err(error) => {
+                std::mem::forget(mapping);
+                Err(error)
+            }
+        }
+    }
+
+    /// Its size, which must be the same on all ranks.
+    pub fn bytes(&self) -> usize {
+        self.mapping.memory().bytes()
+    }
+
+    /// Maps the memory of all ranks. Collective; tells the other ranks how it came out.
+    pub fn share(
+        self,
+        ctx: &Arc<CudaContext>,
+        ranks: &mut Collective,
+        timeout: Duration,
+    ) -> Result<Symmetric, Error> {
+        let fds = ranks.exchange_fds(self.fd.as_fd(), timeout)?;
+        let bytes = self.bytes();
+        let mapped = (|| {
+            let mut addresses = [0; MAX_RANKS];
+            let mut mappings = Vec::with_capacity(fds.len());
+            for (address, fd) in addresses.iter_mut().zip(fds) {
+                *address = match fd {
+                    Some(fd) => {
+                        let mapping = Mapping::new(Memory::import(ctx, fd.as_fd(), bytes)?)?;
+                        let address = mapping.address();
+                        mappings.push(mapping);
+                        address
+                    }
+                    None => self.mapping.address(),
+                };
+            }
+            mappings.push(self.mapping);
+            Ok((Symmetric { addresses, _mappings: mappings }, Vec::new()))
+        })();
+        // Also the barrier after which every rank's memory is zero and may be written by others.
+        Ok(ranks.agree("mapping of the peers' memory", mapped, timeout)?.0)
+    }
+}
+
+impl Symmetric {
+    /// Where each rank's memory is for this process; 0 beyond the world.
+    pub fn addresses(&self) -> [u64; MAX_RANKS] {
+        self.addresses
+    }
+}
+
+/// Waits until `stream` is done.
+fn wait(stream: &Stream, timeout: Duration) -> Result<(), Error> {
+    let started = Instant::now();
+    while !stream.is_done()? {
+        if started.elapsed() >= timeout {
+            return Err(Error::StillBusy { waited: timeout });
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    Ok(())
+}

@@ -1,0 +1,9 @@
+use mkernel::fused_kernel;
+
+#[fused_kernel(
+    op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 8192,
+    transfer = copy_engine, comm_ctas = 8, k_slices = 2
+)]
+pub struct UpProjection;
+
+fn main() {}

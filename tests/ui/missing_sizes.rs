@@ -1,0 +1,6 @@
+use mkernel::fused_kernel;
+
+#[fused_kernel(op = ag_gemm, world = 8, m = dynamic)]
+pub struct UpProjection;
+
+fn main() {}

@@ -1,0 +1,6 @@
+use mkernel::fused_kernel;
+
+#[fused_kernel(op = ag_gemm, name = "up projection", world = 8, m = dynamic, n = 1024, k = 8192)]
+pub struct UpProjection;
+
+fn main() {}

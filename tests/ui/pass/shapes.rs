@@ -1,0 +1,43 @@
+#![deny(warnings, missing_docs)]
+//! Every way to write a value, and what the attribute generates.
+
+use mkernel::{BLayout, Dim, FusedKernel, Transfer, fused_kernel};
+
+/// All sizes are known.
+#[fused_kernel(op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192)]
+pub struct Static;
+
+/// Strings and words are the same.
+#[fused_kernel(
+    op = "ag_gemm", name = "up", world = 4, m = dynamic, n = "dynamic", k = 8_192,
+    b_layout = nk, tile_m = 128, tile_n = 0x80, stages = 4, transfer = "sm_push", comm_ctas = 8u32,
+    k_slices = 2, chunk_rows = 256, group_m = 8,
+)]
+pub struct Chosen;
+
+#[mkernel::fused_kernel(op = ag_gemm, world = 1, m = dynamic, n = dynamic, k = dynamic)]
+struct Private;
+
+macro_rules! layer {
+    ($name:ident, $n:expr, $transfer:ident) => {
+        #[fused_kernel(op = ag_gemm, world = 8, m = dynamic, n = $n, k = 8192, transfer = $transfer)]
+        struct $name;
+    };
+}
+layer!(FromMacro, 2048, copy_engine);
+
+type Prepared = Result<mkernel::Operator, mkernel::Error>;
+
+fn main() {
+    let _: fn(&mkernel::Communicator) -> Prepared = Static::prepare;
+    let _: fn(&mkernel::Communicator, u64, u64) -> Prepared = Chosen::prepare;
+    let _: fn(&mkernel::Communicator, u64, u64, u64) -> Prepared = Private::prepare;
+
+    let config = Chosen::config();
+    assert_eq!(config.name.as_deref(), Some("up"));
+    assert_eq!((config.m, config.n, config.k), (Dim::DYNAMIC, Dim::DYNAMIC, Dim::Static(8192)));
+    assert_eq!(config.b_layout, BLayout::Nk);
+    assert_eq!(config.tuning.tile_n, Some(128));
+    assert_eq!(FromMacro::config().tuning.transfer, Some(Transfer::CopyEngine));
+    assert_eq!(FromMacro::config().n, Dim::Static(2048));
+}
