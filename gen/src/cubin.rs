@@ -46,7 +46,10 @@ pub(crate) struct LogReport {
 pub(crate) fn read_log(log: &str) -> LogReport {
     let mut report = LogReport::default();
     for line in log.lines().filter(|line| !line.trim().is_empty()) {
-        let text = line.strip_prefix("ptxas").map(|rest| rest.trim_start_matches(" info").trim_start_matches([' ', ':', '.']));
+        let text = line.strip_prefix("ptxas").map(|rest| {
+            rest.trim_start_matches(" info")
+                .trim_start_matches([' ', ':', '.'])
+        });
         let is_timing = text.is_some_and(|text| text.starts_with("Compile time"));
         if !is_timing {
             report.log.push_str(line.trim_end());
@@ -73,7 +76,9 @@ impl Resources {
         }
         if text.starts_with("Used ") {
             self.registers = self.registers.max(figure_before(text, "registers"));
-            self.smem_static_bytes = self.smem_static_bytes.max(figure_before(text, "bytes smem"));
+            self.smem_static_bytes = self
+                .smem_static_bytes
+                .max(figure_before(text, "bytes smem"));
             return true;
         }
         text.starts_with("Compiling entry function")
@@ -85,8 +90,14 @@ impl Resources {
 
 /// The number before `unit`, as in `12 bytes smem`; 0 if there is none.
 fn figure_before(text: &str, unit: &str) -> u32 {
-    let before = text.split_once(unit).map_or("", |(before, _)| before.trim_end());
-    before.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
+    let before = text
+        .split_once(unit)
+        .map_or("", |(before, _)| before.trim_end());
+    before
+        .rsplit(|c: char| !c.is_ascii_digit())
+        .next()
+        .and_then(|digits| digits.parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -110,9 +121,17 @@ ptxas info    : Compile time = 3.289 ms
     fn sound_log() {
         let report = read_log(SOUND);
         assert_eq!(report.faults, [""; 0]);
-        let expected = Resources { registers: 168, smem_static_bytes: 40, stack_bytes: 16, ..Resources::default() };
+        let expected = Resources {
+            registers: 168,
+            smem_static_bytes: 40,
+            stack_bytes: 16,
+            ..Resources::default()
+        };
         assert_eq!(report.resources, expected);
-        assert!(!report.log.contains("Compile time"), "a log that differs from run to run");
+        assert!(
+            !report.log.contains("Compile time"),
+            "a log that differs from run to run"
+        );
         assert!(report.log.contains("Used 168 registers"));
     }
 
@@ -121,7 +140,13 @@ ptxas info    : Compile time = 3.289 ms
         let line = "ptxas         .     1088 bytes stack frame, 632 bytes spill stores, 636 bytes spill loads";
         let report = read_log(line);
         assert_eq!(report.faults, [line]);
-        assert_eq!((report.resources.spill_store_bytes, report.resources.spill_load_bytes), (632, 636));
+        assert_eq!(
+            (
+                report.resources.spill_store_bytes,
+                report.resources.spill_load_bytes
+            ),
+            (632, 636)
+        );
         let line = "ptxas warning : Registers are spilled to local memory in function 'k', 8 bytes spill stores, 8 bytes spill loads";
         assert_eq!(faults(line), [line]);
     }

@@ -57,12 +57,17 @@ impl Env {
         let path = |name: &str| text(name).map(PathBuf::from);
         let paths = |name: &str| {
             let list = text(name).unwrap_or_default();
-            std::env::split_paths(&list).filter(|p| !p.as_os_str().is_empty()).collect()
+            std::env::split_paths(&list)
+                .filter(|p| !p.as_os_str().is_empty())
+                .collect()
         };
         let switch = |name: &str, default: bool| match text(name) {
             None => default,
             Some(value) => parse_switch(&value.to_string_lossy()).unwrap_or_else(|| {
-                tracing::warn!("{name} is {value:?}, neither 0 nor 1; taken as {}", u8::from(default));
+                tracing::warn!(
+                    "{name} is {value:?}, neither 0 nor 1; taken as {}",
+                    u8::from(default)
+                );
                 default
             }),
         };
@@ -125,16 +130,29 @@ mod tests {
     fn cache_root_prefers_the_most_specific() {
         let home = ("HOME", "/home/u");
         let xdg = ("XDG_CACHE_HOME", "/x");
-        assert_eq!(env(&[home]).cache_root(), Some("/home/u/.cache/mkernel".into()));
+        assert_eq!(
+            env(&[home]).cache_root(),
+            Some("/home/u/.cache/mkernel".into())
+        );
         assert_eq!(env(&[home, xdg]).cache_root(), Some("/x/mkernel".into()));
-        assert_eq!(env(&[home, ("XDG_CACHE_HOME", "x")]).cache_root(), Some("/home/u/.cache/mkernel".into()));
-        assert_eq!(env(&[home, xdg, ("MKERNEL_CACHE_DIR", "c")]).cache_root(), Some("c".into()));
+        assert_eq!(
+            env(&[home, ("XDG_CACHE_HOME", "x")]).cache_root(),
+            Some("/home/u/.cache/mkernel".into())
+        );
+        assert_eq!(
+            env(&[home, xdg, ("MKERNEL_CACHE_DIR", "c")]).cache_root(),
+            Some("c".into())
+        );
         assert_eq!(env(&[("HOME", "")]).cache_root(), None);
     }
 
     #[test]
     fn switches_and_lists() {
-        let env = env(&[("MKERNEL_CACHE", "off"), ("MKERNEL_JIT", "maybe"), ("MKERNEL_BUNDLE", "/a::/b")]);
+        let env = env(&[
+            ("MKERNEL_CACHE", "off"),
+            ("MKERNEL_JIT", "maybe"),
+            ("MKERNEL_BUNDLE", "/a::/b"),
+        ]);
         assert!(!env.cache);
         assert!(env.jit, "a value that is no switch leaves the default");
         assert_eq!(env.bundles, [PathBuf::from("/a"), PathBuf::from("/b")]);

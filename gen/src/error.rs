@@ -51,7 +51,11 @@ pub enum GenError {
         saved: Option<PathBuf>,
     },
     /// It compiles, but spills registers, loses an optimisation it was written for, or has warnings.
-    #[error("kernel {id} compiles, but is rejected{}; try a smaller tile, and report it if no tuning was given:\n{}", Saved(saved), Lines(faults))]
+    #[error(
+        "kernel {id} compiles, but is rejected{}; try a smaller tile, and report it if no tuning was given:\n{}",
+        Saved(saved),
+        Lines(faults)
+    )]
     Rejected {
         /// The kernel.
         id: String,
@@ -63,7 +67,9 @@ pub enum GenError {
         saved: Option<PathBuf>,
     },
     /// The kernel is in no bundle and not cached, and `MKERNEL_JIT=0`.
-    #[error("kernel {id} (key {key}) is in no bundle and not cached, and compiling is switched off; add it to the bundle with `mkernel-gen build`, or remove MKERNEL_JIT=0")]
+    #[error(
+        "kernel {id} (key {key}) is in no bundle and not cached, and compiling is switched off; add it to the bundle with `mkernel-gen build`, or remove MKERNEL_JIT=0"
+    )]
     JitDisabled {
         /// The kernel.
         id: String,
@@ -149,6 +155,14 @@ struct Saved<'a>(&'a Option<PathBuf>);
 
 impl fmt::Display for Saved<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_ref().map_or(Ok(()), |path| write!(f, " (source and log in {})", path.display()))
+        self.0.as_ref().map_or(Ok(()), |path| {
+            write!(f, " (source and log in {})", path.display())
+        })
     }
+}
+
+/// The message of an error and of its causes, in one line.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

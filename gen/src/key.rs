@@ -29,7 +29,10 @@ impl Key {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         };
-        part(&format!("mkernel schema {SCHEMA}, NVRTC {}.{}, {ARCH}", nvrtc.0, nvrtc.1));
+        part(&format!(
+            "mkernel schema {SCHEMA}, NVRTC {}.{}, {ARCH}",
+            nvrtc.0, nvrtc.1
+        ));
         OPTIONS.iter().copied().for_each(&mut part);
         for (name, text) in device_headers() {
             part(name);
@@ -103,7 +106,10 @@ mod tests {
     use super::*;
 
     fn source(id: &str, text: &str) -> CudaSource {
-        CudaSource { id: id.into(), text: text.into() }
+        CudaSource {
+            id: id.into(),
+            text: text.into(),
+        }
     }
 
     #[test]

@@ -31,19 +31,23 @@
 //!
 //! Environment variables are described in [`Env`].
 //!
-//! Reading order: `source`, `render`, `nvrtc` (with `locate`, `cubin`), `key`, `entry`, `store` (with `lock`),
-//! `bundle`, `build`.
+//! Reading order: `source`, `render`, `nvrtc` (with `locate`, `program`, `cubin`), `key`, `entry`, `bundle`, `cache`,
+//! `store` (with `lock`, `failed`), `build`.
 
 mod build;
 mod bundle;
+mod cache;
 mod cubin;
+mod disk;
 mod entry;
 mod env;
 mod error;
+mod failed;
 mod key;
 mod locate;
 mod lock;
 mod nvrtc;
+mod program;
 mod render;
 mod source;
 mod store;
@@ -55,7 +59,7 @@ pub use cubin::{Cubin, Resources};
 pub use entry::Entry;
 pub use env::Env;
 pub use error::{BundleFault, GenError, Place};
-pub use key::Key;
+pub use key::{Key, ParseKeyError};
 pub use locate::{fetch_command, fetch_dir};
 pub use nvrtc::{ARCH, Nvrtc, PINNED_VERSION};
 pub use render::render;

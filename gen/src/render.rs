@@ -6,7 +6,8 @@
 use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::TEMPLATES;
-use mkernel_spec::plan::{Split, THREADS, TILE_K};
+use mkernel_spec::abi;
+use mkernel_spec::plan::{SLOT_BYTES, Split, THREADS, TILE_K};
 use mkernel_spec::{BLayout, KernelPlan, Op, Transfer};
 use serde::Serialize;
 use std::sync::LazyLock;
@@ -37,6 +38,8 @@ struct RenderContext<'a> {
     aligned: bool,
     /// Whether warps push.
     push: bool,
+    /// Warps of a compute CTA that push.
+    push_warps: u32,
     /// Whether copy engines push.
     copies: bool,
 }
@@ -132,6 +135,7 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         cta_index: if plan.comm_ctas > 0 { "blockIdx.x - cfg::kCommCtas" } else { "blockIdx.x" },
         aligned: plan.chunks.as_ref().is_some_and(|c| !c.to_self),
         push: plan.transfer == Some(Transfer::SmPush),
+        push_warps: plan.chunks.as_ref().map_or(0, |c| c.push_warps),
         copies: plan.copies.is_some(),
     }
 }
@@ -261,11 +265,16 @@ fn exchange_constants(plan: &KernelPlan, c: &mut Constants) {
         c.u32("kPieceRows", chunks.piece_rows, "rows that a warp stores before it counts");
         c.u32("kPanelChunks", chunks.panel_chunks, "chunks that are sent slice by slice");
         c.push("u32", "kPieces", "kChunks * kSlices * kArrivals".into(), "");
-        c.u32("kPushUnroll", if plan.comm_ctas > 0 { 8u32 } else { 4 }, "16-byte loads in flight per thread");
+        if plan.comm_ctas > 0 {
+            c.u32("kSlotBytes", SLOT_BYTES, "shared memory of one pushing warp");
+        } else {
+            c.u32("kPushUnroll", 4u32, "16-byte loads in flight per thread");
+        }
     }
 
     c.section("workspace, bytes");
     c.u64("kFlags", plan.workspace.offset_of("flags").unwrap_or(0), "");
+    c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "");
     if push {
         c.u64("kGathered", plan.workspace.offset_of("gathered").unwrap_or(0), "two buffers, by parity of the epoch");
     }

@@ -40,7 +40,10 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<Found>, Vec<Mistake<Place>>)> {
         if text.contains("fused_kernel") {
             match syn::parse_file(&text) {
                 Ok(file) => {
-                    let mut finder = Finder { path: &path, found: &mut found };
+                    let mut finder = Finder {
+                        path: &path,
+                        found: &mut found,
+                    };
                     finder.visit_file(&file);
                 }
                 Err(error) => mistakes.push(Mistake {
@@ -86,14 +89,21 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                 .finish(TokenTree::from(item.ident.clone()).into())
                 .map(|declaration| declaration.at(at))
                 .map_err(|mistakes| mistakes.into_iter().map(|m| m.at(at)).collect());
-            self.found.push(Found { type_name: item.ident.to_string(), declared });
+            self.found.push(Found {
+                type_name: item.ident.to_string(),
+                declared,
+            });
         }
         visit::visit_item_struct(self, item);
     }
 }
 
 fn is_fused_kernel(attribute: &Attribute) -> bool {
-    attribute.path().segments.last().is_some_and(|segment| segment.ident == "fused_kernel")
+    attribute
+        .path()
+        .segments
+        .last()
+        .is_some_and(|segment| segment.ident == "fused_kernel")
 }
 
 fn place(path: &Path, span: proc_macro2::Span) -> Place {

@@ -2,13 +2,22 @@
 
 use serde_json::Value;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-const KERNEL: [&str; 9] =
-    ["--op=ag_gemm", "--world=8", "--m=8192", "--n=1024", "--k=8192", "--tile-m=128", "--tile-n=128",
-     "--transfer=sm_push", "--comm-ctas=8"];
+const KERNEL: [&str; 9] = [
+    "--op=ag_gemm",
+    "--world=8",
+    "--m=8192",
+    "--n=1024",
+    "--k=8192",
+    "--tile-m=128",
+    "--tile-n=128",
+    "--transfer=sm_push",
+    "--comm-ctas=8",
+];
 
 fn mkernel_gen(cache: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mkernel-gen"));
@@ -18,7 +27,10 @@ fn mkernel_gen(cache: &Path) -> Command {
 
 fn run(args: &[&str]) -> Output {
     let cache = TempDir::new().expect("temporary folder");
-    mkernel_gen(cache.path()).args(args).output().expect("mkernel-gen starts")
+    mkernel_gen(cache.path())
+        .args(args)
+        .output()
+        .expect("mkernel-gen starts")
 }
 
 fn code(output: &Output) -> i32 {
@@ -34,11 +46,18 @@ fn stderr(output: &Output) -> &str {
 }
 
 fn json_lines(output: &Output) -> Vec<Value> {
-    stdout(output).lines().map(|line| serde_json::from_str(line).expect("a JSON object")).collect()
+    stdout(output)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a JSON object"))
+        .collect()
 }
 
 fn fixture(name: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name).display().to_string()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name)
+        .display()
+        .to_string()
 }
 
 fn file(dir: &TempDir, name: &str, text: &str) -> PathBuf {
@@ -50,19 +69,29 @@ fn file(dir: &TempDir, name: &str, text: &str) -> PathBuf {
 #[test]
 fn examples_are_valid() {
     for name in ["llama.toml", "ag_gemm_sweep.toml"] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../examples")
+            .join(name);
         let output = run(&["--json", "check", path.to_str().expect("UTF-8")]);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let lines = json_lines(&output);
         assert!(lines.len() >= 5);
-        assert!(lines.iter().all(|line| line["ok"] == true && line["id"].is_string()));
+        assert!(
+            lines
+                .iter()
+                .all(|line| line["ok"] == true && line["id"].is_string())
+        );
     }
 }
 
 #[test]
 fn mistakes_of_every_kernel_and_file_at_once() {
     let dir = TempDir::new().expect("temporary folder");
-    let first = file(&dir, "first.toml", "[[kernel]]\nop = 'ag_gemm'\nworld = 3\nm = 1\nn = 9\nk = 8\n");
+    let first = file(
+        &dir,
+        "first.toml",
+        "[[kernel]]\nop = 'ag_gemm'\nworld = 3\nm = 1\nn = 9\nk = 8\n",
+    );
     let second = file(
         &dir,
         "second.toml",
@@ -72,10 +101,16 @@ fn mistakes_of_every_kernel_and_file_at_once() {
     let output = run(&["check", &first, &second]);
     assert_eq!(code(&output), 1);
     assert!(stdout(&output).starts_with(&format!("{second}:1:1: ag_gemm m=8 n=8 k=8: ok, ")));
-    let places: Vec<_> =
-        stderr(&output).lines().filter_map(|line| line.split_once(": error: ").map(|l| l.0)).collect();
-    let wanted =
-        [format!("{first}:3:9"), format!("{first}:5:5"), format!("{second}:8:6"), format!("{second}:13:1")];
+    let places: Vec<_> = stderr(&output)
+        .lines()
+        .filter_map(|line| line.split_once(": error: ").map(|l| l.0))
+        .collect();
+    let wanted = [
+        format!("{first}:3:9"),
+        format!("{first}:5:5"),
+        format!("{second}:8:6"),
+        format!("{second}:13:1"),
+    ];
     assert_eq!(places, wanted);
     assert!(stderr(&output).contains("help: use 1, 2, 4 or 8"));
     assert!(stderr(&output).ends_with("error: 4 mistakes in the configuration\n"));
@@ -90,7 +125,11 @@ fn mistakes_of_every_kernel_and_file_at_once() {
 #[test]
 fn commands_that_act_do_nothing_after_a_mistake() {
     let dir = TempDir::new().expect("temporary folder");
-    let path = file(&dir, "f.toml", "[[kernel]]\nop = 'ag_gemm'\nworld = 3\nm = 1\nn = 8\nk = 8\n");
+    let path = file(
+        &dir,
+        "f.toml",
+        "[[kernel]]\nop = 'ag_gemm'\nworld = 3\nm = 1\nn = 8\nk = 8\n",
+    );
     for command in ["plan", "render", "build"] {
         let output = run(&[command, path.to_str().expect("UTF-8")]);
         assert_eq!(code(&output), 1, "{command}");
@@ -121,7 +160,9 @@ fn wrong_usage_is_2() {
 fn what_cannot_be_read_is_4() {
     let output = run(&["plan", "/nowhere/kernels.toml"]);
     assert_eq!(code(&output), 4);
-    assert!(stderr(&output).contains("cannot read /nowhere/kernels.toml\n    caused by: No such file"));
+    assert!(
+        stderr(&output).contains("cannot read /nowhere/kernels.toml\n    caused by: No such file")
+    );
 }
 
 #[test]
@@ -134,7 +175,9 @@ fn kernels_come_from_standard_input_too() {
         .spawn()
         .expect("mkernel-gen starts");
     let mut stdin = child.stdin.take().expect("piped");
-    stdin.write_all(b"[[kernel]]\nop='ag_gemm'\nworld=8\nm=8\nn=8\nk=8\n").expect("write");
+    stdin
+        .write_all(b"[[kernel]]\nop='ag_gemm'\nworld=8\nm=8\nn=8\nk=8\n")
+        .expect("write");
     drop(stdin);
     let output = child.wait_with_output().expect("ends");
     assert_eq!(code(&output), 0);
@@ -159,13 +202,21 @@ fn a_plan_says_who_does_what_and_why() {
         "estimate   ",
         "device     NVIDIA H200: 132 SMs",
     ] {
-        assert!(stdout(&output).contains(wanted), "no {wanted:?} in\n{}", stdout(&output));
+        assert!(
+            stdout(&output).contains(wanted),
+            "no {wanted:?} in\n{}",
+            stdout(&output)
+        );
     }
 }
 
 #[test]
 fn a_plan_as_json() {
-    let output = run(&[&["plan", "--json", "--sm-count=100", "--link-gb-s=172"], &KERNEL[..]].concat());
+    let output = run(&[
+        &["plan", "--json", "--sm-count=100", "--link-gb-s=172"],
+        &KERNEL[..],
+    ]
+    .concat());
     let lines = json_lines(&output);
     assert_eq!(lines.len(), 1);
     assert_eq!(lines[0]["label"], "ag_gemm m=8192 n=1024 k=8192");
@@ -186,7 +237,11 @@ fn a_device_from_a_file() {
     assert_eq!(json_lines(&output)[0]["device"]["sm_count"], 66);
     let output = run(&[&["plan", &device(&bad)], &KERNEL[..]].concat());
     assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("unknown field `sms`"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("unknown field `sms`"),
+        "{}",
+        stderr(&output)
+    );
     let output = run(&[&["plan", "--link-gb-s=0"], &KERNEL[..]].concat());
     assert_eq!(code(&output), 1);
     assert!(stderr(&output).contains("device: error: link_gb_s: 0 is not possible"));
@@ -196,12 +251,19 @@ fn a_device_from_a_file() {
 fn sizes_for_dynamic_dimensions() {
     let kernel = ["--op=ag_gemm", "--world=8", "--n=1024", "--k=8192"];
     let output = run(&[&["plan", "--json", "--m=1024,4096"], &kernel[..]].concat());
-    let sizes: Vec<_> = json_lines(&output).iter().map(|l| l["shape"]["m"].clone()).collect();
+    let sizes: Vec<_> = json_lines(&output)
+        .iter()
+        .map(|l| l["shape"]["m"].clone())
+        .collect();
     assert_eq!(sizes, [1024, 4096]);
 
     let output = run(&[&["plan", "--m=dynamic"], &kernel[..]].concat());
     assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("no plan before the size of m is known"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("no plan before the size of m is known"),
+        "{}",
+        stderr(&output)
+    );
 
     let output = run(&[&["check", "--m=dynamic"], &kernel[..]].concat());
     assert_eq!(code(&output), 0);
@@ -216,8 +278,16 @@ fn a_users_crate_is_scanned() {
     let found: Vec<_> = lines
         .iter()
         .map(|l| {
-            let place = l["place"].as_str().expect("a place").strip_prefix(&dir).expect("in the crate");
-            format!("{} {place} {}", l["label"].as_str().expect("a label"), l["unknown_dims"])
+            let place = l["place"]
+                .as_str()
+                .expect("a place")
+                .strip_prefix(&dir)
+                .expect("in the crate");
+            format!(
+                "{} {place} {}",
+                l["label"].as_str().expect("a label"),
+                l["unknown_dims"]
+            )
         })
         .collect();
     assert_eq!(
@@ -290,4 +360,174 @@ fn a_closed_pipe_is_no_error() {
         .expect("mkernel-gen starts");
     assert_eq!(code(&output), 0);
     assert_eq!(stderr(&output), "");
+}
+
+/// A `python3` that does `script` instead of installing; `$target` is the folder given to it.
+fn fake_python(dir: &TempDir, script: &str) {
+    let text =
+        format!("#!/bin/sh\nwhile [ \"$1\" != --target ]; do shift; done; target=$2\n{script}\n");
+    let path = file(dir, "python3", &text);
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+}
+
+fn fetch(path: &TempDir, out: &Path) -> Output {
+    let search = format!("{}:/usr/bin:/bin", path.path().display());
+    let mut command = mkernel_gen(path.path());
+    let command = command
+        .env("PATH", search)
+        .args(["fetch-nvrtc", "--json", "--out"])
+        .arg(out);
+    command.output().expect("mkernel-gen starts")
+}
+
+#[test]
+fn nvrtc_is_fetched_once() {
+    let dir = TempDir::new().expect("temporary folder");
+    let out = dir.path().join("nvrtc");
+    fake_python(
+        &dir,
+        "mkdir -p $target/nvidia/cu13/lib && : > $target/nvidia/cu13/lib/libnvrtc.so.13",
+    );
+    let output = fetch(&dir, &out);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(json_lines(&output)[0]["installed"], true);
+    let library = out.join("nvidia/cu13/lib/libnvrtc.so.13");
+    assert_eq!(
+        json_lines(&output)[0]["library"],
+        library.display().to_string()
+    );
+    assert!(library.is_file());
+
+    fake_python(&dir, "exit 1");
+    let output = fetch(&dir, &out);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(json_lines(&output)[0]["installed"], false);
+}
+
+#[test]
+fn an_installation_that_fails_leaves_nothing() {
+    let dir = TempDir::new().expect("temporary folder");
+    let out = dir.path().join("nvrtc");
+    for script in [
+        "echo no network >&2; exit 1",
+        "mkdir -p $target/something/else",
+    ] {
+        fake_python(&dir, script);
+        let output = fetch(&dir, &out);
+        assert_eq!(code(&output), 4);
+        assert!(
+            stderr(&output).contains("cannot install NVRTC: "),
+            "{}",
+            stderr(&output)
+        );
+        let names = std::fs::read_dir(dir.path())
+            .expect("readable")
+            .flatten()
+            .map(|e| e.file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["python3"]);
+    }
+}
+
+#[test]
+fn without_nvrtc_there_is_a_way_out() {
+    let cache = TempDir::new().expect("temporary folder");
+    for args in [&["build", "--fetch"], &["build", "--json"]] {
+        let mut command = mkernel_gen(cache.path());
+        command
+            .env("MKERNEL_NVRTC", "/nowhere")
+            .args(args)
+            .args(KERNEL);
+        let output = command.output().expect("mkernel-gen starts");
+        assert_eq!(code(&output), 4);
+        assert!(
+            stderr(&output).contains("python3 -m pip install"),
+            "{}",
+            stderr(&output)
+        );
+        assert!(output.stdout.is_empty());
+    }
+    let mut doctor = mkernel_gen(cache.path());
+    let output = doctor
+        .env("MKERNEL_NVRTC", "/nowhere")
+        .arg("doctor")
+        .output()
+        .expect("starts");
+    assert_eq!(code(&output), 4);
+    assert!(stdout(&output).starts_with("nvrtc    not found\n"));
+}
+
+#[test]
+fn an_empty_cache_and_no_bundle() {
+    let output = run(&["list"]);
+    assert_eq!((code(&output), stdout(&output)), (0, "no kernels\n"));
+    let output = run(&["clean", "--json"]);
+    assert_eq!(json_lines(&output)[0]["kernels"], 0);
+    let output = run(&["list", "/nowhere"]);
+    assert_eq!(code(&output), 4);
+    assert!(
+        stderr(&output).contains("\n    caused by: "),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+#[ignore = "needs libnvrtc"]
+fn kernels_are_built_once_and_bundled() {
+    let cache = TempDir::new().expect("temporary folder");
+    let bundle = cache.path().join("bundle").display().to_string();
+    let run = |args: &[&str]| {
+        let mut command = mkernel_gen(cache.path());
+        command
+            .env("MKERNEL_JIT", "0")
+            .args(args)
+            .output()
+            .expect("mkernel-gen starts")
+    };
+    let dir = fixture("user_crate");
+    let build = [
+        "build", "--json", "--m=256", "--jobs=2", "--crate", &dir, "--out", &bundle,
+    ];
+    for cached in [false, true] {
+        let output = run(&build);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let lines = json_lines(&output);
+        assert_eq!(lines.len(), 5);
+        let built: Vec<_> = lines
+            .iter()
+            .filter(|line| line["key"].is_string())
+            .collect();
+        assert_eq!(built.len(), 4, "GateUp has no K");
+        assert!(
+            built
+                .iter()
+                .all(|line| line["cached"] == cached && line["registers"] == 168)
+        );
+    }
+    let listed = |args: &[&str]| json_lines(&run(args)).len();
+    assert_eq!(listed(&["list", "--json"]), 4);
+    assert_eq!(listed(&["list", "--json", &bundle]), 4);
+
+    let output = run(&["build", "--m=256", "--crate", &dir]);
+    assert!(stderr(&output).contains("GateUp: not built, the size of k is not known"));
+    assert_eq!(
+        stdout(&output).matches("  cached  ").count(),
+        4,
+        "{}",
+        stdout(&output)
+    );
+
+    let output = run(&["clean", "--json"]);
+    assert_eq!(json_lines(&output)[0]["kernels"], 4);
+    assert_eq!(listed(&["list", "--json"]), 0);
+    assert_eq!(listed(&["list", "--json", &bundle]), 4);
+
+    let kept = file(&cache, "file", "mine");
+    let output = run(&[
+        &["build", "--out", kept.to_str().expect("UTF-8")],
+        &KERNEL[..],
+    ]
+    .concat());
+    assert_eq!(code(&output), 4, "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(kept).expect("kept"), "mine");
 }

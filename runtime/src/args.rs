@@ -1,7 +1,9 @@
 //! From operands to the bytes of the kernel's parameter, as the plan's table says.
 
 use crate::error::Error;
-use mkernel_spec::abi::{ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, OperandSpec, Source, Stride, TensorMapSpec};
+use mkernel_spec::abi::{
+    ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, OperandSpec, Source, Stride, TensorMapSpec,
+};
 
 /// Bytes of a bf16.
 pub(crate) const ELEM_BYTES: u64 = 2;
@@ -26,7 +28,9 @@ pub enum OperandFault {
     #[error("the pointer is null; pass device memory")]
     Null,
     /// An address that TMA does not take.
-    #[error("address {address:#x} is not a multiple of 16 bytes (TMA); start views at a multiple of 8 elements")]
+    #[error(
+        "address {address:#x} is not a multiple of 16 bytes (TMA); start views at a multiple of 8 elements"
+    )]
     Misaligned {
         /// The address.
         address: u64,
@@ -40,7 +44,9 @@ pub enum OperandFault {
         cols: u64,
     },
     /// A stride that TMA does not take.
-    #[error("row stride {row_stride_elems} is not a multiple of 8 elements below 2^39 (TMA); pad the rows")]
+    #[error(
+        "row stride {row_stride_elems} is not a multiple of 8 elements below 2^39 (TMA); pad the rows"
+    )]
     StrideStep {
         /// The stride.
         row_stride_elems: u64,
@@ -79,44 +85,94 @@ pub(crate) struct TensorMap {
 }
 
 /// Checks operands: all mistakes at once. An operand without rows on this rank is not looked at.
-pub(crate) fn check(specs: &[OperandSpec], operands: &[RawOperand], rank: u32) -> Result<(), Error> {
+pub(crate) fn check(
+    specs: &[OperandSpec],
+    operands: &[RawOperand],
+    rank: u32,
+) -> Result<(), Error> {
     if operands.len() != specs.len() {
         let names = specs.iter().map(|spec| spec.operand.name()).collect();
-        return Err(Error::OperandCount { given: operands.len(), expected: specs.len(), names });
+        return Err(Error::OperandCount {
+            given: operands.len(),
+            expected: specs.len(),
+            names,
+        });
     }
     let mut faults = Vec::new();
-    for (spec, operand) in specs.iter().zip(operands).filter(|(spec, _)| spec.rows.on(rank) > 0) {
-        let RawOperand { ptr: address, row_stride_elems } = *operand;
+    for (spec, operand) in specs
+        .iter()
+        .zip(operands)
+        .filter(|(spec, _)| spec.rows.on(rank) > 0)
+    {
+        let RawOperand {
+            ptr: address,
+            row_stride_elems,
+        } = *operand;
         let mut require = |ok: bool, fault| {
             if !ok {
                 faults.push((spec.operand, fault));
             }
         };
         require(address != 0, OperandFault::Null);
-        require(address.is_multiple_of(16), OperandFault::Misaligned { address });
-        require(row_stride_elems >= spec.cols, OperandFault::StrideShort { row_stride_elems, cols: spec.cols });
-        let takes = row_stride_elems.is_multiple_of(8) && row_stride_elems < MAX_STRIDE_BYTES / ELEM_BYTES;
+        require(
+            address.is_multiple_of(16),
+            OperandFault::Misaligned { address },
+        );
+        require(
+            row_stride_elems >= spec.cols,
+            OperandFault::StrideShort {
+                row_stride_elems,
+                cols: spec.cols,
+            },
+        );
+        let takes =
+            row_stride_elems.is_multiple_of(8) && row_stride_elems < MAX_STRIDE_BYTES / ELEM_BYTES;
         require(takes, OperandFault::StrideStep { row_stride_elems });
     }
-    if faults.is_empty() { Ok(()) } else { Err(Error::Operands(faults)) }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Operands(faults))
+    }
 }
 
 /// Checks that a dense slice of `elems` elements is the operand of `spec` on `rank`.
-pub(crate) fn check_length(spec: &OperandSpec, elems: usize, rank: u32) -> Option<(Operand, OperandFault)> {
+pub(crate) fn check_length(
+    spec: &OperandSpec,
+    elems: usize,
+    rank: u32,
+) -> Option<(Operand, OperandFault)> {
     let (rows, elems) = (spec.rows.on(rank), elems as u64);
     // An allocation cannot be empty, so any slice stands for no rows.
     let fits = rows == 0 || elems == rows * spec.cols;
-    (!fits).then_some((spec.operand, OperandFault::Length { elems, rows, cols: spec.cols }))
+    (!fits).then_some((
+        spec.operand,
+        OperandFault::Length {
+            elems,
+            rows,
+            cols: spec.cols,
+        },
+    ))
 }
 
 impl Bindings<'_> {
     /// The operand; one without rows on this rank stands for a valid place that nobody accesses.
     fn operand(&self, wanted: Operand) -> RawOperand {
-        let found = self.specs.iter().zip(self.operands).find(|(spec, _)| spec.operand == wanted);
+        let found = self
+            .specs
+            .iter()
+            .zip(self.operands)
+            .find(|(spec, _)| spec.operand == wanted);
         match found {
             Some((spec, operand)) if spec.rows.on(self.rank) > 0 => *operand,
-            Some((spec, _)) => RawOperand { ptr: self.workspace(), row_stride_elems: spec.cols.next_multiple_of(8) },
-            None => RawOperand { ptr: self.workspace(), row_stride_elems: 8 },
+            Some((spec, _)) => RawOperand {
+                ptr: self.workspace(),
+                row_stride_elems: spec.cols.next_multiple_of(8),
+            },
+            None => RawOperand {
+                ptr: self.workspace(),
+                row_stride_elems: 8,
+            },
         }
     }
 
@@ -157,7 +213,10 @@ impl Bindings<'_> {
                 ArgKind::TensorMap(spec) => put(to, &encode(&self.tensor_map(spec))?),
                 ArgKind::Pointer(operand) => put(to, &self.operand(*operand).ptr.to_ne_bytes()),
                 ArgKind::RowStrideBytes(operand) => {
-                    put(to, &(self.operand(*operand).row_stride_elems * ELEM_BYTES).to_ne_bytes());
+                    put(
+                        to,
+                        &(self.operand(*operand).row_stride_elems * ELEM_BYTES).to_ne_bytes(),
+                    );
                 }
                 ArgKind::Workspaces => {
                     for (to, address) in to.chunks_exact_mut(8).zip(self.workspaces) {
@@ -184,25 +243,54 @@ mod tests {
     const SPECS: [OperandSpec; 3] = [
         OperandSpec {
             operand: Operand::A,
-            rows: Extent::ShardRows { total: 10, per_rank: 4 },
+            rows: Extent::ShardRows {
+                total: 10,
+                per_rank: 4,
+            },
             cols: 64,
             written: false,
         },
-        OperandSpec { operand: Operand::B, rows: Extent::Fixed(64), cols: 32, written: false },
-        OperandSpec { operand: Operand::C, rows: Extent::Fixed(10), cols: 32, written: true },
+        OperandSpec {
+            operand: Operand::B,
+            rows: Extent::Fixed(64),
+            cols: 32,
+            written: false,
+        },
+        OperandSpec {
+            operand: Operand::C,
+            rows: Extent::Fixed(10),
+            cols: 32,
+            written: true,
+        },
     ];
 
     fn operands() -> [RawOperand; 3] {
         [
-            RawOperand { ptr: 0x1000, row_stride_elems: 72 },
-            RawOperand { ptr: 0x2000, row_stride_elems: 32 },
-            RawOperand { ptr: 0x3000, row_stride_elems: 40 },
+            RawOperand {
+                ptr: 0x1000,
+                row_stride_elems: 72,
+            },
+            RawOperand {
+                ptr: 0x2000,
+                row_stride_elems: 32,
+            },
+            RawOperand {
+                ptr: 0x3000,
+                row_stride_elems: 40,
+            },
         ]
     }
 
     fn bindings(operands: &[RawOperand], rank: u32) -> Bindings<'_> {
         let workspaces = [0x10_0000, 0x20_0000, 0x30_0000, 0x40_0000, 0, 0, 0, 0];
-        Bindings { specs: &SPECS, operands, workspaces, host_page: 0xabc0, deadline_ns: 7_000_000_000, rank }
+        Bindings {
+            specs: &SPECS,
+            operands,
+            workspaces,
+            host_page: 0xabc0,
+            deadline_ns: 7_000_000_000,
+            rank,
+        }
     }
 
     fn map_of_a() -> TensorMapSpec {
@@ -234,8 +322,17 @@ mod tests {
             })
             .expect("filled");
         assert_eq!(bytes.len(), layout.size_bytes);
-        let at = |name: &str| layout.args.iter().find(|arg| arg.name == name).expect("an argument").offset_bytes;
-        let word = |offset: usize| u64::from_ne_bytes(bytes[offset..offset + 8].try_into().expect("8 bytes"));
+        let at = |name: &str| {
+            layout
+                .args
+                .iter()
+                .find(|arg| arg.name == name)
+                .expect("an argument")
+                .offset_bytes
+        };
+        let word = |offset: usize| {
+            u64::from_ne_bytes(bytes[offset..offset + 8].try_into().expect("8 bytes"))
+        };
         assert_eq!(bytes[at("rank")..at("rank") + 4], 1u32.to_ne_bytes());
         assert_eq!(bytes[at("own_a")..at("own_a") + 128], [0xee; 128]);
         assert_eq!(word(at("shard")), 0x1000);
@@ -244,8 +341,12 @@ mod tests {
         assert_eq!(word(at("workspaces") + 32), 0);
         assert_eq!(word(at("host")), 0xabc0);
         assert_eq!(word(at("deadline_ns")), 7_000_000_000);
-        let expected =
-            TensorMap { address: 0x1000, dims: vec![64, 4], strides_bytes: vec![144], box_elems: vec![64, 128] };
+        let expected = TensorMap {
+            address: 0x1000,
+            dims: vec![64, 4],
+            strides_bytes: vec![144],
+            box_elems: vec![64, 128],
+        };
         assert_eq!(maps, [expected]);
     }
 
@@ -256,8 +357,12 @@ mod tests {
         check(&SPECS, &operands, 3).expect("rank 3 has no rows of A");
         let bindings = bindings(&operands, 3);
         let map = bindings.tensor_map(&map_of_a());
-        let expected =
-            TensorMap { address: 0x40_0000, dims: vec![64, 1], strides_bytes: vec![128], box_elems: vec![64, 128] };
+        let expected = TensorMap {
+            address: 0x40_0000,
+            dims: vec![64, 1],
+            strides_bytes: vec![128],
+            box_elems: vec![64, 128],
+        };
         assert_eq!(map, expected);
         assert_eq!(bindings.operand(Operand::A).ptr, 0x40_0000);
     }
@@ -272,23 +377,53 @@ mod tests {
             box_elems: vec![64, 128, 1],
         };
         let map = bindings(&operands, 2).tensor_map(&spec);
-        assert_eq!((map.address, map.strides_bytes), (0x30_1000, vec![128, 1280]));
+        assert_eq!(
+            (map.address, map.strides_bytes),
+            (0x30_1000, vec![128, 1280])
+        );
     }
 
     #[test]
     fn all_faults_of_all_operands_come_at_once() {
         let operands = [
-            RawOperand { ptr: 0x1008, row_stride_elems: 60 },
-            RawOperand { ptr: 0, row_stride_elems: 32 },
-            RawOperand { ptr: 0x3000, row_stride_elems: 1 << 40 },
+            RawOperand {
+                ptr: 0x1008,
+                row_stride_elems: 60,
+            },
+            RawOperand {
+                ptr: 0,
+                row_stride_elems: 32,
+            },
+            RawOperand {
+                ptr: 0x3000,
+                row_stride_elems: 1 << 40,
+            },
         ];
-        let Err(Error::Operands(faults)) = check(&SPECS, &operands, 0) else { panic!("four faults") };
+        let Err(Error::Operands(faults)) = check(&SPECS, &operands, 0) else {
+            panic!("four faults")
+        };
         let expected = [
             (Operand::A, OperandFault::Misaligned { address: 0x1008 }),
-            (Operand::A, OperandFault::StrideShort { row_stride_elems: 60, cols: 64 }),
-            (Operand::A, OperandFault::StrideStep { row_stride_elems: 60 }),
+            (
+                Operand::A,
+                OperandFault::StrideShort {
+                    row_stride_elems: 60,
+                    cols: 64,
+                },
+            ),
+            (
+                Operand::A,
+                OperandFault::StrideStep {
+                    row_stride_elems: 60,
+                },
+            ),
             (Operand::B, OperandFault::Null),
-            (Operand::C, OperandFault::StrideStep { row_stride_elems: 1 << 40 }),
+            (
+                Operand::C,
+                OperandFault::StrideStep {
+                    row_stride_elems: 1 << 40,
+                },
+            ),
         ];
         assert_eq!(faults, expected);
         let text = Error::Operands(faults).to_string();
@@ -298,15 +433,32 @@ mod tests {
     #[test]
     fn the_number_of_operands_is_checked() {
         let error = check(&SPECS, &operands()[..2], 0).expect_err("two of three");
-        assert_eq!(error.to_string(), "2 operands were given, the kernel has 3: a, b, c");
+        assert_eq!(
+            error.to_string(),
+            "2 operands were given, the kernel has 3: a, b, c"
+        );
     }
 
     #[test]
     fn slices_have_exactly_the_operands_size() {
         assert_eq!(check_length(&SPECS[0], 256, 0), None);
-        assert_eq!(check_length(&SPECS[0], 128, 2), None, "the last shard is shorter");
+        assert_eq!(
+            check_length(&SPECS[0], 128, 2),
+            None,
+            "the last shard is shorter"
+        );
         assert_eq!(check_length(&SPECS[0], 5, 3), None, "no rows: any slice");
         let fault = check_length(&SPECS[0], 255, 0).expect("too short");
-        assert_eq!(fault, (Operand::A, OperandFault::Length { elems: 255, rows: 4, cols: 64 }));
+        assert_eq!(
+            fault,
+            (
+                Operand::A,
+                OperandFault::Length {
+                    elems: 255,
+                    rows: 4,
+                    cols: 64
+                }
+            )
+        );
     }
 }

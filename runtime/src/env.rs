@@ -12,7 +12,7 @@
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
 
 use crate::error::Error;
-use mkernel_spec::abi::MAX_RANKS;
+use mkernel_spec::spec::WORLDS;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -59,18 +59,32 @@ fn read_timeout(lookup: impl Fn(&str) -> Option<String>) -> Result<Duration, Err
 }
 
 fn read_place(lookup: impl Fn(&str) -> Option<String>) -> Result<Place, Error> {
-    let required = |name, expected| parse(&lookup, name, expected)?.ok_or_else(|| wrong(name, None, expected));
+    let required =
+        |name, expected| parse(&lookup, name, expected)?.ok_or_else(|| wrong(name, None, expected));
     let world: u32 = required("WORLD_SIZE", "the number of ranks, as torchrun sets it")?;
     let rank: u32 = required("RANK", "this process's rank, as torchrun sets it")?;
-    if !matches!(world as usize, 1..=MAX_RANKS) {
+    if !WORLDS.contains(&world) {
         return Err(Error::World(world as usize));
     }
     if rank >= world {
-        return Err(wrong("RANK", Some(rank.to_string()), "less than WORLD_SIZE"));
+        return Err(wrong(
+            "RANK",
+            Some(rank.to_string()),
+            "less than WORLD_SIZE",
+        ));
     }
     let local_rank = parse(&lookup, "LOCAL_RANK", "this process's GPU")?.unwrap_or(rank as usize);
-    let meeting = if world == 1 { None } else { Some(read_meeting(&lookup)?) };
-    Ok(Place { rank, world, local_rank, meeting })
+    let meeting = if world == 1 {
+        None
+    } else {
+        Some(read_meeting(&lookup)?)
+    };
+    Ok(Place {
+        rank,
+        world,
+        local_rank,
+        meeting,
+    })
 }
 
 fn read_meeting(lookup: &impl Fn(&str) -> Option<String>) -> Result<Meeting, Error> {
@@ -78,16 +92,29 @@ fn read_meeting(lookup: &impl Fn(&str) -> Option<String>) -> Result<Meeting, Err
     let port = match parse::<u16>(lookup, "MKERNEL_PORT", expected)? {
         Some(port) => port,
         None => {
-            let master: u16 = parse(lookup, "MASTER_PORT", expected)?
-                .ok_or_else(|| wrong("MASTER_PORT", None, "a free port of rank 0's host, the same on all ranks"))?;
+            let master: u16 = parse(lookup, "MASTER_PORT", expected)?.ok_or_else(|| {
+                wrong(
+                    "MASTER_PORT",
+                    None,
+                    "a free port of rank 0's host, the same on all ranks",
+                )
+            })?;
             let taken = lookup("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
             master.checked_add(u16::from(taken)).ok_or_else(|| {
-                wrong("MASTER_PORT", Some(master.to_string()), "less than 65535 under torchrun; or set MKERNEL_PORT")
+                wrong(
+                    "MASTER_PORT",
+                    Some(master.to_string()),
+                    "less than 65535 under torchrun; or set MKERNEL_PORT",
+                )
             })?
         }
     };
     if port == 0 {
-        let name = if lookup("MKERNEL_PORT").is_some() { "MKERNEL_PORT" } else { "MASTER_PORT" };
+        let name = if lookup("MKERNEL_PORT").is_some() {
+            "MKERNEL_PORT"
+        } else {
+            "MASTER_PORT"
+        };
         return Err(wrong(name, Some("0".into()), expected));
     }
     Ok(Meeting {
@@ -103,12 +130,21 @@ fn parse<T: FromStr>(
     expected: &'static str,
 ) -> Result<Option<T>, Error> {
     lookup(name)
-        .map(|value| value.trim().parse().map_err(|_| wrong(name, Some(value.clone()), expected)))
+        .map(|value| {
+            value
+                .trim()
+                .parse()
+                .map_err(|_| wrong(name, Some(value.clone()), expected))
+        })
         .transpose()
 }
 
 fn wrong(name: &'static str, value: Option<String>, expected: &'static str) -> Error {
-    Error::Environment { name, value, expected }
+    Error::Environment {
+        name,
+        value,
+        expected,
+    }
 }
 
 #[cfg(test)]
@@ -116,7 +152,12 @@ mod tests {
     use super::*;
 
     fn with(variables: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
-        |name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        |name| {
+            variables
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
+        }
     }
 
     #[test]
@@ -131,15 +172,37 @@ mod tests {
             ("TORCHELASTIC_RUN_ID", "job1"),
         ]))
         .expect("a place");
-        let meeting = Meeting { host: "node7".into(), port: 29501, job: "job1".into() };
-        assert_eq!(place, Place { rank: 3, world: 8, local_rank: 2, meeting: Some(meeting) });
+        let meeting = Meeting {
+            host: "node7".into(),
+            port: 29501,
+            job: "job1".into(),
+        };
+        assert_eq!(
+            place,
+            Place {
+                rank: 3,
+                world: 8,
+                local_rank: 2,
+                meeting: Some(meeting)
+            }
+        );
     }
 
     #[test]
     fn other_launchers_ports_are_ours_and_our_own_variable_wins() {
-        let place = read_place(with(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "4000")])).expect("a place");
+        let place = read_place(with(&[
+            ("RANK", "0"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_PORT", "4000"),
+        ]))
+        .expect("a place");
         assert_eq!(place.meeting.expect("two ranks meet").port, 4000);
-        let both = [("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "x"), ("MKERNEL_PORT", "5000")];
+        let both = [
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("MASTER_PORT", "x"),
+            ("MKERNEL_PORT", "5000"),
+        ];
         let place = read_place(with(Box::leak(Box::new(both)))).expect("a place");
         assert_eq!(place.meeting.expect("two ranks meet").port, 5000);
         assert_eq!(place.local_rank, 1);
@@ -148,26 +211,52 @@ mod tests {
     #[test]
     fn one_rank_needs_no_network() {
         let place = read_place(with(&[("RANK", "0"), ("WORLD_SIZE", "1")])).expect("a place");
-        assert_eq!(place, Place { rank: 0, world: 1, local_rank: 0, meeting: None });
+        assert_eq!(
+            place,
+            Place {
+                rank: 0,
+                world: 1,
+                local_rank: 0,
+                meeting: None
+            }
+        );
     }
 
     #[test]
     fn mistakes_name_the_variable_and_its_value() {
-        let message = |variables| read_place(with(variables)).expect_err("a mistake").to_string();
+        let message = |variables| {
+            read_place(with(variables))
+                .expect_err("a mistake")
+                .to_string()
+        };
         assert!(message(&[]).contains("WORLD_SIZE is not set"));
         assert!(message(&[("WORLD_SIZE", "eight")]).contains("WORLD_SIZE is \"eight\""));
         assert!(message(&[("WORLD_SIZE", "2"), ("RANK", "2")]).contains("RANK is \"2\""));
         assert!(message(&[("WORLD_SIZE", "0"), ("RANK", "0")]).contains("0 ranks"));
         assert!(message(&[("WORLD_SIZE", "2"), ("RANK", "0")]).contains("MASTER_PORT is not set"));
-        assert!(message(&[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_PORT", "0")]).contains("MASTER_PORT"));
-        let last = &[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_PORT", "65535"), ("TORCHELASTIC_USE_AGENT_STORE", "True")];
+        assert!(
+            message(&[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_PORT", "0")])
+                .contains("MASTER_PORT")
+        );
+        let last = &[
+            ("WORLD_SIZE", "2"),
+            ("RANK", "0"),
+            ("MASTER_PORT", "65535"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
+        ];
         assert!(message(last).contains("MKERNEL_PORT"));
     }
 
     #[test]
     fn the_timeout_is_a_positive_number() {
-        assert_eq!(read_timeout(with(&[])).expect("the default"), DEFAULT_TIMEOUT);
-        assert_eq!(read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "250")])).expect("set"), Duration::from_millis(250));
+        assert_eq!(
+            read_timeout(with(&[])).expect("the default"),
+            DEFAULT_TIMEOUT
+        );
+        assert_eq!(
+            read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "250")])).expect("set"),
+            Duration::from_millis(250)
+        );
         assert!(read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "0")])).is_err());
         assert!(read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "soon")])).is_err());
     }

@@ -4,8 +4,8 @@ use crate::args::OperandFault;
 use crate::bootstrap::ProtocolFault;
 use cudarc::driver::DriverError;
 use mkernel_gen::GenError;
-use mkernel_spec::abi::Operand;
 use mkernel_spec::Violations;
+use mkernel_spec::abi::Operand;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,9 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum Error {
     /// `dlopen("libcuda.so.1")`
-    #[error("no CUDA driver: libcuda.so.1 cannot be loaded; install the NVIDIA driver (580 or newer) or run on a GPU host")]
+    #[error(
+        "no CUDA driver: libcuda.so.1 cannot be loaded; install the NVIDIA driver (580 or newer) or run on a GPU host"
+    )]
     DriverMissing(#[source] Arc<libloading::Error>),
     /// `cuDriverGetVersion`
     #[error("the CUDA driver supports CUDA {}, kernels need {}; update the NVIDIA driver to 580 or newer", Version(*.found), Version(*.needed))]
@@ -35,7 +37,9 @@ pub enum Error {
         source: DriverError,
     },
     /// `cuDeviceGet`
-    #[error("there is no GPU {ordinal}: {count} visible; check LOCAL_RANK and CUDA_VISIBLE_DEVICES")]
+    #[error(
+        "there is no GPU {ordinal}: {count} visible; check LOCAL_RANK and CUDA_VISIBLE_DEVICES"
+    )]
     NoDevice {
         /// The GPU asked for.
         ordinal: usize,
@@ -53,7 +57,9 @@ pub enum Error {
         capability: (i32, i32),
     },
     /// `cuDeviceCanAccessPeer`
-    #[error("the GPU of rank {rank} cannot access the GPU of rank {peer}; choose GPUs that are joined by NVLink")]
+    #[error(
+        "the GPU of rank {rank} cannot access the GPU of rank {peer}; choose GPUs that are joined by NVLink"
+    )]
     NoPeerAccess {
         /// This rank.
         rank: u32,
@@ -61,7 +67,9 @@ pub enum Error {
         peer: u32,
     },
     /// Two ranks have one GPU.
-    #[error("ranks {first} and {second} use the same GPU ({bus_id}); give each rank its own, by LOCAL_RANK or CUDA_VISIBLE_DEVICES")]
+    #[error(
+        "ranks {first} and {second} use the same GPU ({bus_id}); give each rank its own, by LOCAL_RANK or CUDA_VISIBLE_DEVICES"
+    )]
     SameDevice {
         /// One of them.
         first: u32,
@@ -71,7 +79,10 @@ pub enum Error {
         bus_id: String,
     },
     /// Ranks on several hosts.
-    #[error("{} on another host than rank 0; one host is supported for now", Ranks(ranks))]
+    #[error(
+        "{} on another host than rank 0; one host is supported for now",
+        Ranks(ranks)
+    )]
     SeveralHosts {
         /// Those that are elsewhere.
         ranks: Vec<u32>,
@@ -90,7 +101,9 @@ pub enum Error {
     #[error("{0} ranks were asked for; use 1, 2, 4 or 8")]
     World(usize),
     /// Resolving or listening on the address where ranks meet.
-    #[error("rank 0 cannot listen on {address}; is another job using the port? Set MKERNEL_PORT to a free one")]
+    #[error(
+        "rank 0 cannot listen on {address}; is another job using the port? Set MKERNEL_PORT to a free one"
+    )]
     Listen {
         /// Where.
         address: String,
@@ -98,7 +111,9 @@ pub enum Error {
         source: Arc<std::io::Error>,
     },
     /// Connecting to rank 0.
-    #[error("rank 0 was not found at {address} within {waited:?}; check that it runs, MASTER_ADDR and MASTER_PORT (or MKERNEL_PORT)")]
+    #[error(
+        "rank 0 was not found at {address} within {waited:?}; check that it runs, MASTER_ADDR and MASTER_PORT (or MKERNEL_PORT)"
+    )]
     Connect {
         /// Where.
         address: SocketAddr,
@@ -118,7 +133,10 @@ pub enum Error {
         source: ProtocolFault,
     },
     /// Ranks that did not come to a collective step in time.
-    #[error("{} not come to {step:?} within {waited:?}; every rank must make the same calls", Have(ranks))]
+    #[error(
+        "{} not come to {step:?} within {waited:?}; every rank must make the same calls",
+        Have(ranks)
+    )]
     RanksMissing {
         /// The step.
         step: &'static str,
@@ -144,7 +162,10 @@ pub enum Error {
         failures: Vec<(u32, String)>,
     },
     /// Ranks prepare different kernels.
-    #[error("{} preparing another kernel than rank 0 ({theirs} instead of {reference}); every rank must pass the same configuration and shape", Are(ranks))]
+    #[error(
+        "{} preparing another kernel than rank 0 ({theirs} instead of {reference}); every rank must pass the same configuration and shape",
+        Are(ranks)
+    )]
     Mismatch {
         /// Who differs from rank 0.
         ranks: Vec<u32>,
@@ -157,7 +178,9 @@ pub enum Error {
     #[error("this kernel cannot be made:\n{0}")]
     Config(Violations),
     /// The configuration is for another number of ranks.
-    #[error("the kernel is declared for {declared} ranks, the communicator has {world}; declare world = {world}, or start {declared} ranks")]
+    #[error(
+        "the kernel is declared for {declared} ranks, the communicator has {world}; declare world = {world}, or start {declared} ranks"
+    )]
     WrongWorld {
         /// In the configuration.
         declared: u32,
@@ -173,7 +196,9 @@ pub enum Error {
         source: Arc<GenError>,
     },
     /// The compiled kernel needs more of the GPU than the plan says.
-    #[error("kernel {id} does not fit: {registers} registers per thread, {smem_bytes} bytes of shared memory, {ctas_per_sm} CTAs per SM, {grid_ctas} CTAs for {sm_count} SMs; are other contexts limiting this GPU (MPS, MIG)?")]
+    #[error(
+        "kernel {id} does not fit: {registers} registers per thread, {smem_bytes} bytes of shared memory, {ctas_per_sm} CTAs per SM, {grid_ctas} CTAs for {sm_count} SMs; are other contexts limiting this GPU (MPS, MIG)?"
+    )]
     DoesNotFit {
         /// The kernel.
         id: String,
@@ -202,7 +227,9 @@ pub enum Error {
         names: Vec<&'static str>,
     },
     /// A stream or slice of another GPU than the communicator's.
-    #[error("{what} belongs to GPU {given}, the communicator to GPU {expected}; use Communicator::context()")]
+    #[error(
+        "{what} belongs to GPU {given}, the communicator to GPU {expected}; use Communicator::context()"
+    )]
     WrongDevice {
         /// What.
         what: &'static str,
@@ -212,7 +239,9 @@ pub enum Error {
         expected: usize,
     },
     /// With copy engines, a captured call fixes A for all later calls, since replays say nothing to the host.
-    #[error("kernel {id} was captured into a graph with another A; use the captured address and stride, or prepare a second operator")]
+    #[error(
+        "kernel {id} was captured into a graph with another A; use the captured address and stride, or prepare a second operator"
+    )]
     CapturedOperand {
         /// The kernel.
         id: String,
@@ -244,14 +273,19 @@ pub enum Error {
         waited: Duration,
     },
     /// Nothing runs on this communicator any more: a wait failed here or on a peer, or someone called `abort`.
-    #[error("the communicator is out of use since {}; drop it and its operators, and make a new one on every rank", Since(cause))]
+    #[error(
+        "the communicator is out of use since {}; drop it and its operators, and make a new one on every rank",
+        Since(cause)
+    )]
     Aborted {
         /// The first failure, if it is known on this rank.
         #[source]
         cause: Option<Arc<Error>>,
     },
     /// The stream still works after the deadline of its kernels.
-    #[error("the stream was still busy after {waited:?}, without a report from a kernel; wait again, or raise the time-out")]
+    #[error(
+        "the stream was still busy after {waited:?}, without a report from a kernel; wait again, or raise the time-out"
+    )]
     StillBusy {
         /// How long it was watched.
         waited: Duration,
@@ -311,7 +345,12 @@ struct Have<'a>(&'a [u32]);
 
 impl fmt::Display for Have<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", Ranks(self.0), if self.0.len() == 1 { "has" } else { "have" })
+        write!(
+            f,
+            "{} {}",
+            Ranks(self.0),
+            if self.0.len() == 1 { "has" } else { "have" }
+        )
     }
 }
 
@@ -319,7 +358,12 @@ struct Are<'a>(&'a [u32]);
 
 impl fmt::Display for Are<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", Ranks(self.0), if self.0.len() == 1 { "is" } else { "are" })
+        write!(
+            f,
+            "{} {}",
+            Ranks(self.0),
+            if self.0.len() == 1 { "is" } else { "are" }
+        )
     }
 }
 
@@ -358,7 +402,12 @@ struct Faults<'a>(&'a [(Operand, OperandFault)]);
 impl fmt::Display for Faults<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (operand, fault)) in self.0.iter().enumerate() {
-            write!(f, "{}operand {}: {fault}", if i > 0 { "\n" } else { "" }, operand.name())?;
+            write!(
+                f,
+                "{}operand {}: {fault}",
+                if i > 0 { "\n" } else { "" },
+                operand.name()
+            )?;
         }
         Ok(())
     }

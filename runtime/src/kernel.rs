@@ -34,9 +34,18 @@ impl Kernel {
         let registers = function.registers()?;
         if registers != plan.registers.entry {
             // Setmaxnreg hands out what the plan says, so the kernel would not be the planned one.
-            tracing::warn!(kernel = plan.id, registers, planned = plan.registers.entry, "registers differ from the plan");
+            tracing::warn!(
+                kernel = plan.id,
+                registers,
+                planned = plan.registers.entry,
+                "registers differ from the plan"
+            );
         }
-        Ok(Self { function, grid_ctas: plan.grid_ctas, smem_bytes: plan.smem_bytes })
+        Ok(Self {
+            function,
+            grid_ctas: plan.grid_ctas,
+            smem_bytes: plan.smem_bytes,
+        })
     }
 
     /// Enqueues one call.
@@ -46,6 +55,9 @@ impl Kernel {
     /// `stream` must be alive and of the kernel's context, which must be current.
     pub unsafe fn launch(&self, stream: sys::CUstream, args: &mut [u8]) -> Result<(), Error> {
         // SAFETY: by the caller.
-        unsafe { self.function.launch(stream, (self.grid_ctas, THREADS, self.smem_bytes), args) }
+        unsafe {
+            self.function
+                .launch(stream, (self.grid_ctas, THREADS, self.smem_bytes), args)
+        }
     }
 }

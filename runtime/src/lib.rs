@@ -1,0 +1,95 @@
+//! Fused communication and compute kernels for several GPUs: one launch does the transfer over NVLink and the
+//! matrix work, tile by tile. Kernels are rendered for your shapes, compiled by NVRTC at first use, and cached.
+//!
+//! ```no_run
+//! use mkernel::cudarc::driver::CudaSlice;
+//! use mkernel::half::bf16;
+//! use mkernel::{BLayout, Communicator, Dim, Error, KernelConfig, Op, Shape, Tuning};
+//!
+//! /// C = AllGather(A) · Bᵀ for one rank; the other ranks do the same at the same time.
+//! fn forward(ranks: &Communicator, a: &CudaSlice<bf16>, b: &CudaSlice<bf16>, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
+//!     let config = KernelConfig {
+//!         name: None,
+//!         op: Op::AgGemm,
+//!         world: ranks.world(),
+//!         m: Dim::DYNAMIC,
+//!         n: Dim::Static(1024),
+//!         k: Dim::Static(8192),
+//!         b_layout: BLayout::Nk,
+//!         tuning: Tuning::default(),
+//!     };
+//!     // Once per shape: plans, compiles or loads, allocates. All ranks come here.
+//!     let up_projection = ranks.prepare(&config, Shape { m: 4096, n: 1024, k: 8192 })?;
+//!     let stream = ranks.context().default_stream();
+//!     up_projection.launch(&stream, a, b, c)?;
+//!     ranks.synchronize(&stream)
+//! }
+//!
+//! fn main() -> Result<(), Error> {
+//!     // One process per GPU, as torchrun starts them ...
+//!     let ranks = Communicator::from_env()?;
+//!     // ... or one process with a thread per GPU.
+//!     for ranks in Communicator::local(&[0, 1])? {
+//!         std::thread::spawn(move || println!("{ranks:?}"));
+//!     }
+//!     # drop(ranks);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! With `#[fused_kernel(...)]` on a unit struct (feature `macros`, on by default) the configuration is checked at
+//! compile time, each mistake at its own token; then it is `UpProjection::prepare(&ranks, 4096)`.
+//!
+//! # What it needs
+//! NVIDIA H100 or H200 GPUs of one host that access each other, driver 580 or newer, and, where a kernel is not in
+//! the cache or an ahead-of-time bundle, libnvrtc 13.0. Nothing is needed at build time.
+//!
+//! # When something goes wrong
+//! Every wait has a deadline: `MKERNEL_TIMEOUT_MS`, [`Communicator::set_timeout`], 30 s by default. When a rank dies
+//! or does not launch, kernels on the others give up, and [`Communicator::synchronize`] returns [`Error::Timeout`]
+//! with who waited for what. The communicator is out of use then, the process and its CUDA context are not: drop it
+//! with its operators, and make a new one.
+//!
+//! # Environment
+//! `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`, `MKERNEL_PORT`, `MKERNEL_TIMEOUT_MS`, and those
+//! of `mkernel-gen` for the store and the compiler, such as `MKERNEL_CACHE_DIR`, `MKERNEL_BUNDLE` and `MKERNEL_NVRTC`.
+//!
+//! # Safety of the way between ranks
+//! Processes meet over TCP at rank 0 and hand each other their memory over unix sockets with random names, after
+//! checking user and job on both ends. Nothing that a peer sends is used unchecked. TCP itself is not encrypted.
+
+mod args;
+mod bootstrap;
+mod communicator;
+mod copies;
+mod driver;
+mod env;
+mod error;
+mod fused;
+mod kernel;
+mod operator;
+mod report;
+mod shared;
+mod symmetric;
+
+pub use args::{OperandFault, RawOperand};
+pub use bootstrap::{MAX_OFFER_BYTES, ProtocolFault};
+pub use communicator::Communicator;
+pub use driver::device_count;
+pub use error::{Error, Peer};
+pub use fused::FusedKernel;
+pub use operator::Operator;
+
+#[cfg(feature = "macros")]
+pub use mkernel_macros::fused_kernel;
+
+pub use mkernel_gen::GenError;
+pub use mkernel_spec::{
+    self as spec, BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Shape, Transfer,
+    Tuning, Violation, Violations,
+};
+
+/// The crate whose streams and slices operators take; use this one, so that versions agree.
+pub use cudarc;
+/// The crate of `bf16`; use this one, so that versions agree.
+pub use half;

@@ -29,16 +29,23 @@ impl Page {
 
     /// Makes every wait of this rank's kernels end; they tell the other ranks.
     pub fn abort(&self) {
-        self.0.word(offset_of!(HostPage, abort)).store(1, Ordering::Release);
+        self.0
+            .word(offset_of!(HostPage, abort))
+            .store(1, Ordering::Release);
     }
 
     pub fn is_aborted(&self) -> bool {
-        self.0.word(offset_of!(HostPage, abort)).load(Ordering::Relaxed) != 0
+        self.0
+            .word(offset_of!(HostPage, abort))
+            .load(Ordering::Relaxed)
+            != 0
     }
 
     /// The epoch whose copies are due.
     pub fn doorbell(&self) -> u32 {
-        self.0.word(offset_of!(HostPage, doorbell)).load(Ordering::Acquire)
+        self.0
+            .word(offset_of!(HostPage, doorbell))
+            .load(Ordering::Acquire)
     }
 
     /// The first failed wait of this rank, if there is one.
@@ -120,30 +127,61 @@ mod tests {
     #[test]
     fn a_report_becomes_an_error_that_says_all() {
         let text = decode(&REPORT).expect("a report").to_string();
-        for part in ["rank 2 waited 30s", "chunk", "number 11", "from rank 5", "wanted 9", "saw 8", "role load", "CTA 77", "call 9"] {
+        for part in [
+            "rank 2 waited 30s",
+            "chunk",
+            "number 11",
+            "from rank 5",
+            "wanted 9",
+            "saw 8",
+            "role load",
+            "CTA 77",
+            "call 9",
+        ] {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
     }
 
     #[test]
     fn who_gave_up_first_is_told() {
-        let text = decode(&Report { aborted_by: 4, ..REPORT }).expect("a report").to_string();
+        let text = decode(&Report {
+            aborted_by: 4,
+            ..REPORT
+        })
+        .expect("a report")
+        .to_string();
         assert!(text.ends_with("until rank 3 gave up"), "{text}");
-        let error = decode(&Report { aborted_by: HOST_ABORT, ..REPORT }).expect("a report");
+        let error = decode(&Report {
+            aborted_by: HOST_ABORT,
+            ..REPORT
+        })
+        .expect("a report");
         assert!(matches!(error, Error::Aborted { cause: None }), "{error}");
     }
 
     #[test]
     fn nothing_reported_is_no_error_and_unknown_numbers_are_no_panic() {
         assert!(decode(&Report::default()).is_none());
-        let odd = Report { role: 99, wait: 98, ..REPORT };
-        assert!(decode(&odd).expect("a report").to_string().contains("unknown role"));
+        let odd = Report {
+            role: 99,
+            wait: 98,
+            ..REPORT
+        };
+        assert!(
+            decode(&odd)
+                .expect("a report")
+                .to_string()
+                .contains("unknown role")
+        );
     }
 
     #[test]
     fn the_page_holds_all_that_is_in_it() {
         assert!(size_of::<HostPage>() <= FLAG_WORDS_OFFSET_BYTES);
         assert!(FLAG_WORDS_OFFSET_BYTES + 4 * FLAG_WORDS as usize <= PinnedPage::BYTES);
-        assert_eq!((offset_of!(HostPage, report) + offset_of!(Report, waited_ns)) % 8, 0);
+        assert_eq!(
+            (offset_of!(HostPage, report) + offset_of!(Report, waited_ns)) % 8,
+            0
+        );
     }
 }

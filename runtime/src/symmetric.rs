@@ -25,7 +25,12 @@ pub(crate) struct Symmetric {
 
 impl OwnMemory {
     /// At least `bytes`; `stream` is used to zero them.
-    pub fn allocate(ctx: &Arc<CudaContext>, stream: &Stream, bytes: u64, timeout: Duration) -> Result<Self, Error> {
+    pub fn allocate(
+        ctx: &Arc<CudaContext>,
+        stream: &Stream,
+        bytes: u64,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
         let memory = Memory::allocate(ctx, bytes)?;
         let fd = memory.export()?;
         let mapping = Mapping::new(memory)?;
@@ -69,10 +74,18 @@ impl OwnMemory {
                 };
             }
             mappings.push(self.mapping);
-            Ok((Symmetric { addresses, _mappings: mappings }, Vec::new()))
+            Ok((
+                Symmetric {
+                    addresses,
+                    _mappings: mappings,
+                },
+                Vec::new(),
+            ))
         })();
         // Also the barrier after which every rank's memory is zero and may be written by others.
-        Ok(ranks.agree("mapping of the peers' memory", mapped, timeout)?.0)
+        Ok(ranks
+            .agree("mapping of the peers' memory", mapped, timeout)?
+            .0)
     }
 }
 

@@ -41,7 +41,11 @@ pub struct Mistake<P> {
 impl<P> Mistake<P> {
     /// The same mistake with its place said in another way.
     pub fn at<Q>(self, place: impl FnOnce(&P) -> Q) -> Mistake<Q> {
-        Mistake { place: place(&self.place), reason: self.reason, help: self.help }
+        Mistake {
+            place: place(&self.place),
+            reason: self.reason,
+            help: self.help,
+        }
     }
 }
 
@@ -85,10 +89,11 @@ impl<P: Clone> Draft<P> {
             let help = nearest(key, &known);
             return self.mistake(key_place, format!("there is no option `{key}`"), help);
         };
-        if self.places.insert(field, value_place.clone()).is_some() {
+        if self.places.contains_key(&field) {
             let reason = format!("`{key}` is given twice");
             return self.mistake(key_place, reason, "remove one of them");
         }
+        self.places.insert(field, value_place.clone());
         if let Err(help) = assign(&mut self.config, field, value) {
             self.mistake(value_place, format!("{key}: {value} is not possible"), help);
         }
@@ -169,7 +174,13 @@ impl<P: Clone> Declaration<P> {
     pub fn at<Q>(self, place: impl Fn(&P) -> Q) -> Declaration<Q> {
         let Places { whole, fields } = self.places;
         let fields = fields.iter().map(|(field, p)| (*field, place(p))).collect();
-        Declaration { spec: self.spec, places: Places { whole: place(&whole), fields } }
+        Declaration {
+            spec: self.spec,
+            places: Places {
+                whole: place(&whole),
+                fields,
+            },
+        }
     }
 }
 

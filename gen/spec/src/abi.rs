@@ -6,6 +6,9 @@ use std::mem::{offset_of, size_of};
 /// The largest world of one node; arrays over ranks have this length.
 pub const MAX_RANKS: usize = 8;
 
+/// Bytes from one flag to the next: a line of L2, so that who polls one flag doesn't hold up the writer of another.
+pub const FLAG_STRIDE_BYTES: u64 = 128;
+
 /// A tensor that the caller passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -11,6 +11,7 @@ use crate::spec::{KernelSpec, Shape};
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
+pub use ag_gemm::SLOT_BYTES;
 pub use gemm::{CoreLayout, Split, TILE_K};
 
 /// Threads of every CTA: one warpgroup that moves data, two that multiply.
@@ -74,6 +75,8 @@ pub struct Chunks {
     pub arrivals: u32,
     /// Chunks whose slices are sent in turn, before the next chunks.
     pub panel_chunks: u32,
+    /// `sm_push`: warps per pushing CTA; more than one in a compute CTA push before they multiply.
+    pub push_warps: u32,
     /// Whether a rank sends its rows to itself too, since tiles straddle shards.
     pub to_self: bool,
 }
@@ -104,7 +107,8 @@ pub struct Copies {
     pub total_rows: u64,
     /// Where epoch `e`'s gathered rows start in a peer's workspace: element `e % 2`.
     pub gathered_offset_bytes: [u64; 2],
-    /// Where the flags of source rank 0 start in a peer's workspace; u32 each.
+    /// Where the flags of source rank 0 start in a peer's workspace; u32 each,
+    /// [`FLAG_STRIDE_BYTES`](crate::abi::FLAG_STRIDE_BYTES) apart.
     pub flags_offset_bytes: u64,
     /// Flags per source rank. After chunk `i` of epoch `e`, flag `i` of this source becomes `e`.
     pub flags_per_source: u32,

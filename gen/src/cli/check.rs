@@ -1,12 +1,13 @@
 //! `mkernel-gen check`: is every kernel valid, and is there a plan for it?
 
+use super::Failure;
 use super::input::{Input, Kernel, Loaded};
 use super::output::{print, print_json};
-use super::Failure;
 use serde::Serialize;
 
+/// A valid kernel, in JSON.
 #[derive(Serialize)]
-struct Checked<'a> {
+pub struct Checked<'a> {
     label: &'a str,
     place: &'a str,
     ok: bool,
@@ -19,22 +20,33 @@ pub fn run(input: &Input, json: bool) -> Result<(), Failure> {
     let Loaded { kernels, mistakes } = input.load()?;
     for kernel in &kernels {
         if json {
-            print_json(&Checked {
-                label: &kernel.label,
-                place: &kernel.place,
-                ok: true,
-                id: kernel.plan.as_ref().map(|plan| plan.id.as_str()),
-                unknown_dims: kernel.unknown_dims(),
-            })?;
+            print_json(&checked(kernel))?;
         } else {
             print(&line(kernel))?;
         }
     }
-    if mistakes.is_empty() { Ok(()) } else { Err(Failure::Mistakes(mistakes)) }
+    if mistakes.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Mistakes(mistakes))
+    }
+}
+
+/// What is known of a valid kernel.
+pub fn checked(kernel: &Kernel) -> Checked<'_> {
+    Checked {
+        label: &kernel.label,
+        place: &kernel.place,
+        ok: true,
+        id: kernel.plan.as_ref().map(|plan| plan.id.as_str()),
+        unknown_dims: kernel.unknown_dims(),
+    }
 }
 
 fn line(kernel: &Kernel) -> String {
-    let Kernel { label, place, plan, .. } = kernel;
+    let Kernel {
+        label, place, plan, ..
+    } = kernel;
     match plan {
         Some(plan) => format!("{place}: {label}: ok, {}\n", plan.id),
         None => {

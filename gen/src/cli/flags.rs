@@ -27,7 +27,11 @@ impl KernelFlags {
 
     /// Sizes given for `field`.
     pub fn sizes(&self, field: Field) -> Vec<u64> {
-        let given = self.0.iter().filter(|(f, _)| *f == field).flat_map(|(_, values)| values);
+        let given = self
+            .0
+            .iter()
+            .filter(|(f, _)| *f == field)
+            .flat_map(|(_, values)| values);
         given.filter_map(|text| text.parse().ok()).collect()
     }
 
@@ -37,7 +41,9 @@ impl KernelFlags {
         for (field, values) in &self.0 {
             let flag = flag_of(*field);
             let value = match values.as_slice() {
-                [one] => one.parse().map_or_else(|_| Value::Word(one.clone()), Value::Integer),
+                [one] => one
+                    .parse()
+                    .map_or_else(|_| Value::Word(one.clone()), Value::Integer),
                 _ => Value::Word("dynamic".to_owned()),
             };
             draft.set(field.name(), flag.clone(), &value, flag);
@@ -88,7 +94,11 @@ impl FromArgMatches for KernelFlags {
 
 fn parse_size(text: &str) -> Result<String, &'static str> {
     let possible = text == "dynamic" || text.parse::<u64>().is_ok();
-    if possible { Ok(text.to_owned()) } else { Err("write a size, several with commas, or `dynamic`") }
+    if possible {
+        Ok(text.to_owned())
+    } else {
+        Err("write a size, several with commas, or `dynamic`")
+    }
 }
 
 fn value_name(field: Field) -> &'static str {
@@ -107,7 +117,9 @@ fn help(field: Field) -> &'static str {
         Field::Op => "Operator: ag_gemm",
         Field::Name => "Name for listings",
         Field::World => "Ranks, one GPU each: 1, 2, 4 or 8",
-        Field::M => "Rows of C over all ranks; also gives a size, or several, to kernels with m = dynamic",
+        Field::M => {
+            "Rows of C over all ranks; also gives a size, or several, to kernels with m = dynamic"
+        }
         Field::N => "Columns of this rank's B and C; the same for n = dynamic",
         Field::K => "The contracted dimension; the same for k = dynamic",
         Field::BLayout => "B as [K,N] or as [N,K], a linear layer's weight",
@@ -144,15 +156,21 @@ impl DeviceFlags {
         let mut device = match &self.device {
             Some(path) => {
                 let text = super::read_text(path)?;
-                toml::from_str(&text)
-                    .map_err(|source| Failure::Device { path: path.clone(), source })?
+                toml::from_str(&text).map_err(|source| Failure::Device {
+                    path: path.clone(),
+                    source,
+                })?
             }
             None => Device::default(),
         };
         device.sm_count = self.sm_count.unwrap_or(device.sm_count);
         device.link_gb_s = self.link_gb_s.unwrap_or(device.link_gb_s);
         let wrong = mistakes(&device);
-        if wrong.is_empty() { Ok(device) } else { Err(Failure::Mistakes(wrong)) }
+        if wrong.is_empty() {
+            Ok(device)
+        } else {
+            Err(Failure::Mistakes(wrong))
+        }
     }
 }
 
@@ -161,7 +179,11 @@ fn mistakes(device: &Device) -> Vec<Mistake<String>> {
     let mut found = Vec::new();
     let mut wrong = |name, value: String, help: &str| {
         let reason = format!("{name}: {value} is not possible");
-        found.push(Mistake { place: "device".to_owned(), reason, help: help.to_owned() });
+        found.push(Mistake {
+            place: "device".to_owned(),
+            reason,
+            help: help.to_owned(),
+        });
     };
     if !(1..=1024).contains(&device.sm_count) {
         wrong("sm_count", device.sm_count.to_string(), "use 1 to 1024");

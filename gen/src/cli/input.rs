@@ -4,7 +4,7 @@ use super::flags::{DIMS, DeviceFlags, KernelFlags, flag_of};
 use super::{Failure, read_text, toml_file};
 use crate::scan;
 use mkernel_declare::{Declaration, Declared, Mistake};
-use mkernel_spec::{Device, Dim, Field, KernelPlan, KernelSpec, Shape};
+use mkernel_spec::{Device, Dim, Field, KernelConfig, KernelPlan, KernelSpec, Violations};
 use std::path::PathBuf;
 
 /// Where kernels are declared, and for which device.
@@ -37,7 +37,9 @@ pub struct Kernel {
 impl Kernel {
     /// The dimensions whose sizes are not known.
     pub fn unknown_dims(&self) -> Vec<&'static str> {
-        let unknown = dims(&self.spec).into_iter().filter(|(_, dim)| dim.fixed().is_none());
+        let unknown = dims(&self.spec)
+            .into_iter()
+            .filter(|(_, dim)| dim.fixed().is_none());
         unknown.map(|(field, _)| field.name()).collect()
     }
 }
@@ -51,24 +53,62 @@ pub struct Loaded {
     pub mistakes: Vec<Mistake<String>>,
 }
 
+/// What declares a kernel.
+struct Declarant {
+    /// The struct's name, if it is one.
+    type_name: Option<String>,
+    declared: Declared<String>,
+}
+
+impl Declarant {
+    fn nameless(declared: Declared<String>) -> Self {
+        Self {
+            type_name: None,
+            declared,
+        }
+    }
+}
+
+impl From<scan::Found> for Declarant {
+    fn from(found: scan::Found) -> Self {
+        Self {
+            type_name: Some(found.type_name),
+            declared: found.declared,
+        }
+    }
+}
+
 impl Input {
     /// Reads, checks and plans; mistakes in a configuration are part of the answer.
     pub fn load(&self) -> Result<Loaded, Failure> {
         let device = self.device.device()?;
         let mut loaded = Loaded::default();
-        for (name, declared) in self.declarations(&mut loaded.mistakes)? {
+        for Declarant {
+            type_name,
+            declared,
+        } in self.declarations(&mut loaded.mistakes)?
+        {
             match declared {
-                Ok(declaration) => self.specialise(name, declaration, &device, &mut loaded),
+                Ok(declaration) => self.specialise(type_name, declaration, &device, &mut loaded),
                 Err(mistakes) => loaded.mistakes.extend(mistakes),
             }
         }
         Ok(loaded)
     }
 
-    /// The same, for commands that do nothing if there is a mistake.
+    /// Whether kernels of a crate are meant.
+    pub fn is_crate(&self) -> bool {
+        self.crate_dir.is_some()
+    }
+
+    /// As [`Self::load`], for commands that do nothing if there is a mistake.
     pub fn load_valid(&self) -> Result<Vec<Kernel>, Failure> {
         let Loaded { kernels, mistakes } = self.load()?;
-        if mistakes.is_empty() { Ok(kernels) } else { Err(Failure::Mistakes(mistakes)) }
+        if mistakes.is_empty() {
+            Ok(kernels)
+        } else {
+            Err(Failure::Mistakes(mistakes))
+        }
     }
 
     /// The same, for commands that need the sizes of every kernel.
@@ -89,13 +129,14 @@ impl Input {
                 }),
             }
         }
-        if mistakes.is_empty() { Ok(planned) } else { Err(Failure::Mistakes(mistakes)) }
+        if mistakes.is_empty() {
+            Ok(planned)
+        } else {
+            Err(Failure::Mistakes(mistakes))
+        }
     }
 
-    fn declarations(
-        &self,
-        mistakes: &mut Vec<Mistake<String>>,
-    ) -> Result<Vec<(Option<String>, Declared<String>)>, Failure> {
+    fn declarations(&self, mistakes: &mut Vec<Mistake<String>>) -> Result<Vec<Declarant>, Failure> {
         let elsewhere = !self.files.is_empty() || self.crate_dir.is_some();
         match (elsewhere, self.flags.declare_a_kernel()) {
             (true, true) => {
@@ -108,18 +149,20 @@ impl Input {
                     "no kernel given: name TOML files, or use --crate DIR, or --op, --world, --m, --n and --k",
                 ));
             }
-            (false, _) => return Ok(vec![(None, self.flags.declaration())]),
+            (false, _) => return Ok(vec![Declarant::nameless(self.flags.declaration())]),
             (true, false) => {}
         }
         let mut declarations = Vec::new();
         for path in &self.files {
             let (found, wrong) = toml_file::read(path, &read_text(path)?);
-            declarations.extend(found.into_iter().map(|declared| (None, declared)));
+            declarations.extend(found.into_iter().map(Declarant::nameless));
             mistakes.extend(wrong);
         }
         if let Some(dir) = &self.crate_dir {
-            let (found, wrong) = scan::scan_crate(dir)
-                .map_err(|source| Failure::Read { path: dir.clone(), source })?;
+            let (found, wrong) = scan::scan_crate(dir).map_err(|source| Failure::Read {
+                path: dir.clone(),
+                source,
+            })?;
             if found.is_empty() && wrong.is_empty() {
                 mistakes.push(Mistake {
                     place: dir.display().to_string(),
@@ -127,7 +170,7 @@ impl Input {
                     help: "name the folder of a crate that declares kernels".to_owned(),
                 });
             }
-            declarations.extend(found.into_iter().map(|f| (Some(f.type_name), f.declared)));
+            declarations.extend(found.into_iter().map(Declarant::from));
             mistakes.extend(wrong);
         }
         Ok(declarations)
@@ -141,26 +184,28 @@ impl Input {
         device: &Device,
         loaded: &mut Loaded,
     ) {
-        let [m, n, k] = dims(&declaration.spec).map(|(field, dim)| match dim.fixed() {
-            Some(size) => vec![size],
-            None => {
-                declaration.set_place(field, flag_of(field));
-                self.flags.sizes(field)
+        let sizes = dims(&declaration.spec).map(|(field, dim)| {
+            let given = self.flags.sizes(field);
+            if dim.fixed().is_some() || given.is_empty() {
+                return vec![dim];
             }
+            declaration.set_place(field, flag_of(field));
+            given.into_iter().map(Dim::Static).collect()
         });
-        let shapes = m.iter().flat_map(|&m| n.iter().map(move |&n| (m, n)));
-        let shapes = shapes.flat_map(|(m, n)| k.iter().map(move |&k| Some(Shape { m, n, k })));
-        let mut shapes: Vec<_> = shapes.collect();
-        if shapes.is_empty() {
-            shapes.push(None); // Some dimension stays dynamic.
-        }
-        let several = shapes.len() > 1;
-        for shape in shapes {
-            match plan(&declaration.spec, shape, device) {
+        let combinations = combinations(&sizes);
+        let several = combinations.len() > 1;
+        for dims in combinations {
+            match plan(&declaration.spec, dims, device) {
                 Ok((spec, plan)) => {
                     let name = type_name.clone().or_else(|| spec.config().name.clone());
                     let label = label(name, &spec, several);
-                    loaded.kernels.push(Kernel { label, place: declaration.place().clone(), spec, plan });
+                    let place = declaration.place().clone();
+                    loaded.kernels.push(Kernel {
+                        label,
+                        place,
+                        spec,
+                        plan,
+                    });
                 }
                 Err(found) => {
                     for mistake in declaration.mistakes(&found) {
@@ -175,17 +220,31 @@ impl Input {
     }
 }
 
+/// Every choice of an m, an n and a k.
+fn combinations([m, n, k]: &[Vec<Dim>; 3]) -> Vec<[Dim; 3]> {
+    let rows_and_cols = m.iter().flat_map(|&m| n.iter().map(move |&n| (m, n)));
+    rows_and_cols
+        .flat_map(|(m, n)| k.iter().map(move |&k| [m, n, k]))
+        .collect()
+}
+
+/// The kernel with these dimensions, and its plan if they are all known.
 fn plan(
     spec: &KernelSpec,
-    shape: Option<Shape>,
+    [m, n, k]: [Dim; 3],
     device: &Device,
-) -> Result<(KernelSpec, Option<KernelPlan>), mkernel_spec::Violations> {
-    let Some(shape) = shape else {
-        return Ok((spec.clone(), None));
+) -> Result<(KernelSpec, Option<KernelPlan>), Violations> {
+    let spec = KernelSpec::validate(KernelConfig {
+        m,
+        n,
+        k,
+        ..spec.config().clone()
+    })?;
+    let plan = match spec.shape() {
+        Some(_) => Some(KernelPlan::new(&spec, device)?),
+        None => None,
     };
-    let spec = spec.specialise(shape)?;
-    let plan = KernelPlan::new(&spec, device)?;
-    Ok((spec, Some(plan)))
+    Ok((spec, plan))
 }
 
 fn label(name: Option<String>, spec: &KernelSpec, several: bool) -> String {

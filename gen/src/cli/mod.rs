@@ -76,9 +76,15 @@ enum Failure {
     #[error("cannot write {}", .path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("{} does not describe a device", .path.display())]
-    Device { path: PathBuf, source: toml::de::Error },
+    Device {
+        path: PathBuf,
+        source: toml::de::Error,
+    },
     #[error("cannot install NVRTC: {what}")]
-    Fetch { what: String, source: Option<io::Error> },
+    Fetch {
+        what: String,
+        source: Option<io::Error>,
+    },
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
 }
@@ -88,19 +94,37 @@ impl Failure {
         match self {
             Self::Mistakes(_) | Self::Device { .. } => 1,
             Self::Usage(_) => 2,
-            Self::Compile(failed) => {
-                failed.iter().map(|(_, error)| exit_code(error)).max().unwrap_or(3)
-            }
+            Self::Compile(failed) => failed
+                .iter()
+                .map(|(_, error)| exit_code(error))
+                .max()
+                .unwrap_or(3),
             Self::Gen(error) => exit_code(error),
             Self::Read { .. } | Self::Write { .. } | Self::Fetch { .. } | Self::Output(_) => 4,
         }
     }
 }
 
+/// 3 if a kernel's text is at fault, 4 if the machine is.
+fn exit_code(error: &GenError) -> u8 {
+    match error {
+        GenError::Render { .. }
+        | GenError::NvrtcCall { .. }
+        | GenError::Compile { .. }
+        | GenError::Rejected { .. } => 3,
+        GenError::Plan(_) => 1,
+        _ => 4,
+    }
+}
+
 /// Parses, runs, reports.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let level = if cli.verbose { tracing::Level::DEBUG } else { tracing::Level::WARN };
+    let level = if cli.verbose {
+        tracing::Level::DEBUG
+    } else {
+        tracing::Level::WARN
+    };
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_max_level(level)
@@ -150,11 +174,21 @@ fn report(failure: &Failure, json: bool) {
             return;
         }
         Failure::Mistakes(mistakes) => {
-            for Mistake { place, reason, help } in mistakes {
+            for Mistake {
+                place,
+                reason,
+                help,
+            } in mistakes
+            {
                 say(&format!("{place}: error: {reason}\n    help: {help}"));
                 if json {
                     // If standard output is closed too, the text above must do.
-                    let _ = output::print_json(&MistakeLine { ok: false, place, reason, help });
+                    let _ = output::print_json(&MistakeLine {
+                        ok: false,
+                        place,
+                        reason,
+                        help,
+                    });
                 }
             }
         }
@@ -192,5 +226,8 @@ fn read_text(path: &Path) -> Result<String, Failure> {
     } else {
         std::fs::read_to_string(path)
     };
-    read.map_err(|source| Failure::Read { path: path.to_owned(), source })
+    read.map_err(|source| Failure::Read {
+        path: path.to_owned(),
+        source,
+    })
 }

@@ -7,7 +7,9 @@ use std::io::{self, Write};
 /// Writes `text` to standard output.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(Failure::Output)
 }
 
 /// Writes a line to standard error; that nobody reads it is no reason to stop.
@@ -25,14 +27,22 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for row in rows {
         let cells = row.iter().enumerate().map(|(column, cell)| {
             let width = widths[column];
-            if right.contains(&column) { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            if right.contains(&column) {
+                format!("{cell:>width$}")
+            } else {
+                format!("{cell:<width$}")
+            }
         });
         let line = cells.collect::<Vec<_>>().join("  ");
         text.push_str(line.trim_end());
@@ -58,7 +68,11 @@ pub fn bytes(count: u64) -> String {
 
 /// `9.3 µs` or `1390 µs`
 pub fn micros(us: f64) -> String {
-    if us < 99.95 { format!("{us:.1} µs") } else { format!("{us:.0} µs") }
+    if us < 99.95 {
+        format!("{us:.1} µs")
+    } else {
+        format!("{us:.0} µs")
+    }
 }
 
 #[cfg(test)]
@@ -67,7 +81,10 @@ mod tests {
 
     #[test]
     fn tables_are_aligned() {
-        let rows = [vec!["id".into(), "µs".into()], vec!["long".into(), "7".into()]];
+        let rows = [
+            vec!["id".into(), "µs".into()],
+            vec!["long".into(), "7".into()],
+        ];
         assert_eq!(table(&rows, &[1]), "id    µs\nlong   7\n");
     }
 

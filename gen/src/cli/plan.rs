@@ -1,8 +1,8 @@
 //! `mkernel-gen plan`: how a kernel does its work, so that a person sees why.
 
+use super::Failure;
 use super::input::Input;
 use super::output::{bytes, micros, print, print_json, table};
-use super::Failure;
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::plan::Region;
 use mkernel_spec::{BLayout, KernelPlan, Op};
@@ -44,11 +44,29 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     let mut rows = Vec::new();
     let mut section = |name: &str, lines: Vec<String>| {
         for (i, line) in lines.into_iter().enumerate() {
-            rows.push(vec![String::new(), if i == 0 { name.to_owned() } else { String::new() }, line]);
+            rows.push(vec![
+                String::new(),
+                if i == 0 {
+                    name.to_owned()
+                } else {
+                    String::new()
+                },
+                line,
+            ]);
         }
     };
     section("computes", computes(plan));
-    section("operands", lines(&plan.operands.iter().map(|o| operand(o, plan)).collect::<Vec<_>>(), &[]));
+    section(
+        "operands",
+        lines(
+            &plan
+                .operands
+                .iter()
+                .map(|o| operand(o, plan))
+                .collect::<Vec<_>>(),
+            &[],
+        ),
+    );
     section("roles", roles(plan));
     section("tiles", tiles(plan));
     section("transfer", transfer(plan));
@@ -95,7 +113,11 @@ fn operand(operand: &OperandSpec, plan: &KernelPlan) -> Vec<String> {
             let _ = write!(about, ", {last} on the last rank");
         }
     }
-    vec![operand.operand.name().to_owned(), format!("[{first}, {}]", operand.cols), about]
+    vec![
+        operand.operand.name().to_owned(),
+        format!("[{first}, {}]", operand.cols),
+        about,
+    ]
 }
 
 fn roles(plan: &KernelPlan) -> Vec<String> {
@@ -123,7 +145,10 @@ fn tiles(plan: &KernelPlan) -> Vec<String> {
             order.col_tiles,
             count as f64 / f64::from(ctas),
         ),
-        format!("{} row tiles advance together along N, so that B stays in L2", order.group_m),
+        format!(
+            "{} row tiles advance together along N, so that B stays in L2",
+            order.group_m
+        ),
     ];
     lines.push(match order.shard_row_tiles {
         Some(tiles) => format!("own {tiles} row tiles first, then the peers' as they arrive"),
@@ -137,9 +162,8 @@ fn transfer(plan: &KernelPlan) -> Vec<String> {
     let (Some(transfer), Some(chunks)) = (plan.transfer, &plan.chunks) else {
         return vec!["none in a world of 1".to_owned()];
     };
-    let flags = u64::from(plan.spec.world())
-        * u64::from(chunks.per_shard)
-        * u64::from(chunks.k_slices);
+    let flags =
+        u64::from(plan.spec.world()) * u64::from(chunks.per_shard) * u64::from(chunks.k_slices);
     let mut lines = vec![format!(
         "{transfer}: chunks of {} rows x {} columns, {} x {} per shard, {flags} flags",
         chunks.rows, chunks.slice_cols, chunks.per_shard, chunks.k_slices
@@ -169,7 +193,11 @@ fn registers(plan: &KernelPlan) -> String {
 
 fn regions(regions: &[Region], total: String) -> Vec<String> {
     let row = |region: &Region| {
-        vec![region.name.to_owned(), format!("at {}", region.offset_bytes), bytes(region.bytes)]
+        vec![
+            region.name.to_owned(),
+            format!("at {}", region.offset_bytes),
+            bytes(region.bytes),
+        ]
     };
     let mut lines = lines(&regions.iter().map(row).collect::<Vec<_>>(), &[1, 2]);
     lines.push(total);
@@ -188,9 +216,20 @@ fn shared_total(plan: &KernelPlan) -> String {
 fn moves(plan: &KernelPlan) -> Vec<String> {
     let traffic = plan.traffic;
     let rows = [
-        vec!["link".to_owned(), bytes(traffic.link_bytes), "out of each rank, and as much in".to_owned()],
-        vec!["memory".to_owned(), bytes(traffic.memory_bytes), "operands and result, each once".to_owned()],
-        vec!["compute".to_owned(), format!("{:.1} GFLOP", traffic.flops as f64 / 1e9)],
+        vec![
+            "link".to_owned(),
+            bytes(traffic.link_bytes),
+            "out of each rank, and as much in".to_owned(),
+        ],
+        vec![
+            "memory".to_owned(),
+            bytes(traffic.memory_bytes),
+            "operands and result, each once".to_owned(),
+        ],
+        vec![
+            "compute".to_owned(),
+            format!("{:.1} GFLOP", traffic.flops as f64 / 1e9),
+        ],
     ];
     lines(&rows, &[1])
 }
@@ -209,7 +248,10 @@ fn bound(plan: &KernelPlan) -> String {
 
 fn estimate(plan: &KernelPlan) -> String {
     let share = 100.0 * plan.bound.us() / plan.estimate_us;
-    format!("{}; the bound is {share:.0} % of it", micros(plan.estimate_us))
+    format!(
+        "{}; the bound is {share:.0} % of it",
+        micros(plan.estimate_us)
+    )
 }
 
 fn device(plan: &KernelPlan) -> String {

@@ -1,8 +1,8 @@
 //! `mkernel-gen render`: the CUDA source of kernels.
 
+use super::Failure;
 use super::input::Input;
 use super::output::{print, print_json};
-use super::Failure;
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,10 @@ impl Render {
         }
         for (kernel, plan) in &planned {
             let source = mkernel_gen::render(plan).map_err(Failure::Gen)?;
-            let path = self.out.as_ref().map(|dir| dir.join(format!("{}.cu", source.id)));
+            let path = self
+                .out
+                .as_ref()
+                .map(|dir| dir.join(format!("{}.cu", source.id)));
             if let Some(path) = &path {
                 write(path, &source.text)?;
             }
@@ -60,7 +63,10 @@ impl Render {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let failure = |source| Failure::Write { path: path.to_owned(), source };
+    let failure = |source| Failure::Write {
+        path: path.to_owned(),
+        source,
+    };
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(failure)?;
     }

@@ -74,14 +74,22 @@ fn set(
     let read = match value.get_ref() {
         DeValue::String(word) => Value::Word(word.to_string()),
         DeValue::Integer(integer) => i128::from_str_radix(integer.as_str(), integer.radix())
-            .map_or(Value::Other("an integer of more than 127 bits"), Value::Integer),
+            .map_or(
+                Value::Other("an integer of more than 127 bits"),
+                Value::Integer,
+            ),
         DeValue::Float(_) => Value::Other("a fraction"),
         DeValue::Boolean(_) => Value::Other("a boolean"),
         DeValue::Datetime(_) => Value::Other("a date"),
         DeValue::Array(_) => Value::Other("an array"),
         DeValue::Table(_) => Value::Other("a table"),
     };
-    draft.set(key.get_ref().as_ref(), at(&key.span()), &read, at(&value.span()));
+    draft.set(
+        key.get_ref().as_ref(),
+        at(&key.span()),
+        &read,
+        at(&value.span()),
+    );
 }
 
 /// A table's entries as a person wrote them; the table itself sorts by key.
@@ -100,7 +108,11 @@ where
 fn place(path: &Path, text: &str, offset: usize) -> String {
     let before = &text[..text.floor_char_boundary(offset)];
     let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count()) + 1;
+    let column = before
+        .rsplit('\n')
+        .next()
+        .map_or(0, |line| line.chars().count())
+        + 1;
     format!("{}:{line}:{column}", path.display())
 }
 
@@ -111,12 +123,19 @@ mod tests {
     fn reasons(text: &str) -> Vec<String> {
         let (kernels, mut mistakes) = read(Path::new("f.toml"), text);
         mistakes.extend(kernels.into_iter().filter_map(Result::err).flatten());
-        mistakes.iter().map(|m| format!("{}: {}", m.place, m.reason)).collect()
+        mistakes
+            .iter()
+            .map(|m| format!("{}: {}", m.place, m.reason))
+            .collect()
     }
 
     #[test]
     fn tuning_stands_flat_or_in_its_table() {
-        for tuning in ["tile_m = 128", "tuning = { tile_m = 128 }", "[kernel.tuning]\ntile_m = 128"] {
+        for tuning in [
+            "tile_m = 128",
+            "tuning = { tile_m = 128 }",
+            "[kernel.tuning]\ntile_m = 128",
+        ] {
             let text = format!(
                 "[[kernel]]\nop = 'ag_gemm'\nworld = 8\nm = 'dynamic'\nn = 0x400\nk = 8192\n{tuning}"
             );

@@ -7,8 +7,8 @@ use super::{POLL, ProtocolFault};
 use crate::error::{Error, Peer};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -32,8 +32,11 @@ pub(super) struct Mailbox {
 impl Mailbox {
     pub fn open() -> Result<Self, Error> {
         let name = random_bytes()?;
-        let listener = UnixListener::bind_addr(&address(&name)?).map_err(os("bind of a unix socket"))?;
-        listener.set_nonblocking(true).map_err(os("set_nonblocking"))?;
+        let listener =
+            UnixListener::bind_addr(&address(&name)?).map_err(os("bind of a unix socket"))?;
+        listener
+            .set_nonblocking(true)
+            .map_err(os("set_nonblocking"))?;
         Ok(Self { listener, name })
     }
 
@@ -53,20 +56,32 @@ impl Mailbox {
         let deadline = Instant::now() + timeout;
         let mut fds: Vec<Option<OwnedFd>> = (0..world).map(|_| None).collect();
         let missing = |fds: &[Option<OwnedFd>]| -> Vec<u32> {
-            (0..world).filter(|&r| r != rank && fds[r as usize].is_none()).collect()
+            (0..world)
+                .filter(|&r| r != rank && fds[r as usize].is_none())
+                .collect()
         };
         while !missing(&fds).is_empty() {
             if Instant::now() >= deadline {
-                return Err(Error::RanksMissing { step: STEP, ranks: missing(&fds), waited: timeout });
+                return Err(Error::RanksMissing {
+                    step: STEP,
+                    ranks: missing(&fds),
+                    waited: timeout,
+                });
             }
             match self.listener.accept() {
                 Ok((stream, _)) => match receive(&stream, nonce, deadline) {
-                    Ok((peer, fd)) if peer < world && peer != rank && fds[peer as usize].is_none() => {
+                    Ok((peer, fd))
+                        if peer < world && peer != rank && fds[peer as usize].is_none() =>
+                    {
                         fds[peer as usize] = Some(fd);
                     }
                     // Others can connect to the socket too: they don't count, and don't stop the ranks.
-                    Ok((peer, _)) => tracing::warn!(peer, "a memory handle from an unexpected rank was dropped"),
-                    Err(error) => tracing::warn!(%error, "a connection to the handle socket was dropped"),
+                    Ok((peer, _)) => {
+                        tracing::warn!(peer, "a memory handle from an unexpected rank was dropped")
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection to the handle socket was dropped")
+                    }
                 },
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(POLL),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -85,12 +100,17 @@ pub(super) fn deliver(
     peer: u32,
     name: &[u8],
 ) -> Result<(), Error> {
-    let protocol = |source| Error::Protocol { peer: Peer::Rank(peer), step: STEP, source };
+    let protocol = |source| Error::Protocol {
+        peer: Peer::Rank(peer),
+        step: STEP,
+        source,
+    };
     if name.len() != 16 {
         return Err(protocol(ProtocolFault::Malformed));
     }
-    let stream = UnixStream::connect_addr(&address(name)?)
-        .map_err(os("connect to a rank's unix socket (containers of one job must share the network namespace)"))?;
+    let stream = UnixStream::connect_addr(&address(name)?).map_err(os(
+        "connect to a rank's unix socket (containers of one job must share the network namespace)",
+    ))?;
     check_user(&stream).map_err(protocol)?;
     let mut message = [0; MESSAGE_BYTES];
     message[..16].copy_from_slice(nonce);
@@ -100,23 +120,48 @@ pub(super) fn deliver(
     let fds = [fd];
     control.push(SendAncillaryMessage::ScmRights(&fds));
     // A new socket's buffer holds a message this small, so this does not wait for the peer.
-    let sent = sendmsg(&stream, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL)
-        .map_err(|error| os("sendmsg of a memory handle")(error.into()))?;
-    if sent == MESSAGE_BYTES { Ok(()) } else { Err(protocol(ProtocolFault::Malformed)) }
+    let sent = sendmsg(
+        &stream,
+        &[IoSlice::new(&message)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )
+    .map_err(|error| os("sendmsg of a memory handle")(error.into()))?;
+    if sent == MESSAGE_BYTES {
+        Ok(())
+    } else {
+        Err(protocol(ProtocolFault::Malformed))
+    }
 }
 
-fn receive(stream: &UnixStream, nonce: &[u8; 16], deadline: Instant) -> Result<(u32, OwnedFd), Error> {
-    let protocol = |source| Error::Protocol { peer: Peer::Unknown, step: STEP, source };
+fn receive(
+    stream: &UnixStream,
+    nonce: &[u8; 16],
+    deadline: Instant,
+) -> Result<(u32, OwnedFd), Error> {
+    let protocol = |source| Error::Protocol {
+        peer: Peer::Unknown,
+        step: STEP,
+        source,
+    };
     check_user(stream).map_err(protocol)?;
     // A sender writes right after connecting, so who is silent for a second is none of the ranks.
-    let rest = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
-    stream.set_read_timeout(Some(rest.max(POLL))).map_err(os("set_read_timeout"))?;
+    let rest = deadline
+        .saturating_duration_since(Instant::now())
+        .min(Duration::from_secs(1));
+    stream
+        .set_read_timeout(Some(rest.max(POLL)))
+        .map_err(os("set_read_timeout"))?;
     let mut message = [0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        recvmsg(stream, &mut [IoSliceMut::new(&mut message)], &mut control, RecvFlags::CMSG_CLOEXEC)
-            .map_err(|error| os("recvmsg of a memory handle")(error.into()))?;
+    let received = recvmsg(
+        stream,
+        &mut [IoSliceMut::new(&mut message)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )
+    .map_err(|error| os("recvmsg of a memory handle")(error.into()))?;
     let fd = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
         _ => None,
@@ -130,25 +175,37 @@ fn receive(stream: &UnixStream, nonce: &[u8; 16], deadline: Instant) -> Result<(
 
 fn check_user(stream: &UnixStream) -> Result<(), ProtocolFault> {
     let expected = rustix::process::geteuid().as_raw();
-    let found = socket_peercred(stream.as_fd()).map_err(|_| ProtocolFault::Malformed)?.uid.as_raw();
-    if found == expected { Ok(()) } else { Err(ProtocolFault::User { found, expected }) }
+    let found = socket_peercred(stream.as_fd())
+        .map_err(|_| ProtocolFault::Malformed)?
+        .uid
+        .as_raw();
+    if found == expected {
+        Ok(())
+    } else {
+        Err(ProtocolFault::User { found, expected })
+    }
 }
 
 fn address(name: &[u8]) -> Result<SocketAddr, Error> {
     let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
-    SocketAddr::from_abstract_name(format!("mkernel-{name}")).map_err(os("address of a unix socket"))
+    SocketAddr::from_abstract_name(format!("mkernel-{name}"))
+        .map_err(os("address of a unix socket"))
 }
 
 /// 16 bytes that nobody can guess.
 pub(super) fn random_bytes() -> Result<[u8; 16], Error> {
     let mut bytes = [0; 16];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
+    let read = std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
     read.map_err(os("reading /dev/urandom"))?;
     Ok(bytes)
 }
 
 fn os(call: &'static str) -> impl Fn(std::io::Error) -> Error {
-    move |source| Error::Os { call, source: Arc::new(source) }
+    move |source| Error::Os {
+        call,
+        source: Arc::new(source),
+    }
 }
 
 #[cfg(test)]
@@ -177,7 +234,10 @@ mod tests {
         let mailbox = Mailbox::open().expect("opened");
         let to = address(mailbox.name()).expect("an address");
         // Garbage, a wrong nonce, the own rank, a rank beyond the world, a duplicate, and silence.
-        UnixStream::connect_addr(&to).expect("connects").write_all(b"garbage").expect("sent");
+        UnixStream::connect_addr(&to)
+            .expect("connects")
+            .write_all(b"garbage")
+            .expect("sent");
         let file = file_with("wrong");
         deliver(file.as_fd(), 1, &[6; 16], 0, mailbox.name()).expect("sent");
         deliver(file.as_fd(), 0, &NONCE, 0, mailbox.name()).expect("sent");
@@ -186,27 +246,47 @@ mod tests {
         deliver(file.as_fd(), 1, &NONCE, 0, mailbox.name()).expect("sent");
         let silent = UnixStream::connect_addr(&to).expect("connects");
         deliver(file_with("two").as_fd(), 2, &NONCE, 0, mailbox.name()).expect("sent");
-        let fds = mailbox.collect(0, 3, &NONCE, Duration::from_secs(20)).expect("both ranks came");
+        let fds = mailbox
+            .collect(0, 3, &NONCE, Duration::from_secs(20))
+            .expect("both ranks came");
         drop(silent);
         let texts: Vec<_> = fds.into_iter().map(|fd| fd.map(text_of)).collect();
-        assert_eq!(texts, [None, Some("one".to_owned()), Some("two".to_owned())]);
+        assert_eq!(
+            texts,
+            [None, Some("one".to_owned()), Some("two".to_owned())]
+        );
     }
 
     #[test]
     fn a_message_without_a_descriptor_is_no_delivery() {
         let mailbox = Mailbox::open().expect("opened");
-        let mut stream = UnixStream::connect_addr(&address(mailbox.name()).expect("an address")).expect("connects");
+        let mut stream = UnixStream::connect_addr(&address(mailbox.name()).expect("an address"))
+            .expect("connects");
         let message = [&NONCE[..], &1u32.to_le_bytes()].concat();
         stream.write_all(&message).expect("sent");
-        let error = mailbox.collect(0, 2, &NONCE, Duration::from_millis(200)).expect_err("nothing came");
-        assert!(matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [1]), "{error}");
+        let error = mailbox
+            .collect(0, 2, &NONCE, Duration::from_millis(200))
+            .expect_err("nothing came");
+        assert!(
+            matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [1]),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_malformed_name_or_a_closed_mailbox_is_an_error() {
         let file = file_with("x");
         let error = deliver(file.as_fd(), 0, &NONCE, 1, b"short").expect_err("a bad name");
-        assert!(matches!(error, Error::Protocol { peer: Peer::Rank(1), .. }), "{error}");
+        assert!(
+            matches!(
+                error,
+                Error::Protocol {
+                    peer: Peer::Rank(1),
+                    ..
+                }
+            ),
+            "{error}"
+        );
         let gone = Mailbox::open().expect("opened").name().to_vec();
         let error = deliver(file.as_fd(), 0, &NONCE, 1, &gone).expect_err("nobody listens");
         assert!(matches!(error, Error::Os { .. }), "{error}");

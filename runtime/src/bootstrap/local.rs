@@ -48,9 +48,22 @@ pub(crate) struct LocalGroup {
 /// The ends of a group of `world` ranks, by rank.
 pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
     let count = world as usize;
-    let state = State { offers: vec![None; count], left: vec![false; count], ..State::default() };
-    let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
-    (0..world).map(|rank| LocalGroup { shared: shared.clone(), rank, world }).collect()
+    let state = State {
+        offers: vec![None; count],
+        left: vec![false; count],
+        ..State::default()
+    };
+    let shared = Arc::new(Shared {
+        state: Mutex::new(state),
+        changed: Condvar::new(),
+    });
+    (0..world)
+        .map(|rank| LocalGroup {
+            shared: shared.clone(),
+            rank,
+            world,
+        })
+        .collect()
 }
 
 impl LocalGroup {
@@ -62,8 +75,17 @@ impl LocalGroup {
             return Err(error.clone());
         }
         if let Some((peer, found)) = other_step(&state, step) {
-            let source = ProtocolFault::WrongStep { found: found.to_owned() };
-            return Err(self.fail(state, Error::Protocol { peer: Peer::Rank(peer), step, source }));
+            let source = ProtocolFault::WrongStep {
+                found: found.to_owned(),
+            };
+            return Err(self.fail(
+                state,
+                Error::Protocol {
+                    peer: Peer::Rank(peer),
+                    step,
+                    source,
+                },
+            ));
         }
         state.offers[self.rank as usize] = Some(offer);
         if state.offers.iter().all(Option::is_some) {
@@ -80,15 +102,28 @@ impl LocalGroup {
             if let Some(error) = &state.failed {
                 return Err(error.clone());
             }
-            let missing: Vec<u32> = (0..self.world).filter(|&r| state.offers[r as usize].is_none()).collect();
+            let missing: Vec<u32> = (0..self.world)
+                .filter(|&r| state.offers[r as usize].is_none())
+                .collect();
             if let Some(&rank) = missing.iter().find(|&&rank| state.left[rank as usize]) {
                 return Err(self.fail(state, Error::RankLeft { rank, step }));
             }
             let Some(rest) = timeout.checked_sub(started.elapsed()) else {
-                return Err(self.fail(state, Error::RanksMissing { step, ranks: missing, waited: timeout }));
+                return Err(self.fail(
+                    state,
+                    Error::RanksMissing {
+                        step,
+                        ranks: missing,
+                        waited: timeout,
+                    },
+                ));
             };
-            state =
-                self.shared.changed.wait_timeout(state, rest).unwrap_or_else(PoisonError::into_inner).0;
+            state = self
+                .shared
+                .changed
+                .wait_timeout(state, rest)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -101,7 +136,10 @@ impl LocalGroup {
 
 fn other_step(state: &State, step: &str) -> Option<(u32, &'static str)> {
     (0..).zip(&state.offers).find_map(|(rank, offer)| {
-        offer.as_ref().filter(|offer| offer.step != step).map(|offer| (rank, offer.step))
+        offer
+            .as_ref()
+            .filter(|offer| offer.step != step)
+            .map(|offer| (rank, offer.step))
     })
 }
 
@@ -114,15 +152,38 @@ impl Group for LocalGroup {
         self.world
     }
 
-    fn all_gather(&mut self, step: &'static str, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>, Error> {
-        let complete = self.exchange(Offer { step, bytes: bytes.to_vec(), fd: None }, timeout)?;
+    fn all_gather(
+        &mut self,
+        step: &'static str,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let complete = self.exchange(
+            Offer {
+                step,
+                bytes: bytes.to_vec(),
+                fd: None,
+            },
+            timeout,
+        )?;
         Ok(complete.iter().map(|offer| offer.bytes.clone()).collect())
     }
 
-    fn exchange_fds(&mut self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<Vec<Option<OwnedFd>>, Error> {
-        let os = |source: std::io::Error| Error::Os { call: "dup of a memory handle", source: Arc::new(source) };
+    fn exchange_fds(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        timeout: Duration,
+    ) -> Result<Vec<Option<OwnedFd>>, Error> {
+        let os = |source: std::io::Error| Error::Os {
+            call: "dup of a memory handle",
+            source: Arc::new(source),
+        };
         let own = Arc::new(fd.try_clone_to_owned().map_err(os)?);
-        let offer = Offer { step: "exchange of memory handles", bytes: Vec::new(), fd: Some(own) };
+        let offer = Offer {
+            step: "exchange of memory handles",
+            bytes: Vec::new(),
+            fd: Some(own),
+        };
         let complete = self.exchange(offer, timeout)?;
         (0..self.world)
             .zip(complete.iter())
@@ -144,17 +205,23 @@ impl Drop for LocalGroup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Seek, Write};
+    use std::io::Write;
     use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
     fn on_ranks<T: Send>(world: u32, body: impl Fn(LocalGroup) -> T + Sync) -> Vec<T> {
         std::thread::scope(|scope| {
             let body = &body;
-            let threads: Vec<_> =
-                groups(world).into_iter().map(|group| scope.spawn(move || body(group))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic on a rank")).collect()
+            let threads: Vec<_> = groups(world)
+                .into_iter()
+                .map(|group| scope.spawn(move || body(group)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic on a rank"))
+                .collect()
         })
     }
 
@@ -164,13 +231,17 @@ mod tests {
             (0..200u32)
                 .map(|round| {
                     let mine = (round * 8 + group.rank()).to_le_bytes();
-                    group.all_gather("round", &mine, TIMEOUT).expect("all ranks come")
+                    group
+                        .all_gather("round", &mine, TIMEOUT)
+                        .expect("all ranks come")
                 })
                 .collect::<Vec<_>>()
         });
         for rounds in seen {
             for (round, all) in (0u32..).zip(rounds) {
-                let expected: Vec<_> = (0..8).map(|rank| (round * 8 + rank).to_le_bytes().to_vec()).collect();
+                let expected: Vec<_> = (0..8)
+                    .map(|rank| (round * 8 + rank).to_le_bytes().to_vec())
+                    .collect();
                 assert_eq!(all, expected);
             }
         }
@@ -180,11 +251,24 @@ mod tests {
     fn a_rank_that_leaves_is_named_at_once() {
         let started = Instant::now();
         let results = on_ranks(4, |mut group| {
-            if group.rank() == 3 { None } else { Some(group.all_gather("plan", &[], TIMEOUT)) }
+            if group.rank() == 3 {
+                None
+            } else {
+                Some(group.all_gather("plan", &[], TIMEOUT))
+            }
         });
         for result in results.into_iter().flatten() {
             let error = result.expect_err("rank 3 is gone");
-            assert!(matches!(error, Error::RankLeft { rank: 3, step: "plan" }), "{error}");
+            assert!(
+                matches!(
+                    error,
+                    Error::RankLeft {
+                        rank: 3,
+                        step: "plan"
+                    }
+                ),
+                "{error}"
+            );
         }
         assert!(started.elapsed() < Duration::from_secs(5));
     }
@@ -197,7 +281,16 @@ mod tests {
         });
         for result in results {
             let error = result.expect_err("the steps differ");
-            assert!(matches!(error, Error::Protocol { source: ProtocolFault::WrongStep { .. }, .. }), "{error}");
+            assert!(
+                matches!(
+                    error,
+                    Error::Protocol {
+                        source: ProtocolFault::WrongStep { .. },
+                        ..
+                    }
+                ),
+                "{error}"
+            );
         }
     }
 
@@ -206,14 +299,16 @@ mod tests {
         let texts = on_ranks(4, |mut group| {
             let mut file = tempfile::tempfile().expect("a temporary file");
             write!(file, "rank {}", group.rank()).expect("written");
-            let fds = group.exchange_fds(file.as_fd(), TIMEOUT).expect("all ranks come");
+            let fds = group
+                .exchange_fds(file.as_fd(), TIMEOUT)
+                .expect("all ranks come");
             drop(file);
             fds.into_iter()
                 .map(|fd| {
-                    let mut file = std::fs::File::from(fd?);
-                    let mut text = String::new();
-                    file.rewind().ok()?;
-                    file.read_to_string(&mut text).ok()?;
+                    // All ranks share the place up to which a file was read, so none is used.
+                    let mut text = [0; 6];
+                    std::fs::File::from(fd?).read_exact_at(&mut text, 0).ok()?;
+                    let text = String::from_utf8_lossy(&text).into_owned();
                     Some(text)
                 })
                 .collect::<Vec<_>>()

@@ -33,12 +33,23 @@ pub(crate) struct Job {
 
 /// Returns on every rank when all have met.
 pub(crate) fn meet(job: &Job) -> Result<TcpGroup, Error> {
-    if job.rank == 0 { listen(job).and_then(|listener| gather(job, &listener)) } else { join(job) }
+    if job.rank == 0 {
+        listen(job).and_then(|listener| gather(job, &listener))
+    } else {
+        join(job)
+    }
 }
 
 fn addresses(job: &Job) -> Result<Vec<SocketAddr>, std::io::Error> {
     let found: Vec<_> = (job.host.as_str(), job.port).to_socket_addrs()?.collect();
-    if found.is_empty() { Err(std::io::Error::new(ErrorKind::NotFound, "the name has no address")) } else { Ok(found) }
+    if found.is_empty() {
+        Err(std::io::Error::new(
+            ErrorKind::NotFound,
+            "the name has no address",
+        ))
+    } else {
+        Ok(found)
+    }
 }
 
 fn listen(job: &Job) -> Result<TcpListener, Error> {
@@ -68,11 +79,21 @@ pub(super) fn gather(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Erro
     let mut strangers: Vec<(Link, Instant)> = Vec::new();
     while ranks.iter().any(Option::is_none) {
         if Instant::now() >= deadline {
-            let missing = (1..).zip(&ranks).filter(|(_, link)| link.is_none()).map(|(rank, _)| rank).collect();
-            return Err(Error::RanksMissing { step: STEP, ranks: missing, waited: job.timeout });
+            let missing = (1..)
+                .zip(&ranks)
+                .filter(|(_, link)| link.is_none())
+                .map(|(rank, _)| rank)
+                .collect();
+            return Err(Error::RanksMissing {
+                step: STEP,
+                ranks: missing,
+                waited: job.timeout,
+            });
         }
         while strangers.len() < MAX_STRANGERS {
-            let Ok((stream, _)) = listener.accept() else { break };
+            let Ok((stream, _)) = listener.accept() else {
+                break;
+            };
             strangers.extend(Link::new(stream).ok().map(|link| (link, Instant::now())));
         }
         for (mut link, since) in std::mem::take(&mut strangers) {
@@ -86,7 +107,9 @@ pub(super) fn gather(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Erro
                 Ok(None) | Err(_) => continue,
             };
             match hello {
-                Ok(rank) if ranks[rank as usize - 1].is_none() => ranks[rank as usize - 1] = Some(link),
+                Ok(rank) if ranks[rank as usize - 1].is_none() => {
+                    ranks[rank as usize - 1] = Some(link)
+                }
                 Ok(rank) => refuse(link, &ProtocolFault::DuplicateRank { rank }),
                 Err(fault) => refuse(link, &fault),
             }
@@ -94,9 +117,14 @@ pub(super) fn gather(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Erro
         std::thread::sleep(POLL);
     }
     let mut links: Vec<Link> = ranks.into_iter().flatten().collect();
-    let welcome = Frame { kind: Kind::Welcome, nonce, payload: Vec::new() };
+    let welcome = Frame {
+        kind: Kind::Welcome,
+        nonce,
+        payload: Vec::new(),
+    };
     for (rank, link) in (1..).zip(&mut links) {
-        link.send(&welcome, deadline + HELLO).map_err(|_| Error::RankLeft { rank, step: STEP })?;
+        link.send(&welcome, deadline + HELLO)
+            .map_err(|_| Error::RankLeft { rank, step: STEP })?;
     }
     Ok(TcpGroup::new(job.rank, job.world, nonce, links))
 }
@@ -104,7 +132,11 @@ pub(super) fn gather(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Erro
 fn refuse(mut link: Link, fault: &ProtocolFault) {
     // Not an error of this rank: anyone can connect. The rank that was meant to come will be missing.
     tracing::warn!(%fault, "a process that connected was refused");
-    let frame = Frame { kind: Kind::Refused, nonce: Nonce::default(), payload: fault.to_string().into_bytes() };
+    let frame = Frame {
+        kind: Kind::Refused,
+        nonce: Nonce::default(),
+        payload: fault.to_string().into_bytes(),
+    };
     let _ = link.send(&frame, Instant::now() + Duration::from_millis(100));
 }
 
@@ -113,7 +145,11 @@ fn hello(job: &Job) -> Frame {
     payload.extend_from_slice(&job.rank.to_le_bytes());
     payload.extend_from_slice(&job.world.to_le_bytes());
     put_string(&mut payload, job.name.as_bytes());
-    Frame { kind: Kind::Hello, nonce: Nonce::default(), payload }
+    Frame {
+        kind: Kind::Hello,
+        nonce: Nonce::default(),
+        payload,
+    }
 }
 
 fn check_hello(job: &Job, frame: &Frame) -> Result<u32, ProtocolFault> {
@@ -126,7 +162,10 @@ fn check_hello(job: &Job, frame: &Frame) -> Result<u32, ProtocolFault> {
         return Err(ProtocolFault::OtherJob);
     }
     if world != job.world {
-        return Err(ProtocolFault::World { found: world, expected: job.world });
+        return Err(ProtocolFault::World {
+            found: world,
+            expected: job.world,
+        });
     }
     if rank == 0 || rank >= world {
         return Err(ProtocolFault::Rank { rank, world });
@@ -147,18 +186,30 @@ fn join(job: &Job) -> Result<TcpGroup, Error> {
             Err(failure) => failure,
         };
         if Instant::now() + pause >= deadline {
-            return Err(Error::Connect { address, waited: job.timeout, source: Arc::new(failure) });
+            return Err(Error::Connect {
+                address,
+                waited: job.timeout,
+                source: Arc::new(failure),
+            });
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(200));
     }
 }
 
-fn connect(job: &Job, deadline: Instant) -> Result<(Link, SocketAddr), (SocketAddr, std::io::Error)> {
-    let mut failure = (SocketAddr::from(([0, 0, 0, 0], job.port)), std::io::Error::from(ErrorKind::NotFound));
+fn connect(
+    job: &Job,
+    deadline: Instant,
+) -> Result<(Link, SocketAddr), (SocketAddr, std::io::Error)> {
+    let mut failure = (
+        SocketAddr::from(([0, 0, 0, 0], job.port)),
+        std::io::Error::from(ErrorKind::NotFound),
+    );
     let found = addresses(job).map_err(|error| (failure.0, error))?;
     for address in found {
-        let rest = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let rest = deadline
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(1));
         match TcpStream::connect_timeout(&address, rest).and_then(Link::new) {
             Ok(link) => return Ok((link, address)),
             Err(error) => failure = (address, error),
@@ -169,7 +220,11 @@ fn connect(job: &Job, deadline: Instant) -> Result<(Link, SocketAddr), (SocketAd
 
 /// `None` if the other end hung up: rank 0 may be starting again.
 fn greet(job: &Job, mut link: Link, deadline: Instant) -> Result<Option<TcpGroup>, Error> {
-    let protocol = |source| Error::Protocol { peer: Peer::Rank(0), step: STEP, source };
+    let protocol = |source| Error::Protocol {
+        peer: Peer::Rank(0),
+        step: STEP,
+        source,
+    };
     // Rank 0 gives up at its own deadline and hangs up; it is given the time to.
     let deadline = deadline + HELLO;
     if link.send(&hello(job), deadline).is_err() {
@@ -179,7 +234,11 @@ fn greet(job: &Job, mut link: Link, deadline: Instant) -> Result<Option<TcpGroup
         match link.poll() {
             Ok(Some(frame)) => break frame,
             Ok(None) if Instant::now() >= deadline => {
-                return Err(Error::RanksMissing { step: STEP, ranks: vec![0], waited: job.timeout });
+                return Err(Error::RanksMissing {
+                    step: STEP,
+                    ranks: vec![0],
+                    waited: job.timeout,
+                });
             }
             Ok(None) => std::thread::sleep(POLL),
             Err(LinkError::Fault(fault)) => return Err(protocol(fault)),
@@ -187,8 +246,15 @@ fn greet(job: &Job, mut link: Link, deadline: Instant) -> Result<Option<TcpGroup
         }
     };
     match answer.kind {
-        Kind::Welcome => Ok(Some(TcpGroup::new(job.rank, job.world, answer.nonce, vec![link]))),
-        Kind::Refused => Err(protocol(ProtocolFault::Refused { reason: printable(&answer.payload) })),
+        Kind::Welcome => Ok(Some(TcpGroup::new(
+            job.rank,
+            job.world,
+            answer.nonce,
+            vec![link],
+        ))),
+        Kind::Refused => Err(protocol(ProtocolFault::Refused {
+            reason: printable(&answer.payload),
+        })),
         _ => Err(protocol(ProtocolFault::Malformed)),
     }
 }

@@ -25,10 +25,14 @@ const POLL: Duration = Duration::from_micros(200);
 #[non_exhaustive]
 pub enum ProtocolFault {
     /// Something else listens or speaks there.
-    #[error("it does not speak mkernel's protocol; another program may use the port, set MKERNEL_PORT")]
+    #[error(
+        "it does not speak mkernel's protocol; another program may use the port, set MKERNEL_PORT"
+    )]
     NotMkernel,
     /// Another version of this crate.
-    #[error("it speaks version {found} of the protocol, this process {expected}; run the same build on every rank")]
+    #[error(
+        "it speaks version {found} of the protocol, this process {expected}; run the same build on every rank"
+    )]
     Version {
         /// Of the message.
         found: u16,
@@ -102,10 +106,19 @@ pub(crate) trait Group: Send {
     fn world(&self) -> u32;
 
     /// Gives `bytes` to all ranks; returns what each gave, by rank. Returns on no rank before all have come.
-    fn all_gather(&mut self, step: &'static str, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>, Error>;
+    fn all_gather(
+        &mut self,
+        step: &'static str,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>, Error>;
 
     /// Gives a duplicate of `fd` to all other ranks; returns theirs by rank, `None` in the own place.
-    fn exchange_fds(&mut self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<Vec<Option<OwnedFd>>, Error>;
+    fn exchange_fds(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        timeout: Duration,
+    ) -> Result<Vec<Option<OwnedFd>>, Error>;
 }
 
 /// A [`Group`] that fails at once after its first failure: ranks may be at different steps then.
@@ -116,7 +129,10 @@ pub(crate) struct Collective {
 
 impl Collective {
     pub fn new(group: impl Group + 'static) -> Self {
-        Self { group: Box::new(group), broken: None }
+        Self {
+            group: Box::new(group),
+            broken: None,
+        }
     }
 
     pub fn rank(&self) -> u32 {
@@ -128,16 +144,32 @@ impl Collective {
     }
 
     /// See [`Group::all_gather`].
-    pub fn all_gather(&mut self, step: &'static str, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>, Error> {
+    pub fn all_gather(
+        &mut self,
+        step: &'static str,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>, Error> {
         if bytes.len() > MAX_OFFER_BYTES {
-            let source = ProtocolFault::TooLong { bytes: bytes.len(), limit: MAX_OFFER_BYTES };
-            return Err(Error::Protocol { peer: crate::error::Peer::Rank(self.rank()), step, source });
+            let source = ProtocolFault::TooLong {
+                bytes: bytes.len(),
+                limit: MAX_OFFER_BYTES,
+            };
+            return Err(Error::Protocol {
+                peer: crate::error::Peer::Rank(self.rank()),
+                step,
+                source,
+            });
         }
         self.run(|group| group.all_gather(step, bytes, timeout))
     }
 
     /// See [`Group::exchange_fds`].
-    pub fn exchange_fds(&mut self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<Vec<Option<OwnedFd>>, Error> {
+    pub fn exchange_fds(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        timeout: Duration,
+    ) -> Result<Vec<Option<OwnedFd>>, Error> {
         self.run(|group| group.exchange_fds(fd, timeout))
     }
 
@@ -153,31 +185,18 @@ impl Collective {
         step: &'static str,
         result: Result<(T, Vec<u8>), Error>,
         timeout: Duration,
-    ) -> Result<(T, Vec<Vec<u8>>), Error> {
-        let mut offer = match &result {
-            Ok((_, bytes)) => [&[OK], bytes.as_slice()].concat(),
-            Err(error) => [&[FAILED], with_causes(error).as_bytes()].concat(),
-        };
-        if offer.first() == Some(&FAILED) {
-            offer.truncate(MAX_OFFER_BYTES);
-        }
-        let offers = self.all_gather(step, &offer, timeout)?;
-        let (value, _) = result?;
-        let mut failures = Vec::new();
-        let mut payloads = Vec::with_capacity(offers.len());
-        for (rank, offer) in (0..).zip(offers) {
-            match offer.split_first() {
-                Some((&OK, rest)) => payloads.push(rest.to_vec()),
-                Some((_, rest)) => failures.push((rank, String::from_utf8_lossy(rest).into_owned())),
-                None => failures.push((rank, ProtocolFault::Malformed.to_string())),
-            }
-        }
-        if failures.is_empty() { Ok((value, payloads)) } else { Err(Error::RanksFailed { step, failures }) }
+    ) -> Agreed<T> {
+        self.run(|group| agree(group, step, result, timeout))?
     }
 
-    fn run<T>(&mut self, step: impl FnOnce(&mut dyn Group) -> Result<T, Error>) -> Result<T, Error> {
+    fn run<T>(
+        &mut self,
+        step: impl FnOnce(&mut dyn Group) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         if let Some(cause) = &self.broken {
-            return Err(Error::Aborted { cause: Some(cause.clone()) });
+            return Err(Error::Aborted {
+                cause: Some(cause.clone()),
+            });
         }
         let result = step(self.group.as_mut());
         if let Err(error) = &result {
@@ -190,6 +209,44 @@ impl Collective {
 const OK: u8 = 0;
 const FAILED: u8 = 1;
 
+/// The own value, and the bytes that came with every rank's.
+pub(crate) type Agreed<T> = Result<(T, Vec<Vec<u8>>), Error>;
+
+/// See [`Collective::agree`]. The outer error is one of the group, which then is of no more use.
+fn agree<T>(
+    group: &mut dyn Group,
+    step: &'static str,
+    result: Result<(T, Vec<u8>), Error>,
+    timeout: Duration,
+) -> Result<Agreed<T>, Error> {
+    let mut offer = match &result {
+        Ok((_, bytes)) => [&[OK], bytes.as_slice()].concat(),
+        Err(error) => [&[FAILED], with_causes(error).as_bytes()].concat(),
+    };
+    offer.truncate(MAX_OFFER_BYTES);
+    let offers = group.all_gather(step, &offer, timeout);
+    // The own failure says more than how the others took it.
+    let (value, offers) = match (result, offers) {
+        (Ok((value, _)), Ok(offers)) => (value, offers),
+        (Ok(_), Err(error)) | (Err(error), Err(_)) => return Err(error),
+        (Err(error), Ok(_)) => return Ok(Err(error)),
+    };
+    let mut failures = Vec::new();
+    let mut payloads = Vec::with_capacity(offers.len());
+    for (rank, offer) in (0..).zip(offers) {
+        match offer.split_first() {
+            Some((&OK, rest)) => payloads.push(rest.to_vec()),
+            Some((_, rest)) => failures.push((rank, String::from_utf8_lossy(rest).into_owned())),
+            None => failures.push((rank, ProtocolFault::Malformed.to_string())),
+        }
+    }
+    Ok(if failures.is_empty() {
+        Ok((value, payloads))
+    } else {
+        Err(Error::RanksFailed { step, failures })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,9 +258,14 @@ mod tests {
         let groups = local::groups(world);
         std::thread::scope(|scope| {
             let body = &body;
-            let threads: Vec<_> =
-                groups.into_iter().map(|group| scope.spawn(move || body(Collective::new(group)))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("no panic on a rank")).collect()
+            let threads: Vec<_> = groups
+                .into_iter()
+                .map(|group| scope.spawn(move || body(Collective::new(group))))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic on a rank"))
+                .collect()
         })
     }
 
@@ -216,14 +278,21 @@ mod tests {
         for result in results {
             let (value, payloads) = result.expect("all ranks agree");
             assert_eq!(value, "value");
-            assert_eq!(payloads, (0..8).map(|rank| vec![rank; 3]).collect::<Vec<_>>());
+            assert_eq!(
+                payloads,
+                (0..8).map(|rank| vec![rank; 3]).collect::<Vec<_>>()
+            );
         }
     }
 
     #[test]
     fn a_failure_of_one_rank_reaches_all_and_the_group_goes_on() {
         let results = on_ranks(4, |mut ranks| {
-            let mine = if ranks.rank() == 2 { Err(Error::World(3)) } else { Ok(((), Vec::new())) };
+            let mine = if ranks.rank() == 2 {
+                Err(Error::World(3))
+            } else {
+                Ok(((), Vec::new()))
+            };
             let first = ranks.agree("plan", mine, TIMEOUT);
             let second = ranks.barrier("again", TIMEOUT);
             (first, second)
@@ -248,22 +317,46 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(300));
                 return ranks.barrier("late", TIMEOUT);
             }
-            let error = ranks.barrier("late", Duration::from_millis(50)).expect_err("rank 1 sleeps");
-            assert!(matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [1]), "{error}");
+            let error = ranks
+                .barrier("late", Duration::from_millis(50))
+                .expect_err("rank 1 sleeps");
+            assert!(
+                matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [1]),
+                "{error}"
+            );
             let started = std::time::Instant::now();
             let error = ranks.barrier("next", TIMEOUT).expect_err("out of step");
-            assert!(matches!(error, Error::Aborted { cause: Some(_) }), "{error}");
+            assert!(
+                matches!(error, Error::Aborted { cause: Some(_) }),
+                "{error}"
+            );
             assert!(started.elapsed() < Duration::from_secs(1));
             Ok(())
         });
-        assert!(matches!(results[1], Err(Error::RanksMissing { .. })), "the late rank learns of it");
+        assert!(
+            matches!(results[1], Err(Error::RanksMissing { .. })),
+            "the late rank learns of it"
+        );
     }
 
     #[test]
     fn too_much_is_refused_before_anything_is_sent() {
         let mut alone = Collective::new(local::groups(1).remove(0));
-        let error = alone.all_gather("big", &vec![0; MAX_OFFER_BYTES + 1], TIMEOUT).expect_err("too long");
-        assert!(matches!(error, Error::Protocol { source: ProtocolFault::TooLong { .. }, .. }), "{error}");
-        alone.barrier("small", TIMEOUT).expect("the group still works");
+        let error = alone
+            .all_gather("big", &vec![0; MAX_OFFER_BYTES + 1], TIMEOUT)
+            .expect_err("too long");
+        assert!(
+            matches!(
+                error,
+                Error::Protocol {
+                    source: ProtocolFault::TooLong { .. },
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        alone
+            .barrier("small", TIMEOUT)
+            .expect("the group still works");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::fds::{self, Mailbox, random_bytes};
 use super::wire::{Frame, Kind, Link, LinkError, Nonce, Reader, put_string};
-use super::{Group, MAX_OFFER_BYTES, POLL, ProtocolFault};
+use super::{Group, MAX_OFFER_BYTES, POLL, ProtocolFault, agree};
 use crate::error::{Error, Peer};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -23,19 +23,39 @@ pub(crate) struct TcpGroup {
 
 impl TcpGroup {
     pub(super) fn new(rank: u32, world: u32, nonce: Nonce, links: Vec<Link>) -> Self {
-        Self { rank, world, nonce, links }
+        Self {
+            rank,
+            world,
+            nonce,
+            links,
+        }
     }
 
     fn frame(&self, kind: Kind, payload: Vec<u8>) -> Frame {
-        Frame { kind, nonce: self.nonce, payload }
+        Frame {
+            kind,
+            nonce: self.nonce,
+            payload,
+        }
     }
 
     /// Rank 0: collects all offers, then sends all of them to all.
-    fn complete(&mut self, step: &'static str, own: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>, Failure> {
+    fn complete(
+        &mut self,
+        step: &'static str,
+        own: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>, Failure> {
         let deadline = Instant::now() + timeout;
         let mut offers: Vec<Option<Vec<u8>>> = vec![None; self.links.len()];
         loop {
-            for (i, link) in self.links.iter_mut().enumerate().filter(|(i, _)| offers[*i].is_none()).collect::<Vec<_>>() {
+            for (i, link) in self
+                .links
+                .iter_mut()
+                .enumerate()
+                .filter(|(i, _)| offers[*i].is_none())
+                .collect::<Vec<_>>()
+            {
                 let rank = rank_of(i);
                 match link.poll() {
                     Ok(None) => {}
@@ -47,7 +67,11 @@ impl TcpGroup {
                     Err(_) => return Err(Failure::Left { rank }),
                 }
             }
-            let missing: Vec<u32> = (0..).zip(&offers).filter(|(_, o)| o.is_none()).map(|(i, _)| rank_of(i)).collect();
+            let missing: Vec<u32> = (0..)
+                .zip(&offers)
+                .filter(|(_, o)| o.is_none())
+                .map(|(i, _)| rank_of(i))
+                .collect();
             if missing.is_empty() {
                 break;
             }
@@ -56,12 +80,15 @@ impl TcpGroup {
             }
             std::thread::sleep(POLL);
         }
-        let all: Vec<Vec<u8>> = std::iter::once(own.to_vec()).chain(offers.into_iter().flatten()).collect();
+        let all: Vec<Vec<u8>> = std::iter::once(own.to_vec())
+            .chain(offers.into_iter().flatten())
+            .collect();
         let mut payload = Vec::new();
         all.iter().for_each(|offer| put_string(&mut payload, offer));
         let frame = self.frame(Kind::Complete, payload);
         for (i, link) in self.links.iter_mut().enumerate() {
-            link.send(&frame, deadline + GRACE).map_err(|_| Failure::Left { rank: rank_of(i) })?;
+            link.send(&frame, deadline + GRACE)
+                .map_err(|_| Failure::Left { rank: rank_of(i) })?;
         }
         Ok(all)
     }
@@ -76,12 +103,25 @@ impl TcpGroup {
     }
 
     /// Other ranks: offers, then waits for rank 0.
-    fn offer(&mut self, step: &'static str, own: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>, Error> {
-        let protocol = |source| Error::Protocol { peer: Peer::Rank(0), step, source };
+    fn offer(
+        &mut self,
+        step: &'static str,
+        own: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let protocol = |source| Error::Protocol {
+            peer: Peer::Rank(0),
+            step,
+            source,
+        };
         let lost = |error| match error {
             LinkError::Fault(fault) => protocol(fault),
             LinkError::Closed => Error::RankLeft { rank: 0, step },
-            LinkError::Deadline => Error::RanksMissing { step, ranks: vec![0], waited: timeout },
+            LinkError::Deadline => Error::RanksMissing {
+                step,
+                ranks: vec![0],
+                waited: timeout,
+            },
         };
         let deadline = Instant::now() + timeout + GRACE;
         let mut payload = Vec::new();
@@ -106,9 +146,9 @@ impl TcpGroup {
         }
         match answer.kind {
             Kind::Complete => offers_in(&answer.payload, self.world).map_err(protocol),
-            Kind::Failed => {
-                Err(Failure::decode(&answer.payload).map_err(protocol)?.into_error(step, timeout))
-            }
+            Kind::Failed => Err(Failure::decode(&answer.payload)
+                .map_err(protocol)?
+                .into_error(step, timeout)),
             _ => Err(protocol(ProtocolFault::Malformed)),
         }
     }
@@ -128,24 +168,39 @@ fn offer_in(frame: &Frame, nonce: &Nonce, step: &str) -> Result<Vec<u8>, Protoco
     let mut reader = Reader(&frame.payload);
     let found = reader.string()?;
     if found != step.as_bytes() {
-        return Err(ProtocolFault::WrongStep { found: printable(found) });
+        return Err(ProtocolFault::WrongStep {
+            found: printable(found),
+        });
     }
     let offer = reader.string()?;
     if offer.len() > MAX_OFFER_BYTES {
-        return Err(ProtocolFault::TooLong { bytes: offer.len(), limit: MAX_OFFER_BYTES });
+        return Err(ProtocolFault::TooLong {
+            bytes: offer.len(),
+            limit: MAX_OFFER_BYTES,
+        });
     }
     Ok(offer.to_vec())
 }
 
 fn offers_in(payload: &[u8], world: u32) -> Result<Vec<Vec<u8>>, ProtocolFault> {
     let mut reader = Reader(payload);
-    let offers = (0..world).map(|_| reader.string().map(<[u8]>::to_vec)).collect::<Result<_, _>>()?;
-    if reader.0.is_empty() { Ok(offers) } else { Err(ProtocolFault::Malformed) }
+    let offers = (0..world)
+        .map(|_| reader.string().map(<[u8]>::to_vec))
+        .collect::<Result<_, _>>()?;
+    if reader.0.is_empty() {
+        Ok(offers)
+    } else {
+        Err(ProtocolFault::Malformed)
+    }
 }
 
 /// Text of another process, short and without control characters.
 pub(super) fn printable(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).take(500).collect()
+    String::from_utf8_lossy(bytes)
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(500)
+        .collect()
 }
 
 /// Why rank 0 cannot complete a step.
@@ -172,7 +227,9 @@ impl Failure {
             Self::Protocol { rank, fault } => (3, vec![*rank], fault.to_string()),
         };
         let mut bytes = vec![code, u8::try_from(ranks.len()).unwrap_or(u8::MAX)];
-        ranks.iter().for_each(|rank| bytes.extend_from_slice(&rank.to_le_bytes()));
+        ranks
+            .iter()
+            .for_each(|rank| bytes.extend_from_slice(&rank.to_le_bytes()));
         put_string(&mut bytes, text.as_bytes());
         bytes
     }
@@ -181,7 +238,9 @@ impl Failure {
         let mut reader = Reader(payload);
         let code = reader.u8()?;
         let count = reader.u8()?;
-        let ranks = (0..count).map(|_| reader.u32()).collect::<Result<Vec<_>, _>>()?;
+        let ranks = (0..count)
+            .map(|_| reader.u32())
+            .collect::<Result<Vec<_>, _>>()?;
         let text = printable(reader.string()?);
         match (code, ranks.as_slice()) {
             (1, [_, ..]) => Ok(Heard::Missing(ranks)),
@@ -193,9 +252,17 @@ impl Failure {
 
     fn into_error(self, step: &'static str, waited: Duration) -> Error {
         match self {
-            Self::Missing { ranks } => Error::RanksMissing { step, ranks, waited },
+            Self::Missing { ranks } => Error::RanksMissing {
+                step,
+                ranks,
+                waited,
+            },
             Self::Left { rank } => Error::RankLeft { rank, step },
-            Self::Protocol { rank, fault } => Error::Protocol { peer: Peer::Rank(rank), step, source: fault },
+            Self::Protocol { rank, fault } => Error::Protocol {
+                peer: Peer::Rank(rank),
+                step,
+                source: fault,
+            },
         }
     }
 }
@@ -203,9 +270,16 @@ impl Failure {
 impl Heard {
     fn into_error(self, step: &'static str, waited: Duration) -> Error {
         match self {
-            Self::Missing(ranks) => Error::RanksMissing { step, ranks, waited },
+            Self::Missing(ranks) => Error::RanksMissing {
+                step,
+                ranks,
+                waited,
+            },
             Self::Left(rank) => Error::RankLeft { rank, step },
-            Self::Told(rank, text) => Error::RanksFailed { step, failures: vec![(rank, text)] },
+            Self::Told(rank, text) => Error::RanksFailed {
+                step,
+                failures: vec![(rank, text)],
+            },
         }
     }
 }
@@ -219,7 +293,12 @@ impl Group for TcpGroup {
         self.world
     }
 
-    fn all_gather(&mut self, step: &'static str, bytes: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>, Error> {
+    fn all_gather(
+        &mut self,
+        step: &'static str,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>, Error> {
         if self.rank != 0 {
             return self.offer(step, bytes, timeout);
         }
@@ -229,7 +308,11 @@ impl Group for TcpGroup {
         })
     }
 
-    fn exchange_fds(&mut self, fd: BorrowedFd<'_>, timeout: Duration) -> Result<Vec<Option<OwnedFd>>, Error> {
+    fn exchange_fds(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        timeout: Duration,
+    ) -> Result<Vec<Option<OwnedFd>>, Error> {
         let mailbox = Mailbox::open()?;
         // A key of its own, so that the nonce of the connections is not used for anything else.
         let mut offer = mailbox.name().to_vec();
@@ -240,16 +323,29 @@ impl Group for TcpGroup {
             .zip(0..)
             .map(|(offer, rank)| {
                 let (name, key) = offer.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
-                <[u8; 16]>::try_from(key).map(|key| (*name, key)).map_err(|_| Error::Protocol {
-                    peer: Peer::Rank(rank),
-                    step: fds::STEP,
-                    source: ProtocolFault::Malformed,
-                })
+                <[u8; 16]>::try_from(key)
+                    .map(|key| (*name, key))
+                    .map_err(|_| Error::Protocol {
+                        peer: Peer::Rank(rank),
+                        step: fds::STEP,
+                        source: ProtocolFault::Malformed,
+                    })
             })
             .collect::<Result<Vec<_>, _>>()?;
-        for (peer, (name, key)) in (0..).zip(&keys).filter(|(peer, _)| *peer != self.rank) {
-            fds::deliver(fd, self.rank, key, peer, name)?;
-        }
+        let mut others = (0..).zip(&keys).filter(|(peer, _)| *peer != self.rank);
+        let delivered =
+            others.try_for_each(|(peer, (name, key))| fds::deliver(fd, self.rank, key, peer, name));
+        // When all have delivered, nobody waits for a descriptor that does not come.
+        agree(
+            self,
+            "delivery of memory handles",
+            delivered.map(|()| ((), Vec::new())),
+            timeout,
+        )??;
         mailbox.collect(self.rank, self.world, &keys[self.rank as usize].1, timeout)
     }
 }
+
+#[cfg(test)]
+#[path = "tcp_tests.rs"]
+mod tests;

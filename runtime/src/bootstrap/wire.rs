@@ -34,9 +34,16 @@ pub(super) enum Kind {
 
 impl Kind {
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Hello, Self::Welcome, Self::Refused, Self::Offer, Self::Complete, Self::Failed]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        [
+            Self::Hello,
+            Self::Welcome,
+            Self::Refused,
+            Self::Offer,
+            Self::Complete,
+            Self::Failed,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == number)
     }
 }
 
@@ -54,7 +61,11 @@ impl Frame {
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&[self.kind as u8, 0]);
         bytes.extend_from_slice(&self.nonce);
-        bytes.extend_from_slice(&u32::try_from(self.payload.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend_from_slice(
+            &u32::try_from(self.payload.len())
+                .unwrap_or(u32::MAX)
+                .to_le_bytes(),
+        );
         bytes.extend_from_slice(&self.payload);
         bytes
     }
@@ -70,17 +81,32 @@ impl Frame {
         };
         let found = u16::from_le_bytes([header[4], header[5]]);
         if found != VERSION {
-            return Err(ProtocolFault::Version { found, expected: VERSION });
+            return Err(ProtocolFault::Version {
+                found,
+                expected: VERSION,
+            });
         }
         let kind = Kind::from_number(header[6]).ok_or(ProtocolFault::Malformed)?;
         let mut nonce = Nonce::default();
         nonce.copy_from_slice(&header[8..24]);
         let length = u32::from_le_bytes([header[24], header[25], header[26], header[27]]) as usize;
         if length > MAX_FRAME_BYTES {
-            return Err(ProtocolFault::TooLong { bytes: length, limit: MAX_FRAME_BYTES });
+            return Err(ProtocolFault::TooLong {
+                bytes: length,
+                limit: MAX_FRAME_BYTES,
+            });
         }
         let end = HEADER_BYTES + length;
-        Ok(bytes.get(HEADER_BYTES..end).map(|payload| (Self { kind, nonce, payload: payload.to_vec() }, end)))
+        Ok(bytes.get(HEADER_BYTES..end).map(|payload| {
+            (
+                Self {
+                    kind,
+                    nonce,
+                    payload: payload.to_vec(),
+                },
+                end,
+            )
+        }))
     }
 }
 
@@ -111,7 +137,10 @@ impl Link {
     pub fn new(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, received: Vec::new() })
+        Ok(Self {
+            stream,
+            received: Vec::new(),
+        })
     }
 
     /// The next frame, if one has come.
@@ -167,7 +196,10 @@ impl<'a> Reader<'a> {
     }
 
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], ProtocolFault> {
-        let (value, rest) = self.0.split_at_checked(count).ok_or(ProtocolFault::Malformed)?;
+        let (value, rest) = self
+            .0
+            .split_at_checked(count)
+            .ok_or(ProtocolFault::Malformed)?;
         self.0 = rest;
         Ok(value)
     }
@@ -190,7 +222,11 @@ mod tests {
     use super::*;
 
     fn frame() -> Frame {
-        Frame { kind: Kind::Offer, nonce: [7; 16], payload: b"payload".to_vec() }
+        Frame {
+            kind: Kind::Offer,
+            nonce: [7; 16],
+            payload: b"payload".to_vec(),
+        }
     }
 
     #[test]
@@ -199,16 +235,28 @@ mod tests {
         for end in 0..bytes.len() {
             assert_eq!(Frame::decode(&bytes[..end]), Ok(None), "{end} bytes");
         }
-        assert_eq!(Frame::decode(&[&bytes, &b"MKRN"[..]].concat()), Ok(Some((frame(), bytes.len()))));
+        assert_eq!(
+            Frame::decode(&[&bytes, &b"MKRN"[..]].concat()),
+            Ok(Some((frame(), bytes.len())))
+        );
     }
 
     #[test]
     fn foreign_bytes_are_told_from_short_frames() {
-        assert_eq!(Frame::decode(b"GET / HTTP/1.1"), Err(ProtocolFault::NotMkernel));
+        assert_eq!(
+            Frame::decode(b"GET / HTTP/1.1"),
+            Err(ProtocolFault::NotMkernel)
+        );
         assert_eq!(Frame::decode(b"MKX"), Err(ProtocolFault::NotMkernel));
         let mut bytes = frame().encode();
         bytes[4] = 9;
-        assert_eq!(Frame::decode(&bytes), Err(ProtocolFault::Version { found: 9, expected: VERSION }));
+        assert_eq!(
+            Frame::decode(&bytes),
+            Err(ProtocolFault::Version {
+                found: 9,
+                expected: VERSION
+            })
+        );
         let mut bytes = frame().encode();
         bytes[6] = 200;
         assert_eq!(Frame::decode(&bytes), Err(ProtocolFault::Malformed));

@@ -32,6 +32,19 @@ __device__ __forceinline__ void tma_store_2d(const CUtensorMap& map, u32 src, u3
                : "memory");
 }
 
+// `bytes` (a multiple of 16) from global to shared memory; they count on `barrier`.
+__device__ __forceinline__ void tma_load_bytes(u32 dst, const u8* src, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
+               "l"(src), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+// `bytes` (a multiple of 16) from shared to global memory, a peer's too.
+__device__ __forceinline__ void tma_store_bytes(u8* dst, u32 src, u32 bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes)
+               : "memory");
+}
+
 __device__ __forceinline__ void tma_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Until at most kPending groups still read shared memory.

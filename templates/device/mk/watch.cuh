@@ -1,8 +1,8 @@
 // Waits that end: each has a deadline, and sees the abort of any rank or of the host.
 //
-// When a deadline passes, the kernel records who waited for what in host memory and raises the abort word of every
-// rank. From then on every wait of every rank returns at once: the kernel runs to its end over whatever is in its
-// buffers, and the host, which finds the record, discards the result. Nothing traps, so the context stays usable.
+// When the deadline of a wait for a peer passes, the kernel records who waited for what in host memory and raises the
+// abort word of every rank. From then on every such wait of every rank returns at once: the kernel runs to its end over
+// whatever is in its buffers, and the host, which finds the record, discards the result. The context stays usable.
 #pragma once
 #include <mk/barrier.cuh>
 #include <mk/memory.cuh>
@@ -88,29 +88,42 @@ __device__ __forceinline__ bool give_up(const Watch& watch, const Awaited& what,
   return true;
 }
 
-// Polls of a flag between two looks at clock and abort words: about 0.1 ms. Only here is the host's word read: a read
-// crosses PCIe, and a thousand waiting warps that do so keep each other waiting.
+// Between two polls of a flag, so that its pollers don't crowd out its writer.
+constexpr u32 kPollPauseNs = 32;
+
+// Polls of a flag between two looks at clock and abort words: about 50 µs.
 constexpr u32 kFlagPollsPerLook = 128;
+
+// The host's abort word is read this seldom. A read crosses PCIe; a hundred CTAs that each read it every 50 µs slow
+// down all else that does, the copy engines' commands first (measured: 0.3 ms per copy).
+constexpr u64 kHostLookNs = 10'000'000;
 
 // Until the flag, which only grows (modulo 2^32), has reached `what.wanted`. Acquires what came before the flag.
 __device__ __forceinline__ void wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
   u32 seen = load_acquire_sys(flag);
   if (static_cast<int>(seen - what.wanted) >= 0) return;
   const u64 start_ns = global_time_ns();
+  u64 host_look_ns = start_ns + kHostLookNs;
   for (u32 polls = 1;; ++polls) {
+    __nanosleep(kPollPauseNs);
     seen = load_acquire_sys(flag);
     if (static_cast<int>(seen - what.wanted) >= 0) return;
     if (polls % kFlagPollsPerLook != 0) continue;
     u32 aborted_by = load_relaxed_sys(&watch.state()->abort);
-    if (aborted_by == 0 && load_relaxed_sys(&watch.host->abort) != 0) aborted_by = kHostAbort;
+    if (aborted_by == 0 && global_time_ns() > host_look_ns) {
+      host_look_ns += kHostLookNs;
+      if (load_relaxed_sys(&watch.host->abort) != 0) aborted_by = kHostAbort;
+    }
     if (give_up(watch, what, seen, aborted_by, start_ns)) return;
   }
 }
 
-// The same for barriers in shared memory, whose polls are short.
+// Polls of a barrier in shared memory between two looks at the clock; they are short.
 constexpr u32 kBarrierPollsPerLook = 4096;
 
-// Until the barrier's phase of `parity` is over.
+// Until the barrier's phase of `parity` is over. What a CTA's own warps and its TMA owe each other comes for certain
+// once every wait for a peer ends, so an abort must not break this wait: the ring of stages would lose count. If it
+// fails all the same, the kernel is wrong, and only a trap ends it.
 __device__ __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait,
                                              u32 index) {
   if (barrier_try_wait(barrier, parity)) return;
@@ -118,8 +131,10 @@ __device__ __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u3
   for (u32 polls = 1; !barrier_try_wait(barrier, parity); ++polls) {
     if (polls % kBarrierPollsPerLook != 0) continue;
     if (start_ns == 0) start_ns = global_time_ns();
-    const Awaited what{role, wait, watch.rank, index, parity};
-    if (give_up(watch, what, parity ^ 1, load_relaxed_sys(&watch.state()->abort), start_ns)) return;
+    const u64 waited_ns = global_time_ns() - start_ns;
+    if (waited_ns < 2 * watch.deadline_ns) continue;
+    report(watch, Awaited{role, wait, watch.rank, index, parity}, parity ^ 1, 0, waited_ns);
+    __trap();
   }
 }
 

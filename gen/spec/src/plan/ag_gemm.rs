@@ -8,7 +8,7 @@
 use super::gemm::{self, CoreLayout, TILE_K};
 use super::{Chunks, Copies, KernelPlan, Region, Role, THREADS, TileOrder, Traffic, Workspace};
 use crate::abi::{
-    ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, OperandSpec, Source, State, Stride,
+    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, OperandSpec, Source, State, Stride,
     TensorMapSpec,
 };
 use crate::config::{BLayout, Tile, Transfer};
@@ -18,8 +18,13 @@ use crate::spec::{KernelSpec, Shape};
 use crate::violation::{Field, Violations};
 
 const ELEM_BYTES: u64 = 2;
-/// What a warp pushes before it raises a flag: below, flags cost; above, too few warps are busy.
+/// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
 const PIECE_BYTES: u64 = 8 << 10;
+/// The same for each of twelve warps of a communication CTA, which go through shared memory.
+pub const SLOT_BYTES: u32 = 16 << 10;
+/// Up to this much of the shard per CTA, the math warps push too before they multiply: nobody waits long for them, and
+/// the link is busy from the start.
+const ALL_HANDS_BYTES: u64 = 32 << 10;
 /// Copies shorter than this leave the copy engines idle while the host enqueues.
 const MIN_COPY_BYTES: u64 = 1 << 20;
 /// Longer copies are no faster and delay the first tile.
@@ -106,11 +111,15 @@ fn candidates(
 
     let mut found = Vec::new();
     let mut refused = Violations::default();
-    let allows = |transfer| tuning.transfer.is_none_or(|t| t == transfer);
+    // Who fixes what only sm_push has, means sm_push.
+    let fixed = tuning.transfer.or_else(|| {
+        (tuning.comm_ctas.is_some() || tuning.k_slices.is_some()).then_some(Transfer::SmPush)
+    });
+    let allows = |transfer| fixed.is_none_or(|t| t == transfer);
     if allows(Transfer::SmPush) {
         for ctas in choices(tuning.comm_ctas, &[0, 4, 8, 16, 32, 64]) {
             for slices in choices(tuning.k_slices, &[1, 2, 4]) {
-                let Some(chunks) = sm_chunks(spec, shape, slices, aligned, tiles, device) else {
+                let Some(chunks) = sm_chunks(spec, shape, (ctas, slices), aligned, tiles, device) else {
                     refused.push(
                         Field::KSlices,
                         format!("{slices} slices of K = {} would not hold {TILE_K} columns each", shape.k),
@@ -154,11 +163,11 @@ fn choices(fixed: Option<u32>, all: &[u32]) -> Vec<u32> {
     fixed.map_or_else(|| all.to_vec(), |one| vec![one])
 }
 
-/// Pieces of about 8 KiB, counted by flags of 128 rows × a slice of K. `None` if a slice would be empty.
+/// Pieces of some KiB, counted by flags of 128 rows × a slice of K. `None` if a slice would be empty.
 fn sm_chunks(
     spec: &KernelSpec,
     shape: Shape,
-    k_slices: u32,
+    (comm_ctas, k_slices): (u32, u32),
     aligned: bool,
     tiles: u32,
     device: &Device,
@@ -173,13 +182,20 @@ fn sm_chunks(
         .tuning()
         .chunk_rows
         .map_or_else(|| CHUNK_ROWS.min(shard_rows.next_power_of_two()), u64::from);
-    let piece_rows = floor_power_of_two(PIECE_BYTES / (slice_cols * ELEM_BYTES)).min(chunk_rows);
+    let piece_bytes = if comm_ctas > 0 { u64::from(SLOT_BYTES) } else { PIECE_BYTES };
+    let piece_rows = floor_power_of_two(piece_bytes / (slice_cols * ELEM_BYTES)).min(chunk_rows);
     let per_shard = shard_rows.div_ceil(chunk_rows) as u32;
     // With every tile in one wave all rows are wanted at once, slice by slice; else rows come first.
     let panel_chunks = match k_slices {
         1 => 1,
         _ if tiles <= device.sm_count => per_shard,
         _ => per_shard.min(4),
+    };
+    let shard_bytes = shard_rows * shape.k * ELEM_BYTES;
+    let push_warps = match comm_ctas {
+        0 if shard_bytes <= ALL_HANDS_BYTES * u64::from(device.sm_count) => 9,
+        0 => 1,
+        _ => THREADS / 32,
     };
     Some(Chunks {
         rows: chunk_rows as u32,
@@ -189,6 +205,7 @@ fn sm_chunks(
         piece_rows: piece_rows as u32,
         arrivals: chunk_rows.div_ceil(piece_rows) as u32,
         panel_chunks,
+        push_warps,
         to_self: !aligned,
     })
 }
@@ -215,6 +232,7 @@ fn copy_chunks(spec: &KernelSpec, shape: Shape, tile: Tile) -> Chunks {
         piece_rows: rows as u32,
         arrivals: 1,
         panel_chunks: 1,
+        push_warps: 0,
         to_self: false,
     }
 }
@@ -308,7 +326,7 @@ fn workspace(spec: &KernelSpec, shape: Shape, chunks: Option<&Chunks>) -> Worksp
     let mut parts = vec![("state", size_of::<State>() as u64)];
     if let Some(c) = chunks {
         let flags = u64::from(spec.world()) * u64::from(c.per_shard * c.k_slices);
-        parts.push(("flags", flags * 4));
+        parts.push(("flags", flags * FLAG_STRIDE_BYTES));
         parts.push(("gathered", 2 * shape.m * shape.k * ELEM_BYTES));
     }
     let mut bytes = 0;

@@ -1,0 +1,190 @@
+//! The forward pass of a linear layer under tensor parallelism: Y = X · Wᵀ.
+//!
+//! The tokens X are sharded over the ranks by rows; every rank holds some rows of the weight W, computes its columns
+//! of Y for all tokens, and gathers X while it multiplies. Checked against a reference on the CPU.
+//!
+//! ```text
+//! cargo run --release --example ag_gemm                              # all GPUs of this host, a thread for each
+//! torchrun --no-python --nproc-per-node 8 target/release/examples/ag_gemm       # a process for each
+//! ```
+
+use mkernel::cudarc::driver::CudaSlice;
+use mkernel::half::bf16;
+use mkernel::{Communicator, FusedKernel, KernelConfig, Operator, Shape, fused_kernel};
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Instant;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// The up projection of a feed-forward block: 4096 features in, 1024 out on each rank.
+#[fused_kernel(op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 4096, b_layout = nk)]
+pub struct UpProjection;
+
+const TOKENS: u64 = 4096;
+const FEATURES: u64 = 4096;
+const OUTPUTS: u64 = 1024;
+const CALLS: u32 = 20;
+
+fn main() -> ExitCode {
+    let result = if std::env::var_os("RANK").is_some() {
+        as_one_rank()
+    } else {
+        as_all_ranks()
+    };
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("error: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        eprintln!("Caused by: {error}");
+        cause = error.source();
+    }
+    ExitCode::FAILURE
+}
+
+/// One process per GPU: the variables of torchrun say which.
+fn as_one_rank() -> Result<(), Failure> {
+    forward(&Communicator::from_env()?)
+}
+
+/// One process, a thread per GPU: as many GPUs as make a world of 1, 2, 4 or 8.
+fn as_all_ranks() -> Result<(), Failure> {
+    let count = mkernel::device_count()?;
+    let world = [8, 4, 2, 1]
+        .into_iter()
+        .find(|world| *world <= count)
+        .ok_or("this host shows no GPU")?;
+    let communicators = Communicator::local(&(0..world).collect::<Vec<_>>())?;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = communicators
+            .into_iter()
+            .map(|ranks| scope.spawn(move || forward(&ranks)))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| "a rank panicked")?)
+    })
+}
+
+fn forward(ranks: &Communicator) -> Result<(), Failure> {
+    let up_projection = prepare(ranks)?;
+    let stream = ranks.context().default_stream();
+    let rank = u64::from(ranks.rank());
+    let shard_rows = TOKENS / u64::from(ranks.world());
+
+    let x: Vec<bf16> = matrix(shard_rows, FEATURES, |row, col| {
+        token(rank * shard_rows + row, col)
+    });
+    let w: Vec<bf16> = matrix(OUTPUTS, FEATURES, |row, col| weight(rank, row, col));
+    let (x, w) = (stream.clone_htod(&x)?, stream.clone_htod(&w)?);
+    // What the kernel leaves out stays NaN.
+    let mut y = stream.clone_htod(&vec![bf16::NAN; (TOKENS * OUTPUTS) as usize])?;
+
+    up_projection.launch(&stream, &x, &w, &mut y)?;
+    ranks.synchronize(&stream)?;
+    let error = check(&stream.clone_dtoh(&y)?, rank)?;
+    let call_us = time(ranks, &up_projection, &x, &w, &mut y)?;
+
+    let slowest_us = ranks
+        .all_gather(&call_us.to_le_bytes())?
+        .iter()
+        .filter_map(|bytes| Some(f64::from_le_bytes(bytes.as_slice().try_into().ok()?)))
+        .fold(0.0, f64::max);
+    println!("rank {rank}: largest error {error:.4}");
+    if rank == 0 {
+        let plan = up_projection.plan();
+        let tflops = plan.traffic.flops as f64 / slowest_us / 1e6;
+        println!(
+            "{}: {slowest_us:.1} µs per call, {tflops:.0} TFLOP/s per GPU",
+            plan.id
+        );
+    }
+    Ok(())
+}
+
+fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
+    if ranks.world() == 8 {
+        return UpProjection::prepare(ranks, TOKENS);
+    }
+    // The type is declared for 8 ranks; a configuration can also be made at run time.
+    let config = KernelConfig {
+        world: ranks.world(),
+        ..UpProjection::config()
+    };
+    ranks.prepare(
+        &config,
+        Shape {
+            m: TOKENS,
+            n: OUTPUTS,
+            k: FEATURES,
+        },
+    )
+}
+
+/// Mean time of back-to-back calls, after one that warms up.
+fn time(
+    ranks: &Communicator,
+    layer: &Operator,
+    x: &CudaSlice<bf16>,
+    w: &CudaSlice<bf16>,
+    y: &mut CudaSlice<bf16>,
+) -> Result<f64, Failure> {
+    let stream = ranks.context().default_stream();
+    layer.launch(&stream, x, w, y)?;
+    ranks.synchronize(&stream)?;
+    ranks.barrier()?;
+    let started = Instant::now();
+    for _ in 0..CALLS {
+        layer.launch(&stream, x, w, y)?;
+    }
+    ranks.synchronize(&stream)?;
+    Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS))
+}
+
+/// Compares sampled rows and columns with products summed in double precision; returns the largest error.
+fn check(y: &[bf16], rank: u64) -> Result<f64, Failure> {
+    let mut largest: f64 = 0.0;
+    for row in (0..TOKENS).step_by(61) {
+        for col in (0..OUTPUTS).step_by(127) {
+            let reference: f64 = (0..FEATURES)
+                .map(|k| token(row, k).to_f64() * weight(rank, col, k).to_f64())
+                .sum();
+            let found = y[(row * OUTPUTS + col) as usize].to_f64();
+            let error = (found - reference).abs();
+            // Half a unit in the last place of a bf16, and what fp32 sums lose.
+            if error.is_nan() || error > reference.abs() / 256.0 + 0.01 {
+                return Err(format!(
+                    "y[{row}, {col}] is {found} on rank {rank}, should be {reference}"
+                )
+                .into());
+            }
+            largest = largest.max(error);
+        }
+    }
+    Ok(largest)
+}
+
+fn matrix(rows: u64, cols: u64, value: impl Fn(u64, u64) -> bf16) -> Vec<bf16> {
+    (0..rows)
+        .flat_map(|row| (0..cols).map(move |col| (row, col)))
+        .map(|(row, col)| value(row, col))
+        .collect()
+}
+
+fn token(row: u64, feature: u64) -> bf16 {
+    random(row * FEATURES + feature)
+}
+
+fn weight(rank: u64, output: u64, feature: u64) -> bf16 {
+    random((1 << 40) + (rank * OUTPUTS + output) * FEATURES + feature)
+}
+
+/// A number in -1 .. 1 that depends on `index` alone, so that every rank knows what the others hold (splitmix64).
+fn random(index: u64) -> bf16 {
+    let mut x = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bf16::from_f32((x >> 40) as f32 / (1 << 23) as f32 - 1.0)
+}

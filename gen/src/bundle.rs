@@ -1,0 +1,188 @@
+//! [`Bundle`]: kernels compiled ahead of time, in a folder that can be shipped.
+
+use crate::cubin::Cubin;
+use crate::disk::{public_tempdir, read_file, sync_dir, write_file};
+use crate::entry::{Entry, EntryFault, read_entry, write_entry};
+use crate::error::{BundleFault, GenError};
+use crate::key::Key;
+use crate::nvrtc::{ARCH, key_version};
+use crate::source::CudaSource;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The file that makes a folder a bundle.
+pub const BUNDLE_MANIFEST: &str = "bundle.json";
+
+/// Version of `bundle.json`.
+const SCHEMA: u32 = 1;
+
+/// Kernels compiled ahead of time: a folder with `bundle.json`, which lists them, and one entry folder for each.
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Manifest {
+    schema: u32,
+    arch: String,
+    nvrtc: String,
+    kernels: Vec<Listed>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Listed {
+    id: String,
+    key: Key,
+}
+
+impl Bundle {
+    /// Opens the bundle in the folder `path`. Kernels in it are read, and checked, when they are wanted.
+    ///
+    /// # Errors
+    /// [`GenError::ReadBundle`]
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, GenError> {
+        let path = path.into();
+        match read_manifest(&path) {
+            Ok(manifest) => Ok(Self { path, manifest }),
+            Err(source) => Err(GenError::ReadBundle { path, source }),
+        }
+    }
+
+    /// Writes `kernels` as the bundle `path`, which appears whole or not at all and replaces an older bundle there.
+    ///
+    /// # Errors
+    /// [`GenError::NotABundle`] if `path` has something else in it, [`GenError::WriteBundle`]
+    pub fn write(
+        path: &Path,
+        kernels: impl IntoIterator<Item = (CudaSource, Key, Cubin)>,
+    ) -> Result<(), GenError> {
+        if !is_replaceable(path) {
+            return Err(GenError::NotABundle(path.to_owned()));
+        }
+        write_and_swap(path, kernels).map_err(|source| GenError::WriteBundle {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The kernels in it that are sound, in the order in which they were written.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        self.manifest
+            .kernels
+            .iter()
+            .filter_map(|kernel| Entry::read(self.folder(&kernel.key)))
+            .collect()
+    }
+
+    /// Whether it lists a kernel of this name.
+    pub(crate) fn lists_id(&self, id: &str) -> bool {
+        self.manifest.kernels.iter().any(|kernel| kernel.id == id)
+    }
+
+    /// The kernel of `key`, if it lists that.
+    pub(crate) fn read(&self, key: &Key) -> Result<Option<Cubin>, EntryFault> {
+        if !self
+            .manifest
+            .kernels
+            .iter()
+            .any(|kernel| kernel.key == *key)
+        {
+            return Ok(None);
+        }
+        match read_entry(&self.folder(key), key)? {
+            Some(cubin) => Ok(Some(cubin)),
+            None => Err(EntryFault::Io(io::ErrorKind::NotFound.into())),
+        }
+    }
+
+    fn folder(&self, key: &Key) -> PathBuf {
+        self.path.join(key.to_string())
+    }
+}
+
+fn read_manifest(path: &Path) -> Result<Manifest, BundleFault> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        schema: u32,
+    }
+    let json = read_file(&path.join(BUNDLE_MANIFEST))?;
+    let Versioned { schema } = serde_json::from_slice(&json)?;
+    if schema != SCHEMA {
+        return Err(BundleFault::Schema {
+            found: schema,
+            expected: SCHEMA,
+        });
+    }
+    Ok(serde_json::from_slice(&json)?)
+}
+
+/// Whether a bundle may take the place of what is at `path`: nothing, an empty folder or a bundle.
+fn is_replaceable(path: &Path) -> bool {
+    match fs::read_dir(path) {
+        Ok(mut names) => names.next().is_none() || path.join(BUNDLE_MANIFEST).is_file(),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+fn write_and_swap(
+    path: &Path,
+    kernels: impl IntoIterator<Item = (CudaSource, Key, Cubin)>,
+) -> io::Result<()> {
+    // `out` has the empty parent: the folder beside it is then the current one.
+    let parent = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    fs::create_dir_all(parent)?;
+    let temporary = public_tempdir(parent)?;
+    let (major, minor) = key_version();
+    let mut manifest = Manifest {
+        schema: SCHEMA,
+        arch: ARCH.into(),
+        nvrtc: format!("{major}.{minor}"),
+        kernels: Vec::new(),
+    };
+    for (source, key, cubin) in kernels {
+        if manifest.kernels.iter().any(|kernel| kernel.key == key) {
+            continue;
+        }
+        let folder = temporary.path().join(key.to_string());
+        fs::create_dir(&folder)?;
+        write_entry(&folder, &key, &source, &cubin)?;
+        manifest.kernels.push(Listed { id: cubin.id, key });
+    }
+    let json = serde_json::to_vec_pretty(&manifest)?;
+    write_file(&temporary.path().join(BUNDLE_MANIFEST), &json)?;
+    sync_dir(temporary.path())?;
+    replace(path, temporary.path())?;
+    sync_dir(parent)
+}
+
+/// Gives the folder `new` the name `path`. A bundle that has it takes another, and is removed.
+fn replace(path: &Path, new: &Path) -> io::Result<()> {
+    let Err(error) = fs::rename(new, path) else {
+        return Ok(());
+    };
+    if !path.is_dir() {
+        return Err(error);
+    }
+    if renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE).is_err() {
+        // Network file systems cannot exchange names: for a moment there is no bundle.
+        let aside = public_tempdir(new.parent().unwrap_or(Path::new(".")))?;
+        fs::rename(path, aside.path())?;
+        fs::rename(new, path)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! `mkernel-gen doctor`: what was found on this machine.
+
+use super::Failure;
+use super::output::{bytes, print, print_json, table};
+use super::store::cache;
+use mkernel_gen::{Env, Nvrtc};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[derive(Serialize)]
+struct Findings<'a> {
+    nvrtc: Option<&'a Path>,
+    nvrtc_version: Option<String>,
+    cache: Option<&'a Path>,
+    cached_kernels: usize,
+    cached_bytes: u64,
+    bundles: &'a [PathBuf],
+    driver: Option<String>,
+}
+
+/// Prints what was found; that NVRTC was not is a failure.
+pub fn run(json: bool) -> Result<(), Failure> {
+    let nvrtc = Nvrtc::load();
+    let cache = cache();
+    let entries = cache.entries();
+    let findings = Findings {
+        nvrtc: nvrtc.as_ref().ok().map(|nvrtc| nvrtc.path()),
+        nvrtc_version: nvrtc.as_ref().ok().map(|nvrtc| {
+            let (major, minor) = nvrtc.version();
+            format!("{major}.{minor}")
+        }),
+        cache: cache.root(),
+        cached_kernels: entries.len(),
+        cached_bytes: entries.iter().map(|entry| entry.bytes).sum(),
+        bundles: &Env::get().bundles,
+        driver: driver(),
+    };
+    if json {
+        print_json(&findings)?;
+    } else {
+        print(&describe(&findings))?;
+    }
+    nvrtc.map(|_| ()).map_err(Failure::Gen)
+}
+
+fn describe(findings: &Findings) -> String {
+    let path = |path: Option<&Path>| path.map_or("none".to_owned(), |p| p.display().to_string());
+    let nvrtc = match &findings.nvrtc_version {
+        Some(version) => format!("{version}, {}", path(findings.nvrtc)),
+        None => "not found".to_owned(),
+    };
+    let cached = format!(
+        "{}, {}, {}",
+        path(findings.cache),
+        super::count(findings.cached_kernels, "kernel"),
+        bytes(findings.cached_bytes)
+    );
+    let bundles: Vec<_> = findings
+        .bundles
+        .iter()
+        .map(|b| b.display().to_string())
+        .collect();
+    let bundles = if bundles.is_empty() {
+        "none".to_owned()
+    } else {
+        bundles.join(", ")
+    };
+    let driver = findings
+        .driver
+        .clone()
+        .unwrap_or_else(|| "not loaded; none is needed to compile".into());
+    let rows = [
+        ("nvrtc", nvrtc),
+        ("cache", cached),
+        ("bundles", bundles),
+        ("driver", driver),
+    ];
+    table(&rows.map(|(name, value)| vec![name.to_owned(), value]), &[])
+}
+
+/// What the kernel module says of itself, if it is loaded.
+fn driver() -> Option<String> {
+    let text = fs::read_to_string("/proc/driver/nvidia/version").ok()?;
+    Some(
+        text.lines()
+            .next()?
+            .trim_start_matches("NVRM version:")
+            .trim()
+            .to_owned(),
+    )
+}

@@ -1,0 +1,148 @@
+//! `mkernel-gen list` and `clean`: what is in the cache or in a bundle.
+
+use super::Failure;
+use super::output::{bytes, print, print_json, table};
+use mkernel_gen::{Bundle, Entry, Env, Store};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Whose kernels to list.
+#[derive(Debug, clap::Args)]
+pub struct List {
+    /// Folder of a bundle [default: the cache]
+    bundle: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Listed<'a> {
+    id: &'a str,
+    key: String,
+    path: &'a Path,
+    bytes: u64,
+    registers: u32,
+    nvrtc: &'a str,
+    stored_unix_s: u64,
+}
+
+#[derive(Serialize)]
+struct Cleaned {
+    kernels: usize,
+    bytes: u64,
+}
+
+/// The cache that the environment names. Neither bundles nor `MKERNEL_JIT=0` count here: they are the runtime's.
+pub fn cache() -> Store {
+    let env = Env::get();
+    match env.cache_root().filter(|_| env.cache) {
+        Some(root) => Store::open(root),
+        None => Store::without_cache(),
+    }
+}
+
+impl List {
+    /// Prints a line per kernel.
+    pub fn run(&self, json: bool) -> Result<(), Failure> {
+        let entries = match &self.bundle {
+            Some(path) => Bundle::open(path).map_err(Failure::Gen)?.entries(),
+            None => cache().entries(),
+        };
+        if json {
+            return entries
+                .iter()
+                .try_for_each(|entry| print_json(&listed(entry)));
+        }
+        if entries.is_empty() {
+            return print("no kernels\n");
+        }
+        let mut rows = vec![
+            ["size", "registers", "stored (UTC)", "id"]
+                .map(str::to_owned)
+                .to_vec(),
+        ];
+        rows.extend(entries.iter().map(|entry| {
+            vec![
+                bytes(entry.bytes),
+                entry.resources.registers.to_string(),
+                date(unix_seconds(entry.stored)),
+                entry.id.clone(),
+            ]
+        }));
+        print(&table(&rows, &[0, 1]))
+    }
+}
+
+/// Empties the cache.
+pub fn clean(json: bool) -> Result<(), Failure> {
+    let cache = cache();
+    let entries = cache.entries();
+    let cleaned = Cleaned {
+        kernels: entries.len(),
+        bytes: entries.iter().map(|e| e.bytes).sum(),
+    };
+    cache.clear().map_err(Failure::Gen)?;
+    if json {
+        return print_json(&cleaned);
+    }
+    let kernels = super::count(cleaned.kernels, "kernel");
+    print(&format!("removed {kernels}, {}\n", bytes(cleaned.bytes)))
+}
+
+fn listed(entry: &Entry) -> Listed<'_> {
+    Listed {
+        id: &entry.id,
+        key: entry.key.to_string(),
+        path: &entry.path,
+        bytes: entry.bytes,
+        registers: entry.resources.registers,
+        nvrtc: &entry.nvrtc,
+        stored_unix_s: unix_seconds(entry.stored),
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+/// `2026-03-01 12:00` for seconds since 1970, by the Gregorian calendar (Hinnant, "chrono-compatible date algorithms").
+fn date(unix_s: u64) -> String {
+    let (days, minutes) = (unix_s / 86_400, unix_s % 86_400 / 60);
+    // Days since 1 March of year 0, so that the leap day is a year's last; an era is 400 years.
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    format!(
+        "{year}-{month:02}-{day:02} {:02}:{:02}",
+        minutes / 60,
+        minutes % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::date;
+
+    #[test]
+    fn dates() {
+        for (unix_s, text) in [
+            (0, "1970-01-01 00:00"),
+            (951_782_399, "2000-02-28 23:59"),
+            (951_868_800, "2000-03-01 00:00"),
+            (1_709_164_800, "2024-02-29 00:00"),
+            (1_798_761_599, "2026-12-31 23:59"),
+        ] {
+            assert_eq!(date(unix_s), text);
+        }
+    }
+}

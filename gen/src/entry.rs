@@ -1,0 +1,175 @@
+//! The format of a stored kernel, the same in the cache and in bundles: a folder named after the key, with
+//! `kernel.cubin`, `kernel.cu` (for people) and `manifest.json`, whose checksums cover all that is loaded.
+
+use crate::cubin::{Cubin, Resources};
+use crate::disk::{folder_bytes, read_file, sync_dir, write_file};
+use crate::key::{Key, hex};
+use crate::nvrtc::{ARCH, key_version};
+use crate::source::CudaSource;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Version of this format, and of the meaning of keys.
+pub(crate) const SCHEMA: u32 = 1;
+
+const CUBIN: &str = "kernel.cubin";
+const SOURCE: &str = "kernel.cu";
+const MANIFEST: &str = "manifest.json";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Manifest {
+    schema: u32,
+    id: String,
+    key: Key,
+    arch: String,
+    nvrtc: String,
+    resources: Resources,
+    log: String,
+    cubin_bytes: u64,
+    cubin_sha256: String,
+    /// Of this manifest while this field is empty.
+    manifest_sha256: String,
+}
+
+impl Manifest {
+    fn new(key: &Key, cubin: &Cubin) -> Self {
+        let (major, minor) = key_version();
+        let mut manifest = Self {
+            schema: SCHEMA,
+            id: cubin.id.clone(),
+            key: *key,
+            arch: ARCH.into(),
+            nvrtc: format!("{major}.{minor}"),
+            resources: cubin.resources,
+            log: cubin.log.clone(),
+            cubin_bytes: cubin.bytes.len() as u64,
+            cubin_sha256: sha256(&cubin.bytes),
+            manifest_sha256: String::new(),
+        };
+        manifest.manifest_sha256 = sha256(&manifest.to_json());
+        manifest
+    }
+
+    fn to_json(&self) -> Vec<u8> {
+        let mut json =
+            serde_json::to_vec_pretty(self).expect("a struct of texts and numbers is JSON");
+        json.push(b'\n');
+        json
+    }
+
+    /// Reads the manifest in `dir`, and checks it against its own checksum.
+    fn read(dir: &Path) -> Result<Self, EntryFault> {
+        /// What every version of the format has.
+        #[derive(Deserialize)]
+        struct Versioned {
+            schema: u32,
+        }
+        let json = read_file(&dir.join(MANIFEST))?;
+        let Versioned { schema } = serde_json::from_slice(&json)?;
+        if schema != SCHEMA {
+            return Err(EntryFault::Schema(schema));
+        }
+        let mut manifest: Self = serde_json::from_slice(&json)?;
+        let stated = std::mem::take(&mut manifest.manifest_sha256);
+        if stated != sha256(&manifest.to_json()) {
+            return Err(EntryFault::Checksum(MANIFEST));
+        }
+        Ok(manifest)
+    }
+}
+
+/// Why a stored kernel cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EntryFault {
+    #[error("a file cannot be read")]
+    Io(#[from] io::Error),
+    #[error("manifest.json is damaged")]
+    Json(#[from] serde_json::Error),
+    #[error("it has format {0}, not {SCHEMA}")]
+    Schema(u32),
+    #[error("it is for another key")]
+    Key,
+    #[error("{0} does not have its checksum")]
+    Checksum(&'static str),
+}
+
+/// Reads the kernel that is stored in `dir` under `key`; none if there is no such folder. Both files are read into
+/// memory once and checked there.
+pub(crate) fn read_entry(dir: &Path, key: &Key) -> Result<Option<Cubin>, EntryFault> {
+    if !dir.is_dir() {
+        return Ok(None);
+    }
+    let manifest = Manifest::read(dir)?;
+    if manifest.key != *key {
+        return Err(EntryFault::Key);
+    }
+    let bytes = read_file(&dir.join(CUBIN))?;
+    if bytes.len() as u64 != manifest.cubin_bytes || sha256(&bytes) != manifest.cubin_sha256 {
+        return Err(EntryFault::Checksum(CUBIN));
+    }
+    Ok(Some(Cubin {
+        id: manifest.id,
+        bytes,
+        resources: manifest.resources,
+        log: manifest.log,
+    }))
+}
+
+/// Writes a kernel into the folder `dir`, which exists and is empty, and makes it durable.
+pub(crate) fn write_entry(
+    dir: &Path,
+    key: &Key,
+    source: &CudaSource,
+    cubin: &Cubin,
+) -> io::Result<()> {
+    write_file(&dir.join(SOURCE), source.text.as_bytes())?;
+    write_file(&dir.join(CUBIN), &cubin.bytes)?;
+    write_file(&dir.join(MANIFEST), &Manifest::new(key, cubin).to_json())?;
+    sync_dir(dir)
+}
+
+/// A stored kernel, as `mkernel-gen list` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// Its content address.
+    pub key: Key,
+    /// Its symbol.
+    pub id: String,
+    /// What it uses.
+    pub resources: Resources,
+    /// Version of the NVRTC that compiled it, as `13.0`.
+    pub nvrtc: String,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Size of the files in it.
+    pub bytes: u64,
+    /// When it was stored.
+    pub stored: SystemTime,
+}
+
+impl Entry {
+    /// Describes the kernel in the folder `path`; none if that is no sound entry.
+    pub(crate) fn read(path: PathBuf) -> Option<Self> {
+        let manifest = Manifest::read(&path).ok()?;
+        let stored = fs::metadata(path.join(MANIFEST)).ok()?.modified().ok()?;
+        Some(Self {
+            key: manifest.key,
+            id: manifest.id,
+            resources: manifest.resources,
+            nvrtc: manifest.nvrtc,
+            bytes: folder_bytes(&path),
+            path,
+            stored,
+        })
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}

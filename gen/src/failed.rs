@@ -1,0 +1,99 @@
+//! Kernels that did not compile: source, headers and log are saved where a person can open them.
+
+use crate::disk::keep_newest;
+use crate::error::GenError;
+use crate::key::Key;
+use crate::program::program_name;
+use crate::source::CudaSource;
+use crate::templates::device_headers;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Failures kept.
+const KEPT: usize = 32;
+
+/// Saves the source of a kernel that the compiler rejected, and has `error` say where. Other errors pass unchanged.
+pub(crate) fn save(
+    root: Option<&Path>,
+    key: &Key,
+    source: &CudaSource,
+    mut error: GenError,
+) -> GenError {
+    let (log, faults, saved) = match &mut error {
+        GenError::Compile { log, saved, .. } => (log, &mut Vec::new(), saved),
+        GenError::Rejected {
+            log, faults, saved, ..
+        } => (log, faults, saved),
+        _ => return error,
+    };
+    let in_cache = root.and_then(|root| save_in_cache(root, key, source, log).ok());
+    // Without a usable cache: a folder of its own where temporary files go.
+    match in_cache.map_or_else(|| save_in_temporary(source, log), Ok) {
+        Ok(folder) => {
+            for line in faults.iter_mut().chain([log]) {
+                *line = with_real_paths(line, &folder, source);
+            }
+            *saved = Some(folder);
+        }
+        Err(error) => tracing::warn!(
+            "the source of kernel {} cannot be saved: {error}",
+            source.id
+        ),
+    }
+    error
+}
+
+fn save_in_cache(root: &Path, key: &Key, source: &CudaSource, log: &str) -> io::Result<PathBuf> {
+    let failed = root.join("failed");
+    let folder = failed.join(format!("{}-{}", file_stem(source), &key.to_string()[..16]));
+    write(&folder, source, log)?;
+    keep_newest(&failed, KEPT);
+    Ok(folder)
+}
+
+fn save_in_temporary(source: &CudaSource, log: &str) -> io::Result<PathBuf> {
+    let folder = tempfile::Builder::new()
+        .prefix("mkernel-failed-")
+        .tempdir()?;
+    write(folder.path(), source, log)?;
+    Ok(folder.keep())
+}
+
+/// Writes all that a person needs to compile the kernel by hand.
+fn write(folder: &Path, source: &CudaSource, log: &str) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    for (name, text) in device_headers() {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(folder))?;
+        fs::write(path, text)?;
+    }
+    fs::write(source_path(folder, source), &source.text)?;
+    fs::write(folder.join("log.txt"), with_real_paths(log, folder, source))
+}
+
+/// The compiler names the source and the headers by the names it was given: makes them paths that an editor can open.
+fn with_real_paths(log: &str, folder: &Path, source: &CudaSource) -> String {
+    let mut log = log.replace(
+        &program_name(&source.id),
+        &source_path(folder, source).to_string_lossy(),
+    );
+    for (name, _) in device_headers() {
+        log = log.replace(name, &folder.join(name).to_string_lossy());
+    }
+    log
+}
+
+fn source_path(folder: &Path, source: &CudaSource) -> PathBuf {
+    folder.join(format!("{}.cu", file_stem(source)))
+}
+
+/// The kernel's name, which comes from outside, with nothing in it that a path could mean something by.
+fn file_stem(source: &CudaSource) -> String {
+    source
+        .id
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .take(100)
+        .collect()
+}

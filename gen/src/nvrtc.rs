@@ -1,0 +1,241 @@
+//! [`Nvrtc`]: CUDA → machine code, by NVIDIA's run-time compiler.
+//!
+//! Here the library is found and checked; `program` calls it.
+
+use crate::cubin::{Cubin, read_log};
+use crate::env::Env;
+use crate::error::{GenError, Place};
+use crate::locate::{Candidate, candidates, fetch_command_line};
+use crate::program::{Functions, Program};
+use crate::source::CudaSource;
+use libloading::Library;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+use std::time::Instant;
+
+/// The GPU architecture that kernels are compiled for.
+pub const ARCH: &str = "sm_90a";
+
+/// The version of NVRTC that kernels are made for. Others may spill, or emit what a driver of that version cannot load.
+pub const PINNED_VERSION: (u32, u32) = (13, 0);
+
+/// All options of the compiler. With an `sm_` architecture ptxas runs too, and checks inline PTX.
+pub(crate) const OPTIONS: [&str; 4] = [
+    "--gpu-architecture=sm_90a",
+    "--std=c++17",
+    "--ptxas-options=-v",
+    "--ptxas-options=--warn-on-spills",
+];
+
+/// The NVRTC version that keys are made for: the pinned one even where there is no libnvrtc, so that bundles and caches
+/// made elsewhere serve there.
+pub(crate) fn key_version() -> (u32, u32) {
+    if !Env::get().nvrtc_any {
+        return PINNED_VERSION;
+    }
+    Nvrtc::load().map_or(PINNED_VERSION, Nvrtc::version)
+}
+
+/// libnvrtc, loaded and checked. Any number of threads may compile at once.
+pub struct Nvrtc {
+    path: PathBuf,
+    version: (u32, u32),
+    functions: Functions,
+    /// Keeps the code that `functions` point to, and what it opens by name.
+    _libraries: [Library; 2],
+}
+
+impl Nvrtc {
+    /// Finds and loads libnvrtc, once per process. A failure is not kept: the library may be installed meanwhile.
+    ///
+    /// It is looked for at `MKERNEL_NVRTC`; or in `CUDA_HOME`, `/usr/local/cuda*`, the loader's path, the folder of
+    /// `mkernel-gen fetch-nvrtc`, and Python's site-packages.
+    ///
+    /// # Errors
+    /// [`GenError::NvrtcMissing`] with the places that were searched, and the command that gets it.
+    pub fn load() -> Result<&'static Self, GenError> {
+        static LOADED: OnceLock<Nvrtc> = OnceLock::new();
+        static LOADING: Mutex<()> = Mutex::new(());
+        if let Some(nvrtc) = LOADED.get() {
+            return Ok(nvrtc);
+        }
+        let _guard = crate::lock::lock(&LOADING);
+        if let Some(nvrtc) = LOADED.get() {
+            return Ok(nvrtc);
+        }
+        let nvrtc = Self::find(Env::get())?;
+        tracing::debug!(
+            "NVRTC {}.{} from {}",
+            nvrtc.version.0,
+            nvrtc.version.1,
+            nvrtc.path.display()
+        );
+        Ok(LOADED.get_or_init(|| nvrtc))
+    }
+
+    fn find(env: &Env) -> Result<Self, GenError> {
+        let mut looked = Vec::new();
+        for candidate in candidates(env) {
+            let (place, file) = match candidate {
+                Candidate::File(path) => (path.display().to_string(), real_path(&path)),
+                Candidate::Folder(path) => {
+                    (path.display().to_string(), library_in(&path, env.nvrtc_any))
+                }
+                Candidate::Loader => ("the loader's path".into(), Ok(soname().into())),
+            };
+            match file.and_then(|file| Self::open(file, env.nvrtc_any)) {
+                Ok(nvrtc) => return Ok(nvrtc),
+                Err(reason) => looked.push(Place {
+                    path: place,
+                    reason,
+                }),
+            }
+        }
+        Err(GenError::NvrtcMissing {
+            version: PINNED_VERSION,
+            command: fetch_command_line(),
+            looked,
+        })
+    }
+
+    /// Loads a library, checks its version and loads its builtins. A bare file name is left to the loader.
+    fn open(path: PathBuf, any: bool) -> Result<Self, String> {
+        let library = open_library(&path)?;
+        let functions =
+            Functions::find(&library).map_err(|error| format!("it is not libnvrtc: {error}"))?;
+        let (major, minor) = functions.version().ok_or("it does not tell its version")?;
+        if (major, minor) != PINNED_VERSION && !any {
+            return Err(format!(
+                "its version is {major}.{minor} (MKERNEL_NVRTC_ANY=1 allows it)"
+            ));
+        }
+        // NVRTC opens its builtins by bare name when it first compiles; the loader then finds them loaded already.
+        let builtins = path.with_file_name(format!("libnvrtc-builtins.so.{major}.{minor}"));
+        let builtins = open_library(&builtins).map_err(|error| format!("its builtins: {error}"))?;
+        Ok(Self {
+            path,
+            version: (major, minor),
+            functions,
+            _libraries: [library, builtins],
+        })
+    }
+
+    /// Its version.
+    #[must_use]
+    pub fn version(&self) -> (u32, u32) {
+        self.version
+    }
+
+    /// Its file, or its name if the loader found it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Compiles a kernel. Its log must be that of a sound kernel: no spills, no lost optimisations, no warnings.
+    ///
+    /// # Errors
+    /// [`GenError::Compile`], [`GenError::Rejected`], [`GenError::NvrtcCall`]
+    pub fn compile(&self, source: &CudaSource) -> Result<Cubin, GenError> {
+        let started = Instant::now();
+        let program = Program::create(&self.functions, source)?;
+        program.compile()?;
+        let report = read_log(&program.log()?);
+        let bytes = program.cubin()?;
+        if !report.faults.is_empty() {
+            return Err(GenError::Rejected {
+                id: source.id.clone(),
+                faults: report.faults,
+                log: report.log,
+                saved: None,
+            });
+        }
+        tracing::info!(
+            "compiled {} in {} ms",
+            source.id,
+            started.elapsed().as_millis()
+        );
+        Ok(Cubin {
+            id: source.id.clone(),
+            bytes,
+            resources: report.resources,
+            log: report.log,
+        })
+    }
+}
+
+impl std::fmt::Debug for Nvrtc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Nvrtc")
+            .field("path", &self.path)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+fn soname() -> String {
+    format!("libnvrtc.so.{}", PINNED_VERSION.0)
+}
+
+/// A file without links: the builtins lie beside the real one.
+fn real_path(path: &Path) -> Result<PathBuf, String> {
+    fs::canonicalize(path).map_err(|error| error.to_string())
+}
+
+/// The library in a folder: of the pinned major version, or, if `any`, the highest.
+fn library_in(folder: &Path, any: bool) -> Result<PathBuf, String> {
+    let files = fs::read_dir(folder).map_err(|error| error.to_string())?;
+    let names = files
+        .flatten()
+        .map(|file| file.file_name().to_string_lossy().into_owned());
+    let major = |name: &str| name.strip_prefix("libnvrtc.so.")?.parse::<u32>().ok();
+    let mut found: Vec<_> = names
+        .filter_map(|name| Some((major(&name)?, name)))
+        .collect();
+    found.sort();
+    let pinned = found.iter().find(|(major, _)| *major == PINNED_VERSION.0);
+    match (pinned, found.last()) {
+        (Some((_, name)), _) => real_path(&folder.join(name)),
+        (None, Some((_, name))) if any => real_path(&folder.join(name)),
+        (None, Some((_, name))) => Err(format!("has {name} only")),
+        (None, None) => Err(format!("has no {}", soname())),
+    }
+}
+
+fn open_library(path: &Path) -> Result<Library, String> {
+    // SAFETY: the initialisers of NVIDIA's libraries have no requirements; the user, or the folders searched, vouch
+    // for the file being one.
+    unsafe { Library::new(path) }.map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_in_a_folder() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let folder = fs::canonicalize(dir.path()).expect("folder");
+        let add = |name: &str| fs::write(folder.join(name), "").expect("file");
+        assert!(library_in(&folder.join("absent"), false).is_err());
+        add("libnvrtc.alt.so.13");
+        add("libnvrtc-builtins.so.13.0");
+        assert_eq!(
+            library_in(&folder, true),
+            Err("has no libnvrtc.so.13".into())
+        );
+        add("libnvrtc.so.12");
+        add("libnvrtc.so.9");
+        assert_eq!(
+            library_in(&folder, false),
+            Err("has libnvrtc.so.12 only".into())
+        );
+        assert_eq!(library_in(&folder, true), Ok(folder.join("libnvrtc.so.12")));
+        add("libnvrtc.so.13");
+        add("libnvrtc.so.14");
+        for any in [false, true] {
+            assert_eq!(library_in(&folder, any), Ok(folder.join("libnvrtc.so.13")));
+        }
+    }
+}

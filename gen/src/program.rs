@@ -1,0 +1,230 @@
+//! [`Program`]: one compile, by calls of libnvrtc.
+//!
+//! Types are those of cudarc's bindings. The functions are looked up here, in the very library that was found and
+//! checked: cudarc would open whichever `libnvrtc.so` the loader finds first, of any version, and panic without one.
+
+use crate::error::GenError;
+use crate::nvrtc::OPTIONS;
+use crate::source::CudaSource;
+use crate::templates::device_headers;
+use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
+use libloading::Library;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::ptr::null_mut;
+
+/// A result of libnvrtc. Not [`nvrtcResult`]: a library of another version may return values that the enum lacks.
+type Status = c_int;
+
+const SUCCESS: Status = nvrtcResult::NVRTC_SUCCESS as Status;
+const ERROR_COMPILATION: Status = nvrtcResult::NVRTC_ERROR_COMPILATION as Status;
+
+/// Gets the size of something, then something of that size.
+type GetSize = unsafe extern "C" fn(nvrtcProgram, *mut usize) -> Status;
+type GetBytes = unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> Status;
+
+/// The functions of nvrtc.h that are used. They are valid as long as their library is loaded.
+pub(crate) struct Functions {
+    version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status,
+    create: unsafe extern "C" fn(
+        *mut nvrtcProgram,
+        *const c_char,
+        *const c_char,
+        c_int,
+        *const *const c_char,
+        *const *const c_char,
+    ) -> Status,
+    compile: unsafe extern "C" fn(nvrtcProgram, c_int, *const *const c_char) -> Status,
+    destroy: unsafe extern "C" fn(*mut nvrtcProgram) -> Status,
+    error_string: unsafe extern "C" fn(Status) -> *const c_char,
+    log: (GetSize, GetBytes),
+    cubin: (GetSize, GetBytes),
+}
+
+impl Functions {
+    /// Looks them up.
+    pub fn find(library: &Library) -> Result<Self, libloading::Error> {
+        // SAFETY: the names are those of nvrtc.h, with the signatures that it gives them since CUDA 11.1.
+        unsafe {
+            let log = (
+                library.get(c"nvrtcGetProgramLogSize")?,
+                library.get(c"nvrtcGetProgramLog")?,
+            );
+            let cubin = (
+                library.get(c"nvrtcGetCUBINSize")?,
+                library.get(c"nvrtcGetCUBIN")?,
+            );
+            Ok(Self {
+                version: *library.get(c"nvrtcVersion")?,
+                create: *library.get(c"nvrtcCreateProgram")?,
+                compile: *library.get(c"nvrtcCompileProgram")?,
+                destroy: *library.get(c"nvrtcDestroyProgram")?,
+                error_string: *library.get(c"nvrtcGetErrorString")?,
+                log: (*log.0, *log.1),
+                cubin: (*cubin.0, *cubin.1),
+            })
+        }
+    }
+
+    /// Major and minor version.
+    pub fn version(&self) -> Option<(u32, u32)> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both pointers are valid for the call.
+        let status = unsafe { (self.version)(&raw mut major, &raw mut minor) };
+        (status == SUCCESS).then_some((u32::try_from(major).ok()?, u32::try_from(minor).ok()?))
+    }
+}
+
+/// A program of libnvrtc, destroyed when dropped.
+pub(crate) struct Program<'a> {
+    raw: nvrtcProgram,
+    id: &'a str,
+    functions: &'a Functions,
+}
+
+impl<'a> Program<'a> {
+    /// A program of `source` and the device headers.
+    pub fn create(functions: &'a Functions, source: &'a CudaSource) -> Result<Self, GenError> {
+        let c_string = |text: &str| {
+            CString::new(text).map_err(|_| GenError::Compile {
+                id: source.id.clone(),
+                log: "the text has a NUL character".into(),
+                saved: None,
+            })
+        };
+        let (text, name) = (
+            c_string(&source.text)?,
+            c_string(&program_name(&source.id))?,
+        );
+        let headers = device_headers();
+        let texts = headers
+            .iter()
+            .map(|(_, text)| c_string(text))
+            .collect::<Result<Vec<_>, _>>()?;
+        let names = headers
+            .iter()
+            .map(|(name, _)| c_string(name))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (texts, names) = (pointers(&texts), pointers(&names));
+
+        let mut program = Self {
+            raw: null_mut(),
+            id: &source.id,
+            functions,
+        };
+        // SAFETY: all strings end with NUL and outlive the call, which copies them; both arrays have `texts.len()`
+        // elements.
+        let status = unsafe {
+            (functions.create)(
+                &raw mut program.raw,
+                text.as_ptr(),
+                name.as_ptr(),
+                c_len(&texts),
+                texts.as_ptr(),
+                names.as_ptr(),
+            )
+        };
+        program.check("nvrtcCreateProgram", status)?;
+        Ok(program)
+    }
+
+    /// Compiles it.
+    pub fn compile(&self) -> Result<(), GenError> {
+        let options = OPTIONS.map(|option| CString::new(option).expect("options have no NUL"));
+        let options = pointers(&options);
+        // SAFETY: the program is alive; the options end with NUL and outlive the call.
+        let status =
+            unsafe { (self.functions.compile)(self.raw, c_len(&options), options.as_ptr()) };
+        match status {
+            SUCCESS => Ok(()),
+            ERROR_COMPILATION => Err(GenError::Compile {
+                id: self.id.into(),
+                log: self.log()?,
+                saved: None,
+            }),
+            _ => Err(self.error("nvrtcCompileProgram", status, &self.log()?)),
+        }
+    }
+
+    /// What the compiler says.
+    pub fn log(&self) -> Result<String, GenError> {
+        let mut bytes = self.bytes("nvrtcGetProgramLog", self.functions.log)?;
+        bytes.truncate(bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len()));
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The machine code.
+    pub fn cubin(&self) -> Result<Vec<u8>, GenError> {
+        self.bytes("nvrtcGetCUBIN", self.functions.cubin)
+    }
+
+    fn bytes(
+        &self,
+        call: &'static str,
+        (get_size, get_bytes): (GetSize, GetBytes),
+    ) -> Result<Vec<u8>, GenError> {
+        let mut size = 0;
+        // SAFETY: the program is alive; `size` is valid for the call.
+        self.check(call, unsafe { get_size(self.raw, &raw mut size) })?;
+        let mut bytes = vec![0; size];
+        // SAFETY: the program is alive; the buffer has the size that was asked for.
+        self.check(call, unsafe {
+            get_bytes(self.raw, bytes.as_mut_ptr().cast())
+        })?;
+        Ok(bytes)
+    }
+
+    fn check(&self, call: &'static str, status: Status) -> Result<(), GenError> {
+        if status == SUCCESS {
+            Ok(())
+        } else {
+            Err(self.error(call, status, ""))
+        }
+    }
+
+    fn error(&self, call: &'static str, status: Status, log: &str) -> GenError {
+        // SAFETY: the function takes any value.
+        let text = unsafe { (self.functions.error_string)(status) };
+        let name = if text.is_null() {
+            format!("error {status}")
+        } else {
+            // SAFETY: not null; the string ends with NUL and lives as long as the library.
+            unsafe { CStr::from_ptr(text) }
+                .to_string_lossy()
+                .into_owned()
+        };
+        let message = format!("{name}\n{log}").trim_end().to_owned();
+        GenError::NvrtcCall {
+            call,
+            id: self.id.into(),
+            message,
+        }
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: the program is alive, and nothing uses it after.
+            let status = unsafe { (self.functions.destroy)(&raw mut self.raw) };
+            if status != SUCCESS {
+                tracing::warn!(
+                    "nvrtcDestroyProgram failed with {status} for kernel {}",
+                    self.id
+                );
+            }
+        }
+    }
+}
+
+/// The file name in the compiler's messages.
+pub(crate) fn program_name(id: &str) -> String {
+    format!("{id}.cu")
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|s| s.as_ptr()).collect()
+}
+
+fn c_len<T>(list: &[T]) -> c_int {
+    c_int::try_from(list.len()).expect("a handful")
+}

@@ -1,0 +1,149 @@
+//! What tests of the store share: a compiler that is no compiler, captured warnings, and child processes.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use mkernel_gen::{Cubin, CudaSource, GenError, Resources};
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+/// A source that no other test uses, if `name` is unique.
+pub fn source(name: &str) -> CudaSource {
+    CudaSource {
+        id: name.into(),
+        text: format!("extern \"C\" __global__ void {name}() {{}}\n"),
+    }
+}
+
+/// What [`fake_compile`] makes of a source.
+pub fn fake_cubin(source: &CudaSource) -> Cubin {
+    Cubin {
+        id: source.id.clone(),
+        bytes: source.text.bytes().cycle().take(50_000).collect(),
+        resources: Resources {
+            registers: 168,
+            smem_static_bytes: 16,
+            ..Resources::default()
+        },
+        log: "ptxas info    : Used 168 registers\n".into(),
+    }
+}
+
+/// Stands for NVRTC where the compiler is not what is tested.
+pub fn fake_compile(source: &CudaSource) -> Result<Cubin, GenError> {
+    Ok(fake_cubin(source))
+}
+
+/// Must not be called: the kernel should have been found.
+pub fn no_compile(source: &CudaSource) -> Result<Cubin, GenError> {
+    panic!("{} was compiled again", source.id)
+}
+
+/// Adds a line to `file`; many processes may do so at once.
+pub fn count(file: &Path) {
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file)
+        .expect("counter file");
+    file.write_all(b"x\n").expect("counter file");
+}
+
+/// Lines that [`count`] added.
+pub fn counted(file: &Path) -> usize {
+    fs::read_to_string(file).map_or(0, |text| text.lines().count())
+}
+
+/// Runs `body`, and returns what it returns with the warnings it caused on this thread.
+pub fn warnings_of<T>(body: impl FnOnce() -> T) -> (T, Vec<String>) {
+    let warnings = Warnings::default();
+    let subscriber = tracing_subscriber::registry().with(warnings.clone());
+    let value = tracing::subscriber::with_default(subscriber, body);
+    let list = warnings.0.lock().expect("no test panics here").clone();
+    (value, list)
+}
+
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl<S: Subscriber> Layer<S> for Warnings {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        struct Message(String);
+        impl Visit for Message {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        if *event.metadata().level() <= Level::WARN {
+            let mut message = Message(String::new());
+            event.record(&mut message);
+            self.0.lock().expect("no test panics here").push(message.0);
+        }
+    }
+}
+
+/// Tells a test that it is the child process of itself, and where parent and child meet.
+const MEETING: &str = "MKERNEL_TEST_MEETING";
+
+/// The folder where this child process meets its parent; none in the parent.
+pub fn meeting() -> Option<PathBuf> {
+    std::env::var_os(MEETING).map(PathBuf::from)
+}
+
+/// A command that runs the test `name` of this file in a child process, where [`meeting`] is `folder`.
+pub fn child(name: &str, folder: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("own path"));
+    command
+        .args([name, "--exact", "--nocapture"])
+        .env(MEETING, folder);
+    command
+}
+
+/// Waits until `what` is true, at most ten seconds.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "waited too long for {what}"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A child that is killed when dropped, so that a failed test leaves none behind.
+pub struct Killed(pub Child);
+
+impl Killed {
+    /// Starts it, without its report of passed tests.
+    pub fn spawn(mut command: Command) -> Self {
+        Self(command.stdout(Stdio::null()).spawn().expect("own binary"))
+    }
+
+    /// Waits for its end, at most `limit`.
+    pub fn wait(&mut self, limit: Duration) -> ExitStatus {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().expect("own child") {
+                return status;
+            }
+            assert!(started.elapsed() < limit, "a child process does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,260 @@
+//! A cache whose medium fails leaves a working program and one warning.
+//!
+//! Permissions are no obstacle to root, who runs many CI jobs; so here the medium refuses in ways that root cannot
+//! override either: a file where a folder should be, `/proc`, a limit on file sizes.
+
+mod common;
+
+use common::{child, fake_compile, fake_cubin, meeting, no_compile, source, warnings_of};
+use mkernel_gen::{GenError, Key, Store};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tempfile::tempdir;
+
+/// Builds two kernels and fails to keep them: one warning, and it says the root.
+fn assert_works_with_one_warning(store: &Store) {
+    let ((), warnings) = warnings_of(|| {
+        for name in ["one", "two"] {
+            let source = source(name);
+            let built = store.get_or_build_with(&source, fake_compile);
+            assert_eq!(built.expect("compiles"), fake_cubin(&source));
+        }
+    });
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let root = store.root().expect("a cache").to_string_lossy();
+    assert!(warnings[0].contains(&*root), "{warnings:?}");
+    assert_eq!(store.entries(), []);
+}
+
+#[test]
+fn the_root_is_a_file() {
+    let dir = tempdir().expect("temporary folder");
+    let root = dir.path().join("file");
+    fs::write(&root, "").expect("file");
+    assert_works_with_one_warning(&Store::open(&root));
+    assert_works_with_one_warning(&Store::open(root.join("below")));
+}
+
+#[test]
+fn no_folder_can_be_made() {
+    assert_works_with_one_warning(&Store::open("/proc/mkernel"));
+}
+
+#[test]
+fn every_part_of_the_root_is_a_file() {
+    let dir = tempdir().expect("temporary folder");
+    for name in ["kernels", "tmp", "locks", "failed", "quarantine"] {
+        fs::write(dir.path().join(name), "").expect("file");
+    }
+    assert_works_with_one_warning(&Store::open(dir.path()));
+}
+
+#[test]
+fn a_cache_that_can_only_be_read_is_read_in_silence() {
+    let dir = tempdir().expect("temporary folder");
+    let kept = source("kept");
+    Store::open(dir.path())
+        .get_or_build_with(&kept, fake_compile)
+        .expect("compiles");
+    for name in ["tmp", "locks"] {
+        fs::remove_dir_all(dir.path().join(name)).expect("folder");
+        fs::write(dir.path().join(name), "").expect("file");
+    }
+    let store = Store::open(dir.path());
+    let (found, warnings) = warnings_of(|| store.get_or_build_with(&kept, no_compile));
+    assert_eq!(found.expect("found"), fake_cubin(&kept));
+    assert_eq!(warnings, [""; 0]);
+
+    let ((), warnings) = warnings_of(|| {
+        store
+            .get_or_build_with(&source("new"), fake_compile)
+            .expect("compiles");
+    });
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+}
+
+#[test]
+fn a_damaged_kernel_that_cannot_be_moved_is_compiled_each_time() {
+    let dir = tempdir().expect("temporary folder");
+    let (store, source) = (Store::open(dir.path()), source("k"));
+    store
+        .get_or_build_with(&source, fake_compile)
+        .expect("compiles");
+    let folder = dir
+        .path()
+        .join("kernels")
+        .join(Key::of(&source).to_string());
+    fs::write(folder.join("kernel.cubin"), "").expect("file");
+    fs::write(dir.path().join("quarantine"), "").expect("file");
+    for _ in 0..2 {
+        let built = store.get_or_build_with(&source, fake_compile);
+        assert_eq!(built.expect("compiles"), fake_cubin(&source));
+    }
+}
+
+#[test]
+fn a_failed_kernel_is_saved_elsewhere() {
+    for store in [Store::open("/proc/mkernel"), Store::without_cache()] {
+        let source = source("broken");
+        let error = store.get_or_build_with(&source, |source| {
+            Err(GenError::Compile {
+                id: source.id.clone(),
+                log: "broken.cu(1): error".into(),
+                saved: None,
+            })
+        });
+        let Err(GenError::Compile {
+            saved: Some(folder),
+            log,
+            ..
+        }) = error
+        else {
+            panic!("{error:?}")
+        };
+        assert_eq!(log, format!("{}/broken.cu(1): error", folder.display()));
+        assert_eq!(
+            fs::read_to_string(folder.join("broken.cu")).expect("source"),
+            source.text
+        );
+        fs::remove_dir_all(folder).expect("own folder");
+    }
+}
+
+/// Folders can be made, but no byte can be written, as on a full disk.
+#[test]
+fn the_medium_is_full() {
+    if let Some(root) = meeting() {
+        fs::write(root.join("probe"), "x").expect_err("the limit on file sizes");
+        assert_works_with_one_warning(&Store::open(&root));
+        return;
+    }
+    let dir = tempdir().expect("temporary folder");
+    let test = child("the_medium_is_full", dir.path());
+    // The limit alone would kill with SIGXFSZ; ignored, writing fails with an error.
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$@\"", "sh"]);
+    limited.arg(test.get_program()).args(test.get_args());
+    limited.envs(own_envs(&test));
+    assert_passes(limited);
+    let left = |name: &str| fs::read_dir(dir.path().join(name)).map_or(0, Iterator::count);
+    assert_eq!(
+        (left("kernels"), left("tmp")),
+        (0, 0),
+        "nothing half-written is left"
+    );
+}
+
+#[test]
+fn no_home() {
+    if meeting().is_some() {
+        let (store, warnings) = warnings_of(Store::from_env);
+        assert_eq!(store.root(), None);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].contains("HOME"), "{warnings:?}");
+        let (built, warnings) = warnings_of(|| store.get_or_build_with(&source("k"), fake_compile));
+        assert_eq!(built.expect("compiles"), fake_cubin(&source("k")));
+        assert_eq!(warnings, [""; 0]);
+        return;
+    }
+    run_with_env("no_home", Path::new("."), &[]);
+}
+
+#[test]
+fn the_environment_decides() {
+    if let Some(dir) = meeting() {
+        assert_eq!(Store::from_env().root(), Some(dir.join("cache").as_path()));
+        let (store, warnings) = warnings_of(Store::from_env);
+        assert_eq!(warnings.len(), 1, "an absent bundle: {warnings:?}");
+        let built = store.get_or_build_with(&source("k"), no_compile);
+        assert!(
+            matches!(built, Err(GenError::JitDisabled { .. })),
+            "{built:?}"
+        );
+        return;
+    }
+    let dir = tempdir().expect("temporary folder");
+    let (cache, bundle) = (dir.path().join("cache"), dir.path().join("absent"));
+    let vars = [
+        ("MKERNEL_CACHE_DIR", cache.as_os_str()),
+        ("MKERNEL_BUNDLE", bundle.as_os_str()),
+        ("MKERNEL_JIT", "0".as_ref()),
+    ];
+    run_with_env("the_environment_decides", dir.path(), &vars);
+}
+
+#[test]
+fn the_cache_is_switched_off() {
+    if meeting().is_some() {
+        let (store, warnings) = warnings_of(Store::from_env);
+        assert_eq!((store.root(), warnings.len()), (None, 0), "{warnings:?}");
+        return;
+    }
+    run_with_env(
+        "the_cache_is_switched_off",
+        Path::new("."),
+        &[("MKERNEL_CACHE", "0".as_ref())],
+    );
+}
+
+/// Runs a test of this file in a child process that has no environment but these variables.
+fn run_with_env(name: &str, folder: &Path, vars: &[(&str, &OsStr)]) {
+    let test = child(name, folder);
+    let mut command = Command::new(test.get_program());
+    command
+        .args(test.get_args())
+        .env_clear()
+        .envs(own_envs(&test))
+        .envs(vars.iter().copied());
+    assert_passes(command);
+}
+
+fn own_envs(command: &Command) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+    command
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)))
+}
+
+/// The child must have run one test: a wrong name would run none, and succeed.
+fn assert_passes(mut command: Command) {
+    let output = command.output().expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}"
+    );
+}
+
+#[test]
+fn waiting_for_a_lock_ends() {
+    let dir = tempdir().expect("temporary folder");
+    let source = source("slow");
+    let (first, second) = (
+        Store::open(dir.path()),
+        Store::open(dir.path()).with_lock_wait(Duration::from_millis(50)),
+    );
+    let ((), warnings) = std::thread::scope(|scope| {
+        let (started, has_started) = std::sync::mpsc::channel();
+        let (finish, may_finish) = std::sync::mpsc::channel();
+        let source = &source;
+        scope.spawn(move || {
+            first.get_or_build_with(source, |source| {
+                started.send(()).expect("the other thread waits");
+                may_finish.recv().expect("the other thread sends");
+                fake_compile(source)
+            })
+        });
+        has_started.recv().expect("the other thread sends");
+        let result = warnings_of(|| {
+            second
+                .get_or_build_with(source, fake_compile)
+                .expect("compiles");
+        });
+        finish.send(()).expect("the other thread waits");
+        result
+    });
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("slow"), "{warnings:?}");
+}

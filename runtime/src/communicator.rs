@@ -1,0 +1,335 @@
+//! [`Communicator`]: the ranks of a job, one GPU each, and what one of them holds.
+
+use crate::bootstrap::tcp::{Job as MeetingJob, meet};
+use crate::bootstrap::{Collective, local};
+use crate::driver;
+use crate::env::{self, Place};
+use crate::error::Error;
+use crate::fused::FusedKernel;
+use crate::operator::{self, Operator};
+use crate::shared::{Gpu, Shared};
+use cudarc::driver::{CudaContext, CudaStream};
+use mkernel_spec::spec::WORLDS;
+use mkernel_spec::{Device, KernelConfig, Shape};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a stream may need beyond the deadline of its kernels before [`Communicator::synchronize`] gives up.
+const DRAIN_MARGIN: Duration = Duration::from_secs(10);
+
+/// One rank of a job: its GPU, and the way to the other ranks.
+///
+/// Made by [`Communicator::from_env`] or [`Communicator::local`]. [`prepare`](Self::prepare) and
+/// [`barrier`](Self::barrier) are collective: every rank must call them, in the same order. When a rank fails,
+/// or does not come before the deadline, all others get an error that names it.
+///
+/// Streams and slices must be of [`context`](Self::context), the GPU's primary context.
+pub struct Communicator {
+    shared: Arc<Shared>,
+}
+
+impl Communicator {
+    /// The rank of this process, from the variables that torchrun sets: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
+    /// `MASTER_ADDR`, `MASTER_PORT`. Collective. A world of 1 uses no network.
+    ///
+    /// Ranks meet at `MKERNEL_PORT` if it is set, else at `MASTER_PORT`, or the port after it where torchrun itself
+    /// listens there. All ranks must be on one host for now.
+    ///
+    /// # Errors
+    /// [`Error::Environment`], [`Error::DriverMissing`], or what went wrong between the ranks.
+    pub fn from_env() -> Result<Self, Error> {
+        let place = env::place()?;
+        let timeout = env::timeout()?;
+        let mut ranks = join(&place, timeout)?;
+        let opened = open_local(place.local_rank).and_then(|gpu| {
+            let id = format!("{}\n{}", boot_id()?, driver::bus_id(&gpu.ctx)?);
+            Ok((gpu, id.into_bytes()))
+        });
+        let (gpu, ids) = ranks.agree("opening of the GPUs", opened, timeout)?;
+        let bus_ids = check_neighbours(&ids)?;
+        let access = check_access(&gpu.ctx, place.rank, &bus_ids);
+        ranks.agree(
+            "access between the GPUs",
+            access.map(|()| ((), Vec::new())),
+            timeout,
+        )?;
+        Ok(Self::new(gpu, ranks, timeout))
+    }
+
+    /// A rank for each GPU of `devices`, all in this process; move each to a thread of its own.
+    ///
+    /// # Errors
+    /// [`Error::DriverMissing`], [`Error::NoDevice`], [`Error::NoPeerAccess`] and the like.
+    pub fn local(devices: &[usize]) -> Result<Vec<Self>, Error> {
+        let timeout = env::timeout()?;
+        let world = u32::try_from(devices.len())
+            .ok()
+            .filter(|world| WORLDS.contains(world));
+        let world = world.ok_or(Error::World(devices.len()))?;
+        driver::probe()?;
+        let gpus = devices
+            .iter()
+            .map(|&ordinal| Gpu::open(ordinal))
+            .collect::<Result<Vec<_>, _>>()?;
+        let ids = gpus
+            .iter()
+            .map(|gpu| driver::bus_id(&gpu.ctx).map(|id| format!("\n{id}").into_bytes()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let bus_ids = check_neighbours(&ids)?;
+        for (rank, gpu) in (0..).zip(&gpus) {
+            check_access(&gpu.ctx, rank, &bus_ids)?;
+        }
+        let groups = local::groups(world);
+        Ok(gpus
+            .into_iter()
+            .zip(groups)
+            .map(|(gpu, group)| Self::new(gpu, Collective::new(group), timeout))
+            .collect())
+    }
+
+    fn new(gpu: Gpu, ranks: Collective, timeout: Duration) -> Self {
+        Self {
+            shared: Arc::new(Shared::new(gpu, ranks, timeout)),
+        }
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.shared.rank
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn world(&self) -> u32 {
+        self.shared.world
+    }
+
+    /// The primary context of this rank's GPU.
+    #[must_use]
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.shared.ctx
+    }
+
+    /// The figures of this rank's GPU that plans are made from.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.shared.device
+    }
+
+    /// How long any wait may take: of kernels launched from now on, and of collective steps.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.shared.timeout()
+    }
+
+    /// Sets the deadline; at first it is `MKERNEL_TIMEOUT_MS`, or 30 s. A graph keeps the one it was captured with.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.shared.set_timeout(timeout);
+    }
+
+    /// Makes an operator: plans, compiles (or loads from the store), allocates. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with all mistakes, [`Error::Build`], [`Error::Mismatch`] if ranks differ, or
+    /// [`Error::RanksFailed`] with what went wrong elsewhere.
+    pub fn prepare(&self, config: &KernelConfig, shape: Shape) -> Result<Operator, Error> {
+        operator::prepare(&self.shared, config, shape)
+    }
+
+    /// [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.
+    ///
+    /// # Errors
+    /// As for [`prepare`](Self::prepare).
+    pub fn prepare_fused<K: FusedKernel>(&self, shape: Shape) -> Result<Operator, Error> {
+        self.prepare(&K::config(), shape)
+    }
+
+    /// Returns when every rank has come here. Says nothing about GPUs.
+    ///
+    /// # Errors
+    /// [`Error::RanksMissing`], [`Error::RankLeft`].
+    pub fn barrier(&self) -> Result<(), Error> {
+        self.shared.ranks().barrier("barrier", self.timeout())
+    }
+
+    /// Gives `bytes`, at most 64 KiB, to all ranks; returns what each gave, by rank. Collective.
+    ///
+    /// # Errors
+    /// [`Error::RanksMissing`], [`Error::RankLeft`].
+    pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.shared
+            .ranks()
+            .all_gather("all_gather", bytes, self.timeout())
+    }
+
+    /// Waits for the stream's work, then [`check`](Self::check)s. Waits no longer than the deadline and 10 s, which
+    /// the caller's own work on the stream must fit in too.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if a kernel gave up, [`Error::StillBusy`] if the stream was not done in time.
+    pub fn synchronize(&self, stream: &CudaStream) -> Result<(), Error> {
+        driver::bind(&self.shared.ctx)?;
+        let limit = self.timeout() + DRAIN_MARGIN;
+        let started = Instant::now();
+        // SAFETY: the stream is borrowed, so it is alive.
+        while !unsafe { driver::is_done(stream.cu_stream())? } {
+            let waited = started.elapsed();
+            if waited >= limit {
+                self.check()?;
+                return Err(Error::StillBusy { waited });
+            }
+            // Short waits are those that somebody times.
+            if waited > Duration::from_millis(20) {
+                std::thread::sleep(Duration::from_micros(50));
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        self.check()
+    }
+
+    /// Whether all calls that are over went well; does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::Aborted`], or why copies could not be made. The communicator is out of use then:
+    /// drop it with its operators, on every rank, and make a new one.
+    pub fn check(&self) -> Result<(), Error> {
+        self.shared.check()
+    }
+
+    /// Makes the kernels of all ranks give up, and takes this communicator out of use. May be called from any thread.
+    pub fn abort(&self) {
+        self.shared.poison(Error::Aborted { cause: None });
+    }
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Communicator(rank {} of {})",
+            self.shared.rank, self.shared.world
+        )
+    }
+}
+
+fn join(place: &Place, timeout: Duration) -> Result<Collective, Error> {
+    let Some(meeting) = &place.meeting else {
+        return Ok(Collective::new(local::groups(1).remove(0)));
+    };
+    let group = meet(&MeetingJob {
+        rank: place.rank,
+        world: place.world,
+        host: meeting.host.clone(),
+        port: meeting.port,
+        name: meeting.job.clone(),
+        timeout,
+    })?;
+    Ok(Collective::new(group))
+}
+
+fn open_local(local_rank: usize) -> Result<Gpu, Error> {
+    // Some launchers show each process only its own GPU.
+    let ordinal = if driver::device_count()? == 1 {
+        0
+    } else {
+        local_rank
+    };
+    Gpu::open(ordinal)
+}
+
+/// The same in all processes of a host, containers included.
+fn boot_id() -> Result<String, Error> {
+    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let id = read.map_err(|source| Error::Os {
+        call: "reading the boot id",
+        source: Arc::new(source),
+    })?;
+    Ok(id.trim().to_owned())
+}
+
+/// From each rank's boot id and bus id: all on one host, each with its own GPU. Returns the bus ids.
+fn check_neighbours(ids: &[Vec<u8>]) -> Result<Vec<String>, Error> {
+    let ids: Vec<(String, String)> = ids
+        .iter()
+        .map(|id| {
+            let text = String::from_utf8_lossy(id);
+            let (host, gpu) = text.split_once('\n').unwrap_or((&text, ""));
+            (host.to_owned(), gpu.to_owned())
+        })
+        .collect();
+    let elsewhere: Vec<u32> = (0..)
+        .zip(&ids)
+        .filter(|(_, (host, _))| *host != ids[0].0)
+        .map(|(rank, _)| rank)
+        .collect();
+    if !elsewhere.is_empty() {
+        return Err(Error::SeveralHosts { ranks: elsewhere });
+    }
+    for (second, (_, gpu)) in ids.iter().enumerate() {
+        if let Some(first) = ids[..second].iter().position(|(_, other)| other == gpu) {
+            return Err(Error::SameDevice {
+                first: first as u32,
+                second: second as u32,
+                bus_id: gpu.clone(),
+            });
+        }
+    }
+    Ok(ids.into_iter().map(|(_, gpu)| gpu).collect())
+}
+
+fn check_access(ctx: &CudaContext, rank: u32, bus_ids: &[String]) -> Result<(), Error> {
+    for (peer, bus_id) in (0..).zip(bus_ids).filter(|(peer, _)| *peer != rank) {
+        // A GPU that this process does not see shows when its memory is mapped.
+        if driver::can_access_peer(ctx, bus_id)? == Some(false) {
+            return Err(Error::NoPeerAccess { rank, peer });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(texts: &[&str]) -> Vec<Vec<u8>> {
+        texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn neighbours_share_a_host_and_no_gpu() {
+        let found = check_neighbours(&ids(&["host\n0000:18:00.0", "host\n0000:2A:00.0"]))
+            .expect("neighbours");
+        assert_eq!(found, ["0000:18:00.0", "0000:2A:00.0"]);
+        let error =
+            check_neighbours(&ids(&["a\n1", "b\n1", "a\n2", "c\n3"])).expect_err("three hosts");
+        assert!(
+            matches!(&error, Error::SeveralHosts { ranks } if *ranks == [1, 3]),
+            "{error}"
+        );
+        let error = check_neighbours(&ids(&["a\n1", "a\n2", "a\n2"])).expect_err("one GPU twice");
+        assert!(
+            matches!(
+                &error,
+                Error::SameDevice {
+                    first: 1,
+                    second: 2,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_world_is_checked_before_the_driver_is_touched() {
+        for count in [0, 3, 9] {
+            let error = Communicator::local(&vec![0; count]).expect_err("not a world");
+            assert!(
+                matches!(error, Error::World(found) if found == count),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Copy-engine transfer: a thread per communicator watches the doorbells of its operators and enqueues the copies.
+//!
+//! A kernel rings when it starts, so copies never run ahead of the caller's stream, and graph replays need nothing
+//! of the host's program. Every chunk goes to the peers in turn, a flag behind each; when all chunks of a peer have
+//! left, the sender's own `sent` word says so, and the kernel ends only then: the caller may reuse A.
+
+mod schedule;
+mod streams;
+
+use crate::args::RawOperand;
+use crate::driver;
+use crate::error::Error;
+use crate::report::Page;
+use crate::symmetric::Symmetric;
+use cudarc::driver::CudaContext;
+use mkernel_spec::abi::State;
+use mkernel_spec::plan::Copies;
+use schedule::{Sources, schedule, transfer};
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use streams::Streams;
+
+/// How long the thread spins after the last sign of life, so that back-to-back calls find it awake.
+const SPIN: Duration = Duration::from_millis(2);
+/// The same while a launched kernel has not rung yet: it may stand behind long work of the caller's.
+const SPIN_FOR_LAUNCHED: Duration = Duration::from_millis(100);
+/// How long it sleeps between two looks after that. Replays of graphs ring without a launch.
+const SLEEP: Duration = Duration::from_micros(50);
+/// How long it sleeps while no operator uses copies.
+const SLEEP_UNUSED: Duration = Duration::from_secs(1);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these mutexes guard is whole between any two statements.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the thread does for one operator.
+pub(crate) struct Job {
+    copies: Copies,
+    rank: u32,
+    world: u32,
+    page: Arc<Page>,
+    workspace: Arc<Symmetric>,
+    sources: Mutex<Sources>,
+    /// The epoch served last.
+    served: AtomicU32,
+    /// Whether the operator lives. Held while serving, so that dropping it waits for that.
+    live: Mutex<bool>,
+    failure: Mutex<Option<Error>>,
+}
+
+impl Job {
+    pub fn new(
+        copies: Copies,
+        rank: u32,
+        world: u32,
+        page: Arc<Page>,
+        workspace: Arc<Symmetric>,
+    ) -> Self {
+        Self {
+            copies,
+            rank,
+            world,
+            page,
+            workspace,
+            sources: Mutex::default(),
+            served: AtomicU32::new(0),
+            live: Mutex::new(true),
+            failure: Mutex::default(),
+        }
+    }
+
+    /// Announces a call before it is launched or captured; false if a captured call fixed another A.
+    pub fn expect(&self, a: RawOperand, capturing: bool) -> bool {
+        lock(&self.sources).expect(a, capturing)
+    }
+
+    /// Takes back the last announcement of a call that could not be launched.
+    pub fn retract(&self) {
+        lock(&self.sources).launched.pop_back();
+    }
+
+    /// Why copies could not be enqueued, if they could not.
+    pub fn failure(&self) -> Option<Error> {
+        lock(&self.failure).clone()
+    }
+
+    fn has_launched(&self) -> bool {
+        !lock(&self.sources).launched.is_empty()
+    }
+
+    /// Serves the doorbell if it rang. True if it did.
+    fn poll(&self, engine: &Streams) -> bool {
+        let epoch = self.page.doorbell();
+        let served = self.served.load(Ordering::Relaxed);
+        if epoch == served {
+            return false;
+        }
+        let live = lock(&self.live);
+        self.served.store(epoch, Ordering::Relaxed);
+        let a = lock(&self.sources).next(epoch.wrapping_sub(served).wrapping_sub(1));
+        // After an abort nobody waits for the copies, and A may be gone.
+        if let (true, false, Some(a)) = (*live, self.page.is_aborted(), a) {
+            // SAFETY: the kernel that rang runs until its copies have left, and its caller keeps A until then;
+            // the workspaces are mapped while the operator lives.
+            if let Err(error) = unsafe { self.enqueue(engine, epoch, a) } {
+                lock(&self.failure).get_or_insert(error);
+                self.page.abort();
+            }
+        }
+        true
+    }
+
+    /// # Safety
+    /// A and the workspaces must stay until the copies are done.
+    unsafe fn enqueue(&self, engine: &Streams, epoch: u32, a: RawOperand) -> Result<(), Error> {
+        let workspaces = self.workspace.addresses();
+        for step in schedule(&self.copies, self.rank, self.world) {
+            let stream = engine.to(step.peer, self.rank);
+            let copy = transfer(
+                &self.copies,
+                self.rank,
+                epoch,
+                &step,
+                a,
+                workspaces[step.peer as usize],
+            );
+            // SAFETY: by the caller; the plan's offsets lie inside the workspaces.
+            unsafe {
+                engine.copy(stream, &copy)?;
+                engine.write_flag(stream, copy.flag, epoch, &self.page)?;
+            }
+        }
+        let own = workspaces[self.rank as usize];
+        for peer in (0..self.world).filter(|peer| *peer != self.rank) {
+            let sent = own + (offset_of!(State, sent) + 4 * peer as usize) as u64;
+            // SAFETY: as above.
+            unsafe { engine.write_flag(engine.to(peer, self.rank), sent, epoch, &self.page)? };
+        }
+        Ok(())
+    }
+}
+
+struct Shared {
+    jobs: Mutex<Vec<Arc<Job>>>,
+    /// Grows with every change of `jobs`.
+    changes: AtomicU64,
+    nudged: AtomicBool,
+    stop: AtomicBool,
+}
+
+/// The thread. Dropping this ends it.
+pub(crate) struct CopyThread {
+    shared: Arc<Shared>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl CopyThread {
+    pub fn start(ctx: &Arc<CudaContext>, rank: u32, world: u32) -> Result<Self, Error> {
+        let streams = Streams::new(ctx, world)?;
+        let shared = Arc::new(Shared {
+            jobs: Mutex::default(),
+            changes: AtomicU64::new(0),
+            nudged: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        });
+        let (ctx, theirs) = (ctx.clone(), shared.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("mkernel-copies-{rank}"))
+            .spawn(move || {
+                // A failure here shows again, with a place to report it, at the first copy.
+                let ready = driver::bind(&ctx).and_then(|()| driver::ignore_captures_of_others());
+                if let Err(error) = ready {
+                    tracing::warn!(error = crate::error::with_causes(&error), "copy thread");
+                }
+                watch(&theirs, |job| job.poll(&streams));
+            })
+            .map_err(|source| Error::Os {
+                call: "spawning the copy thread",
+                source: Arc::new(source),
+            })?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    pub fn add(&self, job: Arc<Job>) {
+        lock(&self.shared.jobs).push(job);
+        self.shared.changes.fetch_add(1, Ordering::Release);
+        self.nudge();
+    }
+
+    /// Returns when the thread is done with `job` for good.
+    pub fn remove(&self, job: &Arc<Job>) {
+        *lock(&job.live) = false;
+        lock(&self.shared.jobs).retain(|other| !Arc::ptr_eq(other, job));
+        self.shared.changes.fetch_add(1, Ordering::Release);
+        self.nudge();
+    }
+
+    /// Tells the thread that a kernel will ring soon.
+    pub fn nudge(&self) {
+        self.shared.nudged.store(true, Ordering::Release);
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for CopyThread {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!("the copy thread had panicked");
+            }
+        }
+    }
+}
+
+/// Polls all jobs until told to stop. `poll` says whether something happened.
+fn watch(shared: &Shared, poll: impl Fn(&Job) -> bool) {
+    let mut jobs: Vec<Arc<Job>> = Vec::new();
+    let mut changes = u64::MAX;
+    let mut last_sign = Instant::now();
+    while !shared.stop.load(Ordering::Acquire) {
+        let now_changes = shared.changes.load(Ordering::Acquire);
+        if changes != now_changes {
+            changes = now_changes;
+            jobs.clone_from(&lock(&shared.jobs));
+        }
+        let mut sign = shared.nudged.swap(false, Ordering::AcqRel);
+        for job in &jobs {
+            sign |= poll(job);
+        }
+        if sign {
+            last_sign = Instant::now();
+            continue;
+        }
+        let silence = last_sign.elapsed();
+        if jobs.is_empty() {
+            std::thread::park_timeout(SLEEP_UNUSED);
+        } else if silence < SPIN
+            || (silence < SPIN_FOR_LAUNCHED && jobs.iter().any(|job| job.has_launched()))
+        {
+            std::hint::spin_loop();
+        } else {
+            std::thread::park_timeout(SLEEP);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_watch_wakes_for_a_nudge_and_ends_when_told() {
+        let shared = Arc::new(Shared {
+            jobs: Mutex::default(),
+            changes: AtomicU64::new(0),
+            nudged: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        });
+        let theirs = shared.clone();
+        let thread = std::thread::spawn(move || watch(&theirs, |_| false));
+        let watcher = CopyThread {
+            shared: shared.clone(),
+            thread: Some(thread),
+        };
+        watcher.nudge();
+        let started = Instant::now();
+        while shared.nudged.load(Ordering::Acquire) {
+            assert!(
+                started.elapsed() < Duration::from_secs(10),
+                "the nudge was not seen"
+            );
+            std::thread::yield_now();
+        }
+        drop(watcher);
+        assert!(started.elapsed() < Duration::from_secs(10));
+    }
+}

@@ -1,0 +1,224 @@
+//! What is copied where, in which order, and from which A: no CUDA in here.
+
+use crate::args::{ELEM_BYTES, RawOperand};
+use mkernel_spec::abi::Extent;
+use mkernel_spec::plan::Copies;
+use std::collections::VecDeque;
+
+/// One copy and the flag behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub peer: u32,
+    pub chunk: u32,
+    pub first_row: u64,
+    /// May be 0: the flag is written all the same, so that every flag moves in every call.
+    pub rows: u64,
+}
+
+/// The copies of `rank`, in order: chunk by chunk, for each the peers from the next to need it.
+///
+/// A rank computes its own rows first, then those of rank + 1, …: so rank - 1 needs ours first.
+pub(super) fn schedule(
+    copies: &Copies,
+    rank: u32,
+    world: u32,
+) -> impl Iterator<Item = Step> + use<> {
+    let own = Extent::ShardRows {
+        total: copies.total_rows,
+        per_rank: copies.shard_rows,
+    }
+    .on(rank);
+    let (rows, chunks) = (u64::from(copies.rows), copies.flags_per_source);
+    (0..chunks).flat_map(move |chunk| {
+        let first_row = u64::from(chunk) * rows;
+        let rows = own.saturating_sub(first_row).min(rows);
+        (1..world).map(move |distance| Step {
+            peer: (rank + world - distance) % world,
+            chunk,
+            first_row,
+            rows,
+        })
+    })
+}
+
+/// Where a step's bytes come from and go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Transfer {
+    pub to: u64,
+    pub from: u64,
+    pub pitch_bytes: u64,
+    pub row_bytes: u64,
+    pub rows: u64,
+    pub flag: u64,
+}
+
+pub(super) fn transfer(
+    copies: &Copies,
+    rank: u32,
+    epoch: u32,
+    step: &Step,
+    a: RawOperand,
+    peer_workspace: u64,
+) -> Transfer {
+    let row = u64::from(rank) * copies.shard_rows + step.first_row;
+    let pitch_bytes = a.row_stride_elems * ELEM_BYTES;
+    let flag = u64::from(rank) * u64::from(copies.flags_per_source) + u64::from(step.chunk);
+    Transfer {
+        to: peer_workspace
+            + copies.gathered_offset_bytes[(epoch % 2) as usize]
+            + row * copies.row_bytes,
+        from: a.ptr + step.first_row * pitch_bytes,
+        pitch_bytes,
+        row_bytes: copies.row_bytes,
+        rows: step.rows,
+        flag: peer_workspace + copies.flags_offset_bytes + flag * 4,
+    }
+}
+
+/// Which A belongs to which ring of the bell.
+///
+/// Launches are served in order. A replay of a graph is no launch that the host could see, so once a call was
+/// captured, its A is that of all calls: then it does not matter which of them rings.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    pub launched: VecDeque<RawOperand>,
+    pub captured: Option<RawOperand>,
+}
+
+impl Sources {
+    /// Whether the call may be made: any A before a capture, only the captured one after.
+    pub fn expect(&mut self, a: RawOperand, capturing: bool) -> bool {
+        if self.captured.is_some_and(|captured| captured != a) {
+            return false;
+        }
+        if capturing {
+            self.captured = Some(a)
+        } else {
+            self.launched.push_back(a)
+        }
+        true
+    }
+
+    /// The A of the call that rings after `skipped` calls that were not served.
+    pub fn next(&mut self, skipped: u32) -> Option<RawOperand> {
+        let count = self.launched.len().min(skipped as usize);
+        self.launched.drain(..count);
+        self.launched.pop_front().or(self.captured)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copies() -> Copies {
+        Copies {
+            row_bytes: 128,
+            rows: 4,
+            shard_rows: 10,
+            total_rows: 37,
+            gathered_offset_bytes: [4096, 8192],
+            flags_offset_bytes: 1024,
+            flags_per_source: 3,
+        }
+    }
+
+    #[test]
+    fn every_row_reaches_every_peer_once_and_every_flag_is_written_once() {
+        for rank in 0..4 {
+            let steps: Vec<_> = schedule(&copies(), rank, 4).collect();
+            let own = if rank == 3 { 7 } else { 10 };
+            for peer in (0..4).filter(|peer| *peer != rank) {
+                let mine: Vec<_> = steps.iter().filter(|step| step.peer == peer).collect();
+                let rows: Vec<u64> = mine
+                    .iter()
+                    .flat_map(|s| s.first_row..s.first_row + s.rows)
+                    .collect();
+                assert_eq!(rows, (0..own).collect::<Vec<_>>(), "rank {rank} to {peer}");
+                assert_eq!(
+                    mine.iter().map(|step| step.chunk).collect::<Vec<_>>(),
+                    [0, 1, 2]
+                );
+            }
+            assert!(steps.iter().all(|step| step.peer != rank));
+        }
+    }
+
+    #[test]
+    fn the_rank_that_needs_a_chunk_first_gets_it_first() {
+        let peers: Vec<_> = schedule(&copies(), 1, 4)
+            .take(4)
+            .map(|step| (step.chunk, step.peer))
+            .collect();
+        assert_eq!(peers, [(0, 0), (0, 3), (0, 2), (1, 0)]);
+        assert_eq!(schedule(&copies(), 0, 1).count(), 0);
+    }
+
+    #[test]
+    fn a_rank_without_rows_writes_flags_only() {
+        let empty = Copies {
+            total_rows: 10,
+            ..copies()
+        };
+        let steps: Vec<_> = schedule(&empty, 2, 4).collect();
+        assert_eq!(steps.len(), 9);
+        assert!(steps.iter().all(|step| step.rows == 0));
+    }
+
+    #[test]
+    fn bytes_go_to_the_half_and_the_flag_of_their_source() {
+        let a = RawOperand {
+            ptr: 0x1000,
+            row_stride_elems: 72,
+        };
+        let step = Step {
+            peer: 0,
+            chunk: 1,
+            first_row: 4,
+            rows: 4,
+        };
+        let expected = Transfer {
+            to: 0x10_0000 + 8192 + (2 * 10 + 4) * 128,
+            from: 0x1000 + 4 * 144,
+            pitch_bytes: 144,
+            row_bytes: 128,
+            rows: 4,
+            flag: 0x10_0000 + 1024 + (2 * 3 + 1) * 4,
+        };
+        assert_eq!(transfer(&copies(), 2, 7, &step, a, 0x10_0000), expected);
+        let even = transfer(&copies(), 2, 8, &step, a, 0x10_0000);
+        assert_eq!(even.to, expected.to - 4096);
+    }
+
+    #[test]
+    fn back_to_back_launches_each_get_their_own_source() {
+        let a = |ptr| RawOperand {
+            ptr,
+            row_stride_elems: 64,
+        };
+        let mut sources = Sources::default();
+        assert!(
+            sources.expect(a(1), false)
+                && sources.expect(a(2), false)
+                && sources.expect(a(3), false)
+        );
+        assert_eq!(sources.next(0), Some(a(1)));
+        assert_eq!(sources.next(1), Some(a(3)), "one call was skipped");
+        assert_eq!(sources.next(0), None);
+    }
+
+    #[test]
+    fn a_capture_fixes_the_source_of_all_later_calls() {
+        let a = |ptr| RawOperand {
+            ptr,
+            row_stride_elems: 64,
+        };
+        let mut sources = Sources::default();
+        assert!(sources.expect(a(1), false));
+        assert!(sources.expect(a(2), true));
+        assert!(!sources.expect(a(1), false) && !sources.expect(a(3), true));
+        assert!(sources.expect(a(2), false));
+        let served: Vec<_> = (0..4).map(|_| sources.next(0)).collect();
+        assert_eq!(served, [Some(a(1)), Some(a(2)), Some(a(2)), Some(a(2))]);
+    }
+}

@@ -1,0 +1,157 @@
+//! Kernels: loading, limits, tensor maps, launch.
+
+use super::{bind, check, named, warn};
+use crate::args::TensorMap;
+use crate::error::Error;
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use std::ffi::{CString, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use sys::CUfunction_attribute as FunctionAttribute;
+
+/// A compiled kernel in the context.
+pub(crate) struct Function {
+    raw: sys::CUfunction,
+    module: sys::CUmodule,
+    ctx: Arc<CudaContext>,
+}
+
+// SAFETY: the driver's modules and functions may be used from any thread.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+impl Function {
+    /// The kernel `name` of a CUBIN.
+    pub fn load(ctx: &Arc<CudaContext>, cubin: &[u8], name: &str) -> Result<Self, Error> {
+        bind(ctx)?;
+        let symbol = CString::new(name).unwrap_or_default();
+        // SAFETY: an ELF image says its own size, and the store has checked it against its digest.
+        let module = named("cuModuleLoadData", unsafe {
+            result::module::load_data(cubin.as_ptr().cast())
+        })?;
+        let mut function = Self {
+            raw: null_mut(),
+            module,
+            ctx: ctx.clone(),
+        };
+        // SAFETY: the module is loaded.
+        function.raw = named("cuModuleGetFunction", unsafe {
+            result::module::get_function(module, symbol)
+        })?;
+        Ok(function)
+    }
+
+    pub fn allow_dynamic_smem(&self, bytes: u32) -> Result<(), Error> {
+        let attribute = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        // SAFETY: the function is loaded.
+        named("cuFuncSetAttribute", unsafe {
+            result::function::set_function_attribute(self.raw, attribute, bytes)
+        })
+    }
+
+    pub fn registers(&self) -> Result<u32, Error> {
+        self.attribute(FunctionAttribute::CU_FUNC_ATTRIBUTE_NUM_REGS)
+    }
+
+    pub fn static_smem_bytes(&self) -> Result<u32, Error> {
+        self.attribute(FunctionAttribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+    }
+
+    fn attribute(&self, attribute: FunctionAttribute) -> Result<u32, Error> {
+        // SAFETY: the function is loaded.
+        let value = unsafe { result::function::get_function_attribute(self.raw, attribute) };
+        named("cuFuncGetAttribute", value).map(|value| u32::try_from(value).unwrap_or(0))
+    }
+
+    /// CTAs of this shape that an SM can hold at once.
+    pub fn ctas_per_sm(&self, threads: u32, dynamic_smem_bytes: u32) -> Result<u32, Error> {
+        let threads = i32::try_from(threads).unwrap_or(i32::MAX);
+        // SAFETY: the function is loaded.
+        let count = unsafe {
+            result::occupancy::max_active_block_per_multiprocessor(
+                self.raw,
+                threads,
+                dynamic_smem_bytes as usize,
+            )
+        };
+        named("cuOccupancyMaxActiveBlocksPerMultiprocessor", count)
+            .map(|count| u32::try_from(count).unwrap_or(0))
+    }
+
+    /// Enqueues the kernel with one struct parameter, which is copied before this returns.
+    ///
+    /// # Safety
+    /// `args` must be the struct that the kernel declares, and what it points to must stay until the kernel is done;
+    /// `stream` must be alive and of this context, which must be current.
+    pub unsafe fn launch(
+        &self,
+        stream: sys::CUstream,
+        (ctas, threads, smem_bytes): (u32, u32, u32),
+        args: &mut [u8],
+    ) -> Result<(), Error> {
+        let mut params = [args.as_mut_ptr().cast::<c_void>()];
+        // SAFETY: by the caller; the driver reads `args`, and does not write it.
+        let launched = unsafe {
+            result::launch_kernel(
+                self.raw,
+                (ctas, 1, 1),
+                (threads, 1, 1),
+                smem_bytes,
+                stream,
+                &mut params,
+            )
+        };
+        named("cuLaunchKernel", launched)
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        warn(bind(&self.ctx));
+        // SAFETY: ours; its owner has waited for the kernel.
+        warn(named("cuModuleUnload", unsafe {
+            result::module::unload(self.module)
+        }));
+    }
+}
+
+/// The 128 bytes that TMA instructions take.
+pub(crate) fn encode_tensor_map(map: &TensorMap) -> Result<[u8; 128], Error> {
+    let rank = map.dims.len();
+    let consistent = (1..=5).contains(&rank)
+        && map.strides_bytes.len() + 1 == rank
+        && map.box_elems.len() == rank;
+    if !consistent {
+        return named(
+            "cuTensorMapEncodeTiled",
+            Err(DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE)),
+        );
+    }
+    let mut encoded = sys::CUtensorMap { opaque: [0; 16] };
+    let element_strides = [1u32; 5];
+    // SAFETY: the arrays are as long as `rank` says (strides: one fewer), as checked above; `encoded` is aligned by its type.
+    let code = unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &raw mut encoded,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            rank as u32,
+            map.address as *mut c_void,
+            map.dims.as_ptr(),
+            map.strides_bytes.as_ptr(),
+            map.box_elems.as_ptr(),
+            element_strides.as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    };
+    check("cuTensorMapEncodeTiled", code)?;
+    let mut bytes = [0; 128];
+    for (to, word) in bytes.chunks_exact_mut(8).zip(encoded.opaque) {
+        to.copy_from_slice(&word.to_ne_bytes());
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,262 @@
+//! Memory: on the GPU, for other processes to map, and pinned on the host.
+
+use super::{bind, check, named, warn};
+use crate::error::Error;
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Device memory that other processes can map.
+pub(crate) struct Memory {
+    handle: sys::CUmemGenericAllocationHandle,
+    bytes: usize,
+    ctx: Arc<CudaContext>,
+}
+
+impl Memory {
+    /// At least `bytes` on the context's GPU.
+    pub fn allocate(ctx: &Arc<CudaContext>, bytes: u64) -> Result<Self, Error> {
+        bind(ctx)?;
+        // SAFETY: the struct is plain C data, for which all zeros is a value.
+        let mut request: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+        request.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        request.requestedHandleTypes = HANDLE_TYPE;
+        request.location = location(ctx);
+        let mut granularity = 0;
+        let option = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+        // SAFETY: the pointers are to live values.
+        let code = unsafe {
+            sys::cuMemGetAllocationGranularity(&raw mut granularity, &raw const request, option)
+        };
+        check("cuMemGetAllocationGranularity", code)?;
+        let bytes = rounded(bytes, granularity);
+        let mut handle = 0;
+        // SAFETY: the pointers are to live values, the size is a multiple of the granularity.
+        check("cuMemCreate", unsafe {
+            sys::cuMemCreate(&raw mut handle, bytes, &raw const request, 0)
+        })?;
+        Ok(Self {
+            handle,
+            bytes,
+            ctx: ctx.clone(),
+        })
+    }
+
+    /// Memory that another rank allocated with the same size.
+    pub fn import(ctx: &Arc<CudaContext>, fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Error> {
+        bind(ctx)?;
+        let mut handle = 0;
+        // The driver takes the descriptor itself where a pointer is declared.
+        let os_handle = fd.as_raw_fd() as usize as *mut c_void;
+        // SAFETY: the pointer is to a live handle, the descriptor is open.
+        let code =
+            unsafe { sys::cuMemImportFromShareableHandle(&raw mut handle, os_handle, HANDLE_TYPE) };
+        check("cuMemImportFromShareableHandle", code)?;
+        Ok(Self {
+            handle,
+            bytes,
+            ctx: ctx.clone(),
+        })
+    }
+
+    pub fn export(&self) -> Result<OwnedFd, Error> {
+        bind(&self.ctx)?;
+        let mut fd: c_int = -1;
+        // SAFETY: for this handle type the driver writes one int, to which the pointer points.
+        let code = unsafe {
+            sys::cuMemExportToShareableHandle((&raw mut fd).cast(), self.handle, HANDLE_TYPE, 0)
+        };
+        check("cuMemExportToShareableHandle", code)?;
+        // SAFETY: the driver opened the descriptor for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Its size, a multiple of the granularity.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        warn(bind(&self.ctx));
+        // SAFETY: the handle is ours; mappings keep the memory itself alive.
+        warn(check("cuMemRelease", unsafe {
+            sys::cuMemRelease(self.handle)
+        }));
+    }
+}
+
+const HANDLE_TYPE: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+fn location(ctx: &CudaContext) -> sys::CUmemLocation {
+    sys::CUmemLocation {
+        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: ctx.cu_device(),
+    }
+}
+
+/// `bytes`, at least 1, rounded up to a multiple of `granularity`.
+fn rounded(bytes: u64, granularity: usize) -> usize {
+    usize::try_from(bytes.max(1))
+        .unwrap_or(usize::MAX / 2)
+        .next_multiple_of(granularity.max(1))
+}
+
+/// [`Memory`] at an address of this process, for this process's GPU to read and write.
+pub(crate) struct Mapping {
+    address: sys::CUdeviceptr,
+    mapped: bool,
+    memory: Memory,
+}
+
+impl Mapping {
+    pub fn new(memory: Memory) -> Result<Self, Error> {
+        bind(&memory.ctx)?;
+        let mut address = 0;
+        // SAFETY: the pointer is to a live address; the driver chooses the place.
+        let code = unsafe { sys::cuMemAddressReserve(&raw mut address, memory.bytes, 0, 0, 0) };
+        check("cuMemAddressReserve", code)?;
+        let mut mapping = Self {
+            address,
+            mapped: false,
+            memory,
+        };
+        let bytes = mapping.memory.bytes;
+        // SAFETY: the range was reserved above and is not mapped yet.
+        check("cuMemMap", unsafe {
+            sys::cuMemMap(address, bytes, 0, mapping.memory.handle, 0)
+        })?;
+        mapping.mapped = true;
+        let access = sys::CUmemAccessDesc {
+            location: location(&mapping.memory.ctx),
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: the range is mapped as a whole; one descriptor is given.
+        check("cuMemSetAccess", unsafe {
+            sys::cuMemSetAccess(address, bytes, &raw const access, 1)
+        })?;
+        Ok(mapping)
+    }
+
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        warn(bind(&self.memory.ctx));
+        if self.mapped {
+            // SAFETY: the range is mapped; its owner has waited for the work that uses it.
+            warn(check("cuMemUnmap", unsafe {
+                sys::cuMemUnmap(self.address, self.memory.bytes)
+            }));
+        }
+        // SAFETY: the range was reserved by us and is not mapped any more.
+        warn(check("cuMemAddressFree", unsafe {
+            sys::cuMemAddressFree(self.address, self.memory.bytes)
+        }));
+    }
+}
+
+/// A page of pinned host memory that the GPU reads and writes too; zero at first.
+pub(crate) struct PinnedPage {
+    host: NonNull<u8>,
+    device_address: u64,
+    ctx: Arc<CudaContext>,
+}
+
+// SAFETY: the page is only accessed through atomics, and freed once.
+unsafe impl Send for PinnedPage {}
+// SAFETY: as above.
+unsafe impl Sync for PinnedPage {}
+
+impl PinnedPage {
+    pub const BYTES: usize = 4096;
+
+    pub fn allocate(ctx: &Arc<CudaContext>) -> Result<Self, Error> {
+        bind(ctx)?;
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: a context is current.
+        let raw = named("cuMemHostAlloc", unsafe {
+            result::malloc_host(Self::BYTES, flags)
+        })?;
+        let Some(host) = NonNull::new(raw.cast::<u8>()) else {
+            return named(
+                "cuMemHostAlloc",
+                Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
+            );
+        };
+        // SAFETY: the page is as long as this, and nobody else has it yet.
+        unsafe { host.as_ptr().write_bytes(0, Self::BYTES) };
+        let mut page = Self {
+            host,
+            device_address: 0,
+            ctx: ctx.clone(),
+        };
+        // SAFETY: the pointers are to a live address and to the start of a mapped allocation.
+        let code =
+            unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut page.device_address, raw, 0) };
+        check("cuMemHostGetDevicePointer", code)?;
+        Ok(page)
+    }
+
+    /// Its address on the device.
+    pub fn device_address(&self) -> u64 {
+        self.device_address
+    }
+
+    /// The word at `offset_bytes`.
+    ///
+    /// # Panics
+    /// If it lies outside of the page or is misaligned, which no caller in this crate asks for.
+    pub fn word(&self, offset_bytes: usize) -> &AtomicU32 {
+        assert!(
+            offset_bytes.is_multiple_of(4) && offset_bytes < Self::BYTES,
+            "a word of the page"
+        );
+        // SAFETY: inside the page, aligned, and alive as long as `self`; the device accesses it with atomics too.
+        unsafe { &*self.host.as_ptr().add(offset_bytes).cast::<AtomicU32>() }
+    }
+
+    /// The double word at `offset_bytes`; see [`Self::word`].
+    pub fn double_word(&self, offset_bytes: usize) -> &AtomicU64 {
+        assert!(
+            offset_bytes.is_multiple_of(8) && offset_bytes < Self::BYTES,
+            "a double word of the page"
+        );
+        // SAFETY: as in `word`.
+        unsafe { &*self.host.as_ptr().add(offset_bytes).cast::<AtomicU64>() }
+    }
+}
+
+impl Drop for PinnedPage {
+    fn drop(&mut self) {
+        warn(bind(&self.ctx));
+        // SAFETY: allocated by cuMemHostAlloc; its owner has waited for the kernels that use it.
+        warn(named("cuMemFreeHost", unsafe {
+            result::free_host(self.host.as_ptr().cast())
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_whole_granules() {
+        assert_eq!(rounded(0, 2 << 20), 2 << 20);
+        assert_eq!(rounded(2 << 20, 2 << 20), 2 << 20);
+        assert_eq!(rounded((2 << 20) + 1, 2 << 20), 4 << 20);
+    }
+}

@@ -1,0 +1,145 @@
+//! The calls of the CUDA driver API that cudarc's safe layer lacks, each behind a function that is safe to call,
+//! or says what it asks of the caller. All handles are owned: they are freed on drop, and drop never panics.
+
+mod function;
+mod memory;
+mod stream;
+
+pub(crate) use function::{Function, encode_tensor_map};
+pub(crate) use memory::{Mapping, Memory, PinnedPage};
+pub(crate) use stream::{Event, Stream, ignore_captures_of_others, is_capturing, is_done};
+
+use crate::error::Error;
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use mkernel_spec::Device;
+use std::ffi::{CStr, CString, c_char};
+use std::sync::{Arc, OnceLock};
+use sys::CUdevice_attribute as Attribute;
+
+/// CUDA 13.0: what cudarc's bindings and the compiled kernels are made for.
+const NEEDED_VERSION: i32 = 13_000;
+
+/// Gives `result` the name of its call.
+pub(crate) fn named<T>(call: &'static str, result: Result<T, DriverError>) -> Result<T, Error> {
+    result.map_err(|source| Error::Cuda { call, source })
+}
+
+fn check(call: &'static str, code: sys::CUresult) -> Result<(), Error> {
+    named(call, code.result())
+}
+
+/// Records a failure of a call in drop, where nothing else can be done.
+fn warn(result: Result<(), Error>) {
+    if let Err(error) = result {
+        tracing::warn!(error = crate::error::with_causes(&error), "while freeing");
+    }
+}
+
+/// Makes the context current on this thread.
+pub(crate) fn bind(ctx: &CudaContext) -> Result<(), Error> {
+    named(
+        "making the context current, or an earlier call in it,",
+        ctx.bind_to_thread(),
+    )
+}
+
+/// Checks that the driver is there and new enough. Must come before any other call: without libcuda, cudarc panics.
+pub(crate) fn probe() -> Result<(), Error> {
+    static DRIVER: OnceLock<libloading::Library> = OnceLock::new();
+    if DRIVER.get().is_none() {
+        // SAFETY: libcuda's initialisers have no preconditions; cudarc loads the same library next.
+        let library = unsafe { libloading::Library::new("libcuda.so.1") };
+        let _ = DRIVER.set(library.map_err(|error| Error::DriverMissing(Arc::new(error)))?);
+    }
+    let mut found = 0;
+    // SAFETY: the pointer is to a live int; the call needs no initialisation.
+    check("cuDriverGetVersion", unsafe {
+        sys::cuDriverGetVersion(&raw mut found)
+    })?;
+    if found < NEEDED_VERSION {
+        return Err(Error::DriverTooOld {
+            found,
+            needed: NEEDED_VERSION,
+        });
+    }
+    named("cuInit", result::init())
+}
+
+/// How many GPUs this process sees.
+///
+/// # Errors
+/// [`Error::DriverMissing`], [`Error::DriverTooOld`].
+pub fn device_count() -> Result<usize, Error> {
+    probe()?;
+    let count = named("cuDeviceGetCount", result::device::get_count())?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// The primary context of GPU `ordinal`, and the figures that plans need. The driver must have been probed.
+pub(crate) fn open(ordinal: usize) -> Result<(Arc<CudaContext>, Device), Error> {
+    let count = device_count()?;
+    if ordinal >= count {
+        return Err(Error::NoDevice { ordinal, count });
+    }
+    let ctx = named("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
+    let name = named("cuDeviceGetName", ctx.name())?;
+    let capability = named("cuDeviceGetAttribute", ctx.compute_capability())?;
+    if capability != (9, 0) {
+        return Err(Error::UnsupportedDevice {
+            ordinal,
+            name,
+            capability,
+        });
+    }
+    let figure = |attribute| {
+        named("cuDeviceGetAttribute", ctx.attribute(attribute))
+            .map(|value| u32::try_from(value).unwrap_or(0))
+    };
+    let device = Device {
+        name,
+        sm_count: figure(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        smem_bytes: figure(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        l2_bytes: u64::from(figure(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+        ..Device::h200()
+    };
+    Ok((ctx, device))
+}
+
+/// The GPU's address on the host, which is the same in every process.
+pub(crate) fn bus_id(ctx: &CudaContext) -> Result<String, Error> {
+    let mut text = [0u8; 32];
+    // SAFETY: the buffer is as long as said; the driver ends what it writes with a NUL.
+    let code = unsafe {
+        sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast::<c_char>(), 32, ctx.cu_device())
+    };
+    check("cuDeviceGetPCIBusId", code)?;
+    Ok(CStr::from_bytes_until_nul(&text)
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned())
+}
+
+/// Whether `ctx`'s GPU can access the one at `bus_id`; `None` if this process does not see that one.
+pub(crate) fn can_access_peer(ctx: &CudaContext, bus_id: &str) -> Result<Option<bool>, Error> {
+    let Ok(text) = CString::new(bus_id) else {
+        return Ok(None);
+    };
+    let (mut peer, mut can) = (0, 0);
+    // SAFETY: both pointers are to live values, the text ends with a NUL.
+    if unsafe { sys::cuDeviceGetByPCIBusId(&raw mut peer, text.as_ptr()) }
+        .result()
+        .is_err()
+    {
+        return Ok(None);
+    }
+    // SAFETY: the pointer is to a live int.
+    check("cuDeviceCanAccessPeer", unsafe {
+        sys::cuDeviceCanAccessPeer(&raw mut can, ctx.cu_device(), peer)
+    })?;
+    Ok(Some(can != 0))
+}
+
+/// Waits for all work of the context.
+pub(crate) fn synchronize(ctx: &CudaContext) -> Result<(), Error> {
+    named("cuCtxSynchronize", ctx.synchronize())
+}

@@ -1,0 +1,184 @@
+//! Streams, and what is enqueued on them besides kernels.
+
+use super::{bind, check, named, warn};
+use crate::error::Error;
+use cudarc::driver::{CudaContext, result, sys};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// A stream of our own: no other stream waits for it, and it goes before others where there is a choice.
+pub(crate) struct Stream {
+    raw: sys::CUstream,
+    ctx: Arc<CudaContext>,
+}
+
+// SAFETY: the driver's streams may be used from any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    // Not `CudaContext::new_stream`: that would switch the user's slices to event tracking.
+    pub fn new(ctx: &Arc<CudaContext>) -> Result<Self, Error> {
+        bind(ctx)?;
+        let (_, greatest) = named(
+            "cuCtxGetStreamPriorityRange",
+            result::stream::get_priority_range(),
+        )?;
+        let kind = result::stream::StreamKind::NonBlocking;
+        let raw = named(
+            "cuStreamCreateWithPriority",
+            result::stream::create_with_priority(kind, greatest),
+        )?;
+        Ok(Self {
+            raw,
+            ctx: ctx.clone(),
+        })
+    }
+
+    /// Whether all its work is done.
+    pub fn is_done(&self) -> Result<bool, Error> {
+        // SAFETY: the stream is alive.
+        unsafe { is_done(self.raw) }
+    }
+
+    /// Sets `bytes` at `to` to zero.
+    ///
+    /// # Safety
+    /// The range must be mapped until the stream is done.
+    pub unsafe fn zero(&self, to: u64, bytes: usize) -> Result<(), Error> {
+        // SAFETY: by the caller.
+        named("cuMemsetD8Async", unsafe {
+            result::memset_d8_async(to, 0, bytes, self.raw)
+        })
+    }
+
+    /// Copies between any two places that the GPU can access.
+    ///
+    /// # Safety
+    /// Both ranges must be mapped until the stream is done, and nobody may write them meanwhile.
+    pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
+        // SAFETY: by the caller.
+        check("cuMemcpyAsync", unsafe {
+            sys::cuMemcpyAsync(to, from, bytes, self.raw)
+        })
+    }
+
+    /// Copies `rows` rows of `row_bytes`; the source's rows are `from_pitch_bytes` apart, the target's are dense.
+    ///
+    /// # Safety
+    /// As for [`Self::copy`].
+    pub unsafe fn copy_rows(
+        &self,
+        to: u64,
+        from: u64,
+        from_pitch_bytes: usize,
+        row_bytes: usize,
+        rows: usize,
+    ) -> Result<(), Error> {
+        let request = sys::CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: std::ptr::null(),
+            srcDevice: from,
+            srcArray: null_mut(),
+            srcPitch: from_pitch_bytes,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstHost: null_mut(),
+            dstDevice: to,
+            dstArray: null_mut(),
+            dstPitch: row_bytes,
+            WidthInBytes: row_bytes,
+            Height: rows,
+        };
+        // SAFETY: by the caller.
+        check("cuMemcpy2DAsync", unsafe {
+            sys::cuMemcpy2DAsync_v2(&raw const request, self.raw)
+        })
+    }
+
+    /// Writes a word after all earlier work of the stream.
+    ///
+    /// # Safety
+    /// The word must be mapped until the stream is done.
+    pub unsafe fn write_word(&self, to: u64, value: u32) -> Result<(), Error> {
+        let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+        // SAFETY: by the caller.
+        check("cuStreamWriteValue32", unsafe {
+            sys::cuStreamWriteValue32_v2(self.raw, to, value, flags)
+        })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        warn(bind(&self.ctx));
+        // SAFETY: ours; the driver finishes its work before it frees it.
+        warn(named("cuStreamDestroy", unsafe {
+            result::stream::destroy(self.raw)
+        }));
+    }
+}
+
+/// Lets the calling thread use streams while others capture.
+pub(crate) fn ignore_captures_of_others() -> Result<(), Error> {
+    let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the pointer is to a live mode; only this thread is affected.
+    check("cuThreadExchangeStreamCaptureMode", unsafe {
+        sys::cuThreadExchangeStreamCaptureMode(&raw mut mode)
+    })
+}
+
+/// Whether all work of a stream is done.
+///
+/// # Safety
+/// `stream` must be alive.
+pub(crate) unsafe fn is_done(stream: sys::CUstream) -> Result<bool, Error> {
+    // SAFETY: by the caller.
+    match unsafe { sys::cuStreamQuery(stream) } {
+        sys::CUresult::CUDA_SUCCESS => Ok(true),
+        sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        code => check("cuStreamQuery", code).map(|()| true),
+    }
+}
+
+/// Whether a stream is being captured into a graph.
+///
+/// # Safety
+/// `stream` must be alive.
+pub(crate) unsafe fn is_capturing(stream: sys::CUstream) -> Result<bool, Error> {
+    // SAFETY: by the caller.
+    let status = named("cuStreamIsCapturing", unsafe {
+        result::stream::is_capturing(stream)
+    })?;
+    Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// A point in a stream for which another stream can wait.
+pub(crate) struct Event(cudarc::driver::CudaEvent);
+
+impl Event {
+    pub fn new(ctx: &Arc<CudaContext>) -> Result<Self, Error> {
+        named("cuEventCreate", ctx.new_event(None)).map(Self)
+    }
+
+    /// Work that comes to `later` from now on waits for what is in `earlier` now.
+    ///
+    /// # Safety
+    /// Both streams must be alive and of the event's context.
+    pub unsafe fn order(&self, earlier: sys::CUstream, later: sys::CUstream) -> Result<(), Error> {
+        let event = self.0.cu_event();
+        // SAFETY: by the caller.
+        named("cuEventRecord", unsafe {
+            result::event::record(event, earlier)
+        })?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: by the caller.
+        named("cuStreamWaitEvent", unsafe {
+            result::stream::wait_event(later, event, flags)
+        })
+    }
+}

@@ -1,0 +1,193 @@
+//! [`Shared`]: what a communicator and its operators have in common.
+
+use crate::bootstrap::Collective;
+use crate::copies::CopyThread;
+use crate::driver::{self, Event, Stream};
+use crate::error::Error;
+use crate::operator::Live;
+use cudarc::driver::{CudaContext, CudaStream, sys};
+use mkernel_spec::Device;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// A GPU, and what the runtime itself needs on it.
+pub(crate) struct Gpu {
+    pub ctx: Arc<CudaContext>,
+    device: Device,
+    stream: Stream,
+    event: Event,
+}
+
+impl Gpu {
+    pub fn open(ordinal: usize) -> Result<Self, Error> {
+        let (ctx, device) = driver::open(ordinal)?;
+        Ok(Self {
+            stream: Stream::new(&ctx)?,
+            event: Event::new(&ctx)?,
+            ctx,
+            device,
+        })
+    }
+}
+
+/// What operators keep of their communicator.
+pub(crate) struct Shared {
+    pub rank: u32,
+    pub world: u32,
+    pub ctx: Arc<CudaContext>,
+    pub device: Device,
+    timeout_ns: AtomicU64,
+    ranks: Mutex<Collective>,
+    /// For the runtime's own work.
+    pub stream: Stream,
+    /// The stream of the last launch.
+    pub order: Mutex<Order>,
+    operators: Mutex<Vec<Weak<Live>>>,
+    copies: Mutex<Option<Arc<CopyThread>>>,
+    poison: Mutex<Option<Arc<Error>>>,
+    is_poisoned: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these mutexes guard is whole between any two statements.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub fn new(gpu: Gpu, ranks: Collective, timeout: Duration) -> Self {
+        let shared = Self {
+            rank: ranks.rank(),
+            world: ranks.world(),
+            ctx: gpu.ctx,
+            device: gpu.device,
+            timeout_ns: AtomicU64::new(0),
+            ranks: Mutex::new(ranks),
+            stream: gpu.stream,
+            order: Mutex::new(Order {
+                event: gpu.event,
+                last: None,
+            }),
+            operators: Mutex::default(),
+            copies: Mutex::default(),
+            poison: Mutex::default(),
+            is_poisoned: AtomicBool::new(false),
+        };
+        shared.set_timeout(timeout);
+        shared
+    }
+
+    pub fn ranks(&self) -> MutexGuard<'_, Collective> {
+        lock(&self.ranks)
+    }
+
+    pub fn timeout_ns(&self) -> u64 {
+        self.timeout_ns.load(Ordering::Relaxed)
+    }
+
+    pub fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout_ns())
+    }
+
+    pub fn set_timeout(&self, timeout: Duration) {
+        // Clocks of the device count ns in 64 bits; half of that is 292 years.
+        let ns = u64::try_from(timeout.as_nanos())
+            .unwrap_or(u64::MAX)
+            .min(u64::MAX / 2);
+        self.timeout_ns.store(ns, Ordering::Relaxed);
+    }
+
+    /// The copy thread, started when first needed.
+    pub fn copies(&self) -> Result<Arc<CopyThread>, Error> {
+        let mut copies = lock(&self.copies);
+        if let Some(thread) = copies.as_ref() {
+            return Ok(thread.clone());
+        }
+        let thread = Arc::new(CopyThread::start(&self.ctx, self.rank, self.world)?);
+        *copies = Some(thread.clone());
+        Ok(thread)
+    }
+
+    /// Makes `abort` and `check` see an operator.
+    pub fn register(&self, operator: &Arc<Live>) {
+        let mut operators = lock(&self.operators);
+        operators.retain(|known| known.strong_count() > 0);
+        operators.push(Arc::downgrade(operator));
+    }
+
+    fn live(&self) -> Vec<Arc<Live>> {
+        lock(&self.operators)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// An error if the communicator is out of use.
+    pub fn ensure_usable(&self) -> Result<(), Error> {
+        if !self.is_poisoned.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(match lock(&self.poison).clone() {
+            Some(cause) if matches!(*cause, Error::Aborted { .. }) => (*cause).clone(),
+            cause => Error::Aborted { cause },
+        })
+    }
+
+    /// Takes the communicator out of use, for the first reason that is given, and ends all kernels' waits.
+    pub fn poison(&self, error: Error) {
+        lock(&self.poison).get_or_insert_with(|| Arc::new(error));
+        self.is_poisoned.store(true, Ordering::Release);
+        self.live()
+            .iter()
+            .for_each(|operator| operator.page.abort());
+    }
+
+    pub fn check(&self) -> Result<(), Error> {
+        if let Some(error) = self.live().iter().find_map(|operator| operator.failure()) {
+            self.poison(error);
+        }
+        match lock(&self.poison).as_ref() {
+            Some(cause) => Err((**cause).clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Keeps the launches of all operators in one order: two kernels that each wait for peers and share the GPU's SMs
+/// could keep each other from starting, in different ways on different ranks.
+pub(crate) struct Order {
+    event: Event,
+    last: Option<(LastStream, Option<Arc<CudaStream>>)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct LastStream(sys::CUstream);
+
+// SAFETY: the driver's streams may be used from any thread.
+unsafe impl Send for LastStream {}
+
+impl Order {
+    /// Lets `stream` wait for the stream of the last launch, if it is another; `owner` keeps `stream` alive.
+    ///
+    /// # Safety
+    /// `stream` must be alive and not being captured. Without an owner, it must stay alive until the next launch on
+    /// another stream.
+    pub unsafe fn follow(
+        &mut self,
+        stream: sys::CUstream,
+        owner: Option<&Arc<CudaStream>>,
+    ) -> Result<(), Error> {
+        match &self.last {
+            Some((LastStream(last), _)) if *last == stream => return Ok(()),
+            // SAFETY: by the caller of the last launch.
+            Some((LastStream(last), _)) if !unsafe { driver::is_capturing(*last)? } => {
+                // SAFETY: both are alive, by the callers of this launch and of the last.
+                unsafe { self.event.order(*last, stream)? };
+            }
+            // Nothing can be recorded in a stream that is being captured, so this order is the caller's.
+            _ => {}
+        }
+        self.last = Some((LastStream(stream), owner.cloned()));
+        Ok(())
+    }
+}
