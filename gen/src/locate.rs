@@ -36,11 +36,13 @@ pub fn fetch_command() -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The same, as a person types it.
+/// The same, as a person types it, with what else makes the library be found there.
 pub(crate) fn fetch_command_line() -> String {
     let mut line = fetch_command().join(" ");
     if fetch_dir().is_none() {
         line.push_str(&format!(" && export MKERNEL_NVRTC=$PWD/nvrtc/{WHEEL_LIB}"));
+    } else if Env::get().nvrtc.is_some() {
+        line.push_str(" && unset MKERNEL_NVRTC");
     }
     line
 }

@@ -4,7 +4,7 @@
 
 use crate::cubin::{Cubin, read_log};
 use crate::env::Env;
-use crate::error::{GenError, Place};
+use crate::error::{GenError, Place, with_causes};
 use crate::locate::{Candidate, candidates, fetch_command_line};
 use crate::program::{Functions, Program};
 use crate::source::CudaSource;
@@ -102,8 +102,8 @@ impl Nvrtc {
     /// Loads a library, checks its version and loads its builtins. A bare file name is left to the loader.
     fn open(path: PathBuf, any: bool) -> Result<Self, String> {
         let library = open_library(&path)?;
-        let functions =
-            Functions::find(&library).map_err(|error| format!("it is not libnvrtc: {error}"))?;
+        let functions = Functions::find(&library)
+            .map_err(|error| format!("it is not libnvrtc: {}", with_causes(&error)))?;
         let (major, minor) = functions.version().ok_or("it does not tell its version")?;
         if (major, minor) != PINNED_VERSION && !any {
             return Err(format!(
@@ -206,7 +206,7 @@ fn library_in(folder: &Path, any: bool) -> Result<PathBuf, String> {
 fn open_library(path: &Path) -> Result<Library, String> {
     // SAFETY: the initialisers of NVIDIA's libraries have no requirements; the user, or the folders searched, vouch
     // for the file being one.
-    unsafe { Library::new(path) }.map_err(|e| e.to_string())
+    unsafe { Library::new(path) }.map_err(|error| with_causes(&error))
 }
 
 #[cfg(test)]

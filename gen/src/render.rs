@@ -32,6 +32,10 @@ struct RenderContext<'a> {
     comm_ctas: u32,
     b_layout: &'a str,
     split: &'a str,
+    /// CTAs that share a tile of the last round.
+    tail_parts: u32,
+    /// Tiles that one CTA computes alone.
+    whole_tiles: u32,
     /// Index of a compute CTA.
     cta_index: &'a str,
     /// Whether tiles lie within shards.
@@ -132,6 +136,8 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
             Split::Rows => "rows",
             Split::Cols => "cols",
         },
+        tail_parts: plan.order.tail_parts,
+        whole_tiles: plan.order.whole_tiles,
         cta_index: if plan.comm_ctas > 0 { "blockIdx.x - cfg::kCommCtas" } else { "blockIdx.x" },
         aligned: plan.chunks.as_ref().is_some_and(|c| !c.to_self),
         push: plan.transfer == Some(Transfer::SmPush),
@@ -188,6 +194,8 @@ fn constants(plan: &KernelPlan) -> Vec<Constant> {
     if plan.spec.world() > 1 {
         exchange_constants(plan, &mut c);
     }
+    c.section("workspace, bytes");
+    workspace_constants(plan, &mut c);
     c.list
 }
 
@@ -207,7 +215,13 @@ fn core_constants(plan: &KernelPlan, c: &mut Constants) {
     c.u32("kTileK", TILE_K, "columns of A per stage");
     c.u32("kRowTiles", order.row_tiles, "");
     c.u32("kColTiles", order.col_tiles, "");
-    c.push("u32", "kTiles", "kRowTiles * kColTiles".into(), "");
+    c.u32("kUnits", order.units(), "what compute CTAs take in turn");
+    if order.tail_parts > 1 {
+        if order.whole_tiles > 0 {
+            c.u32("kWholeTiles", order.whole_tiles, "computed by one CTA each");
+        }
+        c.u32("kParts", order.tail_parts, "CTAs that share each other tile");
+    }
     c.u32("kGroupRows", order.group_m, "row tiles that advance along N together");
     c.u32("kSteps", shape.k.div_ceil(u64::from(TILE_K)), "stages per tile");
 
@@ -236,6 +250,27 @@ fn core_constants(plan: &KernelPlan, c: &mut Constants) {
     c.u32("kOutBytes", OUT_BYTES, "64 x 64 bf16");
     let out = plan.smem.iter().find(|r| r.name == "out").map_or(0, |r| r.bytes);
     c.u32("kOutBuffers", out / OUT_BYTES / 2, "per math warpgroup");
+}
+
+/// Where things lie in the workspace.
+fn workspace_constants(plan: &KernelPlan, c: &mut Constants) {
+    let mut u64 = |name, region, note| {
+        c.u64(name, plan.workspace.offset_of(region).unwrap_or(0), note);
+    };
+    let exchanges = plan.chunks.is_some();
+    if plan.order.tail_parts > 1 {
+        u64("kTailFlags", "tail_flags", "one per shared tile and math warp");
+        u64("kTailSums", "tail_sums", "fp32");
+    }
+    if exchanges {
+        u64("kFlags", "flags", "");
+    }
+    if plan.transfer == Some(Transfer::SmPush) {
+        u64("kGathered", "gathered", "two buffers, by parity of the epoch");
+    }
+    if exchanges || plan.order.tail_parts > 1 {
+        c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
+    }
 }
 
 /// What the exchange of A needs.
@@ -267,16 +302,10 @@ fn exchange_constants(plan: &KernelPlan, c: &mut Constants) {
         c.push("u32", "kPieces", "kChunks * kSlices * kArrivals".into(), "");
         if plan.comm_ctas > 0 {
             c.u32("kSlotBytes", SLOT_BYTES, "shared memory of one pushing warp");
+            c.u32("kSlotRows", (SLOT_BYTES / 2 / chunks.slice_cols).max(1), "rows of a slice that it holds");
         } else {
             c.u32("kPushUnroll", 4u32, "16-byte loads in flight per thread");
         }
-    }
-
-    c.section("workspace, bytes");
-    c.u64("kFlags", plan.workspace.offset_of("flags").unwrap_or(0), "");
-    c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "");
-    if push {
-        c.u64("kGathered", plan.workspace.offset_of("gathered").unwrap_or(0), "two buffers, by parity of the epoch");
     }
 }
 

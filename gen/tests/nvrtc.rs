@@ -5,7 +5,7 @@ mod common;
 use common::{Killed, child, count, counted, meeting, wait_until};
 use mkernel_gen::{CudaSource, GenError, Nvrtc, PINNED_VERSION, Store, build};
 use mkernel_spec::{BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
 
@@ -229,10 +229,8 @@ fn eight_processes_compile_once() {
 }
 
 /// Runs the test `name` in a child process with `MKERNEL_NVRTC` set.
-fn with_nvrtc_at(name: &str, path: &std::path::Path) {
-    let test: Command = child(name, path);
-    let mut command = test;
-    let output = command
+fn with_nvrtc_at(name: &str, path: &Path) {
+    let output = child(name, path)
         .env("MKERNEL_NVRTC", path)
         .output()
         .expect("own binary");

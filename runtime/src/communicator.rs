@@ -6,7 +6,8 @@ use crate::driver;
 use crate::env::{self, Place};
 use crate::error::Error;
 use crate::fused::FusedKernel;
-use crate::operator::{self, Operator};
+use crate::operator::Operator;
+use crate::prepare;
 use crate::shared::{Gpu, Shared};
 use cudarc::driver::{CudaContext, CudaStream};
 use mkernel_spec::spec::WORLDS;
@@ -134,7 +135,7 @@ impl Communicator {
     /// [`Error::Config`] with all mistakes, [`Error::Build`], [`Error::Mismatch`] if ranks differ, or
     /// [`Error::RanksFailed`] with what went wrong elsewhere.
     pub fn prepare(&self, config: &KernelConfig, shape: Shape) -> Result<Operator, Error> {
-        operator::prepare(&self.shared, config, shape)
+        prepare::prepare(&self.shared, config, shape)
     }
 
     /// [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.
@@ -198,7 +199,9 @@ impl Communicator {
         self.shared.check()
     }
 
-    /// Makes the kernels of all ranks give up, and takes this communicator out of use. May be called from any thread.
+    /// Ends all waits of this rank's kernels, and takes this communicator out of use. May be called from any thread.
+    ///
+    /// A kernel that is running here tells the other ranks; without one they notice at their deadline.
     pub fn abort(&self) {
         self.shared.poison(Error::Aborted { cause: None });
     }

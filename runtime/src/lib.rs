@@ -68,6 +68,7 @@ mod error;
 mod fused;
 mod kernel;
 mod operator;
+mod prepare;
 mod report;
 mod shared;
 mod symmetric;

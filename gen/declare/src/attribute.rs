@@ -1,6 +1,7 @@
 //! The tokens inside `#[fused_kernel(...)]`.
 
-use crate::draft::{Draft, Value};
+use crate::draft::Draft;
+use crate::value::Value;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::Lit;
 

@@ -6,6 +6,8 @@
 
 mod attribute;
 mod draft;
+mod value;
 
 pub use attribute::parse_attribute;
-pub use draft::{Declaration, Declared, Draft, Mistake, Value};
+pub use draft::{Declaration, Declared, Draft, Mistake};
+pub use value::Value;

@@ -286,6 +286,8 @@ pub enum Wait {
     OutputFull = 5,
     /// An output buffer being free.
     OutputFree = 6,
+    /// Another CTA's part of a sum.
+    Partial = 7,
 }
 
 impl Role {
@@ -312,13 +314,14 @@ impl Role {
 
 impl Wait {
     /// Every wait, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::Chunk, "kChunk"),
         (Self::Sent, "kSent"),
         (Self::StageFull, "kStageFull"),
         (Self::StageFree, "kStageFree"),
         (Self::OutputFull, "kOutputFull"),
         (Self::OutputFree, "kOutputFree"),
+        (Self::Partial, "kPartial"),
     ];
 
     /// The wait numbered `value`, in words.
@@ -331,6 +334,7 @@ impl Wait {
             4 => "a pipeline stage to be free",
             5 => "an output buffer to be filled",
             6 => "an output buffer to be free",
+            7 => "another CTA's part of a sum",
             _ => "something unknown",
         }
     }

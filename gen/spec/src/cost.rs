@@ -3,7 +3,7 @@
 //! Constants are measured on H200 (their comments say where they come from); they rank candidates, they don't promise times.
 
 use crate::device::Device;
-use crate::plan::{TILE_K, Traffic};
+use crate::plan::{TILE_K, TileOrder, Traffic};
 use crate::config::Tile;
 use serde::Serialize;
 
@@ -11,6 +11,8 @@ use serde::Serialize;
 const LAUNCH_US: f64 = 5.0;
 /// Conversion and hand-over of a 128×256 tile by the math warpgroups, µs; smaller tiles in proportion.
 const EPILOGUE_US: f64 = 1.0;
+/// Exchange of fp32 sums between the CTAs that share a tile, µs.
+const TAIL_US: f64 = 4.0;
 /// A store to a peer until its flag is seen, µs.
 const FLAG_US: f64 = 2.5;
 /// Doorbell → host thread → first byte of a copy, µs.
@@ -93,7 +95,7 @@ fn tile_us(tile: Tile, k: u64, active: u32, device: &Device) -> f64 {
 /// Expected time of a candidate, µs.
 pub(crate) fn estimate_us(
     tile: Tile,
-    tiles: u32,
+    order: &TileOrder,
     k: u64,
     push: Push,
     traffic: &Traffic,
@@ -101,8 +103,14 @@ pub(crate) fn estimate_us(
 ) -> f64 {
     let comm_ctas = if let Push::Sm { ctas, .. } = push { ctas } else { 0 };
     let compute_ctas = device.sm_count - comm_ctas;
-    let one = tile_us(tile, k, tiles.min(compute_ctas), device);
-    let compute = f64::from(tiles.div_ceil(compute_ctas)) * one;
+    let one = tile_us(tile, k, order.units().min(compute_ctas), device);
+    let rounds = f64::from(order.whole_tiles / compute_ctas);
+    let tail_us = match (order.tail_tiles(), order.tail_parts) {
+        (0, _) => 0.0,
+        (_, 1) => one,
+        (_, parts) => one / f64::from(parts) + TAIL_US,
+    };
+    let compute = rounds * one + tail_us;
     let bytes = traffic.link_bytes as f64;
     let (slowdown, arrived, tail) = match push {
         Push::None => (1.0, 0.0, 0.0),

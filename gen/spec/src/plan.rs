@@ -92,6 +92,30 @@ pub struct TileOrder {
     pub group_m: u32,
     /// Row tiles of a full shard, if tiles don't straddle shards.
     pub shard_row_tiles: Option<u32>,
+    /// Tiles that one CTA computes alone: whole rounds over the compute CTAs. The rest are the last round.
+    pub whole_tiles: u32,
+    /// CTAs that share a tile of the last round, each a part of K; 1 if none do.
+    pub tail_parts: u32,
+}
+
+impl TileOrder {
+    /// Tiles of the result.
+    #[must_use]
+    pub const fn tiles(&self) -> u32 {
+        self.row_tiles * self.col_tiles
+    }
+
+    /// Tiles of the last round.
+    #[must_use]
+    pub const fn tail_tiles(&self) -> u32 {
+        self.tiles() - self.whole_tiles
+    }
+
+    /// What compute CTAs take one after the other: whole tiles, then parts of tiles.
+    #[must_use]
+    pub const fn units(&self) -> u32 {
+        self.whole_tiles + self.tail_tiles() * self.tail_parts
+    }
 }
 
 /// Copies that the host enqueues when the kernel rings the doorbell: for each chunk, the same bytes to every peer, then a flag.

@@ -68,9 +68,13 @@ pub fn fetch(dir: Option<&Path>) -> Result<(PathBuf, bool), Failure> {
     // Beside its place, then renamed: an interrupted installation leaves nothing that looks whole.
     let new = tempfile::Builder::new()
         .prefix(".nvrtc-")
+        .permissions(fs::Permissions::from_mode(0o777)) // less the umask
         .tempdir_in(parent)
         .map_err(write)?;
-    say(&format!("installing NVRTC to {}", dir.display()));
+    say(&format!(
+        "installing NVRTC (a download of 90 MB) to {}",
+        dir.display()
+    ));
     install(new.path())?;
     if !new.path().join(LIBRARY).is_file() {
         return Err(failed(&format!("the wheel has no {LIBRARY}")));

@@ -157,16 +157,27 @@ fn run(cli: &Cli) -> Result<(), Failure> {
     }
 }
 
-#[derive(Serialize)]
-struct MistakeLine<'a> {
+/// What is wrong, in JSON: with a configuration, with a kernel, or with all else.
+#[derive(Default, Serialize)]
+struct ProblemLine<'a> {
     ok: bool,
-    place: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<&'a str>,
     reason: &'a str,
-    help: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<&'a str>,
 }
 
-/// To standard error, the causes below; mistakes also as JSON lines.
+/// To standard error, the causes below; as JSON lines too, if those are wanted.
 fn report(failure: &Failure, json: bool) {
+    let problem = |line: ProblemLine| {
+        if json {
+            // If standard output is closed, the text on standard error must do.
+            let _ = output::print_json(&line);
+        }
+    };
     match failure {
         Failure::Usage(message) => {
             let error = Cli::command().error(clap::error::ErrorKind::ArgumentConflict, message);
@@ -181,23 +192,31 @@ fn report(failure: &Failure, json: bool) {
             } in mistakes
             {
                 say(&format!("{place}: error: {reason}\n    help: {help}"));
-                if json {
-                    // If standard output is closed too, the text above must do.
-                    let _ = output::print_json(&MistakeLine {
-                        ok: false,
-                        place,
-                        reason,
-                        help,
-                    });
-                }
+                let (place, help) = (Some(place.as_str()), Some(help.as_str()));
+                problem(ProblemLine {
+                    place,
+                    reason,
+                    help,
+                    ..ProblemLine::default()
+                });
             }
         }
         Failure::Compile(failed) => {
             for (label, error) in failed {
-                say(&format!("{label}: error: {}", chain(error)));
+                let reason = chain(error);
+                say(&format!("{label}: error: {reason}"));
+                let label = Some(label.as_str());
+                problem(ProblemLine {
+                    label,
+                    reason: &reason,
+                    ..ProblemLine::default()
+                });
             }
         }
-        _ => {}
+        _ => problem(ProblemLine {
+            reason: &chain(failure),
+            ..ProblemLine::default()
+        }),
     }
     say(&format!("error: {}", chain(failure)));
 }
@@ -230,4 +249,50 @@ fn read_text(path: &Path) -> Result<String, Failure> {
         path: path.to_owned(),
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compile_error() -> GenError {
+        GenError::Compile {
+            id: "k".into(),
+            log: "k.cu(1): error".into(),
+            saved: None,
+        }
+    }
+
+    fn missing() -> GenError {
+        GenError::NvrtcMissing {
+            version: (13, 0),
+            command: "pip".into(),
+            looked: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn kernels_that_fail_are_3_and_machines_4() {
+        let failed = |errors: Vec<GenError>| {
+            let named = errors.into_iter().map(|error| ("k".to_owned(), error));
+            Failure::Compile(named.collect()).exit_code()
+        };
+        assert_eq!(failed(vec![compile_error()]), 3);
+        assert_eq!(failed(vec![compile_error(), missing()]), 4);
+        assert_eq!(Failure::Gen(missing()).exit_code(), 4);
+        assert_eq!(Failure::Mistakes(Vec::new()).exit_code(), 1);
+    }
+
+    #[test]
+    fn causes_stand_below() {
+        let path = PathBuf::from("f.toml");
+        let source = io::Error::other("gone");
+        let text = chain(&Failure::Read { path, source });
+        assert_eq!(text, "cannot read f.toml\n    caused by: gone");
+    }
 }

@@ -1,7 +1,7 @@
 //! What is copied where, in which order, and from which A: no CUDA in here.
 
 use crate::args::{ELEM_BYTES, RawOperand};
-use mkernel_spec::abi::Extent;
+use mkernel_spec::abi::{Extent, FLAG_STRIDE_BYTES};
 use mkernel_spec::plan::Copies;
 use std::collections::VecDeque;
 
@@ -71,7 +71,7 @@ pub(super) fn transfer(
         pitch_bytes,
         row_bytes: copies.row_bytes,
         rows: step.rows,
-        flag: peer_workspace + copies.flags_offset_bytes + flag * 4,
+        flag: peer_workspace + copies.flags_offset_bytes + flag * FLAG_STRIDE_BYTES,
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
             pitch_bytes: 144,
             row_bytes: 128,
             rows: 4,
-            flag: 0x10_0000 + 1024 + (2 * 3 + 1) * 4,
+            flag: 0x10_0000 + 1024 + (2 * 3 + 1) * 128,
         };
         assert_eq!(transfer(&copies(), 2, 7, &step, a, 0x10_0000), expected);
         let even = transfer(&copies(), 2, 8, &step, a, 0x10_0000);

@@ -36,6 +36,11 @@ __device__ __forceinline__ void add_relaxed_sys(u32* p, u32 value) {
   asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
+// Adds after all that the warp has done before its __syncwarp, for CTAs of this GPU.
+__device__ __forceinline__ void add_release_gpu(u32* p, u32 value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
 // Adds and returns the old value; ordered both ways among the CTAs of this GPU.
 __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* p, u32 value) {
   u32 old;
@@ -75,6 +80,16 @@ __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
 __device__ __forceinline__ void store_vec16(u8* p, Vec16 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
+}
+
+__device__ __forceinline__ float4 load_float4(const float* p) {
+  float4 v;
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void store_float4(float* p, float x, float y, float z, float w) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 
 }  // namespace mk

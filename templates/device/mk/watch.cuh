@@ -11,7 +11,7 @@ namespace mk {
 
 enum Role : u32 { kPush = 1, kLoad = 2, kMath = 3, kStore = 4 };
 
-enum Wait : u32 { kChunk = 1, kSent = 2, kStageFull = 3, kStageFree = 4, kOutputFull = 5, kOutputFree = 6 };
+enum Wait : u32 { kChunk = 1, kSent = 2, kStageFull = 3, kStageFree = 4, kOutputFull = 5, kOutputFree = 6, kPartial = 7 };
 
 // The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r, ~0 the host.
 struct Report {

@@ -22,6 +22,8 @@ const ELEM_BYTES: u64 = 2;
 const PIECE_BYTES: u64 = 8 << 10;
 /// The same for each of twelve warps of a communication CTA, which go through shared memory.
 pub const SLOT_BYTES: u32 = 16 << 10;
+/// Four slots under one fence.
+const MAX_PIECE_BYTES: u64 = 4 * SLOT_BYTES as u64;
 /// Up to this much of the shard per CTA, the math warps push too before they multiply: nobody waits long for them, and
 /// the link is busy from the start.
 const ALL_HANDS_BYTES: u64 = 32 << 10;
@@ -95,15 +97,20 @@ fn candidates(
         // A group of own and of remote rows would wait before own rows are done.
         group_m: tuning.group_m.unwrap_or(GROUP_M.min(shard_row_tiles.unwrap_or(GROUP_M))),
         shard_row_tiles,
+        whole_tiles: 0,
+        tail_parts: 1,
     };
-    let tiles = order.row_tiles * order.col_tiles;
-    let make = |transfer, comm_ctas, chunks: Option<Chunks>, push| Candidate {
-        estimate_us: cost::estimate_us(tile, tiles, shape.k, push, traffic, device),
-        core: core.clone(),
-        transfer,
-        comm_ctas,
-        chunks,
-        order: order.clone(),
+    let tiles = order.tiles();
+    let make = |transfer, comm_ctas, chunks: Option<Chunks>, push| {
+        let order = core.split_tail(order.clone(), shape.k, device.sm_count - comm_ctas);
+        Candidate {
+            estimate_us: cost::estimate_us(tile, &order, shape.k, push, traffic, device),
+            core: core.clone(),
+            transfer,
+            comm_ctas,
+            chunks,
+            order,
+        }
     };
     if spec.world() == 1 {
         return Ok(vec![make(None, 0, None, Push::None)]);
@@ -182,7 +189,12 @@ fn sm_chunks(
         .tuning()
         .chunk_rows
         .map_or_else(|| CHUNK_ROWS.min(shard_rows.next_power_of_two()), u64::from);
-    let piece_bytes = if comm_ctas > 0 { u64::from(SLOT_BYTES) } else { PIECE_BYTES };
+    let shard_bytes = shard_rows * shape.k * ELEM_BYTES;
+    let piece_bytes = match u64::from(comm_ctas * (THREADS / 32)) {
+        0 => PIECE_BYTES,
+        // A fence waits for all stores of its SM, so few of them, but two pieces for every warp.
+        warps => (shard_bytes / warps / 2).clamp(u64::from(SLOT_BYTES), MAX_PIECE_BYTES),
+    };
     let piece_rows = floor_power_of_two(piece_bytes / (slice_cols * ELEM_BYTES)).min(chunk_rows);
     let per_shard = shard_rows.div_ceil(chunk_rows) as u32;
     // With every tile in one wave all rows are wanted at once, slice by slice; else rows come first.
@@ -191,7 +203,6 @@ fn sm_chunks(
         _ if tiles <= device.sm_count => per_shard,
         _ => per_shard.min(4),
     };
-    let shard_bytes = shard_rows * shape.k * ELEM_BYTES;
     let push_warps = match comm_ctas {
         0 if shard_bytes <= ALL_HANDS_BYTES * u64::from(device.sm_count) => 9,
         0 => 1,
@@ -245,12 +256,11 @@ fn finish(
     candidate: Candidate,
 ) -> KernelPlan {
     let Candidate { core, transfer, comm_ctas, chunks, order, estimate_us } = candidate;
-    let workspace = workspace(spec, shape, chunks.as_ref());
-    let tiles = order.row_tiles * order.col_tiles;
+    let workspace = workspace(spec, shape, &core, &order, chunks.as_ref());
     let compute_ctas = if transfer == Some(Transfer::SmPush) && comm_ctas == 0 {
         device.sm_count // every CTA pushes, also one without a tile
     } else {
-        tiles.min(device.sm_count - comm_ctas)
+        order.units().min(device.sm_count - comm_ctas)
     };
     let grid_ctas = comm_ctas + compute_ctas;
     let copies = (transfer == Some(Transfer::CopyEngine))
@@ -322,8 +332,15 @@ fn roles(transfer: Option<Transfer>, comm_ctas: u32, grid_ctas: u32) -> Vec<Role
     roles
 }
 
-fn workspace(spec: &KernelSpec, shape: Shape, chunks: Option<&Chunks>) -> Workspace {
+fn workspace(
+    spec: &KernelSpec,
+    shape: Shape,
+    core: &CoreLayout,
+    order: &TileOrder,
+    chunks: Option<&Chunks>,
+) -> Workspace {
     let mut parts = vec![("state", size_of::<State>() as u64)];
+    parts.extend(core.tail_regions(order));
     if let Some(c) = chunks {
         let flags = u64::from(spec.world()) * u64::from(c.per_shard * c.k_slices);
         parts.push(("flags", flags * FLAG_STRIDE_BYTES));

@@ -1,6 +1,7 @@
 //! The GEMM core that operators share: tile, stages and shared-memory map.
 
-use super::{Region, Registers};
+use super::{Region, Registers, TileOrder};
+use crate::abi::FLAG_STRIDE_BYTES;
 use crate::config::{Tile, Tuning};
 use crate::device::Device;
 use crate::violation::{Field, Violations};
@@ -11,7 +12,10 @@ pub const TILE_K: u32 = 64;
 /// bf16.
 const ELEM_BYTES: u32 = 2;
 /// Output leaves in sub-tiles of 64 × 64.
-pub(super) const OUT_BYTES: u32 = 64 * 64 * ELEM_BYTES;
+const OUT_COLS: u32 = 64;
+const OUT_BYTES: u32 = 64 * OUT_COLS * ELEM_BYTES;
+/// A part of K shorter than this costs more to add than it saves.
+const MIN_PART_STEPS: u64 = 4;
 /// Output buffers of a math warpgroup: one is stored while the next is filled.
 const OUT_BUFFERS: u32 = 2;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
@@ -102,6 +106,47 @@ impl CoreLayout {
         ];
         let split = if tile.m == 128 { Split::Rows } else { Split::Cols };
         Ok(Self { tile, split, stages, smem, smem_bytes: offset + SMEM_ALIGN })
+    }
+}
+
+impl CoreLayout {
+    /// Columns of one math warpgroup.
+    #[must_use]
+    pub fn group_n(&self) -> u32 {
+        match self.split {
+            Split::Rows => self.tile.n,
+            Split::Cols => self.tile.n / 2,
+        }
+    }
+
+    /// Divides the last, incomplete round of tiles over the CTAs that would idle in it: each tile among 2 or 4 CTAs
+    /// along K, each of which then finishes as many of the tile's columns.
+    pub(super) fn split_tail(&self, mut order: TileOrder, k: u64, compute_ctas: u32) -> TileOrder {
+        order.whole_tiles = order.tiles() / compute_ctas * compute_ctas;
+        let steps = k.div_ceil(u64::from(TILE_K));
+        order.tail_parts = [4, 2]
+            .into_iter()
+            .find(|&parts| {
+                (self.group_n() / OUT_COLS).is_multiple_of(parts)
+                    && order.tail_tiles() > 0
+                    && order.tail_tiles() * parts <= compute_ctas
+                    && steps >= MIN_PART_STEPS * u64::from(parts)
+            })
+            .unwrap_or(1);
+        order
+    }
+
+    /// Workspace of the last round: sums in fp32 by (tile, part, warpgroup, 64 columns), a flag per tile and warp.
+    pub(super) fn tail_regions(&self, order: &TileOrder) -> Vec<(&'static str, u64)> {
+        if order.tail_parts == 1 {
+            return Vec::new();
+        }
+        let tiles = u64::from(order.tail_tiles());
+        let sum_bytes = 4 * u64::from(self.tile.m * self.tile.n);
+        vec![
+            ("tail_flags", tiles * 8 * FLAG_STRIDE_BYTES),
+            ("tail_sums", tiles * u64::from(order.tail_parts) * sum_bytes),
+        ]
     }
 }
 

@@ -1,0 +1,177 @@
+//! NVRTC, the cache and bundles.
+
+use super::*;
+
+/// A `python3` that does `script` instead of installing; `$target` is the folder given to it.
+fn fake_python(dir: &TempDir, script: &str) {
+    let text =
+        format!("#!/bin/sh\nwhile [ \"$1\" != --target ]; do shift; done; target=$2\n{script}\n");
+    let path = file(dir, "python3", &text);
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+}
+
+fn fetch(path: &TempDir, out: &Path) -> Output {
+    let search = format!("{}:/usr/bin:/bin", path.path().display());
+    let mut command = mkernel_gen(path.path());
+    let command = command
+        .env("PATH", search)
+        .args(["fetch-nvrtc", "--json", "--out"])
+        .arg(out);
+    command.output().expect("mkernel-gen starts")
+}
+
+#[test]
+fn nvrtc_is_fetched_once() {
+    let dir = TempDir::new().expect("temporary folder");
+    let out = dir.path().join("nvrtc");
+    fake_python(
+        &dir,
+        "mkdir -p $target/nvidia/cu13/lib && : > $target/nvidia/cu13/lib/libnvrtc.so.13",
+    );
+    let output = fetch(&dir, &out);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(json_lines(&output)[0]["installed"], true);
+    let library = out.join("nvidia/cu13/lib/libnvrtc.so.13");
+    assert_eq!(
+        json_lines(&output)[0]["library"],
+        library.display().to_string()
+    );
+    assert!(library.is_file());
+
+    fake_python(&dir, "exit 1");
+    let output = fetch(&dir, &out);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(json_lines(&output)[0]["installed"], false);
+}
+
+#[test]
+fn an_installation_that_fails_leaves_nothing() {
+    let dir = TempDir::new().expect("temporary folder");
+    let out = dir.path().join("nvrtc");
+    for script in [
+        "echo no network >&2; exit 1",
+        "mkdir -p $target/something/else",
+    ] {
+        fake_python(&dir, script);
+        let output = fetch(&dir, &out);
+        assert_eq!(code(&output), 4);
+        assert!(
+            stderr(&output).contains("cannot install NVRTC: "),
+            "{}",
+            stderr(&output)
+        );
+        let names = std::fs::read_dir(dir.path())
+            .expect("readable")
+            .flatten()
+            .map(|e| e.file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["python3"]);
+    }
+}
+
+#[test]
+fn without_nvrtc_there_is_a_way_out() {
+    let cache = TempDir::new().expect("temporary folder");
+    for args in [&["build", "--fetch"], &["build", "--json"]] {
+        let mut command = mkernel_gen(cache.path());
+        command
+            .env("MKERNEL_NVRTC", "/nowhere")
+            .args(args)
+            .args(KERNEL);
+        let output = command.output().expect("mkernel-gen starts");
+        assert_eq!(code(&output), 4);
+        assert!(
+            stderr(&output).contains("python3 -m pip install"),
+            "{}",
+            stderr(&output)
+        );
+        if args.contains(&"--json") {
+            assert_eq!(json_lines(&output)[0]["ok"], false);
+        } else {
+            assert!(output.stdout.is_empty());
+        }
+    }
+    let mut doctor = mkernel_gen(cache.path());
+    let output = doctor
+        .env("MKERNEL_NVRTC", "/nowhere")
+        .arg("doctor")
+        .output()
+        .expect("starts");
+    assert_eq!(code(&output), 4);
+    assert!(stdout(&output).starts_with("nvrtc    not found\n"));
+}
+
+#[test]
+fn an_empty_cache_and_no_bundle() {
+    let output = run(&["list"]);
+    assert_eq!((code(&output), stdout(&output)), (0, "no kernels\n"));
+    let output = run(&["clean", "--json"]);
+    assert_eq!(json_lines(&output)[0]["kernels"], 0);
+    let output = run(&["list", "/nowhere"]);
+    assert_eq!(code(&output), 4);
+    assert!(
+        stderr(&output).contains("\n    caused by: "),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+#[ignore = "needs libnvrtc"]
+fn kernels_are_built_once_and_bundled() {
+    let cache = TempDir::new().expect("temporary folder");
+    let bundle = cache.path().join("bundle").display().to_string();
+    let run = |args: &[&str]| {
+        let mut command = mkernel_gen(cache.path());
+        command
+            .env("MKERNEL_JIT", "0")
+            .args(args)
+            .output()
+            .expect("mkernel-gen starts")
+    };
+    let dir = fixture("user_crate");
+    let build = [
+        "build", "--json", "--m=256", "--jobs=2", "--crate", &dir, "--out", &bundle,
+    ];
+    for cached in [false, true] {
+        let output = run(&build);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let lines = json_lines(&output);
+        assert_eq!(lines.len(), 5);
+        let built: Vec<_> = lines
+            .iter()
+            .filter(|line| line["key"].is_string())
+            .collect();
+        assert_eq!(built.len(), 4, "GateUp has no K");
+        assert!(
+            built
+                .iter()
+                .all(|line| line["cached"] == cached && line["registers"] == 168)
+        );
+    }
+    let listed = |args: &[&str]| json_lines(&run(args)).len();
+    assert_eq!(listed(&["list", "--json"]), 4);
+    assert_eq!(listed(&["list", "--json", &bundle]), 4);
+
+    let output = run(&["build", "--m=256", "--crate", &dir]);
+    assert!(stderr(&output).contains("GateUp: not built, the size of k is not known"));
+    assert_eq!(
+        stdout(&output).matches("  cached  ").count(),
+        4,
+        "{}",
+        stdout(&output)
+    );
+
+    let output = run(&["clean", "--json"]);
+    assert_eq!(json_lines(&output)[0]["kernels"], 4);
+    assert_eq!(listed(&["list", "--json"]), 0);
+    assert_eq!(listed(&["list", "--json", &bundle]), 4);
+
+    let kept = file(&cache, "file", "mine");
+    let output = run(&[
+        &["build", "--out", kept.to_str().expect("UTF-8")],
+        &KERNEL[..],
+    ]
+    .concat());
+    assert_eq!(code(&output), 4, "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(kept).expect("kept"), "mine");
+}

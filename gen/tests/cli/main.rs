@@ -1,0 +1,70 @@
+//! The real `mkernel-gen`, as a person or a script meets it.
+
+mod build;
+mod kernels;
+
+use serde_json::Value;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+const KERNEL: [&str; 9] = [
+    "--op=ag_gemm",
+    "--world=8",
+    "--m=8192",
+    "--n=1024",
+    "--k=8192",
+    "--tile-m=128",
+    "--tile-n=128",
+    "--transfer=sm_push",
+    "--comm-ctas=8",
+];
+
+fn mkernel_gen(cache: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mkernel-gen"));
+    command.env("MKERNEL_CACHE_DIR", cache).stdin(Stdio::null());
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    let cache = TempDir::new().expect("temporary folder");
+    mkernel_gen(cache.path())
+        .args(args)
+        .output()
+        .expect("mkernel-gen starts")
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("not killed")
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).expect("UTF-8")
+}
+
+fn json_lines(output: &Output) -> Vec<Value> {
+    stdout(output)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("a JSON object"))
+        .collect()
+}
+
+fn fixture(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name)
+        .display()
+        .to_string()
+}
+
+fn file(dir: &TempDir, name: &str, text: &str) -> PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, text).expect("write");
+    path
+}

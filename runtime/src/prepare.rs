@@ -1,0 +1,208 @@
+//! From a configuration to an [`Operator`], on all ranks together. Each step tells every rank how it came out on each.
+
+use crate::error::Error;
+use crate::kernel::Kernel;
+use crate::operator::{Loaded, Operator};
+use crate::report::Page;
+use crate::shared::Shared;
+use crate::symmetric::OwnMemory;
+use mkernel_gen::{Cubin, CudaSource, Store};
+use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Shape};
+use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long rank 0 may compile. A rank that dies is noticed at once.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Makes an operator, on all ranks.
+pub(crate) fn prepare(
+    shared: &Arc<Shared>,
+    config: &KernelConfig,
+    shape: Shape,
+) -> Result<Operator, Error> {
+    let timeout = shared.timeout();
+    let mut ranks = shared.ranks();
+
+    let planned = shared
+        .ensure_usable()
+        .and_then(|()| plan(shared, config, shape));
+    let planned = planned.map(|(plan, source)| {
+        let identity = identity(config, &plan, &source);
+        ((plan, source), identity)
+    });
+    let ((plan, source), identities) = ranks.agree("planning", planned, timeout)?;
+    compare(&identities)?;
+
+    // The other ranks find it in the store, or, without one, compile it too.
+    let store = Store::from_env();
+    let first = (shared.rank == 0)
+        .then(|| build(&store, &plan, &source))
+        .transpose();
+    let first = first.map(|cubin| (cubin, Vec::new()));
+    let (first, _) = ranks.agree("compiling on rank 0", first, BUILD_TIMEOUT)?;
+
+    let loaded = first.map_or_else(|| build(&store, &plan, &source), Ok);
+    let loaded = loaded
+        .and_then(|cubin| load(shared, &plan, &cubin, timeout))
+        .map(|(loaded, memory)| {
+            let size = memory.bytes().to_string().into_bytes();
+            ((loaded, memory), size)
+        });
+    let ((loaded, memory), sizes) = ranks.agree("loading and allocating", loaded, BUILD_TIMEOUT)?;
+    same_on_all(&sizes)?;
+    let workspace = Arc::new(memory.share(&shared.ctx, &mut ranks, timeout)?);
+    drop(ranks);
+    Ok(Operator::new(plan, loaded, workspace, shared.clone()))
+}
+
+fn build(store: &Store, plan: &KernelPlan, source: &CudaSource) -> Result<Cubin, Error> {
+    store.get_or_build(source).map_err(|error| Error::Build {
+        id: plan.id.clone(),
+        source: Arc::new(error),
+    })
+}
+
+fn load(
+    shared: &Shared,
+    plan: &KernelPlan,
+    cubin: &Cubin,
+    timeout: Duration,
+) -> Result<(Loaded, OwnMemory), Error> {
+    let kernel = Kernel::load(&shared.ctx, &cubin.bytes, plan)?;
+    let page = Arc::new(Page::allocate(&shared.ctx)?);
+    let memory = OwnMemory::allocate(&shared.ctx, &shared.stream, plan.workspace.bytes, timeout)?;
+    let copies = plan.copies.as_ref().map(|_| shared.copies()).transpose()?;
+    Ok((
+        Loaded {
+            kernel,
+            page,
+            copies,
+        },
+        memory,
+    ))
+}
+
+fn plan(
+    shared: &Shared,
+    config: &KernelConfig,
+    shape: Shape,
+) -> Result<(KernelPlan, CudaSource), Error> {
+    if config.world != shared.world {
+        return Err(Error::WrongWorld {
+            declared: config.world,
+            world: shared.world,
+        });
+    }
+    let spec = KernelSpec::validate(config.clone())
+        .and_then(|spec| spec.specialise(shape))
+        .map_err(Error::Config)?;
+    let plan = KernelPlan::new(&spec, &shared.device).map_err(Error::Config)?;
+    let source = mkernel_gen::render(&plan).map_err(|error| Error::Build {
+        id: plan.id.clone(),
+        source: Arc::new(error),
+    })?;
+    Ok((plan, source))
+}
+
+/// A digest of all that ranks must have in common, and a description for people.
+fn identity(config: &KernelConfig, plan: &KernelPlan, source: &CudaSource) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    // Plans hold what the kernel's text does not: the copies that the host makes.
+    for part in [serde_json::to_vec(config), serde_json::to_vec(plan)] {
+        hash.update(part.unwrap_or_default());
+        hash.update([0]);
+    }
+    hash.update(&source.text);
+    let mut identity = hash.finalize().to_vec();
+    identity.extend_from_slice(format!("{} on {}", plan.id, plan.device.name).as_bytes());
+    identity
+}
+
+fn compare(identities: &[Vec<u8>]) -> Result<(), Error> {
+    let reference = &identities[0];
+    let others: Vec<u32> = (0..)
+        .zip(identities)
+        .filter(|(_, id)| *id != reference)
+        .map(|(rank, _)| rank)
+        .collect();
+    let Some(first) = others.first() else {
+        return Ok(());
+    };
+    let describe = |id: &[u8]| match id.split_at_checked(32) {
+        Some((digest, text)) => {
+            let digest: String = digest[..4]
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            format!("{}, digest {digest}", String::from_utf8_lossy(text))
+        }
+        None => "something malformed".to_owned(),
+    };
+    Err(Error::Mismatch {
+        reference: describe(reference),
+        theirs: describe(&identities[*first as usize]),
+        ranks: others,
+    })
+}
+
+/// Peers map as many bytes as they allocated themselves.
+fn same_on_all(sizes: &[Vec<u8>]) -> Result<(), Error> {
+    let text = |rank: usize| {
+        format!(
+            "a workspace of {} bytes",
+            String::from_utf8_lossy(&sizes[rank])
+        )
+    };
+    match sizes.iter().position(|size| *size != sizes[0]) {
+        Some(rank) => Err(Error::Mismatch {
+            ranks: vec![rank as u32],
+            reference: text(0),
+            theirs: text(rank),
+        }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(digest: u8, text: &str) -> Vec<u8> {
+        [&[digest; 32], text.as_bytes()].concat()
+    }
+
+    #[test]
+    fn ranks_with_another_kernel_are_named() {
+        let same = identity(1, "ag_gemm on H200");
+        assert!(compare(&[same.clone(), same.clone(), same.clone()]).is_ok());
+        let error = compare(&[
+            same.clone(),
+            identity(2, "other"),
+            same,
+            identity(3, "third"),
+        ])
+        .expect_err("two differ");
+        let text = error.to_string();
+        for part in [
+            "ranks 1, 3 are",
+            "ag_gemm on H200, digest 01010101",
+            "other, digest 02020202",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+    }
+
+    #[test]
+    fn a_malformed_identity_is_a_mismatch() {
+        let error = compare(&[identity(1, "a"), b"short".to_vec()]).expect_err("malformed");
+        assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    }
+
+    #[test]
+    fn workspaces_of_different_size_are_a_mismatch() {
+        assert!(same_on_all(&[b"4096".to_vec(), b"4096".to_vec()]).is_ok());
+        let error = same_on_all(&[b"4096".to_vec(), b"8192".to_vec()]).expect_err("they differ");
+        assert!(error.to_string().contains("rank 1 is"), "{error}");
+    }
+}
