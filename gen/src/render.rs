@@ -40,6 +40,8 @@ struct RenderContext<'a> {
     cta_index: &'a str,
     /// Whether tiles lie within shards.
     aligned: bool,
+    /// Whether some ranks have no rows.
+    empty_shards: bool,
     /// Whether warps push.
     push: bool,
     /// Warps of a compute CTA that push.
@@ -140,6 +142,7 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         whole_tiles: plan.order.whole_tiles,
         cta_index: if plan.comm_ctas > 0 { "blockIdx.x - cfg::kCommCtas" } else { "blockIdx.x" },
         aligned: plan.chunks.as_ref().is_some_and(|c| !c.to_self),
+        empty_shards: first_empty_shard(plan) < u64::from(plan.spec.world()),
         push: plan.transfer == Some(Transfer::SmPush),
         push_warps: plan.chunks.as_ref().map_or(0, |c| c.push_warps),
         copies: plan.copies.is_some(),
@@ -252,6 +255,11 @@ fn core_constants(plan: &KernelPlan, c: &mut Constants) {
     c.u32("kOutBuffers", out / OUT_BYTES / 2, "per math warpgroup");
 }
 
+/// The first rank that has no rows; the world if all have.
+fn first_empty_shard(plan: &KernelPlan) -> u64 {
+    plan.shape.m.div_ceil(plan.spec.shard_rows(plan.shape))
+}
+
 /// Where things lie in the workspace.
 fn workspace_constants(plan: &KernelPlan, c: &mut Constants) {
     let mut u64 = |name, region, note| {
@@ -285,6 +293,10 @@ fn exchange_constants(plan: &KernelPlan, c: &mut Constants) {
         c.u32("kK", shape.k, "columns");
     }
     c.u32("kShardRows", plan.spec.shard_rows(shape), "of every rank but perhaps the last");
+    let first_empty = first_empty_shard(plan);
+    if first_empty < u64::from(plan.spec.world()) {
+        c.u32("kFirstEmptyShard", first_empty, "this rank and those after it have no rows");
+    }
     if let Some(row_tiles) = order.shard_row_tiles {
         c.u32("kShardRowTiles", row_tiles, "");
     }

@@ -238,14 +238,6 @@ pub enum Error {
         /// The communicator's.
         expected: usize,
     },
-    /// With copy engines, a captured call fixes A for all later calls, since replays say nothing to the host.
-    #[error(
-        "kernel {id} was captured into a graph with another A; use the captured address and stride, or prepare a second operator"
-    )]
-    CapturedOperand {
-        /// The kernel.
-        id: String,
-    },
     /// A wait in the kernel passed its deadline, or was given up because one of another rank did.
     #[error("rank {rank} waited {waited:?} for {awaited}, number {index}, {}: wanted {wanted}, saw {seen} (role {role}, CTA {cta}, call {epoch}){}", From(*.peer), GaveUp(*.aborted_by))]
     Timeout {

@@ -18,8 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// Every rank must launch its operators the same number of times in the same order. Launches wait for each other
 /// even on different streams. A launch may be captured into a CUDA graph and replayed, on every rank alike; the
-/// operands' addresses are then those of the capture. With [`Transfer::CopyEngine`](mkernel_spec::Transfer) a
-/// captured call fixes the address of A for all later calls of the operator.
+/// operands' addresses are then those of the capture.
 ///
 /// Dropping it waits for the GPU's work, and must not happen while a stream is being captured.
 pub struct Operator {
@@ -248,30 +247,16 @@ impl Operator {
             // SAFETY: by the caller.
             unsafe { order.follow(stream, owner)? };
         }
-        if let Some(job) = &self.live.job
-            && !job.expect(self.operand(Operand::A, operands), capturing)
-        {
-            return Err(Error::CapturedOperand {
-                id: self.plan.id.clone(),
-            });
-        }
         // SAFETY: the bytes are laid out by the plan's table; the workspaces and the page stay until drop, which
         // waits for the GPU, and the operands by the caller.
         let launched = unsafe { self.kernel.launch(stream, &mut args.bytes) };
-        match (&self.live.job, &self.copies) {
-            (Some(job), _) if launched.is_err() && !capturing => job.retract(),
-            (Some(_), Some(thread)) if !capturing => thread.nudge(),
-            _ => {}
+        if let (Some(job), Some(thread), Ok(()), false) =
+            (&self.live.job, &self.copies, &launched, capturing)
+        {
+            job.expect();
+            thread.nudge();
         }
         launched
-    }
-
-    fn operand(&self, wanted: Operand, operands: &[RawOperand]) -> RawOperand {
-        let mut pairs = self.plan.operands.iter().zip(operands);
-        pairs
-            .find(|(spec, _)| spec.operand == wanted)
-            .map(|(_, operand)| *operand)
-            .unwrap_or_default()
     }
 
     /// Renews the argument if it differs from the last launch's.

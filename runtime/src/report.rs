@@ -1,5 +1,6 @@
 //! The page through which host and kernels of one operator talk, and what a failed wait leaves in it.
 
+use crate::args::{ELEM_BYTES, RawOperand};
 use crate::driver::PinnedPage;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
@@ -46,6 +47,15 @@ impl Page {
         self.0
             .word(offset_of!(HostPage, doorbell))
             .load(Ordering::Acquire)
+    }
+
+    /// What the kernel that rang wants copied: its rows of A. Read after [`Self::doorbell`], which was written after it.
+    pub fn copy_source(&self) -> RawOperand {
+        let read = |offset| self.0.double_word(offset).load(Ordering::Relaxed);
+        RawOperand {
+            ptr: read(offset_of!(HostPage, source)),
+            row_stride_elems: read(offset_of!(HostPage, source_row_bytes)) / ELEM_BYTES,
+        }
     }
 
     /// The first failed wait of this rank, if there is one.

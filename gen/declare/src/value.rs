@@ -41,7 +41,7 @@ pub(crate) fn assign(config: &mut KernelConfig, field: Field, value: &Value) -> 
         Field::TileN => tuning.tile_n = Some(integer(value)?),
         Field::Stages => tuning.stages = Some(integer(value)?),
         Field::Transfer => {
-            let all = [Transfer::SmPush, Transfer::CopyEngine].map(|t| (t.name(), t));
+            let all = Transfer::ALL.map(|t| (t.name(), t));
             tuning.transfer = Some(choice(value, &all)?);
         }
         Field::CommCtas => tuning.comm_ctas = Some(integer(value)?),

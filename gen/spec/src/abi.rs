@@ -55,9 +55,9 @@ impl Extent {
     pub fn on(self, rank: u32) -> u64 {
         match self {
             Self::Fixed(size) => size,
-            Self::ShardRows { total, per_rank } => {
-                total.saturating_sub(u64::from(rank) * per_rank).min(per_rank)
-            }
+            Self::ShardRows { total, per_rank } => total
+                .saturating_sub(u64::from(rank) * per_rank)
+                .min(per_rank),
         }
     }
 }
@@ -149,7 +149,9 @@ impl ArgKind {
     const fn size_align(&self) -> (usize, usize) {
         match self {
             Self::TensorMap(_) => (128, 128),
-            Self::Pointer(_) | Self::RowStrideBytes(_) | Self::HostPage | Self::DeadlineNs => (8, 8),
+            Self::Pointer(_) | Self::RowStrideBytes(_) | Self::HostPage | Self::DeadlineNs => {
+                (8, 8)
+            }
             Self::Workspaces => (8 * MAX_RANKS, 8),
             Self::Rank => (4, 4),
         }
@@ -186,10 +188,17 @@ impl ArgLayout {
             let (size, field_align) = kind.size_align();
             offset = usize::next_multiple_of(offset, field_align);
             align = align.max(field_align);
-            args.push(Arg { name, kind, offset_bytes: offset });
+            args.push(Arg {
+                name,
+                kind,
+                offset_bytes: offset,
+            });
             offset += size;
         }
-        Self { args, size_bytes: offset.next_multiple_of(align) }
+        Self {
+            args,
+            size_bytes: offset.next_multiple_of(align),
+        }
     }
 }
 
@@ -234,6 +243,10 @@ pub struct HostPage {
     pub abort: u32,
     /// Device → host: the epoch whose copies the host is to enqueue (copy-engine transfer).
     pub doorbell: u32,
+    /// Device → host: the address of the rows to copy; written before the doorbell.
+    pub source: u64,
+    /// Device → host: their row stride.
+    pub source_row_bytes: u64,
     /// Device → host: the first wait that failed.
     pub report: Report,
 }
@@ -365,7 +378,7 @@ pub fn shared_structs() -> Vec<StructLayout> {
     }
     vec![
         layout!(Report: valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by, waited_ns),
-        layout!(HostPage: abort, doorbell, report),
+        layout!(HostPage: abort, doorbell, source, source_row_bytes, report),
         layout!(State: epoch, exited, abort, reported, sent),
     ]
 }

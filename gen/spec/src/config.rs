@@ -117,6 +117,9 @@ pub enum Transfer {
 }
 
 impl Transfer {
+    /// Every way.
+    pub const ALL: [Self; 2] = [Self::SmPush, Self::CopyEngine];
+
     /// `sm_push` or `copy_engine`.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -2,9 +2,9 @@
 //!
 //! Constants are measured on H200 (their comments say where they come from); they rank candidates, they don't promise times.
 
+use crate::config::Tile;
 use crate::device::Device;
 use crate::plan::{TILE_K, TileOrder, Traffic};
-use crate::config::Tile;
 use serde::Serialize;
 
 /// Launch of a persistent kernel until its first tile multiplies, µs.
@@ -16,17 +16,25 @@ const TAIL_US: f64 = 4.0;
 /// A store to a peer until its flag is seen, µs.
 const FLAG_US: f64 = 2.5;
 /// Doorbell → host thread → first byte of a copy, µs.
-const DOORBELL_US: f64 = 10.0;
-/// Host time to enqueue one copy and its flag, µs.
-const ENQUEUE_US: f64 = 3.5;
-/// What one communication CTA's twelve warps push, GB/s (16 SMs: 308 GB/s).
-const COMM_CTA_GB_S: f64 = 20.0;
-/// Of the link, what one warp in every CTA reaches beside the tensor cores.
-const SHARED_PUSH_SHARE: f64 = 0.78;
-/// How much such a warp slows the loads of its CTA.
-const SHARED_PUSH_SLOWDOWN: f64 = 1.12;
-/// How much copies of the copy engines slow a GEMM beside them.
-const COPY_SLOWDOWN: f64 = 1.02;
+const DOORBELL_US: f64 = 12.0;
+/// Of a copy, whatever its size, µs: three copies side by side of 2, 4, 16 MiB reach 174, 216, 348 GB/s together.
+const COPY_US: f64 = 6.5;
+/// What one of a few communication CTAs pushes, GB/s.
+const COMM_CTA_GB_S: f64 = 36.0;
+/// Of the link, what SMs push with little to compute …
+const PUSH_SHARE: f64 = 0.93;
+/// … and how much less beside a GEMM that takes as long as the transfer.
+const PUSH_SHARE_LOST: f64 = 0.22;
+/// A pushing warp in every CTA fills the link better than a few CTAs do …
+const SHARED_PUSH_GAIN: f64 = 0.06;
+/// … but slows the loads of its CTA.
+const SHARED_PUSH_SLOWDOWN: f64 = 1.2;
+/// Stores of communication CTAs slow the other CTAs less; copies, nothing that could be measured.
+const COMM_CTA_SLOWDOWN: f64 = 1.02;
+/// More than this many communication CTAs get into each other's way …
+const CALM_COMM_CTAS: u32 = 8;
+/// … and lose this part of the rate for each.
+const CROWD_LOSS: f64 = 0.012;
 
 /// The time that no kernel beats: the largest of three.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -78,6 +86,57 @@ pub(crate) enum Push {
     Copies { copies: u32 },
 }
 
+impl Push {
+    /// When the last chunk is there, µs after the start.
+    fn arrived_us(self, bound: &Bound, bytes: f64, device: &Device) -> f64 {
+        match self {
+            Self::None => 0.0,
+            Self::Sm { ctas, .. } => {
+                // Incoming bytes and the GEMM's loads meet in L2.
+                let share =
+                    PUSH_SHARE - PUSH_SHARE_LOST * (bound.compute_us / bound.link_us).min(1.0);
+                let rate = if ctas == 0 {
+                    (share + SHARED_PUSH_GAIN).min(PUSH_SHARE) * device.link_gb_s
+                } else {
+                    let crowd = f64::from(ctas.saturating_sub(CALM_COMM_CTAS));
+                    let most = share * device.link_gb_s * (1.0 - CROWD_LOSS * crowd).max(0.1);
+                    most.min(COMM_CTA_GB_S * f64::from(ctas))
+                };
+                FLAG_US + bytes / rate / 1e3
+            }
+            Self::Copies { copies } => {
+                DOORBELL_US + f64::from(copies) * COPY_US + bytes / device.copy_engine_gb_s / 1e3
+            }
+        }
+    }
+
+    /// How much slower the GEMM runs beside it.
+    const fn slowdown(self) -> f64 {
+        match self {
+            Self::Sm { ctas: 0, .. } => SHARED_PUSH_SLOWDOWN,
+            Self::Sm { .. } => COMM_CTA_SLOWDOWN,
+            Self::None | Self::Copies { .. } => 1.0,
+        }
+    }
+
+    const fn comm_ctas(self) -> u32 {
+        if let Self::Sm { ctas, .. } = self {
+            ctas
+        } else {
+            0
+        }
+    }
+
+    /// Parts of K that a tile waits for one after the other.
+    const fn slices(self) -> u32 {
+        if let Self::Sm { slices, .. } = self {
+            slices
+        } else {
+            1
+        }
+    }
+}
+
 /// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work.
 fn tile_us(tile: Tile, k: u64, active: u32, device: &Device) -> f64 {
     let steps = k.div_ceil(u64::from(TILE_K)) as f64;
@@ -101,8 +160,7 @@ pub(crate) fn estimate_us(
     traffic: &Traffic,
     device: &Device,
 ) -> f64 {
-    let comm_ctas = if let Push::Sm { ctas, .. } = push { ctas } else { 0 };
-    let compute_ctas = device.sm_count - comm_ctas;
+    let compute_ctas = device.sm_count - push.comm_ctas();
     let one = tile_us(tile, k, order.units().min(compute_ctas), device);
     let rounds = f64::from(order.whole_tiles / compute_ctas);
     let tail_us = match (order.tail_tiles(), order.tail_parts) {
@@ -110,24 +168,21 @@ pub(crate) fn estimate_us(
         (_, 1) => one,
         (_, parts) => one / f64::from(parts) + TAIL_US,
     };
-    let compute = rounds * one + tail_us;
-    let bytes = traffic.link_bytes as f64;
-    let (slowdown, arrived, tail) = match push {
-        Push::None => (1.0, 0.0, 0.0),
-        Push::Sm { ctas, slices } => {
-            let (rate, slowdown) = if ctas == 0 {
-                (SHARED_PUSH_SHARE * device.link_gb_s, SHARED_PUSH_SLOWDOWN)
-            } else {
-                (device.link_gb_s.min(COMM_CTA_GB_S * f64::from(ctas)), 1.0)
-            };
-            (slowdown, FLAG_US + bytes / rate / 1e3, one / f64::from(slices))
-        }
-        Push::Copies { copies } => {
-            let wire = bytes / device.copy_engine_gb_s / 1e3;
-            let enqueue = f64::from(copies) * ENQUEUE_US;
-            (COPY_SLOWDOWN, DOORBELL_US + wire.max(enqueue), one)
+    // A long GEMM is limited by power, and power by the SMs at work, whatever the rounds.
+    let even = traffic.flops as f64 / device.gemm_tflops / 1e6 * f64::from(device.sm_count)
+        / f64::from(compute_ctas);
+    let compute = (rounds * one + tail_us).max(even);
+    let last_us = tail_us.max(one / f64::from(order.tail_parts)) / f64::from(push.slices());
+    let fed = match push {
+        Push::None => 0.0,
+        _ => {
+            push.arrived_us(
+                &Bound::new(traffic, device),
+                traffic.link_bytes as f64,
+                device,
+            ) + last_us
         }
     };
     let memory = traffic.memory_bytes as f64 / device.memory_gb_s / 1e3;
-    LAUNCH_US + (compute * slowdown).max(arrived + tail).max(memory)
+    LAUNCH_US + (compute * push.slowdown()).max(fed).max(memory)
 }

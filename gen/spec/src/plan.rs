@@ -1,6 +1,7 @@
 //! [`KernelPlan`]: how a kernel computes what its spec says.
 
 mod ag_gemm;
+mod exchange;
 mod gemm;
 
 use crate::abi::{ArgLayout, OperandSpec};
@@ -11,7 +12,7 @@ use crate::spec::{KernelSpec, Shape};
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
-pub use ag_gemm::SLOT_BYTES;
+pub use exchange::SLOT_BYTES;
 pub use gemm::{CoreLayout, Split, TILE_K};
 
 /// Threads of every CTA: one warpgroup that moves data, two that multiply.
@@ -54,7 +55,10 @@ impl Workspace {
     /// Where region `name` starts, if there is one.
     #[must_use]
     pub fn offset_of(&self, name: &str) -> Option<u64> {
-        self.regions.iter().find(|r| r.name == name).map(|r| r.offset_bytes)
+        self.regions
+            .iter()
+            .find(|r| r.name == name)
+            .map(|r| r.offset_bytes)
     }
 }
 
@@ -118,12 +122,12 @@ impl TileOrder {
     }
 }
 
-/// Copies that the host enqueues when the kernel rings the doorbell: for each chunk, the same bytes to every peer, then a flag.
+/// Copies that the host enqueues when the kernel rings the doorbell: for each chunk the same bytes to every peer, then its flag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Copies {
     /// Bytes of a row; rows are contiguous in the gathered buffer.
     pub row_bytes: u64,
-    /// Rows per copy; chunk `i` is rows `i·rows ..` of the shard.
+    /// Rows of a chunk, which is one copy; chunk `i` is rows `i·rows ..` of the shard.
     pub rows: u32,
     /// Rows of a full shard.
     pub shard_rows: u64,
@@ -134,7 +138,7 @@ pub struct Copies {
     /// Where the flags of source rank 0 start in a peer's workspace; u32 each,
     /// [`FLAG_STRIDE_BYTES`](crate::abi::FLAG_STRIDE_BYTES) apart.
     pub flags_offset_bytes: u64,
-    /// Flags per source rank. After chunk `i` of epoch `e`, flag `i` of this source becomes `e`.
+    /// Flags, and chunks, per source rank. In epoch `e` the flag behind each chunk becomes `e`.
     pub flags_per_source: u32,
 }
 
@@ -213,7 +217,7 @@ pub struct KernelPlan {
     pub smem_bytes: u32,
     /// Symmetric memory.
     pub workspace: Workspace,
-    /// Copies by the host; only with [`Transfer::CopyEngine`].
+    /// Copies by the host, with [`Transfer::CopyEngine`].
     pub copies: Option<Copies>,
     /// What the caller passes.
     pub operands: Vec<OperandSpec>,
@@ -247,7 +251,11 @@ impl KernelPlan {
 fn unknown_dims(spec: &KernelSpec) -> Violations {
     let mut found = Violations::default();
     let config = spec.config();
-    for (field, dim) in [(Field::M, config.m), (Field::N, config.n), (Field::K, config.k)] {
+    for (field, dim) in [
+        (Field::M, config.m),
+        (Field::N, config.n),
+        (Field::K, config.k),
+    ] {
         found.require(
             dim.fixed().is_some(),
             field,

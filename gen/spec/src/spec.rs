@@ -54,9 +54,11 @@ impl KernelSpec {
             || format!("{} ranks per node is not supported", config.world),
             "use 1, 2, 4 or 8",
         );
-        for (field, dim, step) in
-            [(Field::M, config.m, 1), (Field::N, config.n, DIM_STEP), (Field::K, config.k, DIM_STEP)]
-        {
+        for (field, dim, step) in [
+            (Field::M, config.m, 1),
+            (Field::N, config.n, DIM_STEP),
+            (Field::K, config.k, DIM_STEP),
+        ] {
             if let Some(size) = dim.fixed() {
                 check_size(&mut found, field, size, step);
             }
@@ -99,7 +101,11 @@ impl KernelSpec {
     /// The shape, if no dimension is dynamic.
     #[must_use]
     pub fn shape(&self) -> Option<Shape> {
-        Some(Shape { m: self.config.m.fixed()?, n: self.config.n.fixed()?, k: self.config.k.fixed()? })
+        Some(Shape {
+            m: self.config.m.fixed()?,
+            n: self.config.n.fixed()?,
+            k: self.config.k.fixed()?,
+        })
     }
 
     /// The same kernel with every dimension known.
@@ -124,8 +130,11 @@ impl KernelSpec {
         }
         found.into_result(())?;
         let mut config = self.config.clone();
-        (config.m, config.n, config.k) =
-            (Dim::Static(shape.m), Dim::Static(shape.n), Dim::Static(shape.k));
+        (config.m, config.n, config.k) = (
+            Dim::Static(shape.m),
+            Dim::Static(shape.n),
+            Dim::Static(shape.k),
+        );
         Self::validate(config)
     }
 
@@ -138,7 +147,9 @@ impl KernelSpec {
 
 fn is_identifier(name: &str) -> bool {
     let mut chars = name.chars();
-    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+    chars
+        .next()
+        .is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
         && name.len() <= 64
 }
@@ -150,12 +161,23 @@ fn check_size(found: &mut Violations, field: Field, size: u64, step: u64) {
         || format!("{size} is not in 1..={MAX_DIM} (TMA coordinates are 32-bit)"),
         "use a size in that range",
     );
-    let (below, above) = (size / step * step, size.saturating_add(step - 1) / step * step);
+    let (below, above) = (
+        size / step * step,
+        size.saturating_add(step - 1) / step * step,
+    );
     found.require(
         size.is_multiple_of(step),
         field,
-        || format!("{size} is not a multiple of {step} (TMA row strides are multiples of 16 bytes)"),
-        if below == 0 { format!("pad it to {above}") } else { format!("use {below} or {above}") },
+        || {
+            format!(
+                "{size} is not a multiple of {step} (TMA row strides are multiples of 16 bytes)"
+            )
+        },
+        if below == 0 {
+            format!("pad it to {above}")
+        } else {
+            format!("use {below} or {above}")
+        },
     );
 }
 
@@ -189,9 +211,24 @@ fn check_tuning(found: &mut Violations, tuning: &Tuning, world: u32) {
             );
         }
     };
-    one_of(Field::TileM, tuning.tile_m, &[64, 128], "wgmma works on 64 rows, a CTA has two math warpgroups");
-    one_of(Field::TileN, tuning.tile_n, &[64, 128, 256], "a wgmma is at most 256 columns wide");
-    one_of(Field::KSlices, tuning.k_slices, &[1, 2, 4, 8], "slices of K are equal and few");
+    one_of(
+        Field::TileM,
+        tuning.tile_m,
+        &[64, 128],
+        "wgmma works on 64 rows, a CTA has two math warpgroups",
+    );
+    one_of(
+        Field::TileN,
+        tuning.tile_n,
+        &[64, 128, 256],
+        "a wgmma is at most 256 columns wide",
+    );
+    one_of(
+        Field::KSlices,
+        tuning.k_slices,
+        &[1, 2, 4, 8],
+        "slices of K are equal and few",
+    );
     if let (Some(64), Some(64)) = (tuning.tile_m, tuning.tile_n) {
         found.push(
             Field::TileN,
@@ -200,7 +237,7 @@ fn check_tuning(found: &mut Violations, tuning: &Tuning, world: u32) {
         );
     }
     for (field, value, low, high) in [
-        (Field::Stages, tuning.stages, 2, 12),
+        (Field::Stages, tuning.stages, 2, 8),
         (Field::CommCtas, tuning.comm_ctas, 0, 128),
         (Field::GroupM, tuning.group_m, 1, 64),
     ] {
@@ -237,9 +274,10 @@ fn check_tuning(found: &mut Violations, tuning: &Tuning, world: u32) {
         }
     }
     if tuning.transfer == Some(crate::Transfer::CopyEngine) {
-        for (field, given) in
-            [(Field::CommCtas, tuning.comm_ctas.is_some()), (Field::KSlices, tuning.k_slices.is_some())]
-        {
+        for (field, given) in [
+            (Field::CommCtas, tuning.comm_ctas.is_some()),
+            (Field::KSlices, tuning.k_slices.is_some()),
+        ] {
             found.require(
                 !given,
                 field,

@@ -112,9 +112,16 @@ impl fmt::Display for Violation {
 pub struct Violations(Vec<Violation>);
 
 impl Violations {
-    /// Records one mistake.
+    /// Records one mistake, once.
     pub fn push(&mut self, field: Field, reason: impl Into<String>, help: impl Into<String>) {
-        self.0.push(Violation { field, reason: reason.into(), help: help.into() });
+        let violation = Violation {
+            field,
+            reason: reason.into(),
+            help: help.into(),
+        };
+        if !self.0.contains(&violation) {
+            self.0.push(violation);
+        }
     }
 
     /// Records a mistake unless `ok`.
@@ -135,7 +142,11 @@ impl Violations {
     /// # Errors
     /// The recorded violations.
     pub fn into_result<T>(self, value: T) -> Result<T, Self> {
-        if self.0.is_empty() { Ok(value) } else { Err(self) }
+        if self.0.is_empty() {
+            Ok(value)
+        } else {
+            Err(self)
+        }
     }
 
     /// The violations, in the order found.

@@ -15,7 +15,7 @@ use crate::symmetric::Symmetric;
 use cudarc::driver::CudaContext;
 use mkernel_spec::abi::State;
 use mkernel_spec::plan::Copies;
-use schedule::{Sources, schedule, transfer};
+use schedule::{schedule, transfer};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +43,8 @@ pub(crate) struct Job {
     world: u32,
     page: Arc<Page>,
     workspace: Arc<Symmetric>,
-    sources: Mutex<Sources>,
+    /// Whether a launched kernel has not rung yet.
+    expected: AtomicBool,
     /// The epoch served last.
     served: AtomicU32,
     /// Whether the operator lives. Held while serving, so that dropping it waits for that.
@@ -65,21 +66,16 @@ impl Job {
             world,
             page,
             workspace,
-            sources: Mutex::default(),
+            expected: AtomicBool::new(false),
             served: AtomicU32::new(0),
             live: Mutex::new(true),
             failure: Mutex::default(),
         }
     }
 
-    /// Announces a call before it is launched or captured; false if a captured call fixed another A.
-    pub fn expect(&self, a: RawOperand, capturing: bool) -> bool {
-        lock(&self.sources).expect(a, capturing)
-    }
-
-    /// Takes back the last announcement of a call that could not be launched.
-    pub fn retract(&self) {
-        lock(&self.sources).launched.pop_back();
+    /// Announces a launch, for which the thread then looks out.
+    pub fn expect(&self) {
+        self.expected.store(true, Ordering::Relaxed);
     }
 
     /// Why copies could not be enqueued, if they could not.
@@ -87,8 +83,8 @@ impl Job {
         lock(&self.failure).clone()
     }
 
-    fn has_launched(&self) -> bool {
-        !lock(&self.sources).launched.is_empty()
+    fn is_expected(&self) -> bool {
+        self.expected.load(Ordering::Relaxed)
     }
 
     /// Serves the doorbell if it rang. True if it did.
@@ -100,9 +96,10 @@ impl Job {
         }
         let live = lock(&self.live);
         self.served.store(epoch, Ordering::Relaxed);
-        let a = lock(&self.sources).next(epoch.wrapping_sub(served).wrapping_sub(1));
+        self.expected.store(false, Ordering::Relaxed);
         // After an abort nobody waits for the copies, and A may be gone.
-        if let (true, false, Some(a)) = (*live, self.page.is_aborted(), a) {
+        if *live && !self.page.is_aborted() {
+            let a = self.page.copy_source();
             // SAFETY: the kernel that rang runs until its copies have left, and its caller keeps A until then;
             // the workspaces are mapped while the operator lives.
             if let Err(error) = unsafe { self.enqueue(engine, epoch, a) } {
@@ -245,7 +242,7 @@ fn watch(shared: &Shared, poll: impl Fn(&Job) -> bool) {
         if jobs.is_empty() {
             std::thread::park_timeout(SLEEP_UNUSED);
         } else if silence < SPIN
-            || (silence < SPIN_FOR_LAUNCHED && jobs.iter().any(|job| job.has_launched()))
+            || (silence < SPIN_FOR_LAUNCHED && jobs.iter().any(|job| job.is_expected()))
         {
             std::hint::spin_loop();
         } else {

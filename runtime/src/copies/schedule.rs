@@ -3,7 +3,6 @@
 use crate::args::{ELEM_BYTES, RawOperand};
 use mkernel_spec::abi::{Extent, FLAG_STRIDE_BYTES};
 use mkernel_spec::plan::Copies;
-use std::collections::VecDeque;
 
 /// One copy and the flag behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,38 +71,6 @@ pub(super) fn transfer(
         row_bytes: copies.row_bytes,
         rows: step.rows,
         flag: peer_workspace + copies.flags_offset_bytes + flag * FLAG_STRIDE_BYTES,
-    }
-}
-
-/// Which A belongs to which ring of the bell.
-///
-/// Launches are served in order. A replay of a graph is no launch that the host could see, so once a call was
-/// captured, its A is that of all calls: then it does not matter which of them rings.
-#[derive(Debug, Default)]
-pub(super) struct Sources {
-    pub launched: VecDeque<RawOperand>,
-    pub captured: Option<RawOperand>,
-}
-
-impl Sources {
-    /// Whether the call may be made: any A before a capture, only the captured one after.
-    pub fn expect(&mut self, a: RawOperand, capturing: bool) -> bool {
-        if self.captured.is_some_and(|captured| captured != a) {
-            return false;
-        }
-        if capturing {
-            self.captured = Some(a)
-        } else {
-            self.launched.push_back(a)
-        }
-        true
-    }
-
-    /// The A of the call that rings after `skipped` calls that were not served.
-    pub fn next(&mut self, skipped: u32) -> Option<RawOperand> {
-        let count = self.launched.len().min(skipped as usize);
-        self.launched.drain(..count);
-        self.launched.pop_front().or(self.captured)
     }
 }
 
@@ -188,37 +155,5 @@ mod tests {
         assert_eq!(transfer(&copies(), 2, 7, &step, a, 0x10_0000), expected);
         let even = transfer(&copies(), 2, 8, &step, a, 0x10_0000);
         assert_eq!(even.to, expected.to - 4096);
-    }
-
-    #[test]
-    fn back_to_back_launches_each_get_their_own_source() {
-        let a = |ptr| RawOperand {
-            ptr,
-            row_stride_elems: 64,
-        };
-        let mut sources = Sources::default();
-        assert!(
-            sources.expect(a(1), false)
-                && sources.expect(a(2), false)
-                && sources.expect(a(3), false)
-        );
-        assert_eq!(sources.next(0), Some(a(1)));
-        assert_eq!(sources.next(1), Some(a(3)), "one call was skipped");
-        assert_eq!(sources.next(0), None);
-    }
-
-    #[test]
-    fn a_capture_fixes_the_source_of_all_later_calls() {
-        let a = |ptr| RawOperand {
-            ptr,
-            row_stride_elems: 64,
-        };
-        let mut sources = Sources::default();
-        assert!(sources.expect(a(1), false));
-        assert!(sources.expect(a(2), true));
-        assert!(!sources.expect(a(1), false) && !sources.expect(a(3), true));
-        assert!(sources.expect(a(2), false));
-        let served: Vec<_> = (0..4).map(|_| sources.next(0)).collect();
-        assert_eq!(served, [Some(a(1)), Some(a(2)), Some(a(2)), Some(a(2))]);
     }
 }

@@ -22,7 +22,8 @@ struct Report {
 // Pinned host memory of one operator.
 struct HostPage {
   u32 abort;     // host → device
-  u32 doorbell;  // device → host: epoch whose copies are due
+  u32 doorbell;  // device → host: epoch whose copies are due, written after what they copy
+  u64 source, source_row_bytes;
   Report report;
 };
 

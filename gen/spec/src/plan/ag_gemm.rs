@@ -5,11 +5,12 @@
 //! epoch: a rank that starts epoch e has finished e-1, for which it needed every peer to have started e-1 and so to
 //! have finished e-2, the last reader of the buffer that e writes. No barrier is needed.
 
+use super::exchange::{Problem, Way, ways};
 use super::gemm::{self, CoreLayout, TILE_K};
 use super::{Chunks, Copies, KernelPlan, Region, Role, THREADS, TileOrder, Traffic, Workspace};
 use crate::abi::{
-    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, OperandSpec, Source, State, Stride,
-    TensorMapSpec,
+    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, OperandSpec, Source, State,
+    Stride, TensorMapSpec,
 };
 use crate::config::{BLayout, Tile, Transfer};
 use crate::cost::{self, Bound, Push};
@@ -18,21 +19,6 @@ use crate::spec::{KernelSpec, Shape};
 use crate::violation::{Field, Violations};
 
 const ELEM_BYTES: u64 = 2;
-/// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
-const PIECE_BYTES: u64 = 8 << 10;
-/// The same for each of twelve warps of a communication CTA, which go through shared memory.
-pub const SLOT_BYTES: u32 = 16 << 10;
-/// Four slots under one fence.
-const MAX_PIECE_BYTES: u64 = 4 * SLOT_BYTES as u64;
-/// Up to this much of the shard per CTA, the math warps push too before they multiply: nobody waits long for them, and
-/// the link is busy from the start.
-const ALL_HANDS_BYTES: u64 = 32 << 10;
-/// Copies shorter than this leave the copy engines idle while the host enqueues.
-const MIN_COPY_BYTES: u64 = 1 << 20;
-/// Longer copies are no faster and delay the first tile.
-const MAX_COPY_BYTES: u64 = 8 << 20;
-/// Rows of a chunk: those of the largest tile.
-const CHUNK_ROWS: u64 = 128;
 /// Row tiles that share B tiles in L2: 8 to 16 are equal within noise, fewer cost.
 const GROUP_M: u32 = 8;
 
@@ -47,7 +33,11 @@ struct Candidate {
 }
 
 /// The fastest plan by the cost model.
-pub(super) fn plan(spec: &KernelSpec, shape: Shape, device: &Device) -> Result<KernelPlan, Violations> {
+pub(super) fn plan(
+    spec: &KernelSpec,
+    shape: Shape,
+    device: &Device,
+) -> Result<KernelPlan, Violations> {
     let traffic = traffic(spec, shape);
     let mut rejected = Violations::default();
     let mut best: Option<Candidate> = None;
@@ -55,7 +45,10 @@ pub(super) fn plan(spec: &KernelSpec, shape: Shape, device: &Device) -> Result<K
         match candidates(spec, shape, device, tile, &traffic) {
             Ok(found) => {
                 for candidate in found {
-                    if best.as_ref().is_none_or(|b| candidate.estimate_us < b.estimate_us) {
+                    if best
+                        .as_ref()
+                        .is_none_or(|b| candidate.estimate_us < b.estimate_us)
+                    {
                         best = Some(candidate);
                     }
                 }
@@ -95,7 +88,9 @@ fn candidates(
         row_tiles: shape.m.div_ceil(u64::from(tile.m)) as u32,
         col_tiles: shape.n.div_ceil(u64::from(tile.n)) as u32,
         // A group of own and of remote rows would wait before own rows are done.
-        group_m: tuning.group_m.unwrap_or(GROUP_M.min(shard_row_tiles.unwrap_or(GROUP_M))),
+        group_m: tuning
+            .group_m
+            .unwrap_or(GROUP_M.min(shard_row_tiles.unwrap_or(GROUP_M))),
         shard_row_tiles,
         whole_tiles: 0,
         tail_parts: 1,
@@ -118,133 +113,65 @@ fn candidates(
 
     let mut found = Vec::new();
     let mut refused = Violations::default();
-    // Who fixes what only sm_push has, means sm_push.
-    let fixed = tuning.transfer.or_else(|| {
-        (tuning.comm_ctas.is_some() || tuning.k_slices.is_some()).then_some(Transfer::SmPush)
-    });
-    let allows = |transfer| fixed.is_none_or(|t| t == transfer);
-    if allows(Transfer::SmPush) {
-        for ctas in choices(tuning.comm_ctas, &[0, 4, 8, 16, 32, 64]) {
-            for slices in choices(tuning.k_slices, &[1, 2, 4]) {
-                let Some(chunks) = sm_chunks(spec, shape, (ctas, slices), aligned, tiles, device) else {
-                    refused.push(
-                        Field::KSlices,
-                        format!("{slices} slices of K = {} would not hold {TILE_K} columns each", shape.k),
-                        "use fewer slices",
-                    );
-                    continue;
-                };
-                if ctas >= device.sm_count {
-                    refused.push(
-                        Field::CommCtas,
-                        format!("{ctas} communication CTAs leave none of {} SMs to compute", device.sm_count),
-                        format!("use fewer than {}", device.sm_count),
-                    );
-                    continue;
-                }
-                let push = Push::Sm { ctas, slices };
-                found.push(make(Some(Transfer::SmPush), ctas, Some(chunks), push));
-            }
+    for way in ways(tuning) {
+        if let Way::Sm { ctas, .. } = way
+            && ctas >= device.sm_count
+        {
+            refused.push(
+                Field::CommCtas,
+                format!(
+                    "{ctas} communication CTAs leave none of {} SMs to compute",
+                    device.sm_count
+                ),
+                format!("use fewer than {}", device.sm_count),
+            );
+            continue;
         }
-    }
-    if allows(Transfer::CopyEngine) {
-        if aligned {
-            let chunks = copy_chunks(spec, shape, tile);
-            let copies = chunks.per_shard * (spec.world() - 1);
-            found.push(make(Some(Transfer::CopyEngine), 0, Some(chunks), Push::Copies { copies }));
-        } else {
+        if !aligned && !matches!(way, Way::Sm { .. }) {
             refused.push(
                 Field::Transfer,
                 format!(
-                    "copy_engine wants shards of whole tiles, but ⌈M/W⌉ = {shard_rows} is no multiple of {} rows",
+                    "copy engines want shards of whole tiles, but ⌈M/W⌉ = {shard_rows} is no multiple of {} rows",
                     tile.m
                 ),
                 "use sm_push, or pad M",
             );
+            continue;
+        }
+        let problem = Problem {
+            spec,
+            shape,
+            device,
+            aligned,
+            tiles,
+        };
+        match way {
+            Way::Sm { ctas, slices } => match problem.sm_chunks(ctas, slices) {
+                Some(chunks) => {
+                    let push = Push::Sm { ctas, slices };
+                    found.push(make(Some(Transfer::SmPush), ctas, Some(chunks), push));
+                }
+                None => refused.push(
+                    Field::KSlices,
+                    format!(
+                        "{slices} slices of K = {} would not hold {TILE_K} columns each",
+                        shape.k
+                    ),
+                    "use fewer slices",
+                ),
+            },
+            Way::Copies { per_peer } => {
+                let chunks = problem.copy_chunks(tile, per_peer);
+                let copies = chunks.per_shard * (spec.world() - 1);
+                let push = Push::Copies { copies };
+                found.push(make(Some(Transfer::CopyEngine), 0, Some(chunks), push));
+            }
         }
     }
-    if found.is_empty() { Err(refused) } else { Ok(found) }
-}
-
-fn choices(fixed: Option<u32>, all: &[u32]) -> Vec<u32> {
-    fixed.map_or_else(|| all.to_vec(), |one| vec![one])
-}
-
-/// Pieces of some KiB, counted by flags of 128 rows × a slice of K. `None` if a slice would be empty.
-fn sm_chunks(
-    spec: &KernelSpec,
-    shape: Shape,
-    (comm_ctas, k_slices): (u32, u32),
-    aligned: bool,
-    tiles: u32,
-    device: &Device,
-) -> Option<Chunks> {
-    let step = u64::from(TILE_K);
-    let slice_cols = shape.k.div_ceil(u64::from(k_slices)).next_multiple_of(step);
-    if slice_cols * u64::from(k_slices - 1) >= shape.k {
-        return None;
-    }
-    let shard_rows = spec.shard_rows(shape);
-    let chunk_rows = spec
-        .tuning()
-        .chunk_rows
-        .map_or_else(|| CHUNK_ROWS.min(shard_rows.next_power_of_two()), u64::from);
-    let shard_bytes = shard_rows * shape.k * ELEM_BYTES;
-    let piece_bytes = match u64::from(comm_ctas * (THREADS / 32)) {
-        0 => PIECE_BYTES,
-        // A fence waits for all stores of its SM, so few of them, but two pieces for every warp.
-        warps => (shard_bytes / warps / 2).clamp(u64::from(SLOT_BYTES), MAX_PIECE_BYTES),
-    };
-    let piece_rows = floor_power_of_two(piece_bytes / (slice_cols * ELEM_BYTES)).min(chunk_rows);
-    let per_shard = shard_rows.div_ceil(chunk_rows) as u32;
-    // With every tile in one wave all rows are wanted at once, slice by slice; else rows come first.
-    let panel_chunks = match k_slices {
-        1 => 1,
-        _ if tiles <= device.sm_count => per_shard,
-        _ => per_shard.min(4),
-    };
-    let push_warps = match comm_ctas {
-        0 if shard_bytes <= ALL_HANDS_BYTES * u64::from(device.sm_count) => 9,
-        0 => 1,
-        _ => THREADS / 32,
-    };
-    Some(Chunks {
-        rows: chunk_rows as u32,
-        per_shard,
-        k_slices,
-        slice_cols: slice_cols as u32,
-        piece_rows: piece_rows as u32,
-        arrivals: chunk_rows.div_ceil(piece_rows) as u32,
-        panel_chunks,
-        push_warps,
-        to_self: !aligned,
-    })
-}
-
-/// The largest power of two not above `x`, at least 1.
-const fn floor_power_of_two(x: u64) -> u64 {
-    if x < 2 { 1 } else { 1 << x.ilog2() }
-}
-
-/// Copies of whole row tiles, a sixteenth of the shard each within limits.
-fn copy_chunks(spec: &KernelSpec, shape: Shape, tile: Tile) -> Chunks {
-    let (row_bytes, shard_rows) = (shape.k * ELEM_BYTES, spec.shard_rows(shape));
-    let bytes = (shard_rows * row_bytes / 16).clamp(MIN_COPY_BYTES, MAX_COPY_BYTES);
-    let tile_rows = u64::from(tile.m);
-    let rows = spec.tuning().chunk_rows.map_or_else(
-        || (bytes / row_bytes).next_multiple_of(tile_rows).max(tile_rows).min(shard_rows),
-        u64::from,
-    );
-    Chunks {
-        rows: rows as u32,
-        per_shard: shard_rows.div_ceil(rows) as u32,
-        k_slices: 1,
-        slice_cols: shape.k as u32,
-        piece_rows: rows as u32,
-        arrivals: 1,
-        panel_chunks: 1,
-        push_warps: 0,
-        to_self: false,
+    if found.is_empty() {
+        Err(refused)
+    } else {
+        Ok(found)
     }
 }
 
@@ -255,17 +182,26 @@ fn finish(
     traffic: Traffic,
     candidate: Candidate,
 ) -> KernelPlan {
-    let Candidate { core, transfer, comm_ctas, chunks, order, estimate_us } = candidate;
+    let Candidate {
+        core,
+        transfer,
+        comm_ctas,
+        chunks,
+        order,
+        estimate_us,
+    } = candidate;
     let workspace = workspace(spec, shape, &core, &order, chunks.as_ref());
-    let compute_ctas = if transfer == Some(Transfer::SmPush) && comm_ctas == 0 {
+    let pushes = transfer == Some(Transfer::SmPush);
+    let compute_ctas = if pushes && comm_ctas == 0 {
         device.sm_count // every CTA pushes, also one without a tile
     } else {
         order.units().min(device.sm_count - comm_ctas)
     };
     let grid_ctas = comm_ctas + compute_ctas;
-    let copies = (transfer == Some(Transfer::CopyEngine))
-        .then(|| copies(spec, shape, chunks.as_ref(), &workspace))
-        .flatten();
+    let copies = chunks
+        .as_ref()
+        .filter(|_| !pushes)
+        .and_then(|chunks| copies(spec, shape, chunks, &workspace));
     KernelPlan {
         id: id(spec, shape, &core, transfer, comm_ctas, chunks.as_ref()),
         spec: spec.clone(),
@@ -277,9 +213,9 @@ fn finish(
         transfer,
         grid_ctas,
         comm_ctas,
-        roles: roles(transfer, comm_ctas, grid_ctas),
+        roles: roles(pushes, comm_ctas, grid_ctas),
         operands: operands(spec, shape),
-        args: args(spec, shape, &core, transfer, chunks.as_ref(), &workspace),
+        args: args(spec, shape, &core, chunks.as_ref(), &workspace),
         order,
         chunks,
         smem: core.smem,
@@ -318,17 +254,41 @@ fn id(
     )
 }
 
-fn roles(transfer: Option<Transfer>, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {
+fn roles(pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {
     let warps = THREADS / 32;
     let compute = (comm_ctas, grid_ctas);
     let mut roles = Vec::new();
-    if transfer == Some(Transfer::SmPush) {
-        let (ctas, warps) = if comm_ctas > 0 { ((0, comm_ctas), (0, warps)) } else { (compute, (3, 4)) };
-        roles.push(Role { name: "push", ctas, warps, about: "own rows of A to every peer".into() });
+    if pushes {
+        let (ctas, warps) = if comm_ctas > 0 {
+            ((0, comm_ctas), (0, warps))
+        } else {
+            (compute, (3, 4))
+        };
+        roles.push(Role {
+            name: "push",
+            ctas,
+            warps,
+            about: "own rows of A to every peer".into(),
+        });
     }
-    roles.push(Role { name: "load", ctas: compute, warps: (0, 1), about: "A and B to shared memory".into() });
-    roles.push(Role { name: "store", ctas: compute, warps: (1, 3), about: "C from shared memory".into() });
-    roles.push(Role { name: "math", ctas: compute, warps: (4, warps), about: "wgmma, bf16 to fp32".into() });
+    roles.push(Role {
+        name: "load",
+        ctas: compute,
+        warps: (0, 1),
+        about: "A and B to shared memory".into(),
+    });
+    roles.push(Role {
+        name: "store",
+        ctas: compute,
+        warps: (1, 3),
+        about: "C from shared memory".into(),
+    });
+    roles.push(Role {
+        name: "math",
+        ctas: compute,
+        warps: (4, warps),
+        about: "wgmma, bf16 to fp32".into(),
+    });
     roles
 }
 
@@ -350,7 +310,11 @@ fn workspace(
     let regions = parts
         .into_iter()
         .map(|(name, size)| {
-            let region = Region { name, offset_bytes: bytes, bytes: size };
+            let region = Region {
+                name,
+                offset_bytes: bytes,
+                bytes: size,
+            };
             bytes = (bytes + size).next_multiple_of(1024);
             region
         })
@@ -358,9 +322,13 @@ fn workspace(
     Workspace { bytes, regions }
 }
 
-fn copies(spec: &KernelSpec, shape: Shape, chunks: Option<&Chunks>, workspace: &Workspace) -> Option<Copies> {
+fn copies(
+    spec: &KernelSpec,
+    shape: Shape,
+    chunks: &Chunks,
+    workspace: &Workspace,
+) -> Option<Copies> {
     let gathered = workspace.offset_of("gathered")?;
-    let chunks = chunks?;
     Some(Copies {
         row_bytes: shape.k * ELEM_BYTES,
         rows: chunks.rows,
@@ -378,11 +346,29 @@ fn operands(spec: &KernelSpec, shape: Shape) -> Vec<OperandSpec> {
         BLayout::Kn => (k, n),
         BLayout::Nk => (n, k),
     };
-    let a_rows = Extent::ShardRows { total: m, per_rank: spec.shard_rows(shape) };
+    let a_rows = Extent::ShardRows {
+        total: m,
+        per_rank: spec.shard_rows(shape),
+    };
     vec![
-        OperandSpec { operand: Operand::A, rows: a_rows, cols: k, written: false },
-        OperandSpec { operand: Operand::B, rows: Extent::Fixed(b_rows), cols: b_cols, written: false },
-        OperandSpec { operand: Operand::C, rows: Extent::Fixed(m), cols: n, written: true },
+        OperandSpec {
+            operand: Operand::A,
+            rows: a_rows,
+            cols: k,
+            written: false,
+        },
+        OperandSpec {
+            operand: Operand::B,
+            rows: Extent::Fixed(b_rows),
+            cols: b_cols,
+            written: false,
+        },
+        OperandSpec {
+            operand: Operand::C,
+            rows: Extent::Fixed(m),
+            cols: n,
+            written: true,
+        },
     ]
 }
 
@@ -390,7 +376,6 @@ fn args(
     spec: &KernelSpec,
     shape: Shape,
     core: &CoreLayout,
-    transfer: Option<Transfer>,
     chunks: Option<&Chunks>,
     workspace: &Workspace,
 ) -> ArgLayout {
@@ -406,8 +391,14 @@ fn args(
     };
     let mut kinds = Vec::new();
     if chunks.is_none_or(|c| !c.to_self) {
-        let rows = Extent::ShardRows { total: m, per_rank: spec.shard_rows(shape) };
-        kinds.push(("own_a", map(Operand::A, [Extent::Fixed(k), rows], [TILE_K, tile.m])));
+        let rows = Extent::ShardRows {
+            total: m,
+            per_rank: spec.shard_rows(shape),
+        };
+        kinds.push((
+            "own_a",
+            map(Operand::A, [Extent::Fixed(k), rows], [TILE_K, tile.m]),
+        ));
     }
     if let Some(offset_bytes) = workspace.offset_of("gathered") {
         let row_bytes = k * ELEM_BYTES;
@@ -422,11 +413,28 @@ fn args(
         ));
     }
     kinds.push(match spec.b_layout() {
-        BLayout::Kn => ("b", map(Operand::B, [Extent::Fixed(n), Extent::Fixed(k)], [64, TILE_K])),
-        BLayout::Nk => ("b", map(Operand::B, [Extent::Fixed(k), Extent::Fixed(n)], [TILE_K, tile.n])),
+        BLayout::Kn => (
+            "b",
+            map(
+                Operand::B,
+                [Extent::Fixed(n), Extent::Fixed(k)],
+                [64, TILE_K],
+            ),
+        ),
+        BLayout::Nk => (
+            "b",
+            map(
+                Operand::B,
+                [Extent::Fixed(k), Extent::Fixed(n)],
+                [TILE_K, tile.n],
+            ),
+        ),
     });
-    kinds.push(("c", map(Operand::C, [Extent::Fixed(n), Extent::Fixed(m)], [64, 64])));
-    if transfer == Some(Transfer::SmPush) {
+    kinds.push((
+        "c",
+        map(Operand::C, [Extent::Fixed(n), Extent::Fixed(m)], [64, 64]),
+    ));
+    if chunks.is_some() {
         kinds.push(("shard", ArgKind::Pointer(Operand::A)));
         kinds.push(("shard_row_bytes", ArgKind::RowStrideBytes(Operand::A)));
     }

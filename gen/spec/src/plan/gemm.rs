@@ -32,8 +32,13 @@ pub(super) const TILES: [Tile; 5] = [
     Tile { m: 128, n: 64 },
 ];
 
-/// Registers: 384 threads get 168 each at launch; the movers give up what 128 accumulators and their addresses need.
-pub(super) const REGISTERS: Registers = Registers { entry: 168, mover: 56, math: 224 };
+/// Registers per thread: 384 threads get 168 each at launch, which the warpgroups then share anew. 128 accumulators and
+/// their addresses need more than 168; movers need 56 when they also push.
+pub(super) const REGISTERS: Registers = Registers {
+    entry: 168,
+    mover: 56,
+    math: 224,
+};
 
 /// How two math warpgroups share a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -88,13 +93,20 @@ impl CoreLayout {
                     device.name,
                 )
             },
-            format!("use 2 to {} stages, or a smaller tile", most.clamp(2, MAX_STAGES)),
+            format!(
+                "use 2 to {} stages, or a smaller tile",
+                most.clamp(2, MAX_STAGES)
+            ),
         );
         found.into_result(())?;
 
         let mut offset = 0;
         let mut region = |name, bytes: u32| {
-            let region = Region { name, offset_bytes: u64::from(offset), bytes: u64::from(bytes) };
+            let region = Region {
+                name,
+                offset_bytes: u64::from(offset),
+                bytes: u64::from(bytes),
+            };
             offset += bytes;
             region
         };
@@ -104,8 +116,18 @@ impl CoreLayout {
             region("out", 2 * OUT_BUFFERS * OUT_BYTES),
             region("barriers", 8 * (2 * stages + 4 * OUT_BUFFERS)),
         ];
-        let split = if tile.m == 128 { Split::Rows } else { Split::Cols };
-        Ok(Self { tile, split, stages, smem, smem_bytes: offset + SMEM_ALIGN })
+        let split = if tile.m == 128 {
+            Split::Rows
+        } else {
+            Split::Cols
+        };
+        Ok(Self {
+            tile,
+            split,
+            stages,
+            smem,
+            smem_bytes: offset + SMEM_ALIGN,
+        })
     }
 }
 

@@ -1,0 +1,133 @@
+//! The rendered CUDA of `tests/configs/*.toml`, as snapshots: a reviewer reads the kernel itself in the diff.
+//!
+//! After a change that was meant: `INSTA_UPDATE=always cargo test --test golden`, then read `git diff tests/snapshots`.
+
+mod configs;
+
+use configs::Golden;
+use mkernel_gen::render;
+use mkernel_spec::{BLayout, Transfer};
+use std::collections::BTreeSet;
+
+/// Columns of a line of a kernel; only the line with the kernel's symbol may be longer.
+const MAX_COLUMNS: usize = 140;
+
+#[test]
+fn snapshots() {
+    insta::glob!("configs/*.toml", |path| {
+        let golden = Golden::read(path);
+        insta::with_settings!({
+            prepend_module_to_snapshot => false,
+            snapshot_suffix => "",
+            omit_expression => true,
+        }, {
+            insta::assert_snapshot!(golden.name, golden.source.text);
+        });
+    });
+}
+
+#[test]
+fn rendered_text_reads_like_hand_written_code() {
+    let faults: Vec<String> = Golden::all().iter().flat_map(text_faults).collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+/// What a person would not have written.
+fn text_faults(golden: &Golden) -> Vec<String> {
+    let (id, text) = (&golden.source.id, &golden.source.text);
+    let mut faults = Vec::new();
+    let mut fault = |line: usize, what: String| {
+        faults.push(format!("{}:{line}: {what}", golden.name));
+    };
+    for (number, line) in (1..).zip(text.lines()) {
+        let columns = line.chars().count();
+        if columns > MAX_COLUMNS && !line.contains(id.as_str()) {
+            fault(number, format!("{columns} columns"));
+        }
+        if line.ends_with([' ', '\t']) || line.contains('\t') {
+            fault(number, "a trailing blank or a tab".into());
+        }
+        for left in ["{{", "{%", "{#", "#if", "asm(", "asm volatile"] {
+            if line.contains(left) {
+                fault(number, format!("`{left}` in `{line}`"));
+            }
+        }
+    }
+    if text.matches("__global__").count() != 1 {
+        fault(0, "not exactly one __global__".into());
+    }
+    if !text.contains(&format!(" {id}(const __grid_constant__ Args args) {{\n")) {
+        fault(0, format!("the kernel is not called {id}"));
+    }
+    if *id != golden.plan.id || !text.starts_with(&format!("// {id}\n")) {
+        fault(0, format!("the banner does not begin with {id}"));
+    }
+    if text.contains("\n\n\n") || !text.ends_with("}\n") {
+        fault(0, "blank lines in a row, or at the end".into());
+    }
+    faults
+}
+
+#[test]
+fn rendering_is_repeatable() {
+    for golden in Golden::all() {
+        let again = render(&golden.plan).expect("rendered before");
+        assert_eq!(golden.source, again, "{}", golden.name);
+    }
+}
+
+#[test]
+fn symbols_differ() {
+    let goldens = Golden::all();
+    let ids: BTreeSet<_> = goldens.iter().map(|g| &g.source.id).collect();
+    assert_eq!(ids.len(), goldens.len());
+}
+
+/// The matrix: each thing that changes which code is rendered occurs.
+#[test]
+fn goldens_cover_what_the_templates_can_render() {
+    let goldens = Golden::all();
+    let some = |what: &str, is: &dyn Fn(&Golden) -> bool| {
+        assert!(goldens.iter().any(is), "no golden has {what}");
+    };
+    for world in mkernel_spec::spec::WORLDS {
+        some(&format!("world {world}"), &|g| g.plan.spec.world() == world);
+    }
+    for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128), (128, 64)] {
+        some(&format!("tile {m}x{n}"), &|g| {
+            (g.plan.tile.m, g.plan.tile.n) == (m, n)
+        });
+    }
+    for layout in [BLayout::Kn, BLayout::Nk] {
+        some(layout.name(), &|g| g.plan.spec.b_layout() == layout);
+    }
+    for transfer in Transfer::ALL {
+        some(transfer.name(), &|g| g.plan.transfer == Some(transfer));
+    }
+    let chunks = |g: &Golden| g.plan.chunks.clone();
+    for dedicated in [true, false] {
+        for to_self in [true, false] {
+            some("each way of SM pushes with each alignment", &|g| {
+                g.plan.transfer == Some(Transfer::SmPush)
+                    && (g.plan.comm_ctas > 0) == dedicated
+                    && chunks(g).is_some_and(|c| c.to_self == to_self)
+            });
+        }
+    }
+    some("a push by all warps", &|g| {
+        g.plan.comm_ctas == 0 && chunks(g).is_some_and(|c| c.push_warps > 1)
+    });
+    some("slices of K", &|g| {
+        chunks(g).is_some_and(|c| c.k_slices > 1)
+    });
+    let order = |g: &Golden| g.plan.order.clone();
+    some("a last round that is not split", &|g| {
+        order(g).tail_parts == 1
+    });
+    some("a split last round after others", &|g| {
+        order(g).tail_parts > 1 && order(g).whole_tiles > 0
+    });
+    some("nothing but a split round", &|g| {
+        order(g).tail_parts > 1 && order(g).whole_tiles == 0
+    });
+}

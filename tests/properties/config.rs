@@ -1,0 +1,120 @@
+//! Configurations: read and written, and all mistakes at once.
+
+use crate::cases;
+use crate::configs::{configs, devices};
+use mkernel_spec::{Dim, Field, KernelConfig, KernelPlan, KernelSpec, Transfer};
+use proptest::prelude::*;
+use proptest::sample::{Index, subsequence};
+use std::collections::BTreeSet;
+
+/// Mistakes that don't depend on each other: each on a field of its own.
+type Plant = fn(&mut KernelConfig);
+const MISTAKES: [(Field, Plant); 11] = [
+    (Field::Name, |c| c.name = Some("not an identifier".into())),
+    (Field::World, |c| c.world = 3),
+    (Field::M, |c| c.m = Dim::Static(0)),
+    (Field::N, |c| c.n = Dim::Static(12)),
+    (Field::K, |c| c.k = Dim::Static(20)),
+    (Field::TileM, |c| c.tuning.tile_m = Some(100)),
+    (Field::TileN, |c| c.tuning.tile_n = Some(96)),
+    (Field::Stages, |c| c.tuning.stages = Some(1)),
+    (Field::CommCtas, |c| c.tuning.comm_ctas = Some(1000)),
+    (Field::ChunkRows, |c| c.tuning.chunk_rows = Some(100)),
+    (Field::GroupM, |c| c.tuning.group_m = Some(0)),
+];
+
+/// Two ranks, and nothing that a mistake could contradict.
+fn sound(mut config: KernelConfig) -> KernelConfig {
+    config.world = 2;
+    config.tuning = mkernel_spec::Tuning::default();
+    config
+}
+
+fn with_dynamic(mut config: KernelConfig, dims: &[Index]) -> KernelConfig {
+    for dim in dims {
+        let all = [&mut config.m, &mut config.n, &mut config.k];
+        *all[dim.index(3)] = Dim::DYNAMIC;
+    }
+    config
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn configurations_survive_toml_and_json(
+        config in configs(),
+        name in proptest::option::of("[a-z_][a-z0-9_]{0,20}"),
+        dims in proptest::collection::vec(any::<Index>(), 0..3),
+    ) {
+        let config = with_dynamic(KernelConfig { name, ..config }, &dims);
+        let toml = toml::to_string(&config).expect("TOML");
+        prop_assert_eq!(&toml::from_str::<KernelConfig>(&toml).expect("TOML"), &config, "{}", toml);
+        let json = serde_json::to_string(&config).expect("JSON");
+        prop_assert_eq!(&serde_json::from_str::<KernelConfig>(&json).expect("JSON"), &config, "{}", json);
+    }
+
+    #[test]
+    fn all_mistakes_are_reported_at_once(
+        config in configs(),
+        planted in subsequence(MISTAKES.to_vec(), 1..=MISTAKES.len()),
+    ) {
+        let mut config = sound(config);
+        for (_, plant) in &planted {
+            plant(&mut config);
+        }
+        let violations = KernelSpec::validate(config).expect_err("mistakes");
+        prop_assert_eq!(violations.len(), planted.len(), "{}", violations);
+        let expected: BTreeSet<_> = planted.iter().map(|(field, _)| *field).collect();
+        prop_assert_eq!(violations.iter().map(|v| v.field).collect::<BTreeSet<_>>(), expected);
+        for v in &violations {
+            prop_assert!(!v.reason.is_empty() && !v.help.is_empty(), "{v}");
+        }
+    }
+
+    /// Either a plan or violations that say what does not fit; never a panic.
+    #[test]
+    fn what_has_no_plan_says_why(config in configs(), device in devices()) {
+        let result = KernelSpec::validate(config).and_then(|spec| KernelPlan::new(&spec, &device));
+        if let Err(violations) = result {
+            prop_assert!(!violations.is_empty());
+            for v in &violations {
+                prop_assert!(!v.reason.is_empty() && !v.help.is_empty(), "{v}");
+            }
+        }
+    }
+
+    /// What a person fixed is what the plan has.
+    #[test]
+    fn a_plan_keeps_what_was_fixed(config in configs(), device in devices()) {
+        let tuning = config.tuning;
+        let Ok(spec) = KernelSpec::validate(config) else { return Ok(()) };
+        let Ok(plan) = KernelPlan::new(&spec, &device) else { return Ok(()) };
+        prop_assert!(tuning.tile_m.is_none_or(|m| m == plan.tile.m));
+        prop_assert!(tuning.tile_n.is_none_or(|n| n == plan.tile.n));
+        prop_assert!(tuning.stages.is_none_or(|s| s == plan.stages));
+        prop_assert!(tuning.group_m.is_none_or(|g| g == plan.order.group_m));
+        prop_assert!(tuning.transfer.is_none_or(|t| Some(t) == plan.transfer));
+        prop_assert!(tuning.comm_ctas.is_none_or(|c| c == plan.comm_ctas));
+        let Some(chunks) = &plan.chunks else { return Ok(()) };
+        prop_assert!(tuning.k_slices.is_none_or(|s| s == chunks.k_slices));
+        prop_assert!(tuning.chunk_rows.is_none_or(|r| r == chunks.rows));
+        prop_assert!(plan.transfer != Some(Transfer::CopyEngine) || plan.comm_ctas == 0);
+    }
+
+    #[test]
+    fn dynamic_dimensions_are_specialised_or_asked_for(
+        config in configs(),
+        device in devices(),
+        dims in proptest::collection::vec(any::<Index>(), 1..3),
+    ) {
+        let Ok(known) = KernelSpec::validate(config.clone()) else { return Ok(()) };
+        let Ok(open) = KernelSpec::validate(with_dynamic(config, &dims)) else { return Ok(()) };
+        let shape = known.shape().expect("all static");
+        prop_assert_eq!(open.shape(), None);
+        let distinct: BTreeSet<_> = dims.iter().map(|d| d.index(3)).collect();
+        let asked = KernelPlan::new(&open, &device).expect_err("sizes are not known");
+        prop_assert_eq!(asked.len(), distinct.len());
+        prop_assert_eq!(open.specialise(shape).expect("sizes in bounds"), known);
+    }
+}

@@ -1,0 +1,181 @@
+//! Random configurations and devices.
+
+use mkernel_spec::{
+    BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Transfer, Tuning,
+};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// Sizes in bounds; the tuning may or may not fit them.
+pub fn configs() -> impl Strategy<Value = KernelConfig> {
+    let tuned = sizes().prop_flat_map(|config| {
+        tuning(config.world).prop_map(move |tuning| KernelConfig {
+            tuning,
+            ..config.clone()
+        })
+    });
+    prop_oneof![15 => tuned, 1 => select(corners())]
+}
+
+/// Configurations that once broke a plan, or might.
+fn corners() -> Vec<KernelConfig> {
+    let push = |m, n, k, tuning| KernelConfig {
+        name: None,
+        op: Op::AgGemm,
+        world: 2,
+        m: Dim::Static(m),
+        n: Dim::Static(n),
+        k: Dim::Static(k),
+        b_layout: BLayout::Nk,
+        tuning: Tuning {
+            transfer: Some(Transfer::SmPush),
+            ..tuning
+        },
+    };
+    vec![
+        // Pieces of 256 rows in chunks of 384.
+        push(
+            16384,
+            512,
+            128,
+            Tuning {
+                comm_ctas: Some(1),
+                chunk_rows: Some(384),
+                ..Tuning::default()
+            },
+        ),
+        // Rows longer than a pushing warp's shared memory, and a last slice shorter than the others.
+        push(
+            256,
+            256,
+            32_776,
+            Tuning {
+                comm_ctas: Some(4),
+                k_slices: Some(2),
+                ..Tuning::default()
+            },
+        ),
+        // A stage ring smaller than what pushing warps need.
+        push(
+            1024,
+            512,
+            1024,
+            Tuning {
+                tile_m: Some(64),
+                tile_n: Some(128),
+                stages: Some(2),
+                comm_ctas: Some(8),
+                ..Tuning::default()
+            },
+        ),
+        // Chunks larger than a shard.
+        push(
+            1000,
+            512,
+            1024,
+            Tuning {
+                chunk_rows: Some(1 << 20),
+                ..Tuning::default()
+            },
+        ),
+        // More row tiles per group than in a shard.
+        push(
+            2560,
+            512,
+            1024,
+            Tuning {
+                group_m: Some(64),
+                ..Tuning::default()
+            },
+        ),
+    ]
+}
+
+/// Everything left to the planner.
+pub fn sizes() -> impl Strategy<Value = KernelConfig> {
+    let m = prop_oneof![
+        1..=300_u64,
+        // Shards of whole tiles, the last one perhaps not full.
+        (1..=24_u64, 0..8_u64).prop_map(|(tiles, less)| tiles * 1024 - less),
+        1..=20_000_u64,
+    ];
+    let n = prop_oneof![1..=40_u64, 1..=512_u64].prop_map(|vecs| vecs * 8);
+    let k = prop_oneof![
+        (1..=40_u64).prop_map(|vecs| vecs * 8),
+        (1..=1024_u64).prop_map(|vecs| vecs * 8),
+        select(&[64, 128, 512, 1024, 4096, 16_384][..]),
+    ];
+    (select(&[1, 2, 4, 8][..]), m, n, k, layouts()).prop_map(|(world, m, n, k, b_layout)| {
+        KernelConfig {
+            name: None,
+            op: Op::AgGemm,
+            world,
+            m: Dim::Static(m),
+            n: Dim::Static(n),
+            k: Dim::Static(k),
+            b_layout,
+            tuning: Tuning::default(),
+        }
+    })
+}
+
+pub fn layouts() -> impl Strategy<Value = BLayout> {
+    select(&[BLayout::Kn, BLayout::Nk][..])
+}
+
+fn tuning(world: u32) -> impl Strategy<Value = Tuning> {
+    let mostly_none = |values: &'static [u32]| option::weighted(0.3, select(values));
+    let core = (
+        mostly_none(&[64, 128]),
+        mostly_none(&[64, 128, 256]),
+        mostly_none(&[2, 3, 4, 5, 6, 8]),
+        mostly_none(&[1, 2, 3, 8, 64]),
+    );
+    let exchange = (
+        option::of(select(&Transfer::ALL[..])),
+        mostly_none(&[0, 1, 4, 8, 16, 100]),
+        mostly_none(&[1, 2, 4, 8]),
+        mostly_none(&[128, 256, 384, 1024, 4096]),
+    );
+    (core, exchange).prop_map(move |(core, exchange)| {
+        let (tile_m, tile_n, stages, group_m) = core;
+        let (transfer, comm_ctas, k_slices, chunk_rows) = exchange;
+        let tuning = Tuning {
+            tile_m,
+            tile_n,
+            stages,
+            group_m,
+            ..Tuning::default()
+        };
+        if world == 1 {
+            return tuning;
+        }
+        Tuning {
+            transfer,
+            comm_ctas,
+            k_slices,
+            chunk_rows,
+            ..tuning
+        }
+    })
+}
+
+/// The default device, and others with other numbers of SMs and other shared memory.
+pub fn devices() -> impl Strategy<Value = Device> {
+    let sm_count = prop_oneof![3 => Just(132), 1 => 1..=160_u32];
+    let smem_bytes = prop_oneof![3 => Just(232_448), 1 => 100_000..=232_448_u32];
+    (sm_count, smem_bytes).prop_map(|(sm_count, smem_bytes)| Device {
+        sm_count,
+        smem_bytes,
+        ..Device::h200()
+    })
+}
+
+/// A plan for most of [`configs`] and [`devices`]: none where the tuning does not fit.
+pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
+    (configs(), devices()).prop_map(|(config, device)| {
+        let spec = KernelSpec::validate(config).ok()?;
+        KernelPlan::new(&spec, &device).ok()
+    })
+}

@@ -1,0 +1,239 @@
+//! The index arithmetic of a rendered kernel, in Rust: what `templates/parts/gemm.cu.tera` and
+//! `templates/ops/ag_gemm.cu.tera` do with the constants of its `namespace cfg`, under the same names.
+//!
+//! Constants are read from the text, not from the plan, so that what is checked is what the GPU would run. Whether a
+//! constant is there tells which code was rendered. Arithmetic is in u32 as in the kernel; debug builds panic where it
+//! would wrap.
+
+use mkernel_gen::CudaSource;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Warps of a CTA.
+pub const WARPS: u32 = 12;
+/// Columns of a sub-tile of the result.
+pub const SUB_COLS: u32 = 64;
+
+/// A tile of the result, counted in tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tile {
+    pub row: u32,
+    pub col: u32,
+}
+
+/// What a CTA computes at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    pub tile: Tile,
+    /// Steps of K.
+    pub steps: Range<u32>,
+    /// Of a tile that CTAs share: which such tile, and which part of its K.
+    pub shared: Option<(u32, u32)>,
+}
+
+/// What one warp stores before it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub chunk: u32,
+    pub slice: u32,
+    pub row: u32,
+}
+
+/// One rank of a rendered kernel.
+pub struct Kernel {
+    constants: HashMap<String, u64>,
+    pub rank: u32,
+}
+
+impl Kernel {
+    /// Reads the constants of `source`.
+    pub fn read(source: &CudaSource, rank: u32) -> Self {
+        let mut constants = HashMap::new();
+        for line in source.text.lines() {
+            let Some(rest) = line.strip_prefix("constexpr u") else {
+                continue;
+            };
+            let declaration = rest.split(';').next().and_then(|d| d.split_once(' '));
+            let (name, value) = declaration
+                .and_then(|(_, d)| d.split_once(" = "))
+                .expect("a declaration `constexpr TYPE NAME = VALUE;`");
+            if let Ok(value) = value.parse() {
+                constants.insert(name.to_owned(), value);
+            }
+        }
+        Self { constants, rank }
+    }
+
+    /// A constant that may not have been rendered.
+    pub fn find_u64(&self, name: &str) -> Option<u64> {
+        self.constants.get(name).copied()
+    }
+
+    /// The same, of 32 bits.
+    pub fn find(&self, name: &str) -> Option<u32> {
+        self.find_u64(name)
+            .map(|value| value.try_into().expect("a u32 holds its value"))
+    }
+
+    /// A constant.
+    pub fn get(&self, name: &str) -> u32 {
+        self.find(name)
+            .unwrap_or_else(|| panic!("the kernel has no {name}"))
+    }
+
+    // ---- templates/parts/gemm.cu.tera ----
+
+    /// Units of a compute CTA, in the order in which its roles take them.
+    pub fn units_of(&self, cta: u32) -> Vec<Unit> {
+        let index = cta - self.find("kCommCtas").unwrap_or(0);
+        (index..self.get("kUnits"))
+            .step_by(self.get("kComputeCtas") as usize)
+            .map(|i| self.unit_at(i))
+            .collect()
+    }
+
+    fn unit_at(&self, index: u32) -> Unit {
+        let steps = self.get("kSteps");
+        let whole = |index| Unit {
+            tile: self.tile_at(index),
+            steps: 0..steps,
+            shared: None,
+        };
+        let Some(parts) = self.find("kParts") else {
+            return whole(index);
+        };
+        let whole_tiles = self.find("kWholeTiles").unwrap_or(0);
+        if index < whole_tiles {
+            return whole(index);
+        }
+        let (tail, part) = ((index - whole_tiles) / parts, (index - whole_tiles) % parts);
+        Unit {
+            tile: self.tile_at(whole_tiles + tail),
+            steps: part * steps / parts..(part + 1) * steps / parts,
+            shared: Some((tail, part)),
+        }
+    }
+
+    /// Sub-tiles of one warpgroup.
+    pub fn sub_tiles(&self) -> u32 {
+        self.get("kGroupN") / SUB_COLS
+    }
+
+    pub fn finishes(&self, unit: &Unit, sub: u32) -> bool {
+        let share = |parts: u32| self.sub_tiles() / parts;
+        unit.shared
+            .is_none_or(|(_, part)| part == sub / share(self.get("kParts")))
+    }
+
+    /// The float in `tail_sums` where the sums of 64 columns begin, and one past the last that its threads touch.
+    pub fn tail_sums_at(&self, tail: u32, part: u32, group: u32, sub: u32) -> Range<u32> {
+        let slot = ((tail * self.get("kParts") + part) * 2 + group) * self.sub_tiles() + sub;
+        let (first_thread, last_thread) = (0, 127 * 4);
+        let last_step = 7 * 4 * 128;
+        slot * 64 * 64 + first_thread..slot * 64 * 64 + last_step + last_thread + 4
+    }
+
+    // ---- templates/ops/ag_gemm.cu.tera ----
+
+    /// The tile at `index` of the order.
+    pub fn tile_at(&self, index: u32) -> Tile {
+        let per_group = self.get("kGroupRows") * self.get("kColTiles");
+        let first = index / per_group * self.get("kGroupRows");
+        let rows = self
+            .get("kGroupRows")
+            .min(self.get("kRowTiles").checked_sub(first).expect("a tile"));
+        let within = index % per_group;
+        Tile {
+            row: self.row_tile_at(first + within % rows),
+            col: within / rows,
+        }
+    }
+
+    /// The row tile at `position` of the order.
+    pub fn row_tile_at(&self, position: u32) -> u32 {
+        let (world, rank) = (self.get("kWorld"), self.rank);
+        if world == 1 {
+            return position;
+        }
+        let Some(shard) = self.find("kShardRowTiles") else {
+            let first = rank * self.get("kShardRows") / self.get("kTileM");
+            return (position + first) % self.get("kRowTiles");
+        };
+        if position < shard {
+            return rank * shard + position;
+        }
+        let remote = position - shard;
+        let source = (rank + 1 + remote % (world - 1)) % world;
+        source * shard + remote / (world - 1)
+    }
+
+    pub fn flag_index(&self, source: u32, chunk: u32, slice: u32) -> u32 {
+        (source * self.get("kChunks") + chunk) * self.get("kSlices") + slice
+    }
+
+    /// Whether `load_a` reads the rows in place, without waiting.
+    pub fn in_place(&self, tile_row: u32) -> bool {
+        self.find("kShardRowTiles")
+            .is_some_and(|shard| tile_row / shard == self.rank)
+    }
+
+    /// `wait_rows`: (source, chunk) of each flag that it awaits, with the slice of its caller.
+    pub fn awaited_chunks(&self, tile_row: u32) -> Vec<(u32, u32)> {
+        let (shard_rows, chunk_rows) = (self.get("kShardRows"), self.get("kChunkRows"));
+        let end = ((tile_row + 1) * self.get("kTileM")).min(self.get("kM"));
+        let mut row = tile_row * self.get("kTileM");
+        let mut found = Vec::new();
+        while row < end {
+            let (source, chunk) = (row / shard_rows, row % shard_rows / chunk_rows);
+            found.push((source, chunk));
+            row = source * shard_rows + ((chunk + 1) * chunk_rows).min(shard_rows);
+        }
+        found
+    }
+
+    /// Rows of this rank's shard.
+    pub fn own_rows(&self) -> u32 {
+        let before = self.rank * self.get("kShardRows");
+        self.get("kM")
+            .saturating_sub(before)
+            .min(self.get("kShardRows"))
+    }
+
+    /// Pieces that SMs push, over all workers: `kPieces` of them.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> {
+        let pushes = self.find("kPieceRows").is_some();
+        let pieces = self.get("kChunks") * self.get("kSlices") * self.get("kArrivals");
+        (0..if pushes { pieces } else { 0 }).map(|i| self.piece_at(i))
+    }
+
+    fn piece_at(&self, index: u32) -> Piece {
+        let (panel_chunks, arrivals) = (self.get("kPanelChunks"), self.get("kArrivals"));
+        let per_panel = panel_chunks * self.get("kSlices") * arrivals;
+        let first = index / per_panel * panel_chunks;
+        let per_slice = panel_chunks.min(self.get("kChunks") - first) * arrivals;
+        let within = index % per_panel;
+        let chunk = first + within % per_slice / arrivals;
+        Piece {
+            chunk,
+            slice: within / per_slice,
+            row: chunk * self.get("kChunkRows") + within % arrivals * self.get("kPieceRows"),
+        }
+    }
+
+    /// Rows of the shard that `push_piece` stores; none if the piece lies beyond this rank's rows.
+    pub fn piece_rows(&self, piece: Piece) -> Range<u32> {
+        let own = self.own_rows();
+        if piece.row < own {
+            piece.row..piece.row + self.get("kPieceRows").min(own - piece.row)
+        } else {
+            piece.row..piece.row
+        }
+    }
+
+    /// Columns that `push_piece` stores.
+    pub fn piece_cols(&self, piece: Piece) -> Range<u32> {
+        let col = piece.slice * self.get("kSliceCols");
+        let rest = self.get("kK").checked_sub(col).expect("a slice within K");
+        col..col + self.get("kSliceCols").min(rest)
+    }
+}

@@ -1,0 +1,22 @@
+//! Properties of every plan, and of the kernel that is rendered from it, for random configurations and devices.
+//!
+//! A configuration has violations or a plan; what holds for each plan is in the files of this folder: `compute` (tiles,
+//! roles), `exchange` (what ranks send and await), `memory` (shared memory, workspace, arguments), `config` (mistakes,
+//! reading and writing).
+
+mod compute;
+mod config;
+mod configs;
+mod exchange;
+mod kernel;
+mod memory;
+
+use proptest::test_runner::Config;
+
+/// 256 cases of each property, or `PROPTEST_CASES`. A failure prints its configuration; no file is written.
+fn cases() -> Config {
+    Config {
+        failure_persistence: None,
+        ..Config::default()
+    }
+}
