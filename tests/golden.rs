@@ -8,6 +8,8 @@ use configs::Golden;
 use mkernel_gen::render;
 use mkernel_spec::{BLayout, Transfer};
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 /// Columns of a line of a kernel; only the line with the kernel's symbol may be longer.
 const MAX_COLUMNS: usize = 140;
@@ -24,6 +26,19 @@ fn snapshots() {
             insta::assert_snapshot!(golden.name, golden.source.text);
         });
     });
+}
+
+#[test]
+fn every_snapshot_has_a_configuration() {
+    let names: BTreeSet<_> = Golden::all().into_iter().map(|g| g.name).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots");
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let stem = path.file_stem().expect("a name").to_string_lossy();
+        // A change that is not accepted yet lies in `NAME.snap.new`.
+        let name = stem.trim_end_matches(".snap");
+        assert!(names.contains(name), "{} is left over", path.display());
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Configurations: read and written, and all mistakes at once.
 
 use crate::cases;
-use crate::configs::{configs, devices};
+use crate::configs::{configs, devices, sizes_of_any_magnitude};
+use mkernel_gen::render;
 use mkernel_spec::{Dim, Field, KernelConfig, KernelPlan, KernelSpec, Transfer};
 use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
@@ -74,12 +75,19 @@ proptest! {
 
     /// Either a plan or violations that say what does not fit; never a panic.
     #[test]
-    fn what_has_no_plan_says_why(config in configs(), device in devices()) {
+    fn what_has_no_plan_says_why(config in prop_oneof![configs(), sizes_of_any_magnitude()], device in devices()) {
         let result = KernelSpec::validate(config).and_then(|spec| KernelPlan::new(&spec, &device));
-        if let Err(violations) = result {
-            prop_assert!(!violations.is_empty());
-            for v in &violations {
-                prop_assert!(!v.reason.is_empty() && !v.help.is_empty(), "{v}");
+        match result {
+            Ok(plan) => {
+                let rendered = render(&plan);
+                prop_assert!(rendered.is_ok(), "{:?}", rendered);
+                prop_assert_eq!(rendered.expect("is ok").id, plan.id);
+            }
+            Err(violations) => {
+                prop_assert!(!violations.is_empty());
+                for v in &violations {
+                    prop_assert!(!v.reason.is_empty() && !v.help.is_empty(), "{v}");
+                }
             }
         }
     }

@@ -15,80 +15,35 @@ pub fn configs() -> impl Strategy<Value = KernelConfig> {
             ..config.clone()
         })
     });
-    prop_oneof![15 => tuned, 1 => select(corners())]
+    prop_oneof![7 => tuned, 1 => select(corners())]
 }
 
 /// Configurations that once broke a plan, or might.
 fn corners() -> Vec<KernelConfig> {
-    let push = |m, n, k, tuning| KernelConfig {
-        name: None,
-        op: Op::AgGemm,
-        world: 2,
-        m: Dim::Static(m),
-        n: Dim::Static(n),
-        k: Dim::Static(k),
-        b_layout: BLayout::Nk,
-        tuning: Tuning {
-            transfer: Some(Transfer::SmPush),
-            ..tuning
-        },
+    let push = |(m, n, k), tune: fn(&mut Tuning)| {
+        let mut config = config(2, (m, n, k), BLayout::Nk);
+        config.tuning.transfer = Some(Transfer::SmPush);
+        tune(&mut config.tuning);
+        config
     };
     vec![
         // Pieces of 256 rows in chunks of 384.
-        push(
-            16384,
-            512,
-            128,
-            Tuning {
-                comm_ctas: Some(1),
-                chunk_rows: Some(384),
-                ..Tuning::default()
-            },
-        ),
-        // Rows longer than a pushing warp's shared memory, and a last slice shorter than the others.
-        push(
-            256,
-            256,
-            32_776,
-            Tuning {
-                comm_ctas: Some(4),
-                k_slices: Some(2),
-                ..Tuning::default()
-            },
-        ),
+        push((16_384, 512, 128), |t| {
+            (t.comm_ctas, t.k_slices, t.chunk_rows) = (Some(1), Some(1), Some(384));
+        }),
+        // Rows longer than a pushing warp's shared memory, and a last slice shorter than the first.
+        push((256, 256, 32_776), |t| {
+            (t.comm_ctas, t.k_slices) = (Some(4), Some(2));
+        }),
         // A stage ring smaller than what pushing warps need.
-        push(
-            1024,
-            512,
-            1024,
-            Tuning {
-                tile_m: Some(64),
-                tile_n: Some(128),
-                stages: Some(2),
-                comm_ctas: Some(8),
-                ..Tuning::default()
-            },
-        ),
+        push((1024, 512, 1024), |t| {
+            (t.tile_m, t.tile_n, t.stages) = (Some(64), Some(128), Some(2));
+            t.comm_ctas = Some(8);
+        }),
         // Chunks larger than a shard.
-        push(
-            1000,
-            512,
-            1024,
-            Tuning {
-                chunk_rows: Some(1 << 20),
-                ..Tuning::default()
-            },
-        ),
+        push((1000, 512, 1024), |t| t.chunk_rows = Some(16_384)),
         // More row tiles per group than in a shard.
-        push(
-            2560,
-            512,
-            1024,
-            Tuning {
-                group_m: Some(64),
-                ..Tuning::default()
-            },
-        ),
+        push((2560, 512, 1024), |t| t.group_m = Some(64)),
     ]
 }
 
@@ -106,21 +61,35 @@ pub fn sizes() -> impl Strategy<Value = KernelConfig> {
         (1..=1024_u64).prop_map(|vecs| vecs * 8),
         select(&[64, 128, 512, 1024, 4096, 16_384][..]),
     ];
-    (select(&[1, 2, 4, 8][..]), m, n, k, layouts()).prop_map(|(world, m, n, k, b_layout)| {
-        KernelConfig {
-            name: None,
-            op: Op::AgGemm,
-            world,
-            m: Dim::Static(m),
-            n: Dim::Static(n),
-            k: Dim::Static(k),
-            b_layout,
-            tuning: Tuning::default(),
-        }
-    })
+    (worlds(), (m, n, k), layouts()).prop_map(|(world, shape, layout)| config(world, shape, layout))
 }
 
-pub fn layouts() -> impl Strategy<Value = BLayout> {
+/// Sizes of any magnitude that tensor maps can address, and some that they cannot.
+pub fn sizes_of_any_magnitude() -> impl Strategy<Value = KernelConfig> {
+    let size = || (0..32_u32, any::<u64>()).prop_map(|(bits, random)| random >> (63 - bits));
+    let vecs = || size().prop_map(|size| size.next_multiple_of(8));
+    (worlds(), (size(), vecs(), vecs()), layouts())
+        .prop_map(|(world, shape, layout)| config(world, shape, layout))
+}
+
+fn config(world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout) -> KernelConfig {
+    KernelConfig {
+        name: None,
+        op: Op::AgGemm,
+        world,
+        m: Dim::Static(m),
+        n: Dim::Static(n),
+        k: Dim::Static(k),
+        b_layout,
+        tuning: Tuning::default(),
+    }
+}
+
+fn worlds() -> impl Strategy<Value = u32> {
+    select(&[1, 2, 4, 8][..])
+}
+
+fn layouts() -> impl Strategy<Value = BLayout> {
     select(&[BLayout::Kn, BLayout::Nk][..])
 }
 

@@ -47,7 +47,9 @@ fn push(kernel: &Kernel, chunks: &Chunks, sent: &mut Sent) -> Result<(), TestCas
         }
         // 16 bytes per access, and a stage of K is not divided.
         let cols = kernel.piece_cols(piece);
-        prop_assert!(!cols.is_empty() && cols.start % 64 == 0 && cols.len() % 8 == 0);
+        prop_assert!(
+            !cols.is_empty() && cols.start.is_multiple_of(64) && cols.len().is_multiple_of(8)
+        );
         sent.add_rows(piece.slice, rows);
         *sent.counts.entry((piece.chunk, piece.slice)).or_default() += 1;
     }

@@ -1,0 +1,130 @@
+//! The command line.
+
+use clap::Parser;
+use mkernel::spec::spec::WORLDS;
+use mkernel::{BLayout, Shape, Tuning};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Times ag_gemm beside cuBLAS, and checks its results.
+///
+/// All ranks run in this process, a thread for each GPU. Per shape, cuBLAS alone, our GEMM core alone (a world of one
+/// rank) and every plan take turns in short blocks; a time is the median over iterations of the slowest rank's.
+#[derive(Clone, Debug, Parser)]
+pub struct Flags {
+    /// GPUs to use: 1, 2, 4 or 8 [default: as many as there are]
+    #[arg(long)]
+    pub world: Option<usize>,
+    /// M x N x K, M over all ranks, N of one; may be repeated [default: those that the project has targets for]
+    #[arg(long = "shape", value_name = "MxNxK", value_parser = parse_shape)]
+    pub shapes: Vec<Shape>,
+    /// kn, nk or both
+    #[arg(long, value_delimiter = ',', default_value = "kn", value_parser = parse_layout)]
+    pub b_layout: Vec<BLayout>,
+    /// A plan to measure, such as `transfer=sm_push,comm_ctas=8` or `auto`; may be repeated, all are measured [default: auto]
+    #[arg(long = "tune", value_name = "KEY=VALUE,...")]
+    pub tunings: Vec<Tune>,
+    /// Blocks of each candidate
+    #[arg(long, default_value_t = 6)]
+    pub rounds: u32,
+    /// Calls of a block [default: about 20 ms of them]
+    #[arg(long)]
+    pub iterations: Option<u32>,
+    /// Appends a line of JSON for every plan to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// What benches/baselines.py printed on this machine, to compare with
+    #[arg(long, value_name = "FILE")]
+    pub baselines: Option<PathBuf>,
+    /// Folder of libcublas.so [default: searched]
+    #[arg(long, value_name = "DIR")]
+    pub cublas_dir: Option<PathBuf>,
+    /// The process ends after so many seconds, whatever happens
+    #[arg(long, default_value_t = 300)]
+    pub limit_s: u64,
+    /// Cargo passes this.
+    #[arg(long, hide = true)]
+    pub bench: bool,
+}
+
+/// A tuning and what was written for it.
+#[derive(Clone, Debug, Default)]
+pub struct Tune {
+    pub text: String,
+    pub tuning: Tuning,
+}
+
+impl FromStr for Tune {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut toml = String::new();
+        for pair in text
+            .split(',')
+            .filter(|pair| !pair.is_empty() && *pair != "auto")
+        {
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or(format!("{pair:?} is not KEY=VALUE"))?;
+            let value = match value.parse::<u32>() {
+                Ok(number) => number.to_string(),
+                Err(_) => format!("{value:?}"),
+            };
+            toml.push_str(&format!("{} = {value}\n", key.replace('-', "_")));
+        }
+        let tuning = toml::from_str(&toml).map_err(|error| error.message().to_owned())?;
+        Ok(Self {
+            text: text.to_owned(),
+            tuning,
+        })
+    }
+}
+
+fn parse_shape(text: &str) -> Result<Shape, String> {
+    let sizes: Result<Vec<u64>, _> = text.split('x').map(str::parse).collect();
+    match sizes.as_deref() {
+        Ok([m, n, k]) => Ok(Shape {
+            m: *m,
+            n: *n,
+            k: *k,
+        }),
+        _ => Err("not three sizes, as in 8192x1024x8192".into()),
+    }
+}
+
+fn parse_layout(text: &str) -> Result<BLayout, String> {
+    let layouts = [BLayout::Kn, BLayout::Nk];
+    let found = layouts.into_iter().find(|layout| layout.name() == text);
+    found.ok_or_else(|| "neither kn nor nk".into())
+}
+
+/// The largest world that `gpus` make.
+pub fn largest_world(gpus: usize) -> Option<usize> {
+    let worlds = WORLDS.into_iter().rev().map(|world| world as usize);
+    worlds.into_iter().find(|world| *world <= gpus)
+}
+
+/// Model-sized layers with N divided over the ranks; for one rank, GEMMs alone.
+pub fn default_shapes(world: u64) -> Vec<Shape> {
+    const ALONE: [(u64, u64, u64); 5] = [
+        (4096, 4096, 4096),
+        (8192, 8192, 8192),
+        (8192, 7168, 8192),
+        (16384, 2048, 16384),
+        (4096, 512, 4096),
+    ];
+    const GATHERED: [(u64, u64, u64); 7] = [
+        (1024, 4096, 4096),
+        (4096, 4096, 4096),
+        (8192, 8192, 8192),
+        (16384, 16384, 16384),
+        (32768, 32768, 32768),
+        (8192, 57344, 8192),
+        (16384, 106_496, 16384),
+    ];
+    let shapes: &[_] = if world == 1 { &ALONE } else { &GATHERED };
+    let shapes = shapes.iter();
+    shapes
+        .map(|&(m, n, k)| Shape { m, n: n / world, k })
+        .collect()
+}

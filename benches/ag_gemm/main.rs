@@ -1,0 +1,368 @@
+//! `cargo bench --bench ag_gemm -- --help`: see [`flags::Flags`]. Needs GPUs, and cuBLAS to compare with.
+
+mod blocks;
+mod cublas;
+mod flags;
+#[allow(dead_code, reason = "the GPU tests use the rest")]
+#[path = "../../tests/gpu/lab.rs"]
+mod lab;
+mod report;
+
+use blocks::{Blocks, MAX_ITERATIONS};
+use clap::Parser;
+use cublas::Cublas;
+use flags::{Flags, Tune, default_shapes, largest_world};
+use lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
+use mkernel::{BLayout, Communicator, Dim, KernelConfig, KernelPlan, Op, Operator, Shape, Tuning};
+use report::{Baseline, Row};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Time of a block.
+const BLOCK_US: f64 = 20_000.0;
+/// Rows of C that are checked.
+const CHECKED_ROWS: u64 = 64;
+/// How long calls in a row, whose host time is taken, may keep the GPU busy, and how many they are at most.
+const LAUNCHES_US: f64 = 20_000.0;
+const MAX_LAUNCHES: f64 = 64.0;
+
+fn main() -> ExitCode {
+    match run(&Flags::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                eprintln!("Caused by: {error}");
+                cause = error.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &Flags) -> Result<(), Failure> {
+    let _limit = TimeLimit::start("the benchmark", Duration::from_secs(flags.limit_s));
+    let baselines = flags
+        .baselines
+        .as_deref()
+        .map_or(Ok(Vec::new()), report::read_baselines)?;
+    let gpus = mkernel::device_count()?;
+    let world = flags
+        .world
+        .or_else(|| largest_world(gpus))
+        .ok_or("this host shows no GPU")?;
+    let seed = seed_from_clock();
+    println!("{world} of {gpus} GPUs, seed {seed}");
+    report::print_heading();
+    let communicators = Communicator::local(&(0..world).collect::<Vec<_>>())?;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = communicators
+            .into_iter()
+            .enumerate()
+            .map(|(gpu, ranks)| {
+                let baselines = &baselines;
+                scope.spawn(move || {
+                    // At once, and all of them: one rank's failure is the cause of the others'.
+                    one_rank(flags, &ranks, gpu, seed, baselines).inspect_err(|error| {
+                        eprintln!("rank {gpu}: {error}");
+                    })
+                })
+            })
+            .collect();
+        let results = threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| "a rank panicked")?);
+        results.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+/// A rank, on a thread of its own.
+struct Bench<'a> {
+    flags: &'a Flags,
+    ranks: &'a Communicator,
+    /// The same GPU as a world of one rank.
+    alone: &'a Communicator,
+    lab: &'a Lab,
+    cublas: Cublas,
+    blocks: Blocks<'a>,
+    baselines: &'a [Baseline],
+    seed: u64,
+}
+
+fn one_rank(
+    flags: &Flags,
+    ranks: &Communicator,
+    gpu: usize,
+    seed: u64,
+    baselines: &[Baseline],
+) -> Result<(), Failure> {
+    let alone = Communicator::local(&[gpu])?;
+    let alone = alone.first().ok_or("no communicator")?;
+    ranks.context().bind_to_thread()?;
+    let lab = Lab::new(&ranks.context().default_stream())?;
+    let bench = Bench {
+        flags,
+        ranks,
+        alone,
+        cublas: Cublas::new(flags.cublas_dir.as_deref(), &lab.stream)?,
+        blocks: Blocks::new(ranks, &lab)?,
+        lab: &lab,
+        baselines,
+        seed,
+    };
+    let shapes = match flags.shapes.as_slice() {
+        [] => default_shapes(u64::from(ranks.world())),
+        given => given.to_vec(),
+    };
+    for shape in shapes {
+        for layout in &flags.b_layout {
+            bench.shape(shape, *layout)?;
+        }
+    }
+    Ok(())
+}
+
+/// The operands of one rank. All of A is here, for the GEMMs alone; the fused kernel gets this rank's rows of it.
+struct Operands {
+    a: Matrix,
+    b: Matrix,
+    c: Matrix,
+    transposed: bool,
+    first_row: u64,
+    own_rows: u64,
+}
+
+/// What is measured: cuBLAS, the core, and plans.
+struct Candidates {
+    core: Operator,
+    plans: Vec<(Tune, Operator)>,
+}
+
+impl Bench<'_> {
+    fn shape(&self, shape: Shape, layout: BLayout) -> Result<(), Failure> {
+        let mut operands = self.operands(shape, layout)?;
+        let candidates = self.prepare(shape, layout)?;
+        self.check(&operands, &candidates)?;
+        let times = self.measure(&operands, &candidates)?;
+        let [cublas_us, core_us, plans_us @ ..] = times.as_slice() else {
+            return Err("two times at least".into());
+        };
+        // Again, now that the epochs have advanced.
+        let errors = self.check(&operands, &candidates)?;
+        for (((tune, operator), us), relative_error) in
+            candidates.plans.iter().zip(plans_us).zip(errors)
+        {
+            let launches = (LAUNCHES_US / us).clamp(4.0, MAX_LAUNCHES) as u32;
+            let launch_ns = self.launch_ns(operator, &mut operands, launches)?;
+            let mut row = self.row(operator.plan(), [*us, *cublas_us, *core_us]);
+            row.tune.clone_from(&tune.text);
+            (row.launch_ns, row.launch_raw_ns) = launch_ns;
+            row.relative_error = relative_error;
+            if self.ranks.rank() == 0 {
+                report::print(&row);
+                let file = self.flags.json.as_deref();
+                file.map_or(Ok(()), |path| report::append(path, &row))?;
+            }
+        }
+        // Memory is freed while no rank's kernel runs.
+        Ok(self.ranks.barrier()?)
+    }
+
+    /// What is known of a plan once it is timed.
+    fn row(&self, plan: &KernelPlan, [us, cublas_us, core_us]: [f64; 3]) -> Row {
+        let (world, layout) = (plan.spec.world(), plan.spec.b_layout());
+        let Shape { m, n, k } = plan.shape;
+        let bound_us = cublas_us.max(plan.bound.link_us);
+        let normalised = us / cublas_us;
+        Row {
+            op: plan.spec.op().name(),
+            world,
+            m,
+            n,
+            k,
+            b_layout: layout.name(),
+            id: plan.id.clone(),
+            us,
+            cublas_us,
+            core_us,
+            normalised,
+            core_speed: cublas_us / core_us,
+            bound_us,
+            of_bound: bound_us / us,
+            estimate_us: plan.estimate_us,
+            baseline: report::best(self.baselines, (world, plan.shape, layout), normalised),
+            ..Row::default()
+        }
+    }
+
+    fn operands(&self, shape: Shape, layout: BLayout) -> Result<Operands, Failure> {
+        let Shape { m, n, k } = shape;
+        let rank = u64::from(self.ranks.rank());
+        let transposed = layout == BLayout::Nk;
+        let (b_rows, b_cols) = if transposed { (n, k) } else { (k, n) };
+        let shard_rows = m.div_ceil(u64::from(self.ranks.world()));
+        let first_row = (rank * shard_rows).min(m);
+        let operands = Operands {
+            a: self.lab.matrix(m, k, 0)?,
+            b: self.lab.matrix(b_rows, b_cols, 0)?,
+            c: self.lab.matrix(m, n, 0)?,
+            transposed,
+            first_row,
+            own_rows: shard_rows.min(m - first_row),
+        };
+        self.lab.fill(&operands.a, 0, self.seed)?;
+        self.lab.fill(&operands.b, 0, self.seed + 1 + rank)?;
+        Ok(operands)
+    }
+
+    fn prepare(&self, shape: Shape, b_layout: BLayout) -> Result<Candidates, Failure> {
+        let config = |world, tuning| KernelConfig {
+            name: None,
+            op: Op::AgGemm,
+            world,
+            m: Dim::DYNAMIC,
+            n: Dim::DYNAMIC,
+            k: Dim::DYNAMIC,
+            b_layout,
+            tuning,
+        };
+        let tunings = match self.flags.tunings.as_slice() {
+            [] => vec![Tune::default()],
+            given => given.to_vec(),
+        };
+        let mut plans = Vec::new();
+        for tune in tunings {
+            let config = config(self.ranks.world(), tune.tuning);
+            plans.push((tune, self.ranks.prepare(&config, shape)?));
+        }
+        let core = self.alone.prepare(&config(1, Tuning::default()), shape)?;
+        Ok(Candidates { core, plans })
+    }
+
+    /// Calls of cuBLAS, the core and every plan.
+    fn calls<'b>(
+        &'b self,
+        operands: &'b Operands,
+        candidates: &'b Candidates,
+    ) -> Vec<Box<dyn Fn() -> Result<(), Failure> + 'b>> {
+        let stream = self.lab.stream.cu_stream();
+        let Operands { a, b, c, .. } = operands;
+        let whole = [a.operand(), b.operand(), c.operand()];
+        let shard = [a.operand_from(operands.first_row), b.operand(), c.operand()];
+        let mut calls: Vec<Box<dyn Fn() -> Result<(), Failure> + 'b>> = vec![
+            Box::new(|| self.cublas.gemm(a, b, c, operands.transposed)),
+            // SAFETY: the operands have the sizes of the shape, and outlive the calls, which `measure` waits for.
+            Box::new(move || Ok(unsafe { candidates.core.launch_raw(stream, &whole) }?)),
+        ];
+        for (_, operator) in &candidates.plans {
+            calls.push(Box::new(move || {
+                // SAFETY: as above.
+                Ok(unsafe { operator.launch_raw(stream, &shard) }?)
+            }));
+        }
+        calls
+    }
+
+    /// Checks sampled rows of what every candidate computes; returns the errors of the plans.
+    fn check(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
+        let Operands {
+            a,
+            b,
+            c,
+            transposed,
+            ..
+        } = operands;
+        let row_step = c.rows.div_ceil(CHECKED_ROWS) | 1;
+        let calls = self.calls(operands, candidates);
+        let verdicts = self.lab.verdicts(calls.len())?;
+        for (slot, call) in calls.iter().enumerate() {
+            self.lab.poison(c)?;
+            call()?;
+            self.lab
+                .check((a, b, c), *transposed, row_step, &verdicts, slot)?;
+        }
+        self.ranks.synchronize(&self.lab.stream)?;
+        self.alone.check()?;
+        let verdicts = self.lab.read_verdicts(&verdicts)?;
+        let names = ["cuBLAS", candidates.core.plan().id.as_str()];
+        let names = names
+            .into_iter()
+            .chain(candidates.plans.iter().map(|(_, op)| op.plan().id.as_str()));
+        for (name, verdict) in names.zip(&verdicts) {
+            if !verdict.is_right() {
+                return Err(
+                    format!("{name} is wrong on rank {}: {verdict:?}", self.ranks.rank()).into(),
+                );
+            }
+        }
+        Ok(verdicts[2..]
+            .iter()
+            .map(|verdict| verdict.relative_error)
+            .collect())
+    }
+
+    /// The medians, µs, of cuBLAS, the core and every plan, in blocks that take turns.
+    fn measure(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
+        let plan = candidates.core.plan();
+        let iterations = (BLOCK_US / plan.bound.us()) as u32;
+        let iterations = self
+            .flags
+            .iterations
+            .unwrap_or(iterations.clamp(6, 40))
+            .clamp(1, MAX_ITERATIONS);
+        let mut times = vec![Vec::new(); 2 + candidates.plans.len()];
+        let calls = self.calls(operands, candidates);
+        for round in 0..=self.flags.rounds {
+            for (times, call) in times.iter_mut().zip(&calls) {
+                let block = self.blocks.time(iterations, call)?;
+                // The first round warms up.
+                if round > 0 {
+                    times.extend(block);
+                }
+            }
+        }
+        Ok(times.into_iter().map(median).collect())
+    }
+
+    /// Host time of one call with slices and with pointers: the least of some means, the slowest rank's.
+    fn launch_ns(
+        &self,
+        operator: &Operator,
+        operands: &mut Operands,
+        launches: u32,
+    ) -> Result<(f64, f64), Failure> {
+        let stream = &self.lab.stream;
+        let Operands { a, b, c, .. } = operands;
+        let first = (operands.first_row * a.stride) as usize;
+        // A rank without rows passes any slice.
+        let rows = a.memory.slice(match operands.own_rows * a.stride {
+            0 => 0..8,
+            elems => first..first + elems as usize,
+        });
+        let raw = [a.operand_from(operands.first_row), b.operand(), c.operand()];
+        let time = |launch: &mut dyn FnMut() -> Result<(), mkernel::Error>| {
+            let mut least = f64::MAX;
+            for _ in 0..5 {
+                self.ranks.barrier()?;
+                let started = Instant::now();
+                for _ in 0..launches {
+                    launch()?;
+                }
+                least = least.min(started.elapsed().as_nanos() as f64 / f64::from(launches));
+                self.ranks.synchronize(stream)?;
+            }
+            Ok::<f64, Failure>(least)
+        };
+        let slices_ns = time(&mut || operator.launch(stream, &rows, &b.memory, &mut c.memory))?;
+        // SAFETY: as in `calls`.
+        let raw_ns = time(&mut || unsafe { operator.launch_raw(stream.cu_stream(), &raw) })?;
+        let slowest = self.blocks.slowest(&[slices_ns, raw_ns])?;
+        Ok((slowest[0], slowest[1]))
+    }
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,141 @@
+//! What is printed: a table, lines of JSON, and baselines of the same machine beside them.
+
+use crate::lab::Failure;
+use mkernel::{BLayout, Shape};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+/// One plan for one shape, measured.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Row {
+    pub op: &'static str,
+    pub world: u32,
+    pub m: u64,
+    pub n: u64,
+    pub k: u64,
+    pub b_layout: &'static str,
+    /// What was asked of the planner.
+    pub tune: String,
+    /// The plan.
+    pub id: String,
+    pub us: f64,
+    pub cublas_us: f64,
+    /// Our GEMM without communication.
+    pub core_us: f64,
+    /// `us / cublas_us`
+    pub normalised: f64,
+    /// `cublas_us / core_us`
+    pub core_speed: f64,
+    /// What no kernel beats: cuBLAS alone, or NVLink.
+    pub bound_us: f64,
+    pub of_bound: f64,
+    /// What the planner expected.
+    pub estimate_us: f64,
+    /// Host time of a call with slices, and with pointers.
+    pub launch_ns: f64,
+    pub launch_raw_ns: f64,
+    pub relative_error: f64,
+    /// The best baseline of the same shape, normalised by the cuBLAS of its own run.
+    pub baseline: Option<Best>,
+}
+
+/// A line of benches/baselines.py.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Baseline {
+    variant: String,
+    world: u32,
+    m: u64,
+    n: u64,
+    k: u64,
+    b_layout: String,
+    us: f64,
+    cublas_us: f64,
+}
+
+/// The fastest baseline of a shape.
+#[derive(Clone, Debug, Serialize)]
+pub struct Best {
+    pub variant: String,
+    pub normalised: f64,
+    /// Our normalised time by the baseline's: below 1 we are faster.
+    pub ours_by_it: f64,
+}
+
+/// Reads what benches/baselines.py printed; lines that are no JSON are others' chatter.
+pub fn read_baselines(path: &Path) -> Result<Vec<Baseline>, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let lines = text.lines().filter(|line| line.starts_with('{'));
+    Ok(lines.map(serde_json::from_str).collect::<Result<_, _>>()?)
+}
+
+/// The fastest of `baselines` for a shape; `normalised` is our time.
+pub fn best(
+    baselines: &[Baseline],
+    (world, shape, layout): (u32, Shape, BLayout),
+    normalised: f64,
+) -> Option<Best> {
+    let of_shape = |b: &&Baseline| {
+        (b.world, b.m, b.n, b.k) == (world, shape.m, shape.n, shape.k)
+            && b.b_layout == layout.name()
+    };
+    let timed = baselines.iter().filter(of_shape);
+    let timed = timed.map(|b| (b, b.us / b.cublas_us));
+    let (best, theirs) = timed.min_by(|(_, x), (_, y)| x.total_cmp(y))?;
+    Some(Best {
+        variant: best.variant.clone(),
+        normalised: theirs,
+        ours_by_it: normalised / theirs,
+    })
+}
+
+pub fn print_heading() {
+    println!(
+        "{:>17} {:>2} {:>9} {:>9} {:>7} {:>7} {:>9} {:>6} {:>7} {:>7}  plan, and the best baseline (normalised; ours by it)",
+        "M x N x K",
+        "B",
+        "ours µs",
+        "cuBLAS",
+        "ours/cu",
+        "cu/core",
+        "bound µs",
+        "bound%",
+        "call ns",
+        "raw ns"
+    );
+}
+
+pub fn print(row: &Row) {
+    let shape = format!("{}x{}x{}", row.m, row.n, row.k);
+    let baseline = row.baseline.as_ref().map_or_else(String::new, |best| {
+        format!(
+            "; {} {:.3} ({:.3})",
+            best.variant, best.normalised, best.ours_by_it
+        )
+    });
+    println!(
+        "{shape:>17} {:>2} {:>9.1} {:>9.1} {:>7.3} {:>7.3} {:>9.1} {:>6.1} {:>7.0} {:>7.0}  {}{baseline}",
+        row.b_layout,
+        row.us,
+        row.cublas_us,
+        row.normalised,
+        row.core_speed,
+        row.bound_us,
+        row.of_bound * 100.0,
+        row.launch_ns,
+        row.launch_raw_ns,
+        row.id
+            .split_once(&format!("_{}_t", row.b_layout))
+            .map_or(row.id.as_str(), |(_, plan)| plan),
+    );
+}
+
+pub fn append(path: &Path, row: &Row) -> Result<(), Failure> {
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)?;
+    writeln!(file, "{}", serde_json::to_string(row)?)?;
+    Ok(())
+}

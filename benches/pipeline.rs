@@ -1,0 +1,54 @@
+//! `cargo bench --bench pipeline`: the way from a configuration to machine code, without a GPU.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use mkernel_gen::{Cubin, CudaSource, Key, Resources, Store, render};
+use mkernel_spec::{BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
+use std::hint::black_box;
+
+fn config() -> KernelConfig {
+    KernelConfig {
+        name: None,
+        op: Op::AgGemm,
+        world: 8,
+        m: Dim::Static(8192),
+        n: Dim::Static(1024),
+        k: Dim::Static(8192),
+        b_layout: BLayout::Nk,
+        tuning: Tuning::default(),
+    }
+}
+
+/// Machine code of a usual size. What the bytes are does not matter to the store.
+fn cubin(source: &CudaSource) -> Cubin {
+    Cubin {
+        id: source.id.clone(),
+        bytes: (0..40_000u32).map(|i| (i % 251) as u8).collect(),
+        resources: Resources::default(),
+        log: String::new(),
+    }
+}
+
+fn pipeline(criterion: &mut Criterion) {
+    let device = Device::h200();
+    let spec = KernelSpec::validate(config()).expect("a valid configuration");
+    let plan = KernelPlan::new(&spec, &device).expect("a plan");
+    let source = render(&plan).expect("a source");
+    criterion.bench_function("validate", |b| {
+        b.iter(|| KernelSpec::validate(black_box(config())))
+    });
+    criterion.bench_function("plan", |b| {
+        b.iter(|| KernelPlan::new(black_box(&spec), &device))
+    });
+    criterion.bench_function("render", |b| b.iter(|| render(black_box(&plan))));
+    criterion.bench_function("key", |b| b.iter(|| Key::of(black_box(&source))));
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Store::open(folder.path());
+    let key = Key::of(&source);
+    store.put(&key, &source, &cubin(&source));
+    store.get(&key).expect("what was put");
+    criterion.bench_function("store, a hit", |b| b.iter(|| store.get(black_box(&key))));
+}
+
+criterion_group!(benches, pipeline);
+criterion_main!(benches);

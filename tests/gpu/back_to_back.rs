@@ -1,0 +1,196 @@
+//! Hundreds of calls without a pause, by ranks that are out of step.
+
+use crate::lab::{Failure, Lab, Matrix, Random, TimeLimit};
+use crate::ranks::{Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
+use mkernel::{BLayout, Communicator, Operator, Shape, Transfer, Tuning};
+use std::time::Duration;
+
+const CALLS: usize = 200;
+/// Different A's that calls choose from.
+const POOL: usize = 5;
+
+/// Who is late.
+#[derive(Clone, Copy)]
+enum Skew {
+    /// Now and then any rank, on the host or on the GPU.
+    Random,
+    /// One rank, before every call.
+    Always { rank: u32 },
+}
+
+fn pushed(comm_ctas: u32) -> Tuning {
+    Tuning {
+        transfer: Some(Transfer::SmPush),
+        comm_ctas: Some(comm_ctas),
+        ..Tuning::default()
+    }
+}
+
+fn copied() -> Tuning {
+    Tuning {
+        transfer: Some(Transfer::CopyEngine),
+        ..Tuning::default()
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn pushed_by_communication_ctas() {
+    run(
+        Shape {
+            m: 4096,
+            n: 520,
+            k: 1032,
+        },
+        pushed(8),
+        Skew::Random,
+    );
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn pushed_by_every_cta() {
+    run(
+        Shape {
+            m: 2048,
+            n: 1024,
+            k: 520,
+        },
+        pushed(0),
+        Skew::Random,
+    );
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn tiles_that_straddle_shards() {
+    run(
+        Shape {
+            m: 1000,
+            n: 264,
+            k: 1000,
+        },
+        Tuning::default(),
+        Skew::Random,
+    );
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn copied_by_engines() {
+    run(
+        Shape {
+            m: 4096,
+            n: 520,
+            k: 1032,
+        },
+        copied(),
+        Skew::Random,
+    );
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn ranks_without_rows_wait_for_a_slow_one() {
+    let small = |m| Shape { m, n: 264, k: 136 };
+    run(small(1), Tuning::default(), Skew::Always { rank: 1 });
+    run(small(9), Tuning::default(), Skew::Always { rank: 0 });
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn copies_of_a_slow_rank() {
+    run(
+        Shape {
+            m: 2048,
+            n: 264,
+            k: 520,
+        },
+        copied(),
+        Skew::Always { rank: 1 },
+    );
+}
+
+fn run(shape: Shape, tuning: Tuning, skew: Skew) {
+    let _limit = TimeLimit::start("calls back to back", Duration::from_secs(120));
+    let seed = seed();
+    for world in worlds(2) {
+        on_ranks(world, |ranks| calls(ranks, shape, tuning, skew, seed));
+    }
+}
+
+fn calls(
+    ranks: &Communicator,
+    shape: Shape,
+    tuning: Tuning,
+    skew: Skew,
+    seed: u64,
+) -> Result<(), Failure> {
+    let lab = Lab::new(&ranks.context().default_stream())?;
+    let (operator, operands) = prepare(ranks, &lab, (shape, BLayout::Nk, tuning), 0)?;
+    operands.fill_b(&lab, seed, ranks.rank())?;
+    let (pool, expected) = pool(ranks, &lab, &operator, &operands, seed)?;
+
+    // All ranks choose the same A's, and are late on their own.
+    let mut choices = Random(seed);
+    let mut delays = Random(seed + 1 + u64::from(ranks.rank()));
+    let sums = lab.stream.clone_htod(&[0u64; CALLS])?;
+    let mut chosen = Vec::new();
+    for call in 0..CALLS {
+        let choice = choices.below(POOL as u64) as usize;
+        chosen.push(choice);
+        delay(&lab, skew, ranks.rank(), &mut delays)?;
+        lab.poison(&operands.c)?;
+        let [_, b, c] = operands.raw();
+        launch(&operator, &lab.stream, &[pool[choice].operand(), b, c])?;
+        lab.checksum(&operands.c, &sums, call)?;
+    }
+    ranks.synchronize(&lab.stream)?;
+    // Equal sums are equal bits: a call is right, and the same as every other on the same A.
+    for (call, (sum, choice)) in lab.read(&sums)?.into_iter().zip(chosen).enumerate() {
+        if sum != expected[choice] {
+            return Err(format!("call {call}, with A number {choice}, is wrong").into());
+        }
+    }
+    // Not before the peers are done: freeing memory can wait for their GPUs.
+    Ok(ranks.barrier()?)
+}
+
+/// Some A's, and the checksum of a C that was compared with the reference for each.
+fn pool(
+    ranks: &Communicator,
+    lab: &Lab,
+    operator: &Operator,
+    operands: &Operands,
+    seed: u64,
+) -> Result<(Vec<Matrix>, Vec<u64>), Failure> {
+    let shard = &operands.shard;
+    let verdicts = lab.verdicts(POOL)?;
+    let sums = lab.stream.clone_htod(&[0u64; POOL])?;
+    let mut seeds = Random(seed);
+    let mut pool = Vec::new();
+    for slot in 0..POOL {
+        let seed = seeds.next();
+        operands.fill_a(lab, seed)?;
+        operands.call(lab, operator, &verdicts, slot)?;
+        lab.checksum(&operands.c, &sums, slot)?;
+        let a = lab.matrix(shard.rows, shard.cols, 0)?;
+        lab.fill(&a, operands.first_row, seed)?;
+        pool.push(a);
+    }
+    expect_right(ranks, lab, &verdicts)?;
+    Ok((pool, lab.read(&sums)?))
+}
+
+fn delay(lab: &Lab, skew: Skew, rank: u32, random: &mut Random) -> Result<(), Failure> {
+    match skew {
+        Skew::Random => match random.below(20) {
+            0 => std::thread::sleep(Duration::from_micros(random.below(2000))),
+            1 | 2 => lab.spin(Duration::from_micros(random.below(500)))?,
+            _ => {}
+        },
+        Skew::Always { rank: slow } if slow == rank => lab.spin(Duration::from_micros(200))?,
+        Skew::Always { .. } => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! The shapes and tunings that [`correctness`](crate::correctness) runs.
+
+use mkernel::BLayout::{self, Kn, Nk};
+use mkernel::{Shape, Transfer, Tuning};
+
+/// A shape, a layout of B, and what is fixed of the plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub shape: Shape,
+    pub layout: BLayout,
+    pub tuning: Tuning,
+    /// Elements between the rows of A, B and C.
+    pub pad: u64,
+}
+
+fn case(m: u64, n: u64, k: u64, layout: BLayout) -> Case {
+    Case {
+        shape: Shape { m, n, k },
+        layout,
+        tuning: Tuning::default(),
+        pad: 0,
+    }
+}
+
+impl Case {
+    fn tile(mut self, m: u32, n: u32) -> Self {
+        (self.tuning.tile_m, self.tuning.tile_n) = (Some(m), Some(n));
+        self
+    }
+
+    fn push(mut self, comm_ctas: u32, k_slices: u32) -> Self {
+        self.tuning.transfer = Some(Transfer::SmPush);
+        (self.tuning.comm_ctas, self.tuning.k_slices) = (Some(comm_ctas), Some(k_slices));
+        self
+    }
+
+    fn copied(mut self) -> Self {
+        self.tuning.transfer = Some(Transfer::CopyEngine);
+        self
+    }
+
+    fn chunks(mut self, rows: u32) -> Self {
+        self.tuning.chunk_rows = Some(rows);
+        self
+    }
+
+    fn stages(mut self, stages: u32) -> Self {
+        self.tuning.stages = Some(stages);
+        self
+    }
+
+    fn group(mut self, rows: u32) -> Self {
+        self.tuning.group_m = Some(rows);
+        self
+    }
+
+    fn strided(mut self) -> Self {
+        self.pad = 24;
+        self
+    }
+}
+
+/// All that a world of `world` ranks can run.
+pub fn cases(world: u32) -> Vec<Case> {
+    let mut all = shapes();
+    all.extend(tiles());
+    if world > 1 {
+        all.extend(transfers());
+    }
+    all
+}
+
+/// Tails everywhere, down to a row and to K = 8; ranks without rows.
+fn shapes() -> Vec<Case> {
+    vec![
+        case(1, 8, 8, Nk),
+        case(1, 520, 200, Kn),
+        case(5, 264, 72, Nk).strided(),
+        case(9, 136, 1000, Kn),
+        case(77, 1096, 136, Nk),
+        case(100, 136, 1000, Kn).strided(),
+        case(513, 264, 520, Nk),
+        case(777, 72, 2056, Kn),
+        case(1000, 1000, 1000, Nk).strided(),
+        case(1000, 1000, 1000, Kn),
+        case(1023, 512, 1000, Kn).strided(),
+        case(1024, 512, 4096, Nk),
+        case(2048, 8, 8, Kn),
+        case(2048, 1096, 520, Kn).strided(),
+        case(3000, 328, 968, Nk),
+        case(4096, 264, 4104, Kn),
+        case(4096, 1024, 1024, Nk).strided(),
+        case(4099, 1544, 264, Nk),
+        case(4096, 2056, 520, Kn).group(1),
+    ]
+}
+
+/// Every tile, whether it divides a shard or not.
+fn tiles() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128), (128, 64)] {
+        all.push(case(777, 328, 392, Kn).tile(m, n).strided());
+        all.push(case(777, 328, 392, Nk).tile(m, n));
+        all.push(case(2048, 584, 456, Kn).tile(m, n));
+        all.push(case(2048, 584, 456, Nk).tile(m, n).stages(2));
+    }
+    all
+}
+
+/// Every way between ranks.
+fn transfers() -> Vec<Case> {
+    vec![
+        case(1000, 520, 1032, Kn).push(0, 1),
+        case(1000, 520, 1032, Nk).push(4, 2),
+        case(1000, 520, 1032, Kn).push(8, 4).strided(),
+        case(640, 264, 4104, Nk).push(16, 8),
+        case(640, 264, 4104, Kn).push(0, 8).strided(),
+        case(2048, 2048, 512, Nk).push(8, 2),
+        case(4096, 512, 1032, Nk).push(0, 4).strided(),
+        case(4096, 512, 1032, Kn).push(16, 1),
+        case(4096, 1024, 1032, Kn).push(4, 4).strided(),
+        case(4096, 520, 1032, Nk).push(8, 1).chunks(256),
+        case(8192, 264, 2056, Kn).push(0, 1),
+        case(512, 136, 72, Kn).copied(),
+        case(1024, 1096, 4104, Nk).copied(),
+        case(2048, 512, 512, Kn).copied(),
+        case(4096, 1024, 1032, Nk).copied().strided(),
+        case(8192, 264, 520, Kn).copied().chunks(256),
+        case(8192, 1024, 512, Nk).copied().tile(128, 256),
+        case(8192, 520, 1032, Kn).copied().strided(),
+    ]
+}
+
+/// Without a GPU: the cases are all possible, and the kernels beside them compile.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ranks::config;
+    use mkernel::spec::spec::WORLDS;
+    use mkernel::{Device, KernelPlan, KernelSpec};
+    use mkernel_gen::{CudaSource, Nvrtc};
+
+    #[test]
+    fn every_case_has_a_plan() {
+        for world in WORLDS {
+            for case in cases(world) {
+                let spec = KernelSpec::validate(config(world, case.layout, case.tuning));
+                let spec = spec.and_then(|spec| spec.specialise(case.shape));
+                let plan = spec.and_then(|spec| KernelPlan::new(&spec, &Device::h200()));
+                plan.unwrap_or_else(|error| panic!("world {world}, {case:?}: {error}"));
+            }
+        }
+        // What the project asks for, on a host with four GPUs.
+        let count: usize = [1, 2, 4].map(|world| cases(world).len()).iter().sum();
+        assert!(count >= 60, "{count} cases");
+    }
+
+    #[test]
+    fn the_kernels_beside_them_compile() {
+        let nvrtc =
+            Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"));
+        let source = CudaSource {
+            id: "lab".into(),
+            text: include_str!("kernels.cu").into(),
+        };
+        nvrtc
+            .compile(&source)
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
+}

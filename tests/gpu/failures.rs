@@ -1,0 +1,172 @@
+//! A rank that does not come, and ranks that give up: errors in time, and the process goes on.
+
+use crate::lab::{Failure, Lab, TimeLimit};
+use crate::ranks::{Operands, compute, launch, on_ranks, prepare, seed, worlds};
+use mkernel::{BLayout, Communicator, Error, Operator, Shape, Transfer, Tuning};
+use std::time::{Duration, Instant};
+
+const DEADLINE: Duration = Duration::from_millis(500);
+/// What a failure may take beyond its deadline.
+const MARGIN: Duration = Duration::from_secs(2);
+/// K is too short for CTAs to share tiles, so what ranks wait for is always a chunk of a peer.
+const SHAPE: Shape = Shape {
+    m: 2048,
+    n: 512,
+    k: 256,
+};
+/// The rank that does not come.
+const ABSENT: u32 = 1;
+
+#[test]
+#[ignore = "needs GPUs"]
+fn an_absent_rank_is_named_when_pushed() {
+    in_all_worlds(Transfer::SmPush, absent);
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn an_absent_rank_is_named_when_copied() {
+    in_all_worlds(Transfer::CopyEngine, absent);
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn an_abort_ends_the_waits_of_all_ranks() {
+    in_all_worlds(Transfer::SmPush, aborted);
+    in_all_worlds(Transfer::CopyEngine, aborted);
+}
+
+/// What one rank has to fail with.
+struct Rank<'a> {
+    ranks: &'a Communicator,
+    lab: &'a Lab,
+    operator: &'a Operator,
+    operands: &'a Operands,
+}
+
+impl Rank<'_> {
+    fn launch(&self) -> Result<(), Error> {
+        launch(self.operator, &self.lab.stream, &self.operands.raw())
+    }
+
+    fn synchronize(&self) -> Result<(), Error> {
+        self.ranks.synchronize(&self.lab.stream)
+    }
+}
+
+/// Runs `fail` on every rank after calls that are right. Then everything goes, and new communicators compute again.
+fn in_all_worlds(transfer: Transfer, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
+    let _limit = TimeLimit::start("ranks that fail", Duration::from_secs(120));
+    let seed = seed();
+    let tuning = Tuning {
+        transfer: Some(transfer),
+        ..Tuning::default()
+    };
+    for world in worlds(2) {
+        for then in [Some(fail), None] {
+            on_ranks(world, |ranks| {
+                let lab = Lab::new(&ranks.context().default_stream())?;
+                let (operator, operands) = prepare(ranks, &lab, (SHAPE, BLayout::Kn, tuning), 0)?;
+                if operator.plan().order.tail_parts > 1 {
+                    return Err("this shape was to have no shared tiles".into());
+                }
+                compute(ranks, &lab, &operator, &operands, (3, seed))?;
+                ranks.barrier()?;
+                let rank = Rank {
+                    ranks,
+                    lab: &lab,
+                    operator: &operator,
+                    operands: &operands,
+                };
+                then.map_or(Ok(()), |fail| fail(&rank))?;
+                Ok(ranks.barrier()?)
+            });
+        }
+    }
+}
+
+fn absent(rank: &Rank<'_>) -> Result<(), Failure> {
+    let ranks = rank.ranks;
+    if ranks.rank() == ABSENT {
+        return Ok(());
+    }
+    let usual = ranks.timeout();
+    ranks.set_timeout(DEADLINE);
+    let started = Instant::now();
+    rank.launch()?;
+    let error = rank.synchronize();
+    let took = started.elapsed();
+    ranks.set_timeout(usual);
+
+    let Err(error) = error else {
+        return Err("a call without a rank went well".into());
+    };
+    let Error::Timeout {
+        rank: reporter,
+        role,
+        awaited,
+        peer,
+        wanted,
+        seen,
+        epoch,
+        aborted_by,
+        waited,
+        ..
+    } = &error
+    else {
+        return Err(error.into());
+    };
+    // Ranks notice at nearly the same time; who is late is told so by the first.
+    let in_time = took < DEADLINE + MARGIN && *waited < DEADLINE + MARGIN;
+    let by_itself = aborted_by.is_none() && *waited >= DEADLINE;
+    let by_another = aborted_by.is_some_and(|by| by != ABSENT && by != ranks.rank());
+    let right = *reporter == ranks.rank()
+        && (*role, *awaited) == ("load", "a chunk of a peer's shard")
+        && *peer == ABSENT
+        && *epoch == 4
+        && wanted != seen
+        && in_time
+        && (by_itself || by_another);
+    if !right {
+        return Err(format!("after {took:?}: {error:?}").into());
+    }
+    out_of_use(rank)
+}
+
+fn aborted(rank: &Rank<'_>) -> Result<(), Failure> {
+    let ranks = rank.ranks;
+    if ranks.rank() == ABSENT {
+        return Ok(());
+    }
+    rank.launch()?;
+    let started = Instant::now();
+    let error = std::thread::scope(|scope| {
+        if ranks.rank() == 0 {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(100));
+                ranks.abort();
+            });
+        }
+        rank.synchronize()
+    });
+    let took = started.elapsed();
+    let right = match &error {
+        Err(Error::Aborted { .. }) => ranks.rank() == 0,
+        Err(Error::Timeout { aborted_by, .. }) => *aborted_by == Some(0) && ranks.rank() != 0,
+        _ => false,
+    };
+    if !right || took > MARGIN {
+        return Err(format!("after {took:?}: {error:?}").into());
+    }
+    out_of_use(rank)
+}
+
+/// After a failure nothing starts any more.
+fn out_of_use(rank: &Rank<'_>) -> Result<(), Failure> {
+    let refused = rank.launch();
+    let checked = rank.ranks.check();
+    if matches!(refused, Err(Error::Aborted { .. })) && checked.is_err() {
+        return Ok(());
+    }
+    Err(format!("launch: {refused:?}, check: {checked:?}").into())
+}

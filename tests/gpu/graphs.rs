@@ -1,0 +1,91 @@
+//! Calls captured into a CUDA graph, replayed with new data, and calls beside them.
+
+use crate::lab::{Failure, Lab, Random, TimeLimit};
+use crate::ranks::{Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
+use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::{BLayout, Communicator, Shape, Transfer, Tuning};
+use std::time::Duration;
+
+const REPLAYS: usize = 20;
+/// A call outside of the graph follows every so many replays.
+const EAGER_EVERY: usize = 3;
+
+#[test]
+#[ignore = "needs GPUs"]
+fn pushes_are_replayed() {
+    run(Transfer::SmPush);
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn copies_are_replayed() {
+    run(Transfer::CopyEngine);
+}
+
+fn run(transfer: Transfer) {
+    let _limit = TimeLimit::start("a replayed graph", Duration::from_secs(120));
+    let seed = seed();
+    for world in worlds(2) {
+        on_ranks(world, |ranks| replays(ranks, transfer, seed));
+    }
+}
+
+const FIRST: Shape = Shape {
+    m: 2048,
+    n: 264,
+    k: 520,
+};
+const OTHER: Shape = Shape {
+    m: 1024,
+    n: 520,
+    k: 264,
+};
+
+/// The graph: the first operator on two sets of operands, the other one on its own.
+fn replays(ranks: &Communicator, transfer: Transfer, seed: u64) -> Result<(), Failure> {
+    // The default stream cannot be captured.
+    let lab = Lab::new(&ranks.context().new_stream()?)?;
+    let tuning = Tuning {
+        transfer: Some(transfer),
+        ..Tuning::default()
+    };
+    let (first, one) = prepare(ranks, &lab, (FIRST, BLayout::Nk, tuning), 0)?;
+    let two = Operands::new(ranks, &lab, FIRST, BLayout::Nk, 8)?;
+    let (other, three) = prepare(ranks, &lab, (OTHER, BLayout::Kn, Tuning::default()), 8)?;
+    let calls = [(&first, &one), (&first, &two), (&other, &three)];
+    let mut seeds = Random(seed);
+    for (_, operands) in calls {
+        operands.fill_b(&lab, seeds.next(), ranks.rank())?;
+    }
+    lab.stream.synchronize()?;
+
+    lab.stream
+        .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    for (operator, operands) in calls {
+        launch(operator, &lab.stream, &operands.raw())?;
+    }
+    let graph = lab.stream.end_capture(CUgraphInstantiate_flags(0))?;
+    let graph = graph.ok_or("nothing was captured")?;
+
+    let verdicts = lab.verdicts(REPLAYS * calls.len())?;
+    let eager_verdicts = lab.verdicts(REPLAYS / EAGER_EVERY)?;
+    for replay in 0..REPLAYS {
+        for (_, operands) in calls {
+            operands.fill_a(&lab, seeds.next())?;
+            lab.poison(&operands.c)?;
+        }
+        graph.launch()?;
+        for (i, (_, operands)) in calls.into_iter().enumerate() {
+            operands.judge(&lab, &verdicts, replay * calls.len() + i)?;
+        }
+        if replay % EAGER_EVERY == EAGER_EVERY - 1 {
+            let (operator, operands) = calls[replay % 2];
+            operands.fill_a(&lab, seeds.next())?;
+            operands.call(&lab, operator, &eager_verdicts, replay / EAGER_EVERY)?;
+        }
+    }
+    expect_right(ranks, &lab, &verdicts)?;
+    expect_right(ranks, &lab, &eager_verdicts)?;
+    // Not before the peers are done: freeing memory can wait for their GPUs.
+    Ok(ranks.barrier()?)
+}

@@ -1,0 +1,121 @@
+// What tests and benchmarks run beside the kernels under test. Plain loops, so that they are right at a glance.
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// A bf16 of all ones: a NaN, which no kernel computes. What still has it was not written.
+constexpr u16 kPoison = 0xffff;
+
+__device__ float to_float(u16 bf16) { return __uint_as_float(u32{bf16} << 16); }
+
+// Rounds to nearest even.
+__device__ u16 to_bf16(float x) {
+  const u32 bits = __float_as_uint(x);
+  return static_cast<u16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// splitmix64
+__device__ u64 mix(u64 x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// Nearly normal: the sum of four numbers in -1/2 .. 1/2. Mean 0, variance 1/3.
+__device__ float random(u64 seed, u64 index) {
+  const u64 bits = mix(mix(seed) + index);
+  u32 sum = 0;
+  for (u32 i = 0; i < 4; ++i) sum += static_cast<u32>(bits >> 16 * i) & 0xffff;
+  return static_cast<float>(sum) / 65536.0f - 2.0f;
+}
+
+__device__ u64 global_time_ns() {
+  u64 ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns)::"memory");
+  return ns;
+}
+
+__device__ u32 load_acquire(const u32* at) {
+  u32 value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+
+// Rows [first_row, first_row + rows) of a random matrix that is the same wherever it is made; the columns between
+// `cols` and `stride` are poison.
+extern "C" __global__ void fill(u16* matrix, u64 rows, u64 cols, u64 stride, u64 first_row, u64 seed) {
+  const u64 step = u64{gridDim.x} * blockDim.x;
+  for (u64 i = u64{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * stride; i += step) {
+    const u64 row = i / stride, col = i % stride;
+    matrix[i] = col < cols ? to_bf16(random(seed, (first_row + row) * cols + col)) : kPoison;
+  }
+}
+
+struct Verdict {
+  double error2, reference2;  // sums of squares
+  u64 wrong, stray;           // elements that are wrong, and those between the rows that were written
+  u64 first_wrong;            // index of one of them: the first
+};
+
+// C = A · B for every `row_step`th row: one thread per element of C, one sum in fp32 per thread.
+extern "C" __global__ void check(const u16* a, u64 a_stride, const u16* b, u64 b_k_stride, u64 b_n_stride,
+                                 const u16* c, u64 c_stride, u64 m, u64 n, u64 k, u64 row_step, Verdict* verdict) {
+  const u64 row = (u64{blockIdx.y} * blockDim.y + threadIdx.y) * row_step;
+  const u64 col = u64{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= m || col >= c_stride) return;
+  const u16 found = c[row * c_stride + col];
+  if (col >= n) {
+    if (found != kPoison) atomicAdd(&verdict->stray, u64{1});
+    return;
+  }
+  float sum = 0;
+  for (u64 i = 0; i < k; ++i) sum = fmaf(to_float(a[row * a_stride + i]), to_float(b[i * b_k_stride + col * b_n_stride]), sum);
+  const float error = fabsf(to_float(found) - sum);
+  // Twice what rounding to bf16 costs, and a three-hundredth of a usual sum for another order of addition. Not `>`: NaN.
+  if (!(error <= fabsf(sum) / 128 + 1e-3f * sqrtf(static_cast<float>(k)))) {
+    atomicAdd(&verdict->wrong, u64{1});
+    atomicMin(&verdict->first_wrong, row * n + col);
+  }
+  atomicAdd(&verdict->error2, double{error} * error);
+  atomicAdd(&verdict->reference2, double{sum} * sum);
+}
+
+// A number that depends on every element and its place. Adds to `sum`, in any order.
+extern "C" __global__ void checksum(const u16* matrix, u64 elems, u64* sum) {
+  u64 own = 0;
+  const u64 step = u64{gridDim.x} * blockDim.x;
+  for (u64 i = u64{blockIdx.x} * blockDim.x + threadIdx.x; i < elems; i += step) own += mix(i << 16 | matrix[i]);
+  atomicAdd(sum, own);
+}
+
+// Keeps the stream busy.
+extern "C" __global__ void spin(u64 ns) {
+  const u64 start_ns = global_time_ns();
+  while (global_time_ns() - start_ns < ns) __nanosleep(1000);
+}
+
+// Returns on all ranks at once, to a microsecond. `words` by rank, on its GPU: arrivals over all calls, and calls.
+struct Meeting {
+  u32 arrived, calls;
+};
+struct Meetings {
+  Meeting* of_rank[8];
+};
+extern "C" __global__ void meet(Meetings meetings, u32 rank, u32 world, u64 limit_ns) {
+  Meeting* own = meetings.of_rank[rank];
+  const u32 wanted = (own->calls + 1) * world;
+  for (u32 peer = 0; peer < world; ++peer) {
+    asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&meetings.of_rank[peer]->arrived) : "memory");
+  }
+  const u64 start_ns = global_time_ns();
+  while (static_cast<int>(load_acquire(&own->arrived) - wanted) < 0 && global_time_ns() - start_ns < limit_ns) {
+  }
+  own->calls += 1;
+}
+
+// Holds the stream until the host writes `wanted`, or `limit_ns` have passed.
+extern "C" __global__ void gate(const u32* word, u32 wanted, u64 limit_ns) {
+  const u64 start_ns = global_time_ns();
+  while (load_acquire(word) != wanted && global_time_ns() - start_ns < limit_ns) __nanosleep(200);
+}

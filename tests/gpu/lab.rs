@@ -1,0 +1,339 @@
+//! What tests and benchmarks do on a GPU beside mkernel's calls: random matrices, references, kernels that wait.
+
+use mkernel::RawOperand;
+use mkernel::cudarc::driver::{
+    CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, sys,
+};
+use mkernel::cudarc::nvrtc::Ptx;
+use mkernel::half::bf16;
+use mkernel_gen::{CudaSource, Store};
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The largest ‖C − reference‖ / ‖reference‖: rounding to bf16 costs 1.7e-3.
+pub const MAX_RELATIVE_ERROR: f64 = 4e-3;
+
+/// A matrix of bf16 in device memory, row-major.
+pub struct Matrix {
+    pub memory: CudaSlice<bf16>,
+    pub rows: u64,
+    pub cols: u64,
+    pub stride: u64,
+    address: u64,
+}
+
+impl Matrix {
+    pub fn operand(&self) -> RawOperand {
+        RawOperand {
+            ptr: self.address,
+            row_stride_elems: self.stride,
+        }
+    }
+
+    /// Its rows from `first` on.
+    pub fn operand_from(&self, first: u64) -> RawOperand {
+        RawOperand {
+            ptr: self.address + first * self.stride * 2,
+            row_stride_elems: self.stride,
+        }
+    }
+}
+
+/// Sums over the elements of C that a [`Lab::check`] looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Verdict {
+    pub relative_error: f64,
+    /// Elements that are wrong, or were not written.
+    pub wrong: u64,
+    /// Elements between the rows that were written.
+    pub stray: u64,
+    pub first_wrong: u64,
+}
+
+impl Verdict {
+    const WORDS: usize = 5;
+
+    fn new(words: &[u64]) -> Self {
+        Self {
+            relative_error: (f64::from_bits(words[0]) / f64::from_bits(words[1])).sqrt(),
+            wrong: words[2],
+            stray: words[3],
+            first_wrong: words[4],
+        }
+    }
+
+    pub fn is_right(&self) -> bool {
+        self.wrong == 0 && self.stray == 0 && self.relative_error < MAX_RELATIVE_ERROR
+    }
+}
+
+/// Kernels of our own on one stream of one GPU.
+pub struct Lab {
+    pub stream: Arc<CudaStream>,
+    fill: CudaFunction,
+    check: CudaFunction,
+    checksum: CudaFunction,
+    spin: CudaFunction,
+    meet: CudaFunction,
+    gate: CudaFunction,
+}
+
+impl Lab {
+    pub fn new(stream: &Arc<CudaStream>) -> Result<Self, Failure> {
+        let ctx = stream.context();
+        // SAFETY: whoever uses a `Lab` orders what it does by its one stream.
+        unsafe { ctx.disable_event_tracking() };
+        let source = CudaSource {
+            id: "lab".into(),
+            text: include_str!("kernels.cu").into(),
+        };
+        let cubin = Store::from_env().get_or_build(&source)?;
+        let module = ctx.load_module(Ptx::from_binary(cubin.bytes))?;
+        let load = |name: &str| -> Result<CudaFunction, Failure> {
+            let function = module.load_function(name)?;
+            // Now, since loading waits for the GPU, and the GPU may wait for a kernel that is to be launched next.
+            // SAFETY: the function is of the loaded module.
+            unsafe { sys::cuFuncLoad(function.cu_function()) }.result()?;
+            Ok(function)
+        };
+        Ok(Self {
+            stream: stream.clone(),
+            fill: load("fill")?,
+            check: load("check")?,
+            checksum: load("checksum")?,
+            spin: load("spin")?,
+            meet: load("meet")?,
+            gate: load("gate")?,
+        })
+    }
+
+    /// A matrix of poison, its rows `pad` elements apart.
+    pub fn matrix(&self, rows: u64, cols: u64, pad: u64) -> Result<Matrix, Failure> {
+        let stride = cols + pad;
+        // SAFETY: `poison` sets all of it.
+        let memory = unsafe { self.stream.alloc::<bf16>((rows * stride).max(1) as usize) }?;
+        let address = memory.device_ptr(&self.stream).0;
+        let matrix = Matrix {
+            memory,
+            rows,
+            cols,
+            stride,
+            address,
+        };
+        self.poison(&matrix)?;
+        Ok(matrix)
+    }
+
+    /// Makes every element a NaN that no kernel computes.
+    pub fn poison(&self, matrix: &Matrix) -> Result<(), Failure> {
+        let bytes = (matrix.rows * matrix.stride * 2) as usize;
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.stream.context().bind_to_thread()?;
+        // SAFETY: the matrix has these bytes, and is freed on the same stream.
+        let set =
+            unsafe { sys::cuMemsetD8Async(matrix.address, 0xff, bytes, self.stream.cu_stream()) };
+        Ok(set.result()?)
+    }
+
+    /// Random elements that depend on `seed`, column and row alone; the first row counts as `first_row`.
+    pub fn fill(&self, matrix: &Matrix, first_row: u64, seed: u64) -> Result<(), Failure> {
+        let Matrix {
+            rows,
+            cols,
+            stride,
+            address,
+            ..
+        } = matrix;
+        if *rows == 0 {
+            return Ok(());
+        }
+        let mut launch = self.stream.launch_builder(&self.fill);
+        launch
+            .arg(address)
+            .arg(rows)
+            .arg(cols)
+            .arg(stride)
+            .arg(&first_row)
+            .arg(&seed);
+        // SAFETY: the kernel writes the matrix and nothing else.
+        unsafe { launch.launch(lines(rows * stride)) }?;
+        Ok(())
+    }
+
+    /// Adds to verdict `slot`: whether every `row_step`th row of C is that of A · B. `transposed`: B is `[N, K]`.
+    pub fn check(
+        &self,
+        (a, b, c): (&Matrix, &Matrix, &Matrix),
+        transposed: bool,
+        row_step: u64,
+        verdicts: &CudaSlice<u64>,
+        slot: usize,
+    ) -> Result<(), Failure> {
+        let (b_k_stride, b_n_stride) = if transposed {
+            (1, b.stride)
+        } else {
+            (b.stride, 1)
+        };
+        let verdict = verdicts.device_ptr(&self.stream).0 + (slot * Verdict::WORDS * 8) as u64;
+        let mut launch = self.stream.launch_builder(&self.check);
+        launch.arg(&a.address).arg(&a.stride);
+        launch.arg(&b.address).arg(&b_k_stride).arg(&b_n_stride);
+        launch.arg(&c.address).arg(&c.stride);
+        launch
+            .arg(&c.rows)
+            .arg(&c.cols)
+            .arg(&a.cols)
+            .arg(&row_step)
+            .arg(&verdict);
+        let rows = c.rows.div_ceil(row_step);
+        let config = LaunchConfig {
+            grid_dim: (c.stride.div_ceil(32) as u32, rows.div_ceil(8) as u32, 1),
+            block_dim: (32, 8, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the kernel reads the three matrices and adds to the verdict.
+        unsafe { launch.launch(config) }?;
+        Ok(())
+    }
+
+    /// Verdicts on nothing yet.
+    pub fn verdicts(&self, slots: usize) -> Result<CudaSlice<u64>, Failure> {
+        Ok(self
+            .stream
+            .clone_htod(&[0, 0, 0, 0, u64::MAX].repeat(slots))?)
+    }
+
+    /// Waits for the stream.
+    pub fn read_verdicts(&self, verdicts: &CudaSlice<u64>) -> Result<Vec<Verdict>, Failure> {
+        let words = self.read(verdicts)?;
+        Ok(words
+            .chunks_exact(Verdict::WORDS)
+            .map(Verdict::new)
+            .collect())
+    }
+
+    /// Adds a number that depends on every element to `sums[slot]`.
+    pub fn checksum(
+        &self,
+        matrix: &Matrix,
+        sums: &CudaSlice<u64>,
+        slot: usize,
+    ) -> Result<(), Failure> {
+        let elems = matrix.rows * matrix.stride;
+        let sum = sums.device_ptr(&self.stream).0 + (slot * 8) as u64;
+        let mut launch = self.stream.launch_builder(&self.checksum);
+        launch.arg(&matrix.address).arg(&elems).arg(&sum);
+        // SAFETY: the kernel reads the matrix and adds to the sum.
+        unsafe { launch.launch(lines(elems)) }?;
+        Ok(())
+    }
+
+    /// Waits for the stream.
+    pub fn read(&self, words: &CudaSlice<u64>) -> Result<Vec<u64>, Failure> {
+        let words = self.stream.clone_dtoh(words)?;
+        self.stream.synchronize()?;
+        Ok(words)
+    }
+
+    /// Keeps the stream busy for a while.
+    pub fn spin(&self, time: Duration) -> Result<(), Failure> {
+        let ns = time.as_nanos() as u64;
+        let mut launch = self.stream.launch_builder(&self.spin);
+        launch.arg(&ns);
+        // SAFETY: the kernel touches no memory.
+        unsafe { launch.launch(one_thread()) }?;
+        Ok(())
+    }
+
+    /// Lets the streams of all ranks go on at the same time. `meetings` by rank, 0 beyond the world; each is 8 bytes
+    /// that all ranks' GPUs can write, zero at first.
+    pub fn meet(&self, meetings: [u64; 8], rank: u32, world: u32) -> Result<(), Failure> {
+        let limit_ns = LIMIT_NS;
+        let mut launch = self.stream.launch_builder(&self.meet);
+        launch.arg(&meetings).arg(&rank).arg(&world).arg(&limit_ns);
+        // SAFETY: the kernel writes the meetings, which the caller keeps.
+        unsafe { launch.launch(one_thread()) }?;
+        Ok(())
+    }
+
+    /// Holds the stream until the word at `address`, which the host can write, is `wanted`.
+    pub fn gate(&self, address: u64, wanted: u32) -> Result<(), Failure> {
+        let limit_ns = LIMIT_NS;
+        let mut launch = self.stream.launch_builder(&self.gate);
+        launch.arg(&address).arg(&wanted).arg(&limit_ns);
+        // SAFETY: the kernel reads the word, which the caller keeps.
+        unsafe { launch.launch(one_thread()) }?;
+        Ok(())
+    }
+}
+
+/// When a kernel of ours stops waiting.
+const LIMIT_NS: u64 = 5_000_000_000;
+
+fn one_thread() -> LaunchConfig {
+    LaunchConfig {
+        grid_dim: (1, 1, 1),
+        block_dim: (1, 1, 1),
+        shared_mem_bytes: 0,
+    }
+}
+
+/// For loops over `elems` elements.
+fn lines(elems: u64) -> LaunchConfig {
+    LaunchConfig {
+        grid_dim: (elems.div_ceil(256).clamp(1, 2048) as u32, 1, 1),
+        block_dim: (256, 1, 1),
+        shared_mem_bytes: 0,
+    }
+}
+
+/// A number that is another one in every run.
+pub fn seed_from_clock() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |time| time.as_nanos() as u64)
+}
+
+/// splitmix64: numbers that differ for seeds that differ little.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// Below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+/// Ends the process if it is alive after `limit`: whatever hangs, the machine is free again.
+pub struct TimeLimit {
+    _alive: std::sync::mpsc::Sender<()>,
+}
+
+impl TimeLimit {
+    pub fn start(what: &'static str, limit: Duration) -> Self {
+        let (_alive, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                // Not `eprintln`, which the test harness keeps to itself.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "{what} took more than {limit:?}; the process ends"
+                );
+                std::process::exit(124);
+            }
+        });
+        Self { _alive }
+    }
+}

@@ -1,0 +1,150 @@
+//! Several operators at once, communicators one after the other, and the memory that they leave.
+
+use crate::lab::{Failure, Lab, Random, TimeLimit};
+use crate::ranks::{compute, expect_right, on_ranks, prepare, seed, worlds};
+use mkernel::{BLayout, Communicator, Shape, Transfer, Tuning};
+use std::time::Duration;
+
+const MIB: usize = 1 << 20;
+/// What other users of the GPUs and the driver's own pools may take meanwhile.
+const TOLERANCE_BYTES: usize = 16 * MIB;
+
+fn with(transfer: Transfer) -> Tuning {
+    Tuning {
+        transfer: Some(transfer),
+        ..Tuning::default()
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn operators_of_several_shapes_take_turns_on_two_streams() {
+    let _limit = TimeLimit::start("several operators", Duration::from_secs(120));
+    let seed = seed();
+    for world in worlds(2) {
+        on_ranks(world, |ranks| take_turns(ranks, seed));
+    }
+}
+
+fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
+    const ROUNDS: usize = 20;
+    let labs = [
+        Lab::new(&ranks.context().new_stream()?)?,
+        Lab::new(&ranks.context().new_stream()?)?,
+    ];
+    let problems = [
+        (
+            Shape {
+                m: 2048,
+                n: 264,
+                k: 520,
+            },
+            BLayout::Nk,
+            with(Transfer::SmPush),
+        ),
+        (
+            Shape {
+                m: 2048,
+                n: 264,
+                k: 520,
+            },
+            BLayout::Kn,
+            with(Transfer::CopyEngine),
+        ),
+        (
+            Shape {
+                m: 1000,
+                n: 136,
+                k: 264,
+            },
+            BLayout::Nk,
+            Tuning::default(),
+        ),
+        (
+            Shape {
+                m: 4096,
+                n: 520,
+                k: 136,
+            },
+            BLayout::Kn,
+            with(Transfer::CopyEngine),
+        ),
+    ];
+    let mut prepared = Vec::new();
+    for (i, problem) in problems.into_iter().enumerate() {
+        let lab = &labs[i % 2];
+        let (operator, operands) = prepare(ranks, lab, problem, 0)?;
+        operands.fill_b(lab, seed, ranks.rank())?;
+        prepared.push((lab, operator, operands, lab.verdicts(ROUNDS)?));
+    }
+    // The same order on all ranks, another one in each round.
+    let mut order = Random(seed);
+    for round in 0..ROUNDS {
+        let first = order.below(prepared.len() as u64) as usize;
+        for i in 0..prepared.len() {
+            let (lab, operator, operands, verdicts) = &prepared[(first + i) % prepared.len()];
+            operands.fill_a(lab, order.next())?;
+            operands.call(lab, operator, verdicts, round)?;
+        }
+    }
+    for (lab, _, _, verdicts) in &prepared {
+        expect_right(ranks, lab, verdicts)?;
+    }
+    Ok(ranks.barrier()?)
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn what_is_dropped_leaves_no_memory_behind() {
+    let _limit = TimeLimit::start("lifetimes", Duration::from_secs(120));
+    let seed = seed();
+    for world in worlds(1) {
+        // The first one leaves what the driver keeps for good: contexts, modules, pools.
+        let mut free = live_and_die(world, seed);
+        for _ in 0..3 {
+            let before = free;
+            free = live_and_die(world, seed);
+            for (rank, (before, after)) in before.iter().zip(&free).enumerate() {
+                assert!(
+                    after + TOLERANCE_BYTES > *before,
+                    "GPU {rank} of {world}: {} MiB free before, {} MiB after",
+                    before / MIB,
+                    after / MIB
+                );
+            }
+        }
+    }
+}
+
+/// Makes communicators, operators with workspaces of 64 MiB, calls; drops all. Returns the memory that is free then.
+fn live_and_die(world: u32, seed: u64) -> Vec<usize> {
+    let large = Shape {
+        m: 4096,
+        n: 256,
+        k: 4096,
+    };
+    on_ranks(world, |ranks| {
+        let lab = Lab::new(&ranks.context().default_stream())?;
+        let tunings = match world {
+            1 => vec![Tuning::default()],
+            _ => vec![with(Transfer::SmPush), with(Transfer::CopyEngine)],
+        };
+        let free_at_first = ranks.context().mem_get_info()?.0;
+        for tuning in tunings {
+            let (operator, operands) = prepare(ranks, &lab, (large, BLayout::Nk, tuning), 0)?;
+            compute(ranks, &lab, &operator, &operands, (2, seed))?;
+            let taken = free_at_first.saturating_sub(ranks.context().mem_get_info()?.0);
+            // Otherwise the test measures something else.
+            if world > 1 && taken < 64 * MIB {
+                return Err(format!("an operator takes {} MiB only", taken / MIB).into());
+            }
+            ranks.barrier()?;
+        }
+        Ok(())
+    });
+    on_ranks(world, |ranks| {
+        ranks.context().synchronize()?;
+        ranks.barrier()?;
+        Ok(ranks.context().mem_get_info()?.0)
+    })
+}

@@ -1,0 +1,20 @@
+//! Tests on GPUs, against a reference in fp32, with new random data each time. They need an NVLink host and libnvrtc:
+//!
+//! ```text
+//! cargo test --release --test gpu -- --ignored --test-threads=1 --nocapture
+//! ```
+//!
+//! Each test runs in every world (1, 2, 4, 8 ranks) that the host's GPUs make, prints which, and fails if there is
+//! none. `MKERNEL_TEST_SEED` repeats the random choices of a run that failed.
+
+mod back_to_back;
+mod cases;
+mod correctness;
+mod failures;
+mod graphs;
+#[allow(dead_code, reason = "benches/ag_gemm uses the rest")]
+mod lab;
+mod lifetimes;
+mod operands;
+mod processes;
+mod ranks;

@@ -1,0 +1,193 @@
+//! One process per GPU, as torchrun starts them, and one that is killed.
+
+use crate::lab::{Failure, Lab, TimeLimit};
+use crate::ranks::{compute, launch, prepare, seed, worlds};
+use mkernel::{BLayout, Communicator, Error, Shape, Transfer, Tuning};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Tells a process of this test program that it is a rank: whether to stop, or to call until something fails.
+const TASK: &str = "MKERNEL_TEST_TASK";
+const DEADLINE: Duration = Duration::from_secs(2);
+/// What processes may take beyond it until they have ended.
+const MARGIN: Duration = Duration::from_secs(8);
+/// What a host may take to start processes with GPUs.
+const START: Duration = Duration::from_secs(60);
+
+#[test]
+#[ignore = "needs GPUs"]
+fn each_gpu_has_a_process() {
+    let _limit = TimeLimit::start("a process per GPU", Duration::from_secs(120));
+    if let Ok(task) = std::env::var(TASK) {
+        return rank(&task);
+    }
+    for world in worlds(2) {
+        let mut job = Job::start(world, "processes::each_gpu_has_a_process", "stop");
+        job.expect_line("right", 0..world, START);
+        job.expect_ends(0..world, MARGIN);
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn a_killed_process_ends_the_others_in_time() {
+    let _limit = TimeLimit::start("a killed process", Duration::from_secs(120));
+    if let Ok(task) = std::env::var(TASK) {
+        return rank(&task);
+    }
+    let worlds = worlds(2);
+    let world = *worlds.last().expect("a world");
+    for victim in [1, 0] {
+        let mut job = Job::start(
+            world,
+            "processes::a_killed_process_ends_the_others_in_time",
+            "go on",
+        );
+        job.expect_line("calling", 0..world, START);
+        job.children[victim as usize].kill().expect("killed");
+        let others = (0..world).filter(|rank| *rank != victim);
+        job.expect_line("gave up", others.clone(), DEADLINE + MARGIN);
+        job.expect_ends(others, MARGIN);
+    }
+}
+
+/// What a process of a job does.
+fn rank(task: &str) {
+    work(task).unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn work(task: &str) -> Result<(), Failure> {
+    let ranks = Communicator::from_env()?;
+    let lab = Lab::new(&ranks.context().default_stream())?;
+    let shape = Shape {
+        m: 2048,
+        n: 264,
+        k: 520,
+    };
+    let mut prepared = Vec::new();
+    for transfer in [Transfer::SmPush, Transfer::CopyEngine] {
+        let tuning = Tuning {
+            transfer: Some(transfer),
+            ..Tuning::default()
+        };
+        let (operator, operands) = prepare(&ranks, &lab, (shape, BLayout::Nk, tuning), 0)?;
+        // The seed is rank 0's.
+        let seeds = ranks.all_gather(&seed().to_le_bytes())?;
+        let seed = seeds[0].as_slice().try_into().map(u64::from_le_bytes)?;
+        compute(&ranks, &lab, &operator, &operands, (10, seed))?;
+        prepared.push((operator, operands));
+    }
+    println!("right");
+    if task == "stop" {
+        return Ok(ranks.barrier()?);
+    }
+
+    ranks.set_timeout(DEADLINE);
+    for call in 0u64.. {
+        let failure = prepared
+            .iter()
+            .try_for_each(|(operator, operands)| launch(operator, &lab.stream, &operands.raw()))
+            .and_then(|()| ranks.synchronize(&lab.stream));
+        match failure {
+            Ok(()) if call == 50 => println!("calling"),
+            Ok(()) => {}
+            Err(error @ Error::Timeout { .. }) => {
+                println!("gave up: {error}");
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Processes of this test program, killed when this goes.
+struct Job {
+    children: Vec<Child>,
+    /// What each prints, line by line.
+    lines: Vec<Receiver<String>>,
+}
+
+impl Job {
+    /// The processes run `test` and find `task` in their environment.
+    fn start(world: u32, test: &str, task: &str) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        // Free when rank 0 binds it, unless somebody takes it in between: then rank 0 says so.
+        let port = listener.local_addr().expect("an address").port();
+        drop(listener);
+        let (mut children, mut lines) = (Vec::new(), Vec::new());
+        for rank in 0..world {
+            let mut child = Command::new(std::env::current_exe().expect("the test program"))
+                .args(["--exact", test, "--ignored", "--nocapture"])
+                .env(TASK, task)
+                .env("RANK", rank.to_string())
+                .env("LOCAL_RANK", rank.to_string())
+                .env("WORLD_SIZE", world.to_string())
+                .env("MASTER_ADDR", "127.0.0.1")
+                .env("MASTER_PORT", port.to_string())
+                .env_remove("MKERNEL_PORT")
+                .env_remove("TORCHELASTIC_USE_AGENT_STORE")
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a process");
+            let output = BufReader::new(child.stdout.take().expect("its output"));
+            let (sender, receiver) = channel();
+            std::thread::spawn(move || {
+                for line in output.lines().map_while(Result::ok) {
+                    // The receiver goes when the test has seen enough.
+                    let _ = sender.send(line);
+                }
+            });
+            children.push(child);
+            lines.push(receiver);
+        }
+        Self { children, lines }
+    }
+
+    /// Waits for a line with `text` from each of `ranks`.
+    fn expect_line(&self, text: &str, ranks: impl Iterator<Item = u32>, limit: Duration) {
+        let started = Instant::now();
+        for rank in ranks {
+            loop {
+                let left = limit.saturating_sub(started.elapsed());
+                let line = self.lines[rank as usize].recv_timeout(left);
+                let line =
+                    line.unwrap_or_else(|end| panic!("rank {rank} did not print {text:?}: {end}"));
+                if line.contains(text) {
+                    println!("rank {rank}: {line}");
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Waits for the end of `ranks`, which must be a good one.
+    fn expect_ends(&mut self, ranks: impl Iterator<Item = u32>, limit: Duration) {
+        let started = Instant::now();
+        for rank in ranks {
+            let status = loop {
+                if let Some(status) = self.children[rank as usize].try_wait().expect("a child") {
+                    break status;
+                }
+                assert!(
+                    started.elapsed() < limit,
+                    "rank {rank} did not end within {limit:?}"
+                );
+                std::thread::sleep(Duration::from_millis(10));
+            };
+            assert!(status.success(), "rank {rank}: {status}");
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            // It fails for those that have ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What is rendered, compiled; and the ABI: do host and device headers agree byte by byte?
+//!
+//! These tests need libnvrtc, no GPU. Without it they fail, and say how to get it: `mkernel-gen fetch-nvrtc`.
+
+mod configs;
+
+use configs::Golden;
+use mkernel_gen::{CudaSource, GenError, Nvrtc};
+use mkernel_spec::abi::{HOST_ABORT, MAX_RANKS, Role, Wait, shared_structs};
+use std::fmt::Write;
+
+fn nvrtc() -> &'static Nvrtc {
+    Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"))
+}
+
+/// [`Nvrtc::compile`] refuses spills and every line of the log that a sound kernel does not cause, of the compiler
+/// proper (unused code, for one) and of ptxas (setmaxnreg ignored, wgmma serialised).
+#[test]
+fn every_golden_compiles_without_a_spill_or_a_warning() {
+    let nvrtc = nvrtc();
+    let mut faults = Vec::new();
+    for golden in Golden::all() {
+        let cubin = match nvrtc.compile(&golden.source) {
+            Ok(cubin) => cubin,
+            Err(error) => {
+                faults.push(format!("{}: {error}", golden.name));
+                continue;
+            }
+        };
+        let found = cubin.resources;
+        let sound = found.registers == golden.plan.registers.entry
+            && found.registers == 168
+            && (found.spill_store_bytes, found.spill_load_bytes) == (0, 0)
+            && found.smem_static_bytes == 0
+            && cubin.log.lines().all(|line| line.starts_with("ptxas"));
+        if !sound {
+            faults.push(format!("{}: {found:?}\n{}", golden.name, cubin.log));
+        }
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+/// Asserts of what `mkernel_spec::abi` and the device headers both define.
+fn abi_asserts() -> CudaSource {
+    let mut text = String::from("#include <mk/base.cuh>\n#include <mk/watch.cuh>\n");
+    let mut claim = |condition: String| {
+        writeln!(
+            text,
+            "static_assert({condition}, \"differs from the host's\");"
+        )
+        .expect("a String takes all");
+    };
+    for layout in shared_structs() {
+        let name = layout.name;
+        claim(format!("sizeof(mk::{name}) == {}", layout.size_bytes));
+        for (field, offset) in layout.fields {
+            claim(format!("MK_OFFSET(mk::{name}, {field}) == {offset}"));
+        }
+    }
+    for (role, name) in Role::ALL {
+        claim(format!("mk::{name} == {}", role as u32));
+    }
+    for (wait, name) in Wait::ALL {
+        claim(format!("mk::{name} == {}", wait as u32));
+    }
+    claim(format!("mk::kMaxRanks == {MAX_RANKS}"));
+    claim(format!("mk::kHostAbort == {HOST_ABORT}u"));
+    text.push_str("extern \"C\" __global__ void abi() {}\n");
+    CudaSource {
+        id: "abi".into(),
+        text,
+    }
+}
+
+#[test]
+fn host_and_device_agree_on_the_abi() {
+    let source = abi_asserts();
+    if let Err(error) = nvrtc().compile(&source) {
+        panic!("{error}\n{}", source.text);
+    }
+}
+
+/// The asserts above see a change.
+#[test]
+fn a_field_that_moved_is_found() {
+    let source = abi_asserts();
+    let offset = "MK_OFFSET(mk::State, abort) == 8";
+    assert!(source.text.contains(offset), "{}", source.text);
+    let moved = CudaSource {
+        text: source
+            .text
+            .replace(offset, "MK_OFFSET(mk::State, abort) == 12"),
+        ..source
+    };
+    let error = nvrtc().compile(&moved).expect_err("State::abort is at 8");
+    let GenError::Compile { log, .. } = &error else {
+        panic!("{error}")
+    };
+    assert!(log.contains("differs from the host's"), "{log}");
+}
