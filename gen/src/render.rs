@@ -87,7 +87,13 @@ impl Constants {
     }
 
     fn push(&mut self, kind: &'static str, name: &'static str, value: String, note: &'static str) {
-        self.list.push(Constant { heading: self.heading.take(), kind, name, value, note });
+        self.list.push(Constant {
+            heading: self.heading.take(),
+            kind,
+            name,
+            value,
+            note,
+        });
     }
 }
 
@@ -103,11 +109,19 @@ static TERA: LazyLock<Result<Tera, tera::Error>> = LazyLock::new(|| {
 /// # Errors
 /// [`GenError::Render`] if a template is wrong, which is a defect of this crate.
 pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
-    let failed = |source| GenError::Render { id: plan.id.clone(), source };
-    let tera = TERA.as_ref().map_err(|e| failed(tera::Error::message(e.to_string())))?;
+    let failed = |source| GenError::Render {
+        id: plan.id.clone(),
+        source,
+    };
+    let tera = TERA
+        .as_ref()
+        .map_err(|e| failed(tera::Error::message(e.to_string())))?;
     let context = Context::from_serialize(&context(plan)).map_err(failed)?;
     let text = tera.render("kernel.cu.tera", &context).map_err(failed)?;
-    Ok(CudaSource { id: plan.id.clone(), text: tidy(&text) })
+    Ok(CudaSource {
+        id: plan.id.clone(),
+        text: tidy(&text),
+    })
 }
 
 fn context(plan: &KernelPlan) -> RenderContext<'_> {
@@ -140,7 +154,11 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         },
         tail_parts: plan.order.tail_parts,
         whole_tiles: plan.order.whole_tiles,
-        cta_index: if plan.comm_ctas > 0 { "blockIdx.x - cfg::kCommCtas" } else { "blockIdx.x" },
+        cta_index: if plan.comm_ctas > 0 {
+            "blockIdx.x - cfg::kCommCtas"
+        } else {
+            "blockIdx.x"
+        },
         aligned: plan.chunks.as_ref().is_some_and(|c| !c.to_self),
         empty_shards: first_empty_shard(plan) < u64::from(plan.spec.world()),
         push: plan.transfer == Some(Transfer::SmPush),
@@ -157,8 +175,17 @@ fn banner(plan: &KernelPlan) -> Vec<String> {
         BLayout::Nk => "[N,K]",
     };
     let mut lines = vec![
-        format!("spec    M {}, N {}, K {}, B as {b}, bf16, {world} rank{}", shape.m, shape.n, shape.k, plural(world)),
-        format!("tile    {} x {} x {TILE_K}, {} stages", plan.tile.m, plan.tile.n, plan.stages),
+        format!(
+            "spec    M {}, N {}, K {}, B as {b}, bf16, {world} rank{}",
+            shape.m,
+            shape.n,
+            shape.k,
+            plural(world)
+        ),
+        format!(
+            "tile    {} x {} x {TILE_K}, {} stages",
+            plan.tile.m, plan.tile.n, plan.stages
+        ),
     ];
     for role in &plan.roles {
         let ((cta, cta_end), (warp, warp_end)) = (role.ctas, role.warps);
@@ -177,7 +204,11 @@ fn banner(plan: &KernelPlan) -> Vec<String> {
             plural(c.k_slices)
         ));
     }
-    let regions: Vec<_> = plan.smem.iter().map(|r| format!("{} {}", r.name, r.bytes)).collect();
+    let regions: Vec<_> = plan
+        .smem
+        .iter()
+        .map(|r| format!("{} {}", r.name, r.bytes))
+        .collect();
     lines.push(format!(
         "shared  {} = {} of {} bytes",
         regions.join(" | "),
@@ -223,10 +254,22 @@ fn core_constants(plan: &KernelPlan, c: &mut Constants) {
         if order.whole_tiles > 0 {
             c.u32("kWholeTiles", order.whole_tiles, "computed by one CTA each");
         }
-        c.u32("kParts", order.tail_parts, "CTAs that share each other tile");
+        c.u32(
+            "kParts",
+            order.tail_parts,
+            "CTAs that share each other tile",
+        );
     }
-    c.u32("kGroupRows", order.group_m, "row tiles that advance along N together");
-    c.u32("kSteps", shape.k.div_ceil(u64::from(TILE_K)), "stages per tile");
+    c.u32(
+        "kGroupRows",
+        order.group_m,
+        "row tiles that advance along N together",
+    );
+    c.u32(
+        "kSteps",
+        shape.k.div_ceil(u64::from(TILE_K)),
+        "stages per tile",
+    );
 
     c.section("CTAs and registers");
     if plan.comm_ctas > 0 {
@@ -237,21 +280,43 @@ fn core_constants(plan: &KernelPlan, c: &mut Constants) {
     c.u32("kMathRegisters", plan.registers.math, "");
 
     c.section("the two math warpgroups");
-    c.push("bool", "kBMnMajor", kn.to_string(), if kn { "B is [K,N]" } else { "B is [N,K]" });
+    c.push(
+        "bool",
+        "kBMnMajor",
+        kn.to_string(),
+        if kn { "B is [K,N]" } else { "B is [N,K]" },
+    );
     c.u32("kGroupN", group_n, "columns of one");
-    c.u32("kGroupBytesA", if rows { 64 * TILE_K * 2 } else { 0 }, "from one's rows of A to the other's");
-    c.u32("kGroupBytesB", if rows { 0 } else { group_n * TILE_K * 2 }, "from one's part of B to the other's");
+    c.u32(
+        "kGroupBytesA",
+        if rows { 64 * TILE_K * 2 } else { 0 },
+        "from one's rows of A to the other's",
+    );
+    c.u32(
+        "kGroupBytesB",
+        if rows { 0 } else { group_n * TILE_K * 2 },
+        "from one's part of B to the other's",
+    );
 
     c.section("shared memory, bytes");
     c.u32("kStages", plan.stages, "");
     c.u32("kStageBytesA", tile.m * TILE_K * 2, "");
     c.u32("kStageBytesB", tile.n * TILE_K * 2, "");
-    for (name, region) in [("kSmemA", "a"), ("kSmemB", "b"), ("kSmemOut", "out"), ("kSmemBarriers", "barriers")] {
+    for (name, region) in [
+        ("kSmemA", "a"),
+        ("kSmemB", "b"),
+        ("kSmemOut", "out"),
+        ("kSmemBarriers", "barriers"),
+    ] {
         let region = plan.smem.iter().find(|r| r.name == region);
         c.u32(name, region.map_or(0, |r| r.offset_bytes), "");
     }
     c.u32("kOutBytes", OUT_BYTES, "64 x 64 bf16");
-    let out = plan.smem.iter().find(|r| r.name == "out").map_or(0, |r| r.bytes);
+    let out = plan
+        .smem
+        .iter()
+        .find(|r| r.name == "out")
+        .map_or(0, |r| r.bytes);
     c.u32("kOutBuffers", out / OUT_BYTES / 2, "per math warpgroup");
 }
 
@@ -267,14 +332,22 @@ fn workspace_constants(plan: &KernelPlan, c: &mut Constants) {
     };
     let exchanges = plan.chunks.is_some();
     if plan.order.tail_parts > 1 {
-        u64("kTailFlags", "tail_flags", "one per shared tile and math warp");
+        u64(
+            "kTailFlags",
+            "tail_flags",
+            "one per shared tile and math warp",
+        );
         u64("kTailSums", "tail_sums", "fp32");
     }
     if exchanges {
         u64("kFlags", "flags", "");
     }
     if plan.transfer == Some(Transfer::SmPush) {
-        u64("kGathered", "gathered", "two buffers, by parity of the epoch");
+        u64(
+            "kGathered",
+            "gathered",
+            "two buffers, by parity of the epoch",
+        );
     }
     if exchanges || plan.order.tail_parts > 1 {
         c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
@@ -292,10 +365,18 @@ fn exchange_constants(plan: &KernelPlan, c: &mut Constants) {
     if push {
         c.u32("kK", shape.k, "columns");
     }
-    c.u32("kShardRows", plan.spec.shard_rows(shape), "of every rank but perhaps the last");
+    c.u32(
+        "kShardRows",
+        plan.spec.shard_rows(shape),
+        "of every rank but perhaps the last",
+    );
     let first_empty = first_empty_shard(plan);
     if first_empty < u64::from(plan.spec.world()) {
-        c.u32("kFirstEmptyShard", first_empty, "this rank and those after it have no rows");
+        c.u32(
+            "kFirstEmptyShard",
+            first_empty,
+            "this rank and those after it have no rows",
+        );
     }
     if let Some(row_tiles) = order.shard_row_tiles {
         c.u32("kShardRowTiles", row_tiles, "");
@@ -304,17 +385,41 @@ fn exchange_constants(plan: &KernelPlan, c: &mut Constants) {
     c.section("arrival");
     c.u32("kChunkRows", chunks.rows, "rows under one flag");
     c.u32("kChunks", chunks.per_shard, "per shard");
-    c.u32("kSlices", chunks.k_slices, "of K, each under flags of its own");
-    c.u32("kSliceSteps", chunks.slice_cols.div_ceil(TILE_K), "stages per slice");
+    c.u32(
+        "kSlices",
+        chunks.k_slices,
+        "of K, each under flags of its own",
+    );
+    c.u32(
+        "kSliceSteps",
+        chunks.slice_cols.div_ceil(TILE_K),
+        "stages per slice",
+    );
     c.u32("kArrivals", chunks.arrivals, "counts per flag and call");
     if push {
         c.u32("kSliceCols", chunks.slice_cols, "columns per slice");
-        c.u32("kPieceRows", chunks.piece_rows, "rows that a warp stores before it counts");
-        c.u32("kPanelChunks", chunks.panel_chunks, "chunks that are sent slice by slice");
+        c.u32(
+            "kPieceRows",
+            chunks.piece_rows,
+            "rows that a warp stores before it counts",
+        );
+        c.u32(
+            "kPanelChunks",
+            chunks.panel_chunks,
+            "chunks that are sent slice by slice",
+        );
         c.push("u32", "kPieces", "kChunks * kSlices * kArrivals".into(), "");
         if plan.comm_ctas > 0 {
-            c.u32("kSlotBytes", SLOT_BYTES, "shared memory of one pushing warp");
-            c.u32("kSlotRows", (SLOT_BYTES / 2 / chunks.slice_cols).max(1), "rows of a slice that it holds");
+            c.u32(
+                "kSlotBytes",
+                SLOT_BYTES,
+                "shared memory of one pushing warp",
+            );
+            c.u32(
+                "kSlotRows",
+                (SLOT_BYTES / 2 / chunks.slice_cols).max(1),
+                "rows of a slice that it holds",
+            );
         } else {
             c.u32("kPushUnroll", 4u32, "16-byte loads in flight per thread");
         }

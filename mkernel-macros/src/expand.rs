@@ -368,12 +368,12 @@ mod tests {
     fn what_does_not_fit_the_device_is_a_mistake() {
         let all = "op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192";
         let found = errors(
-            &format!("{all}, tile_m = 128, tile_n = 256, stages = 12"),
+            &format!("{all}, tile_m = 128, tile_n = 256, stages = 8"),
             "struct Up;",
         );
         assert_eq!(found.len(), 1);
         assert!(
-            found[0].starts_with("stages: 12 stages of a 128x256 tile need"),
+            found[0].starts_with("stages: 8 stages of a 128x256 tile need"),
             "{found:?}"
         );
     }

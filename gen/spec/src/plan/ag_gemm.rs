@@ -7,7 +7,9 @@
 
 use super::exchange::{Problem, Way, ways};
 use super::gemm::{self, CoreLayout, TILE_K};
-use super::{Chunks, Copies, KernelPlan, Region, Role, THREADS, TileOrder, Traffic, Workspace};
+use super::{
+    Chunks, Copies, KernelPlan, Region, Role, SLOT_BYTES, THREADS, TileOrder, Traffic, Workspace,
+};
 use crate::abi::{
     ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, OperandSpec, Source, State,
     Stride, TensorMapSpec,
@@ -124,6 +126,20 @@ fn candidates(
                     device.sm_count
                 ),
                 format!("use fewer than {}", device.sm_count),
+            );
+            continue;
+        }
+        if matches!(way, Way::Sm { ctas: 1.., .. }) && !core.holds_slots() {
+            refused.push(
+                Field::CommCtas,
+                format!(
+                    "communication CTAs push through {} bytes of shared memory, more than {} stages of a {}x{} tile and the output take",
+                    THREADS / 32 * SLOT_BYTES,
+                    core.stages,
+                    tile.m,
+                    tile.n
+                ),
+                "use more stages, a larger tile, or comm_ctas = 0",
             );
             continue;
         }

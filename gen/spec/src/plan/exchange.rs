@@ -92,8 +92,7 @@ impl Problem<'_> {
             // A fence waits for all stores of its SM, so few of them, but two pieces for every warp.
             warps => (shard_bytes / warps / 2).clamp(u64::from(SLOT_BYTES), MAX_PIECE_BYTES),
         };
-        let piece_rows =
-            floor_power_of_two(piece_bytes / (slice_cols * ELEM_BYTES)).min(chunk_rows);
+        let piece_rows = whole_pieces(piece_bytes / (slice_cols * ELEM_BYTES), chunk_rows);
         let per_shard = shard_rows.div_ceil(chunk_rows) as u32;
         // With every tile in one wave all rows are wanted at once, slice by slice; else rows come first.
         let panel_chunks = match k_slices {
@@ -148,7 +147,9 @@ impl Problem<'_> {
     }
 }
 
-/// The largest power of two not above `x`, at least 1.
-const fn floor_power_of_two(x: u64) -> u64 {
-    if x < 2 { 1 } else { 1 << x.ilog2() }
+/// The largest power of two not above `rows` that divides `chunk_rows`, so that no piece reaches into the next chunk.
+const fn whole_pieces(rows: u64, chunk_rows: u64) -> u64 {
+    let most = if rows < 2 { 1 } else { 1 << rows.ilog2() };
+    let in_chunk = 1 << chunk_rows.trailing_zeros();
+    if most < in_chunk { most } else { in_chunk }
 }

@@ -1,6 +1,6 @@
 //! The GEMM core that operators share: tile, stages and shared-memory map.
 
-use super::{Region, Registers, TileOrder};
+use super::{Region, Registers, SLOT_BYTES, THREADS, TileOrder};
 use crate::abi::FLAG_STRIDE_BYTES;
 use crate::config::{Tile, Tuning};
 use crate::device::Device;
@@ -139,6 +139,13 @@ impl CoreLayout {
             Split::Rows => self.tile.n,
             Split::Cols => self.tile.n / 2,
         }
+    }
+
+    /// Whether a communication CTA's slots end before the barriers, which they share with the stages.
+    pub(super) fn holds_slots(&self) -> bool {
+        let slots = u64::from(THREADS / 32 * SLOT_BYTES);
+        let barriers = self.smem.iter().find(|region| region.name == "barriers");
+        barriers.is_some_and(|region| slots <= region.offset_bytes)
     }
 
     /// Divides the last, incomplete round of tiles over the CTAs that would idle in it: each tile among 2 or 4 CTAs
