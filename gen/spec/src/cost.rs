@@ -24,11 +24,11 @@ const COMM_CTA_GB_S: f64 = 36.0;
 /// Of the link, what SMs push with little to compute …
 const PUSH_SHARE: f64 = 0.93;
 /// … and how much less beside a GEMM that takes as long as the transfer.
-const PUSH_SHARE_LOST: f64 = 0.22;
+const PUSH_SHARE_LOST: f64 = 0.26;
 /// A pushing warp in every CTA fills the link better than a few CTAs do …
 const SHARED_PUSH_GAIN: f64 = 0.06;
 /// … but slows the loads of its CTA.
-const SHARED_PUSH_SLOWDOWN: f64 = 1.2;
+const SHARED_PUSH_SLOWDOWN: f64 = 1.12;
 /// Stores of communication CTAs slow the other CTAs less; copies, nothing that could be measured.
 const COMM_CTA_SLOWDOWN: f64 = 1.02;
 /// More than this many communication CTAs get into each other's way …
