@@ -40,6 +40,8 @@ struct RenderContext<'a> {
     cta_index: &'a str,
     /// Whether tiles lie within shards.
     aligned: bool,
+    /// Ranks back to the first that a shard goes to: itself (0) if tiles straddle shards.
+    nearest: u32,
     /// Whether some ranks have no rows.
     empty_shards: bool,
     /// Whether warps push.
@@ -160,6 +162,7 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
             "blockIdx.x"
         },
         aligned: plan.chunks.as_ref().is_some_and(|c| !c.to_self),
+        nearest: u32::from(!plan.chunks.as_ref().is_some_and(|c| c.to_self)),
         empty_shards: first_empty_shard(plan) < u64::from(plan.spec.world()),
         push: plan.transfer == Some(Transfer::SmPush),
         push_warps: plan.chunks.as_ref().map_or(0, |c| c.push_warps),
