@@ -1,7 +1,7 @@
 //! `cargo bench --bench pipeline`: the way from a configuration to machine code, without a GPU.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use mkernel_gen::{Cubin, CudaSource, Key, Resources, Store, render};
+use mkernel_compile::{Cubin, CudaSource, Key, Resources, Store, render};
 use mkernel_spec::{BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
 use std::hint::black_box;
 

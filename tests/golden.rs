@@ -5,7 +5,7 @@
 mod configs;
 
 use configs::Golden;
-use mkernel_gen::render;
+use mkernel_compile::render;
 use mkernel_spec::{BLayout, Transfer};
 use std::collections::BTreeSet;
 use std::fs;

@@ -5,7 +5,7 @@
 mod configs;
 
 use configs::Golden;
-use mkernel_gen::{CudaSource, GenError, Nvrtc};
+use mkernel_compile::{CudaSource, GenError, Nvrtc};
 use mkernel_spec::abi::{HOST_ABORT, MAX_RANKS, Role, Wait, shared_structs};
 use std::fmt::Write;
 

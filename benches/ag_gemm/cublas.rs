@@ -3,7 +3,7 @@
 use crate::lab::{Failure, Matrix};
 use libloading::Library;
 use mkernel::cudarc::driver::CudaStream;
-use mkernel_gen::Env;
+use mkernel_compile::Env;
 use std::ffi::{c_int, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use crate::args::OperandFault;
 use crate::bootstrap::ProtocolFault;
 use cudarc::driver::DriverError;
-use mkernel_gen::GenError;
+use mkernel_compile::GenError;
 use mkernel_spec::Violations;
 use mkernel_spec::abi::Operand;
 use std::fmt;

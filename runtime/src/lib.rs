@@ -84,7 +84,7 @@ pub use operator::Operator;
 #[cfg(feature = "macros")]
 pub use mkernel_macros::fused_kernel;
 
-pub use mkernel_gen::GenError;
+pub use mkernel_compile::GenError;
 pub use mkernel_spec::{
     self as spec, BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Shape, Transfer,
     Tuning, Violation, Violations,

@@ -6,7 +6,7 @@ use crate::operator::{Loaded, Operator};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::symmetric::OwnMemory;
-use mkernel_gen::{Cubin, CudaSource, Store};
+use mkernel_compile::{Cubin, CudaSource, Store};
 use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Shape};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ fn plan(
         .and_then(|spec| spec.specialise(shape))
         .map_err(Error::Config)?;
     let plan = KernelPlan::new(&spec, &shared.device).map_err(Error::Config)?;
-    let source = mkernel_gen::render(&plan).map_err(|error| Error::Build {
+    let source = mkernel_compile::render(&plan).map_err(|error| Error::Build {
         id: plan.id.clone(),
         source: Arc::new(error),
     })?;

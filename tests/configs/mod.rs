@@ -1,7 +1,7 @@
 //! The golden configurations: `tests/configs/*.toml`, one kernel per file, in the format of the command line.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use mkernel_gen::{CudaSource, render};
+use mkernel_compile::{CudaSource, render};
 use mkernel_spec::{Device, KernelConfig, KernelPlan, KernelSpec};
 use serde::Deserialize;
 use std::fs;

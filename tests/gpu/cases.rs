@@ -138,7 +138,7 @@ mod tests {
     use crate::ranks::config;
     use mkernel::spec::spec::WORLDS;
     use mkernel::{Device, KernelPlan, KernelSpec};
-    use mkernel_gen::{CudaSource, Nvrtc};
+    use mkernel_compile::{CudaSource, Nvrtc};
 
     #[test]
     fn every_case_has_a_plan() {

@@ -4,7 +4,7 @@ use crate::cases::{Case, cases};
 use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::ranks::{compute, config, on_ranks, prepare, seed, worlds};
 use mkernel::{Communicator, Device, KernelPlan, KernelSpec};
-use mkernel_gen::{Store, build};
+use mkernel_compile::{Store, build};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use mkernel::cudarc::driver::{
 };
 use mkernel::cudarc::nvrtc::Ptx;
 use mkernel::half::bf16;
-use mkernel_gen::{CudaSource, Store};
+use mkernel_compile::{CudaSource, Store};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -3,7 +3,7 @@
 use crate::cases;
 use crate::configs::{plans, sizes};
 use crate::kernel::{Kernel, Tile, WARPS};
-use mkernel_gen::render;
+use mkernel_compile::render;
 use mkernel_spec::{Device, KernelPlan, KernelSpec, Transfer};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,7 +2,7 @@
 
 use crate::cases;
 use crate::configs::{configs, devices, sizes_of_any_magnitude};
-use mkernel_gen::render;
+use mkernel_compile::render;
 use mkernel_spec::{Dim, Field, KernelConfig, KernelPlan, KernelSpec, Transfer};
 use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};

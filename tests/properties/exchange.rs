@@ -3,7 +3,7 @@
 use crate::cases;
 use crate::configs::plans;
 use crate::kernel::Kernel;
-use mkernel_gen::{CudaSource, render};
+use mkernel_compile::{CudaSource, render};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use mkernel_spec::plan::{Chunks, Copies};
 use mkernel_spec::{KernelPlan, Transfer};

@@ -5,7 +5,7 @@
 //! constant is there tells which code was rendered. Arithmetic is in u32 as in the kernel; debug builds panic where it
 //! would wrap.
 
-use mkernel_gen::CudaSource;
+use mkernel_compile::CudaSource;
 use std::collections::HashMap;
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 use crate::cases;
 use crate::configs::plans;
 use crate::kernel::{Kernel, WARPS};
-use mkernel_gen::render;
+use mkernel_compile::render;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::abi::{ArgKind, FLAG_STRIDE_BYTES, MAX_RANKS, Source, State};
 use mkernel_spec::plan::{Region, THREADS};

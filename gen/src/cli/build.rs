@@ -6,7 +6,7 @@ use super::input::{Input, Kernel};
 use super::output::{bytes, micros, print, print_json, say, table};
 use super::{check, plan, store};
 use indicatif::{ProgressBar, ProgressStyle};
-use mkernel_gen::{Bundle, Cubin, CudaSource, Env, GenError, Key, Nvrtc, Store};
+use mkernel_compile::{Bundle, Cubin, CudaSource, Env, GenError, Key, Nvrtc, Store};
 use mkernel_spec::KernelPlan;
 use serde::Serialize;
 use std::num::NonZeroUsize;
@@ -117,7 +117,7 @@ impl Build {
             self.input.load_planned()?
         };
         let job = |(kernel, plan)| {
-            let source = mkernel_gen::render(&plan).map_err(Failure::Gen)?;
+            let source = mkernel_compile::render(&plan).map_err(Failure::Gen)?;
             let key = Key::of(&source);
             Ok(Job {
                 kernel,

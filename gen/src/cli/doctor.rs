@@ -3,7 +3,7 @@
 use super::Failure;
 use super::output::{bytes, print, print_json, table};
 use super::store::cache;
-use mkernel_gen::{Env, Nvrtc};
+use mkernel_compile::{Env, Nvrtc};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::output::{print, print_json, say};
-use mkernel_gen::{fetch_command, fetch_dir};
+use mkernel_compile::{fetch_command, fetch_dir};
 use serde::Serialize;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -13,8 +13,8 @@ mod store;
 mod toml_file;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use mkernel_compile::GenError;
 use mkernel_declare::Mistake;
-use mkernel_gen::GenError;
 use output::say;
 use serde::Serialize;
 use std::error::Error;

@@ -32,12 +32,12 @@ impl Render {
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let planned = self.input.load_planned()?;
         if let Some(dir) = &self.out {
-            for (name, text) in mkernel_gen::device_headers() {
+            for (name, text) in mkernel_compile::device_headers() {
                 write(&dir.join(name), text)?;
             }
         }
         for (kernel, plan) in &planned {
-            let source = mkernel_gen::render(plan).map_err(Failure::Gen)?;
+            let source = mkernel_compile::render(plan).map_err(Failure::Gen)?;
             let path = self
                 .out
                 .as_ref()

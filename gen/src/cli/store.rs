@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::output::{bytes, print, print_json, table};
-use mkernel_gen::{Bundle, Entry, Env, Store};
+use mkernel_compile::{Bundle, Entry, Env, Store};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};

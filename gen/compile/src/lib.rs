@@ -10,7 +10,7 @@
 //! warning (through `tracing`) and a miss, never an error; only a kernel that cannot be compiled is one.
 //!
 //! ```no_run
-//! use mkernel_gen::{Store, build};
+//! use mkernel_compile::{Store, build};
 //! use mkernel_spec::{BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
 //!
 //! let spec = KernelSpec::validate(KernelConfig {

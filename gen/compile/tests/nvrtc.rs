@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Killed, child, count, counted, meeting, wait_until};
-use mkernel_gen::{CudaSource, GenError, Nvrtc, PINNED_VERSION, Store, build};
+use mkernel_compile::{CudaSource, GenError, Nvrtc, PINNED_VERSION, Store, build};
 use mkernel_spec::{BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
 use std::path::Path;
 use std::time::{Duration, Instant};

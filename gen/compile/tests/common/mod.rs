@@ -1,7 +1,7 @@
 //! What tests of the store share: a compiler that is no compiler, captured warnings, and child processes.
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use mkernel_gen::{Cubin, CudaSource, GenError, Resources};
+use mkernel_compile::{Cubin, CudaSource, GenError, Resources};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -4,19 +4,19 @@
 pub(crate) const TEMPLATES: [(&str, &str); 4] = [
     (
         "kernel.cu.tera",
-        include_str!("../../templates/kernel.cu.tera"),
+        include_str!("../../../templates/kernel.cu.tera"),
     ),
     (
         "ops/ag_gemm.cu.tera",
-        include_str!("../../templates/ops/ag_gemm.cu.tera"),
+        include_str!("../../../templates/ops/ag_gemm.cu.tera"),
     ),
     (
         "parts/gemm.cu.tera",
-        include_str!("../../templates/parts/gemm.cu.tera"),
+        include_str!("../../../templates/parts/gemm.cu.tera"),
     ),
     (
         "parts/entry.cu.tera",
-        include_str!("../../templates/parts/entry.cu.tera"),
+        include_str!("../../../templates/parts/entry.cu.tera"),
     ),
 ];
 
@@ -26,27 +26,27 @@ pub fn device_headers() -> &'static [(&'static str, &'static str)] {
     &[
         (
             "mk/barrier.cuh",
-            include_str!("../../templates/device/mk/barrier.cuh"),
+            include_str!("../../../templates/device/mk/barrier.cuh"),
         ),
         (
             "mk/base.cuh",
-            include_str!("../../templates/device/mk/base.cuh"),
+            include_str!("../../../templates/device/mk/base.cuh"),
         ),
         (
             "mk/memory.cuh",
-            include_str!("../../templates/device/mk/memory.cuh"),
+            include_str!("../../../templates/device/mk/memory.cuh"),
         ),
         (
             "mk/mma.cuh",
-            include_str!("../../templates/device/mk/mma.cuh"),
+            include_str!("../../../templates/device/mk/mma.cuh"),
         ),
         (
             "mk/tma.cuh",
-            include_str!("../../templates/device/mk/tma.cuh"),
+            include_str!("../../../templates/device/mk/tma.cuh"),
         ),
         (
             "mk/watch.cuh",
-            include_str!("../../templates/device/mk/watch.cuh"),
+            include_str!("../../../templates/device/mk/watch.cuh"),
         ),
     ]
 }

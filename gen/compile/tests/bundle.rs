@@ -3,7 +3,7 @@
 mod common;
 
 use common::{fake_compile, fake_cubin, no_compile, source, warnings_of};
-use mkernel_gen::{BUNDLE_MANIFEST, Bundle, CudaSource, GenError, Key, Store};
+use mkernel_compile::{BUNDLE_MANIFEST, Bundle, CudaSource, GenError, Key, Store};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::{TempDir, tempdir};

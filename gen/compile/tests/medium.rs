@@ -6,7 +6,7 @@
 mod common;
 
 use common::{child, fake_compile, fake_cubin, meeting, no_compile, source, warnings_of};
-use mkernel_gen::{GenError, Key, Store};
+use mkernel_compile::{GenError, Key, Store};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;

@@ -5,7 +5,7 @@ mod common;
 use common::{
     Killed, child, count, counted, fake_compile, fake_cubin, meeting, source, wait_until,
 };
-use mkernel_gen::{Key, Store};
+use mkernel_compile::{Key, Store};
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};

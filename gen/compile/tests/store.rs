@@ -3,7 +3,7 @@
 mod common;
 
 use common::{fake_compile, fake_cubin, no_compile, source, warnings_of};
-use mkernel_gen::{Cubin, CudaSource, GenError, Key, Store};
+use mkernel_compile::{Cubin, CudaSource, GenError, Key, Store};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Barrier;
