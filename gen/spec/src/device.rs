@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Device {
     /// Name, for people.
     pub name: String,
+    /// What its kernels are compiled to.
+    pub target: Target,
     /// Streaming multiprocessors.
     pub sm_count: u32,
     /// Shared memory that one CTA can have, bytes.
@@ -33,6 +35,7 @@ impl Device {
     pub fn h200() -> Self {
         Self {
             name: "NVIDIA H200".into(),
+            target: Target::Sm90a,
             sm_count: 132,
             smem_bytes: 232_448,
             l2_bytes: 60 << 20,
@@ -43,6 +46,28 @@ impl Device {
             copy_engine_gb_s: 350.0,
         }
     }
+
+    /// A simulated GPU: an H200 with `sm_count` SMs.
+    #[must_use]
+    pub fn simulated(sm_count: u32) -> Self {
+        Self {
+            name: format!("simulated GPU with {sm_count} SMs"),
+            target: Target::Simulator,
+            sm_count,
+            ..Self::h200()
+        }
+    }
+}
+
+/// What kernels are compiled to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// Machine code of Hopper GPUs, by NVRTC.
+    #[default]
+    Sm90a,
+    /// Code of this host for simulated GPUs, by the host's C++ compiler.
+    Simulator,
 }
 
 impl Default for Device {

@@ -18,7 +18,7 @@ pub mod spec;
 pub mod violation;
 
 pub use config::{BLayout, Dim, KernelConfig, Op, Tile, Transfer, Tuning};
-pub use device::Device;
+pub use device::{Device, Target};
 pub use plan::KernelPlan;
 pub use spec::{KernelSpec, Shape};
 pub use violation::{Field, Violation, Violations};
