@@ -5,4 +5,5 @@
 //! world    the GPUs of one simulated host: memory, CTAs, their threads as fibers, the order of memory
 //! ```
 
+pub mod tensor_map;
 pub mod world;
