@@ -62,7 +62,7 @@ impl Clock {
 /// What a thread knows, by the way in which memory is accessed. A write by ordinary stores is known to the copy engine
 /// and the tensor cores (the async proxy) only after a proxy fence.
 #[derive(Clone, Debug, Default)]
-pub(super) struct View {
+pub(super) struct Ways {
     /// By ordinary accesses.
     pub generic: Clock,
     /// By the async proxy, in shared memory.
@@ -71,27 +71,109 @@ pub(super) struct View {
     pub global: Clock,
 }
 
+/// [`Ways`], shared until they change: the threads of a warp mostly know the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View(Arc<Ways>);
+
+impl std::ops::Deref for View {
+    type Target = Ways;
+
+    fn deref(&self) -> &Ways {
+        &self.0
+    }
+}
+
+impl From<Ways> for View {
+    fn from(ways: Ways) -> Self {
+        Self(Arc::new(ways))
+    }
+}
+
 impl View {
     /// Everything in `clock`, by all ways: after a kernel's start.
     pub fn all(clock: &Clock) -> Self {
-        Self {
+        Ways {
             generic: clock.clone(),
             shared: clock.clone(),
             global: clock.clone(),
         }
+        .into()
     }
 
+    /// To change it.
+    pub fn ways(&mut self) -> &mut Ways {
+        Arc::make_mut(&mut self.0)
+    }
+
+    /// Learns all that `other` knows.
     pub fn join(&mut self, other: &Self) {
-        self.generic.join(&other.generic);
-        self.shared.join(&other.shared);
-        self.global.join(&other.global);
+        if self.is(other) {
+            return;
+        }
+        let ways = self.ways();
+        ways.generic.join(&other.generic);
+        ways.shared.join(&other.shared);
+        ways.global.join(&other.global);
     }
 
     /// Learns of a step by all ways.
     pub fn raise(&mut self, component: Component, step: u32) {
-        self.generic.raise(component, step);
-        self.shared.raise(component, step);
-        self.global.raise(component, step);
+        let clocks = [&self.generic, &self.shared, &self.global];
+        if clocks.iter().all(|clock| clock.at(component) >= step) {
+            return;
+        }
+        let ways = self.ways();
+        ways.generic.raise(component, step);
+        ways.shared.raise(component, step);
+        ways.global.raise(component, step);
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// What threads learned lately. Others of the same warp learn the same next: they get the same view, at no cost.
+#[derive(Debug, Default)]
+pub(super) struct Lately {
+    joins: [Option<(View, View, View)>; 4],
+    raises: [Option<(View, (Component, u32), View)>; 4],
+    next: usize,
+}
+
+impl Lately {
+    /// [`View::join`].
+    pub fn join(&mut self, view: &mut View, other: &View) {
+        let known = self
+            .joins
+            .iter()
+            .flatten()
+            .find(|(a, b, _)| a.is(view) && b.is(other));
+        if let Some((.., joined)) = known {
+            *view = joined.clone();
+            return;
+        }
+        let before = view.clone();
+        view.join(other);
+        self.next = (self.next + 1) % self.joins.len();
+        self.joins[self.next] = Some((before, other.clone(), view.clone()));
+    }
+
+    /// [`View::raise`].
+    pub fn raise(&mut self, view: &mut View, step: (Component, u32)) {
+        let known = self
+            .raises
+            .iter()
+            .flatten()
+            .find(|(a, b, _)| a.is(view) && *b == step);
+        if let Some((.., raised)) = known {
+            *view = raised.clone();
+            return;
+        }
+        let before = view.clone();
+        view.raise(step.0, step.1);
+        self.next = (self.next + 1) % self.raises.len();
+        self.raises[self.next] = Some((before, step, view.clone()));
     }
 }
 

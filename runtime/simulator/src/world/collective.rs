@@ -84,6 +84,7 @@ impl Machine {
                 (warp.component, warp.step, warp.first_thread)
             };
             let lanes = &self.threads[first..first + WARP];
+            let all = all.ways();
             all.generic.raise(component, step);
             if lanes.iter().all(|lane| !lane.unfenced_shared) {
                 all.shared.raise(component, step);

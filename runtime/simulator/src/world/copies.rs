@@ -1,6 +1,6 @@
 //! What streams do besides kernels: copies between GPUs and the host, fills, words.
 
-use super::clock::{Clock, View};
+use super::clock::{Clock, Ways};
 use super::machine::Machine;
 use super::memory::Found;
 use super::report::Fate;
@@ -90,11 +90,11 @@ impl Machine {
                 self.stretch(to, Fate::Write(&value.to_ne_bytes()), after, stamp)?;
                 if let Ok(Found::Global { id, offset }) = self.memory.find(to, 4, None) {
                     // Like an ordinary store with release: TMA needs a proxy fence behind the acquire.
-                    let view = View {
+                    let ways = Ways {
                         generic: after.clone(),
-                        ..View::default()
+                        ..Ways::default()
                     };
-                    self.publish_by_host((id, offset), view);
+                    self.publish_by_host((id, offset), ways.into());
                 }
             }
             Work::Kernel { .. } => return Err("a kernel is no copy".into()),

@@ -1,6 +1,6 @@
 //! [`Machine`]: all that kernels see of the world while they run.
 
-use super::clock::{Clock, Component, View};
+use super::clock::{Clock, Component, Lately, View};
 use super::fiber::FiberYielder;
 use super::launch::{CtaSlot, Free, Strand};
 use super::memory::Memory;
@@ -162,6 +162,7 @@ pub(super) struct Machine {
     pub operations: Vec<Operation>,
     pub locations: Locations,
     pub reports: Reports,
+    pub lately: Lately,
     pub host: Clock,
     pub free: Vec<Free>,
     /// The thread that runs.
@@ -286,11 +287,12 @@ impl Machine {
         };
         let t = &mut self.threads[thread];
         let mut view = t.view.clone();
-        view.generic.raise(component, t.solo_step);
+        let ways = view.ways();
+        ways.generic.raise(component, t.solo_step);
         let whole = |unfenced: bool, fenced: u32| if unfenced { fenced } else { t.solo_step };
-        view.shared
+        ways.shared
             .raise(component, whole(t.unfenced_shared, t.fenced_shared));
-        view.global
+        ways.global
             .raise(component, whole(t.unfenced_global, t.fenced_global));
         t.solo_step += 1;
         view

@@ -1,6 +1,6 @@
 //! Tensor-core products of a warpgroup (wgmma): done as late as a wait allows, from what shared memory holds then.
 
-use super::clock::Clock;
+use super::clock::{Clock, View};
 use super::launch::Strand;
 use super::machine::{Machine, SHARED_START, State, WARP, WARPGROUP_WARPS};
 use super::shadow::Accessor;
@@ -46,7 +46,7 @@ struct Product {
     sum: usize,
     threads: u32,
     /// By warp: what it knew when it issued its part.
-    known: Vec<(Clock, Clock)>,
+    known: Vec<View>,
 }
 
 /// Accumulators in flight, taken out of the threads' registers, where nothing may read them now.
@@ -119,7 +119,7 @@ impl Machine {
         let product = &mut mma.products[offset];
         product.threads += 1;
         if index % WARP == 0 {
-            product.known.push((view.generic, view.shared));
+            product.known.push(view);
         }
         let sum = product.sum;
         // SAFETY: by the caller.
@@ -167,9 +167,8 @@ impl Machine {
         // Accumulators that nothing has in flight are ordinary registers again.
         mma.fenced[index] &= !mma.products.is_empty();
         if let Some(strand) = mma.strand {
-            self.thread()
-                .view
-                .raise(strand.component, strand.base + over);
+            let view = &mut self.threads[current].view;
+            self.lately.raise(view, strand.at(over));
         }
         true
     }
@@ -253,8 +252,8 @@ impl Machine {
         stamp: u32,
         mut put: impl FnMut(usize, usize, f32),
     ) {
-        let generic: Vec<&Clock> = product.known.iter().map(|(generic, _)| generic).collect();
-        let proxy: Vec<&Clock> = product.known.iter().map(|(_, shared)| shared).collect();
+        let generic: Vec<&Clock> = product.known.iter().map(|view| &view.generic).collect();
+        let proxy: Vec<&Clock> = product.known.iter().map(|view| &view.shared).collect();
         let no_slot = super::shadow::NO_SLOT;
         let by = Accessor {
             stamp,

@@ -82,6 +82,7 @@ impl Machine {
             operations: Vec::new(),
             locations: Default::default(),
             reports: Default::default(),
+            lately: Default::default(),
             host: Default::default(),
             current: 0,
         }

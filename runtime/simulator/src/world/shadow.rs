@@ -97,6 +97,9 @@ pub(super) struct Shadow {
     /// Sets of reads as chains: (rest, stamp).
     reads: Vec<(u32, u32)>,
     longer: HashMap<(u32, u32), u32>,
+    /// The last lookup in it, and the last (access, write before it) in good order: neighbours ask the same.
+    last_longer: (u32, u32, u32),
+    last_ordered: (u32, u32),
     /// By slot: the component of what a thread published on its own, if it did.
     pub solos: Vec<Option<Component>>,
 }
@@ -115,6 +118,8 @@ impl Default for Shadow {
             stamps: vec![nobody],
             reads: vec![(0, 0)],
             longer: HashMap::new(),
+            last_longer: (0, 0, 0),
+            last_ordered: (0, 0),
             solos: Vec::new(),
         }
     }
@@ -194,14 +199,22 @@ impl Shadow {
         if self.reads[chain as usize].1 == stamp {
             return chain;
         }
-        *self.longer.entry((chain, stamp)).or_insert_with(|| {
+        if (self.last_longer.0, self.last_longer.1) == (chain, stamp) {
+            return self.last_longer.2;
+        }
+        let longer = *self.longer.entry((chain, stamp)).or_insert_with(|| {
             self.reads.push((chain, stamp));
             (self.reads.len() - 1) as u32
-        })
+        });
+        self.last_longer = (chain, stamp, longer);
+        longer
     }
 
     /// What is wrong with an access after the write of stamp `earlier`.
-    fn conflict(&self, earlier: u32, by: &Accessor<'_>, later_writes: bool) -> Option<Fault> {
+    fn conflict(&mut self, earlier: u32, by: &Accessor<'_>, later_writes: bool) -> Option<Fault> {
+        if self.last_ordered == (by.stamp, earlier) {
+            return None;
+        }
         if earlier == 0 {
             return (!later_writes).then_some(Fault::Uninitialised);
         }
@@ -219,8 +232,13 @@ impl Shadow {
             &self.stamps[by.stamp as usize],
         );
         let is_constant = mine.way == Way::Constant;
-        (is_constant && stamp.who.launch == mine.who.launch && stamp.who.device == mine.who.device)
-            .then_some(Fault::NotConstant)
+        if is_constant && stamp.who.launch == mine.who.launch && stamp.who.device == mine.who.device
+        {
+            return Some(Fault::NotConstant);
+        }
+        // What is known once stays known.
+        self.last_ordered = (by.stamp, earlier);
+        None
     }
 
     /// Whether `by` comes after the access of stamp `earlier`; with `by_proxy`, also where it accesses by the async

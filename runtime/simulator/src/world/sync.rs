@@ -199,7 +199,8 @@ impl Machine {
         if barrier.phases & 1 != parity & 1 {
             let arrived = barrier.arrived.clone();
             self.check_barrier_word(cta, address, place);
-            self.threads[current].view.join(&arrived);
+            let view = &mut self.threads[current].view;
+            self.lately.join(view, &arrived);
             return Some(true);
         }
         if self.threads[current].free_polls > 0 {
@@ -357,11 +358,11 @@ impl Machine {
     pub fn fence_proxy(&mut self, global_too: bool) {
         let thread = self.thread();
         let generic = thread.view.generic.clone();
-        thread.view.shared.join(&generic);
+        thread.view.ways().shared.join(&generic);
         thread.fenced_shared = thread.solo_step;
         thread.unfenced_shared = false;
         if global_too {
-            thread.view.global.join(&generic);
+            thread.view.ways().global.join(&generic);
             thread.fenced_global = thread.solo_step;
             thread.unfenced_global = false;
         }
