@@ -12,8 +12,14 @@
 
 #define MK_OFFSET(type, field) offsetof(type, field)
 
-// The exported entry points of a kernel; the simulator looks for them.
+// The exported entry points of a kernel, and its text, so that findings can quote it. The simulator looks for them.
 #define MK_SIMULATED_KERNEL(id)                                                                                  \
+  asm(".pushsection .rodata\n"                                                                                   \
+      ".global mk_simulated_source\n"                                                                            \
+      "mk_simulated_source:\n"                                                                                   \
+      ".incbin \"" #id ".cu\"\n"                                                                                 \
+      ".byte 0\n"                                                                                                \
+      ".popsection");                                                                                            \
   extern "C" {                                                                                                   \
   const mk::sim::Calls* mk_calls;                                                                                \
   extern const char __ehdr_start[] __attribute__((visibility("hidden")));                                        \

@@ -83,8 +83,6 @@ impl Machine {
             Way::Host => " by a copy of the host's",
             Way::Weak | Way::Constant => "",
         };
-        let (verb, noun) = ("access", "access");
-        let _ = verb;
         let (kind, text, earlier_is) = match fault {
             Fault::Uninitialised => (
                 "uninitialised read",
@@ -121,7 +119,18 @@ impl Machine {
                 Some("the write".to_owned()),
             ),
         };
-        let mut parts = vec![(format!("the {noun}"), after.who)];
+        let did = if matches!(
+            fault,
+            Fault::Race {
+                later_writes: true,
+                ..
+            }
+        ) {
+            "the write"
+        } else {
+            "the access"
+        };
+        let mut parts = vec![(did.to_owned(), after.who)];
         if let Some(earlier_is) = earlier_is {
             parts.push((earlier_is, before.who));
         }
@@ -189,7 +198,10 @@ impl Machine {
             .map(|((_, text), (ctas, threads, who))| {
                 let ctas: Vec<String> = ctas.iter().map(u32::to_string).collect();
                 (
-                    format!("{threads} threads of CTA {} {text}", ctas.join(", ")),
+                    format!(
+                        "{threads} threads of CTA {} {text}; the first",
+                        ctas.join(", ")
+                    ),
                     who,
                 )
             })
@@ -224,44 +236,40 @@ impl Machine {
             );
             let _ = write!(
                 text,
-                "(role {role}) wait for {wait} {} of rank {}: ",
-                awaited.index, awaited.peer
+                "in role {role} wait for {wait}, number {}",
+                awaited.index
             );
+        } else {
+            text.push_str("wait");
         }
         match t.state {
-            State::Barrier { address, parity } => {
-                let barrier = self.ctas[t.cta]
-                    .barriers
-                    .iter()
-                    .find(|barrier| barrier.address == address);
-                let seen = barrier.map_or_else(String::new, |barrier| {
-                    format!(
-                        "; it is in phase {} and lacks {} of {} arrivals and {} bytes",
-                        barrier.phases, barrier.pending, barrier.count, barrier.bytes
-                    )
-                });
-                let _ = write!(
-                    text,
-                    "the end of a phase of parity {parity} of the barrier {address:#x}{seen}"
-                );
+            State::Barrier { address, .. } => {
+                let barriers = &self.ctas[t.cta].barriers;
+                if let Some(barrier) = barriers.iter().find(|barrier| barrier.address == address) {
+                    let (phase, lacks, count, bytes) = (
+                        barrier.phases,
+                        barrier.pending,
+                        barrier.count,
+                        barrier.bytes,
+                    );
+                    let _ = write!(
+                        text,
+                        ": phase {phase} of the barrier at {address:#x} lacks {lacks} of {count} arrivals and {bytes} bytes"
+                    );
+                }
             }
             State::Polling => {
-                let seen: Vec<String> = t
-                    .polled
-                    .iter()
-                    .map(|(address, seen)| format!("{address:#x}, seen {seen}"))
-                    .collect();
+                let seen = t.polled.first().map_or(0, |(_, seen)| *seen);
                 let _ = write!(
                     text,
-                    "wanted {}, polling {}",
-                    awaited.wanted,
-                    seen.join(" and ")
+                    ", from rank {}: wanted {}, seen {seen}",
+                    awaited.peer, awaited.wanted
                 );
             }
-            State::Meeting => text.push_str("the other threads of their warp, CTA or cluster"),
-            State::Bulk => text.push_str("bulk groups"),
+            State::Meeting => text.push_str(" for other threads of their warp, CTA or cluster"),
+            State::Bulk => text.push_str(" for bulk groups"),
             State::Mma => {
-                text.push_str("products that not all threads of the warpgroup have committed")
+                text.push_str(" for products that not all threads of the warpgroup have committed");
             }
             State::Ready | State::Ended => {}
         }
@@ -286,7 +294,7 @@ impl Reports {
                 for (what, who) in &raw.parts {
                     let _ = write!(text, "\n  {what}: {}", Self::describe(who));
                     for line in self.lines(who) {
-                        let _ = write!(text, "\n      in {line}");
+                        let _ = write!(text, "\n      {line}");
                     }
                 }
                 Finding {
