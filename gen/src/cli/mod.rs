@@ -56,7 +56,7 @@ enum Command {
     Clean,
     /// Install the NVRTC that this version is tested with, from its Python wheel
     FetchNvrtc(fetch::Fetch),
-    /// Show what was found on this machine: NVRTC, cache, driver
+    /// Show what was found on this machine: NVRTC, C++ compiler, cache, driver
     Doctor,
 }
 

@@ -5,7 +5,7 @@ use super::input::Input;
 use super::output::{bytes, micros, print, print_json, table};
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::plan::Region;
-use mkernel_spec::{BLayout, KernelPlan, Op};
+use mkernel_spec::{BLayout, KernelPlan, Op, Target};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -184,6 +184,9 @@ fn transfer(plan: &KernelPlan) -> Vec<String> {
 }
 
 fn registers(plan: &KernelPlan) -> String {
+    if plan.device.target == Target::Simulator {
+        return "none: threads are fibers of the CPU".to_owned();
+    }
     let registers = plan.registers;
     format!(
         "{} at entry, then {} to move data and {} to multiply",
