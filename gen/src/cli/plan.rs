@@ -81,12 +81,28 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     format!("{label}: {}\n{}", plan.id, table(&rows, &[]))
 }
 
+/// A plan in one line.
+pub fn summary(plan: &KernelPlan) -> String {
+    let mut text = format!(
+        "tiles of {}x{}, {} stages, {} CTAs",
+        plan.tile.m, plan.tile.n, plan.stages, plan.grid_ctas
+    );
+    if let Some(transfer) = plan.transfer {
+        let _ = write!(text, ", {transfer}");
+    }
+    if plan.comm_ctas > 0 {
+        let _ = write!(text, " by {} of them", plan.comm_ctas);
+    }
+    format!("{text}: {}", plan.id)
+}
+
 /// A table as lines.
 fn lines(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     table(rows, right).lines().map(str::to_owned).collect()
 }
 
-fn computes(plan: &KernelPlan) -> Vec<String> {
+/// What it computes, in words and a formula.
+pub fn computes(plan: &KernelPlan) -> Vec<String> {
     let shape = plan.shape;
     let (m, n, k) = (shape.m, shape.n, shape.k);
     let formula = match plan.spec.op() {
