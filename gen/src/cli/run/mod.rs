@@ -40,6 +40,9 @@ const SKEW: u32 = 20;
 /// Simulated hosts that a process can have at once.
 const MAX_HOSTS: usize = 8;
 
+/// Seeds are below this, so that counting them never overflows.
+const MAX_SEED: u64 = 1 << 63;
+
 /// What to run, on what, and how often.
 #[derive(Debug, clap::Args)]
 pub struct Run {
@@ -55,7 +58,7 @@ pub struct Run {
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
     /// What the data, and the order of events on simulated GPUs, depend on [default: another one each time]
-    #[arg(long, value_name = "NUMBER", conflicts_with = "seeds")]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "seeds", value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
     seed: Option<u64>,
     /// Run once for each seed from A up to B, B excluded; simulated ones side by side
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
@@ -80,7 +83,7 @@ impl Run {
         let (machine, kernels) = self.machine_and_kernels()?;
         let seeds = self.seeds.clone().unwrap_or_else(|| {
             let seed = self.seed.unwrap_or_else(seed_from_clock);
-            seed..seed.saturating_add(1)
+            seed..seed + 1
         });
         self.check_flags(machine, kernels.len(), &seeds)?;
         let mut report = Report::new(json);
@@ -239,7 +242,10 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 fn parse_seeds(text: &str) -> Result<Range<u64>, &'static str> {
     let help = "write the first seed and the one after the last, as in 0..100";
     let (start, end) = text.split_once("..").ok_or(help)?;
-    let number = |text: &str| text.parse::<u64>().map_err(|_| help);
+    let number = |text: &str| {
+        let number = text.parse().ok().filter(|number| *number <= MAX_SEED);
+        number.ok_or(help)
+    };
     let seeds = number(start)?..number(end)?;
     if seeds.is_empty() {
         return Err("there is no seed in it: the second number must be the larger one");
@@ -260,7 +266,17 @@ mod tests {
     #[test]
     fn ranges_of_seeds() {
         assert_eq!(parse_seeds("3..20"), Ok(3..20));
-        for wrong in ["", "3", "3..", "..4", "4..4", "5..4", "-1..4", "1..=4"] {
+        for wrong in [
+            "",
+            "3",
+            "3..",
+            "..4",
+            "4..4",
+            "5..4",
+            "-1..4",
+            "1..=4",
+            "0..18446744073709551615",
+        ] {
             assert!(parse_seeds(wrong).is_err(), "{wrong}");
         }
     }
