@@ -86,7 +86,9 @@ fn with_real_paths(log: &str, folder: &Path, source: &CudaSource) -> String {
         &program_name(&source.id),
         &source_path(folder, source).to_string_lossy(),
     );
-    for (name, _) in headers(source.target) {
+    let wrapper = (source.target == Target::Simulator).then_some(WRAPPER);
+    let headers = headers(source.target).iter().map(|(name, _)| *name);
+    for name in headers.chain(wrapper) {
         log = log.replace(name, &folder.join(name).to_string_lossy());
     }
     log

@@ -29,8 +29,11 @@ fn kernel(id: &str) -> CudaSource {
 __device__ __forceinline__ void twice(volatile mk::u32* x) {
   *x = *x + *x;
 }
-extern \"C\" __global__ void __launch_bounds__(128) NAME(mk::u32* x) {
-  twice(x);
+struct Args {
+  mk::u32* x;
+};
+extern \"C\" __global__ void __launch_bounds__(128) NAME(const __grid_constant__ Args args) {
+  twice(args.x);
 }
 ";
     source(id, &text.replace("NAME", id))
@@ -74,7 +77,7 @@ fn debug_information_names_lines_through_inlined_functions() {
         .output()
         .expect("addr2line, of the compiler's binutils");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("k.cu:3\nk.cu:6\n"), "{text}");
+    assert!(text.contains("k.cu:3\nk.cu:9\n"), "{text}");
 }
 
 /// Its address, by `nm`.
@@ -113,6 +116,8 @@ fn errors_have_the_log_and_the_saved_source() {
     let file = folder.join("broken.cu");
     assert!(log.contains(&format!("{}:2:", file.display())), "{log}");
     assert_eq!(fs::read_to_string(file).expect("source"), broken.text);
+    let wrapper = folder.join("kernel.cpp");
+    assert!(log.contains(&*wrapper.to_string_lossy()), "{log}");
     // All that it takes to compile it by hand.
     assert!(folder.join("kernel.cpp").is_file());
     for (name, text) in headers(Target::Simulator) {

@@ -256,14 +256,23 @@ fn row(job: &Job, done: &Built) -> Vec<String> {
     } else {
         format!("{:.0} ms", done.millis)
     };
+    // Of simulated time nothing is known.
+    let [bound, reason, estimate] = match job.plan.device.target {
+        Target::Sm90a => [
+            micros(job.plan.bound.us()),
+            job.plan.bound.reason().to_owned(),
+            micros(job.plan.estimate_us),
+        ],
+        Target::Simulator => ["-"; 3].map(str::to_owned),
+    };
     vec![
         job.kernel.label.clone(),
         registers(done.cubin.resources),
         bytes(job.plan.smem_bytes.into()),
         compile,
-        micros(job.plan.bound.us()),
-        job.plan.bound.reason().to_owned(),
-        micros(job.plan.estimate_us),
+        bound,
+        reason,
+        estimate,
         job.plan.id.clone(),
     ]
 }

@@ -75,8 +75,11 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     let total = format!("= {} on every rank", bytes(plan.workspace.bytes));
     section("workspace", regions(&plan.workspace.regions, total));
     section("moves", moves(plan));
-    section("bound", vec![bound(plan)]);
-    section("estimate", vec![estimate(plan)]);
+    // Of simulated time nothing is known.
+    if plan.device.target != Target::Simulator {
+        section("bound", vec![bound(plan)]);
+        section("estimate", vec![estimate(plan)]);
+    }
     section("device", vec![device(plan)]);
     format!("{label}: {}\n{}", plan.id, table(&rows, &[]))
 }
@@ -275,6 +278,12 @@ fn estimate(plan: &KernelPlan) -> String {
 
 fn device(plan: &KernelPlan) -> String {
     let device = &plan.device;
+    if device.target == Target::Simulator {
+        return format!(
+            "simulated, {} SMs, planned as for an H200 with as many",
+            device.sm_count
+        );
+    }
     format!(
         "{}: {} SMs, {:.0} TFLOP/s, link {:.0} GB/s (copy engines {:.0}), memory {:.0} GB/s",
         device.name,
