@@ -100,6 +100,9 @@ impl Run {
                 self.write_timeline(outcome)
             })?;
         }
+        if machine == Machine::Gpus && report.machine_is_at_fault() {
+            say("--device sim needs no GPU");
+        }
         report.finish()
     }
 

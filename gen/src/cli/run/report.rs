@@ -126,6 +126,11 @@ impl Report {
         print(&text)
     }
 
+    /// Whether a run failed for want of something that is no part of a kernel.
+    pub fn machine_is_at_fault(&self) -> bool {
+        self.code == 4
+    }
+
     /// Whether all was right.
     pub fn finish(&self) -> Result<(), Failure> {
         if self.failed == 0 {
