@@ -40,7 +40,13 @@ macro_rules! header {
     ($folder:literal, $file:literal, $name:literal) => {
         (
             concat!("mk/", $name, ".cuh"),
-            include_str!(concat!("../../../templates/", $folder, "/mk/", $file, ".cuh")),
+            include_str!(concat!(
+                "../../../templates/",
+                $folder,
+                "/mk/",
+                $file,
+                ".cuh"
+            )),
         )
     };
 }
