@@ -189,7 +189,7 @@ fn describe(about: &About, outcome: &Outcome) -> String {
         let reason = problem.reason.replace('\n', "\n            ");
         text += &format!("          {who}: {reason}\n");
     }
-    if !outcome.is_right() {
+    if code(outcome) == 1 {
         text += &format!("          again: {}\n", about.replay(outcome.seed));
     }
     text
@@ -260,11 +260,10 @@ fn first_wrong(wrong: Wrong) -> Problem {
 
 fn line<'a>(about: &'a About, outcome: &'a Outcome) -> OutcomeLine<'a> {
     let ran = outcome.result.as_ref().ok();
-    let is_right = outcome.is_right();
     OutcomeLine {
         label: &about.kernel.label,
         place: &about.kernel.place,
-        ok: is_right,
+        ok: outcome.is_right(),
         id: ran.map_or(&about.plan.id, |ran| &ran.plan.id),
         device: about.device(),
         simulated: about.machine != Machine::Gpus,
@@ -277,6 +276,6 @@ fn line<'a>(about: &'a About, outcome: &'a Outcome) -> OutcomeLine<'a> {
         relative_error: ran.map(|ran| ran.verdict.relative_error()),
         repeats: ran.map(|ran| ran.repeats),
         problems: problems(outcome),
-        replay: (!is_right).then(|| about.replay(outcome.seed)),
+        replay: (code(outcome) == 1).then(|| about.replay(outcome.seed)),
     }
 }

@@ -49,12 +49,11 @@ pub fn readable(timeline: &str) -> Result<String, serde_json::Error> {
     events.sort_by(|a, b| a.ts.total_cmp(&b.ts));
     let mut text = String::new();
     for event in &events {
-        let name = |key, kind: &str, number: u64| {
-            let name = names.get(&key).cloned();
-            name.unwrap_or_else(|| format!("{kind} {number}"))
-        };
-        let process = name((event.pid, None), "process", event.pid);
-        let thread = name((event.pid, Some(event.tid)), "thread", event.tid);
+        // A process is a rank.
+        let rank = names.get(&(event.pid, None)).cloned();
+        let rank = rank.unwrap_or_else(|| format!("rank {}", event.pid));
+        let thread = names.get(&(event.pid, Some(event.tid)));
+        let thread = thread.map_or(String::new(), |thread| format!("  {thread}"));
         let took = match (event.ph.as_str(), event.dur) {
             (_, Some(us)) => format!("{us:.3}"),
             ("B", _) => "begin".to_owned(),
@@ -64,7 +63,7 @@ pub fn readable(timeline: &str) -> Result<String, serde_json::Error> {
         // A String takes all that is written to it.
         let _ = write!(
             text,
-            "{:>12.3} {took:>10}  {process}  {thread}  {}",
+            "{:>12.3} {took:>10}  {rank}{thread}  {}",
             event.ts, event.name
         );
         for (key, value) in &event.args {
@@ -89,7 +88,7 @@ mod tests {
         ], "displayTimeUnit": "ns"}"#;
         assert_eq!(
             readable(json).expect("JSON"),
-            "       2.000             process 0  thread 0  flag\n       5.000      1.500  GPU 1  CTA 0 load  wait  peer=0\n"
+            "       2.000             rank 0  flag\n       5.000      1.500  GPU 1  CTA 0 load  wait  peer=0\n"
         );
         assert!(readable("").is_err());
     }
