@@ -42,6 +42,12 @@ impl Image {
         let _ = bytes;
         todo!()
     }
+
+    /// Size of the kernel's one parameter, which `cuLaunchKernel` is not told.
+    #[must_use]
+    pub fn args_bytes(&self) -> usize {
+        todo!()
+    }
 }
 
 /// What a stream runs, one after the other.
