@@ -140,10 +140,8 @@ fn peers_are_those_of_one_host() {
     let can = |dev, peer| {
         let mut can = -1;
         // SAFETY: the pointer is to a live int.
-        assert_eq!(
-            unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, dev, peer) },
-            Code::CUDA_SUCCESS
-        );
+        let code = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, dev, peer) };
+        assert_eq!(code, Code::CUDA_SUCCESS);
         can == 1
     };
     assert!(can(0, 7) && can(8, 15));
