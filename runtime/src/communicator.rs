@@ -6,6 +6,7 @@ use crate::driver::{self, Kind};
 use crate::env::{self, Place};
 use crate::error::Error;
 use crate::fused::FusedKernel;
+use crate::neighbours;
 use crate::operator::Operator;
 use crate::prepare;
 use crate::shared::{Gpu, Shared};
@@ -47,12 +48,12 @@ impl Communicator {
         }
         let mut ranks = join(&place, timeout)?;
         let opened = open_local(place.local_rank, timeout).and_then(|(gpu, simulated)| {
-            let id = format!("{}\n{}", boot_id()?, driver::bus_id(&gpu.ctx)?);
+            let id = format!("{}\n{}", neighbours::boot_id()?, driver::bus_id(&gpu.ctx)?);
             Ok(((gpu, simulated), id.into_bytes()))
         });
         let ((gpu, simulated), ids) = ranks.agree("opening of the GPUs", opened, timeout)?;
-        let bus_ids = check_neighbours(&ids)?;
-        let access = check_access(&gpu.ctx, place.rank, &bus_ids);
+        let bus_ids = neighbours::check(&ids)?;
+        let access = neighbours::check_access(&gpu.ctx, place.rank, &bus_ids);
         ranks.agree(
             "access between the GPUs",
             access.map(|()| ((), Vec::new())),
@@ -126,9 +127,9 @@ impl Communicator {
             .iter()
             .map(|gpu| driver::bus_id(&gpu.ctx).map(|id| format!("\n{id}").into_bytes()))
             .collect::<Result<Vec<_>, _>>()?;
-        let bus_ids = check_neighbours(&ids)?;
+        let bus_ids = neighbours::check(&ids)?;
         for (rank, gpu) in (0..).zip(&gpus) {
-            check_access(&gpu.ctx, rank, &bus_ids)?;
+            neighbours::check_access(&gpu.ctx, rank, &bus_ids)?;
         }
         let groups = local::groups(ordinals.len() as u32);
         Ok(gpus
@@ -324,88 +325,9 @@ fn open_local(local_rank: usize, timeout: Duration) -> Result<(Gpu, Option<Arc<H
     Ok((Gpu::open(ordinal, Kind::Gpu)?, None))
 }
 
-/// The same in all processes of a host, containers included.
-fn boot_id() -> Result<String, Error> {
-    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    let id = read.map_err(|source| Error::Os {
-        call: "reading the boot id",
-        source: Arc::new(source),
-    })?;
-    Ok(id.trim().to_owned())
-}
-
-/// From each rank's boot id and bus id: all on one host, each with its own GPU. Returns the bus ids.
-fn check_neighbours(ids: &[Vec<u8>]) -> Result<Vec<String>, Error> {
-    let ids: Vec<(String, String)> = ids
-        .iter()
-        .map(|id| {
-            let text = String::from_utf8_lossy(id);
-            let (host, gpu) = text.split_once('\n').unwrap_or((&text, ""));
-            (host.to_owned(), gpu.to_owned())
-        })
-        .collect();
-    let elsewhere: Vec<u32> = (0..)
-        .zip(&ids)
-        .filter(|(_, (host, _))| *host != ids[0].0)
-        .map(|(rank, _)| rank)
-        .collect();
-    if !elsewhere.is_empty() {
-        return Err(Error::SeveralHosts { ranks: elsewhere });
-    }
-    for (second, (_, gpu)) in ids.iter().enumerate() {
-        if let Some(first) = ids[..second].iter().position(|(_, other)| other == gpu) {
-            return Err(Error::SameDevice {
-                first: first as u32,
-                second: second as u32,
-                bus_id: gpu.clone(),
-            });
-        }
-    }
-    Ok(ids.into_iter().map(|(_, gpu)| gpu).collect())
-}
-
-fn check_access(ctx: &CudaContext, rank: u32, bus_ids: &[String]) -> Result<(), Error> {
-    for (peer, bus_id) in (0..).zip(bus_ids).filter(|(peer, _)| *peer != rank) {
-        // A GPU that this process does not see shows when its memory is mapped.
-        if driver::can_access_peer(ctx, bus_id)? == Some(false) {
-            return Err(Error::NoPeerAccess { rank, peer });
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn ids(texts: &[&str]) -> Vec<Vec<u8>> {
-        texts.iter().map(|text| text.as_bytes().to_vec()).collect()
-    }
-
-    #[test]
-    fn neighbours_share_a_host_and_no_gpu() {
-        let found = check_neighbours(&ids(&["host\n0000:18:00.0", "host\n0000:2A:00.0"]))
-            .expect("neighbours");
-        assert_eq!(found, ["0000:18:00.0", "0000:2A:00.0"]);
-        let error =
-            check_neighbours(&ids(&["a\n1", "b\n1", "a\n2", "c\n3"])).expect_err("three hosts");
-        assert!(
-            matches!(&error, Error::SeveralHosts { ranks } if *ranks == [1, 3]),
-            "{error}"
-        );
-        let error = check_neighbours(&ids(&["a\n1", "a\n2", "a\n2"])).expect_err("one GPU twice");
-        assert!(
-            matches!(
-                &error,
-                Error::SameDevice {
-                    first: 1,
-                    second: 2,
-                    ..
-                }
-            ),
-            "{error}"
-        );
-    }
 
     #[test]
     fn the_world_is_checked_before_the_driver_is_touched() {

@@ -73,6 +73,7 @@ mod env;
 mod error;
 mod fused;
 mod kernel;
+mod neighbours;
 mod operator;
 mod prepare;
 mod report;

@@ -155,8 +155,17 @@ impl Queues {
         self.drop_destroyed();
     }
 
-    /// Forgets the streams of a device, and their work.
+    /// Forgets the streams of a device, and their work, which is over by this for whoever waits for it.
     pub fn reset(&mut self, device: u32) {
+        for (_, stream) in self
+            .streams
+            .iter_mut()
+            .filter(|(id, _)| id.device == device)
+        {
+            while !stream.entries.is_empty() {
+                stream.end_first(Vec::new());
+            }
+        }
         self.streams.retain(|id, _| id.device != device);
     }
 

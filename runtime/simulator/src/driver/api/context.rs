@@ -39,6 +39,7 @@ pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> C
             state.events.retain(|_, event| event.device != device);
         }
         drop(state);
+        host.announce();
         close_unused(&host);
         Ok(())
     })

@@ -12,6 +12,7 @@ mod graph;
 mod memory;
 mod stream;
 mod table;
+mod tensor_map;
 mod virtual_memory;
 
 pub(super) use table::functions;

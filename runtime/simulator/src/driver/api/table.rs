@@ -8,6 +8,7 @@ use super::function::*;
 use super::graph::*;
 use super::memory::*;
 use super::stream::*;
+use super::tensor_map::*;
 use super::virtual_memory::*;
 use crate::driver::Code;
 use cudarc::driver::sys;
