@@ -33,6 +33,10 @@ pub fn device_headers() -> &'static [(&'static str, &'static str)] {
             include_str!("../../../templates/device/mk/base.cuh"),
         ),
         (
+            "mk/descriptor.cuh",
+            include_str!("../../../templates/device/mk/descriptor.cuh"),
+        ),
+        (
             "mk/memory.cuh",
             include_str!("../../../templates/device/mk/memory.cuh"),
         ),
@@ -41,8 +45,16 @@ pub fn device_headers() -> &'static [(&'static str, &'static str)] {
             include_str!("../../../templates/device/mk/mma.cuh"),
         ),
         (
+            "mk/ring.cuh",
+            include_str!("../../../templates/device/mk/ring.cuh"),
+        ),
+        (
             "mk/tma.cuh",
             include_str!("../../../templates/device/mk/tma.cuh"),
+        ),
+        (
+            "mk/types.cuh",
+            include_str!("../../../templates/device/mk/types.cuh"),
         ),
         (
             "mk/watch.cuh",

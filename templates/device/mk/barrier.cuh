@@ -1,6 +1,7 @@
 // Barriers in shared memory that count arrivals and bytes (mbarrier).
 #pragma once
 #include <mk/base.cuh>
+#include <mk/ring.cuh>
 
 namespace mk {
 
@@ -36,19 +37,5 @@ __device__ __forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
       : "memory");
   return done != 0;
 }
-
-// A place in a ring of `kStages` buffers, and the parity of the round it is in.
-template <u32 kStages>
-struct Ring {
-  u32 stage = 0;
-  u32 parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 }  // namespace mk

@@ -1,19 +1,11 @@
-// Types and the few facts about a thread that every role needs.
+// The few facts about a thread that every role needs.
 #pragma once
+#include <mk/types.cuh>
 
 // NVRTC has no offsetof.
 #define MK_OFFSET(type, field) __INTADDR__(&((static_cast<type*>(nullptr))->field))
 
 namespace mk {
-
-using u8 = unsigned char;
-using u16 = unsigned short;
-using u32 = unsigned int;
-using u64 = unsigned long long;
-
-constexpr u32 kMaxRanks = 8;
-constexpr u32 kWarp = 32;
-constexpr u32 kWarpgroup = 128;
 
 // Address in the shared window, as PTX instructions take it.
 __device__ __forceinline__ u32 shared_address(const void* p) {
@@ -61,9 +53,3 @@ __device__ __forceinline__ u64 global_time_ns() {
 __device__ __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
 
 }  // namespace mk
-
-// The driver's tensor map. The tag is the one that CUDA's own headers use.
-struct CUtensorMap_st {
-  alignas(128) unsigned long long opaque[16];
-};
-typedef struct CUtensorMap_st CUtensorMap;

@@ -4,6 +4,10 @@
 
 namespace mk {
 
+// Ordinary accesses, without order of their own.
+__device__ __forceinline__ u32 load(const u32* p) { return *p; }
+__device__ __forceinline__ void store(u32* p, u32 value) { *p = value; }
+
 // Sees all that the thread (or copy engine, or host) which stored the value had done before.
 __device__ __forceinline__ u32 load_acquire_sys(const u32* p) {
   u32 value;

@@ -1,5 +1,29 @@
 //! [`World`]: the GPUs of one simulated host. One thread drives it; nothing in it waits.
 
+mod access;
+mod calls;
+mod clock;
+mod collective;
+mod copies;
+mod fiber;
+mod image;
+mod launch;
+mod machine;
+mod memory;
+mod mma;
+mod report;
+mod schedule;
+mod shadow;
+mod sync;
+mod tensor;
+mod tma;
+
+pub use image::Image;
+
+use clock::Clock;
+use fiber::{Fiber, Stacks};
+use launch::Grid;
+use machine::Machine;
 use std::sync::Arc;
 
 /// How a world behaves.
@@ -17,36 +41,12 @@ pub struct Options {
 
 /// A point in the order of events: all that happened before it. What starts after a moment sees all of it.
 #[derive(Clone, Debug, Default)]
-pub struct Moment {
-    // Filled in by the clocks.
-}
+pub struct Moment(Clock);
 
 impl Moment {
     /// After this moment and after `other`.
     pub fn join(&mut self, other: &Moment) {
-        let _ = other;
-        todo!()
-    }
-}
-
-/// A kernel as code of this host: a shared object that the host's compiler made.
-#[derive(Debug)]
-pub struct Image {}
-
-impl Image {
-    /// Loads the shared object of one kernel.
-    ///
-    /// # Errors
-    /// Why it is none.
-    pub fn load(bytes: &[u8]) -> Result<Arc<Self>, String> {
-        let _ = bytes;
-        todo!()
-    }
-
-    /// Size of the kernel's one parameter, which `cuLaunchKernel` is not told.
-    #[must_use]
-    pub fn args_bytes(&self) -> usize {
-        todo!()
+        self.0.join(&other.0);
     }
 }
 
@@ -152,45 +152,72 @@ pub struct Finding {
 }
 
 /// The GPUs of one simulated host.
-#[derive(Debug)]
-pub struct World {}
+pub struct World {
+    machine: Box<Machine>,
+    /// By thread of the machine.
+    fibers: Vec<Option<Fiber>>,
+    stacks: Stacks,
+    /// Copies and the like that have not been made.
+    copies: Vec<copies::Pending>,
+    finished: Vec<(TaskId, Outcome, Moment)>,
+    next_task: u64,
+    speeds: schedule::Speeds,
+    /// By how much time jumps next, if nothing else happens.
+    jump_ns: u64,
+}
 
-#[allow(unused_variables, reason = "the engine is being written")]
+// SAFETY: fibers run on whichever thread calls `advance`, one at a time; what they keep on their stacks is the kernel's
+// own, and raw pointers in the machine lead into those stacks.
+unsafe impl Send for World {}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "World({:?})", self.machine.options)
+    }
+}
+
 impl World {
     /// GPUs without memory or work.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        todo!()
+        Self {
+            speeds: schedule::Speeds::new(&options),
+            machine: Box::new(Machine::new(options)),
+            fibers: Vec::new(),
+            stacks: Stacks::default(),
+            copies: Vec::new(),
+            finished: Vec::new(),
+            next_task: 0,
+            jump_ns: schedule::FIRST_JUMP_NS,
+        }
     }
 
     /// Physical memory of a GPU; its content is undefined.
     pub fn create(&mut self, device: u32, bytes: u64) -> PhysicalId {
-        todo!()
+        self.machine.memory.create(device, bytes)
     }
 
     /// Frees physical memory when its last mapping goes.
     pub fn release(&mut self, memory: PhysicalId) {
-        todo!()
+        self.machine.memory.release(memory);
     }
 
     /// Addresses that nothing is mapped at yet. They are no memory of this process: plain accesses fault.
     pub fn reserve(&mut self, bytes: u64) -> u64 {
-        todo!()
+        self.machine.memory.reserve(bytes)
     }
 
-    /// Gives back reserved addresses.
-    pub fn unreserve(&mut self, address: u64, bytes: u64) {
-        todo!()
-    }
+    /// Gives back reserved addresses. They are not used again, so that a late access is noticed.
+    pub fn unreserve(&mut self, _address: u64, _bytes: u64) {}
 
     /// Maps the whole of `memory` at reserved addresses, for `device` to access.
     pub fn map(&mut self, address: u64, memory: PhysicalId, device: u32) {
-        todo!()
+        self.machine.memory.map(address, memory, device);
     }
 
     /// Takes a mapping away.
     pub fn unmap(&mut self, address: u64) {
-        todo!()
+        self.machine.memory.unmap(address);
     }
 
     /// Lets all GPUs access this process's memory at its own address (pinned host memory), until `disown_host`.
@@ -198,49 +225,89 @@ impl World {
     /// # Safety
     /// The memory must live until then, and be accessed by others through atomics only.
     pub unsafe fn adopt_host(&mut self, address: u64, bytes: u64) {
-        todo!()
+        self.machine.memory.map_host(address, bytes);
     }
 
     /// See [`Self::adopt_host`].
     pub fn disown_host(&mut self, address: u64) {
-        todo!()
+        self.machine.memory.unmap(address);
     }
 
     /// Starts `work` on `device`, after a moment. The work of a stream is started piece by piece as it finishes.
     pub fn start(&mut self, device: u32, work: Work, after: &Moment) -> TaskId {
-        todo!()
-    }
-
-    /// Lets work go on for a while.
-    pub fn advance(&mut self) -> Advance {
-        todo!()
+        let task = TaskId(self.next_task);
+        self.next_task += 1;
+        match work {
+            Work::Kernel {
+                image,
+                ctas,
+                cluster_ctas,
+                threads,
+                smem_bytes,
+                args,
+            } => {
+                let grid = Grid {
+                    image,
+                    ctas,
+                    cluster_ctas,
+                    threads,
+                    smem_bytes,
+                    args,
+                };
+                let fibers = (&mut self.fibers, &mut self.stacks);
+                if let Err(why) = self
+                    .machine
+                    .start_kernel(task, device, &grid, &after.0, fibers)
+                {
+                    self.finished
+                        .push((task, Outcome::Failed(why), after.clone()));
+                }
+            }
+            work => self.copies.push(copies::Pending {
+                task,
+                device,
+                work,
+                after: after.0.clone(),
+            }),
+        }
+        self.jump_ns = schedule::FIRST_JUMP_NS;
+        task
     }
 
     /// What has finished since the last call, with its moment.
     pub fn take_finished(&mut self) -> Vec<(TaskId, Outcome, Moment)> {
-        todo!()
-    }
-
-    /// When stuck: lets simulated time jump, so that deadlines in kernels pass. Says who waits for what as a finding
-    /// first, once per standstill, if `report` is set.
-    pub fn let_time_pass(&mut self, report: bool) {
-        todo!()
+        std::mem::take(&mut self.finished)
     }
 
     /// What kernels have published to host memory.
+    #[must_use]
     pub fn published_to_host(&self) -> Moment {
-        todo!()
+        Moment(self.machine.host.clone())
     }
 
     /// What was found since the last call.
     pub fn take_findings(&mut self) -> Vec<Finding> {
-        todo!()
+        self.machine.reports.take()
     }
 
-    /// Events of the run so far as JSON for Perfetto or chrome://tracing.
+    /// The last events of the run, a line each; with [`Options::timeline`].
+    #[must_use]
+    pub fn trace(&self) -> String {
+        self.machine.reports.trace()
+    }
+
+    /// Waits of the run so far as JSON for Perfetto or chrome://tracing; with [`Options::timeline`].
     #[must_use]
     pub fn timeline(&self) -> String {
-        todo!()
+        self.machine.reports.timeline()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for fiber in self.fibers.drain(..).flatten() {
+            fiber.end(&mut self.stacks);
+        }
     }
 }
 

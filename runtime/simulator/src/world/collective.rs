@@ -1,0 +1,212 @@
+//! What threads do together: warps, CTAs, clusters.
+
+use super::machine::{Machine, State, WARP};
+
+/// What the lanes of a warp do when they meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Together {
+    /// They see what all of them did.
+    Sync,
+    /// One of them is chosen.
+    Elect,
+    /// Each gets the value of a lane.
+    Shuffle { lane: u32 },
+    /// 8 x 8 matrices from their registers to shared memory.
+    StoreMatrix { count: u32 },
+    /// The same the other way.
+    LoadMatrix { count: u32, transpose: bool },
+}
+
+impl Machine {
+    /// A lane comes to where its warp does something together. The last one does it and wakes the others; false if the
+    /// lane waits.
+    pub fn meet_warp(&mut self, what: Together, place: u64) -> bool {
+        let current = self.current;
+        let warp = self.threads[current].warp;
+        let meeting = &mut self.warps[warp].meeting;
+        let first = meeting.place;
+        if meeting.arrived.is_empty() {
+            meeting.place = place;
+        }
+        meeting.arrived.push(current);
+        if first != place && meeting.arrived.len() > 1 {
+            let text = format!("{what:?} of a lane, while lanes of its warp are elsewhere");
+            let thread = self.warps[warp].meeting.arrived[0];
+            self.find_pair((current, place), (thread, first), "warp diverged", text);
+        }
+        if self.warps[warp].meeting.arrived.len() < WARP {
+            self.block(State::Meeting, place);
+            return false;
+        }
+        let mut arrived = std::mem::take(&mut self.warps[warp].meeting.arrived);
+        arrived.sort_unstable();
+        match what {
+            Together::Sync => self.sync(&arrived),
+            Together::Elect => {
+                // Which lane it is, the hardware does not say; it is always the same one.
+                let leader = (self.options.seed as usize ^ self.options.seed as usize >> 7) % WARP;
+                for (lane, thread) in arrived.iter().enumerate() {
+                    self.threads[*thread].result = u32::from(lane == leader);
+                }
+            }
+            Together::Shuffle { lane } => {
+                let value = self.threads[arrived[lane as usize % WARP]].exchange[0];
+                for thread in &arrived {
+                    self.threads[*thread].result = value;
+                }
+            }
+            Together::StoreMatrix { count } => self.store_matrices(&arrived, count, place),
+            Together::LoadMatrix { count, transpose } => {
+                self.load_matrices(&arrived, count, transpose, place)
+            }
+        }
+        for thread in arrived.into_iter().filter(|thread| *thread != current) {
+            self.wake(thread);
+        }
+        true
+    }
+
+    /// Threads that met see what all of them did; whole warps start a new step.
+    fn sync(&mut self, arrived: &[usize]) {
+        let mut all = self.threads[arrived[0]].view.clone();
+        let mut warps: Vec<usize> = arrived
+            .iter()
+            .map(|thread| self.threads[*thread].warp)
+            .collect();
+        warps.dedup();
+        for thread in arrived {
+            let view = &self.threads[*thread].view;
+            all.join(view);
+        }
+        for warp in &warps {
+            let (component, step, first) = {
+                let warp = &self.warps[*warp];
+                (warp.component, warp.step, warp.first_thread)
+            };
+            let lanes = &self.threads[first..first + WARP];
+            let all = all.ways();
+            all.generic.raise(component, step);
+            if lanes.iter().all(|lane| !lane.unfenced_shared) {
+                all.shared.raise(component, step);
+            }
+            if lanes.iter().all(|lane| !lane.unfenced_global) {
+                all.global.raise(component, step);
+            }
+            self.warps[*warp].step += 1;
+        }
+        for thread in arrived {
+            self.threads[*thread].view = all.clone();
+        }
+    }
+
+    /// Named barrier `barrier` of `expected` threads; false if the thread waits.
+    pub fn meet_cta(&mut self, barrier: u32, expected: u32, place: u64) -> bool {
+        let current = self.current;
+        let cta = self.cta_of(current);
+        if cta.named.len() <= barrier as usize {
+            cta.named
+                .resize_with(barrier as usize + 1, Default::default);
+        }
+        let meeting = &mut cta.named[barrier as usize];
+        meeting.arrived.push(current);
+        meeting.place = place;
+        if (meeting.arrived.len() as u32) < expected {
+            self.block(State::Meeting, place);
+            return false;
+        }
+        let arrived = std::mem::take(&mut meeting.arrived);
+        self.part(arrived)
+    }
+
+    /// The last of those who meet lets all go on.
+    fn part(&mut self, mut arrived: Vec<usize>) -> bool {
+        arrived.sort_unstable();
+        self.sync(&arrived);
+        let current = self.current;
+        for thread in arrived.into_iter().filter(|thread| *thread != current) {
+            self.wake(thread);
+        }
+        true
+    }
+
+    /// All threads of a cluster; false if the thread waits.
+    pub fn meet_cluster(&mut self, place: u64) -> bool {
+        let current = self.current;
+        let own = self.threads[current].cta;
+        let cluster = self.ctas[own].cluster.clone();
+        let expected: u32 = cluster.iter().map(|cta| self.ctas[*cta].thread_count).sum();
+        // The first CTA keeps the meeting, beside its named barriers.
+        let first = &mut self.ctas[cluster[0]];
+        if first.named.len() <= 16 {
+            first.named.resize_with(17, Default::default);
+        }
+        let meeting = &mut first.named[16];
+        meeting.arrived.push(current);
+        if (meeting.arrived.len() as u32) < expected {
+            self.block(State::Meeting, place);
+            return false;
+        }
+        let arrived = std::mem::take(&mut meeting.arrived);
+        self.part(arrived)
+    }
+
+    /// Row r of matrix m is 16 bytes at the address of lane 8 m + r; lane l holds elements 2 (l % 4) (+ 1) of row l / 4.
+    fn store_matrices(&mut self, lanes: &[usize], count: u32, place: u64) {
+        for matrix in 0..count as usize {
+            for row in 0..8 {
+                let mut bytes = [0; 16];
+                for (pair, to) in bytes.chunks_exact_mut(4).enumerate() {
+                    let value = self.threads[lanes[row * 4 + pair]].exchange[1 + matrix];
+                    to.copy_from_slice(&value.to_le_bytes());
+                }
+                let address = self.threads[lanes[matrix * 8 + row]].exchange[0];
+                let running = std::mem::replace(&mut self.current, lanes[matrix * 8 + row]);
+                if self.check_row(address, place) {
+                    self.store_shared(address, &bytes, place);
+                }
+                self.current = running;
+            }
+        }
+    }
+
+    fn load_matrices(&mut self, lanes: &[usize], count: u32, transpose: bool, place: u64) {
+        for matrix in 0..count as usize {
+            let mut elems = [[0u16; 8]; 8];
+            for (row, to) in elems.iter_mut().enumerate() {
+                let lane = lanes[matrix * 8 + row];
+                let address = self.threads[lane].exchange[0];
+                let running = std::mem::replace(&mut self.current, lane);
+                let mut bytes = [0; 16];
+                if self.check_row(address, place) {
+                    self.load_shared(address, &mut bytes, place);
+                }
+                for (elem, pair) in to.iter_mut().zip(bytes.chunks_exact(2)) {
+                    *elem = u16::from_le_bytes([pair[0], pair[1]]);
+                }
+                self.current = running;
+            }
+            for (lane, thread) in lanes.iter().enumerate() {
+                let (row, column) = (lane / 4, lane % 4 * 2);
+                let pair = if transpose {
+                    [elems[column][row], elems[column + 1][row]]
+                } else {
+                    [elems[row][column], elems[row][column + 1]]
+                };
+                self.threads[*thread].exchange[1 + matrix] =
+                    u32::from(pair[0]) | u32::from(pair[1]) << 16;
+            }
+        }
+    }
+
+    fn check_row(&mut self, address: u32, place: u64) -> bool {
+        let aligned = address.is_multiple_of(16);
+        if !aligned {
+            self.find_at(
+                place,
+                "alignment",
+                format!("a matrix row at {address:#x}, which is not a multiple of 16"),
+            );
+        }
+        aligned
+    }
+}

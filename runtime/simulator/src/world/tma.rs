@@ -1,0 +1,559 @@
+//! The SM's copy engine: bulk copies and boxes of tensors, which complete late and in any order.
+
+use super::clock::View;
+use super::launch::Strand;
+use super::machine::{Machine, SHARED_START, State};
+use super::memory::Found;
+use super::report::Fate;
+use super::shadow::Accessor;
+use super::tensor::{Run, runs, swizzled};
+use crate::tensor_map::{ENCODED_BYTES, TensorMap};
+
+/// Bulk groups of a thread: stores that it can wait for.
+#[derive(Debug, Default)]
+pub(super) struct Bulk {
+    /// Of reads of shared memory, and of writes of global memory: a step per group.
+    pub strands: Option<(Strand, Strand)>,
+    /// Groups committed.
+    pub committed: u32,
+    /// Operations of the group that is open.
+    open: u32,
+    /// Of each committed group that is not over: number, reads and writes left.
+    groups: Vec<(u32, u32, u32)>,
+    waits: Option<(u32, bool)>,
+}
+
+/// A copy on its way.
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub thread: usize,
+    pub launch: usize,
+    device: u32,
+    place: u64,
+    /// What its thread knew when it issued the copy.
+    view: View,
+    slot: u32,
+    own: u32,
+    fenced: (u32, u32),
+    runs: Vec<Run>,
+    /// In shared memory, as the issuing CTA addresses it.
+    shared: u32,
+    swizzle_bytes: u32,
+    to: To,
+}
+
+#[derive(Debug)]
+enum To {
+    /// Shared memory of these CTAs, each with its barrier.
+    Shared {
+        ctas: Vec<(usize, usize)>,
+        bytes: u32,
+    },
+    /// Global memory, in a group; what was read of shared memory, once it was.
+    Global { group: u32, read: Option<Vec<u8>> },
+}
+
+impl Machine {
+    /// Decodes a map; the kernel fails if it is none.
+    ///
+    /// # Safety
+    /// `map` must point to 128 bytes.
+    unsafe fn tensor_map(&mut self, map: *const u8) -> Option<TensorMap> {
+        // SAFETY: by the caller.
+        let bytes = unsafe { &*map.cast::<[u8; ENCODED_BYTES]>() };
+        match TensorMap::from_bytes(bytes) {
+            Ok(map) => Some(map),
+            Err(why) => {
+                self.fail(format!("a tensor operation with a map that is none: {why}"));
+                None
+            }
+        }
+    }
+
+    /// # Safety
+    /// `map` must point to 128 bytes.
+    pub unsafe fn tensor_load(
+        &mut self,
+        to: u32,
+        map: *const u8,
+        barrier: u32,
+        at: &[u32],
+        ctas: u32,
+        place: u64,
+    ) {
+        // SAFETY: by the caller.
+        let Some(map) = (unsafe { self.tensor_map(map) }) else {
+            return;
+        };
+        if !self.check_dims(&map, at, place) || !self.check_aligned(to, &map, place) {
+            return;
+        }
+        let runs = runs(&map, at);
+        self.load_runs(to, runs, u32::from(map.swizzle_bytes), barrier, ctas, place);
+    }
+
+    pub fn bulk_load(&mut self, to: u32, from: u64, bytes: u32, barrier: u32, place: u64) {
+        if self.check_bulk(to, from, bytes, place) {
+            let run = Run {
+                box_offset: 0,
+                row_bytes: bytes,
+                address: from,
+                bytes,
+                skipped: 0,
+            };
+            self.load_runs(to, vec![run], 0, barrier, 0, place);
+        }
+    }
+
+    fn load_runs(
+        &mut self,
+        to: u32,
+        runs: Vec<Run>,
+        swizzle_bytes: u32,
+        barrier: u32,
+        ctas: u32,
+        place: u64,
+    ) {
+        let bytes: u32 = runs.iter().map(|run| run.row_bytes).sum();
+        let current = self.current;
+        let own = self.threads[current].cta;
+        let mask = if ctas == 0 {
+            1 << self.ctas[own].cluster_rank
+        } else {
+            ctas
+        };
+        let low = |address: u32| address & ((1 << super::machine::SHARED_BITS) - 1);
+        let mut targets = Vec::new();
+        for (rank, cta) in self.ctas[own].cluster.clone().into_iter().enumerate() {
+            if mask >> rank & 1 == 0 {
+                continue;
+            }
+            let found = self.ctas[cta]
+                .barriers
+                .iter()
+                .position(|known| known.address == low(barrier));
+            let Some(index) = found else {
+                self.find_at(
+                    place,
+                    "barrier",
+                    format!("a copy counts on {barrier:#x}, where no barrier was initialised"),
+                );
+                return;
+            };
+            if !self.ctas[cta].barriers[index].fenced {
+                let text = format!(
+                    "a copy counts on the barrier {barrier:#x}, which TMA does not know of: no fence_barrier_init after barrier_init"
+                );
+                self.find_at(place, "missing fence", text);
+            }
+            targets.push((cta, index));
+        }
+        if self.find_shared(low(to), bytes, "tensor load").is_none() {
+            return;
+        }
+        self.note(place, || {
+            format!("issues a load of {bytes} bytes to {to:#x}")
+        });
+        self.issue(
+            runs,
+            low(to),
+            swizzle_bytes,
+            To::Shared {
+                ctas: targets,
+                bytes,
+            },
+            place,
+        );
+    }
+
+    /// # Safety
+    /// `map` must point to 128 bytes.
+    pub unsafe fn tensor_store(&mut self, map: *const u8, from: u32, at: &[u32], place: u64) {
+        // SAFETY: by the caller.
+        let Some(map) = (unsafe { self.tensor_map(map) }) else {
+            return;
+        };
+        if self.check_dims(&map, at, place) && self.check_aligned(from, &map, place) {
+            let runs = runs(&map, at);
+            self.store_runs(from, runs, u32::from(map.swizzle_bytes), place);
+        }
+    }
+
+    pub fn bulk_store(&mut self, to: u64, from: u32, bytes: u32, place: u64) {
+        if self.check_bulk(from, to, bytes, place) {
+            let run = Run {
+                box_offset: 0,
+                row_bytes: bytes,
+                address: to,
+                bytes,
+                skipped: 0,
+            };
+            self.store_runs(from, vec![run], 0, place);
+        }
+    }
+
+    fn store_runs(&mut self, from: u32, runs: Vec<Run>, swizzle_bytes: u32, place: u64) {
+        let bytes: u32 = runs.iter().map(|run| run.row_bytes).sum();
+        if self.find_shared(from, bytes, "bulk store").is_none() {
+            return;
+        }
+        if self.thread().bulk.strands.is_none() {
+            let current = self.current;
+            let strands = (self.strand_of(current), self.strand_of(current));
+            self.thread().bulk.strands = Some(strands);
+        }
+        let bulk = &mut self.thread().bulk;
+        bulk.open += 1;
+        let group = bulk.committed + 1;
+        self.note(place, || {
+            format!("issues a store of {bytes} bytes from {from:#x}")
+        });
+        self.issue(
+            runs,
+            from,
+            swizzle_bytes,
+            To::Global { group, read: None },
+            place,
+        );
+    }
+
+    fn issue(&mut self, runs: Vec<Run>, shared: u32, swizzle_bytes: u32, to: To, place: u64) {
+        let current = self.current;
+        let thread = &self.threads[current];
+        let whole = |unfenced: bool, fenced: u32| if unfenced { fenced } else { thread.solo_step };
+        let fenced = (
+            whole(thread.unfenced_shared, thread.fenced_shared),
+            whole(thread.unfenced_global, thread.fenced_global),
+        );
+        let operation = Operation {
+            thread: current,
+            launch: self.ctas[thread.cta].launch,
+            device: self.ctas[thread.cta].device,
+            place,
+            view: thread.view.clone(),
+            slot: thread.slot,
+            own: thread.solo_step,
+            fenced,
+            runs,
+            shared,
+            swizzle_bytes,
+            to,
+        };
+        self.operations.push(operation);
+        // What the thread does from now on is not before the copy.
+        self.threads[current].solo_step += 1;
+    }
+
+    pub fn bulk_commit(&mut self) {
+        let bulk = &mut self.thread().bulk;
+        bulk.committed += 1;
+        let open = std::mem::take(&mut bulk.open);
+        // Operations of the group may have gone on before it was committed.
+        match bulk
+            .groups
+            .iter_mut()
+            .find(|(group, ..)| *group == bulk.committed)
+        {
+            Some((_, reads, writes)) => {
+                (*reads, *writes) = (reads.wrapping_add(open), writes.wrapping_add(open))
+            }
+            None => bulk.groups.push((bulk.committed, open, open)),
+        }
+        bulk.groups
+            .retain(|(_, reads, writes)| (*reads, *writes) != (0, 0));
+    }
+
+    /// Whether at most `pending` groups are left, of their reads only if `read_only`; blocks the thread if not.
+    pub fn bulk_wait(&mut self, pending: u32, read_only: bool, place: u64) -> bool {
+        let thread = self.thread();
+        let Some((reads, writes)) = thread.bulk.strands else {
+            return true;
+        };
+        let over = thread.bulk.committed.saturating_sub(pending);
+        if !thread.bulk.is_over(over, read_only) {
+            thread.bulk.waits = Some((over, read_only));
+            self.block(State::Bulk, place);
+            return false;
+        }
+        // Completion is followed by an implicit proxy fence (PTX ISA, "Async proxy").
+        thread.view.raise(reads.component, reads.base + over);
+        if !read_only {
+            thread.view.raise(writes.component, writes.base + over);
+        }
+        true
+    }
+
+    /// Lets one operation go on.
+    pub fn complete_operation(&mut self, index: usize) {
+        let mut operation = self.operations.swap_remove(index);
+        self.now_ns += 20;
+        // Checks report on behalf of the thread that issued it.
+        let running = std::mem::replace(&mut self.current, operation.thread);
+        match operation.to {
+            To::Shared { .. } => self.complete_load(&operation),
+            To::Global { read: None, group } => {
+                let read = Some(self.read_shared(&operation, group));
+                operation.to = To::Global { group, read };
+                self.group_advanced(operation.thread, group, true);
+                self.operations.push(operation);
+            }
+            To::Global {
+                read: Some(_),
+                group,
+            } => {
+                self.write_global(&operation, group);
+                self.group_advanced(operation.thread, group, false);
+            }
+        }
+        self.current = running;
+    }
+
+    fn group_advanced(&mut self, thread: usize, group: u32, read: bool) {
+        let bulk = &mut self.threads[thread].bulk;
+        let index = bulk.groups.iter().position(|(number, ..)| *number == group);
+        let index = index.unwrap_or_else(|| {
+            bulk.groups.push((group, 0, 0));
+            bulk.groups.len() - 1
+        });
+        let (_, reads, writes) = &mut bulk.groups[index];
+        let left = if read { reads } else { writes };
+        *left = left.wrapping_sub(1);
+        if group <= bulk.committed {
+            bulk.groups
+                .retain(|(_, reads, writes)| (*reads, *writes) != (0, 0));
+        }
+        if let Some((over, read_only)) = bulk.waits
+            && bulk.is_over(over, read_only)
+        {
+            bulk.waits = None;
+            self.wake(thread);
+        }
+    }
+
+    fn complete_load(&mut self, operation: &Operation) {
+        let To::Shared { ctas, bytes } = &operation.to else {
+            return;
+        };
+        let total: u32 = operation.runs.iter().map(|run| run.row_bytes).sum();
+        let first = self.ctas[ctas[0].0].barriers[ctas[0].1].of_this_phase();
+        let stamp = self.async_stamp(operation.thread, first, operation.place);
+        let mut data = vec![0; total as usize];
+        for run in operation.runs.iter().filter(|run| run.bytes > 0) {
+            let to = (run.box_offset + run.skipped) as usize;
+            self.global_run(
+                operation,
+                run,
+                stamp,
+                Fate::Read(&mut data[to..to + run.bytes as usize]),
+            );
+        }
+        for (cta, index) in ctas.clone() {
+            let phase = self.ctas[cta].barriers[index].of_this_phase();
+            let own = self.async_stamp(operation.thread, phase, operation.place);
+            self.shared_rows(operation, cta, own, Fate::Write(&data));
+            self.barrier_bytes(cta, index, *bytes);
+        }
+    }
+
+    fn read_shared(&mut self, operation: &Operation, group: u32) -> Vec<u8> {
+        let total: u32 = operation.runs.iter().map(|run| run.row_bytes).sum();
+        let (reads, _) = self.threads[operation.thread]
+            .bulk
+            .strands
+            .unwrap_or_default();
+        let stamp = self.async_stamp(operation.thread, reads.at(group), operation.place);
+        let mut data = vec![0; total as usize];
+        let cta = self.threads[operation.thread].cta;
+        self.shared_rows(operation, cta, stamp, Fate::Read(&mut data));
+        data
+    }
+
+    fn write_global(&mut self, operation: &Operation, group: u32) {
+        let To::Global {
+            read: Some(data), ..
+        } = &operation.to
+        else {
+            return;
+        };
+        let (_, writes) = self.threads[operation.thread]
+            .bulk
+            .strands
+            .unwrap_or_default();
+        let stamp = self.async_stamp(operation.thread, writes.at(group), operation.place);
+        for run in operation.runs.iter().filter(|run| run.bytes > 0) {
+            let from = (run.box_offset + run.skipped) as usize;
+            self.global_run(
+                operation,
+                run,
+                stamp,
+                Fate::Write(&data[from..from + run.bytes as usize]),
+            );
+        }
+    }
+
+    /// One run in global memory.
+    fn global_run(&mut self, operation: &Operation, run: &Run, stamp: u32, fate: Fate<'_>) {
+        let (id, offset) =
+            match self
+                .memory
+                .find(run.address, u64::from(run.bytes), Some(operation.device))
+            {
+                Ok(Found::Global { id, offset }) => (id, offset),
+                Ok(Found::Host { address }) => {
+                    return self.fail_launch(
+                        operation.launch,
+                        format!("a bulk copy of host memory at {address:#x}"),
+                    );
+                }
+                Err(why) => {
+                    return self.fail_launch(
+                        operation.launch,
+                        format!("a bulk copy out of bounds: {why}"),
+                    );
+                }
+            };
+        let memory = self.memory.physical(id);
+        let by = Accessor {
+            stamp,
+            generic: &[&operation.view.generic],
+            proxy: Some(&[&operation.view.global]),
+            slot: operation.slot,
+            own: operation.own,
+            fenced: operation.fenced.1,
+        };
+        let mut found = None;
+        let note = |fault, earlier, word| {
+            found.get_or_insert((fault, earlier, word));
+        };
+        let cells = memory.cells_of(offset, run.bytes as usize);
+        match fate {
+            Fate::Read(to) => {
+                self.shadow.read(cells, &by, note);
+                to.copy_from_slice(&memory.bytes[offset..offset + to.len()]);
+            }
+            Fate::Write(from) => {
+                self.shadow.write(cells, &by, note);
+                memory.bytes[offset..offset + from.len()].copy_from_slice(from);
+            }
+        }
+        let device = memory.device;
+        if let Some((fault, earlier, word)) = found {
+            let at = offset + 4 * word;
+            self.find_fault(
+                fault,
+                earlier,
+                stamp,
+                &format!("byte {at} of an allocation on GPU {device}"),
+            );
+        }
+    }
+
+    /// All rows of the box in the shared memory of `cta`, chunk by chunk.
+    fn shared_rows(&mut self, operation: &Operation, cta: usize, stamp: u32, mut fate: Fate<'_>) {
+        let by = Accessor {
+            stamp,
+            generic: &[&operation.view.generic],
+            proxy: Some(&[&operation.view.shared]),
+            slot: operation.slot,
+            own: operation.own,
+            fenced: operation.fenced.0,
+        };
+        let mut found = None;
+        for run in &operation.runs {
+            let step = if operation.swizzle_bytes == 0 {
+                run.row_bytes
+            } else {
+                16
+            };
+            for first in (0..run.row_bytes).step_by(step as usize) {
+                let bytes = step.min(run.row_bytes - first) as usize;
+                let address = swizzled(
+                    operation.shared + run.box_offset + first,
+                    operation.swizzle_bytes,
+                );
+                let offset = (address - SHARED_START) as usize;
+                let from = (run.box_offset + first) as usize;
+                let memory = &mut self.ctas[cta];
+                let cells = &mut memory.cells[offset / 4..(offset + bytes).div_ceil(4)];
+                let note = |fault, earlier, _| {
+                    found.get_or_insert((fault, earlier, address));
+                };
+                match &mut fate {
+                    Fate::Read(to) => {
+                        self.shadow.read(cells, &by, note);
+                        to[from..from + bytes]
+                            .copy_from_slice(&memory.smem[offset..offset + bytes]);
+                    }
+                    Fate::Write(data) => {
+                        self.shadow.write(cells, &by, note);
+                        memory.smem[offset..offset + bytes]
+                            .copy_from_slice(&data[from..from + bytes]);
+                    }
+                }
+            }
+        }
+        if let Some((fault, earlier, address)) = found {
+            self.find_fault(
+                fault,
+                earlier,
+                stamp,
+                &format!("shared memory at {address:#x}"),
+            );
+        }
+    }
+
+    fn check_dims(&mut self, map: &TensorMap, at: &[u32], place: u64) -> bool {
+        let fits = usize::from(map.rank) == at.len();
+        if !fits {
+            let text = format!(
+                "{} coordinates for a tensor map of {} dimensions",
+                at.len(),
+                map.rank
+            );
+            self.find_at(place, "tensor map", text);
+        }
+        fits
+    }
+
+    fn check_aligned(&mut self, shared: u32, map: &TensorMap, place: u64) -> bool {
+        let aligned = shared.is_multiple_of(128);
+        if !aligned {
+            let text = format!(
+                "a box at {shared:#x} of shared memory, which is not a multiple of 128 (swizzle of {} bytes)",
+                map.swizzle_bytes
+            );
+            self.find_at(place, "alignment", text);
+        }
+        aligned
+    }
+
+    fn check_bulk(&mut self, shared: u32, global: u64, bytes: u32, place: u64) -> bool {
+        let aligned = [u64::from(shared), global, u64::from(bytes)]
+            .iter()
+            .all(|n| n.is_multiple_of(16));
+        if !aligned {
+            let text = format!(
+                "a bulk copy of {bytes} bytes between {shared:#x} and {global:#x}: each must be a multiple of 16"
+            );
+            self.find_at(place, "alignment", text);
+        }
+        aligned
+    }
+}
+
+impl Operation {
+    /// Where it was issued.
+    pub fn place(&self) -> u64 {
+        self.place
+    }
+}
+
+impl Bulk {
+    /// Whether groups up to `last` are over.
+    fn is_over(&self, last: u32, read_only: bool) -> bool {
+        self.groups
+            .iter()
+            .filter(|(group, ..)| *group <= last)
+            .all(|(_, reads, writes)| *reads == 0 && (read_only || *writes == 0))
+    }
+}

@@ -1,0 +1,21 @@
+// Types and constants that every header needs. Plain C++: GPUs and the simulator share it.
+#pragma once
+
+namespace mk {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+constexpr u32 kMaxRanks = 8;
+constexpr u32 kWarp = 32;
+constexpr u32 kWarpgroup = 128;
+
+}  // namespace mk
+
+// The driver's tensor map. The tag is the one that CUDA's own headers use.
+struct CUtensorMap_st {
+  alignas(128) unsigned long long opaque[16];
+};
+typedef struct CUtensorMap_st CUtensorMap;

@@ -1,0 +1,24 @@
+// Barriers in shared memory that count arrivals and bytes, on the simulator.
+#pragma once
+#include <mk/base.cuh>
+#include <mk/ring.cuh>
+
+namespace mk {
+
+__forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
+  mk_calls->barrier_init(barrier, arrivals, sim::place());
+}
+
+__forceinline__ void fence_barrier_init() { mk_calls->fence(sim::kFenceBarrierInit, sim::kGpu, sim::place()); }
+
+__forceinline__ void barrier_arrive(u32 barrier) { mk_calls->barrier_arrive(barrier, 0, sim::place()); }
+
+__forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
+  mk_calls->barrier_arrive(barrier, bytes, sim::place());
+}
+
+__forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
+  return mk_calls->barrier_try_wait(barrier, parity, sim::place()) != 0;
+}
+
+}  // namespace mk

@@ -1,0 +1,81 @@
+// The few facts about a thread that every role needs, on the simulator. Also what CUDA itself defines for kernels.
+#pragma once
+#include <mk/calls.cuh>
+#include <cstddef>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__
+
+#define MK_OFFSET(type, field) offsetof(type, field)
+
+// The exported entry points of a kernel; the simulator looks for them.
+#define MK_SIMULATED_KERNEL(id)                                                                                  \
+  extern "C" {                                                                                                   \
+  const mk::sim::Calls* mk_calls;                                                                                \
+  extern const char __ehdr_start[] __attribute__((visibility("hidden")));                                        \
+  __attribute__((visibility("default"))) mk::u64 mk_simulated_bind(const mk::sim::Calls* calls) {                \
+    mk_calls = calls;                                                                                            \
+    return mk::sim::Calls::kVersion;                                                                             \
+  }                                                                                                              \
+  __attribute__((visibility("default"))) mk::u64 mk_simulated_args_bytes() { return sizeof(Args); }              \
+  __attribute__((visibility("default"))) const char* mk_simulated_start() { return __ehdr_start; }               \
+  __attribute__((visibility("default"))) void mk_simulated_run(const void* args) {                               \
+    id(*static_cast<const Args*>(args));                                                                         \
+  }                                                                                                              \
+  }
+
+struct MkDim3 {
+  unsigned int x, y, z;
+};
+#define threadIdx (MkDim3{mk_calls->thread()->thread, 0, 0})
+#define blockIdx (MkDim3{mk_calls->thread()->cta, 0, 0})
+#define blockDim (MkDim3{mk_calls->thread()->threads, 1, 1})
+#define gridDim (MkDim3{mk_calls->thread()->ctas, 1, 1})
+
+struct float4 {
+  float x, y, z, w;
+};
+
+// Dynamic shared memory. Only its address in the shared window counts; nothing is ever stored here.
+inline mk::u8 dynamic_smem[1];
+
+__forceinline__ void __syncthreads() { mk_calls->sync_threads(0, mk_calls->thread()->threads, mk::sim::place()); }
+__forceinline__ void __syncwarp() { mk_calls->sync_warp(mk::sim::place()); }
+__forceinline__ void __nanosleep(mk::u32 ns) { mk_calls->sleep(ns, mk::sim::place()); }
+[[noreturn]] __forceinline__ void __trap() {
+  mk_calls->trap(mk::sim::place());
+  __builtin_unreachable();
+}
+
+namespace mk {
+
+// Where dynamic shared memory starts in the window: on no more than the 16 bytes that CUDA promises.
+constexpr u32 kSharedStart = 1040;
+
+__forceinline__ u32 shared_address(const void*) { return kSharedStart; }
+
+__forceinline__ u32 warp_index() { return mk_calls->shuffle(threadIdx.x / kWarp, 0, sim::place()); }
+
+__forceinline__ u32 lane_index() { return threadIdx.x % kWarp; }
+
+__forceinline__ bool elect_one() { return mk_calls->elect(sim::place()) != 0; }
+
+template <u32 kCount>
+__forceinline__ void release_registers() {
+  mk_calls->registers(kCount, 0, sim::place());
+}
+
+template <u32 kCount>
+__forceinline__ void acquire_registers() {
+  mk_calls->registers(kCount, 1, sim::place());
+}
+
+__forceinline__ u64 global_time_ns() { return mk_calls->time_ns(); }
+
+__forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
+
+}  // namespace mk

@@ -1,0 +1,80 @@
+// What the primitives ask of the simulator. The simulator fills the table when it loads a kernel.
+#pragma once
+#include <mk/types.cuh>
+
+namespace mk::sim {
+
+// Where in the kernel a primitive was called: the place of the inlined call, which debug information names.
+using Place = u64;
+
+__attribute__((always_inline)) inline Place place() {
+  Place here;
+#if defined(__x86_64__)
+  asm volatile("lea 0(%%rip), %0" : "=r"(here));
+#elif defined(__aarch64__)
+  asm volatile("adr %0, ." : "=r"(here));
+#else
+#error "the simulator runs on x86-64 and aarch64"
+#endif
+  return here;
+}
+
+// Which thread runs.
+struct Thread {
+  u32 thread, threads, cta, ctas, cluster_rank;
+};
+
+// Kinds of access that the order of memory tells apart; the same numbers as the simulator's `Access`.
+enum Order : u32 { kWeak = 0, kConstant = 1, kRelaxed = 2, kAcquire = 3, kRelease = 4, kAcqRel = 5 };
+enum Scope : u32 { kCta = 0, kGpu = 1, kSys = 2 };
+enum Rmw : u32 { kAdd = 0, kExchange = 1 };
+enum Fence : u32 { kFenceThread = 0, kFenceProxy = 1, kFenceProxyShared = 2, kFenceBarrierInit = 3 };
+
+// Bump kVersion with every change here; the simulator refuses kernels of another version.
+struct Calls {
+  static constexpr u64 kVersion = 1;
+
+  const Thread* (*thread)();
+  void (*trap)(Place);
+  void (*sleep)(u32 ns, Place);
+  u64 (*time_ns)();
+  u32 (*elect)(Place);
+  u32 (*shuffle)(u32 value, u32 lane, Place);
+  void (*sync_warp)(Place);
+  void (*sync_threads)(u32 barrier, u32 threads, Place);
+  void (*sync_cluster)(Place);
+  void (*registers)(u32 count, u32 acquire, Place);
+  // What the thread waits for from now on, for reports; role 0: no more.
+  void (*waiting)(u32 role, u32 wait, u32 peer, u32 index, u32 wanted, Place);
+
+  void (*load)(const void* from, void* to, u32 bytes, u32 order, u32 scope, Place);
+  void (*store)(void* to, const void* from, u32 bytes, u32 order, u32 scope, Place);
+  u64 (*rmw)(void* at, u64 value, u32 bytes, u32 rmw, u32 order, u32 scope, Place);
+  void (*fence)(u32 fence, u32 scope, Place);
+  void (*load_shared)(u32 from, void* to, u32 bytes, Place);
+  void (*store_shared)(u32 to, const void* from, u32 bytes, Place);
+
+  void (*barrier_init)(u32 barrier, u32 arrivals, Place);
+  void (*barrier_arrive)(u32 barrier, u32 bytes, Place);
+  u32 (*barrier_try_wait)(u32 barrier, u32 parity, Place);
+
+  // Boxes of tensors; `at` has as many coordinates as the map has dimensions. `ctas`: bit per CTA of the cluster.
+  void (*tensor_load)(u32 to, const CUtensorMap* map, u32 barrier, const u32* at, u32 dims, u32 ctas, Place);
+  void (*tensor_store)(const CUtensorMap* map, u32 from, const u32* at, u32 dims, Place);
+  void (*bulk_load)(u32 to, const void* from, u32 bytes, u32 barrier, Place);
+  void (*bulk_store)(void* to, u32 from, u32 bytes, Place);
+  void (*bulk_commit)(Place);
+  void (*bulk_wait)(u32 pending, u32 read_only, Place);
+
+  void (*mma_fence)(Place);
+  void (*mma)(float* d, u32 n, u64 a, u64 b, u32 b_mn_major, u32 accumulate, Place);
+  void (*mma_commit)(Place);
+  void (*mma_wait)(u32 pending, Place);
+  void (*store_matrix)(u32 row, const u32* matrices, u32 count, Place);
+  void (*load_matrix)(u32 row, u32* matrices, u32 count, u32 transpose, Place);
+};
+
+}  // namespace mk::sim
+
+// One table per kernel. Hidden, so that each shared object has its own.
+extern "C" __attribute__((visibility("hidden"))) const mk::sim::Calls* mk_calls;

@@ -1,0 +1,69 @@
+// Loads, stores and fences whose order matters between CTAs, ranks and the host, on the simulator.
+#pragma once
+#include <mk/base.cuh>
+
+namespace mk {
+
+namespace sim {
+
+template <class T>
+__forceinline__ T load(const T* p, Order order, Scope scope) {
+  T value;
+  mk_calls->load(p, &value, sizeof(T), order, scope, place());
+  return value;
+}
+
+template <class T>
+__forceinline__ void store(T* p, T value, Order order, Scope scope) {
+  mk_calls->store(p, &value, sizeof(T), order, scope, place());
+}
+
+template <class T>
+__forceinline__ T rmw(T* p, T value, Rmw what, Order order, Scope scope) {
+  return static_cast<T>(mk_calls->rmw(p, value, sizeof(T), what, order, scope, place()));
+}
+
+}  // namespace sim
+
+__forceinline__ u32 load(const u32* p) { return sim::load(p, sim::kWeak, sim::kCta); }
+__forceinline__ void store(u32* p, u32 value) { sim::store(p, value, sim::kWeak, sim::kCta); }
+
+__forceinline__ u32 load_acquire_sys(const u32* p) { return sim::load(p, sim::kAcquire, sim::kSys); }
+__forceinline__ u32 load_relaxed_sys(const u32* p) { return sim::load(p, sim::kRelaxed, sim::kSys); }
+__forceinline__ void store_release_sys(u32* p, u32 value) { sim::store(p, value, sim::kRelease, sim::kSys); }
+__forceinline__ void store_relaxed_sys(u32* p, u32 value) { sim::store(p, value, sim::kRelaxed, sim::kSys); }
+__forceinline__ void store_relaxed_sys(u64* p, u64 value) { sim::store(p, value, sim::kRelaxed, sim::kSys); }
+__forceinline__ void add_relaxed_sys(u32* p, u32 value) { sim::rmw(p, value, sim::kAdd, sim::kRelaxed, sim::kSys); }
+__forceinline__ void add_release_gpu(u32* p, u32 value) { sim::rmw(p, value, sim::kAdd, sim::kRelease, sim::kGpu); }
+__forceinline__ u32 fetch_add_acq_rel_gpu(u32* p, u32 value) {
+  return sim::rmw(p, value, sim::kAdd, sim::kAcqRel, sim::kGpu);
+}
+__forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
+  return sim::rmw(p, value, sim::kExchange, sim::kRelaxed, sim::kGpu);
+}
+
+__forceinline__ void fence_sys() { mk_calls->fence(sim::kFenceThread, sim::kSys, sim::place()); }
+__forceinline__ void fence_proxy_async() { mk_calls->fence(sim::kFenceProxy, sim::kCta, sim::place()); }
+__forceinline__ void fence_proxy_async_shared() { mk_calls->fence(sim::kFenceProxyShared, sim::kCta, sim::place()); }
+
+struct alignas(16) Vec16 {
+  u32 x, y, z, w;
+};
+
+__forceinline__ Vec16 load_vec16(const u8* p) {
+  return sim::load(reinterpret_cast<const Vec16*>(p), sim::kConstant, sim::kCta);
+}
+
+__forceinline__ void store_vec16(u8* p, Vec16 v) {
+  sim::store(reinterpret_cast<Vec16*>(p), v, sim::kWeak, sim::kCta);
+}
+
+__forceinline__ float4 load_float4(const float* p) {
+  return sim::load(reinterpret_cast<const float4*>(p), sim::kWeak, sim::kCta);
+}
+
+__forceinline__ void store_float4(float* p, float x, float y, float z, float w) {
+  sim::store(reinterpret_cast<float4*>(p), float4{x, y, z, w}, sim::kWeak, sim::kCta);
+}
+
+}  // namespace mk

@@ -1,0 +1,39 @@
+// Tensor-core products of a warpgroup (wgmma), on the simulator: they are done as late as a wait allows.
+#pragma once
+#include <mk/descriptor.cuh>
+#include <cstring>
+
+namespace mk {
+
+__forceinline__ void mma_fence() { mk_calls->mma_fence(sim::place()); }
+
+__forceinline__ void mma_commit() { mk_calls->mma_commit(sim::place()); }
+
+template <u32 kPending>
+__forceinline__ void mma_wait() {
+  mk_calls->mma_wait(kPending, sim::place());
+}
+
+template <u32 kN, bool kBMnMajor>
+struct Mma {
+  static __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) {
+    mk_calls->mma(d, kN, a, b, kBMnMajor, accumulate, sim::place());
+  }
+};
+
+// Round to nearest even; every NaN becomes the one that GPUs make.
+__forceinline__ u32 bf16_bits(float value) {
+  u32 bits;
+  memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+__forceinline__ u32 pack_bf16(float low, float high) { return bf16_bits(high) << 16 | bf16_bits(low); }
+
+__forceinline__ void store_matrix_x4(u32 row_address, u32 r0, u32 r1, u32 r2, u32 r3) {
+  const u32 matrices[] = {r0, r1, r2, r3};
+  mk_calls->store_matrix(row_address, matrices, 4, sim::place());
+}
+
+}  // namespace mk

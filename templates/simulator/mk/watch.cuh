@@ -1,0 +1,26 @@
+// Waits that end, on the simulator: the GPU's own, each announced, so that reports say who waits for what.
+#pragma once
+#include <mk/barrier.cuh>
+#include <mk/memory.cuh>
+
+#define wait_flag wait_flag_on_gpu
+#define wait_barrier wait_barrier_on_gpu
+#include <mk/gpu/watch.cuh>
+#undef wait_flag
+#undef wait_barrier
+
+namespace mk {
+
+__forceinline__ void wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
+  mk_calls->waiting(what.role, what.wait, what.peer, what.index, what.wanted, sim::place());
+  wait_flag_on_gpu(watch, flag, what);
+  mk_calls->waiting(0, 0, 0, 0, 0, sim::place());
+}
+
+__forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {
+  mk_calls->waiting(role, wait, watch.rank, index, parity, sim::place());
+  wait_barrier_on_gpu(watch, barrier, parity, role, wait, index);
+  mk_calls->waiting(0, 0, 0, 0, 0, sim::place());
+}
+
+}  // namespace mk
