@@ -47,7 +47,7 @@ impl Communicator {
             return Err(Error::SimulatedProcesses { world: place.world });
         }
         let mut ranks = join(&place, timeout)?;
-        let opened = open_local(place.local_rank, timeout).and_then(|(gpu, simulated)| {
+        let opened = open_local(place.local_rank).and_then(|(gpu, simulated)| {
             let id = format!("{}\n{}", neighbours::boot_id()?, driver::bus_id(&gpu.ctx)?);
             Ok(((gpu, simulated), id.into_bytes()))
         });
@@ -84,7 +84,7 @@ impl Communicator {
                 count: simulation::MAX_RANKS,
             });
         }
-        let host = Host::claim(&env::simulation(1 + most)?, timeout)?;
+        let host = Host::claim(&env::simulation(1 + most)?)?;
         let ordinals: Vec<usize> = devices
             .iter()
             .map(|device| host.first_ordinal() + device)
@@ -107,7 +107,7 @@ impl Communicator {
             return Err(Error::World(simulation.ranks as usize));
         }
         driver::use_simulated()?;
-        let host = Host::claim(simulation, timeout)?;
+        let host = Host::claim(simulation)?;
         let first = host.first_ordinal();
         let ordinals: Vec<usize> = (first..first + simulation.ranks as usize).collect();
         Self::on_gpus(&ordinals, timeout, Some(Arc::new(host)))
@@ -310,9 +310,9 @@ fn join(place: &Place, timeout: Duration) -> Result<Collective, Error> {
     Ok(Collective::new(group))
 }
 
-fn open_local(local_rank: usize, timeout: Duration) -> Result<(Gpu, Option<Arc<Host>>), Error> {
+fn open_local(local_rank: usize) -> Result<(Gpu, Option<Arc<Host>>), Error> {
     if driver::choose()? == Kind::Simulated {
-        let host = Host::claim(&env::simulation(1)?, timeout)?;
+        let host = Host::claim(&env::simulation(1)?)?;
         let gpu = Gpu::open(host.first_ordinal(), Kind::Simulated)?;
         return Ok((gpu, Some(Arc::new(host))));
     }

@@ -111,9 +111,6 @@ impl Shared {
     }
 
     pub fn set_timeout(&self, timeout: Duration) {
-        if let Some(host) = &self.simulated {
-            host.set_patience(timeout);
-        }
         // Clocks of the device count ns in 64 bits; half of that is 292 years.
         let ns = u64::try_from(timeout.as_nanos())
             .unwrap_or(u64::MAX)

@@ -82,7 +82,6 @@ mod host {
     use mkernel_sim::{HostOptions, SimulatedHost};
     use mkernel_spec::Device;
     use std::sync::Arc;
-    use std::time::Duration;
 
     /// Makes cudarc use simulated GPUs.
     pub(crate) fn activate() -> Result<(), Error> {
@@ -96,8 +95,8 @@ mod host {
     }
 
     impl Host {
-        /// A host of new GPUs. Kernels that cannot go on wait `patience` for ranks that do something else.
-        pub fn claim(simulation: &Simulation, patience: Duration) -> Result<Self, Error> {
+        /// A host of new GPUs.
+        pub fn claim(simulation: &Simulation) -> Result<Self, Error> {
             simulation.check()?;
             let device = Device::simulated(simulation.sms);
             let options = HostOptions {
@@ -111,7 +110,6 @@ mod host {
                 sm_count: device.sm_count,
                 smem_bytes: device.smem_bytes,
                 l2_bytes: device.l2_bytes,
-                patience,
             };
             let claimed = SimulatedHost::claim(options);
             Ok(Self {
@@ -138,10 +136,6 @@ mod host {
         pub fn timeline(&self) -> Option<String> {
             self.has_timeline.then(|| self.host.timeline())
         }
-
-        pub fn set_patience(&self, patience: Duration) {
-            self.host.set_patience(patience);
-        }
     }
 }
 
@@ -150,7 +144,6 @@ mod host {
 mod host {
     use super::{Finding, Simulation};
     use crate::error::Error;
-    use std::time::Duration;
 
     pub(crate) fn activate() -> Result<(), Error> {
         Err(Error::NoSimulator)
@@ -159,7 +152,7 @@ mod host {
     pub(crate) enum Host {}
 
     impl Host {
-        pub fn claim(simulation: &Simulation, _patience: Duration) -> Result<Self, Error> {
+        pub fn claim(simulation: &Simulation) -> Result<Self, Error> {
             simulation.check()?;
             Err(Error::NoSimulator)
         }
@@ -173,10 +166,6 @@ mod host {
         }
 
         pub fn timeline(&self) -> Option<String> {
-            match *self {}
-        }
-
-        pub fn set_patience(&self, _patience: Duration) {
             match *self {}
         }
     }

@@ -3,6 +3,10 @@
 //! The world advances only while threads of the program wait. While kernels are about, it does so once every GPU in
 //! use has a waiting thread: then all that the ranks have enqueued takes part, whatever their threads' order was, and
 //! equal seeds give equal runs. Where a rank does something else meanwhile, the others go on after a short while.
+//!
+//! Simulated time stands still while work can go on, and jumps when none can. If every rank waits, it jumps at once,
+//! for nothing else can happen. If not, it keeps pace with real time, so that a rank which comes late, or an abort,
+//! finds kernels waiting as long as on GPUs.
 
 use super::host::{Host, Phase, Standstill, State};
 use super::{Advance, Finding, Moment, Outcome, TaskId, World};
@@ -12,11 +16,9 @@ use std::time::{Duration, Instant};
 
 /// How long other ranks are waited for before the world goes on without them.
 const START_GRACE: Duration = Duration::from_millis(20);
-/// How long a standstill lasts while every GPU has a waiting thread: others may have seen something in pinned memory,
-/// and be about to enqueue copies.
-const STANDSTILL_GRACE: Duration = Duration::from_millis(200);
-/// How often the engine looks whether pinned memory ended a standstill.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How long a standstill lasts before time jumps, while every GPU has a waiting thread or a kernel: threads may have
+/// seen something in pinned memory, and be about to enqueue copies.
+const STANDSTILL_GRACE: Duration = Duration::from_millis(300);
 /// How long the engine sleeps when it has nothing to do, unless it is woken.
 const IDLE: Duration = Duration::from_millis(100);
 
@@ -61,8 +63,10 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
             }
             Turn::Advance => {}
             Turn::Jump { is_deadlock } => {
-                world.let_time_pass(is_deadlock);
-                state.standstill = None;
+                let jumped = Duration::from_nanos(world.let_time_pass(is_deadlock));
+                if let Some(standstill) = &mut state.standstill {
+                    standstill.next_jump = Instant::now() + jumped;
+                }
             }
         }
         let has_started = state.start(&mut world);
@@ -70,10 +74,11 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
         drop(state);
         let advance = world.advance();
         let (finished, findings) = (world.take_finished(), world.take_findings());
-        let has_moved = has_started || !finished.is_empty();
+        let has_finished = !finished.is_empty();
+        let has_moved = has_started || has_finished;
         state = host.lock();
         state.settle(finished, findings, host);
-        state.note(advance, Instant::now());
+        state.note(advance, has_finished, Instant::now());
         if advance == Advance::Idle && !has_moved && state.asks.is_empty() {
             let slept = host.bell.wait_timeout(state, IDLE);
             (state, _) = slept.unwrap_or_else(PoisonError::into_inner);
@@ -97,19 +102,19 @@ impl State {
         let Some(standstill) = self.standstill else {
             return Turn::Advance;
         };
-        let grace = if all_wait {
-            STANDSTILL_GRACE
-        } else {
-            self.patience
+        let is_deadlock = self.every_gpu(|device| self.queues.runs_kernel(device));
+        let grace = match is_deadlock || all_wait {
+            true => STANDSTILL_GRACE,
+            false => START_GRACE,
         };
-        if now >= standstill.since + grace {
-            let is_deadlock = self.every_gpu(|device| self.queues.runs_kernel(device));
-            return Turn::Jump { is_deadlock };
+        let mut jump_at = standstill.since + grace;
+        if !all_wait {
+            jump_at = jump_at.max(standstill.next_jump);
         }
-        if now >= standstill.look_again {
-            return Turn::Advance;
+        if now < jump_at {
+            return Turn::Sleep(jump_at - now);
         }
-        Turn::Sleep(standstill.look_again - now)
+        Turn::Jump { is_deadlock }
     }
 
     fn every_gpu_waits(&self) -> bool {
@@ -175,13 +180,16 @@ impl State {
         }
     }
 
-    fn note(&mut self, advance: Advance, now: Instant) {
-        self.standstill = match (advance, self.standstill) {
-            (Advance::Stuck, before) => Some(Standstill {
-                since: before.map_or(now, |standstill| standstill.since),
-                look_again: now + LOOK_AGAIN,
+    fn note(&mut self, advance: Advance, has_finished: bool, now: Instant) {
+        // After a jump kernels look at the time, and wait again: the same standstill goes on.
+        let goes_on = !has_finished && self.queues.has_kernels();
+        self.standstill = match (advance, self.standstill.filter(|_| goes_on)) {
+            (Advance::Stuck, None) => Some(Standstill {
+                since: now,
+                next_jump: now,
             }),
-            _ => None,
+            (Advance::Idle, _) => None,
+            (_, before) => before,
         };
     }
 }

@@ -92,6 +92,7 @@ pub(super) struct World {
     finished: Vec<(TaskId, Outcome, Moment)>,
     findings: Vec<Finding>,
     published: Moment,
+    jumps: u32,
     given_up: bool,
     /// What was started, and what it came after.
     pub log: Vec<(TaskId, Moment)>,
@@ -225,15 +226,17 @@ impl World {
         std::mem::take(&mut self.finished)
     }
 
-    pub fn let_time_pass(&mut self, report: bool) {
-        self.given_up = true;
-        if report {
+    pub fn let_time_pass(&mut self, report: bool) -> u64 {
+        self.jumps += 1;
+        self.given_up = self.jumps > 3;
+        if report && self.jumps == 1 {
             let text = "all wait for each other".into();
             self.findings.push(Finding {
                 kind: "deadlock",
                 text,
             });
         }
+        20_000_000
     }
 
     pub fn published_to_host(&self) -> Moment {

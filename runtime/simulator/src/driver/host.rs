@@ -47,8 +47,6 @@ pub(super) struct State {
     /// The last call that was no question, or the last wait that ended.
     pub last_call: Instant,
     pub standstill: Option<Standstill>,
-    /// How long simulated time stands still for a rank that does not wait.
-    pub patience: Duration,
     pub is_claimed: bool,
     pub phase: Phase,
 }
@@ -106,7 +104,8 @@ impl Wait {
 #[derive(Clone, Copy)]
 pub(super) struct Standstill {
     pub since: Instant,
-    pub look_again: Instant,
+    /// When time may jump again, if it keeps pace with real time.
+    pub next_jump: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -135,7 +134,6 @@ impl Host {
             asks: VecDeque::new(),
             last_call: Instant::now(),
             standstill: None,
-            patience: options.patience,
             is_claimed: true,
             phase: Phase::Open,
         };

@@ -6,7 +6,6 @@ use super::{Code, Finding, Result};
 use crate::world::Options;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
 
 /// Simulated hosts that a process can have at once.
 pub const HOSTS: u32 = 8;
@@ -34,9 +33,6 @@ pub struct HostOptions {
     pub smem_bytes: u32,
     /// L2 cache of a GPU.
     pub l2_bytes: u64,
-    /// How long, in real time, kernels that cannot go on are kept waiting for a rank whose thread does something
-    /// else. After that simulated time jumps, and their deadlines pass. As on GPUs, this should be the deadline.
-    pub patience: Duration,
 }
 
 /// Why there is no simulated host.
@@ -114,11 +110,6 @@ impl SimulatedHost {
         self.0
             .ask(|world, _| Ok(world.timeline()))
             .unwrap_or_default()
-    }
-
-    /// Changes [`HostOptions::patience`].
-    pub fn set_patience(&self, patience: Duration) {
-        self.0.lock().patience = patience;
     }
 }
 

@@ -62,7 +62,6 @@ fn claim(devices: u32) -> SimulatedHost {
         sm_count: 8,
         smem_bytes: 232_448,
         l2_bytes: 60 << 20,
-        patience: Duration::from_millis(60),
     };
     loop {
         match SimulatedHost::claim(options.clone()) {
