@@ -2,13 +2,15 @@
 
 use crate::bootstrap::tcp::{Job as MeetingJob, meet};
 use crate::bootstrap::{Collective, local};
-use crate::driver;
+use crate::driver::{self, Kind};
 use crate::env::{self, Place};
 use crate::error::Error;
 use crate::fused::FusedKernel;
+use crate::neighbours;
 use crate::operator::Operator;
 use crate::prepare;
 use crate::shared::{Gpu, Shared};
+use crate::simulation::{self, Finding, Host, Simulation};
 use cudarc::driver::{CudaContext, CudaStream};
 use mkernel_spec::spec::WORLDS;
 use mkernel_spec::{Device, KernelConfig, Shape};
@@ -41,23 +43,28 @@ impl Communicator {
     pub fn from_env() -> Result<Self, Error> {
         let place = env::place()?;
         let timeout = env::timeout()?;
+        if place.world > 1 && driver::wants_simulated()? {
+            return Err(Error::SimulatedProcesses { world: place.world });
+        }
         let mut ranks = join(&place, timeout)?;
-        let opened = open_local(place.local_rank).and_then(|gpu| {
-            let id = format!("{}\n{}", boot_id()?, driver::bus_id(&gpu.ctx)?);
-            Ok((gpu, id.into_bytes()))
+        let opened = open_local(place.local_rank).and_then(|(gpu, simulated)| {
+            let id = format!("{}\n{}", neighbours::boot_id()?, driver::bus_id(&gpu.ctx)?);
+            Ok(((gpu, simulated), id.into_bytes()))
         });
-        let (gpu, ids) = ranks.agree("opening of the GPUs", opened, timeout)?;
-        let bus_ids = check_neighbours(&ids)?;
-        let access = check_access(&gpu.ctx, place.rank, &bus_ids);
+        let ((gpu, simulated), ids) = ranks.agree("opening of the GPUs", opened, timeout)?;
+        let bus_ids = neighbours::check(&ids)?;
+        let access = neighbours::check_access(&gpu.ctx, place.rank, &bus_ids);
         ranks.agree(
             "access between the GPUs",
             access.map(|()| ((), Vec::new())),
             timeout,
         )?;
-        Ok(Self::new(gpu, ranks, timeout))
+        Ok(Self::new(gpu, ranks, timeout, simulated))
     }
 
     /// A rank for each GPU of `devices`, all in this process; move each to a thread of its own.
+    ///
+    /// With `MKERNEL_DEVICE=sim`, or `auto` where there is no GPU, these are GPUs 0 to 7 of a new simulated host.
     ///
     /// # Errors
     /// [`Error::DriverMissing`], [`Error::NoDevice`], [`Error::NoPeerAccess`] and the like.
@@ -66,31 +73,75 @@ impl Communicator {
         let world = u32::try_from(devices.len())
             .ok()
             .filter(|world| WORLDS.contains(world));
-        let world = world.ok_or(Error::World(devices.len()))?;
-        driver::probe()?;
-        let gpus = devices
+        world.ok_or(Error::World(devices.len()))?;
+        if driver::choose()? == Kind::Gpu {
+            return Self::on_gpus(devices, timeout, None);
+        }
+        let most = devices.iter().copied().max().unwrap_or(0);
+        if most >= simulation::MAX_RANKS {
+            return Err(Error::NoDevice {
+                ordinal: most,
+                count: simulation::MAX_RANKS,
+            });
+        }
+        let host = Host::claim(&env::simulation(1 + most)?)?;
+        let ordinals: Vec<usize> = devices
             .iter()
-            .map(|&ordinal| Gpu::open(ordinal))
+            .map(|device| host.first_ordinal() + device)
+            .collect();
+        Self::on_gpus(&ordinals, timeout, Some(Arc::new(host)))
+    }
+
+    /// The ranks of a job on simulated GPUs, which every machine with a C++ compiler has; move each to a thread of its
+    /// own. Everything works as on GPUs, with the same kernels, only slower, and what a kernel must not do is found:
+    /// [`synchronize`](Self::synchronize) returns [`Error::Simulation`] then.
+    ///
+    /// A process has simulated GPUs or real ones, for all of its life. Up to 8 jobs can be simulated at once.
+    ///
+    /// # Errors
+    /// [`Error::OtherDevices`] if the process has used GPUs, [`Error::Simulator`] if there is no compiler,
+    /// [`Error::World`] and [`Error::SimulationOption`] for options that are none.
+    pub fn simulated(simulation: &Simulation) -> Result<Vec<Self>, Error> {
+        let timeout = env::timeout()?;
+        if !WORLDS.contains(&simulation.ranks) {
+            return Err(Error::World(simulation.ranks as usize));
+        }
+        driver::use_simulated()?;
+        let host = Host::claim(simulation)?;
+        let first = host.first_ordinal();
+        let ordinals: Vec<usize> = (first..first + simulation.ranks as usize).collect();
+        Self::on_gpus(&ordinals, timeout, Some(Arc::new(host)))
+    }
+
+    fn on_gpus(
+        ordinals: &[usize],
+        timeout: Duration,
+        simulated: Option<Arc<Host>>,
+    ) -> Result<Vec<Self>, Error> {
+        let kind = simulated.as_ref().map_or(Kind::Gpu, |_| Kind::Simulated);
+        let gpus = ordinals
+            .iter()
+            .map(|&ordinal| Gpu::open(ordinal, kind))
             .collect::<Result<Vec<_>, _>>()?;
         let ids = gpus
             .iter()
             .map(|gpu| driver::bus_id(&gpu.ctx).map(|id| format!("\n{id}").into_bytes()))
             .collect::<Result<Vec<_>, _>>()?;
-        let bus_ids = check_neighbours(&ids)?;
+        let bus_ids = neighbours::check(&ids)?;
         for (rank, gpu) in (0..).zip(&gpus) {
-            check_access(&gpu.ctx, rank, &bus_ids)?;
+            neighbours::check_access(&gpu.ctx, rank, &bus_ids)?;
         }
-        let groups = local::groups(world);
+        let groups = local::groups(ordinals.len() as u32);
         Ok(gpus
             .into_iter()
             .zip(groups)
-            .map(|(gpu, group)| Self::new(gpu, Collective::new(group), timeout))
+            .map(|(gpu, group)| Self::new(gpu, Collective::new(group), timeout, simulated.clone()))
             .collect())
     }
 
-    fn new(gpu: Gpu, ranks: Collective, timeout: Duration) -> Self {
+    fn new(gpu: Gpu, ranks: Collective, timeout: Duration, simulated: Option<Arc<Host>>) -> Self {
         Self {
-            shared: Arc::new(Shared::new(gpu, ranks, timeout)),
+            shared: Arc::new(Shared::new(gpu, ranks, timeout, simulated)),
         }
     }
 
@@ -129,6 +180,28 @@ impl Communicator {
         self.shared.set_timeout(timeout);
     }
 
+    /// Whether this rank's GPU is a simulated one.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        self.shared.simulated.is_some()
+    }
+
+    /// What the simulator found so far on the ranks of this job; nothing on GPUs.
+    #[must_use]
+    pub fn findings(&self) -> Vec<Finding> {
+        self.shared.findings()
+    }
+
+    /// What every role of every rank did when, in simulated time, as JSON for Perfetto (<https://ui.perfetto.dev>);
+    /// none unless [`Simulation::timeline`] is set.
+    #[must_use]
+    pub fn timeline(&self) -> Option<String> {
+        self.shared
+            .simulated
+            .as_ref()
+            .and_then(|host| host.timeline())
+    }
+
     /// Makes an operator: plans, compiles (or loads from the store), allocates. Collective.
     ///
     /// # Errors
@@ -151,7 +224,9 @@ impl Communicator {
     /// # Errors
     /// [`Error::RanksMissing`], [`Error::RankLeft`].
     pub fn barrier(&self) -> Result<(), Error> {
-        self.shared.ranks().barrier("barrier", self.timeout())
+        self.shared
+            .ranks()
+            .barrier("barrier", self.shared.host_timeout())
     }
 
     /// Gives `bytes`, at most 64 KiB, to all ranks; returns what each gave, by rank. Collective.
@@ -161,20 +236,23 @@ impl Communicator {
     pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.shared
             .ranks()
-            .all_gather("all_gather", bytes, self.timeout())
+            .all_gather("all_gather", bytes, self.shared.host_timeout())
     }
 
     /// Waits for the stream's work, then [`check`](Self::check)s. Waits no longer than the deadline and 10 s, which
     /// the caller's own work on the stream must fit in too.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if a kernel gave up, [`Error::StillBusy`] if the stream was not done in time.
+    /// [`Error::Timeout`] if a kernel gave up, [`Error::StillBusy`] if the stream was not done in time;
+    /// [`Error::Simulation`] if a simulated kernel did what it must not.
     pub fn synchronize(&self, stream: &CudaStream) -> Result<(), Error> {
         driver::bind(&self.shared.ctx)?;
-        let limit = self.timeout() + DRAIN_MARGIN;
+        let limit = self.shared.host_timeout() + DRAIN_MARGIN;
         let started = Instant::now();
         // SAFETY: the stream is borrowed, so it is alive.
-        while !unsafe { driver::is_done(stream.cu_stream())? } {
+        let is_done = || unsafe { driver::is_done(stream.cu_stream()) };
+        // Where the GPU failed, its kernel may have said why.
+        while !is_done().or_else(|error| self.check().and(Err(error)))? {
             let waited = started.elapsed();
             if waited >= limit {
                 self.check()?;
@@ -232,98 +310,24 @@ fn join(place: &Place, timeout: Duration) -> Result<Collective, Error> {
     Ok(Collective::new(group))
 }
 
-fn open_local(local_rank: usize) -> Result<Gpu, Error> {
+fn open_local(local_rank: usize) -> Result<(Gpu, Option<Arc<Host>>), Error> {
+    if driver::choose()? == Kind::Simulated {
+        let host = Host::claim(&env::simulation(1)?)?;
+        let gpu = Gpu::open(host.first_ordinal(), Kind::Simulated)?;
+        return Ok((gpu, Some(Arc::new(host))));
+    }
     // Some launchers show each process only its own GPU.
     let ordinal = if driver::device_count()? == 1 {
         0
     } else {
         local_rank
     };
-    Gpu::open(ordinal)
-}
-
-/// The same in all processes of a host, containers included.
-fn boot_id() -> Result<String, Error> {
-    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    let id = read.map_err(|source| Error::Os {
-        call: "reading the boot id",
-        source: Arc::new(source),
-    })?;
-    Ok(id.trim().to_owned())
-}
-
-/// From each rank's boot id and bus id: all on one host, each with its own GPU. Returns the bus ids.
-fn check_neighbours(ids: &[Vec<u8>]) -> Result<Vec<String>, Error> {
-    let ids: Vec<(String, String)> = ids
-        .iter()
-        .map(|id| {
-            let text = String::from_utf8_lossy(id);
-            let (host, gpu) = text.split_once('\n').unwrap_or((&text, ""));
-            (host.to_owned(), gpu.to_owned())
-        })
-        .collect();
-    let elsewhere: Vec<u32> = (0..)
-        .zip(&ids)
-        .filter(|(_, (host, _))| *host != ids[0].0)
-        .map(|(rank, _)| rank)
-        .collect();
-    if !elsewhere.is_empty() {
-        return Err(Error::SeveralHosts { ranks: elsewhere });
-    }
-    for (second, (_, gpu)) in ids.iter().enumerate() {
-        if let Some(first) = ids[..second].iter().position(|(_, other)| other == gpu) {
-            return Err(Error::SameDevice {
-                first: first as u32,
-                second: second as u32,
-                bus_id: gpu.clone(),
-            });
-        }
-    }
-    Ok(ids.into_iter().map(|(_, gpu)| gpu).collect())
-}
-
-fn check_access(ctx: &CudaContext, rank: u32, bus_ids: &[String]) -> Result<(), Error> {
-    for (peer, bus_id) in (0..).zip(bus_ids).filter(|(peer, _)| *peer != rank) {
-        // A GPU that this process does not see shows when its memory is mapped.
-        if driver::can_access_peer(ctx, bus_id)? == Some(false) {
-            return Err(Error::NoPeerAccess { rank, peer });
-        }
-    }
-    Ok(())
+    Ok((Gpu::open(ordinal, Kind::Gpu)?, None))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn ids(texts: &[&str]) -> Vec<Vec<u8>> {
-        texts.iter().map(|text| text.as_bytes().to_vec()).collect()
-    }
-
-    #[test]
-    fn neighbours_share_a_host_and_no_gpu() {
-        let found = check_neighbours(&ids(&["host\n0000:18:00.0", "host\n0000:2A:00.0"]))
-            .expect("neighbours");
-        assert_eq!(found, ["0000:18:00.0", "0000:2A:00.0"]);
-        let error =
-            check_neighbours(&ids(&["a\n1", "b\n1", "a\n2", "c\n3"])).expect_err("three hosts");
-        assert!(
-            matches!(&error, Error::SeveralHosts { ranks } if *ranks == [1, 3]),
-            "{error}"
-        );
-        let error = check_neighbours(&ids(&["a\n1", "a\n2", "a\n2"])).expect_err("one GPU twice");
-        assert!(
-            matches!(
-                &error,
-                Error::SameDevice {
-                    first: 1,
-                    second: 2,
-                    ..
-                }
-            ),
-            "{error}"
-        );
-    }
 
     #[test]
     fn the_world_is_checked_before_the_driver_is_touched() {

@@ -10,8 +10,13 @@
 //! | `MKERNEL_PORT` | our port, whatever the others say |
 //! | `TORCHELASTIC_RUN_ID` | name of the job; ranks of different jobs refuse each other |
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
+//! | `MKERNEL_DEVICE` | `gpu`, if absent; `sim`: simulated GPUs; `auto`: simulated ones where there is no GPU |
+//! | `MKERNEL_SIM_SEED` | what the order of events on simulated GPUs depends on; 0 if absent |
+//! | `MKERNEL_SIM_SMS` | SMs of a simulated GPU; 8 if absent |
+//! | `MKERNEL_SIM_SKEW` | how unfair that order is to ranks, CTAs and warps, 0 to 100; 20 if absent |
 
 use crate::error::Error;
+use crate::simulation::Simulation;
 use mkernel_spec::spec::WORLDS;
 use std::str::FromStr;
 use std::time::Duration;
@@ -43,6 +48,49 @@ pub(crate) fn place() -> Result<Place, Error> {
 /// The deadline of every wait.
 pub(crate) fn timeout() -> Result<Duration, Error> {
     read_timeout(read)
+}
+
+/// Which GPUs a program wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    Gpu,
+    Simulated,
+    /// Simulated ones where there is no GPU.
+    Auto,
+}
+
+/// Which GPUs this program is to use.
+pub(crate) fn device() -> Result<Device, Error> {
+    read_device(read)
+}
+
+/// What simulated GPUs of `ranks` ranks are like.
+pub(crate) fn simulation(ranks: usize) -> Result<Simulation, Error> {
+    read_simulation(read, ranks)
+}
+
+fn read_device(lookup: impl Fn(&str) -> Option<String>) -> Result<Device, Error> {
+    let name = "MKERNEL_DEVICE";
+    match lookup(name).as_deref().map(str::trim) {
+        None | Some("" | "gpu") => Ok(Device::Gpu),
+        Some("sim") => Ok(Device::Simulated),
+        Some("auto") => Ok(Device::Auto),
+        Some(other) => Err(wrong(name, Some(other.to_owned()), "gpu, sim or auto")),
+    }
+}
+
+fn read_simulation(
+    lookup: impl Fn(&str) -> Option<String>,
+    ranks: usize,
+) -> Result<Simulation, Error> {
+    let usual = Simulation::default();
+    Ok(Simulation {
+        ranks: u32::try_from(ranks).unwrap_or(u32::MAX),
+        seed: parse(&lookup, "MKERNEL_SIM_SEED", "a whole number")?.unwrap_or(usual.seed),
+        sms: parse(&lookup, "MKERNEL_SIM_SMS", "a number of SMs")?.unwrap_or(usual.sms),
+        skew: parse(&lookup, "MKERNEL_SIM_SKEW", "0 to 100")?.unwrap_or(usual.skew),
+        timeline: false,
+    })
 }
 
 fn read(name: &str) -> Option<String> {
@@ -259,5 +307,39 @@ mod tests {
         );
         assert!(read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "0")])).is_err());
         assert!(read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "soon")])).is_err());
+    }
+
+    #[test]
+    fn the_device_is_a_gpu_unless_it_is_said_otherwise() {
+        let device = |variables| read_device(with(variables));
+        assert_eq!(device(&[]).expect("absent"), Device::Gpu);
+        assert_eq!(
+            device(&[("MKERNEL_DEVICE", "sim")]).expect("set"),
+            Device::Simulated
+        );
+        assert_eq!(
+            device(&[("MKERNEL_DEVICE", "auto")]).expect("set"),
+            Device::Auto
+        );
+        let error = device(&[("MKERNEL_DEVICE", "cpu")]).expect_err("none of the three");
+        assert!(error.to_string().contains("gpu, sim or auto"), "{error}");
+    }
+
+    #[test]
+    fn simulated_gpus_are_as_the_variables_say() {
+        let variables = &[
+            ("MKERNEL_SIM_SEED", "77"),
+            ("MKERNEL_SIM_SMS", "16"),
+            ("MKERNEL_SIM_SKEW", "90"),
+        ];
+        let expected = Simulation {
+            ranks: 4,
+            seed: 77,
+            sms: 16,
+            skew: 90,
+            timeline: false,
+        };
+        assert_eq!(read_simulation(with(variables), 4).expect("set"), expected);
+        assert!(read_simulation(with(&[("MKERNEL_SIM_SMS", "many")]), 1).is_err());
     }
 }

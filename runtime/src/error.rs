@@ -2,6 +2,7 @@
 
 use crate::args::OperandFault;
 use crate::bootstrap::ProtocolFault;
+use crate::simulation::Finding;
 use cudarc::driver::DriverError;
 use mkernel_compile::GenError;
 use mkernel_spec::Violations;
@@ -282,6 +283,48 @@ pub enum Error {
         /// How long it was watched.
         waited: Duration,
     },
+    /// Simulated GPUs and real ones in one process.
+    #[error(
+        "this process uses {chosen}, so it cannot use {wanted}: the choice is made once; use another process, or set MKERNEL_DEVICE at its start"
+    )]
+    OtherDevices {
+        /// What was asked for now.
+        wanted: &'static str,
+        /// What was asked for first.
+        chosen: &'static str,
+    },
+    /// The crate was built without its feature `simulator`.
+    #[error(
+        "this program was built without simulated GPUs; add mkernel's feature \"simulator\", or set MKERNEL_DEVICE=gpu"
+    )]
+    NoSimulator,
+    /// The simulated driver.
+    #[error("simulated GPUs cannot be used")]
+    Simulator(#[source] Arc<dyn std::error::Error + Send + Sync>),
+    /// An option of [`Simulation`](crate::Simulation).
+    #[error("simulated GPUs cannot have {field} = {value}; it should be {expected}")]
+    SimulationOption {
+        /// Which.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// What would be right.
+        expected: &'static str,
+    },
+    /// A process for each rank, on simulated GPUs.
+    #[error(
+        "{world} processes cannot share simulated GPUs; start one process, with Communicator::local or Communicator::simulated, which has all ranks"
+    )]
+    SimulatedProcesses {
+        /// Ranks of the job.
+        world: u32,
+    },
+    /// What the simulator found: races, deadlocks, accesses out of bounds.
+    #[error("the simulator found {}", Findings(findings))]
+    Simulation {
+        /// All that was found so far on the ranks of this job.
+        findings: Vec<Finding>,
+    },
     /// A call of the operating system.
     #[error("{call} failed")]
     Os {
@@ -402,6 +445,18 @@ impl fmt::Display for Faults<'_> {
             )?;
         }
         Ok(())
+    }
+}
+
+struct Findings<'a>(&'a [Finding]);
+
+impl fmt::Display for Findings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.0.len() == 1 { "" } else { "s" };
+        write!(f, "{} mistake{plural}:", self.0.len())?;
+        self.0
+            .iter()
+            .try_for_each(|finding| write!(f, "\n{finding}"))
     }
 }
 

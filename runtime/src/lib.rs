@@ -44,6 +44,12 @@
 //! NVIDIA H100 or H200 GPUs of one host that access each other, driver 580 or newer, and, where a kernel is not in
 //! the cache or an ahead-of-time bundle, libnvrtc 13.0. Nothing is needed at build time.
 //!
+//! # Without a GPU
+//! [`Communicator::simulated`] makes ranks on simulated GPUs: the same kernels, compiled by the host's C++ compiler, run
+//! on the CPU under a scheduler that is seeded, so a run can be repeated, and that finds races and deadlocks. With
+//! `MKERNEL_DEVICE=sim`, [`Communicator::local`] does too; with `auto`, it does where there is no GPU, and says so in a
+//! warning. Feature `simulator`, on by default.
+//!
 //! # When something goes wrong
 //! Every wait has a deadline: `MKERNEL_TIMEOUT_MS`, [`Communicator::set_timeout`], 30 s by default. When a rank dies
 //! or does not launch, kernels on the others give up, and [`Communicator::synchronize`] returns [`Error::Timeout`]
@@ -51,8 +57,8 @@
 //! with its operators, and make a new one.
 //!
 //! # Environment
-//! `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`, `MKERNEL_PORT`, `MKERNEL_TIMEOUT_MS`, and those
-//! of `mkernel-gen` for the store and the compiler, such as `MKERNEL_CACHE_DIR`, `MKERNEL_BUNDLE` and `MKERNEL_NVRTC`.
+//! `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`, `MKERNEL_PORT`, `MKERNEL_TIMEOUT_MS`,
+//! `MKERNEL_DEVICE`, `MKERNEL_SIM_SEED`, `MKERNEL_SIM_SMS`, `MKERNEL_SIM_SKEW`, and those of `mkernel-gen` for the store and the compiler, such as `MKERNEL_CACHE_DIR`, `MKERNEL_BUNDLE` and `MKERNEL_NVRTC`.
 //!
 //! # Safety of the way between ranks
 //! Processes meet over TCP at rank 0 and hand each other their memory over unix sockets with random names, after
@@ -67,10 +73,12 @@ mod env;
 mod error;
 mod fused;
 mod kernel;
+mod neighbours;
 mod operator;
 mod prepare;
 mod report;
 mod shared;
+mod simulation;
 mod symmetric;
 
 pub use args::{OperandFault, RawOperand};
@@ -80,6 +88,7 @@ pub use driver::device_count;
 pub use error::{Error, Peer};
 pub use fused::FusedKernel;
 pub use operator::Operator;
+pub use simulation::{Finding, Simulation};
 
 #[cfg(feature = "macros")]
 pub use mkernel_macros::fused_kernel;

@@ -21,7 +21,7 @@ pub(crate) fn prepare(
     config: &KernelConfig,
     shape: Shape,
 ) -> Result<Operator, Error> {
-    let timeout = shared.timeout();
+    let timeout = shared.host_timeout();
     let mut ranks = shared.ranks();
 
     let planned = shared

@@ -2,9 +2,10 @@
 
 use crate::bootstrap::Collective;
 use crate::copies::CopyThread;
-use crate::driver::{self, Event, Stream};
+use crate::driver::{self, Event, Kind, Stream};
 use crate::error::Error;
 use crate::operator::Live;
+use crate::simulation::{Finding, Host};
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use mkernel_spec::Device;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,8 +21,8 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    pub fn open(ordinal: usize) -> Result<Self, Error> {
-        let (ctx, device) = driver::open(ordinal)?;
+    pub fn open(ordinal: usize, kind: Kind) -> Result<Self, Error> {
+        let (ctx, device) = driver::open(ordinal, kind)?;
         Ok(Self {
             stream: Stream::new(&ctx)?,
             event: Event::new(&ctx)?,
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub world: u32,
     pub ctx: Arc<CudaContext>,
     pub device: Device,
+    /// Where the GPU is a simulated one.
+    pub simulated: Option<Arc<Host>>,
     timeout_ns: AtomicU64,
     ranks: Mutex<Collective>,
     /// For the runtime's own work.
@@ -49,18 +52,27 @@ pub(crate) struct Shared {
     is_poisoned: AtomicBool,
 }
 
+/// The least that steps of the host may take beside simulated GPUs.
+const SIMULATED_TIMEOUT: Duration = Duration::from_secs(3600);
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What these mutexes guard is whole between any two statements.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
-    pub fn new(gpu: Gpu, ranks: Collective, timeout: Duration) -> Self {
+    pub fn new(
+        gpu: Gpu,
+        ranks: Collective,
+        timeout: Duration,
+        simulated: Option<Arc<Host>>,
+    ) -> Self {
         let shared = Self {
             rank: ranks.rank(),
             world: ranks.world(),
             ctx: gpu.ctx,
             device: gpu.device,
+            simulated,
             timeout_ns: AtomicU64::new(0),
             ranks: Mutex::new(ranks),
             stream: gpu.stream,
@@ -87,6 +99,15 @@ impl Shared {
 
     pub fn timeout(&self) -> Duration {
         Duration::from_nanos(self.timeout_ns())
+    }
+
+    /// The deadline of steps that the host takes. Simulated GPUs are slow, and notice by themselves when nothing can
+    /// go on; their kernels' deadline is one of simulated time.
+    pub fn host_timeout(&self) -> Duration {
+        match self.simulated {
+            Some(_) => self.timeout().max(SIMULATED_TIMEOUT),
+            None => self.timeout(),
+        }
     }
 
     pub fn set_timeout(&self, timeout: Duration) {
@@ -142,7 +163,19 @@ impl Shared {
             .for_each(|operator| operator.page.abort());
     }
 
+    /// What the simulator found so far.
+    pub fn findings(&self) -> Vec<Finding> {
+        self.simulated
+            .as_ref()
+            .map_or_else(Vec::new, |host| host.findings())
+    }
+
     pub fn check(&self) -> Result<(), Error> {
+        // A deadlock makes waits fail as well, and says more.
+        let findings = self.findings();
+        if !findings.is_empty() {
+            self.poison(Error::Simulation { findings });
+        }
         if let Some(error) = self.live().iter().find_map(|operator| operator.failure()) {
             self.poison(error);
         }

@@ -1,15 +1,18 @@
 //! The calls of the CUDA driver API that cudarc's safe layer lacks, each behind a function that is safe to call,
 //! or says what it asks of the caller. All handles are owned: they are freed on drop, and drop never panics.
 
+mod choice;
 mod function;
 mod memory;
 mod stream;
 
+pub(crate) use choice::{Kind, choose, use_simulated, wants_simulated};
 pub(crate) use function::{Function, encode_tensor_map};
 pub(crate) use memory::{Mapping, Memory, PinnedPage};
 pub(crate) use stream::{Event, Stream, ignore_captures_of_others, is_capturing, is_done};
 
 use crate::error::Error;
+use crate::simulation;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use mkernel_spec::Device;
 use std::ffi::{CStr, CString, c_char};
@@ -44,7 +47,7 @@ pub(crate) fn bind(ctx: &CudaContext) -> Result<(), Error> {
 }
 
 /// Checks that the driver is there and new enough. Must come before any other call: without libcuda, cudarc panics.
-pub(crate) fn probe() -> Result<(), Error> {
+fn probe() -> Result<(), Error> {
     static DRIVER: OnceLock<libloading::Library> = OnceLock::new();
     if DRIVER.get().is_none() {
         // SAFETY: libcuda's initialisers have no preconditions; cudarc loads the same library next.
@@ -65,19 +68,26 @@ pub(crate) fn probe() -> Result<(), Error> {
     named("cuInit", result::init())
 }
 
-/// How many GPUs this process sees.
+/// How many GPUs this process sees; of simulated ones, how many a job can have.
 ///
 /// # Errors
-/// [`Error::DriverMissing`], [`Error::DriverTooOld`].
+/// [`Error::DriverMissing`], [`Error::DriverTooOld`], or why there are no simulated GPUs.
 pub fn device_count() -> Result<usize, Error> {
-    probe()?;
+    match choose()? {
+        Kind::Gpu => count(),
+        Kind::Simulated => Ok(simulation::MAX_RANKS),
+    }
+}
+
+/// What the driver shows, which is more than a job can use where GPUs are simulated.
+fn count() -> Result<usize, Error> {
     let count = named("cuDeviceGetCount", result::device::get_count())?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// The primary context of GPU `ordinal`, and the figures that plans need. The driver must have been probed.
-pub(crate) fn open(ordinal: usize) -> Result<(Arc<CudaContext>, Device), Error> {
-    let count = device_count()?;
+/// The primary context of GPU `ordinal`, and the figures that plans need. The driver must have been chosen.
+pub(crate) fn open(ordinal: usize, kind: Kind) -> Result<(Arc<CudaContext>, Device), Error> {
+    let count = count()?;
     if ordinal >= count {
         return Err(Error::NoDevice { ordinal, count });
     }
@@ -95,9 +105,13 @@ pub(crate) fn open(ordinal: usize) -> Result<(Arc<CudaContext>, Device), Error> 
         named("cuDeviceGetAttribute", ctx.attribute(attribute))
             .map(|value| u32::try_from(value).unwrap_or(0))
     };
+    let sm_count = figure(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    if kind == Kind::Simulated {
+        return Ok((ctx, Device::simulated(sm_count)));
+    }
     let device = Device {
         name,
-        sm_count: figure(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        sm_count,
         smem_bytes: figure(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         l2_bytes: u64::from(figure(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
         ..Device::h200()

@@ -136,14 +136,15 @@ impl World {
         Advance::Busy
     }
 
-    /// When stuck: lets simulated time jump, so that deadlines in kernels pass. Says who waits for what as a finding
-    /// first, once per standstill, if `report` is set.
-    pub fn let_time_pass(&mut self, report: bool) {
+    /// When stuck: lets simulated time jump, so that deadlines in kernels pass; returns by how many ns. Says who waits
+    /// for what as a finding first, once per standstill, if `report` is set.
+    pub fn let_time_pass(&mut self, report: bool) -> u64 {
         let machine = &mut *self.machine;
         if report && self.jump_ns == FIRST_JUMP_NS {
             machine.find_deadlock();
         }
-        machine.now_ns += self.jump_ns;
+        let jumped_ns = self.jump_ns;
+        machine.now_ns += jumped_ns;
         // By less than twofold, so that a deadline passes before twice the deadline does.
         self.jump_ns += self.jump_ns / 2;
         let pollers: Vec<usize> = (0..machine.threads.len())
@@ -164,6 +165,7 @@ impl World {
             machine.threads[thread].free_polls = polls;
             machine.wake(thread);
         }
+        jumped_ns
     }
 
     /// One copy of TMA's or the host's, if there is one.

@@ -1,0 +1,191 @@
+//! Memory and addresses apart: what symmetric memory is made of.
+
+use super::{answer, here, put};
+use crate::driver::memory::GRANULARITY_BYTES;
+use crate::driver::registry::device;
+use crate::driver::{Code, Result};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+};
+use std::ffi::{c_int, c_ulonglong, c_void};
+use std::os::fd::{BorrowedFd, IntoRawFd};
+
+pub(super) unsafe extern "C" fn cuMemGetAllocationGranularity(
+    granularity: *mut usize,
+    request: *const CUmemAllocationProp,
+    _option: CUmemAllocationGranularity_flags,
+) -> Code {
+    answer(|| {
+        // SAFETY: by the caller.
+        let request = unsafe { request.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
+        device_at(&request.location)?;
+        // SAFETY: by the caller.
+        unsafe { put(granularity, GRANULARITY_BYTES as usize) }
+    })
+}
+
+pub(super) unsafe extern "C" fn cuMemCreate(
+    handle: *mut CUmemGenericAllocationHandle,
+    bytes: usize,
+    request: *const CUmemAllocationProp,
+    flags: c_ulonglong,
+) -> Code {
+    answer(|| {
+        let here = here()?;
+        // SAFETY: by the caller.
+        let request = unsafe { request.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
+        let is_pinned = request.type_ == CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        let bytes = bytes as u64;
+        if !is_pinned || flags != 0 || !bytes.is_multiple_of(GRANULARITY_BYTES) {
+            return Err(Code::CUDA_ERROR_INVALID_VALUE);
+        }
+        let device = here.device_at(&request.location)?;
+        here.host.lock().ensure_works(device)?;
+        let created = here
+            .host
+            .ask(move |world, state| state.memory.create(world, device, bytes))?;
+        // SAFETY: by the caller.
+        unsafe { put(handle, created) }
+    })
+}
+
+pub(super) unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Code {
+    answer(|| {
+        here()?
+            .host
+            .ask(move |world, state| state.memory.release(world, handle))
+    })
+}
+
+pub(super) unsafe extern "C" fn cuMemExportToShareableHandle(
+    to: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    kind: CUmemAllocationHandleType,
+    _flags: c_ulonglong,
+) -> Code {
+    answer(|| {
+        ensure_descriptor(kind)?;
+        let fd = here()?.host.call()?.memory.export(handle)?;
+        // SAFETY: for descriptors, `to` is a place for an int by the caller.
+        unsafe { put(to.cast::<c_int>(), fd.into_raw_fd()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn cuMemImportFromShareableHandle(
+    handle: *mut CUmemGenericAllocationHandle,
+    descriptor: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> Code {
+    answer(|| {
+        ensure_descriptor(kind)?;
+        let fd = c_int::try_from(descriptor as isize)
+            .ok()
+            .filter(|fd| *fd >= 0);
+        let fd = fd.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
+        // SAFETY: by the caller, who passes an open descriptor where a pointer is declared.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let imported = here()?.host.call()?.memory.import(fd)?;
+        // SAFETY: by the caller.
+        unsafe { put(handle, imported) }
+    })
+}
+
+pub(super) unsafe extern "C" fn cuMemAddressReserve(
+    address: *mut CUdeviceptr,
+    bytes: usize,
+    _alignment: usize,
+    _wish: CUdeviceptr,
+    _flags: c_ulonglong,
+) -> Code {
+    answer(|| {
+        let reserved = here()?
+            .host
+            .ask(move |world, state| state.memory.reserve(world, bytes as u64))?;
+        // SAFETY: by the caller.
+        unsafe { put(address, reserved) }
+    })
+}
+
+pub(super) unsafe extern "C" fn cuMemAddressFree(address: CUdeviceptr, bytes: usize) -> Code {
+    answer(|| {
+        here()?
+            .host
+            .ask(move |world, state| state.memory.unreserve(world, address, bytes as u64))
+    })
+}
+
+pub(super) unsafe extern "C" fn cuMemMap(
+    address: CUdeviceptr,
+    bytes: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    _flags: c_ulonglong,
+) -> Code {
+    answer(|| {
+        if offset != 0 {
+            return Err(Code::CUDA_ERROR_INVALID_VALUE);
+        }
+        here()?
+            .host
+            .call()?
+            .memory
+            .map(address, bytes as u64, handle)
+    })
+}
+
+pub(super) unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, bytes: usize) -> Code {
+    answer(|| {
+        here()?
+            .host
+            .ask(move |world, state| state.memory.unmap(world, address, bytes as u64))
+    })
+}
+
+pub(super) unsafe extern "C" fn cuMemSetAccess(
+    address: CUdeviceptr,
+    bytes: usize,
+    request: *const CUmemAccessDesc,
+    count: usize,
+) -> Code {
+    answer(|| {
+        let here = here()?;
+        // SAFETY: by the caller.
+        let request = unsafe { request.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
+        if request.flags != CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE || count != 1 {
+            return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let device = here.device_at(&request.location)?;
+        here.host
+            .ask(move |world, state| state.memory.allow(world, address, bytes as u64, device))
+    })
+}
+
+impl super::Here {
+    /// The device at a place, which must be of this host.
+    fn device_at(&self, location: &CUmemLocation) -> Result<u32> {
+        let (host, device) = device_at(location)?;
+        if host != self.host.index || device >= self.host.options.world.devices {
+            return Err(Code::CUDA_ERROR_INVALID_DEVICE);
+        }
+        Ok(device)
+    }
+}
+
+/// The host and the device at a place.
+fn device_at(location: &CUmemLocation) -> Result<(u32, u32)> {
+    if location.type_ != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE {
+        return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
+    }
+    let (host, device) = device(location.id)?;
+    let host = host.ok_or(Code::CUDA_ERROR_DEVICE_UNAVAILABLE)?;
+    Ok((host.index, device))
+}
+
+fn ensure_descriptor(kind: CUmemAllocationHandleType) -> Result<()> {
+    match kind {
+        CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),
+        _ => Err(Code::CUDA_ERROR_NOT_SUPPORTED),
+    }
+}

@@ -1,0 +1,195 @@
+//! The thread that drives the world of a host: when work starts, and when simulated time may pass.
+//!
+//! The world advances only while threads of the program wait. While kernels are about, it does so once every GPU in
+//! use has a waiting thread: then all that the ranks have enqueued takes part, whatever their threads' order was, and
+//! equal seeds give equal runs. Where a rank does something else meanwhile, the others go on after a short while.
+//!
+//! Simulated time stands still while work can go on, and jumps when none can. If every rank waits, it jumps at once,
+//! for nothing else can happen. If not, it keeps pace with real time, so that a rank which comes late, or an abort,
+//! finds kernels waiting as long as on GPUs.
+
+use super::host::{Host, Phase, Standstill, State};
+use super::{Advance, Finding, Moment, Outcome, TaskId, World};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long other ranks are waited for before the world goes on without them.
+const START_GRACE: Duration = Duration::from_millis(20);
+/// How long a standstill lasts before time jumps, while every GPU has a waiting thread or a kernel: threads may have
+/// seen something in pinned memory, and be about to enqueue copies.
+const STANDSTILL_GRACE: Duration = Duration::from_millis(300);
+/// How long the engine sleeps when it has nothing to do, unless it is woken.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// Drives the host's world until the host closes. Tells `ready` once the world is there.
+pub(super) fn run(host: &Arc<Host>, ready: &mpsc::Sender<()>) {
+    let ended = catch_unwind(AssertUnwindSafe(|| drive(host, ready)));
+    if ended.is_err() {
+        tracing::error!(
+            host = host.index,
+            "the simulator panicked; its GPUs are out of use"
+        );
+        host.end(Phase::Dead);
+    }
+}
+
+/// What the engine does next.
+#[derive(Debug, PartialEq, Eq)]
+enum Turn {
+    Stop,
+    Sleep(Duration),
+    Advance,
+    /// Lets time pass, and says who waits for what if that is a deadlock.
+    Jump {
+        is_deadlock: bool,
+    },
+}
+
+fn drive(host: &Host, ready: &mpsc::Sender<()>) {
+    let mut world = World::new(host.options.world.clone());
+    let _ = ready.send(());
+    let mut state = host.lock();
+    loop {
+        while let Some(ask) = state.asks.pop_front() {
+            ask(&mut world, &mut state);
+        }
+        match state.turn(Instant::now()) {
+            Turn::Stop => return,
+            Turn::Sleep(limit) => {
+                let slept = host.bell.wait_timeout(state, limit);
+                (state, _) = slept.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            Turn::Advance => {}
+            Turn::Jump { is_deadlock } => {
+                let jumped = Duration::from_nanos(world.let_time_pass(is_deadlock));
+                if let Some(standstill) = &mut state.standstill {
+                    standstill.next_jump = Instant::now() + jumped;
+                }
+            }
+        }
+        let has_started = state.start(&mut world);
+        host.announce();
+        drop(state);
+        let advance = world.advance();
+        let (finished, findings) = (world.take_finished(), world.take_findings());
+        let has_finished = !finished.is_empty();
+        let has_moved = has_started || has_finished;
+        state = host.lock();
+        state.settle(finished, findings, host);
+        state.note(advance, has_finished, Instant::now());
+        if advance == Advance::Idle && !has_moved && state.asks.is_empty() {
+            let slept = host.bell.wait_timeout(state, IDLE);
+            (state, _) = slept.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl State {
+    fn turn(&self, now: Instant) -> Turn {
+        if self.phase != Phase::Open {
+            return Turn::Stop;
+        }
+        if self.waits.values().all(|wait| wait.is_over()) {
+            return Turn::Sleep(Duration::MAX.min(Duration::from_secs(3600)));
+        }
+        let all_wait = self.every_gpu_waits();
+        let quiet = now.saturating_duration_since(self.last_call);
+        if !all_wait && quiet < START_GRACE && self.queues.has_kernels() {
+            return Turn::Sleep(START_GRACE - quiet);
+        }
+        let Some(standstill) = self.standstill else {
+            return Turn::Advance;
+        };
+        let is_deadlock = self.every_gpu(|device| self.queues.runs_kernel(device));
+        let grace = match is_deadlock || all_wait {
+            true => STANDSTILL_GRACE,
+            false => START_GRACE,
+        };
+        let mut jump_at = standstill.since + grace;
+        if !all_wait {
+            jump_at = jump_at.max(standstill.next_jump);
+        }
+        if now < jump_at {
+            return Turn::Sleep(jump_at - now);
+        }
+        Turn::Jump { is_deadlock }
+    }
+
+    fn every_gpu_waits(&self) -> bool {
+        let waits = |device| {
+            self.waits
+                .values()
+                .any(|wait| wait.device == device && !wait.is_over())
+        };
+        self.every_gpu(waits)
+    }
+
+    /// Whether something holds for every GPU that is in use.
+    fn every_gpu(&self, holds: impl Fn(u32) -> bool) -> bool {
+        (0..)
+            .zip(&self.devices)
+            .all(|(device, gpu)| gpu.retains == 0 || holds(device))
+    }
+
+    /// Starts what can start; whether anything did.
+    fn start(&mut self, world: &mut World) -> bool {
+        let devices = &self.devices;
+        let is_failed = |device: u32| devices.get(device as usize).is_none_or(|gpu| gpu.is_failed);
+        let started = self.queues.start(world, is_failed);
+        for address in started.freed {
+            // The address was checked when this was enqueued; who frees it twice is told by this.
+            if let Err(code) = self.memory.free(world, address) {
+                tracing::error!(address, ?code, "cuMemFreeAsync");
+            }
+        }
+        started.any
+    }
+
+    /// Takes note of what the world finished and found.
+    fn settle(
+        &mut self,
+        finished: Vec<(TaskId, Outcome, Moment)>,
+        findings: Vec<Finding>,
+        host: &Host,
+    ) {
+        self.findings.extend(findings);
+        let waiting = |state: &Self| state.waits.values().filter(|w| !w.is_over()).count();
+        let waited = waiting(self);
+        let has_finished = !finished.is_empty();
+        for (task, outcome, moment) in finished {
+            if let Some((device, reason)) = self.queues.finish(task, outcome, moment) {
+                tracing::error!(host = host.index, device, reason, "a kernel failed");
+                let text = format!("the kernel on GPU {device} failed: {reason}");
+                self.findings.push(Finding {
+                    kind: "failure",
+                    text,
+                });
+                if let Some(gpu) = self.devices.get_mut(device as usize) {
+                    gpu.is_failed = true;
+                }
+            }
+        }
+        if waiting(self) < waited {
+            // A rank goes on; give it time to enqueue more.
+            self.last_call = Instant::now();
+        }
+        if has_finished {
+            host.announce();
+        }
+    }
+
+    fn note(&mut self, advance: Advance, has_finished: bool, now: Instant) {
+        // After a jump kernels look at the time, and wait again: the same standstill goes on.
+        let goes_on = !has_finished && self.queues.has_kernels();
+        self.standstill = match (advance, self.standstill.filter(|_| goes_on)) {
+            (Advance::Stuck, None) => Some(Standstill {
+                since: now,
+                next_jump: now,
+            }),
+            (Advance::Idle, _) => None,
+            (_, before) => before,
+        };
+    }
+}

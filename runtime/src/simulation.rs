@@ -1,0 +1,217 @@
+//! Simulated GPUs: what they are like, and what was found on them.
+
+use crate::error::Error;
+use std::fmt;
+
+/// Ranks that a simulated job can have.
+pub(crate) const MAX_RANKS: usize = 8;
+const MAX_SMS: u32 = 1024;
+const MAX_SKEW: u32 = 100;
+
+/// A job on simulated GPUs, for [`Communicator::simulated`](crate::Communicator::simulated).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Simulation {
+    /// Ranks, each with a GPU: 1, 2, 4 or 8.
+    pub ranks: u32,
+    /// Decides the order of all that can happen in several. Equal seeds give equal runs.
+    pub seed: u64,
+    /// Streaming multiprocessors of a GPU. Few make small shapes take several rounds, as large ones do on GPUs.
+    pub sms: u32,
+    /// How unfair the order is to ranks, CTAs and warps, 0 (fair) to 100.
+    pub skew: u32,
+    /// Keeps what happened, for [`Communicator::timeline`](crate::Communicator::timeline).
+    pub timeline: bool,
+}
+
+impl Default for Simulation {
+    fn default() -> Self {
+        Self {
+            ranks: 2,
+            seed: 0,
+            sms: 8,
+            skew: 20,
+            timeline: false,
+        }
+    }
+}
+
+impl Simulation {
+    fn check(&self) -> Result<(), Error> {
+        let ranges = [
+            ("ranks", self.ranks, 1, MAX_RANKS as u32, "1 to 8"),
+            ("sms", self.sms, 1, MAX_SMS, "1 to 1024"),
+            ("skew", self.skew, 0, MAX_SKEW, "0 to 100"),
+        ];
+        for (field, value, least, most, expected) in ranges {
+            if !(least..=most).contains(&value) {
+                let value = u64::from(value);
+                return Err(Error::SimulationOption {
+                    field,
+                    value,
+                    expected,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Something that a kernel did and must not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// In a word, such as `race` or `deadlock`.
+    pub kind: &'static str,
+    /// Who, where, and beside what: several lines.
+    pub text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.text)
+    }
+}
+
+pub(crate) use host::{Host, activate};
+
+#[cfg(feature = "simulator")]
+mod host {
+    use super::{Finding, Simulation};
+    use crate::error::Error;
+    use mkernel_sim::world::Options;
+    use mkernel_sim::{HostOptions, SimulatedHost};
+    use mkernel_spec::Device;
+    use std::sync::Arc;
+
+    /// Makes cudarc use simulated GPUs.
+    pub(crate) fn activate() -> Result<(), Error> {
+        mkernel_sim::activate().map_err(|error| Error::Simulator(Arc::new(error)))
+    }
+
+    /// The simulated host of a job.
+    pub(crate) struct Host {
+        host: SimulatedHost,
+        has_timeline: bool,
+    }
+
+    impl Host {
+        /// A host of new GPUs.
+        pub fn claim(simulation: &Simulation) -> Result<Self, Error> {
+            simulation.check()?;
+            let device = Device::simulated(simulation.sms);
+            let options = HostOptions {
+                world: Options {
+                    devices: simulation.ranks,
+                    seed: simulation.seed,
+                    skew: simulation.skew,
+                    timeline: simulation.timeline,
+                },
+                name: device.name,
+                sm_count: device.sm_count,
+                smem_bytes: device.smem_bytes,
+                l2_bytes: device.l2_bytes,
+            };
+            let claimed = SimulatedHost::claim(options);
+            Ok(Self {
+                host: claimed.map_err(|error| Error::Simulator(Arc::new(error)))?,
+                has_timeline: simulation.timeline,
+            })
+        }
+
+        /// The driver's number of its first GPU.
+        pub fn first_ordinal(&self) -> usize {
+            self.host.first_ordinal()
+        }
+
+        pub fn findings(&self) -> Vec<Finding> {
+            let findings = self.host.findings().into_iter();
+            findings
+                .map(|finding| Finding {
+                    kind: finding.kind,
+                    text: finding.text,
+                })
+                .collect()
+        }
+
+        pub fn timeline(&self) -> Option<String> {
+            self.has_timeline.then(|| self.host.timeline())
+        }
+    }
+}
+
+/// The same without simulated GPUs: nobody ever has a host.
+#[cfg(not(feature = "simulator"))]
+mod host {
+    use super::{Finding, Simulation};
+    use crate::error::Error;
+
+    pub(crate) fn activate() -> Result<(), Error> {
+        Err(Error::NoSimulator)
+    }
+
+    pub(crate) enum Host {}
+
+    impl Host {
+        pub fn claim(simulation: &Simulation) -> Result<Self, Error> {
+            simulation.check()?;
+            Err(Error::NoSimulator)
+        }
+
+        pub fn first_ordinal(&self) -> usize {
+            match *self {}
+        }
+
+        pub fn findings(&self) -> Vec<Finding> {
+            match *self {}
+        }
+
+        pub fn timeline(&self) -> Option<String> {
+            match *self {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_checked() {
+        let usual = Simulation::default();
+        assert!(usual.check().is_ok());
+        let wrong = [
+            Simulation {
+                ranks: 9,
+                ..usual.clone()
+            },
+            Simulation {
+                sms: 0,
+                ..usual.clone()
+            },
+            Simulation { skew: 101, ..usual },
+        ];
+        let messages = [
+            "ranks = 9; it should be 1 to 8",
+            "sms = 0; it should be 1 to 1024",
+            "skew = 101",
+        ];
+        for (simulation, message) in wrong.iter().zip(messages) {
+            let error = simulation.check().expect_err("a mistake").to_string();
+            assert!(error.contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn findings_are_told_in_full() {
+        let finding = |text: &str| Finding {
+            kind: "race",
+            text: text.into(),
+        };
+        let findings = vec![finding("rank 0 wrote\nrank 1 read"), finding("again")];
+        let text = Error::Simulation { findings }.to_string();
+        assert_eq!(
+            text,
+            "the simulator found 2 mistakes:\nrace: rank 0 wrote\nrank 1 read\nrace: again"
+        );
+    }
+}
