@@ -1,6 +1,6 @@
 //! [`Machine`]: the GPUs that kernels run on, real or simulated.
 
-use mkernel::{Communicator, Error};
+use mkernel::{Communicator, Error, Simulation};
 use std::fs;
 use std::path::Path;
 
@@ -40,15 +40,17 @@ impl Machine {
     pub fn ranks(&self, world: u32, seed: u64) -> Result<Vec<Communicator>, Error> {
         match self {
             Self::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
-            Self::Simulated(simulated) => seam::communicators(world, seed, simulated),
-        }
-    }
-
-    /// What happened when, as JSON for Perfetto; none if nobody asked for it.
-    pub fn timeline(&self, ranks: &Communicator) -> Option<String> {
-        match self {
-            Self::Simulated(simulated) if simulated.timeline => Some(seam::timeline(ranks)),
-            _ => None,
+            Self::Simulated(Simulated {
+                sms,
+                skew,
+                timeline,
+            }) => Communicator::simulated(&Simulation {
+                ranks: world,
+                seed,
+                sms: *sms,
+                skew: *skew,
+                timeline: *timeline,
+            }),
         }
     }
 }
@@ -68,26 +70,6 @@ fn gpus_in(folder: &Path) -> u32 {
     files
         .filter(|file| file.file_name().to_str().is_some_and(is_gpu))
         .count() as u32
-}
-
-/// What the runtime does not have yet.
-mod seam {
-    use super::{Communicator, Error, Simulated};
-
-    pub fn communicators(
-        _world: u32,
-        _seed: u64,
-        _simulated: &Simulated,
-    ) -> Result<Vec<Communicator>, Error> {
-        Err(Error::Os {
-            call: "simulating GPUs",
-            source: std::sync::Arc::new(std::io::ErrorKind::Unsupported.into()),
-        })
-    }
-
-    pub fn timeline(_ranks: &Communicator) -> String {
-        String::new()
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use super::image::Image;
 use super::machine::{Machine, State, WARP};
 use super::shadow::{Fault, Way, Who};
 use mkernel_spec::abi;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -290,7 +291,7 @@ impl Reports {
         let raw = std::mem::take(&mut self.raw);
         raw.into_iter()
             .map(|raw| {
-                let mut text = format!("{}: {}", raw.kind, raw.text);
+                let mut text = raw.text;
                 for (what, who) in &raw.parts {
                     let _ = write!(text, "\n  {what}: {}", Self::describe(who));
                     for line in self.lines(who) {
@@ -323,43 +324,53 @@ impl Reports {
         }
     }
 
-    /// The last events, a line each.
-    pub fn trace(&self) -> String {
-        let mut text = String::new();
-        for (now_ns, who, what) in &self.trace {
-            let place = self.lines(who).last().cloned().unwrap_or_default();
-            let _ = writeln!(
-                text,
-                "{now_ns:>9} ns  {}: {what}  [{place}]",
-                Self::describe(who)
-            );
-        }
-        text
-    }
-
-    /// Spans as the JSON that Perfetto and chrome://tracing read.
+    /// Waits, and the last events, as the JSON that Perfetto and chrome://tracing read: a process per rank, a thread per
+    /// warp.
     pub fn timeline(&self) -> String {
-        let mut text = String::from("{\"traceEvents\":[");
-        for (index, span) in self.spans.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            let Span {
-                who,
-                name,
-                from_ns,
-                to_ns,
-            } = span;
-            let thread = who.cta * 1000 + who.thread / WARP as u32;
-            let _ = write!(
-                text,
-                "{comma}\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{thread},\"ts\":{from_ns},\"dur\":{},\"name\":\"waits for {name}\",\"args\":{{\"cta\":{},\"warp\":{},\"lane\":{}}}}}",
-                who.device,
-                to_ns - from_ns,
-                who.cta,
-                who.thread / WARP as u32,
-                who.thread % WARP as u32
-            );
+        let mut lines = Vec::new();
+        let mut warps = BTreeSet::new();
+        let spans = self.spans.iter().map(|span| &span.who);
+        for who in spans.chain(self.trace.iter().map(|(_, who, _)| who)) {
+            warps.insert((who.device, who.cta, who.thread / WARP as u32));
         }
-        text.push_str("\n]}\n");
-        text
+        for (device, cta, warp) in warps {
+            let (tid, name) = (thread_id(cta, warp), format!("CTA {cta} warp {warp}"));
+            lines.push(json!({"ph": "M", "pid": device, "name": "process_name", "args": {"name": format!("rank {device}")}}));
+            lines.push(json!({"ph": "M", "pid": device, "tid": tid, "name": "thread_name", "args": {"name": name}}));
+        }
+        let common = |who: &Who| {
+            (
+                who.device,
+                thread_id(who.cta, who.thread / WARP as u32),
+                who.thread % WARP as u32,
+            )
+        };
+        for Span {
+            who,
+            name,
+            from_ns,
+            to_ns,
+        } in &self.spans
+        {
+            let (pid, tid, lane) = common(who);
+            let (ts, dur) = (*from_ns as f64 / 1e3, (to_ns - from_ns) as f64 / 1e3);
+            let name = format!("waits for {name}");
+            lines.push(json!({"ph": "X", "pid": pid, "tid": tid, "ts": ts, "dur": dur, "name": name, "args": {"lane": lane}}));
+        }
+        let mut places: HashMap<(u32, u64), String> = HashMap::new();
+        for (now_ns, who, what) in &self.trace {
+            let (pid, tid, lane) = common(who);
+            let place = places
+                .entry((who.launch, who.place))
+                .or_insert_with(|| self.lines(who).first().cloned().unwrap_or_default());
+            let ts = *now_ns as f64 / 1e3;
+            lines.push(json!({"ph": "i", "s": "t", "pid": pid, "tid": tid, "ts": ts, "name": what, "args": {"lane": lane, "at": place}}));
+        }
+        json!({"traceEvents": lines}).to_string()
     }
+}
+
+/// A number for each warp of a GPU.
+fn thread_id(cta: u32, warp: u32) -> u32 {
+    cta * 100 + warp
 }
