@@ -1,6 +1,6 @@
 //! [`Machine`]: the GPUs that kernels run on, real or simulated.
 
-use mkernel::{Communicator, Error};
+use mkernel::{Communicator, Error, Simulation};
 use std::fs;
 use std::path::Path;
 
@@ -39,16 +39,24 @@ impl Machine {
     /// The ranks of a job with `world` GPUs.
     pub fn ranks(&self, world: u32, seed: u64) -> Result<Vec<Communicator>, Error> {
         match self {
-            Self::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
-            Self::Simulated(simulated) => seam::communicators(world, seed, simulated),
-        }
-    }
-
-    /// What happened when, as JSON for Perfetto; none if nobody asked for it.
-    pub fn timeline(&self, ranks: &Communicator) -> Option<String> {
-        match self {
-            Self::Simulated(simulated) if simulated.timeline => Some(seam::timeline(ranks)),
-            _ => None,
+            Self::Gpus => {
+                let ranks = Communicator::local(&(0..world as usize).collect::<Vec<_>>())?;
+                // MKERNEL_DEVICE has a say in what `local` means.
+                match ranks.iter().any(Communicator::is_simulated) {
+                    false => Ok(ranks),
+                    true => Err(Error::OtherDevices {
+                        wanted: "the GPUs of this host",
+                        chosen: "simulated GPUs",
+                    }),
+                }
+            }
+            Self::Simulated(simulated) => Communicator::simulated(&Simulation {
+                ranks: world,
+                seed,
+                sms: simulated.sms,
+                skew: simulated.skew,
+                timeline: simulated.timeline,
+            }),
         }
     }
 }
@@ -68,26 +76,6 @@ fn gpus_in(folder: &Path) -> u32 {
     files
         .filter(|file| file.file_name().to_str().is_some_and(is_gpu))
         .count() as u32
-}
-
-/// What the runtime does not have yet.
-mod seam {
-    use super::{Communicator, Error, Simulated};
-
-    pub fn communicators(
-        _world: u32,
-        _seed: u64,
-        _simulated: &Simulated,
-    ) -> Result<Vec<Communicator>, Error> {
-        Err(Error::Os {
-            call: "simulating GPUs",
-            source: std::sync::Arc::new(std::io::ErrorKind::Unsupported.into()),
-        })
-    }
-
-    pub fn timeline(_ranks: &Communicator) -> String {
-        String::new()
-    }
 }
 
 #[cfg(test)]

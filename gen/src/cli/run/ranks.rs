@@ -96,7 +96,7 @@ impl Job<'_> {
             .collect();
         let run = |ranks: Communicator| {
             let result = self.run_rank(&ranks, &calls);
-            if let Some(events) = self.machine.timeline(&ranks) {
+            if let Some(events) = ranks.timeline() {
                 // The last rank to end knows most.
                 *timeline.lock().unwrap_or_else(PoisonError::into_inner) = events;
             }

@@ -159,6 +159,9 @@ fn code(outcome: &Outcome) -> u8 {
             | Error::NoDevice { .. }
             | Error::UnsupportedDevice { .. }
             | Error::NoPeerAccess { .. }
+            | Error::OtherDevices { .. }
+            | Error::Simulator(_)
+            | Error::NoSimulator
             | Error::Environment { .. }
             | Error::Os { .. },
         ) => 4,
