@@ -70,7 +70,6 @@ fn files_that_are_not_there_are_4() {
 }
 
 #[test]
-#[ignore = "needs the simulator"]
 fn simulated_ranks_compute_the_same_as_the_reference() {
     let output = run(&[&TINY[..], &["--json", "--seeds=0..3"]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -95,7 +94,6 @@ fn simulated_ranks_compute_the_same_as_the_reference() {
 }
 
 #[test]
-#[ignore = "needs the simulator"]
 fn people_see_what_ran_where() {
     let output = run(&[&TINY[..], &["--seed=7"]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -115,7 +113,6 @@ fn people_see_what_ran_where() {
 }
 
 #[test]
-#[ignore = "needs the simulator"]
 fn traces_and_timelines_are_written() {
     let dir = TempDir::new().expect("temporary folder");
     let path = |name: &str| dir.path().join(name).display().to_string();
@@ -134,7 +131,6 @@ fn traces_and_timelines_are_written() {
 }
 
 #[test]
-#[ignore = "needs the simulator"]
 fn without_a_compiler_there_is_a_way_out_said_once() {
     let cache = TempDir::new().expect("temporary folder");
     let mut command = mkernel_gen(cache.path());

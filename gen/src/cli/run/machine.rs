@@ -39,17 +39,23 @@ impl Machine {
     /// The ranks of a job with `world` GPUs.
     pub fn ranks(&self, world: u32, seed: u64) -> Result<Vec<Communicator>, Error> {
         match self {
-            Self::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
-            Self::Simulated(Simulated {
-                sms,
-                skew,
-                timeline,
-            }) => Communicator::simulated(&Simulation {
+            Self::Gpus => {
+                let ranks = Communicator::local(&(0..world as usize).collect::<Vec<_>>())?;
+                // MKERNEL_DEVICE has a say in what `local` means.
+                match ranks.iter().any(Communicator::is_simulated) {
+                    false => Ok(ranks),
+                    true => Err(Error::OtherDevices {
+                        wanted: "the GPUs of this host",
+                        chosen: "simulated GPUs",
+                    }),
+                }
+            }
+            Self::Simulated(simulated) => Communicator::simulated(&Simulation {
                 ranks: world,
                 seed,
-                sms: *sms,
-                skew: *skew,
-                timeline: *timeline,
+                sms: simulated.sms,
+                skew: simulated.skew,
+                timeline: simulated.timeline,
             }),
         }
     }

@@ -12,7 +12,7 @@ use super::Failure;
 use super::input::{Changes, Kernel, Loaded, Sources};
 use super::output::say;
 use machine::{Choice, Machine, Simulated};
-use mkernel::{Device, KernelPlan};
+use mkernel::{Device, KernelPlan, Simulation};
 use ranks::{Job, Outcome};
 use report::{About, Report};
 use std::collections::BTreeMap;
@@ -30,12 +30,6 @@ const DEFAULT: (&str, &str) = (
     "examples/small.toml",
     include_str!("../../../../examples/small.toml"),
 );
-
-/// SMs of a simulated GPU: few, so that CTAs compute several tiles each, as on a GPU.
-const SMS: u32 = 8;
-
-/// Unfair enough that ranks and warps overtake each other.
-const SKEW: u32 = 20;
 
 /// Simulated hosts that a process can have at once.
 const MAX_HOSTS: usize = 8;
@@ -116,9 +110,10 @@ impl Run {
                 return Ok((Machine::Gpus, kernels));
             }
         }
+        let usual = Simulation::default();
         let simulated = Simulated {
-            sms: self.sms.unwrap_or(SMS),
-            skew: self.skew.unwrap_or(SKEW),
+            sms: self.sms.unwrap_or(usual.sms),
+            skew: self.skew.unwrap_or(usual.skew),
             timeline: self.trace.is_some() || self.timeline.is_some(),
         };
         let kernels = self.load(&Device::simulated(simulated.sms))?.planned()?;

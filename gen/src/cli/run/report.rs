@@ -159,6 +159,9 @@ fn code(outcome: &Outcome) -> u8 {
             | Error::NoDevice { .. }
             | Error::UnsupportedDevice { .. }
             | Error::NoPeerAccess { .. }
+            | Error::OtherDevices { .. }
+            | Error::Simulator(_)
+            | Error::NoSimulator
             | Error::Environment { .. }
             | Error::Os { .. },
         ) => 4,
@@ -277,5 +280,97 @@ fn line<'a>(about: &'a About, outcome: &'a Outcome) -> OutcomeLine<'a> {
         repeats: ran.map(|ran| ran.repeats),
         problems: problems(outcome),
         replay: (code(outcome) == 1).then(|| about.replay(outcome.seed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::run::machine::Simulated;
+    use mkernel::{BLayout, Device, Dim, KernelConfig, KernelSpec, Op, Tuning};
+    use std::time::Duration;
+
+    fn outcome(result: Result<Ran, Vec<Failed>>) -> Outcome {
+        Outcome {
+            seed: 7,
+            time: Duration::from_millis(1500),
+            result,
+            timeline: String::new(),
+        }
+    }
+
+    fn failed(rank: u32, error: Error) -> Failed {
+        Failed {
+            rank: Some(rank),
+            error: error.into(),
+        }
+    }
+
+    fn text(outcome: &Outcome) -> String {
+        let spec = KernelSpec::validate(KernelConfig {
+            name: None,
+            op: Op::AgGemm,
+            world: 2,
+            m: Dim::Static(128),
+            n: Dim::Static(64),
+            k: Dim::Static(64),
+            b_layout: BLayout::Nk,
+            tuning: Tuning::default(),
+        })
+        .expect("valid");
+        let plan = KernelPlan::new(&spec, &Device::simulated(2)).expect("a plan");
+        let kernel = Kernel {
+            label: "k".into(),
+            place: "flags".into(),
+            spec,
+            plan: None,
+        };
+        let machine = Machine::Simulated(Simulated {
+            sms: 2,
+            skew: 5,
+            timeline: false,
+        });
+        let about = About {
+            kernel: &kernel,
+            plan: &plan,
+            machine,
+            calls: 3,
+        };
+        describe(&about, outcome)
+    }
+
+    #[test]
+    fn what_several_ranks_say_is_said_once_with_the_way_back() {
+        let waited = Duration::from_secs(30);
+        let outcome = outcome(Err(vec![
+            failed(0, Error::StillBusy { waited }),
+            failed(1, Error::Aborted { cause: None }),
+            failed(3, Error::StillBusy { waited }),
+        ]));
+        let text = text(&outcome);
+        assert_eq!(code(&outcome), 1);
+        assert!(!is_same_for_all_seeds(&outcome));
+        assert!(
+            text.starts_with("  seed 7    failed after 1.50 s\n"),
+            "{text}"
+        );
+        assert_eq!(text.matches("ranks 0, 3: ").count(), 1, "{text}");
+        assert!(text.contains("rank 1: "), "{text}");
+        let last = text.lines().last().unwrap_or("");
+        assert!(
+            last.contains("again: ") && last.ends_with("--device sim --seed 7"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_machine_that_cannot_is_the_same_for_all_seeds() {
+        let outcome = outcome(Err(vec![Failed {
+            rank: None,
+            error: Error::NoSimulator.into(),
+        }]));
+        assert_eq!(code(&outcome), 4);
+        assert!(is_same_for_all_seeds(&outcome));
+        assert!(!text(&outcome).contains("again: "));
     }
 }
