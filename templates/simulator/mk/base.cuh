@@ -47,7 +47,9 @@ struct float4 {
 };
 
 // Dynamic shared memory. Only its address in the shared window counts; nothing is ever stored here.
+extern "C" {
 inline mk::u8 dynamic_smem[1];
+}
 
 __forceinline__ void __syncthreads() { mk_calls->sync_threads(0, mk_calls->thread()->threads, mk::sim::place()); }
 __forceinline__ void __syncwarp() { mk_calls->sync_warp(mk::sim::place()); }
