@@ -1,0 +1,225 @@
+//! Jobs on simulated GPUs, for `simulator` and `mutations`: back-to-back calls with exact results.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use mkernel::half::bf16;
+use mkernel::{BLayout, Communicator, Error, KernelConfig, Op, Operator, Shape, Simulation};
+use std::num::NonZero;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Consecutive calls of a job: two buffers are used by turns, so the third reuses the first.
+pub const CALLS: u32 = 3;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub config: KernelConfig,
+    pub shape: Shape,
+    pub sms: u32,
+    pub skew: u32,
+    /// Replacements in the kernel's text, each of which must be found.
+    pub edits: Vec<(String, String)>,
+}
+
+/// Bits of the results, by rank and call.
+pub type Results = Vec<Vec<Vec<u16>>>;
+
+/// Operands of all ranks for one call. Small whole numbers: every sum is exact in fp32, in whichever order.
+struct Operands {
+    a: Vec<bf16>,
+    b: Vec<Vec<bf16>>,
+}
+
+impl Job {
+    /// Runs it with `seed`; an error, or what is wrong with the results.
+    pub fn run(&self, seed: u64) -> Result<Results, String> {
+        let simulation = Simulation {
+            ranks: self.config.world,
+            seed,
+            sms: self.sms,
+            skew: self.skew,
+            timeline: false,
+        };
+        let ranks = Communicator::simulated(&simulation).map_err(|error| error.to_string())?;
+        let operands: Vec<Operands> = (0..CALLS).map(|call| self.operands(call)).collect();
+        let results: Vec<Result<Vec<Vec<u16>>, String>> = std::thread::scope(|scope| {
+            let operands = &operands;
+            let threads: Vec<_> = ranks
+                .into_iter()
+                .map(|ranks| {
+                    scope.spawn(move || {
+                        self.rank(&ranks, operands)
+                            .map_err(|error| with_causes(&*error))
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|_| Err("a rank panicked".into()))
+                })
+                .collect()
+        });
+        // What the simulator found says more than what came of it.
+        let mut failures: Vec<String> = results
+            .iter()
+            .filter_map(|result| result.as_ref().err().cloned())
+            .collect();
+        failures.sort_by_key(|failure| !failure.contains("simulator found"));
+        match failures.first() {
+            None => Ok(results.into_iter().flatten().collect()),
+            Some(failure) => Err(failure.clone()),
+        }
+    }
+
+    fn rank(
+        &self,
+        ranks: &Communicator,
+        calls: &[Operands],
+    ) -> Result<Vec<Vec<u16>>, Box<dyn std::error::Error>> {
+        // The kernel's own deadlines pass in simulated time.
+        ranks.set_timeout(std::time::Duration::from_secs(20));
+        let operator = self.prepare(ranks)?;
+        let stream = ranks.context().default_stream();
+        let Shape { m, n, k } = self.shape;
+        let rank = u64::from(ranks.rank());
+        let shard_rows = m.div_ceil(u64::from(ranks.world()));
+        let (first, end) = ((rank * shard_rows).min(m), ((rank + 1) * shard_rows).min(m));
+        let mut buffers = Vec::new();
+        for call in calls {
+            let own = &call.a[(first * k) as usize..(end * k) as usize];
+            // An allocation cannot be empty.
+            let own = if own.is_empty() { &call.a[..1] } else { own };
+            let a = stream.clone_htod(own)?;
+            let b = stream.clone_htod(&call.b[ranks.rank() as usize])?;
+            let c = stream.clone_htod(&vec![bf16::NAN; (m * n) as usize])?;
+            buffers.push((a, b, c));
+        }
+        stream.synchronize()?;
+        for (a, b, c) in &mut buffers {
+            operator.launch(&stream, a, b, c)?;
+        }
+        ranks.synchronize(&stream)?;
+        let mut results = Vec::new();
+        for (call, (_, _, c)) in calls.iter().zip(&buffers) {
+            let got: Vec<u16> = stream
+                .clone_dtoh(c)?
+                .iter()
+                .map(|value| value.to_bits())
+                .collect();
+            ranks.check()?;
+            let wrong = got
+                .iter()
+                .zip(self.expected(call, ranks.rank()))
+                .filter(|(got, want)| **got != *want)
+                .count();
+            if wrong > 0 {
+                return Err(
+                    format!("rank {rank}: {wrong} of {} elements are wrong", got.len()).into(),
+                );
+            }
+            results.push(got);
+        }
+        Ok(results)
+    }
+
+    fn prepare(&self, ranks: &Communicator) -> Result<Operator, Error> {
+        ranks.prepare_edited(&self.config, self.shape, |text| {
+            for (from, to) in &self.edits {
+                assert!(text.contains(from.as_str()), "the kernel has no\n{from}");
+                *text = text.replace(from.as_str(), to);
+            }
+        })
+    }
+
+    fn operands(&self, call: u32) -> Operands {
+        let Shape { m, n, k } = self.shape;
+        let mut random = u64::from(call) + 1;
+        let mut fill = |count: u64| {
+            let element = |_| {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                bf16::from_f32(((random >> 40) % 17) as f32 - 8.0)
+            };
+            (0..count).map(element).collect::<Vec<bf16>>()
+        };
+        Operands {
+            a: fill(m * k),
+            b: (0..self.config.world).map(|_| fill(n * k)).collect(),
+        }
+    }
+
+    /// Bits of the result on `rank`.
+    fn expected(&self, call: &Operands, rank: u32) -> Vec<u16> {
+        let Shape { n, k, .. } = self.shape;
+        let (n, k) = (n as usize, k as usize);
+        assert_eq!(self.config.op, Op::AgGemm, "a reference for this operator");
+        let b: Vec<f32> = call.b[rank as usize]
+            .iter()
+            .map(|value| value.to_f32())
+            .collect();
+        let mut result = Vec::new();
+        for row in call.a.chunks_exact(k) {
+            let mut sums = vec![0.0f32; n];
+            for (depth, factor) in row.iter().enumerate() {
+                let factor = factor.to_f32();
+                for (column, sum) in sums.iter_mut().enumerate() {
+                    let at = if self.config.b_layout == BLayout::Kn {
+                        depth * n + column
+                    } else {
+                        column * k + depth
+                    };
+                    *sum += factor * b[at];
+                }
+            }
+            result.extend(sums.iter().map(|sum| bf16::from_f32(*sum).to_bits()));
+        }
+        result
+    }
+}
+
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Runs `body` for each of `items`, over all cores.
+pub fn in_parallel<T: Sync>(items: &[T], body: impl Fn(&T) + Sync) {
+    let next = AtomicU64::new(0);
+    let cores = std::thread::available_parallelism()
+        .map_or(1, NonZero::get)
+        .min(8);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
+                    body(item);
+                }
+            });
+        }
+    });
+}
+
+/// Runs `job` with all `seeds`: right every time, and the same bits. Failures are told with their seeds.
+pub fn always_right(name: &str, job: &Job, seeds: Range<u64>) -> Result<(), String> {
+    let first: Mutex<Option<Results>> = Mutex::default();
+    for seed in seeds {
+        let results = job
+            .run(seed)
+            .map_err(|failure| format!("{name}, seed {seed}: {failure}"))?;
+        let mut first = first.lock().map_err(|_| "a run panicked")?;
+        if first.get_or_insert_with(|| results.clone()) != &results {
+            return Err(format!("{name}, seed {seed}: other bits than before"));
+        }
+    }
+    Ok(())
+}
