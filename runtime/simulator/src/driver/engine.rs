@@ -79,7 +79,7 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
         state = host.lock();
         state.settle(finished, findings, host);
         state.note(advance, has_finished, Instant::now());
-        if advance == Advance::Idle && !has_moved && state.asks.is_empty() {
+        if advance == Advance::Idle && !has_moved && !state.has_news() {
             let slept = host.bell.wait_timeout(state, IDLE);
             (state, _) = slept.unwrap_or_else(PoisonError::into_inner);
         }
@@ -87,6 +87,11 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
 }
 
 impl State {
+    /// Whether the engine has something to do that it did not have before.
+    fn has_news(&self) -> bool {
+        self.queues.has_new() || !self.asks.is_empty() || self.phase != Phase::Open
+    }
+
     fn turn(&self, now: Instant) -> Turn {
         if self.phase != Phase::Open {
             return Turn::Stop;
@@ -99,7 +104,8 @@ impl State {
         if !all_wait && quiet < START_GRACE && self.queues.has_kernels() {
             return Turn::Sleep(START_GRACE - quiet);
         }
-        let Some(standstill) = self.standstill else {
+        // Work may have come while the world was found to stand still.
+        let Some(standstill) = self.standstill.filter(|_| !self.queues.has_new()) else {
             return Turn::Advance;
         };
         let is_deadlock = self.every_gpu(|device| self.queues.runs_kernel(device));
@@ -182,7 +188,7 @@ impl State {
 
     fn note(&mut self, advance: Advance, has_finished: bool, now: Instant) {
         // After a jump kernels look at the time, and wait again: the same standstill goes on.
-        let goes_on = !has_finished && self.queues.has_kernels();
+        let goes_on = !has_finished && !self.queues.has_new();
         self.standstill = match (advance, self.standstill.filter(|_| goes_on)) {
             (Advance::Stuck, None) => Some(Standstill {
                 since: now,
