@@ -104,8 +104,7 @@ impl State {
         if !all_wait && quiet < START_GRACE && self.queues.has_kernels() {
             return Turn::Sleep(START_GRACE - quiet);
         }
-        // Work may have come while the world was found to stand still.
-        let Some(standstill) = self.standstill.filter(|_| !self.queues.has_new()) else {
+        let Some(standstill) = self.standstill.filter(|standstill| standstill.goes_on) else {
             return Turn::Advance;
         };
         let is_deadlock = self.every_gpu(|device| self.queues.runs_kernel(device));
@@ -186,16 +185,22 @@ impl State {
         }
     }
 
+    /// Takes note of whether the world stands still.
     fn note(&mut self, advance: Advance, has_finished: bool, now: Instant) {
-        // After a jump kernels look at the time, and wait again: the same standstill goes on.
-        let goes_on = !has_finished && !self.queues.has_new();
-        self.standstill = match (advance, self.standstill.filter(|_| goes_on)) {
-            (Advance::Stuck, None) => Some(Standstill {
-                since: now,
-                next_jump: now,
+        // Work may have come while it was found to.
+        let before = self.standstill.filter(|_| !has_finished);
+        self.standstill = match advance {
+            _ if self.queues.has_new() => None,
+            Advance::Idle => None,
+            Advance::Busy => before.map(|before| Standstill {
+                goes_on: false,
+                ..before
             }),
-            (Advance::Idle, _) => None,
-            (_, before) => before,
+            Advance::Stuck => Some(Standstill {
+                since: before.map_or(now, |before| before.since),
+                goes_on: true,
+                next_jump: before.map_or(now, |before| before.next_jump),
+            }),
         };
     }
 }
