@@ -19,8 +19,10 @@ const START_GRACE: Duration = Duration::from_millis(20);
 /// How long a standstill lasts before time jumps, while every GPU has a waiting thread or a kernel: threads may have
 /// seen something in pinned memory, and be about to enqueue copies.
 const STANDSTILL_GRACE: Duration = Duration::from_millis(300);
-/// How long the engine sleeps when it has nothing to do, unless it is woken.
+/// How long the engine sleeps when work is about that cannot start, unless it is woken.
 const IDLE: Duration = Duration::from_millis(100);
+/// The same while nobody waits for anything.
+const UNUSED: Duration = Duration::from_secs(3600);
 
 /// Drives the host's world until the host closes. Tells `ready` once the world is there.
 pub(super) fn run(host: &Arc<Host>, ready: &mpsc::Sender<()>) {
@@ -97,7 +99,7 @@ impl State {
             return Turn::Stop;
         }
         if self.waits.values().all(|wait| wait.is_over()) {
-            return Turn::Sleep(Duration::MAX.min(Duration::from_secs(3600)));
+            return Turn::Sleep(UNUSED);
         }
         let all_wait = self.every_gpu_waits();
         let quiet = now.saturating_duration_since(self.last_call);
@@ -202,5 +204,87 @@ impl State {
                 next_jump: before.map_or(now, |before| before.next_jump),
             }),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::host::Wait;
+    use super::super::queue::{Point, Step, StreamId, Ticket};
+    use super::super::tests::options;
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A host with two GPUs in use, on the first of which a thread waits.
+    fn host() -> Host {
+        let host = Host::new(0, options(2));
+        let mut state = host.lock();
+        state.devices.iter_mut().for_each(|gpu| gpu.retains = 1);
+        wait(&mut state, 0);
+        drop(state);
+        host
+    }
+
+    fn wait(state: &mut State, device: u32) {
+        let point = Point::end_of(&Ticket::default());
+        // A thread that is over keeps its number for itself.
+        let thread = std::thread::spawn(|| std::thread::current().id());
+        let thread = thread.join().expect("no panic");
+        state.waits.insert(thread, Wait { device, point });
+    }
+
+    fn push(state: &mut State) {
+        let stream = StreamId::default_of(0);
+        let pushed = state
+            .queues
+            .push(stream, Step::Marker, Vec::new(), Moment::default());
+        pushed.expect("pushed");
+    }
+
+    #[test]
+    fn nobody_waits_so_nothing_runs() {
+        let host = Host::new(0, options(1));
+        assert_eq!(host.lock().turn(Instant::now()), Turn::Sleep(UNUSED));
+    }
+
+    #[test]
+    fn time_jumps_at_once_when_all_wait_and_in_pace_when_not() {
+        let host = host();
+        let mut state = host.lock();
+        let now = Instant::now();
+        let jump = Turn::Jump { is_deadlock: false };
+        state.note(Advance::Stuck, false, now);
+        assert_eq!(state.turn(now), Turn::Sleep(START_GRACE), "a rank is away");
+        assert_eq!(state.turn(now + START_GRACE), jump);
+        if let Some(standstill) = &mut state.standstill {
+            standstill.next_jump = now + 50 * MS;
+        }
+        state.note(Advance::Busy, false, now + START_GRACE);
+        assert_eq!(
+            state.turn(now + START_GRACE),
+            Turn::Advance,
+            "kernels look at the time"
+        );
+        state.note(Advance::Stuck, false, now + START_GRACE);
+        assert_eq!(state.turn(now + 40 * MS), Turn::Sleep(10 * MS), "in pace");
+
+        wait(&mut state, 1);
+        assert_eq!(
+            state.turn(now + 40 * MS),
+            Turn::Sleep(STANDSTILL_GRACE - 40 * MS)
+        );
+        assert_eq!(state.turn(now + STANDSTILL_GRACE), jump, "all wait");
+    }
+
+    #[test]
+    fn what_comes_during_a_look_ends_a_standstill() {
+        let host = host();
+        let mut state = host.lock();
+        let now = Instant::now();
+        state.note(Advance::Stuck, false, now);
+        push(&mut state);
+        state.note(Advance::Stuck, false, now);
+        assert_eq!(state.turn(now + STANDSTILL_GRACE), Turn::Advance);
     }
 }
