@@ -6,6 +6,7 @@ mod configs;
 
 use configs::Golden;
 use mkernel_compile::{CudaSource, GenError, Nvrtc};
+use mkernel_spec::Target;
 use mkernel_spec::abi::{HOST_ABORT, MAX_RANKS, Role, Wait, shared_structs};
 use std::fmt::Write;
 
@@ -27,7 +28,7 @@ fn every_golden_compiles_without_a_spill_or_a_warning() {
                 continue;
             }
         };
-        let found = cubin.resources;
+        let found = cubin.resources.expect("of an SM");
         let sound = found.registers == golden.plan.registers.entry
             && found.registers == 168
             && (found.spill_store_bytes, found.spill_load_bytes) == (0, 0)
@@ -68,6 +69,7 @@ fn abi_asserts() -> CudaSource {
     text.push_str("extern \"C\" __global__ void abi() {}\n");
     CudaSource {
         id: "abi".into(),
+        target: Target::Sm90a,
         text,
     }
 }

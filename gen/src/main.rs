@@ -1,4 +1,8 @@
-//! `mkernel-gen`: checks, plans, renders and compiles mkernel kernels, ahead of time.
+//! `mkernel-gen`: checks, plans, renders and compiles mkernel kernels, ahead of time; and runs them.
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "comments of flags are help texts, whose brackets mean themselves"
+)]
 
 mod cli;
 mod scan;

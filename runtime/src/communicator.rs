@@ -208,7 +208,22 @@ impl Communicator {
     /// [`Error::Config`] with all mistakes, [`Error::Build`], [`Error::Mismatch`] if ranks differ, or
     /// [`Error::RanksFailed`] with what went wrong elsewhere.
     pub fn prepare(&self, config: &KernelConfig, shape: Shape) -> Result<Operator, Error> {
-        prepare::prepare(&self.shared, config, shape)
+        prepare::prepare(&self.shared, config, shape, |_| ())
+    }
+
+    /// [`prepare`](Self::prepare) with a kernel whose CUDA text you have changed: for work on templates, and for tests
+    /// that plant mistakes. `edit` gets the rendered text, and must do the same on every rank. The plan stays as it is,
+    /// so what the host does (arguments, memory, copies) must still fit.
+    ///
+    /// # Errors
+    /// As for [`prepare`](Self::prepare); text that does not compile is [`Error::Build`] with the compiler's messages.
+    pub fn prepare_edited(
+        &self,
+        config: &KernelConfig,
+        shape: Shape,
+        edit: impl FnOnce(&mut String),
+    ) -> Result<Operator, Error> {
+        prepare::prepare(&self.shared, config, shape, edit)
     }
 
     /// [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.

@@ -20,6 +20,7 @@ pub(crate) fn prepare(
     shared: &Arc<Shared>,
     config: &KernelConfig,
     shape: Shape,
+    edit: impl FnOnce(&mut String),
 ) -> Result<Operator, Error> {
     let timeout = shared.host_timeout();
     let mut ranks = shared.ranks();
@@ -27,7 +28,8 @@ pub(crate) fn prepare(
     let planned = shared
         .ensure_usable()
         .and_then(|()| plan(shared, config, shape));
-    let planned = planned.map(|(plan, source)| {
+    let planned = planned.map(|(plan, mut source)| {
+        edit(&mut source.text);
         let identity = identity(config, &plan, &source);
         ((plan, source), identity)
     });

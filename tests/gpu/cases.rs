@@ -139,6 +139,7 @@ mod tests {
     use mkernel::spec::spec::WORLDS;
     use mkernel::{Device, KernelPlan, KernelSpec};
     use mkernel_compile::{CudaSource, Nvrtc};
+    use mkernel_spec::Target;
 
     #[test]
     fn every_case_has_a_plan() {
@@ -161,6 +162,7 @@ mod tests {
             Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"));
         let source = CudaSource {
             id: "lab".into(),
+            target: Target::Sm90a,
             text: include_str!("kernels.cu").into(),
         };
         nvrtc

@@ -7,6 +7,7 @@ use mkernel::cudarc::driver::{
 use mkernel::cudarc::nvrtc::Ptx;
 use mkernel::half::bf16;
 use mkernel_compile::{CudaSource, Store};
+use mkernel_spec::Target;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -88,6 +89,7 @@ impl Lab {
         unsafe { ctx.disable_event_tracking() };
         let source = CudaSource {
             id: "lab".into(),
+            target: Target::Sm90a,
             text: include_str!("kernels.cu").into(),
         };
         let cubin = Store::from_env().get_or_build(&source)?;

@@ -5,8 +5,8 @@ use crate::disk::{public_tempdir, read_file, sync_dir, write_file};
 use crate::entry::{Entry, EntryFault, read_entry, write_entry};
 use crate::error::{BundleFault, GenError};
 use crate::key::Key;
-use crate::nvrtc::{ARCH, key_version};
 use crate::source::CudaSource;
+use mkernel_spec::Target;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub const BUNDLE_MANIFEST: &str = "bundle.json";
 
 /// Version of `bundle.json`.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// Kernels compiled ahead of time: a folder with `bundle.json`, which lists them, and one entry folder for each.
 #[derive(Clone, Debug)]
@@ -29,14 +29,13 @@ pub struct Bundle {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Manifest {
     schema: u32,
-    arch: String,
-    nvrtc: String,
     kernels: Vec<Listed>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Listed {
     id: String,
+    target: Target,
     key: Key,
 }
 
@@ -86,9 +85,10 @@ impl Bundle {
             .collect()
     }
 
-    /// Whether it lists a kernel of this name.
-    pub(crate) fn lists_id(&self, id: &str) -> bool {
-        self.manifest.kernels.iter().any(|kernel| kernel.id == id)
+    /// Whether it lists a kernel of this name and target.
+    pub(crate) fn lists(&self, source: &CudaSource) -> bool {
+        let mut kernels = self.manifest.kernels.iter();
+        kernels.any(|kernel| kernel.id == source.id && kernel.target == source.target)
     }
 
     /// The kernel of `key`, if it lists that.
@@ -147,11 +147,8 @@ fn write_and_swap(
         .unwrap_or(Path::new("."));
     fs::create_dir_all(parent)?;
     let temporary = public_tempdir(parent)?;
-    let (major, minor) = key_version();
     let mut manifest = Manifest {
         schema: SCHEMA,
-        arch: ARCH.into(),
-        nvrtc: format!("{major}.{minor}"),
         kernels: Vec::new(),
     };
     for (source, key, cubin) in kernels {
@@ -161,7 +158,8 @@ fn write_and_swap(
         let folder = temporary.path().join(key.to_string());
         fs::create_dir(&folder)?;
         write_entry(&folder, &key, &source, &cubin)?;
-        manifest.kernels.push(Listed { id: cubin.id, key });
+        let Cubin { id, target, .. } = cubin;
+        manifest.kernels.push(Listed { id, target, key });
     }
     let json = serde_json::to_vec_pretty(&manifest)?;
     write_file(&temporary.path().join(BUNDLE_MANIFEST), &json)?;

@@ -1,5 +1,6 @@
 //! [`Cubin`]: machine code, and what its compiler says of it.
 
+use mkernel_spec::Target;
 use serde::{Deserialize, Serialize};
 
 /// A compiled kernel.
@@ -7,10 +8,12 @@ use serde::{Deserialize, Serialize};
 pub struct Cubin {
     /// Kernel symbol.
     pub id: String,
-    /// An ELF image for the driver.
+    /// Whose machine code it is.
+    pub target: Target,
+    /// An ELF image for the driver, or for the simulated one.
     pub bytes: Vec<u8>,
-    /// What the kernel uses.
-    pub resources: Resources,
+    /// What the kernel uses of an SM; none for simulated GPUs, which have no registers.
+    pub resources: Option<Resources>,
     /// The compiler's log.
     pub log: String,
 }

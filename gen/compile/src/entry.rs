@@ -1,11 +1,12 @@
 //! The format of a stored kernel, the same in the cache and in bundles: a folder named after the key, with
 //! `kernel.cubin`, `kernel.cu` (for people) and `manifest.json`, whose checksums cover all that is loaded.
 
+use crate::compiler::Compiler;
 use crate::cubin::{Cubin, Resources};
 use crate::disk::{folder_bytes, read_file, sync_dir, write_file};
 use crate::key::{Key, hex};
-use crate::nvrtc::{ARCH, key_version};
 use crate::source::CudaSource;
+use mkernel_spec::Target;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// Version of this format, and of the meaning of keys.
-pub(crate) const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 2;
 
 const CUBIN: &str = "kernel.cubin";
 const SOURCE: &str = "kernel.cu";
@@ -26,9 +27,9 @@ struct Manifest {
     schema: u32,
     id: String,
     key: Key,
-    arch: String,
-    nvrtc: String,
-    resources: Resources,
+    target: Target,
+    compiler: String,
+    resources: Option<Resources>,
     log: String,
     cubin_bytes: u64,
     cubin_sha256: String,
@@ -38,13 +39,12 @@ struct Manifest {
 
 impl Manifest {
     fn new(key: &Key, cubin: &Cubin) -> Self {
-        let (major, minor) = key_version();
         let mut manifest = Self {
             schema: SCHEMA,
             id: cubin.id.clone(),
             key: *key,
-            arch: ARCH.into(),
-            nvrtc: format!("{major}.{minor}"),
+            target: cubin.target,
+            compiler: Compiler::of(cubin.target).name,
             resources: cubin.resources,
             log: cubin.log.clone(),
             cubin_bytes: cubin.bytes.len() as u64,
@@ -114,6 +114,7 @@ pub(crate) fn read_entry(dir: &Path, key: &Key) -> Result<Option<Cubin>, EntryFa
     }
     Ok(Some(Cubin {
         id: manifest.id,
+        target: manifest.target,
         bytes,
         resources: manifest.resources,
         log: manifest.log,
@@ -141,10 +142,12 @@ pub struct Entry {
     pub key: Key,
     /// Its symbol.
     pub id: String,
-    /// What it uses.
-    pub resources: Resources,
-    /// Version of the NVRTC that compiled it, as `13.0`.
-    pub nvrtc: String,
+    /// Whose machine code it is.
+    pub target: Target,
+    /// What it uses of an SM; none for simulated GPUs.
+    pub resources: Option<Resources>,
+    /// What compiled it, as `NVRTC 13.0`.
+    pub compiler: String,
     /// Its folder.
     pub path: PathBuf,
     /// Size of the files in it.
@@ -161,8 +164,9 @@ impl Entry {
         Some(Self {
             key: manifest.key,
             id: manifest.id,
+            target: manifest.target,
             resources: manifest.resources,
-            nvrtc: manifest.nvrtc,
+            compiler: manifest.compiler,
             bytes: folder_bytes(&path),
             path,
             stored,

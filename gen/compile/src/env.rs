@@ -14,9 +14,10 @@ use std::sync::LazyLock;
 /// | `MKERNEL_JIT` | `0`: a kernel that is in no bundle and not cached is an error | `1` |
 /// | `MKERNEL_NVRTC` | path of libnvrtc, or of the folder that has it; then nothing else is searched | searched |
 /// | `MKERNEL_NVRTC_ANY` | `1`: any version of libnvrtc will do | `0` |
+/// | `MKERNEL_CXX` | C++ compiler for simulated GPUs; then nothing else is tried | the first of `CXX`, `c++`, `g++`, `clang++` that knows C++20 |
 /// | `CUDA_HOME` | a CUDA toolkit, searched for libnvrtc | none |
 ///
-/// `HOME`, `XDG_CACHE_HOME`, `VIRTUAL_ENV` and `PATH` have their usual meaning.
+/// `CXX`, `HOME`, `XDG_CACHE_HOME`, `VIRTUAL_ENV` and `PATH` have their usual meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Env {
     /// `MKERNEL_CACHE_DIR`
@@ -31,6 +32,10 @@ pub struct Env {
     pub nvrtc: Option<PathBuf>,
     /// `MKERNEL_NVRTC_ANY`
     pub nvrtc_any: bool,
+    /// `MKERNEL_CXX`
+    pub mkernel_cxx: Option<PathBuf>,
+    /// `CXX`: a program, perhaps with arguments
+    pub cxx: Option<String>,
     /// `CUDA_HOME`
     pub cuda_home: Option<PathBuf>,
     /// `HOME`
@@ -78,6 +83,8 @@ impl Env {
             jit: switch("MKERNEL_JIT", true),
             nvrtc: path("MKERNEL_NVRTC"),
             nvrtc_any: switch("MKERNEL_NVRTC_ANY", false),
+            mkernel_cxx: path("MKERNEL_CXX"),
+            cxx: text("CXX").map(|value| value.to_string_lossy().into_owned()),
             cuda_home: path("CUDA_HOME"),
             home: path("HOME"),
             xdg_cache_home: path("XDG_CACHE_HOME"),

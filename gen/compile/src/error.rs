@@ -30,6 +30,27 @@ pub enum GenError {
         /// Where it was looked for.
         looked: Vec<Place>,
     },
+    /// No C++ compiler was found that can make kernels for simulated GPUs.
+    #[error(
+        "kernels for simulated GPUs need a C++20 compiler (g++ 10, clang++ 12 or newer), and none was found; to get it, run\n  {command}\nTried:\n{}",
+        Lines(looked)
+    )]
+    CxxMissing {
+        /// The one command that gets it.
+        command: String,
+        /// What was tried.
+        looked: Vec<Place>,
+    },
+    /// The C++ compiler could not be run, or did not end.
+    #[error("the C++ compiler {} cannot be run for kernel {id}", compiler.display())]
+    CxxCall {
+        /// The program.
+        compiler: PathBuf,
+        /// The kernel.
+        id: String,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// A call of libnvrtc failed for another reason than the kernel's text.
     #[error("{call} failed for kernel {id}: {message}")]
     NvrtcCall {
@@ -40,7 +61,7 @@ pub enum GenError {
         /// What libnvrtc says, with its log.
         message: String,
     },
-    /// `nvrtcCompileProgram` rejects the text.
+    /// The compiler rejects the text.
     #[error("kernel {id} does not compile{}:\n{}", Saved(saved), log.trim_end())]
     Compile {
         /// The kernel.
@@ -125,10 +146,10 @@ pub enum BundleFault {
     },
 }
 
-/// A place where libnvrtc was looked for.
+/// A place where a compiler was looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// A folder, or a name for the loader.
+    /// A folder, a program, or a name for the loader.
     pub path: String,
     /// What was wrong with it.
     pub reason: String,

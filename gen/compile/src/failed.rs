@@ -2,10 +2,12 @@
 
 use crate::disk::keep_newest;
 use crate::error::GenError;
+use crate::host_cxx::{WRAPPER, wrapper};
 use crate::key::Key;
 use crate::program::program_name;
 use crate::source::CudaSource;
-use crate::templates::device_headers;
+use crate::templates::headers;
+use mkernel_spec::Target;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,12 +65,18 @@ fn save_in_temporary(source: &CudaSource, log: &str) -> io::Result<PathBuf> {
 /// Writes all that a person needs to compile the kernel by hand.
 fn write(folder: &Path, source: &CudaSource, log: &str) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    for (name, text) in device_headers() {
+    for (name, text) in headers(source.target) {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
         fs::write(path, text)?;
     }
     fs::write(source_path(folder, source), &source.text)?;
+    if source.target == Target::Simulator {
+        fs::write(
+            folder.join(WRAPPER),
+            wrapper(&file_stem(source), &source.id),
+        )?;
+    }
     fs::write(folder.join("log.txt"), with_real_paths(log, folder, source))
 }
 
@@ -78,7 +86,9 @@ fn with_real_paths(log: &str, folder: &Path, source: &CudaSource) -> String {
         &program_name(&source.id),
         &source_path(folder, source).to_string_lossy(),
     );
-    for (name, _) in device_headers() {
+    let wrapper = (source.target == Target::Simulator).then_some(WRAPPER);
+    let headers = headers(source.target).iter().map(|(name, _)| *name);
+    for name in headers.chain(wrapper) {
         log = log.replace(name, &folder.join(name).to_string_lossy());
     }
     log

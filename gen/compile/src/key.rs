@@ -1,9 +1,9 @@
 //! [`Key`]: the content address of a kernel.
 
+use crate::compiler::Compiler;
 use crate::entry::SCHEMA;
-use crate::nvrtc::{ARCH, OPTIONS, key_version};
 use crate::source::CudaSource;
-use crate::templates::device_headers;
+use crate::templates::headers;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -16,13 +16,14 @@ use std::str::FromStr;
 pub struct Key([u8; 32]);
 
 impl Key {
-    /// The key of `source`, compiled by the pinned NVRTC. (With `MKERNEL_NVRTC_ANY=1`: by the one that is found.)
+    /// The key of `source`, compiled by the pinned NVRTC (with `MKERNEL_NVRTC_ANY=1`: by the one that is found), or,
+    /// for simulated GPUs, by the host's C++ compiler.
     #[must_use]
     pub fn of(source: &CudaSource) -> Self {
-        Self::for_version(source, key_version())
+        Self::for_compiler(source, &Compiler::of(source.target))
     }
 
-    fn for_version(source: &CudaSource, nvrtc: (u32, u32)) -> Self {
+    fn for_compiler(source: &CudaSource, compiler: &Compiler) -> Self {
         let mut hash = Sha256::new();
         let mut part = |text: &str| {
             // With its length, so that no two lists of parts run together to the same bytes.
@@ -30,11 +31,11 @@ impl Key {
             hash.update(text);
         };
         part(&format!(
-            "mkernel schema {SCHEMA}, NVRTC {}.{}, {ARCH}",
-            nvrtc.0, nvrtc.1
+            "mkernel schema {SCHEMA}, {:?}, {}",
+            source.target, compiler.name
         ));
-        OPTIONS.iter().copied().for_each(&mut part);
-        for (name, text) in device_headers() {
+        compiler.options.iter().copied().for_each(&mut part);
+        for (name, text) in headers(source.target) {
             part(name);
             part(text);
         }
@@ -104,22 +105,38 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mkernel_spec::Target;
 
     fn source(id: &str, text: &str) -> CudaSource {
         CudaSource {
             id: id.into(),
+            target: Target::Sm90a,
             text: text.into(),
         }
     }
 
     #[test]
     fn everything_that_matters_changes_the_key() {
-        let key = |id, text, version| Key::for_version(&source(id, text), version);
-        let base = key("a", "bc", (13, 0));
-        assert_eq!(base, key("a", "bc", (13, 0)));
-        assert_ne!(base, key("ab", "c", (13, 0)));
-        assert_ne!(base, key("a", "bd", (13, 0)));
-        assert_ne!(base, key("a", "bc", (13, 1)));
+        let compiler = |name: &str| Compiler {
+            name: name.into(),
+            options: &["-O1"],
+        };
+        let key = |id, text, name| Key::for_compiler(&source(id, text), &compiler(name));
+        let base = key("a", "bc", "13.0");
+        assert_eq!(base, key("a", "bc", "13.0"));
+        assert_ne!(base, key("ab", "c", "13.0"));
+        assert_ne!(base, key("a", "bd", "13.0"));
+        assert_ne!(base, key("a", "bc", "13.1"));
+        let other = Compiler {
+            options: &["-O2"],
+            ..compiler("13.0")
+        };
+        assert_ne!(base, Key::for_compiler(&source("a", "bc"), &other));
+        let simulated = CudaSource {
+            target: Target::Simulator,
+            ..source("a", "bc")
+        };
+        assert_ne!(base, Key::for_compiler(&simulated, &compiler("13.0")));
     }
 
     #[test]

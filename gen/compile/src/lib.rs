@@ -6,7 +6,7 @@
 //! ```
 //!
 //! [`build`] is the whole way; the [`Store`] in it makes sure that each kernel is compiled once: it looks in
-//! ahead-of-time [`Bundle`]s, then in the cache on disk, then calls [`Nvrtc`]. Trouble with bundles or the cache is a
+//! ahead-of-time [`Bundle`]s, then in the cache on disk, then calls [`Nvrtc`], or, for simulated GPUs, [`HostCxx`]. Trouble with bundles or the cache is a
 //! warning (through `tracing`) and a miss, never an error; only a kernel that cannot be compiled is one.
 //!
 //! ```no_run
@@ -25,24 +25,27 @@
 //! })?;
 //! let plan = KernelPlan::new(&spec, &Device::h200())?;
 //! let cubin = build(&plan, &Store::from_env())?;
-//! println!("{}: {} registers", cubin.id, cubin.resources.registers);
+//! println!("{}: {} bytes", cubin.id, cubin.bytes.len());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Environment variables are described in [`Env`].
 //!
-//! Reading order: `source`, `render`, `nvrtc` (with `locate`, `program`, `cubin`), `key`, `entry`, `bundle`, `cache`,
+//! Reading order: `source`, `render`, `nvrtc` (with `locate`, `program`, `cubin`), `host_cxx` (with
+//! `subprocess`), `compiler`, `key`, `entry`, `bundle`, `cache`,
 //! `store` (with `lock`, `failed`), `build`.
 
 mod build;
 mod bundle;
 mod cache;
+mod compiler;
 mod cubin;
 mod disk;
 mod entry;
 mod env;
 mod error;
 mod failed;
+mod host_cxx;
 mod key;
 mod locate;
 mod lock;
@@ -51,6 +54,7 @@ mod program;
 mod render;
 mod source;
 mod store;
+mod subprocess;
 mod templates;
 
 pub use build::build;
@@ -59,10 +63,11 @@ pub use cubin::{Cubin, Resources};
 pub use entry::Entry;
 pub use env::Env;
 pub use error::{BundleFault, GenError, Place};
+pub use host_cxx::HostCxx;
 pub use key::{Key, ParseKeyError};
 pub use locate::{fetch_command, fetch_dir};
 pub use nvrtc::{ARCH, Nvrtc, PINNED_VERSION};
 pub use render::render;
 pub use source::CudaSource;
 pub use store::Store;
-pub use templates::device_headers;
+pub use templates::headers;

@@ -158,8 +158,9 @@ impl Nvrtc {
         );
         Ok(Cubin {
             id: source.id.clone(),
+            target: source.target,
             bytes,
-            resources: report.resources,
+            resources: Some(report.resources),
             log: report.log,
         })
     }

@@ -6,7 +6,7 @@
 use crate::error::GenError;
 use crate::nvrtc::OPTIONS;
 use crate::source::CudaSource;
-use crate::templates::device_headers;
+use crate::templates::headers;
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -95,7 +95,7 @@ impl<'a> Program<'a> {
             c_string(&source.text)?,
             c_string(&program_name(&source.id))?,
         );
-        let headers = device_headers();
+        let headers = headers(source.target);
         let texts = headers
             .iter()
             .map(|(_, text)| c_string(text))

@@ -122,6 +122,7 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     let text = tera.render("kernel.cu.tera", &context).map_err(failed)?;
     Ok(CudaSource {
         id: plan.id.clone(),
+        target: plan.device.target,
         text: tidy(&text),
     })
 }

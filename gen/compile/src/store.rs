@@ -2,6 +2,7 @@
 
 use crate::bundle::Bundle;
 use crate::cache::Cache;
+use crate::compiler::compile;
 use crate::cubin::Cubin;
 use crate::entry::{Entry, EntryFault};
 use crate::env::Env;
@@ -9,7 +10,6 @@ use crate::error::{GenError, with_causes};
 use crate::failed;
 use crate::key::Key;
 use crate::lock::{InFlight, Waited, lock};
-use crate::nvrtc::Nvrtc;
 use crate::source::CudaSource;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -145,13 +145,13 @@ impl Store {
         }
     }
 
-    /// The machine code of `source`: from a bundle, else from the cache, else from NVRTC. Threads and processes that
+    /// The machine code of `source`: from a bundle, else from the cache, else from its target's compiler. Threads and processes that
     /// want the same kernel at once compile it once.
     ///
     /// # Errors
-    /// Those of [`Nvrtc::load`] and [`Nvrtc::compile`], and [`GenError::JitDisabled`].
+    /// Those of [`Nvrtc`](crate::Nvrtc) or [`HostCxx`](crate::HostCxx), and [`GenError::JitDisabled`].
     pub fn get_or_build(&self, source: &CudaSource) -> Result<Cubin, GenError> {
-        self.get_or_build_with(source, |source| Nvrtc::load()?.compile(source))
+        self.get_or_build_with(source, compile)
     }
 
     /// As [`Store::get_or_build`], with another compiler, whose result must depend on nothing but the source.
@@ -190,11 +190,7 @@ impl Store {
         source: &CudaSource,
         compile: impl FnOnce(&CudaSource) -> Result<Cubin, GenError>,
     ) -> Result<Cubin, GenError> {
-        for bundle in self
-            .bundles
-            .iter()
-            .filter(|bundle| bundle.lists_id(&source.id))
-        {
+        for bundle in self.bundles.iter().filter(|bundle| bundle.lists(source)) {
             tracing::warn!(
                 "the bundle {} has kernel {}, but damaged or from other sources; it is compiled anew",
                 bundle.path().display(),

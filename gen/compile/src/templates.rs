@@ -1,4 +1,6 @@
-//! The templates and device headers, embedded.
+//! The templates and the headers of kernels, embedded.
+
+use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
 pub(crate) const TEMPLATES: [(&str, &str); 4] = [
@@ -20,45 +22,58 @@ pub(crate) const TEMPLATES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Device headers by the name under which kernels include them. Plain CUDA; they include nothing but each other.
+/// What kernels may include, by the name under which they do. For GPUs: plain CUDA. For simulated GPUs: C++ with the
+/// same names in it. They include nothing but each other (and on the host, the C++ library).
 #[must_use]
-pub fn device_headers() -> &'static [(&'static str, &'static str)] {
-    &[
-        (
-            "mk/barrier.cuh",
-            include_str!("../../../templates/device/mk/barrier.cuh"),
-        ),
-        (
-            "mk/base.cuh",
-            include_str!("../../../templates/device/mk/base.cuh"),
-        ),
-        (
-            "mk/descriptor.cuh",
-            include_str!("../../../templates/device/mk/descriptor.cuh"),
-        ),
-        (
-            "mk/memory.cuh",
-            include_str!("../../../templates/device/mk/memory.cuh"),
-        ),
-        (
-            "mk/mma.cuh",
-            include_str!("../../../templates/device/mk/mma.cuh"),
-        ),
-        (
-            "mk/ring.cuh",
-            include_str!("../../../templates/device/mk/ring.cuh"),
-        ),
-        (
-            "mk/tma.cuh",
-            include_str!("../../../templates/device/mk/tma.cuh"),
-        ),
-        (
-            "mk/types.cuh",
-            include_str!("../../../templates/device/mk/types.cuh"),
-        ),
-        (
-            "mk/watch.cuh",
-            include_str!("../../../templates/device/mk/watch.cuh"),
-        ),
-    ]
+pub fn headers(target: Target) -> &'static [(&'static str, &'static str)] {
+    match target {
+        Target::Sm90a => &DEVICE_HEADERS,
+        Target::Simulator => &SIMULATOR_HEADERS,
+    }
 }
+
+/// A file of `templates/FOLDER/mk`, by the name under which kernels include it.
+macro_rules! header {
+    ($folder:literal, $file:literal) => {
+        header!($folder, $file, $file)
+    };
+    ($folder:literal, $file:literal, $name:literal) => {
+        (
+            concat!("mk/", $name, ".cuh"),
+            include_str!(concat!(
+                "../../../templates/",
+                $folder,
+                "/mk/",
+                $file,
+                ".cuh"
+            )),
+        )
+    };
+}
+
+const DEVICE_HEADERS: [(&str, &str); 9] = [
+    header!("device", "barrier"),
+    header!("device", "base"),
+    header!("device", "descriptor"),
+    header!("device", "memory"),
+    header!("device", "mma"),
+    header!("device", "ring"),
+    header!("device", "tma"),
+    header!("device", "types"),
+    header!("device", "watch"),
+];
+
+const SIMULATOR_HEADERS: [(&str, &str); 11] = [
+    header!("simulator", "barrier"),
+    header!("simulator", "base"),
+    header!("simulator", "calls"),
+    header!("simulator", "memory"),
+    header!("simulator", "mma"),
+    header!("simulator", "tma"),
+    header!("simulator", "watch"),
+    // What the GPU's own headers and these have in common.
+    header!("device", "descriptor"),
+    header!("device", "ring"),
+    header!("device", "types"),
+    header!("device", "watch", "gpu/watch"),
+];

@@ -4,7 +4,9 @@ mod common;
 
 use common::{Killed, child, count, counted, meeting, wait_until};
 use mkernel_compile::{CudaSource, GenError, Nvrtc, PINNED_VERSION, Store, build};
-use mkernel_spec::{BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
+use mkernel_spec::{
+    BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Target, Tuning,
+};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
@@ -16,6 +18,7 @@ fn nvrtc() -> &'static Nvrtc {
 fn source(id: &str, text: &str) -> CudaSource {
     CudaSource {
         id: id.into(),
+        target: Target::Sm90a,
         text: text.into(),
     }
 }
@@ -53,19 +56,10 @@ fn compiles_to_an_elf_image() {
     let cubin = nvrtc().compile(&copy_kernel("copy")).expect("compiles");
     assert!(cubin.bytes.starts_with(b"\x7fELF"));
     assert_eq!(cubin.id, "copy");
-    assert_eq!(cubin.resources.smem_static_bytes, 512);
-    assert!(
-        (1..64).contains(&cubin.resources.registers),
-        "{:?}",
-        cubin.resources
-    );
-    assert_eq!(
-        (
-            cubin.resources.spill_store_bytes,
-            cubin.resources.stack_bytes
-        ),
-        (0, 0)
-    );
+    let used = cubin.resources.expect("of an SM");
+    assert_eq!(used.smem_static_bytes, 512);
+    assert!((1..64).contains(&used.registers), "{used:?}");
+    assert_eq!((used.spill_store_bytes, used.stack_bytes), (0, 0));
     assert!(
         cubin
             .log
@@ -199,7 +193,8 @@ fn builds_a_planned_kernel_cold_then_warm() {
     );
     assert_eq!(cold, warm);
     assert_eq!(cold.id, plan.id);
-    assert_eq!(cold.resources.registers, plan.registers.entry);
+    let used = cold.resources.expect("of an SM");
+    assert_eq!(used.registers, plan.registers.entry);
     // Generous: other tests run beside this one.
     assert!(cold_time < Duration::from_secs(10) && warm_time < Duration::from_millis(100));
 }

@@ -105,7 +105,7 @@ const DAMAGES: [Damage; 11] = [
         fs::remove_file(e.join("manifest.json")).expect("file")
     }),
     ("another schema", |e| {
-        replace(&e.join("manifest.json"), "\"schema\": 1", "\"schema\": 999")
+        replace(&e.join("manifest.json"), "\"schema\": 2", "\"schema\": 999")
     }),
     ("another register count", |e| {
         replace(&e.join("manifest.json"), "168", "169")
@@ -341,7 +341,7 @@ fn entries_remove_and_clear() {
     );
     assert_eq!(entries[0].key, Key::of(&first));
     assert_eq!(entries[0].resources, fake_cubin(&first).resources);
-    assert_eq!(entries[0].nvrtc, "13.0");
+    assert_eq!(entries[0].compiler, "NVRTC 13.0, sm_90a");
     assert!(entries[0].bytes > 50_000);
     assert!(entries[0].path.is_dir());
 

@@ -70,6 +70,17 @@ pub enum Target {
     Simulator,
 }
 
+impl Target {
+    /// `sm_90a` or `simulator`
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sm90a => "sm_90a",
+            Self::Simulator => "simulator",
+        }
+    }
+}
+
 impl Default for Device {
     fn default() -> Self {
         Self::h200()

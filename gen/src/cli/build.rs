@@ -3,11 +3,11 @@
 use super::Failure;
 use super::fetch;
 use super::input::{Input, Kernel};
-use super::output::{bytes, micros, print, print_json, say, table};
+use super::output::{bytes, micros, print, print_json, registers, say, table};
 use super::{check, plan, store};
 use indicatif::{ProgressBar, ProgressStyle};
-use mkernel_compile::{Bundle, Cubin, CudaSource, Env, GenError, Key, Nvrtc, Store};
-use mkernel_spec::KernelPlan;
+use mkernel_compile::{Bundle, Cubin, CudaSource, Env, GenError, HostCxx, Key, Nvrtc, Store};
+use mkernel_spec::{KernelPlan, Target};
 use serde::Serialize;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -57,7 +57,8 @@ struct BuiltLine<'a> {
     ok: bool,
     id: &'a str,
     key: String,
-    registers: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    registers: Option<u32>,
     smem_bytes: u32,
     cubin_bytes: usize,
     cached: bool,
@@ -76,8 +77,10 @@ impl Build {
             .iter()
             .map(|job| cache.get(&job.key).is_some())
             .collect();
-        if is_cached.contains(&false) {
-            self.find_nvrtc()?;
+        let missing = jobs.iter().zip(&is_cached).filter(|(_, cached)| !**cached);
+        // A compiler that is not there is one mistake, not one of every kernel.
+        if let Some((job, _)) = missing.into_iter().next() {
+            self.find_compiler(job.source.target)?;
         }
         let results = self.compile(&jobs, &is_cached, &cache);
         let (mut built, mut failed) = (Vec::new(), Vec::new());
@@ -129,7 +132,11 @@ impl Build {
         planned.into_iter().map(job).collect()
     }
 
-    fn find_nvrtc(&self) -> Result<(), Failure> {
+    /// All kernels are for the one device.
+    fn find_compiler(&self, target: Target) -> Result<(), Failure> {
+        if target == Target::Simulator {
+            return HostCxx::load().map(|_| ()).map_err(Failure::Gen);
+        }
         match Nvrtc::load() {
             // A path given by hand is the only one that is searched.
             Err(GenError::NvrtcMissing { .. }) if self.fetch && Env::get().nvrtc.is_none() => {
@@ -249,14 +256,23 @@ fn row(job: &Job, done: &Built) -> Vec<String> {
     } else {
         format!("{:.0} ms", done.millis)
     };
+    // Of simulated time nothing is known.
+    let [bound, reason, estimate] = match job.plan.device.target {
+        Target::Sm90a => [
+            micros(job.plan.bound.us()),
+            job.plan.bound.reason().to_owned(),
+            micros(job.plan.estimate_us),
+        ],
+        Target::Simulator => ["-"; 3].map(str::to_owned),
+    };
     vec![
         job.kernel.label.clone(),
-        done.cubin.resources.registers.to_string(),
+        registers(done.cubin.resources),
         bytes(job.plan.smem_bytes.into()),
         compile,
-        micros(job.plan.bound.us()),
-        job.plan.bound.reason().to_owned(),
-        micros(job.plan.estimate_us),
+        bound,
+        reason,
+        estimate,
         job.plan.id.clone(),
     ]
 }
@@ -268,7 +284,7 @@ fn built_line<'a>(job: &'a Job, done: &'a Built) -> BuiltLine<'a> {
         ok: true,
         id: &job.plan.id,
         key: job.key.to_string(),
-        registers: done.cubin.resources.registers,
+        registers: done.cubin.resources.map(|used| used.registers),
         smem_bytes: job.plan.smem_bytes,
         cubin_bytes: done.cubin.bytes.len(),
         cached: done.cached,

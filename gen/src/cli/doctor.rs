@@ -3,7 +3,7 @@
 use super::Failure;
 use super::output::{bytes, print, print_json, table};
 use super::store::cache;
-use mkernel_compile::{Env, Nvrtc};
+use mkernel_compile::{Env, HostCxx, Nvrtc};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 struct Findings<'a> {
     nvrtc: Option<&'a Path>,
     nvrtc_version: Option<String>,
+    cxx: Option<&'a str>,
     cache: Option<&'a Path>,
     cached_kernels: usize,
     cached_bytes: u64,
@@ -30,6 +31,7 @@ pub fn run(json: bool) -> Result<(), Failure> {
             let (major, minor) = nvrtc.version();
             format!("{major}.{minor}")
         }),
+        cxx: HostCxx::load().ok().map(HostCxx::name),
         cache: cache.root(),
         cached_kernels: entries.len(),
         cached_bytes: entries.iter().map(|entry| entry.bytes).sum(),
@@ -50,6 +52,10 @@ fn describe(findings: &Findings) -> String {
         Some(version) => format!("{version}, {}", path(findings.nvrtc)),
         None => "not found".to_owned(),
     };
+    let cxx = findings
+        .cxx
+        .unwrap_or("not found; without it there are no simulated GPUs");
+    let cxx = cxx.to_owned();
     let cached = format!(
         "{}, {}, {}",
         path(findings.cache),
@@ -72,6 +78,7 @@ fn describe(findings: &Findings) -> String {
         .unwrap_or_else(|| "not loaded; none is needed to compile".into());
     let rows = [
         ("nvrtc", nvrtc),
+        ("c++", cxx),
         ("cache", cached),
         ("bundles", bundles),
         ("driver", driver),

@@ -5,11 +5,20 @@ use super::{Failure, read_text, toml_file};
 use crate::scan;
 use mkernel_declare::{Declaration, Declared, Mistake};
 use mkernel_spec::{Device, Dim, Field, KernelConfig, KernelPlan, KernelSpec, Violations};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where kernels are declared, and for which device.
 #[derive(Debug, clap::Args)]
 pub struct Input {
+    #[command(flatten)]
+    sources: Sources,
+    #[command(flatten)]
+    device: DeviceFlags,
+}
+
+/// Where kernels are declared.
+#[derive(Debug, clap::Args)]
+pub struct Sources {
     /// TOML files with [[kernel]] tables; - is standard input
     files: Vec<PathBuf>,
     /// Folder of a crate whose #[fused_kernel]s are meant (its src/ and examples/)
@@ -17,8 +26,17 @@ pub struct Input {
     crate_dir: Option<PathBuf>,
     #[command(flatten)]
     flags: KernelFlags,
-    #[command(flatten)]
-    device: DeviceFlags,
+}
+
+/// What a command does to declared kernels.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changes {
+    /// Their ranks, and the flag that says so.
+    pub world: Option<(u32, &'static str)>,
+    /// Sizes that flags give hold for dimensions whose size is declared, too.
+    pub resize: bool,
+    /// Name and text of the TOML file that is read if no kernel is given.
+    pub default: Option<(&'static str, &'static str)>,
 }
 
 /// A kernel that a command is about.
@@ -53,6 +71,42 @@ pub struct Loaded {
     pub mistakes: Vec<Mistake<String>>,
 }
 
+impl Loaded {
+    /// The kernels, if there is no mistake.
+    pub fn valid(self) -> Result<Vec<Kernel>, Failure> {
+        if self.mistakes.is_empty() {
+            Ok(self.kernels)
+        } else {
+            Err(Failure::Mistakes(self.mistakes))
+        }
+    }
+
+    /// The same, if the sizes of every kernel are known, too.
+    pub fn planned(self) -> Result<Vec<(Kernel, KernelPlan)>, Failure> {
+        let mut planned = Vec::new();
+        let mut mistakes = Vec::new();
+        for mut kernel in self.valid()? {
+            match kernel.plan.take() {
+                Some(plan) => planned.push((kernel, plan)),
+                None => mistakes.push(Mistake {
+                    reason: format!(
+                        "{}: no plan before the size of {} is known",
+                        kernel.label,
+                        kernel.unknown_dims().join(" and ")
+                    ),
+                    place: kernel.place,
+                    help: "give sizes, as in --m 4096,8192".to_owned(),
+                }),
+            }
+        }
+        if mistakes.is_empty() {
+            Ok(planned)
+        } else {
+            Err(Failure::Mistakes(mistakes))
+        }
+    }
+}
+
 /// What declares a kernel.
 struct Declarant {
     /// The struct's name, if it is one.
@@ -82,67 +136,61 @@ impl Input {
     /// Reads, checks and plans; mistakes in a configuration are part of the answer.
     pub fn load(&self) -> Result<Loaded, Failure> {
         let device = self.device.device()?;
+        self.sources.load(&device, Changes::default())
+    }
+
+    /// Whether kernels of a crate are meant.
+    pub fn is_crate(&self) -> bool {
+        self.sources.crate_dir.is_some()
+    }
+
+    /// As [`Self::load`], for commands that do nothing if there is a mistake.
+    pub fn load_valid(&self) -> Result<Vec<Kernel>, Failure> {
+        self.load()?.valid()
+    }
+
+    /// The same, for commands that need the sizes of every kernel.
+    pub fn load_planned(&self) -> Result<Vec<(Kernel, KernelPlan)>, Failure> {
+        self.load()?.planned()
+    }
+}
+
+impl Sources {
+    /// Reads, changes, checks and plans; mistakes in a configuration are part of the answer.
+    pub fn load(&self, device: &Device, changes: Changes) -> Result<Loaded, Failure> {
         let mut loaded = Loaded::default();
         for Declarant {
             type_name,
             declared,
-        } in self.declarations(&mut loaded.mistakes)?
+        } in self.declarations(changes.default, &mut loaded.mistakes)?
         {
             match declared {
-                Ok(declaration) => self.specialise(type_name, declaration, &device, &mut loaded),
+                Ok(declaration) => {
+                    self.specialise(type_name, declaration, (device, changes), &mut loaded);
+                }
                 Err(mistakes) => loaded.mistakes.extend(mistakes),
             }
         }
         Ok(loaded)
     }
 
-    /// Whether kernels of a crate are meant.
-    pub fn is_crate(&self) -> bool {
-        self.crate_dir.is_some()
-    }
-
-    /// As [`Self::load`], for commands that do nothing if there is a mistake.
-    pub fn load_valid(&self) -> Result<Vec<Kernel>, Failure> {
-        let Loaded { kernels, mistakes } = self.load()?;
-        if mistakes.is_empty() {
-            Ok(kernels)
-        } else {
-            Err(Failure::Mistakes(mistakes))
-        }
-    }
-
-    /// The same, for commands that need the sizes of every kernel.
-    pub fn load_planned(&self) -> Result<Vec<(Kernel, KernelPlan)>, Failure> {
-        let mut planned = Vec::new();
-        let mut mistakes = Vec::new();
-        for mut kernel in self.load_valid()? {
-            match kernel.plan.take() {
-                Some(plan) => planned.push((kernel, plan)),
-                None => mistakes.push(Mistake {
-                    reason: format!(
-                        "{}: no plan before the size of {} is known",
-                        kernel.label,
-                        kernel.unknown_dims().join(" and ")
-                    ),
-                    place: kernel.place,
-                    help: "give sizes, as in --m 4096,8192".to_owned(),
-                }),
-            }
-        }
-        if mistakes.is_empty() {
-            Ok(planned)
-        } else {
-            Err(Failure::Mistakes(mistakes))
-        }
-    }
-
-    fn declarations(&self, mistakes: &mut Vec<Mistake<String>>) -> Result<Vec<Declarant>, Failure> {
+    fn declarations(
+        &self,
+        default: Option<(&'static str, &'static str)>,
+        mistakes: &mut Vec<Mistake<String>>,
+    ) -> Result<Vec<Declarant>, Failure> {
         let elsewhere = !self.files.is_empty() || self.crate_dir.is_some();
         match (elsewhere, self.flags.declare_a_kernel()) {
             (true, true) => {
                 return Err(Failure::Usage(
                     "beside files or --crate only --m, --n and --k can be given; other flags declare a kernel",
                 ));
+            }
+            (false, false) if default.is_some() => {
+                let (name, text) = default.unwrap_or_default();
+                let (found, wrong) = toml_file::read(Path::new(name), text);
+                mistakes.extend(wrong);
+                return Ok(found.into_iter().map(Declarant::nameless).collect());
             }
             (false, _) if self.flags.is_empty() => {
                 return Err(Failure::Usage(
@@ -181,12 +229,17 @@ impl Input {
         &self,
         type_name: Option<String>,
         mut declaration: Declaration<String>,
-        device: &Device,
+        (device, changes): (&Device, Changes),
         loaded: &mut Loaded,
     ) {
+        let mut config = declaration.spec.config().clone();
+        if let Some((world, flag)) = changes.world {
+            config.world = world;
+            declaration.set_place(Field::World, flag.to_owned());
+        }
         let sizes = dims(&declaration.spec).map(|(field, dim)| {
             let given = self.flags.sizes(field);
-            if dim.fixed().is_some() || given.is_empty() {
+            if given.is_empty() || dim.fixed().is_some() && !changes.resize {
                 return vec![dim];
             }
             declaration.set_place(field, flag_of(field));
@@ -195,7 +248,7 @@ impl Input {
         let combinations = combinations(&sizes);
         let several = combinations.len() > 1;
         for dims in combinations {
-            match plan(&declaration.spec, dims, device) {
+            match plan(&config, dims, device) {
                 Ok((spec, plan)) => {
                     let name = type_name.clone().or_else(|| spec.config().name.clone());
                     let label = label(name, &spec, several);
@@ -230,7 +283,7 @@ fn combinations([m, n, k]: &[Vec<Dim>; 3]) -> Vec<[Dim; 3]> {
 
 /// The kernel with these dimensions, and its plan if they are all known.
 fn plan(
-    spec: &KernelSpec,
+    config: &KernelConfig,
     [m, n, k]: [Dim; 3],
     device: &Device,
 ) -> Result<(KernelSpec, Option<KernelPlan>), Violations> {
@@ -238,7 +291,7 @@ fn plan(
         m,
         n,
         k,
-        ..spec.config().clone()
+        ..config.clone()
     })?;
     let plan = match spec.shape() {
         Some(_) => Some(KernelPlan::new(&spec, device)?),

@@ -9,6 +9,7 @@ mod input;
 mod output;
 mod plan;
 mod render;
+mod run;
 mod store;
 mod toml_file;
 
@@ -22,11 +23,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Checks, plans, renders and compiles mkernel kernels
+/// Checks, plans, renders, compiles and runs mkernel kernels
 ///
 /// Kernels come from TOML files, from the #[fused_kernel]s of a crate, or from flags.
-/// Exit codes: 0 done, 1 mistakes in a kernel's configuration, 2 wrong usage, 3 a kernel does not compile,
-/// 4 the environment (no NVRTC, a file that cannot be read or written).
+/// Exit codes: 0 done, 1 mistakes in a kernel's configuration or a run that went wrong, 2 wrong usage,
+/// 3 a kernel does not compile, 4 the environment (no NVRTC, a file that cannot be read or written).
 #[derive(Parser)]
 #[command(name = "mkernel-gen", version, verbatim_doc_comment)]
 struct Cli {
@@ -50,13 +51,18 @@ enum Command {
     Render(render::Render),
     /// Compile kernels into the cache, or into a bundle that the runtime loads
     Build(build::Build),
+    /// Run kernels on random input, on GPUs or simulated ones, and check every element of the result
+    ///
+    /// Without a kernel it runs a small one. On any machine: simulated GPUs need a C++ compiler and nothing else.
+    /// What differs from seed to seed is the data and, on simulated GPUs, the order of all that can happen in several.
+    Run(Box<run::Run>),
     /// List the kernels in the cache or in a bundle
     List(store::List),
     /// Remove the kernels in the cache
     Clean,
     /// Install the NVRTC that this version is tested with, from its Python wheel
     FetchNvrtc(fetch::Fetch),
-    /// Show what was found on this machine: NVRTC, cache, driver
+    /// Show what was found on this machine: NVRTC, C++ compiler, cache, driver
     Doctor,
 }
 
@@ -71,6 +77,8 @@ enum Failure {
     Compile(Vec<(String, GenError)>),
     #[error(transparent)]
     Gen(GenError),
+    #[error("{failed} of {} failed", count(*.ran, "run"))]
+    Runs { failed: usize, ran: usize, code: u8 },
     #[error("cannot read {}", .path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}", .path.display())]
@@ -100,6 +108,7 @@ impl Failure {
                 .max()
                 .unwrap_or(3),
             Self::Gen(error) => exit_code(error),
+            Self::Runs { code, .. } => *code,
             Self::Read { .. } | Self::Write { .. } | Self::Fetch { .. } | Self::Output(_) => 4,
         }
     }
@@ -150,6 +159,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Plan(input) => plan::run(input, cli.json),
         Command::Render(render) => render.run(cli.json),
         Command::Build(build) => build.run(cli.json),
+        Command::Run(run) => run.run(cli.json),
         Command::List(list) => list.run(cli.json),
         Command::Clean => store::clean(cli.json),
         Command::FetchNvrtc(fetch) => fetch.run(cli.json),

@@ -1,6 +1,7 @@
 //! What goes to standard output: text or JSON lines.
 
 use super::Failure;
+use mkernel_compile::Resources;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -64,6 +65,11 @@ pub fn bytes(count: u64) -> String {
         unit += 1;
     }
     format!("{value:.1} {}", UNITS[unit])
+}
+
+/// Registers of a thread; `-` where a kernel has none, on simulated GPUs.
+pub fn registers(resources: Option<Resources>) -> String {
+    resources.map_or("-".to_owned(), |used| used.registers.to_string())
 }
 
 /// `9.3 µs` or `1390 µs`

@@ -5,7 +5,7 @@ use super::input::Input;
 use super::output::{bytes, micros, print, print_json, table};
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::plan::Region;
-use mkernel_spec::{BLayout, KernelPlan, Op};
+use mkernel_spec::{BLayout, KernelPlan, Op, Target};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -75,10 +75,28 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     let total = format!("= {} on every rank", bytes(plan.workspace.bytes));
     section("workspace", regions(&plan.workspace.regions, total));
     section("moves", moves(plan));
-    section("bound", vec![bound(plan)]);
-    section("estimate", vec![estimate(plan)]);
+    // Of simulated time nothing is known.
+    if plan.device.target != Target::Simulator {
+        section("bound", vec![bound(plan)]);
+        section("estimate", vec![estimate(plan)]);
+    }
     section("device", vec![device(plan)]);
     format!("{label}: {}\n{}", plan.id, table(&rows, &[]))
+}
+
+/// A plan in one line.
+pub fn summary(plan: &KernelPlan) -> String {
+    let mut text = format!(
+        "tiles of {}x{}, {} stages, {} CTAs",
+        plan.tile.m, plan.tile.n, plan.stages, plan.grid_ctas
+    );
+    if let Some(transfer) = plan.transfer {
+        let _ = write!(text, ", {transfer}");
+    }
+    if plan.comm_ctas > 0 {
+        let _ = write!(text, " by {} of them", plan.comm_ctas);
+    }
+    format!("{text}: {}", plan.id)
 }
 
 /// A table as lines.
@@ -86,7 +104,8 @@ fn lines(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     table(rows, right).lines().map(str::to_owned).collect()
 }
 
-fn computes(plan: &KernelPlan) -> Vec<String> {
+/// What it computes, in words and a formula.
+pub fn computes(plan: &KernelPlan) -> Vec<String> {
     let shape = plan.shape;
     let (m, n, k) = (shape.m, shape.n, shape.k);
     let formula = match plan.spec.op() {
@@ -184,6 +203,9 @@ fn transfer(plan: &KernelPlan) -> Vec<String> {
 }
 
 fn registers(plan: &KernelPlan) -> String {
+    if plan.device.target == Target::Simulator {
+        return "none: threads are fibers of the CPU".to_owned();
+    }
     let registers = plan.registers;
     format!(
         "{} at entry, then {} to move data and {} to multiply",
@@ -256,6 +278,12 @@ fn estimate(plan: &KernelPlan) -> String {
 
 fn device(plan: &KernelPlan) -> String {
     let device = &plan.device;
+    if device.target == Target::Simulator {
+        return format!(
+            "simulated, {} SMs, planned as for an H200 with as many",
+            device.sm_count
+        );
+    }
     format!(
         "{}: {} SMs, {:.0} TFLOP/s, link {:.0} GB/s (copy engines {:.0}), memory {:.0} GB/s",
         device.name,

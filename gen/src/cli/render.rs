@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct Render {
     #[command(flatten)]
     input: Input,
-    /// Write ID.cu files and the device headers to this folder instead of standard output
+    /// Write ID.cu files and the headers that they include to this folder instead of standard output
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -32,7 +32,9 @@ impl Render {
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let planned = self.input.load_planned()?;
         if let Some(dir) = &self.out {
-            for (name, text) in mkernel_compile::device_headers() {
+            // All plans are for the one device.
+            let targets = planned.first().map(|(_, plan)| plan.device.target);
+            for (name, text) in targets.into_iter().flat_map(mkernel_compile::headers) {
                 write(&dir.join(name), text)?;
             }
         }

@@ -1,8 +1,9 @@
 //! `mkernel-gen list` and `clean`: what is in the cache or in a bundle.
 
 use super::Failure;
-use super::output::{bytes, print, print_json, table};
+use super::output::{bytes, print, print_json, registers, table};
 use mkernel_compile::{Bundle, Entry, Env, Store};
+use mkernel_spec::Target;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,8 +21,10 @@ struct Listed<'a> {
     key: String,
     path: &'a Path,
     bytes: u64,
-    registers: u32,
-    nvrtc: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    registers: Option<u32>,
+    target: Target,
+    compiler: &'a str,
     stored_unix_s: u64,
 }
 
@@ -56,14 +59,15 @@ impl List {
             return print("no kernels\n");
         }
         let mut rows = vec![
-            ["size", "registers", "stored (UTC)", "id"]
+            ["size", "registers", "target", "stored (UTC)", "id"]
                 .map(str::to_owned)
                 .to_vec(),
         ];
         rows.extend(entries.iter().map(|entry| {
             vec![
                 bytes(entry.bytes),
-                entry.resources.registers.to_string(),
+                registers(entry.resources),
+                entry.target.name().to_owned(),
                 date(unix_seconds(entry.stored)),
                 entry.id.clone(),
             ]
@@ -94,8 +98,9 @@ fn listed(entry: &Entry) -> Listed<'_> {
         key: entry.key.to_string(),
         path: &entry.path,
         bytes: entry.bytes,
-        registers: entry.resources.registers,
-        nvrtc: &entry.nvrtc,
+        registers: entry.resources.map(|used| used.registers),
+        target: entry.target,
+        compiler: &entry.compiler,
         stored_unix_s: unix_seconds(entry.stored),
     }
 }

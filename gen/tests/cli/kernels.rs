@@ -297,3 +297,24 @@ fn a_closed_pipe_is_no_error() {
     assert_eq!(code(&output), 0);
     assert_eq!(stderr(&output), "");
 }
+
+#[test]
+fn plans_for_simulated_gpus_show_no_times() {
+    let dir = TempDir::new().expect("temporary folder");
+    let device = file(&dir, "device.toml", "target = 'simulator'\nsm_count = 8\n");
+    let device = format!("--device={}", device.display());
+    let output = run(&[
+        "plan",
+        &device,
+        "--op=ag_gemm",
+        "--world=2",
+        "--m=512",
+        "--n=512",
+        "--k=512",
+    ]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let text = stdout(&output);
+    for absent in ["bound", "estimate", "TFLOP/s", "at entry"] {
+        assert!(!text.contains(absent), "{absent:?} in {text}");
+    }
+}

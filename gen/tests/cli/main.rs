@@ -2,6 +2,7 @@
 
 mod build;
 mod kernels;
+mod run;
 
 use serde_json::Value;
 use std::io::Write;

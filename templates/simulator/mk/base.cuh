@@ -12,8 +12,14 @@
 
 #define MK_OFFSET(type, field) offsetof(type, field)
 
-// The exported entry points of a kernel; the simulator looks for them.
+// The exported entry points of a kernel, and its text, so that findings can quote it. The simulator looks for them.
 #define MK_SIMULATED_KERNEL(id)                                                                                  \
+  asm(".pushsection .rodata\n"                                                                                   \
+      ".global mk_simulated_source\n"                                                                            \
+      "mk_simulated_source:\n"                                                                                   \
+      ".incbin \"" #id ".cu\"\n"                                                                                 \
+      ".byte 0\n"                                                                                                \
+      ".popsection");                                                                                            \
   extern "C" {                                                                                                   \
   const mk::sim::Calls* mk_calls;                                                                                \
   extern const char __ehdr_start[] __attribute__((visibility("hidden")));                                        \
@@ -41,7 +47,9 @@ struct float4 {
 };
 
 // Dynamic shared memory. Only its address in the shared window counts; nothing is ever stored here.
+extern "C" {
 inline mk::u8 dynamic_smem[1];
+}
 
 __forceinline__ void __syncthreads() { mk_calls->sync_threads(0, mk_calls->thread()->threads, mk::sim::place()); }
 __forceinline__ void __syncwarp() { mk_calls->sync_warp(mk::sim::place()); }

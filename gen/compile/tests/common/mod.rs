@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use mkernel_compile::{Cubin, CudaSource, GenError, Resources};
+use mkernel_spec::Target;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 pub fn source(name: &str) -> CudaSource {
     CudaSource {
         id: name.into(),
+        target: Target::Sm90a,
         text: format!("extern \"C\" __global__ void {name}() {{}}\n"),
     }
 }
@@ -24,12 +26,13 @@ pub fn source(name: &str) -> CudaSource {
 pub fn fake_cubin(source: &CudaSource) -> Cubin {
     Cubin {
         id: source.id.clone(),
+        target: source.target,
         bytes: source.text.bytes().cycle().take(50_000).collect(),
-        resources: Resources {
+        resources: Some(Resources {
             registers: 168,
             smem_static_bytes: 16,
             ..Resources::default()
-        },
+        }),
         log: "ptxas info    : Used 168 registers\n".into(),
     }
 }

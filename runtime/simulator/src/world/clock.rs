@@ -133,11 +133,14 @@ impl View {
     }
 }
 
+/// A view, what it learned, and the view that it became.
+type Learned<T> = (View, T, View);
+
 /// What threads learned lately. Others of the same warp learn the same next: they get the same view, at no cost.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
-    joins: [Option<(View, View, View)>; 4],
-    raises: [Option<(View, (Component, u32), View)>; 4],
+    joins: [Option<Learned<View>>; 4],
+    raises: [Option<Learned<(Component, u32)>>; 4],
     next: usize,
 }
 

@@ -4,7 +4,7 @@ use super::image::Image;
 use super::launch::Line;
 use corosensei::stack::{Stack, StackPointer};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ impl FiberStack {
     };
 
     fn new() -> Self {
-        // SAFETY: the layout is not empty.
-        let memory = NonNull::new(unsafe { alloc_zeroed(Self::LAYOUT) });
+        // SAFETY: the layout is not empty; what it holds first is never read.
+        let memory = NonNull::new(unsafe { alloc(Self::LAYOUT) });
         let stack = Self(memory.unwrap_or_else(|| std::alloc::handle_alloc_error(Self::LAYOUT)));
         // SAFETY: the memory is ours, and aligned to a page.
         unsafe { stack.0.cast::<u64>().write(CANARY) };

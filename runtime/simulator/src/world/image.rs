@@ -3,7 +3,7 @@
 use super::calls::{CALLS, Calls, VERSION};
 use libloading::os::unix::Library;
 use rustix::fs::{MemfdFlags, memfd_create};
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_void};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -15,6 +15,7 @@ pub struct Image {
     run: unsafe extern "C" fn(*const c_void),
     args_bytes: usize,
     start: u64,
+    source: String,
     file: File,
     _library: Library,
 }
@@ -62,10 +63,17 @@ impl Image {
             let run = library
                 .get::<unsafe extern "C" fn(*const c_void)>(c"mk_simulated_run")
                 .map_err(find)?;
+            let source = library
+                .get::<*const c_char>(c"mk_simulated_source")
+                .map_err(find)?;
+            let source = CStr::from_ptr(source.into_raw().cast())
+                .to_string_lossy()
+                .into_owned();
             Ok(Arc::new(Self {
                 run: *run,
                 args_bytes: args_bytes() as usize,
                 start: start(),
+                source,
                 file,
                 _library: library,
             }))
@@ -84,30 +92,104 @@ impl Image {
         unsafe { (self.run)(args) }
     }
 
-    /// Where in the kernel's text `place` is: the innermost function first, then what it was inlined into.
+    /// Where in the kernel's text `place` is: a line per function, the innermost first, with what is written there.
     pub(super) fn describe(&self, place: u64) -> Vec<String> {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
         let offset = format!("{:#x}", place.wrapping_sub(self.start));
-        let output = Command::new("addr2line")
+        let mut command = Command::new("addr2line");
+        let output = command
             .args(["-i", "-f", "-C", "-e", &path, &offset])
             .output();
         let Ok(output) = output
             .as_ref()
             .map(|output| String::from_utf8_lossy(&output.stdout))
         else {
-            return vec![format!("offset {offset} (install binutils for lines)")];
+            return vec![format!(
+                "offset {offset} of the kernel (install binutils to see lines)"
+            )];
         };
         let lines: Vec<&str> = output.lines().collect();
-        lines
+        let frames: Vec<Frame<'_>> = lines
             .chunks_exact(2)
-            // The primitives themselves say nothing that the message does not.
-            .filter(|pair| !pair[1].contains("mk/calls.cuh"))
-            .map(|pair| {
-                let function = pair[0].split('(').next().unwrap_or(pair[0]);
-                let function = function.rsplit([' ', ':']).next().unwrap_or(function);
-                let place = pair[1].split(" (").next().unwrap_or(pair[1]);
-                format!("{function} ({})", place.trim_start_matches("./"))
-            })
-            .collect()
+            .map(|pair| Frame::of(pair[0], pair[1]))
+            .collect();
+        // The primitives say nothing that the finding does not; the entry says nothing that its roles do not.
+        let own = frames.iter().filter(|frame| !frame.file.ends_with(".cuh"));
+        let mut told: Vec<&Frame<'_>> = own.collect();
+        if told.len() > 1 {
+            told.pop();
+        }
+        let told = if told.is_empty() {
+            frames.iter().collect()
+        } else {
+            told
+        };
+        told.into_iter().map(|frame| self.tell(frame)).collect()
+    }
+
+    fn tell(&self, frame: &Frame<'_>) -> String {
+        let Frame {
+            function,
+            file,
+            line,
+        } = frame;
+        let name = file.rsplit('/').next().unwrap_or(file);
+        let number: usize = line.parse().unwrap_or(0);
+        let quoted = (!file.ends_with(".cuh"))
+            .then(|| self.source.lines().nth(number.wrapping_sub(1)))
+            .flatten();
+        let quoted = quoted.map_or_else(String::new, |text| format!(": {}", text.trim()));
+        format!("{name}:{line} in {function}{quoted}")
+    }
+}
+
+/// A function into which a place was inlined.
+struct Frame<'a> {
+    function: &'a str,
+    file: &'a str,
+    line: &'a str,
+}
+
+impl<'a> Frame<'a> {
+    /// From two lines of addr2line: a demangled signature; a file, a line and remarks.
+    fn of(signature: &'a str, place: &'a str) -> Self {
+        let function = signature.split(['(', '<']).next().unwrap_or(signature);
+        let function = function.rsplit([' ', ':']).next().unwrap_or(function);
+        let place = place.split(" (").next().unwrap_or(place);
+        let (file, line) = place.rsplit_once(':').unwrap_or((place, "?"));
+        Self {
+            function,
+            file,
+            line,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Frame;
+
+    #[test]
+    fn frames_are_read_as_addr2line_writes_them() {
+        let frame = Frame::of(
+            "void mk::sim::store<mk::Vec16>(mk::Vec16*)",
+            "./mk/memory.cuh:18 (discriminator 3)",
+        );
+        assert_eq!(
+            (frame.function, frame.file, frame.line),
+            ("store", "./mk/memory.cuh", "18")
+        );
+        let frame = Frame::of("push_role", "k.cu:220");
+        assert_eq!(
+            (frame.function, frame.file, frame.line),
+            ("push_role", "k.cu", "220")
+        );
+    }
+
+    #[test]
+    fn other_files_are_no_kernels() {
+        for bytes in [&b"not an image"[..], &[]] {
+            assert!(super::Image::load(bytes).is_err());
+        }
     }
 }

@@ -290,13 +290,7 @@ impl World {
         self.machine.reports.take()
     }
 
-    /// The last events of the run, a line each; with [`Options::timeline`].
-    #[must_use]
-    pub fn trace(&self) -> String {
-        self.machine.reports.trace()
-    }
-
-    /// Waits of the run so far as JSON for Perfetto or chrome://tracing; with [`Options::timeline`].
+    /// What happened so far as JSON for Perfetto or chrome://tracing; with [`Options::timeline`].
     #[must_use]
     pub fn timeline(&self) -> String {
         self.machine.reports.timeline()

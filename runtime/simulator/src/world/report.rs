@@ -5,7 +5,8 @@ use super::image::Image;
 use super::machine::{Machine, State, WARP};
 use super::shadow::{Fault, Way, Who};
 use mkernel_spec::abi;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -83,8 +84,6 @@ impl Machine {
             Way::Host => " by a copy of the host's",
             Way::Weak | Way::Constant => "",
         };
-        let (verb, noun) = ("access", "access");
-        let _ = verb;
         let (kind, text, earlier_is) = match fault {
             Fault::Uninitialised => (
                 "uninitialised read",
@@ -121,7 +120,18 @@ impl Machine {
                 Some("the write".to_owned()),
             ),
         };
-        let mut parts = vec![(format!("the {noun}"), after.who)];
+        let did = if matches!(
+            fault,
+            Fault::Race {
+                later_writes: true,
+                ..
+            }
+        ) {
+            "the write"
+        } else {
+            "the access"
+        };
+        let mut parts = vec![(did.to_owned(), after.who)];
         if let Some(earlier_is) = earlier_is {
             parts.push((earlier_is, before.who));
         }
@@ -189,7 +199,10 @@ impl Machine {
             .map(|((_, text), (ctas, threads, who))| {
                 let ctas: Vec<String> = ctas.iter().map(u32::to_string).collect();
                 (
-                    format!("{threads} threads of CTA {} {text}", ctas.join(", ")),
+                    format!(
+                        "{threads} threads of CTA {} {text}; the first",
+                        ctas.join(", ")
+                    ),
                     who,
                 )
             })
@@ -224,44 +237,40 @@ impl Machine {
             );
             let _ = write!(
                 text,
-                "(role {role}) wait for {wait} {} of rank {}: ",
-                awaited.index, awaited.peer
+                "in role {role} wait for {wait}, number {}",
+                awaited.index
             );
+        } else {
+            text.push_str("wait");
         }
         match t.state {
-            State::Barrier { address, parity } => {
-                let barrier = self.ctas[t.cta]
-                    .barriers
-                    .iter()
-                    .find(|barrier| barrier.address == address);
-                let seen = barrier.map_or_else(String::new, |barrier| {
-                    format!(
-                        "; it is in phase {} and lacks {} of {} arrivals and {} bytes",
-                        barrier.phases, barrier.pending, barrier.count, barrier.bytes
-                    )
-                });
-                let _ = write!(
-                    text,
-                    "the end of a phase of parity {parity} of the barrier {address:#x}{seen}"
-                );
+            State::Barrier { address, .. } => {
+                let barriers = &self.ctas[t.cta].barriers;
+                if let Some(barrier) = barriers.iter().find(|barrier| barrier.address == address) {
+                    let (phase, lacks, count, bytes) = (
+                        barrier.phases,
+                        barrier.pending,
+                        barrier.count,
+                        barrier.bytes,
+                    );
+                    let _ = write!(
+                        text,
+                        ": phase {phase} of the barrier at {address:#x} lacks {lacks} of {count} arrivals and {bytes} bytes"
+                    );
+                }
             }
             State::Polling => {
-                let seen: Vec<String> = t
-                    .polled
-                    .iter()
-                    .map(|(address, seen)| format!("{address:#x}, seen {seen}"))
-                    .collect();
+                let seen = t.polled.first().map_or(0, |(_, seen)| *seen);
                 let _ = write!(
                     text,
-                    "wanted {}, polling {}",
-                    awaited.wanted,
-                    seen.join(" and ")
+                    ", from rank {}: wanted {}, seen {seen}",
+                    awaited.peer, awaited.wanted
                 );
             }
-            State::Meeting => text.push_str("the other threads of their warp, CTA or cluster"),
-            State::Bulk => text.push_str("bulk groups"),
+            State::Meeting => text.push_str(" for other threads of their warp, CTA or cluster"),
+            State::Bulk => text.push_str(" for bulk groups"),
             State::Mma => {
-                text.push_str("products that not all threads of the warpgroup have committed")
+                text.push_str(" for products that not all threads of the warpgroup have committed");
             }
             State::Ready | State::Ended => {}
         }
@@ -282,11 +291,11 @@ impl Reports {
         let raw = std::mem::take(&mut self.raw);
         raw.into_iter()
             .map(|raw| {
-                let mut text = format!("{}: {}", raw.kind, raw.text);
+                let mut text = raw.text;
                 for (what, who) in &raw.parts {
                     let _ = write!(text, "\n  {what}: {}", Self::describe(who));
                     for line in self.lines(who) {
-                        let _ = write!(text, "\n      in {line}");
+                        let _ = write!(text, "\n      {line}");
                     }
                 }
                 Finding {
@@ -315,43 +324,53 @@ impl Reports {
         }
     }
 
-    /// The last events, a line each.
-    pub fn trace(&self) -> String {
-        let mut text = String::new();
-        for (now_ns, who, what) in &self.trace {
-            let place = self.lines(who).last().cloned().unwrap_or_default();
-            let _ = writeln!(
-                text,
-                "{now_ns:>9} ns  {}: {what}  [{place}]",
-                Self::describe(who)
-            );
-        }
-        text
-    }
-
-    /// Spans as the JSON that Perfetto and chrome://tracing read.
+    /// Waits, and the last events, as the JSON that Perfetto and chrome://tracing read: a process per rank, a thread per
+    /// warp.
     pub fn timeline(&self) -> String {
-        let mut text = String::from("{\"traceEvents\":[");
-        for (index, span) in self.spans.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            let Span {
-                who,
-                name,
-                from_ns,
-                to_ns,
-            } = span;
-            let thread = who.cta * 1000 + who.thread / WARP as u32;
-            let _ = write!(
-                text,
-                "{comma}\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{thread},\"ts\":{from_ns},\"dur\":{},\"name\":\"waits for {name}\",\"args\":{{\"cta\":{},\"warp\":{},\"lane\":{}}}}}",
-                who.device,
-                to_ns - from_ns,
-                who.cta,
-                who.thread / WARP as u32,
-                who.thread % WARP as u32
-            );
+        let mut lines = Vec::new();
+        let mut warps = BTreeSet::new();
+        let spans = self.spans.iter().map(|span| &span.who);
+        for who in spans.chain(self.trace.iter().map(|(_, who, _)| who)) {
+            warps.insert((who.device, who.cta, who.thread / WARP as u32));
         }
-        text.push_str("\n]}\n");
-        text
+        for (device, cta, warp) in warps {
+            let (tid, name) = (thread_id(cta, warp), format!("CTA {cta} warp {warp}"));
+            lines.push(json!({"ph": "M", "pid": device, "name": "process_name", "args": {"name": format!("rank {device}")}}));
+            lines.push(json!({"ph": "M", "pid": device, "tid": tid, "name": "thread_name", "args": {"name": name}}));
+        }
+        let common = |who: &Who| {
+            (
+                who.device,
+                thread_id(who.cta, who.thread / WARP as u32),
+                who.thread % WARP as u32,
+            )
+        };
+        for Span {
+            who,
+            name,
+            from_ns,
+            to_ns,
+        } in &self.spans
+        {
+            let (pid, tid, lane) = common(who);
+            let (ts, dur) = (*from_ns as f64 / 1e3, (to_ns - from_ns) as f64 / 1e3);
+            let name = format!("waits for {name}");
+            lines.push(json!({"ph": "X", "pid": pid, "tid": tid, "ts": ts, "dur": dur, "name": name, "args": {"lane": lane}}));
+        }
+        let mut places: HashMap<(u32, u64), String> = HashMap::new();
+        for (now_ns, who, what) in &self.trace {
+            let (pid, tid, lane) = common(who);
+            let place = places
+                .entry((who.launch, who.place))
+                .or_insert_with(|| self.lines(who).first().cloned().unwrap_or_default());
+            let ts = *now_ns as f64 / 1e3;
+            lines.push(json!({"ph": "i", "s": "t", "pid": pid, "tid": tid, "ts": ts, "name": what, "args": {"lane": lane, "at": place}}));
+        }
+        json!({"traceEvents": lines}).to_string()
     }
+}
+
+/// A number for each warp of a GPU.
+fn thread_id(cta: u32, warp: u32) -> u32 {
+    cta * 100 + warp
 }

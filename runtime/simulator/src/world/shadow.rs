@@ -304,12 +304,13 @@ mod tests {
         write: bool,
     ) -> Vec<Fault> {
         let mut found = Vec::new();
+        let slot = shadow.stamps[stamp as usize].slot;
         let by = Accessor {
             stamp,
             generic: &[clock],
             proxy: None,
-            slot: NO_SLOT,
-            own: 0,
+            slot,
+            own: u32::MAX,
             fenced: 0,
         };
         if write {

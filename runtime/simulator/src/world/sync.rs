@@ -8,6 +8,7 @@ use super::machine::{Machine, State};
 use super::memory::Found;
 use super::shadow::{Accessor, Way};
 use std::collections::HashMap;
+use std::sync::atomic::{self, AtomicU32, AtomicU64};
 
 /// A barrier in shared memory that counts arrivals and bytes (mbarrier).
 #[derive(Debug)]
@@ -449,34 +450,28 @@ impl Machine {
     }
 
     fn load_host(address: u64, to: &mut [u8]) {
-        use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-        // SAFETY: adopted memory is alive and accessed through atomics; the twins load whole words.
-        match to.len() {
-            4 => to.copy_from_slice(
-                &unsafe { &*(address as *const AtomicU32) }
-                    .load(Ordering::Acquire)
-                    .to_ne_bytes(),
-            ),
-            8 => to.copy_from_slice(
-                // SAFETY: as above.
-                &unsafe { &*(address as *const AtomicU64) }
-                    .load(Ordering::Acquire)
-                    .to_ne_bytes(),
-            ),
-            _ => to.fill(0),
+        if to.len() == 4 {
+            // SAFETY: adopted memory is alive and accessed through atomics; the address was found to be aligned.
+            let word = unsafe { &*(address as *const AtomicU32) };
+            to.copy_from_slice(&word.load(atomic::Ordering::Acquire).to_ne_bytes());
+        } else if to.len() == 8 {
+            // SAFETY: as above.
+            let word = unsafe { &*(address as *const AtomicU64) };
+            to.copy_from_slice(&word.load(atomic::Ordering::Acquire).to_ne_bytes());
+        } else {
+            to.fill(0);
         }
     }
 
     fn store_host(address: u64, from: &[u8]) {
-        use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
         if let Ok(bytes) = <[u8; 4]>::try_from(from) {
             // SAFETY: as in `load_host`.
-            unsafe { &*(address as *const AtomicU32) }
-                .store(u32::from_ne_bytes(bytes), Ordering::Release);
+            let word = unsafe { &*(address as *const AtomicU32) };
+            word.store(u32::from_ne_bytes(bytes), atomic::Ordering::Release);
         } else if let Ok(bytes) = <[u8; 8]>::try_from(from) {
             // SAFETY: as in `load_host`.
-            unsafe { &*(address as *const AtomicU64) }
-                .store(u64::from_ne_bytes(bytes), Ordering::Release);
+            let word = unsafe { &*(address as *const AtomicU64) };
+            word.store(u64::from_ne_bytes(bytes), atomic::Ordering::Release);
         }
     }
 }

@@ -40,9 +40,9 @@ pub(super) fn runs(map: &TensorMap, at: &[u32]) -> Vec<Run> {
     (0..rows)
         .map(|row| {
             let (mut rest, mut address, mut inside) = (row, map.address, end > begin);
-            for dim in 1..map.rank as usize {
+            for (dim, first) in at.iter().enumerate().take(map.rank as usize).skip(1) {
                 let coordinate =
-                    i64::from(at[dim].cast_signed()) + i64::from(rest % map.box_elems[dim]);
+                    i64::from(first.cast_signed()) + i64::from(rest % map.box_elems[dim]);
                 rest /= map.box_elems[dim];
                 inside &= coordinate >= 0 && coordinate < map.dims[dim] as i64;
                 address = address

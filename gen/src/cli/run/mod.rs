@@ -1,0 +1,281 @@
+//! `mkernel-gen run`: a fused operator on real input, on GPUs or simulated ones, checked element by element.
+
+mod data;
+mod machine;
+mod ranks;
+mod reference;
+mod replay;
+mod report;
+mod trace;
+
+use super::Failure;
+use super::input::{Changes, Kernel, Loaded, Sources};
+use super::output::say;
+use machine::{Choice, Machine, Simulated};
+use mkernel::{Device, KernelPlan, Simulation};
+use ranks::{Job, Outcome};
+use report::{About, Report};
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::SystemTime;
+
+/// What is run if no kernel is given.
+const DEFAULT: (&str, &str) = (
+    "examples/small.toml",
+    include_str!("../../../../examples/small.toml"),
+);
+
+/// Simulated hosts that a process can have at once.
+const MAX_HOSTS: usize = 8;
+
+/// Seeds are below this, so that counting them never overflows.
+const MAX_SEED: u64 = 1 << 63;
+
+/// What to run, on what, and how often.
+#[derive(Debug, clap::Args)]
+pub struct Run {
+    #[command(flatten)]
+    sources: Sources,
+    /// What runs it
+    #[arg(long, value_enum, default_value_t = Choice::Auto)]
+    device: Choice,
+    /// Plan for this many ranks instead of the declared world
+    #[arg(long, value_name = "COUNT")]
+    ranks: Option<u32>,
+    /// Calls with new data each, back to back; one more repeats the first
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    calls: u32,
+    /// What the data, and the order of events on simulated GPUs, depend on [default: another one each time]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "seeds", value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
+    seed: Option<u64>,
+    /// Run once for each seed from A up to B, B excluded; simulated ones side by side
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+    seeds: Option<Range<u64>>,
+    /// SMs of a simulated GPU [default: 8]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Simulated GPUs")]
+    sms: Option<u32>,
+    /// How unfair the simulator is to ranks, CTAs and warps, 0 to 100 [default: 20]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100), help_heading = "Simulated GPUs")]
+    skew: Option<u32>,
+    /// Write what happened when, a line per event
+    #[arg(long, value_name = "FILE", help_heading = "Simulated GPUs")]
+    trace: Option<PathBuf>,
+    /// Write what happened when, as JSON for ui.perfetto.dev or chrome://tracing
+    #[arg(long, value_name = "FILE", help_heading = "Simulated GPUs")]
+    timeline: Option<PathBuf>,
+}
+
+impl Run {
+    /// Runs every kernel with every seed; those that fail don't stop the others.
+    pub fn run(&self, json: bool) -> Result<(), Failure> {
+        let (machine, kernels) = self.machine_and_kernels()?;
+        let seeds = self.seeds.clone().unwrap_or_else(|| {
+            let seed = self.seed.unwrap_or_else(seed_from_clock);
+            seed..seed + 1
+        });
+        self.check_flags(machine, kernels.len(), &seeds)?;
+        let mut report = Report::new(json);
+        for (kernel, plan) in &kernels {
+            let about = About {
+                kernel,
+                plan,
+                machine,
+                calls: self.calls,
+            };
+            report.kernel(&about)?;
+            self.run_seeds(&about, seeds.clone(), |outcome| {
+                report.outcome(&about, outcome)?;
+                self.write_timeline(outcome)
+            })?;
+        }
+        if machine == Machine::Gpus && report.machine_is_at_fault() {
+            say("--device sim needs no GPU");
+        }
+        report.finish()
+    }
+
+    /// What to run on, and the kernels planned for it.
+    fn machine_and_kernels(&self) -> Result<(Machine, Vec<(Kernel, KernelPlan)>), Failure> {
+        let gpus = machine::gpus();
+        if self.device == Choice::Gpu || self.device == Choice::Auto && gpus > 0 {
+            let kernels = self.load(&Device::default())?.planned()?;
+            let needed = kernels.iter().map(|(_, plan)| plan.spec.world()).max();
+            if self.device == Choice::Gpu || needed.is_some_and(|needed| needed <= gpus) {
+                return Ok((Machine::Gpus, kernels));
+            }
+        }
+        let usual = Simulation::default();
+        let simulated = Simulated {
+            sms: self.sms.unwrap_or(usual.sms),
+            skew: self.skew.unwrap_or(usual.skew),
+            timeline: self.trace.is_some() || self.timeline.is_some(),
+        };
+        let kernels = self.load(&Device::simulated(simulated.sms))?.planned()?;
+        if self.device == Choice::Auto {
+            let gpus = super::count(gpus as usize, "GPU");
+            say(&format!(
+                "this host has {gpus}: simulating (--device gpu insists on GPUs)"
+            ));
+        }
+        Ok((Machine::Simulated(simulated), kernels))
+    }
+
+    fn load(&self, device: &Device) -> Result<Loaded, Failure> {
+        let changes = Changes {
+            world: self.ranks.map(|ranks| (ranks, "--ranks")),
+            resize: true,
+            default: Some(DEFAULT),
+        };
+        self.sources.load(device, changes)
+    }
+
+    fn check_flags(
+        &self,
+        machine: Machine,
+        kernels: usize,
+        seeds: &Range<u64>,
+    ) -> Result<(), Failure> {
+        let is_traced = self.trace.is_some() || self.timeline.is_some();
+        if machine == Machine::Gpus && (is_traced || self.sms.is_some() || self.skew.is_some()) {
+            return Err(Failure::Usage(
+                "--sms, --skew, --trace and --timeline are for simulated GPUs; add --device sim",
+            ));
+        }
+        if is_traced && (kernels, seeds.end - seeds.start) != (1, 1) {
+            return Err(Failure::Usage(
+                "--trace and --timeline are of one run; give one kernel, and one --seed instead of --seeds",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Runs one kernel with all seeds, and gives each outcome to `done` in their order. Ends early where another seed
+    /// would make no difference.
+    fn run_seeds(
+        &self,
+        about: &About,
+        seeds: Range<u64>,
+        mut done: impl FnMut(&Outcome) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        let side_by_side = match about.machine {
+            Machine::Gpus => 1,
+            Machine::Simulated(_) => cores.min(MAX_HOSTS),
+        };
+        let world = about.plan.spec.world() as usize;
+        let (next, end) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
+        let (sender, outcomes) = mpsc::channel::<Outcome>();
+        thread::scope(|scope| {
+            for _ in 0..side_by_side {
+                let sender = sender.clone();
+                let (next, end) = (&next, &end);
+                scope.spawn(move || {
+                    loop {
+                        let seed = next.fetch_add(1, Ordering::Relaxed);
+                        if seed >= end.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let outcome = Job {
+                            config: about.kernel.spec.config(),
+                            plan: about.plan,
+                            machine: about.machine,
+                            seed,
+                            calls: self.calls,
+                            threads: cores / (side_by_side * world),
+                        }
+                        .run();
+                        if sender.send(outcome).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            let mut early = BTreeMap::new();
+            let mut wanted = seeds.start;
+            for outcome in outcomes {
+                early.insert(outcome.seed, outcome);
+                while let Some(outcome) = early.remove(&wanted) {
+                    wanted += 1;
+                    let result = done(&outcome);
+                    if result.is_err() || report::is_same_for_all_seeds(&outcome) {
+                        end.store(0, Ordering::Relaxed);
+                        return result;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn write_timeline(&self, outcome: &Outcome) -> Result<(), Failure> {
+        if let Some(path) = &self.timeline {
+            write(path, &outcome.timeline)?;
+        }
+        if let Some(path) = &self.trace {
+            let text = trace::readable(&outcome.timeline).map_err(|error| Failure::Write {
+                path: path.clone(),
+                source: error.into(),
+            })?;
+            write(path, &text)?;
+        }
+        Ok(())
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|source| Failure::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// `3..20`
+fn parse_seeds(text: &str) -> Result<Range<u64>, &'static str> {
+    let help = "write the first seed and the one after the last, as in 0..100";
+    let (start, end) = text.split_once("..").ok_or(help)?;
+    let number = |text: &str| {
+        let number = text.parse().ok().filter(|number| *number <= MAX_SEED);
+        number.ok_or(help)
+    };
+    let seeds = number(start)?..number(end)?;
+    if seeds.is_empty() {
+        return Err("there is no seed in it: the second number must be the larger one");
+    }
+    Ok(seeds)
+}
+
+/// Another one in every run, short enough to be typed.
+fn seed_from_clock() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |time| time.as_micros() as u64 % 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_seeds;
+
+    #[test]
+    fn ranges_of_seeds() {
+        assert_eq!(parse_seeds("3..20"), Ok(3..20));
+        for wrong in [
+            "",
+            "3",
+            "3..",
+            "..4",
+            "4..4",
+            "5..4",
+            "-1..4",
+            "1..=4",
+            "0..18446744073709551615",
+        ] {
+            assert!(parse_seeds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! One run: the ranks of a job, a thread for each, and several calls in a row on all of them.
+
+use super::data::{Inputs, elems, expected, inputs};
+use super::machine::Machine;
+use super::reference::Verdict;
+use mkernel::cudarc::driver::{CudaSlice, DriverError};
+use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
+use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What is run.
+pub struct Job<'a> {
+    pub config: &'a KernelConfig,
+    /// A plan for sizes and operands; the runtime makes its own for the GPUs that it finds.
+    pub plan: &'a KernelPlan,
+    pub machine: Machine,
+    pub seed: u64,
+    /// Calls with new data each; one more repeats the first.
+    pub calls: u32,
+    /// Threads that each rank may use for its reference.
+    pub threads: usize,
+}
+
+/// How it went.
+pub struct Outcome {
+    pub seed: u64,
+    pub time: Duration,
+    pub result: Result<Ran, Vec<Failed>>,
+    /// JSON for Perfetto, if it was wanted.
+    pub timeline: String,
+}
+
+/// Ranks that came to the end.
+#[derive(Debug)]
+pub struct Ran {
+    pub plan: KernelPlan,
+    pub verdict: Verdict,
+    /// Whether the same data gave the same bits the second time, on every rank.
+    pub repeats: bool,
+}
+
+/// What ended a rank; none if it was the job as a whole.
+#[derive(Debug)]
+pub struct Failed {
+    pub rank: Option<u32>,
+    pub error: RankError,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RankError {
+    #[error(transparent)]
+    Runtime(#[from] Error),
+    #[error("its thread panicked; this is a defect of mkernel, please report it")]
+    Panicked,
+    #[error("there is no reference for {0}; this is a defect of mkernel-gen, please report it")]
+    NoReference(Op),
+}
+
+impl Outcome {
+    /// Whether every element was right, the second time too.
+    pub fn is_right(&self) -> bool {
+        let is_right = |ran: &Ran| ran.verdict.wrong == 0 && ran.repeats;
+        self.result.as_ref().is_ok_and(is_right)
+    }
+}
+
+impl Job<'_> {
+    /// Runs it.
+    pub fn run(&self) -> Outcome {
+        let started = Instant::now();
+        let timeline = Mutex::new(String::new());
+        let result = self.run_ranks(&timeline);
+        Outcome {
+            seed: self.seed,
+            time: started.elapsed(),
+            result,
+            timeline: timeline
+                .into_inner()
+                .unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    fn run_ranks(&self, timeline: &Mutex<String>) -> Result<Ran, Vec<Failed>> {
+        let world = self.plan.spec.world();
+        let whole = |error: Error| Failed {
+            rank: None,
+            error: error.into(),
+        };
+        let communicators = self.machine.ranks(world, self.seed);
+        let communicators = communicators.map_err(|error| vec![whole(error)])?;
+        let calls: Vec<Inputs> = (0..self.calls)
+            .map(|call| inputs(self.plan, self.seed, call))
+            .collect();
+        let run = |ranks: Communicator| {
+            let result = self.run_rank(&ranks, &calls);
+            if let Some(events) = ranks.timeline() {
+                // The last rank to end knows most.
+                *timeline.lock().unwrap_or_else(PoisonError::into_inner) = events;
+            }
+            result
+        };
+        let results = thread::scope(|scope| {
+            let run = &run;
+            let threads: Vec<_> = communicators
+                .into_iter()
+                .map(|ranks| scope.spawn(move || run(ranks)))
+                .collect();
+            let results = threads.into_iter().map(|thread| thread.join());
+            results
+                .map(|result| result.unwrap_or(Err(RankError::Panicked)))
+                .collect()
+        });
+        merge(results)
+    }
+
+    fn run_rank(&self, ranks: &Communicator, calls: &[Inputs]) -> Result<Ran, RankError> {
+        let rank = ranks.rank();
+        let operator = ranks.prepare(self.config, self.plan.shape)?;
+        let stream = ranks.context().default_stream();
+        let upload = |values: &[bf16]| {
+            // An allocation cannot be empty; a rank without rows may pass any.
+            let values = if values.is_empty() {
+                &[bf16::ZERO]
+            } else {
+                values
+            };
+            stream.clone_htod(values).map_err(cuda("clone_htod"))
+        };
+        // What a kernel leaves out stays a NaN that none computes.
+        let poison = vec![bf16::from_bits(0xffff); elems(self.plan, Operand::C, rank)];
+        let mut on_gpu: Vec<[CudaSlice<bf16>; 3]> = Vec::new();
+        for call in calls.iter().chain(calls.first()) {
+            let (a, b) = (&call.a[rank as usize], &call.b[rank as usize]);
+            on_gpu.push([upload(a)?, upload(b)?, upload(&poison)?]);
+        }
+        ranks.barrier()?;
+        for [a, b, c] in &mut on_gpu {
+            operator.launch(&stream, a, b, c)?;
+        }
+        ranks.synchronize(&stream)?;
+
+        let mut results = Vec::new();
+        for [_, _, c] in &on_gpu {
+            results.push(stream.clone_dtoh(c).map_err(cuda("clone_dtoh"))?);
+        }
+        let mut verdict = Verdict::default();
+        for ((call, inputs), found) in (0..).zip(calls).zip(&results) {
+            let expected = expected(self.plan, inputs, rank, self.threads)
+                .ok_or(RankError::NoReference(self.plan.spec.op()))?;
+            verdict.add(&Verdict::of(found, &expected, (call, rank)));
+        }
+        Ok(Ran {
+            plan: operator.plan().clone(),
+            verdict,
+            repeats: same_bits(&results[0], &results[results.len() - 1]),
+        })
+    }
+}
+
+/// A call of the driver that cudarc makes for us.
+fn cuda(call: &'static str) -> impl Fn(DriverError) -> Error {
+    move |source| Error::Cuda { call, source }
+}
+
+/// Equal as bits: a NaN equals itself.
+fn same_bits(first: &[bf16], second: &[bf16]) -> bool {
+    let bits =
+        |values: &[bf16]| -> Vec<u16> { values.iter().map(|value| value.to_bits()).collect() };
+    bits(first) == bits(second)
+}
+
+/// What all ranks found, if all came to the end.
+fn merge(results: Vec<Result<Ran, RankError>>) -> Result<Ran, Vec<Failed>> {
+    let mut whole: Option<Ran> = None;
+    let mut failed = Vec::new();
+    for (rank, result) in (0..).zip(results) {
+        match (result, &mut whole) {
+            (Ok(ran), None) => whole = Some(ran),
+            (Ok(ran), Some(whole)) => {
+                whole.verdict.add(&ran.verdict);
+                whole.repeats &= ran.repeats;
+            }
+            (Err(error), _) => failed.push(Failed {
+                rank: Some(rank),
+                error,
+            }),
+        }
+    }
+    match whole {
+        Some(whole) if failed.is_empty() => Ok(whole),
+        _ => Err(failed),
+    }
+}

@@ -1,0 +1,197 @@
+//! Products in fp32 on the CPU, and how far a result is from them.
+
+use mkernel::half::bf16;
+use std::thread;
+
+/// fp32 sums of bf16 products, row-major.
+pub struct Matrix {
+    pub values: Vec<f32>,
+    pub cols: usize,
+    /// Terms of each sum.
+    pub terms: usize,
+}
+
+/// Rows of B that stay in a cache while rows of A pass.
+const B_ROWS: usize = 32;
+
+/// `A[M,K] · B[K,N]`, or, if B is transposed, `A[M,K] · B[N,K]ᵀ`; M follows from the length of A.
+pub fn multiply(
+    a: &[bf16],
+    b: &[bf16],
+    b_is_transposed: bool,
+    (n, k): (usize, usize),
+    threads: usize,
+) -> Matrix {
+    let a = floats(a);
+    let b = if b_is_transposed {
+        floats(b)
+    } else {
+        (0..n)
+            .flat_map(|col| (0..k).map(move |row| row * n + col))
+            .map(|index| b[index].to_f32())
+            .collect()
+    };
+    let rows = a.len() / k;
+    let mut values = vec![0.0; rows * n];
+    let rows_per_thread = rows.div_ceil(threads.max(1)).max(1);
+    thread::scope(|scope| {
+        let parts = values.chunks_mut(rows_per_thread * n);
+        for (a, c) in a.chunks(rows_per_thread * k).zip(parts) {
+            let b = &b;
+            scope.spawn(move || multiply_rows(a, b, c, (n, k)));
+        }
+    });
+    Matrix {
+        values,
+        cols: n,
+        terms: k,
+    }
+}
+
+fn floats(values: &[bf16]) -> Vec<f32> {
+    values.iter().map(|value| value.to_f32()).collect()
+}
+
+fn multiply_rows(a: &[f32], b: &[f32], c: &mut [f32], (n, k): (usize, usize)) {
+    for (block, b) in b.chunks(B_ROWS * k).enumerate() {
+        for (a, c) in a.chunks(k).zip(c.chunks_mut(n)) {
+            for (b, c) in b.chunks(k).zip(&mut c[block * B_ROWS..]) {
+                *c = dot(a, b);
+            }
+        }
+    }
+}
+
+/// Several sums side by side, which the compiler makes vectors of, and which round less than one.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    const SUMS: usize = 16;
+    let (a_blocks, a_rest) = a.as_chunks::<SUMS>();
+    let (b_blocks, b_rest) = b.as_chunks::<SUMS>();
+    let mut sums = [0.0; SUMS];
+    for (a, b) in a_blocks.iter().zip(b_blocks) {
+        for i in 0..SUMS {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + rest
+}
+
+/// How a result compares with its reference; of several, see [`Verdict::add`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Verdict {
+    pub elements: u64,
+    pub wrong: u64,
+    pub first_wrong: Option<Wrong>,
+    /// Σ (found - expected)² and Σ expected².
+    error_squares: f64,
+    squares: f64,
+}
+
+/// An element that is not what it should be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wrong {
+    pub call: u32,
+    pub rank: u32,
+    pub row: usize,
+    pub col: usize,
+    pub found: f32,
+    pub expected: f32,
+}
+
+impl Verdict {
+    /// Compares every element of what `rank` found in `call`.
+    pub fn of(found: &[bf16], expected: &Matrix, (call, rank): (u32, u32)) -> Self {
+        let mut verdict = Self::default();
+        // Half a unit in the last place of a bf16, with as much again for a sum close to a tie; and what fp32 sums of
+        // products up to 1 may lose, tensor cores truncate.
+        let lost = expected.terms as f32 * f32::EPSILON * 2.0;
+        for (index, wanted) in expected.values.iter().copied().enumerate() {
+            let found = found.get(index).map_or(f32::NAN, |value| value.to_f32());
+            let error = (found - wanted).abs();
+            verdict.elements += 1;
+            if error.is_nan() || error > wanted.abs() / 256.0 + lost {
+                verdict.wrong += 1;
+                verdict.first_wrong.get_or_insert(Wrong {
+                    call,
+                    rank,
+                    row: index / expected.cols,
+                    col: index % expected.cols,
+                    found,
+                    expected: wanted,
+                });
+            }
+            verdict.error_squares += f64::from(error).powi(2);
+            verdict.squares += f64::from(wanted).powi(2);
+        }
+        verdict
+    }
+
+    /// The verdict on both; the first wrong element is that of the earlier call.
+    pub fn add(&mut self, other: &Self) {
+        self.elements += other.elements;
+        self.wrong += other.wrong;
+        self.error_squares += other.error_squares;
+        self.squares += other.squares;
+        let both = [self.first_wrong, other.first_wrong].into_iter().flatten();
+        self.first_wrong = both.min_by_key(|wrong| (wrong.call, wrong.rank));
+    }
+
+    /// ‖found - expected‖ / ‖expected‖; rounding to bf16 costs 1.7e-3.
+    pub fn relative_error(&self) -> f64 {
+        if self.squares == 0.0 {
+            return self.error_squares.sqrt();
+        }
+        (self.error_squares / self.squares).sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matrix(rows: usize, cols: usize) -> Vec<bf16> {
+        let value = |i: usize| bf16::from_f32(((i * 37 + 11) % 101) as f32 / 64.0 - 0.8);
+        (0..rows * cols).map(value).collect()
+    }
+
+    #[test]
+    fn products_in_both_layouts_and_any_number_of_threads() {
+        let (m, n, k) = (7, 70, 37);
+        let (a, b) = (matrix(m, k), matrix(n, k));
+        let transposed: Vec<bf16> = (0..k * n).map(|i| b[i % n * k + i / n]).collect();
+        for threads in [1, 3, 16] {
+            let nk = multiply(&a, &b, true, (n, k), threads);
+            let kn = multiply(&a, &transposed, false, (n, k), threads);
+            assert_eq!(nk.values, kn.values);
+            for row in 0..m {
+                for col in 0..n {
+                    let product = |i: usize| a[row * k + i].to_f64() * b[col * k + i].to_f64();
+                    let exact: f64 = (0..k).map(product).sum();
+                    let found = f64::from(nk.values[row * n + col]);
+                    assert!((found - exact).abs() < 1e-5, "{found} instead of {exact}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_is_right_and_all_else_is_wrong() {
+        let expected = multiply(&matrix(4, 64), &matrix(8, 64), true, (8, 64), 1);
+        let rounded: Vec<bf16> = expected.values.iter().map(|x| bf16::from_f32(*x)).collect();
+        let verdict = Verdict::of(&rounded, &expected, (0, 1));
+        assert_eq!((verdict.elements, verdict.wrong), (32, 0));
+        assert!(verdict.relative_error() < 3e-3);
+
+        let mut poisoned = rounded.clone();
+        poisoned[19] = bf16::from_bits(0xffff);
+        let wrong = Verdict::of(&poisoned, &expected, (2, 1));
+        let first = wrong.first_wrong.expect("one is wrong");
+        assert_eq!((wrong.wrong, first.row, first.col), (1, 2, 3));
+
+        let mut both = wrong;
+        both.add(&Verdict::of(&rounded[..8], &expected, (1, 0)));
+        assert_eq!((both.elements, both.wrong), (64, 1 + 24));
+        assert_eq!(both.first_wrong.map(|wrong| wrong.call), Some(1));
+    }
+}

@@ -1,0 +1,376 @@
+//! What `run` says: a heading per kernel, a line per seed, what went wrong in full, and how to see it again.
+
+use super::machine::Machine;
+use super::ranks::{Failed, Outcome, Ran, RankError};
+use super::reference::Wrong;
+use super::replay;
+use crate::cli::input::Kernel;
+use crate::cli::output::{print, print_json};
+use crate::cli::{Failure, chain, exit_code, plan};
+use mkernel::{Error, KernelPlan};
+use serde::Serialize;
+
+/// What the runs of one kernel have in common.
+pub struct About<'a> {
+    pub kernel: &'a Kernel,
+    pub plan: &'a KernelPlan,
+    pub machine: Machine,
+    pub calls: u32,
+}
+
+impl About<'_> {
+    /// As in `2 simulated GPUs with 8 SMs`.
+    fn device(&self) -> String {
+        let world = self.plan.spec.world() as usize;
+        match self.machine {
+            Machine::Gpus => crate::cli::count(world, "GPU"),
+            Machine::Simulated(simulated) => format!(
+                "{} with {}, skew {}",
+                crate::cli::count(world, "simulated GPU"),
+                crate::cli::count(simulated.sms as usize, "SM"),
+                simulated.skew
+            ),
+        }
+    }
+
+    fn replay(&self, seed: u64) -> String {
+        let device = match self.machine {
+            Machine::Gpus => "gpu",
+            Machine::Simulated(_) => "sim",
+        };
+        replay::command(std::env::args_os(), seed, device)
+    }
+}
+
+/// What ended some ranks, all in the same way.
+#[derive(Serialize)]
+struct Problem {
+    ranks: Vec<u32>,
+    reason: String,
+}
+
+/// An outcome, in JSON.
+#[derive(Serialize)]
+struct OutcomeLine<'a> {
+    label: &'a str,
+    place: &'a str,
+    ok: bool,
+    id: &'a str,
+    device: String,
+    simulated: bool,
+    ranks: u32,
+    seed: u64,
+    calls: u32,
+    seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elements: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wrong: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    relative_error: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repeats: Option<bool>,
+    problems: Vec<Problem>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replay: Option<String>,
+}
+
+/// Outcomes so far.
+pub struct Report {
+    json: bool,
+    ran: usize,
+    failed: usize,
+    code: u8,
+    plan_is_shown: bool,
+}
+
+impl Report {
+    pub fn new(json: bool) -> Self {
+        Self {
+            json,
+            ran: 0,
+            failed: 0,
+            code: 0,
+            plan_is_shown: false,
+        }
+    }
+
+    /// The heading of a kernel.
+    pub fn kernel(&mut self, about: &About) -> Result<(), Failure> {
+        self.plan_is_shown = self.json;
+        if self.json {
+            return Ok(());
+        }
+        let formula = plan::computes(about.plan).join(" ");
+        let (label, device) = (&about.kernel.label, about.device());
+        print(&format!("{label}: {formula}\n  on        {device}\n"))
+    }
+
+    /// One run.
+    pub fn outcome(&mut self, about: &About, outcome: &Outcome) -> Result<(), Failure> {
+        self.ran += 1;
+        if !outcome.is_right() {
+            self.failed += 1;
+            self.code = self.code.max(code(outcome));
+        }
+        if self.json {
+            return print_json(&line(about, outcome));
+        }
+        let mut text = String::new();
+        if !self.plan_is_shown {
+            self.plan_is_shown = true;
+            let plan = outcome.result.as_ref().map_or(about.plan, |ran| &ran.plan);
+            text += &format!("  plan      {}\n", plan::summary(plan));
+        }
+        text += &describe(about, outcome);
+        print(&text)
+    }
+
+    /// Whether a run failed for want of something that is no part of a kernel.
+    pub fn machine_is_at_fault(&self) -> bool {
+        self.code == 4
+    }
+
+    /// Whether all was right.
+    pub fn finish(&self) -> Result<(), Failure> {
+        if self.failed == 0 {
+            return Ok(());
+        }
+        Err(Failure::Runs {
+            failed: self.failed,
+            ran: self.ran,
+            code: self.code,
+        })
+    }
+}
+
+/// Whether the machine or the compiler is at fault, whatever the seed.
+pub fn is_same_for_all_seeds(outcome: &Outcome) -> bool {
+    code(outcome) > 1
+}
+
+/// 1 if the kernel computes wrongly, hangs or races; 3 if it does not compile; 4 if the machine is at fault.
+fn code(outcome: &Outcome) -> u8 {
+    let of = |failed: &Failed| match &failed.error {
+        RankError::Runtime(Error::Build { source, .. }) => exit_code(source),
+        RankError::Runtime(
+            Error::DriverMissing(_)
+            | Error::DriverTooOld { .. }
+            | Error::NoDevice { .. }
+            | Error::UnsupportedDevice { .. }
+            | Error::NoPeerAccess { .. }
+            | Error::OtherDevices { .. }
+            | Error::Simulator(_)
+            | Error::NoSimulator
+            | Error::Environment { .. }
+            | Error::Os { .. },
+        ) => 4,
+        _ => 1,
+    };
+    match &outcome.result {
+        Ok(_) => u8::from(!outcome.is_right()),
+        Err(failed) => failed.iter().map(of).max().unwrap_or(1),
+    }
+}
+
+fn describe(about: &About, outcome: &Outcome) -> String {
+    let seconds = outcome.time.as_secs_f64();
+    let mut text = format!("  seed {:<4} ", outcome.seed);
+    match &outcome.result {
+        Ok(ran) => text += &format!("{}, {seconds:.2} s\n", found(ran, about.calls)),
+        Err(_) => text += &format!("failed after {seconds:.2} s\n"),
+    }
+    for problem in problems(outcome) {
+        let who = match problem.ranks.as_slice() {
+            [] => "all ranks".to_owned(),
+            [one] => format!("rank {one}"),
+            several => {
+                let list: Vec<_> = several.iter().map(u32::to_string).collect();
+                format!("ranks {}", list.join(", "))
+            }
+        };
+        let reason = problem.reason.replace('\n', "\n            ");
+        text += &format!("          {who}: {reason}\n");
+    }
+    if code(outcome) == 1 {
+        text += &format!("          again: {}\n", about.replay(outcome.seed));
+    }
+    text
+}
+
+/// What the comparison of every element says.
+fn found(ran: &Ran, calls: u32) -> String {
+    let verdict = &ran.verdict;
+    let (elements, wrong) = (verdict.elements, verdict.wrong);
+    let calls = crate::cli::count(calls as usize, "call");
+    let mut text = match wrong {
+        0 => format!("right: all {elements} elements of {calls}"),
+        _ => format!("WRONG: {wrong} of {elements} elements of {calls}"),
+    };
+    text += &format!(
+        ", relative error {:.2e} (rounding to bf16 alone 1.7e-3)",
+        verdict.relative_error()
+    );
+    text += if ran.repeats {
+        ", the same bits again"
+    } else {
+        ", OTHER BITS when repeated"
+    };
+    text
+}
+
+/// What went wrong, once for all ranks that say the same.
+fn problems(outcome: &Outcome) -> Vec<Problem> {
+    let mut problems: Vec<Problem> = Vec::new();
+    let failed = match &outcome.result {
+        Ok(ran) => {
+            return ran
+                .verdict
+                .first_wrong
+                .map(first_wrong)
+                .into_iter()
+                .collect();
+        }
+        Err(failed) => failed,
+    };
+    for Failed { rank, error } in failed {
+        let reason = chain(error);
+        match problems.iter_mut().find(|problem| problem.reason == reason) {
+            Some(problem) => problem.ranks.extend(rank),
+            None => problems.push(Problem {
+                ranks: rank.iter().copied().collect(),
+                reason,
+            }),
+        }
+    }
+    problems
+}
+
+fn first_wrong(wrong: Wrong) -> Problem {
+    let Wrong {
+        call,
+        rank,
+        row,
+        col,
+        found,
+        expected,
+    } = wrong;
+    Problem {
+        ranks: vec![rank],
+        reason: format!("first in call {call}: c[{row}, {col}] is {found}, should be {expected}"),
+    }
+}
+
+fn line<'a>(about: &'a About, outcome: &'a Outcome) -> OutcomeLine<'a> {
+    let ran = outcome.result.as_ref().ok();
+    OutcomeLine {
+        label: &about.kernel.label,
+        place: &about.kernel.place,
+        ok: outcome.is_right(),
+        id: ran.map_or(&about.plan.id, |ran| &ran.plan.id),
+        device: about.device(),
+        simulated: about.machine != Machine::Gpus,
+        ranks: about.plan.spec.world(),
+        seed: outcome.seed,
+        calls: about.calls,
+        seconds: outcome.time.as_secs_f64(),
+        elements: ran.map(|ran| ran.verdict.elements),
+        wrong: ran.map(|ran| ran.verdict.wrong),
+        relative_error: ran.map(|ran| ran.verdict.relative_error()),
+        repeats: ran.map(|ran| ran.repeats),
+        problems: problems(outcome),
+        replay: (code(outcome) == 1).then(|| about.replay(outcome.seed)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::run::machine::Simulated;
+    use mkernel::{BLayout, Device, Dim, KernelConfig, KernelSpec, Op, Tuning};
+    use std::time::Duration;
+
+    fn outcome(result: Result<Ran, Vec<Failed>>) -> Outcome {
+        Outcome {
+            seed: 7,
+            time: Duration::from_millis(1500),
+            result,
+            timeline: String::new(),
+        }
+    }
+
+    fn failed(rank: u32, error: Error) -> Failed {
+        Failed {
+            rank: Some(rank),
+            error: error.into(),
+        }
+    }
+
+    fn text(outcome: &Outcome) -> String {
+        let spec = KernelSpec::validate(KernelConfig {
+            name: None,
+            op: Op::AgGemm,
+            world: 2,
+            m: Dim::Static(128),
+            n: Dim::Static(64),
+            k: Dim::Static(64),
+            b_layout: BLayout::Nk,
+            tuning: Tuning::default(),
+        })
+        .expect("valid");
+        let plan = KernelPlan::new(&spec, &Device::simulated(2)).expect("a plan");
+        let kernel = Kernel {
+            label: "k".into(),
+            place: "flags".into(),
+            spec,
+            plan: None,
+        };
+        let machine = Machine::Simulated(Simulated {
+            sms: 2,
+            skew: 5,
+            timeline: false,
+        });
+        let about = About {
+            kernel: &kernel,
+            plan: &plan,
+            machine,
+            calls: 3,
+        };
+        describe(&about, outcome)
+    }
+
+    #[test]
+    fn what_several_ranks_say_is_said_once_with_the_way_back() {
+        let waited = Duration::from_secs(30);
+        let outcome = outcome(Err(vec![
+            failed(0, Error::StillBusy { waited }),
+            failed(1, Error::Aborted { cause: None }),
+            failed(3, Error::StillBusy { waited }),
+        ]));
+        let text = text(&outcome);
+        assert_eq!(code(&outcome), 1);
+        assert!(!is_same_for_all_seeds(&outcome));
+        assert!(
+            text.starts_with("  seed 7    failed after 1.50 s\n"),
+            "{text}"
+        );
+        assert_eq!(text.matches("ranks 0, 3: ").count(), 1, "{text}");
+        assert!(text.contains("rank 1: "), "{text}");
+        let last = text.lines().last().unwrap_or("");
+        assert!(
+            last.contains("again: ") && last.ends_with("--device sim --seed 7"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_machine_that_cannot_is_the_same_for_all_seeds() {
+        let outcome = outcome(Err(vec![Failed {
+            rank: None,
+            error: Error::NoSimulator.into(),
+        }]));
+        assert_eq!(code(&outcome), 4);
+        assert!(is_same_for_all_seeds(&outcome));
+        assert!(!text(&outcome).contains("again: "));
+    }
+}

@@ -1,0 +1,95 @@
+//! A timeline as lines that a person reads: from the JSON that Perfetto takes.
+
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+#[derive(Deserialize)]
+struct Timeline {
+    #[serde(rename = "traceEvents")]
+    events: Vec<Event>,
+}
+
+/// An event of the Trace Event Format; what is not there is of no use to people.
+#[derive(Deserialize)]
+struct Event {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    ph: String,
+    #[serde(default)]
+    pid: u64,
+    #[serde(default)]
+    tid: u64,
+    /// µs
+    #[serde(default)]
+    ts: f64,
+    /// µs
+    #[serde(default)]
+    dur: Option<f64>,
+    #[serde(default)]
+    args: BTreeMap<String, Value>,
+}
+
+/// A line per event, in the order of time: when, for how long, who, what.
+pub fn readable(timeline: &str) -> Result<String, serde_json::Error> {
+    let Timeline { mut events } = serde_json::from_str(timeline)?;
+    let mut names = BTreeMap::new();
+    for event in events.iter().filter(|event| event.ph == "M") {
+        let of = match event.name.as_str() {
+            "process_name" => (event.pid, None),
+            "thread_name" => (event.pid, Some(event.tid)),
+            _ => continue,
+        };
+        let name = event.args.get("name").and_then(Value::as_str);
+        names.insert(of, name.unwrap_or_default().to_owned());
+    }
+    events.retain(|event| event.ph != "M");
+    events.sort_by(|a, b| a.ts.total_cmp(&b.ts));
+    let mut text = String::new();
+    for event in &events {
+        // A process is a rank.
+        let rank = names.get(&(event.pid, None)).cloned();
+        let rank = rank.unwrap_or_else(|| format!("rank {}", event.pid));
+        let thread = names.get(&(event.pid, Some(event.tid)));
+        let thread = thread.map_or(String::new(), |thread| format!("  {thread}"));
+        let took = match (event.ph.as_str(), event.dur) {
+            (_, Some(us)) => format!("{us:.3}"),
+            ("B", _) => "begin".to_owned(),
+            ("E", _) => "end".to_owned(),
+            _ => String::new(),
+        };
+        // A String takes all that is written to it.
+        let _ = write!(
+            text,
+            "{:>12.3} {took:>10}  {rank}{thread}  {}",
+            event.ts, event.name
+        );
+        for (key, value) in &event.args {
+            let _ = write!(text, "  {key}={value}");
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::readable;
+
+    #[test]
+    fn events_are_lines_in_the_order_of_time() {
+        let json = r#"{"traceEvents": [
+            {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "GPU 1"}},
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "CTA 0 load"}},
+            {"ph": "X", "name": "wait", "pid": 1, "tid": 2, "ts": 5, "dur": 1.5, "args": {"peer": 0}},
+            {"ph": "i", "name": "flag", "pid": 0, "tid": 0, "ts": 2}
+        ], "displayTimeUnit": "ns"}"#;
+        assert_eq!(
+            readable(json).expect("JSON"),
+            "       2.000             rank 0  flag\n       5.000      1.500  GPU 1  CTA 0 load  wait  peer=0\n"
+        );
+        assert!(readable("").is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! Kernels that run. Without a GPU that means: on simulated ones.
+
+use super::*;
+
+/// Small enough for a debug build of the simulator.
+const TINY: [&str; 8] = [
+    "run",
+    "--device=sim",
+    "--ranks=2",
+    "--m=128",
+    "--n=64",
+    "--k=64",
+    "--sms=2",
+    "--calls=2",
+];
+
+fn errors_of(args: &[&str]) -> (i32, String) {
+    let output = run(&[&["run"], args].concat());
+    assert!(output.stdout.is_empty(), "{}", stdout(&output));
+    (code(&output), stderr(&output).to_owned())
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    for (args, part) in [
+        (&["--seeds", "5..5"][..], "no seed in it"),
+        (&["--seeds", "5"], "0..100"),
+        (&["--seed", "1", "--seeds", "0..2"], "cannot be used with"),
+        (&["--skew", "101"], "101"),
+        (&["--sms", "0"], "0"),
+        (&["--calls", "0"], "0"),
+        (&["--device", "tpu"], "auto"),
+        (&["--device", "gpu", "--sms", "4"], "--device sim"),
+        (
+            &["--device", "sim", "--seeds", "0..2", "--trace", "t"],
+            "one run",
+        ),
+    ] {
+        let (code, text) = errors_of(args);
+        assert_eq!(code, 2, "{args:?}: {text}");
+        assert!(text.contains(part), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn mistakes_are_1_at_the_flag_that_made_them() {
+    let (code, text) = errors_of(&["--device=sim", "--ranks=3", "--k=9"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("--ranks: error: world: 3 ranks"), "{text}");
+    assert!(
+        text.contains("--k: error: k: 9 is not a multiple of 8"),
+        "{text}"
+    );
+
+    let dir = TempDir::new().expect("temporary folder");
+    let open = "[[kernel]]\nop = 'ag_gemm'\nworld = 8\nm = 'dynamic'\nn = 8\nk = 8\n";
+    let path = file(&dir, "open.toml", open);
+    let (code, text) = errors_of(&["--device=sim", path.to_str().expect("UTF-8")]);
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.contains("no plan before the size of m is known"),
+        "{text}"
+    );
+}
+
+#[test]
+fn files_that_are_not_there_are_4() {
+    let (code, text) = errors_of(&["/nowhere.toml"]);
+    assert_eq!(code, 4, "{text}");
+}
+
+#[test]
+fn simulated_ranks_compute_the_same_as_the_reference() {
+    let output = run(&[&TINY[..], &["--json", "--seeds=0..3"]].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let lines = json_lines(&output);
+    assert_eq!(lines.len(), 3);
+    for (seed, line) in lines.iter().enumerate() {
+        assert_eq!(line["ok"], true);
+        assert_eq!((&line["seed"], &line["ranks"]), (&seed.into(), &2.into()));
+        assert_eq!(
+            (&line["simulated"], &line["repeats"]),
+            (&true.into(), &true.into())
+        );
+        // On both ranks, in both calls.
+        assert_eq!(
+            (&line["elements"], &line["wrong"]),
+            (&(4 * 128 * 64).into(), &0.into())
+        );
+        assert!(line["relative_error"].as_f64().expect("a number") < 4e-3);
+        assert!(line["seconds"].is_number() && line["id"].is_string());
+        assert!(line["replay"].is_null() && line["problems"] == serde_json::json!([]));
+    }
+}
+
+#[test]
+fn people_see_what_ran_where() {
+    let output = run(&[&TINY[..], &["--seed=7"]].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    for part in [
+        "AllGather(A)[128,64]",
+        "2 simulated GPUs with 2 SMs",
+        "seed 7",
+        "right: all 32768 elements of 2 calls",
+        "the same bits again",
+    ] {
+        assert!(
+            stdout(&output).contains(part),
+            "{part:?} in {}",
+            stdout(&output)
+        );
+    }
+}
+
+#[test]
+fn traces_and_timelines_are_written() {
+    let dir = TempDir::new().expect("temporary folder");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (trace, timeline) = (path("trace.txt"), path("timeline.json"));
+    let output = run(&[&TINY[..], &["--trace", &trace, "--timeline", &timeline]].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let json = std::fs::read_to_string(timeline).expect("a file");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert!(
+        json["traceEvents"]
+            .as_array()
+            .is_some_and(|events| !events.is_empty())
+    );
+    let lines = std::fs::read_to_string(trace).expect("a file");
+    assert!(lines.lines().count() > 10, "{lines}");
+}
+
+#[test]
+fn without_a_compiler_there_is_a_way_out_said_once() {
+    let cache = TempDir::new().expect("temporary folder");
+    let mut command = mkernel_gen(cache.path());
+    command
+        .env("MKERNEL_CXX", "/nowhere/c++")
+        .args(TINY)
+        .arg("--seeds=0..9");
+    let output = command.output().expect("mkernel-gen starts");
+    assert_eq!(code(&output), 4, "{}", stdout(&output));
+    assert!(stdout(&output).contains("unset MKERNEL_CXX"));
+    // Other seeds would say the same.
+    assert_eq!(
+        stdout(&output).matches("\n  seed ").count(),
+        1,
+        "{}",
+        stdout(&output)
+    );
+}
