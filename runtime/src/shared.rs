@@ -124,7 +124,11 @@ impl Shared {
         if let Some(thread) = copies.as_ref() {
             return Ok(thread.clone());
         }
-        let thread = Arc::new(CopyThread::start(&self.ctx, self.rank, self.world)?);
+        let thread = Arc::new(CopyThread::start(
+            &self.ctx,
+            (self.rank, self.world),
+            self.simulated.is_some(),
+        )?);
         *copies = Some(thread.clone());
         Ok(thread)
     }

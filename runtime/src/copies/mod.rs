@@ -22,12 +22,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use streams::Streams;
 
-/// How long the thread spins after the last sign of life, so that back-to-back calls find it awake.
-const SPIN: Duration = Duration::from_millis(2);
-/// The same while a launched kernel has not rung yet: it may stand behind long work of the caller's.
-const SPIN_FOR_LAUNCHED: Duration = Duration::from_millis(100);
-/// How long it sleeps between two looks after that. Replays of graphs ring without a launch.
-const SLEEP: Duration = Duration::from_micros(50);
+/// How eagerly the thread looks at the doorbells.
+struct Pace {
+    /// How long it spins after the last sign of life, so that back-to-back calls find it awake.
+    spin: Duration,
+    /// The same while a launched kernel has not rung yet: it may stand behind long work of the caller's.
+    spin_for_launched: Duration,
+    /// How long it sleeps between two looks after that. Replays of graphs ring without a launch.
+    sleep: Duration,
+}
+
+const PACE: Pace = Pace {
+    spin: Duration::from_millis(2),
+    spin_for_launched: Duration::from_millis(100),
+    sleep: Duration::from_micros(50),
+};
+/// Simulated GPUs are slow, and need the CPU themselves.
+const SIMULATED_PACE: Pace = Pace {
+    spin: Duration::ZERO,
+    spin_for_launched: Duration::ZERO,
+    sleep: Duration::from_millis(1),
+};
 /// How long it sleeps while no operator uses copies.
 const SLEEP_UNUSED: Duration = Duration::from_secs(1);
 
@@ -155,7 +170,11 @@ pub(crate) struct CopyThread {
 }
 
 impl CopyThread {
-    pub fn start(ctx: &Arc<CudaContext>, rank: u32, world: u32) -> Result<Self, Error> {
+    pub fn start(
+        ctx: &Arc<CudaContext>,
+        (rank, world): (u32, u32),
+        is_simulated: bool,
+    ) -> Result<Self, Error> {
         let streams = Streams::new(ctx, world)?;
         let shared = Arc::new(Shared {
             jobs: Mutex::default(),
@@ -172,7 +191,8 @@ impl CopyThread {
                 if let Err(error) = ready {
                     tracing::warn!(error = crate::error::with_causes(&error), "copy thread");
                 }
-                watch(&theirs, |job| job.poll(&streams));
+                let pace = if is_simulated { SIMULATED_PACE } else { PACE };
+                watch(&theirs, &pace, |job| job.poll(&streams));
             })
             .map_err(|source| Error::Os {
                 call: "spawning the copy thread",
@@ -220,7 +240,7 @@ impl Drop for CopyThread {
 }
 
 /// Polls all jobs until told to stop. `poll` says whether something happened.
-fn watch(shared: &Shared, poll: impl Fn(&Job) -> bool) {
+fn watch(shared: &Shared, pace: &Pace, poll: impl Fn(&Job) -> bool) {
     let mut jobs: Vec<Arc<Job>> = Vec::new();
     let mut changes = u64::MAX;
     let mut last_sign = Instant::now();
@@ -241,12 +261,12 @@ fn watch(shared: &Shared, poll: impl Fn(&Job) -> bool) {
         let silence = last_sign.elapsed();
         if jobs.is_empty() {
             std::thread::park_timeout(SLEEP_UNUSED);
-        } else if silence < SPIN
-            || (silence < SPIN_FOR_LAUNCHED && jobs.iter().any(|job| job.is_expected()))
+        } else if silence < pace.spin
+            || (silence < pace.spin_for_launched && jobs.iter().any(|job| job.is_expected()))
         {
             std::hint::spin_loop();
         } else {
-            std::thread::park_timeout(SLEEP);
+            std::thread::park_timeout(pace.sleep);
         }
     }
 }
@@ -264,7 +284,7 @@ mod tests {
             stop: AtomicBool::new(false),
         });
         let theirs = shared.clone();
-        let thread = std::thread::spawn(move || watch(&theirs, |_| false));
+        let thread = std::thread::spawn(move || watch(&theirs, &PACE, |_| false));
         let watcher = CopyThread {
             shared: shared.clone(),
             thread: Some(thread),

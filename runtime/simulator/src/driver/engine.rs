@@ -19,8 +19,10 @@ const START_GRACE: Duration = Duration::from_millis(20);
 /// How long a standstill lasts before time jumps, while every GPU has a waiting thread or a kernel: threads may have
 /// seen something in pinned memory, and be about to enqueue copies.
 const STANDSTILL_GRACE: Duration = Duration::from_millis(300);
-/// How long the engine sleeps when it has nothing to do, unless it is woken.
+/// How long the engine sleeps when work is about that cannot start, unless it is woken.
 const IDLE: Duration = Duration::from_millis(100);
+/// The same while nobody waits for anything.
+const UNUSED: Duration = Duration::from_secs(3600);
 
 /// Drives the host's world until the host closes. Tells `ready` once the world is there.
 pub(super) fn run(host: &Arc<Host>, ready: &mpsc::Sender<()>) {
@@ -79,7 +81,7 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
         state = host.lock();
         state.settle(finished, findings, host);
         state.note(advance, has_finished, Instant::now());
-        if advance == Advance::Idle && !has_moved && state.asks.is_empty() {
+        if advance == Advance::Idle && !has_moved && !state.has_news() {
             let slept = host.bell.wait_timeout(state, IDLE);
             (state, _) = slept.unwrap_or_else(PoisonError::into_inner);
         }
@@ -87,19 +89,24 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
 }
 
 impl State {
+    /// Whether the engine has something to do that it did not have before.
+    fn has_news(&self) -> bool {
+        self.queues.has_new() || !self.asks.is_empty() || self.phase != Phase::Open
+    }
+
     fn turn(&self, now: Instant) -> Turn {
         if self.phase != Phase::Open {
             return Turn::Stop;
         }
         if self.waits.values().all(|wait| wait.is_over()) {
-            return Turn::Sleep(Duration::MAX.min(Duration::from_secs(3600)));
+            return Turn::Sleep(UNUSED);
         }
         let all_wait = self.every_gpu_waits();
         let quiet = now.saturating_duration_since(self.last_call);
         if !all_wait && quiet < START_GRACE && self.queues.has_kernels() {
             return Turn::Sleep(START_GRACE - quiet);
         }
-        let Some(standstill) = self.standstill else {
+        let Some(standstill) = self.standstill.filter(|standstill| standstill.goes_on) else {
             return Turn::Advance;
         };
         let is_deadlock = self.every_gpu(|device| self.queues.runs_kernel(device));
@@ -180,16 +187,104 @@ impl State {
         }
     }
 
+    /// Takes note of whether the world stands still.
     fn note(&mut self, advance: Advance, has_finished: bool, now: Instant) {
-        // After a jump kernels look at the time, and wait again: the same standstill goes on.
-        let goes_on = !has_finished && self.queues.has_kernels();
-        self.standstill = match (advance, self.standstill.filter(|_| goes_on)) {
-            (Advance::Stuck, None) => Some(Standstill {
-                since: now,
-                next_jump: now,
+        // Work may have come while it was found to.
+        let before = self.standstill.filter(|_| !has_finished);
+        self.standstill = match advance {
+            _ if self.queues.has_new() => None,
+            Advance::Idle => None,
+            Advance::Busy => before.map(|before| Standstill {
+                goes_on: false,
+                ..before
             }),
-            (Advance::Idle, _) => None,
-            (_, before) => before,
+            Advance::Stuck => Some(Standstill {
+                since: before.map_or(now, |before| before.since),
+                goes_on: true,
+                next_jump: before.map_or(now, |before| before.next_jump),
+            }),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::host::Wait;
+    use super::super::queue::{Point, Step, StreamId, Ticket};
+    use super::super::tests::options;
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A host with two GPUs in use, on the first of which a thread waits.
+    fn host() -> Host {
+        let host = Host::new(0, options(2));
+        let mut state = host.lock();
+        state.devices.iter_mut().for_each(|gpu| gpu.retains = 1);
+        wait(&mut state, 0);
+        drop(state);
+        host
+    }
+
+    fn wait(state: &mut State, device: u32) {
+        let point = Point::end_of(&Ticket::default());
+        // A thread that is over keeps its number for itself.
+        let thread = std::thread::spawn(|| std::thread::current().id());
+        let thread = thread.join().expect("no panic");
+        state.waits.insert(thread, Wait { device, point });
+    }
+
+    fn push(state: &mut State) {
+        let stream = StreamId::default_of(0);
+        let pushed = state
+            .queues
+            .push(stream, Step::Marker, Vec::new(), Moment::default());
+        pushed.expect("pushed");
+    }
+
+    #[test]
+    fn nobody_waits_so_nothing_runs() {
+        let host = Host::new(0, options(1));
+        assert_eq!(host.lock().turn(Instant::now()), Turn::Sleep(UNUSED));
+    }
+
+    #[test]
+    fn time_jumps_at_once_when_all_wait_and_in_pace_when_not() {
+        let host = host();
+        let mut state = host.lock();
+        let now = Instant::now();
+        let jump = Turn::Jump { is_deadlock: false };
+        state.note(Advance::Stuck, false, now);
+        assert_eq!(state.turn(now), Turn::Sleep(START_GRACE), "a rank is away");
+        assert_eq!(state.turn(now + START_GRACE), jump);
+        if let Some(standstill) = &mut state.standstill {
+            standstill.next_jump = now + 50 * MS;
+        }
+        state.note(Advance::Busy, false, now + START_GRACE);
+        assert_eq!(
+            state.turn(now + START_GRACE),
+            Turn::Advance,
+            "kernels look at the time"
+        );
+        state.note(Advance::Stuck, false, now + START_GRACE);
+        assert_eq!(state.turn(now + 40 * MS), Turn::Sleep(10 * MS), "in pace");
+
+        wait(&mut state, 1);
+        assert_eq!(
+            state.turn(now + 40 * MS),
+            Turn::Sleep(STANDSTILL_GRACE - 40 * MS)
+        );
+        assert_eq!(state.turn(now + STANDSTILL_GRACE), jump, "all wait");
+    }
+
+    #[test]
+    fn what_comes_during_a_look_ends_a_standstill() {
+        let host = host();
+        let mut state = host.lock();
+        let now = Instant::now();
+        state.note(Advance::Stuck, false, now);
+        push(&mut state);
+        state.note(Advance::Stuck, false, now);
+        assert_eq!(state.turn(now + STANDSTILL_GRACE), Turn::Advance);
     }
 }

@@ -104,6 +104,8 @@ impl Wait {
 #[derive(Clone, Copy)]
 pub(super) struct Standstill {
     pub since: Instant,
+    /// Whether it was one still at the last look: after a jump, kernels look at the time.
+    pub goes_on: bool,
     /// When time may jump again, if it keeps pace with real time.
     pub next_jump: Instant,
 }

@@ -120,7 +120,8 @@ pub(super) struct Started {
 pub(super) struct Queues {
     // In order of devices and handles, so that what starts first does not depend on which host thread came first.
     streams: BTreeMap<StreamId, Stream>,
-    has_unstamped: bool,
+    /// Whether something came that was not tried to be started yet.
+    has_new: bool,
 }
 
 impl Queues {
@@ -195,7 +196,7 @@ impl Queues {
             end: end.clone(),
         });
         stream.tail = Some(end.clone());
-        self.has_unstamped = true;
+        self.has_new = true;
         Ok(end)
     }
 
@@ -242,6 +243,11 @@ impl Queues {
         end
     }
 
+    /// Whether something was enqueued since the last [`Self::start`].
+    pub fn has_new(&self) -> bool {
+        self.has_new
+    }
+
     /// Whether a kernel runs or waits in a stream.
     pub fn has_kernels(&self) -> bool {
         self.streams
@@ -259,7 +265,7 @@ impl Queues {
 
     /// Starts all that can start. On a device that `is_failed`, work is skipped.
     pub fn start(&mut self, world: &mut World, is_failed: impl Fn(u32) -> bool) -> Started {
-        if std::mem::take(&mut self.has_unstamped) {
+        if std::mem::take(&mut self.has_new) {
             self.stamp(&world.published_to_host());
         }
         let mut started = Started::default();

@@ -49,9 +49,8 @@ impl Lab {
     }
 }
 
-/// Claims a host; other tests may hold all of them for a while.
-fn claim(devices: u32) -> SimulatedHost {
-    let options = HostOptions {
+pub(super) fn options(devices: u32) -> HostOptions {
+    HostOptions {
         world: Options {
             devices,
             seed: 0,
@@ -62,9 +61,13 @@ fn claim(devices: u32) -> SimulatedHost {
         sm_count: 8,
         smem_bytes: 232_448,
         l2_bytes: 60 << 20,
-    };
+    }
+}
+
+/// Claims a host; other tests may hold all of them for a while.
+fn claim(devices: u32) -> SimulatedHost {
     loop {
-        match SimulatedHost::claim(options.clone()) {
+        match SimulatedHost::claim(options(devices)) {
             Err(ClaimError::NoneFree) => std::thread::sleep(Duration::from_millis(1)),
             claimed => return claimed.expect("a host"),
         }

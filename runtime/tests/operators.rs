@@ -1,0 +1,238 @@
+//! Operators on simulated GPUs: calls, graphs, and ranks that fail, with the same kernels as on GPUs.
+
+#![cfg(feature = "simulator")]
+
+use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use mkernel::half::bf16;
+use mkernel::{
+    BLayout, Communicator, Dim, Error, KernelConfig, Op, Operator, RawOperand, Shape, Simulation,
+    Transfer, Tuning,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SHAPE: Shape = Shape {
+    m: 512,
+    n: 64,
+    k: 64,
+};
+const DEADLINE: Duration = Duration::from_millis(500);
+
+/// Runs `body` on each rank of a simulated job, for each way of transfer.
+fn on_ranks(ranks: u32, body: impl Fn(&Rank) + Sync) {
+    for (seed, transfer) in [(1, Transfer::SmPush), (2, Transfer::CopyEngine)] {
+        let simulation = Simulation {
+            ranks,
+            seed,
+            ..Simulation::default()
+        };
+        let communicators = Communicator::simulated(&simulation).expect("simulated GPUs");
+        std::thread::scope(|scope| {
+            for ranks in communicators {
+                let body = &body;
+                scope.spawn(move || {
+                    let rank = Rank::new(ranks, transfer);
+                    body(&rank);
+                    rank.ranks.barrier().expect("all came to the end");
+                });
+            }
+        });
+    }
+}
+
+struct Rank {
+    operator: Operator,
+    stream: Arc<CudaStream>,
+    a: CudaSlice<bf16>,
+    b: CudaSlice<bf16>,
+    ranks: Communicator,
+}
+
+impl Rank {
+    fn new(ranks: Communicator, transfer: Transfer) -> Self {
+        let config = KernelConfig {
+            name: None,
+            op: Op::AgGemm,
+            world: ranks.world(),
+            m: Dim::Static(SHAPE.m),
+            n: Dim::Static(SHAPE.n),
+            k: Dim::Static(SHAPE.k),
+            b_layout: BLayout::Nk,
+            tuning: Tuning {
+                transfer: Some(transfer),
+                ..Tuning::default()
+            },
+        };
+        // SAFETY: this test uses one stream for each rank.
+        unsafe { ranks.context().disable_event_tracking() };
+        let operator = ranks.prepare(&config, SHAPE).expect("prepared");
+        let stream = ranks.context().new_stream().expect("a stream");
+        let rows = SHAPE.m / u64::from(ranks.world());
+        let upload = |elems: u64, value| {
+            let values = vec![bf16::from_f32(value); elems as usize];
+            stream.clone_htod(&values).expect("uploaded")
+        };
+        Self {
+            a: upload(rows * SHAPE.k, 1.0 + ranks.rank() as f32),
+            b: upload(SHAPE.n * SHAPE.k, 0.5),
+            operator,
+            stream,
+            ranks,
+        }
+    }
+
+    fn poisoned(&self) -> CudaSlice<bf16> {
+        let poison = vec![bf16::NAN; (SHAPE.m * SHAPE.n) as usize];
+        self.stream.clone_htod(&poison).expect("uploaded")
+    }
+
+    fn launch(&self, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
+        self.operator.launch(&self.stream, &self.a, &self.b, c)
+    }
+
+    /// Every row of C is the same number, which says whose shard it was computed from.
+    fn check(&self, c: &CudaSlice<bf16>) {
+        self.ranks.synchronize(&self.stream).expect("well");
+        let c = self.stream.clone_dtoh(c).expect("downloaded");
+        let rows = SHAPE.m / u64::from(self.ranks.world());
+        for (i, value) in (0..).zip(&c) {
+            let source = i / SHAPE.n / rows;
+            let expected = (1 + source) as f32 * 0.5 * SHAPE.k as f32;
+            assert_eq!(value.to_f32(), expected, "element {i}");
+        }
+    }
+}
+
+#[test]
+fn calls_one_after_the_other() {
+    on_ranks(2, |rank| {
+        let mut c = [rank.poisoned(), rank.poisoned(), rank.poisoned()];
+        for c in &mut c {
+            rank.launch(c).expect("launched");
+        }
+        c.iter().for_each(|c| rank.check(c));
+        assert_eq!(rank.ranks.findings(), []);
+    });
+}
+
+#[test]
+fn calls_are_replayed() {
+    on_ranks(2, |rank| {
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let mut c = rank.poisoned();
+        rank.stream.synchronize().expect("uploaded");
+        rank.stream.begin_capture(mode).expect("capturing");
+        rank.launch(&mut c).expect("captured");
+        let graph = rank.stream.end_capture(CUgraphInstantiate_flags(0));
+        let graph = graph.expect("captured").expect("a graph");
+        for _ in 0..3 {
+            let poison = vec![bf16::NAN; (SHAPE.m * SHAPE.n) as usize];
+            rank.stream.memcpy_htod(&poison, &mut c).expect("poisoned");
+            graph.launch().expect("replayed");
+            rank.check(&c);
+        }
+        let mut eager = rank.poisoned();
+        rank.launch(&mut eager).expect("launched");
+        rank.check(&eager);
+    });
+}
+
+#[test]
+fn an_absent_rank_is_named() {
+    on_ranks(4, |rank| {
+        let mut c = rank.poisoned();
+        rank.launch(&mut c).expect("launched");
+        rank.check(&c);
+        rank.ranks.barrier().expect("all came");
+        if rank.ranks.rank() == 1 {
+            return;
+        }
+        rank.ranks.set_timeout(DEADLINE);
+        let started = Instant::now();
+        rank.launch(&mut c).expect("launched");
+        let error = rank
+            .ranks
+            .synchronize(&rank.stream)
+            .expect_err("a rank is away");
+        let Error::Timeout {
+            peer: 1,
+            epoch: 2,
+            waited,
+            ..
+        } = error
+        else {
+            panic!("{error}");
+        };
+        assert!(waited < 2 * DEADLINE, "{waited:?}");
+        assert!(started.elapsed() < Duration::from_secs(10));
+        assert_eq!(rank.ranks.findings(), []);
+        assert!(matches!(rank.launch(&mut c), Err(Error::Aborted { .. })));
+    });
+}
+
+#[test]
+fn an_abort_ends_the_waits_of_all_ranks() {
+    on_ranks(4, |rank| {
+        let mut c = rank.poisoned();
+        rank.launch(&mut c).expect("launched");
+        rank.check(&c);
+        rank.ranks.barrier().expect("all came");
+        if rank.ranks.rank() == 1 {
+            return;
+        }
+        rank.launch(&mut c).expect("launched");
+        let started = Instant::now();
+        let error = std::thread::scope(|scope| {
+            if rank.ranks.rank() == 0 {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(100));
+                    rank.ranks.abort();
+                });
+            }
+            rank.ranks.synchronize(&rank.stream).expect_err("aborted")
+        });
+        let right = match &error {
+            Error::Aborted { .. } => rank.ranks.rank() == 0,
+            Error::Timeout { aborted_by, .. } => *aborted_by == Some(0) && rank.ranks.rank() != 0,
+            _ => false,
+        };
+        assert!(right, "{error}");
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            started.elapsed()
+        );
+    });
+}
+
+#[test]
+fn an_access_out_of_bounds_is_found() {
+    on_ranks(2, |rank| {
+        let short = rank.stream.alloc_zeros::<bf16>(64).expect("allocated");
+        let operand = |slice: &CudaSlice<bf16>, row_stride_elems| RawOperand {
+            ptr: slice.device_ptr(&rank.stream).0,
+            row_stride_elems,
+        };
+        let operands = [
+            operand(&rank.a, SHAPE.k),
+            operand(&rank.b, SHAPE.k),
+            operand(&short, SHAPE.n),
+        ];
+        // SAFETY: C is too short, which simulated GPUs notice.
+        let launched = unsafe { rank.operator.launch_raw(rank.stream.cu_stream(), &operands) };
+        launched.expect("launched");
+        let error = rank.ranks.synchronize(&rank.stream);
+        let error = error.expect_err("C is too short");
+        let Error::Simulation { findings } = &error else {
+            panic!("{error}");
+        };
+        assert!(
+            findings
+                .iter()
+                .any(|finding| finding.text.contains("out of bounds")),
+            "{error}"
+        );
+        assert!(rank.ranks.check().is_err());
+    });
+}
