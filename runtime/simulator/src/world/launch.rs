@@ -5,7 +5,6 @@ use super::fiber::{Fiber, Stacks};
 use super::machine::{
     Cta, Launch, Machine, State, Thread, ThreadInfo, WARP, WARPGROUP_WARPS, Warp,
 };
-use super::shadow::Cell;
 use super::{Image, TaskId, calls};
 use std::sync::Arc;
 
@@ -153,15 +152,15 @@ impl Machine {
         let size = grid.cluster_ctas.max(1);
         let first = cta - (index % size) as usize;
         let first_thread = self.threads.len();
-        let smem_bytes = grid.smem_bytes as usize;
+        let mut smem = self.unused_smem.pop().unwrap_or_default();
+        smem.renew(grid.smem_bytes as usize);
         self.ctas.push(Cta {
             launch,
             device,
             index,
             cluster: (first..first + size as usize).collect(),
             cluster_rank: index % size,
-            smem: vec![0xff; smem_bytes],
-            cells: vec![Cell::default(); smem_bytes.div_ceil(4)],
+            smem,
             barriers: Vec::new(),
             named: Vec::new(),
             threads: first_thread,
@@ -339,8 +338,7 @@ impl Machine {
                 }
             }
             let cta = &mut self.ctas[cta];
-            cta.smem = Vec::new();
-            cta.cells = Vec::new();
+            self.unused_smem.push(std::mem::take(&mut cta.smem));
             let barriers = std::mem::take(&mut cta.barriers)
                 .into_iter()
                 .map(|barrier| (barrier.strand, barrier.phases + 1));

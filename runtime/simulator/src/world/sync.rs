@@ -7,7 +7,7 @@ use super::launch::Strand;
 use super::machine::{Machine, State};
 use super::memory::Found;
 use super::shadow::{Accessor, Way};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::atomic::{self, AtomicU32, AtomicU64};
 
 /// A barrier in shared memory that counts arrivals and bytes (mbarrier).
@@ -52,8 +52,8 @@ type Word = (PhysicalId, usize);
 #[derive(Debug, Default)]
 pub(super) struct Locations {
     /// By publishing GPU and scope.
-    published: HashMap<Word, Vec<(u32, Scope, View)>>,
-    polling: HashMap<Word, Vec<usize>>,
+    published: FxHashMap<Word, Vec<(u32, Scope, View)>>,
+    polling: FxHashMap<Word, Vec<usize>>,
 }
 
 impl Locations {
@@ -228,7 +228,7 @@ impl Machine {
             fenced: 0,
         };
         let mut found = None;
-        let cells = &mut self.ctas[cta].cells[offset / 4..offset / 4 + 1];
+        let cells = &mut self.ctas[cta].smem.cells[offset / 4..offset / 4 + 1];
         self.shadow.read(cells, &by, |fault, earlier, _| {
             found = Some((fault, earlier))
         });
