@@ -7,7 +7,7 @@ use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::TEMPLATES;
 use mkernel_spec::abi;
-use mkernel_spec::plan::{SLOT_BYTES, Split, THREADS, TILE_K};
+use mkernel_spec::plan::{Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
 use mkernel_spec::{BLayout, KernelPlan, Op, Transfer};
 use serde::Serialize;
 use std::sync::LazyLock;
@@ -50,6 +50,24 @@ struct RenderContext<'a> {
     push_warps: u32,
     /// Whether copy engines push.
     copies: bool,
+    /// Whether A comes from all ranks.
+    gathers: bool,
+    /// Whether ranks add up what each of them computed.
+    reduces: bool,
+    /// Whether every rank adds up every tile.
+    one_shot: bool,
+    /// Whether owners send results to all.
+    results: bool,
+    /// Whether own tiles come after all others.
+    one_round: bool,
+    /// Whether some ranks own no tiles.
+    idle_ranks: bool,
+    /// Whether some places of the order have no tile.
+    gaps: bool,
+    /// Whether some tiles have rows beyond C.
+    ragged: bool,
+    /// The part of a stage that partial sums take.
+    partial_stage: &'a str,
 }
 
 #[derive(Serialize)]
@@ -128,11 +146,17 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
 
 fn context(plan: &KernelPlan) -> RenderContext<'_> {
     let args = plan.args.args.iter();
+    let reduction = plan.reduction.as_ref();
+    let two_shots = |is: fn(&KernelPlan, &Reduction) -> bool| {
+        reduction.is_some_and(|r| r.shots == 2 && is(plan, r))
+    };
     RenderContext {
         id: &plan.id,
         op: plan.spec.op().name(),
         title: match plan.spec.op() {
             Op::AgGemm => "C = AllGather(A) B, one launch",
+            Op::GemmRs => "C = rows of the sum of A B over ranks, one launch",
+            Op::GemmAr => "C = sum of A B over ranks, one launch",
             _ => "One launch",
         },
         banner: banner(plan),
@@ -163,10 +187,32 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         },
         aligned: plan.chunks.as_ref().is_some_and(|c| !c.to_self),
         nearest: u32::from(!plan.chunks.as_ref().is_some_and(|c| c.to_self)),
-        empty_shards: first_empty_shard(plan) < u64::from(plan.spec.world()),
+        empty_shards: plan.chunks.is_some()
+            && first_empty_shard(plan) < u64::from(plan.spec.world()),
         push: plan.transfer == Some(Transfer::SmPush),
         push_warps: plan.chunks.as_ref().map_or(0, |c| c.push_warps),
         copies: plan.copies.is_some(),
+        gathers: plan.spec.op() == Op::AgGemm,
+        reduces: reduction.is_some(),
+        one_shot: reduction.is_some_and(|r| r.shots == 1),
+        results: reduction.is_some_and(|r| r.results),
+        one_round: two_shots(|_, r| r.round_tiles == r.owner_tiles),
+        idle_ranks: two_shots(|plan, r| r.owners < plan.spec.world()),
+        gaps: two_shots(|plan, r| r.owners * r.owner_tiles > plan.order.tiles()),
+        ragged: is_ragged(plan),
+        partial_stage: if plan.tile.n >= plan.tile.m { "b" } else { "a" },
+    }
+}
+
+/// Whether rows of some tiles are beyond the C of who adds them up.
+fn is_ragged(plan: &KernelPlan) -> bool {
+    let (m, tile_m) = (plan.shape.m, u64::from(plan.tile.m));
+    match plan.spec.op() {
+        Op::GemmRs => {
+            let shard_rows = plan.spec.shard_rows(plan.shape);
+            !shard_rows.is_multiple_of(tile_m) || m != shard_rows * u64::from(plan.spec.world())
+        }
+        _ => !m.is_multiple_of(tile_m),
     }
 }
 
@@ -207,6 +253,15 @@ fn banner(plan: &KernelPlan) -> Vec<String> {
             plural(c.k_slices)
         ));
     }
+    if let Some(r) = &plan.reduction {
+        lines.push(match r.shots {
+            1 => "sum     every rank adds up every tile".to_owned(),
+            _ => format!(
+                "sum     {} owners of {} tiles, rounds of {}",
+                r.owners, r.owner_tiles, r.round_tiles
+            ),
+        });
+    }
     let regions: Vec<_> = plan
         .smem
         .iter()
@@ -230,6 +285,7 @@ fn constants(plan: &KernelPlan) -> Vec<Constant> {
     core_constants(plan, &mut c);
     if plan.spec.world() > 1 {
         exchange_constants(plan, &mut c);
+        sum_constants(plan, &mut c);
     }
     c.section("workspace, bytes");
     workspace_constants(plan, &mut c);
@@ -250,7 +306,12 @@ fn core_constants(plan: &KernelPlan, c: &mut Constants) {
     c.u32("kTileM", tile.m, "rows of C per CTA at a time");
     c.u32("kTileN", tile.n, "columns");
     c.u32("kTileK", TILE_K, "columns of A per stage");
-    c.u32("kRowTiles", order.row_tiles, "");
+    match order.shard_row_tiles {
+        Some(row_tiles) if plan.reduction.is_some() => {
+            c.u32("kRowTiles", row_tiles, "of a shard of C");
+        }
+        _ => c.u32("kRowTiles", order.row_tiles, ""),
+    }
     c.u32("kColTiles", order.col_tiles, "");
     c.u32("kUnits", order.units(), "what compute CTAs take in turn");
     if order.tail_parts > 1 {
@@ -352,7 +413,23 @@ fn workspace_constants(plan: &KernelPlan, c: &mut Constants) {
             "two buffers, by parity of the epoch",
         );
     }
-    if exchanges || plan.order.tail_parts > 1 {
+    if plan.reduction.is_some() {
+        u64(
+            "kPartialFlags",
+            "partial_flags",
+            "one per source rank and tile",
+        );
+        u64(
+            "kPartials",
+            "partials",
+            "by parity of the epoch, source and tile",
+        );
+    }
+    if plan.reduction.as_ref().is_some_and(|r| r.results) {
+        u64("kResultFlags", "result_flags", "one per tile");
+        u64("kResults", "results", "by parity of the epoch and tile");
+    }
+    if exchanges || plan.reduction.is_some() || plan.order.tail_parts > 1 {
         c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
     }
 }
@@ -427,6 +504,56 @@ fn exchange_constants(plan: &KernelPlan, c: &mut Constants) {
             c.u32("kPushUnroll", 4u32, "16-byte loads in flight per thread");
         }
     }
+}
+
+/// What adding up needs.
+fn sum_constants(plan: &KernelPlan, c: &mut Constants) {
+    let (shape, tile) = (plan.shape, plan.tile);
+    let Some(r) = &plan.reduction else { return };
+    c.section("sums");
+    if is_ragged(plan) || r.results {
+        c.u32("kM", shape.m, "rows of A");
+    }
+    if r.results {
+        c.u32("kN", shape.n, "columns of C");
+    }
+    if plan.spec.op() == Op::GemmRs {
+        c.u32(
+            "kShardRows",
+            plan.spec.shard_rows(shape),
+            "rows of C on every rank but perhaps the last",
+        );
+    }
+    if r.shots == 1 {
+        c.u32("kOwnerTiles", r.owner_tiles, "all tiles");
+    } else {
+        c.u32("kOwners", r.owners, "ranks that add up tiles");
+        c.u32("kOwnerTiles", r.owner_tiles, "tiles of each");
+        if r.round_tiles < r.owner_tiles {
+            c.u32("kRoundTiles", r.round_tiles, "of them in a round");
+            c.u32(
+                "kOwnFrom",
+                own_from(r),
+                "from here on, all tiles are own ones",
+            );
+        }
+    }
+    c.u32(
+        "kPartialSubs",
+        r.partial_subs,
+        "sub-tiles of partial sums per stage and warpgroup",
+    );
+    c.u32("kTileBytes", tile.m * tile.n * 2, "of partial sums");
+    if r.results {
+        c.u32("kTiles", r.owners * r.owner_tiles, "of all owners");
+        c.u32("kCollectUnroll", 4u32, "16-byte loads in flight per thread");
+    }
+}
+
+/// Where in a rank's order the last of the others' tiles is over: own tiles lag one round behind.
+fn own_from(r: &Reduction) -> u32 {
+    let rounds = r.owner_tiles.div_ceil(r.round_tiles);
+    (r.owners - 1) * r.owner_tiles + rounds.saturating_sub(2) * r.round_tiles
 }
 
 /// Strips trailing blanks, folds blank lines to one, ends with one newline.

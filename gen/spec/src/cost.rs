@@ -36,6 +36,13 @@ const CALM_COMM_CTAS: u32 = 8;
 /// … and lose this part of the rate for each.
 const CROWD_LOSS: f64 = 0.012;
 
+/// Of the link, what the store warps of all CTAs fill with partial sums.
+const STORE_SHARE: f64 = 0.93;
+/// What these stores cost a GEMM that takes as long as they do.
+const STORE_SLOWDOWN: f64 = 0.2;
+/// Partial sums of a tile through shared memory and into the sums, µs.
+const ADD_US: f64 = 3.0;
+
 /// The time that no kernel beats: the largest of three.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bound {
@@ -151,16 +158,15 @@ fn tile_us(tile: Tile, k: u64, active: u32, device: &Device) -> f64 {
     steps * math.max(load) + epilogue
 }
 
-/// Expected time of a candidate, µs.
-pub(crate) fn estimate_us(
+/// The GEMM alone, µs: all of it, and its last round.
+fn gemm_us(
     tile: Tile,
     order: &TileOrder,
     k: u64,
-    push: Push,
+    compute_ctas: u32,
     traffic: &Traffic,
     device: &Device,
-) -> f64 {
-    let compute_ctas = device.sm_count - push.comm_ctas();
+) -> (f64, f64) {
     let one = tile_us(tile, k, order.units().min(compute_ctas), device);
     let rounds = f64::from(order.whole_tiles / compute_ctas);
     let tail_us = match (order.tail_tiles(), order.tail_parts) {
@@ -171,8 +177,22 @@ pub(crate) fn estimate_us(
     // A long GEMM is limited by power, and power by the SMs at work, whatever the rounds.
     let even = traffic.flops as f64 / device.gemm_tflops / 1e6 * f64::from(device.sm_count)
         / f64::from(compute_ctas);
-    let compute = (rounds * one + tail_us).max(even);
-    let last_us = tail_us.max(one / f64::from(order.tail_parts)) / f64::from(push.slices());
+    let last_us = tail_us.max(one / f64::from(order.tail_parts));
+    ((rounds * one + tail_us).max(even), last_us)
+}
+
+/// Expected time of a candidate of `ag_gemm`, µs.
+pub(crate) fn estimate_us(
+    tile: Tile,
+    order: &TileOrder,
+    k: u64,
+    push: Push,
+    traffic: &Traffic,
+    device: &Device,
+) -> f64 {
+    let compute_ctas = device.sm_count - push.comm_ctas();
+    let (compute, last_us) = gemm_us(tile, order, k, compute_ctas, traffic, device);
+    let last_us = last_us / f64::from(push.slices());
     let fed = match push {
         Push::None => 0.0,
         _ => {
@@ -185,4 +205,57 @@ pub(crate) fn estimate_us(
     };
     let memory = traffic.memory_bytes as f64 / device.memory_gb_s / 1e3;
     LAUNCH_US + (compute * push.slowdown()).max(fed).max(memory)
+}
+
+/// How partial sums meet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Meeting {
+    /// 1 or 2.
+    pub shots: u32,
+    /// Ranks that add up tiles.
+    pub owners: u32,
+    /// Whether own tiles come after all others.
+    pub own_last: bool,
+    /// Whether owners send results to all.
+    pub results: bool,
+}
+
+/// Expected time of a candidate of an operator that reduces, µs; `order` has each tile once.
+pub(crate) fn reduce_us(
+    tile: Tile,
+    order: &TileOrder,
+    k: u64,
+    meeting: Option<Meeting>,
+    traffic: &Traffic,
+    device: &Device,
+) -> f64 {
+    let (compute, last_us) = gemm_us(tile, order, k, device.sm_count, traffic, device);
+    let memory = traffic.memory_bytes as f64 / device.memory_gb_s / 1e3;
+    let Some(meeting) = meeting else {
+        return LAUNCH_US + compute.max(memory);
+    };
+    let link = traffic.link_bytes as f64 / device.link_gb_s / STORE_SHARE / 1e3;
+    // Remote stores and the GEMM's loads meet in L2 and at the SMs' ports.
+    let slowdown = 1.0 + STORE_SLOWDOWN * (link / compute).min(1.0);
+    let computed = (compute * slowdown).max(memory);
+    let first_us = last_us.min(compute);
+    let sent = match meeting {
+        Meeting { shots: 1, .. } => first_us + link + FLAG_US + ADD_US,
+        // The link idles while own tiles are computed; results wait for them.
+        Meeting {
+            own_last: true,
+            owners,
+            results,
+            ..
+        } => {
+            let own_us = compute / f64::from(owners);
+            let after = if results { link / 2.0 } else { 0.0 };
+            (first_us + link - after).max(compute - own_us) + own_us + after + ADD_US
+        }
+        Meeting { results, .. } => {
+            let hops = if results { 2.0 } else { 1.0 };
+            first_us + link + hops * (FLAG_US + ADD_US)
+        }
+    };
+    LAUNCH_US + computed.max(sent)
 }

@@ -9,9 +9,19 @@
 
 namespace mk {
 
-enum Role : u32 { kPush = 1, kLoad = 2, kMath = 3, kStore = 4 };
+enum Role : u32 { kPush = 1, kLoad = 2, kMath = 3, kStore = 4, kCollect = 5 };
 
-enum Wait : u32 { kChunk = 1, kSent = 2, kStageFull = 3, kStageFree = 4, kOutputFull = 5, kOutputFree = 6, kPartial = 7 };
+enum Wait : u32 {
+  kChunk = 1,
+  kSent = 2,
+  kStageFull = 3,
+  kStageFree = 4,
+  kOutputFull = 5,
+  kOutputFree = 6,
+  kPartial = 7,
+  kPeerPartial = 8,
+  kResult = 9
+};
 
 // The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r, ~0 the host.
 struct Report {
