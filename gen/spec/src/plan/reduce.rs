@@ -105,7 +105,7 @@ fn candidates(
     }
     let mut found = Vec::new();
     if spec.op() == Op::GemmAr && tuning.shots != Some(2) {
-        order.whole_tiles = order.places;
+        order.whole_tiles = order.places / device.sm_count * device.sm_count;
         let reduction = Reduction {
             shots: 1,
             owners: spec.world(),
