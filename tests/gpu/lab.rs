@@ -14,8 +14,9 @@ use std::time::{Duration, SystemTime};
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The largest ‖C − reference‖ / ‖reference‖: rounding to bf16 costs 1.7e-3.
-pub const MAX_RELATIVE_ERROR: f64 = 4e-3;
+/// The largest ‖C − reference‖ / ‖reference‖: rounding to bf16 costs 1.7e-3, of few elements up to twice that, and as
+/// much again where C is a sum of rounded parts.
+pub const MAX_RELATIVE_ERROR: f64 = 6e-3;
 
 /// A matrix of bf16 in device memory, row-major; or a part of one.
 #[derive(Clone, Copy, Debug)]

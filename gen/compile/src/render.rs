@@ -6,7 +6,7 @@
 use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::TEMPLATES;
-use mkernel_spec::abi;
+use mkernel_spec::abi::{self, ArgKind};
 use mkernel_spec::plan::{Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
 use mkernel_spec::{BLayout, KernelPlan, Op, Transfer};
 use serde::Serialize;
@@ -52,7 +52,7 @@ struct RenderContext<'a> {
     copies: bool,
     /// Whether A comes from all ranks.
     gathers: bool,
-    /// Whether ranks add up what each of them computed.
+    /// Whether tiles have owners, who add up what each rank computed.
     reduces: bool,
     /// Whether every rank adds up every tile.
     one_shot: bool,
@@ -66,6 +66,8 @@ struct RenderContext<'a> {
     gaps: bool,
     /// Whether some tiles have rows beyond C.
     ragged: bool,
+    /// Whether loads of A leave rows of a stage as they are.
+    short_a: bool,
     /// The part of a stage that partial sums take.
     partial_stage: &'a str,
 }
@@ -193,14 +195,24 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         push_warps: plan.chunks.as_ref().map_or(0, |c| c.push_warps),
         copies: plan.copies.is_some(),
         gathers: plan.spec.op() == Op::AgGemm,
-        reduces: reduction.is_some(),
+        reduces: reduction.is_some_and(|r| r.shots == 2),
         one_shot: reduction.is_some_and(|r| r.shots == 1),
         results: reduction.is_some_and(|r| r.results),
         one_round: two_shots(|_, r| r.round_tiles == r.owner_tiles),
         idle_ranks: two_shots(|plan, r| r.owners < plan.spec.world()),
         gaps: two_shots(|plan, r| r.owners * r.owner_tiles > plan.order.tiles()),
         ragged: is_ragged(plan),
+        short_a: rows_of_a(plan) < plan.tile.m,
         partial_stage: if plan.tile.n >= plan.tile.m { "b" } else { "a" },
+    }
+}
+
+/// Rows of A that one load brings.
+fn rows_of_a(plan: &KernelPlan) -> u32 {
+    let a = plan.args.args.iter().find(|arg| arg.name == "a");
+    match a.map(|arg| &arg.kind) {
+        Some(ArgKind::TensorMap(map)) => map.box_elems[1],
+        _ => plan.tile.m,
     }
 }
 
@@ -365,6 +377,13 @@ fn core_constants(plan: &KernelPlan, c: &mut Constants) {
     c.section("shared memory, bytes");
     c.u32("kStages", plan.stages, "");
     c.u32("kStageBytesA", tile.m * TILE_K * 2, "");
+    if rows_of_a(plan) < tile.m {
+        c.u32(
+            "kLoadBytesA",
+            rows_of_a(plan) * TILE_K * 2,
+            "of rows that there are",
+        );
+    }
     c.u32("kStageBytesB", tile.n * TILE_K * 2, "");
     for (name, region) in [
         ("kSmemA", "a"),
@@ -413,7 +432,11 @@ fn workspace_constants(plan: &KernelPlan, c: &mut Constants) {
             "two buffers, by parity of the epoch",
         );
     }
-    if plan.reduction.is_some() {
+    let shots = plan.reduction.as_ref().map_or(0, |r| r.shots);
+    if shots == 1 {
+        u64("kSlots", "slots", "by parity of the epoch, source and tile");
+    }
+    if shots == 2 {
         u64(
             "kPartialFlags",
             "partial_flags",
@@ -429,7 +452,7 @@ fn workspace_constants(plan: &KernelPlan, c: &mut Constants) {
         u64("kResultFlags", "result_flags", "one per tile");
         u64("kResults", "results", "by parity of the epoch and tile");
     }
-    if exchanges || plan.reduction.is_some() || plan.order.tail_parts > 1 {
+    if exchanges || shots == 2 || plan.order.tail_parts > 1 {
         c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
     }
 }
@@ -511,6 +534,17 @@ fn sum_constants(plan: &KernelPlan, c: &mut Constants) {
     let (shape, tile) = (plan.shape, plan.tile);
     let Some(r) = &plan.reduction else { return };
     c.section("sums");
+    if r.shots == 1 {
+        c.u32("kM", shape.m, "rows of C");
+        c.u32("kTiles", r.owner_tiles, "");
+        c.u32("kSlotBytes", 2048u32, "of a warp's 8 rows, 64 columns");
+        c.u32(
+            "kSlotVecs",
+            (16 / plan.spec.world()).min(4),
+            "16 bytes of every rank's in flight per thread, so many times",
+        );
+        return;
+    }
     if is_ragged(plan) || r.results {
         c.u32("kM", shape.m, "rows of A");
     }
@@ -524,19 +558,15 @@ fn sum_constants(plan: &KernelPlan, c: &mut Constants) {
             "rows of C on every rank but perhaps the last",
         );
     }
-    if r.shots == 1 {
-        c.u32("kOwnerTiles", r.owner_tiles, "all tiles");
-    } else {
-        c.u32("kOwners", r.owners, "ranks that add up tiles");
-        c.u32("kOwnerTiles", r.owner_tiles, "tiles of each");
-        if r.round_tiles < r.owner_tiles {
-            c.u32("kRoundTiles", r.round_tiles, "of them in a round");
-            c.u32(
-                "kOwnFrom",
-                own_from(r),
-                "from here on, all tiles are own ones",
-            );
-        }
+    c.u32("kOwners", r.owners, "ranks that add up tiles");
+    c.u32("kOwnerTiles", r.owner_tiles, "tiles of each");
+    if r.round_tiles < r.owner_tiles {
+        c.u32("kRoundTiles", r.round_tiles, "of them in a round");
+        c.u32(
+            "kOwnFrom",
+            own_from(r),
+            "from here on, all tiles are own ones",
+        );
     }
     c.u32(
         "kPartialSubs",

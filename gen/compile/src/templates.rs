@@ -1,7 +1,7 @@
 //! The templates and device headers, embedded.
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 11] = [
+pub(crate) const TEMPLATES: [(&str, &str); 12] = [
     (
         "kernel.cu.tera",
         include_str!("../../../templates/kernel.cu.tera"),
@@ -33,6 +33,10 @@ pub(crate) const TEMPLATES: [(&str, &str); 11] = [
     (
         "parts/reduce.cu.tera",
         include_str!("../../../templates/parts/reduce.cu.tera"),
+    ),
+    (
+        "parts/exchange.cu.tera",
+        include_str!("../../../templates/parts/exchange.cu.tera"),
     ),
     (
         "parts/collect.cu.tera",

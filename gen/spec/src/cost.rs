@@ -40,6 +40,8 @@ const CROWD_LOSS: f64 = 0.012;
 const STORE_SHARE: f64 = 0.93;
 /// What these stores cost a GEMM that takes as long as they do.
 const STORE_SLOWDOWN: f64 = 0.2;
+/// Tagged words from one rank's registers to another's, µs.
+const TAGGED_US: f64 = 2.5;
 /// Partial sums of a tile through shared memory and into the sums, µs.
 const ADD_US: f64 = 3.0;
 
@@ -240,7 +242,7 @@ pub(crate) fn reduce_us(
     let computed = (compute * slowdown).max(memory);
     let first_us = last_us.min(compute);
     let sent = match meeting {
-        Meeting { shots: 1, .. } => first_us + link + FLAG_US + ADD_US,
+        Meeting { shots: 1, .. } => compute + link + TAGGED_US,
         // The link idles while own tiles are computed; results wait for them.
         Meeting {
             own_last: true,

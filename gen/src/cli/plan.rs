@@ -173,7 +173,7 @@ fn owners(reduction: &Reduction) -> String {
         ..
     } = reduction;
     match (reduction.shots, round_tiles == owner_tiles) {
-        (1, _) => "every rank adds up every tile, once it has sent its part of all".to_owned(),
+        (1, _) => "every rank adds up every tile".to_owned(),
         (_, true) => format!("{owners} owners of {owner_tiles} tiles; own tiles last"),
         (_, false) => format!(
             "{owners} owners of {owner_tiles} tiles in rounds of {round_tiles}; own tiles a round later"
@@ -183,6 +183,12 @@ fn owners(reduction: &Reduction) -> String {
 
 fn transfer(plan: &KernelPlan) -> Vec<String> {
     if let Some(reduction) = &plan.reduction {
+        if reduction.shots == 1 {
+            return vec![
+                "partial sums in bf16, a tag beside each two, from registers to all ranks"
+                    .to_owned(),
+            ];
+        }
         let mut lines = vec!["partial sums in bf16 from the output buffers to slots of who adds them, fixed order, fp32".to_owned()];
         if reduction.results {
             lines.push(

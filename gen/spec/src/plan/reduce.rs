@@ -3,7 +3,7 @@
 //! Every rank computes every tile. In two shots a tile has an owner, to whose slot the others send their part of it, as
 //! bf16; the owner brings these through the ring of stages behind the tile's own, and adds them to its sums in fp32.
 //! `gemm_rs`: a rank owns the tiles of its rows. `gemm_ar`: ranks own tiles in turn, and send the results on. In one
-//! shot (`gemm_ar`, small C) every rank sends to all and adds up all.
+//! shot (`gemm_ar`, small C) every rank sends its part to all, from registers to registers, and adds up all.
 //!
 //! Slots are double-buffered by epoch: a rank that starts epoch e has finished e-1, for which it needed every rank that
 //! it sends to to have started e-1 and so to have finished e-2, the last reader of the slots that e writes. A rank that
@@ -71,7 +71,8 @@ fn traffic(spec: &KernelSpec, shape: Shape, shots: u32) -> Traffic {
     let parts = (peers * spec.shard_rows(shape)).min(m) * row_bytes;
     let (link_bytes, c_rows) = match (spec.op(), shots) {
         (Op::GemmRs, _) => (parts, spec.shard_rows(shape)),
-        (_, 1) => (peers * m * row_bytes, m),
+        // Every other word is a tag.
+        (_, 1) => (2 * peers * m * row_bytes, m),
         _ => (2 * peers * m * row_bytes / (peers + 1), m),
     };
     Traffic {
@@ -105,23 +106,16 @@ fn candidates(
     }
     let mut found = Vec::new();
     if spec.op() == Op::GemmAr && tuning.shots != Some(2) {
-        order.whole_tiles = order.places / device.sm_count * device.sm_count;
+        let order = core.split_tail(order.clone(), shape.k, device.sm_count);
         let reduction = Reduction {
             shots: 1,
             owners: spec.world(),
             owner_tiles: order.places,
             round_tiles: order.places,
-            partial_subs: partial_subs(core, 1),
+            partial_subs: 0,
             results: false,
         };
-        found.push(candidate(
-            spec,
-            shape,
-            device,
-            core,
-            order.clone(),
-            Some(reduction),
-        ));
+        found.push(candidate(spec, shape, device, core, order, Some(reduction)));
     }
     if tuning.shots == Some(1) {
         return found;
@@ -138,9 +132,11 @@ fn candidates(
     };
     order.places = owners * owner_tiles;
     let order = core.split_tail(order, shape.k, device.sm_count);
-    let rounds = tuning
-        .round_tiles
-        .map_or_else(|| vec![ROUND_TILES, u32::MAX], |tiles| vec![tiles]);
+    let rounds = match tuning.round_tiles {
+        _ if owners == 1 => vec![u32::MAX],
+        Some(tiles) => vec![tiles],
+        None => vec![ROUND_TILES, u32::MAX],
+    };
     found.extend(rounds.into_iter().map(|round_tiles| {
         let reduction = Reduction {
             shots: 2,
@@ -187,17 +183,12 @@ fn candidate(
 fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate) -> KernelPlan {
     let Candidate {
         core,
-        mut order,
+        order,
         reduction,
         estimate_us,
     } = candidate;
     let workspace = workspace(spec, &core, &order, reduction.as_ref());
     let one_shot = reduction.as_ref().is_some_and(|r| r.shots == 1);
-    if one_shot {
-        // Each tile again, to be added up.
-        order.places *= 2;
-        order.whole_tiles = order.places;
-    }
     let results = reduction.as_ref().is_some_and(|r| r.results);
     let grid_ctas = if results {
         device.sm_count // a warp of every CTA takes results to C
@@ -270,6 +261,11 @@ fn workspace(
     let mut parts = core.tail_regions(order);
     if let Some(r) = reduction {
         let tile_bytes = u64::from(core.tile.m * core.tile.n) * ELEM_BYTES;
+        if r.shots == 1 {
+            let tiles = u64::from(spec.world() * r.owner_tiles);
+            parts.push(("slots", 2 * tiles * 2 * tile_bytes));
+            return Workspace::new(parts);
+        }
         let slots = u64::from(spec.world() * r.owner_tiles);
         parts.push(("partial_flags", slots * FLAG_STRIDE_BYTES));
         parts.push(("partials", 2 * slots * tile_bytes));
@@ -311,8 +307,15 @@ fn operands(spec: &KernelSpec, shape: Shape) -> Vec<OperandSpec> {
 fn args(spec: &KernelSpec, shape: Shape, core: &CoreLayout, results: bool) -> ArgLayout {
     let tile: Tile = core.tile;
     let a = [Extent::Fixed(shape.k), Extent::Fixed(shape.m)];
+    // Rows out of bounds take longer to fill with zeros than others to load, and none of them matters. The swizzle
+    // repeats every 8 rows.
+    let most_rows = match spec.op() {
+        Op::GemmRs => spec.shard_rows(shape),
+        _ => shape.m,
+    };
+    let rows_of_a = u64::from(tile.m).min(most_rows.next_multiple_of(8)) as u32;
     let mut kinds = vec![
-        ("a", gemm::operand_map(Operand::A, a, [TILE_K, tile.m])),
+        ("a", gemm::operand_map(Operand::A, a, [TILE_K, rows_of_a])),
         ("b", gemm::b_map(spec.b_layout(), shape, tile)),
         ("c", gemm::c_map(c_rows(spec, shape), shape)),
     ];
