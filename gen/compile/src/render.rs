@@ -541,7 +541,7 @@ fn sum_constants(plan: &KernelPlan, c: &mut Constants) {
         c.u32(
             "kSlotVecs",
             (16 / plan.spec.world()).min(4),
-            "16 bytes of every rank's in flight per thread, so many times",
+            "of every rank, in flight per thread",
         );
         return;
     }

@@ -21,7 +21,7 @@ const DOORBELL_US: f64 = 12.0;
 const COPY_US: f64 = 6.5;
 /// What one of a few communication CTAs pushes, GB/s.
 const COMM_CTA_GB_S: f64 = 36.0;
-/// Of the link, what SMs push with little to compute …
+/// Of the link, what SMs fill with little to compute …
 const PUSH_SHARE: f64 = 0.93;
 /// … and how much less beside a GEMM that takes as long as the transfer.
 const PUSH_SHARE_LOST: f64 = 0.26;
@@ -36,14 +36,12 @@ const CALM_COMM_CTAS: u32 = 8;
 /// … and lose this part of the rate for each.
 const CROWD_LOSS: f64 = 0.012;
 
-/// Of the link, what the store warps of all CTAs fill with partial sums.
-const STORE_SHARE: f64 = 0.93;
-/// What these stores cost a GEMM that takes as long as they do.
-const STORE_SLOWDOWN: f64 = 0.2;
+/// What stores of partial sums cost a GEMM that takes as long as they do.
+const STORE_SLOWDOWN: f64 = 0.1;
 /// Tagged words from one rank's registers to another's, µs.
 const TAGGED_US: f64 = 2.5;
-/// Partial sums of a tile through shared memory and into the sums, µs.
-const ADD_US: f64 = 3.0;
+/// Partial sums of a tile by TMA to their slot, through shared memory and into the sums, flags aside, µs.
+const ADD_US: f64 = 5.5;
 
 /// The time that no kernel beats: the largest of three.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -101,9 +99,7 @@ impl Push {
         match self {
             Self::None => 0.0,
             Self::Sm { ctas, .. } => {
-                // Incoming bytes and the GEMM's loads meet in L2.
-                let share =
-                    PUSH_SHARE - PUSH_SHARE_LOST * (bound.compute_us / bound.link_us).min(1.0);
+                let share = store_share(bound.compute_us, bound.link_us);
                 let rate = if ctas == 0 {
                     (share + SHARED_PUSH_GAIN).min(PUSH_SHARE) * device.link_gb_s
                 } else {
@@ -144,6 +140,11 @@ impl Push {
             1
         }
     }
+}
+
+/// Of the link, what stores by SMs fill beside a GEMM: incoming bytes and the GEMM's loads meet in L2.
+fn store_share(compute_us: f64, link_us: f64) -> f64 {
+    PUSH_SHARE - PUSH_SHARE_LOST * (compute_us / link_us).min(1.0)
 }
 
 /// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work.
@@ -236,7 +237,8 @@ pub(crate) fn reduce_us(
     let Some(meeting) = meeting else {
         return LAUNCH_US + compute.max(memory);
     };
-    let link = traffic.link_bytes as f64 / device.link_gb_s / STORE_SHARE / 1e3;
+    let link = traffic.link_bytes as f64 / device.link_gb_s / 1e3;
+    let link = link / store_share(compute, link);
     // Remote stores and the GEMM's loads meet in L2 and at the SMs' ports.
     let slowdown = 1.0 + STORE_SLOWDOWN * (link / compute).min(1.0);
     let computed = (compute * slowdown).max(memory);

@@ -16,13 +16,17 @@ use crate::config::{Op, Tile};
 use crate::cost::{self, Bound, Meeting};
 use crate::device::Device;
 use crate::spec::{KernelSpec, Shape};
-use crate::violation::Violations;
+use crate::violation::{Field, Violations};
 
 const ELEM_BYTES: u64 = 2;
 /// Row tiles that share B tiles in L2. In a round, as many of every owner advance together.
 const GROUP_M: u32 = 8;
-/// Tiles of each owner in a round: of four owners, about a wave.
-const ROUND_TILES: u32 = 32;
+/// Partial sums of an owner's tiles in a round: with fewer, own tiles wait; with more, the link does at the end.
+const ROUND_BYTES: u32 = 1 << 20;
+/// The same where results follow.
+const ROUND_BYTES_OF_RESULTS: u32 = 1 << 19;
+/// Columns of a math warpgroup, at most, with one shot.
+const ONE_SHOT_COLS: u32 = 128;
 /// Bytes of a sub-tile of 64 x 64.
 const SUB_BYTES: u32 = 8192;
 
@@ -45,7 +49,11 @@ pub(super) fn plan(
     for tile in gemm::candidate_tiles(spec.tuning()) {
         match CoreLayout::new(tile, spec.tuning(), device) {
             Ok(core) => {
-                for candidate in candidates(spec, shape, device, &core) {
+                let found = candidates(spec, shape, device, &core);
+                if found.is_empty() {
+                    rejected = one_shot_is_too_wide(&core);
+                }
+                for candidate in found {
                     if best
                         .as_ref()
                         .is_none_or(|b| candidate.estimate_us < b.estimate_us)
@@ -61,6 +69,20 @@ pub(super) fn plan(
         Some(candidate) => Ok(finish(spec, shape, device, candidate)),
         None => Err(rejected),
     }
+}
+
+fn one_shot_is_too_wide(core: &CoreLayout) -> Violations {
+    let mut found = Violations::default();
+    let tile = core.tile;
+    found.push(
+        Field::Shots,
+        format!(
+            "one shot takes words of all ranks to registers, of which the sums of a {}x{} tile leave too few",
+            tile.m, tile.n
+        ),
+        "use tile_m = 64, tile_n = 128 or less, or shots = 2",
+    );
+    found
 }
 
 /// Bytes of one call; partial sums that `shots` send, whole tiles as they are.
@@ -105,7 +127,8 @@ fn candidates(
         return vec![candidate(spec, shape, device, core, order, None)];
     }
     let mut found = Vec::new();
-    if spec.op() == Op::GemmAr && tuning.shots != Some(2) {
+    let fits = core.group_n() <= ONE_SHOT_COLS;
+    if spec.op() == Op::GemmAr && tuning.shots != Some(2) && fits {
         let order = core.split_tail(order.clone(), shape.k, device.sm_count);
         let reduction = Reduction {
             shots: 1,
@@ -132,10 +155,12 @@ fn candidates(
     };
     order.places = owners * owner_tiles;
     let order = core.split_tail(order, shape.k, device.sm_count);
-    let rounds = match tuning.round_tiles {
+    let rounds_of = |bytes: u32| bytes / (tile.m * tile.n * ELEM_BYTES as u32);
+    let rounds = match (tuning.round_tiles, spec.op()) {
         _ if owners == 1 => vec![u32::MAX],
-        Some(tiles) => vec![tiles],
-        None => vec![ROUND_TILES, u32::MAX],
+        (Some(tiles), _) => vec![tiles],
+        (None, Op::GemmRs) => vec![rounds_of(ROUND_BYTES), u32::MAX],
+        (None, _) => vec![rounds_of(ROUND_BYTES_OF_RESULTS)],
     };
     found.extend(rounds.into_iter().map(|round_tiles| {
         let reduction = Reduction {
