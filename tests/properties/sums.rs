@@ -23,16 +23,12 @@ fn region(plan: &KernelPlan, name: &str) -> Range<u64> {
     region.offset_bytes..region.offset_bytes + region.bytes
 }
 
-/// Units of all CTAs of a rank: their tiles, by where they come first in the order, and the sub-tiles that they finish.
-fn units(kernel: &Kernel, plan: &KernelPlan) -> BTreeMap<Tile, (usize, u32)> {
+/// Tiles of a rank's units, and the sub-tiles that all its CTAs finish of each.
+fn finished(kernel: &Kernel, plan: &KernelPlan) -> BTreeMap<Tile, u32> {
     let mut found = BTreeMap::new();
-    for cta in 0..plan.grid_ctas {
-        for (round, unit) in kernel.units_of(cta).into_iter().enumerate() {
-            let subs = (0..kernel.sub_tiles()).filter(|sub| kernel.finishes(&unit, *sub));
-            let (first, count) = found.entry(unit.tile).or_insert((usize::MAX, 0));
-            *first = round.min(*first);
-            *count += 2 * subs.count() as u32;
-        }
+    for unit in (0..plan.grid_ctas).flat_map(|cta| kernel.units_of(cta)) {
+        let subs = (0..kernel.sub_tiles()).filter(|sub| kernel.finishes(&unit, *sub));
+        *found.entry(unit.tile).or_default() += 2 * subs.count() as u32;
     }
     found
 }
@@ -58,12 +54,12 @@ proptest! {
         let mut tiles: Option<BTreeSet<Tile>> = None;
         for rank in 0..plan.spec.world() {
             let kernel = Kernel::read(&source, rank);
-            let units = units(&kernel, &plan);
-            for (tile, (_, subs)) in &units {
+            let finished = finished(&kernel, &plan);
+            for (tile, subs) in &finished {
                 prop_assert!(tile.owner < reduction.owners && tile.index < reduction.owner_tiles);
                 prop_assert_eq!(*subs, 2 * kernel.sub_tiles(), "{:?} of rank {}", tile, rank);
             }
-            let found: BTreeSet<_> = units.into_keys().collect();
+            let found: BTreeSet<_> = finished.into_keys().collect();
             prop_assert!(tiles.get_or_insert_with(|| found.clone()) == &found, "rank {rank}");
         }
     }
@@ -189,8 +185,8 @@ proptest! {
         prop_assert_eq!(reduction.owner_tiles, plan.order.tiles());
         // 64 rows and columns of words of 2 bytes, and as many of tags.
         let places = u64::from(2 * plan.spec.world() * kernel.get("kTiles") * 2 * kernel.sub_tiles());
-        prop_assert_eq!(u64::from(8 * kernel.get("kSlotBytes")), 64 * 64 * 4);
+        prop_assert_eq!(u64::from(8 * kernel.get("kTaggedBytes")), 64 * 64 * 4);
         prop_assert!(slots.start + places * 64 * 64 * 4 <= slots.end);
-        prop_assert!(4 % kernel.get("kSlotVecs") == 0);
+        prop_assert!(4 % kernel.get("kTaggedVecs") == 0);
     }
 }

@@ -537,9 +537,9 @@ fn sum_constants(plan: &KernelPlan, c: &mut Constants) {
     if r.shots == 1 {
         c.u32("kM", shape.m, "rows of C");
         c.u32("kTiles", r.owner_tiles, "");
-        c.u32("kSlotBytes", 2048u32, "of a warp's 8 rows, 64 columns");
+        c.u32("kTaggedBytes", 2048u32, "of a warp's 8 rows, 64 columns");
         c.u32(
-            "kSlotVecs",
+            "kTaggedVecs",
             (16 / plan.spec.world()).min(4),
             "of every rank, in flight per thread",
         );

@@ -128,7 +128,8 @@ fn candidates(
     }
     let mut found = Vec::new();
     let fits = core.group_n() <= ONE_SHOT_COLS;
-    if spec.op() == Op::GemmAr && tuning.shots != Some(2) && fits {
+    let may = tuning.shots != Some(2) && tuning.round_tiles.is_none();
+    if spec.op() == Op::GemmAr && may && fits {
         let order = core.split_tail(order.clone(), shape.k, device.sm_count);
         let reduction = Reduction {
             shots: 1,
