@@ -140,10 +140,12 @@ fn sums_of_own_rows() {
 #[test]
 #[ignore = "needs GPUs"]
 fn sums_with_ranks_without_rows() {
-    let rs = |m| summed(Op::GemmRs, (m, 264, 136), None, None);
-    run_problem(rs(1), Skew::Always { rank: 1 });
-    run_problem(rs(1), Skew::Always { rank: 0 });
-    run_problem(rs(9), Skew::Always { rank: 0 });
+    for shots in [1, 2] {
+        let rs = |m| summed(Op::GemmRs, (m, 264, 136), None, Some(shots));
+        run_problem(rs(1), Skew::Always { rank: 1 });
+        run_problem(rs(1), Skew::Always { rank: 0 });
+        run_problem(rs(9), Skew::Always { rank: 0 });
+    }
 }
 
 #[test]

@@ -107,12 +107,15 @@ fn sums() -> Vec<Case> {
             );
         }
         if (m, n) != (128, 256) {
+            let op = Op::GemmRs;
+            all.push(case(201, 584, 456, Nk).of(op).tile(m, n).shots(1));
             let op = Op::GemmAr;
             all.push(case(200, 584, 456, Kn).of(op).tile(m, n).shots(1).strided());
         }
     }
     for m in [1, 2, 16, 64, 65, 256] {
         all.push(case(m, 1024, 1024, Nk).of(Op::GemmRs));
+        all.push(case(m, 1024, 1024, Nk).of(Op::GemmRs).shots(1));
         all.push(case(m, 1024, 1024, Nk).of(Op::GemmAr).shots(1));
         all.push(case(m, 1024, 1024, Kn).of(Op::GemmAr).shots(2));
     }

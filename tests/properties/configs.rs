@@ -128,7 +128,6 @@ fn tuning(op: Op, world: u32) -> impl Strategy<Value = Tuning> {
             return tuning;
         }
         if op.reduces() {
-            let shots = shots.filter(|_| op == Op::GemmAr);
             return Tuning {
                 round_tiles: round_tiles.filter(|_| shots != Some(1)),
                 shots,

@@ -56,6 +56,8 @@ struct RenderContext<'a> {
     reduces: bool,
     /// Whether every rank adds up every tile.
     one_shot: bool,
+    /// Whether, in one shot, each rank gets its own rows only.
+    scatters: bool,
     /// Whether owners send results to all.
     results: bool,
     /// Whether own tiles come after all others.
@@ -197,9 +199,10 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         gathers: plan.spec.op() == Op::AgGemm,
         reduces: reduction.is_some_and(|r| r.shots == 2),
         one_shot: reduction.is_some_and(|r| r.shots == 1),
+        scatters: plan.spec.op() == Op::GemmRs && reduction.is_some_and(|r| r.shots == 1),
         results: reduction.is_some_and(|r| r.results),
         one_round: two_shots(|_, r| r.round_tiles == r.owner_tiles),
-        idle_ranks: two_shots(|plan, r| r.owners < plan.spec.world()),
+        idle_ranks: reduction.is_some_and(|r| r.owners < plan.spec.world()),
         gaps: two_shots(|plan, r| r.owners * r.owner_tiles > plan.order.tiles()),
         ragged: is_ragged(plan),
         short_a: rows_of_a(plan) < plan.tile.m,
@@ -220,7 +223,7 @@ fn rows_of_a(plan: &KernelPlan) -> u32 {
 fn is_ragged(plan: &KernelPlan) -> bool {
     let (m, tile_m) = (plan.shape.m, u64::from(plan.tile.m));
     match plan.spec.op() {
-        Op::GemmRs => {
+        Op::GemmRs if plan.order.shard_row_tiles.is_some() => {
             let shard_rows = plan.spec.shard_rows(plan.shape);
             !shard_rows.is_multiple_of(tile_m) || m != shard_rows * u64::from(plan.spec.world())
         }
@@ -452,7 +455,14 @@ fn workspace_constants(plan: &KernelPlan, c: &mut Constants) {
         u64("kResultFlags", "result_flags", "one per tile");
         u64("kResults", "results", "by parity of the epoch and tile");
     }
-    if exchanges || shots == 2 || plan.order.tail_parts > 1 {
+    if plan.workspace.offset_of("begun").is_some() {
+        u64("kBegun", "begun", "one flag per rank that has rows");
+    }
+    if exchanges
+        || shots == 2
+        || plan.workspace.offset_of("begun").is_some()
+        || plan.order.tail_parts > 1
+    {
         c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
     }
 }
@@ -537,6 +547,12 @@ fn sum_constants(plan: &KernelPlan, c: &mut Constants) {
     if r.shots == 1 {
         c.u32("kM", shape.m, "rows of C");
         c.u32("kTiles", r.owner_tiles, "");
+        if plan.spec.op() == Op::GemmRs {
+            c.u32("kShardRows", plan.spec.shard_rows(shape), "of each rank");
+        }
+        if r.owners < plan.spec.world() {
+            c.u32("kOwners", r.owners, "ranks that have rows");
+        }
         c.u32("kTaggedBytes", 2048u32, "of a warp's 8 rows, 64 columns");
         c.u32(
             "kTaggedVecs",

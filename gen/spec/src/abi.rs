@@ -307,6 +307,8 @@ pub enum Wait {
     PeerPartial = 8,
     /// A tile that a peer adds up.
     Result = 9,
+    /// A peer's word that it has begun the call.
+    Begun = 10,
 }
 
 impl Role {
@@ -335,7 +337,7 @@ impl Role {
 
 impl Wait {
     /// Every wait, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 9] = [
+    pub const ALL: [(Self, &'static str); 10] = [
         (Self::Chunk, "kChunk"),
         (Self::Sent, "kSent"),
         (Self::StageFull, "kStageFull"),
@@ -345,6 +347,7 @@ impl Wait {
         (Self::Partial, "kPartial"),
         (Self::PeerPartial, "kPeerPartial"),
         (Self::Result, "kResult"),
+        (Self::Begun, "kBegun"),
     ];
 
     /// The wait numbered `value`, in words.
@@ -360,6 +363,7 @@ impl Wait {
             7 => "another CTA's part of a sum",
             8 => "a peer's part of a sum",
             9 => "a tile that a peer adds up",
+            10 => "a peer's word that it has begun",
             _ => "something unknown",
         }
     }

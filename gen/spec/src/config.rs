@@ -191,7 +191,8 @@ pub struct Tuning {
     /// Operators that reduce: tiles of each owner in a round; own tiles come a round later than the others'.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_tiles: Option<u32>,
-    /// `gemm_ar`: 1 = every rank sends its part of C to all and adds up all; 2 = owners add up, and send the result.
+    /// Operators that reduce: 1 = parts of C go from registers to registers, for few rows; 2 = to owners of tiles, who
+    /// add them up, and for `gemm_ar` send the result to all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shots: Option<u32>,
 }

@@ -296,7 +296,7 @@ fn check_applies(found: &mut Violations, config: &KernelConfig) {
             tuning.round_tiles.is_some(),
             op.reduces() && tuning.shots != Some(1),
         ),
-        (Field::Shots, tuning.shots.is_some(), op == Op::GemmAr),
+        (Field::Shots, tuning.shots.is_some(), op.reduces()),
     ] {
         if !given {
             continue;

@@ -132,7 +132,9 @@ fn help(field: Field) -> &'static str {
         Field::ChunkRows => "Fix the rows that arrive under one flag",
         Field::GroupM => "Fix the row tiles that are computed together",
         Field::RoundTiles => "Fix the tiles of each owner in a round (gemm_rs, gemm_ar)",
-        Field::Shots => "Fix how partial sums meet: 1 = at every rank, 2 = at owners (gemm_ar)",
+        Field::Shots => {
+            "Fix how partial sums meet: 1 = in registers, 2 = at owners of tiles (gemm_rs, gemm_ar)"
+        }
         _ => "",
     }
 }

@@ -20,7 +20,8 @@ enum Wait : u32 {
   kOutputFree = 6,
   kPartial = 7,
   kPeerPartial = 8,
-  kResult = 9
+  kResult = 9,
+  kBegun = 10
 };
 
 // The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r, ~0 the host.

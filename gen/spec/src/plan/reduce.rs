@@ -3,7 +3,7 @@
 //! Every rank computes every tile. In two shots a tile has an owner, to whose slot the others send their part of it, as
 //! bf16; the owner brings these through the ring of stages behind the tile's own, and adds them to its sums in fp32.
 //! `gemm_rs`: a rank owns the tiles of its rows. `gemm_ar`: ranks own tiles in turn, and send the results on. In one
-//! shot (`gemm_ar`, small C) every rank sends its part to all, from registers to registers, and adds up all.
+//! shot (few rows) every rank sends its part to all who need it, from registers to registers, where they are added up.
 //!
 //! Slots are double-buffered by epoch: a rank that starts epoch e has finished e-1, for which it needed every rank that
 //! it sends to to have started e-1 and so to have finished e-2, the last reader of the slots that e writes. A rank that
@@ -92,8 +92,9 @@ fn traffic(spec: &KernelSpec, shape: Shape, shots: u32) -> Traffic {
     let row_bytes = n * ELEM_BYTES;
     let parts = (peers * spec.shard_rows(shape)).min(m) * row_bytes;
     let (link_bytes, c_rows) = match (spec.op(), shots) {
+        // In one shot, every other word is a tag.
+        (Op::GemmRs, 1) => (2 * parts, spec.shard_rows(shape)),
         (Op::GemmRs, _) => (parts, spec.shard_rows(shape)),
-        // Every other word is a tag.
         (_, 1) => (2 * peers * m * row_bytes, m),
         _ => (2 * peers * m * row_bytes / (peers + 1), m),
     };
@@ -129,11 +130,16 @@ fn candidates(
     let mut found = Vec::new();
     let fits = core.group_n() <= ONE_SHOT_COLS;
     let may = tuning.shots != Some(2) && tuning.round_tiles.is_none();
-    if spec.op() == Op::GemmAr && may && fits {
+    // Ranks that have rows of C.
+    let owners = match spec.op() {
+        Op::GemmRs => shape.m.div_ceil(spec.shard_rows(shape)) as u32,
+        _ => spec.world(),
+    };
+    if may && fits {
         let order = core.split_tail(order.clone(), shape.k, device.sm_count);
         let reduction = Reduction {
             shots: 1,
-            owners: spec.world(),
+            owners,
             owner_tiles: order.places,
             round_tiles: order.places,
             partial_subs: 0,
@@ -147,7 +153,6 @@ fn candidates(
     let (owners, owner_tiles) = if spec.op() == Op::GemmRs {
         let shard_row_tiles = rows(spec.shard_rows(shape));
         order.shard_row_tiles = Some(shard_row_tiles);
-        let owners = shape.m.div_ceil(spec.shard_rows(shape)) as u32;
         order.row_tiles = owners * shard_row_tiles;
         (owners, shard_row_tiles * col_tiles)
     } else {
@@ -245,7 +250,12 @@ fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate
         comm_ctas: 0,
         roles,
         operands: operands(spec, shape),
-        args: args(spec, shape, &core, results),
+        args: args(
+            spec,
+            shape,
+            &core,
+            (order.shard_row_tiles.is_some(), results),
+        ),
         order,
         chunks: None,
         smem: core.smem,
@@ -287,6 +297,9 @@ fn workspace(
     let mut parts = core.tail_regions(order);
     if let Some(r) = reduction {
         let tile_bytes = u64::from(core.tile.m * core.tile.n) * ELEM_BYTES;
+        if spec.op() == Op::GemmRs && r.owners < spec.world() {
+            parts.push(("begun", u64::from(spec.world()) * FLAG_STRIDE_BYTES));
+        }
         if r.shots == 1 {
             let tiles = u64::from(spec.world() * r.owner_tiles);
             parts.push(("slots", 2 * tiles * 2 * tile_bytes));
@@ -330,14 +343,20 @@ fn operands(spec: &KernelSpec, shape: Shape) -> Vec<OperandSpec> {
     ]
 }
 
-fn args(spec: &KernelSpec, shape: Shape, core: &CoreLayout, results: bool) -> ArgLayout {
+fn args(
+    spec: &KernelSpec,
+    shape: Shape,
+    core: &CoreLayout,
+    (by_shards, results): (bool, bool),
+) -> ArgLayout {
     let tile: Tile = core.tile;
     let a = [Extent::Fixed(shape.k), Extent::Fixed(shape.m)];
     // Rows out of bounds take longer to fill with zeros than others to load, and none of them matters. The swizzle
     // repeats every 8 rows.
-    let most_rows = match spec.op() {
-        Op::GemmRs => spec.shard_rows(shape),
-        _ => shape.m,
+    let most_rows = if by_shards {
+        spec.shard_rows(shape)
+    } else {
+        shape.m
     };
     let rows_of_a = u64::from(tile.m).min(most_rows.next_multiple_of(8)) as u32;
     let mut kinds = vec![
