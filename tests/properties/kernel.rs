@@ -151,7 +151,7 @@ impl Kernel {
 
     /// The tile at `index` of the order.
     pub fn tile_at(&self, index: u32) -> Tile {
-        if self.find("kOwners").is_some() {
+        if self.find("kOwnerTiles").is_some() {
             return self.owned_tile_at(index);
         }
         let place = self.place_at(index);

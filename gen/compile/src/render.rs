@@ -545,7 +545,8 @@ fn sum_constants(plan: &KernelPlan, c: &mut Constants) {
     let Some(r) = &plan.reduction else { return };
     c.section("sums");
     if r.shots == 1 {
-        c.u32("kM", shape.m, "rows of C");
+        c.u32("kM", shape.m, "rows of A");
+        c.u32("kN", shape.n, "columns of C");
         c.u32("kTiles", r.owner_tiles, "");
         if plan.spec.op() == Op::GemmRs {
             c.u32("kShardRows", plan.spec.shard_rows(shape), "of each rank");

@@ -101,6 +101,8 @@ __device__ __forceinline__ void store_tagged(u8* p, u32 first, u32 second, u32 t
       : "memory");
 }
 
+__device__ __forceinline__ bool is_tagged(Vec16 v, u32 tag) { return v.y == tag && v.w == tag; }
+
 __device__ __forceinline__ Vec16 load_tagged(const u8* p) {
   Vec16 v;
   asm volatile(
@@ -119,6 +121,10 @@ __device__ __forceinline__ Vec16 load_tagged(const u8* p) {
 __device__ __forceinline__ void store_vec16(u8* p, Vec16 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
+}
+
+__device__ __forceinline__ void store_word(u8* p, u32 word) {
+  asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(word) : "memory");
 }
 
 __device__ __forceinline__ Vec16 load_shared_vec16(u32 address) {

@@ -110,42 +110,34 @@ constexpr u32 kFlagPollsPerLook = 128;
 // down all else that does, the copy engines' commands first (measured: 0.3 ms per copy).
 constexpr u64 kHostLookNs = 10'000'000;
 
-// Looks at clock and abort words; whether to give up.
-__device__ __forceinline__ bool give_up_looking(const Watch& watch, const Awaited& what, u32 seen, u64 start_ns,
-                                                u64& host_look_ns) {
-  u32 aborted_by = load_relaxed_sys(&watch.state()->abort);
-  if (aborted_by == 0 && global_time_ns() > host_look_ns) {
-    host_look_ns += kHostLookNs;
-    if (load_relaxed_sys(&watch.host->abort) != 0) aborted_by = kHostAbort;
+// How long a wait for a peer has lasted.
+struct Patience {
+  u64 start_ns = 0, host_look_ns = 0;
+  u32 polls = 0;
+
+  // After a poll in vain: whether to give up.
+  __device__ __forceinline__ bool ends(const Watch& watch, const Awaited& what, u32 seen) {
+    if (polls == 0) {
+      start_ns = global_time_ns();
+      host_look_ns = start_ns + kHostLookNs;
+    }
+    if (++polls % kFlagPollsPerLook != 0) return false;
+    u32 aborted_by = load_relaxed_sys(&watch.state()->abort);
+    if (aborted_by == 0 && global_time_ns() > host_look_ns) {
+      host_look_ns += kHostLookNs;
+      if (load_relaxed_sys(&watch.host->abort) != 0) aborted_by = kHostAbort;
+    }
+    return give_up(watch, what, seen, aborted_by, start_ns);
   }
-  return give_up(watch, what, seen, aborted_by, start_ns);
-}
+};
 
 // Until the flag, which only grows (modulo 2^32), has reached `what.wanted`. Acquires what came before the flag.
 __device__ __forceinline__ void wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
-  u32 seen = load_acquire_sys(flag);
-  if (static_cast<int>(seen - what.wanted) >= 0) return;
-  const u64 start_ns = global_time_ns();
-  u64 host_look_ns = start_ns + kHostLookNs;
-  for (u32 polls = 1;; ++polls) {
+  Patience patience;
+  for (;;) {
+    const u32 seen = load_acquire_sys(flag);
+    if (static_cast<int>(seen - what.wanted) >= 0 || patience.ends(watch, what, seen)) return;
     __nanosleep(kPollPauseNs);
-    seen = load_acquire_sys(flag);
-    if (static_cast<int>(seen - what.wanted) >= 0) return;
-    if (polls % kFlagPollsPerLook != 0) continue;
-    if (give_up_looking(watch, what, seen, start_ns, host_look_ns)) return;
-  }
-}
-
-// Until both tags are `what.wanted`, from a first look on; the two words with their tags.
-__device__ __forceinline__ Vec16 wait_tagged(const Watch& watch, const u8* at, Vec16 seen, const Awaited& what) {
-  if (seen.y == what.wanted && seen.w == what.wanted) return seen;
-  const u64 start_ns = global_time_ns();
-  u64 host_look_ns = start_ns + kHostLookNs;
-  for (u32 polls = 1;; ++polls) {
-    seen = load_tagged(at);
-    if (seen.y == what.wanted && seen.w == what.wanted) return seen;
-    if (polls % kFlagPollsPerLook != 0) continue;
-    if (give_up_looking(watch, what, seen.y, start_ns, host_look_ns)) return seen;
   }
 }
 

@@ -227,6 +227,9 @@ fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate
         order.units().min(device.sm_count)
     };
     let mut roles = gemm::roles((0, grid_ctas)).to_vec();
+    if one_shot {
+        roles.retain(|role| role.name != "store");
+    }
     if results {
         roles.push(Role {
             name: "collect",
@@ -254,7 +257,7 @@ fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate
             spec,
             shape,
             &core,
-            (order.shard_row_tiles.is_some(), results),
+            (order.shard_row_tiles.is_some(), one_shot, results),
         ),
         order,
         chunks: None,
@@ -347,7 +350,7 @@ fn args(
     spec: &KernelSpec,
     shape: Shape,
     core: &CoreLayout,
-    (by_shards, results): (bool, bool),
+    (by_shards, one_shot, results): (bool, bool, bool),
 ) -> ArgLayout {
     let tile: Tile = core.tile;
     let a = [Extent::Fixed(shape.k), Extent::Fixed(shape.m)];
@@ -362,9 +365,11 @@ fn args(
     let mut kinds = vec![
         ("a", gemm::operand_map(Operand::A, a, [TILE_K, rows_of_a])),
         ("b", gemm::b_map(spec.b_layout(), shape, tile)),
-        ("c", gemm::c_map(c_rows(spec, shape), shape)),
     ];
-    if results {
+    if !one_shot {
+        kinds.push(("c", gemm::c_map(c_rows(spec, shape), shape)));
+    }
+    if one_shot || results {
         kinds.push(("c_rows", ArgKind::Pointer(Operand::C)));
         kinds.push(("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
     }
