@@ -14,9 +14,9 @@ use std::time::{Duration, SystemTime};
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The largest ‖C − reference‖ / ‖reference‖: rounding to bf16 costs 1.7e-3, of few elements up to twice that, and as
-/// much again where C is a sum of rounded parts.
-pub const MAX_RELATIVE_ERROR: f64 = 6e-3;
+/// The largest ‖C − reference‖ / ‖reference‖: rounding to bf16 costs 1.7e-3, rounded parts as much
+/// again, and of eight elements three times that. What is wrong in single elements is counted apart.
+pub const MAX_RELATIVE_ERROR: f64 = 1e-2;
 
 /// A matrix of bf16 in device memory, row-major; or a part of one.
 #[derive(Clone, Copy, Debug)]
