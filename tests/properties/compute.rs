@@ -135,7 +135,7 @@ proptest! {
             let expected = if cta < plan.comm_ctas { (12, 0, 0, 0) } else { (count("push"), 1, 8, stores) };
             let found = (count("push"), count("load"), count("math"), count("store"));
             prop_assert_eq!(found, expected, "CTA {}", cta);
-            let collects = plan.reduction.as_ref().is_some_and(|r| r.results);
+            let collects = plan.reduction.as_ref().is_some_and(|r| r.results && r.shots == 2);
             prop_assert_eq!(count("collect"), usize::from(collects), "CTA {}", cta);
         }
         let pushes = taken.values().any(|name| *name == "push");

@@ -184,7 +184,7 @@ proptest! {
         prop_assert_eq!(kernel.find_u64("kSlots"), Some(slots.start));
         prop_assert_eq!(reduction.owner_tiles, plan.order.tiles());
         // 64 rows and columns of words of 2 bytes, and as many of tags.
-        let places = u64::from(2 * plan.spec.world() * kernel.get("kTiles") * 2 * kernel.sub_tiles());
+        let places = u64::from(2 * kernel.get("kSources") * kernel.get("kTiles") * 2 * kernel.sub_tiles());
         prop_assert_eq!(u64::from(8 * kernel.get("kTaggedBytes")), 64 * 64 * 4);
         prop_assert!(slots.start + places * 64 * 64 * 4 <= slots.end);
         prop_assert!(4 % kernel.get("kTaggedVecs") == 0);

@@ -56,8 +56,10 @@ struct RenderContext<'a> {
     reduces: bool,
     /// Whether every rank adds up every tile.
     one_shot: bool,
-    /// Whether, in one shot, each rank gets its own rows only.
+    /// Whether, in one shot, a rank adds up its own rows only …
     scatters: bool,
+    /// … and sends the sums to all.
+    relays: bool,
     /// Whether owners send results to all.
     results: bool,
     /// Whether own tiles come after all others.
@@ -199,8 +201,9 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         gathers: plan.spec.op() == Op::AgGemm,
         reduces: reduction.is_some_and(|r| r.shots == 2),
         one_shot: reduction.is_some_and(|r| r.shots == 1),
-        scatters: plan.spec.op() == Op::GemmRs && reduction.is_some_and(|r| r.shots == 1),
-        results: reduction.is_some_and(|r| r.results),
+        scatters: reduction.is_some_and(|r| scatters(plan, r)),
+        relays: reduction.is_some_and(|r| r.shots == 1 && r.results),
+        results: two_shots(|_, r| r.results),
         one_round: two_shots(|_, r| r.round_tiles == r.owner_tiles),
         idle_ranks: reduction.is_some_and(|r| r.owners < plan.spec.world()),
         gaps: two_shots(|plan, r| r.owners * r.owner_tiles > plan.order.tiles()),
@@ -208,6 +211,11 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         short_a: rows_of_a(plan) < plan.tile.m,
         partial_stage: if plan.tile.n >= plan.tile.m { "b" } else { "a" },
     }
+}
+
+/// Whether, in one shot, a rank adds up its own rows only.
+fn scatters(plan: &KernelPlan, r: &Reduction) -> bool {
+    r.shots == 1 && (r.results || plan.spec.op() == Op::GemmRs)
 }
 
 /// Rows of A that one load brings.
@@ -270,6 +278,9 @@ fn banner(plan: &KernelPlan) -> Vec<String> {
     }
     if let Some(r) = &plan.reduction {
         lines.push(match r.shots {
+            1 if scatters(plan, r) => {
+                "sum     every rank adds up its rows of every tile".to_owned()
+            }
             1 => "sum     every rank adds up every tile".to_owned(),
             _ => format!(
                 "sum     {} owners of {} tiles, rounds of {}",
@@ -451,7 +462,7 @@ fn workspace_constants(plan: &KernelPlan, c: &mut Constants) {
             "by parity of the epoch, source and tile",
         );
     }
-    if plan.reduction.as_ref().is_some_and(|r| r.results) {
+    if plan.workspace.offset_of("results").is_some() {
         u64("kResultFlags", "result_flags", "one per tile");
         u64("kResults", "results", "by parity of the epoch and tile");
     }
@@ -548,9 +559,19 @@ fn sum_constants(plan: &KernelPlan, c: &mut Constants) {
         c.u32("kM", shape.m, "rows of A");
         c.u32("kN", shape.n, "columns of C");
         c.u32("kTiles", r.owner_tiles, "");
-        if plan.spec.op() == Op::GemmRs {
-            c.u32("kShardRows", plan.spec.shard_rows(shape), "of each rank");
+        if scatters(plan, r) {
+            let shard_rows = plan.spec.shard_rows(shape);
+            c.u32("kShardRows", shard_rows, "that a rank adds up");
         }
+        c.u32(
+            "kSources",
+            plan.spec.world() + u32::from(r.results),
+            if r.results {
+                "parts of a sum, and the sum"
+            } else {
+                "parts of a sum"
+            },
+        );
         if r.owners < plan.spec.world() {
             c.u32("kOwners", r.owners, "ranks that have rows");
         }

@@ -246,7 +246,9 @@ pub(crate) fn reduce_us(
     let computed = (compute * slowdown).max(memory);
     let first_us = last_us.min(compute);
     let sent = match meeting {
-        Meeting { shots: 1, .. } => compute + link + TAGGED_US,
+        Meeting {
+            shots: 1, results, ..
+        } => compute + link + TAGGED_US * if results { 2.0 } else { 1.0 },
         // The link idles while own tiles are computed.
         Meeting {
             own_last: true,

@@ -118,7 +118,7 @@ pub struct Reduction {
     pub round_tiles: u32,
     /// Sub-tiles of 64 columns, per math warpgroup, of partial sums that a stage holds.
     pub partial_subs: u32,
-    /// Whether owners send results to all peers.
+    /// Whether who adds up a tile, or with one shot a row, sends the result to all peers.
     pub results: bool,
 }
 

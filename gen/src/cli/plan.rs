@@ -173,7 +173,10 @@ fn owners(reduction: &Reduction) -> String {
         ..
     } = reduction;
     match (reduction.shots, round_tiles == owner_tiles) {
-        (1, _) => "every rank adds up every tile".to_owned(),
+        (1, _) if reduction.results => {
+            "every rank adds up its rows of every tile, and sends the sums to all".to_owned()
+        }
+        (1, _) => "every rank adds up what it keeps".to_owned(),
         (_, true) => format!("{owners} owners of {owner_tiles} tiles; own tiles last"),
         (_, false) => format!(
             "{owners} owners of {owner_tiles} tiles in rounds of {round_tiles}; own tiles a round later"

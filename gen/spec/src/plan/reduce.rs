@@ -3,7 +3,8 @@
 //! Every rank computes every tile. In two shots a tile has an owner, to whose slot the others send their part of it, as
 //! bf16; the owner brings these through the ring of stages behind the tile's own, and adds them to its sums in fp32.
 //! `gemm_rs`: a rank owns the tiles of its rows. `gemm_ar`: ranks own tiles in turn, and send the results on. In one
-//! shot (few rows) every rank sends its part to all who need it, from registers to registers, where they are added up.
+//! shot (few rows) every rank sends its part to all who need it, from registers to registers, where they are added up; or
+//! of each row to one rank, which relays the sum to all, where that is less to send.
 //!
 //! Slots are double-buffered by epoch: a rank that starts epoch e has finished e-1, for which it needed every rank that
 //! it sends to to have started e-1 and so to have finished e-2, the last reader of the slots that e writes. A rank that
@@ -85,21 +86,19 @@ fn one_shot_is_too_wide(core: &CoreLayout) -> Violations {
     found
 }
 
-/// Bytes of one call; partial sums that `shots` send, whole tiles as they are.
-fn traffic(spec: &KernelSpec, shape: Shape, shots: u32) -> Traffic {
+/// Bytes of one call. With `tags`, every other word is one; `results`: sums travel too.
+fn traffic(spec: &KernelSpec, shape: Shape, tags: bool, results: bool) -> Traffic {
     let Shape { m, n, k } = shape;
     let peers = u64::from(spec.world() - 1);
     let row_bytes = n * ELEM_BYTES;
     let parts = (peers * spec.shard_rows(shape)).min(m) * row_bytes;
-    let (link_bytes, c_rows) = match (spec.op(), shots) {
-        // In one shot, every other word is a tag.
-        (Op::GemmRs, 1) => (2 * parts, spec.shard_rows(shape)),
+    let (sent_bytes, c_rows) = match (spec.op(), results) {
         (Op::GemmRs, _) => (parts, spec.shard_rows(shape)),
-        (_, 1) => (2 * peers * m * row_bytes, m),
-        _ => (2 * peers * m * row_bytes / (peers + 1), m),
+        (_, true) => (2 * peers * m * row_bytes / (peers + 1), m),
+        (_, false) => (peers * m * row_bytes, m),
     };
     Traffic {
-        link_bytes,
+        link_bytes: if tags { 2 * sent_bytes } else { sent_bytes },
         memory_bytes: (m * k + k * n + c_rows * n) * ELEM_BYTES,
         flops: 2 * m * n * k,
     }
@@ -137,15 +136,22 @@ fn candidates(
     };
     if may && fits {
         let order = core.split_tail(order.clone(), shape.k, device.sm_count);
-        let reduction = Reduction {
-            shots: 1,
-            owners,
-            owner_tiles: order.places,
-            round_tiles: order.places,
-            partial_subs: 0,
-            results: false,
+        // All rows to all, or each row to one rank and its sum to all.
+        let relays: &[bool] = match spec.op() {
+            Op::GemmRs => &[false],
+            _ => &[false, true],
         };
-        found.push(candidate(spec, shape, device, core, order, Some(reduction)));
+        found.extend(relays.iter().map(|results| {
+            let reduction = Reduction {
+                shots: 1,
+                owners,
+                owner_tiles: order.places,
+                round_tiles: order.places,
+                partial_subs: 0,
+                results: *results,
+            };
+            candidate(spec, shape, device, core, order.clone(), Some(reduction))
+        }));
     }
     if tuning.shots == Some(1) {
         return found;
@@ -202,7 +208,8 @@ fn candidate(
         own_last: r.round_tiles == r.owner_tiles,
         results: r.results,
     });
-    let traffic = traffic(spec, shape, meeting.map_or(2, |m| m.shots));
+    let (tags, results) = meeting.map_or((false, true), |m| (m.shots == 1, m.results));
+    let traffic = traffic(spec, shape, tags, results);
     Candidate {
         estimate_us: cost::reduce_us(core.tile, &order, shape.k, meeting, &traffic, device),
         core: core.clone(),
@@ -220,7 +227,7 @@ fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate
     } = candidate;
     let workspace = workspace(spec, &core, &order, reduction.as_ref());
     let one_shot = reduction.as_ref().is_some_and(|r| r.shots == 1);
-    let results = reduction.as_ref().is_some_and(|r| r.results);
+    let results = reduction.as_ref().is_some_and(|r| r.results) && !one_shot;
     let grid_ctas = if results {
         device.sm_count // a warp of every CTA takes results to C
     } else {
@@ -239,7 +246,7 @@ fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate
         });
     }
     // Nobody has to send more than two shots do.
-    let least = traffic(spec, shape, 2);
+    let least = traffic(spec, shape, false, true);
     KernelPlan {
         id: id(spec, shape, &core, reduction.as_ref()),
         spec: spec.clone(),
@@ -267,7 +274,9 @@ fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate
         copies: None,
         registers: gemm::REGISTERS,
         bound: Bound::new(&least, device),
-        traffic: traffic(spec, shape, if one_shot { 1 } else { 2 }),
+        traffic: reduction
+            .as_ref()
+            .map_or(least, |r| traffic(spec, shape, r.shots == 1, r.results)),
         reduction,
         estimate_us,
     }
@@ -277,6 +286,7 @@ fn id(spec: &KernelSpec, shape: Shape, core: &CoreLayout, reduction: Option<&Red
     let Shape { m, n, k } = shape;
     let (tile, stages) = (core.tile, core.stages);
     let how = match reduction {
+        Some(r) if r.shots == 1 && r.results => "_relay".to_owned(),
         Some(r) if r.shots == 1 => "_oneshot".to_owned(),
         Some(r) => format!("_rounds{}", r.round_tiles),
         None => String::new(),
@@ -304,7 +314,8 @@ fn workspace(
             parts.push(("begun", u64::from(spec.world()) * FLAG_STRIDE_BYTES));
         }
         if r.shots == 1 {
-            let tiles = u64::from(spec.world() * r.owner_tiles);
+            let sources = spec.world() + u32::from(r.results);
+            let tiles = u64::from(sources * r.owner_tiles);
             parts.push(("slots", 2 * tiles * 2 * tile_bytes));
             return Workspace::new(parts);
         }
