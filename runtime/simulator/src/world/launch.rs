@@ -208,6 +208,7 @@ impl Machine {
                 published: None,
                 stamps: Vec::new(),
                 polled: Vec::new(),
+                slept: false,
                 awaited: Default::default(),
                 free_polls: 0,
                 bulk: Default::default(),

@@ -142,7 +142,9 @@ pub(super) struct Thread {
     pub seen: View,
     pub published: Option<(View, u32)>,
     pub stamps: Vec<(u64, u32, Way, u32)>,
+    /// Words that it loaded since it slept last, and what it saw.
     pub polled: Vec<(u64, u32)>,
+    pub slept: bool,
     pub awaited: Awaited,
     /// Polls left that do not wait, while time passes.
     pub free_polls: u32,

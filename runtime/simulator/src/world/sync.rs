@@ -273,9 +273,8 @@ impl Machine {
         let value = to
             .first_chunk()
             .map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-        thread.polled.retain(|(at, _)| *at != address);
-        if thread.polled.len() == 4 {
-            thread.polled.remove(0);
+        if std::mem::take(&mut thread.slept) {
+            thread.polled.clear();
         }
         thread.polled.push((address, value));
     }
@@ -428,6 +427,7 @@ impl Machine {
             self.threads[current].free_polls -= 1;
             return;
         }
+        self.threads[current].slept = true;
         let polled = self.threads[current].polled.clone();
         for (address, _) in polled {
             if let Ok(Found::Global { id, offset }) = self.memory.find(address, 4, None) {
