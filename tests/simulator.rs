@@ -5,7 +5,7 @@ mod simulated;
 
 use configs::Golden;
 use mkernel::{Dim, KernelConfig, Op, Shape, Tuning};
-use simulated::{Job, always_right, in_parallel};
+use simulated::{Job, agreed, always_right, in_parallel};
 use std::sync::Mutex;
 
 /// Seeds per kernel and world.
@@ -24,7 +24,7 @@ fn small(size: u64, limit: u64) -> u64 {
 fn job(golden: &Golden, world: u32) -> Job {
     let shape = golden.plan.shape;
     // Shards of whole tiles, where the golden kernel's are.
-    let rows = if shape.m % 1024 == 0 {
+    let rows = if shape.m.is_multiple_of(1024) {
         128 * u64::from(world.max(2))
     } else {
         256
@@ -95,4 +95,18 @@ fn gemm_rs_is_right_on_every_seed() {
 #[test]
 fn gemm_ar_is_right_on_every_seed() {
     all_are_right(Op::GemmAr);
+}
+
+/// The same jobs on GPUs: `tests/gpu/simulator.rs`.
+#[test]
+fn jobs_that_gpus_do_too_have_the_expected_bits() {
+    let all: Vec<(String, Job)> = [1, 2, 4].into_iter().flat_map(agreed).collect();
+    let failures = Mutex::new(Vec::new());
+    in_parallel(&all, |(name, job)| {
+        if let Err(failure) = always_right(name, job, 0..1) {
+            failures.lock().expect("no panic").push(failure);
+        }
+    });
+    let failures = failures.into_inner().expect("no panic");
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }

@@ -18,3 +18,6 @@ mod lifetimes;
 mod operands;
 mod processes;
 mod ranks;
+#[path = "../simulated/mod.rs"]
+mod simulated;
+mod simulator;

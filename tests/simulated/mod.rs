@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use mkernel::half::bf16;
-use mkernel::{BLayout, Communicator, Error, KernelConfig, Op, Operator, Shape, Simulation};
+use mkernel::{
+    BLayout, Communicator, Dim, Error, KernelConfig, Op, Operator, Shape, Simulation, Tuning,
+};
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +23,13 @@ pub struct Job {
     /// Replacements in the kernel's text, each of which must be found.
     pub edits: Vec<(String, String)>,
     calls: Arc<[Call]>,
+}
+
+/// What it runs on.
+#[derive(Clone, Copy, Debug)]
+pub enum Where {
+    Simulated { seed: u64 },
+    Gpus,
 }
 
 /// Bits of the results, by rank and call.
@@ -51,16 +60,25 @@ impl Job {
         }
     }
 
-    /// Runs it with `seed`; an error, or what is wrong with the results.
+    /// Runs it on simulated GPUs with `seed`; an error, or what is wrong with the results.
     pub fn run(&self, seed: u64) -> Result<Results, String> {
-        let simulation = Simulation {
-            ranks: self.config.world,
-            seed,
-            sms: self.sms,
-            skew: self.skew,
-            timeline: false,
+        self.run_on(Where::Simulated { seed })
+    }
+
+    /// Runs it.
+    pub fn run_on(&self, place: Where) -> Result<Results, String> {
+        let world = self.config.world;
+        let ranks = match place {
+            Where::Simulated { seed } => Communicator::simulated(&Simulation {
+                ranks: world,
+                seed,
+                sms: self.sms,
+                skew: self.skew,
+                timeline: false,
+            }),
+            Where::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
         };
-        let ranks = Communicator::simulated(&simulation).map_err(|error| error.to_string())?;
+        let ranks = ranks.map_err(|error| error.to_string())?;
         let results: Vec<Result<Vec<Vec<u16>>, String>> = std::thread::scope(|scope| {
             let threads: Vec<_> = ranks
                 .into_iter()
@@ -236,6 +254,37 @@ fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
         cause = error.source();
     }
     text
+}
+
+/// Jobs that GPUs and simulated GPUs do with the same bits: whole tiles, tails, several rounds, one row.
+pub fn agreed(world: u32) -> Vec<(String, Job)> {
+    const SHAPES: [(u64, u64, u64); 5] = [
+        (256, 256, 256),
+        (300, 264, 136),
+        (1, 8, 8),
+        (512, 1032, 200),
+        (77, 512, 256),
+    ];
+    let job = |op: Op, index: usize| {
+        let (m, n, k) = SHAPES[index];
+        let layouts = [BLayout::Nk, BLayout::Kn];
+        let config = KernelConfig {
+            name: None,
+            op,
+            world,
+            m: Dim::Static(m),
+            n: Dim::Static(n),
+            k: Dim::Static(k),
+            b_layout: layouts[index % 2],
+            tuning: Tuning::default(),
+        };
+        let name = format!("{} of {m}x{n}x{k} on {world} ranks", op.name());
+        (name, Job::new(config, Shape { m, n, k }, 8))
+    };
+    let all = Op::ALL
+        .into_iter()
+        .flat_map(|op| (0..SHAPES.len()).map(move |index| (op, index)));
+    all.map(|(op, index)| job(op, index)).collect()
 }
 
 /// Runs `body` for each of `items`, over all cores.

@@ -44,17 +44,18 @@ pub fn elems(plan: &KernelPlan, operand: Operand, rank: u32) -> usize {
 pub fn expected(plan: &KernelPlan, inputs: &Inputs, rank: u32, threads: usize) -> Option<Matrix> {
     let shape = plan.shape;
     let (n, k) = (shape.n as usize, shape.k as usize);
-    let b = &inputs.b[rank as usize];
+    let b_is_transposed = plan.spec.b_layout() == BLayout::Nk;
+    let product = |a: &[bf16], b: &[bf16]| multiply(a, b, b_is_transposed, (n, k), threads);
     match plan.spec.op() {
-        Op::AgGemm => {
-            let b_is_transposed = plan.spec.b_layout() == BLayout::Nk;
-            Some(multiply(
-                &inputs.a.concat(),
-                b,
-                b_is_transposed,
-                (n, k),
-                threads,
-            ))
+        Op::AgGemm => Some(product(&inputs.a.concat(), &inputs.b[rank as usize])),
+        op @ (Op::GemmRs | Op::GemmAr) => {
+            let parts = inputs.a.iter().zip(&inputs.b).map(|(a, b)| product(a, b));
+            let sum = Matrix::sum(parts.collect())?;
+            if op == Op::GemmAr {
+                return Some(sum);
+            }
+            let before: usize = (0..rank).map(|rank| elems(plan, Operand::C, rank)).sum();
+            Some(sum.part(before..before + elems(plan, Operand::C, rank)))
         }
         _ => None,
     }

@@ -9,6 +9,41 @@ pub struct Matrix {
     pub cols: usize,
     /// Terms of each sum.
     pub terms: usize,
+    /// What ranks rounded to bf16 before it was added: the sum of its magnitudes, by element. Empty if nothing was.
+    pub rounded: Vec<f32>,
+}
+
+impl Matrix {
+    /// The sum of what ranks computed, of which all but one's travels in bf16.
+    pub fn sum(parts: Vec<Self>) -> Option<Self> {
+        let cols = parts.first()?.cols;
+        let terms = parts.iter().map(|part| part.terms).sum();
+        let elements = parts.first()?.values.len();
+        let (mut values, mut rounded) = (vec![0.0; elements], vec![0.0; elements]);
+        for part in &parts {
+            for ((value, magnitude), term) in values.iter_mut().zip(&mut rounded).zip(&part.values)
+            {
+                *value += term;
+                *magnitude += term.abs();
+            }
+        }
+        Some(Self {
+            values,
+            cols,
+            terms,
+            rounded,
+        })
+    }
+
+    /// The elements of `range`, counted along rows.
+    pub fn part(&self, range: std::ops::Range<usize>) -> Self {
+        Self {
+            values: self.values[range.clone()].to_vec(),
+            rounded: self.rounded[range].to_vec(),
+            cols: self.cols,
+            terms: self.terms,
+        }
+    }
 }
 
 /// Rows of B that stay in a cache while rows of A pass.
@@ -45,6 +80,7 @@ pub fn multiply(
         values,
         cols: n,
         terms: k,
+        rounded: Vec::new(),
     }
 }
 
@@ -110,7 +146,8 @@ impl Verdict {
             let found = found.get(index).map_or(f32::NAN, |value| value.to_f32());
             let error = (found - wanted).abs();
             verdict.elements += 1;
-            if error.is_nan() || error > wanted.abs() / 256.0 + lost {
+            let rounded = expected.rounded.get(index).copied().unwrap_or(0.0) / 256.0;
+            if error.is_nan() || error > wanted.abs() / 256.0 + lost + rounded {
                 verdict.wrong += 1;
                 verdict.first_wrong.get_or_insert(Wrong {
                     call,
