@@ -6,6 +6,7 @@ use super::machine::{
     Cta, Launch, Machine, State, Thread, ThreadInfo, WARP, WARPGROUP_WARPS, Warp,
 };
 use super::shadow::Cell;
+use super::tma::Operation;
 use super::{Image, TaskId, calls};
 use std::sync::Arc;
 
@@ -159,11 +160,11 @@ impl Machine {
             device,
             index,
             cluster: (first..first + size as usize).collect(),
-            cluster_rank: index % size,
             smem: vec![0xff; smem_bytes],
             cells: vec![Cell::default(); smem_bytes.div_ceil(4)],
             barriers: Vec::new(),
             named: Vec::new(),
+            cluster_meeting: Default::default(),
             threads: first_thread,
             thread_count: grid.threads,
             running: grid.threads,
@@ -250,6 +251,7 @@ impl Machine {
         if self.ctas[cta].running == 0 {
             self.check_left(cta, thread);
         }
+        self.leave_cluster(cta);
         let Some(launch) = self.launches[launch].as_mut() else {
             return false;
         };
@@ -259,15 +261,14 @@ impl Machine {
 
     /// What a CTA must not leave behind.
     fn check_left(&mut self, cta: usize, thread: usize) {
-        let threads =
-            self.ctas[cta].threads..self.ctas[cta].threads + self.ctas[cta].thread_count as usize;
-        let left: Vec<(usize, u64)> = self
-            .operations
+        let operations = std::mem::take(&mut self.operations);
+        let uses_cta = |operation: &Operation| operation.uses(self) == Some(cta);
+        let (left, others): (Vec<_>, Vec<_>) = operations.into_iter().partition(uses_cta);
+        self.operations = others;
+        for (owner, place) in left
             .iter()
-            .filter(|operation| threads.contains(&operation.thread))
             .map(|operation| (operation.thread, operation.place()))
-            .collect();
-        for (owner, place) in left {
+        {
             self.current = owner;
             let text = "a CTA ended while this copy, which uses its shared memory, was on its way";
             self.find_at(place, "copy left behind", text.into());
@@ -292,9 +293,7 @@ impl Machine {
             let place = self.threads[thread].place;
             self.find_at(place, "barrier under-arrived", text);
         }
-        let barred = self.ctas[cta].launch;
-        self.operations
-            .retain(|operation| operation.launch != barred || !threads.contains(&operation.thread));
+        self.check_reached(cta, thread);
     }
 
     /// The end of a launch: what it did, and its counters for the next.
@@ -307,8 +306,14 @@ impl Machine {
             failed,
             ..
         } = self.launches[launch].take()?;
-        self.operations
-            .retain(|operation| operation.launch != launch);
+        // Shared memory was read, so the CTAs could end; the kernel is over when global memory is written too.
+        while let Some(index) = self.operations.iter().position(|of| of.launch == launch) {
+            if failed.is_some() {
+                self.operations.swap_remove(index);
+            } else {
+                self.complete_operation(index);
+            }
+        }
         for cta in ctas {
             let (first, count) = (self.ctas[cta].threads, self.ctas[cta].thread_count as usize);
             let mut slot = std::mem::take(&mut self.ctas[cta].slot);

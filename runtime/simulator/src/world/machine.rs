@@ -39,11 +39,12 @@ pub(super) struct Cta {
     pub index: u32,
     /// CTAs of its cluster, in order, itself included.
     pub cluster: Vec<usize>,
-    pub cluster_rank: u32,
     pub smem: Vec<u8>,
     pub cells: Vec<Cell>,
     pub barriers: Vec<Barrier>,
     pub named: Vec<Meeting>,
+    /// Of its cluster; that of the first CTA counts.
+    pub cluster_meeting: Meeting,
     /// Its first thread.
     pub threads: usize,
     pub thread_count: u32,
@@ -56,7 +57,9 @@ pub(super) struct Cta {
 #[derive(Debug, Default)]
 pub(super) struct Meeting {
     pub arrived: Vec<usize>,
+    /// Of the first that arrived: where, and how many it awaits.
     pub place: u64,
+    pub expected: u32,
 }
 
 /// What 32 threads have in common.

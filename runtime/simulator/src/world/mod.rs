@@ -3,6 +3,7 @@
 mod access;
 mod calls;
 mod clock;
+mod cluster;
 mod collective;
 mod copies;
 mod fiber;
@@ -14,6 +15,7 @@ mod mma;
 mod report;
 mod schedule;
 mod shadow;
+mod signals;
 mod sync;
 mod tensor;
 mod tma;
@@ -180,6 +182,7 @@ impl World {
     /// GPUs without memory or work.
     #[must_use]
     pub fn new(options: Options) -> Self {
+        signals::handle();
         Self {
             speeds: schedule::Speeds::new(&options),
             machine: Box::new(Machine::new(options)),

@@ -23,11 +23,18 @@ pub(super) struct Barrier {
     /// Counts the bytes' writers: what a phase waited for is known to all that waited for the phase.
     pub strand: Strand,
     /// Published by the arrivals of this phase, and of those before.
-    arriving: View,
-    arrived: View,
+    arriving: Arrivals,
+    arrived: Arrivals,
     /// Whether TMA may know of it.
     pub fenced: bool,
     waiting: Vec<usize>,
+}
+
+/// What those published who arrived at a barrier: a wait at the scope of a CTA sees the first alone.
+#[derive(Debug, Default)]
+struct Arrivals {
+    of_own_cta: View,
+    of_others: View,
 }
 
 impl Barrier {
@@ -122,8 +129,8 @@ impl Machine {
             bytes: 0,
             phases: 0,
             strand,
-            arriving: View::default(),
-            arrived: View::default(),
+            arriving: Arrivals::default(),
+            arrived: Arrivals::default(),
             fenced: false,
             waiting: Vec::new(),
         };
@@ -133,10 +140,18 @@ impl Machine {
     }
 
     /// An arrival that first announces `bytes`.
-    pub fn barrier_arrive(&mut self, address: u32, bytes: u32, place: u64) {
+    pub fn barrier_arrive(&mut self, address: u32, bytes: u32, scope: Scope, place: u64) {
         let Some((cta, index)) = self.barrier_or_report(address, place, "arrival") else {
             return;
         };
+        let of_other = cta != self.threads[self.current].cta;
+        if of_other && scope == Scope::Cta {
+            let text = format!(
+                "arrival at {address:#x}, which is another CTA's, by an instruction for the own CTA's"
+            );
+            return self.find_at(place, "barrier", text);
+        }
+        self.check_running(cta, "arrival at a barrier", place);
         self.check_barrier_word(cta, address, place);
         let view = self.release(self.current);
         let barrier = &mut self.ctas[cta].barriers[index];
@@ -151,7 +166,13 @@ impl Machine {
             return;
         }
         barrier.pending -= 1;
-        barrier.arriving.join(&view);
+        let arrivals = &mut barrier.arriving;
+        let seen_by = if of_other {
+            &mut arrivals.of_others
+        } else {
+            &mut arrivals.of_own_cta
+        };
+        seen_by.join(&view);
         self.note(place, || {
             format!("arrives at {address:#x} announcing {bytes} bytes")
         });
@@ -171,12 +192,14 @@ impl Machine {
         }
         barrier.phases += 1;
         barrier.pending = barrier.count;
-        let mut view = std::mem::take(&mut barrier.arriving);
-        view.raise(
-            barrier.strand.component,
-            barrier.strand.base + barrier.phases,
-        );
-        barrier.arrived.join(&view);
+        let Arrivals {
+            mut of_own_cta,
+            of_others,
+        } = std::mem::take(&mut barrier.arriving);
+        let (component, step) = barrier.strand.at(barrier.phases);
+        of_own_cta.raise(component, step);
+        barrier.arrived.of_own_cta.join(&of_own_cta);
+        barrier.arrived.of_others.join(&of_others);
         let address = barrier.address;
         for thread in std::mem::take(&mut barrier.waiting) {
             // Time may have passed, and the thread gone on.
@@ -189,19 +212,36 @@ impl Machine {
 
     /// Whether the phase of `parity` is over. If not, the thread is blocked until it is, and asks again; `Some(false)`
     /// while time passes.
-    pub fn barrier_poll(&mut self, address: u32, parity: u32, place: u64) -> Option<bool> {
+    pub fn barrier_poll(
+        &mut self,
+        address: u32,
+        parity: u32,
+        scope: Scope,
+        place: u64,
+    ) -> Option<bool> {
         let Some((cta, index)) = self.barrier_or_report(address, place, "wait") else {
             self.fail("waits at a barrier that does not exist".into());
             self.block(State::Meeting, place);
             return None;
         };
         let current = self.current;
+        if cta != self.threads[current].cta {
+            self.find_at(
+                place,
+                "barrier",
+                format!("wait at {address:#x}, which is another CTA's"),
+            );
+        }
         let barrier = &mut self.ctas[cta].barriers[index];
         if barrier.phases & 1 != parity & 1 {
-            let arrived = barrier.arrived.clone();
+            let near = barrier.arrived.of_own_cta.clone();
+            let far = (scope != Scope::Cta).then(|| barrier.arrived.of_others.clone());
             self.check_barrier_word(cta, address, place);
             let view = &mut self.threads[current].view;
-            self.lately.join(view, &arrived);
+            self.lately.join(view, &near);
+            if let Some(far) = far {
+                view.join(&far);
+            }
             return Some(true);
         }
         if self.threads[current].free_polls > 0 {
@@ -214,7 +254,7 @@ impl Machine {
     }
 
     /// The thread must know that the barrier was initialised.
-    fn check_barrier_word(&mut self, cta: usize, address: u32, place: u64) {
+    pub fn check_barrier_word(&mut self, cta: usize, address: u32, place: u64) {
         let stamp = self.stamp(self.current, Way::AtomicSys, place);
         let offset = self.shared_offset(address);
         let thread = &self.threads[self.current];

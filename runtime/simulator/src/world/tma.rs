@@ -44,9 +44,10 @@ pub(super) struct Operation {
 
 #[derive(Debug)]
 enum To {
-    /// Shared memory of these CTAs, each with its barrier.
+    /// Shared memory of a CTA, with the barrier of its that counts the bytes.
     Shared {
-        ctas: Vec<(usize, usize)>,
+        cta: usize,
+        barrier: usize,
         bytes: u32,
     },
     /// Global memory, in a group; what was read of shared memory, once it was.
@@ -115,55 +116,68 @@ impl Machine {
         place: u64,
     ) {
         let bytes: u32 = runs.iter().map(|run| run.row_bytes).sum();
-        let current = self.current;
-        let own = self.threads[current].cta;
-        let mask = if ctas == 0 {
-            1 << self.ctas[own].cluster_rank
-        } else {
-            ctas
-        };
         let low = |address: u32| address & ((1 << super::machine::SHARED_BITS) - 1);
+        if self.find_shared(low(to), bytes, "tensor load").is_none() {
+            return;
+        }
         let mut targets = Vec::new();
-        for (rank, cta) in self.ctas[own].cluster.clone().into_iter().enumerate() {
-            if mask >> rank & 1 == 0 {
-                continue;
-            }
-            let found = self.ctas[cta]
-                .barriers
-                .iter()
-                .position(|known| known.address == low(barrier));
+        for cta in self.targets(to, barrier, ctas, place) {
+            let known = &self.ctas[cta].barriers;
+            let found = known.iter().position(|known| known.address == low(barrier));
             let Some(index) = found else {
-                self.find_at(
-                    place,
-                    "barrier",
-                    format!("a copy counts on {barrier:#x}, where no barrier was initialised"),
-                );
-                return;
+                let text =
+                    format!("a copy counts on {barrier:#x}, where no barrier was initialised");
+                return self.find_at(place, "barrier", text);
             };
-            if !self.ctas[cta].barriers[index].fenced {
+            if !known[index].fenced {
                 let text = format!(
                     "a copy counts on the barrier {barrier:#x}, which TMA does not know of: no fence_barrier_init after barrier_init"
                 );
                 self.find_at(place, "missing fence", text);
             }
+            self.check_running(cta, "copy", place);
+            self.check_barrier_word(cta, barrier, place);
             targets.push((cta, index));
-        }
-        if self.find_shared(low(to), bytes, "tensor load").is_none() {
-            return;
         }
         self.note(place, || {
             format!("issues a load of {bytes} bytes to {to:#x}")
         });
-        self.issue(
-            runs,
-            low(to),
-            swizzle_bytes,
-            To::Shared {
-                ctas: targets,
+        // Each CTA gets its copy at a time of its own.
+        for (cta, barrier) in targets {
+            let to_cta = To::Shared {
+                cta,
+                barrier,
                 bytes,
-            },
-            place,
-        );
+            };
+            self.issue(runs.clone(), low(to), swizzle_bytes, to_cta, place);
+        }
+    }
+
+    /// The CTAs into whose shared memory a load goes: those whose bits `ctas` has, or that of the addresses.
+    fn targets(&mut self, to: u32, barrier: u32, ctas: u32, place: u64) -> Vec<usize> {
+        let own = self.threads[self.current].cta;
+        let cluster = self.ctas[own].cluster.clone();
+        if ctas == 0 {
+            let (target, counts) = (self.shared_cta(to), self.shared_cta(barrier));
+            if target != counts {
+                let text =
+                    format!("a copy to {to:#x} counts on the barrier {barrier:#x} of another CTA");
+                self.find_at(place, "barrier", text);
+            }
+            return target.into_iter().collect();
+        }
+        if ctas >> cluster.len() != 0 {
+            let text = format!(
+                "a copy to CTAs {ctas:#b} of a cluster that has {}",
+                cluster.len()
+            );
+            self.find_at(place, "cluster", text);
+        }
+        let chosen = cluster.into_iter().enumerate();
+        chosen
+            .filter(|(rank, _)| ctas >> rank & 1 == 1)
+            .map(|(_, cta)| cta)
+            .collect()
     }
 
     /// # Safety
@@ -331,28 +345,24 @@ impl Machine {
     }
 
     fn complete_load(&mut self, operation: &Operation) {
-        let To::Shared { ctas, bytes } = &operation.to else {
+        let To::Shared {
+            cta,
+            barrier,
+            bytes,
+        } = operation.to
+        else {
             return;
         };
-        let total: u32 = operation.runs.iter().map(|run| run.row_bytes).sum();
-        let first = self.ctas[ctas[0].0].barriers[ctas[0].1].of_this_phase();
-        let stamp = self.async_stamp(operation.thread, first, operation.place);
-        let mut data = vec![0; total as usize];
+        let phase = self.ctas[cta].barriers[barrier].of_this_phase();
+        let stamp = self.async_stamp(operation.thread, phase, operation.place);
+        let mut data = vec![0; bytes as usize];
         for run in operation.runs.iter().filter(|run| run.bytes > 0) {
             let to = (run.box_offset + run.skipped) as usize;
-            self.global_run(
-                operation,
-                run,
-                stamp,
-                Fate::Read(&mut data[to..to + run.bytes as usize]),
-            );
+            let fate = Fate::Read(&mut data[to..to + run.bytes as usize]);
+            self.global_run(operation, run, stamp, fate);
         }
-        for (cta, index) in ctas.clone() {
-            let phase = self.ctas[cta].barriers[index].of_this_phase();
-            let own = self.async_stamp(operation.thread, phase, operation.place);
-            self.shared_rows(operation, cta, own, Fate::Write(&data));
-            self.barrier_bytes(cta, index, *bytes);
-        }
+        self.shared_rows(operation, cta, stamp, Fate::Write(&data));
+        self.barrier_bytes(cta, barrier, bytes);
     }
 
     fn read_shared(&mut self, operation: &Operation, group: u32) -> Vec<u8> {
@@ -545,6 +555,15 @@ impl Operation {
     /// Where it was issued.
     pub fn place(&self) -> u64 {
         self.place
+    }
+
+    /// The CTA whose shared memory it is still going to access, if any.
+    pub fn uses(&self, machine: &Machine) -> Option<usize> {
+        match self.to {
+            To::Shared { cta, .. } => Some(cta),
+            To::Global { read: None, .. } => Some(machine.threads[self.thread].cta),
+            To::Global { read: Some(_), .. } => None,
+        }
     }
 }
 
