@@ -10,7 +10,8 @@ using Place = u64;
 __attribute__((always_inline)) inline Place place() {
   Place here;
 #if defined(__x86_64__)
-  asm volatile("lea 0(%%rip), %0" : "=r"(here));
+  // Inside of this instruction: the next one may be of another line.
+  asm volatile("lea -1(%%rip), %0" : "=r"(here));
 #elif defined(__aarch64__)
   asm volatile("adr %0, ." : "=r"(here));
 #else

@@ -58,6 +58,11 @@ impl Machine {
         let mut known = self.threads[thread].view.generic.clone();
         for thread in &self.threads[first..first + count] {
             known.join(&thread.view.generic);
+            let warp = &self.warps[thread.warp];
+            known.raise(warp.component, warp.step);
+            if let Some(component) = self.shadow.solos[thread.slot as usize] {
+                known.raise(component, thread.solo_step);
+            }
         }
         let place = self.threads[thread].place;
         let stamp = self.stamp(thread, Way::Weak, place);

@@ -298,6 +298,14 @@ impl Machine {
 
     /// The end of a launch: what it did, and its counters for the next.
     pub fn end_launch(&mut self, launch: usize) -> Option<(TaskId, Clock, Option<String>)> {
+        // Shared memory was read, so the CTAs could end; the kernel is over when global memory is written too.
+        while let Some(index) = self.operations.iter().position(|of| of.launch == launch) {
+            if self.launches[launch].as_ref()?.failed.is_some() {
+                self.operations.swap_remove(index);
+            } else {
+                self.complete_operation(index);
+            }
+        }
         let Launch {
             task,
             device,
@@ -306,14 +314,6 @@ impl Machine {
             failed,
             ..
         } = self.launches[launch].take()?;
-        // Shared memory was read, so the CTAs could end; the kernel is over when global memory is written too.
-        while let Some(index) = self.operations.iter().position(|of| of.launch == launch) {
-            if failed.is_some() {
-                self.operations.swap_remove(index);
-            } else {
-                self.complete_operation(index);
-            }
-        }
         for cta in ctas {
             let (first, count) = (self.ctas[cta].threads, self.ctas[cta].thread_count as usize);
             let mut slot = std::mem::take(&mut self.ctas[cta].slot);

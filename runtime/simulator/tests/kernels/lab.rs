@@ -25,6 +25,7 @@ pub struct Shape {
     pub threads: u32,
     /// Back to back.
     pub calls: u32,
+    pub host: Host,
     /// Of the box of `input_map`.
     pub swizzle_bytes: u8,
     pub box_rows: u32,
@@ -34,6 +35,16 @@ pub struct Shape {
     pub transposed: bool,
 }
 
+/// What the host does while the kernel runs, on another stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    Waits,
+    /// Copies the matrix to the workspace of rank 0, then writes a flag behind it.
+    CopyThenFlag,
+    /// The same, without waiting for the copy.
+    CopyAndFlag,
+}
+
 /// The smallest.
 pub const SHAPE: Shape = Shape {
     ranks: 1,
@@ -41,6 +52,7 @@ pub const SHAPE: Shape = Shape {
     cluster: 1,
     threads: 32,
     calls: 1,
+    host: Host::Waits,
     swizzle_bytes: 0,
     box_rows: 64,
     bytes: 128,
@@ -64,11 +76,6 @@ pub fn compile(text: &str, edits: &[(&str, &str)]) -> Result<Arc<Image>, String>
         .compile(&source)
         .map_err(|error| error.to_string())?;
     Image::load(&cubin.bytes)
-}
-
-/// What the host does while a kernel runs, on a stream of its own: one piece of work after the other if `in_order`.
-pub struct Beside {
-    pub in_order: bool,
 }
 
 /// What came of a run.
@@ -117,15 +124,15 @@ fn matrix(transposed: bool) -> Vec<u8> {
 }
 
 /// Runs a kernel with `seed`.
-pub fn run(image: &Arc<Image>, shape: Shape, beside: Option<&Beside>, seed: u64) -> Ran {
+pub fn run(image: &Arc<Image>, shape: Shape, seed: u64) -> Ran {
     let mut lab = Lab::new(shape, seed);
     let ready = lab.fill();
     let mut last = vec![ready.clone(); shape.ranks as usize];
     let mut running: Vec<(usize, u32, TaskId)> = (0..shape.ranks as usize)
         .map(|rank| (rank, 1, lab.launch(image, rank, 1, &ready)))
         .collect();
-    if let Some(beside) = beside {
-        lab.copy_beside(beside, &ready);
+    if shape.host != Host::Waits {
+        lab.copy_beside(&ready);
     }
     while !running.is_empty() && lab.go_on() {
         let mut next = Vec::new();
@@ -141,11 +148,13 @@ pub fn run(image: &Arc<Image>, shape: Shape, beside: Option<&Beside>, seed: u64)
         }
         running = next;
     }
-    if !running.is_empty() {
-        lab.failures.push("nothing goes on".into());
+    let mut wrong = Vec::new();
+    if running.is_empty() && lab.failures.is_empty() {
+        let ranks = 0..shape.ranks;
+        wrong.extend(ranks.filter(|rank| !lab.is_output_right(*rank, &last[*rank as usize])));
+    } else {
+        lab.failures.push("the kernel did not end well".into());
     }
-    let wrong = (0..shape.ranks).filter(|rank| !lab.is_output_right(*rank, &last[*rank as usize]));
-    let wrong = wrong.collect();
     Ran {
         findings: lab.findings,
         failures: lab.failures,
@@ -268,7 +277,7 @@ impl Lab {
         self.world.start(rank as u32, work, after)
     }
 
-    fn copy_beside(&mut self, beside: &Beside, ready: &Moment) {
+    fn copy_beside(&mut self, ready: &Moment) {
         let (from, to) = (self.input[0], self.workspaces[0]);
         let bytes = MATRIX_BYTES as u64;
         let copy = Work::Copy {
@@ -280,7 +289,7 @@ impl Lab {
             rows: 1,
         };
         let copied = self.world.start(0, copy, ready);
-        let after = if beside.in_order {
+        let after = if self.shape.host == Host::CopyThenFlag {
             self.wait_for(copied).1
         } else {
             ready.clone()

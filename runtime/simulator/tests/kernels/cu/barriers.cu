@@ -14,12 +14,12 @@ KERNEL(64) {
   for (u32 round = 0; round < 4; ++round) {
     const u32 buffer = smem + ring.stage * 128 + lane * 4;
     if (mk::warp_index() == 0) {
-      wait(free + ring.stage * 8, ring.parity ^ 1);
+      WAIT(free + ring.stage * 8, ring.parity ^ 1);
       mk::store_shared(buffer, mk::load(words(args.input) + round * 32 + lane));
       __syncwarp();
       if (lane == 0) mk::barrier_arrive(full + ring.stage * 8);
     } else {
-      wait(full + ring.stage * 8, ring.parity);
+      WAIT(full + ring.stage * 8, ring.parity);
       mk::store(words(args.output) + round * 32 + lane, mk::load_shared(buffer));
       __syncwarp();
       if (lane == 0) mk::barrier_arrive(free + ring.stage * 8);

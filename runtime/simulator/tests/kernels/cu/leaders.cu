@@ -12,7 +12,7 @@ KERNEL(64) {
     }
     if (leads) mk::barrier_arrive(full);
   } else {
-    wait(full, 0);
+    WAIT(full, 0);
     const u32 own = mk::load_shared(smem + lane * 4);
     u32 value = 0;
     for (u32 i = 0; i < 32; ++i) {

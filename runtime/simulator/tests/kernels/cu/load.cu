@@ -12,7 +12,7 @@ KERNEL(64) {
   if (mk::warp_index() == 0) {
     if (mk::elect_one()) {
       for (u32 round = 0; round < 2; ++round) {
-        wait(free, round + 1);
+        WAIT(free, round + 1);
         mk::barrier_expect(full, 8192);
         mk::tma_load_2d(smem, args.input_map, full, 0, 0);
       }
@@ -20,7 +20,7 @@ KERNEL(64) {
     __syncwarp();
   } else {
     for (u32 round = 0; round < 2; ++round) {
-      wait(full, round);
+      WAIT(full, round);
       for (u32 i = lane; i < 2048; i += mk::kWarp) mk::store(words(args.output) + i, mk::load_shared(smem + i * 4));
       __syncwarp();
       if (lane == 0) mk::barrier_arrive(free);

@@ -22,7 +22,7 @@ KERNEL(64) {
     __syncwarp();
   } else {
     for (u32 round = 0; round < 2; ++round) {
-      wait(full, round);
+      WAIT(full, round);
       for (u32 i = other * 1024 + lane; i < other * 1024 + 1024; i += mk::kWarp) {
         mk::store(words(args.output) + i, mk::load_shared(smem + i * 4));
       }

@@ -29,10 +29,10 @@ __device__ __forceinline__ u32 shared_start() {
   return (mk::shared_address(dynamic_smem) + 1023) & ~1023u;
 }
 
-__device__ __forceinline__ void wait(u32 barrier, u32 parity) {
-  while (!mk::barrier_try_wait(barrier, parity)) {
+// No function, so that findings name the line that waits.
+#define WAIT(barrier, parity)                     \
+  while (!mk::barrier_try_wait(barrier, parity)) { \
   }
-}
 
 #define KERNEL(threads) \
   extern "C" __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Args args)

@@ -33,7 +33,7 @@ KERNEL(160) {
   if (warp == 4) {
     if (mk::elect_one()) {
       for (u32 round = 0; round < 2; ++round) {
-        wait(free, round + 1);
+        WAIT(free, round + 1);
         mk::barrier_expect(full, 8192);
         for (u32 i = 0; i < 128 / kRow; ++i) {
           mk::tma_load_2d(b + i * 64 * kRow, args.input_map, full, i * kRow / 2, 0);
@@ -45,7 +45,7 @@ KERNEL(160) {
   }
   for (u32 round = 0; round < 2; ++round) {
     float d[32];
-    wait(full, round);
+    WAIT(full, round);
     mk::mma_fence();
 #pragma unroll
     for (u32 k = 0; k < 64; k += 16) {

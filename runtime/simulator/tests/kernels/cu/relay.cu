@@ -14,7 +14,7 @@ KERNEL(32) {
   if (blockIdx.x == 0 && lane == 0) {
     mk::barrier_expect(full, 8192);
     mk::tma_load_bytes(smem, args.input, 8192, full);
-    wait(full, 0);
+    WAIT(full, 0);
     mk::tma_store_bytes(first, smem, 8192);
     mk::tma_commit();
     mk::tma_wait<0>();
@@ -31,7 +31,7 @@ KERNEL(32) {
     mk::fence_proxy_async();
     mk::barrier_expect(full, 8192);
     mk::tma_load_bytes(smem, second, 8192, full);
-    wait(full, 0);
+    WAIT(full, 0);
     mk::tma_store_2d(args.output_map, smem, 0, 0);
     mk::tma_commit();
     mk::tma_wait<0>();
