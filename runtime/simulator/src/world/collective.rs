@@ -137,13 +137,32 @@ impl Machine {
                 text,
             );
         }
-        let meeting = &mut self.cta_of(current).named[barrier as usize];
+        let cta = self.cta_of(current);
+        // __syncthreads does not wait for threads that have ended.
+        let expected = if barrier == 0 {
+            expected.min(cta.running)
+        } else {
+            expected
+        };
+        let meeting = &mut cta.named[barrier as usize];
         if (meeting.arrived.len() as u32) < expected {
             self.block(State::Meeting, place);
             return false;
         }
         let arrived = std::mem::take(&mut meeting.arrived);
         self.part(arrived)
+    }
+
+    /// A thread of `cta` has ended, for which __syncthreads may have waited.
+    pub fn leave_cta(&mut self, cta: usize) {
+        let running = self.ctas[cta].running as usize;
+        if let Some(meeting) = self.ctas[cta].named.first_mut()
+            && meeting.arrived.len() == running
+            && running > 0
+        {
+            let arrived = std::mem::take(&mut meeting.arrived);
+            self.part(arrived);
+        }
     }
 
     /// The last of those who meet lets all go on.

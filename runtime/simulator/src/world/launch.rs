@@ -251,6 +251,7 @@ impl Machine {
         if self.ctas[cta].running == 0 {
             self.check_left(cta, thread);
         }
+        self.leave_cta(cta);
         self.leave_cluster(cta);
         let Some(launch) = self.launches[launch].as_mut() else {
             return false;

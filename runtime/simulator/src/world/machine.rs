@@ -1,5 +1,6 @@
 //! [`Machine`]: all that kernels see of the world while they run.
 
+use super::barrier::Barrier;
 use super::clock::{Clock, Component, Lately, View};
 use super::fiber::FiberYielder;
 use super::launch::{CtaSlot, Free, Strand};
@@ -7,7 +8,7 @@ use super::memory::Memory;
 use super::mma::Mma;
 use super::report::Reports;
 use super::shadow::{Cell, NO_SLOT, Shadow, Stamp, Way, Who};
-use super::sync::{Barrier, Locations};
+use super::sync::Locations;
 use super::tma::{Bulk, Operation};
 use super::{Options, TaskId};
 

@@ -1,10 +1,12 @@
 //! [`World`]: the GPUs of one simulated host. One thread drives it; nothing in it waits.
 
 mod access;
+mod barrier;
 mod calls;
 mod clock;
 mod cluster;
 mod collective;
+mod complete;
 mod copies;
 mod fiber;
 mod image;

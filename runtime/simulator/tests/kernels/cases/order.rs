@@ -40,6 +40,15 @@ cases! {
         "a fence that reaches the GPU alone": ["mk::fence_sys();  // of the writer" => "mk::fence_gpu();"],
             "race", ["mk::load(data + lane)", "mk::store(data + lane,"];
     }
+    "counters": "counters", Shape { bytes: 256, ..TWO_CTAS }, [] {
+        "a shuffle in place of a meeting": ["__syncwarp();  // a shuffle orders no memory" => ""],
+            "race", ["mk::load(data + is_last * 32 + lane)", "mk::store(data + blockIdx.x * 32 + lane,"];
+        "counted without order": [
+            "is_last = mk::fetch_add_acq_rel_gpu(done, 1ull) == 1"
+                => "mk::add_relaxed_sys(done, 1ull), is_last = mk::load_relaxed_sys(done) == 2"
+        ],
+            "race", ["mk::load(data + is_last * 32 + lane)", "mk::store(data + blockIdx.x * 32 + lane,"];
+    }
     "words": "words", Shape { bytes: 4096, ..TWO_CTAS }, [] {
         "two writers of one word": ["args.output) + half * 256" => "args.output)"],
             "race", ["is written, not ordered after an earlier write", "CTA 0", "CTA 1", "mk::store(to + i"];

@@ -15,6 +15,10 @@ cases! {
         "too many awaited": ["mk::sync_named(1, 64);" => "mk::sync_named(1, 96);"],
             "deadlock", ["64 threads", "mk::sync_named(1, 96)"];
     }
+    "a barrier without a warp that has ended": "named", Shape { threads: 96, bytes: 256, ..SHAPE }, [
+        "mk::sync_named(1, 64)" => "__syncthreads()",
+        "mk::sync_named(2, 32)" => "return"
+    ] {}
     "barriers in shared memory": "barriers", Shape { threads: 64, bytes: 512, ..SHAPE }, [] {
         "too many arrive": ["if (lane == 0) mk::barrier_arrive(full" => "mk::barrier_arrive(full"],
             "deadlock", ["phase 32", "WAIT(full"];
