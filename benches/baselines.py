@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What ag_gemm is held against: NCCL then cuBLAS, and PyTorch's fused operator over symmetric memory.
+"""What the operators are held against: NCCL and cuBLAS, and PyTorch's fused operators over symmetric memory.
 
-    torchrun --nproc-per-node 8 benches/baselines.py > baselines.jsonl
-    cargo bench --bench ag_gemm -- --baselines baselines.jsonl
+    torchrun --nproc-per-node 8 benches/baselines.py --op ag_gemm > baselines.jsonl
+    cargo bench --bench operators -- --op ag_gemm --baselines baselines.jsonl
 
 A line of JSON per shape and variant: the median over calls of the slowest rank's time, beside that of cuBLAS alone on
-the gathered matrix, in blocks that take turns. N is that of one rank, as for the benchmark.
+this rank's factors (all of A, for ag_gemm), in blocks that take turns; and the error against fp64. N and K are those of
+one rank, as for the benchmark.
 """
 import argparse
 import json
@@ -19,8 +20,8 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-# M, N over all ranks, K: those of the benchmark.
-SHAPES = [
+# M, N, K; of N (ag_gemm) or K (the others) each rank has its part. Those of the benchmark.
+GATHERED = [
     (1024, 4096, 4096),
     (4096, 4096, 4096),
     (8192, 8192, 8192),
@@ -29,12 +30,30 @@ SHAPES = [
     (8192, 57344, 8192),
     (16384, 106496, 16384),
 ]
+SUMMED = [
+    (1, 8192, 8192),
+    (16, 8192, 8192),
+    (64, 8192, 8192),
+    (256, 8192, 8192),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+    (16384, 16384, 16384),
+    (32768, 32768, 32768),
+    (8192, 8192, 28672),
+    (16384, 16384, 53248),
+]
+SHAPES = {
+    "ag_gemm": [(m, n // WORLD, k) for m, n, k in GATHERED],
+    "gemm_rs": [(m, n, k // WORLD) for m, n, k in SUMMED],
+    "gemm_ar": [(m, n, k // WORLD) for m, n, k in SUMMED],
+}
 BLOCK_US = 20_000
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", action="append", metavar="MxNxK", help="M over all ranks, N of one")
+    parser.add_argument("--op", action="append", choices=SHAPES, help="[default: ag_gemm]")
+    parser.add_argument("--shape", action="append", metavar="MxNxK", help="M over all ranks, N and K of one")
     parser.add_argument("--b-layout", choices=["kn", "nk"], default="kn")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--limit-s", type=int, default=300, help="the processes end then, whatever happens")
@@ -73,44 +92,116 @@ def measure(calls_by_name, barrier, calls, rounds):
     return {name: statistics.median(values) * 1e3 for name, values in times.items()}
 
 
-def check(name, found, expected):
-    error = (found.float() - expected.float()).norm() / expected.float().norm()
-    if not error < 4e-3:
-        raise RuntimeError(f"{name} differs from cuBLAS by {error.item():.1e}")
+def error(found, expected):
+    return ((found.double() - expected).norm() / expected.norm().clamp(min=1e-30)).item()
 
 
-def shape(m, n, k, layout, rounds):
+def random(*size):
+    return torch.randn(size, device="cuda", dtype=torch.bfloat16)
+
+
+def empty(*size):
+    return torch.empty(size, device="cuda", dtype=torch.bfloat16)
+
+
+class AgGemm:
+    """C = AllGather(A) B."""
+
+    def __init__(self, m, n, k, b):
+        self.b, self.group = b, dist.group.WORLD.group_name
+        self.own = symm.empty(m // WORLD, k, device="cuda", dtype=torch.bfloat16)
+        self.handle = symm.rendezvous(self.own, group=self.group)
+        self.own.copy_(random(m // WORLD, k))
+        self.whole, self.gathered, self.c, self.alone = empty(m, k), empty(m, k), empty(m, n), empty(m, n)
+        dist.all_gather_into_tensor(self.whole, self.own)
+        self.rows = slice(0, m, m // 64 | 1)
+
+    def cublas(self):
+        torch.mm(self.whole, self.b, out=self.alone)
+
+    def nccl(self):
+        dist.all_gather_into_tensor(self.gathered, self.own)
+        torch.mm(self.gathered, self.b, out=self.c)
+        return self.c
+
+    def torch_fused(self):
+        return torch.ops.symm_mem.fused_all_gather_matmul(self.own, [self.b], 0, self.group)[1][0]
+
+    def expected(self):
+        return self.whole[self.rows].double() @ self.b.double()
+
+
+class GemmAr:
+    """C = sum over ranks of A B."""
+
+    torch_fused = None
+
+    def __init__(self, m, n, k, b):
+        self.b, self.group = b, dist.group.WORLD.group_name
+        self.a, self.c, self.alone = random(m, k), empty(m, n), empty(m, n)
+        self.handle = symm.rendezvous(symm.empty(64, device="cuda"), group=self.group)
+        self.rows = slice(0, m, m // 64 | 1)
+
+    def cublas(self):
+        torch.mm(self.a, self.b, out=self.alone)
+
+    def nccl(self):
+        torch.mm(self.a, self.b, out=self.c)
+        dist.all_reduce(self.c)
+        return self.c
+
+    def expected(self):
+        part = self.a[self.rows].double() @ self.b.double()
+        dist.all_reduce(part)
+        return part
+
+
+class GemmRs(GemmAr):
+    """The same, of which rank r keeps rows r. NCCL wants equal shards: M is rounded up."""
+
+    def __init__(self, m, n, k, b):
+        self.m = -(-m // WORLD) * WORLD
+        super().__init__(self.m, n, k, b)
+        self.shard = empty(self.m // WORLD, n)
+        if self.m < 1024:  # torch's operator is for large M
+            self.torch_fused = None
+
+    def nccl(self):
+        torch.mm(self.a, self.b, out=self.c)
+        dist.reduce_scatter_tensor(self.shard, self.c)
+        return self.shard
+
+    def torch_fused(self):
+        return torch.ops.symm_mem.fused_matmul_reduce_scatter(self.a, self.b, "sum", 0, self.group)
+
+    def expected(self):
+        self.rows = slice(0, self.m // WORLD, self.m // WORLD // 64 | 1)
+        for rank in range(WORLD):
+            first = rank * (self.m // WORLD)
+            part = self.a[first : first + self.m // WORLD][self.rows].double() @ self.b.double()
+            dist.all_reduce(part)
+            if rank == RANK:
+                kept = part
+        return kept
+
+
+OPERATORS = {"ag_gemm": AgGemm, "gemm_rs": GemmRs, "gemm_ar": GemmAr}
+
+
+def shape(op, m, n, k, layout, rounds):
     """The lines for one shape."""
-    group = dist.group.WORLD.group_name
-    random = lambda *size: torch.randn(size, device="cuda", dtype=torch.bfloat16)
-    own = symm.empty(m // WORLD, k, device="cuda", dtype=torch.bfloat16)
-    handle = symm.rendezvous(own, group=group)
-    own.copy_(random(m // WORLD, k))
-    b = random(n, k).t() if layout == "nk" else random(k, n)
-    whole, gathered = (torch.empty(m, k, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    c, alone = (torch.empty(m, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    dist.all_gather_into_tensor(whole, own)
-
-    def cublas():
-        torch.mm(whole, b, out=alone)
-
-    def nccl():
-        dist.all_gather_into_tensor(gathered, own)
-        torch.mm(gathered, b, out=c)
-
-    def fused():
-        return torch.ops.symm_mem.fused_all_gather_matmul(own, [b], 0, group)[1][0]
-
-    cublas(), nccl()
-    rows = slice(0, m, m // 64 | 1)
-    check("NCCL+cuBLAS", c[rows], alone[rows])
-    check("torch symm_mem", fused()[rows], alone[rows])
+    case = OPERATORS[op](m, n, k, random(n, k).t() if layout == "nk" else random(k, n))
+    names = {"cuBLAS": case.cublas, "NCCL+cuBLAS": case.nccl, "torch symm_mem": case.torch_fused}
+    names = {name: call for name, call in names.items() if call}
+    case.cublas()
+    expected = case.expected()
+    errors = {name: error(names[name]()[case.rows], expected) for name in list(names)[1:]}
+    if not max(errors.values()) < 8e-3:
+        raise RuntimeError(f"{errors}")
     calls = max(6, min(40, int(BLOCK_US / (2 * m * n * k / 740e6))))
-    barrier = lambda: handle.barrier(channel=0)
-    names = {"cuBLAS": cublas, "NCCL+cuBLAS": nccl, "torch symm_mem": fused}
-    us = measure(names, barrier, calls, rounds)
-    for variant in list(names)[1:]:
-        yield dict(variant=variant, us=round(us[variant], 2), cublas_us=round(us["cuBLAS"], 2))
+    us = measure(names, lambda: case.handle.barrier(channel=0), calls, rounds)
+    for variant, err in errors.items():
+        yield dict(variant=variant, us=round(us[variant], 2), cublas_us=round(us["cuBLAS"], 2), error=round(err, 6))
 
 
 def main():
@@ -118,16 +209,14 @@ def main():
     signal.alarm(flags.limit_s)
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", RANK)))
     dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
-    if flags.shape:
-        shapes = [tuple(int(size) for size in text.split("x")) for text in flags.shape]
-    else:
-        shapes = [(m, n // WORLD, k) for m, n, k in SHAPES]
-    for m, n, k in shapes:
-        line = dict(op="ag_gemm", world=WORLD, m=m, n=n, k=k, b_layout=flags.b_layout)
-        for timed in shape(m, n, k, flags.b_layout, flags.rounds):
-            if RANK == 0:
-                print(json.dumps(line | timed), flush=True)
-        torch.cuda.empty_cache()
+    for op in flags.op or ["ag_gemm"]:
+        given = [tuple(int(size) for size in text.split("x")) for text in flags.shape or []]
+        for m, n, k in given or SHAPES[op]:
+            line = dict(op=op, world=WORLD, m=m, n=n, k=k, b_layout=flags.b_layout)
+            for timed in shape(op, m, n, k, flags.b_layout, flags.rounds):
+                if RANK == 0:
+                    print(json.dumps(line | timed), flush=True)
+            torch.cuda.empty_cache()
     dist.destroy_process_group()
 
 

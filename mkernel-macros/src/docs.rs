@@ -25,6 +25,12 @@ fn semantics(op: Op) -> &'static str {
         Op::AgGemm => {
             "`C[M,N] = AllGather(A)[M,K] · B`: each rank holds its rows of A and a B of its own."
         }
+        Op::GemmRs => {
+            "`C = Σ_r A_r[M,K] · B_r`, summed over the ranks' A and B: each rank keeps its rows of the sum."
+        }
+        Op::GemmAr => {
+            "`C = Σ_r A_r[M,K] · B_r`, summed over the ranks' A and B: each rank gets all of the sum, with the same bits."
+        }
         _ => "",
     }
 }
@@ -57,16 +63,20 @@ fn operands(config: &KernelConfig) -> Vec<String> {
         BLayout::Kn => format!("`[{k}, {n}]` | `[K, N]`; read"),
         BLayout::Nk => format!("`[{n}, {k}]` | `[N, K]`; read"),
     };
-    match config.op {
-        Op::AgGemm => vec![
-            "| operand | on each rank | |".to_owned(),
-            "|---|---|---|".to_owned(),
-            format!("| A | `[{shard_rows}, {k}]` | {of_rank}read |"),
-            format!("| B | {b} |"),
-            format!("| C | `[{m}, {n}]` | written |"),
-        ],
-        _ => Vec::new(),
-    }
+    let shard = format!("[{shard_rows}, ");
+    let whole = (format!("[{m}, "), String::new());
+    let (a, c) = match config.op {
+        Op::AgGemm => ((shard, of_rank), whole),
+        Op::GemmRs => (whole, (shard, of_rank)),
+        _ => (whole.clone(), whole),
+    };
+    vec![
+        "| operand | on each rank | |".to_owned(),
+        "|---|---|---|".to_owned(),
+        format!("| A | `{}{k}]` | {}read |", a.0, a.1),
+        format!("| B | {b} |"),
+        format!("| C | `{}{n}]` | {}written |", c.0, c.1),
+    ]
 }
 
 fn planned(plan: &KernelPlan) -> String {

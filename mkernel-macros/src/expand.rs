@@ -185,6 +185,8 @@ fn tuning_literal(tuning: &Tuning) -> TokenStream {
         k_slices,
         chunk_rows,
         group_m,
+        round_tiles,
+        shots,
     } = tuning;
     let [
         tile_m,
@@ -194,8 +196,18 @@ fn tuning_literal(tuning: &Tuning) -> TokenStream {
         k_slices,
         chunk_rows,
         group_m,
+        round_tiles,
+        shots,
     ] = [
-        tile_m, tile_n, stages, comm_ctas, k_slices, chunk_rows, group_m,
+        tile_m,
+        tile_n,
+        stages,
+        comm_ctas,
+        k_slices,
+        chunk_rows,
+        group_m,
+        round_tiles,
+        shots,
     ]
     .map(|value| option(*value));
     let transfer = option(transfer.map(|transfer| {
@@ -212,6 +224,8 @@ fn tuning_literal(tuning: &Tuning) -> TokenStream {
             k_slices: #k_slices,
             chunk_rows: #chunk_rows,
             group_m: #group_m,
+            round_tiles: #round_tiles,
+            shots: #shots,
         }
     }
 }
@@ -333,6 +347,8 @@ mod tests {
                 k_slices: ::core::option::Option::None,
                 chunk_rows: ::core::option::Option::None,
                 group_m: ::core::option::Option::None,
+                round_tiles: ::core::option::Option::None,
+                shots: ::core::option::Option::None,
             }
         };
         assert!(expanded.contains(&tuning.to_string()), "{expanded}");

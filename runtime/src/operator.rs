@@ -109,10 +109,11 @@ impl Operator {
         &self.plan
     }
 
-    /// Enqueues one call on `stream`: C = AllGather(A) · B. Returns at once; see
+    /// Enqueues one call on `stream`: what [`Op`](crate::Op) says of the kernel's operator. Returns at once; see
     /// [`Communicator::synchronize`](crate::Communicator::synchronize).
     ///
-    /// Slices are dense and exactly of this rank's size; a rank without rows of A may pass any slice for it.
+    /// Slices are dense and exactly of this rank's size, as in [`KernelPlan::operands`]; for an operand without rows on
+    /// this rank any slice will do.
     /// While capturing, slices must not track events (`CudaContext::disable_event_tracking` before allocating).
     ///
     /// # Errors

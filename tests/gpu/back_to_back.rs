@@ -1,8 +1,8 @@
 //! Hundreds of calls without a pause, by ranks that are out of step.
 
 use crate::lab::{Failure, Lab, Matrix, Random, TimeLimit};
-use crate::ranks::{Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Operator, Shape, Transfer, Tuning};
+use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
+use mkernel::{BLayout, Communicator, Op, Operator, Shape, Transfer, Tuning};
 use std::time::Duration;
 
 const CALLS: usize = 200;
@@ -111,23 +111,70 @@ fn copies_of_a_slow_rank() {
     );
 }
 
-fn run(shape: Shape, tuning: Tuning, skew: Skew) {
-    let _limit = TimeLimit::start("calls back to back", Duration::from_secs(120));
-    let seed = seed();
-    for world in worlds(2) {
-        on_ranks(world, |ranks| calls(ranks, shape, tuning, skew, seed));
+fn summed(
+    op: Op,
+    (m, n, k): (u64, u64, u64),
+    round_tiles: Option<u32>,
+    shots: Option<u32>,
+) -> Problem {
+    Problem {
+        op,
+        shape: Shape { m, n, k },
+        layout: BLayout::Nk,
+        tuning: Tuning {
+            round_tiles,
+            shots,
+            ..Tuning::default()
+        },
     }
 }
 
-fn calls(
-    ranks: &Communicator,
-    shape: Shape,
-    tuning: Tuning,
-    skew: Skew,
-    seed: u64,
-) -> Result<(), Failure> {
+#[test]
+#[ignore = "needs GPUs"]
+fn sums_of_own_rows() {
+    let rs = |shape, round_tiles| summed(Op::GemmRs, shape, round_tiles, None);
+    run_problem(rs((4096, 1032, 520), Some(4)), Skew::Random);
+    run_problem(rs((1000, 264, 1000), Some(u32::MAX >> 12)), Skew::Random);
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn sums_with_ranks_without_rows() {
+    for shots in [1, 2] {
+        let rs = |m| summed(Op::GemmRs, (m, 264, 136), None, Some(shots));
+        run_problem(rs(1), Skew::Always { rank: 1 });
+        run_problem(rs(1), Skew::Always { rank: 0 });
+        run_problem(rs(9), Skew::Always { rank: 0 });
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn sums_on_all_ranks() {
+    let ar = |shape, shots| summed(Op::GemmAr, shape, None, Some(shots));
+    run_problem(ar((2048, 1032, 520), 2), Skew::Random);
+    run_problem(ar((300, 1032, 520), 1), Skew::Random);
+    run_problem(ar((16, 136, 520), 1), Skew::Always { rank: 1 });
+    // Fewer tiles than ranks.
+    run_problem(ar((16, 136, 520), 2), Skew::Always { rank: 1 });
+    run_problem(ar((16, 136, 520), 2), Skew::Always { rank: 0 });
+}
+
+fn run(shape: Shape, tuning: Tuning, skew: Skew) {
+    run_problem((shape, BLayout::Nk, tuning).into(), skew);
+}
+
+fn run_problem(problem: Problem, skew: Skew) {
+    let _limit = TimeLimit::start("calls back to back", Duration::from_secs(120));
+    let seed = seed();
+    for world in worlds(2) {
+        on_ranks(world, |ranks| calls(ranks, problem, skew, seed));
+    }
+}
+
+fn calls(ranks: &Communicator, problem: Problem, skew: Skew, seed: u64) -> Result<(), Failure> {
     let lab = Lab::new(&ranks.context().default_stream())?;
-    let (operator, operands) = prepare(ranks, &lab, (shape, BLayout::Nk, tuning), 0)?;
+    let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
     operands.fill_b(&lab, seed, ranks.rank())?;
     let (pool, expected) = pool(ranks, &lab, &operator, &operands, seed)?;
 
@@ -164,7 +211,7 @@ fn pool(
     operands: &Operands,
     seed: u64,
 ) -> Result<(Vec<Matrix>, Vec<u64>), Failure> {
-    let shard = &operands.shard;
+    let own = operands.a();
     let verdicts = lab.verdicts(POOL)?;
     let sums = lab.stream.clone_htod(&[0u64; POOL])?;
     let mut seeds = Random(seed);
@@ -174,8 +221,8 @@ fn pool(
         operands.fill_a(lab, seed)?;
         operands.call(lab, operator, &verdicts, slot)?;
         lab.checksum(&operands.c, &sums, slot)?;
-        let a = lab.matrix(shard.rows, shard.cols, 0)?;
-        lab.fill(&a, operands.first_row, seed)?;
+        let a = lab.matrix(own.rows, own.cols, 0)?;
+        operands.copy_a(lab, seed, &a)?;
         pool.push(a);
     }
     expect_right(ranks, lab, &verdicts)?;

@@ -1,56 +1,69 @@
 //! The shapes and tunings that [`correctness`](crate::correctness) runs.
 
+use crate::ranks::Problem;
 use mkernel::BLayout::{self, Kn, Nk};
-use mkernel::{Shape, Transfer, Tuning};
+use mkernel::{Op, Shape, Transfer, Tuning};
 
-/// A shape, a layout of B, and what is fixed of the plan.
+/// A problem, and how its operands lie.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    pub shape: Shape,
-    pub layout: BLayout,
-    pub tuning: Tuning,
+    pub problem: Problem,
     /// Elements between the rows of A, B and C.
     pub pad: u64,
 }
 
 fn case(m: u64, n: u64, k: u64, layout: BLayout) -> Case {
     Case {
-        shape: Shape { m, n, k },
-        layout,
-        tuning: Tuning::default(),
+        problem: (Shape { m, n, k }, layout, Tuning::default()).into(),
         pad: 0,
     }
 }
 
 impl Case {
+    fn of(mut self, op: Op) -> Self {
+        self.problem.op = op;
+        self
+    }
+
     fn tile(mut self, m: u32, n: u32) -> Self {
-        (self.tuning.tile_m, self.tuning.tile_n) = (Some(m), Some(n));
+        (self.problem.tuning.tile_m, self.problem.tuning.tile_n) = (Some(m), Some(n));
         self
     }
 
     fn push(mut self, comm_ctas: u32, k_slices: u32) -> Self {
-        self.tuning.transfer = Some(Transfer::SmPush);
-        (self.tuning.comm_ctas, self.tuning.k_slices) = (Some(comm_ctas), Some(k_slices));
+        self.problem.tuning.transfer = Some(Transfer::SmPush);
+        (self.problem.tuning.comm_ctas, self.problem.tuning.k_slices) =
+            (Some(comm_ctas), Some(k_slices));
         self
     }
 
     fn copied(mut self) -> Self {
-        self.tuning.transfer = Some(Transfer::CopyEngine);
+        self.problem.tuning.transfer = Some(Transfer::CopyEngine);
         self
     }
 
     fn chunks(mut self, rows: u32) -> Self {
-        self.tuning.chunk_rows = Some(rows);
+        self.problem.tuning.chunk_rows = Some(rows);
         self
     }
 
     fn stages(mut self, stages: u32) -> Self {
-        self.tuning.stages = Some(stages);
+        self.problem.tuning.stages = Some(stages);
         self
     }
 
     fn group(mut self, rows: u32) -> Self {
-        self.tuning.group_m = Some(rows);
+        self.problem.tuning.group_m = Some(rows);
+        self
+    }
+
+    fn rounds(mut self, tiles: u32) -> Self {
+        self.problem.tuning.round_tiles = Some(tiles);
+        self
+    }
+
+    fn shots(mut self, shots: u32) -> Self {
+        self.problem.tuning.shots = Some(shots);
         self
     }
 
@@ -66,6 +79,63 @@ pub fn cases(world: u32) -> Vec<Case> {
     all.extend(tiles());
     if world > 1 {
         all.extend(transfers());
+    }
+    for op in [Op::GemmRs, Op::GemmAr] {
+        let smaller = shapes().into_iter().chain(tiles());
+        all.extend(smaller.map(|case| case.of(op)));
+    }
+    if world > 1 {
+        all.extend(sums());
+    }
+    all
+}
+
+/// Every way in which partial sums meet.
+fn sums() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128), (128, 64)] {
+        for rounds in [1, 3, 1000] {
+            let (rs, ar) = (Op::GemmRs, Op::GemmAr);
+            all.push(case(1531, 584, 200, Kn).of(rs).tile(m, n).rounds(rounds));
+            all.push(
+                case(777, 584, 200, Nk)
+                    .of(ar)
+                    .tile(m, n)
+                    .shots(2)
+                    .rounds(rounds)
+                    .strided(),
+            );
+        }
+        if (m, n) != (128, 256) {
+            let op = Op::GemmRs;
+            all.push(case(201, 584, 456, Nk).of(op).tile(m, n).shots(1));
+            let op = Op::GemmAr;
+            all.push(case(200, 584, 456, Kn).of(op).tile(m, n).shots(1).strided());
+        }
+    }
+    for m in [1, 2, 16, 64, 65, 256] {
+        all.push(case(m, 1024, 1024, Nk).of(Op::GemmRs));
+        all.push(case(m, 1024, 1024, Nk).of(Op::GemmRs).shots(1));
+        all.push(case(m, 1024, 1024, Nk).of(Op::GemmAr).shots(1));
+        all.push(case(m, 1024, 1024, Kn).of(Op::GemmAr).shots(2));
+    }
+    // Last rounds that CTAs share, after others.
+    for rounds in [8, 32, 1 << 20] {
+        let op = Op::GemmRs;
+        all.push(
+            case(4096, 1544, 1032, Nk)
+                .of(op)
+                .tile(128, 256)
+                .rounds(rounds),
+        );
+        let op = Op::GemmAr;
+        all.push(
+            case(4100, 1544, 1032, Kn)
+                .of(op)
+                .shots(2)
+                .tile(128, 256)
+                .rounds(rounds),
+        );
     }
     all
 }
@@ -135,7 +205,6 @@ fn transfers() -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ranks::config;
     use mkernel::spec::spec::WORLDS;
     use mkernel::{Device, KernelPlan, KernelSpec};
     use mkernel_compile::{CudaSource, Nvrtc};
@@ -145,8 +214,8 @@ mod tests {
     fn every_case_has_a_plan() {
         for world in WORLDS {
             for case in cases(world) {
-                let spec = KernelSpec::validate(config(world, case.layout, case.tuning));
-                let spec = spec.and_then(|spec| spec.specialise(case.shape));
+                let spec = KernelSpec::validate(case.problem.config(world));
+                let spec = spec.and_then(|spec| spec.specialise(case.problem.shape));
                 let plan = spec.and_then(|spec| KernelPlan::new(&spec, &Device::h200()));
                 plan.unwrap_or_else(|error| panic!("world {world}, {case:?}: {error}"));
             }

@@ -2,7 +2,7 @@
 
 use crate::cases::{Case, cases};
 use crate::lab::{Failure, Lab, Random, TimeLimit};
-use crate::ranks::{compute, config, on_ranks, prepare, seed, worlds};
+use crate::ranks::{compute, on_ranks, prepare, seed, worlds};
 use mkernel::{Communicator, Device, KernelPlan, KernelSpec};
 use mkernel_compile::{Store, build};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,8 +49,7 @@ fn run(world: u32, seed: u64) {
 }
 
 fn check(ranks: &Communicator, lab: &Lab, case: &Case, seed: u64) -> Result<f64, Failure> {
-    let problem = (case.shape, case.layout, case.tuning);
-    let (operator, operands) = prepare(ranks, lab, problem, case.pad)?;
+    let (operator, operands) = prepare(ranks, lab, case.problem, case.pad)?;
     compute(ranks, lab, &operator, &operands, (CALLS, seed))
 }
 
@@ -64,9 +63,9 @@ fn compile(world: u32, cases: &[Case]) {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let spec = KernelSpec::validate(config(world, case.layout, case.tuning));
+                    let spec = KernelSpec::validate(case.problem.config(world));
                     let spec = spec
-                        .and_then(|spec| spec.specialise(case.shape))
+                        .and_then(|spec| spec.specialise(case.problem.shape))
                         .expect("valid");
                     let plan = KernelPlan::new(&spec, &device).expect("a plan");
                     build(&plan, &store).expect("a kernel");

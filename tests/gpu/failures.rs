@@ -1,14 +1,14 @@
 //! A rank that does not come, and ranks that give up: errors in time, and the process goes on.
 
 use crate::lab::{Failure, Lab, TimeLimit};
-use crate::ranks::{Operands, compute, launch, on_ranks, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Error, Operator, Shape, Transfer, Tuning};
+use crate::ranks::{Operands, Problem, compute, launch, on_ranks, prepare, seed, worlds};
+use mkernel::{BLayout, Communicator, Error, Op, Operator, Shape, Transfer, Tuning};
 use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_millis(500);
 /// What a failure may take beyond its deadline.
 const MARGIN: Duration = Duration::from_secs(2);
-/// K is too short for CTAs to share tiles, so what ranks wait for is always a chunk of a peer.
+/// K is too short for CTAs to share tiles, so what ranks wait for always comes from a peer.
 const SHAPE: Shape = Shape {
     m: 2048,
     n: 512,
@@ -20,20 +20,56 @@ const ABSENT: u32 = 1;
 #[test]
 #[ignore = "needs GPUs"]
 fn an_absent_rank_is_named_when_pushed() {
-    in_all_worlds(Transfer::SmPush, absent);
+    in_all_worlds(moved_by(Transfer::SmPush), absent);
 }
 
 #[test]
 #[ignore = "needs GPUs"]
 fn an_absent_rank_is_named_when_copied() {
-    in_all_worlds(Transfer::CopyEngine, absent);
+    in_all_worlds(moved_by(Transfer::CopyEngine), absent);
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn an_absent_rank_is_named_when_summed() {
+    for problem in summed() {
+        in_all_worlds(problem, absent);
+    }
 }
 
 #[test]
 #[ignore = "needs GPUs"]
 fn an_abort_ends_the_waits_of_all_ranks() {
-    in_all_worlds(Transfer::SmPush, aborted);
-    in_all_worlds(Transfer::CopyEngine, aborted);
+    in_all_worlds(moved_by(Transfer::SmPush), aborted);
+    in_all_worlds(moved_by(Transfer::CopyEngine), aborted);
+    for problem in summed() {
+        in_all_worlds(problem, aborted);
+    }
+}
+
+fn moved_by(transfer: Transfer) -> Problem {
+    let tuning = Tuning {
+        transfer: Some(transfer),
+        ..Tuning::default()
+    };
+    (SHAPE, BLayout::Kn, tuning).into()
+}
+
+/// Operators that reduce, with plans by which no rank waits for one that itself waits.
+fn summed() -> [Problem; 2] {
+    let summed = |op, round_tiles, shots| Problem {
+        op,
+        tuning: Tuning {
+            round_tiles,
+            shots,
+            ..Tuning::default()
+        },
+        ..moved_by(Transfer::SmPush)
+    };
+    [
+        summed(Op::GemmRs, Some(1 << 20), None),
+        summed(Op::GemmAr, None, Some(1)),
+    ]
 }
 
 /// What one rank has to fail with.
@@ -55,18 +91,14 @@ impl Rank<'_> {
 }
 
 /// Runs `fail` on every rank after calls that are right. Then everything goes, and new communicators compute again.
-fn in_all_worlds(transfer: Transfer, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
+fn in_all_worlds(problem: Problem, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
     let _limit = TimeLimit::start("ranks that fail", Duration::from_secs(120));
     let seed = seed();
-    let tuning = Tuning {
-        transfer: Some(transfer),
-        ..Tuning::default()
-    };
     for world in worlds(2) {
         for then in [Some(fail), None] {
             on_ranks(world, |ranks| {
                 let lab = Lab::new(&ranks.context().default_stream())?;
-                let (operator, operands) = prepare(ranks, &lab, (SHAPE, BLayout::Kn, tuning), 0)?;
+                let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
                 if operator.plan().order.tail_parts > 1 {
                     return Err("this shape was to have no shared tiles".into());
                 }
@@ -121,7 +153,8 @@ fn absent(rank: &Rank<'_>) -> Result<(), Failure> {
     let by_itself = aborted_by.is_none() && *waited >= DEADLINE;
     let by_another = aborted_by.is_some_and(|by| by != ABSENT && by != ranks.rank());
     let right = *reporter == ranks.rank()
-        && (*role, *awaited) == ("load", "a chunk of a peer's shard")
+        && ["load", "math"].contains(role)
+        && ["a chunk of a peer's shard", "a peer's part of a sum"].contains(awaited)
         && *peer == ABSENT
         && *epoch == 4
         && wanted != seen

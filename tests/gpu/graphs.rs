@@ -1,9 +1,9 @@
 //! Calls captured into a CUDA graph, replayed with new data, and calls beside them.
 
 use crate::lab::{Failure, Lab, Random, TimeLimit};
-use crate::ranks::{Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
+use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use mkernel::{BLayout, Communicator, Shape, Transfer, Tuning};
+use mkernel::{BLayout, Communicator, Op, Shape, Transfer, Tuning};
 use std::time::Duration;
 
 const REPLAYS: usize = 20;
@@ -22,11 +22,40 @@ fn copies_are_replayed() {
     run(Transfer::CopyEngine);
 }
 
+#[test]
+#[ignore = "needs GPUs"]
+fn sums_are_replayed() {
+    for (op, shots) in [
+        (Op::GemmRs, None),
+        (Op::GemmAr, Some(1)),
+        (Op::GemmAr, Some(2)),
+    ] {
+        let tuning = Tuning {
+            shots,
+            ..Tuning::default()
+        };
+        run_problem(Problem {
+            op,
+            shape: FIRST,
+            layout: BLayout::Nk,
+            tuning,
+        });
+    }
+}
+
 fn run(transfer: Transfer) {
+    let tuning = Tuning {
+        transfer: Some(transfer),
+        ..Tuning::default()
+    };
+    run_problem((FIRST, BLayout::Nk, tuning).into());
+}
+
+fn run_problem(problem: Problem) {
     let _limit = TimeLimit::start("a replayed graph", Duration::from_secs(120));
     let seed = seed();
     for world in worlds(2) {
-        on_ranks(world, |ranks| replays(ranks, transfer, seed));
+        on_ranks(world, |ranks| replays(ranks, problem, seed));
     }
 }
 
@@ -42,15 +71,11 @@ const OTHER: Shape = Shape {
 };
 
 /// The graph: the first operator on two sets of operands, the other one on its own.
-fn replays(ranks: &Communicator, transfer: Transfer, seed: u64) -> Result<(), Failure> {
+fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), Failure> {
     // The default stream cannot be captured.
     let lab = Lab::new(&ranks.context().new_stream()?)?;
-    let tuning = Tuning {
-        transfer: Some(transfer),
-        ..Tuning::default()
-    };
-    let (first, one) = prepare(ranks, &lab, (FIRST, BLayout::Nk, tuning), 0)?;
-    let two = Operands::new(ranks, &lab, FIRST, BLayout::Nk, 8)?;
+    let (first, one) = prepare(ranks, &lab, problem, 0)?;
+    let two = Operands::new(ranks, &lab, problem, 8)?;
     let (other, three) = prepare(ranks, &lab, (OTHER, BLayout::Kn, Tuning::default()), 8)?;
     let calls = [(&first, &one), (&first, &two), (&other, &three)];
     let mut seeds = Random(seed);

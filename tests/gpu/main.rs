@@ -12,7 +12,7 @@ mod cases;
 mod correctness;
 mod failures;
 mod graphs;
-#[allow(dead_code, reason = "benches/ag_gemm uses the rest")]
+#[allow(dead_code, reason = "benches/operators uses the rest")]
 mod lab;
 mod lifetimes;
 mod operands;

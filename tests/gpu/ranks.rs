@@ -1,10 +1,11 @@
 //! Ranks of this process, a thread for each, and what they compute.
 
-use crate::lab::{Failure, Lab, Matrix, Random, Verdict, seed_from_clock};
+use crate::lab::{Failure, Lab, Matrix, Random, Verdict, View, seed_from_clock};
 use mkernel::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use mkernel::spec::spec::WORLDS;
 use mkernel::{BLayout, Communicator, Dim, KernelConfig, Op, Operator, RawOperand, Shape, Tuning};
 use std::error::Error;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The seed of this run.
@@ -80,29 +81,59 @@ fn with_causes(error: &(dyn Error + 'static)) -> String {
     text
 }
 
+/// What is computed.
+#[derive(Clone, Copy, Debug)]
+pub struct Problem {
+    pub op: Op,
+    pub shape: Shape,
+    pub layout: BLayout,
+    pub tuning: Tuning,
+}
+
+/// `ag_gemm`.
+impl From<(Shape, BLayout, Tuning)> for Problem {
+    fn from((shape, layout, tuning): (Shape, BLayout, Tuning)) -> Self {
+        Self {
+            op: Op::AgGemm,
+            shape,
+            layout,
+            tuning,
+        }
+    }
+}
+
+impl Problem {
+    /// Its kernel, with every size given at `prepare`.
+    pub fn config(&self, world: u32) -> KernelConfig {
+        KernelConfig {
+            name: None,
+            op: self.op,
+            world,
+            m: Dim::DYNAMIC,
+            n: Dim::DYNAMIC,
+            k: Dim::DYNAMIC,
+            b_layout: self.layout,
+            tuning: self.tuning,
+        }
+    }
+}
+
 /// `ag_gemm` with every size given at `prepare`.
 pub fn config(world: u32, b_layout: BLayout, tuning: Tuning) -> KernelConfig {
-    KernelConfig {
-        name: None,
-        op: Op::AgGemm,
-        world,
-        m: Dim::DYNAMIC,
-        n: Dim::DYNAMIC,
-        k: Dim::DYNAMIC,
-        b_layout,
-        tuning,
-    }
+    let shape = Shape { m: 1, n: 8, k: 8 };
+    Problem::from((shape, b_layout, tuning)).config(world)
 }
 
 /// An operator, and operands for it whose rows are `pad` elements apart. Collective.
 pub fn prepare(
     ranks: &Communicator,
     lab: &Lab,
-    (shape, layout, tuning): (Shape, BLayout, Tuning),
+    problem: impl Into<Problem>,
     pad: u64,
 ) -> Result<(Operator, Operands), Failure> {
-    let operator = ranks.prepare(&config(ranks.world(), layout, tuning), shape)?;
-    Ok((operator, Operands::new(ranks, lab, shape, layout, pad)?))
+    let problem = problem.into();
+    let operator = ranks.prepare(&problem.config(ranks.world()), problem.shape)?;
+    Ok((operator, Operands::new(ranks, lab, problem, pad)?))
 }
 
 /// Enqueues a call.
@@ -116,15 +147,25 @@ pub fn launch(
 }
 
 /// What one rank multiplies.
+///
+/// Where ranks add up what each computed, their A side by side and their B below each other are one A and one B, the
+/// product of which is the sum: each rank's operands are parts of these.
 pub struct Operands {
-    /// This rank's rows of A.
-    pub shard: Matrix,
-    pub first_row: u64,
-    pub b: Matrix,
+    /// This rank's A, a part of `whole` or a copy of one.
+    a: View,
+    /// Own memory of `a`, where it has some.
+    shard: Option<Matrix>,
+    own_rows: Range<u64>,
+    b: View,
     pub c: Matrix,
-    /// All of A, made here, not received: for the reference.
+    /// The A of which C is the product, all of it made here, not received: for the reference.
     whole: Matrix,
+    whole_b: Matrix,
+    /// Of C.
+    rows: Range<u64>,
     transposed: bool,
+    /// Rounded sums that C is made of.
+    parts: u32,
 }
 
 impl Operands {
@@ -132,38 +173,86 @@ impl Operands {
     pub fn new(
         ranks: &Communicator,
         lab: &Lab,
-        Shape { m, n, k }: Shape,
-        layout: BLayout,
+        problem: Problem,
         pad: u64,
     ) -> Result<Self, Failure> {
-        let transposed = layout == BLayout::Nk;
-        let (b_rows, b_cols) = if transposed { (n, k) } else { (k, n) };
-        let shard_rows = m.div_ceil(u64::from(ranks.world()));
-        let first_row = (u64::from(ranks.rank()) * shard_rows).min(m);
+        let Problem { op, shape, .. } = problem;
+        let Shape { m, n, k } = shape;
+        let (rank, world) = (u64::from(ranks.rank()), u64::from(ranks.world()));
+        let transposed = problem.layout == BLayout::Nk;
+        let shard_rows = m.div_ceil(world);
+        let own_rows = (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
+        let (whole_k, own_k) = match op.reduces() {
+            true => (world * k, rank * k..(rank + 1) * k),
+            false => (k, 0..k),
+        };
+        let (b_rows, b_cols) = if transposed {
+            (n, whole_k)
+        } else {
+            (whole_k, n)
+        };
+        let whole = lab.matrix(m, whole_k, pad)?;
+        let whole_b = lab.matrix(b_rows, b_cols, pad)?;
+        let b = match transposed {
+            true => whole_b.part(0..n, own_k.clone()),
+            false => whole_b.part(own_k.clone(), 0..n),
+        };
+        let shard = match op.reduces() {
+            true => None,
+            false => Some(lab.matrix(own_rows.end - own_rows.start, k, pad)?),
+        };
+        let a = shard
+            .as_ref()
+            .map_or_else(|| whole.part(0..m, own_k), |shard| shard.view);
+        let rows = if op == Op::GemmRs {
+            own_rows.clone()
+        } else {
+            0..m
+        };
         Ok(Self {
-            shard: lab.matrix(shard_rows.min(m - first_row), k, pad)?,
-            first_row,
-            b: lab.matrix(b_rows, b_cols, pad)?,
-            c: lab.matrix(m, n, pad)?,
-            whole: lab.matrix(m, k, 0)?,
+            a,
+            shard,
+            own_rows,
+            b,
+            c: lab.matrix(rows.end - rows.start, n, pad)?,
+            whole,
+            whole_b,
+            rows,
             transposed,
+            parts: if op.reduces() { ranks.world() } else { 1 },
         })
     }
 
     pub fn raw(&self) -> [RawOperand; 3] {
-        [self.shard.operand(), self.b.operand(), self.c.operand()]
+        [self.a.operand(), self.b.operand(), self.c.operand()]
+    }
+
+    /// This rank's A.
+    pub fn a(&self) -> View {
+        self.a
     }
 
     /// New A, from the same seed on all ranks.
     pub fn fill_a(&self, lab: &Lab, seed: u64) -> Result<(), Failure> {
         lab.fill(&self.whole, 0, seed)?;
-        lab.fill(&self.shard, self.first_row, seed)
+        let shard = self.shard.as_ref();
+        shard.map_or(Ok(()), |shard| lab.fill(shard, self.own_rows.start, seed))
     }
 
-    /// New B, another one on each rank.
+    /// This rank's part of the A from `seed` to other memory.
+    pub fn copy_a(&self, lab: &Lab, seed: u64, to: &View) -> Result<(), Failure> {
+        self.fill_a(lab, seed)?;
+        match self.a.rows {
+            0 => Ok(()),
+            _ => lab.copy(&self.a, to),
+        }
+    }
+
+    /// New B, another one on each rank; where ranks add up, from the same seed on all.
     pub fn fill_b(&self, lab: &Lab, seed: u64, rank: u32) -> Result<(), Failure> {
-        let seed = seed.wrapping_add(u64::from(rank));
-        lab.fill(&self.b, 0, Random(seed).next())
+        let of_rank = if self.parts > 1 { 0 } else { rank };
+        let seed = seed.wrapping_add(u64::from(of_rank));
+        lab.fill(&self.whole_b, 0, Random(seed).next())
     }
 
     /// Poison to C, a call, and a verdict on it. Enqueues only.
@@ -181,8 +270,9 @@ impl Operands {
 
     /// A verdict on every element of C. Enqueues only.
     pub fn judge(&self, lab: &Lab, verdicts: &CudaSlice<u64>, slot: usize) -> Result<(), Failure> {
-        let matrices = (&self.whole, &self.b, &self.c);
-        lab.check(matrices, self.transposed, 1, verdicts, slot)
+        let whole = self.whole.part(self.rows.clone(), 0..self.whole.cols);
+        let matrices = (&whole, &*self.whole_b, &*self.c);
+        lab.check(matrices, self.transposed, (1, self.parts), verdicts, slot)
     }
 }
 

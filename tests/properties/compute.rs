@@ -4,7 +4,7 @@ use crate::cases;
 use crate::configs::{plans, sizes};
 use crate::kernel::{Kernel, Tile, WARPS};
 use mkernel_compile::render;
-use mkernel_spec::{Device, KernelPlan, KernelSpec, Transfer};
+use mkernel_spec::{Device, KernelPlan, KernelSpec, Op, Transfer};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -50,8 +50,12 @@ proptest! {
             let kernel = Kernel::read(&source, rank);
             let shares = shares(&kernel, &plan);
             let (m, n) = (u64::from(plan.tile.m), u64::from(plan.tile.n));
-            let (rows, cols) = (plan.shape.m.div_ceil(m), plan.shape.n.div_ceil(n));
-            prop_assert_eq!(shares.len() as u64, rows * cols);
+            let cols = plan.shape.n.div_ceil(n);
+            let rows = u64::from(kernel.get("kRowTiles"));
+            if plan.order.shard_row_tiles.is_none() {
+                prop_assert_eq!(rows, plan.shape.m.div_ceil(m));
+            }
+            prop_assert_eq!(shares.len() as u64, u64::from(plan.order.row_tiles) * cols);
             for (tile, mut shares) in shares {
                 prop_assert!(u64::from(tile.row) < rows && u64::from(tile.col) < cols, "{tile:?}");
                 shares.sort_by_key(|share| share.steps.start);
@@ -92,7 +96,7 @@ proptest! {
     /// A rank begins with what it has, if its rows are tiles of their own, and takes every row tile once.
     #[test]
     fn own_rows_come_first(plan in plans()) {
-        let Some(plan) = plan else { return Ok(()) };
+        let Some(plan) = plan.filter(|plan| plan.spec.op() == Op::AgGemm) else { return Ok(()) };
         let source = render(&plan).expect("a plan renders");
         for rank in 0..plan.spec.world() {
             let kernel = Kernel::read(&source, rank);
@@ -124,11 +128,15 @@ proptest! {
                 prop_assert!(other.is_none(), "{place:?}: {} and {other:?}", role.name);
             }
         }
+        let one_shot = plan.reduction.as_ref().is_some_and(|r| r.shots == 1);
+        let stores = if one_shot { 0 } else { 2 };
         for cta in 0..plan.grid_ctas {
             let count = |name| (0..WARPS).filter(|w| taken.get(&(cta, *w)) == Some(&name)).count();
-            let expected = if cta < plan.comm_ctas { (12, 0, 0, 0) } else { (count("push"), 1, 8, 2) };
+            let expected = if cta < plan.comm_ctas { (12, 0, 0, 0) } else { (count("push"), 1, 8, stores) };
             let found = (count("push"), count("load"), count("math"), count("store"));
             prop_assert_eq!(found, expected, "CTA {}", cta);
+            let collects = plan.reduction.as_ref().is_some_and(|r| r.results && r.shots == 2);
+            prop_assert_eq!(count("collect"), usize::from(collects), "CTA {}", cta);
         }
         let pushes = taken.values().any(|name| *name == "push");
         prop_assert_eq!(pushes, plan.transfer == Some(Transfer::SmPush));

@@ -3,7 +3,7 @@
 use crate::cases;
 use crate::configs::{configs, devices, sizes_of_any_magnitude};
 use mkernel_compile::render;
-use mkernel_spec::{Dim, Field, KernelConfig, KernelPlan, KernelSpec, Transfer};
+use mkernel_spec::{Dim, Field, KernelConfig, KernelPlan, KernelSpec, Op, Transfer};
 use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ const MISTAKES: [(Field, Plant); 11] = [
 
 /// Two ranks, and nothing that a mistake could contradict.
 fn sound(mut config: KernelConfig) -> KernelConfig {
-    config.world = 2;
+    (config.op, config.world) = (Op::AgGemm, 2);
     config.tuning = mkernel_spec::Tuning::default();
     config
 }
@@ -104,6 +104,11 @@ proptest! {
         prop_assert!(tuning.group_m.is_none_or(|g| g == plan.order.group_m));
         prop_assert!(tuning.transfer.is_none_or(|t| Some(t) == plan.transfer));
         prop_assert!(tuning.comm_ctas.is_none_or(|c| c == plan.comm_ctas));
+        if let Some(r) = &plan.reduction {
+            prop_assert!(tuning.shots.is_none_or(|shots| shots == r.shots));
+            let rounds = |tiles: u32| r.owners == 1 || tiles.min(r.owner_tiles) == r.round_tiles;
+            prop_assert!(tuning.round_tiles.is_none_or(rounds));
+        }
         let Some(chunks) = &plan.chunks else { return Ok(()) };
         prop_assert!(tuning.k_slices.is_none_or(|s| s == chunks.k_slices));
         prop_assert!(tuning.chunk_rows.is_none_or(|r| r == chunks.rows));

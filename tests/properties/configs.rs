@@ -10,7 +10,7 @@ use proptest::sample::select;
 /// Sizes in bounds; the tuning may or may not fit them.
 pub fn configs() -> impl Strategy<Value = KernelConfig> {
     let tuned = sizes().prop_flat_map(|config| {
-        tuning(config.world).prop_map(move |tuning| KernelConfig {
+        tuning(config.op, config.world).prop_map(move |tuning| KernelConfig {
             tuning,
             ..config.clone()
         })
@@ -21,7 +21,7 @@ pub fn configs() -> impl Strategy<Value = KernelConfig> {
 /// Configurations that once broke a plan, or might.
 fn corners() -> Vec<KernelConfig> {
     let push = |(m, n, k), tune: fn(&mut Tuning)| {
-        let mut config = config(2, (m, n, k), BLayout::Nk);
+        let mut config = config(Op::AgGemm, 2, (m, n, k), BLayout::Nk);
         config.tuning.transfer = Some(Transfer::SmPush);
         tune(&mut config.tuning);
         config
@@ -61,21 +61,22 @@ pub fn sizes() -> impl Strategy<Value = KernelConfig> {
         (1..=1024_u64).prop_map(|vecs| vecs * 8),
         select(&[64, 128, 512, 1024, 4096, 16_384][..]),
     ];
-    (worlds(), (m, n, k), layouts()).prop_map(|(world, shape, layout)| config(world, shape, layout))
+    (ops(), worlds(), (m, n, k), layouts())
+        .prop_map(|(op, world, shape, layout)| config(op, world, shape, layout))
 }
 
 /// Sizes of any magnitude that tensor maps can address, and some that they cannot.
 pub fn sizes_of_any_magnitude() -> impl Strategy<Value = KernelConfig> {
     let size = || (0..32_u32, any::<u64>()).prop_map(|(bits, random)| random >> (63 - bits));
     let vecs = || size().prop_map(|size| size.next_multiple_of(8));
-    (worlds(), (size(), vecs(), vecs()), layouts())
-        .prop_map(|(world, shape, layout)| config(world, shape, layout))
+    (ops(), worlds(), (size(), vecs(), vecs()), layouts())
+        .prop_map(|(op, world, shape, layout)| config(op, world, shape, layout))
 }
 
-fn config(world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout) -> KernelConfig {
+fn config(op: Op, world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout) -> KernelConfig {
     KernelConfig {
         name: None,
-        op: Op::AgGemm,
+        op,
         world,
         m: Dim::Static(m),
         n: Dim::Static(n),
@@ -83,6 +84,11 @@ fn config(world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout) -> KernelCo
         b_layout,
         tuning: Tuning::default(),
     }
+}
+
+/// The operators, the gathering one as often as those that reduce.
+fn ops() -> impl Strategy<Value = Op> {
+    select(&[Op::AgGemm, Op::AgGemm, Op::GemmRs, Op::GemmAr][..])
 }
 
 fn worlds() -> impl Strategy<Value = u32> {
@@ -93,7 +99,7 @@ fn layouts() -> impl Strategy<Value = BLayout> {
     select(&[BLayout::Kn, BLayout::Nk][..])
 }
 
-fn tuning(world: u32) -> impl Strategy<Value = Tuning> {
+fn tuning(op: Op, world: u32) -> impl Strategy<Value = Tuning> {
     let mostly_none = |values: &'static [u32]| option::weighted(0.3, select(values));
     let core = (
         mostly_none(&[64, 128]),
@@ -107,7 +113,8 @@ fn tuning(world: u32) -> impl Strategy<Value = Tuning> {
         mostly_none(&[1, 2, 4, 8]),
         mostly_none(&[128, 256, 384, 1024, 4096]),
     );
-    (core, exchange).prop_map(move |(core, exchange)| {
+    let sum = (mostly_none(&[1, 2, 7, 32, 4096]), mostly_none(&[1, 2]));
+    (core, exchange, sum).prop_map(move |(core, exchange, (round_tiles, shots))| {
         let (tile_m, tile_n, stages, group_m) = core;
         let (transfer, comm_ctas, k_slices, chunk_rows) = exchange;
         let tuning = Tuning {
@@ -119,6 +126,13 @@ fn tuning(world: u32) -> impl Strategy<Value = Tuning> {
         };
         if world == 1 {
             return tuning;
+        }
+        if op.reduces() {
+            return Tuning {
+                round_tiles: round_tiles.filter(|_| shots != Some(1)),
+                shots,
+                ..tuning
+            };
         }
         Tuning {
             transfer,

@@ -1,11 +1,12 @@
-//! The index arithmetic of a rendered kernel, in Rust: what `templates/parts/gemm.cu.tera` and
-//! `templates/ops/ag_gemm.cu.tera` do with the constants of its `namespace cfg`, under the same names.
+//! The index arithmetic of a rendered kernel, in Rust: what `templates/parts/*.cu.tera` and `templates/ops/*.cu.tera`
+//! do with the constants of its `namespace cfg`, under the same names.
 //!
 //! Constants are read from the text, not from the plan, so that what is checked is what the GPU would run. Whether a
 //! constant is there tells which code was rendered. Arithmetic is in u32 as in the kernel; debug builds panic where it
 //! would wrap.
 
 use mkernel_compile::CudaSource;
+use mkernel_spec::Op;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -19,6 +20,9 @@ pub const SUB_COLS: u32 = 64;
 pub struct Tile {
     pub row: u32,
     pub col: u32,
+    /// The rank that adds it up, and its number among that rank's tiles, where tiles have owners.
+    pub owner: u32,
+    pub index: u32,
 }
 
 /// What a CTA computes at a time.
@@ -42,6 +46,8 @@ pub struct Piece {
 /// One rank of a rendered kernel.
 pub struct Kernel {
     constants: HashMap<String, u64>,
+    /// Whether rows of A are gathered, or shares of the sum scattered or not.
+    op: Op,
     pub rank: u32,
 }
 
@@ -61,7 +67,15 @@ impl Kernel {
                 constants.insert(name.to_owned(), value);
             }
         }
-        Self { constants, rank }
+        let op = Op::ALL
+            .into_iter()
+            .find(|op| source.id.starts_with(op.name()))
+            .expect("an operator");
+        Self {
+            constants,
+            op,
+            rank,
+        }
     }
 
     /// A constant that may not have been rendered.
@@ -89,6 +103,8 @@ impl Kernel {
         (index..self.get("kUnits"))
             .step_by(self.get("kComputeCtas") as usize)
             .map(|i| self.unit_at(i))
+            // Gaps of the order.
+            .filter(|unit| unit.tile.row < self.get("kRowTiles"))
             .collect()
     }
 
@@ -133,10 +149,21 @@ impl Kernel {
         slot * 64 * 64 + first_thread..slot * 64 * 64 + last_step + last_thread + 4
     }
 
-    // ---- templates/ops/ag_gemm.cu.tera ----
-
     /// The tile at `index` of the order.
     pub fn tile_at(&self, index: u32) -> Tile {
+        if self.find("kOwnerTiles").is_some() {
+            return self.owned_tile_at(index);
+        }
+        let place = self.place_at(index);
+        if self.op == Op::AgGemm {
+            let row = self.row_tile_at(place.row);
+            return Tile { row, ..place };
+        }
+        place
+    }
+
+    /// `place_at`, and what `tile_at` of ag_gemm begins with.
+    fn place_at(&self, index: u32) -> Tile {
         let per_group = self.get("kGroupRows") * self.get("kColTiles");
         let first = index / per_group * self.get("kGroupRows");
         let rows = self
@@ -144,10 +171,109 @@ impl Kernel {
             .min(self.get("kRowTiles").checked_sub(first).expect("a tile"));
         let within = index % per_group;
         Tile {
-            row: self.row_tile_at(first + within % rows),
+            row: first + within % rows,
             col: within / rows,
+            owner: 0,
+            index: 0,
         }
     }
+
+    // ---- templates/parts/rounds.cu.tera, tile_of of the operators ----
+
+    fn owned_tile_at(&self, index: u32) -> Tile {
+        let (owners, rank) = (self.get("kOwners"), self.rank);
+        let tiles = self.get("kOwnerTiles");
+        let Some(round) = self.find("kRoundTiles") else {
+            let next = u32::from(rank < owners);
+            return self.tile_of((rank + next + index / tiles) % owners, index % tiles);
+        };
+        let all = owners * round;
+        if rank >= owners {
+            let first = index / all * round;
+            let n = round.min(tiles - first);
+            return self.tile_of((rank + index % all / n) % owners, first + index % all % n);
+        }
+        let others = owners - 1;
+        if index < others * round {
+            return self.tile_of((rank + 1 + index / round) % owners, index % round);
+        }
+        if index >= self.get("kOwnFrom") {
+            return self.tile_of(rank, index - others * tiles);
+        }
+        let later = index - others * round;
+        let first = (1 + later / all) * round;
+        let n = round.min(tiles - first);
+        let within = later % all;
+        if within < others * n {
+            return self.tile_of((rank + 1 + within / n) % owners, first + within % n);
+        }
+        self.tile_of(rank, first - round + within - others * n)
+    }
+
+    pub fn tile_of(&self, owner: u32, index: u32) -> Tile {
+        let at = match self.op {
+            Op::GemmRs => index,
+            _ => match self.find("kRoundTiles") {
+                None => owner * self.get("kOwnerTiles") + index,
+                Some(round) => {
+                    let first = index / round * round;
+                    let n = round.min(self.get("kOwnerTiles") - first);
+                    first * self.get("kOwners") + owner * n + index - first
+                }
+            },
+        };
+        let row_tiles = self.get("kRowTiles");
+        if at >= row_tiles * self.get("kColTiles") {
+            return Tile {
+                row: row_tiles,
+                col: 0,
+                owner,
+                index,
+            };
+        }
+        Tile {
+            owner,
+            index,
+            ..self.place_at(at)
+        }
+    }
+
+    /// The tile's first row in A.
+    pub fn row_in_a(&self, tile: Tile) -> u32 {
+        let shard = self.find("kShardRows").unwrap_or(0);
+        tile.owner * shard + tile.row * self.get("kTileM")
+    }
+
+    // ---- templates/parts/partials.cu.tera, templates/ops/gemm_ar.cu.tera ----
+
+    pub fn partial_index(&self, source: u32, tile: u32) -> u32 {
+        source * self.get("kOwnerTiles") + tile
+    }
+
+    /// Bytes of the workspace that hold a source's part of a tile.
+    pub fn partial(&self, epoch: u32, source: u32, tile: u32) -> Range<u64> {
+        let index = epoch % 2 * self.get("kWorld") * self.get("kOwnerTiles")
+            + self.partial_index(source, tile);
+        self.tile_bytes("kPartials", index)
+    }
+
+    pub fn result_index(&self, tile: Tile) -> u32 {
+        tile.owner * self.get("kOwnerTiles") + tile.index
+    }
+
+    /// Bytes of the workspace that hold a tile's result.
+    pub fn result(&self, epoch: u32, tile: Tile) -> Range<u64> {
+        let index = epoch % 2 * self.get("kTiles") + self.result_index(tile);
+        self.tile_bytes("kResults", index)
+    }
+
+    fn tile_bytes(&self, region: &str, index: u32) -> Range<u64> {
+        let start = self.find_u64(region).expect("a region");
+        let bytes = u64::from(self.get("kTileBytes"));
+        start + u64::from(index) * bytes..start + u64::from(index + 1) * bytes
+    }
+
+    // ---- templates/ops/ag_gemm.cu.tera ----
 
     /// The row tile at `position` of the order.
     pub fn row_tile_at(&self, position: u32) -> u32 {

@@ -1,7 +1,7 @@
 //! Properties of every plan, and of the kernel that is rendered from it, for random configurations and devices.
 //!
 //! A configuration has violations or a plan; what holds for each plan is in the files of this folder: `compute` (tiles,
-//! roles), `exchange` (what ranks send and await), `memory` (shared memory, workspace, arguments), `config` (mistakes,
+//! roles), `exchange` (what ranks send and await), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes,
 //! reading and writing).
 
 mod compute;
@@ -10,6 +10,7 @@ mod configs;
 mod exchange;
 mod kernel;
 mod memory;
+mod sums;
 
 use proptest::test_runner::Config;
 

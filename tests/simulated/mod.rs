@@ -5,8 +5,8 @@ use mkernel::half::bf16;
 use mkernel::{BLayout, Communicator, Error, KernelConfig, Op, Operator, Shape, Simulation};
 use std::num::NonZero;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Consecutive calls of a job: two buffers are used by turns, so the third reuses the first.
 pub const CALLS: u32 = 3;
@@ -20,18 +20,37 @@ pub struct Job {
     pub skew: u32,
     /// Replacements in the kernel's text, each of which must be found.
     pub edits: Vec<(String, String)>,
+    calls: Arc<[Call]>,
 }
 
 /// Bits of the results, by rank and call.
 pub type Results = Vec<Vec<Vec<u16>>>;
 
-/// Operands of all ranks for one call. Small whole numbers: every sum is exact in fp32, in whichever order.
-struct Operands {
+/// Operands of all ranks for one call, and the bits of each rank's result. Small whole numbers: every sum is exact in
+/// fp32, in whichever order.
+#[derive(Debug)]
+struct Call {
     a: Vec<bf16>,
     b: Vec<Vec<bf16>>,
+    expected: Vec<Vec<u16>>,
 }
 
 impl Job {
+    /// The kernel as it is rendered.
+    pub fn new(config: KernelConfig, shape: Shape, sms: u32) -> Self {
+        let calls = (0..CALLS)
+            .map(|call| Call::new(&config, shape, call))
+            .collect();
+        Self {
+            config,
+            shape,
+            sms,
+            skew: 60,
+            edits: Vec::new(),
+            calls,
+        }
+    }
+
     /// Runs it with `seed`; an error, or what is wrong with the results.
     pub fn run(&self, seed: u64) -> Result<Results, String> {
         let simulation = Simulation {
@@ -42,16 +61,11 @@ impl Job {
             timeline: false,
         };
         let ranks = Communicator::simulated(&simulation).map_err(|error| error.to_string())?;
-        let operands: Vec<Operands> = (0..CALLS).map(|call| self.operands(call)).collect();
         let results: Vec<Result<Vec<Vec<u16>>, String>> = std::thread::scope(|scope| {
-            let operands = &operands;
             let threads: Vec<_> = ranks
                 .into_iter()
                 .map(|ranks| {
-                    scope.spawn(move || {
-                        self.rank(&ranks, operands)
-                            .map_err(|error| with_causes(&*error))
-                    })
+                    scope.spawn(move || self.rank(&ranks).map_err(|error| with_causes(&*error)))
                 })
                 .collect();
             threads
@@ -75,11 +89,7 @@ impl Job {
         }
     }
 
-    fn rank(
-        &self,
-        ranks: &Communicator,
-        calls: &[Operands],
-    ) -> Result<Vec<Vec<u16>>, Box<dyn std::error::Error>> {
+    fn rank(&self, ranks: &Communicator) -> Result<Vec<Vec<u16>>, Box<dyn std::error::Error>> {
         // The kernel's own deadlines pass in simulated time.
         ranks.set_timeout(std::time::Duration::from_secs(20));
         let operator = self.prepare(ranks)?;
@@ -89,7 +99,7 @@ impl Job {
         let shard_rows = m.div_ceil(u64::from(ranks.world()));
         let (first, end) = ((rank * shard_rows).min(m), ((rank + 1) * shard_rows).min(m));
         let mut buffers = Vec::new();
-        for call in calls {
+        for call in self.calls.iter() {
             let own = &call.a[(first * k) as usize..(end * k) as usize];
             // An allocation cannot be empty.
             let own = if own.is_empty() { &call.a[..1] } else { own };
@@ -104,7 +114,7 @@ impl Job {
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
-        for (call, (_, _, c)) in calls.iter().zip(&buffers) {
+        for (call, (_, _, c)) in self.calls.iter().zip(&buffers) {
             let got: Vec<u16> = stream
                 .clone_dtoh(c)?
                 .iter()
@@ -113,8 +123,8 @@ impl Job {
             ranks.check()?;
             let wrong = got
                 .iter()
-                .zip(self.expected(call, ranks.rank()))
-                .filter(|(got, want)| **got != *want)
+                .zip(&call.expected[ranks.rank() as usize])
+                .filter(|(got, want)| got != want)
                 .count();
             if wrong > 0 {
                 return Err(
@@ -134,10 +144,12 @@ impl Job {
             }
         })
     }
+}
 
-    fn operands(&self, call: u32) -> Operands {
-        let Shape { m, n, k } = self.shape;
-        let mut random = u64::from(call) + 1;
+impl Call {
+    fn new(config: &KernelConfig, shape: Shape, number: u32) -> Self {
+        let Shape { m, n, k } = shape;
+        let mut random = u64::from(number) + 1;
         let mut fill = |count: u64| {
             let element = |_| {
                 random = random
@@ -147,39 +159,36 @@ impl Job {
             };
             (0..count).map(element).collect::<Vec<bf16>>()
         };
-        Operands {
-            a: fill(m * k),
-            b: (0..self.config.world).map(|_| fill(n * k)).collect(),
-        }
+        let a = fill(m * k);
+        let b: Vec<Vec<bf16>> = (0..config.world).map(|_| fill(n * k)).collect();
+        assert_eq!(config.op, Op::AgGemm, "a reference for this operator");
+        let multiply = |b: &Vec<bf16>| product(&a, b, config.b_layout, (n as usize, k as usize));
+        let expected = b.iter().map(multiply).collect();
+        Self { a, b, expected }
     }
+}
 
-    /// Bits of the result on `rank`.
-    fn expected(&self, call: &Operands, rank: u32) -> Vec<u16> {
-        let Shape { n, k, .. } = self.shape;
-        let (n, k) = (n as usize, k as usize);
-        assert_eq!(self.config.op, Op::AgGemm, "a reference for this operator");
-        let b: Vec<f32> = call.b[rank as usize]
-            .iter()
-            .map(|value| value.to_f32())
-            .collect();
-        let mut result = Vec::new();
-        for row in call.a.chunks_exact(k) {
-            let mut sums = vec![0.0f32; n];
-            for (depth, factor) in row.iter().enumerate() {
-                let factor = factor.to_f32();
-                for (column, sum) in sums.iter_mut().enumerate() {
-                    let at = if self.config.b_layout == BLayout::Kn {
-                        depth * n + column
-                    } else {
-                        column * k + depth
-                    };
-                    *sum += factor * b[at];
-                }
-            }
-            result.extend(sums.iter().map(|sum| bf16::from_f32(*sum).to_bits()));
+/// Bits of A · B, A with rows of `k`, B as `layout` says.
+fn product(a: &[bf16], b: &[bf16], layout: BLayout, (n, k): (usize, usize)) -> Vec<u16> {
+    let at = |depth: usize, column: usize| match layout {
+        BLayout::Kn => depth * n + column,
+        BLayout::Nk => column * k + depth,
+    };
+    let b: Vec<f32> = (0..n * k)
+        .map(|index| b[at(index / n, index % n)].to_f32())
+        .collect();
+    let mut result = Vec::new();
+    for row in a.chunks_exact(k) {
+        let mut sums = vec![0.0f32; n];
+        for (factor, b) in row.iter().zip(b.chunks_exact(n)) {
+            let factor = factor.to_f32();
+            sums.iter_mut()
+                .zip(b)
+                .for_each(|(sum, value)| *sum += factor * value);
         }
-        result
+        result.extend(sums.iter().map(|sum| bf16::from_f32(*sum).to_bits()));
     }
+    result
 }
 
 fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {

@@ -6,8 +6,8 @@
 use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::TEMPLATES;
-use mkernel_spec::abi;
-use mkernel_spec::plan::{SLOT_BYTES, Split, THREADS, TILE_K};
+use mkernel_spec::abi::{self, ArgKind};
+use mkernel_spec::plan::{Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
 use mkernel_spec::{BLayout, KernelPlan, Op, Transfer};
 use serde::Serialize;
 use std::sync::LazyLock;
@@ -50,6 +50,30 @@ struct RenderContext<'a> {
     push_warps: u32,
     /// Whether copy engines push.
     copies: bool,
+    /// Whether A comes from all ranks.
+    gathers: bool,
+    /// Whether tiles have owners, who add up what each rank computed.
+    reduces: bool,
+    /// Whether every rank adds up every tile.
+    one_shot: bool,
+    /// Whether, in one shot, a rank adds up its own rows only …
+    scatters: bool,
+    /// … and sends the sums to all.
+    relays: bool,
+    /// Whether owners send results to all.
+    results: bool,
+    /// Whether own tiles come after all others.
+    one_round: bool,
+    /// Whether some ranks own no tiles.
+    idle_ranks: bool,
+    /// Whether some places of the order have no tile.
+    gaps: bool,
+    /// Whether some tiles have rows beyond C.
+    ragged: bool,
+    /// Whether loads of A leave rows of a stage as they are.
+    short_a: bool,
+    /// The part of a stage that partial sums take.
+    partial_stage: &'a str,
 }
 
 #[derive(Serialize)]
@@ -129,11 +153,17 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
 
 fn context(plan: &KernelPlan) -> RenderContext<'_> {
     let args = plan.args.args.iter();
+    let reduction = plan.reduction.as_ref();
+    let two_shots = |is: fn(&KernelPlan, &Reduction) -> bool| {
+        reduction.is_some_and(|r| r.shots == 2 && is(plan, r))
+    };
     RenderContext {
         id: &plan.id,
         op: plan.spec.op().name(),
         title: match plan.spec.op() {
             Op::AgGemm => "C = AllGather(A) B, one launch",
+            Op::GemmRs => "C = rows of the sum of A B over ranks, one launch",
+            Op::GemmAr => "C = sum of A B over ranks, one launch",
             _ => "One launch",
         },
         banner: banner(plan),
@@ -164,10 +194,49 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         },
         aligned: plan.chunks.as_ref().is_some_and(|c| !c.to_self),
         nearest: u32::from(!plan.chunks.as_ref().is_some_and(|c| c.to_self)),
-        empty_shards: first_empty_shard(plan) < u64::from(plan.spec.world()),
+        empty_shards: plan.chunks.is_some()
+            && first_empty_shard(plan) < u64::from(plan.spec.world()),
         push: plan.transfer == Some(Transfer::SmPush),
         push_warps: plan.chunks.as_ref().map_or(0, |c| c.push_warps),
         copies: plan.copies.is_some(),
+        gathers: plan.spec.op() == Op::AgGemm,
+        reduces: reduction.is_some_and(|r| r.shots == 2),
+        one_shot: reduction.is_some_and(|r| r.shots == 1),
+        scatters: reduction.is_some_and(|r| scatters(plan, r)),
+        relays: reduction.is_some_and(|r| r.shots == 1 && r.results),
+        results: two_shots(|_, r| r.results),
+        one_round: two_shots(|_, r| r.round_tiles == r.owner_tiles),
+        idle_ranks: reduction.is_some_and(|r| r.owners < plan.spec.world()),
+        gaps: two_shots(|plan, r| r.owners * r.owner_tiles > plan.order.tiles()),
+        ragged: is_ragged(plan),
+        short_a: rows_of_a(plan) < plan.tile.m,
+        partial_stage: if plan.tile.n >= plan.tile.m { "b" } else { "a" },
+    }
+}
+
+/// Whether, in one shot, a rank adds up its own rows only.
+fn scatters(plan: &KernelPlan, r: &Reduction) -> bool {
+    r.shots == 1 && (r.results || plan.spec.op() == Op::GemmRs)
+}
+
+/// Rows of A that one load brings.
+fn rows_of_a(plan: &KernelPlan) -> u32 {
+    let a = plan.args.args.iter().find(|arg| arg.name == "a");
+    match a.map(|arg| &arg.kind) {
+        Some(ArgKind::TensorMap(map)) => map.box_elems[1],
+        _ => plan.tile.m,
+    }
+}
+
+/// Whether rows of some tiles are beyond the C of who adds them up.
+fn is_ragged(plan: &KernelPlan) -> bool {
+    let (m, tile_m) = (plan.shape.m, u64::from(plan.tile.m));
+    match plan.spec.op() {
+        Op::GemmRs if plan.order.shard_row_tiles.is_some() => {
+            let shard_rows = plan.spec.shard_rows(plan.shape);
+            !shard_rows.is_multiple_of(tile_m) || m != shard_rows * u64::from(plan.spec.world())
+        }
+        _ => !m.is_multiple_of(tile_m),
     }
 }
 
@@ -208,6 +277,18 @@ fn banner(plan: &KernelPlan) -> Vec<String> {
             plural(c.k_slices)
         ));
     }
+    if let Some(r) = &plan.reduction {
+        lines.push(match r.shots {
+            1 if scatters(plan, r) => {
+                "sum     every rank adds up its rows of every tile".to_owned()
+            }
+            1 => "sum     every rank adds up every tile".to_owned(),
+            _ => format!(
+                "sum     {} owners of {} tiles, rounds of {}",
+                r.owners, r.owner_tiles, r.round_tiles
+            ),
+        });
+    }
     let regions: Vec<_> = plan
         .smem
         .iter()
@@ -231,6 +312,7 @@ fn constants(plan: &KernelPlan) -> Vec<Constant> {
     core_constants(plan, &mut c);
     if plan.spec.world() > 1 {
         exchange_constants(plan, &mut c);
+        sum_constants(plan, &mut c);
     }
     c.section("workspace, bytes");
     workspace_constants(plan, &mut c);
@@ -251,7 +333,12 @@ fn core_constants(plan: &KernelPlan, c: &mut Constants) {
     c.u32("kTileM", tile.m, "rows of C per CTA at a time");
     c.u32("kTileN", tile.n, "columns");
     c.u32("kTileK", TILE_K, "columns of A per stage");
-    c.u32("kRowTiles", order.row_tiles, "");
+    match order.shard_row_tiles {
+        Some(row_tiles) if plan.reduction.is_some() => {
+            c.u32("kRowTiles", row_tiles, "of a shard of C");
+        }
+        _ => c.u32("kRowTiles", order.row_tiles, ""),
+    }
     c.u32("kColTiles", order.col_tiles, "");
     c.u32("kUnits", order.units(), "what compute CTAs take in turn");
     if order.tail_parts > 1 {
@@ -305,6 +392,13 @@ fn core_constants(plan: &KernelPlan, c: &mut Constants) {
     c.section("shared memory, bytes");
     c.u32("kStages", plan.stages, "");
     c.u32("kStageBytesA", tile.m * TILE_K * 2, "");
+    if rows_of_a(plan) < tile.m {
+        c.u32(
+            "kLoadBytesA",
+            rows_of_a(plan) * TILE_K * 2,
+            "of rows that there are",
+        );
+    }
     c.u32("kStageBytesB", tile.n * TILE_K * 2, "");
     for (name, region) in [
         ("kSmemA", "a"),
@@ -353,7 +447,34 @@ fn workspace_constants(plan: &KernelPlan, c: &mut Constants) {
             "two buffers, by parity of the epoch",
         );
     }
-    if exchanges || plan.order.tail_parts > 1 {
+    let shots = plan.reduction.as_ref().map_or(0, |r| r.shots);
+    if shots == 1 {
+        u64("kSlots", "slots", "by parity of the epoch, source and tile");
+    }
+    if shots == 2 {
+        u64(
+            "kPartialFlags",
+            "partial_flags",
+            "one per source rank and tile",
+        );
+        u64(
+            "kPartials",
+            "partials",
+            "by parity of the epoch, source and tile",
+        );
+    }
+    if plan.workspace.offset_of("results").is_some() {
+        u64("kResultFlags", "result_flags", "one per tile");
+        u64("kResults", "results", "by parity of the epoch and tile");
+    }
+    if plan.workspace.offset_of("begun").is_some() {
+        u64("kBegun", "begun", "one flag per rank that has rows");
+    }
+    if exchanges
+        || shots == 2
+        || plan.workspace.offset_of("begun").is_some()
+        || plan.order.tail_parts > 1
+    {
         c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
     }
 }
@@ -428,6 +549,80 @@ fn exchange_constants(plan: &KernelPlan, c: &mut Constants) {
             c.u32("kPushUnroll", 4u32, "16-byte loads in flight per thread");
         }
     }
+}
+
+/// What adding up needs.
+fn sum_constants(plan: &KernelPlan, c: &mut Constants) {
+    let (shape, tile) = (plan.shape, plan.tile);
+    let Some(r) = &plan.reduction else { return };
+    c.section("sums");
+    if r.shots == 1 {
+        c.u32("kM", shape.m, "rows of A");
+        c.u32("kN", shape.n, "columns of C");
+        c.u32("kTiles", r.owner_tiles, "");
+        if scatters(plan, r) {
+            let shard_rows = plan.spec.shard_rows(shape);
+            c.u32("kShardRows", shard_rows, "that a rank adds up");
+        }
+        c.u32(
+            "kSources",
+            plan.spec.world() + u32::from(r.results),
+            if r.results {
+                "parts of a sum, and the sum"
+            } else {
+                "parts of a sum"
+            },
+        );
+        if r.owners < plan.spec.world() {
+            c.u32("kOwners", r.owners, "ranks that have rows");
+        }
+        c.u32("kTaggedBytes", 2048u32, "of a warp's 8 rows, 64 columns");
+        c.u32(
+            "kTaggedVecs",
+            (16 / plan.spec.world()).min(4),
+            "of every rank, in flight per thread",
+        );
+        return;
+    }
+    if is_ragged(plan) || r.results {
+        c.u32("kM", shape.m, "rows of A");
+    }
+    if r.results {
+        c.u32("kN", shape.n, "columns of C");
+    }
+    if plan.spec.op() == Op::GemmRs {
+        c.u32(
+            "kShardRows",
+            plan.spec.shard_rows(shape),
+            "rows of C on every rank but perhaps the last",
+        );
+    }
+    c.u32("kOwners", r.owners, "ranks that add up tiles");
+    c.u32("kOwnerTiles", r.owner_tiles, "tiles of each");
+    if r.round_tiles < r.owner_tiles {
+        c.u32("kRoundTiles", r.round_tiles, "of them in a round");
+        c.u32(
+            "kOwnFrom",
+            own_from(r),
+            "from here on, all tiles are own ones",
+        );
+    }
+    c.u32(
+        "kPartialSubs",
+        r.partial_subs,
+        "sub-tiles of partial sums per stage and warpgroup",
+    );
+    c.u32("kTileBytes", tile.m * tile.n * 2, "of partial sums");
+    if r.results {
+        c.u32("kTiles", r.owners * r.owner_tiles, "of all owners");
+        c.u32("kCollectUnroll", 4u32, "16-byte loads in flight per thread");
+    }
+}
+
+/// Where in a rank's order the last of the others' tiles is over: own tiles lag one round behind.
+fn own_from(r: &Reduction) -> u32 {
+    let rounds = r.owner_tiles.div_ceil(r.round_tiles);
+    (r.owners - 1) * r.owner_tiles + rounds.saturating_sub(2) * r.round_tiles
 }
 
 /// Strips trailing blanks, folds blank lines to one, ends with one newline.

@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 4] = [
+pub(crate) const TEMPLATES: [(&str, &str); 12] = [
     (
         "kernel.cu.tera",
         include_str!("../../../templates/kernel.cu.tera"),
@@ -11,6 +11,38 @@ pub(crate) const TEMPLATES: [(&str, &str); 4] = [
     (
         "ops/ag_gemm.cu.tera",
         include_str!("../../../templates/ops/ag_gemm.cu.tera"),
+    ),
+    (
+        "ops/gemm_rs.cu.tera",
+        include_str!("../../../templates/ops/gemm_rs.cu.tera"),
+    ),
+    (
+        "ops/gemm_ar.cu.tera",
+        include_str!("../../../templates/ops/gemm_ar.cu.tera"),
+    ),
+    (
+        "parts/place.cu.tera",
+        include_str!("../../../templates/parts/place.cu.tera"),
+    ),
+    (
+        "parts/rounds.cu.tera",
+        include_str!("../../../templates/parts/rounds.cu.tera"),
+    ),
+    (
+        "parts/partials.cu.tera",
+        include_str!("../../../templates/parts/partials.cu.tera"),
+    ),
+    (
+        "parts/reduce.cu.tera",
+        include_str!("../../../templates/parts/reduce.cu.tera"),
+    ),
+    (
+        "parts/exchange.cu.tera",
+        include_str!("../../../templates/parts/exchange.cu.tera"),
+    ),
+    (
+        "parts/collect.cu.tera",
+        include_str!("../../../templates/parts/collect.cu.tera"),
     ),
     (
         "parts/gemm.cu.tera",

@@ -48,6 +48,8 @@ pub(crate) fn assign(config: &mut KernelConfig, field: Field, value: &Value) -> 
         Field::KSlices => tuning.k_slices = Some(integer(value)?),
         Field::ChunkRows => tuning.chunk_rows = Some(integer(value)?),
         Field::GroupM => tuning.group_m = Some(integer(value)?),
+        Field::RoundTiles => tuning.round_tiles = Some(integer(value)?),
+        Field::Shots => tuning.shots = Some(integer(value)?),
         // `Field` may grow; the test `every_field_is_assigned` fails if this match does not.
         _ => return Err("this version does not know the option here".to_owned()),
     }

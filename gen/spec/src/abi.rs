@@ -280,6 +280,8 @@ pub enum Role {
     Math = 3,
     /// Writes tiles of the result.
     Store = 4,
+    /// Takes results of other ranks to C.
+    Collect = 5,
 }
 
 /// What a kernel waits for.
@@ -301,15 +303,22 @@ pub enum Wait {
     OutputFree = 6,
     /// Another CTA's part of a sum.
     Partial = 7,
+    /// A peer's part of a sum.
+    PeerPartial = 8,
+    /// A tile that a peer adds up.
+    Result = 9,
+    /// A peer's word that it has begun the call.
+    Begun = 10,
 }
 
 impl Role {
     /// Every role, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::Push, "kPush"),
         (Self::Load, "kLoad"),
         (Self::Math, "kMath"),
         (Self::Store, "kStore"),
+        (Self::Collect, "kCollect"),
     ];
 
     /// The role numbered `value`, as a word.
@@ -320,6 +329,7 @@ impl Role {
             2 => "load",
             3 => "math",
             4 => "store",
+            5 => "collect",
             _ => "unknown role",
         }
     }
@@ -327,7 +337,7 @@ impl Role {
 
 impl Wait {
     /// Every wait, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 10] = [
         (Self::Chunk, "kChunk"),
         (Self::Sent, "kSent"),
         (Self::StageFull, "kStageFull"),
@@ -335,6 +345,9 @@ impl Wait {
         (Self::OutputFull, "kOutputFull"),
         (Self::OutputFree, "kOutputFree"),
         (Self::Partial, "kPartial"),
+        (Self::PeerPartial, "kPeerPartial"),
+        (Self::Result, "kResult"),
+        (Self::Begun, "kBegun"),
     ];
 
     /// The wait numbered `value`, in words.
@@ -348,6 +361,9 @@ impl Wait {
             5 => "an output buffer to be filled",
             6 => "an output buffer to be free",
             7 => "another CTA's part of a sum",
+            8 => "a peer's part of a sum",
+            9 => "a tile that a peer adds up",
+            10 => "a peer's word that it has begun",
             _ => "something unknown",
         }
     }

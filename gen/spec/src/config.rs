@@ -10,17 +10,26 @@ use std::fmt;
 pub enum Op {
     /// `C[M,N] = AllGather(A)[M,K] · B`: rank r holds rows r of A and its own B.
     AgGemm,
+    /// `C = Σ_r A_r[M,K] · B_r`, of which rank r keeps rows r: a reduce-scatter. M, N and K are those of every A_r, B_r.
+    ///
+    /// A rank adds what its peers computed of its rows, rounded to bf16, to its own sums in fp32, always in the same
+    /// order, and rounds once more: the same bits each time, and fewer roundings than a GEMM and NCCL make.
+    GemmRs,
+    /// The same sum, all of `C[M,N]` on every rank, with the same bits on all of them.
+    GemmAr,
 }
 
 impl Op {
     /// Every operator.
-    pub const ALL: [Self; 1] = [Self::AgGemm];
+    pub const ALL: [Self; 3] = [Self::AgGemm, Self::GemmRs, Self::GemmAr];
 
     /// The operator's name in every file, flag and symbol.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::AgGemm => "ag_gemm",
+            Self::GemmRs => "gemm_rs",
+            Self::GemmAr => "gemm_ar",
         }
     }
 
@@ -28,6 +37,12 @@ impl Op {
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|op| op.name() == name)
+    }
+
+    /// Whether ranks add up what each of them computed.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::GemmRs | Self::GemmAr)
     }
 }
 
@@ -173,6 +188,13 @@ pub struct Tuning {
     /// Row tiles that are computed together, so that their B tiles stay in L2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_m: Option<u32>,
+    /// Operators that reduce: tiles of each owner in a round; own tiles come a round later than the others'.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub round_tiles: Option<u32>,
+    /// Operators that reduce: 1 = parts of C go from registers to registers, for few rows; 2 = to owners of tiles, who
+    /// add them up, and for `gemm_ar` send the result to all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shots: Option<u32>,
 }
 
 /// A kernel as a person asks for it. Shapes are those of `op` on [`Op`]; row-major bf16 in and out, fp32 accumulate.
@@ -190,7 +212,7 @@ pub struct KernelConfig {
     pub m: Dim,
     /// Columns of this rank's B and C.
     pub n: Dim,
-    /// The contracted dimension.
+    /// The contracted dimension, of this rank's A and B.
     pub k: Dim,
     /// How B lies in memory.
     #[serde(default)]

@@ -21,7 +21,7 @@ const DOORBELL_US: f64 = 12.0;
 const COPY_US: f64 = 6.5;
 /// What one of a few communication CTAs pushes, GB/s.
 const COMM_CTA_GB_S: f64 = 36.0;
-/// Of the link, what SMs push with little to compute …
+/// Of the link, what SMs fill with little to compute …
 const PUSH_SHARE: f64 = 0.93;
 /// … and how much less beside a GEMM that takes as long as the transfer.
 const PUSH_SHARE_LOST: f64 = 0.26;
@@ -35,6 +35,15 @@ const COMM_CTA_SLOWDOWN: f64 = 1.02;
 const CALM_COMM_CTAS: u32 = 8;
 /// … and lose this part of the rate for each.
 const CROWD_LOSS: f64 = 0.012;
+
+/// What stores of partial sums cost a GEMM that takes as long as they do.
+const STORE_SLOWDOWN: f64 = 0.1;
+/// Tagged words from one rank's registers to another's, µs.
+const TAGGED_US: f64 = 2.5;
+/// Partial sums of a tile by TMA to their slot, through shared memory and into the sums, flags aside, µs.
+const ADD_US: f64 = 5.5;
+/// A result by TMA to its slot, and from there to C, flags aside, µs.
+const RESULT_US: f64 = 12.0;
 
 /// The time that no kernel beats: the largest of three.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -92,9 +101,7 @@ impl Push {
         match self {
             Self::None => 0.0,
             Self::Sm { ctas, .. } => {
-                // Incoming bytes and the GEMM's loads meet in L2.
-                let share =
-                    PUSH_SHARE - PUSH_SHARE_LOST * (bound.compute_us / bound.link_us).min(1.0);
+                let share = store_share(bound.compute_us, bound.link_us);
                 let rate = if ctas == 0 {
                     (share + SHARED_PUSH_GAIN).min(PUSH_SHARE) * device.link_gb_s
                 } else {
@@ -137,6 +144,11 @@ impl Push {
     }
 }
 
+/// Of the link, what stores by SMs fill beside a GEMM: incoming bytes and the GEMM's loads meet in L2.
+fn store_share(compute_us: f64, link_us: f64) -> f64 {
+    PUSH_SHARE - PUSH_SHARE_LOST * (compute_us / link_us).min(1.0)
+}
+
 /// Time of one tile's main loop, µs: tensor cores or L2, whichever is slower, with `active` CTAs at work.
 fn tile_us(tile: Tile, k: u64, active: u32, device: &Device) -> f64 {
     let steps = k.div_ceil(u64::from(TILE_K)) as f64;
@@ -151,16 +163,15 @@ fn tile_us(tile: Tile, k: u64, active: u32, device: &Device) -> f64 {
     steps * math.max(load) + epilogue
 }
 
-/// Expected time of a candidate, µs.
-pub(crate) fn estimate_us(
+/// The GEMM alone, µs: all of it, and its last round.
+fn gemm_us(
     tile: Tile,
     order: &TileOrder,
     k: u64,
-    push: Push,
+    compute_ctas: u32,
     traffic: &Traffic,
     device: &Device,
-) -> f64 {
-    let compute_ctas = device.sm_count - push.comm_ctas();
+) -> (f64, f64) {
     let one = tile_us(tile, k, order.units().min(compute_ctas), device);
     let rounds = f64::from(order.whole_tiles / compute_ctas);
     let tail_us = match (order.tail_tiles(), order.tail_parts) {
@@ -171,8 +182,22 @@ pub(crate) fn estimate_us(
     // A long GEMM is limited by power, and power by the SMs at work, whatever the rounds.
     let even = traffic.flops as f64 / device.gemm_tflops / 1e6 * f64::from(device.sm_count)
         / f64::from(compute_ctas);
-    let compute = (rounds * one + tail_us).max(even);
-    let last_us = tail_us.max(one / f64::from(order.tail_parts)) / f64::from(push.slices());
+    let last_us = tail_us.max(one / f64::from(order.tail_parts));
+    ((rounds * one + tail_us).max(even), last_us)
+}
+
+/// Expected time of a candidate of `ag_gemm`, µs.
+pub(crate) fn estimate_us(
+    tile: Tile,
+    order: &TileOrder,
+    k: u64,
+    push: Push,
+    traffic: &Traffic,
+    device: &Device,
+) -> f64 {
+    let compute_ctas = device.sm_count - push.comm_ctas();
+    let (compute, last_us) = gemm_us(tile, order, k, compute_ctas, traffic, device);
+    let last_us = last_us / f64::from(push.slices());
     let fed = match push {
         Push::None => 0.0,
         _ => {
@@ -185,4 +210,59 @@ pub(crate) fn estimate_us(
     };
     let memory = traffic.memory_bytes as f64 / device.memory_gb_s / 1e3;
     LAUNCH_US + (compute * push.slowdown()).max(fed).max(memory)
+}
+
+/// How partial sums meet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Meeting {
+    /// 1 or 2.
+    pub shots: u32,
+    /// Ranks that add up tiles.
+    pub owners: u32,
+    /// Whether own tiles come after all others.
+    pub own_last: bool,
+    /// Whether owners send results to all.
+    pub results: bool,
+}
+
+/// Expected time of a candidate of an operator that reduces, µs; `order` has each tile once.
+pub(crate) fn reduce_us(
+    tile: Tile,
+    order: &TileOrder,
+    k: u64,
+    meeting: Option<Meeting>,
+    traffic: &Traffic,
+    device: &Device,
+) -> f64 {
+    let (compute, last_us) = gemm_us(tile, order, k, device.sm_count, traffic, device);
+    let memory = traffic.memory_bytes as f64 / device.memory_gb_s / 1e3;
+    let Some(meeting) = meeting else {
+        return LAUNCH_US + compute.max(memory);
+    };
+    let link = traffic.link_bytes as f64 / device.link_gb_s / 1e3;
+    let link = link / store_share(compute, link);
+    // Remote stores and the GEMM's loads meet in L2 and at the SMs' ports.
+    let slowdown = 1.0 + STORE_SLOWDOWN * (link / compute).min(1.0);
+    let computed = (compute * slowdown).max(memory);
+    let first_us = last_us.min(compute);
+    let sent = match meeting {
+        Meeting {
+            shots: 1, results, ..
+        } => compute + link + TAGGED_US * if results { 2.0 } else { 1.0 },
+        // The link idles while own tiles are computed.
+        Meeting {
+            own_last: true,
+            owners,
+            results: false,
+            ..
+        } => {
+            let own_us = compute / f64::from(owners);
+            (first_us + link).max(compute - own_us) + own_us + ADD_US
+        }
+        Meeting { results, .. } => {
+            let results_us = if results { FLAG_US + RESULT_US } else { 0.0 };
+            first_us + link + FLAG_US + ADD_US + results_us
+        }
+    };
+    LAUNCH_US + computed.max(sent)
 }

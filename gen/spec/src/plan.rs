@@ -3,8 +3,9 @@
 mod ag_gemm;
 mod exchange;
 mod gemm;
+mod reduce;
 
-use crate::abi::{ArgLayout, OperandSpec};
+use crate::abi::{ArgLayout, OperandSpec, State};
 use crate::config::{Op, Tile, Transfer};
 use crate::cost::Bound;
 use crate::device::Device;
@@ -47,11 +48,30 @@ pub struct Region {
 pub struct Workspace {
     /// All of it.
     pub bytes: u64,
-    /// Its parts: `state`, and what the operator needs (`flags`, `gathered`).
+    /// Its parts: `state`, and what the operator needs (`flags`, `gathered`, `partials`).
     pub regions: Vec<Region>,
 }
 
 impl Workspace {
+    /// The state, then `parts`.
+    fn new(parts: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
+        let mut bytes = 0;
+        let regions = [("state", size_of::<State>() as u64)]
+            .into_iter()
+            .chain(parts)
+            .map(|(name, size)| {
+                let region = Region {
+                    name,
+                    offset_bytes: bytes,
+                    bytes: size,
+                };
+                bytes = (bytes + size).next_multiple_of(1024);
+                region
+            })
+            .collect();
+        Self { bytes, regions }
+    }
+
     /// Where region `name` starts, if there is one.
     #[must_use]
     pub fn offset_of(&self, name: &str) -> Option<u64> {
@@ -85,6 +105,23 @@ pub struct Chunks {
     pub to_self: bool,
 }
 
+/// How partial sums of the ranks meet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reduction {
+    /// 1: every rank sends its part of every tile to all, and adds up all. 2: a tile has an owner, who adds it up.
+    pub shots: u32,
+    /// Ranks that own tiles: the first ones.
+    pub owners: u32,
+    /// Tiles of each owner; with one shot, all tiles.
+    pub owner_tiles: u32,
+    /// Tiles of each owner in a round: own tiles are computed a round later than the others' tiles.
+    pub round_tiles: u32,
+    /// Sub-tiles of 64 columns, per math warpgroup, of partial sums that a stage holds.
+    pub partial_subs: u32,
+    /// Whether who adds up a tile, or with one shot a row, sends the result to all peers.
+    pub results: bool,
+}
+
 /// The order in which tiles are computed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TileOrder {
@@ -96,6 +133,8 @@ pub struct TileOrder {
     pub group_m: u32,
     /// Row tiles of a full shard, if tiles don't straddle shards.
     pub shard_row_tiles: Option<u32>,
+    /// Places in the order: one per tile; some are empty if owners have unequal numbers of tiles.
+    pub places: u32,
     /// Tiles that one CTA computes alone: whole rounds over the compute CTAs. The rest are the last round.
     pub whole_tiles: u32,
     /// CTAs that share a tile of the last round, each a part of K; 1 if none do.
@@ -112,10 +151,11 @@ impl TileOrder {
     /// Tiles of the last round.
     #[must_use]
     pub const fn tail_tiles(&self) -> u32 {
-        self.tiles() - self.whole_tiles
+        self.places - self.whole_tiles
     }
 
-    /// What compute CTAs take one after the other: whole tiles, then parts of tiles.
+    /// What compute CTAs take one after the other: whole tiles, then parts of tiles. In one shot, each tile comes again
+    /// to be added up.
     #[must_use]
     pub const fn units(&self) -> u32 {
         self.whole_tiles + self.tail_tiles() * self.tail_parts
@@ -199,7 +239,7 @@ pub struct KernelPlan {
     pub split: Split,
     /// Stages of the shared-memory ring.
     pub stages: u32,
-    /// What moves bytes to the peers; none in a world of 1.
+    /// What moves rows of A to the peers; none in a world of 1, and for operators that reduce.
     pub transfer: Option<Transfer>,
     /// CTAs of the launch; the first `comm_ctas` only communicate.
     pub grid_ctas: u32,
@@ -211,6 +251,8 @@ pub struct KernelPlan {
     pub order: TileOrder,
     /// How a shard travels; none in a world of 1.
     pub chunks: Option<Chunks>,
+    /// How partial sums meet, for operators that reduce; none in a world of 1.
+    pub reduction: Option<Reduction>,
     /// Shared memory, as dynamic shared memory is laid out from a 1024-byte boundary.
     pub smem: Vec<Region>,
     /// Dynamic shared memory of the launch, alignment slack included.
@@ -244,6 +286,7 @@ impl KernelPlan {
         };
         match spec.op() {
             Op::AgGemm => ag_gemm::plan(spec, shape, device),
+            Op::GemmRs | Op::GemmAr => reduce::plan(spec, shape, device),
         }
     }
 }

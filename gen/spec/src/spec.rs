@@ -64,7 +64,7 @@ impl KernelSpec {
             }
         }
         check_areas(&mut found, &config);
-        check_tuning(&mut found, &config.tuning, config.world);
+        check_tuning(&mut found, &config);
         found.into_result(Self { config })
     }
 
@@ -200,7 +200,8 @@ fn check_areas(found: &mut Violations, config: &KernelConfig) {
     }
 }
 
-fn check_tuning(found: &mut Violations, tuning: &Tuning, world: u32) {
+fn check_tuning(found: &mut Violations, config: &KernelConfig) {
+    let tuning = &config.tuning;
     let mut one_of = |field, value: Option<u32>, allowed: &[u32], source: &str| {
         if let Some(value) = value {
             found.require(
@@ -229,6 +230,12 @@ fn check_tuning(found: &mut Violations, tuning: &Tuning, world: u32) {
         &[1, 2, 4, 8],
         "slices of K are equal and few",
     );
+    one_of(
+        Field::Shots,
+        tuning.shots,
+        &[1, 2],
+        "partial sums go to every rank, or to owners and from there to every rank",
+    );
     if let (Some(64), Some(64)) = (tuning.tile_m, tuning.tile_n) {
         found.push(
             Field::TileN,
@@ -240,6 +247,7 @@ fn check_tuning(found: &mut Violations, tuning: &Tuning, world: u32) {
         (Field::Stages, tuning.stages, 2, 8),
         (Field::CommCtas, tuning.comm_ctas, 0, 128),
         (Field::GroupM, tuning.group_m, 1, 64),
+        (Field::RoundTiles, tuning.round_tiles, 1, 1 << 20),
     ] {
         if let Some(value) = value {
             found.require(
@@ -258,21 +266,7 @@ fn check_tuning(found: &mut Violations, tuning: &Tuning, world: u32) {
             "use 128, 256, 384, …",
         );
     }
-    if world == 1 {
-        for (field, given) in [
-            (Field::Transfer, tuning.transfer.is_some()),
-            (Field::CommCtas, tuning.comm_ctas.is_some()),
-            (Field::KSlices, tuning.k_slices.is_some()),
-            (Field::ChunkRows, tuning.chunk_rows.is_some()),
-        ] {
-            found.require(
-                !given,
-                field,
-                || "a world of 1 rank transfers nothing".to_owned(),
-                "remove it, or use world = 2, 4 or 8",
-            );
-        }
-    }
+    check_applies(found, config);
     if tuning.transfer == Some(crate::Transfer::CopyEngine) {
         for (field, given) in [
             (Field::CommCtas, tuning.comm_ctas.is_some()),
@@ -285,5 +279,42 @@ fn check_tuning(found: &mut Violations, tuning: &Tuning, world: u32) {
                 "remove it, or use transfer = \"sm_push\"",
             );
         }
+    }
+}
+
+/// What concerns the way between ranks: some choices are of some operators, none of a world of 1.
+fn check_applies(found: &mut Violations, config: &KernelConfig) {
+    let (op, tuning) = (config.op, &config.tuning);
+    let gathers = op == Op::AgGemm;
+    for (field, given, applies) in [
+        (Field::Transfer, tuning.transfer.is_some(), gathers),
+        (Field::CommCtas, tuning.comm_ctas.is_some(), gathers),
+        (Field::KSlices, tuning.k_slices.is_some(), gathers),
+        (Field::ChunkRows, tuning.chunk_rows.is_some(), gathers),
+        (
+            Field::RoundTiles,
+            tuning.round_tiles.is_some(),
+            op.reduces() && tuning.shots != Some(1),
+        ),
+        (Field::Shots, tuning.shots.is_some(), op.reduces()),
+    ] {
+        if !given {
+            continue;
+        }
+        found.require(
+            config.world != 1,
+            field,
+            || "a world of 1 rank transfers nothing".to_owned(),
+            "remove it, or use world = 2, 4 or 8",
+        );
+        found.require(
+            config.world == 1 || applies,
+            field,
+            || match (field, tuning.shots) {
+                (Field::RoundTiles, Some(1)) => "one shot has no rounds".to_owned(),
+                _ => format!("{op} has no such choice"),
+            },
+            "remove it",
+        );
     }
 }

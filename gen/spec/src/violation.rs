@@ -39,11 +39,15 @@ pub enum Field {
     ChunkRows,
     /// `group_m`
     GroupM,
+    /// `round_tiles`
+    RoundTiles,
+    /// `shots`
+    Shots,
 }
 
 impl Field {
     /// Every field, in the order in which a person writes them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Op,
         Self::Name,
         Self::World,
@@ -59,6 +63,8 @@ impl Field {
         Self::KSlices,
         Self::ChunkRows,
         Self::GroupM,
+        Self::RoundTiles,
+        Self::Shots,
     ];
 
     /// The field's name, as in TOML.
@@ -80,6 +86,8 @@ impl Field {
             Self::KSlices => "k_slices",
             Self::ChunkRows => "chunk_rows",
             Self::GroupM => "group_m",
+            Self::RoundTiles => "round_tiles",
+            Self::Shots => "shots",
         }
     }
 }

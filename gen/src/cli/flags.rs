@@ -114,7 +114,7 @@ fn value_name(field: Field) -> &'static str {
 
 fn help(field: Field) -> &'static str {
     match field {
-        Field::Op => "Operator: ag_gemm",
+        Field::Op => "Operator: ag_gemm, gemm_rs or gemm_ar",
         Field::Name => "Name for listings",
         Field::World => "Ranks, one GPU each: 1, 2, 4 or 8",
         Field::M => {
@@ -131,6 +131,10 @@ fn help(field: Field) -> &'static str {
         Field::KSlices => "Fix the parts of K that arrive one after the other",
         Field::ChunkRows => "Fix the rows that arrive under one flag",
         Field::GroupM => "Fix the row tiles that are computed together",
+        Field::RoundTiles => "Fix the tiles of each owner in a round (gemm_rs, gemm_ar)",
+        Field::Shots => {
+            "Fix how partial sums meet: 1 = in registers, 2 = at owners of tiles (gemm_rs, gemm_ar)"
+        }
         _ => "",
     }
 }

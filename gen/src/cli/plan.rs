@@ -4,7 +4,7 @@ use super::Failure;
 use super::input::Input;
 use super::output::{bytes, micros, print, print_json, table};
 use mkernel_spec::abi::{Extent, OperandSpec};
-use mkernel_spec::plan::Region;
+use mkernel_spec::plan::{Reduction, Region};
 use mkernel_spec::{BLayout, KernelPlan, Op, Target};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -110,6 +110,8 @@ pub fn computes(plan: &KernelPlan) -> Vec<String> {
     let (m, n, k) = (shape.m, shape.n, shape.k);
     let formula = match plan.spec.op() {
         Op::AgGemm => format!("C[{m},{n}] = AllGather(A)[{m},{k}] · B"),
+        Op::GemmRs => format!("C[{m},{n}] = Σ_r A_r[{m},{k}] · B_r, rank r keeps rows r"),
+        Op::GemmAr => format!("C[{m},{n}] = Σ_r A_r[{m},{k}] · B_r on every rank"),
         op => op.to_string(),
     };
     let b = match plan.spec.b_layout() {
@@ -169,6 +171,10 @@ fn tiles(plan: &KernelPlan) -> Vec<String> {
             order.group_m
         ),
     ];
+    if let Some(reduction) = &plan.reduction {
+        lines.push(owners(reduction));
+        return lines;
+    }
     lines.push(match order.shard_row_tiles {
         Some(tiles) => format!("own {tiles} row tiles first, then the peers' as they arrive"),
         None if plan.spec.world() > 1 => "tiles straddle shards: own rows travel too".to_owned(),
@@ -177,7 +183,42 @@ fn tiles(plan: &KernelPlan) -> Vec<String> {
     lines
 }
 
+/// Who adds up which tiles, and when.
+fn owners(reduction: &Reduction) -> String {
+    let Reduction {
+        owners,
+        owner_tiles,
+        round_tiles,
+        ..
+    } = reduction;
+    match (reduction.shots, round_tiles == owner_tiles) {
+        (1, _) if reduction.results => {
+            "every rank adds up its rows of every tile, and sends the sums to all".to_owned()
+        }
+        (1, _) => "every rank adds up what it keeps".to_owned(),
+        (_, true) => format!("{owners} owners of {owner_tiles} tiles; own tiles last"),
+        (_, false) => format!(
+            "{owners} owners of {owner_tiles} tiles in rounds of {round_tiles}; own tiles a round later"
+        ),
+    }
+}
+
 fn transfer(plan: &KernelPlan) -> Vec<String> {
+    if let Some(reduction) = &plan.reduction {
+        if reduction.shots == 1 {
+            return vec![
+                "partial sums in bf16, a tag beside each two, from registers to all ranks"
+                    .to_owned(),
+            ];
+        }
+        let mut lines = vec!["partial sums in bf16 from the output buffers to slots of who adds them, fixed order, fp32".to_owned()];
+        if reduction.results {
+            lines.push(
+                "results to every peer, from where a warp of each CTA takes them to C".to_owned(),
+            );
+        }
+        return lines;
+    }
     let (Some(transfer), Some(chunks)) = (plan.transfer, &plan.chunks) else {
         return vec!["none in a world of 1".to_owned()];
     };

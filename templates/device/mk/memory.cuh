@@ -136,8 +136,67 @@ __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
   return v;
 }
 
+// 16 bytes that others wrote during this kernel, and that a flag acquired.
+__device__ __forceinline__ Vec16 load_written_vec16(const u8* p) {
+  Vec16 v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+
+// Two words, each with a tag beside it in the same eight bytes, which come or do not come together. A reader who finds
+// the tags has the words: {first, tag, second, tag}.
+__device__ __forceinline__ void store_tagged(u8* p, u32 first, u32 second, u32 tag) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 a, b;\n"
+      "mov.b64 a, {%1, %3};\n"
+      "mov.b64 b, {%2, %3};\n"
+      "st.relaxed.sys.global.v2.b64 [%0], {a, b};\n"
+      "}" ::"l"(p),
+      "r"(first), "r"(second), "r"(tag)
+      : "memory");
+}
+
+__device__ __forceinline__ bool is_tagged(Vec16 v, u32 tag) { return v.y == tag && v.w == tag; }
+
+__device__ __forceinline__ Vec16 load_tagged(const u8* p) {
+  Vec16 v;
+  asm volatile(
+      "{\n"
+      ".reg .b64 a, b;\n"
+      "ld.relaxed.sys.global.v2.b64 {a, b}, [%4];\n"
+      "mov.b64 {%0, %1}, a;\n"
+      "mov.b64 {%2, %3}, b;\n"
+      "}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(p)
+      : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void store_vec16(u8* p, Vec16 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+__device__ __forceinline__ void store_word(u8* p, u32 word) {
+  asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ Vec16 load_shared_vec16(u32 address) {
+  Vec16 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void store_shared_vec16(u32 address, Vec16 v) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
 }
 

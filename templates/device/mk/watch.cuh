@@ -9,9 +9,20 @@
 
 namespace mk {
 
-enum Role : u32 { kPush = 1, kLoad = 2, kMath = 3, kStore = 4 };
+enum Role : u32 { kPush = 1, kLoad = 2, kMath = 3, kStore = 4, kCollect = 5 };
 
-enum Wait : u32 { kChunk = 1, kSent = 2, kStageFull = 3, kStageFree = 4, kOutputFull = 5, kOutputFree = 6, kPartial = 7 };
+enum Wait : u32 {
+  kChunk = 1,
+  kSent = 2,
+  kStageFull = 3,
+  kStageFree = 4,
+  kOutputFull = 5,
+  kOutputFree = 6,
+  kPartial = 7,
+  kPeerPartial = 8,
+  kResult = 9,
+  kBegun = 10
+};
 
 // The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r, ~0 the host.
 struct Report {
@@ -99,23 +110,34 @@ constexpr u32 kFlagPollsPerLook = 128;
 // down all else that does, the copy engines' commands first (measured: 0.3 ms per copy).
 constexpr u64 kHostLookNs = 10'000'000;
 
-// Until the flag, which only grows (modulo 2^32), has reached `what.wanted`. Acquires what came before the flag.
-__device__ __forceinline__ void wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
-  u32 seen = load_acquire_sys(flag);
-  if (static_cast<int>(seen - what.wanted) >= 0) return;
-  const u64 start_ns = global_time_ns();
-  u64 host_look_ns = start_ns + kHostLookNs;
-  for (u32 polls = 1;; ++polls) {
-    __nanosleep(kPollPauseNs);
-    seen = load_acquire_sys(flag);
-    if (static_cast<int>(seen - what.wanted) >= 0) return;
-    if (polls % kFlagPollsPerLook != 0) continue;
+// How long a wait for a peer has lasted.
+struct Patience {
+  u64 start_ns = 0, host_look_ns = 0;
+  u32 polls = 0;
+
+  // After a poll in vain: whether to give up.
+  __device__ __forceinline__ bool ends(const Watch& watch, const Awaited& what, u32 seen) {
+    if (polls == 0) {
+      start_ns = global_time_ns();
+      host_look_ns = start_ns + kHostLookNs;
+    }
+    if (++polls % kFlagPollsPerLook != 0) return false;
     u32 aborted_by = load_relaxed_sys(&watch.state()->abort);
     if (aborted_by == 0 && global_time_ns() > host_look_ns) {
       host_look_ns += kHostLookNs;
       if (load_relaxed_sys(&watch.host->abort) != 0) aborted_by = kHostAbort;
     }
-    if (give_up(watch, what, seen, aborted_by, start_ns)) return;
+    return give_up(watch, what, seen, aborted_by, start_ns);
+  }
+};
+
+// Until the flag, which only grows (modulo 2^32), has reached `what.wanted`. Acquires what came before the flag.
+__device__ __forceinline__ void wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
+  Patience patience;
+  for (;;) {
+    const u32 seen = load_acquire_sys(flag);
+    if (static_cast<int>(seen - what.wanted) >= 0 || patience.ends(watch, what, seen)) return;
+    __nanosleep(kPollPauseNs);
   }
 }
 

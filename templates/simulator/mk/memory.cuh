@@ -79,6 +79,40 @@ __forceinline__ void store_vec16(u8* p, Vec16 v) {
   sim::store(reinterpret_cast<Vec16*>(p), v, sim::kWeak, sim::kCta);
 }
 
+__forceinline__ Vec16 load_written_vec16(const u8* p) {
+  return sim::load(reinterpret_cast<const Vec16*>(p), sim::kWeak, sim::kCta);
+}
+
+// Two stores and two loads, in which others may come: only eight bytes come together.
+__forceinline__ void store_tagged(u8* p, u32 first, u32 second, u32 tag) {
+  u64* words = reinterpret_cast<u64*>(p);
+  sim::store(words, u64{tag} << 32 | first, sim::kRelaxed, sim::kSys);
+  sim::store(words + 1, u64{tag} << 32 | second, sim::kRelaxed, sim::kSys);
+}
+
+__forceinline__ bool is_tagged(Vec16 v, u32 tag) { return v.y == tag && v.w == tag; }
+
+__forceinline__ Vec16 load_tagged(const u8* p) {
+  const u64* words = reinterpret_cast<const u64*>(p);
+  const u64 a = sim::load(words, sim::kRelaxed, sim::kSys);
+  const u64 b = sim::load(words + 1, sim::kRelaxed, sim::kSys);
+  return Vec16{static_cast<u32>(a), static_cast<u32>(a >> 32), static_cast<u32>(b), static_cast<u32>(b >> 32)};
+}
+
+__forceinline__ void store_word(u8* p, u32 word) {
+  sim::store(reinterpret_cast<u32*>(p), word, sim::kWeak, sim::kCta);
+}
+
+__forceinline__ Vec16 load_shared_vec16(u32 address) {
+  Vec16 v;
+  mk_calls->load_shared(address, &v, sizeof v, sim::place());
+  return v;
+}
+
+__forceinline__ void store_shared_vec16(u32 address, Vec16 v) {
+  mk_calls->store_shared(address, &v, sizeof v, sim::place());
+}
+
 __forceinline__ float4 load_float4(const float* p) {
   return sim::load(reinterpret_cast<const float4*>(p), sim::kWeak, sim::kCta);
 }

@@ -5,9 +5,11 @@
 
 #define wait_flag wait_flag_on_gpu
 #define wait_barrier wait_barrier_on_gpu
+#define Patience PatienceOnGpu
 #include <mk/gpu/watch.cuh>
 #undef wait_flag
 #undef wait_barrier
+#undef Patience
 
 namespace mk {
 
@@ -22,5 +24,18 @@ __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u32 parity, R
   wait_barrier_on_gpu(watch, barrier, parity, role, wait, index);
   mk_calls->waiting(0, 0, 0, 0, 0, sim::place());
 }
+
+// A poll in vain lets others run until one of the words changes that were polled.
+struct Patience {
+  PatienceOnGpu on_gpu;
+
+  __forceinline__ bool ends(const Watch& watch, const Awaited& what, u32 seen) {
+    mk_calls->waiting(what.role, what.wait, what.peer, what.index, what.wanted, sim::place());
+    const bool ends = on_gpu.ends(watch, what, seen);
+    if (!ends) mk_calls->sleep(kPollPauseNs, sim::place());
+    mk_calls->waiting(0, 0, 0, 0, 0, sim::place());
+    return ends;
+  }
+};
 
 }  // namespace mk

@@ -7,14 +7,12 @@
 
 use super::exchange::{Problem, Way, ways};
 use super::gemm::{self, CoreLayout, TILE_K};
-use super::{
-    Chunks, Copies, KernelPlan, Region, Role, SLOT_BYTES, THREADS, TileOrder, Traffic, Workspace,
-};
+use super::{Chunks, Copies, KernelPlan, Role, SLOT_BYTES, THREADS, TileOrder, Traffic, Workspace};
 use crate::abi::{
-    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, OperandSpec, Source, State,
-    Stride, TensorMapSpec,
+    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, OperandSpec, Source, Stride,
+    TensorMapSpec,
 };
-use crate::config::{BLayout, Tile, Transfer};
+use crate::config::{Tile, Transfer};
 use crate::cost::{self, Bound, Push};
 use crate::device::Device;
 use crate::spec::{KernelSpec, Shape};
@@ -86,9 +84,12 @@ fn candidates(
     let aligned = spec.world() == 1 || shard_rows.is_multiple_of(u64::from(tile.m));
     let shard_row_tiles =
         (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32);
+    let row_tiles = shape.m.div_ceil(u64::from(tile.m)) as u32;
+    let col_tiles = shape.n.div_ceil(u64::from(tile.n)) as u32;
     let order = TileOrder {
-        row_tiles: shape.m.div_ceil(u64::from(tile.m)) as u32,
-        col_tiles: shape.n.div_ceil(u64::from(tile.n)) as u32,
+        row_tiles,
+        col_tiles,
+        places: row_tiles * col_tiles,
         // A group of own and of remote rows would wait before own rows are done.
         group_m: tuning
             .group_m
@@ -234,6 +235,7 @@ fn finish(
         args: args(spec, shape, &core, chunks.as_ref(), &workspace),
         order,
         chunks,
+        reduction: None,
         smem: core.smem,
         smem_bytes: core.smem_bytes,
         workspace,
@@ -287,24 +289,7 @@ fn roles(pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {
             about: "own rows of A to every peer".into(),
         });
     }
-    roles.push(Role {
-        name: "load",
-        ctas: compute,
-        warps: (0, 1),
-        about: "A and B to shared memory".into(),
-    });
-    roles.push(Role {
-        name: "store",
-        ctas: compute,
-        warps: (1, 3),
-        about: "C from shared memory".into(),
-    });
-    roles.push(Role {
-        name: "math",
-        ctas: compute,
-        warps: (4, warps),
-        about: "wgmma, bf16 to fp32".into(),
-    });
+    roles.extend(gemm::roles(compute));
     roles
 }
 
@@ -315,27 +300,13 @@ fn workspace(
     order: &TileOrder,
     chunks: Option<&Chunks>,
 ) -> Workspace {
-    let mut parts = vec![("state", size_of::<State>() as u64)];
-    parts.extend(core.tail_regions(order));
+    let mut parts = core.tail_regions(order);
     if let Some(c) = chunks {
         let flags = u64::from(spec.world()) * u64::from(c.per_shard * c.k_slices);
         parts.push(("flags", flags * FLAG_STRIDE_BYTES));
         parts.push(("gathered", 2 * shape.m * shape.k * ELEM_BYTES));
     }
-    let mut bytes = 0;
-    let regions = parts
-        .into_iter()
-        .map(|(name, size)| {
-            let region = Region {
-                name,
-                offset_bytes: bytes,
-                bytes: size,
-            };
-            bytes = (bytes + size).next_multiple_of(1024);
-            region
-        })
-        .collect();
-    Workspace { bytes, regions }
+    Workspace::new(parts)
 }
 
 fn copies(
@@ -358,10 +329,7 @@ fn copies(
 
 fn operands(spec: &KernelSpec, shape: Shape) -> Vec<OperandSpec> {
     let Shape { m, n, k } = shape;
-    let (b_rows, b_cols) = match spec.b_layout() {
-        BLayout::Kn => (k, n),
-        BLayout::Nk => (n, k),
-    };
+    let (b_rows, b_cols) = gemm::b_extents(spec.b_layout(), shape);
     let a_rows = Extent::ShardRows {
         total: m,
         per_rank: spec.shard_rows(shape),
@@ -395,16 +363,8 @@ fn args(
     chunks: Option<&Chunks>,
     workspace: &Workspace,
 ) -> ArgLayout {
-    let Shape { m, n, k } = shape;
+    let Shape { m, k, .. } = shape;
     let tile = core.tile;
-    let map = |operand, extents: [Extent; 2], box_elems: [u32; 2]| {
-        ArgKind::TensorMap(TensorMapSpec {
-            source: Source::Operand(operand),
-            extents: extents.to_vec(),
-            strides: vec![Stride::RowOf(operand)],
-            box_elems: box_elems.to_vec(),
-        })
-    };
     let mut kinds = Vec::new();
     if chunks.is_none_or(|c| !c.to_self) {
         let rows = Extent::ShardRows {
@@ -413,7 +373,7 @@ fn args(
         };
         kinds.push((
             "own_a",
-            map(Operand::A, [Extent::Fixed(k), rows], [TILE_K, tile.m]),
+            gemm::operand_map(Operand::A, [Extent::Fixed(k), rows], [TILE_K, tile.m]),
         ));
     }
     if let Some(offset_bytes) = workspace.offset_of("gathered") {
@@ -428,28 +388,8 @@ fn args(
             }),
         ));
     }
-    kinds.push(match spec.b_layout() {
-        BLayout::Kn => (
-            "b",
-            map(
-                Operand::B,
-                [Extent::Fixed(n), Extent::Fixed(k)],
-                [64, TILE_K],
-            ),
-        ),
-        BLayout::Nk => (
-            "b",
-            map(
-                Operand::B,
-                [Extent::Fixed(k), Extent::Fixed(n)],
-                [TILE_K, tile.n],
-            ),
-        ),
-    });
-    kinds.push((
-        "c",
-        map(Operand::C, [Extent::Fixed(n), Extent::Fixed(m)], [64, 64]),
-    ));
+    kinds.push(("b", gemm::b_map(spec.b_layout(), shape, tile)));
+    kinds.push(("c", gemm::c_map(Extent::Fixed(m), shape)));
     if chunks.is_some() {
         kinds.push(("shard", ArgKind::Pointer(Operand::A)));
         kinds.push(("shard_row_bytes", ArgKind::RowStrideBytes(Operand::A)));

@@ -1,9 +1,10 @@
 //! The GEMM core that operators share: tile, stages and shared-memory map.
 
-use super::{Region, Registers, SLOT_BYTES, THREADS, TileOrder};
-use crate::abi::FLAG_STRIDE_BYTES;
-use crate::config::{Tile, Tuning};
+use super::{Region, Registers, Role, SLOT_BYTES, THREADS, TileOrder};
+use crate::abi::{ArgKind, Extent, FLAG_STRIDE_BYTES, Operand, Source, Stride, TensorMapSpec};
+use crate::config::{BLayout, Tile, Tuning};
 use crate::device::Device;
+use crate::spec::Shape;
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
@@ -151,7 +152,7 @@ impl CoreLayout {
     /// Divides the last, incomplete round of tiles over the CTAs that would idle in it: each tile among 2 or 4 CTAs
     /// along K, each of which then finishes as many of the tile's columns.
     pub(super) fn split_tail(&self, mut order: TileOrder, k: u64, compute_ctas: u32) -> TileOrder {
-        order.whole_tiles = order.tiles() / compute_ctas * compute_ctas;
+        order.whole_tiles = order.places / compute_ctas * compute_ctas;
         let steps = k.div_ceil(u64::from(TILE_K));
         order.tail_parts = [4, 2]
             .into_iter()
@@ -177,6 +178,53 @@ impl CoreLayout {
             ("tail_sums", tiles * u64::from(order.tail_parts) * sum_bytes),
         ]
     }
+}
+
+/// A tensor map over an operand.
+pub(super) fn operand_map(operand: Operand, extents: [Extent; 2], box_elems: [u32; 2]) -> ArgKind {
+    ArgKind::TensorMap(TensorMapSpec {
+        source: Source::Operand(operand),
+        extents: extents.to_vec(),
+        strides: vec![Stride::RowOf(operand)],
+        box_elems: box_elems.to_vec(),
+    })
+}
+
+/// The tensor map over B.
+pub(super) fn b_map(layout: BLayout, shape: Shape, tile: Tile) -> ArgKind {
+    let (n, k) = (Extent::Fixed(shape.n), Extent::Fixed(shape.k));
+    match layout {
+        BLayout::Kn => operand_map(Operand::B, [n, k], [OUT_COLS, TILE_K]),
+        BLayout::Nk => operand_map(Operand::B, [k, n], [TILE_K, tile.n]),
+    }
+}
+
+/// The tensor map over C, whose rows on this rank are `rows`.
+pub(super) fn c_map(rows: Extent, shape: Shape) -> ArgKind {
+    operand_map(Operand::C, [Extent::Fixed(shape.n), rows], [OUT_COLS, 64])
+}
+
+/// Rows and columns of B.
+pub(super) const fn b_extents(layout: BLayout, shape: Shape) -> (u64, u64) {
+    match layout {
+        BLayout::Kn => (shape.k, shape.n),
+        BLayout::Nk => (shape.n, shape.k),
+    }
+}
+
+/// The roles of the core.
+pub(super) fn roles(ctas: (u32, u32)) -> [Role; 3] {
+    let role = |name, warps, about: &str| Role {
+        name,
+        ctas,
+        warps,
+        about: about.into(),
+    };
+    [
+        role("load", (0, 1), "A and B to shared memory"),
+        role("store", (1, 3), "C from shared memory"),
+        role("math", (4, THREADS / 32), "wgmma, bf16 to fp32"),
+    ]
 }
 
 /// Tiles that `tuning` allows.

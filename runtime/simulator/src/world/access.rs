@@ -88,7 +88,7 @@ impl Machine {
     pub fn find_shared(&mut self, address: u32, bytes: u32, what: &str) -> Option<(usize, usize)> {
         let offset = self.shared_offset(address);
         let cta = self.shared_cta(address);
-        let size = cta.map_or(0, |cta| self.ctas[cta].smem.len());
+        let size = cta.map_or(0, |cta| self.ctas[cta].smem.bytes.len());
         if offset + bytes as usize > size {
             self.fail(format!(
                 "{what} of {bytes} bytes at {address:#x} out of bounds: shared memory has {size} bytes from {SHARED_START:#x}"
@@ -104,7 +104,7 @@ impl Machine {
         };
         self.threads[self.current].unfenced_shared = true;
         self.access_shared(cta, offset, from.len(), true, place);
-        self.ctas[cta].smem[offset..offset + from.len()].copy_from_slice(from);
+        self.ctas[cta].smem.bytes[offset..offset + from.len()].copy_from_slice(from);
     }
 
     pub fn load_shared(&mut self, address: u32, to: &mut [u8], place: u64) {
@@ -112,7 +112,7 @@ impl Machine {
             return to.fill(0);
         };
         self.access_shared(cta, offset, to.len(), false, place);
-        to.copy_from_slice(&self.ctas[cta].smem[offset..offset + to.len()]);
+        to.copy_from_slice(&self.ctas[cta].smem.bytes[offset..offset + to.len()]);
     }
 
     fn access_shared(&mut self, cta: usize, offset: usize, bytes: usize, write: bool, place: u64) {
@@ -129,7 +129,7 @@ impl Machine {
             own: u32::MAX,
             fenced: 0,
         };
-        let cells = &mut self.ctas[cta].cells[offset / 4..(offset + bytes).div_ceil(4)];
+        let cells = &mut self.ctas[cta].smem.cells[offset / 4..(offset + bytes).div_ceil(4)];
         let mut found = None;
         let note = |fault, earlier, _| {
             found.get_or_insert((fault, earlier));

@@ -231,7 +231,7 @@ impl Machine {
             fenced: 0,
         };
         let mut found = None;
-        let cells = &mut self.ctas[cta].cells[offset / 4..offset / 4 + 1];
+        let cells = &mut self.ctas[cta].smem.cells[offset / 4..offset / 4 + 1];
         self.shadow.read(cells, &by, |fault, earlier, _| {
             found = Some((fault, earlier))
         });

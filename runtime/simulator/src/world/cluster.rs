@@ -77,7 +77,7 @@ impl Machine {
         let mut found = Vec::new();
         let note = |_, earlier, word| found.push((earlier, word));
         let Self { ctas, shadow, .. } = self;
-        shadow.write(&mut ctas[cta].cells, &by, note);
+        shadow.write(&mut ctas[cta].smem.cells, &by, note);
         let index = ctas[cta].index;
         for (earlier, word) in found {
             let who = self.shadow.stamps[earlier as usize].who;

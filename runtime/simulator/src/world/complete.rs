@@ -195,7 +195,7 @@ impl Machine {
                 let offset = (address - SHARED_START) as usize;
                 let from = (run.box_offset + first) as usize;
                 let memory = &mut self.ctas[cta];
-                let cells = &mut memory.cells[offset / 4..(offset + bytes).div_ceil(4)];
+                let cells = &mut memory.smem.cells[offset / 4..(offset + bytes).div_ceil(4)];
                 let note = |fault, earlier, _| {
                     found.get_or_insert((fault, earlier, address));
                 };
@@ -203,11 +203,11 @@ impl Machine {
                     Fate::Read(to) => {
                         self.shadow.read(cells, &by, note);
                         to[from..from + bytes]
-                            .copy_from_slice(&memory.smem[offset..offset + bytes]);
+                            .copy_from_slice(&memory.smem.bytes[offset..offset + bytes]);
                     }
                     Fate::Write(data) => {
                         self.shadow.write(cells, &by, note);
-                        memory.smem[offset..offset + bytes]
+                        memory.smem.bytes[offset..offset + bytes]
                             .copy_from_slice(&data[from..from + bytes]);
                     }
                 }

@@ -5,7 +5,6 @@ use super::fiber::{Fiber, Stacks};
 use super::machine::{
     Cta, Launch, Machine, State, Thread, ThreadInfo, WARP, WARPGROUP_WARPS, Warp,
 };
-use super::shadow::Cell;
 use super::tma::Operation;
 use super::{Image, TaskId, calls};
 use std::sync::Arc;
@@ -154,14 +153,14 @@ impl Machine {
         let size = grid.cluster_ctas.max(1);
         let first = cta - (index % size) as usize;
         let first_thread = self.threads.len();
-        let smem_bytes = grid.smem_bytes as usize;
+        let mut smem = self.unused_smem.pop().unwrap_or_default();
+        smem.renew(grid.smem_bytes as usize);
         self.ctas.push(Cta {
             launch,
             device,
             index,
             cluster: (first..first + size as usize).collect(),
-            smem: vec![0xff; smem_bytes],
-            cells: vec![Cell::default(); smem_bytes.div_ceil(4)],
+            smem,
             barriers: Vec::new(),
             named: Vec::new(),
             cluster_meeting: Default::default(),
@@ -210,6 +209,7 @@ impl Machine {
                 published: None,
                 stamps: Vec::new(),
                 polled: Vec::new(),
+                slept: false,
                 awaited: Default::default(),
                 free_polls: 0,
                 bulk: Default::default(),
@@ -263,15 +263,15 @@ impl Machine {
     /// What a CTA must not leave behind.
     fn check_left(&mut self, cta: usize, thread: usize) {
         let operations = std::mem::take(&mut self.operations);
-        let uses_cta = |operation: &Operation| operation.uses(self) == Some(cta);
-        let (left, others): (Vec<_>, Vec<_>) = operations.into_iter().partition(uses_cta);
+        let needs_cta = |operation: &Operation| operation.needs(self) == cta;
+        let (left, others): (Vec<_>, Vec<_>) = operations.into_iter().partition(needs_cta);
         self.operations = others;
         for (owner, place) in left
             .iter()
             .map(|operation| (operation.thread, operation.place()))
         {
             self.current = owner;
-            let text = "a CTA ended while this copy, which uses its shared memory, was on its way";
+            let text = "a CTA ended while this copy from or to its shared memory was on its way";
             self.find_at(place, "copy left behind", text.into());
         }
         self.current = thread;
@@ -299,14 +299,6 @@ impl Machine {
 
     /// The end of a launch: what it did, and its counters for the next.
     pub fn end_launch(&mut self, launch: usize) -> Option<(TaskId, Clock, Option<String>)> {
-        // Shared memory was read, so the CTAs could end; the kernel is over when global memory is written too.
-        while let Some(index) = self.operations.iter().position(|of| of.launch == launch) {
-            if self.launches[launch].as_ref()?.failed.is_some() {
-                self.operations.swap_remove(index);
-            } else {
-                self.complete_operation(index);
-            }
-        }
         let Launch {
             task,
             device,
@@ -315,6 +307,8 @@ impl Machine {
             failed,
             ..
         } = self.launches[launch].take()?;
+        self.operations
+            .retain(|operation| operation.launch != launch);
         for cta in ctas {
             let (first, count) = (self.ctas[cta].threads, self.ctas[cta].thread_count as usize);
             let mut slot = std::mem::take(&mut self.ctas[cta].slot);
@@ -345,8 +339,7 @@ impl Machine {
                 }
             }
             let cta = &mut self.ctas[cta];
-            cta.smem = Vec::new();
-            cta.cells = Vec::new();
+            self.unused_smem.push(std::mem::take(&mut cta.smem));
             let barriers = std::mem::take(&mut cta.barriers)
                 .into_iter()
                 .map(|barrier| (barrier.strand, barrier.phases + 1));

@@ -7,7 +7,7 @@ use super::launch::{CtaSlot, Free, Strand};
 use super::memory::Memory;
 use super::mma::Mma;
 use super::report::Reports;
-use super::shadow::{Cell, NO_SLOT, Shadow, Stamp, Way, Who};
+use super::shadow::{Cell, NO_SLOT, Shadow, Stamp, WORD_BYTES, Way, Who};
 use super::sync::Locations;
 use super::tma::{Bulk, Operation};
 use super::{Options, TaskId};
@@ -40,8 +40,7 @@ pub(super) struct Cta {
     pub index: u32,
     /// CTAs of its cluster, in order, itself included.
     pub cluster: Vec<usize>,
-    pub smem: Vec<u8>,
-    pub cells: Vec<Cell>,
+    pub smem: Smem,
     pub barriers: Vec<Barrier>,
     pub named: Vec<Meeting>,
     /// Of its cluster; that of the first CTA counts.
@@ -52,6 +51,24 @@ pub(super) struct Cta {
     pub running: u32,
     pub mmas: Vec<Mma>,
     pub slot: CtaSlot,
+}
+
+/// Shared memory, and who accessed its words.
+#[derive(Debug, Default)]
+pub(super) struct Smem {
+    pub bytes: Vec<u8>,
+    pub cells: Vec<Cell>,
+}
+
+impl Smem {
+    /// As a CTA finds it: nothing in it was ever written.
+    pub fn renew(&mut self, bytes: usize) {
+        self.bytes.clear();
+        self.bytes.resize(bytes, 0xff);
+        self.cells.clear();
+        self.cells
+            .resize(bytes.div_ceil(WORD_BYTES), Cell::default());
+    }
 }
 
 /// Threads that wait for each other: a named barrier, or the lanes of a warp.
@@ -129,7 +146,9 @@ pub(super) struct Thread {
     pub seen: View,
     pub published: Option<(View, u32)>,
     pub stamps: Vec<(u64, u32, Way, u32)>,
+    /// Words that it loaded since it slept last, and what it saw.
     pub polled: Vec<(u64, u32)>,
+    pub slept: bool,
     pub awaited: Awaited,
     /// Polls left that do not wait, while time passes.
     pub free_polls: u32,
@@ -169,6 +188,8 @@ pub(super) struct Machine {
     pub lately: Lately,
     pub host: Clock,
     pub free: Vec<Free>,
+    /// Shared memory of CTAs that ended.
+    pub unused_smem: Vec<Smem>,
     /// The thread that runs.
     pub current: usize,
 }

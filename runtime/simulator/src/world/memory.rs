@@ -2,7 +2,8 @@
 
 use super::PhysicalId;
 use super::shadow::{Cell, WORD_BYTES};
-use std::collections::{BTreeMap, HashMap};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 
 /// Where addresses of simulated memory begin. They are not canonical, so no memory of this process can be there: a
 /// kernel that accesses memory without a primitive faults at once.
@@ -49,7 +50,7 @@ pub(super) enum Found {
 pub(super) struct Memory {
     next_address: u64,
     next_id: u64,
-    physical: HashMap<PhysicalId, Physical>,
+    physical: FxHashMap<PhysicalId, Physical>,
     mappings: BTreeMap<u64, Mapping>,
 }
 
@@ -58,7 +59,7 @@ impl Default for Memory {
         Self {
             next_address: FIRST_ADDRESS,
             next_id: 1,
-            physical: HashMap::new(),
+            physical: FxHashMap::default(),
             mappings: BTreeMap::new(),
         }
     }

@@ -283,16 +283,22 @@ impl Machine {
             };
             let address = layout.address(line as u32, k as u32, mn_major);
             let offset = address.wrapping_sub(SHARED_START) as usize;
-            if offset + 16 > memory.smem.len() {
+            if offset + 16 > memory.smem.bytes.len() {
                 outside = Some(address);
                 break;
             }
             let note = |fault, earlier, _| {
                 found.get_or_insert((fault, earlier, address));
             };
-            self.shadow
-                .read(&mut memory.cells[offset / 4..offset / 4 + 4], &by, note);
-            for (i, pair) in memory.smem[offset..offset + 16].chunks_exact(2).enumerate() {
+            self.shadow.read(
+                &mut memory.smem.cells[offset / 4..offset / 4 + 4],
+                &by,
+                note,
+            );
+            for (i, pair) in memory.smem.bytes[offset..offset + 16]
+                .chunks_exact(2)
+                .enumerate()
+            {
                 let value = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
                 if mn_major {
                     put(line + i, k, value);

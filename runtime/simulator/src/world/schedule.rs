@@ -8,6 +8,9 @@ use super::{Advance, Moment, Options, Outcome, World, calls};
 /// How far time jumps at first when all wait.
 pub(super) const FIRST_JUMP_NS: u64 = 1_000_000;
 
+/// Beyond any deadline (a day).
+const LAST_JUMP_NS: u64 = 86_400_000_000_000;
+
 /// Warps that are picked in one call of `advance`.
 const PICKS: u32 = 4000;
 
@@ -73,6 +76,7 @@ impl Machine {
             now_ns: 1_000_000,
             memory: Default::default(),
             shadow: Default::default(),
+            unused_smem: Vec::new(),
             components: 0,
             launches: Vec::new(),
             ctas: Vec::new(),
@@ -144,6 +148,12 @@ impl World {
             machine.find_deadlock();
         }
         let jumped_ns = self.jump_ns;
+        if jumped_ns > LAST_JUMP_NS {
+            for launch in 0..machine.launches.len() {
+                machine.fail_launch(launch, "a wait without a deadline never ends".into());
+            }
+            return jumped_ns;
+        }
         machine.now_ns += jumped_ns;
         // By less than twofold, so that a deadline passes before twice the deadline does.
         self.jump_ns += self.jump_ns / 2;

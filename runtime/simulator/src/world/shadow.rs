@@ -1,7 +1,7 @@
 //! Who accessed each word last, and whether the next access is ordered after it.
 
 use super::clock::{Clock, Component};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Bytes that one [`Cell`] stands for. What is smaller counts as the whole word.
 pub(super) const WORD_BYTES: usize = 4;
@@ -96,7 +96,7 @@ pub(super) struct Shadow {
     pub stamps: Vec<Stamp>,
     /// Sets of reads as chains: (rest, stamp).
     reads: Vec<(u32, u32)>,
-    longer: HashMap<(u32, u32), u32>,
+    longer: FxHashMap<(u32, u32), u32>,
     /// The last lookup in it, and the last (access, write before it) in good order: neighbours ask the same.
     last_longer: (u32, u32, u32),
     last_ordered: (u32, u32),
@@ -117,7 +117,7 @@ impl Default for Shadow {
         Self {
             stamps: vec![nobody],
             reads: vec![(0, 0)],
-            longer: HashMap::new(),
+            longer: FxHashMap::default(),
             last_longer: (0, 0, 0),
             last_ordered: (0, 0),
             solos: Vec::new(),

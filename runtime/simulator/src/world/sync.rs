@@ -5,7 +5,7 @@ use super::clock::View;
 use super::machine::{Machine, State};
 use super::memory::Found;
 use super::shadow::Way;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::atomic::{self, AtomicU32, AtomicU64};
 
 /// How far an ordered access reaches.
@@ -23,8 +23,8 @@ type Word = (PhysicalId, usize);
 #[derive(Debug, Default)]
 pub(super) struct Locations {
     /// By publishing GPU and scope.
-    published: HashMap<Word, Vec<(u32, Scope, View)>>,
-    polling: HashMap<Word, Vec<usize>>,
+    published: FxHashMap<Word, Vec<(u32, Scope, View)>>,
+    polling: FxHashMap<Word, Vec<usize>>,
 }
 
 impl Locations {
@@ -68,9 +68,8 @@ impl Machine {
         let value = to
             .first_chunk()
             .map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-        thread.polled.retain(|(at, _)| *at != address);
-        if thread.polled.len() == 4 {
-            thread.polled.remove(0);
+        if std::mem::take(&mut thread.slept) {
+            thread.polled.clear();
         }
         thread.polled.push((address, value));
     }
@@ -231,6 +230,7 @@ impl Machine {
             self.threads[current].free_polls -= 1;
             return;
         }
+        self.threads[current].slept = true;
         let polled = self.threads[current].polled.clone();
         for (address, _) in polled {
             if let Ok(Found::Global { id, offset }) = self.memory.find(address, 4, None) {

@@ -339,12 +339,11 @@ impl Operation {
         self.place
     }
 
-    /// The CTA whose shared memory it is still going to access, if any.
-    pub fn uses(&self, machine: &Machine) -> Option<usize> {
+    /// The CTA that must not end before it is over.
+    pub fn needs(&self, machine: &Machine) -> usize {
         match self.to {
-            To::Shared { cta, .. } => Some(cta),
-            To::Global { read: None, .. } => Some(machine.threads[self.thread].cta),
-            To::Global { read: Some(_), .. } => None,
+            To::Shared { cta, .. } => cta,
+            To::Global { .. } => machine.threads[self.thread].cta,
         }
     }
 }

@@ -15,4 +15,5 @@ KERNEL(32) {
     }
     __syncwarp();
   }
+  if (lane == 0) mk::tma_wait<0>();
 }

@@ -2,20 +2,23 @@
 
 use clap::Parser;
 use mkernel::spec::spec::WORLDS;
-use mkernel::{BLayout, Shape, Tuning};
+use mkernel::{BLayout, Op, Shape, Tuning};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Times ag_gemm beside cuBLAS, and checks its results.
+/// Times operators beside cuBLAS, and checks their results.
 ///
 /// All ranks run in this process, a thread for each GPU. Per shape, cuBLAS alone, our GEMM core alone (a world of one
-/// rank) and every plan take turns in short blocks; a time is the median over iterations of the slowest rank's.
+/// rank) of the same size, and every plan take turns in short blocks; a time is the median over iterations of the slowest rank's.
 #[derive(Clone, Debug, Parser)]
 pub struct Flags {
     /// GPUs to use: 1, 2, 4 or 8 [default: as many as there are]
     #[arg(long)]
     pub world: Option<usize>,
-    /// M x N x K, M over all ranks, N of one; may be repeated [default: those that the project has targets for]
+    /// ag_gemm, gemm_rs, gemm_ar, or several
+    #[arg(long, value_delimiter = ',', default_value = "ag_gemm", value_parser = parse_op)]
+    pub op: Vec<Op>,
+    /// M x N x K, M over all ranks, N and K of one; may be repeated [default: those that the project has targets for]
     #[arg(long = "shape", value_name = "MxNxK", value_parser = parse_shape)]
     pub shapes: Vec<Shape>,
     /// kn, nk or both
@@ -92,6 +95,13 @@ fn parse_shape(text: &str) -> Result<Shape, String> {
     }
 }
 
+fn parse_op(text: &str) -> Result<Op, String> {
+    Op::from_name(text).ok_or_else(|| {
+        let names = Op::ALL.map(Op::name).join(", ");
+        format!("not one of {names}")
+    })
+}
+
 fn parse_layout(text: &str) -> Result<BLayout, String> {
     let layouts = [BLayout::Kn, BLayout::Nk];
     let found = layouts.into_iter().find(|layout| layout.name() == text);
@@ -104,8 +114,8 @@ pub fn largest_world(gpus: usize) -> Option<usize> {
     worlds.into_iter().find(|world| *world <= gpus)
 }
 
-/// Model-sized layers with N divided over the ranks; for one rank, GEMMs alone.
-pub fn default_shapes(world: u64) -> Vec<Shape> {
+/// Model-sized layers with N, or K where ranks add up, divided over the ranks; for one rank, GEMMs alone.
+pub fn default_shapes(op: Op, world: u64) -> Vec<Shape> {
     const ALONE: [(u64, u64, u64); 5] = [
         (4096, 4096, 4096),
         (8192, 8192, 8192),
@@ -122,9 +132,33 @@ pub fn default_shapes(world: u64) -> Vec<Shape> {
         (8192, 57344, 8192),
         (16384, 106_496, 16384),
     ];
-    let shapes: &[_] = if world == 1 { &ALONE } else { &GATHERED };
-    let shapes = shapes.iter();
-    shapes
-        .map(|&(m, n, k)| Shape { m, n: n / world, k })
-        .collect()
+    const SUMMED: [(u64, u64, u64); 6] = [
+        (4096, 4096, 4096),
+        (8192, 8192, 8192),
+        (16384, 16384, 16384),
+        (32768, 32768, 32768),
+        (8192, 8192, 28672),
+        (16384, 16384, 53248),
+    ];
+    /// Tokens that are decoded.
+    const FEW: [u64; 4] = [1, 16, 64, 256];
+    let whole = |&(m, n, k): &(u64, u64, u64)| Shape { m, n, k };
+    match (world, op) {
+        (1, _) => ALONE.iter().map(whole).collect(),
+        (_, Op::GemmRs | Op::GemmAr) => {
+            let few = FEW.map(|m| (m, 8192, 8192));
+            let of_rank = |s: Shape| Shape {
+                k: s.k / world,
+                ..s
+            };
+            few.iter().chain(&SUMMED).map(whole).map(of_rank).collect()
+        }
+        _ => {
+            let of_rank = |s: Shape| Shape {
+                n: s.n / world,
+                ..s
+            };
+            GATHERED.iter().map(whole).map(of_rank).collect()
+        }
+    }
 }

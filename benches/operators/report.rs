@@ -1,7 +1,7 @@
 //! What is printed: a table, lines of JSON, and baselines of the same machine beside them.
 
 use crate::lab::Failure;
-use mkernel::{BLayout, Shape};
+use mkernel::KernelPlan;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;
@@ -44,6 +44,7 @@ pub struct Row {
 /// A line of benches/baselines.py.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Baseline {
+    op: String,
     variant: String,
     world: u32,
     m: u64,
@@ -70,15 +71,12 @@ pub fn read_baselines(path: &Path) -> Result<Vec<Baseline>, Failure> {
     Ok(lines.map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
-/// The fastest of `baselines` for a shape; `normalised` is our time.
-pub fn best(
-    baselines: &[Baseline],
-    (world, shape, layout): (u32, Shape, BLayout),
-    normalised: f64,
-) -> Option<Best> {
+/// The fastest of `baselines` for what a plan computes; `normalised` is our time.
+pub fn best(baselines: &[Baseline], plan: &KernelPlan, normalised: f64) -> Option<Best> {
+    let (spec, shape) = (&plan.spec, plan.shape);
     let of_shape = |b: &&Baseline| {
-        (b.world, b.m, b.n, b.k) == (world, shape.m, shape.n, shape.k)
-            && b.b_layout == layout.name()
+        (b.op.as_str(), b.b_layout.as_str()) == (spec.op().name(), spec.b_layout().name())
+            && (b.world, b.m, b.n, b.k) == (spec.world(), shape.m, shape.n, shape.k)
     };
     let timed = baselines.iter().filter(of_shape);
     let timed = timed.map(|b| (b, b.us / b.cublas_us));
@@ -92,7 +90,8 @@ pub fn best(
 
 pub fn print_heading() {
     println!(
-        "{:>17} {:>2} {:>9} {:>9} {:>7} {:>7} {:>9} {:>6} {:>7} {:>7}  plan, and the best baseline (normalised; ours by it)",
+        "{:>8} {:>17} {:>2} {:>9} {:>9} {:>7} {:>7} {:>9} {:>6} {:>7} {:>7}  plan, and the best baseline (normalised; ours by it)",
+        "op",
         "M x N x K",
         "B",
         "ours µs",
@@ -115,7 +114,8 @@ pub fn print(row: &Row) {
         )
     });
     println!(
-        "{shape:>17} {:>2} {:>9.1} {:>9.1} {:>7.3} {:>7.3} {:>9.1} {:>6.1} {:>7.0} {:>7.0}  {}{baseline}",
+        "{:>8} {shape:>17} {:>2} {:>9.1} {:>9.1} {:>7.3} {:>7.3} {:>9.1} {:>6.1} {:>7.0} {:>7.0}  {}{baseline}",
+        row.op,
         row.b_layout,
         row.us,
         row.cublas_us,

@@ -1,4 +1,4 @@
-//! `cargo bench --bench ag_gemm -- --help`: see [`flags::Flags`]. Needs GPUs, and cuBLAS to compare with.
+//! `cargo bench --bench operators -- --help`: see [`flags::Flags`]. Needs GPUs, and cuBLAS to compare with.
 
 mod blocks;
 mod cublas;
@@ -12,9 +12,10 @@ use blocks::{Blocks, MAX_ITERATIONS};
 use clap::Parser;
 use cublas::Cublas;
 use flags::{Flags, Tune, default_shapes, largest_world};
-use lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
+use lab::{Failure, Lab, Matrix, TimeLimit, View, seed_from_clock};
 use mkernel::{BLayout, Communicator, Dim, KernelConfig, KernelPlan, Op, Operator, Shape, Tuning};
 use report::{Baseline, Row};
+use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -111,26 +112,44 @@ fn one_rank(
         baselines,
         seed,
     };
-    let shapes = match flags.shapes.as_slice() {
-        [] => default_shapes(u64::from(ranks.world())),
-        given => given.to_vec(),
-    };
-    for shape in shapes {
-        for layout in &flags.b_layout {
-            bench.shape(shape, *layout)?;
+    for op in &flags.op {
+        let shapes = match flags.shapes.as_slice() {
+            [] => default_shapes(*op, u64::from(ranks.world())),
+            given => given.to_vec(),
+        };
+        for shape in shapes {
+            for layout in &flags.b_layout {
+                bench.shape(*op, shape, *layout)?;
+            }
         }
     }
     Ok(())
 }
 
-/// The operands of one rank. All of A is here, for the GEMMs alone; the fused kernel gets this rank's rows of it.
+/// The operands of one rank.
 struct Operands {
+    /// What the GEMMs alone multiply.
     a: Matrix,
     b: Matrix,
     c: Matrix,
+    /// The rows of `a` and `c` that the fused kernel gets.
+    rows_a: Range<u64>,
+    rows_c: Range<u64>,
+    /// Where ranks add up what each computed: the A of all side by side, their B below each other, the product of
+    /// which is the sum.
+    of_all: Option<(Matrix, Matrix)>,
     transposed: bool,
-    first_row: u64,
-    own_rows: u64,
+}
+
+impl Operands {
+    fn fused(&self) -> [View; 3] {
+        let rows = |matrix: &Matrix, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
+        [
+            rows(&self.a, &self.rows_a),
+            self.b.view,
+            rows(&self.c, &self.rows_c),
+        ]
+    }
 }
 
 /// What is measured: cuBLAS, the core, and plans.
@@ -140,9 +159,9 @@ struct Candidates {
 }
 
 impl Bench<'_> {
-    fn shape(&self, shape: Shape, layout: BLayout) -> Result<(), Failure> {
-        let mut operands = self.operands(shape, layout)?;
-        let candidates = self.prepare(shape, layout)?;
+    fn shape(&self, op: Op, shape: Shape, layout: BLayout) -> Result<(), Failure> {
+        let mut operands = self.operands(op, shape, layout)?;
+        let candidates = self.prepare(op, shape, layout)?;
         self.check(&operands, &candidates)?;
         let times = self.measure(&operands, &candidates)?;
         let [cublas_us, core_us, plans_us @ ..] = times.as_slice() else {
@@ -191,35 +210,59 @@ impl Bench<'_> {
             bound_us,
             of_bound: bound_us / us,
             estimate_us: plan.estimate_us,
-            baseline: report::best(self.baselines, (world, plan.shape, layout), normalised),
+            baseline: report::best(self.baselines, plan, normalised),
             ..Row::default()
         }
     }
 
-    fn operands(&self, shape: Shape, layout: BLayout) -> Result<Operands, Failure> {
+    fn operands(&self, op: Op, shape: Shape, layout: BLayout) -> Result<Operands, Failure> {
         let Shape { m, n, k } = shape;
-        let rank = u64::from(self.ranks.rank());
+        let (rank, world) = (u64::from(self.ranks.rank()), u64::from(self.ranks.world()));
         let transposed = layout == BLayout::Nk;
         let (b_rows, b_cols) = if transposed { (n, k) } else { (k, n) };
-        let shard_rows = m.div_ceil(u64::from(self.ranks.world()));
-        let first_row = (rank * shard_rows).min(m);
-        let operands = Operands {
+        let shard_rows = m.div_ceil(world);
+        let shard = (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
+        let mut operands = Operands {
             a: self.lab.matrix(m, k, 0)?,
             b: self.lab.matrix(b_rows, b_cols, 0)?,
             c: self.lab.matrix(m, n, 0)?,
+            rows_a: if op == Op::AgGemm {
+                shard.clone()
+            } else {
+                0..m
+            },
+            rows_c: if op == Op::GemmRs { shard } else { 0..m },
+            of_all: None,
             transposed,
-            first_row,
-            own_rows: shard_rows.min(m - first_row),
         };
-        self.lab.fill(&operands.a, 0, self.seed)?;
-        self.lab.fill(&operands.b, 0, self.seed + 1 + rank)?;
+        if !op.reduces() {
+            self.lab.fill(&operands.a, 0, self.seed)?;
+            self.lab.fill(&operands.b, 0, self.seed + 1 + rank)?;
+            return Ok(operands);
+        }
+        let own = rank * k..(rank + 1) * k;
+        let a = self.lab.matrix(m, world * k, 0)?;
+        self.lab.fill(&a, 0, self.seed)?;
+        self.lab.copy(&a.part(0..m, own.clone()), &operands.a)?;
+        let (b, own_b) = if transposed {
+            let b = self.lab.matrix(n, world * k, 0)?;
+            let own = b.part(0..n, own);
+            (b, own)
+        } else {
+            let b = self.lab.matrix(world * k, n, 0)?;
+            let own = b.part(own, 0..n);
+            (b, own)
+        };
+        self.lab.fill(&b, 0, self.seed + 1)?;
+        self.lab.copy(&own_b, &operands.b)?;
+        operands.of_all = Some((a, b));
         Ok(operands)
     }
 
-    fn prepare(&self, shape: Shape, b_layout: BLayout) -> Result<Candidates, Failure> {
+    fn prepare(&self, op: Op, shape: Shape, b_layout: BLayout) -> Result<Candidates, Failure> {
         let config = |world, tuning| KernelConfig {
             name: None,
-            op: Op::AgGemm,
+            op,
             world,
             m: Dim::DYNAMIC,
             n: Dim::DYNAMIC,
@@ -249,7 +292,7 @@ impl Bench<'_> {
         let stream = self.lab.stream.cu_stream();
         let Operands { a, b, c, .. } = operands;
         let whole = [a.operand(), b.operand(), c.operand()];
-        let shard = [a.operand_from(operands.first_row), b.operand(), c.operand()];
+        let fused = operands.fused().map(|view| view.operand());
         let mut calls: Vec<Box<dyn Fn() -> Result<(), Failure> + 'b>> = vec![
             Box::new(|| self.cublas.gemm(a, b, c, operands.transposed)),
             // SAFETY: the operands have the sizes of the shape, and outlive the calls, which `measure` waits for.
@@ -258,7 +301,7 @@ impl Bench<'_> {
         for (_, operator) in &candidates.plans {
             calls.push(Box::new(move || {
                 // SAFETY: as above.
-                Ok(unsafe { operator.launch_raw(stream, &shard) }?)
+                Ok(unsafe { operator.launch_raw(stream, &fused) }?)
             }));
         }
         calls
@@ -266,21 +309,29 @@ impl Bench<'_> {
 
     /// Checks sampled rows of what every candidate computes; returns the errors of the plans.
     fn check(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
-        let Operands {
-            a,
-            b,
-            c,
-            transposed,
-            ..
-        } = operands;
-        let row_step = c.rows.div_ceil(CHECKED_ROWS) | 1;
+        let Operands { a, b, c, .. } = operands;
+        let [_, _, fused_c] = operands.fused();
+        // Of what the fused kernels compute: the factors of its C.
+        let (whole_a, whole_b) = operands.of_all.as_ref().map_or((a, b), |(a, b)| (a, b));
+        let fused_a = whole_a.part(operands.rows_c.clone(), 0..whole_a.cols);
+        let parts = operands.of_all.as_ref().map_or(1, |_| self.ranks.world());
         let calls = self.calls(operands, candidates);
         let verdicts = self.lab.verdicts(calls.len())?;
         for (slot, call) in calls.iter().enumerate() {
+            let (matrices, parts) = match slot {
+                0 | 1 => ((&a.view, &b.view, &c.view), 1),
+                _ => ((&fused_a, &whole_b.view, &fused_c), parts),
+            };
+            let row_step = matrices.2.rows.div_ceil(CHECKED_ROWS) | 1;
             self.lab.poison(c)?;
             call()?;
-            self.lab
-                .check((a, b, c), *transposed, row_step, &verdicts, slot)?;
+            self.lab.check(
+                matrices,
+                operands.transposed,
+                (row_step, parts),
+                &verdicts,
+                slot,
+            )?;
         }
         self.ranks.synchronize(&self.lab.stream)?;
         self.alone.check()?;
@@ -333,14 +384,23 @@ impl Bench<'_> {
         launches: u32,
     ) -> Result<(f64, f64), Failure> {
         let stream = &self.lab.stream;
-        let Operands { a, b, c, .. } = operands;
-        let first = (operands.first_row * a.stride) as usize;
+        let raw = operands.fused().map(|view| view.operand());
+        let Operands {
+            a,
+            b,
+            c,
+            rows_a,
+            rows_c,
+            ..
+        } = operands;
         // A rank without rows passes any slice.
-        let rows = a.memory.slice(match operands.own_rows * a.stride {
-            0 => 0..8,
-            elems => first..first + elems as usize,
-        });
-        let raw = [a.operand_from(operands.first_row), b.operand(), c.operand()];
+        let elems = |matrix: &View, rows: &Range<u64>| match rows.is_empty() {
+            true => 0..8,
+            false => (rows.start * matrix.stride) as usize..(rows.end * matrix.stride) as usize,
+        };
+        let (elems_a, elems_c) = (elems(a, rows_a), elems(c, rows_c));
+        let rows_a = a.memory.slice(elems_a);
+        let mut rows_c = c.memory.slice_mut(elems_c);
         let time = |launch: &mut dyn FnMut() -> Result<(), mkernel::Error>| {
             let mut least = f64::MAX;
             for _ in 0..5 {
@@ -354,7 +414,7 @@ impl Bench<'_> {
             }
             Ok::<f64, Failure>(least)
         };
-        let slices_ns = time(&mut || operator.launch(stream, &rows, &b.memory, &mut c.memory))?;
+        let slices_ns = time(&mut || operator.launch(stream, &rows_a, &b.memory, &mut rows_c))?;
         // SAFETY: as in `calls`.
         let raw_ns = time(&mut || unsafe { operator.launch_raw(stream.cu_stream(), &raw) })?;
         let slowest = self.blocks.slowest(&[slices_ns, raw_ns])?;

@@ -1,0 +1,392 @@
+//! `gemm_rs` and `gemm_ar`: C = Σ_r A_r · B_r.
+//!
+//! Every rank computes every tile. In two shots a tile has an owner, to whose slot the others send their part of it, as
+//! bf16; the owner brings these through the ring of stages behind the tile's own, and adds them to its sums in fp32.
+//! `gemm_rs`: a rank owns the tiles of its rows. `gemm_ar`: ranks own tiles in turn, and send the results on. In one
+//! shot (few rows) every rank sends its part to all who need it, from registers to registers, where they are added up; or
+//! of each row to one rank, which relays the sum to all, where that is less to send.
+//!
+//! Slots are double-buffered by epoch: a rank that starts epoch e has finished e-1, for which it needed every rank that
+//! it sends to to have started e-1 and so to have finished e-2, the last reader of the slots that e writes. A rank that
+//! owns nothing waits for the owners' word instead.
+
+use super::gemm::{self, CoreLayout, TILE_K};
+use super::{KernelPlan, Reduction, Role, TileOrder, Traffic, Workspace};
+use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec};
+use crate::config::{Op, Tile};
+use crate::cost::{self, Bound, Meeting};
+use crate::device::Device;
+use crate::spec::{KernelSpec, Shape};
+use crate::violation::{Field, Violations};
+
+const ELEM_BYTES: u64 = 2;
+/// Row tiles that share B tiles in L2. In a round, as many of every owner advance together.
+const GROUP_M: u32 = 8;
+/// Partial sums of an owner's tiles in a round: with fewer, own tiles wait; with more, the link does at the end.
+const ROUND_BYTES: u32 = 1 << 20;
+/// The same where results follow.
+const ROUND_BYTES_OF_RESULTS: u32 = 1 << 19;
+/// Columns of a math warpgroup, at most, with one shot.
+const ONE_SHOT_COLS: u32 = 128;
+/// Bytes of a sub-tile of 64 x 64.
+const SUB_BYTES: u32 = 8192;
+
+/// One way to do it; the cost model chooses among them.
+struct Candidate {
+    core: CoreLayout,
+    order: TileOrder,
+    reduction: Option<Reduction>,
+    estimate_us: f64,
+}
+
+/// The fastest plan by the cost model.
+pub(super) fn plan(
+    spec: &KernelSpec,
+    shape: Shape,
+    device: &Device,
+) -> Result<KernelPlan, Violations> {
+    let mut rejected = Violations::default();
+    let mut best: Option<Candidate> = None;
+    for tile in gemm::candidate_tiles(spec.tuning()) {
+        match CoreLayout::new(tile, spec.tuning(), device) {
+            Ok(core) => {
+                let found = candidates(spec, shape, device, &core);
+                if found.is_empty() {
+                    rejected = one_shot_is_too_wide(&core);
+                }
+                for candidate in found {
+                    if best
+                        .as_ref()
+                        .is_none_or(|b| candidate.estimate_us < b.estimate_us)
+                    {
+                        best = Some(candidate);
+                    }
+                }
+            }
+            Err(violations) => rejected = violations,
+        }
+    }
+    match best {
+        Some(candidate) => Ok(finish(spec, shape, device, candidate)),
+        None => Err(rejected),
+    }
+}
+
+fn one_shot_is_too_wide(core: &CoreLayout) -> Violations {
+    let mut found = Violations::default();
+    let tile = core.tile;
+    found.push(
+        Field::Shots,
+        format!(
+            "one shot takes words of all ranks to registers, of which the sums of a {}x{} tile leave too few",
+            tile.m, tile.n
+        ),
+        "use tile_m = 64, tile_n = 128 or less, or shots = 2",
+    );
+    found
+}
+
+/// Bytes of one call. With `tags`, every other word is one; `results`: sums travel too.
+fn traffic(spec: &KernelSpec, shape: Shape, tags: bool, results: bool) -> Traffic {
+    let Shape { m, n, k } = shape;
+    let peers = u64::from(spec.world() - 1);
+    let row_bytes = n * ELEM_BYTES;
+    let parts = (peers * spec.shard_rows(shape)).min(m) * row_bytes;
+    let (sent_bytes, c_rows) = match (spec.op(), results) {
+        (Op::GemmRs, _) => (parts, spec.shard_rows(shape)),
+        (_, true) => (2 * peers * m * row_bytes / (peers + 1), m),
+        (_, false) => (peers * m * row_bytes, m),
+    };
+    Traffic {
+        link_bytes: if tags { 2 * sent_bytes } else { sent_bytes },
+        memory_bytes: (m * k + k * n + c_rows * n) * ELEM_BYTES,
+        flops: 2 * m * n * k,
+    }
+}
+
+fn candidates(
+    spec: &KernelSpec,
+    shape: Shape,
+    device: &Device,
+    core: &CoreLayout,
+) -> Vec<Candidate> {
+    let (tuning, tile) = (spec.tuning(), core.tile);
+    let rows = |rows: u64| rows.div_ceil(u64::from(tile.m)) as u32;
+    let col_tiles = shape.n.div_ceil(u64::from(tile.n)) as u32;
+    let mut order = TileOrder {
+        row_tiles: rows(shape.m),
+        col_tiles,
+        group_m: tuning.group_m.unwrap_or(GROUP_M),
+        shard_row_tiles: None,
+        places: rows(shape.m) * col_tiles,
+        whole_tiles: 0,
+        tail_parts: 1,
+    };
+    if spec.world() == 1 {
+        let order = core.split_tail(order, shape.k, device.sm_count);
+        return vec![candidate(spec, shape, device, core, order, None)];
+    }
+    let mut found = Vec::new();
+    let fits = core.group_n() <= ONE_SHOT_COLS;
+    let may = tuning.shots != Some(2) && tuning.round_tiles.is_none();
+    // Ranks that have rows of C.
+    let owners = match spec.op() {
+        Op::GemmRs => shape.m.div_ceil(spec.shard_rows(shape)) as u32,
+        _ => spec.world(),
+    };
+    if may && fits {
+        let order = core.split_tail(order.clone(), shape.k, device.sm_count);
+        // All rows to all, or each row to one rank and its sum to all.
+        let relays: &[bool] = match spec.op() {
+            Op::GemmRs => &[false],
+            _ => &[false, true],
+        };
+        found.extend(relays.iter().map(|results| {
+            let reduction = Reduction {
+                shots: 1,
+                owners,
+                owner_tiles: order.places,
+                round_tiles: order.places,
+                partial_subs: 0,
+                results: *results,
+            };
+            candidate(spec, shape, device, core, order.clone(), Some(reduction))
+        }));
+    }
+    if tuning.shots == Some(1) {
+        return found;
+    }
+    let (owners, owner_tiles) = if spec.op() == Op::GemmRs {
+        let shard_row_tiles = rows(spec.shard_rows(shape));
+        order.shard_row_tiles = Some(shard_row_tiles);
+        order.row_tiles = owners * shard_row_tiles;
+        (owners, shard_row_tiles * col_tiles)
+    } else {
+        let owners = spec.world().min(order.places);
+        (owners, order.places.div_ceil(owners))
+    };
+    order.places = owners * owner_tiles;
+    let order = core.split_tail(order, shape.k, device.sm_count);
+    let rounds_of = |bytes: u32| bytes / (tile.m * tile.n * ELEM_BYTES as u32);
+    let rounds = match (tuning.round_tiles, spec.op()) {
+        _ if owners == 1 => vec![u32::MAX],
+        (Some(tiles), _) => vec![tiles],
+        (None, Op::GemmRs) => vec![rounds_of(ROUND_BYTES), u32::MAX],
+        (None, _) => vec![rounds_of(ROUND_BYTES_OF_RESULTS)],
+    };
+    found.extend(rounds.into_iter().map(|round_tiles| {
+        let reduction = Reduction {
+            shots: 2,
+            owners,
+            owner_tiles,
+            round_tiles: round_tiles.min(owner_tiles),
+            partial_subs: partial_subs(core, order.tail_parts),
+            results: spec.op() == Op::GemmAr,
+        };
+        candidate(spec, shape, device, core, order.clone(), Some(reduction))
+    }));
+    found
+}
+
+/// As many sub-tiles of each warpgroup as the larger part of a stage holds, and as a CTA finishes of a shared tile.
+fn partial_subs(core: &CoreLayout, tail_parts: u32) -> u32 {
+    let held = core.tile.m.max(core.tile.n) * TILE_K * 2 / SUB_BYTES / 2;
+    held.min(core.group_n() / 64 / tail_parts)
+}
+
+fn candidate(
+    spec: &KernelSpec,
+    shape: Shape,
+    device: &Device,
+    core: &CoreLayout,
+    order: TileOrder,
+    reduction: Option<Reduction>,
+) -> Candidate {
+    let meeting = reduction.as_ref().map(|r| Meeting {
+        shots: r.shots,
+        owners: r.owners,
+        own_last: r.round_tiles == r.owner_tiles,
+        results: r.results,
+    });
+    let (tags, results) = meeting.map_or((false, true), |m| (m.shots == 1, m.results));
+    let traffic = traffic(spec, shape, tags, results);
+    Candidate {
+        estimate_us: cost::reduce_us(core.tile, &order, shape.k, meeting, &traffic, device),
+        core: core.clone(),
+        order,
+        reduction,
+    }
+}
+
+fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate) -> KernelPlan {
+    let Candidate {
+        core,
+        order,
+        reduction,
+        estimate_us,
+    } = candidate;
+    let workspace = workspace(spec, &core, &order, reduction.as_ref());
+    let one_shot = reduction.as_ref().is_some_and(|r| r.shots == 1);
+    let results = reduction.as_ref().is_some_and(|r| r.results) && !one_shot;
+    let grid_ctas = if results {
+        device.sm_count // a warp of every CTA takes results to C
+    } else {
+        order.units().min(device.sm_count)
+    };
+    let mut roles = gemm::roles((0, grid_ctas)).to_vec();
+    if one_shot {
+        roles.retain(|role| role.name != "store");
+    }
+    if results {
+        roles.push(Role {
+            name: "collect",
+            ctas: (0, grid_ctas),
+            warps: (3, 4),
+            about: "other owners' results to C".into(),
+        });
+    }
+    // Nobody has to send more than two shots do.
+    let least = traffic(spec, shape, false, true);
+    KernelPlan {
+        id: id(spec, shape, &core, reduction.as_ref()),
+        spec: spec.clone(),
+        shape,
+        device: device.clone(),
+        tile: core.tile,
+        split: core.split,
+        stages: core.stages,
+        transfer: None,
+        grid_ctas,
+        comm_ctas: 0,
+        roles,
+        operands: operands(spec, shape),
+        args: args(
+            spec,
+            shape,
+            &core,
+            (order.shard_row_tiles.is_some(), one_shot, results),
+        ),
+        order,
+        chunks: None,
+        smem: core.smem,
+        smem_bytes: core.smem_bytes,
+        workspace,
+        copies: None,
+        registers: gemm::REGISTERS,
+        bound: Bound::new(&least, device),
+        traffic: reduction
+            .as_ref()
+            .map_or(least, |r| traffic(spec, shape, r.shots == 1, r.results)),
+        reduction,
+        estimate_us,
+    }
+}
+
+fn id(spec: &KernelSpec, shape: Shape, core: &CoreLayout, reduction: Option<&Reduction>) -> String {
+    let Shape { m, n, k } = shape;
+    let (tile, stages) = (core.tile, core.stages);
+    let how = match reduction {
+        Some(r) if r.shots == 1 && r.results => "_relay".to_owned(),
+        Some(r) if r.shots == 1 => "_oneshot".to_owned(),
+        Some(r) => format!("_rounds{}", r.round_tiles),
+        None => String::new(),
+    };
+    format!(
+        "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}",
+        spec.op(),
+        spec.world(),
+        spec.b_layout(),
+        tile.m,
+        tile.n,
+    )
+}
+
+fn workspace(
+    spec: &KernelSpec,
+    core: &CoreLayout,
+    order: &TileOrder,
+    reduction: Option<&Reduction>,
+) -> Workspace {
+    let mut parts = core.tail_regions(order);
+    if let Some(r) = reduction {
+        let tile_bytes = u64::from(core.tile.m * core.tile.n) * ELEM_BYTES;
+        if spec.op() == Op::GemmRs && r.owners < spec.world() {
+            parts.push(("begun", u64::from(spec.world()) * FLAG_STRIDE_BYTES));
+        }
+        if r.shots == 1 {
+            let sources = spec.world() + u32::from(r.results);
+            let tiles = u64::from(sources * r.owner_tiles);
+            parts.push(("slots", 2 * tiles * 2 * tile_bytes));
+            return Workspace::new(parts);
+        }
+        let slots = u64::from(spec.world() * r.owner_tiles);
+        parts.push(("partial_flags", slots * FLAG_STRIDE_BYTES));
+        parts.push(("partials", 2 * slots * tile_bytes));
+        if r.results {
+            let tiles = u64::from(r.owners * r.owner_tiles);
+            parts.push(("result_flags", tiles * FLAG_STRIDE_BYTES));
+            parts.push(("results", 2 * tiles * tile_bytes));
+        }
+    }
+    Workspace::new(parts)
+}
+
+/// This rank's rows of C.
+fn c_rows(spec: &KernelSpec, shape: Shape) -> Extent {
+    match spec.op() {
+        Op::GemmRs => Extent::ShardRows {
+            total: shape.m,
+            per_rank: spec.shard_rows(shape),
+        },
+        _ => Extent::Fixed(shape.m),
+    }
+}
+
+fn operands(spec: &KernelSpec, shape: Shape) -> Vec<OperandSpec> {
+    let (b_rows, b_cols) = gemm::b_extents(spec.b_layout(), shape);
+    let operand = |operand, rows, cols| OperandSpec {
+        operand,
+        rows,
+        cols,
+        written: operand == Operand::C,
+    };
+    vec![
+        operand(Operand::A, Extent::Fixed(shape.m), shape.k),
+        operand(Operand::B, Extent::Fixed(b_rows), b_cols),
+        operand(Operand::C, c_rows(spec, shape), shape.n),
+    ]
+}
+
+fn args(
+    spec: &KernelSpec,
+    shape: Shape,
+    core: &CoreLayout,
+    (by_shards, one_shot, results): (bool, bool, bool),
+) -> ArgLayout {
+    let tile: Tile = core.tile;
+    let a = [Extent::Fixed(shape.k), Extent::Fixed(shape.m)];
+    // Rows out of bounds take longer to fill with zeros than others to load, and none of them matters. The swizzle
+    // repeats every 8 rows.
+    let most_rows = if by_shards {
+        spec.shard_rows(shape)
+    } else {
+        shape.m
+    };
+    let rows_of_a = u64::from(tile.m).min(most_rows.next_multiple_of(8)) as u32;
+    let mut kinds = vec![
+        ("a", gemm::operand_map(Operand::A, a, [TILE_K, rows_of_a])),
+        ("b", gemm::b_map(spec.b_layout(), shape, tile)),
+    ];
+    if !one_shot {
+        kinds.push(("c", gemm::c_map(c_rows(spec, shape), shape)));
+    }
+    if one_shot || results {
+        kinds.push(("c_rows", ArgKind::Pointer(Operand::C)));
+        kinds.push(("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
+    }
+    kinds.push(("workspaces", ArgKind::Workspaces));
+    kinds.push(("host", ArgKind::HostPage));
+    kinds.push(("deadline_ns", ArgKind::DeadlineNs));
+    kinds.push(("rank", ArgKind::Rank));
+    ArgLayout::new(kinds)
+}
