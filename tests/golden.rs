@@ -6,7 +6,7 @@ mod configs;
 
 use configs::Golden;
 use mkernel_compile::render;
-use mkernel_spec::{BLayout, Transfer};
+use mkernel_spec::{BLayout, Op, Transfer};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -135,6 +135,28 @@ fn goldens_cover_what_the_templates_can_render() {
     some("slices of K", &|g| {
         chunks(g).is_some_and(|c| c.k_slices > 1)
     });
+    for op in Op::ALL {
+        some(op.name(), &|g| g.plan.spec.op() == op);
+    }
+    let sums = |g: &Golden| g.plan.reduction.clone();
+    for op in [Op::GemmRs, Op::GemmAr] {
+        for shots in [1, 2] {
+            some(&format!("{op} in {shots} shots"), &|g| {
+                g.plan.spec.op() == op && sums(g).is_some_and(|r| r.shots == shots)
+            });
+        }
+        some("ranks that own nothing", &|g| {
+            g.plan.spec.op() == op && sums(g).is_some_and(|r| r.owners < g.plan.spec.world())
+        });
+    }
+    some("sums that are relayed", &|g| {
+        sums(g).is_some_and(|r| r.shots == 1 && r.results)
+    });
+    for rounds in [true, false] {
+        some("one round, and several", &|g| {
+            sums(g).is_some_and(|r| r.shots == 2 && (r.round_tiles < r.owner_tiles) == rounds)
+        });
+    }
     let order = |g: &Golden| g.plan.order.clone();
     some("a last round that is not split", &|g| {
         order(g).tail_parts == 1

@@ -30,7 +30,7 @@ pub type Results = Vec<Vec<Vec<u16>>>;
 /// fp32, in whichever order.
 #[derive(Debug)]
 struct Call {
-    a: Vec<bf16>,
+    a: Vec<Vec<bf16>>,
     b: Vec<Vec<bf16>>,
     expected: Vec<Vec<u16>>,
 }
@@ -94,18 +94,13 @@ impl Job {
         ranks.set_timeout(std::time::Duration::from_secs(20));
         let operator = self.prepare(ranks)?;
         let stream = ranks.context().default_stream();
-        let Shape { m, n, k } = self.shape;
-        let rank = u64::from(ranks.rank());
-        let shard_rows = m.div_ceil(u64::from(ranks.world()));
-        let (first, end) = ((rank * shard_rows).min(m), ((rank + 1) * shard_rows).min(m));
+        let rank = ranks.rank() as usize;
         let mut buffers = Vec::new();
         for call in self.calls.iter() {
-            let own = &call.a[(first * k) as usize..(end * k) as usize];
+            let a = stream.clone_htod(&call.a[rank])?;
+            let b = stream.clone_htod(&call.b[rank])?;
             // An allocation cannot be empty.
-            let own = if own.is_empty() { &call.a[..1] } else { own };
-            let a = stream.clone_htod(own)?;
-            let b = stream.clone_htod(&call.b[ranks.rank() as usize])?;
-            let c = stream.clone_htod(&vec![bf16::NAN; (m * n) as usize])?;
+            let c = stream.clone_htod(&vec![bf16::NAN; call.expected[rank].len().max(1)])?;
             buffers.push((a, b, c));
         }
         stream.synchronize()?;
@@ -123,7 +118,7 @@ impl Job {
             ranks.check()?;
             let wrong = got
                 .iter()
-                .zip(&call.expected[ranks.rank() as usize])
+                .zip(&call.expected[rank])
                 .filter(|(got, want)| got != want)
                 .count();
             if wrong > 0 {
@@ -150,26 +145,70 @@ impl Call {
     fn new(config: &KernelConfig, shape: Shape, number: u32) -> Self {
         let Shape { m, n, k } = shape;
         let mut random = u64::from(number) + 1;
-        let mut fill = |count: u64| {
+        let mut fill = |count: u64, largest: u64| {
             let element = |_| {
                 random = random
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
-                bf16::from_f32(((random >> 40) % 17) as f32 - 8.0)
+                bf16::from_f32(((random >> 40) % (2 * largest + 1)) as f32 - largest as f32)
             };
             (0..count).map(element).collect::<Vec<bf16>>()
         };
-        let a = fill(m * k);
-        let b: Vec<Vec<bf16>> = (0..config.world).map(|_| fill(n * k)).collect();
-        assert_eq!(config.op, Op::AgGemm, "a reference for this operator");
-        let multiply = |b: &Vec<bf16>| product(&a, b, config.b_layout, (n as usize, k as usize));
-        let expected = b.iter().map(multiply).collect();
-        Self { a, b, expected }
+        let ranks = 0..u64::from(config.world);
+        let shard_rows = m.div_ceil(u64::from(config.world));
+        let rows_of = |rank: u64| (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
+        let sizes = (n as usize, k as usize);
+        if config.op == Op::AgGemm {
+            let a = fill(m * k, 8);
+            let b: Vec<_> = ranks.clone().map(|_| fill(n * k, 8)).collect();
+            let sums = b.iter().map(|b| product(&a, b, config.b_layout, sizes));
+            let expected = sums.map(|sums| bits(&sums)).collect();
+            let shard = |rank| {
+                let rows = rows_of(rank);
+                let own = a[(rows.start * k) as usize..(rows.end * k) as usize].to_vec();
+                // An allocation cannot be empty.
+                if own.is_empty() { vec![bf16::NAN] } else { own }
+            };
+            return Self {
+                a: ranks.map(shard).collect(),
+                b,
+                expected,
+            };
+        }
+        // Partial sums travel in bf16, which has whole numbers up to 256.
+        let a: Vec<_> = ranks.clone().map(|_| fill(m * k, 1)).collect();
+        let b: Vec<_> = ranks.clone().map(|_| fill(n * k, 1)).collect();
+        let mut total = vec![0.0; (m * n) as usize];
+        for (a, b) in a.iter().zip(&b) {
+            for (sum, part) in total.iter_mut().zip(product(a, b, config.b_layout, sizes)) {
+                assert!(part.abs() <= 256.0, "a partial sum that bf16 does not have");
+                *sum += part;
+            }
+        }
+        let own = |rank| {
+            let rows = if config.op == Op::GemmRs {
+                rows_of(rank)
+            } else {
+                0..m
+            };
+            bits(&total[(rows.start * n) as usize..(rows.end * n) as usize])
+        };
+        Self {
+            a,
+            b,
+            expected: ranks.map(own).collect(),
+        }
     }
 }
 
-/// Bits of A · B, A with rows of `k`, B as `layout` says.
-fn product(a: &[bf16], b: &[bf16], layout: BLayout, (n, k): (usize, usize)) -> Vec<u16> {
+fn bits(sums: &[f32]) -> Vec<u16> {
+    sums.iter()
+        .map(|sum| bf16::from_f32(*sum).to_bits())
+        .collect()
+}
+
+/// A · B, A with rows of `k`, B as `layout` says.
+fn product(a: &[bf16], b: &[bf16], layout: BLayout, (n, k): (usize, usize)) -> Vec<f32> {
     let at = |depth: usize, column: usize| match layout {
         BLayout::Kn => depth * n + column,
         BLayout::Nk => column * k + depth,
@@ -177,16 +216,14 @@ fn product(a: &[bf16], b: &[bf16], layout: BLayout, (n, k): (usize, usize)) -> V
     let b: Vec<f32> = (0..n * k)
         .map(|index| b[at(index / n, index % n)].to_f32())
         .collect();
-    let mut result = Vec::new();
-    for row in a.chunks_exact(k) {
-        let mut sums = vec![0.0f32; n];
+    let mut result = vec![0.0f32; a.len() / k * n];
+    for (row, sums) in a.chunks_exact(k).zip(result.chunks_exact_mut(n)) {
         for (factor, b) in row.iter().zip(b.chunks_exact(n)) {
             let factor = factor.to_f32();
             sums.iter_mut()
                 .zip(b)
                 .for_each(|(sum, value)| *sum += factor * value);
         }
-        result.extend(sums.iter().map(|sum| bf16::from_f32(*sum).to_bits()));
     }
     result
 }

@@ -149,12 +149,11 @@ extern "C" fn trap(place: u64) {
 }
 
 extern "C" fn sleep(ns: u32, place: u64) {
-    let polls = with(|machine| {
+    let blocked = with(|machine| {
         machine.now_ns += u64::from(ns) / 16;
-        machine.sleep(place);
-        machine.thread().state == State::Ready
+        machine.sleep(place)
     });
-    if !polls {
+    if blocked {
         wait();
     }
 }

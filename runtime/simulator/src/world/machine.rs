@@ -124,6 +124,14 @@ pub(super) struct Awaited {
     pub since_ns: u64,
 }
 
+/// A word that was loaded by an ordered or relaxed load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Polled {
+    pub address: u64,
+    pub bytes: usize,
+    pub seen: u64,
+}
+
 /// A thread.
 #[derive(Debug)]
 pub(super) struct Thread {
@@ -147,7 +155,7 @@ pub(super) struct Thread {
     pub published: Option<(View, u32)>,
     pub stamps: Vec<(u64, u32, Way, u32)>,
     /// Words that it loaded since it slept last, and what it saw.
-    pub polled: Vec<(u64, u32)>,
+    pub polled: Vec<Polled>,
     pub slept: bool,
     pub awaited: Awaited,
     /// Polls left that do not wait, while time passes.

@@ -3,7 +3,7 @@
 use super::clock::{Clock, View};
 use super::launch::Strand;
 use super::machine::{Machine, SHARED_START, State, WARP, WARPGROUP_WARPS};
-use super::shadow::Accessor;
+use super::shadow::{Accessor, Fault};
 use super::tensor::swizzled;
 use std::collections::VecDeque;
 
@@ -274,6 +274,9 @@ impl Machine {
         let memory = &mut self.ctas[cta];
         let mut found = None;
         let mut outside = None;
+        // By eight lines: chunks that nobody wrote, and where the first is. A line may be all garbage, if a kernel loads
+        // fewer rows than a tile has: it reads as NaN, and makes NaN of its own row or column of the result alone.
+        let mut unwritten = vec![(0, None); lines / 8];
         for chunk in 0..lines * DEPTH / 8 {
             // Eight elements that are contiguous in shared memory.
             let (line, k) = if mn_major {
@@ -287,14 +290,22 @@ impl Machine {
                 outside = Some(address);
                 break;
             }
+            let mut was_written = true;
             let note = |fault, earlier, _| {
-                found.get_or_insert((fault, earlier, address));
+                if fault == Fault::Uninitialised {
+                    was_written = false;
+                } else {
+                    found.get_or_insert((fault, earlier, address));
+                }
             };
             self.shadow.read(
                 &mut memory.smem.cells[offset / 4..offset / 4 + 4],
                 &by,
                 note,
             );
+            let chunks = &mut unwritten[line / 8];
+            chunks.0 += u32::from(!was_written);
+            chunks.1.get_or_insert(address);
             for (i, pair) in memory.smem.bytes[offset..offset + 16]
                 .chunks_exact(2)
                 .enumerate()
@@ -311,6 +322,13 @@ impl Machine {
             self.fail(format!(
                 "wgmma reads {address:#x}, outside of shared memory (descriptor {descriptor:#x})"
             ));
+        }
+        for (count, first) in unwritten {
+            if !(count as usize).is_multiple_of(DEPTH / 8)
+                || (mn_major && count % DEPTH as u32 != 0)
+            {
+                found = found.or(first.map(|address| (Fault::Uninitialised, 0, address)));
+            }
         }
         if let Some((fault, earlier, address)) = found {
             self.find_fault(

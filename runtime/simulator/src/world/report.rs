@@ -260,7 +260,7 @@ impl Machine {
                 }
             }
             State::Polling => {
-                let seen = t.polled.first().map_or(0, |(_, seen)| *seen);
+                let seen = t.polled.first().map_or(0, |word| word.seen);
                 let _ = write!(
                     text,
                     ", from rank {}: wanted {}, seen {seen}",

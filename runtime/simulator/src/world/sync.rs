@@ -2,11 +2,14 @@
 
 use super::PhysicalId;
 use super::clock::View;
-use super::machine::{Machine, State};
+use super::machine::{Machine, Polled, State};
 use super::memory::Found;
 use super::shadow::Way;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{self, AtomicU32, AtomicU64};
+
+/// Words that a thread is seen to poll; one that only loads relaxed and never sleeps is none.
+const MAX_POLLED: usize = 256;
 
 /// How far an ordered access reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,13 +68,18 @@ impl Machine {
         }
         self.learn((id, offset), order, scope);
         let thread = self.thread();
-        let value = to
-            .first_chunk()
-            .map_or(0, |bytes| u32::from_ne_bytes(*bytes));
-        if std::mem::take(&mut thread.slept) {
+        if std::mem::take(&mut thread.slept) || thread.polled.len() == MAX_POLLED {
             thread.polled.clear();
         }
-        thread.polled.push((address, value));
+        let mut seen = [0; 8];
+        let bytes = to.len().min(8);
+        seen[..bytes].copy_from_slice(&to[..bytes]);
+        let seen = u64::from_le_bytes(seen);
+        thread.polled.push(Polled {
+            address,
+            bytes,
+            seen,
+        });
     }
 
     pub fn store(
@@ -223,25 +231,52 @@ impl Machine {
         self.wake_pollers(word);
     }
 
-    /// Blocks the running thread until a word that it polled changes.
-    pub fn sleep(&mut self, place: u64) {
+    /// Blocks the running thread until a word that it polled changes; false while time passes.
+    pub fn sleep(&mut self, place: u64) -> bool {
         let current = self.current;
         if self.threads[current].free_polls > 0 {
             self.threads[current].free_polls -= 1;
-            return;
+            return false;
         }
         self.threads[current].slept = true;
-        let polled = self.threads[current].polled.clone();
-        for (address, _) in polled {
-            if let Ok(Found::Global { id, offset }) = self.memory.find(address, 4, None) {
-                self.locations
-                    .polling
-                    .entry((id, offset))
-                    .or_default()
-                    .push(current);
+        let polled = std::mem::take(&mut self.threads[current].polled);
+        // A word may have changed since it was polled; then others only go first.
+        let changed = polled
+            .iter()
+            .any(|word| self.value_of(word) != Some(word.seen));
+        if changed {
+            self.block(State::Meeting, place);
+            self.wake(current);
+        } else {
+            let words: Vec<Word> = polled
+                .iter()
+                .filter_map(|word| self.word_of(word))
+                .collect();
+            for word in words {
+                let waiting = self.locations.polling.entry(word).or_default();
+                if !waiting.contains(&current) {
+                    waiting.push(current);
+                }
             }
+            self.block(State::Polling, place);
         }
-        self.block(State::Polling, place);
+        self.threads[current].polled = polled;
+        true
+    }
+
+    fn word_of(&self, polled: &Polled) -> Option<Word> {
+        match self.memory.find(polled.address, polled.bytes as u64, None) {
+            Ok(Found::Global { id, offset }) => Some((id, offset)),
+            _ => None,
+        }
+    }
+
+    fn value_of(&mut self, polled: &Polled) -> Option<u64> {
+        let (id, offset) = self.word_of(polled)?;
+        let mut value = [0; 8];
+        let bytes = polled.bytes;
+        value[..bytes].copy_from_slice(&self.memory.physical(id).bytes[offset..offset + bytes]);
+        Some(u64::from_le_bytes(value))
     }
 
     fn wake_pollers(&mut self, word: Word) {
