@@ -83,9 +83,10 @@ macro_rules! header {
     };
 }
 
-const DEVICE_HEADERS: [(&str, &str); 9] = [
+const DEVICE_HEADERS: [(&str, &str); 10] = [
     header!("device", "barrier"),
     header!("device", "base"),
+    header!("device", "cluster"),
     header!("device", "descriptor"),
     header!("device", "memory"),
     header!("device", "mma"),
@@ -95,10 +96,11 @@ const DEVICE_HEADERS: [(&str, &str); 9] = [
     header!("device", "watch"),
 ];
 
-const SIMULATOR_HEADERS: [(&str, &str); 11] = [
+const SIMULATOR_HEADERS: [(&str, &str); 12] = [
     header!("simulator", "barrier"),
     header!("simulator", "base"),
     header!("simulator", "calls"),
+    header!("simulator", "cluster"),
     header!("simulator", "memory"),
     header!("simulator", "mma"),
     header!("simulator", "tma"),

@@ -87,6 +87,28 @@ fn threads_compile_at_once_and_alike() {
     );
 }
 
+/// Each uses primitives that operators may not use yet; the simulator's tests run them.
+#[test]
+fn the_simulators_small_kernels_compile_for_gpus_too() {
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../runtime/simulator/tests/kernels/cu");
+    let read = |path: &Path| std::fs::read_to_string(path).expect("a kernel");
+    let prelude = read(&folder.join("prelude.cu"));
+    let mut compiled = 0;
+    for entry in std::fs::read_dir(&folder).expect("the folder") {
+        let path = entry.expect("an entry").path();
+        if path.ends_with("prelude.cu") {
+            continue;
+        }
+        let kernel = source("kernel", &format!("{prelude}{}", read(&path)));
+        if let Err(error) = nvrtc().compile(&kernel) {
+            panic!("{}: {error}", path.display());
+        }
+        compiled += 1;
+    }
+    assert!(compiled > 10, "{compiled}");
+}
+
 #[test]
 fn mistakes_in_cuda_and_in_ptx_do_not_compile() {
     for (text, expected) in [

@@ -1,4 +1,4 @@
-// Barriers in shared memory that count arrivals and bytes (mbarrier).
+// Barriers in shared memory that count arrivals and bytes (mbarrier), and the CTA's own for some of its warps.
 #pragma once
 #include <mk/base.cuh>
 #include <mk/ring.cuh>
@@ -36,6 +36,12 @@ __device__ __forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
       : "r"(barrier), "r"(parity)
       : "memory");
   return done != 0;
+}
+
+// `threads` threads of this CTA, whole warps, which all name barrier `id` (1 to 15; 0 is __syncthreads): each sees what
+// the others did before.
+__device__ __forceinline__ void sync_named(u32 id, u32 threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 }  // namespace mk

@@ -16,6 +16,9 @@ __device__ __forceinline__ u32 shared_address(const void* p) {
 // wgmma descriptor to a uniform register anew (4 R2UR per wgmma).
 __device__ __forceinline__ u32 warp_index() { return __shfl_sync(0xffffffffu, threadIdx.x / kWarp, 0); }
 
+// The value of one lane, in all threads of the warp.
+__device__ __forceinline__ u32 broadcast(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
+
 __device__ __forceinline__ u32 lane_index() { return threadIdx.x % kWarp; }
 
 // True in one thread of a converged warp.

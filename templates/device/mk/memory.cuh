@@ -7,6 +7,18 @@ namespace mk {
 // Ordinary accesses, without order of their own.
 __device__ __forceinline__ u32 load(const u32* p) { return *p; }
 __device__ __forceinline__ void store(u32* p, u32 value) { *p = value; }
+__device__ __forceinline__ u64 load(const u64* p) { return *p; }
+__device__ __forceinline__ void store(u64* p, u64 value) { *p = value; }
+
+// The same for a word of this CTA's shared memory.
+__device__ __forceinline__ u32 load_shared(u32 address) {
+  u32 value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_shared(u32 address, u32 value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
 
 // Sees all that the thread (or copy engine, or host) which stored the value had done before.
 __device__ __forceinline__ u32 load_acquire_sys(const u32* p) {
@@ -15,15 +27,44 @@ __device__ __forceinline__ u32 load_acquire_sys(const u32* p) {
   return value;
 }
 
+__device__ __forceinline__ u64 load_acquire_sys(const u64* p) {
+  u64 value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
+  return value;
+}
+
+// The same, of threads of this GPU alone.
+__device__ __forceinline__ u32 load_acquire_gpu(const u32* p) {
+  u32 value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+  return value;
+}
+
+// Sees the value alone; with a fence behind it, all that a load_acquire would.
 __device__ __forceinline__ u32 load_relaxed_sys(const u32* p) {
   u32 value;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
   return value;
 }
 
+__device__ __forceinline__ u64 load_relaxed_sys(const u64* p) {
+  u64 value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
+  return value;
+}
+
 // Publishes all that this thread has done, to every rank and the host.
 __device__ __forceinline__ void store_release_sys(u32* p, u32 value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_release_sys(u64* p, u64 value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
+}
+
+// The same, for threads of this GPU alone.
+__device__ __forceinline__ void store_release_gpu(u32* p, u32 value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
 __device__ __forceinline__ void store_relaxed_sys(u32* p, u32 value) {
@@ -40,6 +81,10 @@ __device__ __forceinline__ void add_relaxed_sys(u32* p, u32 value) {
   asm volatile("red.relaxed.sys.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void add_relaxed_sys(u64* p, u64 value) {
+  asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
+}
+
 // Adds after all that the warp has done before its __syncwarp, for CTAs of this GPU.
 __device__ __forceinline__ void add_release_gpu(u32* p, u32 value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
@@ -52,13 +97,23 @@ __device__ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* p, u32 value) {
   return old;
 }
 
+__device__ __forceinline__ u64 fetch_add_acq_rel_gpu(u64* p, u64 value) {
+  u64 old;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(value) : "memory");
+  return old;
+}
+
 __device__ __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
   u32 old;
   asm volatile("atom.relaxed.gpu.global.exch.b32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(value) : "memory");
   return old;
 }
 
+// What this thread did and saw before comes before what it does after, for whoever sees the latter.
 __device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+// The same, for threads of this GPU alone.
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
 // Orders this thread's ordinary accesses, and what it acquired, against the copy engine of the SM (TMA).
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }

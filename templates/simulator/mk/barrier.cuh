@@ -1,4 +1,4 @@
-// Barriers in shared memory that count arrivals and bytes, on the simulator.
+// Barriers in shared memory that count arrivals and bytes, and the CTA's own, on the simulator.
 #pragma once
 #include <mk/base.cuh>
 #include <mk/ring.cuh>
@@ -11,14 +11,16 @@ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
 
 __forceinline__ void fence_barrier_init() { mk_calls->fence(sim::kFenceBarrierInit, sim::kGpu, sim::place()); }
 
-__forceinline__ void barrier_arrive(u32 barrier) { mk_calls->barrier_arrive(barrier, 0, sim::place()); }
+__forceinline__ void barrier_arrive(u32 barrier) { mk_calls->barrier_arrive(barrier, 0, sim::kCta, sim::place()); }
 
 __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
-  mk_calls->barrier_arrive(barrier, bytes, sim::place());
+  mk_calls->barrier_arrive(barrier, bytes, sim::kCta, sim::place());
 }
 
 __forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
-  return mk_calls->barrier_try_wait(barrier, parity, sim::place()) != 0;
+  return mk_calls->barrier_try_wait(barrier, parity, sim::kCta, sim::place()) != 0;
 }
+
+__forceinline__ void sync_named(u32 id, u32 threads) { mk_calls->sync_threads(id, threads, sim::place()); }
 
 }  // namespace mk

@@ -68,6 +68,8 @@ __forceinline__ u32 shared_address(const void*) { return kSharedStart; }
 
 __forceinline__ u32 warp_index() { return mk_calls->shuffle(threadIdx.x / kWarp, 0, sim::place()); }
 
+__forceinline__ u32 broadcast(u32 value, u32 lane) { return mk_calls->shuffle(value, lane, sim::place()); }
+
 __forceinline__ u32 lane_index() { return threadIdx.x % kWarp; }
 
 __forceinline__ bool elect_one() { return mk_calls->elect(sim::place()) != 0; }

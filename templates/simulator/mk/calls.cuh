@@ -10,7 +10,8 @@ using Place = u64;
 __attribute__((always_inline)) inline Place place() {
   Place here;
 #if defined(__x86_64__)
-  asm volatile("lea 0(%%rip), %0" : "=r"(here));
+  // Inside of this instruction: the next one may be of another line.
+  asm volatile("lea -1(%%rip), %0" : "=r"(here));
 #elif defined(__aarch64__)
   asm volatile("adr %0, ." : "=r"(here));
 #else
@@ -32,7 +33,7 @@ enum Fence : u32 { kFenceThread = 0, kFenceProxy = 1, kFenceProxyShared = 2, kFe
 
 // Bump kVersion with every change here; the simulator refuses kernels of another version.
 struct Calls {
-  static constexpr u64 kVersion = 1;
+  static constexpr u64 kVersion = 2;
 
   const Thread* (*thread)();
   void (*trap)(Place);
@@ -55,8 +56,9 @@ struct Calls {
   void (*store_shared)(u32 to, const void* from, u32 bytes, Place);
 
   void (*barrier_init)(u32 barrier, u32 arrivals, Place);
-  void (*barrier_arrive)(u32 barrier, u32 bytes, Place);
-  u32 (*barrier_try_wait)(u32 barrier, u32 parity, Place);
+  // `scope` kCta: of the own CTA alone; kGpu: of the cluster.
+  void (*barrier_arrive)(u32 barrier, u32 bytes, u32 scope, Place);
+  u32 (*barrier_try_wait)(u32 barrier, u32 parity, u32 scope, Place);
 
   // Boxes of tensors; `at` has as many coordinates as the map has dimensions. `ctas`: bit per CTA of the cluster.
   void (*tensor_load)(u32 to, const CUtensorMap* map, u32 barrier, const u32* at, u32 dims, u32 ctas, Place);

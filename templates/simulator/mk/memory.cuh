@@ -27,15 +27,35 @@ __forceinline__ T rmw(T* p, T value, Rmw what, Order order, Scope scope) {
 
 __forceinline__ u32 load(const u32* p) { return sim::load(p, sim::kWeak, sim::kCta); }
 __forceinline__ void store(u32* p, u32 value) { sim::store(p, value, sim::kWeak, sim::kCta); }
+__forceinline__ u64 load(const u64* p) { return sim::load(p, sim::kWeak, sim::kCta); }
+__forceinline__ void store(u64* p, u64 value) { sim::store(p, value, sim::kWeak, sim::kCta); }
+
+__forceinline__ u32 load_shared(u32 address) {
+  u32 value;
+  mk_calls->load_shared(address, &value, sizeof value, sim::place());
+  return value;
+}
+__forceinline__ void store_shared(u32 address, u32 value) {
+  mk_calls->store_shared(address, &value, sizeof value, sim::place());
+}
 
 __forceinline__ u32 load_acquire_sys(const u32* p) { return sim::load(p, sim::kAcquire, sim::kSys); }
+__forceinline__ u64 load_acquire_sys(const u64* p) { return sim::load(p, sim::kAcquire, sim::kSys); }
+__forceinline__ u32 load_acquire_gpu(const u32* p) { return sim::load(p, sim::kAcquire, sim::kGpu); }
 __forceinline__ u32 load_relaxed_sys(const u32* p) { return sim::load(p, sim::kRelaxed, sim::kSys); }
+__forceinline__ u64 load_relaxed_sys(const u64* p) { return sim::load(p, sim::kRelaxed, sim::kSys); }
 __forceinline__ void store_release_sys(u32* p, u32 value) { sim::store(p, value, sim::kRelease, sim::kSys); }
+__forceinline__ void store_release_sys(u64* p, u64 value) { sim::store(p, value, sim::kRelease, sim::kSys); }
+__forceinline__ void store_release_gpu(u32* p, u32 value) { sim::store(p, value, sim::kRelease, sim::kGpu); }
 __forceinline__ void store_relaxed_sys(u32* p, u32 value) { sim::store(p, value, sim::kRelaxed, sim::kSys); }
 __forceinline__ void store_relaxed_sys(u64* p, u64 value) { sim::store(p, value, sim::kRelaxed, sim::kSys); }
 __forceinline__ void add_relaxed_sys(u32* p, u32 value) { sim::rmw(p, value, sim::kAdd, sim::kRelaxed, sim::kSys); }
+__forceinline__ void add_relaxed_sys(u64* p, u64 value) { sim::rmw(p, value, sim::kAdd, sim::kRelaxed, sim::kSys); }
 __forceinline__ void add_release_gpu(u32* p, u32 value) { sim::rmw(p, value, sim::kAdd, sim::kRelease, sim::kGpu); }
 __forceinline__ u32 fetch_add_acq_rel_gpu(u32* p, u32 value) {
+  return sim::rmw(p, value, sim::kAdd, sim::kAcqRel, sim::kGpu);
+}
+__forceinline__ u64 fetch_add_acq_rel_gpu(u64* p, u64 value) {
   return sim::rmw(p, value, sim::kAdd, sim::kAcqRel, sim::kGpu);
 }
 __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
@@ -43,6 +63,7 @@ __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
 }
 
 __forceinline__ void fence_sys() { mk_calls->fence(sim::kFenceThread, sim::kSys, sim::place()); }
+__forceinline__ void fence_gpu() { mk_calls->fence(sim::kFenceThread, sim::kGpu, sim::place()); }
 __forceinline__ void fence_proxy_async() { mk_calls->fence(sim::kFenceProxy, sim::kCta, sim::place()); }
 __forceinline__ void fence_proxy_async_shared() { mk_calls->fence(sim::kFenceProxyShared, sim::kCta, sim::place()); }
 

@@ -116,6 +116,7 @@ impl Machine {
     }
 
     fn access_shared(&mut self, cta: usize, offset: usize, bytes: usize, write: bool, place: u64) {
+        self.check_running(cta, "access", place);
         let current = self.current;
         let stamp = self.stamp(current, Way::Weak, place);
         let thread = &self.threads[current];

@@ -6,12 +6,13 @@ use super::collective::Together;
 use super::fiber::FiberYielder;
 use super::machine::{Awaited, Machine, State, ThreadInfo};
 use super::shadow::Way;
+use super::signals;
 use super::sync::{Ordering, Scope};
 use std::cell::Cell;
 use std::ffi::c_void;
 
 /// `mk::sim::Calls::kVersion`.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 
 thread_local! {
     /// The machine whose fibers this thread runs.
@@ -28,10 +29,31 @@ pub(super) fn started(yielder: *const FiberYielder) {
     with(|machine| machine.thread().yielder = yielder);
 }
 
+/// Whether this thread runs the text of a kernel now: a fiber's, and outside of the engine.
+pub(super) fn in_kernel() -> bool {
+    !MACHINE.get().is_null()
+}
+
 fn with<R>(f: impl FnOnce(&mut Machine) -> R) -> R {
+    // The engine's own faults are not the kernel's.
+    let machine = MACHINE.replace(std::ptr::null_mut());
     // SAFETY: set by `enter` before any fiber runs; the machine outlives its fibers, and nobody else uses it while a
     // fiber runs: the scheduler is below on the same thread, and fibers give way only in `wait`.
-    f(unsafe { &mut *MACHINE.get() })
+    let result = f(unsafe { &mut *machine });
+    MACHINE.set(machine);
+    result
+}
+
+/// The running fiber did at `place` what its processor refuses. It never goes on.
+pub(super) extern "C" fn faulted(place: u64, why: signals::Refused) -> ! {
+    with(|machine| {
+        let (kind, text) = why.tell();
+        machine.find_at(place, kind, text.into());
+        machine.fail(text.into());
+    });
+    loop {
+        stop_if_failed();
+    }
 }
 
 /// Gives way until the machine lets this fiber run again.
@@ -83,8 +105,12 @@ fn order(order: u32) -> (Way, Ordering) {
     }
 }
 
+fn scope_of(scope: u32) -> Scope {
+    [Scope::Cta, Scope::Gpu, Scope::Sys][scope.min(2) as usize]
+}
+
 fn ordered(how: u32, scope: u32) -> (Way, Ordering, Scope) {
-    let scope = [Scope::Cta, Scope::Gpu, Scope::Sys][scope.min(2) as usize];
+    let scope = scope_of(scope);
     let (way, ordering) = order(how);
     let way = if way == Way::AtomicGpu && scope == Scope::Sys {
         Way::AtomicSys
@@ -245,9 +271,8 @@ extern "C" fn rmw(
 }
 
 extern "C" fn fence(fence: u32, scope: u32, _place: u64) {
-    let scope = [Scope::Cta, Scope::Gpu, Scope::Sys][scope.min(2) as usize];
     with(|machine| match fence {
-        0 => machine.fence_thread(scope),
+        0 => machine.fence_thread(scope_of(scope)),
         1 => machine.fence_proxy(true),
         2 => machine.fence_proxy(false),
         _ => machine.fence_barriers(),
@@ -273,15 +298,15 @@ extern "C" fn barrier_init(barrier: u32, arrivals: u32, place: u64) {
     stop_if_failed();
 }
 
-extern "C" fn barrier_arrive(barrier: u32, bytes: u32, place: u64) {
+extern "C" fn barrier_arrive(barrier: u32, bytes: u32, scope: u32, place: u64) {
     give_way();
-    with(|machine| machine.barrier_arrive(barrier, bytes, place));
+    with(|machine| machine.barrier_arrive(barrier, bytes, scope_of(scope), place));
     stop_if_failed();
 }
 
-extern "C" fn barrier_try_wait(barrier: u32, parity: u32, place: u64) -> u32 {
+extern "C" fn barrier_try_wait(barrier: u32, parity: u32, scope: u32, place: u64) -> u32 {
     loop {
-        match with(|machine| machine.barrier_poll(barrier, parity, place)) {
+        match with(|machine| machine.barrier_poll(barrier, parity, scope_of(scope), place)) {
             Some(over) => return u32::from(over),
             None => wait(),
         }
@@ -410,8 +435,8 @@ pub(super) struct Calls {
     load_shared: extern "C" fn(u32, *mut c_void, u32, u64),
     store_shared: extern "C" fn(u32, *const c_void, u32, u64),
     barrier_init: extern "C" fn(u32, u32, u64),
-    barrier_arrive: extern "C" fn(u32, u32, u64),
-    barrier_try_wait: extern "C" fn(u32, u32, u64) -> u32,
+    barrier_arrive: extern "C" fn(u32, u32, u32, u64),
+    barrier_try_wait: extern "C" fn(u32, u32, u32, u64) -> u32,
     tensor_load: extern "C" fn(u32, *const u8, u32, *const u32, u32, u32, u64),
     tensor_store: extern "C" fn(*const u8, u32, *const u32, u32, u64),
     bulk_load: extern "C" fn(u32, *const c_void, u32, u32, u64),

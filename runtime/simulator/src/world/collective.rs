@@ -1,4 +1,4 @@
-//! What threads do together: warps, CTAs, clusters.
+//! What threads do together: warps, CTAs.
 
 use super::machine::{Machine, State, WARP};
 
@@ -16,6 +16,9 @@ pub(super) enum Together {
     /// The same the other way.
     LoadMatrix { count: u32, transpose: bool },
 }
+
+/// Named barriers of a CTA (PTX ISA, "bar").
+const NAMED_BARRIERS: usize = 16;
 
 impl Machine {
     /// A lane comes to where its warp does something together. The last one does it and wakes the others; false if the
@@ -102,14 +105,46 @@ impl Machine {
     /// Named barrier `barrier` of `expected` threads; false if the thread waits.
     pub fn meet_cta(&mut self, barrier: u32, expected: u32, place: u64) -> bool {
         let current = self.current;
-        let cta = self.cta_of(current);
-        if cta.named.len() <= barrier as usize {
-            cta.named
-                .resize_with(barrier as usize + 1, Default::default);
+        if barrier as usize >= NAMED_BARRIERS
+            || expected == 0
+            || !expected.is_multiple_of(WARP as u32)
+        {
+            let text = format!(
+                "barrier {barrier} of {expected} threads: there are 0 to 15, of whole warps"
+            );
+            self.find_at(place, "named barrier", text.clone());
+            self.fail(text);
+            self.block(State::Meeting, place);
+            return false;
         }
+        let cta = self.cta_of(current);
+        cta.named.resize_with(NAMED_BARRIERS, Default::default);
         let meeting = &mut cta.named[barrier as usize];
+        if meeting.arrived.is_empty() {
+            (meeting.expected, meeting.place) = (expected, place);
+        }
+        let (first, first_place) = (meeting.arrived.first().copied(), meeting.place);
+        let before = meeting.expected;
         meeting.arrived.push(current);
-        meeting.place = place;
+        if let Some(first) = first.filter(|_| before != expected) {
+            let text = format!(
+                "barrier {barrier} of {expected} threads, while others come to it as one of {before}"
+            );
+            self.find_pair(
+                (current, place),
+                (first, first_place),
+                "named barrier",
+                text,
+            );
+        }
+        let cta = self.cta_of(current);
+        // __syncthreads does not wait for threads that have ended.
+        let expected = if barrier == 0 {
+            expected.min(cta.running)
+        } else {
+            expected
+        };
+        let meeting = &mut cta.named[barrier as usize];
         if (meeting.arrived.len() as u32) < expected {
             self.block(State::Meeting, place);
             return false;
@@ -118,8 +153,20 @@ impl Machine {
         self.part(arrived)
     }
 
+    /// A thread of `cta` has ended, for which __syncthreads may have waited.
+    pub fn leave_cta(&mut self, cta: usize) {
+        let running = self.ctas[cta].running as usize;
+        if let Some(meeting) = self.ctas[cta].named.first_mut()
+            && meeting.arrived.len() == running
+            && running > 0
+        {
+            let arrived = std::mem::take(&mut meeting.arrived);
+            self.part(arrived);
+        }
+    }
+
     /// The last of those who meet lets all go on.
-    fn part(&mut self, mut arrived: Vec<usize>) -> bool {
+    pub fn part(&mut self, mut arrived: Vec<usize>) -> bool {
         arrived.sort_unstable();
         self.sync(&arrived);
         let current = self.current;
@@ -127,27 +174,6 @@ impl Machine {
             self.wake(thread);
         }
         true
-    }
-
-    /// All threads of a cluster; false if the thread waits.
-    pub fn meet_cluster(&mut self, place: u64) -> bool {
-        let current = self.current;
-        let own = self.threads[current].cta;
-        let cluster = self.ctas[own].cluster.clone();
-        let expected: u32 = cluster.iter().map(|cta| self.ctas[*cta].thread_count).sum();
-        // The first CTA keeps the meeting, beside its named barriers.
-        let first = &mut self.ctas[cluster[0]];
-        if first.named.len() <= 16 {
-            first.named.resize_with(17, Default::default);
-        }
-        let meeting = &mut first.named[16];
-        meeting.arrived.push(current);
-        if (meeting.arrived.len() as u32) < expected {
-            self.block(State::Meeting, place);
-            return false;
-        }
-        let arrived = std::mem::take(&mut meeting.arrived);
-        self.part(arrived)
     }
 
     /// Row r of matrix m is 16 bytes at the address of lane 8 m + r; lane l holds elements 2 (l % 4) (+ 1) of row l / 4.

@@ -133,6 +133,10 @@ impl Image {
             file,
             line,
         } = frame;
+        if *file == "??" {
+            return "code that the kernel calls, which is not its text's (the C library's, mostly)"
+                .into();
+        }
         let name = file.rsplit('/').next().unwrap_or(file);
         let number: usize = line.parse().unwrap_or(0);
         let quoted = (!file.ends_with(".cuh"))

@@ -5,6 +5,7 @@ use super::fiber::{Fiber, Stacks};
 use super::machine::{
     Cta, Launch, Machine, State, Thread, ThreadInfo, WARP, WARPGROUP_WARPS, Warp,
 };
+use super::tma::Operation;
 use super::{Image, TaskId, calls};
 use std::sync::Arc;
 
@@ -159,10 +160,10 @@ impl Machine {
             device,
             index,
             cluster: (first..first + size as usize).collect(),
-            cluster_rank: index % size,
             smem,
             barriers: Vec::new(),
             named: Vec::new(),
+            cluster_meeting: Default::default(),
             threads: first_thread,
             thread_count: grid.threads,
             running: grid.threads,
@@ -250,6 +251,8 @@ impl Machine {
         if self.ctas[cta].running == 0 {
             self.check_left(cta, thread);
         }
+        self.leave_cta(cta);
+        self.leave_cluster(cta);
         let Some(launch) = self.launches[launch].as_mut() else {
             return false;
         };
@@ -259,17 +262,16 @@ impl Machine {
 
     /// What a CTA must not leave behind.
     fn check_left(&mut self, cta: usize, thread: usize) {
-        let threads =
-            self.ctas[cta].threads..self.ctas[cta].threads + self.ctas[cta].thread_count as usize;
-        let left: Vec<(usize, u64)> = self
-            .operations
+        let operations = std::mem::take(&mut self.operations);
+        let needs_cta = |operation: &Operation| operation.needs(self) == cta;
+        let (left, others): (Vec<_>, Vec<_>) = operations.into_iter().partition(needs_cta);
+        self.operations = others;
+        for (owner, place) in left
             .iter()
-            .filter(|operation| threads.contains(&operation.thread))
             .map(|operation| (operation.thread, operation.place()))
-            .collect();
-        for (owner, place) in left {
+        {
             self.current = owner;
-            let text = "a CTA ended while this copy, which uses its shared memory, was on its way";
+            let text = "a CTA ended while this copy from or to its shared memory was on its way";
             self.find_at(place, "copy left behind", text.into());
         }
         self.current = thread;
@@ -292,9 +294,7 @@ impl Machine {
             let place = self.threads[thread].place;
             self.find_at(place, "barrier under-arrived", text);
         }
-        let barred = self.ctas[cta].launch;
-        self.operations
-            .retain(|operation| operation.launch != barred || !threads.contains(&operation.thread));
+        self.check_reached(cta, thread);
     }
 
     /// The end of a launch: what it did, and its counters for the next.

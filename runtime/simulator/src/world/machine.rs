@@ -1,5 +1,6 @@
 //! [`Machine`]: all that kernels see of the world while they run.
 
+use super::barrier::Barrier;
 use super::clock::{Clock, Component, Lately, View};
 use super::fiber::FiberYielder;
 use super::launch::{CtaSlot, Free, Strand};
@@ -7,7 +8,7 @@ use super::memory::Memory;
 use super::mma::Mma;
 use super::report::Reports;
 use super::shadow::{Cell, NO_SLOT, Shadow, Stamp, WORD_BYTES, Way, Who};
-use super::sync::{Barrier, Locations};
+use super::sync::Locations;
 use super::tma::{Bulk, Operation};
 use super::{Options, TaskId};
 
@@ -39,10 +40,11 @@ pub(super) struct Cta {
     pub index: u32,
     /// CTAs of its cluster, in order, itself included.
     pub cluster: Vec<usize>,
-    pub cluster_rank: u32,
     pub smem: Smem,
     pub barriers: Vec<Barrier>,
     pub named: Vec<Meeting>,
+    /// Of its cluster; that of the first CTA counts.
+    pub cluster_meeting: Meeting,
     /// Its first thread.
     pub threads: usize,
     pub thread_count: u32,
@@ -73,7 +75,9 @@ impl Smem {
 #[derive(Debug, Default)]
 pub(super) struct Meeting {
     pub arrived: Vec<usize>,
+    /// Of the first that arrived: where, and how many it awaits.
     pub place: u64,
+    pub expected: u32,
 }
 
 /// What 32 threads have in common.

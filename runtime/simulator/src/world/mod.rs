@@ -1,9 +1,12 @@
 //! [`World`]: the GPUs of one simulated host. One thread drives it; nothing in it waits.
 
 mod access;
+mod barrier;
 mod calls;
 mod clock;
+mod cluster;
 mod collective;
+mod complete;
 mod copies;
 mod fiber;
 mod image;
@@ -14,6 +17,7 @@ mod mma;
 mod report;
 mod schedule;
 mod shadow;
+mod signals;
 mod sync;
 mod tensor;
 mod tma;
@@ -180,6 +184,7 @@ impl World {
     /// GPUs without memory or work.
     #[must_use]
     pub fn new(options: Options) -> Self {
+        signals::handle();
         Self {
             speeds: schedule::Speeds::new(&options),
             machine: Box::new(Machine::new(options)),

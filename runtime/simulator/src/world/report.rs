@@ -247,16 +247,16 @@ impl Machine {
             State::Barrier { address, .. } => {
                 let barriers = &self.ctas[t.cta].barriers;
                 if let Some(barrier) = barriers.iter().find(|barrier| barrier.address == address) {
-                    let (phase, lacks, count, bytes) = (
-                        barrier.phases,
-                        barrier.pending,
-                        barrier.count,
-                        barrier.bytes,
-                    );
-                    let _ = write!(
-                        text,
-                        ": phase {phase} of the barrier at {address:#x} lacks {lacks} of {count} arrivals and {bytes} bytes"
-                    );
+                    let (phase, count) = (barrier.phases, barrier.count);
+                    let _ = write!(text, ": phase {phase} of the barrier at {address:#x} ");
+                    let _ = match (barrier.pending, barrier.bytes) {
+                        (0, bytes @ ..0) => {
+                            write!(text, "got {} bytes more than were announced", -bytes)
+                        }
+                        (lacks, bytes) => {
+                            write!(text, "lacks {lacks} of {count} arrivals and {bytes} bytes")
+                        }
+                    };
                 }
             }
             State::Polling => {

@@ -1,41 +1,12 @@
-//! What orders threads through memory: barriers in shared memory, and words that are stored with release and loaded
-//! with acquire.
+//! What orders threads through global memory: words that are stored with release and loaded with acquire.
 
 use super::PhysicalId;
-use super::clock::{Component, View};
-use super::launch::Strand;
+use super::clock::View;
 use super::machine::{Machine, Polled, State};
 use super::memory::Found;
-use super::shadow::{Accessor, Way};
+use super::shadow::Way;
 use rustc_hash::FxHashMap;
 use std::sync::atomic::{self, AtomicU32, AtomicU64};
-
-/// A barrier in shared memory that counts arrivals and bytes (mbarrier).
-#[derive(Debug)]
-pub(super) struct Barrier {
-    pub address: u32,
-    pub count: u32,
-    pub pending: u32,
-    /// Bytes that the phase still waits for; below 0 if they came before they were announced.
-    pub bytes: i64,
-    /// Phases that are over.
-    pub phases: u32,
-    /// Counts the bytes' writers: what a phase waited for is known to all that waited for the phase.
-    pub strand: Strand,
-    /// Published by the arrivals of this phase, and of those before.
-    arriving: View,
-    arrived: View,
-    /// Whether TMA may know of it.
-    pub fenced: bool,
-    waiting: Vec<usize>,
-}
-
-impl Barrier {
-    /// What becomes known when the running phase is over.
-    pub fn of_this_phase(&self) -> (Component, u32) {
-        self.strand.at(self.phases + 1)
-    }
-}
 
 /// Words that a thread is seen to poll; one that only loads relaxed and never sleeps is none.
 const MAX_POLLED: usize = 256;
@@ -74,177 +45,6 @@ pub(super) struct Ordering {
 }
 
 impl Machine {
-    /// The barrier at `address`, if there is one.
-    fn barrier_at(&mut self, address: u32) -> Option<(usize, usize)> {
-        let cta = self.shared_cta(address)?;
-        let offset = address & ((1 << super::machine::SHARED_BITS) - 1);
-        let index = self.ctas[cta]
-            .barriers
-            .iter()
-            .position(|barrier| barrier.address == offset)?;
-        Some((cta, index))
-    }
-
-    fn barrier_or_report(
-        &mut self,
-        address: u32,
-        place: u64,
-        doing: &str,
-    ) -> Option<(usize, usize)> {
-        let found = self.barrier_at(address);
-        if found.is_none() {
-            self.find_at(
-                place,
-                "barrier",
-                format!("{doing} at {address:#x}, where no barrier was initialised"),
-            );
-        }
-        found
-    }
-
-    pub fn barrier_init(&mut self, address: u32, arrivals: u32, place: u64) {
-        if arrivals == 0 || !address.is_multiple_of(8) {
-            self.find_at(
-                place,
-                "barrier",
-                format!("barrier at {address:#x} for {arrivals} arrivals"),
-            );
-            return;
-        }
-        // Its words must be nobody else's; they are marked as written by this thread.
-        let unfenced = self.thread().unfenced_shared;
-        self.store_shared(address, &[0; 8], place);
-        // TMA knows of barriers by a fence of their own.
-        self.thread().unfenced_shared = unfenced;
-        let current = self.current;
-        let strand = self.strand_of(current);
-        let barrier = Barrier {
-            address,
-            count: arrivals,
-            pending: arrivals,
-            bytes: 0,
-            phases: 0,
-            strand,
-            arriving: View::default(),
-            arrived: View::default(),
-            fenced: false,
-            waiting: Vec::new(),
-        };
-        let cta = self.cta_of(current);
-        cta.barriers.retain(|other| other.address != address);
-        cta.barriers.push(barrier);
-    }
-
-    /// An arrival that first announces `bytes`.
-    pub fn barrier_arrive(&mut self, address: u32, bytes: u32, place: u64) {
-        let Some((cta, index)) = self.barrier_or_report(address, place, "arrival") else {
-            return;
-        };
-        self.check_barrier_word(cta, address, place);
-        let view = self.release(self.current);
-        let barrier = &mut self.ctas[cta].barriers[index];
-        barrier.bytes += i64::from(bytes);
-        if barrier.pending == 0 {
-            let (phase, count, missing) = (barrier.phases, barrier.count, barrier.bytes);
-            let text = format!(
-                "arrival {} at the barrier {address:#x} of {count} in phase {phase}, which waits for {missing} bytes",
-                count + 1
-            );
-            self.find_at(place, "barrier over-arrived", text);
-            return;
-        }
-        barrier.pending -= 1;
-        barrier.arriving.join(&view);
-        self.note(place, || {
-            format!("arrives at {address:#x} announcing {bytes} bytes")
-        });
-        self.complete_phase(cta, index);
-    }
-
-    /// Bytes of TMA have come.
-    pub fn barrier_bytes(&mut self, cta: usize, index: usize, bytes: u32) {
-        self.ctas[cta].barriers[index].bytes -= i64::from(bytes);
-        self.complete_phase(cta, index);
-    }
-
-    fn complete_phase(&mut self, cta: usize, index: usize) {
-        let barrier = &mut self.ctas[cta].barriers[index];
-        if barrier.pending != 0 || barrier.bytes != 0 {
-            return;
-        }
-        barrier.phases += 1;
-        barrier.pending = barrier.count;
-        let mut view = std::mem::take(&mut barrier.arriving);
-        view.raise(
-            barrier.strand.component,
-            barrier.strand.base + barrier.phases,
-        );
-        barrier.arrived.join(&view);
-        let address = barrier.address;
-        for thread in std::mem::take(&mut barrier.waiting) {
-            // Time may have passed, and the thread gone on.
-            if matches!(self.threads[thread].state, State::Barrier { address: of, .. } if of == address)
-            {
-                self.wake(thread);
-            }
-        }
-    }
-
-    /// Whether the phase of `parity` is over. If not, the thread is blocked until it is, and asks again; `Some(false)`
-    /// while time passes.
-    pub fn barrier_poll(&mut self, address: u32, parity: u32, place: u64) -> Option<bool> {
-        let Some((cta, index)) = self.barrier_or_report(address, place, "wait") else {
-            self.fail("waits at a barrier that does not exist".into());
-            self.block(State::Meeting, place);
-            return None;
-        };
-        let current = self.current;
-        let barrier = &mut self.ctas[cta].barriers[index];
-        if barrier.phases & 1 != parity & 1 {
-            let arrived = barrier.arrived.clone();
-            self.check_barrier_word(cta, address, place);
-            let view = &mut self.threads[current].view;
-            self.lately.join(view, &arrived);
-            return Some(true);
-        }
-        if self.threads[current].free_polls > 0 {
-            self.threads[current].free_polls -= 1;
-            return Some(false);
-        }
-        barrier.waiting.push(current);
-        self.block(State::Barrier { address, parity }, place);
-        None
-    }
-
-    /// The thread must know that the barrier was initialised.
-    fn check_barrier_word(&mut self, cta: usize, address: u32, place: u64) {
-        let stamp = self.stamp(self.current, Way::AtomicSys, place);
-        let offset = self.shared_offset(address);
-        let thread = &self.threads[self.current];
-        let generic = [&thread.view.generic];
-        let by = Accessor {
-            stamp,
-            generic: &generic,
-            proxy: None,
-            slot: thread.slot,
-            own: u32::MAX,
-            fenced: 0,
-        };
-        let mut found = None;
-        let cells = &mut self.ctas[cta].smem.cells[offset / 4..offset / 4 + 1];
-        self.shadow.read(cells, &by, |fault, earlier, _| {
-            found = Some((fault, earlier))
-        });
-        if let Some((fault, earlier)) = found {
-            self.find_fault(
-                fault,
-                earlier,
-                stamp,
-                &format!("barrier {address:#x} in shared memory"),
-            );
-        }
-    }
-
     /// A load of the running thread: ordinary, relaxed or acquiring.
     pub fn load(
         &mut self,
@@ -266,13 +66,8 @@ impl Machine {
         if way == Way::Weak || way == Way::Constant {
             return;
         }
-        let view = self.published_at((id, offset), scope);
+        self.learn((id, offset), order, scope);
         let thread = self.thread();
-        if order.acquire {
-            thread.view.join(&view);
-        } else {
-            thread.seen.join(&view);
-        }
         if std::mem::take(&mut thread.slept) || thread.polled.len() == MAX_POLLED {
             thread.polled.clear();
         }
@@ -343,10 +138,7 @@ impl Machine {
         let old = u64::from_le_bytes(old);
         let new = change(old);
         memory.copy_from_slice(&new.to_le_bytes()[..bytes]);
-        if order.acquire {
-            let view = self.published_at((id, offset), scope);
-            self.thread().view.join(&view);
-        }
+        self.learn((id, offset), order, scope);
         self.publish((id, offset), order, scope);
         self.note(place, || {
             format!("changes {address:#x} from {old} to {new}")
@@ -383,6 +175,17 @@ impl Machine {
             .barriers
             .iter_mut()
             .for_each(|barrier| barrier.fenced = true);
+    }
+
+    /// The running thread has read a word: by an acquire it knows what was published there, else a fence may make it.
+    fn learn(&mut self, word: Word, order: Ordering, scope: Scope) {
+        let view = self.published_at(word, scope);
+        let thread = self.thread();
+        if order.acquire {
+            thread.view.join(&view);
+        } else {
+            thread.seen.join(&view);
+        }
     }
 
     /// What those published who stored the word, as far as `scope` reaches.

@@ -2,11 +2,8 @@
 
 use super::clock::View;
 use super::launch::Strand;
-use super::machine::{Machine, SHARED_START, State};
-use super::memory::Found;
-use super::report::Fate;
-use super::shadow::Accessor;
-use super::tensor::{Run, runs, swizzled};
+use super::machine::{Machine, State};
+use super::tensor::{Run, runs};
 use crate::tensor_map::{ENCODED_BYTES, TensorMap};
 
 /// Bulk groups of a thread: stores that it can wait for.
@@ -17,10 +14,10 @@ pub(super) struct Bulk {
     /// Groups committed.
     pub committed: u32,
     /// Operations of the group that is open.
-    open: u32,
+    pub open: u32,
     /// Of each committed group that is not over: number, reads and writes left.
-    groups: Vec<(u32, u32, u32)>,
-    waits: Option<(u32, bool)>,
+    pub groups: Vec<(u32, u32, u32)>,
+    pub waits: Option<(u32, bool)>,
 }
 
 /// A copy on its way.
@@ -28,25 +25,26 @@ pub(super) struct Bulk {
 pub(super) struct Operation {
     pub thread: usize,
     pub launch: usize,
-    device: u32,
-    place: u64,
+    pub device: u32,
+    pub place: u64,
     /// What its thread knew when it issued the copy.
-    view: View,
-    slot: u32,
-    own: u32,
-    fenced: (u32, u32),
-    runs: Vec<Run>,
+    pub view: View,
+    pub slot: u32,
+    pub own: u32,
+    pub fenced: (u32, u32),
+    pub runs: Vec<Run>,
     /// In shared memory, as the issuing CTA addresses it.
-    shared: u32,
-    swizzle_bytes: u32,
-    to: To,
+    pub shared: u32,
+    pub swizzle_bytes: u32,
+    pub to: To,
 }
 
 #[derive(Debug)]
-enum To {
-    /// Shared memory of these CTAs, each with its barrier.
+pub(super) enum To {
+    /// Shared memory of a CTA, with the barrier of its that counts the bytes.
     Shared {
-        ctas: Vec<(usize, usize)>,
+        cta: usize,
+        barrier: usize,
         bytes: u32,
     },
     /// Global memory, in a group; what was read of shared memory, once it was.
@@ -115,55 +113,68 @@ impl Machine {
         place: u64,
     ) {
         let bytes: u32 = runs.iter().map(|run| run.row_bytes).sum();
-        let current = self.current;
-        let own = self.threads[current].cta;
-        let mask = if ctas == 0 {
-            1 << self.ctas[own].cluster_rank
-        } else {
-            ctas
-        };
         let low = |address: u32| address & ((1 << super::machine::SHARED_BITS) - 1);
+        if self.find_shared(low(to), bytes, "tensor load").is_none() {
+            return;
+        }
         let mut targets = Vec::new();
-        for (rank, cta) in self.ctas[own].cluster.clone().into_iter().enumerate() {
-            if mask >> rank & 1 == 0 {
-                continue;
-            }
-            let found = self.ctas[cta]
-                .barriers
-                .iter()
-                .position(|known| known.address == low(barrier));
+        for cta in self.targets(to, barrier, ctas, place) {
+            let known = &self.ctas[cta].barriers;
+            let found = known.iter().position(|known| known.address == low(barrier));
             let Some(index) = found else {
-                self.find_at(
-                    place,
-                    "barrier",
-                    format!("a copy counts on {barrier:#x}, where no barrier was initialised"),
-                );
-                return;
+                let text =
+                    format!("a copy counts on {barrier:#x}, where no barrier was initialised");
+                return self.find_at(place, "barrier", text);
             };
-            if !self.ctas[cta].barriers[index].fenced {
+            if !known[index].fenced {
                 let text = format!(
                     "a copy counts on the barrier {barrier:#x}, which TMA does not know of: no fence_barrier_init after barrier_init"
                 );
                 self.find_at(place, "missing fence", text);
             }
+            self.check_running(cta, "copy", place);
+            self.check_barrier_word(cta, barrier, place);
             targets.push((cta, index));
-        }
-        if self.find_shared(low(to), bytes, "tensor load").is_none() {
-            return;
         }
         self.note(place, || {
             format!("issues a load of {bytes} bytes to {to:#x}")
         });
-        self.issue(
-            runs,
-            low(to),
-            swizzle_bytes,
-            To::Shared {
-                ctas: targets,
+        // Each CTA gets its copy at a time of its own.
+        for (cta, barrier) in targets {
+            let to_cta = To::Shared {
+                cta,
+                barrier,
                 bytes,
-            },
-            place,
-        );
+            };
+            self.issue(runs.clone(), low(to), swizzle_bytes, to_cta, place);
+        }
+    }
+
+    /// The CTAs into whose shared memory a load goes: those whose bits `ctas` has, or that of the addresses.
+    fn targets(&mut self, to: u32, barrier: u32, ctas: u32, place: u64) -> Vec<usize> {
+        let own = self.threads[self.current].cta;
+        let cluster = self.ctas[own].cluster.clone();
+        if ctas == 0 {
+            let (target, counts) = (self.shared_cta(to), self.shared_cta(barrier));
+            if target != counts {
+                let text =
+                    format!("a copy to {to:#x} counts on the barrier {barrier:#x} of another CTA");
+                self.find_at(place, "barrier", text);
+            }
+            return target.into_iter().collect();
+        }
+        if ctas >> cluster.len() != 0 {
+            let text = format!(
+                "a copy to CTAs {ctas:#b} of a cluster that has {}",
+                cluster.len()
+            );
+            self.find_at(place, "cluster", text);
+        }
+        let chosen = cluster.into_iter().enumerate();
+        chosen
+            .filter(|(rank, _)| ctas >> rank & 1 == 1)
+            .map(|(_, cta)| cta)
+            .collect()
     }
 
     /// # Safety
@@ -283,225 +294,6 @@ impl Machine {
         true
     }
 
-    /// Lets one operation go on.
-    pub fn complete_operation(&mut self, index: usize) {
-        let mut operation = self.operations.swap_remove(index);
-        self.now_ns += 20;
-        // Checks report on behalf of the thread that issued it.
-        let running = std::mem::replace(&mut self.current, operation.thread);
-        match operation.to {
-            To::Shared { .. } => self.complete_load(&operation),
-            To::Global { read: None, group } => {
-                let read = Some(self.read_shared(&operation, group));
-                operation.to = To::Global { group, read };
-                self.group_advanced(operation.thread, group, true);
-                self.operations.push(operation);
-            }
-            To::Global {
-                read: Some(_),
-                group,
-            } => {
-                self.write_global(&operation, group);
-                self.group_advanced(operation.thread, group, false);
-            }
-        }
-        self.current = running;
-    }
-
-    fn group_advanced(&mut self, thread: usize, group: u32, read: bool) {
-        let bulk = &mut self.threads[thread].bulk;
-        let index = bulk.groups.iter().position(|(number, ..)| *number == group);
-        let index = index.unwrap_or_else(|| {
-            bulk.groups.push((group, 0, 0));
-            bulk.groups.len() - 1
-        });
-        let (_, reads, writes) = &mut bulk.groups[index];
-        let left = if read { reads } else { writes };
-        *left = left.wrapping_sub(1);
-        if group <= bulk.committed {
-            bulk.groups
-                .retain(|(_, reads, writes)| (*reads, *writes) != (0, 0));
-        }
-        if let Some((over, read_only)) = bulk.waits
-            && bulk.is_over(over, read_only)
-        {
-            bulk.waits = None;
-            self.wake(thread);
-        }
-    }
-
-    fn complete_load(&mut self, operation: &Operation) {
-        let To::Shared { ctas, bytes } = &operation.to else {
-            return;
-        };
-        let total: u32 = operation.runs.iter().map(|run| run.row_bytes).sum();
-        let first = self.ctas[ctas[0].0].barriers[ctas[0].1].of_this_phase();
-        let stamp = self.async_stamp(operation.thread, first, operation.place);
-        let mut data = vec![0; total as usize];
-        for run in operation.runs.iter().filter(|run| run.bytes > 0) {
-            let to = (run.box_offset + run.skipped) as usize;
-            self.global_run(
-                operation,
-                run,
-                stamp,
-                Fate::Read(&mut data[to..to + run.bytes as usize]),
-            );
-        }
-        for (cta, index) in ctas.clone() {
-            let phase = self.ctas[cta].barriers[index].of_this_phase();
-            let own = self.async_stamp(operation.thread, phase, operation.place);
-            self.shared_rows(operation, cta, own, Fate::Write(&data));
-            self.barrier_bytes(cta, index, *bytes);
-        }
-    }
-
-    fn read_shared(&mut self, operation: &Operation, group: u32) -> Vec<u8> {
-        let total: u32 = operation.runs.iter().map(|run| run.row_bytes).sum();
-        let (reads, _) = self.threads[operation.thread]
-            .bulk
-            .strands
-            .unwrap_or_default();
-        let stamp = self.async_stamp(operation.thread, reads.at(group), operation.place);
-        let mut data = vec![0; total as usize];
-        let cta = self.threads[operation.thread].cta;
-        self.shared_rows(operation, cta, stamp, Fate::Read(&mut data));
-        data
-    }
-
-    fn write_global(&mut self, operation: &Operation, group: u32) {
-        let To::Global {
-            read: Some(data), ..
-        } = &operation.to
-        else {
-            return;
-        };
-        let (_, writes) = self.threads[operation.thread]
-            .bulk
-            .strands
-            .unwrap_or_default();
-        let stamp = self.async_stamp(operation.thread, writes.at(group), operation.place);
-        for run in operation.runs.iter().filter(|run| run.bytes > 0) {
-            let from = (run.box_offset + run.skipped) as usize;
-            self.global_run(
-                operation,
-                run,
-                stamp,
-                Fate::Write(&data[from..from + run.bytes as usize]),
-            );
-        }
-    }
-
-    /// One run in global memory.
-    fn global_run(&mut self, operation: &Operation, run: &Run, stamp: u32, fate: Fate<'_>) {
-        let (id, offset) =
-            match self
-                .memory
-                .find(run.address, u64::from(run.bytes), Some(operation.device))
-            {
-                Ok(Found::Global { id, offset }) => (id, offset),
-                Ok(Found::Host { address }) => {
-                    return self.fail_launch(
-                        operation.launch,
-                        format!("a bulk copy of host memory at {address:#x}"),
-                    );
-                }
-                Err(why) => {
-                    return self.fail_launch(
-                        operation.launch,
-                        format!("a bulk copy out of bounds: {why}"),
-                    );
-                }
-            };
-        let memory = self.memory.physical(id);
-        let by = Accessor {
-            stamp,
-            generic: &[&operation.view.generic],
-            proxy: Some(&[&operation.view.global]),
-            slot: operation.slot,
-            own: operation.own,
-            fenced: operation.fenced.1,
-        };
-        let mut found = None;
-        let note = |fault, earlier, word| {
-            found.get_or_insert((fault, earlier, word));
-        };
-        let cells = memory.cells_of(offset, run.bytes as usize);
-        match fate {
-            Fate::Read(to) => {
-                self.shadow.read(cells, &by, note);
-                to.copy_from_slice(&memory.bytes[offset..offset + to.len()]);
-            }
-            Fate::Write(from) => {
-                self.shadow.write(cells, &by, note);
-                memory.bytes[offset..offset + from.len()].copy_from_slice(from);
-            }
-        }
-        let device = memory.device;
-        if let Some((fault, earlier, word)) = found {
-            let at = offset + 4 * word;
-            self.find_fault(
-                fault,
-                earlier,
-                stamp,
-                &format!("byte {at} of an allocation on GPU {device}"),
-            );
-        }
-    }
-
-    /// All rows of the box in the shared memory of `cta`, chunk by chunk.
-    fn shared_rows(&mut self, operation: &Operation, cta: usize, stamp: u32, mut fate: Fate<'_>) {
-        let by = Accessor {
-            stamp,
-            generic: &[&operation.view.generic],
-            proxy: Some(&[&operation.view.shared]),
-            slot: operation.slot,
-            own: operation.own,
-            fenced: operation.fenced.0,
-        };
-        let mut found = None;
-        for run in &operation.runs {
-            let step = if operation.swizzle_bytes == 0 {
-                run.row_bytes
-            } else {
-                16
-            };
-            for first in (0..run.row_bytes).step_by(step as usize) {
-                let bytes = step.min(run.row_bytes - first) as usize;
-                let address = swizzled(
-                    operation.shared + run.box_offset + first,
-                    operation.swizzle_bytes,
-                );
-                let offset = (address - SHARED_START) as usize;
-                let from = (run.box_offset + first) as usize;
-                let memory = &mut self.ctas[cta];
-                let cells = &mut memory.smem.cells[offset / 4..(offset + bytes).div_ceil(4)];
-                let note = |fault, earlier, _| {
-                    found.get_or_insert((fault, earlier, address));
-                };
-                match &mut fate {
-                    Fate::Read(to) => {
-                        self.shadow.read(cells, &by, note);
-                        to[from..from + bytes]
-                            .copy_from_slice(&memory.smem.bytes[offset..offset + bytes]);
-                    }
-                    Fate::Write(data) => {
-                        self.shadow.write(cells, &by, note);
-                        memory.smem.bytes[offset..offset + bytes]
-                            .copy_from_slice(&data[from..from + bytes]);
-                    }
-                }
-            }
-        }
-        if let Some((fault, earlier, address)) = found {
-            self.find_fault(
-                fault,
-                earlier,
-                stamp,
-                &format!("shared memory at {address:#x}"),
-            );
-        }
-    }
-
     fn check_dims(&mut self, map: &TensorMap, at: &[u32], place: u64) -> bool {
         let fits = usize::from(map.rank) == at.len();
         if !fits {
@@ -546,11 +338,19 @@ impl Operation {
     pub fn place(&self) -> u64 {
         self.place
     }
+
+    /// The CTA that must not end before it is over.
+    pub fn needs(&self, machine: &Machine) -> usize {
+        match self.to {
+            To::Shared { cta, .. } => cta,
+            To::Global { .. } => machine.threads[self.thread].cta,
+        }
+    }
 }
 
 impl Bulk {
     /// Whether groups up to `last` are over.
-    fn is_over(&self, last: u32, read_only: bool) -> bool {
+    pub fn is_over(&self, last: u32, read_only: bool) -> bool {
         self.groups
             .iter()
             .filter(|(group, ..)| *group <= last)

@@ -6,7 +6,10 @@ use crate::driver::host::{Function, Host};
 use crate::driver::queue::Step;
 use crate::driver::registry::{host_of, new_handle};
 use crate::driver::{Code, Image, Result, Work};
-use cudarc::driver::sys::{CUfunction, CUfunction_attribute as Attribute, CUmodule, CUstream};
+use cudarc::driver::sys::{
+    CUfunction, CUfunction_attribute as Attribute, CUlaunchAttributeID, CUlaunchConfig, CUmodule,
+    CUstream,
+};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
@@ -15,6 +18,8 @@ const USUAL_SMEM_BYTES: u32 = 48 << 10;
 /// Shared memory of an SM that each of its CTAs takes for the system.
 const SYSTEM_SMEM_BYTES: u32 = 1024;
 const MAX_THREADS: u32 = 1024;
+/// Of a cluster on every GPU; more needs a permission.
+const MAX_CLUSTER_CTAS: u32 = 8;
 const THREADS_PER_SM: u32 = 2048;
 
 pub(super) unsafe extern "C" fn cuModuleLoadData(
@@ -207,34 +212,96 @@ pub(super) unsafe extern "C" fn cuLaunchKernel(
     params: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> Code {
+    let grid = Grid {
+        ctas: [grid_x, grid_y, grid_z],
+        threads: [block_x, block_y, block_z],
+        smem_bytes,
+        cluster_ctas: 1,
+    };
+    // SAFETY: by the caller.
+    answer(|| unsafe { launch(function, &grid, on, params) })
+}
+
+/// Of the attributes, that which makes clusters counts; others say nothing to simulated GPUs.
+pub(super) unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const CUlaunchConfig,
+    function: CUfunction,
+    params: *mut *mut c_void,
+    _extra: *mut *mut c_void,
+) -> Code {
     answer(|| {
-        let (here, id) = stream(on)?;
-        let image = with_function(function, |_, function| {
-            let fits =
-                smem_bytes <= function.max_smem_bytes && (1..=MAX_THREADS).contains(&block_x);
-            let is_flat = [grid_y, grid_z, block_y, block_z] == [1; 4] && grid_x > 0;
-            match fits && is_flat {
-                true => Ok(function.image.clone()),
-                false => Err(Code::CUDA_ERROR_INVALID_VALUE),
-            }
-        })?;
-        // SAFETY: by the caller, there is a pointer for each parameter, of which kernels have one.
-        let param = unsafe { params.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
-        if param.is_null() {
-            return Err(Code::CUDA_ERROR_INVALID_VALUE);
-        }
-        // SAFETY: by the caller, it points to the struct that the kernel declares.
-        let args = unsafe { std::slice::from_raw_parts(param.cast::<u8>(), image.args_bytes()) };
-        let work = Work::Kernel {
-            args: args.to_vec(),
-            image,
-            ctas: grid_x,
-            cluster_ctas: 1,
-            threads: block_x,
-            smem_bytes,
+        // SAFETY: by the caller, a config with as many attributes as it says.
+        let config = unsafe { config.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
+        let attributes = match config.numAttrs {
+            0 => &[],
+            // SAFETY: as above.
+            count => unsafe { std::slice::from_raw_parts(config.attrs, count as usize) },
         };
-        enqueue(&here, id, Step::Work(work)).map(drop)
+        let mut grid = Grid {
+            ctas: [config.gridDimX, config.gridDimY, config.gridDimZ],
+            threads: [config.blockDimX, config.blockDimY, config.blockDimZ],
+            smem_bytes: config.sharedMemBytes,
+            cluster_ctas: 1,
+        };
+        let clusters = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        for attribute in attributes.iter().filter(|of| of.id == clusters) {
+            // SAFETY: it is of this kind.
+            let size = unsafe { attribute.value.clusterDim };
+            let fits = (size.y, size.z) == (1, 1)
+                && (1..=MAX_CLUSTER_CTAS).contains(&size.x)
+                && config.gridDimX.is_multiple_of(size.x);
+            if !fits {
+                return Err(Code::CUDA_ERROR_INVALID_CLUSTER_SIZE);
+            }
+            grid.cluster_ctas = size.x;
+        }
+        // SAFETY: by the caller.
+        unsafe { launch(function, &grid, config.hStream, params) }
     })
+}
+
+struct Grid {
+    ctas: [c_uint; 3],
+    threads: [c_uint; 3],
+    smem_bytes: c_uint,
+    cluster_ctas: c_uint,
+}
+
+/// # Safety
+/// `params` must point to a pointer to the kernel's parameter.
+unsafe fn launch(
+    function: CUfunction,
+    grid: &Grid,
+    on: CUstream,
+    params: *mut *mut c_void,
+) -> Result<()> {
+    let (here, id) = stream(on)?;
+    let ([ctas, grid_y, grid_z], [threads, block_y, block_z]) = (grid.ctas, grid.threads);
+    let image = with_function(function, |_, function| {
+        let fits =
+            grid.smem_bytes <= function.max_smem_bytes && (1..=MAX_THREADS).contains(&threads);
+        let is_flat = [grid_y, grid_z, block_y, block_z] == [1; 4] && ctas > 0;
+        match fits && is_flat {
+            true => Ok(function.image.clone()),
+            false => Err(Code::CUDA_ERROR_INVALID_VALUE),
+        }
+    })?;
+    // SAFETY: by the caller, there is a pointer for each parameter, of which kernels have one.
+    let param = unsafe { params.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
+    if param.is_null() {
+        return Err(Code::CUDA_ERROR_INVALID_VALUE);
+    }
+    // SAFETY: by the caller, it points to the struct that the kernel declares.
+    let args = unsafe { std::slice::from_raw_parts(param.cast::<u8>(), image.args_bytes()) };
+    let work = Work::Kernel {
+        args: args.to_vec(),
+        image,
+        ctas,
+        cluster_ctas: grid.cluster_ctas,
+        threads,
+        smem_bytes: grid.smem_bytes,
+    };
+    enqueue(&here, id, Step::Work(work)).map(drop)
 }
 
 fn with_function<T>(

@@ -65,7 +65,6 @@ const UNSUPPORTED: &[&str] = &[
     "cuImportExternalMemory",
     "cuLaunchCooperativeKernel",
     "cuLaunchHostFunc",
-    "cuLaunchKernelEx",
     "cuMemAdvise_v2",
     "cuMemAllocFromPoolAsync",
     "cuMemAllocManaged",
@@ -113,7 +112,7 @@ pub(in crate::driver) fn functions() -> Vec<Entry> {
             cuFuncSetAttribute;
         same4: cuMemcpyHtoDAsync_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpyAsync cuMemsetD8Async cuMemCreate
             cuMemSetAccess cuMemExportToShareableHandle cuStreamWriteValue32_v2
-            cuOccupancyMaxActiveBlocksPerMultiprocessor;
+            cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernelEx;
         same5: cuMemAddressReserve cuMemMap;
         same6: cuMemcpyPeerAsync;
         same11: cuLaunchKernel;

@@ -86,6 +86,46 @@ fn kernels_are_checked_before_they_start() {
 }
 
 #[test]
+fn clusters_are_checked_before_they_start() {
+    let lab = Lab::new(1);
+    let function = load(&lab.gpus[0]);
+    let word = lab.gpus[0].default_stream().alloc_zeros::<u32>(1);
+    let mut args = [ADD, address(&word.expect("allocated")), 1];
+    let mut launch = |ctas, x, y| {
+        // SAFETY: all zeros are an attribute.
+        let mut cluster: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        cluster.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        cluster.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z: 1 };
+        let config = sys::CUlaunchConfig {
+            gridDimX: ctas,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: 32,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: null_mut(),
+            attrs: &raw mut cluster,
+            numAttrs: 1,
+        };
+        let mut params = [(&raw mut args).cast::<c_void>()];
+        // SAFETY: the function takes these 24 bytes.
+        unsafe {
+            sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut())
+        }
+    };
+    assert_eq!(launch(4, 2, 1), Code::CUDA_SUCCESS);
+    for (ctas, x, y) in [(3, 2, 1), (4, 2, 2), (16, 16, 1), (4, 0, 1)] {
+        let refused = launch(ctas, x, y);
+        assert_eq!(
+            refused,
+            Code::CUDA_ERROR_INVALID_CLUSTER_SIZE,
+            "{ctas} {x} {y}"
+        );
+    }
+}
+
+#[test]
 fn tensor_maps_are_encoded_and_checked() {
     let _lab = Lab::new(1);
     let encode = |address: u64, stride: u64, swizzle| {

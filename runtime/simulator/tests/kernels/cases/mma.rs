@@ -1,0 +1,44 @@
+//! Products of tensor cores.
+
+use super::*;
+
+const PRODUCT: Shape = Shape {
+    threads: 160,
+    swizzle_bytes: 128,
+    bytes: MATRIX_BYTES,
+    ..SHAPE
+};
+const TRANSPOSED: Shape = Shape {
+    transposed: true,
+    ..PRODUCT
+};
+
+cases! {
+    "products, B along N": "product", PRODUCT, [] {
+        "no fence before them": ["mk::mma_fence();" => ""],
+            "missing fence", ["no wgmma.fence", "descriptor<kMnMajor>(b + slice)"];
+        "tensor cores do not know A": ["mk::fence_proxy_async_shared();" => ""],
+            "missing proxy fence", ["descriptor<kMnMajor>(b + slice)", "mk::store_shared(a + i * 4"];
+        "B is overwritten before they are done": [
+            "mk::mma_wait<0>();\n    if (mk::lane_index() == 0) mk::barrier_arrive(free);"
+                => "if (mk::lane_index() == 0) mk::barrier_arrive(free);\n    mk::mma_wait<0>();"
+        ],
+            "race", ["mk::tma_load_2d(b", "descriptor<kMnMajor>(b + slice)"];
+        "a thread with another operand": [
+            "descriptor<kMnMajor>(b + slice)" => "descriptor<kMnMajor>(b + slice + (threadIdx.x == 77 ? 1024 : 0))"
+        ],
+            "warpgroup diverged", ["another of its warpgroup"];
+        "a warp that does not commit": ["mk::mma_commit();" => "if (warp != 2) mk::mma_commit();"],
+            "deadlock", ["products"];
+    }
+    "products, rows of 64 bytes, B along N": "product", Shape { swizzle_bytes: 64, ..PRODUCT }, ["kRow = 128" => "kRow = 64"] {
+    }
+    "products, rows of 32 bytes, B along N": "product", Shape { swizzle_bytes: 32, ..PRODUCT }, ["kRow = 128" => "kRow = 32"] {
+    }
+    "products, B along K": "product", TRANSPOSED, ["kMnMajor = true" => "kMnMajor = false"] {
+    }
+    "products, rows of 64 bytes, B along K": "product", Shape { swizzle_bytes: 64, ..TRANSPOSED }, ["kMnMajor = true" => "kMnMajor = false", "kRow = 128" => "kRow = 64"] {
+    }
+    "products, rows of 32 bytes, B along K": "product", Shape { swizzle_bytes: 32, ..TRANSPOSED }, ["kMnMajor = true" => "kMnMajor = false", "kRow = 128" => "kRow = 32"] {
+    }
+}

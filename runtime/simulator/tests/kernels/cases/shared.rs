@@ -1,0 +1,64 @@
+//! Warps of a CTA: barriers, shared memory, what lanes do together.
+
+use super::*;
+
+cases! {
+    "named barriers": "named", Shape { threads: 96, bytes: 256, ..SHAPE }, [] {
+        "none": ["mk::sync_named(1, 64);" => ""],
+            "race", ["shared memory", "mk::load_shared(smem"];
+        "of one warp": ["mk::sync_named(1, 64);" => "mk::sync_named(1, 32);"],
+            "race", ["shared memory"];
+        "two of one name": ["mk::sync_named(2, 32);" => "mk::sync_named(1, 32);"],
+            "named barrier", ["mk::sync_named(1, 64)", "mk::sync_named(1, 32)"];
+        "a name that is none": ["mk::sync_named(1, 64);" => "mk::sync_named(16, 64);"],
+            "named barrier", ["barrier 16", "mk::sync_named(16, 64)"];
+        "too many awaited": ["mk::sync_named(1, 64);" => "mk::sync_named(1, 96);"],
+            "deadlock", ["64 threads", "mk::sync_named(1, 96)"];
+    }
+    "a barrier without a warp that has ended": "named", Shape { threads: 96, bytes: 256, ..SHAPE }, [
+        "mk::sync_named(1, 64)" => "__syncthreads()",
+        "mk::sync_named(2, 32)" => "return"
+    ] {}
+    "barriers in shared memory": "barriers", Shape { threads: 64, bytes: 512, ..SHAPE }, [] {
+        "too many arrive": ["if (lane == 0) mk::barrier_arrive(full" => "mk::barrier_arrive(full"],
+            "deadlock", ["phase 32", "WAIT(full"];
+        "too few arrive": ["mk::barrier_init(full + i * 8, 1)" => "mk::barrier_init(full + i * 8, 2)"],
+            "deadlock", ["lacks 1 of 2 arrivals", "WAIT(full"];
+        "the wrong phase": ["WAIT(full + ring.stage * 8, ring.parity)" => "WAIT(full + ring.stage * 8, ring.parity ^ 1)"],
+            "uninitialised read", ["mk::load_shared(buffer)"];
+        "a buffer that is not free": ["WAIT(free + ring.stage * 8, ring.parity ^ 1)" => ""],
+            "race", ["mk::store_shared(buffer", "mk::load_shared(buffer)"];
+        "nobody knows that they are there": ["__syncthreads();" => ""],
+            "barrier", ["no barrier was initialised"];
+        "an arrival before the words": [
+            "__syncwarp();\n      if (lane == 0) mk::barrier_arrive(full"
+                => "if (lane == 0) mk::barrier_arrive(full"
+        ],
+            "race", ["mk::store_shared(buffer"];
+        "out of bounds": ["smem + ring.stage * 128" => "smem + 20480 + ring.stage * 128"],
+            "failure", ["out of bounds: shared memory has 20480 bytes"];
+    }
+    "matrices": "matrices", Shape { bytes: 512, ..SHAPE }, [] {
+        "loaded before all stored": [
+            "__syncwarp();\n  mk::load_matrix_x4(neighbour, a, b, c, d);"
+                => "mk::load_matrix_x4(neighbour, a, b, c, d);"
+        ],
+            "race", ["mk::load_matrix_x4(neighbour, a, b, c, d)", "mk::store_matrix_x4(row, mk::load(from)"];
+        "rows off their boundary": ["+ lane * 16, neigh" => "+ lane * 16 + 8, neigh"],
+            "alignment", ["not a multiple of 16", "mk::store_matrix_x4"];
+        "lanes that are elsewhere": [
+            "__syncwarp();\n  mk::load_matrix_x4(neigh"
+                => "if (lane < 7) __syncwarp();\n  mk::load_matrix_x4(neigh"
+        ],
+            "warp diverged", ["Sync", "mk::load_matrix_x4"];
+    }
+    "leaders": "leaders", Shape { threads: 64, ..SHAPE }, [] {
+        "lane 0 is not the leader": ["if (leads) mk::barrier_arrive(full)" => "if (lane == 0) mk::barrier_arrive(full)"],
+            "race", ["mk::load_shared(smem + lane * 4)", "mk::store_shared(smem + i * 4"];
+        "a shuffle of some lanes": [
+            "const u32 of_lane = mk::broadcast(own, i);"
+                => "if (lane < 4) continue;\n      const u32 of_lane = mk::broadcast(own, i);"
+        ],
+            "deadlock", ["mk::broadcast(own, i)"];
+    }
+}

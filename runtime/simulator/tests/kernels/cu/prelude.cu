@@ -1,0 +1,39 @@
+// What the kernels beside have in common; it is put before each of them.
+#include <mk/barrier.cuh>
+#include <mk/cluster.cuh>
+#include <mk/memory.cuh>
+#include <mk/mma.cuh>
+#include <mk/tma.cuh>
+#include <mk/watch.cuh>
+
+using mk::u32;
+using mk::u64;
+using mk::u8;
+
+// A right kernel leaves in `output` what is in `input`: 64 x 64 bf16.
+struct Args {
+  CUtensorMap input_map, output_map;
+  u8* input;
+  u8* output;
+  u8* workspaces[2];  // by rank; 0 before the first call
+  mk::HostPage* host;
+  u32 rank;
+  u32 call;  // from 1
+};
+
+__device__ __forceinline__ u32* words(u8* p) { return reinterpret_cast<u32*>(p); }
+
+// Dynamic shared memory, from a boundary of 1024 bytes on.
+__device__ __forceinline__ u32 shared_start() {
+  extern __shared__ u8 dynamic_smem[];
+  return (mk::shared_address(dynamic_smem) + 1023) & ~1023u;
+}
+
+// No function, so that findings name the line that waits.
+#define WAIT(barrier, parity)                     \
+  while (!mk::barrier_try_wait(barrier, parity)) { \
+  }
+
+#define KERNEL(threads) \
+  extern "C" __global__ void __launch_bounds__(threads, 1) kernel(const __grid_constant__ Args args)
+

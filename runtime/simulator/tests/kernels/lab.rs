@@ -1,0 +1,345 @@
+//! A simulated host with the memory that the kernels of `cu/` use, and what came of running one.
+
+use mkernel_compile::{CudaSource, HostCxx};
+use mkernel_sim::tensor_map::TensorMap;
+use mkernel_sim::world::{Advance, Finding, Image, Moment, Options, Outcome, TaskId, Work, World};
+use mkernel_spec::Target;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The matrix: 64 x 64 bf16.
+pub const MATRIX_BYTES: usize = 8192;
+const ROW_BYTES: u64 = 128;
+/// Of each rank; its first half holds 0 before the first call, the rest nothing.
+const WORKSPACE_BYTES: usize = 64 << 10;
+const SMEM_BYTES: u32 = 20 << 10;
+/// Times that a standstill's time jumps before a kernel is given up: deadlines of seconds pass.
+const JUMPS: u32 = 30;
+
+/// What a kernel is started with.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub ranks: u32,
+    pub ctas: u32,
+    pub cluster: u32,
+    pub threads: u32,
+    /// Back to back.
+    pub calls: u32,
+    pub host: Host,
+    /// Of the box of `input_map`.
+    pub swizzle_bytes: u8,
+    pub box_rows: u32,
+    /// Of the output that must be as the input at its end.
+    pub bytes: usize,
+    /// Whether the output is the input transposed.
+    pub transposed: bool,
+}
+
+/// What the host does while the kernel runs, on another stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    Waits,
+    /// Copies the matrix to the workspace of rank 0, then writes a flag behind it.
+    CopyThenFlag,
+    /// The same, without waiting for the copy.
+    CopyAndFlag,
+}
+
+/// The smallest.
+pub const SHAPE: Shape = Shape {
+    ranks: 1,
+    ctas: 1,
+    cluster: 1,
+    threads: 32,
+    calls: 1,
+    host: Host::Waits,
+    swizzle_bytes: 0,
+    box_rows: 64,
+    bytes: 128,
+    transposed: false,
+};
+
+/// Compiles a kernel of `cu/`, after replacements each of which must be found.
+pub fn compile(text: &str, edits: &[(&str, &str)]) -> Result<Arc<Image>, String> {
+    let mut text = format!("{}{text}", include_str!("cu/prelude.cu"));
+    for (from, to) in edits {
+        assert!(text.contains(from), "the kernel has no {from}");
+        text = text.replacen(from, to, 1);
+    }
+    let source = CudaSource {
+        id: "kernel".into(),
+        target: Target::Simulator,
+        text,
+    };
+    let compiler = HostCxx::load().map_err(|error| error.to_string())?;
+    let cubin = compiler
+        .compile(&source)
+        .map_err(|error| error.to_string())?;
+    Image::load(&cubin.bytes)
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Ran {
+    pub findings: Vec<Finding>,
+    pub failures: Vec<String>,
+    /// Ranks whose output is not what it should be.
+    pub wrong: Vec<u32>,
+}
+
+impl Ran {
+    pub fn is_right(&self) -> bool {
+        self.findings.is_empty() && self.failures.is_empty() && self.wrong.is_empty()
+    }
+}
+
+struct Lab {
+    world: World,
+    shape: Shape,
+    /// By rank.
+    input: Vec<u64>,
+    output: Vec<u64>,
+    workspaces: Vec<u64>,
+    host_page: Box<[u64; 32]>,
+    findings: Vec<Finding>,
+    failures: Vec<String>,
+    /// What is over: its outcome and the moment of its end.
+    over: BTreeMap<TaskId, (Outcome, Moment)>,
+}
+
+/// Whole numbers that bf16 has, none of them alike within a row or a column.
+fn matrix(transposed: bool) -> Vec<u8> {
+    let element = |i: usize| {
+        let (row, column) = if transposed {
+            (i % 64, i / 64)
+        } else {
+            (i / 64, i % 64)
+        };
+        let value = (row * 67 + column * 3 + 1) % 251;
+        ((value as f32).to_bits() >> 16) as u16
+    };
+    (0..64 * 64)
+        .flat_map(|i| element(i).to_le_bytes())
+        .collect()
+}
+
+/// Runs a kernel with `seed`.
+pub fn run(image: &Arc<Image>, shape: Shape, seed: u64) -> Ran {
+    let mut lab = Lab::new(shape, seed);
+    let ready = lab.fill();
+    let mut last = vec![ready.clone(); shape.ranks as usize];
+    let mut running: Vec<(usize, u32, TaskId)> = (0..shape.ranks as usize)
+        .map(|rank| (rank, 1, lab.launch(image, rank, 1, &ready)))
+        .collect();
+    if shape.host != Host::Waits {
+        lab.copy_beside(&ready);
+    }
+    while !running.is_empty() && lab.go_on() {
+        let mut next = Vec::new();
+        for (rank, call, task) in running {
+            match lab.over.get(&task).cloned() {
+                None => next.push((rank, call, task)),
+                Some((_, moment)) if call < shape.calls => {
+                    let task = lab.launch(image, rank, call + 1, &moment);
+                    next.push((rank, call + 1, task));
+                }
+                Some((_, moment)) => last[rank] = moment,
+            }
+        }
+        running = next;
+    }
+    let mut wrong = Vec::new();
+    if running.is_empty() && lab.failures.is_empty() {
+        let ranks = 0..shape.ranks;
+        wrong.extend(ranks.filter(|rank| !lab.is_output_right(*rank, &last[*rank as usize])));
+    } else {
+        lab.failures.push("the kernel did not end well".into());
+    }
+    Ran {
+        findings: lab.findings,
+        failures: lab.failures,
+        wrong,
+    }
+}
+
+impl Lab {
+    fn new(shape: Shape, seed: u64) -> Self {
+        let mut world = World::new(Options {
+            devices: 2,
+            seed,
+            skew: (seed % 4 * 30) as u32,
+            timeline: false,
+        });
+        let mut host_page = Box::new([0; 32]);
+        // SAFETY: the page lives as long as the world, and nobody else accesses it.
+        unsafe { world.adopt_host(host_page.as_mut_ptr() as u64, 256) };
+        let mut memory = |rank: u32, bytes: usize, ranks: u32| {
+            let id = world.create(rank, bytes as u64);
+            // Each rank accesses it at the address of its own.
+            let addresses = (0..ranks).map(|by| {
+                let address = world.reserve(bytes as u64);
+                world.map(address, id, if ranks == 1 { rank } else { by });
+                address
+            });
+            addresses.collect::<Vec<_>>()
+        };
+        let input = (0..shape.ranks)
+            .map(|rank| memory(rank, MATRIX_BYTES, 1)[0])
+            .collect();
+        let output = (0..shape.ranks)
+            .map(|rank| memory(rank, MATRIX_BYTES, 1)[0])
+            .collect();
+        // [owner][accessor]
+        let shared: Vec<Vec<u64>> = (0..2)
+            .map(|owner| memory(owner, WORKSPACE_BYTES, 2))
+            .collect();
+        let workspaces = (0..2)
+            .flat_map(|by| [shared[0][by], shared[1][by]])
+            .collect();
+        Self {
+            world,
+            shape,
+            input,
+            output,
+            workspaces,
+            host_page,
+            findings: Vec::new(),
+            failures: Vec::new(),
+            over: BTreeMap::new(),
+        }
+    }
+
+    /// Inputs, and zeros; the moment when they are there.
+    fn fill(&mut self) -> Moment {
+        let start = Moment::default();
+        let mut ready = Moment::default();
+        let uploads = self.input.iter().map(|to| (*to, matrix(false)));
+        let zeros = self.workspaces[..2]
+            .iter()
+            .map(|to| (*to, vec![0; WORKSPACE_BYTES / 2]));
+        let works: Vec<(u64, Vec<u8>)> = uploads.chain(zeros).collect();
+        let tasks: Vec<TaskId> = works
+            .into_iter()
+            .map(|(to, bytes)| self.world.start(0, Work::Upload { to, bytes }, &start))
+            .collect();
+        for task in tasks {
+            ready.join(&self.wait_for(task).1);
+        }
+        ready
+    }
+
+    fn launch(&mut self, image: &Arc<Image>, rank: usize, call: u32, after: &Moment) -> TaskId {
+        let map = |address, swizzle_bytes: u8, rows| {
+            let columns = if swizzle_bytes == 0 {
+                64
+            } else {
+                u32::from(swizzle_bytes) / 2
+            };
+            let map = TensorMap::new(
+                address,
+                (2, swizzle_bytes),
+                &[64, 64],
+                &[ROW_BYTES],
+                &[columns, rows],
+            );
+            map.expect("a map").to_bytes()
+        };
+        let Shape {
+            swizzle_bytes,
+            box_rows,
+            ..
+        } = self.shape;
+        let mut args = Vec::new();
+        args.extend(map(self.input[rank], swizzle_bytes, box_rows));
+        args.extend(map(self.output[rank], 0, 64));
+        let workspaces = &self.workspaces[rank * 2..rank * 2 + 2];
+        let page = self.host_page.as_ptr() as u64;
+        for address in [
+            self.input[rank],
+            self.output[rank],
+            workspaces[0],
+            workspaces[1],
+            page,
+        ] {
+            args.extend(address.to_le_bytes());
+        }
+        args.extend((rank as u32).to_le_bytes());
+        args.extend(call.to_le_bytes());
+        args.resize(args.len().next_multiple_of(128), 0);
+        let work = Work::Kernel {
+            image: image.clone(),
+            ctas: self.shape.ctas,
+            cluster_ctas: self.shape.cluster,
+            threads: self.shape.threads,
+            smem_bytes: SMEM_BYTES,
+            args,
+        };
+        self.world.start(rank as u32, work, after)
+    }
+
+    fn copy_beside(&mut self, ready: &Moment) {
+        let (from, to) = (self.input[0], self.workspaces[0]);
+        let bytes = MATRIX_BYTES as u64;
+        let copy = Work::Copy {
+            to,
+            from,
+            to_pitch_bytes: bytes,
+            from_pitch_bytes: bytes,
+            row_bytes: bytes,
+            rows: 1,
+        };
+        let copied = self.world.start(0, copy, ready);
+        let after = if self.shape.host == Host::CopyThenFlag {
+            self.wait_for(copied).1
+        } else {
+            ready.clone()
+        };
+        let flag = Work::Write {
+            to: to + 16384,
+            value: 1,
+        };
+        self.world.start(0, flag, &after);
+    }
+
+    /// Whether the world does anything more.
+    fn go_on(&mut self) -> bool {
+        for _ in 0..JUMPS {
+            let advance = self.world.advance();
+            self.findings.extend(self.world.take_findings());
+            let finished = self.world.take_finished();
+            let has_moved = !finished.is_empty();
+            for (task, outcome, moment) in finished {
+                if let Outcome::Failed(why) = &outcome {
+                    self.failures.push(why.clone());
+                }
+                self.over.insert(task, (outcome, moment));
+            }
+            match advance {
+                Advance::Busy | Advance::Idle => return has_moved || advance == Advance::Busy,
+                Advance::Stuck => {
+                    self.world.let_time_pass(true);
+                }
+            }
+        }
+        self.findings.extend(self.world.take_findings());
+        false
+    }
+
+    fn wait_for(&mut self, task: TaskId) -> (Outcome, Moment) {
+        while !self.over.contains_key(&task) && self.go_on() {}
+        self.over.get(&task).cloned().expect("copies end")
+    }
+
+    fn is_output_right(&mut self, rank: u32, after: &Moment) -> bool {
+        let Shape {
+            bytes, transposed, ..
+        } = self.shape;
+        let work = Work::Download {
+            from: self.output[rank as usize],
+            bytes: bytes as u64,
+        };
+        let task = self.world.start(rank, work, after);
+        let read = self.wait_for(task).0;
+        matches!(read, Outcome::Read(read) if read == matrix(transposed)[..bytes])
+    }
+}
