@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! cargo run --release --example ag_gemm                              # all GPUs of this host, a thread for each
+//! MKERNEL_DEVICE=sim cargo run --release --example ag_gemm           # simulated GPUs, on any machine
 //! torchrun --no-python --nproc-per-node 8 target/release/examples/ag_gemm       # a process for each
 //! ```
 
@@ -21,10 +22,17 @@ type Failure = Box<dyn Error + Send + Sync>;
 #[fused_kernel(op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 4096, b_layout = nk)]
 pub struct UpProjection;
 
-const TOKENS: u64 = 4096;
 const FEATURES: u64 = 4096;
 const OUTPUTS: u64 = 1024;
-const CALLS: u32 = 20;
+
+/// Tokens of all ranks, and calls that are timed. A CPU that simulates GPUs does a few.
+fn size(ranks: &Communicator) -> (u64, u32) {
+    if ranks.is_simulated() {
+        (64, 1)
+    } else {
+        (4096, 20)
+    }
+}
 
 fn main() -> ExitCode {
     let result = if std::env::var_os("RANK").is_some() {
@@ -72,7 +80,8 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
     let up_projection = prepare(ranks)?;
     let stream = ranks.context().default_stream();
     let rank = u64::from(ranks.rank());
-    let shard_rows = TOKENS / u64::from(ranks.world());
+    let (tokens, _) = size(ranks);
+    let shard_rows = tokens / u64::from(ranks.world());
 
     let x: Vec<bf16> = matrix(shard_rows, FEATURES, |row, col| {
         token(rank * shard_rows + row, col)
@@ -80,11 +89,11 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
     let w: Vec<bf16> = matrix(OUTPUTS, FEATURES, |row, col| weight(rank, row, col));
     let (x, w) = (stream.clone_htod(&x)?, stream.clone_htod(&w)?);
     // What the kernel leaves out stays NaN.
-    let mut y = stream.clone_htod(&vec![bf16::NAN; (TOKENS * OUTPUTS) as usize])?;
+    let mut y = stream.clone_htod(&vec![bf16::NAN; (tokens * OUTPUTS) as usize])?;
 
     up_projection.launch(&stream, &x, &w, &mut y)?;
     ranks.synchronize(&stream)?;
-    let error = check(&stream.clone_dtoh(&y)?, rank)?;
+    let error = check(&stream.clone_dtoh(&y)?, tokens, rank)?;
     let call_us = time(ranks, &up_projection, &x, &w, &mut y)?;
 
     let slowest_us = ranks
@@ -93,7 +102,7 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
         .filter_map(|bytes| Some(f64::from_le_bytes(bytes.as_slice().try_into().ok()?)))
         .fold(0.0, f64::max);
     println!("rank {rank}: largest error {error:.4}");
-    if rank == 0 {
+    if rank == 0 && !ranks.is_simulated() {
         let plan = up_projection.plan();
         let tflops = plan.traffic.flops as f64 / slowest_us / 1e6;
         println!(
@@ -105,8 +114,9 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
 }
 
 fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
+    let (tokens, _) = size(ranks);
     if ranks.world() == 8 {
-        return UpProjection::prepare(ranks, TOKENS);
+        return UpProjection::prepare(ranks, tokens);
     }
     // The type is declared for 8 ranks; a configuration can also be made at run time.
     let config = KernelConfig {
@@ -116,7 +126,7 @@ fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
     ranks.prepare(
         &config,
         Shape {
-            m: TOKENS,
+            m: tokens,
             n: OUTPUTS,
             k: FEATURES,
         },
@@ -135,18 +145,19 @@ fn time(
     layer.launch(&stream, x, w, y)?;
     ranks.synchronize(&stream)?;
     ranks.barrier()?;
+    let (_, calls) = size(ranks);
     let started = Instant::now();
-    for _ in 0..CALLS {
+    for _ in 0..calls {
         layer.launch(&stream, x, w, y)?;
     }
     ranks.synchronize(&stream)?;
-    Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS))
+    Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
 }
 
 /// Compares sampled rows and columns with products summed in double precision; returns the largest error.
-fn check(y: &[bf16], rank: u64) -> Result<f64, Failure> {
+fn check(y: &[bf16], tokens: u64, rank: u64) -> Result<f64, Failure> {
     let mut largest: f64 = 0.0;
-    for row in (0..TOKENS).step_by(61) {
+    for row in (0..tokens).step_by(61) {
         for col in (0..OUTPUTS).step_by(127) {
             let reference: f64 = (0..FEATURES)
                 .map(|k| token(row, k).to_f64() * weight(rank, col, k).to_f64())
