@@ -41,14 +41,7 @@ impl Machine {
         }
         let thread = &self.threads[current];
         let generic = [&thread.view.generic];
-        let by = Accessor {
-            stamp,
-            generic: &generic,
-            proxy: None,
-            slot: thread.slot,
-            own: u32::MAX,
-            fenced: 0,
-        };
+        let by = Accessor::ordinary(stamp, thread.slot, &generic);
         let cells = self.memory.physical(id).cells_of(offset, bytes);
         let mut found = None;
         let note = |fault, earlier, _| {
@@ -121,14 +114,7 @@ impl Machine {
         let stamp = self.stamp(current, Way::Weak, place);
         let thread = &self.threads[current];
         let generic = [&thread.view.generic];
-        let by = Accessor {
-            stamp,
-            generic: &generic,
-            proxy: None,
-            slot: thread.slot,
-            own: u32::MAX,
-            fenced: 0,
-        };
+        let by = Accessor::ordinary(stamp, thread.slot, &generic);
         let cells = &mut self.ctas[cta].smem.cells[offset / 4..(offset + bytes).div_ceil(4)];
         let mut found = None;
         let note = |fault, earlier, _| {

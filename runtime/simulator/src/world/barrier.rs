@@ -222,14 +222,7 @@ impl Machine {
         let offset = self.shared_offset(address);
         let thread = &self.threads[self.current];
         let generic = [&thread.view.generic];
-        let by = Accessor {
-            stamp,
-            generic: &generic,
-            proxy: None,
-            slot: thread.slot,
-            own: u32::MAX,
-            fenced: 0,
-        };
+        let by = Accessor::ordinary(stamp, thread.slot, &generic);
         let mut found = None;
         let cells = &mut self.ctas[cta].smem.cells[offset / 4..offset / 4 + 1];
         self.shadow.read(cells, &by, |fault, earlier, _| {

@@ -74,6 +74,20 @@ pub(super) struct Accessor<'a> {
     pub fenced: u32,
 }
 
+impl<'a> Accessor<'a> {
+    /// For an ordinary or atomic access of the thread with `slot`, which knows `generic`.
+    pub fn ordinary(stamp: u32, slot: u32, generic: &'a [&'a Clock]) -> Self {
+        Self {
+            stamp,
+            generic,
+            proxy: None,
+            slot,
+            own: u32::MAX,
+            fenced: 0,
+        }
+    }
+}
+
 /// What is wrong with an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Fault {
