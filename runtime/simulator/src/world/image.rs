@@ -16,8 +16,10 @@ pub struct Image {
     args_bytes: usize,
     start: u64,
     source: String,
-    file: File,
+    // Before `file`: the loader knows libraries by their paths. While this one is loaded, its path, which is the
+    // number of the open file, must not come to mean another kernel.
     _library: Library,
+    file: File,
 }
 
 impl std::fmt::Debug for Image {
@@ -74,8 +76,8 @@ impl Image {
                 args_bytes: args_bytes() as usize,
                 start: start(),
                 source,
-                file,
                 _library: library,
+                file,
             }))
         }
     }
@@ -84,6 +86,12 @@ impl Image {
     #[must_use]
     pub fn args_bytes(&self) -> usize {
         self.args_bytes
+    }
+
+    /// The kernel's text.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// Runs the kernel's body for the thread that is current in the world.

@@ -61,6 +61,11 @@ pub const SHAPE: Shape = Shape {
 
 /// Compiles a kernel of `cu/`, after replacements each of which must be found.
 pub fn compile(text: &str, edits: &[(&str, &str)]) -> Result<Arc<Image>, String> {
+    Image::load(&shared_object(text, edits)?)
+}
+
+/// The compiler's output.
+pub fn shared_object(text: &str, edits: &[(&str, &str)]) -> Result<Vec<u8>, String> {
     let mut text = format!("{}{text}", include_str!("cu/prelude.cu"));
     for (from, to) in edits {
         assert!(text.contains(from), "the kernel has no {from}");
@@ -75,7 +80,7 @@ pub fn compile(text: &str, edits: &[(&str, &str)]) -> Result<Arc<Image>, String>
     let cubin = compiler
         .compile(&source)
         .map_err(|error| error.to_string())?;
-    Image::load(&cubin.bytes)
+    Ok(cubin.bytes)
 }
 
 /// What came of a run.

@@ -7,7 +7,8 @@ mod cases;
 mod lab;
 
 use cases::{Case, Wrong};
-use lab::{Host, SHAPE, Shape, compile, run};
+use lab::{Host, SHAPE, Shape, compile, run, shared_object};
+use mkernel_sim::world::Image;
 use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -104,4 +105,25 @@ fn a_flag_that_the_host_writes_before_its_copy_is_found() {
         text.contains("mk::load(words(args.workspaces[0]) + lane)"),
         "{text}"
     );
+}
+
+/// The number of an open file, by which the loader knows a kernel, is soon that of another file.
+#[test]
+fn kernels_that_come_and_go_at_once_are_not_taken_for_each_other() {
+    let marks: Vec<String> = (0..4).map(|mark| format!("// kernel {mark}\n")).collect();
+    let host = include_str!("cu/host.cu");
+    let kernels: Vec<_> = marks
+        .iter()
+        .map(|mark| shared_object(&(host.to_owned() + mark), &[]).expect("compiles"))
+        .collect();
+    std::thread::scope(|scope| {
+        for (mark, kernel) in marks.iter().zip(&kernels) {
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    let image = Image::load(kernel).expect("loads");
+                    assert!(image.source().ends_with(mark), "another kernel");
+                }
+            });
+        }
+    });
 }
