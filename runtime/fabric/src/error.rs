@@ -1,0 +1,115 @@
+//! What can go wrong, and with whom.
+
+use crate::transport::PeerId;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A peer as messages name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its number in this endpoint's table.
+    pub id: PeerId,
+    /// What people call it: rank and host.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "peer {} ({})", self.id.0, self.name)
+    }
+}
+
+/// Why the fabric stopped, or did not start. After one of these an endpoint is of no more use: kernels of its job have
+/// been told to abort, and the job is to end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// Sizes or options that cannot be; all of them.
+    #[error("the fabric cannot be set up: {}", .0.join("; "))]
+    Config(Vec<String>),
+    /// Memory that could not be made a region.
+    #[error("memory of {bytes} bytes at {address:#x} could not be registered: {reason}")]
+    Register {
+        /// Where it starts.
+        address: u64,
+        /// Its size.
+        bytes: u64,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// What a peer told of itself is damaged, of another version, or does not fit.
+    #[error("the offer of {peer} is refused: {reason}")]
+    Offer {
+        /// Whose.
+        peer: Peer,
+        /// What is wrong in it.
+        reason: String,
+    },
+    /// A peer could not be connected by the deadline.
+    #[error("{peer} could not be connected: {reason}")]
+    Connect {
+        /// Which.
+        peer: Peer,
+        /// Why.
+        reason: String,
+    },
+    /// A kernel posted a command that cannot be carried out: a mistake in the kernel or its plan.
+    #[error("command {index}: {field} = {value}, but {limit}")]
+    Command {
+        /// Its index in the ring, counted from the first command, modulo 2^32.
+        index: u32,
+        /// Which field is wrong.
+        field: &'static str,
+        /// What it says.
+        value: u64,
+        /// What it may say.
+        limit: String,
+    },
+    /// The connection to a peer is gone, or the peer said that it ended.
+    #[error("{peer} is lost: {reason}; look at its own message first")]
+    Lost {
+        /// Which.
+        peer: Peer,
+        /// What the transport saw.
+        reason: String,
+    },
+    /// A peer gave no sign of life while this endpoint waited for it.
+    #[error(
+        "{peer} was silent for {} ms while this endpoint waited for {awaited} (limit {} ms): \
+         it has ended, hangs, or the network between is down",
+        waited.as_millis(), limit.as_millis()
+    )]
+    Silent {
+        /// Which.
+        peer: Peer,
+        /// For what.
+        awaited: &'static str,
+        /// How long.
+        waited: Duration,
+        /// The deadline.
+        limit: Duration,
+    },
+    /// A peer sent what the protocol does not allow.
+    #[error("{peer} broke the protocol: {reason}; do all nodes run the same version?")]
+    Protocol {
+        /// Who.
+        peer: Peer,
+        /// What it sent.
+        reason: String,
+    },
+    /// This endpoint's own NIC, driver or operating system.
+    #[error("the NIC of this endpoint failed: {reason}")]
+    Nic {
+        /// What it said.
+        reason: String,
+    },
+    /// A shutdown that could not finish in time.
+    #[error("{pending} puts had not left when the shutdown's deadline of {} ms passed", limit.as_millis())]
+    Undrained {
+        /// Puts not known to have left.
+        pending: u64,
+        /// The deadline.
+        limit: Duration,
+    },
+}
