@@ -8,6 +8,7 @@ use configs::Golden;
 use mkernel_compile::{CudaSource, GenError, Nvrtc};
 use mkernel_spec::Target;
 use mkernel_spec::abi::{HOST_ABORT, MAX_RANKS, Role, Wait, shared_structs};
+use mkernel_spec::fabric::{COMMAND_PUT, TAG_VALID};
 use std::fmt::Write;
 
 fn nvrtc() -> &'static Nvrtc {
@@ -43,7 +44,7 @@ fn every_golden_compiles_without_a_spill_or_a_warning() {
 
 /// Asserts of what `mkernel_spec::abi` and the device headers both define.
 fn abi_asserts() -> CudaSource {
-    let mut text = String::from("#include <mk/base.cuh>\n#include <mk/watch.cuh>\n");
+    let mut text = String::from("#include <mk/fabric.cuh>\n");
     let mut claim = |condition: String| {
         writeln!(
             text,
@@ -66,6 +67,8 @@ fn abi_asserts() -> CudaSource {
     }
     claim(format!("mk::kMaxRanks == {MAX_RANKS}"));
     claim(format!("mk::kHostAbort == {HOST_ABORT}u"));
+    claim(format!("mk::kTagValid == {TAG_VALID}u"));
+    claim(format!("mk::kCommandPut == {COMMAND_PUT}"));
     text.push_str("extern \"C\" __global__ void abi() {}\n");
     CudaSource {
         id: "abi".into(),

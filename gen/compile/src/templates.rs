@@ -83,11 +83,12 @@ macro_rules! header {
     };
 }
 
-const DEVICE_HEADERS: [(&str, &str); 10] = [
+const DEVICE_HEADERS: [(&str, &str); 11] = [
     header!("device", "barrier"),
     header!("device", "base"),
     header!("device", "cluster"),
     header!("device", "descriptor"),
+    header!("device", "fabric"),
     header!("device", "memory"),
     header!("device", "mma"),
     header!("device", "ring"),
@@ -96,7 +97,7 @@ const DEVICE_HEADERS: [(&str, &str); 10] = [
     header!("device", "watch"),
 ];
 
-const SIMULATOR_HEADERS: [(&str, &str); 12] = [
+const SIMULATOR_HEADERS: [(&str, &str); 13] = [
     header!("simulator", "barrier"),
     header!("simulator", "base"),
     header!("simulator", "calls"),
@@ -107,6 +108,7 @@ const SIMULATOR_HEADERS: [(&str, &str); 12] = [
     header!("simulator", "watch"),
     // What the GPU's own headers and these have in common.
     header!("device", "descriptor"),
+    header!("device", "fabric"),
     header!("device", "ring"),
     header!("device", "types"),
     header!("device", "watch", "gpu/watch"),

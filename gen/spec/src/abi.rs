@@ -1,7 +1,10 @@
 //! What host and device must agree on byte by byte. Written once here; the rendered kernel prints or asserts it.
 
+mod structs;
+
+pub use structs::{StructLayout, shared_structs};
+
 use serde::Serialize;
-use std::mem::{offset_of, size_of};
 
 /// The largest world of one node; arrays over ranks have this length.
 pub const MAX_RANKS: usize = 8;
@@ -309,6 +312,12 @@ pub enum Wait {
     Result = 9,
     /// A peer's word that it has begun the call.
     Begun = 10,
+    /// A free slot of the ring of commands.
+    CommandSlot = 11,
+    /// Puts of a GPU of another node.
+    Arrival = 12,
+    /// The end of this rank's own puts.
+    PutSent = 13,
 }
 
 impl Role {
@@ -337,7 +346,7 @@ impl Role {
 
 impl Wait {
     /// Every wait, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 13] = [
         (Self::Chunk, "kChunk"),
         (Self::Sent, "kSent"),
         (Self::StageFull, "kStageFull"),
@@ -348,6 +357,9 @@ impl Wait {
         (Self::PeerPartial, "kPeerPartial"),
         (Self::Result, "kResult"),
         (Self::Begun, "kBegun"),
+        (Self::CommandSlot, "kCommandSlot"),
+        (Self::Arrival, "kArrival"),
+        (Self::PutSent, "kPutSent"),
     ];
 
     /// The wait numbered `value`, in words.
@@ -364,37 +376,10 @@ impl Wait {
             8 => "a peer's part of a sum",
             9 => "a tile that a peer adds up",
             10 => "a peer's word that it has begun",
+            11 => "a free slot of the ring of commands",
+            12 => "puts of a GPU of another node",
+            13 => "the end of its own puts",
             _ => "something unknown",
         }
     }
-}
-
-/// A struct that a device header defines too: the rendered kernel asserts size and offsets.
-#[derive(Clone, Debug, Serialize)]
-pub struct StructLayout {
-    /// Its name in CUDA.
-    pub name: &'static str,
-    /// Its size.
-    pub size_bytes: usize,
-    /// Its fields and their offsets.
-    pub fields: Vec<(&'static str, usize)>,
-}
-
-/// The structs that device headers share with this crate.
-#[must_use]
-pub fn shared_structs() -> Vec<StructLayout> {
-    macro_rules! layout {
-        ($t:ident: $($f:ident),+) => {
-            StructLayout {
-                name: stringify!($t),
-                size_bytes: size_of::<$t>(),
-                fields: vec![$((stringify!($f), offset_of!($t, $f))),+],
-            }
-        };
-    }
-    vec![
-        layout!(Report: valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by, waited_ns),
-        layout!(HostPage: abort, doorbell, source, source_row_bytes, report),
-        layout!(State: epoch, exited, abort, reported, sent),
-    ]
 }

@@ -21,7 +21,10 @@ enum Wait : u32 {
   kPartial = 7,
   kPeerPartial = 8,
   kResult = 9,
-  kBegun = 10
+  kBegun = 10,
+  kCommandSlot = 11,
+  kArrival = 12,
+  kPutSent = 13
 };
 
 // The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r, ~0 the host.

@@ -1,6 +1,7 @@
 //! The table of kernels: each right, then its wrong relatives.
 
 mod cluster;
+mod fabric;
 mod mma;
 mod order;
 mod shared;
@@ -59,6 +60,7 @@ pub fn all() -> Vec<&'static Case> {
         tma::CASES,
         mma::CASES,
         cluster::CASES,
+        fabric::CASES,
     ];
     tables.into_iter().flatten().collect()
 }

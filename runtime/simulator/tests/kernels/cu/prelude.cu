@@ -1,6 +1,7 @@
 // What the kernels beside have in common; it is put before each of them.
 #include <mk/barrier.cuh>
 #include <mk/cluster.cuh>
+#include <mk/fabric.cuh>
 #include <mk/memory.cuh>
 #include <mk/mma.cuh>
 #include <mk/tma.cuh>

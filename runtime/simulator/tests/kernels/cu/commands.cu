@@ -1,0 +1,54 @@
+// Eight threads of rank 0 put a word each to rank 1, through a ring of four commands. CTA 0 of rank 1 stands for the
+// proxy and the NIC, its CTA 1 for the kernel that waits for the puts.
+struct Places {
+  mk::CommandRing ring;
+  u32* source;   // of rank 0
+  u32* target;   // of rank 1, like all below
+  u32* arrived;
+};
+
+__device__ __forceinline__ Places places(const Args& args) {
+  u8* near = args.workspaces[0];
+  u8* far = args.workspaces[1];
+  const mk::CommandRing ring{reinterpret_cast<mk::Command*>(far + 4096), reinterpret_cast<mk::RingWords*>(far + 8192),
+                             reinterpret_cast<mk::RingState*>(near + 4096), 2};
+  return Places{ring, words(near + 8192), words(far + 12288), words(far + 16384)};
+}
+
+// The command's bytes, from slot to target.
+__device__ __forceinline__ void move(const Places& at, u64* slot) {
+  const u32 bytes = static_cast<u32>(mk::load(slot + 1) >> 32);
+  u32* to = at.target + mk::load(slot + 3) / 4;
+  if (bytes == 4) mk::store(to, mk::load(at.source + mk::load(slot + 2) / 4));
+}
+
+KERNEL(32) {
+  const mk::Watch watch{args.workspaces, args.host, 100'000'000, args.rank, 2, args.call};
+  const Places at = places(args);
+  const u32 lane = mk::lane_index();
+  if (args.rank == 0 && blockIdx.x == 0 && lane < 8) {
+    const u32 word = mk::load(words(args.input) + lane);
+    mk::store(words(args.output) + lane, word);
+    mk::store(at.source + lane, word);
+    const mk::Put put{0, 5, 0, 0, 4, lane * 4, lane * 4};
+    const u32 index = mk::claim_command(at.ring);
+    if (mk::wait_command_slot(watch, mk::kPush, at.ring, index)) mk::publish_command(at.ring, index, put);
+    mk::wait_put_sent(watch, mk::kPush, at.ring, index);
+    mk::store(at.source + lane, 0);
+  }
+  if (args.rank == 1 && blockIdx.x == 0 && lane == 0) {
+    for (u32 index = 8 * (args.call - 1); index != 8 * args.call; ++index) {
+      u64* slot = reinterpret_cast<u64*>(at.ring.slots + index % 4);
+      while (static_cast<u32>(mk::load_acquire_sys(slot)) != (mk::kTagValid | index / 4)) __nanosleep(32);
+      move(at, slot);
+      mk::store_release_sys(&at.ring.words->consumed, index + 1);
+      mk::store_release_sys(&at.ring.words->sent, index + 1);
+      mk::store_release_sys(at.arrived, index + 1);
+    }
+  }
+  if (args.rank == 1 && blockIdx.x == 1) {
+    if (lane == 0) mk::wait_arrival(watch, mk::kLoad, at.arrived, 0, 5, 8 * args.call);
+    __syncwarp();
+    if (lane < 8) mk::store(words(args.output) + lane, mk::load(at.target + lane));
+  }
+}
