@@ -145,6 +145,10 @@ impl Communicator {
         }
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// This rank.
     #[must_use]
     pub fn rank(&self) -> u32 {

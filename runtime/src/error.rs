@@ -5,6 +5,7 @@ use crate::bootstrap::ProtocolFault;
 use crate::simulation::Finding;
 use cudarc::driver::DriverError;
 use mkernel_compile::GenError;
+use mkernel_fabric::FabricError;
 use mkernel_spec::Violations;
 use mkernel_spec::abi::Operand;
 use std::fmt;
@@ -175,6 +176,20 @@ pub enum Error {
         /// The kernel of the first that differs.
         theirs: String,
     },
+    /// Nodes that cannot be.
+    #[error("{world} ranks cannot be put into {nodes} nodes; use 2 or more nodes with equal numbers of ranks")]
+    Nodes {
+        /// Nodes asked for.
+        nodes: u32,
+        /// Ranks of the job.
+        world: u32,
+    },
+    /// The network between nodes, or its proxy on this rank.
+    #[error(transparent)]
+    Fabric(FabricError),
+    /// A load of the fabric test that cannot be; all mistakes.
+    #[error("this test cannot be run: {}", .0.join("; "))]
+    Load(Vec<String>),
     /// The configuration or the shape.
     #[error("this kernel cannot be made:\n{0}")]
     Config(Violations),

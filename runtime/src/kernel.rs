@@ -58,7 +58,7 @@ impl Kernel {
         // SAFETY: by the caller.
         unsafe {
             self.function
-                .launch(stream, (self.grid_ctas, THREADS, self.smem_bytes), args)
+                .launch(stream, (self.grid_ctas, THREADS, self.smem_bytes), args.as_mut_ptr().cast())
         }
     }
 }

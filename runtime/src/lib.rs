@@ -71,6 +71,7 @@ mod copies;
 mod driver;
 mod env;
 mod error;
+mod fabric;
 mod fused;
 mod kernel;
 mod neighbours;
@@ -86,6 +87,7 @@ pub use bootstrap::{MAX_OFFER_BYTES, ProtocolFault};
 pub use communicator::Communicator;
 pub use driver::device_count;
 pub use error::{Error, Peer};
+pub use fabric::{FabricTest, FabricTestOptions, Load, Measured};
 pub use fused::FusedKernel;
 pub use operator::Operator;
 pub use simulation::{Finding, Simulation};
@@ -94,6 +96,8 @@ pub use simulation::{Finding, Simulation};
 pub use mkernel_macros::fused_kernel;
 
 pub use mkernel_compile::GenError;
+pub use mkernel_fabric::FabricError;
+pub use mkernel_fabric::emulated::{Faults, Nic};
 pub use mkernel_spec::{
     self as spec, BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Shape, Transfer,
     Tuning, Violation, Violations,

@@ -3,6 +3,7 @@
 mod structs;
 
 pub use structs::{StructLayout, shared_structs};
+pub(crate) use structs::layout;
 
 use serde::Serialize;
 

@@ -8,6 +8,7 @@ pub(crate) mod local;
 mod meet;
 pub(crate) mod tcp;
 mod wire;
+pub(crate) mod wires;
 
 use crate::error::{Error, with_causes};
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -8,7 +8,7 @@ mod stream;
 
 pub(crate) use choice::{Kind, choose, use_simulated, wants_simulated};
 pub(crate) use function::{Function, encode_tensor_map};
-pub(crate) use memory::{Mapping, Memory, PinnedPage};
+pub(crate) use memory::{Mapping, Memory, Pinned};
 pub(crate) use stream::{Event, Stream, ignore_captures_of_others, is_capturing, is_done};
 
 use crate::error::Error;
