@@ -177,7 +177,9 @@ pub enum Error {
         theirs: String,
     },
     /// Nodes that cannot be.
-    #[error("{world} ranks cannot be put into {nodes} nodes; use 2 or more nodes with equal numbers of ranks")]
+    #[error(
+        "{world} ranks cannot be put into {nodes} nodes; use 2 or more nodes with equal numbers of ranks"
+    )]
     Nodes {
         /// Nodes asked for.
         nodes: u32,

@@ -97,7 +97,7 @@ pub use mkernel_macros::fused_kernel;
 
 pub use mkernel_compile::GenError;
 pub use mkernel_fabric::FabricError;
-pub use mkernel_fabric::emulated::{Faults, Nic};
+pub use mkernel_fabric::emulated::{Failure, Faults, Nic};
 pub use mkernel_spec::{
     self as spec, BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Shape, Transfer,
     Tuning, Violation, Violations,

@@ -2,8 +2,8 @@
 
 mod structs;
 
-pub use structs::{StructLayout, shared_structs};
 pub(crate) use structs::layout;
+pub use structs::{StructLayout, shared_structs};
 
 use serde::Serialize;
 

@@ -342,7 +342,8 @@ impl Group for TcpGroup {
             delivered.map(|()| ((), Vec::new())),
             timeout,
         )??;
-        mailbox.collect(self.rank, self.world, &keys[self.rank as usize].1, timeout)
+        let peers: Vec<u32> = (0..self.world).filter(|rank| *rank != self.rank).collect();
+        mailbox.collect(&peers, self.world, &keys[self.rank as usize].1, timeout)
     }
 }
 

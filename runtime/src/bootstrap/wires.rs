@@ -49,9 +49,8 @@ pub(crate) fn connect(
 fn names(offers: &[Vec<u8>]) -> Result<Vec<([u8; 16], [u8; 16])>, Error> {
     let split = |(rank, offer): (u32, &Vec<u8>)| {
         let halves = offer.split_at_checked(16);
-        let halves = halves.and_then(|(name, nonce)| {
-            Some((name.try_into().ok()?, nonce.try_into().ok()?))
-        });
+        let halves =
+            halves.and_then(|(name, nonce)| Some((name.try_into().ok()?, nonce.try_into().ok()?)));
         halves.ok_or(Error::Protocol {
             peer: Peer::Rank(rank),
             step: STEP,

@@ -4,11 +4,12 @@ use super::arrivals::DeviceArrivals;
 use super::mover::PeerCopies;
 use super::rails::Rails;
 use super::ring::DeviceRing;
-use crate::bootstrap::{Collective, ProtocolFault, wires};
+use crate::bootstrap::{ProtocolFault, wires};
 use crate::driver::Stream;
 use crate::error::{Error, Peer};
 use crate::report::Page;
 use crate::shared::Shared;
+use crate::simulation::Watch;
 use crate::symmetric::{OwnMemory, Symmetric};
 use mkernel_fabric::emulated::{Clock, Emulated, Faults, Nic, Wire};
 use mkernel_fabric::{Config, Memory, MemoryKind, PeerId, PeerOffer, Proxy, ProxyOptions, Setup};
@@ -38,6 +39,7 @@ pub(crate) struct FabricSpec {
 
 /// A connected endpoint. Dropping it ends the proxy; kernels that use it must be done.
 pub(crate) struct Fabric {
+    _watch: Option<Watch>,
     proxy: Option<Proxy>,
     ring: DeviceRing,
     /// [`RingState`], arrival words, the rest.
@@ -63,7 +65,8 @@ impl Fabric {
             let state = allocate(rest + spec.state_bytes)?;
             Ok(((ring, state, allocate(spec.region_bytes)?), Vec::new()))
         })();
-        let ((ring, state, region), _) = ranks.agree("allocation for the fabric", allocated, timeout)?;
+        let ((ring, state, region), _) =
+            ranks.agree("allocation for the fabric", allocated, timeout)?;
         let region_bytes = region.bytes() as u64;
         let region = region.share(&shared.ctx, &mut ranks, timeout)?;
         let wires = wires::connect(&mut ranks, &peers, timeout)?;
@@ -93,7 +96,13 @@ impl Fabric {
         let proxy = Proxy::start(endpoint, &ProxyOptions::default()).map_err(Error::Fabric);
         let proxy = proxy.map(|proxy| (proxy, Vec::new()));
         let (proxy, _) = ranks.agree("start of the proxies", proxy, timeout)?;
+        let watch = shared.simulated.as_ref().map(|host| {
+            let (ring, page) = (ring.ring.clone(), page.clone());
+            // A proxy that has failed has said so to the page.
+            host.watch(move || !page.is_aborted() && !ring.is_drained())
+        });
         Ok(Self {
+            _watch: watch,
             proxy: Some(proxy),
             ring,
             state,
@@ -161,7 +170,9 @@ fn set_up(
         regions: region.addresses()[..shared.world as usize].to_vec(),
         timeout: shared.host_timeout(),
     };
-    let wires = wires.into_iter().map(|wire| Box::new(wire) as Box<dyn Wire>);
+    let wires = wires
+        .into_iter()
+        .map(|wire| Box::new(wire) as Box<dyn Wire>);
     let transport = Emulated::new(
         spec.nic.clone(),
         spec.faults.clone(),
@@ -174,10 +185,12 @@ fn set_up(
         dma_buf: None,
     };
     // SAFETY: mapped until `Fabric` is dropped, after its proxy has ended and with it the transport; only GPUs reach it.
-    let memory = unsafe { Memory::new(region.addresses()[shared.rank as usize], region_bytes, kind) };
+    let memory =
+        unsafe { Memory::new(region.addresses()[shared.rank as usize], region_bytes, kind) };
     let config = Config {
         channels: spec.channels,
-        deadline: shared.host_timeout(),
+        // Where GPUs are simulated too, it is of real time.
+        deadline: shared.timeout(),
         first_count: 0,
     };
     transport

@@ -11,6 +11,4 @@ mod rails;
 mod ring;
 mod test;
 
-pub(crate) use endpoint::Fabric;
-pub(crate) use rails::Rails;
 pub use test::{FabricTest, FabricTestOptions, Load, Measured};

@@ -42,18 +42,32 @@ impl PeerCopies {
 impl Mover for PeerCopies {
     fn check(&self, memory: &Memory) -> Result<(), String> {
         match memory.kind() {
-            MemoryKind::Gpu { .. } if memory.address() == self.regions[self.rank as usize] => Ok(()),
+            MemoryKind::Gpu { .. } if memory.address() == self.regions[self.rank as usize] => {
+                Ok(())
+            }
             _ => Err("only the memory that all ranks have mapped can be a region".to_owned()),
         }
     }
 
-    fn take(&mut self, _: &Memory, offset: u64, _: u32, payload: &mut Vec<u8>) -> Result<(), String> {
+    fn take(
+        &mut self,
+        _: &Memory,
+        offset: u64,
+        _: u32,
+        payload: &mut Vec<u8>,
+    ) -> Result<(), String> {
         payload.extend(self.rank.to_le_bytes());
         payload.extend(offset.to_le_bytes());
         Ok(())
     }
 
-    fn place(&mut self, to: &Memory, offset: u64, bytes: u32, payload: &[u8]) -> Result<(), String> {
+    fn place(
+        &mut self,
+        to: &Memory,
+        offset: u64,
+        bytes: u32,
+        payload: &[u8],
+    ) -> Result<(), String> {
         let malformed = || format!("a write that says {payload:02x?} of its source");
         let payload: &[u8; PAYLOAD_BYTES] = payload.try_into().map_err(|_| malformed())?;
         let (rank, from) = payload.split_at(4);

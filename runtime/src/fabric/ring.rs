@@ -22,12 +22,20 @@ impl DeviceRing {
         let slots_bytes = size_of::<Command>() << CAPACITY_LOG2;
         // The words on a line of their own: kernels poll them.
         let memory = Pinned::allocate(ctx, slots_bytes + 128)?;
-        let (slots, words) = (memory.device_address(), memory.device_address() + slots_bytes as u64);
+        let (slots, words) = (
+            memory.device_address(),
+            memory.device_address() + slots_bytes as u64,
+        );
         let (host_slots, host_words) = (memory.host_address(0), memory.host_address(slots_bytes));
         // SAFETY: the memory is as long as this, zero, aligned to a page, and freed with its owner; kernels and this
         // ring alone access it.
         let ring = unsafe {
-            Ring::from_raw(host_slots.cast(), host_words.cast(), CAPACITY_LOG2, Box::new(memory))
+            Ring::from_raw(
+                host_slots.cast(),
+                host_words.cast(),
+                CAPACITY_LOG2,
+                Box::new(memory),
+            )
         };
         let ring = ring.map_err(Error::Fabric)?;
         Ok(Self { ring, slots, words })

@@ -119,7 +119,9 @@ impl FabricTest {
             let rails = Rails::new(shared.rank, shared.world, options.nodes)?;
             Ok((rails, format!("{options:?}").into_bytes()))
         });
-        let (rails, all) = shared.ranks().agree("the fabric test's options", checked, timeout)?;
+        let (rails, all) = shared
+            .ranks()
+            .agree("the fabric test's options", checked, timeout)?;
         let other = (0..).zip(&all).find(|(_, theirs)| **theirs != all[0]);
         if let Some((rank, theirs)) = other {
             let text = String::from_utf8_lossy;
@@ -140,7 +142,9 @@ impl FabricTest {
         };
         let loaded = load(shared).map(|loaded| (loaded, Vec::new()));
         let ((function, results, page), _) =
-            shared.ranks().agree("loading of the fabric test", loaded, BUILD_TIMEOUT)?;
+            shared
+                .ranks()
+                .agree("loading of the fabric test", loaded, BUILD_TIMEOUT)?;
         let fabric = Fabric::connect(shared, &spec, &page)?;
         let live = Arc::new(Live { page, job: None });
         shared.register(&live);
@@ -156,20 +160,38 @@ impl FabricTest {
         })
     }
 
-    /// Puts `load` on the network and waits for its end. Every rank must do the same at the same time.
+    /// Puts `load` on the network and waits for its end, on all ranks. Collective.
     ///
     /// # Errors
     /// [`Error::Load`] with all mistakes; [`Error::Fabric`] if the network failed; [`Error::Timeout`] if nothing came in
-    /// time.
+    /// time; [`Error::RanksFailed`] with what went wrong elsewhere.
     pub fn run(&self, load: &Load) -> Result<Measured, Error> {
         self.check_load(load)?;
         self.shared.ensure_usable()?;
+        let measured = self.call(load).map(|measured| (measured, Vec::new()));
+        // Whoever ends first must not take its endpoint from those who are not done.
+        let timeout = self.shared.host_timeout();
+        let (measured, _) =
+            self.shared
+                .ranks()
+                .agree("a load of the fabric test", measured, timeout)?;
+        Ok(measured)
+    }
+
+    fn call(&self, load: &Load) -> Result<Measured, Error> {
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         driver::bind(&self.shared.ctx)?;
         let mut args = self.args(load, *before);
-        let (stream, results) = (&self.shared.stream, self.fabric.state() + RESULTS_OFFSET_BYTES);
+        let (stream, results) = (
+            &self.shared.stream,
+            self.fabric.state() + RESULTS_OFFSET_BYTES,
+        );
         let bytes = size_of::<FabricTestResults>();
-        let mut order = self.shared.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut order = self
+            .shared
+            .order
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         self.fabric.wake();
         // SAFETY: the results lie in the fabric's state, and in a page that is as long; both stay until the stream is done,
         // or, after a time-out, as long as this, whose drop waits. The argument is the struct that the kernel declares.
@@ -239,12 +261,25 @@ impl FabricTest {
         Measured {
             elapsed: Duration::from_nanos(read(offset_of!(FabricTestResults, elapsed_ns))),
             messages: load.messages - load.untimed,
-            wrong_words: self.rails.peers().into_iter().enumerate().filter_map(wrong).collect(),
+            wrong_words: self
+                .rails
+                .peers()
+                .into_iter()
+                .enumerate()
+                .filter_map(wrong)
+                .collect(),
         }
     }
 
     fn check_load(&self, load: &Load) -> Result<(), Error> {
-        let Load { message_bytes, messages, untimed, window, batch, .. } = *load;
+        let Load {
+            message_bytes,
+            messages,
+            untimed,
+            window,
+            batch,
+            ..
+        } = *load;
         let options = &self.options;
         let mut mistakes = Vec::new();
         let mut require = |holds: bool, mistake: String| {
@@ -254,15 +289,23 @@ impl FabricTest {
         };
         require(
             message_bytes <= options.message_bytes && message_bytes.is_multiple_of(WORD_BYTES),
-            format!("messages of {message_bytes} bytes: a multiple of {WORD_BYTES}, at most {}, is possible", options.message_bytes),
+            format!(
+                "messages of {message_bytes} bytes: a multiple of {WORD_BYTES}, at most {}, is possible",
+                options.message_bytes
+            ),
         );
         require(
             (1..=options.window).contains(&window),
-            format!("a window of {window} messages: 1 to {} are possible", options.window),
+            format!(
+                "a window of {window} messages: 1 to {} are possible",
+                options.window
+            ),
         );
         require(
             (1..=window).contains(&batch),
-            format!("acknowledgements of {batch} messages: 1 to the window's {window} are possible"),
+            format!(
+                "acknowledgements of {batch} messages: 1 to the window's {window} are possible"
+            ),
         );
         require(
             messages > 0 && batch > 0 && messages.is_multiple_of(batch.max(1)),
@@ -272,7 +315,11 @@ impl FabricTest {
             untimed < messages,
             format!("{untimed} of {messages} messages untimed, which leaves none"),
         );
-        if mistakes.is_empty() { Ok(()) } else { Err(Error::Load(mistakes)) }
+        if mistakes.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Load(mistakes))
+        }
     }
 }
 
@@ -280,14 +327,21 @@ impl Drop for FabricTest {
     fn drop(&mut self) {
         // The kernel ends by itself, at its deadline at the latest; it needs the fabric until then.
         if let Err(error) = driver::synchronize(&self.shared.ctx) {
-            tracing::warn!(error = crate::error::with_causes(&error), "waiting for the fabric test to end");
+            tracing::warn!(
+                error = crate::error::with_causes(&error),
+                "waiting for the fabric test to end"
+            );
         }
     }
 }
 
 impl std::fmt::Debug for FabricTest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "FabricTest(rank {} of {}, {} nodes)", self.rails.rank, self.rails.world, self.rails.nodes)
+        write!(
+            f,
+            "FabricTest(rank {} of {}, {} nodes)",
+            self.rails.rank, self.rails.world, self.rails.nodes
+        )
     }
 }
 
@@ -297,7 +351,12 @@ fn slot_bytes(message_bytes: u32) -> u32 {
 }
 
 fn check(options: &FabricTestOptions) -> Result<(), Error> {
-    let FabricTestOptions { nodes, message_bytes, window, .. } = *options;
+    let FabricTestOptions {
+        nodes,
+        message_bytes,
+        window,
+        ..
+    } = *options;
     let mut mistakes = Vec::new();
     if nodes > MAX_NODES {
         mistakes.push(format!("{nodes} nodes: at most {MAX_NODES} are possible"));
@@ -309,9 +368,15 @@ fn check(options: &FabricTestOptions) -> Result<(), Error> {
         ));
     }
     if !(1..=MAX_WINDOW).contains(&window) {
-        mistakes.push(format!("a window of {window} messages: 1 to {MAX_WINDOW} are possible"));
+        mistakes.push(format!(
+            "a window of {window} messages: 1 to {MAX_WINDOW} are possible"
+        ));
     }
-    if mistakes.is_empty() { Ok(()) } else { Err(Error::Load(mistakes)) }
+    if mistakes.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Load(mistakes))
+    }
 }
 
 fn load(shared: &Shared) -> Result<(Function, Pinned, Arc<Page>), Error> {
