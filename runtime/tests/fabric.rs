@@ -34,6 +34,7 @@ const LOAD: Load = Load {
     window: 4,
     batch: 2,
     check: Some(7),
+    probe: false,
 };
 
 /// Runs `loads` on every rank.
@@ -72,6 +73,7 @@ fn every_message_arrives_as_it_was_sent_whatever_the_network_does() {
     };
     // Slots are reused by windows of other sizes, and single words travel too.
     let single = Load {
+        probe: true,
         message_bytes: 4,
         window: 1,
         batch: 1,
@@ -136,6 +138,7 @@ fn mistakes_in_options_and_loads_are_told_at_once() {
         window: 5,
         batch: 0,
         check: None,
+        probe: false,
     };
     for result in run(ranks(2, 0), &options(2), &[load]) {
         let text = result.expect_err("impossible").to_string();

@@ -73,6 +73,8 @@ pub struct FabricTestArgs {
     pub batch: u32,
     /// Whether contents are written before each message, and checked after.
     pub checks: u32,
+    /// Whether each command's way to the proxy and back is timed.
+    pub probes: u32,
 }
 
 /// What a call leaves; zeroed before it.
@@ -81,6 +83,8 @@ pub struct FabricTestArgs {
 pub struct FabricTestResults {
     /// From the first timed message to the last acknowledgement of all.
     pub elapsed_ns: u64,
+    /// From a command's post until this GPU saw that the proxy had taken it, over all timed messages.
+    pub picked_up_ns: u64,
     /// By peer: words of its messages that were wrong.
     pub wrong_words: [u64; MAX_NODES as usize],
 }
@@ -89,11 +93,11 @@ pub struct FabricTestResults {
 #[must_use]
 pub fn args_layout() -> StructLayout {
     layout!(FabricTestArgs: ring, workspaces, host, deadline_ns, arrivals, region, results, seed, rank, node, nodes,
-        messages, untimed, messages_before, acks_before, message_bytes, slot_bytes, window, batch, checks)
+        messages, untimed, messages_before, acks_before, message_bytes, slot_bytes, window, batch, checks, probes)
 }
 
 /// The same for what it leaves.
 #[must_use]
 pub fn results_layout() -> StructLayout {
-    layout!(FabricTestResults: elapsed_ns, wrong_words)
+    layout!(FabricTestResults: elapsed_ns, picked_up_ns, wrong_words)
 }

@@ -66,6 +66,8 @@ pub struct Load {
     /// Writes the contents of each message before it is sent, from this seed, and checks every word of it where it
     /// arrives. None: times alone.
     pub check: Option<u64>,
+    /// Times each command's way to the proxy. That slows messages down.
+    pub probe: bool,
 }
 
 /// What came of a load on this rank.
@@ -73,6 +75,9 @@ pub struct Load {
 pub struct Measured {
     /// From the first timed message until all peers had acknowledged all.
     pub elapsed: Duration,
+    /// From a command's post until the GPU saw that the proxy had taken it, on average: more than its way to the proxy,
+    /// since the answer crosses PCIe. If it was asked for.
+    pub picked_up: Option<Duration>,
     /// Timed messages to each peer.
     pub messages: u32,
     /// Ranks whose messages had wrong words, and how many.
@@ -233,6 +238,7 @@ impl FabricTest {
             window: load.window,
             batch: load.batch,
             checks: load.check.is_some().into(),
+            probes: load.probe.into(),
         }
     }
 
@@ -258,7 +264,10 @@ impl FabricTest {
             let count = read(offset_of!(FabricTestResults, wrong_words) + 8 * peer);
             (count > 0).then_some((rank, count))
         };
+        let commands = u64::from(load.messages - load.untimed) * (u64::from(self.rails.nodes) - 1);
+        let picked_up_ns = read(offset_of!(FabricTestResults, picked_up_ns)) / commands.max(1);
         Measured {
+            picked_up: load.probe.then_some(Duration::from_nanos(picked_up_ns)),
             elapsed: Duration::from_nanos(read(offset_of!(FabricTestResults, elapsed_ns))),
             messages: load.messages - load.untimed,
             wrong_words: self
