@@ -48,7 +48,11 @@ impl Communicator {
         }
         let mut ranks = join(&place, timeout)?;
         let opened = open_local(place.local_rank).and_then(|(gpu, simulated)| {
-            let id = format!("{}\n{}", neighbours::boot_id()?, driver::bus_id(&gpu.ctx)?);
+            let id = format!(
+                "{}\n{}",
+                neighbours::boot_id()?,
+                driver::bus_id(gpu.ctx.cu_device())?
+            );
             Ok(((gpu, simulated), id.into_bytes()))
         });
         let ((gpu, simulated), ids) = ranks.agree("opening of the GPUs", opened, timeout)?;
@@ -125,7 +129,7 @@ impl Communicator {
             .collect::<Result<Vec<_>, _>>()?;
         let ids = gpus
             .iter()
-            .map(|gpu| driver::bus_id(&gpu.ctx).map(|id| format!("\n{id}").into_bytes()))
+            .map(|gpu| driver::bus_id(gpu.ctx.cu_device()).map(|id| format!("\n{id}").into_bytes()))
             .collect::<Result<Vec<_>, _>>()?;
         let bus_ids = neighbours::check(&ids)?;
         for (rank, gpu) in (0..).zip(&gpus) {

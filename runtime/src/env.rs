@@ -11,6 +11,7 @@
 //! | `TORCHELASTIC_RUN_ID` | name of the job; ranks of different jobs refuse each other |
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
 //! | `MKERNEL_DEVICE` | `gpu`, if absent; `sim`: simulated GPUs; `auto`: simulated ones where there is no GPU |
+//! | `MKERNEL_NICS` | NICs to use, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`; the nearest if absent |
 //! | `MKERNEL_SIM_SEED` | what the order of events on simulated GPUs depends on; 0 if absent |
 //! | `MKERNEL_SIM_SMS` | SMs of a simulated GPU; 8 if absent |
 //! | `MKERNEL_SIM_SKEW` | how unfair that order is to ranks, CTAs and warps, 0 to 100; 20 if absent |
@@ -48,6 +49,12 @@ pub(crate) fn place() -> Result<Place, Error> {
 /// The deadline of every wait.
 pub(crate) fn timeout() -> Result<Duration, Error> {
     read_timeout(read)
+}
+
+/// `MKERNEL_NICS`, as [`mkernel_topology::Wanted`] reads it; empty if it is not set.
+#[must_use]
+pub fn wanted_nics() -> String {
+    read("MKERNEL_NICS").unwrap_or_default()
 }
 
 /// Which GPUs a program wants.
