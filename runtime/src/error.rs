@@ -81,12 +81,21 @@ pub enum Error {
     },
     /// Ranks on several hosts.
     #[error(
-        "{} on another host than rank 0; one host is supported for now",
-        Ranks(ranks)
+        "ranks are on {} hosts ({}); they have met, but there are no operators across hosts yet: use GPUs of one host",
+        hosts.len(), Hosts(hosts)
     )]
     SeveralHosts {
-        /// Those that are elsewhere.
-        ranks: Vec<u32>,
+        /// The ranks of each host.
+        hosts: Vec<Vec<u32>>,
+    },
+    /// Hosts with different numbers of ranks.
+    #[error(
+        "hosts have different numbers of ranks ({}); start as many on each",
+        Hosts(hosts)
+    )]
+    UnequalHosts {
+        /// The ranks of each host.
+        hosts: Vec<Vec<u32>>,
     },
     /// An environment variable is absent or malformed.
     #[error("environment variable {name} {}; it should be {expected}", .value.as_ref().map_or_else(|| "is not set".to_owned(), |v| format!("is {v:?}")))]
@@ -97,6 +106,17 @@ pub enum Error {
         value: Option<String>,
         /// What would be right.
         expected: &'static str,
+    },
+    /// The launcher's variables do not say which rank this process is: all that matter, and what is wrong with them.
+    #[error(
+        "environment variables do not say which rank this process is: {problem} ({}); start it by torchrun, srun or mpirun, or set RANK and WORLD_SIZE and unset the others",
+        Settings(variables)
+    )]
+    Launch {
+        /// What is wrong.
+        problem: &'static str,
+        /// Names and values; none for those that are not set.
+        variables: Vec<(&'static str, Option<String>)>,
     },
     /// The number of ranks is not one that kernels have.
     #[error("{0} ranks were asked for; use 1, 2, 4 or 8")]
@@ -371,6 +391,34 @@ impl fmt::Display for Ranks<'_> {
         f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
         for (i, rank) in self.0.iter().enumerate() {
             write!(f, "{}{rank}", if i > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+/// `ranks 0, 1 | ranks 2, 3`
+struct Hosts<'a>(&'a [Vec<u32>]);
+
+impl fmt::Display for Hosts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, ranks) in self.0.iter().enumerate() {
+            write!(f, "{}{}", if i > 0 { " | " } else { "" }, Ranks(ranks))?;
+        }
+        Ok(())
+    }
+}
+
+/// `RANK is "3", WORLD_SIZE is not set`
+struct Settings<'a>(&'a [(&'static str, Option<String>)]);
+
+impl fmt::Display for Settings<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (name, value)) in self.0.iter().enumerate() {
+            f.write_str(if i > 0 { ", " } else { "" })?;
+            match value {
+                Some(value) => write!(f, "{name} is {value:?}")?,
+                None => write!(f, "{name} is not set")?,
+            }
         }
         Ok(())
     }
