@@ -318,7 +318,8 @@ impl std::fmt::Debug for Communicator {
     }
 }
 
-fn join(place: &Place, timeout: Duration) -> Result<Collective, Error> {
+/// Meets the other ranks.
+pub(crate) fn join(place: &Place, timeout: Duration) -> Result<Collective, Error> {
     let Some(meeting) = &place.meeting else {
         return Ok(Collective::new(local::groups(1).remove(0)));
     };
@@ -329,7 +330,7 @@ fn join(place: &Place, timeout: Duration) -> Result<Collective, Error> {
         port: meeting.port,
         name: meeting.job.clone(),
         several_hosts: meeting.several_hosts,
-        host_id: neighbours::boot_id()?,
+        host_id: neighbours::host_id()?,
         secret: env::secret()?,
         timeout,
     })?;

@@ -120,6 +120,12 @@ pub(crate) fn timeout() -> Result<Duration, Error> {
     read_timeout(read)
 }
 
+/// What tests pretend to be the host of a process that they start.
+#[cfg(test)]
+pub(crate) fn test_host() -> Option<String> {
+    read("TEST_HOST")
+}
+
 /// `MKERNEL_NICS`, as [`mkernel_topology::Wanted`] reads it; empty if it is not set.
 #[must_use]
 pub fn wanted_nics() -> String {

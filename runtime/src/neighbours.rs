@@ -7,8 +7,13 @@ use cudarc::driver::CudaContext;
 use mkernel_spec::spec::WORLDS;
 use std::sync::Arc;
 
-/// The same in all processes of a host, containers included.
-pub(crate) fn boot_id() -> Result<String, Error> {
+/// The same in all processes of a host, containers included, and in those of no other: the kernel's boot id.
+pub(crate) fn host_id() -> Result<String, Error> {
+    // Tests have several hosts on one.
+    #[cfg(test)]
+    if let Some(host) = crate::env::test_host() {
+        return Ok(host);
+    }
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let id = read.map_err(|source| Error::Os {
         call: "reading the boot id",

@@ -7,20 +7,13 @@ use std::process::{Child, Command, Stdio};
 #[test]
 #[ignore = "started by other tests, as a process of its own"]
 fn child() {
+    if std::env::var_os("TEST_COMMUNICATOR").is_some() {
+        let error = crate::Communicator::from_env().expect_err("not on these hosts");
+        return println!("read {error}");
+    }
     let place = crate::env::place().expect("variables are set");
-    let meeting = place.meeting.expect("more than one rank");
-    let group = meet(&Job {
-        rank: place.rank,
-        world: place.world,
-        host: meeting.host,
-        port: meeting.port,
-        name: meeting.job,
-        several_hosts: meeting.several_hosts,
-        host_id: std::env::var("TEST_HOST").expect("set by the test"),
-        secret: crate::env::secret().expect("none, or a good one"),
-        timeout: crate::env::timeout().expect("a timeout"),
-    });
-    let mut ranks = Collective::new(group.expect("the ranks meet"));
+    let timeout = crate::env::timeout().expect("a timeout");
+    let mut ranks = crate::communicator::join(&place, timeout).expect("the ranks meet");
     if std::env::var_os("TEST_DIE").is_some() {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
         std::process::abort();
@@ -87,6 +80,22 @@ fn processes_of_two_hosts_meet_and_work() {
         .collect();
     for ((rank, child), read) in (0..).zip(children).zip(["-1--", "0---", "---3", "--2-"]) {
         expect_read(rank, child, read);
+    }
+}
+
+/// All of them meet first, so all of them say it, with who is where.
+#[test]
+fn a_communicator_is_of_one_host_for_now() {
+    let port = listener().1;
+    let hosts = ["a", "b", "a", "b"];
+    let start = |(rank, host)| {
+        let more = [("TEST_HOST", host), ("TEST_COMMUNICATOR", "1")];
+        start_child(rank, 4, port, &more)
+    };
+    let children: Vec<_> = (0..).zip(hosts).map(start).collect();
+    for (rank, child) in (0..).zip(children) {
+        let error = "ranks are on 2 hosts (ranks 0, 2 | ranks 1, 3); they have met, but there are no operators across hosts yet: use GPUs of one host";
+        expect_read(rank, child, error);
     }
 }
 
