@@ -8,7 +8,7 @@
 //! | `MKERNEL_PORT` | our port, whatever the others say |
 //! | `MKERNEL_SECRET` | what all ranks must know, 16 bytes or more; without it, whoever reaches the port can be a rank |
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
-//! | `MKERNEL_NICS` | NICs to use, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`; the nearest if absent |
+//! | `MKERNEL_NICS` | NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`; the nearest if absent |
 //! | `MKERNEL_DEVICE` | `gpu`, if absent; `sim`: simulated GPUs; `auto`: simulated ones where there is no GPU |
 //! | `MKERNEL_SIM_SEED` | what the order of events on simulated GPUs depends on; 0 if absent |
 //! | `MKERNEL_SIM_SMS` | SMs of a simulated GPU; 8 if absent |

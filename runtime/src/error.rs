@@ -1,5 +1,7 @@
 //! [`Error`]: one variant per operation that can fail, with what it was about and a way out.
 
+mod words;
+
 use crate::args::OperandFault;
 use crate::bootstrap::ProtocolFault;
 use crate::simulation::Finding;
@@ -11,6 +13,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use words::{Are, Failures, Faults, Findings, From, GaveUp, Have, Hosts, Settings, Since, Version};
 
 /// What the runtime could not do.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -371,151 +374,6 @@ impl fmt::Display for Peer {
             Self::Rank(rank) => write!(f, "rank {rank}"),
             Self::Unknown => f.write_str("an unknown process"),
         }
-    }
-}
-
-/// `cuDriverGetVersion`'s number for people.
-struct Version(i32);
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
-    }
-}
-
-/// `rank 3` or `ranks 3, 5`.
-struct Ranks<'a>(&'a [u32]);
-
-impl fmt::Display for Ranks<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
-        for (i, rank) in self.0.iter().enumerate() {
-            write!(f, "{}{rank}", if i > 0 { ", " } else { "" })?;
-        }
-        Ok(())
-    }
-}
-
-/// `ranks 0, 1 | ranks 2, 3`
-struct Hosts<'a>(&'a [Vec<u32>]);
-
-impl fmt::Display for Hosts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, ranks) in self.0.iter().enumerate() {
-            write!(f, "{}{}", if i > 0 { " | " } else { "" }, Ranks(ranks))?;
-        }
-        Ok(())
-    }
-}
-
-/// `RANK is "3", WORLD_SIZE is not set`
-struct Settings<'a>(&'a [(&'static str, Option<String>)]);
-
-impl fmt::Display for Settings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (name, value)) in self.0.iter().enumerate() {
-            f.write_str(if i > 0 { ", " } else { "" })?;
-            match value {
-                Some(value) => write!(f, "{name} is {value:?}")?,
-                None => write!(f, "{name} is not set")?,
-            }
-        }
-        Ok(())
-    }
-}
-
-struct Have<'a>(&'a [u32]);
-
-impl fmt::Display for Have<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {}",
-            Ranks(self.0),
-            if self.0.len() == 1 { "has" } else { "have" }
-        )
-    }
-}
-
-struct Are<'a>(&'a [u32]);
-
-impl fmt::Display for Are<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {}",
-            Ranks(self.0),
-            if self.0.len() == 1 { "is" } else { "are" }
-        )
-    }
-}
-
-struct From(u32);
-
-impl fmt::Display for From {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "from rank {}", self.0)
-    }
-}
-
-struct GaveUp(Option<u32>);
-
-impl fmt::Display for GaveUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(rank) => write!(f, ", until rank {rank} gave up"),
-            None => f.write_str("; does every rank live, and make the same calls?"),
-        }
-    }
-}
-
-struct Failures<'a>(&'a [(u32, String)]);
-
-impl fmt::Display for Failures<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (rank, message)) in self.0.iter().enumerate() {
-            write!(f, "{}rank {rank}: {message}", if i > 0 { "\n" } else { "" })?;
-        }
-        Ok(())
-    }
-}
-
-struct Faults<'a>(&'a [(Operand, OperandFault)]);
-
-impl fmt::Display for Faults<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (operand, fault)) in self.0.iter().enumerate() {
-            write!(
-                f,
-                "{}operand {}: {fault}",
-                if i > 0 { "\n" } else { "" },
-                operand.name()
-            )?;
-        }
-        Ok(())
-    }
-}
-
-struct Findings<'a>(&'a [Finding]);
-
-impl fmt::Display for Findings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.0.len() == 1 { "" } else { "s" };
-        write!(f, "{} mistake{plural}:", self.0.len())?;
-        self.0
-            .iter()
-            .try_for_each(|finding| write!(f, "\n{finding}"))
-    }
-}
-
-struct Since<'a>(&'a Option<Arc<Error>>);
-
-impl fmt::Display for Since<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Some(_) => "an earlier failure on this rank",
-            None => "a rank gave up (its own error says why)",
-        })
     }
 }
 

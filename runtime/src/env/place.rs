@@ -22,7 +22,7 @@ pub(crate) struct Meeting {
     pub host: String,
     pub port: u16,
     pub job: String,
-    /// Whether the launcher says that the job is on more than one host.
+    /// Whether ranks of other hosts may have to reach rank 0.
     pub several_hosts: bool,
 }
 
@@ -276,11 +276,12 @@ fn read_meeting(
         .iter()
         .filter_map(|name| lookup(name))
         .collect();
+    let is_elsewhere = !["127.0.0.1", "localhost"].contains(&host.as_str());
     Ok(Meeting {
         host,
         port: read_port(lookup, under_srun)?,
         job: job.join("."),
-        several_hosts,
+        several_hosts: several_hosts || (local.world.is_none() && is_elsewhere),
     })
 }
 

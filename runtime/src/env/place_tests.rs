@@ -53,6 +53,9 @@ fn other_launchers_ports_are_ours_and_our_own_variable_wins() {
     let own = [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "4000")];
     assert_eq!(meeting(&own).port, 4000);
     assert_eq!(meeting(&own).host, "127.0.0.1");
+    assert!(!meeting(&own).several_hosts);
+    let named = [&own[..], &[("MASTER_ADDR", "node7")]].concat();
+    assert!(meeting(&named).several_hosts, "nobody says that it is not");
     let both = [
         ("RANK", "1"),
         ("WORLD_SIZE", "2"),

@@ -44,6 +44,8 @@ pub struct Nic {
     pub rate_mbps: Option<u64>,
     /// Where it is; none for a device in software.
     pub place: Option<Place>,
+    /// The device that this one is a virtual function of (SR-IOV), if that is here too: they share its port.
+    pub part_of: Option<String>,
     /// CPUs near it; empty if the tree does not say.
     #[serde(skip)]
     pub local_cpus: Vec<u32>,
@@ -77,11 +79,34 @@ pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<Nic> {
             .collect();
         nics.extend(found);
     }
+    note_virtual_functions(sysfs, &mut nics);
     nics.sort_by_key(|nic| {
         let bus_id = nic.place.as_ref().map(|place| place.bus_id);
         (bus_id.is_none(), bus_id, nic.device.clone(), nic.port)
     });
     nics
+}
+
+fn note_virtual_functions(sysfs: &mut Sysfs, nics: &mut [Nic]) {
+    let at = |nic: &Nic| nic.place.as_ref().map(|place| place.bus_id);
+    let devices: Vec<(Option<BusId>, String)> = nics
+        .iter()
+        .map(|nic| (at(nic), nic.device.clone()))
+        .collect();
+    for nic in nics {
+        let link = at(nic).and_then(|id| sysfs.link(&format!("{}/physfn", pci::folder(id))));
+        let whole = link.and_then(|path| path.rsplit('/').next()?.parse::<BusId>().ok());
+        let found = devices
+            .iter()
+            .find(|(id, _)| whole.is_some() && *id == whole);
+        if let Some((_, device)) = found {
+            nic.part_of = Some(device.clone());
+            let name = &nic.name;
+            sysfs.note(format!(
+                "{name} is left out unless it is named: it is a virtual function of {device}"
+            ));
+        }
+    }
 }
 
 fn read_device(sysfs: &mut Sysfs, name: String) -> Device {
@@ -136,6 +161,7 @@ fn read_port(sysfs: &mut Sysfs, device: &Device, port: u32, has_siblings: bool) 
         is_up,
         rate_mbps: rate,
         place: device.place.clone(),
+        part_of: None,
         local_cpus: device.local_cpus.clone(),
     })
 }

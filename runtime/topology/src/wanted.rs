@@ -137,7 +137,8 @@ impl Wanted {
             let wanted = text.to_owned();
             return Err(WantedError { wanted, faults });
         }
-        let all = || (0..topology.nics.len()).collect();
+        let is_whole = |nic: &usize| topology.nics[*nic].part_of.is_none();
+        let all = || (0..topology.nics.len()).filter(is_whole).collect();
         Ok(Self {
             allowed: allowed.unwrap_or_else(all),
             fixed,

@@ -119,6 +119,28 @@ fn of_nics_as_near_the_fastest_serve() {
     assert_eq!(rails(&topology, &automatic(&topology)), [["fast"]]);
 }
 
+/// They share the port of the whole device, so they are no rails of their own; in a container one may be all there is.
+#[test]
+fn virtual_functions_are_no_more_nics() {
+    let whole = hosts::small();
+    let way = "pci0000:40/0000:40:01.1/0000:41:00.1";
+    whole.nic("rocep65s0v0", way, -1, hosts::ETHERNET);
+    whole.virtual_function(way, "0000:41:00.0");
+    let topology = Topology::read(whole.root());
+    let choices = automatic(&topology);
+    assert_eq!(rails(&topology, &choices), [["rocep65s0"], ["rocep65s0"]]);
+    assert!(topology.notes[0].contains("a virtual function of rocep65s0"));
+    let named = topology.choose("1=rocep65s0v0").expect("it is there");
+    assert_eq!(rails(&topology, &named), [["rocep65s0"], ["rocep65s0v0"]]);
+
+    let alone = Tree::new(&["0-3"]);
+    alone.gpu("pci0000:00/0000:00:01.1/0000:01:00.0", -1, hosts::H100);
+    alone.nic("rocep65s0v0", way, -1, hosts::ETHERNET);
+    alone.virtual_function(way, "0000:41:00.0");
+    let topology = Topology::read(alone.root());
+    assert_eq!(rails(&topology, &automatic(&topology)), [["rocep65s0v0"]]);
+}
+
 #[test]
 fn a_device_in_software_serves_where_there_is_no_other() {
     let tree = Tree::new(&["0-1", "2-3"]);

@@ -5,7 +5,10 @@ use crate::tree::{NDR, Tree};
 use mkernel_topology::{Topology, describe};
 use proptest::prelude::*;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex};
+use tempfile::TempDir;
 
 fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -43,29 +46,40 @@ fn pair() -> Tree {
     tree
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+/// One for all cases: most of the time would go into making it.
+static SHARED: LazyLock<Mutex<Tree>> = LazyLock::new(|| Mutex::new(pair()));
 
-    /// Whatever a file holds, wherever a link leads, and if it is missing altogether.
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    /// Whatever a file holds, wherever a link leads, and if a folder is in its place.
     #[test]
     fn any_content_is_survived(
         damage in proptest::collection::vec((any::<prop::sample::Index>(), 0..4, "\\PC{0,20}|[0-9a-fx:,. -]{0,24}"), 1..6)
     ) {
-        let tree = pair();
+        let tree = SHARED.lock().expect("no case panicked");
         let mut all = Vec::new();
         files(tree.root(), &mut all);
         all.sort();
-        for (which, how, text) in &damage {
+        // Damaged in turn, so that the last damage of a file is the first to be undone.
+        let kept = TempDir::new().expect("a temporary folder");
+        for (i, (which, how, text)) in damage.iter().enumerate() {
             let path = which.get(&all);
-            let _ = fs::remove_file(path);
+            fs::rename(path, kept.path().join(i.to_string())).expect("it is there");
             match how {
-                0 => {}
-                1 => drop(fs::write(path, text)),
-                2 => drop(std::os::unix::fs::symlink(text, path)),
+                0 | 1 => drop(fs::write(path, text)),
+                2 if !text.is_empty() && !text.contains('\0') => drop(symlink(text, path)),
                 _ => drop(fs::create_dir(path)),
             }
         }
         survive(&tree);
+        for (i, (which, _, _)) in damage.iter().enumerate().rev() {
+            let path = which.get(&all);
+            if fs::remove_file(path).is_err() {
+                fs::remove_dir(path).expect("an empty folder");
+            }
+            fs::rename(kept.path().join(i.to_string()), path).expect("put back");
+        }
     }
 }
 
@@ -105,7 +119,7 @@ fn long_files_and_pipes_do_not_keep_us() {
     let rate = tree.path("class/infiniband/mlx5_9/ports/1/rate");
     fs::remove_file(&rate).expect("removed");
     // A loop of links.
-    std::os::unix::fs::symlink("rate", &rate).expect("linked");
+    symlink("rate", &rate).expect("linked");
     let text = survive(&tree);
     assert!(
         text.contains("devices/system/node/node0/cpulist: cannot be read"),

@@ -111,6 +111,11 @@ impl Tree {
         );
     }
 
+    /// Makes the PCI function at `way` a virtual one of the function `physical`.
+    pub fn virtual_function(&self, way: &str, physical: &str) {
+        self.link(&format!("devices/{way}/physfn"), &format!("../{physical}"));
+    }
+
     /// An RDMA device in software: it belongs to no PCI function.
     pub fn software_nic(&self, name: &str, card: Card) {
         self.rdma(name, "virtual", card);
