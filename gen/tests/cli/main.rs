@@ -3,6 +3,7 @@
 mod build;
 mod kernels;
 mod run;
+mod topology;
 
 use serde_json::Value;
 use std::io::Write;
