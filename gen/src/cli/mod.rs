@@ -14,10 +14,12 @@ mod render;
 mod run;
 mod store;
 mod toml_file;
+mod topology;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use mkernel_compile::GenError;
 use mkernel_declare::Mistake;
+use mkernel_topology::WantedError;
 use output::say;
 use serde::Serialize;
 use std::error::Error;
@@ -70,6 +72,8 @@ enum Command {
     FetchNvrtc(fetch::Fetch),
     /// Show what was found on this machine: NVRTC, C++ compiler, cache, driver
     Doctor,
+    /// Show the GPUs and NICs of a host, which NICs serve which GPU, and why
+    Topology(topology::ShowTopology),
 }
 
 /// What ended a command.
@@ -101,6 +105,8 @@ enum Failure {
         what: String,
         source: Option<io::Error>,
     },
+    #[error(transparent)]
+    Nics(WantedError),
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
 }
@@ -109,7 +115,7 @@ impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Mistakes(_) | Self::Device { .. } | Self::Fabric(_) => 1,
-            Self::Usage(_) => 2,
+            Self::Usage(_) | Self::Nics(_) => 2,
             Self::Compile(failed) => failed
                 .iter()
                 .map(|(_, error)| exit_code(error))
@@ -173,6 +179,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Clean => store::clean(cli.json),
         Command::FetchNvrtc(fetch) => fetch.run(cli.json),
         Command::Doctor => doctor::run(cli.json),
+        Command::Topology(show) => show.run(cli.json),
     }
 }
 

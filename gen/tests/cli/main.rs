@@ -4,6 +4,7 @@ mod build;
 mod fabric_test;
 mod kernels;
 mod run;
+mod topology;
 
 use serde_json::Value;
 use std::io::Write;
