@@ -4,7 +4,7 @@
 
 mod simulated;
 
-use mkernel::{BLayout, Dim, KernelConfig, Op, Shape, Transfer, Tuning};
+use mkernel::{BLayout, Dim, Epilogue, KernelConfig, Op, Shape, Transfer, Tuning};
 use simulated::{Job, always_right, in_parallel};
 use std::sync::Mutex;
 
@@ -109,6 +109,7 @@ impl Kernel {
             n: Dim::Static(n),
             k: Dim::Static(k),
             b_layout,
+            epilogue: Epilogue::default(),
             tuning,
         };
         Job::new(config, Shape { m, n, k }, sms)

@@ -13,7 +13,9 @@ use clap::Parser;
 use cublas::Cublas;
 use flags::{Flags, Tune, default_shapes, largest_world};
 use lab::{Failure, Lab, Matrix, TimeLimit, View, seed_from_clock};
-use mkernel::{BLayout, Communicator, Dim, KernelConfig, KernelPlan, Op, Operator, Shape, Tuning};
+use mkernel::{
+    BLayout, Communicator, Dim, Epilogue, KernelConfig, KernelPlan, Op, Operator, Shape, Tuning,
+};
 use report::{Baseline, Row};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -268,6 +270,7 @@ impl Bench<'_> {
             n: Dim::DYNAMIC,
             k: Dim::DYNAMIC,
             b_layout,
+            epilogue: Epilogue::default(),
             tuning,
         };
         let tunings = match self.flags.tunings.as_slice() {

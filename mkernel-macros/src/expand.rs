@@ -2,7 +2,7 @@
 
 use crate::docs;
 use mkernel_declare::{Declaration, Draft, Mistake, parse_attribute};
-use mkernel_spec::{Device, Dim, Field, KernelConfig, KernelPlan, Tuning};
+use mkernel_spec::{Device, Dim, Epilogue, Field, KernelConfig, KernelPlan, Tuning};
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::{Attribute, Fields, ItemStruct, parse_quote};
@@ -145,6 +145,7 @@ fn config_literal(config: &KernelConfig) -> TokenStream {
         n,
         k,
         b_layout,
+        epilogue,
         tuning,
     } = config;
     let name = option(
@@ -157,6 +158,7 @@ fn config_literal(config: &KernelConfig) -> TokenStream {
         Dim::Dynamic(_) => quote!(::mkernel::Dim::DYNAMIC),
     });
     let b_layout = variant(b_layout);
+    let epilogue = epilogue_literal(epilogue);
     let tuning = tuning_literal(tuning);
     quote! {
         ::mkernel::KernelConfig {
@@ -167,7 +169,29 @@ fn config_literal(config: &KernelConfig) -> TokenStream {
             n: #n,
             k: #k,
             b_layout: ::mkernel::BLayout::#b_layout,
+            epilogue: #epilogue,
             tuning: #tuning,
+        }
+    }
+}
+
+fn epilogue_literal(epilogue: &Epilogue) -> TokenStream {
+    if *epilogue == Epilogue::default() {
+        return quote!(::mkernel::Epilogue::default());
+    }
+    let Epilogue {
+        bias,
+        residual,
+        activation,
+        output,
+    } = epilogue;
+    let (activation, output) = (variant(activation), variant(output));
+    quote! {
+        ::mkernel::Epilogue {
+            bias: #bias,
+            residual: #residual,
+            activation: ::mkernel::Activation::#activation,
+            output: ::mkernel::Dtype::#output,
         }
     }
 }
@@ -287,6 +311,7 @@ mod tests {
                         n: ::mkernel::Dim::Static(1024u64),
                         k: ::mkernel::Dim::Static(8192u64),
                         b_layout: ::mkernel::BLayout::Kn,
+                        epilogue: ::mkernel::Epilogue::default(),
                         tuning: ::mkernel::Tuning::default(),
                     }
                 }

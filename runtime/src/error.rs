@@ -1,7 +1,7 @@
 //! [`Error`]: one variant per operation that can fail, with what it was about and a way out.
 
-use crate::args::OperandFault;
 use crate::bootstrap::ProtocolFault;
+use crate::operands::OperandFault;
 use crate::simulation::Finding;
 use cudarc::driver::DriverError;
 use mkernel_compile::GenError;

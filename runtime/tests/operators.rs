@@ -6,8 +6,8 @@ use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::{
-    BLayout, Communicator, Dim, Error, KernelConfig, Op, Operator, RawOperand, Shape, Simulation,
-    Transfer, Tuning,
+    BLayout, Communicator, Dim, Epilogue, Error, KernelConfig, Op, Operator, RawOperand, Shape,
+    Simulation, Transfer, Tuning,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,6 +59,7 @@ impl Rank {
             n: Dim::Static(SHAPE.n),
             k: Dim::Static(SHAPE.k),
             b_layout: BLayout::Nk,
+            epilogue: Epilogue::default(),
             tuning: Tuning {
                 transfer: Some(transfer),
                 ..Tuning::default()

@@ -3,7 +3,9 @@
 use crate::lab::{Failure, Lab, Matrix, Random, Verdict, View, seed_from_clock};
 use mkernel::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use mkernel::spec::spec::WORLDS;
-use mkernel::{BLayout, Communicator, Dim, KernelConfig, Op, Operator, RawOperand, Shape, Tuning};
+use mkernel::{
+    BLayout, Communicator, Dim, Epilogue, KernelConfig, Op, Operator, RawOperand, Shape, Tuning,
+};
 use std::error::Error;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -113,6 +115,7 @@ impl Problem {
             n: Dim::DYNAMIC,
             k: Dim::DYNAMIC,
             b_layout: self.layout,
+            epilogue: Epilogue::default(),
             tuning: self.tuning,
         }
     }

@@ -1,7 +1,7 @@
 //! Random configurations and devices.
 
 use mkernel_spec::{
-    BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Transfer, Tuning,
+    BLayout, Device, Dim, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op, Transfer, Tuning,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -82,6 +82,7 @@ fn config(op: Op, world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout) -> 
         n: Dim::Static(n),
         k: Dim::Static(k),
         b_layout,
+        epilogue: Epilogue::default(),
         tuning: Tuning::default(),
     }
 }

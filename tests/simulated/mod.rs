@@ -1,9 +1,11 @@
 //! Jobs on simulated GPUs, for `simulator` and `mutations`: back-to-back calls with exact results.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
 use mkernel::{
-    BLayout, Communicator, Dim, Error, KernelConfig, Op, Operator, Shape, Simulation, Tuning,
+    Activation, Addends, BLayout, Communicator, Dim, Dtype, Element, Epilogue, Error, KernelConfig,
+    Op, Operator, Shape, Simulation, Tuning,
 };
 use std::num::NonZero;
 use std::ops::Range;
@@ -32,16 +34,33 @@ pub enum Where {
     Gpus,
 }
 
-/// Bits of the results, by rank and call.
-pub type Results = Vec<Vec<Vec<u16>>>;
+/// Bits of the results as fp32, by rank and call.
+pub type Results = Vec<Vec<Vec<u32>>>;
 
-/// Operands of all ranks for one call, and the bits of each rank's result. Small whole numbers: every sum is exact in
-/// fp32, in whichever order.
+/// Operands of all ranks for one call, and each rank's result before it is rounded. Small whole numbers: every sum is
+/// exact in fp32, in whichever order.
 #[derive(Debug)]
 struct Call {
     a: Vec<Vec<bf16>>,
     b: Vec<Vec<bf16>>,
-    expected: Vec<Vec<u16>>,
+    /// Empty where the kernel has none.
+    bias: Vec<Vec<bf16>>,
+    residual: Vec<Vec<bf16>>,
+    expected: Vec<Vec<f64>>,
+}
+
+/// What C can be made of.
+trait Number: Element + DeviceRepr + Copy + Into<f32> {
+    /// What no kernel computes.
+    const POISON: Self;
+}
+
+impl Number for bf16 {
+    const POISON: Self = Self::NAN;
+}
+
+impl Number for f32 {
+    const POISON: Self = Self::NAN;
 }
 
 impl Job {
@@ -79,7 +98,7 @@ impl Job {
             Where::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
         };
         let ranks = ranks.map_err(|error| error.to_string())?;
-        let results: Vec<Result<Vec<Vec<u16>>, String>> = std::thread::scope(|scope| {
+        let results: Vec<Result<Vec<Vec<u32>>, String>> = std::thread::scope(|scope| {
             let threads: Vec<_> = ranks
                 .into_iter()
                 .map(|ranks| {
@@ -107,7 +126,17 @@ impl Job {
         }
     }
 
-    fn rank(&self, ranks: &Communicator) -> Result<Vec<Vec<u16>>, Box<dyn std::error::Error>> {
+    fn rank(&self, ranks: &Communicator) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
+        match self.config.epilogue.output {
+            Dtype::Bf16 => self.rank_of::<bf16>(ranks),
+            Dtype::Fp32 => self.rank_of::<f32>(ranks),
+        }
+    }
+
+    fn rank_of<E: Number>(
+        &self,
+        ranks: &Communicator,
+    ) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
         // The kernel's own deadlines pass in simulated time.
         ranks.set_timeout(std::time::Duration::from_secs(20));
         let operator = self.prepare(ranks)?;
@@ -115,36 +144,40 @@ impl Job {
         let rank = ranks.rank() as usize;
         let mut buffers = Vec::new();
         for call in self.calls.iter() {
-            let a = stream.clone_htod(&call.a[rank])?;
-            let b = stream.clone_htod(&call.b[rank])?;
-            // An allocation cannot be empty.
-            let c = stream.clone_htod(&vec![bf16::NAN; call.expected[rank].len().max(1)])?;
-            buffers.push((a, b, c));
+            let mut given = Vec::new();
+            for operand in [&call.a, &call.b, &call.bias, &call.residual] {
+                // An allocation cannot be empty.
+                let values = Some(operand[rank].as_slice()).filter(|values| !values.is_empty());
+                given.push(stream.clone_htod(values.unwrap_or(&[bf16::NAN]))?);
+            }
+            let c = stream.clone_htod(&vec![E::POISON; call.expected[rank].len().max(1)])?;
+            buffers.push((given, c));
         }
         stream.synchronize()?;
-        for (a, b, c) in &mut buffers {
-            operator.launch(&stream, a, b, c)?;
+        let epilogue = self.config.epilogue;
+        for (given, c) in &mut buffers {
+            let addends = Addends {
+                bias: epilogue.bias.then_some(&given[2]),
+                residual: epilogue.residual.then_some(&given[3]),
+            };
+            operator.launch_with(&stream, &given[0], &given[1], c, addends)?;
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
-        for (call, (_, _, c)) in self.calls.iter().zip(&buffers) {
-            let got: Vec<u16> = stream
-                .clone_dtoh(c)?
-                .iter()
-                .map(|value| value.to_bits())
-                .collect();
+        for (call, (_, c)) in self.calls.iter().zip(&buffers) {
+            let got: Vec<f32> = stream.clone_dtoh(c)?.into_iter().map(Into::into).collect();
             ranks.check()?;
             let wrong = got
                 .iter()
                 .zip(&call.expected[rank])
-                .filter(|(got, want)| got != want)
+                .filter(|(got, want)| !is_right(**got, **want, epilogue))
                 .count();
             if wrong > 0 {
                 return Err(
                     format!("rank {rank}: {wrong} of {} elements are wrong", got.len()).into(),
                 );
             }
-            results.push(got);
+            results.push(got.into_iter().map(f32::to_bits).collect());
         }
         Ok(results)
     }
@@ -162,13 +195,17 @@ impl Job {
 impl Call {
     fn new(config: &KernelConfig, shape: Shape, number: u32) -> Self {
         let Shape { m, n, k } = shape;
+        let epilogue = config.epilogue;
+        // A smooth activation is tried where it bends.
+        let scale = if is_exact(epilogue) { 1.0 } else { 0.125 };
         let mut random = u64::from(number) + 1;
-        let mut fill = |count: u64, largest: u64| {
+        let mut fill = |count: u64, largest: u64, scale: f32| {
             let element = |_| {
                 random = random
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
-                bf16::from_f32(((random >> 40) % (2 * largest + 1)) as f32 - largest as f32)
+                let whole = ((random >> 40) % (2 * largest + 1)) as f32 - largest as f32;
+                bf16::from_f32(whole * scale)
             };
             (0..count).map(element).collect::<Vec<bf16>>()
         };
@@ -176,53 +213,127 @@ impl Call {
         let shard_rows = m.div_ceil(u64::from(config.world));
         let rows_of = |rank: u64| (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
         let sizes = (n as usize, k as usize);
-        if config.op == Op::AgGemm {
-            let a = fill(m * k, 8);
-            let b: Vec<_> = ranks.clone().map(|_| fill(n * k, 8)).collect();
+        let (a, b, sums): (Vec<_>, Vec<_>, Vec<_>) = if config.op == Op::AgGemm {
+            let largest = if is_exact(epilogue) { 8 } else { 1 };
+            let a = fill(m * k, largest, 1.0);
+            let b: Vec<_> = ranks.clone().map(|_| fill(n * k, largest, scale)).collect();
             let sums = b.iter().map(|b| product(&a, b, config.b_layout, sizes));
-            let expected = sums.map(|sums| bits(&sums)).collect();
+            let sums = sums.collect();
             let shard = |rank| {
                 let rows = rows_of(rank);
-                let own = a[(rows.start * k) as usize..(rows.end * k) as usize].to_vec();
-                // An allocation cannot be empty.
-                if own.is_empty() { vec![bf16::NAN] } else { own }
+                a[(rows.start * k) as usize..(rows.end * k) as usize].to_vec()
             };
-            return Self {
-                a: ranks.map(shard).collect(),
-                b,
-                expected,
-            };
-        }
-        // Partial sums travel in bf16, which has whole numbers up to 256.
-        let a: Vec<_> = ranks.clone().map(|_| fill(m * k, 1)).collect();
-        let b: Vec<_> = ranks.clone().map(|_| fill(n * k, 1)).collect();
-        let mut total = vec![0.0; (m * n) as usize];
-        for (a, b) in a.iter().zip(&b) {
-            for (sum, part) in total.iter_mut().zip(product(a, b, config.b_layout, sizes)) {
-                assert!(part.abs() <= 256.0, "a partial sum that bf16 does not have");
-                *sum += part;
+            (ranks.clone().map(shard).collect(), b, sums)
+        } else {
+            // Partial sums travel in bf16, which has whole numbers up to 256.
+            let a: Vec<_> = ranks.clone().map(|_| fill(m * k, 1, 1.0)).collect();
+            let b: Vec<_> = ranks.clone().map(|_| fill(n * k, 1, scale)).collect();
+            let mut total = vec![0.0; (m * n) as usize];
+            for (a, b) in a.iter().zip(&b) {
+                for (sum, part) in total.iter_mut().zip(product(a, b, config.b_layout, sizes)) {
+                    let is_exact = part.abs() <= 256.0 * scale;
+                    assert!(is_exact, "a partial sum that bf16 does not have");
+                    *sum += part;
+                }
             }
-        }
-        let own = |rank| {
-            let rows = if config.op == Op::GemmRs {
-                rows_of(rank)
-            } else {
-                0..m
+            let own = |rank| {
+                let rows = if config.op == Op::GemmRs {
+                    rows_of(rank)
+                } else {
+                    0..m
+                };
+                total[(rows.start * n) as usize..(rows.end * n) as usize].to_vec()
             };
-            bits(&total[(rows.start * n) as usize..(rows.end * n) as usize])
+            (a, b, ranks.clone().map(own).collect())
         };
+        // Of operators that reduce, all ranks have the same bias; of gemm_ar, the same residual.
+        let mut addend = |is_there: bool, is_common: bool, elems: &dyn Fn(usize) -> u64| {
+            let mut common = None;
+            (0..config.world as usize)
+                .map(|rank| match (is_there, is_common) {
+                    (false, _) => Vec::new(),
+                    (true, false) => fill(elems(rank), 7, scale),
+                    (true, true) => common
+                        .get_or_insert_with(|| fill(elems(rank), 7, scale))
+                        .clone(),
+                })
+                .collect::<Vec<_>>()
+        };
+        let bias = addend(epilogue.bias, config.op.reduces(), &|_| n);
+        let residual = addend(epilogue.residual, config.op == Op::GemmAr, &|rank| {
+            sums[rank].len() as u64
+        });
+        let expected = sums
+            .iter()
+            .enumerate()
+            .map(|(rank, sums)| finish(sums, &bias[rank], &residual[rank], epilogue.activation))
+            .collect();
         Self {
             a,
             b,
-            expected: ranks.map(own).collect(),
+            bias,
+            residual,
+            expected,
         }
     }
 }
 
-fn bits(sums: &[f32]) -> Vec<u16> {
+/// Whether results are whole numbers if operands are.
+fn is_exact(epilogue: Epilogue) -> bool {
+    matches!(epilogue.activation, Activation::None | Activation::Relu)
+}
+
+/// The very bits, or as near as a smooth function is computed.
+fn is_right(got: f32, want: f64, epilogue: Epilogue) -> bool {
+    let rounded = match epilogue.output {
+        Dtype::Bf16 => bf16::from_f64(want).to_f32(),
+        Dtype::Fp32 => want as f32,
+    };
+    if is_exact(epilogue) {
+        return got.to_bits() == rounded.to_bits();
+    }
+    let unit = match epilogue.output {
+        Dtype::Bf16 => 1.0 / 256.0,
+        Dtype::Fp32 => 1e-6,
+    };
+    (f64::from(got) - want).abs() <= unit * want.abs() + 1e-6
+}
+
+/// activation(sum + bias) + residual, in fp64.
+fn finish(sums: &[f32], bias: &[bf16], residual: &[bf16], activation: Activation) -> Vec<f64> {
+    let of = |values: &[bf16], index: usize| values.get(index).map_or(0.0, |x| x.to_f64());
+    let cols = bias.len().max(1);
     sums.iter()
-        .map(|sum| bf16::from_f32(*sum).to_bits())
+        .enumerate()
+        .map(|(index, sum)| {
+            let x = f64::from(*sum) + of(bias, index % cols);
+            let y = match activation {
+                Activation::None => x,
+                Activation::Relu => x.max(0.0),
+                Activation::Gelu => x * normal(x),
+                Activation::GeluTanh => {
+                    let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+                    x / 2.0 * (1.0 + u.tanh())
+                }
+                Activation::Silu => x / (1.0 + (-x).exp()),
+            };
+            y + of(residual, index)
+        })
         .collect()
+}
+
+/// The normal distribution's integral up to `x`: the density times x + x³/3 + x⁵/(3·5) + …
+fn normal(x: f64) -> f64 {
+    if x.abs() > 7.0 {
+        return f64::from(u8::from(x > 0.0));
+    }
+    let (mut term, mut sum, mut odd) = (x, x, 1.0);
+    while f64::abs(term) > 1e-18 {
+        odd += 2.0;
+        term *= x * x / odd;
+        sum += term;
+    }
+    0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
 }
 
 /// A · B, A with rows of `k`, B as `layout` says.
@@ -265,7 +376,22 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
         (256, 520, 72),
         (77, 136, 256),
     ];
-    let job = |op: Op, index: usize| {
+    // Whole numbers stay exact.
+    let epilogues = [
+        Epilogue::default(),
+        Epilogue {
+            bias: true,
+            residual: true,
+            activation: Activation::Relu,
+            output: Dtype::Bf16,
+        },
+        Epilogue {
+            residual: true,
+            output: Dtype::Fp32,
+            ..Epilogue::default()
+        },
+    ];
+    let job = |op: Op, index: usize, epilogue: Epilogue| {
         let (m, n, k) = SHAPES[index];
         let layouts = [BLayout::Nk, BLayout::Kn];
         let config = KernelConfig {
@@ -276,15 +402,21 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
             n: Dim::Static(n),
             k: Dim::Static(k),
             b_layout: layouts[index % 2],
+            epilogue,
             tuning: Tuning::default(),
         };
-        let name = format!("{} of {m}x{n}x{k} on {world} ranks", op.name());
+        let name = format!(
+            "{}{} of {m}x{n}x{k} on {world} ranks",
+            op.name(),
+            epilogue.suffix()
+        );
         (name, Job::new(config, Shape { m, n, k }, 8))
     };
     let all = Op::ALL
         .into_iter()
         .flat_map(|op| (0..SHAPES.len()).map(move |index| (op, index)));
-    all.map(|(op, index)| job(op, index)).collect()
+    all.flat_map(|(op, index)| epilogues.map(|epilogue| job(op, index, epilogue)))
+        .collect()
 }
 
 /// Runs `body` for each of `items`, over all cores.

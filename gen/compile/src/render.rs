@@ -11,7 +11,7 @@ use crate::templates::TEMPLATES;
 use constants::{Constant, constants, first_empty_shard};
 use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{Reduction, Split, THREADS, TILE_K};
-use mkernel_spec::{BLayout, KernelPlan, Op, Transfer};
+use mkernel_spec::{Activation, BLayout, Dtype, Epilogue, KernelPlan, Op, Transfer};
 use serde::Serialize;
 use std::sync::LazyLock;
 use tera::{Context, Tera};
@@ -23,7 +23,7 @@ struct RenderContext<'a> {
     op: &'a str,
     title: &'a str,
     banner: Vec<String>,
-    headers: [&'a str; 5],
+    headers: Vec<&'a str>,
     constants: Vec<Constant>,
     args: Vec<Declaration<'a>>,
     args_bytes: usize,
@@ -70,6 +70,22 @@ struct RenderContext<'a> {
     gaps: bool,
     /// Whether some tiles have rows beyond C.
     ragged: bool,
+    /// Whether some tiles have columns beyond C.
+    ragged_cols: bool,
+    /// Whether anything becomes of the sum, apart from its rounding, before it is C …
+    epilogue: bool,
+    /// … what, in a formula, …
+    formula: String,
+    /// … and of which parts: something is added at all, …
+    addends: bool,
+    /// … to each row, …
+    bias: bool,
+    /// … to each element, …
+    residual: bool,
+    /// … and the function, empty if there is none.
+    activation: &'a str,
+    /// Whether C is fp32.
+    fp32: bool,
     /// Whether loads of A leave rows of a stage as they are.
     short_a: bool,
     /// The part of a stage that partial sums take.
@@ -113,6 +129,7 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
 
 fn context(plan: &KernelPlan) -> RenderContext<'_> {
     let args = plan.args.args.iter();
+    let epilogue = plan.spec.epilogue();
     let reduction = plan.reduction.as_ref();
     let two_shots = |is: fn(&KernelPlan, &Reduction) -> bool| {
         reduction.is_some_and(|r| r.shots == 2 && is(plan, r))
@@ -127,7 +144,7 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
             _ => "One launch",
         },
         banner: banner(plan),
-        headers: ["barrier", "memory", "mma", "tma", "watch"],
+        headers: headers(epilogue),
         constants: constants(plan),
         args: args
             .map(|a| Declaration {
@@ -169,9 +186,41 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         idle_ranks: reduction.is_some_and(|r| r.owners < plan.spec.world()),
         gaps: two_shots(|plan, r| r.owners * r.owner_tiles > plan.order.tiles()),
         ragged: is_ragged(plan),
+        ragged_cols: has_ragged_cols(plan),
+        epilogue: epilogue != as_it_is(epilogue),
+        formula: epilogue.formula("sum"),
+        addends: epilogue.bias || epilogue.residual,
+        bias: epilogue.bias,
+        residual: epilogue.residual,
+        activation: match epilogue.activation {
+            Activation::None => "",
+            activation => activation.name(),
+        },
+        fp32: epilogue.output == Dtype::Fp32,
         short_a: rows_of_a(plan) < plan.tile.m,
         partial_stage: if plan.tile.n >= plan.tile.m { "b" } else { "a" },
     }
+}
+
+fn headers(epilogue: Epilogue) -> Vec<&'static str> {
+    let mut headers = vec!["barrier", "memory", "mma", "tma", "watch"];
+    if epilogue.activation != Activation::None {
+        headers.insert(0, "activation");
+    }
+    headers
+}
+
+/// The epilogue that does nothing but round as `epilogue` does.
+fn as_it_is(epilogue: Epilogue) -> Epilogue {
+    Epilogue {
+        output: epilogue.output,
+        ..Epilogue::default()
+    }
+}
+
+/// Whether columns of some tiles are beyond C.
+fn has_ragged_cols(plan: &KernelPlan) -> bool {
+    !plan.shape.n.is_multiple_of(u64::from(plan.tile.n))
 }
 
 /// Whether, in one shot, a rank adds up its own rows only.
@@ -220,6 +269,11 @@ fn banner(plan: &KernelPlan) -> Vec<String> {
             plan.tile.m, plan.tile.n, plan.stages
         ),
     ];
+    if plan.spec.epilogue() != Epilogue::default() {
+        let epilogue = plan.spec.epilogue();
+        let formula = epilogue.formula("sum");
+        lines.push(format!("result  {formula}, {}", epilogue.output));
+    }
     for role in &plan.roles {
         let ((cta, cta_end), (warp, warp_end)) = (role.ctas, role.warps);
         lines.push(format!(

@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 12] = [
+pub(crate) const TEMPLATES: [(&str, &str); 13] = [
     (
         "kernel.cu.tera",
         include_str!("../../../templates/kernel.cu.tera"),
@@ -45,6 +45,10 @@ pub(crate) const TEMPLATES: [(&str, &str); 12] = [
         include_str!("../../../templates/parts/collect.cu.tera"),
     ),
     (
+        "parts/epilogue.cu.tera",
+        include_str!("../../../templates/parts/epilogue.cu.tera"),
+    ),
+    (
         "parts/gemm.cu.tera",
         include_str!("../../../templates/parts/gemm.cu.tera"),
     ),
@@ -83,7 +87,8 @@ macro_rules! header {
     };
 }
 
-const DEVICE_HEADERS: [(&str, &str); 10] = [
+const DEVICE_HEADERS: [(&str, &str); 11] = [
+    header!("device", "activation"),
     header!("device", "barrier"),
     header!("device", "base"),
     header!("device", "cluster"),
@@ -96,7 +101,7 @@ const DEVICE_HEADERS: [(&str, &str); 10] = [
     header!("device", "watch"),
 ];
 
-const SIMULATOR_HEADERS: [(&str, &str); 12] = [
+const SIMULATOR_HEADERS: [(&str, &str); 13] = [
     header!("simulator", "barrier"),
     header!("simulator", "base"),
     header!("simulator", "calls"),
@@ -106,6 +111,7 @@ const SIMULATOR_HEADERS: [(&str, &str); 12] = [
     header!("simulator", "tma"),
     header!("simulator", "watch"),
     // What the GPU's own headers and these have in common.
+    header!("device", "activation"),
     header!("device", "descriptor"),
     header!("device", "ring"),
     header!("device", "types"),

@@ -53,9 +53,9 @@ fn read_kernel(table: &Spanned<DeValue>, at: &impl Fn(&Range<usize>) -> String) 
     };
     for (key, value) in in_file_order(entries) {
         match value.get_ref() {
-            // The choices of the plan may stand in a table of their own.
-            DeValue::Table(tuning) if key.get_ref() == "tuning" => {
-                for (key, value) in in_file_order(tuning) {
+            // The epilogue and the choices of the plan may stand in tables of their own.
+            DeValue::Table(group) if ["epilogue", "tuning"].contains(&key.get_ref().as_ref()) => {
+                for (key, value) in in_file_order(group) {
                     set(&mut draft, key, value, at);
                 }
             }
@@ -79,7 +79,7 @@ fn set(
                 Value::Integer,
             ),
         DeValue::Float(_) => Value::Other("a fraction"),
-        DeValue::Boolean(_) => Value::Other("a boolean"),
+        DeValue::Boolean(value) => Value::Boolean(*value),
         DeValue::Datetime(_) => Value::Other("a date"),
         DeValue::Array(_) => Value::Other("an array"),
         DeValue::Table(_) => Value::Other("a table"),
