@@ -12,9 +12,11 @@ use blocks::{Blocks, MAX_ITERATIONS};
 use clap::Parser;
 use cublas::Cublas;
 use flags::{Flags, Tune, default_shapes, largest_world};
-use lab::{Failure, Lab, Matrix, TimeLimit, View, seed_from_clock};
+use lab::{Failure, Finish, Lab, Matrix, TimeLimit, View, seed_from_clock};
+use mkernel::spec::abi::Operand;
 use mkernel::{
-    BLayout, Communicator, Dim, Epilogue, KernelConfig, KernelPlan, Op, Operator, Shape, Tuning,
+    Addends, BLayout, Communicator, Dim, Dtype, Epilogue, KernelConfig, KernelPlan, Op, Operator,
+    RawOperand, Shape, Tuning,
 };
 use report::{Baseline, Row};
 use std::ops::Range;
@@ -134,6 +136,10 @@ struct Operands {
     a: Matrix,
     b: Matrix,
     c: Matrix,
+    /// What epilogues add, and an fp32 C, where one wants that; with the rows of `c`.
+    bias: Matrix,
+    residual: Matrix,
+    c_fp32: Option<Matrix>,
     /// The rows of `a` and `c` that the fused kernel gets.
     rows_a: Range<u64>,
     rows_c: Range<u64>,
@@ -144,13 +150,31 @@ struct Operands {
 }
 
 impl Operands {
-    fn fused(&self) -> [View; 3] {
+    /// The C that a kernel writes.
+    fn c(&self, epilogue: Epilogue) -> &Matrix {
+        match (epilogue.output, &self.c_fp32) {
+            (Dtype::Fp32, Some(c)) => c,
+            _ => &self.c,
+        }
+    }
+
+    /// What a fused kernel gets of one of them.
+    fn fused(&self, operand: Operand, epilogue: Epilogue) -> View {
         let rows = |matrix: &Matrix, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
-        [
-            rows(&self.a, &self.rows_a),
-            self.b.view,
-            rows(&self.c, &self.rows_c),
-        ]
+        match operand {
+            Operand::A => rows(&self.a, &self.rows_a),
+            Operand::C => rows(self.c(epilogue), &self.rows_c),
+            Operand::Bias => self.bias.view,
+            Operand::Residual => rows(&self.residual, &self.rows_c),
+            _ => self.b.view,
+        }
+    }
+
+    /// All that a fused kernel gets, in its order.
+    fn raw(&self, plan: &KernelPlan) -> Vec<RawOperand> {
+        let view = |operand| self.fused(operand, plan.spec.epilogue());
+        let operands = plan.operands.iter();
+        operands.map(|spec| view(spec.operand).operand()).collect()
     }
 }
 
@@ -171,6 +195,7 @@ impl Bench<'_> {
         };
         // Again, now that the epochs have advanced.
         let errors = self.check(&operands, &candidates)?;
+        let (cublas_error, errors) = (errors[0], &errors[2..]);
         for (((tune, operator), us), relative_error) in
             candidates.plans.iter().zip(plans_us).zip(errors)
         {
@@ -179,7 +204,8 @@ impl Bench<'_> {
             let mut row = self.row(operator.plan(), [*us, *cublas_us, *core_us]);
             row.tune.clone_from(&tune.text);
             (row.launch_ns, row.launch_raw_ns) = launch_ns;
-            row.relative_error = relative_error;
+            row.relative_error = *relative_error;
+            row.cublas_error = cublas_error;
             if self.ranks.rank() == 0 {
                 report::print(&row);
                 let file = self.flags.json.as_deref();
@@ -212,6 +238,7 @@ impl Bench<'_> {
             bound_us,
             of_bound: bound_us / us,
             estimate_us: plan.estimate_us,
+            nccl_error: report::nccl_error(self.baselines, plan),
             baseline: report::best(self.baselines, plan, normalised),
             ..Row::default()
         }
@@ -224,7 +251,13 @@ impl Bench<'_> {
         let (b_rows, b_cols) = if transposed { (n, k) } else { (k, n) };
         let shard_rows = m.div_ceil(world);
         let shard = (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
+        let wants_fp32 = |epilogue: &Epilogue| epilogue.output == Dtype::Fp32;
+        let c_fp32 = self.flags.epilogues.iter().any(wants_fp32);
+        let c_fp32 = c_fp32.then(|| self.lab.matrix_of(Dtype::Fp32, m, n, 0));
         let mut operands = Operands {
+            bias: self.lab.matrix(1, n, 0)?,
+            residual: self.lab.matrix(m, n, 0)?,
+            c_fp32: c_fp32.transpose()?,
             a: self.lab.matrix(m, k, 0)?,
             b: self.lab.matrix(b_rows, b_cols, 0)?,
             c: self.lab.matrix(m, n, 0)?,
@@ -237,6 +270,9 @@ impl Bench<'_> {
             of_all: None,
             transposed,
         };
+        // The same on all ranks, as operators that reduce want it.
+        self.lab.fill(&operands.bias, 0, self.seed + 100)?;
+        self.lab.fill(&operands.residual, 0, self.seed + 101)?;
         if !op.reduces() {
             self.lab.fill(&operands.a, 0, self.seed)?;
             self.lab.fill(&operands.b, 0, self.seed + 1 + rank)?;
@@ -262,7 +298,7 @@ impl Bench<'_> {
     }
 
     fn prepare(&self, op: Op, shape: Shape, b_layout: BLayout) -> Result<Candidates, Failure> {
-        let config = |world, tuning| KernelConfig {
+        let config = |world, epilogue, tuning| KernelConfig {
             name: None,
             op,
             world,
@@ -270,7 +306,7 @@ impl Bench<'_> {
             n: Dim::DYNAMIC,
             k: Dim::DYNAMIC,
             b_layout,
-            epilogue: Epilogue::default(),
+            epilogue,
             tuning,
         };
         let tunings = match self.flags.tunings.as_slice() {
@@ -278,11 +314,15 @@ impl Bench<'_> {
             given => given.to_vec(),
         };
         let mut plans = Vec::new();
+        let plain = Epilogue::default();
         for tune in tunings {
-            let config = config(self.ranks.world(), tune.tuning);
-            plans.push((tune, self.ranks.prepare(&config, shape)?));
+            for epilogue in [plain].iter().chain(&self.flags.epilogues) {
+                let config = config(self.ranks.world(), *epilogue, tune.tuning);
+                plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
+            }
         }
-        let core = self.alone.prepare(&config(1, Tuning::default()), shape)?;
+        let core = config(1, plain, Tuning::default());
+        let core = self.alone.prepare(&core, shape)?;
         Ok(Candidates { core, plans })
     }
 
@@ -295,13 +335,13 @@ impl Bench<'_> {
         let stream = self.lab.stream.cu_stream();
         let Operands { a, b, c, .. } = operands;
         let whole = [a.operand(), b.operand(), c.operand()];
-        let fused = operands.fused().map(|view| view.operand());
         let mut calls: Vec<Box<dyn Fn() -> Result<(), Failure> + 'b>> = vec![
             Box::new(|| self.cublas.gemm(a, b, c, operands.transposed)),
             // SAFETY: the operands have the sizes of the shape, and outlive the calls, which `measure` waits for.
             Box::new(move || Ok(unsafe { candidates.core.launch_raw(stream, &whole) }?)),
         ];
         for (_, operator) in &candidates.plans {
+            let fused = operands.raw(operator.plan());
             calls.push(Box::new(move || {
                 // SAFETY: as above.
                 Ok(unsafe { operator.launch_raw(stream, &fused) }?)
@@ -310,10 +350,9 @@ impl Bench<'_> {
         calls
     }
 
-    /// Checks sampled rows of what every candidate computes; returns the errors of the plans.
+    /// Checks sampled rows of what every candidate computes; returns the errors of cuBLAS, the core and the plans.
     fn check(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
         let Operands { a, b, c, .. } = operands;
-        let [_, _, fused_c] = operands.fused();
         // Of what the fused kernels compute: the factors of its C.
         let (whole_a, whole_b) = operands.of_all.as_ref().map_or((a, b), |(a, b)| (a, b));
         let fused_a = whole_a.part(operands.rows_c.clone(), 0..whole_a.cols);
@@ -321,20 +360,25 @@ impl Bench<'_> {
         let calls = self.calls(operands, candidates);
         let verdicts = self.lab.verdicts(calls.len())?;
         for (slot, call) in calls.iter().enumerate() {
-            let (matrices, parts) = match slot {
-                0 | 1 => ((&a.view, &b.view, &c.view), 1),
-                _ => ((&fused_a, &whole_b.view, &fused_c), parts),
+            let plan = slot.checked_sub(2).map(|index| &candidates.plans[index].1);
+            let epilogue = plan.map_or(Epilogue::default(), |op| op.plan().spec.epilogue());
+            let fused = |operand| operands.fused(operand, epilogue);
+            let (fused_c, residual) = (fused(Operand::C), fused(Operand::Residual));
+            let (matrices, parts) = match plan {
+                None => ((&a.view, &b.view, &c.view), 1),
+                Some(_) => ((&fused_a, &whole_b.view, &fused_c), parts),
             };
-            let row_step = matrices.2.rows.div_ceil(CHECKED_ROWS) | 1;
-            self.lab.poison(c)?;
+            let finish = Finish {
+                epilogue,
+                bias: epilogue.bias.then_some(&operands.bias.view),
+                residual: epilogue.residual.then_some(&residual),
+            };
+            let how = (matrices.2.rows.div_ceil(CHECKED_ROWS) | 1, parts);
+            self.lab.poison(operands.c(epilogue))?;
             call()?;
-            self.lab.check(
-                matrices,
-                operands.transposed,
-                (row_step, parts),
-                &verdicts,
-                slot,
-            )?;
+            let transposed = operands.transposed;
+            self.lab
+                .check(matrices, transposed, how, finish, &verdicts, slot)?;
         }
         self.ranks.synchronize(&self.lab.stream)?;
         self.alone.check()?;
@@ -350,7 +394,7 @@ impl Bench<'_> {
                 );
             }
         }
-        Ok(verdicts[2..]
+        Ok(verdicts
             .iter()
             .map(|verdict| verdict.relative_error)
             .collect())
@@ -387,11 +431,14 @@ impl Bench<'_> {
         launches: u32,
     ) -> Result<(f64, f64), Failure> {
         let stream = &self.lab.stream;
-        let raw = operands.fused().map(|view| view.operand());
+        let epilogue = operator.plan().spec.epilogue();
+        let raw = operands.raw(operator.plan());
         let Operands {
             a,
             b,
             c,
+            bias,
+            residual,
             rows_a,
             rows_c,
             ..
@@ -403,7 +450,12 @@ impl Bench<'_> {
         };
         let (elems_a, elems_c) = (elems(a, rows_a), elems(c, rows_c));
         let rows_a = a.memory.slice(elems_a);
+        let residual = residual.memory.slice(elems_c.clone());
         let mut rows_c = c.memory.slice_mut(elems_c);
+        let addends = Addends {
+            bias: epilogue.bias.then_some(&bias.memory),
+            residual: epilogue.residual.then_some(&residual),
+        };
         let time = |launch: &mut dyn FnMut() -> Result<(), mkernel::Error>| {
             let mut least = f64::MAX;
             for _ in 0..5 {
@@ -417,7 +469,13 @@ impl Bench<'_> {
             }
             Ok::<f64, Failure>(least)
         };
-        let slices_ns = time(&mut || operator.launch(stream, &rows_a, &b.memory, &mut rows_c))?;
+        // Slices of fp32 would take no longer.
+        let slices_ns = match epilogue.output {
+            Dtype::Bf16 => time(&mut || {
+                operator.launch_with(stream, &rows_a, &b.memory, &mut rows_c, addends)
+            })?,
+            Dtype::Fp32 => f64::NAN,
+        };
         // SAFETY: as in `calls`.
         let raw_ns = time(&mut || unsafe { operator.launch_raw(stream.cu_stream(), &raw) })?;
         let slowest = self.blocks.slowest(&[slices_ns, raw_ns])?;

@@ -390,6 +390,45 @@ mod tests {
     }
 
     #[test]
+    fn an_epilogue_has_operands_and_a_formula() {
+        let attribute = quote!(
+            op = gemm_ar,
+            world = 8,
+            m = dynamic,
+            n = 1024,
+            k = 8192,
+            bias = true,
+            activation = gelu_tanh,
+            residual = true,
+            output = fp32
+        );
+        let expanded = expand(
+            attribute,
+            quote!(
+                struct Down;
+            ),
+        )
+        .to_string();
+        let epilogue = quote! {
+            epilogue: ::mkernel::Epilogue {
+                bias: true,
+                residual: true,
+                activation: ::mkernel::Activation::GeluTanh,
+                output: ::mkernel::Dtype::Fp32,
+            }
+        };
+        assert!(expanded.contains(&epilogue.to_string()), "{expanded}");
+        for line in [
+            "C has `gelu_tanh(sum + bias) + residual`",
+            "| bias | `[1024]` | the same on all ranks; read |",
+            "| residual | `[M, 1024]` | the same on all ranks; read |",
+            "bf16 in, fp32 out",
+        ] {
+            assert!(expanded.contains(line), "{line} in {expanded}");
+        }
+    }
+
+    #[test]
     fn every_mistake_of_attribute_and_item_at_once() {
         let found = errors(
             "op = ag_gemm, world = 3, m = dynamic, k = 8191, tile_m = 100, stage = 4",

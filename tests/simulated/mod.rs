@@ -376,21 +376,18 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
         (256, 520, 72),
         (77, 136, 256),
     ];
+    let plain = Epilogue::default();
     // Whole numbers stay exact.
-    let epilogues = [
-        Epilogue::default(),
-        Epilogue {
-            bias: true,
-            residual: true,
-            activation: Activation::Relu,
-            output: Dtype::Bf16,
-        },
-        Epilogue {
-            residual: true,
-            output: Dtype::Fp32,
-            ..Epilogue::default()
-        },
-    ];
+    let finished = Epilogue {
+        bias: true,
+        residual: true,
+        activation: Activation::Relu,
+        output: Dtype::Bf16,
+    };
+    let fp32 = Epilogue {
+        output: Dtype::Fp32,
+        ..finished
+    };
     let job = |op: Op, index: usize, epilogue: Epilogue| {
         let (m, n, k) = SHAPES[index];
         let layouts = [BLayout::Nk, BLayout::Kn];
@@ -412,10 +409,18 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
         );
         (name, Job::new(config, Shape { m, n, k }, 8))
     };
-    let all = Op::ALL
+    let jobs = (0..SHAPES.len()).map(|index| (index, plain));
+    let jobs: Vec<_> = jobs
+        .chain([(1, finished), (1, fp32), (4, finished)])
+        .collect();
+    let of = |op: Op| {
+        jobs.iter()
+            .map(move |(index, epilogue)| (op, *index, *epilogue))
+    };
+    Op::ALL
         .into_iter()
-        .flat_map(|op| (0..SHAPES.len()).map(move |index| (op, index)));
-    all.flat_map(|(op, index)| epilogues.map(|epilogue| job(op, index, epilogue)))
+        .flat_map(of)
+        .map(|(op, index, epilogue)| job(op, index, epilogue))
         .collect()
 }
 

@@ -147,6 +147,23 @@ mod tests {
     }
 
     #[test]
+    fn an_epilogue_stands_flat_or_in_its_table() {
+        for epilogue in [
+            "bias = true\nactivation = 'silu'",
+            "epilogue = { bias = true, activation = 'silu' }",
+            "[kernel.epilogue]\nactivation = 'silu'\nbias = true",
+        ] {
+            let text = format!(
+                "[[kernel]]\nop = 'gemm_ar'\nworld = 8\nm = 8\nn = 1024\nk = 8192\n{epilogue}"
+            );
+            let (kernels, mistakes) = read(Path::new("f.toml"), &text);
+            assert!(mistakes.is_empty());
+            let spec = &kernels[0].as_ref().expect("valid").spec;
+            assert_eq!(spec.epilogue().suffix(), "_bias_silu");
+        }
+    }
+
+    #[test]
     fn mistakes_of_all_kernels_have_line_and_column() {
         let text = "
 [[kernel]]
