@@ -76,7 +76,6 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("one sub-tile of partial sums not awaited", scatter, &[("watch.epoch * 2 * kSubTiles}", "watch.epoch * 2 * kSubTiles - 1}")]),
     mutation("flag of partial sums not acquired", scatter, &[RELAXED_WAIT, (PARTIAL_WAIT, "    mk::relaxed_wait(watch, partial_flag_at(workspace, source, unit.tile.index),\n")]),
     mutation("flag of another tile awaited", scatter, &[(PARTIAL_WAIT, "    mk::wait_flag(watch, partial_flag_at(workspace, source, unit.tile.index ^ 1),\n")]),
-    mutation("no proxy fence on either side of the flag of partial sums", scatter, &[("    mk::fence_proxy_async();\n    const u8* from", "    const u8* from"), (COUNT, "  mk::tma_wait<0>();\n  mk::fence_sys();\n")]),
     mutation("partial sums counted before they arrive", scatter, &[(COUNT, "  mk::fence_proxy_async();\n  mk::fence_sys();\n")]),
     mutation("partial sums counted when they were read", scatter, &[(COUNT, "  mk::tma_wait_read<0>();\n  mk::fence_proxy_async();\n  mk::fence_sys();\n")]),
     mutation("no fence before partial sums are counted", scatter, &[(COUNT, "  mk::tma_wait<0>();\n  mk::fence_proxy_async();\n")]),
