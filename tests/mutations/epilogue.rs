@@ -73,7 +73,7 @@ fn words() -> Job {
     job(kernel, 2, Shape { m, n, k }, BLayout::Nk, 3)
 }
 
-const FINISH: &str = "      finish_sub_tile(args, unit, group, sub, sum + sub * 32, residual);\n";
+const FINISH: &str = "      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n";
 const ADD: &str = "    if (owned) add_partials(watch, smem, unit, group, ring, sum);\n";
 const NOT_OWNED: &str = "      if (!owned) {\n        write_fragments(";
 const PART: &str = "            d[0] += mk::low_bf16(part.x), d[1] += mk::high_bf16(part.x);\n";
@@ -81,24 +81,22 @@ const PART: &str = "            d[0] += mk::low_bf16(part.x), d[1] += mk::high_b
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation] = &[
     // Once, and of the whole sum.
-    mutation("finished by every rank", finished_by_owners, &[(NOT_OWNED, "      if (!owned) {\n        load_residual(args, unit, group, sub, residual);\n        finish_sub_tile(args, unit, group, sub, sum + sub * 32, residual);\n        write_fragments(")]),
-    mutation("finished before the peers' parts are added", finished_by_owners, &[(FINISH, ""), (ADD, "    for (u32 sub = 0; owned && sub < kSubTiles; ++sub) {\n      load_residual(args, unit, group, sub, residual);\n      finish_sub_tile(args, unit, group, sub, sum + sub * 32, residual);\n    }\n    if (owned) add_partials(watch, smem, unit, group, ring, sum);\n")]),
+    mutation("finished by every rank", finished_by_owners, &[(NOT_OWNED, "      if (!owned) {\n        finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n        write_fragments(")]),
+    mutation("finished before the peers' parts are added", finished_by_owners, &[(FINISH, ""), (ADD, "    for (u32 sub = 0; owned && sub < kSubTiles; ++sub) {\n      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n    }\n    if (owned) add_partials(watch, smem, unit, group, ring, sum);\n")]),
     mutation("not finished", finished_by_owners, &[(FINISH, "")]),
-    mutation("finished twice", finished_by_owners, &[(FINISH, "      finish_sub_tile(args, unit, group, sub, sum + sub * 32, residual);\n      finish_sub_tile(args, unit, group, sub, sum + sub * 32, residual);\n")]),
+    mutation("finished twice", finished_by_owners, &[(FINISH, "      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n")]),
     mutation("activation before the bias", finished_by_owners, &[("  x += mk::low_bf16(bias), y += mk::high_bf16(bias);\n  x = mk::relu(x), y = mk::relu(y);\n", "  x = mk::relu(x), y = mk::relu(y);\n  x += mk::low_bf16(bias), y += mk::high_bf16(bias);\n")]),
     mutation("activation behind the residual", finished_by_owners, &[("  x = mk::relu(x), y = mk::relu(y);\n  x += mk::low_bf16(residual), y += mk::high_bf16(residual);\n", "  x += mk::low_bf16(residual), y += mk::high_bf16(residual);\n  x = mk::relu(x), y = mk::relu(y);\n")]),
     // The right elements of the addends.
-    mutation("bias of the next columns", finished_by_owners, &[("bias_at(args, col_of(unit, group, sub) + j * 8)", "bias_at(args, col_of(unit, group, sub) + (j ^ 1) * 8)")]),
-    mutation("bias of the first sub-tile", finished_by_owners, &[("bias_at(args, col_of(unit, group, sub) + j * 8)", "bias_at(args, col_of(unit, group, 0) + j * 8)")]),
+    mutation("bias of the next columns", finished_by_owners, &[("bias_at(args, col + j * 8)", "bias_at(args, col + (j ^ 1) * 8)")]),
+    mutation("addends of the first sub-tile", finished_by_owners, &[("first_col(unit, group) + sub * 64 + lane", "first_col(unit, group) + lane")]),
     mutation("columns of the other warpgroup", finished_by_owners, &[("unit.tile.col * cfg::kTileN + group * cfg::kGroupN", "unit.tile.col * cfg::kTileN + (1 - group) * cfg::kGroupN")]),
     mutation("neighbours swapped", finished_by_owners, &[("  x += mk::low_bf16(residual), y += mk::high_bf16(residual);\n", "  x += mk::high_bf16(residual), y += mk::low_bf16(residual);\n")]),
     mutation("residual of the row above", finished_by_owners, &[("residual[1][j]);", "residual[0][j]);")]),
-    mutation("residual of the sub-tile before", finished_by_owners, &[("load_residual(args, unit, group, sub + 1, residual)", "load_residual(args, unit, group, sub, residual)")]),
-    mutation("residual at the row of A", finished_by_owners, &[("const u32 row = row_in_c(unit.tile)", "const u32 row = row_in_a(unit.tile)")]),
+    mutation("residual at the row of A", finished_by_owners, &[("  return row_in_c(unit.tile);\n}\n\n// A thread of", "  return row_in_a(unit.tile);\n}\n\n// A thread of")]),
     mutation("residual read beyond its rows", finished_by_owners, &[("!inside ? 0 : ", "")]),
     mutation("addends read beyond their columns", finished_by_owners, &[("  if (col >= cfg::kN) return 0;\n", "")]),
-    mutation("residual of the first part's columns", shared_tiles, &[("unit.part == kWhole ? 0 : unit.part * (kSubTiles / cfg::kParts)", "0")]),
-    mutation("finished before the other parts of K are added", shared_tiles, &[(FINISH, ""), ("    if (unit.part != kWhole) share_sum", "    for (u32 sub = 0; sub < kSubTiles; ++sub) {\n      load_residual(args, unit, group, sub, residual);\n      finish_sub_tile(args, unit, group, sub, sum + sub * 32, residual);\n    }\n    if (unit.part != kWhole) share_sum")]),
+    mutation("finished before the other parts of K are added", shared_tiles, &[(FINISH, ""), ("    if (unit.part != kWhole) share_sum", "    for (u32 sub = 0; sub < kSubTiles; ++sub) {\n      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n    }\n    if (unit.part != kWhole) share_sum")]),
     // Words.
     mutation("bias added with every part", words, &[(PART, "            d[0] += mk::low_bf16(part.x) + mk::low_bf16(bias[v][0]), d[1] += mk::high_bf16(part.x);\n")]),
     mutation("residual of another rank's rows", words, &[("const u32 row_here = row + half * 8 - watch.rank * cfg::kShardRows;", "const u32 row_here = row + half * 8;")]),

@@ -143,6 +143,9 @@ __device__ __forceinline__ u32 load_word(const u8* p) {
   return word;
 }
 
+// Asks L2 for the line at `p`, which must be mapped memory, and waits for nothing.
+__device__ __forceinline__ void prefetch(const u8* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // 16 bytes that others wrote during this kernel, and that a flag acquired.
 __device__ __forceinline__ Vec16 load_written_vec16(const u8* p) {
   Vec16 v;

@@ -83,6 +83,9 @@ __forceinline__ u32 load_word(const u8* p) {
   return sim::load(reinterpret_cast<const u32*>(p), sim::kConstant, sim::kCta);
 }
 
+// Nothing that anyone could see.
+__forceinline__ void prefetch(const u8*) {}
+
 __forceinline__ void store_vec16(u8* p, Vec16 v) {
   sim::store(reinterpret_cast<Vec16*>(p), v, sim::kWeak, sim::kCta);
 }
