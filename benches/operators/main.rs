@@ -6,18 +6,20 @@ mod flags;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "../../tests/gpu/lab.rs"]
 mod lab;
+mod operands;
 mod report;
 
 use blocks::{Blocks, MAX_ITERATIONS};
 use clap::Parser;
 use cublas::Cublas;
 use flags::{Flags, Tune, default_shapes, largest_world};
-use lab::{Failure, Finish, Lab, Matrix, TimeLimit, View, seed_from_clock};
+use lab::{Failure, Finish, Lab, TimeLimit, View, seed_from_clock};
 use mkernel::spec::abi::Operand;
 use mkernel::{
     Addends, BLayout, Communicator, Dim, Dtype, Epilogue, KernelConfig, KernelPlan, Op, Operator,
-    RawOperand, Shape, Tuning,
+    Shape, Tuning,
 };
+use operands::Operands;
 use report::{Baseline, Row};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -130,54 +132,6 @@ fn one_rank(
     Ok(())
 }
 
-/// The operands of one rank.
-struct Operands {
-    /// What the GEMMs alone multiply.
-    a: Matrix,
-    b: Matrix,
-    c: Matrix,
-    /// What epilogues add, and an fp32 C, where one wants that; with the rows of `c`.
-    bias: Matrix,
-    residual: Matrix,
-    c_fp32: Option<Matrix>,
-    /// The rows of `a` and `c` that the fused kernel gets.
-    rows_a: Range<u64>,
-    rows_c: Range<u64>,
-    /// Where ranks add up what each computed: the A of all side by side, their B below each other, the product of
-    /// which is the sum.
-    of_all: Option<(Matrix, Matrix)>,
-    transposed: bool,
-}
-
-impl Operands {
-    /// The C that a kernel writes.
-    fn c(&self, epilogue: Epilogue) -> &Matrix {
-        match (epilogue.output, &self.c_fp32) {
-            (Dtype::Fp32, Some(c)) => c,
-            _ => &self.c,
-        }
-    }
-
-    /// What a fused kernel gets of one of them.
-    fn fused(&self, operand: Operand, epilogue: Epilogue) -> View {
-        let rows = |matrix: &Matrix, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
-        match operand {
-            Operand::A => rows(&self.a, &self.rows_a),
-            Operand::C => rows(self.c(epilogue), &self.rows_c),
-            Operand::Bias => self.bias.view,
-            Operand::Residual => rows(&self.residual, &self.rows_c),
-            _ => self.b.view,
-        }
-    }
-
-    /// All that a fused kernel gets, in its order.
-    fn raw(&self, plan: &KernelPlan) -> Vec<RawOperand> {
-        let view = |operand| self.fused(operand, plan.spec.epilogue());
-        let operands = plan.operands.iter();
-        operands.map(|spec| view(spec.operand).operand()).collect()
-    }
-}
-
 /// What is measured: cuBLAS, the core, and plans.
 struct Candidates {
     core: Operator,
@@ -186,7 +140,7 @@ struct Candidates {
 
 impl Bench<'_> {
     fn shape(&self, op: Op, shape: Shape, layout: BLayout) -> Result<(), Failure> {
-        let mut operands = self.operands(op, shape, layout)?;
+        let mut operands = Operands::new(self, op, shape, layout)?;
         let candidates = self.prepare(op, shape, layout)?;
         self.check(&operands, &candidates)?;
         let times = self.measure(&operands, &candidates)?;
@@ -242,59 +196,6 @@ impl Bench<'_> {
             baseline: report::best(self.baselines, plan, normalised),
             ..Row::default()
         }
-    }
-
-    fn operands(&self, op: Op, shape: Shape, layout: BLayout) -> Result<Operands, Failure> {
-        let Shape { m, n, k } = shape;
-        let (rank, world) = (u64::from(self.ranks.rank()), u64::from(self.ranks.world()));
-        let transposed = layout == BLayout::Nk;
-        let (b_rows, b_cols) = if transposed { (n, k) } else { (k, n) };
-        let shard_rows = m.div_ceil(world);
-        let shard = (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
-        let wants_fp32 = |epilogue: &Epilogue| epilogue.output == Dtype::Fp32;
-        let c_fp32 = self.flags.epilogues.iter().any(wants_fp32);
-        let c_fp32 = c_fp32.then(|| self.lab.matrix_of(Dtype::Fp32, m, n, 0));
-        let mut operands = Operands {
-            bias: self.lab.matrix(1, n, 0)?,
-            residual: self.lab.matrix(m, n, 0)?,
-            c_fp32: c_fp32.transpose()?,
-            a: self.lab.matrix(m, k, 0)?,
-            b: self.lab.matrix(b_rows, b_cols, 0)?,
-            c: self.lab.matrix(m, n, 0)?,
-            rows_a: if op == Op::AgGemm {
-                shard.clone()
-            } else {
-                0..m
-            },
-            rows_c: if op == Op::GemmRs { shard } else { 0..m },
-            of_all: None,
-            transposed,
-        };
-        // The same on all ranks, as operators that reduce want it.
-        self.lab.fill(&operands.bias, 0, self.seed + 100)?;
-        self.lab.fill(&operands.residual, 0, self.seed + 101)?;
-        if !op.reduces() {
-            self.lab.fill(&operands.a, 0, self.seed)?;
-            self.lab.fill(&operands.b, 0, self.seed + 1 + rank)?;
-            return Ok(operands);
-        }
-        let own = rank * k..(rank + 1) * k;
-        let a = self.lab.matrix(m, world * k, 0)?;
-        self.lab.fill(&a, 0, self.seed)?;
-        self.lab.copy(&a.part(0..m, own.clone()), &operands.a)?;
-        let (b, own_b) = if transposed {
-            let b = self.lab.matrix(n, world * k, 0)?;
-            let own = b.part(0..n, own);
-            (b, own)
-        } else {
-            let b = self.lab.matrix(world * k, n, 0)?;
-            let own = b.part(own, 0..n);
-            (b, own)
-        };
-        self.lab.fill(&b, 0, self.seed + 1)?;
-        self.lab.copy(&own_b, &operands.b)?;
-        operands.of_all = Some((a, b));
-        Ok(operands)
     }
 
     fn prepare(&self, op: Op, shape: Shape, b_layout: BLayout) -> Result<Candidates, Failure> {

@@ -180,6 +180,16 @@ pub(crate) fn check_passed(
     }
 }
 
+/// Dense operands at these addresses, in the order of `specs`.
+pub(crate) fn dense(specs: &[OperandSpec], addresses: &[(Operand, u64)]) -> Vec<RawOperand> {
+    let address_of = |wanted| addresses.iter().find(|(operand, _)| *operand == wanted);
+    let dense = |spec: &OperandSpec| RawOperand {
+        ptr: address_of(spec.operand).map_or(0, |(_, address)| *address),
+        row_stride_elems: spec.cols,
+    };
+    specs.iter().map(dense).collect()
+}
+
 fn check_length(spec: &OperandSpec, elems: usize, rank: u32) -> Option<(Operand, OperandFault)> {
     let (rows, elems) = (spec.rows.on(rank), elems as u64);
     // An allocation cannot be empty, so any slice stands for no rows.

@@ -216,20 +216,7 @@ impl Operator {
             addresses.push((operand, address));
             in_use.push(guard);
         }
-        let operands: Vec<RawOperand> = self
-            .plan
-            .operands
-            .iter()
-            .map(|spec| {
-                let found = addresses
-                    .iter()
-                    .find(|(operand, _)| *operand == spec.operand);
-                RawOperand {
-                    ptr: found.map_or(0, |(_, address)| *address),
-                    row_stride_elems: spec.cols,
-                }
-            })
-            .collect();
+        let operands = operands::dense(&self.plan.operands, &addresses);
         // SAFETY: the slices have the operands' sizes; cudarc keeps their memory until the stream is past this call.
         unsafe { self.enqueue(stream.cu_stream(), Some(stream), &operands) }
     }

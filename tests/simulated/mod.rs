@@ -1,6 +1,9 @@
 //! Jobs on simulated GPUs, for `simulator` and `mutations`: back-to-back calls with exact results.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+mod data;
+
+use data::{Call, is_right};
 use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
 use mkernel::{
@@ -36,18 +39,6 @@ pub enum Where {
 
 /// Bits of the results as fp32, by rank and call.
 pub type Results = Vec<Vec<Vec<u32>>>;
-
-/// Operands of all ranks for one call, and each rank's result before it is rounded. Small whole numbers: every sum is
-/// exact in fp32, in whichever order.
-#[derive(Debug)]
-struct Call {
-    a: Vec<Vec<bf16>>,
-    b: Vec<Vec<bf16>>,
-    /// Empty where the kernel has none.
-    bias: Vec<Vec<bf16>>,
-    residual: Vec<Vec<bf16>>,
-    expected: Vec<Vec<f64>>,
-}
 
 /// What C can be made of.
 trait Number: Element + DeviceRepr + Copy + Into<f32> {
@@ -190,171 +181,6 @@ impl Job {
             }
         })
     }
-}
-
-impl Call {
-    fn new(config: &KernelConfig, shape: Shape, number: u32) -> Self {
-        let Shape { m, n, k } = shape;
-        let epilogue = config.epilogue;
-        // A smooth activation is tried where it bends.
-        let scale = if is_exact(epilogue) { 1.0 } else { 0.125 };
-        let mut random = u64::from(number) + 1;
-        let mut fill = |count: u64, largest: u64, scale: f32| {
-            let element = |_| {
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                let whole = ((random >> 40) % (2 * largest + 1)) as f32 - largest as f32;
-                bf16::from_f32(whole * scale)
-            };
-            (0..count).map(element).collect::<Vec<bf16>>()
-        };
-        let ranks = 0..u64::from(config.world);
-        let shard_rows = m.div_ceil(u64::from(config.world));
-        let rows_of = |rank: u64| (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
-        let sizes = (n as usize, k as usize);
-        let (a, b, sums): (Vec<_>, Vec<_>, Vec<_>) = if config.op == Op::AgGemm {
-            let largest = if is_exact(epilogue) { 8 } else { 1 };
-            let a = fill(m * k, largest, 1.0);
-            let b: Vec<_> = ranks.clone().map(|_| fill(n * k, largest, scale)).collect();
-            let sums = b.iter().map(|b| product(&a, b, config.b_layout, sizes));
-            let sums = sums.collect();
-            let shard = |rank| {
-                let rows = rows_of(rank);
-                a[(rows.start * k) as usize..(rows.end * k) as usize].to_vec()
-            };
-            (ranks.clone().map(shard).collect(), b, sums)
-        } else {
-            // Partial sums travel in bf16, which has whole numbers up to 256.
-            let a: Vec<_> = ranks.clone().map(|_| fill(m * k, 1, 1.0)).collect();
-            let b: Vec<_> = ranks.clone().map(|_| fill(n * k, 1, scale)).collect();
-            let mut total = vec![0.0; (m * n) as usize];
-            for (a, b) in a.iter().zip(&b) {
-                for (sum, part) in total.iter_mut().zip(product(a, b, config.b_layout, sizes)) {
-                    let is_exact = part.abs() <= 256.0 * scale;
-                    assert!(is_exact, "a partial sum that bf16 does not have");
-                    *sum += part;
-                }
-            }
-            let own = |rank| {
-                let rows = if config.op == Op::GemmRs {
-                    rows_of(rank)
-                } else {
-                    0..m
-                };
-                total[(rows.start * n) as usize..(rows.end * n) as usize].to_vec()
-            };
-            (a, b, ranks.clone().map(own).collect())
-        };
-        // Of operators that reduce, all ranks have the same bias; of gemm_ar, the same residual.
-        let mut addend = |is_there: bool, is_common: bool, elems: &dyn Fn(usize) -> u64| {
-            let mut common = None;
-            (0..config.world as usize)
-                .map(|rank| match (is_there, is_common) {
-                    (false, _) => Vec::new(),
-                    (true, false) => fill(elems(rank), 7, scale),
-                    (true, true) => common
-                        .get_or_insert_with(|| fill(elems(rank), 7, scale))
-                        .clone(),
-                })
-                .collect::<Vec<_>>()
-        };
-        let bias = addend(epilogue.bias, config.op.reduces(), &|_| n);
-        let residual = addend(epilogue.residual, config.op == Op::GemmAr, &|rank| {
-            sums[rank].len() as u64
-        });
-        let expected = sums
-            .iter()
-            .enumerate()
-            .map(|(rank, sums)| finish(sums, &bias[rank], &residual[rank], epilogue.activation))
-            .collect();
-        Self {
-            a,
-            b,
-            bias,
-            residual,
-            expected,
-        }
-    }
-}
-
-/// Whether results are whole numbers if operands are.
-fn is_exact(epilogue: Epilogue) -> bool {
-    matches!(epilogue.activation, Activation::None | Activation::Relu)
-}
-
-/// The very bits, or as near as a smooth function is computed.
-fn is_right(got: f32, want: f64, epilogue: Epilogue) -> bool {
-    let rounded = match epilogue.output {
-        Dtype::Bf16 => bf16::from_f64(want).to_f32(),
-        Dtype::Fp32 => want as f32,
-    };
-    if is_exact(epilogue) {
-        return got.to_bits() == rounded.to_bits();
-    }
-    let unit = match epilogue.output {
-        Dtype::Bf16 => 1.0 / 256.0,
-        Dtype::Fp32 => 1e-6,
-    };
-    (f64::from(got) - want).abs() <= unit * want.abs() + 1e-6
-}
-
-/// activation(sum + bias) + residual, in fp64.
-fn finish(sums: &[f32], bias: &[bf16], residual: &[bf16], activation: Activation) -> Vec<f64> {
-    let of = |values: &[bf16], index: usize| values.get(index).map_or(0.0, |x| x.to_f64());
-    let cols = bias.len().max(1);
-    sums.iter()
-        .enumerate()
-        .map(|(index, sum)| {
-            let x = f64::from(*sum) + of(bias, index % cols);
-            let y = match activation {
-                Activation::None => x,
-                Activation::Relu => x.max(0.0),
-                Activation::Gelu => x * normal(x),
-                Activation::GeluTanh => {
-                    let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
-                    x / 2.0 * (1.0 + u.tanh())
-                }
-                Activation::Silu => x / (1.0 + (-x).exp()),
-            };
-            y + of(residual, index)
-        })
-        .collect()
-}
-
-/// The normal distribution's integral up to `x`: the density times x + x³/3 + x⁵/(3·5) + …
-fn normal(x: f64) -> f64 {
-    if x.abs() > 7.0 {
-        return f64::from(u8::from(x > 0.0));
-    }
-    let (mut term, mut sum, mut odd) = (x, x, 1.0);
-    while f64::abs(term) > 1e-18 {
-        odd += 2.0;
-        term *= x * x / odd;
-        sum += term;
-    }
-    0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
-}
-
-/// A · B, A with rows of `k`, B as `layout` says.
-fn product(a: &[bf16], b: &[bf16], layout: BLayout, (n, k): (usize, usize)) -> Vec<f32> {
-    let at = |depth: usize, column: usize| match layout {
-        BLayout::Kn => depth * n + column,
-        BLayout::Nk => column * k + depth,
-    };
-    let b: Vec<f32> = (0..n * k)
-        .map(|index| b[at(index / n, index % n)].to_f32())
-        .collect();
-    let mut result = vec![0.0f32; a.len() / k * n];
-    for (row, sums) in a.chunks_exact(k).zip(result.chunks_exact_mut(n)) {
-        for (factor, b) in row.iter().zip(b.chunks_exact(n)) {
-            let factor = factor.to_f32();
-            sums.iter_mut()
-                .zip(b)
-                .for_each(|(sum, value)| *sum += factor * value);
-        }
-    }
-    result
 }
 
 fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {

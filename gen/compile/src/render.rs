@@ -72,7 +72,18 @@ struct RenderContext<'a> {
     ragged: bool,
     /// Whether some tiles have columns beyond C.
     ragged_cols: bool,
-    /// Whether anything becomes of the sum, apart from its rounding, before it is C …
+    #[serde(flatten)]
+    finish: Finish,
+    /// Whether loads of A leave rows of a stage as they are.
+    short_a: bool,
+    /// The part of a stage that partial sums take.
+    partial_stage: &'a str,
+}
+
+/// What becomes of the sum before it is C.
+#[derive(Serialize)]
+struct Finish {
+    /// Whether anything does, apart from its rounding, …
     epilogue: bool,
     /// … what, in a formula, …
     formula: String,
@@ -83,13 +94,29 @@ struct RenderContext<'a> {
     /// … to each element, …
     residual: bool,
     /// … and the function, empty if there is none.
-    activation: &'a str,
+    activation: &'static str,
     /// Whether C is fp32.
     fp32: bool,
-    /// Whether loads of A leave rows of a stage as they are.
-    short_a: bool,
-    /// The part of a stage that partial sums take.
-    partial_stage: &'a str,
+}
+
+impl From<Epilogue> for Finish {
+    fn from(epilogue: Epilogue) -> Self {
+        let addends = epilogue.bias || epilogue.residual;
+        let has_function = epilogue.activation != Activation::None;
+        Self {
+            epilogue: addends || has_function,
+            formula: epilogue.formula("sum"),
+            addends,
+            bias: epilogue.bias,
+            residual: epilogue.residual,
+            activation: if has_function {
+                epilogue.activation.name()
+            } else {
+                ""
+            },
+            fp32: epilogue.output == Dtype::Fp32,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -187,16 +214,7 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         gaps: two_shots(|plan, r| r.owners * r.owner_tiles > plan.order.tiles()),
         ragged: is_ragged(plan),
         ragged_cols: has_ragged_cols(plan),
-        epilogue: epilogue != as_it_is(epilogue),
-        formula: epilogue.formula("sum"),
-        addends: epilogue.bias || epilogue.residual,
-        bias: epilogue.bias,
-        residual: epilogue.residual,
-        activation: match epilogue.activation {
-            Activation::None => "",
-            activation => activation.name(),
-        },
-        fp32: epilogue.output == Dtype::Fp32,
+        finish: epilogue.into(),
         short_a: rows_of_a(plan) < plan.tile.m,
         partial_stage: if plan.tile.n >= plan.tile.m { "b" } else { "a" },
     }
@@ -208,14 +226,6 @@ fn headers(epilogue: Epilogue) -> Vec<&'static str> {
         headers.insert(0, "activation");
     }
     headers
-}
-
-/// The epilogue that does nothing but round as `epilogue` does.
-fn as_it_is(epilogue: Epilogue) -> Epilogue {
-    Epilogue {
-        output: epilogue.output,
-        ..Epilogue::default()
-    }
 }
 
 /// Whether columns of some tiles are beyond C.

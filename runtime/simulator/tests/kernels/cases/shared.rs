@@ -58,7 +58,7 @@ cases! {
         "a constant that is written": ["mk::store_float2(args.output + 512 + lane * 16, w.x, w.y);" => "mk::store_float2(args.input + 1024 + lane * 4 / 8 * 8, w.x, w.y);"],
             "read of a constant", ["mk::load_word(args.input"];
         "off its boundary": ["mk::store_shared_float2(smem + lane * 16, v.x" => "mk::store_shared_float2(smem + lane * 16 + 4, v.x"],
-            "alignment", ["mk::store_shared_float2(smem"];
+            "failure", ["store of 8 bytes", "not a multiple of its size"];
     }
     "leaders": "leaders", Shape { threads: 64, ..SHAPE }, [] {
         "lane 0 is not the leader": ["if (leads) mk::barrier_arrive(full)" => "if (lane == 0) mk::barrier_arrive(full)"],
