@@ -5,7 +5,7 @@
     cargo bench --bench operators -- --op ag_gemm --baselines baselines.jsonl
 
 A line of JSON per shape and variant: the median over calls of the slowest rank's time, beside that of cuBLAS alone on
-this rank's factors (all of A, for ag_gemm), in blocks that take turns; and the error against fp64. N and K are those of
+this rank's factors (all of A, for ag_gemm), in blocks that take turns; and the error against fp64, as the benchmark computes its own. N and K are those of
 one rank, as for the benchmark.
 """
 import argparse
@@ -97,7 +97,11 @@ def error(found, expected):
 
 
 def random(*size):
-    return torch.randn(size, device="cuda", dtype=torch.bfloat16)
+    """Nearly normal: the sum of four numbers in -1/2 .. 1/2, as the benchmark's."""
+    total = torch.rand(size, device="cuda").sub_(2)
+    for _ in range(3):
+        total += torch.rand(size, device="cuda")
+    return total.to(torch.bfloat16)
 
 
 def empty(*size):

@@ -2,7 +2,9 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use mkernel_compile::{Cubin, CudaSource, Key, Resources, Store, render};
-use mkernel_spec::{BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
+use mkernel_spec::{
+    BLayout, Device, Dim, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op, Tuning,
+};
 use std::hint::black_box;
 
 fn config() -> KernelConfig {
@@ -14,6 +16,7 @@ fn config() -> KernelConfig {
         n: Dim::Static(1024),
         k: Dim::Static(8192),
         b_layout: BLayout::Nk,
+        epilogue: Epilogue::default(),
         tuning: Tuning::default(),
     }
 }

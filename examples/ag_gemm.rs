@@ -9,14 +9,14 @@
 //! torchrun --no-python --nproc-per-node 8 target/release/examples/ag_gemm       # a process for each
 //! ```
 
+mod common;
+
+use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
 use mkernel::{Communicator, FusedKernel, KernelConfig, Operator, Shape, fused_kernel};
-use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
-
-type Failure = Box<dyn Error + Send + Sync>;
 
 /// The up projection of a feed-forward block: 4096 features in, 1024 out on each rank.
 #[fused_kernel(op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 4096, b_layout = nk)]
@@ -35,45 +35,7 @@ fn size(ranks: &Communicator) -> (u64, u32) {
 }
 
 fn main() -> ExitCode {
-    let result = if std::env::var_os("RANK").is_some() {
-        as_one_rank()
-    } else {
-        as_all_ranks()
-    };
-    let Err(error) = result else {
-        return ExitCode::SUCCESS;
-    };
-    eprintln!("error: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        eprintln!("Caused by: {error}");
-        cause = error.source();
-    }
-    ExitCode::FAILURE
-}
-
-/// One process per GPU: the variables of torchrun say which.
-fn as_one_rank() -> Result<(), Failure> {
-    forward(&Communicator::from_env()?)
-}
-
-/// One process, a thread per GPU: as many GPUs as make a world of 1, 2, 4 or 8.
-fn as_all_ranks() -> Result<(), Failure> {
-    let count = mkernel::device_count()?;
-    let world = [8, 4, 2, 1]
-        .into_iter()
-        .find(|world| *world <= count)
-        .ok_or("this host shows no GPU")?;
-    let communicators = Communicator::local(&(0..world).collect::<Vec<_>>())?;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = communicators
-            .into_iter()
-            .map(|ranks| scope.spawn(move || forward(&ranks)))
-            .collect();
-        threads
-            .into_iter()
-            .try_for_each(|thread| thread.join().map_err(|_| "a rank panicked")?)
-    })
+    common::run(forward)
 }
 
 fn forward(ranks: &Communicator) -> Result<(), Failure> {
@@ -96,11 +58,7 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
     let error = check(&stream.clone_dtoh(&y)?, tokens, rank)?;
     let call_us = time(ranks, &up_projection, &x, &w, &mut y)?;
 
-    let slowest_us = ranks
-        .all_gather(&call_us.to_le_bytes())?
-        .iter()
-        .filter_map(|bytes| Some(f64::from_le_bytes(bytes.as_slice().try_into().ok()?)))
-        .fold(0.0, f64::max);
+    let slowest_us = largest(ranks, call_us)?;
     println!("rank {rank}: largest error {error:.4}");
     if rank == 0 && !ranks.is_simulated() {
         let plan = up_projection.plan();
@@ -177,25 +135,10 @@ fn check(y: &[bf16], tokens: u64, rank: u64) -> Result<f64, Failure> {
     Ok(largest)
 }
 
-fn matrix(rows: u64, cols: u64, value: impl Fn(u64, u64) -> bf16) -> Vec<bf16> {
-    (0..rows)
-        .flat_map(|row| (0..cols).map(move |col| (row, col)))
-        .map(|(row, col)| value(row, col))
-        .collect()
-}
-
 fn token(row: u64, feature: u64) -> bf16 {
     random(row * FEATURES + feature)
 }
 
 fn weight(rank: u64, output: u64, feature: u64) -> bf16 {
     random((1 << 40) + (rank * OUTPUTS + output) * FEATURES + feature)
-}
-
-/// A number in -1 .. 1 that depends on `index` alone, so that every rank knows what the others hold (splitmix64).
-fn random(index: u64) -> bf16 {
-    let mut x = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bf16::from_f32((x >> 40) as f32 / (1 << 23) as f32 - 1.0)
 }

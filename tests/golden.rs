@@ -6,7 +6,7 @@ mod configs;
 
 use configs::Golden;
 use mkernel_compile::{render, render_fabric_test};
-use mkernel_spec::{BLayout, Op, Target, Transfer};
+use mkernel_spec::{Activation, BLayout, Dtype, Op, Target, Transfer};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -168,6 +168,23 @@ fn goldens_cover_what_the_templates_can_render() {
     for rounds in [true, false] {
         some("one round, and several", &|g| {
             sums(g).is_some_and(|r| r.shots == 2 && (r.round_tiles < r.owner_tiles) == rounds)
+        });
+    }
+    let epilogue = |g: &Golden| g.plan.spec.epilogue();
+    for activation in Activation::ALL {
+        some(activation.name(), &|g| epilogue(g).activation == activation);
+    }
+    for op in Op::ALL {
+        some("each addend", &|g| {
+            g.plan.spec.op() == op && epilogue(g).bias
+        });
+        some("each addend", &|g| {
+            g.plan.spec.op() == op && epilogue(g).residual
+        });
+    }
+    for shots in [None, Some(1), Some(2)] {
+        some("fp32 of each origin", &|g| {
+            epilogue(g).output == Dtype::Fp32 && sums(g).map(|r| r.shots) == shots
         });
     }
     let order = |g: &Golden| g.plan.order.clone();

@@ -2,7 +2,8 @@
 
 use clap::Parser;
 use mkernel::spec::spec::WORLDS;
-use mkernel::{BLayout, Op, Shape, Tuning};
+use mkernel::{BLayout, Epilogue, Op, Shape, Tuning};
+use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -27,6 +28,10 @@ pub struct Flags {
     /// A plan to measure, such as `transfer=sm_push,comm_ctas=8` or `auto`; may be repeated, all are measured [default: auto]
     #[arg(long = "tune", value_name = "KEY=VALUE,...")]
     pub tunings: Vec<Tune>,
+    /// An epilogue, such as `bias=true,activation=gelu,output=fp32`, which each plan is measured with too, beside the
+    /// plain one; may be repeated
+    #[arg(long = "epilogue", value_name = "KEY=VALUE,...", value_parser = parse_epilogue)]
+    pub epilogues: Vec<Epilogue>,
     /// Blocks of each candidate
     #[arg(long, default_value_t = 6)]
     pub rounds: u32,
@@ -61,26 +66,35 @@ impl FromStr for Tune {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut toml = String::new();
-        for pair in text
-            .split(',')
-            .filter(|pair| !pair.is_empty() && *pair != "auto")
-        {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or(format!("{pair:?} is not KEY=VALUE"))?;
-            let value = match value.parse::<u32>() {
-                Ok(number) => number.to_string(),
-                Err(_) => format!("{value:?}"),
-            };
-            toml.push_str(&format!("{} = {value}\n", key.replace('-', "_")));
-        }
-        let tuning = toml::from_str(&toml).map_err(|error| error.message().to_owned())?;
         Ok(Self {
             text: text.to_owned(),
-            tuning,
+            tuning: parse_pairs(text)?,
         })
     }
+}
+
+fn parse_epilogue(text: &str) -> Result<Epilogue, String> {
+    parse_pairs(text)
+}
+
+/// `key=value,key=value` as a table of TOML.
+fn parse_pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let mut toml = String::new();
+    for pair in text
+        .split(',')
+        .filter(|pair| !pair.is_empty() && *pair != "auto")
+    {
+        let (key, value) = pair
+            .split_once('=')
+            .ok_or(format!("{pair:?} is not KEY=VALUE"))?;
+        let is_plain = value.parse::<u32>().is_ok() || value.parse::<bool>().is_ok();
+        let value = match is_plain {
+            true => value.to_owned(),
+            false => format!("{value:?}"),
+        };
+        toml.push_str(&format!("{} = {value}\n", key.replace('-', "_")));
+    }
+    toml::from_str(&toml).map_err(|error| error.message().to_owned())
 }
 
 fn parse_shape(text: &str) -> Result<Shape, String> {

@@ -6,14 +6,20 @@ mod flags;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "../../tests/gpu/lab.rs"]
 mod lab;
+mod operands;
 mod report;
 
 use blocks::{Blocks, MAX_ITERATIONS};
 use clap::Parser;
 use cublas::Cublas;
 use flags::{Flags, Tune, default_shapes, largest_world};
-use lab::{Failure, Lab, Matrix, TimeLimit, View, seed_from_clock};
-use mkernel::{BLayout, Communicator, Dim, KernelConfig, KernelPlan, Op, Operator, Shape, Tuning};
+use lab::{Failure, Finish, Lab, TimeLimit, View, seed_from_clock};
+use mkernel::spec::abi::Operand;
+use mkernel::{
+    Addends, BLayout, Communicator, Dim, Dtype, Epilogue, KernelConfig, KernelPlan, Op, Operator,
+    Shape, Tuning,
+};
+use operands::Operands;
 use report::{Baseline, Row};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -126,32 +132,6 @@ fn one_rank(
     Ok(())
 }
 
-/// The operands of one rank.
-struct Operands {
-    /// What the GEMMs alone multiply.
-    a: Matrix,
-    b: Matrix,
-    c: Matrix,
-    /// The rows of `a` and `c` that the fused kernel gets.
-    rows_a: Range<u64>,
-    rows_c: Range<u64>,
-    /// Where ranks add up what each computed: the A of all side by side, their B below each other, the product of
-    /// which is the sum.
-    of_all: Option<(Matrix, Matrix)>,
-    transposed: bool,
-}
-
-impl Operands {
-    fn fused(&self) -> [View; 3] {
-        let rows = |matrix: &Matrix, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
-        [
-            rows(&self.a, &self.rows_a),
-            self.b.view,
-            rows(&self.c, &self.rows_c),
-        ]
-    }
-}
-
 /// What is measured: cuBLAS, the core, and plans.
 struct Candidates {
     core: Operator,
@@ -160,7 +140,7 @@ struct Candidates {
 
 impl Bench<'_> {
     fn shape(&self, op: Op, shape: Shape, layout: BLayout) -> Result<(), Failure> {
-        let mut operands = self.operands(op, shape, layout)?;
+        let mut operands = Operands::new(self, op, shape, layout)?;
         let candidates = self.prepare(op, shape, layout)?;
         self.check(&operands, &candidates)?;
         let times = self.measure(&operands, &candidates)?;
@@ -169,6 +149,7 @@ impl Bench<'_> {
         };
         // Again, now that the epochs have advanced.
         let errors = self.check(&operands, &candidates)?;
+        let (cublas_error, errors) = (errors[0], &errors[2..]);
         for (((tune, operator), us), relative_error) in
             candidates.plans.iter().zip(plans_us).zip(errors)
         {
@@ -177,7 +158,8 @@ impl Bench<'_> {
             let mut row = self.row(operator.plan(), [*us, *cublas_us, *core_us]);
             row.tune.clone_from(&tune.text);
             (row.launch_ns, row.launch_raw_ns) = launch_ns;
-            row.relative_error = relative_error;
+            row.relative_error = *relative_error;
+            row.cublas_error = cublas_error;
             if self.ranks.rank() == 0 {
                 report::print(&row);
                 let file = self.flags.json.as_deref();
@@ -210,57 +192,14 @@ impl Bench<'_> {
             bound_us,
             of_bound: bound_us / us,
             estimate_us: plan.estimate_us,
+            nccl_error: report::nccl_error(self.baselines, plan),
             baseline: report::best(self.baselines, plan, normalised),
             ..Row::default()
         }
     }
 
-    fn operands(&self, op: Op, shape: Shape, layout: BLayout) -> Result<Operands, Failure> {
-        let Shape { m, n, k } = shape;
-        let (rank, world) = (u64::from(self.ranks.rank()), u64::from(self.ranks.world()));
-        let transposed = layout == BLayout::Nk;
-        let (b_rows, b_cols) = if transposed { (n, k) } else { (k, n) };
-        let shard_rows = m.div_ceil(world);
-        let shard = (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
-        let mut operands = Operands {
-            a: self.lab.matrix(m, k, 0)?,
-            b: self.lab.matrix(b_rows, b_cols, 0)?,
-            c: self.lab.matrix(m, n, 0)?,
-            rows_a: if op == Op::AgGemm {
-                shard.clone()
-            } else {
-                0..m
-            },
-            rows_c: if op == Op::GemmRs { shard } else { 0..m },
-            of_all: None,
-            transposed,
-        };
-        if !op.reduces() {
-            self.lab.fill(&operands.a, 0, self.seed)?;
-            self.lab.fill(&operands.b, 0, self.seed + 1 + rank)?;
-            return Ok(operands);
-        }
-        let own = rank * k..(rank + 1) * k;
-        let a = self.lab.matrix(m, world * k, 0)?;
-        self.lab.fill(&a, 0, self.seed)?;
-        self.lab.copy(&a.part(0..m, own.clone()), &operands.a)?;
-        let (b, own_b) = if transposed {
-            let b = self.lab.matrix(n, world * k, 0)?;
-            let own = b.part(0..n, own);
-            (b, own)
-        } else {
-            let b = self.lab.matrix(world * k, n, 0)?;
-            let own = b.part(own, 0..n);
-            (b, own)
-        };
-        self.lab.fill(&b, 0, self.seed + 1)?;
-        self.lab.copy(&own_b, &operands.b)?;
-        operands.of_all = Some((a, b));
-        Ok(operands)
-    }
-
     fn prepare(&self, op: Op, shape: Shape, b_layout: BLayout) -> Result<Candidates, Failure> {
-        let config = |world, tuning| KernelConfig {
+        let config = |world, epilogue, tuning| KernelConfig {
             name: None,
             op,
             world,
@@ -268,6 +207,7 @@ impl Bench<'_> {
             n: Dim::DYNAMIC,
             k: Dim::DYNAMIC,
             b_layout,
+            epilogue,
             tuning,
         };
         let tunings = match self.flags.tunings.as_slice() {
@@ -275,11 +215,15 @@ impl Bench<'_> {
             given => given.to_vec(),
         };
         let mut plans = Vec::new();
+        let plain = Epilogue::default();
         for tune in tunings {
-            let config = config(self.ranks.world(), tune.tuning);
-            plans.push((tune, self.ranks.prepare(&config, shape)?));
+            for epilogue in [plain].iter().chain(&self.flags.epilogues) {
+                let config = config(self.ranks.world(), *epilogue, tune.tuning);
+                plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
+            }
         }
-        let core = self.alone.prepare(&config(1, Tuning::default()), shape)?;
+        let core = config(1, plain, Tuning::default());
+        let core = self.alone.prepare(&core, shape)?;
         Ok(Candidates { core, plans })
     }
 
@@ -292,13 +236,13 @@ impl Bench<'_> {
         let stream = self.lab.stream.cu_stream();
         let Operands { a, b, c, .. } = operands;
         let whole = [a.operand(), b.operand(), c.operand()];
-        let fused = operands.fused().map(|view| view.operand());
         let mut calls: Vec<Box<dyn Fn() -> Result<(), Failure> + 'b>> = vec![
             Box::new(|| self.cublas.gemm(a, b, c, operands.transposed)),
             // SAFETY: the operands have the sizes of the shape, and outlive the calls, which `measure` waits for.
             Box::new(move || Ok(unsafe { candidates.core.launch_raw(stream, &whole) }?)),
         ];
         for (_, operator) in &candidates.plans {
+            let fused = operands.raw(operator.plan());
             calls.push(Box::new(move || {
                 // SAFETY: as above.
                 Ok(unsafe { operator.launch_raw(stream, &fused) }?)
@@ -307,10 +251,9 @@ impl Bench<'_> {
         calls
     }
 
-    /// Checks sampled rows of what every candidate computes; returns the errors of the plans.
+    /// Checks sampled rows of what every candidate computes; returns the errors of cuBLAS, the core and the plans.
     fn check(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
         let Operands { a, b, c, .. } = operands;
-        let [_, _, fused_c] = operands.fused();
         // Of what the fused kernels compute: the factors of its C.
         let (whole_a, whole_b) = operands.of_all.as_ref().map_or((a, b), |(a, b)| (a, b));
         let fused_a = whole_a.part(operands.rows_c.clone(), 0..whole_a.cols);
@@ -318,20 +261,25 @@ impl Bench<'_> {
         let calls = self.calls(operands, candidates);
         let verdicts = self.lab.verdicts(calls.len())?;
         for (slot, call) in calls.iter().enumerate() {
-            let (matrices, parts) = match slot {
-                0 | 1 => ((&a.view, &b.view, &c.view), 1),
-                _ => ((&fused_a, &whole_b.view, &fused_c), parts),
+            let plan = slot.checked_sub(2).map(|index| &candidates.plans[index].1);
+            let epilogue = plan.map_or(Epilogue::default(), |op| op.plan().spec.epilogue());
+            let fused = |operand| operands.fused(operand, epilogue);
+            let (fused_c, residual) = (fused(Operand::C), fused(Operand::Residual));
+            let (matrices, parts) = match plan {
+                None => ((&a.view, &b.view, &c.view), 1),
+                Some(_) => ((&fused_a, &whole_b.view, &fused_c), parts),
             };
-            let row_step = matrices.2.rows.div_ceil(CHECKED_ROWS) | 1;
-            self.lab.poison(c)?;
+            let finish = Finish {
+                epilogue,
+                bias: epilogue.bias.then_some(&operands.bias.view),
+                residual: epilogue.residual.then_some(&residual),
+            };
+            let how = (matrices.2.rows.div_ceil(CHECKED_ROWS) | 1, parts);
+            self.lab.poison(operands.c(epilogue))?;
             call()?;
-            self.lab.check(
-                matrices,
-                operands.transposed,
-                (row_step, parts),
-                &verdicts,
-                slot,
-            )?;
+            let transposed = operands.transposed;
+            self.lab
+                .check(matrices, transposed, how, finish, &verdicts, slot)?;
         }
         self.ranks.synchronize(&self.lab.stream)?;
         self.alone.check()?;
@@ -347,7 +295,7 @@ impl Bench<'_> {
                 );
             }
         }
-        Ok(verdicts[2..]
+        Ok(verdicts
             .iter()
             .map(|verdict| verdict.relative_error)
             .collect())
@@ -384,11 +332,14 @@ impl Bench<'_> {
         launches: u32,
     ) -> Result<(f64, f64), Failure> {
         let stream = &self.lab.stream;
-        let raw = operands.fused().map(|view| view.operand());
+        let epilogue = operator.plan().spec.epilogue();
+        let raw = operands.raw(operator.plan());
         let Operands {
             a,
             b,
             c,
+            bias,
+            residual,
             rows_a,
             rows_c,
             ..
@@ -400,7 +351,12 @@ impl Bench<'_> {
         };
         let (elems_a, elems_c) = (elems(a, rows_a), elems(c, rows_c));
         let rows_a = a.memory.slice(elems_a);
+        let residual = residual.memory.slice(elems_c.clone());
         let mut rows_c = c.memory.slice_mut(elems_c);
+        let addends = Addends {
+            bias: epilogue.bias.then_some(&bias.memory),
+            residual: epilogue.residual.then_some(&residual),
+        };
         let time = |launch: &mut dyn FnMut() -> Result<(), mkernel::Error>| {
             let mut least = f64::MAX;
             for _ in 0..5 {
@@ -414,7 +370,13 @@ impl Bench<'_> {
             }
             Ok::<f64, Failure>(least)
         };
-        let slices_ns = time(&mut || operator.launch(stream, &rows_a, &b.memory, &mut rows_c))?;
+        // Slices of fp32 would take no longer.
+        let slices_ns = match epilogue.output {
+            Dtype::Bf16 => time(&mut || {
+                operator.launch_with(stream, &rows_a, &b.memory, &mut rows_c, addends)
+            })?,
+            Dtype::Fp32 => f64::NAN,
+        };
         // SAFETY: as in `calls`.
         let raw_ns = time(&mut || unsafe { operator.launch_raw(stream.cu_stream(), &raw) })?;
         let slowest = self.blocks.slowest(&[slices_ns, raw_ns])?;

@@ -36,7 +36,11 @@ pub struct Row {
     /// Host time of a call with slices, and with pointers.
     pub launch_ns: f64,
     pub launch_raw_ns: f64,
+    /// ‖C − fp64‖ / ‖fp64‖ of sampled rows: ours, cuBLAS's of the factors of this rank alone, and NCCL's and cuBLAS's
+    /// by benches/baselines.py, which computes it in the same way from data of the same distribution.
     pub relative_error: f64,
+    pub cublas_error: f64,
+    pub nccl_error: Option<f64>,
     /// The best baseline of the same shape, normalised by the cuBLAS of its own run.
     pub baseline: Option<Best>,
 }
@@ -53,7 +57,11 @@ pub struct Baseline {
     b_layout: String,
     us: f64,
     cublas_us: f64,
+    error: f64,
 }
+
+/// The variant that has an error to compare with.
+const NCCL: &str = "NCCL+cuBLAS";
 
 /// The fastest baseline of a shape.
 #[derive(Clone, Debug, Serialize)]
@@ -71,15 +79,25 @@ pub fn read_baselines(path: &Path) -> Result<Vec<Baseline>, Failure> {
     Ok(lines.map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
+/// The baselines for what a plan computes, its epilogue aside.
+fn of_plan<'a>(baselines: &'a [Baseline], plan: &KernelPlan) -> impl Iterator<Item = &'a Baseline> {
+    let (spec, shape) = (&plan.spec, plan.shape);
+    let names = (spec.op().name(), spec.b_layout().name());
+    let sizes = (spec.world(), shape.m, shape.n, shape.k);
+    baselines.iter().filter(move |b| {
+        (b.op.as_str(), b.b_layout.as_str()) == names && (b.world, b.m, b.n, b.k) == sizes
+    })
+}
+
+/// The error of NCCL and cuBLAS.
+pub fn nccl_error(baselines: &[Baseline], plan: &KernelPlan) -> Option<f64> {
+    let mut all = of_plan(baselines, plan);
+    Some(all.find(|b| b.variant == NCCL)?.error)
+}
+
 /// The fastest of `baselines` for what a plan computes; `normalised` is our time.
 pub fn best(baselines: &[Baseline], plan: &KernelPlan, normalised: f64) -> Option<Best> {
-    let (spec, shape) = (&plan.spec, plan.shape);
-    let of_shape = |b: &&Baseline| {
-        (b.op.as_str(), b.b_layout.as_str()) == (spec.op().name(), spec.b_layout().name())
-            && (b.world, b.m, b.n, b.k) == (spec.world(), shape.m, shape.n, shape.k)
-    };
-    let timed = baselines.iter().filter(of_shape);
-    let timed = timed.map(|b| (b, b.us / b.cublas_us));
+    let timed = of_plan(baselines, plan).map(|b| (b, b.us / b.cublas_us));
     let (best, theirs) = timed.min_by(|(_, x), (_, y)| x.total_cmp(y))?;
     Some(Best {
         variant: best.variant.clone(),
@@ -90,7 +108,7 @@ pub fn best(baselines: &[Baseline], plan: &KernelPlan, normalised: f64) -> Optio
 
 pub fn print_heading() {
     println!(
-        "{:>8} {:>17} {:>2} {:>9} {:>9} {:>7} {:>7} {:>9} {:>6} {:>7} {:>7}  plan, and the best baseline (normalised; ours by it)",
+        "{:>8} {:>17} {:>2} {:>9} {:>9} {:>7} {:>7} {:>9} {:>6} {:>7} {:>7} {:>8} {:>8} {:>8}  plan, and the best baseline (normalised; ours by it)",
         "op",
         "M x N x K",
         "B",
@@ -101,7 +119,10 @@ pub fn print_heading() {
         "bound µs",
         "bound%",
         "call ns",
-        "raw ns"
+        "raw ns",
+        "error",
+        "cuBLAS's",
+        "NCCL's"
     );
 }
 
@@ -114,7 +135,7 @@ pub fn print(row: &Row) {
         )
     });
     println!(
-        "{:>8} {shape:>17} {:>2} {:>9.1} {:>9.1} {:>7.3} {:>7.3} {:>9.1} {:>6.1} {:>7.0} {:>7.0}  {}{baseline}",
+        "{:>8} {shape:>17} {:>2} {:>9.1} {:>9.1} {:>7.3} {:>7.3} {:>9.1} {:>6.1} {:>7.0} {:>7.0} {:>8.2e} {:>8.2e} {:>8}  {}{baseline}",
         row.op,
         row.b_layout,
         row.us,
@@ -125,6 +146,10 @@ pub fn print(row: &Row) {
         row.of_bound * 100.0,
         row.launch_ns,
         row.launch_raw_ns,
+        row.relative_error,
+        row.cublas_error,
+        row.nccl_error
+            .map_or("-".to_owned(), |error| format!("{error:.2e}")),
         row.id
             .split_once(&format!("_{}_t", row.b_layout))
             .map_or(row.id.as_str(), |(_, plan)| plan),

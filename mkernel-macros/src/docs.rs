@@ -1,6 +1,6 @@
 //! What rustdoc shows on a `#[fused_kernel]` struct.
 
-use mkernel_spec::{BLayout, Dim, KernelConfig, KernelPlan, Op};
+use mkernel_spec::{BLayout, Dim, Dtype, Epilogue, KernelConfig, KernelPlan, Op};
 
 /// Lines of Markdown: semantics, what each rank passes, and the plan where all sizes are known.
 pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
@@ -11,6 +11,7 @@ pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
         format!("{} {}", semantics(config.op), layout(config)),
         String::new(),
     ];
+    lines.extend(epilogue(config));
     lines.extend(operands(config));
     lines.push(String::new());
     lines.push(match plan {
@@ -35,12 +36,35 @@ fn semantics(op: Op) -> &'static str {
     }
 }
 
+/// What becomes of the sum, if anything does but its rounding.
+fn epilogue(config: &KernelConfig) -> Vec<String> {
+    let epilogue = config.epilogue;
+    let plain = Epilogue {
+        output: epilogue.output,
+        ..Epilogue::default()
+    };
+    if epilogue == plain {
+        return Vec::new();
+    }
+    let formula = epilogue.formula("sum");
+    vec![
+        format!(
+            "Of each element of that sum, C has `{formula}`, computed in fp32 and rounded once."
+        ),
+        String::new(),
+    ]
+}
+
 fn layout(config: &KernelConfig) -> String {
     let ranks = match config.world {
         1 => "One rank".to_owned(),
         world => format!("{world} ranks of one node"),
     };
-    format!("{ranks}; row-major bf16 in and out, fp32 accumulate.")
+    let types = match config.epilogue.output {
+        Dtype::Bf16 => "bf16 in and out",
+        Dtype::Fp32 => "bf16 in, fp32 out",
+    };
+    format!("{ranks}; row-major {types}, fp32 accumulate.")
 }
 
 fn operands(config: &KernelConfig) -> Vec<String> {
@@ -70,13 +94,33 @@ fn operands(config: &KernelConfig) -> Vec<String> {
         Op::GemmRs => (whole, (shard, of_rank)),
         _ => (whole.clone(), whole),
     };
-    vec![
+    let mut lines = vec![
         "| operand | on each rank | |".to_owned(),
         "|---|---|---|".to_owned(),
         format!("| A | `{}{k}]` | {}read |", a.0, a.1),
         format!("| B | {b} |"),
         format!("| C | `{}{n}]` | {}written |", c.0, c.1),
-    ]
+    ];
+    if config.epilogue.bias {
+        let common = common(config.op.reduces());
+        lines.push(format!("| bias | `[{n}]` | {common}read |"));
+    }
+    if config.epilogue.residual {
+        let common = common(config.op == Op::GemmAr);
+        lines.push(format!(
+            "| residual | `{}{n}]` | {}{common}read |",
+            c.0, c.1
+        ));
+    }
+    lines
+}
+
+fn common(is_common: bool) -> &'static str {
+    if is_common {
+        "the same on all ranks; "
+    } else {
+        ""
+    }
 }
 
 fn planned(plan: &KernelPlan) -> String {

@@ -2,7 +2,7 @@
 
 use crate::docs;
 use mkernel_declare::{Declaration, Draft, Mistake, parse_attribute};
-use mkernel_spec::{Device, Dim, Field, KernelConfig, KernelPlan, Tuning};
+use mkernel_spec::{Device, Dim, Epilogue, Field, KernelConfig, KernelPlan, Tuning};
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::{Attribute, Fields, ItemStruct, parse_quote};
@@ -145,6 +145,7 @@ fn config_literal(config: &KernelConfig) -> TokenStream {
         n,
         k,
         b_layout,
+        epilogue,
         tuning,
     } = config;
     let name = option(
@@ -157,6 +158,7 @@ fn config_literal(config: &KernelConfig) -> TokenStream {
         Dim::Dynamic(_) => quote!(::mkernel::Dim::DYNAMIC),
     });
     let b_layout = variant(b_layout);
+    let epilogue = epilogue_literal(epilogue);
     let tuning = tuning_literal(tuning);
     quote! {
         ::mkernel::KernelConfig {
@@ -167,7 +169,29 @@ fn config_literal(config: &KernelConfig) -> TokenStream {
             n: #n,
             k: #k,
             b_layout: ::mkernel::BLayout::#b_layout,
+            epilogue: #epilogue,
             tuning: #tuning,
+        }
+    }
+}
+
+fn epilogue_literal(epilogue: &Epilogue) -> TokenStream {
+    if *epilogue == Epilogue::default() {
+        return quote!(::mkernel::Epilogue::default());
+    }
+    let Epilogue {
+        bias,
+        residual,
+        activation,
+        output,
+    } = epilogue;
+    let (activation, output) = (variant(activation), variant(output));
+    quote! {
+        ::mkernel::Epilogue {
+            bias: #bias,
+            residual: #residual,
+            activation: ::mkernel::Activation::#activation,
+            output: ::mkernel::Dtype::#output,
         }
     }
 }
@@ -287,6 +311,7 @@ mod tests {
                         n: ::mkernel::Dim::Static(1024u64),
                         k: ::mkernel::Dim::Static(8192u64),
                         b_layout: ::mkernel::BLayout::Kn,
+                        epilogue: ::mkernel::Epilogue::default(),
                         tuning: ::mkernel::Tuning::default(),
                     }
                 }
@@ -362,6 +387,45 @@ mod tests {
             expanded.contains("transfer copy_engine; bound "),
             "{expanded}"
         );
+    }
+
+    #[test]
+    fn an_epilogue_has_operands_and_a_formula() {
+        let attribute = quote!(
+            op = gemm_ar,
+            world = 8,
+            m = dynamic,
+            n = 1024,
+            k = 8192,
+            bias = true,
+            activation = gelu_tanh,
+            residual = true,
+            output = fp32
+        );
+        let expanded = expand(
+            attribute,
+            quote!(
+                struct Down;
+            ),
+        )
+        .to_string();
+        let epilogue = quote! {
+            epilogue: ::mkernel::Epilogue {
+                bias: true,
+                residual: true,
+                activation: ::mkernel::Activation::GeluTanh,
+                output: ::mkernel::Dtype::Fp32,
+            }
+        };
+        assert!(expanded.contains(&epilogue.to_string()), "{expanded}");
+        for line in [
+            "C has `gelu_tanh(sum + bias) + residual`",
+            "| bias | `[1024]` | the same on all ranks; read |",
+            "| residual | `[M, 1024]` | the same on all ranks; read |",
+            "bf16 in, fp32 out",
+        ] {
+            assert!(expanded.contains(line), "{line} in {expanded}");
+        }
     }
 
     #[test]

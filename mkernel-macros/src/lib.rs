@@ -18,8 +18,11 @@ use proc_macro::TokenStream;
 /// ```
 ///
 /// Required are `op`, `world`, `m`, `n` and `k`; a size is an integer or `dynamic`. `b_layout` is `kn` or `nk`.
+/// What becomes of the sum is said by `bias = true`, `activation` (`relu`, `gelu`, `gelu_tanh`, `silu`),
+/// `residual = true` and `output` (`bf16`, `fp32`): `C = activation(sum + bias) + residual`.
 /// The rest fixes what the planner would choose: `tile_m`, `tile_n`, `stages`, `transfer`, `comm_ctas`,
-/// `k_slices`, `chunk_rows`, `group_m`. Values are words, strings or plain numbers: constants are not visible here.
+/// `k_slices`, `chunk_rows`, `group_m`, `round_tiles`, `shots`. Values are words, strings, plain numbers, `true` or
+/// `false`: constants are not visible here.
 ///
 /// Every mistake is a compile error at its own token, all of them at once; where all sizes are known that includes
 /// what does not fit the default device, an H200. The struct gets documentation, an `mkernel::FusedKernel`

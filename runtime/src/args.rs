@@ -1,67 +1,11 @@
 //! From operands to the bytes of the kernel's parameter, as the plan's table says.
 
 use crate::error::Error;
+use crate::operands::RawOperand;
+use mkernel_spec::Dtype;
 use mkernel_spec::abi::{
     ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, OperandSpec, Source, Stride, TensorMapSpec,
 };
-
-/// Bytes of a bf16.
-pub(crate) const ELEM_BYTES: u64 = 2;
-
-/// Tensor maps have byte strides below this.
-const MAX_STRIDE_BYTES: u64 = 1 << 40;
-
-/// A matrix of bf16 in device memory, row-major.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RawOperand {
-    /// Address of the first element, a multiple of 16.
-    pub ptr: u64,
-    /// Elements from one row to the next: at least the columns, a multiple of 8.
-    pub row_stride_elems: u64,
-}
-
-/// Why an operand cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum OperandFault {
-    /// No memory.
-    #[error("the pointer is null; pass device memory")]
-    Null,
-    /// An address that TMA does not take.
-    #[error(
-        "address {address:#x} is not a multiple of 16 bytes (TMA); start views at a multiple of 8 elements"
-    )]
-    Misaligned {
-        /// The address.
-        address: u64,
-    },
-    /// Rows would overlap.
-    #[error("row stride {row_stride_elems} is less than the {cols} columns")]
-    StrideShort {
-        /// The stride.
-        row_stride_elems: u64,
-        /// The columns.
-        cols: u64,
-    },
-    /// A stride that TMA does not take.
-    #[error(
-        "row stride {row_stride_elems} is not a multiple of 8 elements below 2^39 (TMA); pad the rows"
-    )]
-    StrideStep {
-        /// The stride.
-        row_stride_elems: u64,
-    },
-    /// A slice of another size.
-    #[error("the slice has {elems} elements, {rows} rows of {cols} columns are {}; pass a view of that size", .rows * .cols)]
-    Length {
-        /// Elements of the slice.
-        elems: u64,
-        /// Rows on this rank.
-        rows: u64,
-        /// Columns.
-        cols: u64,
-    },
-}
 
 /// All that the arguments of one launch are made of.
 pub(crate) struct Bindings<'a> {
@@ -81,78 +25,8 @@ pub(crate) struct TensorMap {
     pub address: u64,
     pub dims: Vec<u64>,
     pub strides_bytes: Vec<u64>,
+    pub dtype: Dtype,
     pub box_elems: Vec<u32>,
-}
-
-/// Checks operands: all mistakes at once. An operand without rows on this rank is not looked at.
-pub(crate) fn check(
-    specs: &[OperandSpec],
-    operands: &[RawOperand],
-    rank: u32,
-) -> Result<(), Error> {
-    if operands.len() != specs.len() {
-        let names = specs.iter().map(|spec| spec.operand.name()).collect();
-        return Err(Error::OperandCount {
-            given: operands.len(),
-            expected: specs.len(),
-            names,
-        });
-    }
-    let mut faults = Vec::new();
-    for (spec, operand) in specs
-        .iter()
-        .zip(operands)
-        .filter(|(spec, _)| spec.rows.on(rank) > 0)
-    {
-        let RawOperand {
-            ptr: address,
-            row_stride_elems,
-        } = *operand;
-        let mut require = |ok: bool, fault| {
-            if !ok {
-                faults.push((spec.operand, fault));
-            }
-        };
-        require(address != 0, OperandFault::Null);
-        require(
-            address.is_multiple_of(16),
-            OperandFault::Misaligned { address },
-        );
-        require(
-            row_stride_elems >= spec.cols,
-            OperandFault::StrideShort {
-                row_stride_elems,
-                cols: spec.cols,
-            },
-        );
-        let takes =
-            row_stride_elems.is_multiple_of(8) && row_stride_elems < MAX_STRIDE_BYTES / ELEM_BYTES;
-        require(takes, OperandFault::StrideStep { row_stride_elems });
-    }
-    if faults.is_empty() {
-        Ok(())
-    } else {
-        Err(Error::Operands(faults))
-    }
-}
-
-/// Checks that a dense slice of `elems` elements is the operand of `spec` on `rank`.
-pub(crate) fn check_length(
-    spec: &OperandSpec,
-    elems: usize,
-    rank: u32,
-) -> Option<(Operand, OperandFault)> {
-    let (rows, elems) = (spec.rows.on(rank), elems as u64);
-    // An allocation cannot be empty, so any slice stands for no rows.
-    let fits = rows == 0 || elems == rows * spec.cols;
-    (!fits).then_some((
-        spec.operand,
-        OperandFault::Length {
-            elems,
-            rows,
-            cols: spec.cols,
-        },
-    ))
 }
 
 impl Bindings<'_> {
@@ -176,6 +50,12 @@ impl Bindings<'_> {
         }
     }
 
+    fn row_bytes(&self, wanted: Operand) -> u64 {
+        let spec = self.specs.iter().find(|spec| spec.operand == wanted);
+        let elem_bytes = spec.map_or(Dtype::default(), |spec| spec.dtype).bytes();
+        self.operand(wanted).row_stride_elems * elem_bytes
+    }
+
     fn workspace(&self) -> u64 {
         self.workspaces[self.rank as usize % MAX_RANKS]
     }
@@ -190,12 +70,13 @@ impl Bindings<'_> {
         let size = |extent: &Extent| extent.on(self.rank).max(1);
         let stride = |stride: &Stride| match *stride {
             Stride::Bytes(bytes) => bytes,
-            Stride::RowOf(operand) => self.operand(operand).row_stride_elems * ELEM_BYTES,
+            Stride::RowOf(operand) => self.row_bytes(operand),
         };
         TensorMap {
             address,
             dims: spec.extents.iter().map(size).collect(),
             strides_bytes: spec.strides.iter().map(stride).collect(),
+            dtype: spec.dtype,
             box_elems: spec.box_elems.clone(),
         }
     }
@@ -213,10 +94,7 @@ impl Bindings<'_> {
                 ArgKind::TensorMap(spec) => put(to, &encode(&self.tensor_map(spec))?),
                 ArgKind::Pointer(operand) => put(to, &self.operand(*operand).ptr.to_ne_bytes()),
                 ArgKind::RowStrideBytes(operand) => {
-                    put(
-                        to,
-                        &(self.operand(*operand).row_stride_elems * ELEM_BYTES).to_ne_bytes(),
-                    );
+                    put(to, &self.row_bytes(*operand).to_ne_bytes());
                 }
                 ArgKind::Workspaces => {
                     for (to, address) in to.chunks_exact_mut(8).zip(self.workspaces) {
@@ -239,47 +117,8 @@ fn put(to: &mut [u8], value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SPECS: [OperandSpec; 3] = [
-        OperandSpec {
-            operand: Operand::A,
-            rows: Extent::ShardRows {
-                total: 10,
-                per_rank: 4,
-            },
-            cols: 64,
-            written: false,
-        },
-        OperandSpec {
-            operand: Operand::B,
-            rows: Extent::Fixed(64),
-            cols: 32,
-            written: false,
-        },
-        OperandSpec {
-            operand: Operand::C,
-            rows: Extent::Fixed(10),
-            cols: 32,
-            written: true,
-        },
-    ];
-
-    fn operands() -> [RawOperand; 3] {
-        [
-            RawOperand {
-                ptr: 0x1000,
-                row_stride_elems: 72,
-            },
-            RawOperand {
-                ptr: 0x2000,
-                row_stride_elems: 32,
-            },
-            RawOperand {
-                ptr: 0x3000,
-                row_stride_elems: 40,
-            },
-        ]
-    }
+    use crate::operands::check;
+    use crate::operands::tests::{SPECS, operands};
 
     fn bindings(operands: &[RawOperand], rank: u32) -> Bindings<'_> {
         let workspaces = [0x10_0000, 0x20_0000, 0x30_0000, 0x40_0000, 0, 0, 0, 0];
@@ -296,6 +135,7 @@ mod tests {
     fn map_of_a() -> TensorMapSpec {
         TensorMapSpec {
             source: Source::Operand(Operand::A),
+            dtype: Dtype::Bf16,
             extents: vec![Extent::Fixed(64), SPECS[0].rows],
             strides: vec![Stride::RowOf(Operand::A)],
             box_elems: vec![64, 128],
@@ -309,6 +149,7 @@ mod tests {
             ("own_a", ArgKind::TensorMap(map_of_a())),
             ("shard", ArgKind::Pointer(Operand::A)),
             ("shard_row_bytes", ArgKind::RowStrideBytes(Operand::A)),
+            ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
             ("workspaces", ArgKind::Workspaces),
             ("host", ArgKind::HostPage),
             ("deadline_ns", ArgKind::DeadlineNs),
@@ -337,6 +178,7 @@ mod tests {
         assert_eq!(bytes[at("own_a")..at("own_a") + 128], [0xee; 128]);
         assert_eq!(word(at("shard")), 0x1000);
         assert_eq!(word(at("shard_row_bytes")), 144);
+        assert_eq!(word(at("c_row_bytes")), 160, "of fp32");
         assert_eq!(word(at("workspaces") + 16), 0x30_0000);
         assert_eq!(word(at("workspaces") + 32), 0);
         assert_eq!(word(at("host")), 0xabc0);
@@ -345,6 +187,7 @@ mod tests {
             address: 0x1000,
             dims: vec![64, 4],
             strides_bytes: vec![144],
+            dtype: Dtype::Bf16,
             box_elems: vec![64, 128],
         };
         assert_eq!(maps, [expected]);
@@ -361,6 +204,7 @@ mod tests {
             address: 0x40_0000,
             dims: vec![64, 1],
             strides_bytes: vec![128],
+            dtype: Dtype::Bf16,
             box_elems: vec![64, 128],
         };
         assert_eq!(map, expected);
@@ -372,6 +216,7 @@ mod tests {
         let operands = operands();
         let spec = TensorMapSpec {
             source: Source::Workspace { offset_bytes: 4096 },
+            dtype: Dtype::Bf16,
             extents: vec![Extent::Fixed(64), Extent::Fixed(10), Extent::Fixed(2)],
             strides: vec![Stride::Bytes(128), Stride::Bytes(1280)],
             box_elems: vec![64, 128, 1],
@@ -380,85 +225,6 @@ mod tests {
         assert_eq!(
             (map.address, map.strides_bytes),
             (0x30_1000, vec![128, 1280])
-        );
-    }
-
-    #[test]
-    fn all_faults_of_all_operands_come_at_once() {
-        let operands = [
-            RawOperand {
-                ptr: 0x1008,
-                row_stride_elems: 60,
-            },
-            RawOperand {
-                ptr: 0,
-                row_stride_elems: 32,
-            },
-            RawOperand {
-                ptr: 0x3000,
-                row_stride_elems: 1 << 40,
-            },
-        ];
-        let Err(Error::Operands(faults)) = check(&SPECS, &operands, 0) else {
-            panic!("four faults")
-        };
-        let expected = [
-            (Operand::A, OperandFault::Misaligned { address: 0x1008 }),
-            (
-                Operand::A,
-                OperandFault::StrideShort {
-                    row_stride_elems: 60,
-                    cols: 64,
-                },
-            ),
-            (
-                Operand::A,
-                OperandFault::StrideStep {
-                    row_stride_elems: 60,
-                },
-            ),
-            (Operand::B, OperandFault::Null),
-            (
-                Operand::C,
-                OperandFault::StrideStep {
-                    row_stride_elems: 1 << 40,
-                },
-            ),
-        ];
-        assert_eq!(faults, expected);
-        let text = Error::Operands(faults).to_string();
-        assert_eq!(text.lines().count(), 5, "{text}");
-    }
-
-    #[test]
-    fn the_number_of_operands_is_checked() {
-        let error = check(&SPECS, &operands()[..2], 0).expect_err("two of three");
-        assert_eq!(
-            error.to_string(),
-            "2 operands were given, the kernel has 3: a, b, c"
-        );
-    }
-
-    #[test]
-    fn slices_have_exactly_the_operands_size() {
-        assert_eq!(check_length(&SPECS[0], 256, 0), None);
-        assert_eq!(
-            check_length(&SPECS[0], 128, 2),
-            None,
-            "the last shard is shorter"
-        );
-        assert_eq!(check_length(&SPECS[0], 5, 3), None, "no rows: any slice");
-        let fault = check_length(&SPECS[0], 255, 0).expect("too short");
-        assert_eq!(
-            fault,
-            (
-                Operand::A,
-                OperandFault::Length {
-                    elems: 255,
-                    rows: 4,
-                    cols: 64
-                }
-            )
         );
     }
 }

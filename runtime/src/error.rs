@@ -2,8 +2,8 @@
 
 mod words;
 
-use crate::args::OperandFault;
 use crate::bootstrap::ProtocolFault;
+use crate::operands::OperandFault;
 use crate::simulation::Finding;
 use cudarc::driver::DriverError;
 use mkernel_compile::GenError;

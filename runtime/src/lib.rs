@@ -4,7 +4,7 @@
 //! ```no_run
 //! use mkernel::cudarc::driver::CudaSlice;
 //! use mkernel::half::bf16;
-//! use mkernel::{BLayout, Communicator, Dim, Error, KernelConfig, Op, Shape, Tuning};
+//! use mkernel::{BLayout, Communicator, Dim, Epilogue, Error, KernelConfig, Op, Shape, Tuning};
 //!
 //! /// C = AllGather(A) · Bᵀ for one rank; the other ranks do the same at the same time.
 //! fn forward(ranks: &Communicator, a: &CudaSlice<bf16>, b: &CudaSlice<bf16>, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
@@ -16,6 +16,7 @@
 //!         n: Dim::Static(1024),
 //!         k: Dim::Static(8192),
 //!         b_layout: BLayout::Nk,
+//!         epilogue: Epilogue::default(),
 //!         tuning: Tuning::default(),
 //!     };
 //!     // Once per shape: plans, compiles or loads, allocates. All ranks come here.
@@ -79,6 +80,7 @@ mod fabric;
 mod fused;
 mod kernel;
 mod neighbours;
+mod operands;
 mod operator;
 mod prepare;
 mod report;
@@ -86,7 +88,6 @@ mod shared;
 mod simulation;
 mod symmetric;
 
-pub use args::{OperandFault, RawOperand};
 pub use bootstrap::{MAX_OFFER_BYTES, ProtocolFault};
 pub use communicator::Communicator;
 pub use driver::{device_count, gpu_links};
@@ -94,7 +95,8 @@ pub use env::wanted_nics;
 pub use error::{Error, Peer};
 pub use fabric::{FabricTest, FabricTestOptions, Load, Measured};
 pub use fused::FusedKernel;
-pub use operator::Operator;
+pub use operands::{OperandFault, RawOperand};
+pub use operator::{Addends, Element, Operator};
 pub use simulation::{Finding, Simulation};
 
 #[cfg(feature = "macros")]
@@ -104,8 +106,8 @@ pub use mkernel_compile::GenError;
 pub use mkernel_fabric::FabricError;
 pub use mkernel_fabric::emulated::{Failure, Faults, Nic};
 pub use mkernel_spec::{
-    self as spec, BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Shape, Transfer,
-    Tuning, Violation, Violations,
+    self as spec, Activation, BLayout, Device, Dim, Dtype, Epilogue, KernelConfig, KernelPlan,
+    KernelSpec, Op, Shape, Transfer, Tuning, Violation, Violations,
 };
 
 /// The crate whose streams and slices operators take; use this one, so that versions agree.

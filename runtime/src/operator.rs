@@ -1,18 +1,19 @@
 //! [`Operator`]: a kernel that is ready to run, with its memory on every rank.
 
-use crate::args::{self, Bindings, RawOperand};
+use crate::args::Bindings;
 use crate::copies::{CopyThread, Job};
 use crate::driver;
 use crate::error::Error;
 use crate::kernel::Kernel;
+use crate::operands::{self, Passed, RawOperand};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::simulation::Watch;
 use crate::symmetric::Symmetric;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, sys};
 use half::bf16;
-use mkernel_spec::KernelPlan;
 use mkernel_spec::abi::Operand;
+use mkernel_spec::{Dtype, KernelPlan};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A kernel with its workspace, made by [`Communicator::prepare`](crate::Communicator::prepare).
@@ -31,6 +32,36 @@ pub struct Operator {
     args: Mutex<Args>,
     copies: Option<Arc<CopyThread>>,
     shared: Arc<Shared>,
+}
+
+/// What elements of C can be: `bf16` or `f32`, as the kernel's [`output`](mkernel_spec::Epilogue::output) says.
+pub trait Element: sealed::Element {
+    /// Its name in a declaration.
+    const DTYPE: Dtype;
+}
+
+impl Element for bf16 {
+    const DTYPE: Dtype = Dtype::Bf16;
+}
+
+impl Element for f32 {
+    const DTYPE: Dtype = Dtype::Fp32;
+}
+
+mod sealed {
+    pub trait Element {}
+    impl Element for half::bf16 {}
+    impl Element for f32 {}
+}
+
+/// What a kernel's [`Epilogue`](mkernel_spec::Epilogue) reads beside the sum.
+#[derive(Clone, Copy, Default)]
+pub struct Addends<'a> {
+    /// `[N]`, of this rank's columns.
+    pub bias: Option<&'a dyn DevicePtr<bf16>>,
+    /// With the rows and columns of this rank's C. `gemm_ar`: the same values on every rank, since of each row perhaps
+    /// only one rank's is read.
+    pub residual: Option<&'a dyn DevicePtr<bf16>>,
 }
 
 /// What the communicator sees of an operator.
@@ -123,7 +154,7 @@ impl Operator {
     ///
     /// # Errors
     /// [`Error::Operands`] with all mistakes, [`Error::WrongDevice`], [`Error::Aborted`] after an earlier failure.
-    pub fn launch<A, B, C>(
+    pub fn launch<A, B, C, E>(
         &self,
         stream: &Arc<CudaStream>,
         a: &A,
@@ -133,43 +164,70 @@ impl Operator {
     where
         A: DevicePtr<bf16> + ?Sized,
         B: DevicePtr<bf16> + ?Sized,
-        C: DevicePtrMut<bf16> + ?Sized,
+        C: DevicePtrMut<E> + ?Sized,
+        E: Element,
+    {
+        self.launch_with(stream, a, b, c, Addends::default())
+    }
+
+    /// The same for a kernel that adds a bias or a residual.
+    ///
+    /// # Errors
+    /// As for [`launch`](Self::launch); also an addend that the kernel lacks, or lacks here.
+    pub fn launch_with<A, B, C, E>(
+        &self,
+        stream: &Arc<CudaStream>,
+        a: &A,
+        b: &B,
+        c: &mut C,
+        addends: Addends,
+    ) -> Result<(), Error>
+    where
+        A: DevicePtr<bf16> + ?Sized,
+        B: DevicePtr<bf16> + ?Sized,
+        C: DevicePtrMut<E> + ?Sized,
+        E: Element,
     {
         self.check_device("the stream", stream)?;
         self.check_device("A", a.stream())?;
         self.check_device("B", b.stream())?;
         self.check_device("C", c.stream())?;
-        self.check_lengths(&[
-            (Operand::A, a.len()),
-            (Operand::B, b.len()),
-            (Operand::C, c.len()),
-        ])?;
+        let added = [
+            (Operand::Bias, "the bias", addends.bias),
+            (Operand::Residual, "the residual", addends.residual),
+        ];
+        let added = || {
+            let given = added.into_iter();
+            given.filter_map(|(operand, what, slice)| Some((operand, what, slice?)))
+        };
+        let mut passed = vec![
+            Passed::new(Operand::A, a.len(), Dtype::Bf16),
+            Passed::new(Operand::B, b.len(), Dtype::Bf16),
+            Passed::new(Operand::C, c.len(), E::DTYPE),
+        ];
+        for (operand, what, slice) in added() {
+            self.check_device(what, slice.stream())?;
+            passed.push(Passed::new(operand, slice.len(), Dtype::Bf16));
+        }
+        operands::check_passed(&self.plan.operands, &passed, self.shared.rank)?;
+
         let (a, _a_in_use) = a.device_ptr(stream);
         let (b, _b_in_use) = b.device_ptr(stream);
         let (c, _c_in_use) = c.device_ptr_mut(stream);
-        let operands: Vec<RawOperand> = self
-            .plan
-            .operands
-            .iter()
-            .map(|spec| {
-                let ptr = match spec.operand {
-                    Operand::A => a,
-                    Operand::B => b,
-                    Operand::C => c,
-                    // A kernel with other operands has no launch of three slices.
-                    _ => 0,
-                };
-                RawOperand {
-                    ptr,
-                    row_stride_elems: spec.cols,
-                }
-            })
-            .collect();
+        let mut addresses = vec![(Operand::A, a), (Operand::B, b), (Operand::C, c)];
+        let mut in_use = Vec::new();
+        for (operand, _, slice) in added() {
+            let (address, guard) = slice.device_ptr(stream);
+            addresses.push((operand, address));
+            in_use.push(guard);
+        }
+        let operands = operands::dense(&self.plan.operands, &addresses);
         // SAFETY: the slices have the operands' sizes; cudarc keeps their memory until the stream is past this call.
         unsafe { self.enqueue(stream.cu_stream(), Some(stream), &operands) }
     }
 
-    /// Enqueues one call on `stream`, with operands in the order of [`KernelPlan::operands`]: A, B, C.
+    /// Enqueues one call on `stream`, with operands in the order of [`KernelPlan::operands`]: A, B, C,
+    /// then the bias and the residual that the kernel has.
     ///
     /// # Errors
     /// As for [`launch`](Self::launch).
@@ -207,23 +265,6 @@ impl Operator {
         })
     }
 
-    fn check_lengths(&self, elems: &[(Operand, usize)]) -> Result<(), Error> {
-        let faults: Vec<_> = self
-            .plan
-            .operands
-            .iter()
-            .filter_map(|spec| {
-                let (_, elems) = elems.iter().find(|(operand, _)| *operand == spec.operand)?;
-                args::check_length(spec, *elems, self.shared.rank)
-            })
-            .collect();
-        if faults.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::Operands(faults))
-        }
-    }
-
     /// # Safety
     /// As for [`Self::launch_raw`].
     unsafe fn enqueue(
@@ -236,7 +277,7 @@ impl Operator {
             self.shared.poison(error);
         }
         self.shared.ensure_usable()?;
-        args::check(&self.plan.operands, operands, self.shared.rank)?;
+        operands::check(&self.plan.operands, operands, self.shared.rank)?;
         driver::bind(&self.shared.ctx)?;
         // SAFETY: by the caller.
         let capturing = unsafe { driver::is_capturing(stream)? };

@@ -1,9 +1,10 @@
 //! The page through which host and kernels of one operator talk, and what a failed wait leaves in it.
 
-use crate::args::{ELEM_BYTES, RawOperand};
 use crate::driver::Pinned;
 use crate::error::Error;
+use crate::operands::RawOperand;
 use cudarc::driver::CudaContext;
+use mkernel_spec::Dtype;
 use mkernel_spec::abi::{self, HOST_ABORT, HostPage, Report};
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ impl Page {
         let read = |offset| self.0.double_word(offset).load(Ordering::Relaxed);
         RawOperand {
             ptr: read(offset_of!(HostPage, source)),
-            row_stride_elems: read(offset_of!(HostPage, source_row_bytes)) / ELEM_BYTES,
+            row_stride_elems: read(offset_of!(HostPage, source_row_bytes)) / Dtype::Bf16.bytes(),
         }
     }
 

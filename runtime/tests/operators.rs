@@ -5,9 +5,10 @@
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
 use mkernel::{
-    BLayout, Communicator, Dim, Error, KernelConfig, Op, Operator, RawOperand, Shape, Simulation,
-    Transfer, Tuning,
+    Addends, BLayout, Communicator, Dim, Dtype, Epilogue, Error, KernelConfig, Op, OperandFault,
+    Operator, RawOperand, Shape, Simulation, Transfer, Tuning,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,12 +33,29 @@ fn on_ranks(ranks: u32, body: impl Fn(&Rank) + Sync) {
             for ranks in communicators {
                 let body = &body;
                 scope.spawn(move || {
-                    let rank = Rank::new(ranks, transfer);
+                    let rank = Rank::new(ranks, Some(transfer));
                     body(&rank);
                     rank.ranks.barrier().expect("all came to the end");
                 });
             }
         });
+    }
+}
+
+fn config(world: u32, transfer: Option<Transfer>) -> KernelConfig {
+    KernelConfig {
+        name: None,
+        op: Op::AgGemm,
+        world,
+        m: Dim::Static(SHAPE.m),
+        n: Dim::Static(SHAPE.n),
+        k: Dim::Static(SHAPE.k),
+        b_layout: BLayout::Nk,
+        epilogue: Epilogue::default(),
+        tuning: Tuning {
+            transfer,
+            ..Tuning::default()
+        },
     }
 }
 
@@ -50,20 +68,8 @@ struct Rank {
 }
 
 impl Rank {
-    fn new(ranks: Communicator, transfer: Transfer) -> Self {
-        let config = KernelConfig {
-            name: None,
-            op: Op::AgGemm,
-            world: ranks.world(),
-            m: Dim::Static(SHAPE.m),
-            n: Dim::Static(SHAPE.n),
-            k: Dim::Static(SHAPE.k),
-            b_layout: BLayout::Nk,
-            tuning: Tuning {
-                transfer: Some(transfer),
-                ..Tuning::default()
-            },
-        };
+    fn new(ranks: Communicator, transfer: Option<Transfer>) -> Self {
+        let config = config(ranks.world(), transfer);
         // SAFETY: this test uses one stream for each rank.
         unsafe { ranks.context().disable_event_tracking() };
         let operator = ranks.prepare(&config, SHAPE).expect("prepared");
@@ -114,6 +120,83 @@ fn calls_one_after_the_other() {
         c.iter().for_each(|c| rank.check(c));
         assert_eq!(rank.ranks.findings(), []);
     });
+}
+
+/// What `launch` says is wrong with its operands.
+fn faults(launched: Result<(), Error>) -> Vec<(Operand, OperandFault)> {
+    match launched {
+        Err(Error::Operands(faults)) => faults,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn addends_are_wanted_where_they_are_declared() {
+    let simulation = Simulation {
+        ranks: 1,
+        ..Simulation::default()
+    };
+    let ranks = Communicator::simulated(&simulation).expect("a simulated GPU");
+    let rank = Rank::new(ranks.into_iter().next().expect("a rank"), None);
+    let Rank {
+        stream,
+        a,
+        b,
+        ranks,
+        ..
+    } = &rank;
+    let config = KernelConfig {
+        epilogue: Epilogue {
+            bias: true,
+            residual: true,
+            output: Dtype::Fp32,
+            ..Epilogue::default()
+        },
+        ..config(1, None)
+    };
+    let operator = ranks.prepare(&config, SHAPE).expect("prepared");
+    let elems = (SHAPE.m * SHAPE.n) as usize;
+    let upload = |elems| stream.clone_htod(&vec![bf16::from_f32(2.0); elems]);
+    let bias = upload(SHAPE.n as usize).expect("uploaded");
+    let residual = upload(elems).expect("uploaded");
+    let mut fp32 = stream.clone_htod(&vec![f32::NAN; elems]).expect("uploaded");
+    let mut c = rank.poisoned();
+
+    let missing = faults(operator.launch(stream, a, b, &mut c));
+    let expected = [
+        (
+            Operand::C,
+            OperandFault::Dtype {
+                given: Dtype::Bf16,
+                expected: Dtype::Fp32,
+            },
+        ),
+        (Operand::Bias, OperandFault::Missing),
+        (Operand::Residual, OperandFault::Missing),
+    ];
+    assert_eq!(missing, expected, "all at once");
+
+    let short = Addends {
+        bias: Some(&residual),
+        residual: Some(&bias),
+    };
+    let wrong = faults(operator.launch_with(stream, a, b, &mut fp32, short));
+    assert_eq!(wrong.len(), 2, "{wrong:?}");
+
+    let both = Addends {
+        bias: Some(&bias),
+        residual: Some(&residual),
+    };
+    let unexpected = faults(rank.operator.launch_with(stream, a, b, &mut c, both));
+    let operands: Vec<_> = unexpected.iter().map(|(operand, _)| *operand).collect();
+    assert_eq!(operands, [Operand::Bias, Operand::Residual]);
+
+    operator
+        .launch_with(stream, a, b, &mut fp32, both)
+        .expect("launched");
+    ranks.synchronize(stream).expect("well");
+    let c = stream.clone_dtoh(&fp32).expect("downloaded");
+    assert!(c.iter().all(|value| *value == 0.5 * SHAPE.k as f32 + 4.0));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::lab::{Failure, Lab, Matrix, Random, TimeLimit};
 use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Op, Operator, Shape, Transfer, Tuning};
+use mkernel::{BLayout, Communicator, Epilogue, Op, Operator, Shape, Transfer, Tuning};
 use std::time::Duration;
 
 const CALLS: usize = 200;
@@ -121,6 +121,7 @@ fn summed(
         op,
         shape: Shape { m, n, k },
         layout: BLayout::Nk,
+        epilogue: Epilogue::default(),
         tuning: Tuning {
             round_tiles,
             shots,
@@ -188,8 +189,9 @@ fn calls(ranks: &Communicator, problem: Problem, skew: Skew, seed: u64) -> Resul
         chosen.push(choice);
         delay(&lab, skew, ranks.rank(), &mut delays)?;
         lab.poison(&operands.c)?;
-        let [_, b, c] = operands.raw();
-        launch(&operator, &lab.stream, &[pool[choice].operand(), b, c])?;
+        let mut raw = operands.raw();
+        raw[0] = pool[choice].operand();
+        launch(&operator, &lab.stream, &raw)?;
         lab.checksum(&operands.c, &sums, call)?;
     }
     ranks.synchronize(&lab.stream)?;

@@ -2,7 +2,7 @@
 
 use crate::ranks::Problem;
 use mkernel::BLayout::{self, Kn, Nk};
-use mkernel::{Op, Shape, Transfer, Tuning};
+use mkernel::{Activation, Dtype, Epilogue, Op, Shape, Transfer, Tuning};
 
 /// A problem, and how its operands lie.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,11 @@ impl Case {
         self
     }
 
+    fn finished(mut self, epilogue: Epilogue) -> Self {
+        self.problem.epilogue = epilogue;
+        self
+    }
+
     fn strided(mut self) -> Self {
         self.pad = 24;
         self
@@ -86,6 +91,36 @@ pub fn cases(world: u32) -> Vec<Case> {
     }
     if world > 1 {
         all.extend(sums());
+    }
+    for op in Op::ALL {
+        all.extend(epilogues(op, world));
+    }
+    all
+}
+
+/// Every epilogue, with tails, without, and where CTAs share the last tiles.
+fn epilogues(op: Op, world: u32) -> Vec<Case> {
+    let mut all = Vec::new();
+    for (index, activation) in Activation::ALL.into_iter().enumerate() {
+        for output in Dtype::ALL {
+            let epilogue = |bias, residual| Epilogue {
+                bias,
+                residual,
+                activation,
+                output,
+            };
+            let (n, layout) = [(1032, Kn), (1024, Nk)][index % 2];
+            let finished = |m, epilogue| case(m, n, 520, layout).of(op).finished(epilogue);
+            let both = epilogue(true, true);
+            all.push(finished(1000, both).tile(128, 256).strided());
+            all.push(finished(777, epilogue(true, false)).tile(64, 256));
+            all.push(finished(2048, epilogue(false, true)).tile(128, 128));
+            all.push(finished(9, both));
+            if world > 1 && op.reduces() {
+                all.push(finished(1531, both).tile(128, 256).shots(2).strided());
+                all.push(finished(64, both).tile(64, 128).shots(1).strided());
+            }
+        }
     }
     all
 }

@@ -3,7 +3,7 @@
 use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use mkernel::{BLayout, Communicator, Op, Shape, Transfer, Tuning};
+use mkernel::{BLayout, Communicator, Epilogue, Op, Shape, Transfer, Tuning};
 use std::time::Duration;
 
 const REPLAYS: usize = 20;
@@ -38,6 +38,7 @@ fn sums_are_replayed() {
             op,
             shape: FIRST,
             layout: BLayout::Nk,
+            epilogue: Epilogue::default(),
             tuning,
         });
     }

@@ -58,28 +58,54 @@ struct Verdict {
   u64 first_wrong;            // index of one of them: the first
 };
 
-// C = A · B for every `row_step`th row: one thread per element of C, one sum in fp32 per thread.
+// Activations by number: none, relu, gelu, gelu with tanh, silu.
+__device__ double activate(u32 activation, double x) {
+  switch (activation) {
+    case 1: return x < 0 ? 0 : x;
+    case 2: return x * normcdf(x);
+    case 3: return x / 2 * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+    case 4: return x / (1 + exp(-x));
+    default: return x;
+  }
+}
+
+// What becomes of a sum; null where nothing is added.
+struct Finish {
+  const u16* bias;
+  const u16* residual;
+  u64 residual_stride;
+  u32 activation;
+  u32 is_fp32;  // C
+};
+
+// C = activation(A · B + bias) + residual for every `row_step`th row: one thread per element of C, in fp64.
 extern "C" __global__ void check(const u16* a, u64 a_stride, const u16* b, u64 b_k_stride, u64 b_n_stride,
-                                 const u16* c, u64 c_stride, u64 m, u64 n, u64 k, u64 row_step, Verdict* verdict,
-                                 float slack) {
+                                 const void* c, u64 c_stride, u64 m, u64 n, u64 k, u64 row_step, Verdict* verdict,
+                                 double slack, Finish finish) {
   const u64 row = (u64{blockIdx.y} * blockDim.y + threadIdx.y) * row_step;
   const u64 col = u64{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= m || col >= c_stride) return;
-  const u16 found = c[row * c_stride + col];
+  const u64 at = row * c_stride + col;
+  const float found = finish.is_fp32 ? static_cast<const float*>(c)[at] : to_float(static_cast<const u16*>(c)[at]);
   if (col >= n) {
-    if (found != kPoison) atomicAdd(&verdict->stray, u64{1});
+    // Of either type, poison is all ones.
+    const u32 poison = finish.is_fp32 ? 0xffffffff : u32{kPoison} << 16;
+    if (__float_as_uint(found) != poison) atomicAdd(&verdict->stray, u64{1});
     return;
   }
-  float sum = 0;
-  for (u64 i = 0; i < k; ++i) sum = fmaf(to_float(a[row * a_stride + i]), to_float(b[i * b_k_stride + col * b_n_stride]), sum);
-  const float error = fabsf(to_float(found) - sum);
-  // Twice what rounding to bf16 costs, and what the sum's way may cost. Not `>`: NaN.
-  if (!(error <= fabsf(sum) / 128 + slack * sqrtf(static_cast<float>(k)))) {
+  double sum = 0;
+  for (u64 i = 0; i < k; ++i) sum += double{to_float(a[row * a_stride + i]) * to_float(b[i * b_k_stride + col * b_n_stride])};
+  if (finish.bias) sum += to_float(finish.bias[col]);
+  sum = activate(finish.activation, sum);
+  if (finish.residual) sum += to_float(finish.residual[row * finish.residual_stride + col]);
+  const double error = fabs(found - sum);
+  // Twice what rounding costs, and what the sum's way may cost. Not `>`: NaN.
+  if (!(error <= fabs(sum) * (finish.is_fp32 ? 1.2e-7 : 1.0 / 128) + slack * sqrt(static_cast<double>(k)))) {
     atomicAdd(&verdict->wrong, u64{1});
     atomicMin(&verdict->first_wrong, row * n + col);
   }
-  atomicAdd(&verdict->error2, double{error} * error);
-  atomicAdd(&verdict->reference2, double{sum} * sum);
+  atomicAdd(&verdict->error2, error * error);
+  atomicAdd(&verdict->reference2, sum * sum);
 }
 
 // A number that depends on every element and its place. Adds to `sum`, in any order.

@@ -1,11 +1,11 @@
 //! What tests and benchmarks do on a GPU beside mkernel's calls: random matrices, references, kernels that wait.
 
-use mkernel::RawOperand;
 use mkernel::cudarc::driver::{
-    CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, sys,
+    CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, sys,
 };
 use mkernel::cudarc::nvrtc::Ptx;
 use mkernel::half::bf16;
+use mkernel::{Activation, Dtype, Epilogue, RawOperand};
 use mkernel_compile::{CudaSource, Store};
 use mkernel_spec::Target;
 use std::io::Write;
@@ -19,12 +19,13 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// again, and of eight elements three times that. What is wrong in single elements is counted apart.
 pub const MAX_RELATIVE_ERROR: f64 = 1e-2;
 
-/// A matrix of bf16 in device memory, row-major; or a part of one.
+/// A matrix in device memory, row-major; or a part of one.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     pub rows: u64,
     pub cols: u64,
     pub stride: u64,
+    pub dtype: Dtype,
     address: u64,
 }
 
@@ -41,12 +42,13 @@ impl View {
             rows: rows.end - rows.start,
             cols: cols.end - cols.start,
             stride: self.stride,
-            address: self.address + (rows.start * self.stride + cols.start) * 2,
+            dtype: self.dtype,
+            address: self.address + (rows.start * self.stride + cols.start) * self.dtype.bytes(),
         }
     }
 }
 
-/// A matrix and its memory.
+/// A matrix and its memory: of fp32, twice as many elements.
 pub struct Matrix {
     pub memory: CudaSlice<bf16>,
     pub view: View,
@@ -96,6 +98,44 @@ impl Verdict {
     }
 }
 
+/// What becomes of a product before it is C.
+#[derive(Clone, Copy, Default)]
+pub struct Finish<'a> {
+    pub epilogue: Epilogue,
+    /// Those that the epilogue adds.
+    pub bias: Option<&'a View>,
+    pub residual: Option<&'a View>,
+}
+
+/// The same, as the kernel takes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawFinish {
+    bias: u64,
+    residual: u64,
+    residual_stride: u64,
+    activation: u32,
+    is_fp32: u32,
+}
+
+// SAFETY: plain numbers, laid out as in kernels.cu.
+unsafe impl DeviceRepr for RawFinish {}
+
+impl Finish<'_> {
+    fn raw(&self) -> RawFinish {
+        let given = Activation::ALL
+            .iter()
+            .position(|a| *a == self.epilogue.activation);
+        RawFinish {
+            bias: self.bias.map_or(0, |bias| bias.address),
+            residual: self.residual.map_or(0, |residual| residual.address),
+            residual_stride: self.residual.map_or(0, |residual| residual.stride),
+            activation: given.unwrap_or(0) as u32,
+            is_fp32: u32::from(self.epilogue.output == Dtype::Fp32),
+        }
+    }
+}
+
 /// Kernels of our own on one stream of one GPU.
 pub struct Lab {
     pub stream: Arc<CudaStream>,
@@ -137,16 +177,29 @@ impl Lab {
         })
     }
 
-    /// A matrix of poison, its rows `pad` elements apart.
+    /// A matrix of bf16 poison, its rows `pad` elements apart.
     pub fn matrix(&self, rows: u64, cols: u64, pad: u64) -> Result<Matrix, Failure> {
+        self.matrix_of(Dtype::Bf16, rows, cols, pad)
+    }
+
+    /// A matrix of poison, its rows `pad` elements apart.
+    pub fn matrix_of(
+        &self,
+        dtype: Dtype,
+        rows: u64,
+        cols: u64,
+        pad: u64,
+    ) -> Result<Matrix, Failure> {
         let stride = cols + pad;
+        let halves = rows * stride * dtype.bytes() / Dtype::Bf16.bytes();
         // SAFETY: `poison` sets all of it.
-        let memory = unsafe { self.stream.alloc::<bf16>((rows * stride).max(1) as usize) }?;
+        let memory = unsafe { self.stream.alloc::<bf16>(halves.max(1) as usize) }?;
         let address = memory.device_ptr(&self.stream).0;
         let view = View {
             rows,
             cols,
             stride,
+            dtype,
             address,
         };
         let matrix = Matrix { memory, view };
@@ -156,7 +209,7 @@ impl Lab {
 
     /// Makes every element a NaN that no kernel computes.
     pub fn poison(&self, matrix: &View) -> Result<(), Failure> {
-        let bytes = (matrix.rows * matrix.stride * 2) as usize;
+        let bytes = (matrix.rows * matrix.stride * matrix.dtype.bytes()) as usize;
         if bytes == 0 {
             return Ok(());
         }
@@ -174,6 +227,7 @@ impl Lab {
             cols,
             stride,
             address,
+            ..
         } = matrix;
         if *rows == 0 {
             return Ok(());
@@ -192,12 +246,13 @@ impl Lab {
     }
 
     /// Adds to verdict `slot`: whether every `row_step`th row of C is that of A · B. `transposed`: B is `[N, K]`.
-    /// `parts`: rounded sums that C was made of.
+    /// `parts`: rounded sums that C was made of; `finish`: what becomes of them.
     pub fn check(
         &self,
         (a, b, c): (&View, &View, &View),
         transposed: bool,
         (row_step, parts): (u64, u32),
+        finish: Finish,
         verdicts: &CudaSlice<u64>,
         slot: usize,
     ) -> Result<(), Failure> {
@@ -222,15 +277,16 @@ impl Lab {
         }
         // Per root of K: a three-hundredth of a usual sum for another order of addition. A part that was rounded may
         // be off by a 256th of itself, and larger than the sum.
-        let slack = if parts > 1 { 8e-3f32 } else { 1e-3 };
-        launch.arg(&slack);
+        let slack = if parts > 1 { 8e-3f64 } else { 1e-3 };
+        let finish = finish.raw();
+        launch.arg(&slack).arg(&finish);
         let rows = c.rows.div_ceil(row_step);
         let config = LaunchConfig {
             grid_dim: (c.stride.div_ceil(32) as u32, rows.div_ceil(8) as u32, 1),
             block_dim: (32, 8, 1),
             shared_mem_bytes: 0,
         };
-        // SAFETY: the kernel reads the three matrices and adds to the verdict.
+        // SAFETY: the kernel reads the matrices and adds to the verdict.
         unsafe { launch.launch(config) }?;
         Ok(())
     }
@@ -246,15 +302,15 @@ impl Lab {
             srcHost: std::ptr::null(),
             srcDevice: from.address,
             srcArray: std::ptr::null_mut(),
-            srcPitch: (from.stride * 2) as usize,
+            srcPitch: (from.stride * from.dtype.bytes()) as usize,
             dstXInBytes: 0,
             dstY: 0,
             dstMemoryType: device,
             dstHost: std::ptr::null_mut(),
             dstDevice: to.address,
             dstArray: std::ptr::null_mut(),
-            dstPitch: (to.stride * 2) as usize,
-            WidthInBytes: (from.cols * 2) as usize,
+            dstPitch: (to.stride * to.dtype.bytes()) as usize,
+            WidthInBytes: (from.cols * from.dtype.bytes()) as usize,
             Height: from.rows as usize,
         };
         // SAFETY: both have these rows and columns; the stream orders it before whoever frees them.
@@ -284,7 +340,7 @@ impl Lab {
         sums: &CudaSlice<u64>,
         slot: usize,
     ) -> Result<(), Failure> {
-        let elems = matrix.rows * matrix.stride;
+        let elems = matrix.rows * matrix.stride * matrix.dtype.bytes() / Dtype::Bf16.bytes();
         if elems == 0 {
             return Ok(());
         }

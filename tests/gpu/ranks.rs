@@ -1,9 +1,11 @@
 //! Ranks of this process, a thread for each, and what they compute.
 
-use crate::lab::{Failure, Lab, Matrix, Random, Verdict, View, seed_from_clock};
+use crate::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, seed_from_clock};
 use mkernel::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use mkernel::spec::spec::WORLDS;
-use mkernel::{BLayout, Communicator, Dim, KernelConfig, Op, Operator, RawOperand, Shape, Tuning};
+use mkernel::{
+    BLayout, Communicator, Dim, Epilogue, KernelConfig, Op, Operator, RawOperand, Shape, Tuning,
+};
 use std::error::Error;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -87,6 +89,7 @@ pub struct Problem {
     pub op: Op,
     pub shape: Shape,
     pub layout: BLayout,
+    pub epilogue: Epilogue,
     pub tuning: Tuning,
 }
 
@@ -97,6 +100,7 @@ impl From<(Shape, BLayout, Tuning)> for Problem {
             op: Op::AgGemm,
             shape,
             layout,
+            epilogue: Epilogue::default(),
             tuning,
         }
     }
@@ -113,6 +117,7 @@ impl Problem {
             n: Dim::DYNAMIC,
             k: Dim::DYNAMIC,
             b_layout: self.layout,
+            epilogue: self.epilogue,
             tuning: self.tuning,
         }
     }
@@ -140,7 +145,7 @@ pub fn prepare(
 pub fn launch(
     operator: &Operator,
     stream: &Arc<CudaStream>,
-    operands: &[RawOperand; 3],
+    operands: &[RawOperand],
 ) -> Result<(), mkernel::Error> {
     // SAFETY: tests pass operands of the plan's sizes, and wait for their streams before they drop memory.
     unsafe { operator.launch_raw(stream.cu_stream(), operands) }
@@ -158,6 +163,9 @@ pub struct Operands {
     own_rows: Range<u64>,
     b: View,
     pub c: Matrix,
+    epilogue: Epilogue,
+    bias: Option<Matrix>,
+    residual: Option<Matrix>,
     /// The A of which C is the product, all of it made here, not received: for the reference.
     whole: Matrix,
     whole_b: Matrix,
@@ -176,7 +184,12 @@ impl Operands {
         problem: Problem,
         pad: u64,
     ) -> Result<Self, Failure> {
-        let Problem { op, shape, .. } = problem;
+        let Problem {
+            op,
+            shape,
+            epilogue,
+            ..
+        } = problem;
         let Shape { m, n, k } = shape;
         let (rank, world) = (u64::from(ranks.rank()), u64::from(ranks.world()));
         let transposed = problem.layout == BLayout::Nk;
@@ -209,12 +222,17 @@ impl Operands {
         } else {
             0..m
         };
+        let c_rows = rows.end - rows.start;
+        let addend = |given: bool, rows| given.then(|| lab.matrix(rows, n, pad)).transpose();
         Ok(Self {
             a,
             shard,
             own_rows,
             b,
-            c: lab.matrix(rows.end - rows.start, n, pad)?,
+            c: lab.matrix_of(epilogue.output, c_rows, n, pad)?,
+            epilogue,
+            bias: addend(epilogue.bias, 1)?,
+            residual: addend(epilogue.residual, c_rows)?,
             whole,
             whole_b,
             rows,
@@ -223,8 +241,14 @@ impl Operands {
         })
     }
 
-    pub fn raw(&self) -> [RawOperand; 3] {
+    /// A, B, C, and what is added to C.
+    pub fn raw(&self) -> Vec<RawOperand> {
+        let addends = [&self.bias, &self.residual].into_iter().flatten();
+        let addends = addends.map(|matrix| matrix.operand());
         [self.a.operand(), self.b.operand(), self.c.operand()]
+            .into_iter()
+            .chain(addends)
+            .collect()
     }
 
     /// This rank's A.
@@ -248,11 +272,18 @@ impl Operands {
         }
     }
 
-    /// New B, another one on each rank; where ranks add up, from the same seed on all.
+    /// New B, bias and residual, others on each rank; where ranks add up, from the same seed on all.
     pub fn fill_b(&self, lab: &Lab, seed: u64, rank: u32) -> Result<(), Failure> {
         let of_rank = if self.parts > 1 { 0 } else { rank };
         let seed = seed.wrapping_add(u64::from(of_rank));
-        lab.fill(&self.whole_b, 0, Random(seed).next())
+        let mut seeds = Random(seed);
+        lab.fill(&self.whole_b, 0, seeds.next())?;
+        for (matrix, first_row) in [(&self.bias, 0), (&self.residual, self.rows.start)] {
+            if let Some(matrix) = matrix {
+                lab.fill(matrix, first_row, seeds.next())?;
+            }
+        }
+        Ok(())
     }
 
     /// Poison to C, a call, and a verdict on it. Enqueues only.
@@ -272,7 +303,13 @@ impl Operands {
     pub fn judge(&self, lab: &Lab, verdicts: &CudaSlice<u64>, slot: usize) -> Result<(), Failure> {
         let whole = self.whole.part(self.rows.clone(), 0..self.whole.cols);
         let matrices = (&whole, &*self.whole_b, &*self.c);
-        lab.check(matrices, self.transposed, (1, self.parts), verdicts, slot)
+        let finish = Finish {
+            epilogue: self.epilogue,
+            bias: self.bias.as_deref(),
+            residual: self.residual.as_deref(),
+        };
+        let how = (1, self.parts);
+        lab.check(matrices, self.transposed, how, finish, verdicts, slot)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Random configurations and devices.
 
 use mkernel_spec::{
-    BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Transfer, Tuning,
+    Activation, BLayout, Device, Dim, Dtype, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op,
+    Transfer, Tuning,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -9,8 +10,9 @@ use proptest::sample::select;
 
 /// Sizes in bounds; the tuning may or may not fit them.
 pub fn configs() -> impl Strategy<Value = KernelConfig> {
-    let tuned = sizes().prop_flat_map(|config| {
+    let tuned = (sizes(), epilogues()).prop_flat_map(|(config, epilogue)| {
         tuning(config.op, config.world).prop_map(move |tuning| KernelConfig {
+            epilogue,
             tuning,
             ..config.clone()
         })
@@ -82,6 +84,7 @@ fn config(op: Op, world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout) -> 
         n: Dim::Static(n),
         k: Dim::Static(k),
         b_layout,
+        epilogue: Epilogue::default(),
         tuning: Tuning::default(),
     }
 }
@@ -93,6 +96,22 @@ fn ops() -> impl Strategy<Value = Op> {
 
 fn worlds() -> impl Strategy<Value = u32> {
     select(&[1, 2, 4, 8][..])
+}
+
+fn epilogues() -> impl Strategy<Value = Epilogue> {
+    let some = (
+        any::<bool>(),
+        any::<bool>(),
+        select(&Activation::ALL[..]),
+        select(&Dtype::ALL[..]),
+    )
+        .prop_map(|(bias, residual, activation, output)| Epilogue {
+            bias,
+            residual,
+            activation,
+            output,
+        });
+    prop_oneof![1 => Just(Epilogue::default()), 1 => some]
 }
 
 fn layouts() -> impl Strategy<Value = BLayout> {

@@ -254,7 +254,7 @@ impl Kernel {
     pub fn partial(&self, epoch: u32, source: u32, tile: u32) -> Range<u64> {
         let index = epoch % 2 * self.get("kWorld") * self.get("kOwnerTiles")
             + self.partial_index(source, tile);
-        self.tile_bytes("kPartials", index)
+        self.tile_bytes("kPartials", self.get("kTileBytes"), index)
     }
 
     pub fn result_index(&self, tile: Tile) -> u32 {
@@ -264,12 +264,13 @@ impl Kernel {
     /// Bytes of the workspace that hold a tile's result.
     pub fn result(&self, epoch: u32, tile: Tile) -> Range<u64> {
         let index = epoch % 2 * self.get("kTiles") + self.result_index(tile);
-        self.tile_bytes("kResults", index)
+        let bytes = self.find("kResultBytes");
+        let bytes = bytes.unwrap_or_else(|| self.get("kTileBytes"));
+        self.tile_bytes("kResults", bytes, index)
     }
 
-    fn tile_bytes(&self, region: &str, index: u32) -> Range<u64> {
-        let start = self.find_u64(region).expect("a region");
-        let bytes = u64::from(self.get("kTileBytes"));
+    fn tile_bytes(&self, region: &str, bytes: u32, index: u32) -> Range<u64> {
+        let (start, bytes) = (self.find_u64(region).expect("a region"), u64::from(bytes));
         start + u64::from(index) * bytes..start + u64::from(index + 1) * bytes
     }
 

@@ -1,12 +1,13 @@
 //! Properties of every plan, and of the kernel that is rendered from it, for random configurations and devices.
 //!
 //! A configuration has violations or a plan; what holds for each plan is in the files of this folder: `compute` (tiles,
-//! roles), `exchange` (what ranks send and await), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes,
+//! roles), `epilogue` (what is added to sums), `exchange` (what ranks send and await), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes,
 //! reading and writing).
 
 mod compute;
 mod config;
 mod configs;
+mod epilogue;
 mod exchange;
 mod kernel;
 mod memory;

@@ -1,9 +1,14 @@
 //! Jobs on simulated GPUs, for `simulator` and `mutations`: back-to-back calls with exact results.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+mod data;
+
+use data::{Call, is_right};
+use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
 use mkernel::{
-    BLayout, Communicator, Dim, Error, KernelConfig, Op, Operator, Shape, Simulation, Tuning,
+    Activation, Addends, BLayout, Communicator, Dim, Dtype, Element, Epilogue, Error, KernelConfig,
+    Op, Operator, Shape, Simulation, Tuning,
 };
 use std::num::NonZero;
 use std::ops::Range;
@@ -32,16 +37,21 @@ pub enum Where {
     Gpus,
 }
 
-/// Bits of the results, by rank and call.
-pub type Results = Vec<Vec<Vec<u16>>>;
+/// Bits of the results as fp32, by rank and call.
+pub type Results = Vec<Vec<Vec<u32>>>;
 
-/// Operands of all ranks for one call, and the bits of each rank's result. Small whole numbers: every sum is exact in
-/// fp32, in whichever order.
-#[derive(Debug)]
-struct Call {
-    a: Vec<Vec<bf16>>,
-    b: Vec<Vec<bf16>>,
-    expected: Vec<Vec<u16>>,
+/// What C can be made of.
+trait Number: Element + DeviceRepr + Copy + Into<f32> {
+    /// What no kernel computes.
+    const POISON: Self;
+}
+
+impl Number for bf16 {
+    const POISON: Self = Self::NAN;
+}
+
+impl Number for f32 {
+    const POISON: Self = Self::NAN;
 }
 
 impl Job {
@@ -79,7 +89,7 @@ impl Job {
             Where::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
         };
         let ranks = ranks.map_err(|error| error.to_string())?;
-        let results: Vec<Result<Vec<Vec<u16>>, String>> = std::thread::scope(|scope| {
+        let results: Vec<Result<Vec<Vec<u32>>, String>> = std::thread::scope(|scope| {
             let threads: Vec<_> = ranks
                 .into_iter()
                 .map(|ranks| {
@@ -107,7 +117,17 @@ impl Job {
         }
     }
 
-    fn rank(&self, ranks: &Communicator) -> Result<Vec<Vec<u16>>, Box<dyn std::error::Error>> {
+    fn rank(&self, ranks: &Communicator) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
+        match self.config.epilogue.output {
+            Dtype::Bf16 => self.rank_of::<bf16>(ranks),
+            Dtype::Fp32 => self.rank_of::<f32>(ranks),
+        }
+    }
+
+    fn rank_of<E: Number>(
+        &self,
+        ranks: &Communicator,
+    ) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
         // The kernel's own deadlines pass in simulated time.
         ranks.set_timeout(std::time::Duration::from_secs(20));
         let operator = self.prepare(ranks)?;
@@ -115,36 +135,40 @@ impl Job {
         let rank = ranks.rank() as usize;
         let mut buffers = Vec::new();
         for call in self.calls.iter() {
-            let a = stream.clone_htod(&call.a[rank])?;
-            let b = stream.clone_htod(&call.b[rank])?;
-            // An allocation cannot be empty.
-            let c = stream.clone_htod(&vec![bf16::NAN; call.expected[rank].len().max(1)])?;
-            buffers.push((a, b, c));
+            let mut given = Vec::new();
+            for operand in [&call.a, &call.b, &call.bias, &call.residual] {
+                // An allocation cannot be empty.
+                let values = Some(operand[rank].as_slice()).filter(|values| !values.is_empty());
+                given.push(stream.clone_htod(values.unwrap_or(&[bf16::NAN]))?);
+            }
+            let c = stream.clone_htod(&vec![E::POISON; call.expected[rank].len().max(1)])?;
+            buffers.push((given, c));
         }
         stream.synchronize()?;
-        for (a, b, c) in &mut buffers {
-            operator.launch(&stream, a, b, c)?;
+        let epilogue = self.config.epilogue;
+        for (given, c) in &mut buffers {
+            let addends = Addends {
+                bias: epilogue.bias.then_some(&given[2]),
+                residual: epilogue.residual.then_some(&given[3]),
+            };
+            operator.launch_with(&stream, &given[0], &given[1], c, addends)?;
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
-        for (call, (_, _, c)) in self.calls.iter().zip(&buffers) {
-            let got: Vec<u16> = stream
-                .clone_dtoh(c)?
-                .iter()
-                .map(|value| value.to_bits())
-                .collect();
+        for (call, (_, c)) in self.calls.iter().zip(&buffers) {
+            let got: Vec<f32> = stream.clone_dtoh(c)?.into_iter().map(Into::into).collect();
             ranks.check()?;
             let wrong = got
                 .iter()
                 .zip(&call.expected[rank])
-                .filter(|(got, want)| got != want)
+                .filter(|(got, want)| !is_right(**got, **want, epilogue))
                 .count();
             if wrong > 0 {
                 return Err(
                     format!("rank {rank}: {wrong} of {} elements are wrong", got.len()).into(),
                 );
             }
-            results.push(got);
+            results.push(got.into_iter().map(f32::to_bits).collect());
         }
         Ok(results)
     }
@@ -157,93 +181,6 @@ impl Job {
             }
         })
     }
-}
-
-impl Call {
-    fn new(config: &KernelConfig, shape: Shape, number: u32) -> Self {
-        let Shape { m, n, k } = shape;
-        let mut random = u64::from(number) + 1;
-        let mut fill = |count: u64, largest: u64| {
-            let element = |_| {
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                bf16::from_f32(((random >> 40) % (2 * largest + 1)) as f32 - largest as f32)
-            };
-            (0..count).map(element).collect::<Vec<bf16>>()
-        };
-        let ranks = 0..u64::from(config.world);
-        let shard_rows = m.div_ceil(u64::from(config.world));
-        let rows_of = |rank: u64| (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
-        let sizes = (n as usize, k as usize);
-        if config.op == Op::AgGemm {
-            let a = fill(m * k, 8);
-            let b: Vec<_> = ranks.clone().map(|_| fill(n * k, 8)).collect();
-            let sums = b.iter().map(|b| product(&a, b, config.b_layout, sizes));
-            let expected = sums.map(|sums| bits(&sums)).collect();
-            let shard = |rank| {
-                let rows = rows_of(rank);
-                let own = a[(rows.start * k) as usize..(rows.end * k) as usize].to_vec();
-                // An allocation cannot be empty.
-                if own.is_empty() { vec![bf16::NAN] } else { own }
-            };
-            return Self {
-                a: ranks.map(shard).collect(),
-                b,
-                expected,
-            };
-        }
-        // Partial sums travel in bf16, which has whole numbers up to 256.
-        let a: Vec<_> = ranks.clone().map(|_| fill(m * k, 1)).collect();
-        let b: Vec<_> = ranks.clone().map(|_| fill(n * k, 1)).collect();
-        let mut total = vec![0.0; (m * n) as usize];
-        for (a, b) in a.iter().zip(&b) {
-            for (sum, part) in total.iter_mut().zip(product(a, b, config.b_layout, sizes)) {
-                assert!(part.abs() <= 256.0, "a partial sum that bf16 does not have");
-                *sum += part;
-            }
-        }
-        let own = |rank| {
-            let rows = if config.op == Op::GemmRs {
-                rows_of(rank)
-            } else {
-                0..m
-            };
-            bits(&total[(rows.start * n) as usize..(rows.end * n) as usize])
-        };
-        Self {
-            a,
-            b,
-            expected: ranks.map(own).collect(),
-        }
-    }
-}
-
-fn bits(sums: &[f32]) -> Vec<u16> {
-    sums.iter()
-        .map(|sum| bf16::from_f32(*sum).to_bits())
-        .collect()
-}
-
-/// A · B, A with rows of `k`, B as `layout` says.
-fn product(a: &[bf16], b: &[bf16], layout: BLayout, (n, k): (usize, usize)) -> Vec<f32> {
-    let at = |depth: usize, column: usize| match layout {
-        BLayout::Kn => depth * n + column,
-        BLayout::Nk => column * k + depth,
-    };
-    let b: Vec<f32> = (0..n * k)
-        .map(|index| b[at(index / n, index % n)].to_f32())
-        .collect();
-    let mut result = vec![0.0f32; a.len() / k * n];
-    for (row, sums) in a.chunks_exact(k).zip(result.chunks_exact_mut(n)) {
-        for (factor, b) in row.iter().zip(b.chunks_exact(n)) {
-            let factor = factor.to_f32();
-            sums.iter_mut()
-                .zip(b)
-                .for_each(|(sum, value)| *sum += factor * value);
-        }
-    }
-    result
 }
 
 fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
@@ -265,7 +202,19 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
         (256, 520, 72),
         (77, 136, 256),
     ];
-    let job = |op: Op, index: usize| {
+    let plain = Epilogue::default();
+    // Whole numbers stay exact.
+    let finished = Epilogue {
+        bias: true,
+        residual: true,
+        activation: Activation::Relu,
+        output: Dtype::Bf16,
+    };
+    let fp32 = Epilogue {
+        output: Dtype::Fp32,
+        ..finished
+    };
+    let job = |op: Op, index: usize, epilogue: Epilogue| {
         let (m, n, k) = SHAPES[index];
         let layouts = [BLayout::Nk, BLayout::Kn];
         let config = KernelConfig {
@@ -276,15 +225,29 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
             n: Dim::Static(n),
             k: Dim::Static(k),
             b_layout: layouts[index % 2],
+            epilogue,
             tuning: Tuning::default(),
         };
-        let name = format!("{} of {m}x{n}x{k} on {world} ranks", op.name());
+        let name = format!(
+            "{}{} of {m}x{n}x{k} on {world} ranks",
+            op.name(),
+            epilogue.suffix()
+        );
         (name, Job::new(config, Shape { m, n, k }, 8))
     };
-    let all = Op::ALL
+    let jobs = (0..SHAPES.len()).map(|index| (index, plain));
+    let jobs: Vec<_> = jobs
+        .chain([(1, finished), (1, fp32), (4, finished)])
+        .collect();
+    let of = |op: Op| {
+        jobs.iter()
+            .map(move |(index, epilogue)| (op, *index, *epilogue))
+    };
+    Op::ALL
         .into_iter()
-        .flat_map(|op| (0..SHAPES.len()).map(move |index| (op, index)));
-    all.map(|(op, index)| job(op, index)).collect()
+        .flat_map(of)
+        .map(|(op, index, epilogue)| job(op, index, epilogue))
+        .collect()
 }
 
 /// Runs `body` for each of `items`, over all cores.

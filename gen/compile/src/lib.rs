@@ -11,7 +11,7 @@
 //!
 //! ```no_run
 //! use mkernel_compile::{Store, build};
-//! use mkernel_spec::{BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
+//! use mkernel_spec::{BLayout, Device, Dim, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
 //!
 //! let spec = KernelSpec::validate(KernelConfig {
 //!     name: None,
@@ -21,6 +21,7 @@
 //!     n: Dim::Static(1024),
 //!     k: Dim::Static(8192),
 //!     b_layout: BLayout::Nk,
+//!     epilogue: Epilogue::default(),
 //!     tuning: Tuning::default(),
 //! })?;
 //! let plan = KernelPlan::new(&spec, &Device::h200())?;

@@ -12,7 +12,7 @@ use crate::templates::TEMPLATES;
 use constants::{Constant, constants, first_empty_shard};
 use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{Reduction, Split, THREADS, TILE_K};
-use mkernel_spec::{BLayout, KernelPlan, Op, Transfer};
+use mkernel_spec::{Activation, BLayout, Dtype, Epilogue, KernelPlan, Op, Transfer};
 use serde::Serialize;
 use std::sync::LazyLock;
 use tera::{Context, Tera};
@@ -26,7 +26,7 @@ struct RenderContext<'a> {
     op: &'a str,
     title: &'a str,
     banner: Vec<String>,
-    headers: [&'a str; 5],
+    headers: Vec<&'a str>,
     constants: Vec<Constant>,
     args: Vec<Declaration<'a>>,
     args_bytes: usize,
@@ -73,10 +73,53 @@ struct RenderContext<'a> {
     gaps: bool,
     /// Whether some tiles have rows beyond C.
     ragged: bool,
+    /// Whether some tiles have columns beyond C.
+    ragged_cols: bool,
+    #[serde(flatten)]
+    finish: Finish,
     /// Whether loads of A leave rows of a stage as they are.
     short_a: bool,
     /// The part of a stage that partial sums take.
     partial_stage: &'a str,
+}
+
+/// What becomes of the sum before it is C.
+#[derive(Serialize)]
+struct Finish {
+    /// Whether anything does, apart from its rounding, …
+    epilogue: bool,
+    /// … what, in a formula, …
+    formula: String,
+    /// … and of which parts: something is added at all, …
+    addends: bool,
+    /// … to each row, …
+    bias: bool,
+    /// … to each element, …
+    residual: bool,
+    /// … and the function, empty if there is none.
+    activation: &'static str,
+    /// Whether C is fp32.
+    fp32: bool,
+}
+
+impl From<Epilogue> for Finish {
+    fn from(epilogue: Epilogue) -> Self {
+        let addends = epilogue.bias || epilogue.residual;
+        let has_function = epilogue.activation != Activation::None;
+        Self {
+            epilogue: addends || has_function,
+            formula: epilogue.formula("sum"),
+            addends,
+            bias: epilogue.bias,
+            residual: epilogue.residual,
+            activation: if has_function {
+                epilogue.activation.name()
+            } else {
+                ""
+            },
+            fp32: epilogue.output == Dtype::Fp32,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -116,6 +159,7 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
 
 fn context(plan: &KernelPlan) -> RenderContext<'_> {
     let args = plan.args.args.iter();
+    let epilogue = plan.spec.epilogue();
     let reduction = plan.reduction.as_ref();
     let two_shots = |is: fn(&KernelPlan, &Reduction) -> bool| {
         reduction.is_some_and(|r| r.shots == 2 && is(plan, r))
@@ -130,7 +174,7 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
             _ => "One launch",
         },
         banner: banner(plan),
-        headers: ["barrier", "memory", "mma", "tma", "watch"],
+        headers: headers(epilogue),
         constants: constants(plan),
         args: args
             .map(|a| Declaration {
@@ -172,9 +216,24 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
         idle_ranks: reduction.is_some_and(|r| r.owners < plan.spec.world()),
         gaps: two_shots(|plan, r| r.owners * r.owner_tiles > plan.order.tiles()),
         ragged: is_ragged(plan),
+        ragged_cols: has_ragged_cols(plan),
+        finish: epilogue.into(),
         short_a: rows_of_a(plan) < plan.tile.m,
         partial_stage: if plan.tile.n >= plan.tile.m { "b" } else { "a" },
     }
+}
+
+fn headers(epilogue: Epilogue) -> Vec<&'static str> {
+    let mut headers = vec!["barrier", "memory", "mma", "tma", "watch"];
+    if epilogue.activation != Activation::None {
+        headers.insert(0, "activation");
+    }
+    headers
+}
+
+/// Whether columns of some tiles are beyond C.
+fn has_ragged_cols(plan: &KernelPlan) -> bool {
+    !plan.shape.n.is_multiple_of(u64::from(plan.tile.n))
 }
 
 /// Whether, in one shot, a rank adds up its own rows only.
@@ -223,6 +282,11 @@ fn banner(plan: &KernelPlan) -> Vec<String> {
             plan.tile.m, plan.tile.n, plan.stages
         ),
     ];
+    if plan.spec.epilogue() != Epilogue::default() {
+        let epilogue = plan.spec.epilogue();
+        let formula = epilogue.formula("sum");
+        lines.push(format!("result  {formula}, {}", epilogue.output));
+    }
     for role in &plan.roles {
         let ((cta, cta_end), (warp, warp_end)) = (role.ctas, role.warps);
         lines.push(format!(

@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 13] = [
+pub(crate) const TEMPLATES: [(&str, &str); 14] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -49,6 +49,10 @@ pub(crate) const TEMPLATES: [(&str, &str); 13] = [
         include_str!("../../../templates/parts/collect.cu.tera"),
     ),
     (
+        "parts/epilogue.cu.tera",
+        include_str!("../../../templates/parts/epilogue.cu.tera"),
+    ),
+    (
         "parts/gemm.cu.tera",
         include_str!("../../../templates/parts/gemm.cu.tera"),
     ),
@@ -87,7 +91,8 @@ macro_rules! header {
     };
 }
 
-const DEVICE_HEADERS: [(&str, &str); 11] = [
+const DEVICE_HEADERS: [(&str, &str); 12] = [
+    header!("device", "activation"),
     header!("device", "barrier"),
     header!("device", "base"),
     header!("device", "cluster"),
@@ -101,7 +106,7 @@ const DEVICE_HEADERS: [(&str, &str); 11] = [
     header!("device", "watch"),
 ];
 
-const SIMULATOR_HEADERS: [(&str, &str); 13] = [
+const SIMULATOR_HEADERS: [(&str, &str); 14] = [
     header!("simulator", "barrier"),
     header!("simulator", "base"),
     header!("simulator", "calls"),
@@ -111,6 +116,7 @@ const SIMULATOR_HEADERS: [(&str, &str); 13] = [
     header!("simulator", "tma"),
     header!("simulator", "watch"),
     // What the GPU's own headers and these have in common.
+    header!("device", "activation"),
     header!("device", "descriptor"),
     header!("device", "fabric"),
     header!("device", "ring"),

@@ -5,7 +5,7 @@ mod common;
 use common::{Killed, child, count, counted, meeting, wait_until};
 use mkernel_compile::{CudaSource, GenError, Nvrtc, PINNED_VERSION, Store, build};
 use mkernel_spec::{
-    BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Target, Tuning,
+    BLayout, Device, Dim, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op, Target, Tuning,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -45,6 +45,7 @@ fn plan() -> KernelPlan {
         n: Dim::Static(1024),
         k: Dim::Static(8192),
         b_layout: BLayout::Nk,
+        epilogue: Epilogue::default(),
         tuning: Tuning::default(),
     });
     KernelPlan::new(&spec.expect("valid"), &Device::h200()).expect("a plan")

@@ -5,7 +5,7 @@ use crate::value::Value;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::Lit;
 
-/// Reads `key = value, key = value, …`; a value is a word, a string or an integer. A place is the tokens themselves.
+/// Reads `key = value, key = value, …`; a value is a word, a string, an integer, `true` or `false`. A place is the tokens themselves.
 ///
 /// What cannot be read is recorded in the draft; the rest is read all the same.
 #[must_use]
@@ -44,7 +44,7 @@ fn read_value(tokens: &[TokenTree]) -> Value {
             read_value(&group.stream().into_iter().collect::<Vec<_>>())
         }
         [TokenTree::Ident(word)] if *word == "true" || *word == "false" => {
-            Value::Other("a boolean")
+            Value::Boolean(*word == "true")
         }
         [TokenTree::Ident(word)] => Value::Word(word.to_string()),
         [TokenTree::Literal(literal)] => match Lit::new(literal.clone()) {

@@ -2,7 +2,7 @@
 
 use crate::value::{Value, assign, nearest};
 use mkernel_spec::{
-    BLayout, Dim, Field, KernelConfig, KernelSpec, Op, Tuning, Violation, Violations,
+    BLayout, Dim, Epilogue, Field, KernelConfig, KernelSpec, Op, Tuning, Violation, Violations,
 };
 use std::collections::BTreeMap;
 
@@ -50,6 +50,7 @@ impl<P: Clone> Default for Draft<P> {
             n: Dim::DYNAMIC,
             k: Dim::DYNAMIC,
             b_layout: BLayout::default(),
+            epilogue: Epilogue::default(),
             tuning: Tuning::default(),
         };
         Self {

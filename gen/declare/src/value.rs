@@ -1,6 +1,6 @@
 //! [`Value`], and which field takes which.
 
-use mkernel_spec::{BLayout, Dim, Field, KernelConfig, Op, Transfer};
+use mkernel_spec::{Activation, BLayout, Dim, Dtype, Field, KernelConfig, Op, Transfer};
 use std::fmt;
 
 /// A value as it was written.
@@ -10,7 +10,9 @@ pub enum Value {
     Integer(i128),
     /// `copy_engine` or `"copy_engine"`
     Word(String),
-    /// What no field takes, described: `a boolean`.
+    /// `true`
+    Boolean(bool),
+    /// What no field takes, described: `a fraction`.
     Other(&'static str),
 }
 
@@ -19,6 +21,7 @@ impl fmt::Display for Value {
         match self {
             Self::Integer(value) => write!(f, "{value}"),
             Self::Word(word) => write!(f, "`{word}`"),
+            Self::Boolean(_) => f.write_str("a boolean"),
             Self::Other(what) => f.write_str(what),
         }
     }
@@ -26,7 +29,7 @@ impl fmt::Display for Value {
 
 /// Puts a value into its field; an error is what would work.
 pub(crate) fn assign(config: &mut KernelConfig, field: Field, value: &Value) -> Result<(), String> {
-    let tuning = &mut config.tuning;
+    let (epilogue, tuning) = (&mut config.epilogue, &mut config.tuning);
     match field {
         Field::Op => config.op = choice(value, &Op::ALL.map(|op| (op.name(), op)))?,
         Field::Name => config.name = Some(word(value)?.to_owned()),
@@ -37,6 +40,12 @@ pub(crate) fn assign(config: &mut KernelConfig, field: Field, value: &Value) -> 
         Field::BLayout => {
             config.b_layout = choice(value, &[BLayout::Kn, BLayout::Nk].map(|b| (b.name(), b)))?;
         }
+        Field::Bias => epilogue.bias = boolean(value)?,
+        Field::Activation => {
+            epilogue.activation = choice(value, &Activation::ALL.map(|a| (a.name(), a)))?;
+        }
+        Field::Residual => epilogue.residual = boolean(value)?,
+        Field::Output => epilogue.output = choice(value, &Dtype::ALL.map(|d| (d.name(), d)))?,
         Field::TileM => tuning.tile_m = Some(integer(value)?),
         Field::TileN => tuning.tile_n = Some(integer(value)?),
         Field::Stages => tuning.stages = Some(integer(value)?),
@@ -54,6 +63,13 @@ pub(crate) fn assign(config: &mut KernelConfig, field: Field, value: &Value) -> 
         _ => return Err("this version does not know the option here".to_owned()),
     }
     Ok(())
+}
+
+fn boolean(value: &Value) -> Result<bool, String> {
+    match value {
+        Value::Boolean(value) => Ok(*value),
+        _ => Err("write `true` or `false`".to_owned()),
+    }
 }
 
 fn integer<T: TryFrom<i128>>(value: &Value) -> Result<T, String> {
@@ -130,14 +146,16 @@ mod tests {
             n: Dim::DYNAMIC,
             k: Dim::DYNAMIC,
             b_layout: BLayout::default(),
+            epilogue: mkernel_spec::Epilogue::default(),
             tuning: mkernel_spec::Tuning::default(),
         };
         for field in Field::ALL {
-            let values = ["ag_gemm", "nk", "sm_push", "name"].map(|w| Value::Word(w.into()));
+            let words = ["ag_gemm", "nk", "gelu", "fp32", "sm_push", "name"];
+            let values = words.map(|word| Value::Word(word.into()));
             let mut config = plain.clone();
             let taken = values
                 .iter()
-                .chain([&Value::Integer(64)])
+                .chain([&Value::Integer(64), &Value::Boolean(true)])
                 .any(|value| assign(&mut config, field, value).is_ok());
             assert!(taken, "{field} takes no value");
             assert!(

@@ -1,83 +1,20 @@
 //! What host and device must agree on byte by byte. Written once here; the rendered kernel prints or asserts it.
 
+mod operand;
 mod structs;
 
+use crate::config::Dtype;
+use serde::Serialize;
+
+pub use operand::{Extent, Operand, OperandSpec};
 pub(crate) use structs::layout;
 pub use structs::{StructLayout, shared_structs};
-
-use serde::Serialize;
 
 /// The largest world of one node; arrays over ranks have this length.
 pub const MAX_RANKS: usize = 8;
 
 /// Bytes from one flag to the next: a line of L2, so that who polls one flag doesn't hold up the writer of another.
 pub const FLAG_STRIDE_BYTES: u64 = 128;
-
-/// A tensor that the caller passes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Operand {
-    /// This rank's rows of the left factor.
-    A,
-    /// This rank's right factor.
-    B,
-    /// This rank's result.
-    C,
-}
-
-impl Operand {
-    /// `a`, `b` or `c`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::A => "a",
-            Self::B => "b",
-            Self::C => "c",
-        }
-    }
-}
-
-/// A size that is the same on every rank, or the rows of this rank's shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Extent {
-    /// The same on every rank.
-    Fixed(u64),
-    /// Rows `rank·per_rank ..` of `total`, at most `per_rank`, perhaps none.
-    ShardRows {
-        /// Rows over all ranks.
-        total: u64,
-        /// Rows of a full shard.
-        per_rank: u64,
-    },
-}
-
-impl Extent {
-    /// The size on `rank`.
-    #[must_use]
-    pub fn on(self, rank: u32) -> u64 {
-        match self {
-            Self::Fixed(size) => size,
-            Self::ShardRows { total, per_rank } => total
-                .saturating_sub(u64::from(rank) * per_rank)
-                .min(per_rank),
-        }
-    }
-}
-
-/// Shape and role of an operand: row-major bf16, row stride at least `cols` elements and a multiple of 8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct OperandSpec {
-    /// Which.
-    pub operand: Operand,
-    /// Its rows.
-    pub rows: Extent,
-    /// Its columns.
-    pub cols: u64,
-    /// Whether the kernel writes it (all of it) rather than reads it.
-    pub written: bool,
-}
 
 /// Where a tensor map or pointer starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -102,11 +39,13 @@ pub enum Stride {
     RowOf(Operand),
 }
 
-/// A bf16 tensor map (`CUtensorMap`), 128-byte swizzle, zero fill out of bounds, 256-byte L2 promotion.
+/// A tensor map (`CUtensorMap`), 128-byte swizzle, zero fill out of bounds, 256-byte L2 promotion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TensorMapSpec {
     /// Where it starts.
     pub source: Source,
+    /// What its elements are.
+    pub dtype: Dtype,
     /// Elements per dimension, innermost first. A dimension that is 0 on this rank is encoded as 1, over the workspace.
     pub extents: Vec<Extent>,
     /// Strides of dimensions 1, 2, …

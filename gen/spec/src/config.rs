@@ -160,6 +160,141 @@ pub struct Tile {
     pub n: u32,
 }
 
+/// A function of each element, in fp32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// `x`
+    #[default]
+    None,
+    /// `max(x, 0)`
+    Relu,
+    /// `x Φ(x)`, Φ by its approximation with an absolute error of 1e-7.
+    Gelu,
+    /// `x σ(2 √(2/π) (x + 0.044715 x³))`, usually written with tanh.
+    GeluTanh,
+    /// `x σ(x)`
+    Silu,
+}
+
+impl Activation {
+    /// Every one.
+    pub const ALL: [Self; 5] = [
+        Self::None,
+        Self::Relu,
+        Self::Gelu,
+        Self::GeluTanh,
+        Self::Silu,
+    ];
+
+    /// `none`, `relu`, `gelu`, `gelu_tanh` or `silu`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Relu => "relu",
+            Self::Gelu => "gelu",
+            Self::GeluTanh => "gelu_tanh",
+            Self::Silu => "silu",
+        }
+    }
+}
+
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What an element of a matrix is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dtype {
+    /// 2 bytes, 8 bits of mantissa.
+    #[default]
+    Bf16,
+    /// 4 bytes.
+    Fp32,
+}
+
+impl Dtype {
+    /// Every one.
+    pub const ALL: [Self; 2] = [Self::Bf16, Self::Fp32];
+
+    /// `bf16` or `fp32`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bf16",
+            Self::Fp32 => "fp32",
+        }
+    }
+
+    /// Bytes of an element.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Bf16 => 2,
+            Self::Fp32 => 4,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What becomes of the sum before it is C: `C = activation(sum + bias) + residual`, once, after the whole sum over K and
+/// over ranks, in fp32, then rounded once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Epilogue {
+    /// Whether a bf16 `bias[N]`, of this rank's columns, is added. Operators that reduce add it once, not once a rank:
+    /// all ranks pass the same.
+    pub bias: bool,
+    /// Whether a bf16 `residual`, with the rows and columns of this rank's C, is added. `gemm_ar`: all ranks pass the
+    /// same; of each row perhaps only one rank's is read.
+    pub residual: bool,
+    /// What is applied between the two.
+    pub activation: Activation,
+    /// Elements of C.
+    pub output: Dtype,
+}
+
+impl Epilogue {
+    /// What is computed of `sum`, as in `gelu(sum + bias) + residual`; the sum itself if nothing else is.
+    #[must_use]
+    pub fn formula(&self, sum: &str) -> String {
+        let biased = match self.bias {
+            true => format!("{sum} + bias"),
+            false => sum.to_owned(),
+        };
+        let activated = match self.activation {
+            Activation::None => biased,
+            activation => format!("{activation}({biased})"),
+        };
+        match self.residual {
+            true => format!("{activated} + residual"),
+            false => activated,
+        }
+    }
+
+    /// What a kernel's name says of it, as in `_bias_gelu_fp32`; nothing of the usual.
+    #[must_use]
+    pub fn suffix(&self) -> String {
+        let parts = [
+            (self.bias, "bias"),
+            (self.activation != Activation::None, self.activation.name()),
+            (self.residual, "residual"),
+            (self.output != Dtype::Bf16, self.output.name()),
+        ];
+        let given = parts.into_iter().filter(|(given, _)| *given);
+        given.map(|(_, name)| format!("_{name}")).collect()
+    }
+}
+
 /// Choices of the plan that a person may fix; what is `None` the planner chooses by its cost model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -197,7 +332,8 @@ pub struct Tuning {
     pub shots: Option<u32>,
 }
 
-/// A kernel as a person asks for it. Shapes are those of `op` on [`Op`]; row-major bf16 in and out, fp32 accumulate.
+/// A kernel as a person asks for it. Shapes are those of `op` on [`Op`]; row-major bf16 in, and out unless the
+/// epilogue says otherwise, fp32 accumulate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelConfig {
@@ -217,6 +353,9 @@ pub struct KernelConfig {
     /// How B lies in memory.
     #[serde(default)]
     pub b_layout: BLayout,
+    /// What becomes of the sum before it is C.
+    #[serde(default)]
+    pub epilogue: Epilogue,
     /// Choices taken from the planner.
     #[serde(default)]
     pub tuning: Tuning,

@@ -20,7 +20,9 @@ pub mod plan;
 pub mod spec;
 pub mod violation;
 
-pub use config::{BLayout, Dim, KernelConfig, Op, Tile, Transfer, Tuning};
+pub use config::{
+    Activation, BLayout, Dim, Dtype, Epilogue, KernelConfig, Op, Tile, Transfer, Tuning,
+};
 pub use device::{Device, Target};
 pub use plan::KernelPlan;
 pub use spec::{KernelSpec, Shape};

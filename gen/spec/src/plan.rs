@@ -207,7 +207,7 @@ pub struct Traffic {
 /// How a kernel computes what its spec says; a pure function of spec and device.
 ///
 /// ```
-/// use mkernel_spec::{BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
+/// use mkernel_spec::{BLayout, Device, Dim, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
 ///
 /// let spec = KernelSpec::validate(KernelConfig {
 ///     name: None,
@@ -217,6 +217,7 @@ pub struct Traffic {
 ///     n: Dim::Static(1024),
 ///     k: Dim::Static(8192),
 ///     b_layout: BLayout::Nk,
+///     epilogue: Epilogue::default(),
 ///     tuning: Tuning::default(),
 /// })?;
 /// let plan = KernelPlan::new(&spec, &Device::h200())?;

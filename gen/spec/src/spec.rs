@@ -1,6 +1,6 @@
 //! [`KernelSpec`]: a configuration that was checked. Its only door is [`KernelSpec::validate`].
 
-use crate::config::{BLayout, Dim, KernelConfig, Op, Tuning};
+use crate::config::{BLayout, Dim, Epilogue, KernelConfig, Op, Tuning};
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
@@ -90,6 +90,12 @@ impl KernelSpec {
     #[must_use]
     pub const fn b_layout(&self) -> BLayout {
         self.config.b_layout
+    }
+
+    /// What becomes of the sum before it is C.
+    #[must_use]
+    pub const fn epilogue(&self) -> Epilogue {
+        self.config.epilogue
     }
 
     /// What a person fixed of the plan.

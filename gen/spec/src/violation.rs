@@ -23,6 +23,14 @@ pub enum Field {
     K,
     /// `b_layout`
     BLayout,
+    /// `bias`
+    Bias,
+    /// `activation`
+    Activation,
+    /// `residual`
+    Residual,
+    /// `output`
+    Output,
     /// `tile_m`
     TileM,
     /// `tile_n`
@@ -47,7 +55,7 @@ pub enum Field {
 
 impl Field {
     /// Every field, in the order in which a person writes them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::Op,
         Self::Name,
         Self::World,
@@ -55,6 +63,10 @@ impl Field {
         Self::N,
         Self::K,
         Self::BLayout,
+        Self::Bias,
+        Self::Activation,
+        Self::Residual,
+        Self::Output,
         Self::TileM,
         Self::TileN,
         Self::Stages,
@@ -78,6 +90,10 @@ impl Field {
             Self::N => "n",
             Self::K => "k",
             Self::BLayout => "b_layout",
+            Self::Bias => "bias",
+            Self::Activation => "activation",
+            Self::Residual => "residual",
+            Self::Output => "output",
             Self::TileM => "tile_m",
             Self::TileN => "tile_n",
             Self::Stages => "stages",

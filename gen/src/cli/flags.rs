@@ -41,15 +41,21 @@ impl KernelFlags {
         for (field, values) in &self.0 {
             let flag = flag_of(*field);
             let value = match values.as_slice() {
-                [one] => one
-                    .parse()
-                    .map_or_else(|_| Value::Word(one.clone()), Value::Integer),
+                [one] => read(one),
                 _ => Value::Word("dynamic".to_owned()),
             };
             draft.set(field.name(), flag.clone(), &value, flag);
         }
         draft.finish("flags".to_owned())
     }
+}
+
+fn read(text: &str) -> Value {
+    if let Ok(boolean) = text.parse() {
+        return Value::Boolean(boolean);
+    }
+    text.parse()
+        .map_or_else(|_| Value::Word(text.to_owned()), Value::Integer)
 }
 
 /// `--tile-m` for `tile_m`.
@@ -67,6 +73,10 @@ impl Args for KernelFlags {
                 .help_heading("One kernel by flags");
             command.arg(match field {
                 Field::M | Field::N | Field::K => arg.value_delimiter(',').value_parser(parse_size),
+                Field::Bias | Field::Residual => arg
+                    .num_args(0..=1)
+                    .require_equals(true)
+                    .default_missing_value("true"),
                 _ => arg,
             })
         })
@@ -107,6 +117,9 @@ fn value_name(field: Field) -> &'static str {
         Field::Name => "NAME",
         Field::M | Field::N | Field::K => "SIZES",
         Field::BLayout => "kn|nk",
+        Field::Bias | Field::Residual => "true|false",
+        Field::Activation => "none|relu|gelu|gelu_tanh|silu",
+        Field::Output => "bf16|fp32",
         Field::Transfer => "sm_push|copy_engine",
         _ => "COUNT",
     }
@@ -123,6 +136,10 @@ fn help(field: Field) -> &'static str {
         Field::N => "Columns of this rank's B and C; the same for n = dynamic",
         Field::K => "The contracted dimension; the same for k = dynamic",
         Field::BLayout => "B as [K,N] or as [N,K], a linear layer's weight",
+        Field::Bias => "Add a bias [N] to each row of the sum",
+        Field::Activation => "Apply this to each element then",
+        Field::Residual => "Add a matrix like C last",
+        Field::Output => "Elements of C [default: bf16]",
         Field::TileM => "Fix the rows of a tile",
         Field::TileN => "Fix the columns of a tile",
         Field::Stages => "Fix the stages of the shared-memory ring",

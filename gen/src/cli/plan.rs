@@ -5,7 +5,7 @@ use super::input::Input;
 use super::output::{bytes, micros, print, print_json, table};
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::plan::{Reduction, Region};
-use mkernel_spec::{BLayout, KernelPlan, Op, Target};
+use mkernel_spec::{BLayout, Dtype, KernelPlan, Op, Target};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -108,11 +108,23 @@ fn lines(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
 pub fn computes(plan: &KernelPlan) -> Vec<String> {
     let shape = plan.shape;
     let (m, n, k) = (shape.m, shape.n, shape.k);
-    let formula = match plan.spec.op() {
-        Op::AgGemm => format!("C[{m},{n}] = AllGather(A)[{m},{k}] · B"),
-        Op::GemmRs => format!("C[{m},{n}] = Σ_r A_r[{m},{k}] · B_r, rank r keeps rows r"),
-        Op::GemmAr => format!("C[{m},{n}] = Σ_r A_r[{m},{k}] · B_r on every rank"),
-        op => op.to_string(),
+    let epilogue = plan.spec.epilogue();
+    let sum = format!("Σ_r A_r[{m},{k}] · B_r");
+    // A bias is added once, not by each rank.
+    let sum = match epilogue.formula("") == "" {
+        true => sum,
+        false => format!("({sum})"),
+    };
+    let (product, place) = match plan.spec.op() {
+        Op::AgGemm => (format!("AllGather(A)[{m},{k}] · B"), ""),
+        Op::GemmRs => (sum, ", rank r keeps rows r"),
+        Op::GemmAr => (sum, " on every rank"),
+        op => (op.to_string(), ""),
+    };
+    let formula = format!("C[{m},{n}] = {}{place}", epilogue.formula(&product));
+    let dtype = match epilogue.output {
+        Dtype::Bf16 => "bf16",
+        Dtype::Fp32 => "bf16, C fp32",
     };
     let b = match plan.spec.b_layout() {
         BLayout::Kn => "B as [K,N]",
@@ -122,12 +134,13 @@ pub fn computes(plan: &KernelPlan) -> Vec<String> {
         1 => "1 rank".to_owned(),
         world => format!("{world} ranks"),
     };
-    vec![format!("{formula}, {ranks}, {b}, bf16, fp32 accumulate")]
+    vec![format!("{formula}, {ranks}, {b}, {dtype}, fp32 accumulate")]
 }
 
 fn operand(operand: &OperandSpec, plan: &KernelPlan) -> Vec<String> {
     let (first, last) = (operand.rows.on(0), operand.rows.on(plan.spec.world() - 1));
     let mut about = if operand.written { "written" } else { "read" }.to_owned();
+    let _ = write!(about, ", {}", operand.dtype);
     if let Extent::ShardRows { total, .. } = operand.rows {
         let _ = write!(about, ", a shard of {total} rows");
         if last != first {

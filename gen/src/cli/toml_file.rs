@@ -53,9 +53,9 @@ fn read_kernel(table: &Spanned<DeValue>, at: &impl Fn(&Range<usize>) -> String) 
     };
     for (key, value) in in_file_order(entries) {
         match value.get_ref() {
-            // The choices of the plan may stand in a table of their own.
-            DeValue::Table(tuning) if key.get_ref() == "tuning" => {
-                for (key, value) in in_file_order(tuning) {
+            // The epilogue and the choices of the plan may stand in tables of their own.
+            DeValue::Table(group) if ["epilogue", "tuning"].contains(&key.get_ref().as_ref()) => {
+                for (key, value) in in_file_order(group) {
                     set(&mut draft, key, value, at);
                 }
             }
@@ -79,7 +79,7 @@ fn set(
                 Value::Integer,
             ),
         DeValue::Float(_) => Value::Other("a fraction"),
-        DeValue::Boolean(_) => Value::Other("a boolean"),
+        DeValue::Boolean(value) => Value::Boolean(*value),
         DeValue::Datetime(_) => Value::Other("a date"),
         DeValue::Array(_) => Value::Other("an array"),
         DeValue::Table(_) => Value::Other("a table"),
@@ -143,6 +143,23 @@ mod tests {
             assert!(mistakes.is_empty());
             let spec = &kernels[0].as_ref().expect("valid").spec;
             assert_eq!(spec.tuning().tile_m, Some(128));
+        }
+    }
+
+    #[test]
+    fn an_epilogue_stands_flat_or_in_its_table() {
+        for epilogue in [
+            "bias = true\nactivation = 'silu'",
+            "epilogue = { bias = true, activation = 'silu' }",
+            "[kernel.epilogue]\nactivation = 'silu'\nbias = true",
+        ] {
+            let text = format!(
+                "[[kernel]]\nop = 'gemm_ar'\nworld = 8\nm = 8\nn = 1024\nk = 8192\n{epilogue}"
+            );
+            let (kernels, mistakes) = read(Path::new("f.toml"), &text);
+            assert!(mistakes.is_empty());
+            let spec = &kernels[0].as_ref().expect("valid").spec;
+            assert_eq!(spec.epilogue().suffix(), "_bias_silu");
         }
     }
 

@@ -126,8 +126,8 @@ fn a_plan_says_who_does_what_and_why() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     for wanted in [
         "C[8192,1024] = AllGather(A)[8192,8192] · B, 8 ranks, B as [K,N], bf16, fp32 accumulate\n",
-        "a  [1024, 8192]  read, a shard of 8192 rows\n",
-        "c  [8192, 1024]  written\n",
+        "a  [1024, 8192]  read, bf16, a shard of 8192 rows\n",
+        "c  [8192, 1024]  written, bf16\n",
         "roles      push   CTAs 0..8    warps 0..12",
         "math   CTAs 8..132  warps 4..12",
         "tiles      128x128: 64 x 8 = 512 tiles, 4.13 waves of 124 CTAs\n",

@@ -94,6 +94,52 @@ fn simulated_ranks_compute_the_same_as_the_reference() {
 }
 
 #[test]
+fn an_epilogue_by_flags_is_computed_too() {
+    let kernel = [
+        "run",
+        "--json",
+        "--device=sim",
+        "--sms=2",
+        "--calls=2",
+        "--seed=1",
+        "--op=gemm_rs",
+        "--world=2",
+        "--m=70",
+        "--n=72",
+        "--k=64",
+    ];
+    let epilogue = [
+        "--bias",
+        "--residual=true",
+        "--activation=gelu",
+        "--output=fp32",
+    ];
+    let output = run(&[&kernel[..], &epilogue].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let line = &json_lines(&output)[0];
+    assert_eq!(
+        (&line["ok"], &line["elements"]),
+        (&true.into(), &(2 * 70 * 72).into())
+    );
+    let id = line["id"].as_str().expect("an id");
+    assert!(id.ends_with("_bias_gelu_residual_fp32"), "{id}");
+
+    let output = run(&[&kernel[..], &["--bias=1", "--activation=gel"]].concat());
+    assert_eq!(code(&output), 1);
+    for part in [
+        "--bias: error: bias: 1 is not possible",
+        "write `true` or `false`",
+        "did you mean `gelu`",
+    ] {
+        assert!(
+            stderr(&output).contains(part),
+            "{part:?} in {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
 fn people_see_what_ran_where() {
     let output = run(&[&TINY[..], &["--seed=7"]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));

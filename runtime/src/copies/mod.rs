@@ -7,9 +7,9 @@
 mod schedule;
 mod streams;
 
-use crate::args::RawOperand;
 use crate::driver;
 use crate::error::Error;
+use crate::operands::RawOperand;
 use crate::report::Page;
 use crate::symmetric::Symmetric;
 use cudarc::driver::CudaContext;

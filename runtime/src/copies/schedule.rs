@@ -1,6 +1,7 @@
 //! What is copied where, in which order, and from which A: no CUDA in here.
 
-use crate::args::{ELEM_BYTES, RawOperand};
+use crate::operands::RawOperand;
+use mkernel_spec::Dtype;
 use mkernel_spec::abi::{Extent, FLAG_STRIDE_BYTES};
 use mkernel_spec::plan::Copies;
 
@@ -60,7 +61,7 @@ pub(super) fn transfer(
     peer_workspace: u64,
 ) -> Transfer {
     let row = u64::from(rank) * copies.shard_rows + step.first_row;
-    let pitch_bytes = a.row_stride_elems * ELEM_BYTES;
+    let pitch_bytes = a.row_stride_elems * Dtype::Bf16.bytes();
     let flag = u64::from(rank) * u64::from(copies.flags_per_source) + u64::from(step.chunk);
     Transfer {
         to: peer_workspace

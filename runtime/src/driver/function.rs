@@ -4,6 +4,7 @@ use super::{bind, check, named, warn};
 use crate::args::TensorMap;
 use crate::error::Error;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
+use mkernel_spec::Dtype;
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -129,13 +130,17 @@ pub(crate) fn encode_tensor_map(map: &TensorMap) -> Result<[u8; 128], Error> {
             Err(DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE)),
         );
     }
+    let data_type = match map.dtype {
+        Dtype::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        Dtype::Fp32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+    };
     let mut encoded = sys::CUtensorMap { opaque: [0; 16] };
     let element_strides = [1u32; 5];
     // SAFETY: the arrays are as long as `rank` says (strides: one fewer), as checked above; `encoded` is aligned by its type.
     let code = unsafe {
         sys::cuTensorMapEncodeTiled(
             &raw mut encoded,
-            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            data_type,
             rank as u32,
             map.address as *mut c_void,
             map.dims.as_ptr(),

@@ -53,6 +53,18 @@ __device__ __forceinline__ u64 global_time_ns() {
   return now;
 }
 
+// 2^x and 1/x, to within 2 units in the last place; what is subnormal counts as 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 __device__ __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
 
 }  // namespace mk

@@ -136,6 +136,16 @@ __device__ __forceinline__ Vec16 load_vec16(const u8* p) {
   return v;
 }
 
+// The same, two bf16 of them. Neighbours share lines, so L1 keeps them.
+__device__ __forceinline__ u32 load_word(const u8* p) {
+  u32 word;
+  asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(word) : "l"(p));
+  return word;
+}
+
+// Asks L2 for the line at `p`, which must be mapped memory, and waits for nothing.
+__device__ __forceinline__ void prefetch(const u8* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
 // 16 bytes that others wrote during this kernel, and that a flag acquired.
 __device__ __forceinline__ Vec16 load_written_vec16(const u8* p) {
   Vec16 v;
@@ -186,6 +196,10 @@ __device__ __forceinline__ void store_word(u8* p, u32 word) {
   asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(word) : "memory");
 }
 
+__device__ __forceinline__ void store_float2(u8* p, float x, float y) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(x), "f"(y) : "memory");
+}
+
 __device__ __forceinline__ Vec16 load_shared_vec16(u32 address) {
   Vec16 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -198,6 +212,10 @@ __device__ __forceinline__ Vec16 load_shared_vec16(u32 address) {
 __device__ __forceinline__ void store_shared_vec16(u32 address, Vec16 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");
+}
+
+__device__ __forceinline__ void store_shared_float2(u32 address, float x, float y) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
 
 __device__ __forceinline__ float4 load_float4(const float* p) {

@@ -86,6 +86,9 @@ __forceinline__ void acquire_registers() {
 
 __forceinline__ u64 global_time_ns() { return mk_calls->time_ns(); }
 
+__forceinline__ float exp2_approx(float x) { return __builtin_exp2f(x); }
+__forceinline__ float reciprocal_approx(float x) { return 1.0f / x; }
+
 __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
 
 }  // namespace mk

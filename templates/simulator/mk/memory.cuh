@@ -23,6 +23,10 @@ __forceinline__ T rmw(T* p, T value, Rmw what, Order order, Scope scope) {
   return static_cast<T>(mk_calls->rmw(p, value, sizeof(T), what, order, scope, place()));
 }
 
+__forceinline__ u64 two_floats(float x, float y) {
+  return u64{__builtin_bit_cast(u32, y)} << 32 | __builtin_bit_cast(u32, x);
+}
+
 }  // namespace sim
 
 __forceinline__ u32 load(const u32* p) { return sim::load(p, sim::kWeak, sim::kCta); }
@@ -75,6 +79,13 @@ __forceinline__ Vec16 load_vec16(const u8* p) {
   return sim::load(reinterpret_cast<const Vec16*>(p), sim::kConstant, sim::kCta);
 }
 
+__forceinline__ u32 load_word(const u8* p) {
+  return sim::load(reinterpret_cast<const u32*>(p), sim::kConstant, sim::kCta);
+}
+
+// Nothing that anyone could see.
+__forceinline__ void prefetch(const u8*) {}
+
 __forceinline__ void store_vec16(u8* p, Vec16 v) {
   sim::store(reinterpret_cast<Vec16*>(p), v, sim::kWeak, sim::kCta);
 }
@@ -103,6 +114,10 @@ __forceinline__ void store_word(u8* p, u32 word) {
   sim::store(reinterpret_cast<u32*>(p), word, sim::kWeak, sim::kCta);
 }
 
+__forceinline__ void store_float2(u8* p, float x, float y) {
+  sim::store(reinterpret_cast<u64*>(p), sim::two_floats(x, y), sim::kWeak, sim::kCta);
+}
+
 __forceinline__ Vec16 load_shared_vec16(u32 address) {
   Vec16 v;
   mk_calls->load_shared(address, &v, sizeof v, sim::place());
@@ -111,6 +126,11 @@ __forceinline__ Vec16 load_shared_vec16(u32 address) {
 
 __forceinline__ void store_shared_vec16(u32 address, Vec16 v) {
   mk_calls->store_shared(address, &v, sizeof v, sim::place());
+}
+
+__forceinline__ void store_shared_float2(u32 address, float x, float y) {
+  const u64 both = sim::two_floats(x, y);
+  mk_calls->store_shared(address, &both, sizeof both, sim::place());
 }
 
 __forceinline__ float4 load_float4(const float* p) {

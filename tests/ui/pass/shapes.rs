@@ -1,7 +1,7 @@
 #![deny(warnings, missing_docs)]
 //! Every way to write a value, and what the attribute generates.
 
-use mkernel::{BLayout, Dim, FusedKernel, Transfer, fused_kernel};
+use mkernel::{Activation, BLayout, Dim, Dtype, FusedKernel, Transfer, fused_kernel};
 
 /// All sizes are known.
 #[fused_kernel(op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192)]
@@ -14,6 +14,13 @@ pub struct Static;
     k_slices = 2, chunk_rows = 256, group_m = 8,
 )]
 pub struct Chosen;
+
+/// What becomes of the sum.
+#[fused_kernel(
+    op = gemm_rs, world = 8, m = dynamic, n = 8192, k = 1024,
+    bias = true, activation = gelu, residual = true, output = "fp32",
+)]
+pub struct Finished;
 
 #[mkernel::fused_kernel(op = ag_gemm, world = 1, m = dynamic, n = dynamic, k = dynamic)]
 struct Private;
@@ -38,6 +45,9 @@ fn main() {
     assert_eq!((config.m, config.n, config.k), (Dim::DYNAMIC, Dim::DYNAMIC, Dim::Static(8192)));
     assert_eq!(config.b_layout, BLayout::Nk);
     assert_eq!(config.tuning.tile_n, Some(128));
+    let epilogue = Finished::config().epilogue;
+    assert!(epilogue.bias && epilogue.residual);
+    assert_eq!((epilogue.activation, epilogue.output), (Activation::Gelu, Dtype::Fp32));
     assert_eq!(FromMacro::config().tuning.transfer, Some(Transfer::CopyEngine));
     assert_eq!(FromMacro::config().n, Dim::Static(2048));
 }

@@ -1,9 +1,9 @@
 //! Numbers that a rendered kernel has as `constexpr`, by the code that needs them.
 
-use super::{is_ragged, rows_of_a, scatters};
+use super::{has_ragged_cols, is_ragged, rows_of_a, scatters};
 use mkernel_spec::abi;
 use mkernel_spec::plan::{Reduction, SLOT_BYTES, Split, TILE_K};
-use mkernel_spec::{BLayout, KernelPlan, Op, Transfer};
+use mkernel_spec::{BLayout, Dtype, KernelPlan, Op, Transfer};
 use serde::Serialize;
 
 /// Registers of two warpgroups' output buffers, sub-tiles of 64 x 64 bf16.
@@ -57,6 +57,7 @@ pub(super) fn constants(plan: &KernelPlan) -> Vec<Constant> {
         exchange_constants(plan, &mut c);
         sum_constants(plan, &mut c);
     }
+    epilogue_constants(plan, &mut c);
     c.section("workspace, bytes");
     workspace_constants(plan, &mut c);
     c.list
@@ -356,9 +357,38 @@ fn sum_constants(plan: &KernelPlan, c: &mut Constants) {
         "sub-tiles of partial sums per stage and warpgroup",
     );
     c.u32("kTileBytes", tile.m * tile.n * 2, "of partial sums");
+    if r.results && plan.spec.epilogue().output == Dtype::Fp32 {
+        c.u32("kResultBytes", tile.m * tile.n * 4, "of a tile of results");
+    }
     if r.results {
         c.u32("kTiles", r.owners * r.owner_tiles, "of all owners");
         c.u32("kCollectUnroll", 4u32, "16-byte loads in flight per thread");
+    }
+}
+
+/// Where C ends, if the epilogue must know and nothing else does.
+fn epilogue_constants(plan: &KernelPlan, c: &mut Constants) {
+    let epilogue = plan.spec.epilogue();
+    let addends = epilogue.bias || epilogue.residual;
+    let by_shards = plan.spec.op() == Op::GemmRs && plan.reduction.is_some();
+    c.section("C");
+    for (name, size, is_used, note) in [
+        (
+            "kM",
+            plan.shape.m,
+            epilogue.residual && is_ragged(plan) && !by_shards,
+            "rows",
+        ),
+        (
+            "kN",
+            plan.shape.n,
+            addends && has_ragged_cols(plan),
+            "columns",
+        ),
+    ] {
+        if is_used && c.list.iter().all(|constant| constant.name != name) {
+            c.u32(name, size, note);
+        }
     }
 }
 

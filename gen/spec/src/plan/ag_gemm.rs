@@ -9,10 +9,10 @@ use super::exchange::{Problem, Way, ways};
 use super::gemm::{self, CoreLayout, TILE_K};
 use super::{Chunks, Copies, KernelPlan, Role, SLOT_BYTES, THREADS, TileOrder, Traffic, Workspace};
 use crate::abi::{
-    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, OperandSpec, Source, Stride,
+    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, Source, Stride,
     TensorMapSpec,
 };
-use crate::config::{Tile, Transfer};
+use crate::config::{Dtype, Tile, Transfer};
 use crate::cost::{self, Bound, Push};
 use crate::device::Device;
 use crate::spec::{KernelSpec, Shape};
@@ -66,7 +66,7 @@ fn traffic(spec: &KernelSpec, shape: Shape) -> Traffic {
     let Shape { m, n, k } = shape;
     Traffic {
         link_bytes: u64::from(spec.world() - 1) * spec.shard_rows(shape) * k * ELEM_BYTES,
-        memory_bytes: (m * k + k * n + m * n) * ELEM_BYTES,
+        memory_bytes: gemm::memory_bytes(spec, shape, m),
         flops: 2 * m * n * k,
     }
 }
@@ -231,7 +231,7 @@ fn finish(
         grid_ctas,
         comm_ctas,
         roles: roles(pushes, comm_ctas, grid_ctas),
-        operands: operands(spec, shape),
+        operands: gemm::operands(spec, shape, a_rows(spec, shape), Extent::Fixed(shape.m)),
         args: args(spec, shape, &core, chunks.as_ref(), &workspace),
         order,
         chunks,
@@ -263,12 +263,13 @@ fn id(
         _ => String::new(),
     };
     format!(
-        "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}",
+        "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
         spec.op(),
         spec.world(),
         spec.b_layout(),
         tile.m,
         tile.n,
+        spec.epilogue().suffix(),
     )
 }
 
@@ -327,33 +328,12 @@ fn copies(
     })
 }
 
-fn operands(spec: &KernelSpec, shape: Shape) -> Vec<OperandSpec> {
-    let Shape { m, n, k } = shape;
-    let (b_rows, b_cols) = gemm::b_extents(spec.b_layout(), shape);
-    let a_rows = Extent::ShardRows {
-        total: m,
+/// This rank's rows of A.
+fn a_rows(spec: &KernelSpec, shape: Shape) -> Extent {
+    Extent::ShardRows {
+        total: shape.m,
         per_rank: spec.shard_rows(shape),
-    };
-    vec![
-        OperandSpec {
-            operand: Operand::A,
-            rows: a_rows,
-            cols: k,
-            written: false,
-        },
-        OperandSpec {
-            operand: Operand::B,
-            rows: Extent::Fixed(b_rows),
-            cols: b_cols,
-            written: false,
-        },
-        OperandSpec {
-            operand: Operand::C,
-            rows: Extent::Fixed(m),
-            cols: n,
-            written: true,
-        },
-    ]
+    }
 }
 
 fn args(
@@ -367,10 +347,7 @@ fn args(
     let tile = core.tile;
     let mut kinds = Vec::new();
     if chunks.is_none_or(|c| !c.to_self) {
-        let rows = Extent::ShardRows {
-            total: m,
-            per_rank: spec.shard_rows(shape),
-        };
+        let rows = a_rows(spec, shape);
         kinds.push((
             "own_a",
             gemm::operand_map(Operand::A, [Extent::Fixed(k), rows], [TILE_K, tile.m]),
@@ -382,6 +359,7 @@ fn args(
             "gathered_a",
             ArgKind::TensorMap(TensorMapSpec {
                 source: Source::Workspace { offset_bytes },
+                dtype: Dtype::Bf16,
                 extents: vec![Extent::Fixed(k), Extent::Fixed(m), Extent::Fixed(2)],
                 strides: vec![Stride::Bytes(row_bytes), Stride::Bytes(row_bytes * m)],
                 box_elems: vec![TILE_K, tile.m, 1],
@@ -389,11 +367,12 @@ fn args(
         ));
     }
     kinds.push(("b", gemm::b_map(spec.b_layout(), shape, tile)));
-    kinds.push(("c", gemm::c_map(Extent::Fixed(m), shape)));
+    kinds.push(("c", gemm::c_map(spec, Extent::Fixed(m), shape)));
     if chunks.is_some() {
         kinds.push(("shard", ArgKind::Pointer(Operand::A)));
         kinds.push(("shard_row_bytes", ArgKind::RowStrideBytes(Operand::A)));
     }
+    kinds.extend(gemm::epilogue_args(spec));
     kinds.push(("workspaces", ArgKind::Workspaces));
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));

@@ -1,10 +1,12 @@
 //! The GEMM core that operators share: tile, stages and shared-memory map.
 
 use super::{Region, Registers, Role, SLOT_BYTES, THREADS, TileOrder};
-use crate::abi::{ArgKind, Extent, FLAG_STRIDE_BYTES, Operand, Source, Stride, TensorMapSpec};
-use crate::config::{BLayout, Tile, Tuning};
+use crate::abi::{
+    ArgKind, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec, Source, Stride, TensorMapSpec,
+};
+use crate::config::{BLayout, Dtype, Tile, Tuning};
 use crate::device::Device;
-use crate::spec::Shape;
+use crate::spec::{KernelSpec, Shape};
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
@@ -180,10 +182,11 @@ impl CoreLayout {
     }
 }
 
-/// A tensor map over an operand.
+/// A tensor map over an operand of bf16.
 pub(super) fn operand_map(operand: Operand, extents: [Extent; 2], box_elems: [u32; 2]) -> ArgKind {
     ArgKind::TensorMap(TensorMapSpec {
         source: Source::Operand(operand),
+        dtype: Dtype::Bf16,
         extents: extents.to_vec(),
         strides: vec![Stride::RowOf(operand)],
         box_elems: box_elems.to_vec(),
@@ -199,17 +202,77 @@ pub(super) fn b_map(layout: BLayout, shape: Shape, tile: Tile) -> ArgKind {
     }
 }
 
-/// The tensor map over C, whose rows on this rank are `rows`.
-pub(super) fn c_map(rows: Extent, shape: Shape) -> ArgKind {
-    operand_map(Operand::C, [Extent::Fixed(shape.n), rows], [OUT_COLS, 64])
+/// The tensor map over C, whose rows on this rank are `rows`: lines of 128 bytes.
+pub(super) fn c_map(spec: &KernelSpec, rows: Extent, shape: Shape) -> ArgKind {
+    let dtype = spec.epilogue().output;
+    ArgKind::TensorMap(TensorMapSpec {
+        source: Source::Operand(Operand::C),
+        dtype,
+        extents: vec![Extent::Fixed(shape.n), rows],
+        strides: vec![Stride::RowOf(Operand::C)],
+        box_elems: vec![128 / dtype.bytes() as u32, 64],
+    })
 }
 
-/// Rows and columns of B.
-pub(super) const fn b_extents(layout: BLayout, shape: Shape) -> (u64, u64) {
-    match layout {
-        BLayout::Kn => (shape.k, shape.n),
-        BLayout::Nk => (shape.n, shape.k),
+/// What the caller passes, where this rank's A and C have these rows.
+pub(super) fn operands(
+    spec: &KernelSpec,
+    shape: Shape,
+    a_rows: Extent,
+    c_rows: Extent,
+) -> Vec<OperandSpec> {
+    let Shape { n, k, .. } = shape;
+    let (b_rows, b_cols) = match spec.b_layout() {
+        BLayout::Kn => (k, n),
+        BLayout::Nk => (n, k),
+    };
+    let epilogue = spec.epilogue();
+    let c = OperandSpec {
+        operand: Operand::C,
+        rows: c_rows,
+        cols: n,
+        dtype: epilogue.output,
+        written: true,
+    };
+    let mut operands = vec![
+        OperandSpec::read(Operand::A, a_rows, k),
+        OperandSpec::read(Operand::B, Extent::Fixed(b_rows), b_cols),
+        c,
+    ];
+    if epilogue.bias {
+        operands.push(OperandSpec::read(Operand::Bias, Extent::Fixed(1), n));
     }
+    if epilogue.residual {
+        operands.push(OperandSpec::read(Operand::Residual, c_rows, n));
+    }
+    operands
+}
+
+/// Where bias and residual lie.
+pub(super) fn epilogue_args(spec: &KernelSpec) -> Vec<(&'static str, ArgKind)> {
+    let mut kinds = Vec::new();
+    if spec.epilogue().bias {
+        kinds.push(("bias", ArgKind::Pointer(Operand::Bias)));
+    }
+    if spec.epilogue().residual {
+        kinds.push(("residual", ArgKind::Pointer(Operand::Residual)));
+        kinds.push((
+            "residual_row_bytes",
+            ArgKind::RowStrideBytes(Operand::Residual),
+        ));
+    }
+    kinds
+}
+
+/// Bytes of all of A, B, this rank's `c_rows` of C, and what the epilogue reads.
+pub(super) fn memory_bytes(spec: &KernelSpec, shape: Shape, c_rows: u64) -> u64 {
+    let Shape { m, n, k } = shape;
+    let epilogue = spec.epilogue();
+    let residual_rows = if epilogue.residual { c_rows } else { 0 };
+    let bias_rows = u64::from(epilogue.bias);
+    let elem_bytes = u64::from(ELEM_BYTES);
+    (m * k + k * n + (residual_rows + bias_rows) * n) * elem_bytes
+        + c_rows * n * epilogue.output.bytes()
 }
 
 /// The roles of the core.

@@ -6,14 +6,16 @@
 //! shot (few rows) every rank sends its part to all who need it, from registers to registers, where they are added up; or
 //! of each row to one rank, which relays the sum to all, where that is less to send.
 //!
+//! Parts of a sum travel as bf16, and results as what C is. Who adds up a part of C applies the epilogue to it.
+//!
 //! Slots are double-buffered by epoch: a rank that starts epoch e has finished e-1, for which it needed every rank that
 //! it sends to to have started e-1 and so to have finished e-2, the last reader of the slots that e writes. A rank that
 //! owns nothing waits for the owners' word instead.
 
 use super::gemm::{self, CoreLayout, TILE_K};
 use super::{KernelPlan, Reduction, Role, TileOrder, Traffic, Workspace};
-use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec};
-use crate::config::{Op, Tile};
+use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand};
+use crate::config::{Dtype, Op, Tile};
 use crate::cost::{self, Bound, Meeting};
 use crate::device::Device;
 use crate::spec::{KernelSpec, Shape};
@@ -90,16 +92,16 @@ fn one_shot_is_too_wide(core: &CoreLayout) -> Violations {
 fn traffic(spec: &KernelSpec, shape: Shape, tags: bool, results: bool) -> Traffic {
     let Shape { m, n, k } = shape;
     let peers = u64::from(spec.world() - 1);
-    let row_bytes = n * ELEM_BYTES;
+    let (row_bytes, result_row_bytes) = (n * ELEM_BYTES, n * spec.epilogue().output.bytes());
     let parts = (peers * spec.shard_rows(shape)).min(m) * row_bytes;
     let (sent_bytes, c_rows) = match (spec.op(), results) {
         (Op::GemmRs, _) => (parts, spec.shard_rows(shape)),
-        (_, true) => (2 * peers * m * row_bytes / (peers + 1), m),
+        (_, true) => (peers * m * (row_bytes + result_row_bytes) / (peers + 1), m),
         (_, false) => (peers * m * row_bytes, m),
     };
     Traffic {
         link_bytes: if tags { 2 * sent_bytes } else { sent_bytes },
-        memory_bytes: (m * k + k * n + c_rows * n) * ELEM_BYTES,
+        memory_bytes: gemm::memory_bytes(spec, shape, c_rows),
         flops: 2 * m * n * k,
     }
 }
@@ -136,10 +138,10 @@ fn candidates(
     };
     if may && fits {
         let order = core.split_tail(order.clone(), shape.k, device.sm_count);
-        // All rows to all, or each row to one rank and its sum to all.
-        let relays: &[bool] = match spec.op() {
-            Op::GemmRs => &[false],
-            _ => &[false, true],
+        // All rows to all, or each row to one rank and its sum to all, in words of two bf16.
+        let relays: &[bool] = match (spec.op(), spec.epilogue().output) {
+            (Op::GemmAr, Dtype::Bf16) => &[false, true],
+            _ => &[false],
         };
         found.extend(relays.iter().map(|results| {
             let reduction = Reduction {
@@ -259,7 +261,7 @@ fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate
         grid_ctas,
         comm_ctas: 0,
         roles,
-        operands: operands(spec, shape),
+        operands: gemm::operands(spec, shape, Extent::Fixed(shape.m), c_rows(spec, shape)),
         args: args(
             spec,
             shape,
@@ -292,12 +294,13 @@ fn id(spec: &KernelSpec, shape: Shape, core: &CoreLayout, reduction: Option<&Red
         None => String::new(),
     };
     format!(
-        "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}",
+        "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
         spec.op(),
         spec.world(),
         spec.b_layout(),
         tile.m,
         tile.n,
+        spec.epilogue().suffix(),
     )
 }
 
@@ -325,7 +328,11 @@ fn workspace(
         if r.results {
             let tiles = u64::from(r.owners * r.owner_tiles);
             parts.push(("result_flags", tiles * FLAG_STRIDE_BYTES));
-            parts.push(("results", 2 * tiles * tile_bytes));
+            let elems = u64::from(core.tile.m * core.tile.n);
+            parts.push((
+                "results",
+                2 * tiles * elems * spec.epilogue().output.bytes(),
+            ));
         }
     }
     Workspace::new(parts)
@@ -340,21 +347,6 @@ fn c_rows(spec: &KernelSpec, shape: Shape) -> Extent {
         },
         _ => Extent::Fixed(shape.m),
     }
-}
-
-fn operands(spec: &KernelSpec, shape: Shape) -> Vec<OperandSpec> {
-    let (b_rows, b_cols) = gemm::b_extents(spec.b_layout(), shape);
-    let operand = |operand, rows, cols| OperandSpec {
-        operand,
-        rows,
-        cols,
-        written: operand == Operand::C,
-    };
-    vec![
-        operand(Operand::A, Extent::Fixed(shape.m), shape.k),
-        operand(Operand::B, Extent::Fixed(b_rows), b_cols),
-        operand(Operand::C, c_rows(spec, shape), shape.n),
-    ]
 }
 
 fn args(
@@ -378,12 +370,13 @@ fn args(
         ("b", gemm::b_map(spec.b_layout(), shape, tile)),
     ];
     if !one_shot {
-        kinds.push(("c", gemm::c_map(c_rows(spec, shape), shape)));
+        kinds.push(("c", gemm::c_map(spec, c_rows(spec, shape), shape)));
     }
     if one_shot || results {
         kinds.push(("c_rows", ArgKind::Pointer(Operand::C)));
         kinds.push(("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
     }
+    kinds.extend(gemm::epilogue_args(spec));
     kinds.push(("workspaces", ArgKind::Workspaces));
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));

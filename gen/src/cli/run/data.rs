@@ -3,7 +3,7 @@
 //! The GPU tests have their own, as kernels: theirs must be fast at sizes that no CPU checks, these must not depend on
 //! a GPU. They have no code in common.
 
-use super::reference::{Matrix, multiply};
+use super::reference::{Addends, Matrix, multiply};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{BLayout, KernelPlan, Op};
@@ -12,15 +12,26 @@ use mkernel::{BLayout, KernelPlan, Op};
 pub struct Inputs {
     pub a: Vec<Vec<bf16>>,
     pub b: Vec<Vec<bf16>>,
+    /// Empty where the kernel has none.
+    pub bias: Vec<Vec<bf16>>,
+    pub residual: Vec<Vec<bf16>>,
 }
 
 /// Random operands that depend on plan, seed and call alone.
 pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
     let world = plan.spec.world();
+    let op = plan.spec.op();
     let fill = |operand: Operand, stream: u64| {
+        // Who adds up a part of C adds its own.
+        let is_common = match operand {
+            Operand::Bias => op.reduces(),
+            Operand::Residual => op == Op::GemmAr,
+            _ => false,
+        };
         (0..world)
             .map(|rank| {
-                let stream = stream << 48 | u64::from(call) << 8 | u64::from(rank);
+                let of_rank = if is_common { 0 } else { rank };
+                let stream = stream << 48 | u64::from(call) << 8 | u64::from(of_rank);
                 let mut random = Random(seed ^ Random(stream).next());
                 (0..elems(plan, operand, rank))
                     .map(|_| random.element())
@@ -31,6 +42,8 @@ pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
     Inputs {
         a: fill(Operand::A, 1),
         b: fill(Operand::B, 2),
+        bias: fill(Operand::Bias, 3),
+        residual: fill(Operand::Residual, 4),
     }
 }
 
@@ -46,19 +59,25 @@ pub fn expected(plan: &KernelPlan, inputs: &Inputs, rank: u32, threads: usize) -
     let (n, k) = (shape.n as usize, shape.k as usize);
     let b_is_transposed = plan.spec.b_layout() == BLayout::Nk;
     let product = |a: &[bf16], b: &[bf16]| multiply(a, b, b_is_transposed, (n, k), threads);
-    match plan.spec.op() {
-        Op::AgGemm => Some(product(&inputs.a.concat(), &inputs.b[rank as usize])),
+    let sum = match plan.spec.op() {
+        Op::AgGemm => product(&inputs.a.concat(), &inputs.b[rank as usize]),
         op @ (Op::GemmRs | Op::GemmAr) => {
             let parts = inputs.a.iter().zip(&inputs.b).map(|(a, b)| product(a, b));
             let sum = Matrix::sum(parts.collect())?;
             if op == Op::GemmAr {
-                return Some(sum);
+                sum
+            } else {
+                let before: usize = (0..rank).map(|rank| elems(plan, Operand::C, rank)).sum();
+                sum.part(before..before + elems(plan, Operand::C, rank))
             }
-            let before: usize = (0..rank).map(|rank| elems(plan, Operand::C, rank)).sum();
-            Some(sum.part(before..before + elems(plan, Operand::C, rank)))
         }
-        _ => None,
-    }
+        _ => return None,
+    };
+    let addends = Addends {
+        bias: &inputs.bias[rank as usize],
+        residual: &inputs.residual[rank as usize],
+    };
+    Some(sum.finish(plan.spec.epilogue(), addends))
 }
 
 /// splitmix64: numbers that differ for seeds that differ little.
@@ -82,7 +101,7 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mkernel::{Device, Dim, KernelConfig, KernelSpec, Tuning};
+    use mkernel::{Device, Dim, Epilogue, KernelConfig, KernelSpec, Tuning};
 
     #[test]
     fn every_call_rank_and_operand_has_its_own_numbers() {
@@ -94,6 +113,7 @@ mod tests {
             n: Dim::Static(16),
             k: Dim::Static(64),
             b_layout: BLayout::Nk,
+            epilogue: Epilogue::default(),
             tuning: Tuning::default(),
         });
         let plan = KernelPlan::new(&spec.expect("valid"), &Device::simulated(4)).expect("a plan");

@@ -3,11 +3,13 @@
 use super::data::{Inputs, elems, expected, inputs};
 use super::reference::Verdict;
 use crate::cli::machine::Machine;
-use mkernel::cudarc::driver::{CudaSlice, DriverError};
+use mkernel::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
-use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op};
-use std::sync::{Mutex, PoisonError};
+use mkernel::{
+    Addends, Communicator, Dtype, Element, Error, KernelConfig, KernelPlan, Op, Operator,
+};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -119,33 +121,10 @@ impl Job<'_> {
     fn run_rank(&self, ranks: &Communicator, calls: &[Inputs]) -> Result<Ran, RankError> {
         let rank = ranks.rank();
         let operator = ranks.prepare(self.config, self.plan.shape)?;
-        let stream = ranks.context().default_stream();
-        let upload = |values: &[bf16]| {
-            // An allocation cannot be empty; a rank without rows may pass any.
-            let values = if values.is_empty() {
-                &[bf16::ZERO]
-            } else {
-                values
-            };
-            stream.clone_htod(values).map_err(cuda("clone_htod"))
-        };
-        // What a kernel leaves out stays a NaN that none computes.
-        let poison = vec![bf16::from_bits(0xffff); elems(self.plan, Operand::C, rank)];
-        let mut on_gpu: Vec<[CudaSlice<bf16>; 3]> = Vec::new();
-        for call in calls.iter().chain(calls.first()) {
-            let (a, b) = (&call.a[rank as usize], &call.b[rank as usize]);
-            on_gpu.push([upload(a)?, upload(b)?, upload(&poison)?]);
-        }
-        ranks.barrier()?;
-        for [a, b, c] in &mut on_gpu {
-            operator.launch(&stream, a, b, c)?;
-        }
-        ranks.synchronize(&stream)?;
-
-        let mut results = Vec::new();
-        for [_, _, c] in &on_gpu {
-            results.push(stream.clone_dtoh(c).map_err(cuda("clone_dtoh"))?);
-        }
+        let results = match self.plan.spec.epilogue().output {
+            Dtype::Bf16 => self.results::<bf16>(ranks, &operator, calls),
+            Dtype::Fp32 => self.results::<f32>(ranks, &operator, calls),
+        }?;
         let mut verdict = Verdict::default();
         for ((call, inputs), found) in (0..).zip(calls).zip(&results) {
             let expected = expected(self.plan, inputs, rank, self.threads)
@@ -158,6 +137,66 @@ impl Job<'_> {
             repeats: same_bits(&results[0], &results[results.len() - 1]),
         })
     }
+
+    /// C of each call, and of the first once more.
+    fn results<E: Number>(
+        &self,
+        ranks: &Communicator,
+        operator: &Operator,
+        calls: &[Inputs],
+    ) -> Result<Vec<Vec<f32>>, Error> {
+        let rank = ranks.rank() as usize;
+        let stream = ranks.context().default_stream();
+        let poison = vec![E::POISON; elems(self.plan, Operand::C, ranks.rank())];
+        let mut on_gpu = Vec::new();
+        for call in calls.iter().chain(calls.first()) {
+            let given = [&call.a, &call.b, &call.bias, &call.residual];
+            let mut inputs = Vec::new();
+            for operand in given {
+                inputs.push(upload(&stream, &operand[rank], bf16::ZERO)?);
+            }
+            on_gpu.push((inputs, upload(&stream, &poison, E::POISON)?));
+        }
+        ranks.barrier()?;
+        let epilogue = self.plan.spec.epilogue();
+        for (inputs, c) in &mut on_gpu {
+            let addends = Addends {
+                bias: epilogue.bias.then_some(&inputs[2]),
+                residual: epilogue.residual.then_some(&inputs[3]),
+            };
+            operator.launch_with(&stream, &inputs[0], &inputs[1], c, addends)?;
+        }
+        ranks.synchronize(&stream)?;
+        let download = |(_, c): (Vec<CudaSlice<bf16>>, CudaSlice<E>)| -> Result<Vec<f32>, Error> {
+            let values = stream.clone_dtoh(&c).map_err(cuda("clone_dtoh"))?;
+            Ok(values.into_iter().map(Into::into).collect())
+        };
+        on_gpu.into_iter().map(download).collect()
+    }
+}
+
+/// What C can be made of.
+trait Number: Element + DeviceRepr + Copy + Into<f32> {
+    /// What a kernel leaves out stays a NaN that none computes.
+    const POISON: Self;
+}
+
+impl Number for bf16 {
+    const POISON: Self = Self::from_bits(0xffff);
+}
+
+impl Number for f32 {
+    const POISON: Self = Self::from_bits(0xffff_ffff);
+}
+
+/// An allocation cannot be empty; a rank without rows may pass any.
+fn upload<E: DeviceRepr + Copy>(
+    stream: &Arc<CudaStream>,
+    values: &[E],
+    any: E,
+) -> Result<CudaSlice<E>, Error> {
+    let values = if values.is_empty() { &[any] } else { values };
+    stream.clone_htod(values).map_err(cuda("clone_htod"))
 }
 
 /// A call of the driver that cudarc makes for us.
@@ -166,9 +205,9 @@ fn cuda(call: &'static str) -> impl Fn(DriverError) -> Error {
 }
 
 /// Equal as bits: a NaN equals itself.
-fn same_bits(first: &[bf16], second: &[bf16]) -> bool {
+fn same_bits(first: &[f32], second: &[f32]) -> bool {
     let bits =
-        |values: &[bf16]| -> Vec<u16> { values.iter().map(|value| value.to_bits()).collect() };
+        |values: &[f32]| -> Vec<u32> { values.iter().map(|value| value.to_bits()).collect() };
     bits(first) == bits(second)
 }
 

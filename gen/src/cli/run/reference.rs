@@ -1,6 +1,8 @@
 //! Products in fp32 on the CPU, and how far a result is from them.
 
 use mkernel::half::bf16;
+use mkernel::{Activation, Dtype, Epilogue};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use std::thread;
 
 /// fp32 sums of bf16 products, row-major.
@@ -11,6 +13,15 @@ pub struct Matrix {
     pub terms: usize,
     /// What ranks rounded to bf16 before it was added: the sum of its magnitudes, by element. Empty if nothing was.
     pub rounded: Vec<f32>,
+    /// To what a result is rounded.
+    pub dtype: Dtype,
+}
+
+/// What an epilogue adds; empty if it does not.
+#[derive(Clone, Copy, Debug)]
+pub struct Addends<'a> {
+    pub bias: &'a [bf16],
+    pub residual: &'a [bf16],
 }
 
 impl Matrix {
@@ -32,7 +43,20 @@ impl Matrix {
             cols,
             terms,
             rounded,
+            dtype: Dtype::Bf16,
         })
+    }
+
+    /// What the epilogue makes of the sums.
+    pub fn finish(mut self, epilogue: Epilogue, addends: Addends) -> Self {
+        let Addends { bias, residual } = addends;
+        let of = |values: &[bf16], index: usize| values.get(index).map_or(0.0, |x| x.to_f64());
+        for (index, value) in self.values.iter_mut().enumerate() {
+            let x = f64::from(*value) + of(bias, index % self.cols);
+            *value = (activate(epilogue.activation, x) + of(residual, index)) as f32;
+        }
+        self.dtype = epilogue.output;
+        self
     }
 
     /// The elements of `range`, counted along rows.
@@ -42,8 +66,36 @@ impl Matrix {
             rounded: self.rounded[range].to_vec(),
             cols: self.cols,
             terms: self.terms,
+            dtype: self.dtype,
         }
     }
+}
+
+fn activate(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::None => x,
+        Activation::Relu => x.max(0.0),
+        Activation::Gelu => x * normal(x),
+        Activation::GeluTanh => {
+            let u = (x + 0.044_715 * x.powi(3)) * FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
+            0.5 * x * (1.0 + u.tanh())
+        }
+        Activation::Silu => x / (1.0 + (-x).exp()),
+    }
+}
+
+/// The normal distribution's integral up to `x`, by its Taylor series, where 1e-12 of it is not yet reached.
+fn normal(x: f64) -> f64 {
+    if x.abs() > 7.0 {
+        return if x > 0.0 { 1.0 } else { 0.0 };
+    }
+    let (mut term, mut sum, mut n) = (x, x, 0.0);
+    while f64::abs(term) > 1e-18 {
+        n += 1.0;
+        term *= x * x / (2.0 * n + 1.0);
+        sum += term;
+    }
+    0.5 + sum * (-0.5 * x * x).exp() * 0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2
 }
 
 /// Rows of B that stay in a cache while rows of A pass.
@@ -81,6 +133,7 @@ pub fn multiply(
         cols: n,
         terms: k,
         rounded: Vec::new(),
+        dtype: Dtype::Bf16,
     }
 }
 
@@ -137,17 +190,21 @@ pub struct Wrong {
 
 impl Verdict {
     /// Compares every element of what `rank` found in `call`.
-    pub fn of(found: &[bf16], expected: &Matrix, (call, rank): (u32, u32)) -> Self {
+    pub fn of(found: &[f32], expected: &Matrix, (call, rank): (u32, u32)) -> Self {
         let mut verdict = Self::default();
-        // Half a unit in the last place of a bf16, with as much again for a sum close to a tie; and what fp32 sums of
-        // products up to 1 may lose, tensor cores truncate.
-        let lost = expected.terms as f32 * f32::EPSILON * 2.0;
+        // Half a unit in the last place, with as much again for a sum close to a tie; and what fp32 sums of products up
+        // to 1 may lose, tensor cores truncate. An activation makes of an error up to 1.13 times that, and one of its own.
+        let unit = match expected.dtype {
+            Dtype::Bf16 => 1.0 / 256.0,
+            Dtype::Fp32 => f32::EPSILON,
+        };
+        let lost = expected.terms as f32 * f32::EPSILON * 2.3 + 1e-6;
         for (index, wanted) in expected.values.iter().copied().enumerate() {
-            let found = found.get(index).map_or(f32::NAN, |value| value.to_f32());
+            let found = found.get(index).copied().unwrap_or(f32::NAN);
             let error = (found - wanted).abs();
             verdict.elements += 1;
-            let rounded = expected.rounded.get(index).copied().unwrap_or(0.0) / 256.0;
-            if error.is_nan() || error > wanted.abs() / 256.0 + lost + rounded {
+            let rounded = expected.rounded.get(index).copied().unwrap_or(0.0) / 225.0;
+            if error.is_nan() || error > wanted.abs() * unit + lost + rounded {
                 verdict.wrong += 1;
                 verdict.first_wrong.get_or_insert(Wrong {
                     call,
@@ -213,15 +270,53 @@ mod tests {
     }
 
     #[test]
+    fn epilogues() {
+        let sum = multiply(&matrix(3, 64), &matrix(8, 64), true, (8, 64), 1);
+        let (bias, residual) = (matrix(1, 8), matrix(3, 8));
+        let before = sum.values.clone();
+        let epilogue = Epilogue {
+            bias: true,
+            residual: true,
+            activation: Activation::Relu,
+            output: Dtype::Fp32,
+        };
+        let addends = Addends {
+            bias: &bias,
+            residual: &residual,
+        };
+        let after = sum.finish(epilogue, addends).values;
+        for (index, (before, after)) in before.iter().zip(&after).enumerate() {
+            let biased = (before + bias[index % 8].to_f32()).max(0.0);
+            let expected = biased + residual[index].to_f32();
+            assert!((after - expected).abs() < 1e-5, "{after}, {expected}");
+        }
+        // Values of tables.
+        for (activation, x, y) in [
+            (Activation::Gelu, 1.0, 0.841_344_746),
+            (Activation::Gelu, -3.0, -0.004_049_694),
+            (Activation::GeluTanh, 1.0, 0.841_191_990),
+            (Activation::Silu, 1.0, 0.731_058_579),
+            (Activation::Silu, -2.0, -0.238_405_844),
+        ] {
+            let found = activate(activation, x);
+            assert!((found - y).abs() < 1e-8, "{activation}({x}) is {found}");
+        }
+    }
+
+    #[test]
     fn rounding_is_right_and_all_else_is_wrong() {
         let expected = multiply(&matrix(4, 64), &matrix(8, 64), true, (8, 64), 1);
-        let rounded: Vec<bf16> = expected.values.iter().map(|x| bf16::from_f32(*x)).collect();
+        let rounded: Vec<f32> = expected
+            .values
+            .iter()
+            .map(|x| bf16::from_f32(*x).to_f32())
+            .collect();
         let verdict = Verdict::of(&rounded, &expected, (0, 1));
         assert_eq!((verdict.elements, verdict.wrong), (32, 0));
         assert!(verdict.relative_error() < 3e-3);
 
         let mut poisoned = rounded.clone();
-        poisoned[19] = bf16::from_bits(0xffff);
+        poisoned[19] = f32::NAN;
         let wrong = Verdict::of(&poisoned, &expected, (2, 1));
         let first = wrong.first_wrong.expect("one is wrong");
         assert_eq!((wrong.wrong, first.row, first.col), (1, 2, 3));

@@ -7,7 +7,7 @@ use crate::cli::input::Kernel;
 use crate::cli::machine::Machine;
 use crate::cli::output::{print, print_json};
 use crate::cli::{Failure, chain, exit_code, plan};
-use mkernel::{Error, KernelPlan};
+use mkernel::{Dtype, Error, KernelPlan};
 use serde::Serialize;
 
 /// What the runs of one kernel have in common.
@@ -207,10 +207,10 @@ fn found(ran: &Ran, calls: u32) -> String {
         0 => format!("right: all {elements} elements of {calls}"),
         _ => format!("WRONG: {wrong} of {elements} elements of {calls}"),
     };
-    text += &format!(
-        ", relative error {:.2e} (rounding to bf16 alone 1.7e-3)",
-        verdict.relative_error()
-    );
+    text += &format!(", relative error {:.2e}", verdict.relative_error());
+    if ran.plan.spec.epilogue().output == Dtype::Bf16 {
+        text += " (rounding to bf16 alone 1.7e-3)";
+    }
     text += if ran.repeats {
         ", the same bits again"
     } else {
@@ -287,7 +287,7 @@ fn line<'a>(about: &'a About, outcome: &'a Outcome) -> OutcomeLine<'a> {
 mod tests {
     use super::*;
     use crate::cli::machine::Simulated;
-    use mkernel::{BLayout, Device, Dim, KernelConfig, KernelSpec, Op, Tuning};
+    use mkernel::{BLayout, Device, Dim, Epilogue, KernelConfig, KernelSpec, Op, Tuning};
     use std::time::Duration;
 
     fn outcome(result: Result<Ran, Vec<Failed>>) -> Outcome {
@@ -315,6 +315,7 @@ mod tests {
             n: Dim::Static(64),
             k: Dim::Static(64),
             b_layout: BLayout::Nk,
+            epilogue: Epilogue::default(),
             tuning: Tuning::default(),
         })
         .expect("valid");

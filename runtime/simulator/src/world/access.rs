@@ -9,12 +9,7 @@ impl Machine {
     /// What `bytes` at `address` are for the running thread's GPU. If they are nothing, the kernel fails.
     pub fn find(&mut self, address: u64, bytes: usize, what: &str) -> Option<Found> {
         let device = self.ctas[self.threads[self.current].cta].device;
-        if !address.is_multiple_of(bytes.clamp(1, 16) as u64) && bytes.is_power_of_two() {
-            self.fail(format!(
-                "{what} of {bytes} bytes at {address:#x}, which is not a multiple of its size"
-            ));
-            return None;
-        }
+        self.check_alignment(address, bytes, what)?;
         match self.memory.find(address, bytes as u64, Some(device)) {
             Ok(found) => Some(found),
             Err(why) => {
@@ -22,6 +17,17 @@ impl Machine {
                 None
             }
         }
+    }
+
+    /// Fails the kernel unless `address` is a multiple of what is accessed there.
+    fn check_alignment(&mut self, address: u64, bytes: usize, what: &str) -> Option<()> {
+        if address.is_multiple_of(bytes.clamp(1, 16) as u64) || !bytes.is_power_of_two() {
+            return Some(());
+        }
+        self.fail(format!(
+            "{what} of {bytes} bytes at {address:#x}, which is not a multiple of its size"
+        ));
+        None
     }
 
     /// Checks and records an ordinary or atomic access of the running thread.
@@ -92,7 +98,9 @@ impl Machine {
     }
 
     pub fn store_shared(&mut self, address: u32, from: &[u8], place: u64) {
-        let Some((cta, offset)) = self.find_shared(address, from.len() as u32, "store") else {
+        let aligned = self.check_alignment(address.into(), from.len(), "store");
+        let found = aligned.and_then(|()| self.find_shared(address, from.len() as u32, "store"));
+        let Some((cta, offset)) = found else {
             return;
         };
         self.threads[self.current].unfenced_shared = true;
@@ -101,7 +109,9 @@ impl Machine {
     }
 
     pub fn load_shared(&mut self, address: u32, to: &mut [u8], place: u64) {
-        let Some((cta, offset)) = self.find_shared(address, to.len() as u32, "load") else {
+        let aligned = self.check_alignment(address.into(), to.len(), "load");
+        let found = aligned.and_then(|()| self.find_shared(address, to.len() as u32, "load"));
+        let Some((cta, offset)) = found else {
             return to.fill(0);
         };
         self.access_shared(cta, offset, to.len(), false, place);

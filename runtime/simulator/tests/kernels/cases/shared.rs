@@ -52,6 +52,14 @@ cases! {
         ],
             "warp diverged", ["Sync", "mk::load_matrix_x4"];
     }
+    "floats": "floats", Shape { bytes: 1152, ..SHAPE }, [] {
+        "loaded before all stored": ["  __syncwarp();\n  mk::store_vec16" => "  mk::store_vec16"],
+            "race", ["mk::load_shared_vec16(smem", "mk::store_shared_float2(smem"];
+        "a constant that is written": ["mk::store_float2(args.output + 512 + lane * 16, w.x, w.y);" => "mk::store_float2(args.input + 1024 + lane * 4 / 8 * 8, w.x, w.y);"],
+            "read of a constant", ["mk::load_word(args.input"];
+        "off its boundary": ["mk::store_shared_float2(smem + lane * 16, v.x" => "mk::store_shared_float2(smem + lane * 16 + 4, v.x"],
+            "failure", ["store of 8 bytes", "not a multiple of its size"];
+    }
     "leaders": "leaders", Shape { threads: 64, ..SHAPE }, [] {
         "lane 0 is not the leader": ["if (leads) mk::barrier_arrive(full)" => "if (lane == 0) mk::barrier_arrive(full)"],
             "race", ["mk::load_shared(smem + lane * 4)", "mk::store_shared(smem + i * 4"];

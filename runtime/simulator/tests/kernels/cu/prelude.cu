@@ -1,4 +1,5 @@
 // What the kernels beside have in common; it is put before each of them.
+#include <mk/activation.cuh>
 #include <mk/barrier.cuh>
 #include <mk/cluster.cuh>
 #include <mk/fabric.cuh>

@@ -1,0 +1,112 @@
+//! [`Operands`]: what one rank multiplies and adds.
+
+use crate::Bench;
+use crate::lab::{Failure, Matrix, View};
+use mkernel::spec::abi::Operand;
+use mkernel::{BLayout, Dtype, Epilogue, KernelPlan, Op, RawOperand, Shape};
+use std::ops::Range;
+
+/// The operands of one rank.
+pub struct Operands {
+    /// What the GEMMs alone multiply.
+    pub a: Matrix,
+    pub b: Matrix,
+    pub c: Matrix,
+    /// What epilogues add, and an fp32 C, where one wants that; with the rows of `c`.
+    pub bias: Matrix,
+    pub residual: Matrix,
+    pub c_fp32: Option<Matrix>,
+    /// The rows of `a` and `c` that the fused kernel gets.
+    pub rows_a: Range<u64>,
+    pub rows_c: Range<u64>,
+    /// Where ranks add up what each computed: the A of all side by side, their B below each other, the product of
+    /// which is the sum.
+    pub of_all: Option<(Matrix, Matrix)>,
+    pub transposed: bool,
+}
+
+impl Operands {
+    /// Random ones, alike on all ranks where the reference wants that.
+    pub fn new(bench: &Bench, op: Op, shape: Shape, layout: BLayout) -> Result<Self, Failure> {
+        let Shape { m, n, k } = shape;
+        let (rank, world) = (
+            u64::from(bench.ranks.rank()),
+            u64::from(bench.ranks.world()),
+        );
+        let transposed = layout == BLayout::Nk;
+        let (b_rows, b_cols) = if transposed { (n, k) } else { (k, n) };
+        let shard_rows = m.div_ceil(world);
+        let shard = (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m);
+        let wants_fp32 = |epilogue: &Epilogue| epilogue.output == Dtype::Fp32;
+        let c_fp32 = bench.flags.epilogues.iter().any(wants_fp32);
+        let c_fp32 = c_fp32.then(|| bench.lab.matrix_of(Dtype::Fp32, m, n, 0));
+        let mut operands = Self {
+            bias: bench.lab.matrix(1, n, 0)?,
+            residual: bench.lab.matrix(m, n, 0)?,
+            c_fp32: c_fp32.transpose()?,
+            a: bench.lab.matrix(m, k, 0)?,
+            b: bench.lab.matrix(b_rows, b_cols, 0)?,
+            c: bench.lab.matrix(m, n, 0)?,
+            rows_a: if op == Op::AgGemm {
+                shard.clone()
+            } else {
+                0..m
+            },
+            rows_c: if op == Op::GemmRs { shard } else { 0..m },
+            of_all: None,
+            transposed,
+        };
+        // The same on all ranks, as operators that reduce want it.
+        bench.lab.fill(&operands.bias, 0, bench.seed + 100)?;
+        bench.lab.fill(&operands.residual, 0, bench.seed + 101)?;
+        if !op.reduces() {
+            bench.lab.fill(&operands.a, 0, bench.seed)?;
+            bench.lab.fill(&operands.b, 0, bench.seed + 1 + rank)?;
+            return Ok(operands);
+        }
+        let own = rank * k..(rank + 1) * k;
+        let a = bench.lab.matrix(m, world * k, 0)?;
+        bench.lab.fill(&a, 0, bench.seed)?;
+        bench.lab.copy(&a.part(0..m, own.clone()), &operands.a)?;
+        let (b, own_b) = if transposed {
+            let b = bench.lab.matrix(n, world * k, 0)?;
+            let own = b.part(0..n, own);
+            (b, own)
+        } else {
+            let b = bench.lab.matrix(world * k, n, 0)?;
+            let own = b.part(own, 0..n);
+            (b, own)
+        };
+        bench.lab.fill(&b, 0, bench.seed + 1)?;
+        bench.lab.copy(&own_b, &operands.b)?;
+        operands.of_all = Some((a, b));
+        Ok(operands)
+    }
+
+    /// The C that a kernel writes.
+    pub fn c(&self, epilogue: Epilogue) -> &Matrix {
+        match (epilogue.output, &self.c_fp32) {
+            (Dtype::Fp32, Some(c)) => c,
+            _ => &self.c,
+        }
+    }
+
+    /// What a fused kernel gets of one of them.
+    pub fn fused(&self, operand: Operand, epilogue: Epilogue) -> View {
+        let rows = |matrix: &Matrix, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
+        match operand {
+            Operand::A => rows(&self.a, &self.rows_a),
+            Operand::C => rows(self.c(epilogue), &self.rows_c),
+            Operand::Bias => self.bias.view,
+            Operand::Residual => rows(&self.residual, &self.rows_c),
+            _ => self.b.view,
+        }
+    }
+
+    /// All that a fused kernel gets, in its order.
+    pub fn raw(&self, plan: &KernelPlan) -> Vec<RawOperand> {
+        let view = |operand| self.fused(operand, plan.spec.epilogue());
+        let operands = plan.operands.iter();
+        operands.map(|spec| view(spec.operand).operand()).collect()
+    }
+}

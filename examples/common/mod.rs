@@ -1,0 +1,79 @@
+//! What the examples have in common: ranks, and numbers that each rank can compute of every other.
+
+use mkernel::Communicator;
+use mkernel::half::bf16;
+use std::error::Error;
+use std::process::ExitCode;
+
+pub type Failure = Box<dyn Error + Send + Sync>;
+
+/// What every rank of a job does.
+pub type Job = fn(&Communicator) -> Result<(), Failure>;
+
+/// Runs `job` as one rank if this is one of torchrun's processes, else as all ranks, a thread for each.
+pub fn run(job: Job) -> ExitCode {
+    let result = if std::env::var_os("RANK").is_some() {
+        as_one_rank(job)
+    } else {
+        as_all_ranks(job)
+    };
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("error: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        eprintln!("Caused by: {error}");
+        cause = error.source();
+    }
+    ExitCode::FAILURE
+}
+
+/// One process per GPU: the variables of torchrun say which.
+fn as_one_rank(job: Job) -> Result<(), Failure> {
+    job(&Communicator::from_env()?)
+}
+
+/// One process, a thread per GPU: as many GPUs as make a world of 1, 2, 4 or 8.
+fn as_all_ranks(job: Job) -> Result<(), Failure> {
+    let count = mkernel::device_count()?;
+    let world = [8, 4, 2, 1]
+        .into_iter()
+        .find(|world| *world <= count)
+        .ok_or("this host shows no GPU")?;
+    let communicators = Communicator::local(&(0..world).collect::<Vec<_>>())?;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = communicators
+            .into_iter()
+            .map(|ranks| scope.spawn(move || job(&ranks)))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| "a rank panicked")?)
+    })
+}
+
+/// The largest `value` of all ranks.
+pub fn largest(ranks: &Communicator, value: f64) -> Result<f64, Failure> {
+    let all = ranks.all_gather(&value.to_le_bytes())?;
+    let values = all
+        .iter()
+        .filter_map(|bytes| Some(f64::from_le_bytes(bytes.as_slice().try_into().ok()?)));
+    Ok(values.fold(0.0, f64::max))
+}
+
+/// A matrix, row by row.
+pub fn matrix(rows: u64, cols: u64, value: impl Fn(u64, u64) -> bf16) -> Vec<bf16> {
+    (0..rows)
+        .flat_map(|row| (0..cols).map(move |col| (row, col)))
+        .map(|(row, col)| value(row, col))
+        .collect()
+}
+
+/// A number in -1 .. 1 that depends on `index` alone, so that every rank knows what the others hold (splitmix64).
+pub fn random(index: u64) -> bf16 {
+    let mut x = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bf16::from_f32((x >> 40) as f32 / (1 << 23) as f32 - 1.0)
+}

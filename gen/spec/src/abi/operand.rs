@@ -1,0 +1,91 @@
+//! What the caller passes.
+
+use crate::config::Dtype;
+use serde::Serialize;
+
+/// A tensor that the caller passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Operand {
+    /// This rank's rows of the left factor.
+    A,
+    /// This rank's right factor.
+    B,
+    /// This rank's result.
+    C,
+    /// What is added to each row of the sum: a matrix of one row.
+    Bias,
+    /// What is added to C last.
+    Residual,
+}
+
+impl Operand {
+    /// `a`, `b`, `c`, `bias` or `residual`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::A => "a",
+            Self::B => "b",
+            Self::C => "c",
+            Self::Bias => "bias",
+            Self::Residual => "residual",
+        }
+    }
+}
+
+/// A size that is the same on every rank, or the rows of this rank's shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Extent {
+    /// The same on every rank.
+    Fixed(u64),
+    /// Rows `rank·per_rank ..` of `total`, at most `per_rank`, perhaps none.
+    ShardRows {
+        /// Rows over all ranks.
+        total: u64,
+        /// Rows of a full shard.
+        per_rank: u64,
+    },
+}
+
+impl Extent {
+    /// The size on `rank`.
+    #[must_use]
+    pub fn on(self, rank: u32) -> u64 {
+        match self {
+            Self::Fixed(size) => size,
+            Self::ShardRows { total, per_rank } => total
+                .saturating_sub(u64::from(rank) * per_rank)
+                .min(per_rank),
+        }
+    }
+}
+
+/// Shape and role of an operand: row-major, row stride at least `cols` elements and a multiple of 8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OperandSpec {
+    /// Which.
+    pub operand: Operand,
+    /// Its rows.
+    pub rows: Extent,
+    /// Its columns.
+    pub cols: u64,
+    /// Its elements.
+    pub dtype: Dtype,
+    /// Whether the kernel writes it (all of it) rather than reads it.
+    pub written: bool,
+}
+
+impl OperandSpec {
+    /// A matrix of bf16 that the kernel reads.
+    pub(crate) const fn read(operand: Operand, rows: Extent, cols: u64) -> Self {
+        Self {
+            operand,
+            rows,
+            cols,
+            dtype: Dtype::Bf16,
+            written: false,
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Mistakes planted in kernels, one at a time: the simulator finds each. The kernels as they are raise no alarm.
+//!
+//! What it cannot find is listed in runtime/simulator/README.md.
+
+mod ag_gemm;
+mod epilogue;
+mod reduce;
+#[path = "../simulated/mod.rs"]
+mod simulated;
+
+use mkernel::{BLayout, Dim, Epilogue, KernelConfig, Op, Shape, Tuning};
+use simulated::{Job, always_right, in_parallel};
+use std::sync::Mutex;
+
+/// Seeds within which a mistake must be found.
+const SEEDS_TO_FIND: u64 = 50;
+/// Seeds for which a kernel without a mistake must be right.
+const SEEDS_WITHOUT_ALARM: u64 = 100;
+
+/// A kernel in which mistakes are planted; it has what its mistakes need.
+type Kernel = (&'static str, fn() -> Job);
+
+/// A mistake: what is replaced by what.
+#[derive(Clone, Copy)]
+struct Mutation {
+    name: &'static str,
+    job: fn() -> Job,
+    edits: &'static [(&'static str, &'static str)],
+}
+
+const fn mutation(
+    name: &'static str,
+    job: fn() -> Job,
+    edits: &'static [(&'static str, &'static str)],
+) -> Mutation {
+    Mutation { name, job, edits }
+}
+
+fn job(
+    (op, epilogue, tuning): (Op, Epilogue, Tuning),
+    world: u32,
+    shape: Shape,
+    b_layout: BLayout,
+    sms: u32,
+) -> Job {
+    let config = KernelConfig {
+        name: None,
+        op,
+        world,
+        m: Dim::Static(shape.m),
+        n: Dim::Static(shape.n),
+        k: Dim::Static(shape.k),
+        b_layout,
+        epilogue,
+        tuning,
+    };
+    Job::new(config, shape, sms)
+}
+
+/// Defines a wait that does not acquire.
+const RELAXED_WAIT: (&str, &str) = (
+    "namespace cfg {",
+    "namespace mk { inline void relaxed_wait(const Watch&, const u32* flag, const Awaited& what) {\n\
+     while (static_cast<int>(load_relaxed_sys(flag) - what.wanted) < 0) __nanosleep(32); } }\n\nnamespace cfg {",
+);
+
+#[test]
+fn every_mistake_is_found() {
+    let missed = Mutex::new(Vec::new());
+    let all = [ag_gemm::MUTATIONS, reduce::MUTATIONS, epilogue::MUTATIONS].concat();
+    in_parallel(&all, |mutation| {
+        let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
+        let mut job = (mutation.job)();
+        job.edits = mutation.edits.iter().map(owned).collect();
+        match (0..SEEDS_TO_FIND).find_map(|seed| Some((seed, job.run(seed).err()?))) {
+            Some((seed, failure)) => {
+                let line = failure
+                    .lines()
+                    .find(|line| !line.contains("simulator found"))
+                    .unwrap_or("");
+                println!("{}: seed {seed}: {line}", mutation.name);
+                // A text that does not compile, or a replacement that finds nothing, proves nothing.
+                if failure.contains("does not compile") || failure.contains("a rank panicked") {
+                    missed
+                        .lock()
+                        .expect("no panic")
+                        .push(format!("{}: {failure}", mutation.name));
+                }
+            }
+            None => missed
+                .lock()
+                .expect("no panic")
+                .push(format!("{}: not found", mutation.name)),
+        }
+    });
+    let missed = missed.into_inner().expect("no panic");
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn kernels_as_they_are_raise_no_alarm() {
+    let kernels = [ag_gemm::KERNELS, reduce::KERNELS, epilogue::KERNELS].concat();
+    let shards: Vec<(Kernel, u64)> = kernels
+        .into_iter()
+        .flat_map(|kernel| (0..5).map(move |shard| (kernel, shard)))
+        .collect();
+    let failures = Mutex::new(Vec::new());
+    in_parallel(&shards, |((name, job), shard)| {
+        let seeds = SEEDS_WITHOUT_ALARM / 5;
+        if let Err(failure) = always_right(name, &job(), shard * seeds..(shard + 1) * seeds) {
+            failures.lock().expect("no panic").push(failure);
+        }
+    });
+    let failures = failures.into_inner().expect("no panic");
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}

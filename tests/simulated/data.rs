@@ -1,0 +1,225 @@
+//! Operands of a job, and what comes out.
+
+use mkernel::half::bf16;
+use mkernel::{Activation, BLayout, Dtype, Epilogue, KernelConfig, Op, Shape};
+use std::ops::Range;
+
+/// Operands of all ranks for one call, and each rank's result before it is rounded. Small whole numbers: every sum is
+/// exact in fp32, in whichever order.
+#[derive(Debug)]
+pub struct Call {
+    pub a: Vec<Vec<bf16>>,
+    pub b: Vec<Vec<bf16>>,
+    /// Empty where the kernel has none.
+    pub bias: Vec<Vec<bf16>>,
+    pub residual: Vec<Vec<bf16>>,
+    pub expected: Vec<Vec<f64>>,
+}
+
+/// Operands, and what ranks make of A and B.
+struct Products {
+    a: Vec<Vec<bf16>>,
+    b: Vec<Vec<bf16>>,
+    sums: Vec<Vec<f32>>,
+}
+
+/// Numbers that depend on the call.
+struct Random(u64);
+
+impl Random {
+    /// `count` whole numbers up to `largest`, times `scale`.
+    fn fill(&mut self, count: u64, largest: u64, scale: f32) -> Vec<bf16> {
+        let element = |_| {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let whole = ((self.0 >> 40) % (2 * largest + 1)) as f32 - largest as f32;
+            bf16::from_f32(whole * scale)
+        };
+        (0..count).map(element).collect()
+    }
+}
+
+impl Call {
+    pub fn new(config: &KernelConfig, shape: Shape, number: u32) -> Self {
+        let (op, epilogue) = (config.op, config.epilogue);
+        let mut random = Random(u64::from(number) + 1);
+        let Products { a, b, sums } = match op {
+            Op::AgGemm => gathered(config, shape, &mut random),
+            _ => summed(config, shape, &mut random),
+        };
+        let elems = |rank: usize| sums[rank].len() as u64;
+        let scale = scale(epilogue);
+        // Of operators that reduce, all ranks have the same bias; of gemm_ar, the same residual.
+        let mut addend = |is_there: bool, is_common: bool, elems: &dyn Fn(usize) -> u64| {
+            let mut all: Vec<Vec<bf16>> = Vec::new();
+            for rank in 0..config.world as usize {
+                all.push(match (is_there, all.first()) {
+                    (false, _) => Vec::new(),
+                    (true, Some(first)) if is_common => first.clone(),
+                    (true, _) => random.fill(elems(rank), 7, scale),
+                });
+            }
+            all
+        };
+        let bias = addend(epilogue.bias, op.reduces(), &|_| shape.n);
+        let residual = addend(epilogue.residual, op == Op::GemmAr, &elems);
+        let expected = sums
+            .iter()
+            .enumerate()
+            .map(|(rank, sums)| finish(sums, &bias[rank], &residual[rank], epilogue.activation))
+            .collect();
+        Self {
+            a,
+            b,
+            bias,
+            residual,
+            expected,
+        }
+    }
+}
+
+/// A smooth activation is tried where it bends.
+fn scale(epilogue: Epilogue) -> f32 {
+    if is_exact(epilogue) { 1.0 } else { 0.125 }
+}
+
+fn rows_of(config: &KernelConfig, m: u64, rank: u64) -> Range<u64> {
+    let shard_rows = m.div_ceil(u64::from(config.world));
+    (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m)
+}
+
+fn gathered(config: &KernelConfig, shape: Shape, random: &mut Random) -> Products {
+    let Shape { m, n, k } = shape;
+    let (epilogue, ranks) = (config.epilogue, 0..u64::from(config.world));
+    let largest = if is_exact(epilogue) { 8 } else { 1 };
+    let a = random.fill(m * k, largest, 1.0);
+    let b: Vec<_> = ranks
+        .clone()
+        .map(|_| random.fill(n * k, largest, scale(epilogue)))
+        .collect();
+    let sizes = (n as usize, k as usize);
+    let sums = b.iter().map(|b| product(&a, b, config.b_layout, sizes));
+    let sums = sums.collect();
+    let shard = |rank| {
+        let rows = rows_of(config, m, rank);
+        a[(rows.start * k) as usize..(rows.end * k) as usize].to_vec()
+    };
+    Products {
+        a: ranks.map(shard).collect(),
+        b,
+        sums,
+    }
+}
+
+fn summed(config: &KernelConfig, shape: Shape, random: &mut Random) -> Products {
+    let Shape { m, n, k } = shape;
+    let (scale, ranks) = (scale(config.epilogue), 0..u64::from(config.world));
+    // Partial sums travel in bf16, which has whole numbers up to 256.
+    let a: Vec<_> = ranks.clone().map(|_| random.fill(m * k, 1, 1.0)).collect();
+    let b: Vec<_> = ranks
+        .clone()
+        .map(|_| random.fill(n * k, 1, scale))
+        .collect();
+    let mut total = vec![0.0; (m * n) as usize];
+    let sizes = (n as usize, k as usize);
+    for (a, b) in a.iter().zip(&b) {
+        for (sum, part) in total.iter_mut().zip(product(a, b, config.b_layout, sizes)) {
+            let is_exact = part.abs() <= 256.0 * scale;
+            assert!(is_exact, "a partial sum that bf16 does not have");
+            *sum += part;
+        }
+    }
+    let own = |rank| {
+        let rows = match config.op {
+            Op::GemmRs => rows_of(config, m, rank),
+            _ => 0..m,
+        };
+        total[(rows.start * n) as usize..(rows.end * n) as usize].to_vec()
+    };
+    Products {
+        a,
+        b,
+        sums: ranks.map(own).collect(),
+    }
+}
+
+/// Whether results are whole numbers if operands are.
+fn is_exact(epilogue: Epilogue) -> bool {
+    matches!(epilogue.activation, Activation::None | Activation::Relu)
+}
+
+/// The very bits, or as near as a smooth function is computed.
+pub fn is_right(got: f32, want: f64, epilogue: Epilogue) -> bool {
+    let rounded = match epilogue.output {
+        Dtype::Bf16 => bf16::from_f64(want).to_f32(),
+        Dtype::Fp32 => want as f32,
+    };
+    if is_exact(epilogue) {
+        return got.to_bits() == rounded.to_bits();
+    }
+    let unit = match epilogue.output {
+        Dtype::Bf16 => 1.0 / 256.0,
+        Dtype::Fp32 => 1e-6,
+    };
+    (f64::from(got) - want).abs() <= unit * want.abs() + 1e-6
+}
+
+/// activation(sum + bias) + residual, in fp64.
+fn finish(sums: &[f32], bias: &[bf16], residual: &[bf16], activation: Activation) -> Vec<f64> {
+    let of = |values: &[bf16], index: usize| values.get(index).map_or(0.0, |x| x.to_f64());
+    let cols = bias.len().max(1);
+    sums.iter()
+        .enumerate()
+        .map(|(index, sum)| {
+            let x = f64::from(*sum) + of(bias, index % cols);
+            let y = match activation {
+                Activation::None => x,
+                Activation::Relu => x.max(0.0),
+                Activation::Gelu => x * normal(x),
+                Activation::GeluTanh => {
+                    let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+                    x / 2.0 * (1.0 + u.tanh())
+                }
+                Activation::Silu => x / (1.0 + (-x).exp()),
+            };
+            y + of(residual, index)
+        })
+        .collect()
+}
+
+/// The normal distribution's integral up to `x`: the density times x + x³/3 + x⁵/(3·5) + …
+fn normal(x: f64) -> f64 {
+    if x.abs() > 7.0 {
+        return f64::from(u8::from(x > 0.0));
+    }
+    let (mut term, mut sum, mut odd) = (x, x, 1.0);
+    while f64::abs(term) > 1e-18 {
+        odd += 2.0;
+        term *= x * x / odd;
+        sum += term;
+    }
+    0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
+}
+
+/// A · B, A with rows of `k`, B as `layout` says.
+fn product(a: &[bf16], b: &[bf16], layout: BLayout, (n, k): (usize, usize)) -> Vec<f32> {
+    let at = |depth: usize, column: usize| match layout {
+        BLayout::Kn => depth * n + column,
+        BLayout::Nk => column * k + depth,
+    };
+    let b: Vec<f32> = (0..n * k)
+        .map(|index| b[at(index / n, index % n)].to_f32())
+        .collect();
+    let mut result = vec![0.0f32; a.len() / k * n];
+    for (row, sums) in a.chunks_exact(k).zip(result.chunks_exact_mut(n)) {
+        for (factor, b) in row.iter().zip(b.chunks_exact(n)) {
+            let factor = factor.to_f32();
+            sums.iter_mut()
+                .zip(b)
+                .for_each(|(sum, value)| *sum += factor * value);
+        }
+    }
+    result
+}

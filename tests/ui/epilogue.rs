@@ -1,0 +1,9 @@
+use mkernel::fused_kernel;
+
+#[fused_kernel(
+    op = gemm_rs, world = 8, m = dynamic, n = 8192, k = 1024,
+    bias = 1, activation = gelu_tan, residual = yes, output = fp16,
+)]
+pub struct DownProjection;
+
+fn main() {}
