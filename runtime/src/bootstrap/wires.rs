@@ -45,8 +45,11 @@ pub(crate) fn connect(
     Ok(streams.into_iter().map(|(_, stream)| stream).collect())
 }
 
-/// A mailbox's name and a nonce, by rank.
-fn names(offers: &[Vec<u8>]) -> Result<Vec<([u8; 16], [u8; 16])>, Error> {
+/// A mailbox's name, and a nonce.
+type Name = ([u8; 16], [u8; 16]);
+
+/// By rank.
+fn names(offers: &[Vec<u8>]) -> Result<Vec<Name>, Error> {
     let split = |(rank, offer): (u32, &Vec<u8>)| {
         let halves = offer.split_at_checked(16);
         let halves =
