@@ -111,7 +111,7 @@ pub fn computes(plan: &KernelPlan) -> Vec<String> {
     let epilogue = plan.spec.epilogue();
     let sum = format!("Σ_r A_r[{m},{k}] · B_r");
     // A bias is added once, not by each rank.
-    let sum = match epilogue.formula("") == "" {
+    let sum = match epilogue.formula("").is_empty() {
         true => sum,
         false => format!("({sum})"),
     };
