@@ -109,5 +109,4 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("own part not sent to the own slot", one_shot, &[("u8* slot = watch.workspaces[(row + half * 8) / cfg::kShardRows] + to;", "u8* slot = watch.workspaces[1 - watch.rank] + to;")]),
     mutation("words stored beyond the columns of C", one_shot, &[("          if (to + 8 < cfg::kN) mk::store_word", "          mk::store_word")]),
     mutation("tags of relayed sums not looked at", relay, &[("missing |= !mk::is_tagged(words[v], watch.epoch);", "missing |= false;")]),
-    mutation("sums relayed to the slot of parts", relay, &[("slot_at(watch.epoch, cfg::kWorld, unit, group, sub, half) + (first + v)", "slot_at(watch.epoch, 0, unit, group, sub, half) + (first + v)")]),
 ];
