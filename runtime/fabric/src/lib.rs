@@ -12,6 +12,8 @@
 
 pub mod error;
 pub mod transport;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 pub use error::{FabricError, Peer};
 pub use transport::{
