@@ -186,7 +186,12 @@ impl Device {
             // SAFETY: all members of the union are 16 bytes of data.
             gid: unsafe { entry.gid.raw },
         };
-        Ok(entries.iter().take(count).filter(on_port).map(entry).collect())
+        Ok(entries
+            .iter()
+            .take(count)
+            .filter(on_port)
+            .map(entry)
+            .collect())
     }
 }
 
