@@ -4,10 +4,12 @@
 mod verbs;
 
 use mkernel_fabric::verbs::{Options, rc};
-use mkernel_fabric::{DmaBuf, FabricError, Memory, MemoryKind, Transport};
+use mkernel_fabric::{DmaBuf, FabricError, Memory, MemoryKind, PeerId, PeerOffer, Transport};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use verbs::{Node, meet};
 
 /// Tests that change the network have it for themselves, and so have those that need it in order.
@@ -258,5 +260,101 @@ fn a_driver_without_dma_buf_says_so() {
             );
         }
         other => panic!("{other:?}"),
+    }
+}
+
+/// The TCP connection of two machines; both send `own` and get the other's, which also makes them meet.
+fn exchange(stream: &mut TcpStream, own: &[u8]) -> Vec<u8> {
+    stream.write_all(&(own.len() as u32).to_le_bytes()).unwrap();
+    stream.write_all(own).unwrap();
+    let mut bytes = [0; 4];
+    stream.read_exact(&mut bytes).unwrap();
+    let mut other = vec![0; u32::from_le_bytes(bytes) as usize];
+    stream.read_exact(&mut other).unwrap();
+    other
+}
+
+fn other_machine(machine: usize) -> TcpStream {
+    let [here, there] =
+        ["HERE", "THERE"].map(|name| format!("{}:7000", std::env::var(name).unwrap()));
+    let stream = if machine == 0 {
+        TcpListener::bind(here).unwrap().accept().unwrap().0
+    } else {
+        let connect = || {
+            TcpStream::connect(&there)
+                .inspect_err(|_| std::thread::sleep(Duration::from_millis(100)))
+        };
+        std::iter::repeat_with(connect)
+            .take(300)
+            .find_map(Result::ok)
+            .unwrap()
+    };
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    stream
+}
+
+/// The program runs in both machines, an endpoint of two rails in each.
+#[test]
+#[ignore = "needs two machines: .ci/rdma"]
+fn two_machines() {
+    const WRITES: u32 = 20;
+    const BYTES: usize = 5000;
+    let machine: usize = std::env::var("MACHINE").unwrap().parse().unwrap();
+    let mut stream = other_machine(machine);
+    let mut nodes = vec![Node::new(open(Options {
+        silence: Duration::from_secs(4),
+        ..options(1, &[0, 1])
+    }))];
+    let offer = nodes[0].transport.offer(PeerId(0)).unwrap();
+    let peer = PeerOffer {
+        peer: verbs::named(PeerId(0), "the other"),
+        offer: exchange(&mut stream, &offer),
+    };
+    nodes[0]
+        .transport
+        .connect(&[peer], Instant::now() + Duration::from_secs(10))
+        .unwrap();
+    for round in 0..4 {
+        let seed =
+            |machine: usize, index: u32| (machine as u64) << 16 | u64::from(round * WRITES + index);
+        let place = |index: u32| index as usize * BYTES;
+        let writes: Vec<_> = (0..WRITES)
+            .map(|index| {
+                nodes[0].store(place(index), &verbs::pattern(seed(machine, index), BYTES));
+                let target = verbs::REGION_BYTES / 2 + place(index);
+                verbs::write(PeerId(0), place(index), target, BYTES, index, index.into())
+            })
+            .collect();
+        exchange(&mut stream, &[]);
+        assert_eq!(nodes[0].transport.post(&writes), Ok(writes.len()));
+        let all = WRITES as usize * (round as usize + 1);
+        verbs::until(&mut nodes, Duration::from_secs(60), "arrivals", |nodes| {
+            nodes[0].arrived.len() == all && nodes[0].sent.len() == all
+        });
+        for index in 0..WRITES {
+            let got = nodes[0].load(verbs::REGION_BYTES / 2 + place(index), BYTES);
+            assert!(
+                got == verbs::pattern(seed(1 - machine, index), BYTES),
+                "write {index} of round {round}"
+            );
+        }
+    }
+    exchange(&mut stream, &[]);
+    if machine == 0 {
+        exchange(&mut stream, &[]);
+        assert_eq!(
+            nodes[0]
+                .transport
+                .post(&[verbs::write(PeerId(0), 0, 0, 100, 1, 1)]),
+            Ok(1)
+        );
+        verbs::until(&mut nodes, Duration::from_secs(20), "loss", |nodes| {
+            !nodes[0].lost.is_empty()
+        });
+    } else {
+        drop(nodes);
+        exchange(&mut stream, &[]);
     }
 }
