@@ -135,5 +135,8 @@ fn what_cannot_be_used_says_why() {
         "{told}"
     );
     let told = reason(rc(Options::new(1)).map(|transport| Box::new(transport) as _));
-    assert!(told.contains("none is fit for rc: nic0"), "{told}");
+    assert!(
+        told.contains("no RDMA device is fit for rc; nic0: it has no"),
+        "{told}"
+    );
 }

@@ -1,9 +1,8 @@
 //! A NIC that is open, and its port.
 
 use super::gid::{self, Link};
-use super::library::{Verbs, verbs};
+use super::library::Verbs;
 use super::os::{last_error, result};
-use crate::error::FabricError;
 use ibverbs_sys::{
     IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_TRANSPORT_IB, ibv_context, ibv_device,
     ibv_device_attr, ibv_gid_entry, ibv_pd, ibv_port_attr, ibv_port_state,
@@ -46,26 +45,28 @@ pub(super) struct Port {
 
 impl Device {
     /// Opens a device by its name.
-    pub(super) fn open(name: &str) -> Result<Self, FabricError> {
-        let verbs = verbs()?;
-        let mut found = Err(format!(
-            "there is no such device; there are: {}",
-            Self::names()?.join(", ")
-        ));
+    pub(super) fn open(verbs: &'static Verbs, name: &str) -> Result<Self, String> {
+        let (mut found, mut names) = (None, Vec::new());
         for_each(verbs, |device, device_name| {
+            names.push(device_name.to_owned());
             if device_name == name {
-                found = Self::open_listed(verbs, device, name);
+                found = Some(Self::open_listed(verbs, device, name));
             }
         })?;
-        found.map_err(|reason| FabricError::Nic {
-            reason: format!("{name}: {reason}"),
+        names.sort();
+        found.unwrap_or_else(|| {
+            Err(format!(
+                "there is no such device; there are: {}",
+                names.join(", ")
+            ))
         })
     }
 
-    /// The names of all devices, in the order of the system.
-    pub(super) fn names() -> Result<Vec<String>, FabricError> {
+    /// The names of all devices, in alphabetical order.
+    pub(super) fn names(verbs: &Verbs) -> Result<Vec<String>, String> {
         let mut names = Vec::new();
-        for_each(verbs()?, |_, name| names.push(name.to_owned()))?;
+        for_each(verbs, |_, name| names.push(name.to_owned()))?;
+        names.sort();
         Ok(names)
     }
 
@@ -208,17 +209,16 @@ impl Drop for Device {
 }
 
 /// Calls `see` for each device while the list lives.
-fn for_each(verbs: &Verbs, mut see: impl FnMut(*mut ibv_device, &str)) -> Result<(), FabricError> {
+fn for_each(verbs: &Verbs, mut see: impl FnMut(*mut ibv_device, &str)) -> Result<(), String> {
     let mut count = 0;
     // SAFETY: the list has `count` devices until it is freed; names live as long.
     unsafe {
         let list = (verbs.get_device_list)(&raw mut count);
         if list.is_null() {
-            let reason = format!(
+            return Err(format!(
                 "no list of RDMA devices: {}; is the module ib_uverbs loaded?",
                 last_error()
-            );
-            return Err(FabricError::Nic { reason });
+            ));
         }
         for index in 0..count as usize {
             let device = *list.add(index);

@@ -2,6 +2,7 @@
 
 use super::device::{Device, Port};
 use super::lane::Kind;
+use super::library;
 use super::memory::Registration;
 use super::offer::Target;
 use super::options::Options;
@@ -41,38 +42,32 @@ pub(super) struct Rail {
 impl Rail {
     /// Opens the NICs that the options name, or the first that fits.
     pub(super) fn open_all<K: Kind>(options: &Options) -> Result<Vec<Self>, FabricError> {
+        let nic = |reason| FabricError::Nic { reason };
+        let verbs = library::verbs()?;
+        let open = |name: &String| {
+            Device::open(verbs, name)
+                .and_then(|device| Self::new::<K>(device, options))
+                .map_err(|error| format!("{name}: {error}"))
+        };
         if !options.devices.is_empty() {
             return options
                 .devices
                 .iter()
-                .map(|name| Self::open::<K>(Device::open(name)?, options))
-                .collect();
+                .map(open)
+                .collect::<Result<_, _>>()
+                .map_err(nic);
         }
-        let mut refused = Vec::new();
-        for name in Device::names()? {
-            match Device::open(&name).and_then(|device| Self::open::<K>(device, options)) {
+        let mut refused = vec![format!("no RDMA device is fit for {}", K::NAME)];
+        for name in Device::names(verbs).map_err(nic)? {
+            match open(&name) {
                 Ok(rail) => return Ok(vec![rail]),
-                Err(error) => refused.push(error.to_string()),
+                Err(error) => refused.push(error),
             }
         }
-        let why = if refused.is_empty() {
-            "there is no RDMA device".into()
-        } else {
-            refused.join("; ")
-        };
-        Err(FabricError::Nic {
-            reason: format!("none is fit for {}: {why}", K::NAME),
-        })
+        Err(nic(refused.join("; ")))
     }
 
-    fn open<K: Kind>(device: Device, options: &Options) -> Result<Self, FabricError> {
-        let name = device.name.clone();
-        Self::fit::<K>(device, options).map_err(|reason| FabricError::Nic {
-            reason: format!("{name}: {reason}"),
-        })
-    }
-
-    fn fit<K: Kind>(device: Device, options: &Options) -> Result<Self, String> {
+    fn new<K: Kind>(device: Device, options: &Options) -> Result<Self, String> {
         let able = K::capability(&device)?;
         let port = device.port(options.port, options.gid_index)?;
         let wanted = options.depth();

@@ -251,7 +251,7 @@ static int query_device_ex(int device, struct ib_uverbs_ex_query_device_resp *an
     return 0;
 }
 
-static int create_cq(const struct ib_uverbs_ex_create_cq *ask, const struct efa_ibv_create_cq *own, struct ib_uverbs_ex_create_cq_resp *answer,
+static int create_cq(const struct ib_uverbs_create_cq *ask, const struct efa_ibv_create_cq *own, struct ib_uverbs_create_cq_resp *answer,
                      struct efa_ibv_create_cq_resp *own_answer) {
     int index = free_slot(cqs, sizeof *cqs);
     if (!index || own->cq_entry_size != sizeof(struct efa_io_rx_cdesc_ex) || own->num_sub_cqs != 2)
@@ -261,12 +261,12 @@ static int create_cq(const struct ib_uverbs_ex_create_cq *ask, const struct efa_
     size_t bytes = 2 * ask->cqe * sizeof(struct efa_io_rx_cdesc_ex);
     own_answer->q_mmap_key = share(&queue->ring, bytes);
     own_answer->q_mmap_size = (bytes + PAGE - 1) / PAGE * PAGE, own_answer->cq_idx = index;
-    answer->base.cq_handle = index, answer->base.cqe = ask->cqe, answer->response_length = sizeof *answer;
+    answer->cq_handle = index, answer->cqe = ask->cqe;
     return 0;
 }
 
-static int create_qp(int device, const struct ib_uverbs_ex_create_qp *ask, const struct efa_ibv_create_qp *own,
-                     struct ib_uverbs_ex_create_qp_resp *answer, struct efa_ibv_create_qp_resp *own_answer) {
+static int create_qp(int device, const struct ib_uverbs_create_qp *ask, const struct efa_ibv_create_qp *own,
+                     struct ib_uverbs_create_qp_resp *answer, struct efa_ibv_create_qp_resp *own_answer) {
     int index = free_slot(qps, sizeof *qps);
     if (!index || ask->qp_type != IBV_QPT_DRIVER)
         return EINVAL;
@@ -279,9 +279,8 @@ static int create_qp(int device, const struct ib_uverbs_ex_create_qp *ask, const
     own_answer->rq_mmap_size = (own->rq_ring_size + PAGE - 1) / PAGE * PAGE;
     own_answer->sq_db_mmap_key = own_answer->rq_db_mmap_key = share(&pair->doorbells, PAGE);
     own_answer->rq_db_offset = RECEIVE_DOORBELL, own_answer->recv_sub_cq_idx = 1;
-    answer->base = (struct ib_uverbs_create_qp_resp){ .qp_handle = index, .qpn = index, .max_send_wr = ask->max_send_wr,
+    *answer = (struct ib_uverbs_create_qp_resp){ .qp_handle = index, .qpn = index, .max_send_wr = ask->max_send_wr,
         .max_recv_wr = ask->max_recv_wr, .max_send_sge = ask->max_send_sge, .max_recv_sge = ask->max_recv_sge };
-    answer->response_length = sizeof *answer;
     return 0;
 }
 
@@ -325,16 +324,11 @@ static int command(int device, const struct ib_uverbs_cmd_hdr *header) {
     static uint32_t domains;
     if (header->command & IB_USER_VERBS_CMD_FLAG_EXTENDED) {
         const struct ib_uverbs_ex_cmd_hdr *more = (const void *)ask;
-        ask = (const char *)(more + 1), answer = (char *)more->response;
+        answer = (char *)more->response;
         size_t bytes = header->out_words * 8, own_bytes = more->provider_out_words * 8;
-        switch (header->command & IB_USER_VERBS_CMD_COMMAND_MASK) {
-        case IB_USER_VERBS_EX_CMD_QUERY_DEVICE: return query_device_ex(device, (void *)answer, bytes, answer + bytes, own_bytes);
-        case IB_USER_VERBS_EX_CMD_CREATE_CQ:
-            return create_cq((const void *)ask, OWN_ASK(ib_uverbs_ex_create_cq), (void *)answer, (void *)(answer + bytes));
-        case IB_USER_VERBS_EX_CMD_CREATE_QP:
-            return create_qp(device, (const void *)ask, OWN_ASK(ib_uverbs_ex_create_qp), (void *)answer, (void *)(answer + bytes));
-        default: return EOPNOTSUPP;
-        }
+        if ((header->command & IB_USER_VERBS_CMD_COMMAND_MASK) != IB_USER_VERBS_EX_CMD_QUERY_DEVICE)
+            return EOPNOTSUPP;
+        return query_device_ex(device, (void *)answer, bytes, answer + bytes, own_bytes);
     }
     switch (header->command) {
     case IB_USER_VERBS_CMD_GET_CONTEXT:
@@ -354,6 +348,10 @@ static int command(int device, const struct ib_uverbs_cmd_hdr *header) {
         return 0;
     case IB_USER_VERBS_CMD_REG_MR: return register_memory((const void *)ask, (void *)answer);
     case IB_USER_VERBS_CMD_CREATE_AH: return create_ah((const void *)ask, (void *)answer, OWN_ANSWER(ib_uverbs_create_ah_resp));
+    case IB_USER_VERBS_CMD_CREATE_CQ:
+        return create_cq((const void *)ask, OWN_ASK(ib_uverbs_create_cq), (void *)answer, OWN_ANSWER(ib_uverbs_create_cq_resp));
+    case IB_USER_VERBS_CMD_CREATE_QP:
+        return create_qp(device, (const void *)ask, OWN_ASK(ib_uverbs_create_qp), (void *)answer, OWN_ANSWER(ib_uverbs_create_qp_resp));
     case IB_USER_VERBS_CMD_MODIFY_QP: return modify_qp((const void *)ask);
     case IB_USER_VERBS_CMD_DEALLOC_PD: return 0;
     case IB_USER_VERBS_CMD_DEREG_MR: mrs[ASK(ib_uverbs_dereg_mr)->mr_handle].used = 0; return 0;
