@@ -9,13 +9,35 @@
 //! counterpart of the same memory on each endpoint, though address, key and even size may differ. A *channel* is a
 //! one-way stream of puts from one endpoint to one peer. *Arrival s of channel c*: the first s puts of c are wholly in
 //! the target's memory.
+//!
+//! Reading order: [`transport`] is the contract; [`peer`] and [`window`] are the protocol above it; [`ring`] is where
+//! commands come from, [`arrivals`] where arrivals go; [`endpoint`] joins them, [`proxy`] is its thread; [`emulated`] is
+//! a transport in software, `verbs` (a feature) has those over NICs.
 
+pub mod arrivals;
+mod control;
+pub mod emulated;
+pub mod endpoint;
 pub mod error;
+mod flights;
+pub mod immediate;
+pub mod offer;
+pub mod peer;
+pub mod proxy;
+pub mod ring;
+mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod transport;
 #[cfg(feature = "verbs")]
 pub mod verbs;
+pub mod window;
 
+pub use arrivals::{Arrivals, HostArrivals};
+pub use endpoint::{Config, Endpoint, Setup};
 pub use error::{FabricError, Peer};
+pub use proxy::{Proxy, ProxyOptions};
+pub use ring::{Producer, Ring};
 pub use transport::{
     DmaBuf, Event, Limits, Memory, MemoryKind, PeerId, PeerOffer, Place, RegionId, Transport, Write,
 };

@@ -4,10 +4,11 @@
 
 mod verbs;
 
+use mkernel_fabric::testing::conformance::run_all;
 use mkernel_fabric::verbs::{Options, efa, rc};
 use mkernel_fabric::{FabricError, Transport};
 use std::time::Duration;
-use verbs::{Node, meet};
+use verbs::{Made, meet};
 
 fn options(peers: u16, devices: &[u8]) -> Options {
     Options {
@@ -31,20 +32,15 @@ fn endpoints(devices: &[u8]) -> Vec<Box<dyn Transport>> {
         .collect()
 }
 
-fn apart(devices: &[u8]) -> Vec<Node> {
-    endpoints(devices).into_iter().map(Node::new).collect()
+#[test]
+fn conformance() {
+    run_all(&mut Made(|count| endpoints(&[0, 1, 2, 3][..count])));
 }
 
+/// Two of three need a receive for each arrival.
 #[test]
-fn sizes() {
-    verbs::sizes_arrive(&mut meet(endpoints(&[0, 1])));
-    verbs::sizes_arrive(&mut meet(endpoints(&[4, 5])));
-}
-
-#[test]
-fn full_queues() {
-    verbs::full_queues_say_so(&mut meet(endpoints(&[0, 1])));
-    verbs::full_queues_say_so(&mut meet(endpoints(&[4, 5])));
+fn conformance_with_receives() {
+    run_all(&mut Made(|count| endpoints(&[4, 5, 0][..count])));
 }
 
 #[test]
@@ -99,17 +95,12 @@ fn rails_and_queue_pairs() {
 
 #[test]
 fn wrong_keys() {
-    verbs::a_wrong_key_loses_its_peer_only(apart(&[0, 1, 2]), &["nic0", "remote access error"]);
+    verbs::a_wrong_key_loses_its_peer_only(endpoints(&[0, 1, 2]), &["nic0", "remote access error"]);
 }
 
 #[test]
 fn bad_offers() {
-    verbs::bad_offers_are_refused(apart(&[0, 1]));
-}
-
-#[test]
-fn a_dead_peer() {
-    verbs::a_peer_that_ends_is_lost(meet(endpoints(&[0, 1])), Duration::from_secs(10));
+    verbs::bad_offers_are_refused(endpoints(&[0, 1]));
 }
 
 #[test]

@@ -3,14 +3,16 @@
 
 mod verbs;
 
+use mkernel_fabric::testing::conformance::run_all;
+use mkernel_fabric::testing::{pattern, peer_offers};
 use mkernel_fabric::verbs::{Options, rc};
-use mkernel_fabric::{DmaBuf, FabricError, Memory, MemoryKind, PeerId, PeerOffer, Transport};
+use mkernel_fabric::{DmaBuf, FabricError, Memory, MemoryKind, PeerId, Transport};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-use verbs::{Node, meet};
+use verbs::{Made, Node, meet};
 
 /// Tests that change the network have it for themselves, and so have those that need it in order.
 static NETWORK: Mutex<()> = Mutex::new(());
@@ -70,35 +72,19 @@ fn open(options: Options) -> Box<dyn Transport> {
     Box::new(rc(options).unwrap())
 }
 
-/// Two endpoints, of a device each.
-fn two() -> Vec<Node> {
-    meet(vec![open(options(1, &[0])), open(options(1, &[1]))])
-}
-
-/// Three, not connected.
-fn three() -> Vec<Node> {
-    [0, 1, 2]
-        .map(|device| Node::new(open(options(2, &[device]))))
-        .into()
+/// Endpoints of a device each.
+fn endpoints(devices: &[u8]) -> Vec<Box<dyn Transport>> {
+    let peers = devices.len() as u16 - 1;
+    devices
+        .iter()
+        .map(|device| open(options(peers, &[*device])))
+        .collect()
 }
 
 #[test]
-fn sizes() {
+fn conformance() {
     let _network = network();
-    verbs::sizes_arrive(&mut two());
-}
-
-#[test]
-fn full_queues() {
-    let _network = network();
-    verbs::full_queues_say_so(&mut two());
-}
-
-#[test]
-fn three_endpoints_at_once() {
-    let _network = network();
-    let transports = [0, 1, 2].map(|device| open(options(2, &[device]))).into();
-    verbs::streams_arrive(&mut meet(transports), 200, 5000, Duration::from_secs(60));
+    run_all(&mut Made(|count| endpoints(&[0, 1, 2, 3][..count])));
 }
 
 /// Two NICs on each side with two queue pairs each, and other delays on each: arrivals come out of order.
@@ -143,33 +129,24 @@ fn packets_lost_late_and_in_any_order() {
 #[test]
 fn wrong_keys() {
     let _network = network();
-    verbs::a_wrong_key_loses_its_peer_only(three(), &["rxe0", "remote access error"]);
+    verbs::a_wrong_key_loses_its_peer_only(endpoints(&[0, 1, 2]), &["rxe0", "remote access error"]);
 }
 
 #[test]
 fn bad_offers() {
     let _network = network();
-    verbs::bad_offers_are_refused(vec![
-        Node::new(open(options(1, &[0]))),
-        Node::new(open(options(1, &[1]))),
-    ]);
-}
-
-#[test]
-fn a_dead_peer() {
-    let _network = network();
-    verbs::a_peer_that_ends_is_lost(two(), Duration::from_secs(10));
+    verbs::bad_offers_are_refused(endpoints(&[0, 1]));
 }
 
 #[test]
 fn a_dead_wire() {
     let _network = network();
-    let mut nodes = two();
+    let mut nodes = meet(endpoints(&[0, 1]));
     let _dead = Netem::new(&[1], "loss 100%");
     assert_eq!(
         nodes[0]
             .transport
-            .post(&[verbs::write(verbs::peer(0, 1), 0, 0, 100, 1, 1)]),
+            .post(&[verbs::write(PeerId(0), 0, 0, 100, 1)]),
         Ok(1)
     );
     verbs::until(&mut nodes, Duration::from_secs(10), "loss", |nodes| {
@@ -186,7 +163,7 @@ fn a_dead_wire() {
 #[test]
 fn a_dead_port() {
     let _network = network();
-    let mut nodes = two();
+    let mut nodes = meet(endpoints(&[0, 1]));
     run("ip link set eth0 down");
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         verbs::until(&mut nodes, Duration::from_secs(10), "loss", |nodes| {
@@ -308,13 +285,11 @@ fn two_machines() {
         ..options(1, &[0, 1])
     }))];
     let offer = nodes[0].transport.offer(PeerId(0)).unwrap();
-    let peer = PeerOffer {
-        peer: verbs::named(PeerId(0), "the other"),
-        offer: exchange(&mut stream, &offer),
-    };
+    let offer = exchange(&mut stream, &offer);
+    let peers = peer_offers(2, machine, |_, _| offer.clone());
     nodes[0]
         .transport
-        .connect(&[peer], Instant::now() + Duration::from_secs(10))
+        .connect(&peers, Instant::now() + Duration::from_secs(10))
         .unwrap();
     for round in 0..4 {
         let seed =
@@ -322,9 +297,11 @@ fn two_machines() {
         let place = |index: u32| index as usize * BYTES;
         let writes: Vec<_> = (0..WRITES)
             .map(|index| {
-                nodes[0].store(place(index), &verbs::pattern(seed(machine, index), BYTES));
+                nodes[0]
+                    .memory
+                    .write(place(index), &pattern(seed(machine, index), BYTES));
                 let target = verbs::REGION_BYTES / 2 + place(index);
-                verbs::write(PeerId(0), place(index), target, BYTES, index, index.into())
+                verbs::write(PeerId(0), place(index), target, BYTES, index)
             })
             .collect();
         exchange(&mut stream, &[]);
@@ -334,9 +311,11 @@ fn two_machines() {
             nodes[0].arrived.len() == all && nodes[0].sent.len() == all
         });
         for index in 0..WRITES {
-            let got = nodes[0].load(verbs::REGION_BYTES / 2 + place(index), BYTES);
+            let got = nodes[0]
+                .memory
+                .read(verbs::REGION_BYTES / 2 + place(index), BYTES);
             assert!(
-                got == verbs::pattern(seed(1 - machine, index), BYTES),
+                got == pattern(seed(1 - machine, index), BYTES),
                 "write {index} of round {round}"
             );
         }
@@ -347,7 +326,7 @@ fn two_machines() {
         assert_eq!(
             nodes[0]
                 .transport
-                .post(&[verbs::write(PeerId(0), 0, 0, 100, 1, 1)]),
+                .post(&[verbs::write(PeerId(0), 0, 0, 100, 1)]),
             Ok(1)
         );
         verbs::until(&mut nodes, Duration::from_secs(20), "loss", |nodes| {

@@ -1,56 +1,42 @@
-//! Endpoints of one process that write to each other, and checks that hold for every transport over libibverbs.
-//! One thread drives all of them, so a check sees the state of everybody at once.
+//! Endpoints of one process that write to each other, and what transports over libibverbs must do beside the conformance
+//! tests. One thread drives all endpoints, so a check sees the state of everybody at once.
 
-use mkernel_fabric::{
-    Event, FabricError, Memory, MemoryKind, Peer, PeerId, PeerOffer, Place, RegionId, Transport,
-    Write,
-};
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use mkernel_fabric::testing::{Buffer, Subject, pattern, peer_id, peer_offers};
+use mkernel_fabric::{Event, FabricError, PeerId, PeerOffer, Place, RegionId, Transport, Write};
 use std::time::{Duration, Instant};
 
 /// Bytes of each node's region.
 pub const REGION_BYTES: usize = 2 << 20;
 
+/// Makes so many endpoints with all others as peers.
+pub struct Made<F>(pub F);
+
+impl<F: FnMut(usize) -> Vec<Box<dyn Transport>>> Subject for Made<F> {
+    fn make(&mut self, endpoints: usize) -> Vec<Box<dyn Transport>> {
+        (self.0)(endpoints)
+    }
+}
+
 /// An endpoint with a region, and what it was told.
 pub struct Node {
     pub transport: Box<dyn Transport>,
-    memory: Box<[AtomicU8]>,
+    pub memory: Buffer,
     pub sent: Vec<u64>,
     pub arrived: Vec<(PeerId, u32)>,
     pub lost: Vec<(PeerId, String)>,
 }
 
 impl Node {
-    pub fn new(transport: Box<dyn Transport>) -> Self {
-        // SAFETY: zeros are values of atomics.
-        let memory = unsafe { Box::<[AtomicU8]>::new_zeroed_slice(REGION_BYTES).assume_init() };
-        let (sent, arrived, lost) = Default::default();
-        let mut node = Self {
+    pub fn new(mut transport: Box<dyn Transport>) -> Self {
+        let memory = Buffer::new(REGION_BYTES);
+        assert_eq!(transport.register(memory.memory()), Ok(RegionId(0)));
+        Self {
             transport,
             memory,
-            sent,
-            arrived,
-            lost,
-        };
-        let address = node.memory.as_ptr() as u64;
-        // SAFETY: the box stays until the node's transport, its first field, has been dropped; it holds only atomics.
-        let memory = unsafe { Memory::new(address, REGION_BYTES as u64, MemoryKind::Host) };
-        assert_eq!(node.transport.register(memory), Ok(RegionId(0)));
-        node
-    }
-
-    pub fn store(&self, at: usize, bytes: &[u8]) {
-        self.memory[at..at + bytes.len()]
-            .iter()
-            .zip(bytes)
-            .for_each(|(to, byte)| to.store(*byte, Relaxed));
-    }
-
-    pub fn load(&self, at: usize, bytes: usize) -> Vec<u8> {
-        self.memory[at..at + bytes]
-            .iter()
-            .map(|byte| byte.load(Relaxed))
-            .collect()
+            sent: Vec::new(),
+            arrived: Vec::new(),
+            lost: Vec::new(),
+        }
     }
 
     /// Polls once; returns the arrivals.
@@ -69,56 +55,37 @@ impl Node {
     }
 }
 
-/// The number that node `of` has for node `node`.
-pub fn peer(of: usize, node: usize) -> PeerId {
-    assert_ne!(of, node);
-    PeerId((if node > of { node - 1 } else { node }) as u16)
-}
-
-pub fn named(id: PeerId, name: &str) -> Peer {
-    Peer {
-        id,
-        name: name.into(),
-    }
-}
-
-/// What everybody offers to everybody: `[from][to]`, empty to itself.
-pub fn offers(nodes: &mut [Node]) -> Vec<Vec<Vec<u8>>> {
+/// What each node knows of all others.
+pub fn tables(nodes: &mut [Node]) -> Vec<Vec<PeerOffer>> {
     let count = nodes.len();
-    let offer = |from: usize, node: &mut Node, to| match from == to {
-        true => Vec::new(),
-        false => node.transport.offer(peer(from, to)).unwrap(),
+    let mut table = |of| {
+        peer_offers(count, of, |from, to| {
+            nodes[from].transport.offer(to).unwrap()
+        })
     };
-    nodes
-        .iter_mut()
-        .enumerate()
-        .map(|(from, node)| (0..count).map(|to| offer(from, node, to)).collect())
-        .collect()
+    (0..count).map(&mut table).collect()
 }
 
 /// Connects everybody with everybody.
-pub fn connect(nodes: &mut [Node], offers: &[Vec<Vec<u8>>]) -> Result<(), FabricError> {
-    let count = nodes.len();
-    for (node, at) in nodes.iter_mut().enumerate().map(|(at, node)| (node, at)) {
-        let others = (0..count).filter(|other| *other != at);
-        let peers: Vec<_> = others
-            .map(|other| PeerOffer {
-                peer: named(peer(at, other), &format!("node {other}")),
-                offer: offers[other][at].clone(),
-            })
-            .collect();
-        node.transport
-            .connect(&peers, Instant::now() + Duration::from_secs(10))?;
-    }
-    Ok(())
+pub fn connect(nodes: &mut [Node], tables: &[Vec<PeerOffer>]) -> Result<(), FabricError> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    nodes
+        .iter_mut()
+        .zip(tables)
+        .try_for_each(|(node, table)| node.transport.connect(table, deadline))
 }
 
 /// Nodes that are connected.
 pub fn meet(transports: Vec<Box<dyn Transport>>) -> Vec<Node> {
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
-    let offers = offers(&mut nodes);
-    connect(&mut nodes, &offers).unwrap();
+    let tables = tables(&mut nodes);
+    connect(&mut nodes, &tables).unwrap();
     nodes
+}
+
+/// What everybody was told of losses.
+pub fn losses(nodes: &[Node]) -> Vec<&(PeerId, String)> {
+    nodes.iter().flat_map(|node| &node.lost).collect()
 }
 
 /// Polls everybody until `done`; fails after `limit`.
@@ -128,70 +95,26 @@ pub fn until(nodes: &mut [Node], limit: Duration, what: &str, done: impl Fn(&[No
         assert!(
             Instant::now() < end,
             "no {what} in {limit:?}; lost: {:?}",
-            nodes.iter().map(|node| &node.lost).collect::<Vec<_>>()
+            losses(nodes)
         );
         nodes.iter_mut().for_each(|node| drop(node.poll()));
     }
 }
 
-/// A write from region 0 to region 0.
-pub fn write(
-    to: PeerId,
-    source: usize,
-    target: usize,
-    bytes: usize,
-    immediate: u32,
-    id: u64,
-) -> Write {
+/// A write from region 0 to region 0, with its id as its immediate.
+pub fn write(to: PeerId, source: usize, target: usize, bytes: usize, number: u32) -> Write {
     let place = |offset: usize| Place {
         region: RegionId(0),
         offset: offset as u64,
     };
+    let (source, target) = (place(source), place(target));
     Write {
         peer: to,
-        source: place(source),
-        target: place(target),
+        source,
+        target,
         bytes: bytes as u32,
-        immediate,
-        id,
-    }
-}
-
-/// Bytes that no other seed gives.
-pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
-    let word = |index: u64| {
-        (seed << 32 | index)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29)
-            .to_le_bytes()
-    };
-    (0..bytes.div_ceil(8) as u64)
-        .flat_map(word)
-        .take(bytes)
-        .collect()
-}
-
-/// Writes of many sizes, at odd places, arrive whole and touch nothing else.
-pub fn sizes_arrive(nodes: &mut [Node]) {
-    let sizes = [0, 1, 63, 64, 65, 4095, 4096, 4097, 300_000];
-    for (index, bytes) in sizes.into_iter().enumerate() {
-        let (source, target) = (index * 3 + 1, REGION_BYTES / 2 + index * 5 + 1);
-        nodes[0].store(source, &pattern(index as u64, bytes));
-        nodes[1].store(target - 1, &vec![0xee; bytes + 2]);
-        let immediate = 0xfedc_ba98 ^ index as u32;
-        let posted = write(peer(0, 1), source, target, bytes, immediate, index as u64);
-        assert_eq!(nodes[0].transport.post(&[posted]), Ok(1));
-        until(nodes, Duration::from_secs(20), "arrival", |nodes| {
-            nodes[1].arrived.len() > index && nodes[0].sent.len() > index
-        });
-        assert_eq!(nodes[1].arrived[index], (peer(1, 0), immediate));
-        assert_eq!(nodes[0].sent[index], index as u64);
-        let mut wanted = vec![0xee; bytes + 2];
-        wanted[1..=bytes].copy_from_slice(&pattern(index as u64, bytes));
-        assert!(
-            nodes[1].load(target - 1, bytes + 2) == wanted,
-            "{bytes} bytes differ"
-        );
+        immediate: number,
+        id: number.into(),
     }
 }
 
@@ -229,8 +152,8 @@ pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Durat
     {
         assert!(
             Instant::now() < end,
-            "not done in {limit:?}: {:?}",
-            nodes.iter().map(|node| &node.lost).collect::<Vec<_>>()
+            "not done in {limit:?}; lost: {:?}",
+            losses(nodes)
         );
         for (index, stream) in streams.iter_mut().enumerate() {
             let arrived = stream
@@ -244,14 +167,15 @@ pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Durat
             let writes: Vec<_> = (stream.posted..to)
                 .map(|sequence| {
                     let (at, number) = (place(index, sequence), (index as u32) << 20 | sequence);
-                    nodes[stream.from].store(at, &pattern(number.into(), bytes));
+                    nodes[stream.from]
+                        .memory
+                        .write(at, &pattern(number.into(), bytes));
                     write(
-                        peer(stream.from, stream.to),
+                        peer_id(stream.from, stream.to),
                         at,
                         REGION_BYTES / 2 + at,
                         bytes,
                         number,
-                        number.into(),
                     )
                 })
                 .collect();
@@ -261,15 +185,15 @@ pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Durat
             for (from, number) in node.poll() {
                 let (index, sequence) = ((number >> 20) as usize, number & 0xf_ffff);
                 let stream = &mut streams[index];
-                assert_eq!((peer(at, stream.from), stream.to), (from, at));
+                assert_eq!((peer_id(at, stream.from), stream.to), (from, at));
                 assert!(
                     !std::mem::replace(&mut stream.arrived[sequence as usize], true),
                     "{sequence} twice"
                 );
                 let target = REGION_BYTES / 2 + place(index, sequence);
                 assert!(
-                    node.load(target, bytes) == pattern(number.into(), bytes),
-                    "write {sequence}: bytes after arrival"
+                    node.memory.read(target, bytes) == pattern(number.into(), bytes),
+                    "bytes of {sequence}"
                 );
                 inversions += usize::from(stream.last.is_some_and(|last| last > sequence));
                 stream.last = Some(sequence);
@@ -283,97 +207,44 @@ pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Durat
     inversions
 }
 
-/// More writes than fit are accepted in part; the rest goes later. None is dropped.
-pub fn full_queues_say_so(nodes: &mut [Node]) {
-    let writes = nodes[0].transport.limits().writes;
-    let many: Vec<_> = (0..writes + 10)
-        .map(|index| write(peer(0, 1), 0, 0, 8, index, index.into()))
-        .collect();
-    let accepted = nodes[0].transport.post(&many).unwrap();
-    assert!(
-        (1..=writes as usize).contains(&accepted),
-        "{accepted} of {writes}"
-    );
-    until(nodes, Duration::from_secs(20), "room", |nodes| {
-        nodes[0].sent.len() == accepted
-    });
+/// Node 0 writes to node 1 by a key that node 1 did not offer, and loses it; with node 2 it goes on.
+pub fn a_wrong_key_loses_its_peer_only(transports: Vec<Box<dyn Transport>>, words: &[&str]) {
+    let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
+    let mut tables = tables(&mut nodes);
+    // The last byte of an offer is of the last region's key on the last rail.
+    *tables[0][0].offer.last_mut().unwrap() = 0x5a;
+    connect(&mut nodes, &tables).unwrap();
+    let (wrong, right, limit) = (peer_id(0, 1), peer_id(0, 2), Duration::from_secs(20));
     assert_eq!(
-        nodes[0].transport.post(&many[accepted..]),
-        Ok(many.len() - accepted)
-    );
-    until(nodes, Duration::from_secs(20), "rest", |nodes| {
-        nodes[1].arrived.len() == many.len()
-    });
-    let mut immediates: Vec<_> = nodes[1]
-        .arrived
-        .iter()
-        .map(|(_, immediate)| *immediate)
-        .collect();
-    immediates.sort_unstable();
-    assert!(immediates.into_iter().eq(0..writes + 10));
-}
-
-/// Loses node 1 at node 0 by a key that it did not offer; node 2 goes on. Nodes are not connected yet.
-pub fn a_wrong_key_loses_its_peer_only(mut nodes: Vec<Node>, words: &[&str]) {
-    let mut offers = offers(&mut nodes);
-    // The last four bytes of an offer are the last region's key on the last rail.
-    offers[1][0].last_mut().unwrap().clone_from(&0x5a);
-    connect(&mut nodes, &offers).unwrap();
-    assert_eq!(
-        nodes[0]
-            .transport
-            .post(&[write(peer(0, 1), 0, 0, 4096, 1, 1)]),
+        nodes[0].transport.post(&[write(wrong, 0, 0, 4096, 1)]),
         Ok(1)
     );
-    until(&mut nodes, Duration::from_secs(20), "loss", |nodes| {
-        !nodes[0].lost.is_empty()
-    });
+    until(&mut nodes, limit, "loss", |nodes| !nodes[0].lost.is_empty());
     let (lost, reason) = nodes[0].lost[0].clone();
-    assert_eq!(lost, peer(0, 1));
+    assert_eq!(lost, wrong);
     for word in words {
         assert!(reason.contains(word), "{word} in {reason}");
     }
-    assert!(
-        nodes[1].arrived.is_empty(),
-        "a write with a wrong key arrived"
-    );
+    assert_eq!(nodes[1].arrived, [], "a write with a wrong key arrived");
     assert_eq!(
-        nodes[0].transport.post(&[write(peer(0, 1), 0, 0, 8, 2, 2)]),
+        nodes[0].transport.post(&[write(wrong, 0, 0, 8, 2)]),
         Ok(1),
         "dropped, not refused"
     );
-    nodes[2].arrived.clear();
     assert_eq!(
-        nodes[0]
-            .transport
-            .post(&[write(peer(0, 2), 0, 0, 4096, 3, 3)]),
+        nodes[0].transport.post(&[write(right, 0, 0, 4096, 3)]),
         Ok(1)
     );
-    until(
-        &mut nodes,
-        Duration::from_secs(20),
-        "arrival at the other",
-        |nodes| nodes[2].arrived == [(peer(2, 0), 3)],
-    );
+    until(&mut nodes, limit, "arrival", |nodes| {
+        nodes[2].arrived == [(peer_id(2, 0), 3)]
+    });
     assert_eq!(nodes[0].lost.len(), 1, "told once");
 }
 
-/// A peer that is gone is lost within `limit`.
-pub fn a_peer_that_ends_is_lost(mut nodes: Vec<Node>, limit: Duration) {
-    nodes.truncate(1);
-    assert_eq!(
-        nodes[0]
-            .transport
-            .post(&[write(peer(0, 1), 0, 0, 4096, 1, 1)]),
-        Ok(1)
-    );
-    until(&mut nodes, limit, "loss", |nodes| nodes[0].lost.len() == 1);
-    assert_eq!(nodes[0].lost[0].0, peer(0, 1));
-}
-
 /// Offers that are damaged or of another kind are refused, by name.
-pub fn bad_offers_are_refused(mut nodes: Vec<Node>) {
-    let good = offers(&mut nodes);
+pub fn bad_offers_are_refused(transports: Vec<Box<dyn Transport>>) {
+    let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
+    let good = tables(&mut nodes);
     let damages: [(&str, fn(&mut Vec<u8>)); 5] = [
         ("too early", |offer| offer.truncate(30)),
         ("not of a verbs transport", |offer| offer[0] = 0),
@@ -383,12 +254,12 @@ pub fn bad_offers_are_refused(mut nodes: Vec<Node>) {
     ];
     for (word, damage) in damages {
         let mut bad = good.clone();
-        damage(&mut bad[1][0]);
+        damage(&mut bad[0][0].offer);
         let Err(FabricError::Offer { peer, reason }) = connect(&mut nodes, &bad) else {
             panic!("{word}: accepted")
         };
         assert!(
-            reason.contains(word) && &*peer.name == "node 1",
+            reason.contains(word) && &*peer.name == "endpoint 1",
             "{word}: {peer}: {reason}"
         );
     }

@@ -1,0 +1,75 @@
+//! Time of an emulated NIC.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// What time it is for an emulated NIC.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// Time passes.
+    Real(Instant),
+    /// Time passes only when told.
+    Virtual(Arc<VirtualClock>),
+}
+
+impl Clock {
+    /// A clock that runs.
+    #[must_use]
+    pub fn real() -> Self {
+        Self::Real(Instant::now())
+    }
+
+    /// Nanoseconds since its start.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        match self {
+            Self::Real(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            Self::Virtual(clock) => clock.now_ns(),
+        }
+    }
+
+    /// A NIC has something to do at that time.
+    pub(super) fn expect(&self, due_ns: u64) {
+        if let Self::Virtual(clock) = self {
+            clock.next_ns.fetch_min(due_ns, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A clock for endpoints that one thread steps in turns: when none of them moves, [`advance`](Self::advance).
+#[derive(Debug)]
+pub struct VirtualClock {
+    now_ns: AtomicU64,
+    next_ns: AtomicU64,
+}
+
+impl Default for VirtualClock {
+    fn default() -> Self {
+        Self {
+            now_ns: AtomicU64::new(0),
+            next_ns: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl VirtualClock {
+    /// Nanoseconds since its start.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns.load(Ordering::Relaxed)
+    }
+
+    /// Goes to the next time at which a NIC that was polled since the last call has something to do; if there is none,
+    /// on by `idle_ns`.
+    pub fn advance(&self, idle_ns: u64) {
+        let next = self.next_ns.swap(u64::MAX, Ordering::Relaxed);
+        let now = self.now_ns();
+        let to = if next == u64::MAX {
+            now + idle_ns
+        } else {
+            next.max(now)
+        };
+        self.now_ns.store(to, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,155 @@
+//! What emulated NICs say to each other: frames on a stream of bytes, little-endian.
+//!
+//! A frame: length of its body u32, version u8, kind u8, zero u16; the body. A write's body: ticket u64, offset u64,
+//! immediate u32, bytes u32, region u8, seven zeros; what the mover needs. Acknowledgements: tickets, u64 each.
+
+/// The longest write of an emulated NIC.
+pub const MAX_WRITE_BYTES: u32 = 64 << 20;
+
+const VERSION: u8 = 1;
+const WRITE: u8 = 1;
+const ACKS: u8 = 2;
+const HEADER_BYTES: usize = 8;
+const WRITE_BYTES: usize = 32;
+const MAX_BODY_BYTES: usize = WRITE_BYTES + MAX_WRITE_BYTES as usize;
+
+/// A write, but for its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteHead {
+    /// What the acknowledgement repeats.
+    pub ticket: u64,
+    /// Of the receiver.
+    pub region: u8,
+    /// In the region.
+    pub offset: u64,
+    /// How many bytes.
+    pub bytes: u32,
+    /// For the receiver.
+    pub immediate: u32,
+}
+
+/// A frame whose lengths and fields are sound in themselves.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// Bytes for a region.
+    Write(WriteHead, &'a [u8]),
+    /// Tickets of writes that are in memory.
+    Acks(&'a [u8]),
+}
+
+/// Appends a write; `payload` appends what the mover needs.
+pub fn put_write<E>(
+    out: &mut Vec<u8>,
+    head: WriteHead,
+    payload: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<(), E> {
+    let start = out.len();
+    put_header(out, WRITE);
+    out.extend(head.ticket.to_le_bytes());
+    out.extend(head.offset.to_le_bytes());
+    out.extend(head.immediate.to_le_bytes());
+    out.extend(head.bytes.to_le_bytes());
+    out.extend([head.region, 0, 0, 0, 0, 0, 0, 0]);
+    payload(out)?;
+    put_length(out, start);
+    Ok(())
+}
+
+/// Appends acknowledgements.
+pub fn put_acks(out: &mut Vec<u8>, tickets: &[u64]) {
+    let start = out.len();
+    put_header(out, ACKS);
+    out.extend(tickets.iter().flat_map(|ticket| ticket.to_le_bytes()));
+    put_length(out, start);
+}
+
+fn put_header(out: &mut Vec<u8>, kind: u8) {
+    out.extend([0, 0, 0, 0, VERSION, kind, 0, 0]);
+}
+
+fn put_length(out: &mut [u8], start: usize) {
+    let body = (out.len() - start - HEADER_BYTES) as u32;
+    out[start..start + 4].copy_from_slice(&body.to_le_bytes());
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+/// The tickets of [`Frame::Acks`].
+pub fn tickets(body: &[u8]) -> impl Iterator<Item = u64> {
+    body.chunks_exact(8).map(word)
+}
+
+/// The first frame and its length in bytes; nothing while it is not complete.
+///
+/// # Errors
+///
+/// Why this is no frame.
+pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, String> {
+    let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else {
+        return Ok(None);
+    };
+    let (length, version, kind) = (word(&header[..4]) as usize, header[4], header[5]);
+    if version != VERSION {
+        return Err(format!("a frame of version {version}, not {VERSION}"));
+    }
+    let is_sound = match kind {
+        WRITE => (WRITE_BYTES..=MAX_BODY_BYTES).contains(&length),
+        ACKS => length <= MAX_BODY_BYTES && length > 0 && length.is_multiple_of(8),
+        _ => false,
+    };
+    if !is_sound || header[6..] != [0, 0] {
+        return Err(format!("a frame of kind {kind} and {length} bytes"));
+    }
+    let Some(body) = rest.get(..length) else {
+        return Ok(None);
+    };
+    let used = HEADER_BYTES + length;
+    if kind == ACKS {
+        return Ok(Some((Frame::Acks(body), used)));
+    }
+    let (head, payload) = body.split_at(WRITE_BYTES);
+    if head[25..] != [0; 7] {
+        return Err("a write with more than it should say".into());
+    }
+    let head = WriteHead {
+        ticket: word(&head[..8]),
+        offset: word(&head[8..16]),
+        immediate: word(&head[16..20]) as u32,
+        bytes: word(&head[20..24]) as u32,
+        region: head[24],
+    };
+    Ok(Some((Frame::Write(head, payload), used)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn frames_are_read_as_written(ticket: u64, region: u8, offset: u64, immediate: u32, payload: Vec<u8>, cut: prop::sample::Index) {
+            let head = WriteHead { ticket, region, offset, bytes: payload.len() as u32, immediate };
+            let mut bytes = Vec::new();
+            put_write(&mut bytes, head, |out| { out.extend(&payload); Ok::<_, ()>(()) }).expect("appends");
+            let length = bytes.len();
+            put_acks(&mut bytes, &[ticket, 7]);
+            prop_assert_eq!(parse(&bytes), Ok(Some((Frame::Write(head, &payload), length))));
+            let Ok(Some((Frame::Acks(acks), _))) = parse(&bytes[length..]) else { panic!("acks") };
+            prop_assert_eq!(tickets(acks).collect::<Vec<_>>(), [ticket, 7]);
+            prop_assert_eq!(parse(&bytes[..cut.index(length)]), Ok(None));
+        }
+
+        #[test]
+        fn garbage_is_an_error_or_incomplete_or_a_frame(bytes: Vec<u8>) {
+            if let Ok(Some((_, used))) = parse(&bytes) {
+                prop_assert!((HEADER_BYTES..=bytes.len()).contains(&used));
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! How long things take on an emulated NIC, and what goes wrong there.
+
+use std::time::Duration;
+
+/// Figures of an emulated NIC.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Nic {
+    /// NICs per endpoint; writes go to the one that is free first.
+    pub rails: u32,
+    /// Of each of them, one way: 10^9 bytes per second.
+    pub gb_per_s: f64,
+    /// From the last byte's departure to its arrival, and from the arrival to the sender's completion.
+    pub latency: Duration,
+    /// What each write takes of a NIC besides its bytes.
+    pub per_write: Duration,
+    /// Writes per peer that may be on their way.
+    pub queue_depth: u32,
+    /// Receives kept for each peer.
+    pub receives: u32,
+    /// The longest write; at most [`MAX_WRITE_BYTES`](super::MAX_WRITE_BYTES).
+    pub write_bytes: u32,
+}
+
+impl Default for Nic {
+    /// One NIC of 400 Gbit/s, as on a host of a few switches' distance.
+    fn default() -> Self {
+        Self {
+            rails: 1,
+            gb_per_s: 50.0,
+            latency: Duration::from_micros(2),
+            per_write: Duration::from_nanos(10),
+            queue_depth: 256,
+            receives: 256,
+            write_bytes: 16 << 20,
+        }
+    }
+}
+
+/// What goes wrong; the same `seed` and the same calls give the same faults.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// Of all that is random.
+    pub seed: u64,
+    /// Each write and completion is late by up to this, and so overtakes others.
+    pub jitter: Duration,
+    /// The probability that a write or completion is lost once (or once more) and repeated.
+    pub loss: f64,
+    /// What each repetition takes.
+    pub retransmission: Duration,
+    /// The probability that an event is reported twice.
+    pub duplicates: f64,
+    /// What breaks for good.
+    pub failure: Option<Failure>,
+}
+
+/// What breaks after so many writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Calls return an error.
+    Nic {
+        /// Writes before.
+        after_writes: u64,
+    },
+    /// Nothing comes or goes any more, and nobody says so.
+    Silence {
+        /// Writes before.
+        after_writes: u64,
+    },
+}
+
+/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// True with this probability.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        probability > 0.0 && (self.next() >> 11) as f64 * 2f64.powi(-53) < probability
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        if end == 0 { 0 } else { self.next() % end }
+    }
+}
+
+/// Most times that one write is lost.
+const MAX_LOSSES: u32 = 8;
+
+/// When the writes of an endpoint leave and arrive.
+pub(super) struct Timing {
+    nic: Nic,
+    faults: Faults,
+    pub random: Random,
+    /// By rail: when its last write will have left. In fractions, so that rates are exact.
+    free_ns: Vec<f64>,
+}
+
+impl Timing {
+    pub fn new(nic: &Nic, faults: &Faults) -> Self {
+        Self {
+            nic: nic.clone(),
+            faults: faults.clone(),
+            random: Random(faults.seed),
+            free_ns: vec![0.0; nic.rails as usize],
+        }
+    }
+
+    /// When a write that is posted now arrives.
+    pub fn arrival_ns(&mut self, now_ns: u64, bytes: u32) -> u64 {
+        let takes = f64::from(bytes) / self.nic.gb_per_s + self.nic.per_write.as_nanos() as f64;
+        let mut rail = 0;
+        for other in 1..self.free_ns.len() {
+            if self.free_ns[other] < self.free_ns[rail] {
+                rail = other;
+            }
+        }
+        let leaves = self.free_ns[rail].max(now_ns as f64) + takes;
+        self.free_ns[rail] = leaves;
+        leaves as u64 + self.way_ns()
+    }
+
+    /// How long something small is on its way.
+    pub fn way_ns(&mut self) -> u64 {
+        let Faults {
+            jitter,
+            loss,
+            retransmission,
+            ..
+        } = self.faults;
+        let mut way =
+            self.nic.latency.as_nanos() as u64 + self.random.below(jitter.as_nanos() as u64);
+        for _ in 0..MAX_LOSSES {
+            if !self.random.chance(loss) {
+                break;
+            }
+            way += retransmission.as_nanos() as u64;
+        }
+        way
+    }
+}

@@ -1,0 +1,215 @@
+//! The thread that drives an endpoint.
+
+use crate::control::{Control, End, Step, drive};
+use crate::endpoint::Endpoint;
+use crate::error::FabricError;
+use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use std::num::NonZeroU64;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Without work, a proxy spins so long,
+const SPIN: Duration = Duration::from_micros(50);
+/// then lets other threads go first so long,
+const YIELD: Duration = Duration::from_millis(1);
+/// then sleeps in naps,
+const NAP: Duration = Duration::from_micros(50);
+/// and after this, if nothing is on its way from here,
+const DOZE: Duration = Duration::from_millis(20);
+/// in longer ones. This, plus what the system takes to wake a thread, is how late a command or an arrival may be picked
+/// up, unless [`Proxy::wake`] was called before. A doze costs about 1 % of a core.
+pub const LONG_NAP: Duration = Duration::from_micros(500);
+
+/// How the system may round a nap up; its default is 50 µs.
+const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(5_000).unwrap();
+
+/// Of a proxy's thread.
+#[derive(Clone, Debug, Default)]
+pub struct ProxyOptions {
+    /// The cores it may run on: best one of the NIC's NUMA node that nothing else uses. Empty: any.
+    pub cores: Vec<usize>,
+}
+
+struct Shared {
+    control: Control,
+    error: OnceLock<FabricError>,
+    start: Instant,
+}
+
+/// A running endpoint. Dropping it ends it at once; [`shutdown`](Self::shutdown) lets puts leave first.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Proxy {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// [`FabricError::Config`] if there is no such core, or no more threads.
+    pub fn start(endpoint: Endpoint, options: &ProxyOptions) -> Result<Self, FabricError> {
+        let cores = cpu_set(&options.cores)?;
+        let shared = Arc::new(Shared {
+            control: Control::new(),
+            error: OnceLock::new(),
+            start: Instant::now(),
+        });
+        let (theirs, (pinned, is_pinned)) = (Arc::clone(&shared), std::sync::mpsc::channel());
+        let body = move || {
+            let outcome = cores.map_or(Ok(()), |cores| sched_setaffinity(None, &cores));
+            let may_run = outcome.is_ok();
+            // The owner waits for it.
+            let _ = pinned.send(outcome);
+            if may_run {
+                run(endpoint, &theirs);
+            }
+        };
+        let thread = std::thread::Builder::new().name("mkernel-fabric".into());
+        let thread = thread.spawn(body);
+        let thread = thread.map_err(|error| config(format!("no thread for the proxy: {error}")))?;
+        if let Ok(Err(error)) = is_pinned.recv() {
+            let cores = &options.cores;
+            return Err(config(format!(
+                "the proxy cannot run on the cores {cores:?}: {error}"
+            )));
+        }
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Why the fabric has failed, if it has. Kernels have been told.
+    #[must_use]
+    pub fn error(&self) -> Option<FabricError> {
+        self.shared.error.get().cloned()
+    }
+
+    /// Makes the thread look for commands at once, and for the next 20 ms without long naps. To be called when a kernel
+    /// is launched.
+    pub fn wake(&self) {
+        self.shared.control.wake();
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+
+    /// Ends the thread once all commands that were published before have left. Peers that still put to this endpoint
+    /// lose it: let all endpoints meet first.
+    ///
+    /// # Errors
+    ///
+    /// The first that this endpoint had; [`FabricError::Undrained`] if `limit` did not suffice.
+    pub fn shutdown(mut self, limit: Duration) -> Result<(), FabricError> {
+        let deadline = self.shared.start.elapsed().saturating_add(limit);
+        self.shared.control.drain(ns(deadline));
+        self.wake();
+        self.join();
+        match self.error() {
+            Some(FabricError::Undrained { pending, .. }) => {
+                Err(FabricError::Undrained { pending, limit })
+            }
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            let reason = "the proxy's thread panicked: a defect of mkernel".to_owned();
+            // An earlier error stays.
+            let _ = self.shared.error.set(FabricError::Nic { reason });
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.control.stop();
+        self.wake();
+        self.join();
+    }
+}
+
+fn config(mistake: String) -> FabricError {
+    FabricError::Config(vec![mistake])
+}
+
+fn cpu_set(cores: &[usize]) -> Result<Option<CpuSet>, FabricError> {
+    let mut set = CpuSet::new();
+    for core in cores {
+        if *core >= CpuSet::MAX_CPU {
+            return Err(config(format!(
+                "core {core}, but cores are numbered below {}",
+                CpuSet::MAX_CPU
+            )));
+        }
+        set.set(*core);
+    }
+    Ok((!cores.is_empty()).then_some(set))
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The thread's body. Whatever ends it but a drain is told to kernels.
+fn run(endpoint: Endpoint, shared: &Shared) {
+    // Refused, naps are longer.
+    let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
+    let endpoint = std::cell::RefCell::new(endpoint);
+    let mut last_moved = Instant::now();
+    let step = || {
+        let now = Instant::now();
+        let mut endpoint = endpoint.borrow_mut();
+        let has_moved = endpoint.step(now)?;
+        let elapsed = ns(now.saturating_duration_since(shared.start));
+        if elapsed > shared.control.drain_limit_ns() {
+            return Err(undrained(&endpoint));
+        }
+        Ok(Step {
+            has_moved,
+            is_idle: endpoint.is_idle(),
+        })
+    };
+    let rest = |step: Step| {
+        if step.has_moved || shared.control.was_woken() {
+            last_moved = Instant::now();
+        } else {
+            back_off(last_moved.elapsed(), step.is_idle);
+        }
+    };
+    let outcome = drive(&shared.control, step, rest);
+    let mut endpoint = endpoint.into_inner();
+    let error = match outcome {
+        Ok(End::Stopped) if !endpoint.is_idle() => undrained(&endpoint),
+        Ok(_) => return,
+        Err(error) => error,
+    };
+    // The only place that sets it while the thread lives.
+    let _ = shared.error.set(error.clone());
+    endpoint.abort(&error);
+}
+
+fn undrained(endpoint: &Endpoint) -> FabricError {
+    FabricError::Undrained {
+        pending: endpoint.pending() as u64,
+        limit: Duration::ZERO,
+    }
+}
+
+fn back_off(idle_for: Duration, is_idle: bool) {
+    if idle_for < SPIN {
+        std::hint::spin_loop();
+    } else if idle_for < YIELD {
+        std::thread::yield_now();
+    } else if idle_for < DOZE || !is_idle {
+        std::thread::park_timeout(NAP);
+    } else {
+        std::thread::park_timeout(LONG_NAP);
+    }
+}

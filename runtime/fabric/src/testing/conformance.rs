@@ -1,0 +1,338 @@
+//! What every transport must do, alone and under endpoints.
+
+use super::{Buffer, Job, Subject, Traffic, pattern, peer_id, peer_offers};
+use crate::transport::{
+    Event, MAX_OFFER_BYTES, PeerId, PeerOffer, Place, RegionId, Transport, Write,
+};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// A check, with its name.
+pub type Check = (&'static str, fn(&mut dyn Subject));
+
+/// All checks.
+pub const CHECKS: &[Check] = &[
+    (
+        "offers are bounded, and what is no offer is refused",
+        offers,
+    ),
+    ("bytes are there when their arrival is", sizes_and_offsets),
+    ("a full queue takes fewer and loses nothing", full_queue),
+    (
+        "a peer that is gone is reported, and others are not",
+        lost_peer,
+    ),
+    ("large puts", large_puts),
+    ("many channels", many_channels),
+    ("three endpoints", three_endpoints),
+    ("counts wrap", wrapping_counts),
+    ("a ring of two slots", small_ring),
+    ("credits run out and come back", credits),
+];
+
+/// Runs all checks.
+pub fn run_all(subject: &mut dyn Subject) {
+    for (name, check) in CHECKS {
+        let start = Instant::now();
+        check(subject);
+        println!("{name}: {:?}", start.elapsed());
+    }
+}
+
+/// Of each region in tests of the transport alone.
+const REGION_BYTES: usize = 4 << 20;
+
+/// A transport, its region, and what it has said.
+struct Raw {
+    transport: Box<dyn Transport>,
+    memory: Buffer,
+    sent: BTreeSet<u64>,
+    arrived: BTreeSet<(PeerId, u32)>,
+    lost: BTreeSet<PeerId>,
+}
+
+impl Raw {
+    /// Polls; calls `on_arrival` for each arrival as it is told.
+    fn poll(&mut self, mut on_arrival: impl FnMut(&Buffer, PeerId, u32)) {
+        let mut events = Vec::new();
+        self.transport.poll(&mut events).expect("polls");
+        for event in events {
+            match event {
+                Event::Sent { id } => drop(self.sent.insert(id)),
+                Event::Arrived { peer, immediate } => {
+                    on_arrival(&self.memory, peer, immediate);
+                    self.arrived.insert((peer, immediate));
+                }
+                Event::Lost { peer, reason } => {
+                    assert!(!reason.is_empty());
+                    self.lost.insert(peer);
+                }
+            }
+        }
+    }
+}
+
+fn offers_of(raws: &mut [Raw], of: usize) -> Vec<PeerOffer> {
+    peer_offers(raws.len(), of, |peer, of| {
+        let offer = raws[peer].transport.offer(of).expect("an offer");
+        assert!(offer.len() <= MAX_OFFER_BYTES);
+        offer
+    })
+}
+
+fn registered(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
+    let raw = |mut transport: Box<dyn Transport>| {
+        let memory = Buffer::new(REGION_BYTES);
+        let region = transport.register(memory.memory()).expect("registers");
+        assert_eq!(region, RegionId(0));
+        Raw {
+            transport,
+            memory,
+            sent: BTreeSet::new(),
+            arrived: BTreeSet::new(),
+            lost: BTreeSet::new(),
+        }
+    };
+    subject.make(endpoints).into_iter().map(raw).collect()
+}
+
+fn connected(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
+    let mut raws = registered(subject, endpoints);
+    let tables: Vec<_> = (0..endpoints).map(|of| offers_of(&mut raws, of)).collect();
+    let deadline = Instant::now() + subject.patience();
+    std::thread::scope(|scope| {
+        for (raw, table) in raws.iter_mut().zip(&tables) {
+            scope.spawn(move || raw.transport.connect(table, deadline).expect("connects"));
+        }
+    });
+    raws
+}
+
+/// Steps until `is_over`; time passes where nothing moves.
+fn until(subject: &dyn Subject, what: &str, mut step: impl FnMut() -> bool) {
+    let deadline = Instant::now() + subject.patience();
+    while !step() {
+        assert!(Instant::now() < deadline, "waits in vain for {what}");
+        subject.idle();
+    }
+}
+
+fn write(peer: PeerId, source: usize, target: usize, bytes: usize, number: u32) -> Write {
+    let place = |offset| Place {
+        region: RegionId(0),
+        offset: offset as u64,
+    };
+    Write {
+        peer,
+        source: place(source),
+        target: place(target),
+        bytes: bytes as u32,
+        immediate: number,
+        id: number.into(),
+    }
+}
+
+fn offers(subject: &mut dyn Subject) {
+    let mut raws = registered(subject, 2);
+    let limits = raws[0].transport.limits();
+    assert!(
+        limits.writes >= 2 && limits.receives >= 16 && limits.rails >= 1,
+        "{limits:?}"
+    );
+    let sound = offers_of(&mut raws, 0);
+    for length in [0, 1, sound[0].offer.len() - 1] {
+        let mut raws = registered(subject, 2);
+        let mut damaged = offers_of(&mut raws, 0);
+        damaged[0].offer.truncate(length);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let error = raws[0]
+            .transport
+            .connect(&damaged, deadline)
+            .expect_err("damaged");
+        assert!(error.to_string().contains("endpoint 1"), "{error}");
+    }
+}
+
+/// Both directions at once, from and to odd places, among bytes that must stay.
+fn sizes_and_offsets(subject: &mut dyn Subject) {
+    const TAG: u32 = 0xf000_0000;
+    const SIZES: [usize; 7] = [0, 1, 7, 64, 4096, 1 << 20, 4095];
+    let mut raws = connected(subject, 2);
+    let longest = raws[0].transport.limits().write_bytes as usize;
+    let half = REGION_BYTES / 2;
+    let mut place = 1;
+    for (number, bytes) in SIZES.map(|size| size.min(longest)).into_iter().enumerate() {
+        let data = |from: usize| pattern((number * 2 + from) as u64, bytes);
+        let other = PeerId(0);
+        for (from, raw) in raws.iter_mut().enumerate() {
+            raw.memory.write(place, &data(from));
+            let write = write(
+                other,
+                place,
+                half + place + 2,
+                bytes,
+                number as u32 | 0xf000_0000,
+            );
+            assert_eq!(raw.transport.post(&[write]).expect("posts"), 1);
+        }
+        until(subject, "writes of all sizes", || {
+            for (at, raw) in raws.iter_mut().enumerate() {
+                raw.poll(|memory, _, immediate| {
+                    let again = immediate < number as u32 | TAG;
+                    let place = half + place + 2;
+                    assert!(again || immediate == number as u32 | TAG, "{immediate:#x}");
+                    assert!(
+                        again || memory.read(place, bytes) == data(1 - at),
+                        "{bytes} bytes"
+                    );
+                    assert_eq!(memory.read(place + bytes, 1), [0], "a byte behind");
+                });
+            }
+            raws.iter()
+                .all(|raw| raw.arrived.len() == number + 1 && raw.sent.len() == number + 1)
+        });
+        place += bytes + 3;
+    }
+}
+
+fn full_queue(subject: &mut dyn Subject) {
+    let mut raws = connected(subject, 2);
+    let limits = raws[0].transport.limits();
+    let total = 4 * limits.writes.min(1000);
+    let (mut posted, mut was_full) = (0, limits.receives <= limits.writes);
+    raws[0].memory.write(0, &pattern(9, 4096));
+    until(subject, "writes beyond the queue", || {
+        let room = limits.receives - (posted - raws[1].arrived.len() as u32);
+        let writes: Vec<Write> = (posted..total.min(posted + room))
+            .map(|number| write(PeerId(0), 0, 8192, 4096, number))
+            .collect();
+        let accepted = raws[0].transport.post(&writes).expect("posts");
+        was_full |= accepted < writes.len();
+        posted += accepted as u32;
+        raws[0].poll(|_, _, _| ());
+        raws[1].poll(|_, _, _| ());
+        raws[0].sent.len() == total as usize && raws[1].arrived.len() == total as usize
+    });
+    assert!(was_full, "a queue of {} took all", limits.writes);
+    assert!(raws.iter().all(|raw| raw.lost.is_empty()));
+}
+
+fn lost_peer(subject: &mut dyn Subject) {
+    let mut raws = connected(subject, 3);
+    drop(raws.pop());
+    for (at, raw) in raws.iter_mut().enumerate() {
+        let dead = write(peer_id(at, 2), 0, 64, 8, 0);
+        let alive = write(peer_id(at, 1 - at), 0, 64, 8, 1);
+        assert_eq!(raw.transport.post(&[dead, alive]).expect("posts"), 2);
+    }
+    until(subject, "the loss", || {
+        for raw in &mut raws {
+            raw.poll(|_, _, _| ());
+        }
+        raws.iter()
+            .all(|raw| raw.lost.len() == 1 && raw.arrived.len() == 1)
+    });
+    for (at, raw) in raws.iter().enumerate() {
+        assert!(raw.lost.contains(&peer_id(at, 2)), "{:?}", raw.lost);
+    }
+}
+
+/// All arrives, with right bytes, and nobody complains.
+fn succeeds(subject: &mut dyn Subject, traffic: Traffic) {
+    let mut job = Job::new(subject, traffic).expect("connects");
+    job.run();
+    for node in &job.nodes {
+        assert!(
+            node.error.is_none() && node.endpoint.is_some(),
+            "{:?}",
+            node.error
+        );
+    }
+}
+
+fn large_puts(subject: &mut dyn Subject) {
+    let sizes = vec![1 << 18, 7, 4096];
+    let (channels, puts) = (2, 12);
+    succeeds(
+        subject,
+        Traffic {
+            sizes,
+            channels,
+            puts,
+            ..Traffic::default()
+        },
+    );
+}
+
+fn many_channels(subject: &mut dyn Subject) {
+    let (channels, puts, ring_log2) = (64, 6, 8);
+    succeeds(
+        subject,
+        Traffic {
+            channels,
+            puts,
+            ring_log2,
+            ..Traffic::default()
+        },
+    );
+}
+
+fn three_endpoints(subject: &mut dyn Subject) {
+    succeeds(
+        subject,
+        Traffic {
+            endpoints: 3,
+            puts: 100,
+            ..Traffic::default()
+        },
+    );
+}
+
+fn wrapping_counts(subject: &mut dyn Subject) {
+    for first in [(1 << 20) - 7, (1 << 31) - 7, u32::MAX - 6] {
+        succeeds(
+            subject,
+            Traffic {
+                first,
+                puts: 30,
+                ..Traffic::default()
+            },
+        );
+    }
+}
+
+fn small_ring(subject: &mut dyn Subject) {
+    succeeds(
+        subject,
+        Traffic {
+            ring_log2: 1,
+            ..Traffic::default()
+        },
+    );
+}
+
+/// One endpoint is not stepped for a while: the other gets no further than receives are kept for it.
+fn credits(subject: &mut dyn Subject) {
+    let pause = Duration::from_millis(2);
+    let channels = 40;
+    let traffic = Traffic {
+        channels,
+        sizes: vec![16],
+        ring_log2: 12,
+        ..Traffic::default()
+    };
+    let mut job = Job::new(subject, traffic).expect("connects");
+    let start = Instant::now();
+    while start.elapsed() < pause {
+        job.post(0);
+        job.step(0);
+    }
+    job.run();
+    for node in &job.nodes {
+        assert!(
+            node.error.is_none() && node.endpoint.is_some(),
+            "{:?}",
+            node.error
+        );
+    }
+}

@@ -1,0 +1,335 @@
+//! Endpoints that put patterns to each other, one thread stepping all.
+
+use super::{Buffer, Subject, pattern, peer_id, peer_offers};
+use crate::arrivals::HostArrivals;
+use crate::endpoint::{Config, Endpoint, Setup};
+use crate::error::FabricError;
+use crate::ring::{Producer, Ring};
+use crate::transport::{PeerOffer, Transport};
+use mkernel_spec::fabric::{COMMAND_PUT, Command};
+use std::time::{Duration, Instant};
+
+/// Slots of the source region; a slot is reused when its put has left.
+const SOURCE_SLOTS: usize = 32;
+/// Slots per peer and channel of the target region; a slot is reused when its put was checked.
+const TARGET_SLOTS: u32 = 16;
+
+/// What is put.
+#[derive(Clone, Debug)]
+pub struct Traffic {
+    /// All put to all.
+    pub endpoints: usize,
+    /// Of each pair.
+    pub channels: u16,
+    /// On each channel.
+    pub puts: u32,
+    /// Sizes, which puts take in turns.
+    pub sizes: Vec<u32>,
+    /// Of the rings.
+    pub ring_log2: u32,
+    /// Where counts and indices start.
+    pub first: u32,
+    /// Of endpoints; without arrivals for three times as long, a kernel would give up.
+    pub deadline: Duration,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self {
+            endpoints: 2,
+            channels: 4,
+            puts: 40,
+            sizes: vec![64, 0, 1, 200],
+            ring_log2: 4,
+            first: 0,
+            deadline: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Traffic {
+    fn slot_bytes(&self) -> usize {
+        // Odd, so that places are unaligned.
+        (*self.sizes.iter().max().expect("sizes") as usize + 3) | 1
+    }
+
+    fn size(&self, channel: u16, put: u32) -> u32 {
+        self.sizes[(u32::from(channel) + put) as usize % self.sizes.len()]
+    }
+
+    fn seed(&self, from: usize, to: usize, channel: u16, put: u32) -> u64 {
+        (from as u64) << 56 | (to as u64) << 48 | u64::from(channel) << 32 | u64::from(put)
+    }
+
+    /// Where the target's region has the put.
+    fn target(&self, peer: usize, channel: u16, put: u32) -> usize {
+        let stream = peer * usize::from(self.channels) + usize::from(channel);
+        (stream * TARGET_SLOTS as usize + (put % TARGET_SLOTS) as usize) * self.slot_bytes()
+    }
+
+    fn config(&self) -> Config {
+        Config {
+            channels: self.channels,
+            deadline: self.deadline,
+            first_count: self.first,
+        }
+    }
+}
+
+/// An endpoint and its memory: region 0 is its source, region 1 its target.
+pub struct Node {
+    /// `None` once it has ended.
+    pub endpoint: Option<Endpoint>,
+    /// Of its ring.
+    pub producer: Producer,
+    /// Its arrival words.
+    pub arrivals: HostArrivals,
+    /// Region 0.
+    pub source: Buffer,
+    /// Region 1.
+    pub target: Buffer,
+    /// Why it ended.
+    pub error: Option<FabricError>,
+    /// A claimed index that has no slot yet.
+    claimed: Option<u32>,
+    /// By source slot: the command that used it last.
+    users: Vec<Option<u32>>,
+    /// Puts posted, and puts checked: by peer, then channel.
+    posted: Vec<u32>,
+    checked: Vec<u32>,
+    moved_at: Instant,
+}
+
+/// Endpoints at work.
+pub struct Job<'a> {
+    subject: &'a dyn Subject,
+    traffic: Traffic,
+    /// By endpoint.
+    pub nodes: Vec<Node>,
+}
+
+impl<'a> Job<'a> {
+    /// Connects endpoints.
+    ///
+    /// # Errors
+    ///
+    /// Of setting up.
+    pub fn new(subject: &'a mut dyn Subject, traffic: Traffic) -> Result<Self, FabricError> {
+        let transports = subject.make(traffic.endpoints);
+        let nodes = connect(transports, &traffic, subject.now())?;
+        Ok(Self {
+            subject,
+            traffic,
+            nodes,
+        })
+    }
+
+    /// Runs until all has arrived and left, or each endpoint has ended. Wrong data, or a standstill, is a panic.
+    pub fn run(&mut self) {
+        let until = Instant::now() + self.subject.patience();
+        while !self.is_over() {
+            assert!(Instant::now() < until, "hangs: {}", self.describe());
+            let mut has_moved = false;
+            for at in 0..self.nodes.len() {
+                has_moved |= self.post(at) | self.step(at) | self.check(at);
+            }
+            if !has_moved {
+                self.subject.idle();
+            }
+        }
+    }
+
+    /// Whether nothing is left to do.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let all = self.traffic.puts;
+        self.nodes.iter().all(|node| {
+            let is_done = || {
+                node.posted
+                    .iter()
+                    .chain(&node.checked)
+                    .all(|puts| *puts == all)
+            };
+            let is_idle = |endpoint: &Endpoint| endpoint.is_idle();
+            node.endpoint.is_none() || is_done() && node.endpoint.as_ref().is_some_and(is_idle)
+        })
+    }
+
+    fn describe(&self) -> String {
+        let tell = |node: &Node| format!("posted {:?}, checked {:?}; ", node.posted, node.checked);
+        self.nodes.iter().map(tell).collect()
+    }
+
+    /// What a kernel would post now.
+    pub fn post(&mut self, at: usize) -> bool {
+        let mut has_moved = false;
+        for to in (0..self.traffic.endpoints).filter(|to| *to != at) {
+            for channel in 0..self.traffic.channels {
+                has_moved |= self.post_one(at, to, channel).is_some();
+            }
+        }
+        has_moved
+    }
+
+    fn post_one(&mut self, from: usize, to: usize, channel: u16) -> Option<()> {
+        let traffic = &self.traffic;
+        let stream =
+            |peer| usize::from(peer) * usize::from(traffic.channels) + usize::from(channel);
+        let (peer, back) = (peer_id(from, to).0, peer_id(to, from).0);
+        let checked = self.nodes[to].checked[stream(back)];
+        let node = &mut self.nodes[from];
+        node.endpoint.as_ref()?;
+        let put = node.posted[stream(peer)];
+        if put == traffic.puts || put - checked >= TARGET_SLOTS {
+            return None;
+        }
+        let is_free = |used: &Option<u32>| used.is_none_or(|index| node.producer.is_sent(index));
+        let slot = node.users.iter().position(is_free)?;
+        let index = *node.claimed.get_or_insert_with(|| node.producer.claim());
+        if !node.producer.has_slot(index) {
+            return None;
+        }
+        let (bytes, source) = (traffic.size(channel, put), slot * traffic.slot_bytes());
+        let seed = traffic.seed(from, to, channel, put);
+        node.source.write(source, &pattern(seed, bytes as usize));
+        let command = Command {
+            peer,
+            channel,
+            source_region: 0,
+            target_region: 1,
+            kind: COMMAND_PUT,
+            bytes,
+            source_offset: source as u64,
+            target_offset: traffic.target(back.into(), channel, put) as u64 + 1,
+            ..Command::default()
+        };
+        node.producer.publish(index, &command);
+        node.users[slot] = Some(index);
+        node.claimed = None;
+        node.posted[stream(peer)] += 1;
+        Some(())
+    }
+
+    /// A step of the proxy; its error ends the endpoint.
+    pub fn step(&mut self, at: usize) -> bool {
+        let (now, patience) = (self.subject.now(), 3 * self.traffic.deadline);
+        let node = &mut self.nodes[at];
+        let Some(endpoint) = &mut node.endpoint else {
+            return false;
+        };
+        match endpoint.step(now) {
+            Ok(has_moved) => {
+                let has_arrived = node.checked.iter().all(|puts| *puts == self.traffic.puts);
+                if has_moved || has_arrived {
+                    node.moved_at = now;
+                } else if now.saturating_duration_since(node.moved_at) > patience {
+                    node.endpoint = None; // its kernel gives up
+                }
+                has_moved
+            }
+            Err(error) => {
+                endpoint.abort(&error);
+                node.error = Some(error);
+                node.endpoint = None;
+                true
+            }
+        }
+    }
+
+    /// What a kernel would read now.
+    pub fn check(&mut self, at: usize) -> bool {
+        let traffic = self.traffic.clone();
+        let node = &mut self.nodes[at];
+        let mut has_moved = false;
+        for from in (0..traffic.endpoints).filter(|from| *from != at) {
+            let peer = peer_id(at, from);
+            for channel in 0..traffic.channels {
+                let stream =
+                    usize::from(peer.0) * usize::from(traffic.channels) + usize::from(channel);
+                let count = node
+                    .arrivals
+                    .count(peer, channel)
+                    .wrapping_sub(traffic.first);
+                assert!(
+                    count <= traffic.puts,
+                    "{count} arrivals of {} puts",
+                    traffic.puts
+                );
+                for put in node.checked[stream]..count {
+                    let bytes = traffic.size(channel, put) as usize;
+                    let place = traffic.target(peer.0.into(), channel, put) + 1;
+                    let expected = pattern(traffic.seed(from, at, channel, put), bytes);
+                    let found = node.target.read(place, bytes);
+                    assert!(
+                        found == expected,
+                        "put {put} of channel {channel}, {from} to {at}: wrong bytes"
+                    );
+                    has_moved = true;
+                }
+                node.checked[stream] = count;
+            }
+        }
+        has_moved
+    }
+}
+
+/// Endpoints over these transports, each with all others as its peers.
+fn connect(
+    transports: Vec<Box<dyn Transport>>,
+    traffic: &Traffic,
+    now: Instant,
+) -> Result<Vec<Node>, FabricError> {
+    let count = traffic.endpoints;
+    let streams = (count - 1) * usize::from(traffic.channels);
+    let memory = |slots| Buffer::new(slots * traffic.slot_bytes() + 1);
+    let mut setups = Vec::new();
+    for transport in transports {
+        let (source, target) = (
+            memory(SOURCE_SLOTS),
+            memory(streams * TARGET_SLOTS as usize),
+        );
+        let regions = vec![source.memory(), target.memory()];
+        setups.push((
+            Setup::new(transport, regions, traffic.config())?,
+            source,
+            target,
+        ));
+    }
+    let mut tables: Vec<Vec<PeerOffer>> = Vec::new();
+    for of in 0..count {
+        let offer = |peer: usize, of| setups[peer].0.offer(of).expect("an offer");
+        tables.push(peer_offers(count, of, offer));
+    }
+    let connect = |((setup, source, target), peers): ((Setup, Buffer, Buffer), &Vec<PeerOffer>)| {
+        let ring = Ring::on_host(traffic.ring_log2, traffic.first)?;
+        let arrivals = HostArrivals::new(count - 1, traffic.channels, traffic.first);
+        let told = Box::new(arrivals.clone());
+        let producer = Producer::new(ring.clone());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        Ok(Node {
+            endpoint: Some(setup.connect(peers, ring, told, deadline)?),
+            producer,
+            arrivals,
+            source,
+            target,
+            error: None,
+            claimed: None,
+            users: vec![None; SOURCE_SLOTS],
+            posted: vec![0; streams],
+            checked: vec![0; streams],
+            moved_at: now,
+        })
+    };
+    // A transport may need the other side to connect.
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = setups
+            .into_iter()
+            .zip(&tables)
+            .map(|both| scope.spawn(move || connect(both)))
+            .collect();
+        let joined = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        joined.collect()
+    })
+}

@@ -1,0 +1,152 @@
+//! The ring and the end of a proxy under every interleaving, and every value that a relaxed load may see: loom's atomics
+//! take the place of the standard library's in the same files.
+#![allow(dead_code)]
+
+#[path = "../src/control.rs"]
+mod control;
+#[path = "../src/error.rs"]
+mod error;
+#[path = "../src/ring.rs"]
+mod ring;
+#[path = "../src/transport.rs"]
+mod transport;
+
+mod sync {
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+
+use control::{Control, End, Step, drive};
+use loom::thread;
+use mkernel_spec::fabric::Command;
+use ring::{Consumer, Producer, Ring};
+use std::sync::Arc;
+
+fn command(mark: u64) -> Command {
+    Command {
+        peer: mark as u16,
+        channel: mark as u16,
+        bytes: mark as u32,
+        source_offset: mark,
+        target_offset: mark,
+        ..Command::default()
+    }
+}
+
+fn post(producer: &Producer, mark: u64) {
+    let index = producer.claim();
+    while !producer.has_slot(index) {
+        thread::yield_now();
+    }
+    producer.publish(index, &command(mark));
+}
+
+/// The next command's mark, after a check that all its parts are of one command.
+fn take(consumer: &mut Consumer) -> Option<u64> {
+    let (_, found) = consumer.take().expect("sound tags")?;
+    let mark = found.source_offset;
+    let tag = found.tag;
+    assert_eq!(
+        found,
+        Command {
+            tag,
+            ..command(mark)
+        },
+        "parts of two commands"
+    );
+    consumer.publish(1);
+    Some(mark)
+}
+
+/// Checks a model with at most so many switches away from a thread that could go on: more of them find little more.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+/// Three commands of two producers through two slots: slots are reused, indices wrap.
+#[test]
+fn each_command_is_taken_once_and_whole() {
+    check(|| {
+        let ring = Ring::on_host(1, u32::MAX).expect("sound");
+        let producer = Producer::new(Arc::clone(&ring));
+        let other = producer.clone();
+        let second = thread::spawn(move || post(&other, 2));
+        let third = thread::spawn(move || {
+            post(&producer, 3);
+            post(&producer, 4);
+        });
+        let mut consumer = Consumer::new(ring);
+        let mut marks = Vec::new();
+        while marks.len() < 3 {
+            match take(&mut consumer) {
+                Some(mark) => marks.push(mark),
+                None => thread::yield_now(),
+            }
+        }
+        assert!(take(&mut consumer).is_none());
+        let places = [3, 4].map(|mark| marks.iter().position(|m| *m == mark));
+        assert!(places[0] < places[1], "{marks:?}");
+        marks.sort_unstable();
+        assert_eq!(marks, [2, 3, 4]);
+        second.join().expect("no panic");
+        third.join().expect("no panic");
+    });
+}
+
+/// A source that was sent may be overwritten; the consumer has read it by then.
+#[test]
+fn what_was_sent_is_read_no_more() {
+    check(|| {
+        let ring = Ring::on_host(1, 0).expect("sound");
+        let producer = Producer::new(Arc::clone(&ring));
+        let source = Arc::new(loom::cell::UnsafeCell::new(7));
+        let theirs = Arc::clone(&source);
+        let nic = thread::spawn(move || {
+            let mut consumer = Consumer::new(ring);
+            while consumer.take().expect("sound tags").is_none() {
+                thread::yield_now();
+            }
+            // SAFETY: loom checks that nobody writes it meanwhile.
+            theirs.with(|source| assert_eq!(unsafe { *source }, 8));
+            consumer.publish(1);
+        });
+        // SAFETY: as above.
+        source.with_mut(|source| unsafe { *source = 8 });
+        let index = producer.claim();
+        producer.publish(index, &command(1));
+        while !producer.is_sent(index) {
+            thread::yield_now();
+        }
+        // SAFETY: as above.
+        source.with_mut(|source| unsafe { *source = 9 });
+        nic.join().expect("no panic");
+    });
+}
+
+/// Commands that were published before the drain are taken before the thread ends.
+#[test]
+fn a_drain_leaves_nothing_behind() {
+    check(|| {
+        let ring = Ring::on_host(1, 0).expect("sound");
+        let producer = Producer::new(Arc::clone(&ring));
+        let control = Arc::new(Control::new());
+        let theirs = Arc::clone(&control);
+        let proxy = thread::spawn(move || {
+            let (mut consumer, mut taken) = (Consumer::new(ring), 0);
+            let step = || {
+                let has_moved = take(&mut consumer).is_some();
+                taken += u32::from(has_moved);
+                let is_idle = true;
+                Ok::<_, ()>(Step { has_moved, is_idle })
+            };
+            let end = drive(&theirs, step, |_| thread::yield_now());
+            assert_eq!(end, Ok(End::Drained));
+            taken
+        });
+        post(&producer, 1);
+        post(&producer, 2);
+        control.drain(0);
+        assert_eq!(proxy.join().expect("no panic"), 2);
+    });
+}

@@ -1,0 +1,82 @@
+//! Commands that cannot be carried out: an error that says which and why, and no access.
+
+use crate::pair::{Options, put, wholes};
+use mkernel_fabric::FabricError;
+use mkernel_spec::fabric::Command;
+use std::time::Instant;
+
+#[test]
+fn each_wrong_field_is_named_with_its_slot() {
+    let good = || put(1, 64, 0, 0);
+    let end = super::pair::REGION_BYTES as u64;
+    let wrong: Vec<(&str, Command)> = vec![
+        ("kind", Command { kind: 2, ..good() }),
+        ("peer", Command { peer: 1, ..good() }),
+        (
+            "channel",
+            Command {
+                channel: 4,
+                ..good()
+            },
+        ),
+        ("bytes", put(1, u32::MAX, 0, 0)),
+        (
+            "source_region",
+            Command {
+                source_region: 2,
+                ..good()
+            },
+        ),
+        (
+            "target_region",
+            Command {
+                target_region: 255,
+                ..good()
+            },
+        ),
+        ("source_offset", put(1, 64, end - 63, 0)),
+        ("source_offset", put(1, 64, u64::MAX, 0)),
+        ("target_offset", put(1, 64, 0, end - 63)),
+        ("target_offset", put(1, 1, 0, u64::MAX - 1)),
+    ];
+    for (field, command) in wrong {
+        let [mut whole, _peer] = wholes([Options::default(), Options::default()]);
+        for command in [good(), put(0, 64, end - 64, end - 64), command] {
+            let index = whole.producer.claim();
+            whole.producer.publish(index, &command);
+        }
+        let error = whole.endpoint.step(Instant::now()).expect_err(field);
+        assert!(error.to_string().contains(field), "{error}");
+        let FabricError::Command {
+            index: 2,
+            field: found,
+            ..
+        } = error
+        else {
+            panic!("{error:?}")
+        };
+        assert_eq!(found, field);
+    }
+}
+
+/// A kernel that writes a slot which is not its own.
+#[test]
+fn a_slot_of_another_lap_is_an_error() {
+    let [mut whole, _peer] = wholes([Options::default(), Options::default()]);
+    whole.producer.publish(64, &put(0, 0, 0, 0));
+    let error = whole
+        .endpoint
+        .step(Instant::now())
+        .expect_err("lap 1 before lap 0");
+    assert!(
+        matches!(
+            error,
+            FabricError::Command {
+                index: 0,
+                field: "tag",
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+}

@@ -1,0 +1,139 @@
+//! Endpoints under seeded faults and a virtual clock: nothing hangs, and data is right or somebody says why not.
+
+use mkernel_fabric::FabricError;
+use mkernel_fabric::emulated::{Failure, Faults, Nic};
+use mkernel_fabric::testing::{EmulatedSubject, Job, Traffic};
+use std::time::Duration;
+
+/// Small figures from one number.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// How a run ended: modelled time, and each endpoint's error.
+type Outcome = (u64, Vec<Option<FabricError>>);
+
+struct Run {
+    nic: Nic,
+    faults: Vec<Faults>,
+    traffic: Traffic,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut draw = Draw(seed);
+        let us = |draw: &mut Draw, end| Duration::from_micros(draw.below(end));
+        let nic = Nic {
+            rails: 1 + draw.below(4) as u32,
+            latency: us(&mut draw, 20),
+            queue_depth: 2 + draw.below(30) as u32,
+            receives: 16 + draw.below(20) as u32,
+            ..Nic::default()
+        };
+        let faults = Faults {
+            seed,
+            jitter: us(&mut draw, 100),
+            loss: draw.below(4) as f64 * 0.1,
+            retransmission: us(&mut draw, 500),
+            duplicates: draw.below(3) as f64 * 0.2,
+            failure: None,
+        };
+        let traffic = Traffic {
+            endpoints: 2 + draw.below(2) as usize,
+            channels: 1 + draw.below(3) as u16,
+            puts: 10 + draw.below(30) as u32,
+            ring_log2: 1 + draw.below(4) as u32,
+            first: [0, u32::MAX - 9, (1 << 20) - 9][draw.below(3) as usize],
+            deadline: Duration::from_millis(50),
+            ..Traffic::default()
+        };
+        let mut faults = vec![faults; traffic.endpoints];
+        let after_writes = draw.below(40);
+        faults[0].failure = match draw.below(4) {
+            0 => Some(Failure::Nic { after_writes }),
+            1 => Some(Failure::Silence { after_writes }),
+            _ => None,
+        };
+        Self {
+            nic,
+            faults,
+            traffic,
+        }
+    }
+
+    /// Wrong data and standstills panic inside.
+    fn run(&self) -> (Outcome, bool) {
+        let mut subject = EmulatedSubject::new(self.nic.clone(), self.faults.clone());
+        let mut job = Job::new(&mut subject, self.traffic.clone()).expect("connects");
+        job.run();
+        let has_finished = job.nodes.iter().all(|node| node.endpoint.is_some());
+        for node in &job.nodes {
+            assert_eq!(
+                node.error.is_some(),
+                node.arrivals.is_aborted(),
+                "kernels are told"
+            );
+        }
+        let errors = job.nodes.iter().map(|node| node.error.clone()).collect();
+        drop(job);
+        ((subject.now_ns(), errors), has_finished)
+    }
+
+    /// Whether an endpoint may end with this error, if endpoint 0 is the one that breaks.
+    fn may_say(&self, at: usize, error: &FabricError) -> bool {
+        match error {
+            FabricError::Nic { .. } => at == 0,
+            // Who is cut off blames others; so do those who wait for one that gave up.
+            FabricError::Silent { waited, .. } => *waited >= self.traffic.deadline,
+            FabricError::Lost { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+#[test]
+fn a_thousand_runs_end_and_are_right_or_say_why_not() {
+    let (mut failed, mut survived) = (0, 0);
+    for seed in 0..1000 {
+        let run = Run::new(seed);
+        let ((_, errors), has_finished) = run.run();
+        if run.faults[0].failure.is_none() {
+            assert!(
+                has_finished && errors.iter().all(Option::is_none),
+                "seed {seed}: {errors:?}"
+            );
+            continue;
+        }
+        let is_told = errors.iter().any(Option::is_some);
+        assert_eq!(has_finished, !is_told, "seed {seed}: {errors:?}");
+        for (at, error) in errors.iter().enumerate() {
+            let is_right = error.as_ref().is_none_or(|error| run.may_say(at, error));
+            assert!(is_right, "seed {seed}, endpoint {at}: {errors:?}");
+        }
+        if matches!(run.faults[0].failure, Some(Failure::Nic { .. })) && is_told {
+            assert!(
+                matches!(errors[0], Some(FabricError::Nic { .. })),
+                "seed {seed}: {errors:?}"
+            );
+        }
+        *(if is_told { &mut failed } else { &mut survived }) += 1;
+    }
+    println!("{failed} runs failed as they should, {survived} ended before the fault");
+    assert!(failed > 300, "{failed}");
+}
+
+#[test]
+fn a_seed_repeats_its_run() {
+    for seed in 0..40 {
+        let run = Run::new(seed);
+        assert_eq!(run.run().0, run.run().0, "seed {seed}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Peers that send what no peer would.
+
+use crate::pair::{MARGIN, Options, error_of, half, put};
+use mkernel_fabric::emulated::frame::{WriteHead, put_acks, put_write};
+use mkernel_fabric::emulated::{Pipe, Wire, pipe};
+use mkernel_fabric::immediate::Immediate;
+use mkernel_fabric::{Endpoint, FabricError, PeerOffer};
+use proptest::prelude::*;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+/// An endpoint whose peer's end of the wire is in the test's hand.
+fn victim() -> (Endpoint, Pipe) {
+    let (ours, theirs) = pipe();
+    let mut half = half(Box::new(theirs), Options::default());
+    let offer = half.offer();
+    (half.connect(offer).expect("connects").endpoint, ours)
+}
+
+/// Its answer to bytes on the wire.
+fn say(bytes: &[u8]) -> Option<FabricError> {
+    let (mut endpoint, mut wire) = victim();
+    assert_eq!(wire.send(bytes), Ok(bytes.len()));
+    (0..3).find_map(|_| endpoint.step(Instant::now()).err())
+}
+
+fn frame(head: WriteHead, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_write(&mut bytes, head, |out| {
+        out.extend(payload);
+        Ok::<_, ()>(())
+    })
+    .expect("appends");
+    bytes
+}
+
+const HEAD: WriteHead = WriteHead {
+    ticket: 1 << 32,
+    region: 1,
+    offset: 8,
+    bytes: 4,
+    immediate: 0,
+};
+
+#[test]
+fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
+    assert_eq!(say(&frame(HEAD, b"data")), None, "a sound write");
+    let mut unknown_ack = Vec::new();
+    put_acks(&mut unknown_ack, &[1 << 32]);
+    let channel = Immediate::Put {
+        channel: 4,
+        sequence: 0,
+    }
+    .encode();
+    let ahead = Immediate::Put {
+        channel: 0,
+        sequence: 1000,
+    }
+    .encode();
+    let returned = Immediate::Credit { returned: 1 }.encode();
+    let empty = WriteHead { bytes: 0, ..HEAD };
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("version", vec![0; 8]),
+        ("kind 9", vec![4, 0, 0, 0, 1, 9, 0, 0]),
+        ("4294967295 bytes", vec![255, 255, 255, 255, 1, 1, 0, 0]),
+        ("region 2", frame(WriteHead { region: 2, ..HEAD }, b"data")),
+        (
+            "wrote 4 bytes at",
+            frame(
+                WriteHead {
+                    offset: u64::MAX - 2,
+                    ..HEAD
+                },
+                b"data",
+            ),
+        ),
+        ("4 bytes that brings 3", frame(HEAD, b"dat")),
+        ("no bytes, but brought", frame(empty, b"data")),
+        ("acknowledged", unknown_ack),
+        (
+            "channel 4",
+            frame(
+                WriteHead {
+                    immediate: channel,
+                    ..empty
+                },
+                b"",
+            ),
+        ),
+        (
+            "1000 ahead",
+            frame(
+                WriteHead {
+                    immediate: ahead,
+                    ..empty
+                },
+                b"",
+            ),
+        ),
+        (
+            "gave 1 puts back",
+            frame(
+                WriteHead {
+                    immediate: returned,
+                    ..empty
+                },
+                b"",
+            ),
+        ),
+    ];
+    for (says, bytes) in cases {
+        let error = say(&bytes).unwrap_or_else(|| panic!("{says}: no error"));
+        let text = error.to_string();
+        assert!(
+            text.contains(says) && text.contains("rank 1 on node b"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_damaged_offer_is_refused_by_name() {
+    for at in 0..6 {
+        let (_, wire) = pipe();
+        let mut half = half(Box::new(wire), Options::default());
+        let mut offer = half.offer();
+        offer[at] ^= 0x40;
+        let Err(error) = half.connect(offer) else {
+            panic!("byte {at} was not looked at")
+        };
+        assert!(error.to_string().contains("rank 1 on node b"), "{error}");
+    }
+    let _: fn(PeerOffer) = drop;
+}
+
+proptest! {
+    /// No panic, and no answer but one about the peer.
+    #[test]
+    fn garbage_is_about_the_peer(bytes: Vec<u8>) {
+        if let Some(error) = say(&bytes) {
+            prop_assert!(error.to_string().contains("rank 1 on node b"), "{}", error);
+        }
+    }
+
+    /// Sound frames, then damage.
+    #[test]
+    fn damaged_frames_are_about_the_peer(at: prop::sample::Index, to: u8, frames in 1usize..4) {
+        let mut bytes = Vec::new();
+        for number in 0..frames {
+            let put = Immediate::Put { channel: 0, sequence: number as u32 };
+            bytes.extend(frame(WriteHead { immediate: put.encode(), ..HEAD }, b"data"));
+        }
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        if let Some(error) = say(&bytes) {
+            prop_assert!(error.to_string().contains("rank 1 on node b"), "{}", error);
+        }
+    }
+}
+
+#[test]
+fn garbage_on_a_socket_stops_the_proxy_in_time() {
+    let (ours, mut theirs) = UnixStream::pair().expect("sockets");
+    let mut half = half(Box::new(ours), Options::default());
+    let offer = half.offer();
+    let end = half.connect(offer).expect("connects").start();
+    let index = end.producer.claim();
+    end.producer.publish(index, &put(0, 64, 0, 0));
+    theirs.write_all(&[0x5a; 4096]).expect("writes");
+    let error = error_of(&end, MARGIN);
+    assert!(matches!(error, FabricError::Lost { .. }), "{error:?}");
+    assert!(error.to_string().contains("version 90"), "{error}");
+}

@@ -1,0 +1,9 @@
+//! Puts between endpoints: the protocol under every kind of fault, and the proxy's thread with peers that misbehave.
+
+mod commands;
+mod emulated;
+mod faults;
+mod garbage;
+mod pair;
+mod processes;
+mod proxy;

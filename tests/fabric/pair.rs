@@ -1,0 +1,180 @@
+//! Two endpoints with proxies, over one wire.
+
+use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Nic, Wire, pipe};
+use mkernel_fabric::testing::Buffer;
+use mkernel_fabric::{
+    Config, Endpoint, FabricError, HostArrivals, Peer, PeerId, PeerOffer, Producer, Proxy,
+    ProxyOptions, Ring, Setup,
+};
+use mkernel_spec::fabric::{COMMAND_PUT, Command};
+use std::time::{Duration, Instant};
+
+/// Of each region: 0 is the source, 1 the target.
+pub const REGION_BYTES: usize = 1 << 20;
+
+/// What waits beyond the fabric's own deadline may take on a busy machine.
+pub const MARGIN: Duration = Duration::from_secs(10);
+
+/// What an endpoint is made of.
+#[derive(Clone)]
+pub struct Options {
+    pub faults: Faults,
+    pub deadline: Duration,
+    pub ring_log2: u32,
+    pub name: &'static str,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            faults: Faults::default(),
+            deadline: Duration::from_secs(20),
+            ring_log2: 6,
+            name: "rank 1 on node b",
+        }
+    }
+}
+
+/// An endpoint before it is connected.
+pub struct Half {
+    pub setup: Setup,
+    pub source: Buffer,
+    pub target: Buffer,
+    options: Options,
+}
+
+/// An endpoint that a proxy does not drive yet.
+pub struct Whole {
+    pub endpoint: Endpoint,
+    pub producer: Producer,
+    pub arrivals: HostArrivals,
+    pub source: Buffer,
+    pub target: Buffer,
+}
+
+/// An endpoint at work.
+pub struct End {
+    pub proxy: Proxy,
+    pub producer: Producer,
+    pub arrivals: HostArrivals,
+    pub source: Buffer,
+    pub target: Buffer,
+}
+
+pub fn half(wire: Box<dyn Wire>, options: Options) -> Half {
+    let (source, target) = (Buffer::new(REGION_BYTES), Buffer::new(REGION_BYTES));
+    let (nic, faults) = (Nic::default(), options.faults.clone());
+    let nic = Emulated::new(nic, faults, Clock::real(), Box::new(HostMover), vec![wire]);
+    let config = Config {
+        channels: 4,
+        deadline: options.deadline,
+        first_count: 0,
+    };
+    let regions = vec![source.memory(), target.memory()];
+    let setup = Setup::new(Box::new(nic.expect("sound figures")), regions, config);
+    Half {
+        setup: setup.expect("sound"),
+        source,
+        target,
+        options,
+    }
+}
+
+impl Half {
+    pub fn offer(&mut self) -> Vec<u8> {
+        self.setup.offer(PeerId(0)).expect("an offer")
+    }
+
+    pub fn connect(self, offer: Vec<u8>) -> Result<Whole, FabricError> {
+        let peer = Peer {
+            id: PeerId(0),
+            name: self.options.name.into(),
+        };
+        let ring = Ring::on_host(self.options.ring_log2, 0)?;
+        let producer = Producer::new(ring.clone());
+        let arrivals = HostArrivals::new(1, 4, 0);
+        let told = Box::new(arrivals.clone());
+        let offers = [PeerOffer { peer, offer }];
+        let endpoint = self
+            .setup
+            .connect(&offers, ring, told, Instant::now() + MARGIN)?;
+        Ok(Whole {
+            endpoint,
+            producer,
+            arrivals,
+            source: self.source,
+            target: self.target,
+        })
+    }
+}
+
+impl Whole {
+    pub fn start(self) -> End {
+        End {
+            proxy: Proxy::start(self.endpoint, &ProxyOptions::default()).expect("starts"),
+            producer: self.producer,
+            arrivals: self.arrivals,
+            source: self.source,
+            target: self.target,
+        }
+    }
+}
+
+/// Two endpoints of this process, connected.
+pub fn wholes(options: [Options; 2]) -> [Whole; 2] {
+    let (a, b) = pipe();
+    let [first, second] = options;
+    let (mut a, mut b) = (half(Box::new(a), first), half(Box::new(b), second));
+    let offers = [b.offer(), a.offer()];
+    let [to_a, to_b] = offers;
+    [
+        a.connect(to_a).expect("connects"),
+        b.connect(to_b).expect("connects"),
+    ]
+}
+
+/// The same, at work.
+pub fn pair(options: [Options; 2]) -> [End; 2] {
+    wholes(options).map(Whole::start)
+}
+
+/// A sound command.
+pub fn put(channel: u16, bytes: u32, source_offset: u64, target_offset: u64) -> Command {
+    Command {
+        channel,
+        target_region: 1,
+        kind: COMMAND_PUT,
+        bytes,
+        source_offset,
+        target_offset,
+        ..Command::default()
+    }
+}
+
+/// Waits until `is_true`, at most `limit`.
+pub fn until(what: &str, limit: Duration, mut is_true: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_true() {
+        assert!(start.elapsed() < limit, "waited too long for {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Posts as a kernel does, and gives up as one: when the fabric has failed. The index, if it was posted.
+pub fn post(end: &End, command: &Command) -> Option<u32> {
+    let index = end.producer.claim();
+    until("a slot", MARGIN * 2, || {
+        end.producer.has_slot(index) || end.arrivals.is_aborted()
+    });
+    if !end.producer.has_slot(index) {
+        return None;
+    }
+    end.producer.publish(index, command);
+    Some(index)
+}
+
+/// Waits for the end of the fabric.
+pub fn error_of(end: &End, limit: Duration) -> FabricError {
+    until("an error", limit, || end.arrivals.is_aborted());
+    end.proxy.error().expect("set before kernels are told")
+}

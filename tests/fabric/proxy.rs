@@ -1,0 +1,189 @@
+//! The proxy's thread, in real time.
+
+use crate::pair::{End, MARGIN, Options, error_of, pair, post, put, until};
+use mkernel_fabric::emulated::{Failure, Faults};
+use mkernel_fabric::testing::pattern;
+use mkernel_fabric::{FabricError, PeerId, Proxy, ProxyOptions};
+use std::time::{Duration, Instant};
+
+const PUTS: u32 = 3000;
+
+/// Puts with patterns from several threads; then what arrived.
+fn stream(from: &End, to: &End, channel: u16) {
+    const BYTES: usize = 96;
+    for number in 0..PUTS {
+        let place = (usize::from(channel) * 2000 + number as usize % 1000) * BYTES;
+        if number >= 1000 {
+            let arrived = || to.arrivals.count(PeerId(0), channel) > number - 1000;
+            until("an arrival", MARGIN, arrived);
+            let seed = u64::from(channel) << 32 | u64::from(number - 1000);
+            assert!(
+                to.target.read(place + 1, BYTES) == pattern(seed, BYTES),
+                "put {number}"
+            );
+        }
+        let seed = u64::from(channel) << 32 | u64::from(number);
+        from.source.write(place, &pattern(seed, BYTES));
+        let command = put(channel, BYTES as u32, place as u64, place as u64 + 1);
+        let index = post(from, &command).expect("posted");
+        if number % 1000 == 999 {
+            until("the sources", MARGIN, || from.producer.is_sent(index));
+        }
+    }
+    until("the last", MARGIN, || {
+        to.arrivals.count(PeerId(0), channel) == PUTS
+    });
+}
+
+#[test]
+fn threads_post_at_once_both_ways_and_a_shutdown_drains() {
+    let [a, b] = pair([Options::default(), Options::default()]);
+    std::thread::scope(|scope| {
+        for channel in 0..3 {
+            let (from, to) = if channel == 1 { (&b, &a) } else { (&a, &b) };
+            scope.spawn(move || stream(from, to, channel));
+        }
+    });
+    for number in 0..50 {
+        post(&a, &put(3, 8, number, number)).expect("posted");
+    }
+    a.proxy.shutdown(MARGIN).expect("drains");
+    let limit = "what was posted before the shutdown";
+    until(limit, MARGIN, || b.arrivals.count(PeerId(0), 3) == 50);
+}
+
+#[test]
+fn a_silent_peer_ends_kernels_that_wait_for_it_or_for_the_ring() {
+    let deadline = Duration::from_millis(300);
+    let silent = Faults {
+        failure: Some(Failure::Silence { after_writes: 0 }),
+        ..Faults::default()
+    };
+    let options = Options {
+        deadline,
+        ring_log2: 2,
+        ..Options::default()
+    };
+    let deaf = Options {
+        faults: silent,
+        ..Options::default()
+    };
+    let [a, _b] = pair([options, deaf]);
+    let start = Instant::now();
+    let mut posted = 0;
+    // Until the ring is full of what nobody takes, and the abort ends the wait for a slot.
+    while post(&a, &put(0, 64, 0, 0)).is_some() {
+        posted += 1;
+    }
+    let error = error_of(&a, MARGIN);
+    assert!(start.elapsed() < deadline + MARGIN);
+    assert!(posted > 4 && posted < 2000, "{posted}");
+    let FabricError::Silent {
+        ref peer,
+        waited,
+        limit,
+        ..
+    } = error
+    else {
+        panic!("{error:?}")
+    };
+    assert_eq!((&*peer.name, limit), ("rank 1 on node b", deadline));
+    assert!(
+        waited >= deadline && waited < deadline + MARGIN,
+        "{waited:?}"
+    );
+    assert_eq!(
+        a.proxy.shutdown(MARGIN),
+        Err(error),
+        "the first error stays"
+    );
+}
+
+#[test]
+fn a_shutdown_gives_up_at_its_deadline() {
+    let silent = Faults {
+        failure: Some(Failure::Silence { after_writes: 0 }),
+        ..Faults::default()
+    };
+    let deaf = Options {
+        faults: silent,
+        ..Options::default()
+    };
+    let [a, _b] = pair([Options::default(), deaf]);
+    post(&a, &put(0, 64, 0, 0)).expect("posted");
+    let limit = Duration::from_millis(100);
+    let pending = 1;
+    assert_eq!(
+        a.proxy.shutdown(limit),
+        Err(FabricError::Undrained { pending, limit })
+    );
+    assert!(a.arrivals.is_aborted());
+}
+
+#[test]
+fn a_nic_that_fails_is_told_on_both_sides() {
+    let fails = Faults {
+        failure: Some(Failure::Nic { after_writes: 5 }),
+        ..Faults::default()
+    };
+    let [a, b] = pair([
+        Options {
+            faults: fails,
+            ..Options::default()
+        },
+        Options::default(),
+    ]);
+    while post(&a, &put(0, 64, 0, 0)).is_some() {}
+    assert!(matches!(error_of(&a, MARGIN), FabricError::Nic { .. }));
+    assert!(matches!(error_of(&b, MARGIN), FabricError::Lost { .. }));
+}
+
+#[test]
+fn a_proxy_that_is_dropped_with_puts_on_their_way_tells_kernels() {
+    let slow = Faults {
+        jitter: Duration::from_secs(3600),
+        ..Faults::default()
+    };
+    let [a, _b] = pair([
+        Options {
+            faults: slow,
+            ..Options::default()
+        },
+        Options::default(),
+    ]);
+    post(&a, &put(0, 64, 0, 0)).expect("posted");
+    // The proxy has taken it when a slot of a full ring is free again.
+    for _ in 0..64 {
+        post(&a, &put(0, 64, 0, 0)).expect("posted");
+    }
+    let arrivals = a.arrivals.clone();
+    drop(a.proxy);
+    assert!(arrivals.is_aborted());
+}
+
+#[test]
+fn a_command_after_a_long_rest_is_picked_up() {
+    let [a, b] = pair([Options::default(), Options::default()]);
+    for round in 1..=3 {
+        std::thread::sleep(Duration::from_millis(60));
+        if round == 2 {
+            a.proxy.wake();
+        }
+        post(&a, &put(0, 8, 0, 0)).expect("posted");
+        until("the put", MARGIN, || {
+            b.arrivals.count(PeerId(0), 0) == round
+        });
+    }
+}
+
+#[test]
+fn cores_that_there_are_not_are_refused() {
+    for core in [1023, 1 << 20] {
+        let [a, _b] = crate::pair::wholes([Options::default(), Options::default()]);
+        let options = ProxyOptions { cores: vec![core] };
+        let error = Proxy::start(a.endpoint, &options)
+            .err()
+            .expect("no such core");
+        assert!(error.to_string().contains(&core.to_string()), "{error}");
+    }
+}
