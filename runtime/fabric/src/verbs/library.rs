@@ -126,3 +126,25 @@ pub(super) fn efadv() -> Result<&'static Efadv, FabricError> {
         .as_ref()
         .map_err(Clone::clone)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Verbs, open};
+
+    #[test]
+    fn a_missing_library_says_what_to_install() {
+        let error = open("libibverbs.so.99", Verbs::find, "libibverbs1")
+            .err()
+            .unwrap()
+            .to_string();
+        for word in ["libibverbs.so.99", "install", "rdma-core", "libibverbs1"] {
+            assert!(error.contains(word), "{word} in {error}");
+        }
+        // A library without the functions.
+        let error = open("libc.so.6", Verbs::find, "libibverbs1")
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(error.contains("ibv_get_device_list"), "{error}");
+    }
+}

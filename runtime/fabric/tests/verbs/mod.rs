@@ -245,7 +245,8 @@ pub fn a_wrong_key_loses_its_peer_only(transports: Vec<Box<dyn Transport>>, word
 pub fn bad_offers_are_refused(transports: Vec<Box<dyn Transport>>) {
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
     let good = tables(&mut nodes);
-    let damages: [(&str, fn(&mut Vec<u8>)); 5] = [
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, Damage); 5] = [
         ("too early", |offer| offer.truncate(30)),
         ("not of a verbs transport", |offer| offer[0] = 0),
         ("version", |offer| offer[4] = 77),
