@@ -11,6 +11,7 @@ use ibverbs_sys::{
     ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_wc_status,
 };
 use libloading::Library;
+use std::error::Error;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
@@ -83,10 +84,15 @@ fn open<T>(
     find: fn(&Library) -> Result<T, libloading::Error>,
     package: &str,
 ) -> Result<T, FabricError> {
-    let nic = |error: libloading::Error| FabricError::Nic {
-        reason: format!(
-            "{error}; install {file} of rdma-core 35 or newer (on Debian and Ubuntu: {package})"
-        ),
+    let nic = |error: libloading::Error| {
+        let cause = error
+            .source()
+            .map_or_else(|| error.to_string(), ToString::to_string);
+        FabricError::Nic {
+            reason: format!(
+                "{cause}: install {file} of rdma-core 34 or newer (on Debian and Ubuntu: {package})"
+            ),
+        }
     };
     // SAFETY: rdma-core's libraries do nothing on loading but set up their own tables.
     let library = unsafe { Library::new(file) }.map_err(nic)?;
