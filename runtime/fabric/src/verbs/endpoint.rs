@@ -14,6 +14,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
 use std::time::Instant;
 
+/// Completions that a driver is asked for at once.
+const COMPLETIONS: usize = 64;
+
 /// A transport over queue pairs of a kind. Fields are dropped from the first to the last: queue pairs before memory.
 pub(super) struct Endpoint<K> {
     pub(super) peers: Vec<PeerLanes<K>>,
@@ -63,7 +66,7 @@ impl<K: Kind> Endpoint<K> {
             rails: Rail::open_all::<K>(&options)?,
             options,
             lost: Vec::new(),
-            completions: Vec::new(),
+            completions: vec![ibv_wc::default(); COMPLETIONS],
             next_watch: Instant::now(),
         })
     }

@@ -10,9 +10,6 @@ use std::io;
 use std::ptr;
 use std::sync::Arc;
 
-/// Completions that are asked for at once.
-const BATCH: usize = 64;
-
 /// A completion queue for all queue pairs of a device.
 pub(super) struct CompletionQueue {
     pub(super) device: Arc<Device>,
@@ -47,21 +44,17 @@ impl CompletionQueue {
         })
     }
 
-    /// Replaces `completions` by the next ones, at most 64. Fewer mean that the queue was empty.
-    pub(super) fn poll(&self, completions: &mut Vec<ibv_wc>) -> io::Result<bool> {
-        completions.resize(BATCH, ibv_wc::default());
-        // SAFETY: drivers set the table's member; there is room for a batch.
+    /// Fills `completions` from the front; fewer than all mean that the queue is empty.
+    pub(super) fn poll(&self, completions: &mut [ibv_wc]) -> io::Result<usize> {
+        // SAFETY: drivers set the table's member; there is room for as many as are asked for.
         let count = unsafe {
             let poll = (*self.device.context)
                 .ops
                 .poll_cq
                 .ok_or(io::ErrorKind::Unsupported)?;
-            poll(self.cq, BATCH as i32, completions.as_mut_ptr())
+            poll(self.cq, completions.len() as i32, completions.as_mut_ptr())
         };
-        let count = usize::try_from(count)
-            .map_err(|_| io::Error::from_raw_os_error(count.saturating_abs()))?;
-        completions.truncate(count);
-        Ok(count == BATCH)
+        usize::try_from(count).map_err(|_| io::Error::from_raw_os_error(count.saturating_abs()))
     }
 }
 

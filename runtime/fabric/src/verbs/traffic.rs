@@ -8,7 +8,7 @@ use super::rail::LaneAt;
 use super::watch::{self, Trouble};
 use crate::error::FabricError;
 use crate::transport::{Event, MemoryKind, PeerId, Place, Write};
-use ibverbs_sys::{ibv_wc, ibv_wc_opcode};
+use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::time::{Duration, Instant};
 
 /// How often devices are asked what happened beside completions: it costs a system call.
@@ -99,17 +99,26 @@ impl<K: Kind> Endpoint<K> {
     }
 
     /// Takes completions from a rail.
-    pub(super) fn drain(&mut self, rail: usize, events: &mut Vec<Event>) -> Result<(), String> {
+    pub(super) fn drain(
+        &mut self,
+        rail: usize,
+        events: &mut Vec<Event>,
+    ) -> Result<(), FabricError> {
         let mut completions = std::mem::take(&mut self.completions);
         for _ in 0..POLL_BATCHES {
-            let more = self.rails[rail]
+            let count = self.rails[rail]
                 .queue
                 .poll(&mut completions)
-                .map_err(|error| format!("polling: {error}"))?;
-            for completion in &completions {
-                self.complete(rail, completion, events);
+                .map_err(|error| FabricError::Nic {
+                    reason: format!(
+                        "{} gives no completions: {error}",
+                        self.rails[rail].device.name
+                    ),
+                })?;
+            for completion in &completions[..count] {
+                self.complete(rail, completion, events)?;
             }
-            if !more {
+            if count < completions.len() {
                 break;
             }
         }
@@ -117,24 +126,33 @@ impl<K: Kind> Endpoint<K> {
         Ok(())
     }
 
-    fn complete(&mut self, rail: usize, completion: &ibv_wc, events: &mut Vec<Event>) {
+    fn complete(
+        &mut self,
+        rail: usize,
+        completion: &ibv_wc,
+        events: &mut Vec<Event>,
+    ) -> Result<(), FabricError> {
         let Some(&at) = self.rails[rail].lanes.get(&completion.qp_num) else {
-            return;
+            return Ok(());
         };
-        let peer = &mut self.peers[usize::from(at.0)];
-        if peer.lost {
-            return;
-        }
-        let lane = &mut peer.lanes[usize::from(at.1)];
         if let Some((status, vendor)) = completion.error() {
+            if status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
+                // The queue pair failed before; only the device's event says why.
+                self.watch(events)?;
+            }
             // SAFETY: the library's texts are constants.
             let text = unsafe { words((self.rails[rail].device.verbs.wc_status_str)(status)) };
             events.extend(self.lose(
                 at,
                 &format!("{text} (status {status}, vendor's code {vendor:#x})"),
             ));
-            return;
+            return Ok(());
         }
+        let peer = &mut self.peers[usize::from(at.0)];
+        if peer.lost {
+            return Ok(());
+        }
+        let lane = &mut peer.lanes[usize::from(at.1)];
         match (completion.opcode(), completion.imm_data()) {
             (ibv_wc_opcode::IBV_WC_RDMA_WRITE, _) => {
                 lane.complete(completion.wr_id(), |id| events.push(Event::Sent { id }));
@@ -147,9 +165,11 @@ impl<K: Kind> Endpoint<K> {
                 });
             }
             (opcode, _) => {
-                events.extend(self.lose(at, &format!("it sent what is no write (opcode {opcode})")))
+                events
+                    .extend(self.lose(at, &format!("it sent what is no write (opcode {opcode})")));
             }
         }
+        Ok(())
     }
 
     /// Posts receives again where arrivals have used some.
@@ -167,12 +187,9 @@ impl<K: Kind> Endpoint<K> {
         }
     }
 
-    /// Asks devices what happened beside completions, every [`WATCH_INTERVAL`].
+    /// Asks devices what happened beside completions.
     pub(super) fn watch(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError> {
         let now = Instant::now();
-        if now < self.next_watch {
-            return Ok(());
-        }
         self.next_watch = now + WATCH_INTERVAL;
         for index in 0..self.rails.len() {
             while let Some(trouble) = watch::next(&self.rails[index].device) {
