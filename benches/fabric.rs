@@ -1,1 +1,244 @@
-fn main() {}
+//! `cargo bench --bench fabric`: what the proxy costs, on emulated NICs.
+
+use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Nic};
+use mkernel_fabric::testing::{Buffer, EmulatedSubject, Job, Traffic, peer_id, peer_offers, pipes};
+use mkernel_fabric::{
+    Config, Endpoint, Event, FabricError, HostArrivals, Limits, Memory, PeerId, PeerOffer,
+    Producer, Proxy, ProxyOptions, RegionId, Ring, Setup, Transport, Write,
+};
+use mkernel_spec::fabric::{COMMAND_PUT, Command};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const REGION_BYTES: usize = 64 << 20;
+
+/// An emulated NIC that notes when the last write was posted.
+struct Stamped {
+    nic: Emulated,
+    start: Instant,
+    posted_ns: Arc<AtomicU64>,
+}
+
+impl Transport for Stamped {
+    fn limits(&self) -> Limits {
+        self.nic.limits()
+    }
+    fn register(&mut self, memory: Memory) -> Result<RegionId, FabricError> {
+        self.nic.register(memory)
+    }
+    fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
+        self.nic.offer(peer)
+    }
+    fn connect(&mut self, peers: &[PeerOffer], deadline: Instant) -> Result<(), FabricError> {
+        self.nic.connect(peers, deadline)
+    }
+    fn post(&mut self, writes: &[Write]) -> Result<usize, FabricError> {
+        let ns = self.start.elapsed().as_nanos() as u64;
+        self.posted_ns.store(ns, Ordering::Release);
+        self.nic.post(writes)
+    }
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError> {
+        self.nic.poll(events)
+    }
+}
+
+struct End {
+    endpoint: Endpoint,
+    producer: Producer,
+    arrivals: HostArrivals,
+    start: Instant,
+    posted_ns: Arc<AtomicU64>,
+}
+
+/// Two endpoints in real time.
+fn pair(nic: &Nic) -> [End; 2] {
+    let start = Instant::now();
+    let mut setups: Vec<(Setup, Arc<AtomicU64>)> = Vec::new();
+    for wires in pipes(2) {
+        let mover = Box::new(HostMover);
+        let nic = Emulated::new(nic.clone(), Faults::default(), Clock::real(), mover, wires);
+        let (nic, posted_ns) = (nic.expect("sound figures"), Arc::<AtomicU64>::default());
+        let stamp = Arc::clone(&posted_ns);
+        let stamped = Box::new(Stamped {
+            nic,
+            start,
+            posted_ns,
+        });
+        let config = Config {
+            channels: 1,
+            deadline: Duration::from_secs(10),
+            first_count: 0,
+        };
+        let region = Buffer::new(REGION_BYTES).memory();
+        setups.push((
+            Setup::new(stamped, vec![region], config).expect("sound"),
+            stamp,
+        ));
+    }
+    let offers: Vec<_> = (0..2)
+        .map(|of| {
+            peer_offers(2, of, |peer, of| {
+                setups[peer].0.offer(of).expect("an offer")
+            })
+        })
+        .collect();
+    let ends = setups
+        .into_iter()
+        .zip(&offers)
+        .map(|((setup, posted_ns), offers)| {
+            let ring = Ring::on_host(10, 0).expect("sound");
+            let arrivals = HostArrivals::new(1, 1, 0);
+            let producer = Producer::new(ring.clone());
+            let told = Box::new(arrivals.clone());
+            let endpoint = setup.connect(offers, ring, told, start).expect("connects");
+            End {
+                endpoint,
+                producer,
+                arrivals,
+                start,
+                posted_ns,
+            }
+        });
+    let ends: Vec<End> = ends.collect();
+    ends.try_into().unwrap_or_else(|_| unreachable!("two"))
+}
+
+fn put(bytes: u32, offset: u64) -> Command {
+    Command {
+        kind: COMMAND_PUT,
+        bytes,
+        source_offset: offset,
+        target_offset: offset,
+        ..Command::default()
+    }
+}
+
+fn report_pick_up(pause: Duration, rounds: usize) {
+    let [a, b] = pair(&Nic::default());
+    let _proxies = [a.endpoint, b.endpoint]
+        .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
+    let mut times_ns: Vec<u64> = (0..rounds)
+        .map(|_| {
+            std::thread::sleep(pause);
+            let index = a.producer.claim();
+            let before = a.start.elapsed().as_nanos() as u64;
+            a.producer.publish(index, &put(0, 0));
+            while a.posted_ns.load(Ordering::Acquire) < before {
+                std::hint::spin_loop();
+            }
+            a.posted_ns.load(Ordering::Acquire) - before
+        })
+        .collect();
+    times_ns.sort_unstable();
+    let at = |part: f64| times_ns[((rounds - 1) as f64 * part) as usize] as f64 / 1e3;
+    println!(
+        "pick-up, {pause:?} after the last: median {:.1} µs, 90 % {:.1} µs, 99 % {:.1} µs",
+        at(0.5),
+        at(0.9),
+        at(0.99)
+    );
+}
+
+/// One thread steps both in turns; the sender's steps alone are timed.
+fn report_commands(total: u32) {
+    let [mut a, mut b] = pair(&Nic::default());
+    let (mut posted, mut in_sender, mut in_receiver) = (0, Duration::ZERO, Duration::ZERO);
+    let start = Instant::now();
+    while b.arrivals.count(PeerId(0), 0) < total {
+        let mut claimed = 0;
+        while posted < total && claimed < 64 {
+            let index = posted; // the only producer
+            if !a.producer.has_slot(index) {
+                break;
+            }
+            a.producer.publish(a.producer.claim(), &put(0, 0));
+            posted += 1;
+            claimed += 1;
+        }
+        for (end, spent) in [(&mut a, &mut in_sender), (&mut b, &mut in_receiver)] {
+            let now = Instant::now();
+            end.endpoint.step(now).expect("no faults");
+            *spent += now.elapsed();
+        }
+    }
+    let rate = |spent: Duration| f64::from(total) / spent.as_secs_f64() / 1e6;
+    println!(
+        "commands without data: {:.2} M/s of a sender's proxy, {:.2} M/s of a receiver's; {:.2} M/s with producer, both in one thread",
+        rate(in_sender),
+        rate(in_receiver),
+        rate(start.elapsed())
+    );
+}
+
+fn report_threads(total: u32, bytes: u32) {
+    let [a, b] = pair(&Nic::default());
+    let _proxies = [a.endpoint, b.endpoint]
+        .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
+    let start = Instant::now();
+    let slots = REGION_BYTES as u64 / u64::from(bytes.max(64));
+    for number in 0..total {
+        let index = a.producer.claim();
+        while !a.producer.has_slot(index) {
+            std::thread::yield_now();
+        }
+        let offset = u64::from(number) % slots * u64::from(bytes);
+        a.producer.publish(index, &put(bytes, offset));
+    }
+    while b.arrivals.count(PeerId(0), 0) < total {
+        std::thread::yield_now();
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "puts of {bytes} bytes, a thread per proxy and one that posts: {:.2} M/s, {:.2} GB/s of real time (copies by the CPU)",
+        f64::from(total) / seconds / 1e6,
+        f64::from(total) * f64::from(bytes) / seconds / 1e9
+    );
+}
+
+/// Commands to arrivals, through rings, proxies' state machines and credits.
+fn report_modelled(puts: u32) {
+    let bytes = 256 << 10;
+    let mut subject = EmulatedSubject::new(Nic::default(), vec![Faults::default()]);
+    let traffic = Traffic {
+        channels: 2,
+        puts,
+        sizes: vec![bytes],
+        ..Traffic::default()
+    };
+    let mut job = Job::new(&mut subject, traffic).expect("connects");
+    job.run();
+    drop(job);
+    let each_way = f64::from(2 * puts) * f64::from(bytes);
+    println!(
+        "puts of 256 KiB: {:.2} GB/s each way in modelled time, of 50 set ({:?} to {:?})",
+        each_way / subject.now_ns() as f64,
+        peer_id(0, 1),
+        peer_id(1, 0)
+    );
+}
+
+fn report_idle() {
+    let cpu = || clock_gettime(ClockId::ProcessCPUTime);
+    let ns = |time: rustix::time::Timespec| time.tv_sec as f64 * 1e9 + time.tv_nsec as f64;
+    let [a, b] = pair(&Nic::default());
+    let _proxies = [a.endpoint, b.endpoint]
+        .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
+    std::thread::sleep(Duration::from_millis(100));
+    let (before, start) = (ns(cpu()), Instant::now());
+    std::thread::sleep(Duration::from_secs(1));
+    let share = (ns(cpu()) - before) / start.elapsed().as_nanos() as f64 / 2.0;
+    println!("an idle proxy takes {:.1} % of a core", share * 100.0);
+}
+
+fn main() {
+    report_pick_up(Duration::from_micros(10), 20_000);
+    report_pick_up(Duration::from_millis(5), 200);
+    report_pick_up(Duration::from_millis(60), 30);
+    report_commands(2_000_000);
+    report_threads(1_000_000, 0);
+    report_threads(4000, 256 << 10);
+    report_modelled(500);
+    report_idle();
+}

@@ -4,13 +4,12 @@ use crate::arrivals::Arrivals;
 use crate::error::{FabricError, Peer};
 use crate::flights::Flights;
 use crate::immediate::Immediate;
-use crate::offer::{Offer, RECEIVES};
+use crate::offer::Offer;
 use crate::peer::{Incoming, Outgoing};
 use crate::ring::{Consumer, Ring};
-use crate::transport::{
-    Event, Limits, Memory, PeerId, PeerOffer, Place, RegionId, Transport, Write,
-};
-use mkernel_spec::fabric::{COMMAND_PUT, Command, MAX_CHANNELS};
+use crate::setup::Config;
+use crate::transport::{Event, Limits, PeerId, Place, RegionId, Transport, Write};
+use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,139 +21,8 @@ const QUEUE_PER_PEER: usize = 512;
 /// Writes that have left or wait while an older one has not left.
 const MAX_FLIGHTS: usize = 1 << 16;
 
-/// What an endpoint is to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Channels from each peer, at most [`MAX_CHANNELS`].
-    pub channels: u16,
-    /// The longest that a put may take, from its command to its completion. Then its peer counts as silent.
-    pub deadline: Duration,
-    /// What each channel's count starts at, the same on all endpoints: 0, but in tests of wrapping.
-    pub first_count: u32,
-}
-
-/// An endpoint that is not connected yet.
-pub struct Setup {
-    transport: Box<dyn Transport>,
-    config: Config,
-    limits: Limits,
-    regions: Vec<u64>,
-}
-
-impl Setup {
-    /// Registers regions 0, 1, …
-    ///
-    /// # Errors
-    ///
-    /// [`FabricError::Config`] with all mistakes; [`FabricError::Register`].
-    pub fn new(
-        mut transport: Box<dyn Transport>,
-        regions: Vec<Memory>,
-        config: Config,
-    ) -> Result<Self, FabricError> {
-        let limits = transport.limits();
-        let mut mistakes = Vec::new();
-        if config.channels == 0 || u32::from(config.channels) > MAX_CHANNELS {
-            mistakes.push(format!(
-                "{} channels, but there may be 1 to {MAX_CHANNELS}",
-                config.channels
-            ));
-        }
-        if config.deadline.is_zero() {
-            mistakes.push("a deadline of 0, which every put would miss".into());
-        }
-        if !RECEIVES.contains(&limits.receives) || limits.writes < 2 {
-            mistakes.push(format!(
-                "a transport that keeps {} receives and {} writes per peer, but {RECEIVES:?} and at least 2 are needed: \
-                 use deeper queues, or fewer peers",
-                limits.receives, limits.writes
-            ));
-        }
-        if !mistakes.is_empty() {
-            return Err(FabricError::Config(mistakes));
-        }
-        let sizes = regions.iter().map(Memory::bytes).collect();
-        for memory in regions {
-            transport.register(memory)?;
-        }
-        Ok(Self {
-            transport,
-            config,
-            limits,
-            regions: sizes,
-        })
-    }
-
-    /// What the peer's [`connect`](Self::connect) must get.
-    ///
-    /// # Errors
-    ///
-    /// Of the transport.
-    pub fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
-        let offer = Offer {
-            receives: self.limits.receives,
-            channels: self.config.channels,
-            regions: self.regions.clone(),
-            transport: self.transport.offer(peer)?,
-        };
-        Ok(offer.encode())
-    }
-
-    /// Connects to all peers. Afterwards all endpoints have to meet before any of them is stepped.
-    ///
-    /// # Errors
-    ///
-    /// [`FabricError::Offer`], [`FabricError::Connect`].
-    pub fn connect(
-        mut self,
-        peers: &[PeerOffer],
-        ring: Arc<Ring>,
-        arrivals: Box<dyn Arrivals>,
-        deadline: Instant,
-    ) -> Result<Endpoint, FabricError> {
-        let (mut states, mut inner) = (Vec::new(), Vec::new());
-        for PeerOffer { peer, offer } in peers {
-            let offer = Offer::decode(offer).map_err(|reason| FabricError::Offer {
-                peer: peer.clone(),
-                reason,
-            })?;
-            inner.push(PeerOffer {
-                peer: peer.clone(),
-                offer: offer.transport.clone(),
-            });
-            states.push(self.peer(peer, offer));
-        }
-        self.transport.connect(&inner, deadline)?;
-        Ok(Endpoint {
-            transport: self.transport,
-            config: self.config,
-            limits: self.limits,
-            regions: self.regions,
-            ring: Consumer::new(ring),
-            blocked: None,
-            arrivals,
-            peers: states,
-            flights: Flights::new(),
-            events: Vec::new(),
-        })
-    }
-
-    fn peer(&self, peer: &Peer, offer: Offer) -> PeerState {
-        let first = self.config.first_count;
-        PeerState {
-            peer: peer.clone(),
-            outgoing: Outgoing::new(offer.receives, offer.channels, first),
-            incoming: Incoming::new(self.limits.receives, self.config.channels, first),
-            regions: offer.regions,
-            channels: offer.channels,
-            queue: VecDeque::new(),
-            credit: None,
-            in_flight: 0,
-        }
-    }
-}
-
-struct PeerState {
+/// What an endpoint knows of a peer.
+pub(crate) struct PeerState {
     peer: Peer,
     /// Sizes, and number of channels, that the peer told.
     regions: Vec<u64>,
@@ -169,10 +37,27 @@ struct PeerState {
     in_flight: u32,
 }
 
+impl PeerState {
+    /// Before the first put. `receives` are those that this endpoint keeps.
+    pub(crate) fn new(peer: &Peer, offer: Offer, receives: u32, config: &Config) -> Self {
+        let first = config.first_count;
+        Self {
+            peer: peer.clone(),
+            outgoing: Outgoing::new(offer.receives, offer.channels, first),
+            incoming: Incoming::new(receives, config.channels, first),
+            regions: offer.regions,
+            channels: offer.channels,
+            queue: VecDeque::new(),
+            credit: None,
+            in_flight: 0,
+        }
+    }
+}
+
 /// An endpoint that is connected.
 pub struct Endpoint {
     transport: Box<dyn Transport>,
-    config: Config,
+    deadline: Duration,
     limits: Limits,
     regions: Vec<u64>,
     ring: Consumer,
@@ -185,6 +70,29 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// Over a connected transport.
+    pub(crate) fn new(
+        transport: Box<dyn Transport>,
+        deadline: Duration,
+        regions: Vec<u64>,
+        ring: Arc<Ring>,
+        arrivals: Box<dyn Arrivals>,
+        peers: Vec<PeerState>,
+    ) -> Self {
+        Self {
+            limits: transport.limits(),
+            transport,
+            deadline,
+            regions,
+            ring: Consumer::new(ring),
+            blocked: None,
+            arrivals,
+            peers,
+            flights: Flights::new(),
+            events: Vec::new(),
+        }
+    }
+
     /// Does what there is to do, without waiting. Whether there was anything.
     ///
     /// # Errors
@@ -427,7 +335,7 @@ impl Endpoint {
             return Ok(());
         };
         let waited = now.saturating_duration_since(since);
-        if waited < self.config.deadline {
+        if waited < self.deadline {
             return Ok(());
         }
         Err(FabricError::Silent {
@@ -438,7 +346,7 @@ impl Endpoint {
                 "credits for a put"
             },
             waited,
-            limit: self.config.deadline,
+            limit: self.deadline,
         })
     }
 }

@@ -11,8 +11,8 @@
 //! the target's memory.
 //!
 //! Reading order: [`transport`] is the contract; [`peer`] and [`window`] are the protocol above it; [`ring`] is where
-//! commands come from, [`arrivals`] where arrivals go; [`endpoint`] joins them, [`proxy`] is its thread; [`emulated`] is
-//! a transport in software, `verbs` (a feature) has those over NICs.
+//! commands come from, [`arrivals`] where arrivals go; [`setup`] makes an [`endpoint`], which joins them, [`proxy`] is
+//! its thread; [`emulated`] is a transport in software, `verbs` (a feature) has those over NICs.
 
 pub mod arrivals;
 mod control;
@@ -25,6 +25,7 @@ pub mod offer;
 pub mod peer;
 pub mod proxy;
 pub mod ring;
+pub mod setup;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -34,10 +35,11 @@ pub mod verbs;
 pub mod window;
 
 pub use arrivals::{Arrivals, HostArrivals};
-pub use endpoint::{Config, Endpoint, Setup};
+pub use endpoint::Endpoint;
 pub use error::{FabricError, Peer};
 pub use proxy::{Proxy, ProxyOptions};
 pub use ring::{Producer, Ring};
+pub use setup::{Config, Setup};
 pub use transport::{
     DmaBuf, Event, Limits, Memory, MemoryKind, PeerId, PeerOffer, Place, RegionId, Transport, Write,
 };

@@ -18,7 +18,7 @@ const NAP: Duration = Duration::from_micros(50);
 /// and after this, if nothing is on its way from here,
 const DOZE: Duration = Duration::from_millis(20);
 /// in longer ones. This, plus what the system takes to wake a thread, is how late a command or an arrival may be picked
-/// up, unless [`Proxy::wake`] was called before. A doze costs about 1 % of a core.
+/// up, unless [`Proxy::wake`] was called before. It costs about 2 % of a core.
 pub const LONG_NAP: Duration = Duration::from_micros(500);
 
 /// How the system may round a nap up; its default is 50 µs.

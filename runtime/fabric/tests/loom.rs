@@ -100,8 +100,8 @@ fn what_was_sent_is_read_no_more() {
     check(|| {
         let ring = Ring::on_host(1, 0).expect("sound");
         let producer = Producer::new(Arc::clone(&ring));
-        let source = Arc::new(loom::cell::UnsafeCell::new(7));
-        let theirs = Arc::clone(&source);
+        let source = loom::sync::Arc::new(loom::cell::UnsafeCell::new(7));
+        let theirs = loom::sync::Arc::clone(&source);
         let nic = thread::spawn(move || {
             let mut consumer = Consumer::new(ring);
             while consumer.take().expect("sound tags").is_none() {

@@ -84,7 +84,7 @@ impl Emulated {
         mover: Box<dyn Mover>,
         wires: Vec<Box<dyn Wire>>,
     ) -> Result<Self, FabricError> {
-        check(&nic)?;
+        nic.check()?;
         let link = |wire| Link {
             wire,
             is_lost: false,
@@ -286,27 +286,6 @@ impl Emulated {
             self.schedule(later, Due::Complete { ticket });
         }
         Ok(())
-    }
-}
-
-fn check(nic: &Nic) -> Result<(), FabricError> {
-    let mut mistakes = Vec::new();
-    if nic.gb_per_s.is_nan() || nic.gb_per_s <= 0.0 {
-        mistakes.push(format!("an emulated NIC of {} GB/s", nic.gb_per_s));
-    }
-    if nic.write_bytes > MAX_WRITE_BYTES {
-        mistakes.push(format!(
-            "writes of {} bytes, but {MAX_WRITE_BYTES} are the most",
-            nic.write_bytes
-        ));
-    }
-    if nic.rails == 0 || nic.queue_depth == 0 || nic.receives == 0 {
-        mistakes.push("an emulated NIC without rails, queue or receives".into());
-    }
-    if mistakes.is_empty() {
-        Ok(())
-    } else {
-        Err(FabricError::Config(mistakes))
     }
 }
 

@@ -1,5 +1,7 @@
 //! How long things take on an emulated NIC, and what goes wrong there.
 
+use super::MAX_WRITE_BYTES;
+use crate::error::FabricError;
 use std::time::Duration;
 
 /// Figures of an emulated NIC.
@@ -32,6 +34,30 @@ impl Default for Nic {
             queue_depth: 256,
             receives: 256,
             write_bytes: 16 << 20,
+        }
+    }
+}
+
+impl Nic {
+    /// Whether they can be.
+    pub(super) fn check(&self) -> Result<(), FabricError> {
+        let mut mistakes = Vec::new();
+        if self.gb_per_s.is_nan() || self.gb_per_s <= 0.0 {
+            mistakes.push(format!("an emulated NIC of {} GB/s", self.gb_per_s));
+        }
+        if self.write_bytes > MAX_WRITE_BYTES {
+            mistakes.push(format!(
+                "writes of {} bytes, but {MAX_WRITE_BYTES} are the most",
+                self.write_bytes
+            ));
+        }
+        if self.rails == 0 || self.queue_depth == 0 || self.receives == 0 {
+            mistakes.push("an emulated NIC without rails, queue or receives".into());
+        }
+        if mistakes.is_empty() {
+            Ok(())
+        } else {
+            Err(FabricError::Config(mistakes))
         }
     }
 }

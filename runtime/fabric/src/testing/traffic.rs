@@ -2,9 +2,10 @@
 
 use super::{Buffer, Subject, pattern, peer_id, peer_offers};
 use crate::arrivals::HostArrivals;
-use crate::endpoint::{Config, Endpoint, Setup};
+use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::ring::{Producer, Ring};
+use crate::setup::{Config, Setup};
 use crate::transport::{PeerOffer, Transport};
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use std::time::{Duration, Instant};

@@ -1,0 +1,130 @@
+//! The way to an endpoint: regions, offers, connections.
+
+use crate::arrivals::Arrivals;
+use crate::endpoint::{Endpoint, PeerState};
+use crate::error::FabricError;
+use crate::offer::{Offer, RECEIVES};
+use crate::ring::Ring;
+use crate::transport::{Limits, Memory, PeerId, PeerOffer, Transport};
+use mkernel_spec::fabric::MAX_CHANNELS;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What an endpoint is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Channels from each peer, at most [`MAX_CHANNELS`].
+    pub channels: u16,
+    /// The longest that a put may take, from its command to its completion. Then its peer counts as silent.
+    pub deadline: Duration,
+    /// What each channel's count starts at, the same on all endpoints: 0, but in tests of wrapping.
+    pub first_count: u32,
+}
+
+/// An endpoint that is not connected yet.
+pub struct Setup {
+    transport: Box<dyn Transport>,
+    config: Config,
+    limits: Limits,
+    regions: Vec<u64>,
+}
+
+impl Setup {
+    /// Registers regions 0, 1, …
+    ///
+    /// # Errors
+    ///
+    /// [`FabricError::Config`] with all mistakes; [`FabricError::Register`].
+    pub fn new(
+        mut transport: Box<dyn Transport>,
+        regions: Vec<Memory>,
+        config: Config,
+    ) -> Result<Self, FabricError> {
+        let limits = transport.limits();
+        let mut mistakes = Vec::new();
+        if config.channels == 0 || u32::from(config.channels) > MAX_CHANNELS {
+            mistakes.push(format!(
+                "{} channels, but there may be 1 to {MAX_CHANNELS}",
+                config.channels
+            ));
+        }
+        if config.deadline.is_zero() {
+            mistakes.push("a deadline of 0, which every put would miss".into());
+        }
+        if !RECEIVES.contains(&limits.receives) || limits.writes < 2 {
+            mistakes.push(format!(
+                "a transport that keeps {} receives and {} writes per peer, but {RECEIVES:?} and at least 2 are needed: \
+                 use deeper queues, or fewer peers",
+                limits.receives, limits.writes
+            ));
+        }
+        if !mistakes.is_empty() {
+            return Err(FabricError::Config(mistakes));
+        }
+        let sizes = regions.iter().map(Memory::bytes).collect();
+        for memory in regions {
+            transport.register(memory)?;
+        }
+        Ok(Self {
+            transport,
+            config,
+            limits,
+            regions: sizes,
+        })
+    }
+
+    /// What the peer's [`connect`](Self::connect) must get.
+    ///
+    /// # Errors
+    ///
+    /// Of the transport.
+    pub fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
+        let offer = Offer {
+            receives: self.limits.receives,
+            channels: self.config.channels,
+            regions: self.regions.clone(),
+            transport: self.transport.offer(peer)?,
+        };
+        Ok(offer.encode())
+    }
+
+    /// Connects to all peers. Afterwards all endpoints have to meet before any of them is stepped.
+    ///
+    /// # Errors
+    ///
+    /// [`FabricError::Offer`], [`FabricError::Connect`].
+    pub fn connect(
+        mut self,
+        peers: &[PeerOffer],
+        ring: Arc<Ring>,
+        arrivals: Box<dyn Arrivals>,
+        deadline: Instant,
+    ) -> Result<Endpoint, FabricError> {
+        let (mut states, mut inner) = (Vec::new(), Vec::new());
+        for PeerOffer { peer, offer } in peers {
+            let offer = Offer::decode(offer).map_err(|reason| FabricError::Offer {
+                peer: peer.clone(),
+                reason,
+            })?;
+            inner.push(PeerOffer {
+                peer: peer.clone(),
+                offer: offer.transport.clone(),
+            });
+            states.push(PeerState::new(
+                peer,
+                offer,
+                self.limits.receives,
+                &self.config,
+            ));
+        }
+        self.transport.connect(&inner, deadline)?;
+        Ok(Endpoint::new(
+            self.transport,
+            self.config.deadline,
+            self.regions,
+            ring,
+            arrivals,
+            states,
+        ))
+    }
+}
