@@ -37,6 +37,12 @@ fn conformance() {
     run_all(&mut Made(|count| endpoints(&[0, 1, 2, 3][..count])));
 }
 
+#[test]
+#[ignore = "needs NICs"]
+fn conformance_of_nics() {
+    verbs::conformance_of_nics(open);
+}
+
 /// Two of three need a receive for each arrival.
 #[test]
 fn conformance_with_receives() {

@@ -87,6 +87,12 @@ fn conformance() {
     run_all(&mut Made(|count| endpoints(&[0, 1, 2, 3][..count])));
 }
 
+#[test]
+#[ignore = "needs NICs"]
+fn conformance_of_nics() {
+    verbs::conformance_of_nics(open);
+}
+
 /// Two NICs on each side with two queue pairs each, and other delays on each: arrivals come out of order.
 #[test]
 fn rails_and_queue_pairs() {

@@ -1,7 +1,9 @@
 //! Endpoints of one process that write to each other, and what transports over libibverbs must do beside the conformance
 //! tests. One thread drives all endpoints, so a check sees the state of everybody at once.
 
+use mkernel_fabric::testing::conformance::run_all;
 use mkernel_fabric::testing::{Buffer, Subject, pattern, peer_id, peer_offers};
+use mkernel_fabric::verbs::Options;
 use mkernel_fabric::{Event, FabricError, PeerId, PeerOffer, Place, RegionId, Transport, Write};
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,20 @@ impl<F: FnMut(usize) -> Vec<Box<dyn Transport>>> Subject for Made<F> {
     fn make(&mut self, endpoints: usize) -> Vec<Box<dyn Transport>> {
         (self.0)(endpoints)
     }
+}
+
+/// Runs the conformance tests on the NICs of this host that the environment variable NICS names, an endpoint on each.
+pub fn conformance_of_nics(open: fn(Options) -> Box<dyn Transport>) {
+    let nics = std::env::var("NICS").expect("NICS=first,second,third");
+    let nics: Vec<_> = nics.split(',').map(str::to_owned).collect();
+    assert!(nics.len() >= 3, "three NICs, or one thrice: {nics:?}");
+    run_all(&mut Made(|count: usize| {
+        let options = |nic: &String| Options {
+            devices: vec![nic.clone()],
+            ..Options::new(count as u16 - 1)
+        };
+        nics[..count].iter().map(options).map(open).collect()
+    }));
 }
 
 /// An endpoint with a region, and what it was told.
