@@ -1,6 +1,6 @@
 //! SRD, the scalable reliable datagram of Amazon's EFA: reliable, in no order, by extended work requests only.
 
-use super::device::Device;
+use super::device::{Device, Port};
 use super::efadv::{
     CAN_RDMA_WRITE, CAN_RECEIVE_UNSOLICITED, DeviceAttributes, QueuePairAttributes,
     RECEIVE_UNSOLICITED, TYPE_SRD,
@@ -82,7 +82,7 @@ impl Kind for ScalableDatagram {
     const SERVICE: u8 = 2;
     const IN_ORDER: bool = false;
 
-    fn capability(device: &Device) -> Result<Capability, String> {
+    fn capability(device: &Device, _: &Port) -> Result<Capability, String> {
         let attributes = attributes(device)?;
         if attributes.device_caps & CAN_RDMA_WRITE == 0 {
             return Err("it cannot write to memory of peers: that needs an EFA device of generation 2 or later (EC2 p5, \
@@ -90,6 +90,7 @@ impl Kind for ScalableDatagram {
                 .into());
         }
         Ok(Capability {
+            // The port's longest message is that of sends.
             write_bytes: attributes.max_rdma_size,
             depth: Depth {
                 writes: attributes.max_sq_wr,

@@ -148,6 +148,16 @@ impl<K: Kind> Endpoint<K> {
                     theirs.link, ours.device.name, ours.port.link
                 ));
             }
+            if let Some(pair) = theirs
+                .queue_pairs
+                .iter()
+                .find(|pair| pair.number >= 1 << 24)
+            {
+                return Err(format!(
+                    "it has queue pair {}: numbers have 24 bits",
+                    pair.number
+                ));
+            }
             if !(1..=5).contains(&theirs.mtu) {
                 return Err(format!(
                     "its MTU has code {}: it must be 1 to 5",
@@ -262,12 +272,12 @@ impl<K: Kind> Transport for Endpoint<K> {
                 "{given} offers, but this transport was made for {made} peers"
             )]));
         }
-        for PeerOffer { peer, offer } in peers {
+        for (id, PeerOffer { peer, offer }) in (0..).map(PeerId).zip(peers) {
             let offer = self.check(offer).map_err(|reason| FabricError::Offer {
                 peer: peer.clone(),
                 reason,
             })?;
-            self.connect_peer(peer.id, offer, deadline)
+            self.connect_peer(id, offer, deadline)
                 .map_err(|reason| FabricError::Connect {
                     peer: peer.clone(),
                     reason,

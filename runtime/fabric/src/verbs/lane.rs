@@ -1,5 +1,6 @@
 //! A queue pair to a peer, what is posted on it, and what it can be.
 
+use super::device::{Device, Port};
 use super::offer::{QueuePairOffer, RailOffer};
 use super::queue::{Depth, QueuePair};
 use super::rail::Rail;
@@ -37,8 +38,8 @@ pub(super) trait Kind: Send + Sized {
     /// Completions come in the order of posting, and one says that all before it are done.
     const IN_ORDER: bool;
 
-    /// Whether the device has it, and how much of it; what is missing, if not.
-    fn capability(device: &super::device::Device) -> Result<Capability, String>;
+    /// Whether the device has it, and how much of it over a port; what is missing, if not.
+    fn capability(device: &Device, port: &Port) -> Result<Capability, String>;
 
     /// Makes one, with its receives posted. `nonce` is what peers need beside its number.
     fn new(rail: &Rail, depth: Depth, nonce: u32) -> Result<Self, String>;

@@ -68,8 +68,8 @@ impl Rail {
     }
 
     fn new<K: Kind>(device: Device, options: &Options) -> Result<Self, String> {
-        let able = K::capability(&device)?;
         let port = device.port(options.port, options.gid_index)?;
+        let able = K::capability(&device, &port)?;
         let wanted = options.depth();
         for (what, wanted, able) in [
             ("writes", wanted.writes, able.depth.writes),
@@ -103,7 +103,7 @@ impl Rail {
             service_level: options.service_level,
             traffic_class: options.traffic_class,
             silence: options.silence,
-            write_bytes: able.write_bytes.min(port.message_bytes.max(1)),
+            write_bytes: able.write_bytes,
             port,
             device,
         })

@@ -1,6 +1,6 @@
 //! RC, the reliable connection of InfiniBand and RoCE: ordered within a queue pair, over InfiniBand or Ethernet.
 
-use super::device::Device;
+use super::device::{Device, Port};
 use super::gid::Link;
 use super::lane::{Capability, Kind, Work};
 use super::offer::{QueuePairOffer, RailOffer};
@@ -48,20 +48,20 @@ impl Kind for ReliableConnection {
     const SERVICE: u8 = 1;
     const IN_ORDER: bool = true;
 
-    fn capability(device: &Device) -> Result<Capability, String> {
+    fn capability(device: &Device, port: &Port) -> Result<Capability, String> {
         if !device.infiniband {
             return Err(
                 "it has no reliable connections with immediates (InfiniBand or RoCE do)".into(),
             );
         }
         let depth = device.attributes.max_qp_wr.max(0) as u32;
-        // The port's limit is smaller where it matters.
+        let depth = Depth {
+            writes: depth,
+            receives: depth,
+        };
         Ok(Capability {
-            write_bytes: 1 << 30,
-            depth: Depth {
-                writes: depth,
-                receives: depth,
-            },
+            write_bytes: port.message_bytes,
+            depth,
         })
     }
 

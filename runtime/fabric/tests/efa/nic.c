@@ -339,7 +339,7 @@ static int command(int device, const struct ib_uverbs_cmd_hdr *header) {
         return 0;
     case IB_USER_VERBS_CMD_QUERY_DEVICE: return query_device(device, (void *)answer);
     case IB_USER_VERBS_CMD_QUERY_PORT:
-        *ANSWER(ib_uverbs_query_port_resp) = (struct ib_uverbs_query_port_resp){ .max_msg_sz = 1 << 30, .gid_tbl_len = 1,
+        *ANSWER(ib_uverbs_query_port_resp) = (struct ib_uverbs_query_port_resp){ .max_msg_sz = 8928, .gid_tbl_len = 1,
             .pkey_tbl_len = 1, .state = IBV_PORT_ACTIVE, .max_mtu = IBV_MTU_4096, .active_mtu = IBV_MTU_4096, .phys_state = 5 };
         return 0;
     case IB_USER_VERBS_CMD_ALLOC_PD:

@@ -262,12 +262,13 @@ pub fn bad_offers_are_refused(transports: Vec<Box<dyn Transport>>) {
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
     let good = tables(&mut nodes);
     type Damage = fn(&mut Vec<u8>);
-    let damages: [(&str, Damage); 5] = [
+    let damages: [(&str, Damage); 6] = [
         ("too early", |offer| offer.truncate(30)),
         ("not of a verbs transport", |offer| offer[0] = 0),
         ("version", |offer| offer[4] = 77),
         ("service", |offer| offer[5] ^= 3),
         ("MTU", |offer| offer[10] = 6),
+        ("24 bits", |offer| offer[44] = 1),
     ];
     for (word, damage) in damages {
         let mut bad = good.clone();
