@@ -5,6 +5,7 @@ use mkernel_fabric::testing::conformance::run_all;
 use mkernel_fabric::testing::{Buffer, Subject, pattern, peer_id, peer_offers};
 use mkernel_fabric::verbs::Options;
 use mkernel_fabric::{Event, FabricError, PeerId, PeerOffer, Place, RegionId, Transport, Write};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Bytes of each node's region.
@@ -139,47 +140,65 @@ struct Stream {
     from: usize,
     to: usize,
     posted: u32,
-    sent: u32,
-    arrived: Vec<bool>,
-    last: Option<u32>,
+    sent: Seen,
+    arrived: Seen,
 }
 
-/// Everybody writes `count` times `bytes` to everybody else at once, with as many on the way as is allowed; each arrival's
-/// bytes are compared when it is told. Returns how often an arrival came after one that was posted later.
+/// Which writes of a stream an event has named.
+#[derive(Default)]
+struct Seen {
+    /// All before this one.
+    all_before: u32,
+    later: BTreeSet<u32>,
+    /// How often one came after a later one.
+    inversions: usize,
+}
+
+impl Seen {
+    fn see(&mut self, sequence: u32) {
+        assert!(
+            sequence >= self.all_before && self.later.insert(sequence),
+            "{sequence} twice"
+        );
+        self.inversions += usize::from(self.later.last() != Some(&sequence));
+        while self.later.remove(&self.all_before) {
+            self.all_before += 1;
+        }
+    }
+}
+
+/// Everybody writes `count` times `bytes` to everybody else at once, with as many on the way as is allowed. When a write
+/// is told to have arrived, and when it is told to have been sent, its bytes must be there: all these NICs acknowledge
+/// after that. Returns how often an arrival came after one that was posted later.
 pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Duration) -> usize {
     let pairs = (0..nodes.len()).flat_map(|from| (0..nodes.len()).map(move |to| (from, to)));
     let stream = |(from, to)| Stream {
         from,
         to,
         posted: 0,
-        sent: 0,
-        arrived: vec![false; count as usize],
-        last: None,
+        sent: Seen::default(),
+        arrived: Seen::default(),
     };
     let mut streams: Vec<_> = pairs.filter(|(from, to)| from != to).map(stream).collect();
     let slots = REGION_BYTES / 2 / streams.len() / bytes;
     let place = |stream: usize, sequence: u32| (stream * slots + sequence as usize % slots) * bytes;
     let figures = nodes[0].transport.limits();
     let window = figures.writes.min(figures.receives).min(slots as u32);
-    let (end, mut inversions) = (Instant::now() + limit, 0);
-    while streams
-        .iter()
-        .any(|stream| stream.sent < count || stream.arrived.contains(&false))
-    {
+    let done = |stream: &Stream| stream.arrived.all_before.min(stream.sent.all_before);
+    let is_there = |nodes: &[Node], streams: &[Stream], number: u32| {
+        let index = (number >> 20) as usize;
+        let target = REGION_BYTES / 2 + place(index, number & 0xf_ffff);
+        nodes[streams[index].to].memory.read(target, bytes) == pattern(number.into(), bytes)
+    };
+    let end = Instant::now() + limit;
+    while streams.iter().any(|stream| done(stream) < count) {
         assert!(
             Instant::now() < end,
             "not done in {limit:?}; lost: {:?}",
             losses(nodes)
         );
         for (index, stream) in streams.iter_mut().enumerate() {
-            let arrived = stream
-                .arrived
-                .iter()
-                .take_while(|arrived| **arrived)
-                .count() as u32;
-            let to = (stream.posted + 8)
-                .min(count)
-                .min(arrived.min(stream.sent) + window);
+            let to = (stream.posted + 8).min(count).min(done(stream) + window);
             let writes: Vec<_> = (stream.posted..to)
                 .map(|sequence| {
                     let (at, number) = (place(index, sequence), (index as u32) << 20 | sequence);
@@ -197,30 +216,29 @@ pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Durat
                 .collect();
             stream.posted += nodes[stream.from].transport.post(&writes).unwrap() as u32;
         }
-        for (at, node) in nodes.iter_mut().enumerate() {
-            for (from, number) in node.poll() {
-                let (index, sequence) = ((number >> 20) as usize, number & 0xf_ffff);
-                let stream = &mut streams[index];
+        for at in 0..nodes.len() {
+            for (from, number) in nodes[at].poll() {
+                assert!(
+                    is_there(nodes, &streams, number),
+                    "{number:#x} arrived without its bytes"
+                );
+                let stream = &mut streams[(number >> 20) as usize];
                 assert_eq!((peer_id(at, stream.from), stream.to), (from, at));
-                assert!(
-                    !std::mem::replace(&mut stream.arrived[sequence as usize], true),
-                    "{sequence} twice"
-                );
-                let target = REGION_BYTES / 2 + place(index, sequence);
-                assert!(
-                    node.memory.read(target, bytes) == pattern(number.into(), bytes),
-                    "bytes of {sequence}"
-                );
-                inversions += usize::from(stream.last.is_some_and(|last| last > sequence));
-                stream.last = Some(sequence);
+                stream.arrived.see(number & 0xf_ffff);
             }
-            node.sent
-                .drain(..)
-                .for_each(|id| streams[(id >> 20) as usize].sent += 1);
+            for number in std::mem::take(&mut nodes[at].sent)
+                .into_iter()
+                .map(|id| id as u32)
+            {
+                assert!(
+                    is_there(nodes, &streams, number),
+                    "{number:#x} was sent, but is not there"
+                );
+                streams[(number >> 20) as usize].sent.see(number & 0xf_ffff);
+            }
         }
     }
-    assert!(streams.iter().all(|stream| stream.sent == count));
-    inversions
+    streams.iter().map(|stream| stream.arrived.inversions).sum()
 }
 
 /// Node 0 writes to node 1 by a key that node 1 did not offer, and loses it; with node 2 it goes on.
