@@ -1,4 +1,4 @@
-//! The transport `efa`: the real libefa, over devices in software (`efa/nic.c`, by LD_PRELOAD). `.ci/rdma` runs it.
+//! The transport `efa`: the real libefa, over devices in software (`efa/nic.h`, by LD_PRELOAD). `.ci/rdma` runs it.
 //!
 //! Devices nic0 to nic3 can all, nic4 and nic5 need a receive for each arrival, nic6 cannot write to memory of peers.
 

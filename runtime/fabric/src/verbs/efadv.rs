@@ -1,4 +1,4 @@
-//! What `infiniband/efadv.h` of rdma-core 55 declares and ibverbs-sys lacks. `tests/efa/nic.c` asserts the same sizes
+//! What `infiniband/efadv.h` of rdma-core 55 declares and ibverbs-sys lacks. `tests/efa/kernel.c` asserts the same sizes
 //! and values against that header.
 
 use std::mem::size_of;
