@@ -26,7 +26,7 @@ fn unordered_ones_do_too() {
     };
     let nic = Nic {
         rails: 4,
-        queue_depth: 16,
+        queue_depth: 64,
         receives: 24,
         ..Nic::default()
     };

@@ -4,7 +4,7 @@ use crate::pair::{MARGIN, Options, error_of, half, put};
 use mkernel_fabric::emulated::frame::{WriteHead, put_acks, put_write};
 use mkernel_fabric::emulated::{Pipe, Wire, pipe};
 use mkernel_fabric::immediate::Immediate;
-use mkernel_fabric::{Endpoint, FabricError, PeerOffer};
+use mkernel_fabric::{Endpoint, FabricError};
 use proptest::prelude::*;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -131,7 +131,6 @@ fn a_damaged_offer_is_refused_by_name() {
         };
         assert!(error.to_string().contains("rank 1 on node b"), "{error}");
     }
-    let _: fn(PeerOffer) = drop;
 }
 
 proptest! {

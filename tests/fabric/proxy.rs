@@ -4,6 +4,7 @@ use crate::pair::{End, MARGIN, Options, error_of, pair, post, put, until};
 use mkernel_fabric::emulated::{Failure, Faults};
 use mkernel_fabric::testing::pattern;
 use mkernel_fabric::{FabricError, PeerId, Proxy, ProxyOptions};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::time::{Duration, Instant};
 
 const PUTS: u32 = 3000;
@@ -177,7 +178,12 @@ fn a_command_after_a_long_rest_is_picked_up() {
 }
 
 #[test]
-fn cores_that_there_are_not_are_refused() {
+fn cores_are_taken_or_refused() {
+    let allowed = sched_getaffinity(None).expect("own cores");
+    let core = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core));
+    let cores = vec![core.expect("a core")];
+    let [a, _b] = crate::pair::wholes([Options::default(), Options::default()]);
+    Proxy::start(a.endpoint, &ProxyOptions { cores }).expect("starts");
     for core in [1023, 1 << 20] {
         let [a, _b] = crate::pair::wholes([Options::default(), Options::default()]);
         let options = ProxyOptions { cores: vec![core] };

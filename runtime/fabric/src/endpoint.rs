@@ -97,7 +97,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// Whatever ends the fabric. Nothing may be stepped after that but [`abort`](Self::abort) told.
+    /// Whatever ends the fabric. It is to be told by [`abort`](Self::abort), and no step taken after it.
     pub fn step(&mut self, now: Instant) -> Result<bool, FabricError> {
         let mut has_moved = self.hear()?;
         has_moved |= self.take_commands(now)?;
@@ -135,9 +135,13 @@ impl Endpoint {
             match event {
                 Event::Sent { id } => {
                     let done = self.flights.done(id);
-                    let peer = done.map_err(|reason| FabricError::Nic { reason })?;
-                    if let Some(peer) = peer {
-                        self.peers[usize::from(peer)].in_flight -= 1;
+                    let done = done.map_err(|reason| FabricError::Nic { reason })?;
+                    if let Some((peer, is_put)) = done {
+                        let state = &mut self.peers[usize::from(peer)];
+                        state.in_flight -= 1;
+                        if !is_put {
+                            state.incoming.credit_left();
+                        }
                     }
                 }
                 Event::Arrived { peer, immediate } => self.arrived(peer, immediate)?,

@@ -53,19 +53,19 @@ impl Flights {
         self.flights[(id - self.base) as usize].state = State::Posted;
     }
 
-    /// A completion came: whose write it was, or nothing if it has come before.
+    /// A completion came: whose write it was, and whether a put; nothing if it has come before.
     ///
     /// # Errors
     ///
     /// The write was never posted.
-    pub fn done(&mut self, id: u64) -> Result<Option<u16>, String> {
+    pub fn done(&mut self, id: u64) -> Result<Option<(u16, bool)>, String> {
         let Some(at) = id.checked_sub(self.base) else {
             return Ok(None);
         };
         match self.flights.get_mut(at as usize) {
             Some(flight) if flight.state == State::Posted => {
                 flight.state = State::Done;
-                Ok(Some(flight.peer))
+                Ok(Some((flight.peer, flight.is_put)))
             }
             Some(flight) if flight.state == State::Done => Ok(None),
             _ => Err(format!("a completion of write {id}, which was not posted")),

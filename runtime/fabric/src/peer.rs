@@ -4,7 +4,7 @@
 //! further ahead of a missing one than there are credits, and the window of a channel is that number.
 
 use crate::immediate::{RETURNS, SEQUENCES};
-use crate::offer::put_credits;
+use crate::offer::{CREDITS_UNSENT, put_credits};
 use crate::window::{Seen, Window};
 
 /// Puts to a peer.
@@ -83,6 +83,8 @@ pub struct Incoming {
     /// Puts delivered, and those that the peer was told of: modulo [`RETURNS`].
     delivered: u32,
     told: u32,
+    /// Credit messages that have not left.
+    unsent: u32,
 }
 
 impl Incoming {
@@ -98,6 +100,7 @@ impl Incoming {
             batch: credits.div_ceil(4),
             delivered: 0,
             told: 0,
+            unsent: 0,
         }
     }
 
@@ -128,20 +131,29 @@ impl Incoming {
         }
     }
 
-    /// What the peer is to be told, if enough was delivered since it was told last.
+    /// What the peer is to be told, if enough was delivered since it was told last, and what it was told has left.
     pub fn credit(&mut self) -> Option<u32> {
-        if self.delivered.wrapping_sub(self.told) % RETURNS < self.batch {
+        let news = self.delivered.wrapping_sub(self.told) % RETURNS;
+        if news < self.batch || self.unsent == CREDITS_UNSENT {
             return None;
         }
         self.told = self.delivered;
+        self.unsent += 1;
         Some(self.delivered)
+    }
+
+    /// A credit message has left.
+    pub fn credit_left(&mut self) {
+        self.unsent -= 1;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::offer::CREDIT_RECEIVES;
     use proptest::prelude::*;
+    use std::collections::VecDeque;
 
     const CHANNELS: u16 = 3;
 
@@ -155,7 +167,8 @@ mod tests {
         ) {
             let mut out = Outgoing::new(receives, CHANNELS, first);
             let mut incoming = Incoming::new(receives, CHANNELS, first);
-            let (mut puts, mut credits) = (Vec::new(), Vec::new());
+            // Credits on their way, in any order; then those that wait to be read, in the order of their arrival.
+            let (mut puts, mut credits, mut unread) = (Vec::new(), Vec::new(), VecDeque::new());
             let (mut sent, mut delivered) = ([0u32; 3], [0u32; 3]);
             let mut picks = picks.into_iter().cycle();
             for round in 0.. {
@@ -166,27 +179,62 @@ mod tests {
                     sent[usize::from(channel)] += 1;
                 }
                 let (index, twice) = picks.next().expect("endless");
-                if !credits.is_empty() && index.index(3) == 0 {
-                    let credit = credits.swap_remove(index.index(credits.len()));
-                    prop_assert_eq!(out.give_back(credit), Ok(()));
-                    prop_assert_eq!(out.give_back(credit), Ok(()));
-                } else if !puts.is_empty() {
-                    let at = index.index(puts.len());
-                    let (channel, sequence) = if twice { puts[at] } else { puts.swap_remove(at) };
-                    if let Some(count) = incoming.arrived(channel, sequence).expect("within the window") {
-                        prop_assert!(count.wrapping_sub(first) > delivered[usize::from(channel)]);
-                        delivered[usize::from(channel)] = count.wrapping_sub(first);
+                match index.index(4) {
+                    0 if !credits.is_empty() => {
+                        unread.push_back(credits.swap_remove(index.index(credits.len())));
+                        incoming.credit_left();
+                        prop_assert!(unread.len() as u32 <= CREDIT_RECEIVES, "{} unread credits", unread.len());
                     }
-                    prop_assert!(delivered.iter().zip(sent).all(|(delivered, sent)| *delivered <= sent));
-                    credits.extend(incoming.credit());
-                    prop_assert!(credits.len() <= 4, "more unread credits than receives are kept for");
-                } else if credits.is_empty() {
-                    break;
+                    1 if !unread.is_empty() => {
+                        let credit = unread.pop_front().expect("not empty");
+                        prop_assert_eq!(out.give_back(credit), Ok(()));
+                        prop_assert_eq!(out.give_back(credit), Ok(()));
+                    }
+                    _ if !puts.is_empty() => {
+                        let at = index.index(puts.len());
+                        let (channel, sequence) = if twice { puts[at] } else { puts.swap_remove(at) };
+                        if let Some(count) = incoming.arrived(channel, sequence).expect("within the window") {
+                            prop_assert!(count.wrapping_sub(first) > delivered[usize::from(channel)]);
+                            delivered[usize::from(channel)] = count.wrapping_sub(first);
+                        }
+                        prop_assert!(delivered.iter().zip(sent).all(|(delivered, sent)| *delivered <= sent));
+                    }
+                    _ if credits.is_empty() && unread.is_empty() => break,
+                    _ => (),
                 }
-                prop_assert!(round < 10_000, "stuck");
+                credits.extend(incoming.credit());
+                prop_assert!(round < 100_000, "stuck");
             }
             prop_assert_eq!((sent.iter().sum::<u32>(), delivered), (300, sent));
         }
+    }
+
+    /// The network keeps old credits back while the newest come; then all arrive, and nobody reads.
+    #[test]
+    fn credits_that_come_late_find_receives() {
+        let (mut out, mut incoming) = (Outgoing::new(16, 1, 0), Incoming::new(16, 1, 0));
+        let mut credits = Vec::new();
+        for _ in 0..100 {
+            while out.available() > 0 {
+                out.posted(1);
+                let number = out.number(0);
+                incoming.arrived(0, number).expect("in order");
+                credits.extend(incoming.credit());
+            }
+            incoming.credit_left();
+            assert_eq!(out.give_back(credits.pop().expect("one at least")), Ok(()));
+        }
+        let mut unread = 0;
+        while !credits.is_empty() || out.available() > 0 {
+            unread += credits.drain(..).map(|_| incoming.credit_left()).count();
+            if out.available() > 0 {
+                out.posted(1);
+                let number = out.number(0);
+                incoming.arrived(0, number).expect("in order");
+            }
+            credits.extend(incoming.credit());
+        }
+        assert!(unread as u32 <= CREDIT_RECEIVES, "{unread}");
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl Setup {
     ///
     /// # Errors
     ///
-    /// [`FabricError::Offer`], [`FabricError::Connect`].
+    /// [`FabricError::Offer`], [`FabricError::Connect`]; [`FabricError::Config`] for peers out of place.
     pub fn connect(
         mut self,
         peers: &[PeerOffer],
@@ -101,7 +101,12 @@ impl Setup {
         deadline: Instant,
     ) -> Result<Endpoint, FabricError> {
         let (mut states, mut inner) = (Vec::new(), Vec::new());
-        for PeerOffer { peer, offer } in peers {
+        for (at, PeerOffer { peer, offer }) in peers.iter().enumerate() {
+            if usize::from(peer.id.0) != at {
+                return Err(FabricError::Config(vec![format!(
+                    "{peer} is at place {at} of the table of peers"
+                )]));
+            }
             let offer = Offer::decode(offer).map_err(|reason| FabricError::Offer {
                 peer: peer.clone(),
                 reason,

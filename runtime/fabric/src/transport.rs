@@ -87,7 +87,7 @@ pub enum Event {
 pub struct Limits {
     /// The longest write.
     pub write_bytes: u32,
-    /// Writes to one peer that may be posted and not yet `Sent`. `post` accepts so many, unless the wire is slow.
+    /// Writes to one peer that may be posted and not yet `Sent`: `post` accepts no more, and seldom fewer.
     pub writes: u32,
     /// Receives that are kept posted for each peer. A caller never has more writes to a peer on their way than the
     /// *peer's* figure: those posted, of which it doesn't know that the peer's `poll` has reported them. A transport

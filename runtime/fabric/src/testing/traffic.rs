@@ -140,6 +140,11 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Lets time pass.
+    pub fn idle(&self) {
+        self.subject.idle();
+    }
+
     /// Whether nothing is left to do.
     #[must_use]
     pub fn is_over(&self) -> bool {
