@@ -63,7 +63,7 @@ fn options(peers: u16, devices: &[u8]) -> Options {
         .collect();
     Options {
         devices,
-        silence: Duration::from_millis(500),
+        silence: Duration::from_secs(2),
         ..Options::new(peers)
     }
 }
