@@ -5,7 +5,7 @@
 mod configs;
 
 use configs::Golden;
-use mkernel_compile::{CudaSource, GenError, Nvrtc};
+use mkernel_compile::{CudaSource, GenError, Nvrtc, render_fabric_test};
 use mkernel_spec::Target;
 use mkernel_spec::abi::{HOST_ABORT, MAX_RANKS, Role, Wait, shared_structs};
 use mkernel_spec::fabric::{COMMAND_PUT, TAG_VALID};
@@ -40,6 +40,17 @@ fn every_golden_compiles_without_a_spill_or_a_warning() {
         }
     }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn the_fabric_test_compiles() {
+    let source = render_fabric_test(Target::Sm90a).expect("renders");
+    let cubin = match nvrtc().compile(&source) {
+        Ok(cubin) => cubin,
+        Err(error) => panic!("{error}"),
+    };
+    let found = cubin.resources.expect("of an SM");
+    assert_eq!((found.spill_store_bytes, found.spill_load_bytes), (0, 0));
 }
 
 /// Asserts of what `mkernel_spec::abi` and the device headers both define.

@@ -1,7 +1,6 @@
 //! [`Communicator`]: the ranks of a job, one GPU each, and what one of them holds.
 
-use crate::bootstrap::tcp::{Job as MeetingJob, meet};
-use crate::bootstrap::{Collective, local};
+use crate::bootstrap::{Collective, Job, local, meet};
 use crate::driver::{self, Kind};
 use crate::env::{self, Place};
 use crate::error::Error;
@@ -32,14 +31,17 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// The rank of this process, from the variables that torchrun sets: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
-    /// `MASTER_ADDR`, `MASTER_PORT`. Collective. A world of 1 uses no network.
+    /// The rank of this process, from the variables of its launcher: torchrun (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
+    /// `MASTER_ADDR`, `MASTER_PORT`), srun, or mpirun of Open MPI, MPICH and Intel MPI. Collective. A world of 1 uses no
+    /// network.
     ///
     /// Ranks meet at `MKERNEL_PORT` if it is set, else at `MASTER_PORT`, or the port after it where torchrun itself
-    /// listens there. All ranks must be on one host for now.
+    /// listens there. Where `MKERNEL_SECRET` is set, each end proves to the other that it knows it; else whoever
+    /// reaches the port before a rank does can take that rank's place. All ranks must be on one host for now.
     ///
     /// # Errors
-    /// [`Error::Environment`], [`Error::DriverMissing`], or what went wrong between the ranks.
+    /// [`Error::Launch`], [`Error::Environment`], [`Error::DriverMissing`], or what went wrong between the ranks; on
+    /// several hosts, when all have met, [`Error::SeveralHosts`].
     pub fn from_env() -> Result<Self, Error> {
         let place = env::place()?;
         let timeout = env::timeout()?;
@@ -47,12 +49,18 @@ impl Communicator {
             return Err(Error::SimulatedProcesses { world: place.world });
         }
         let mut ranks = join(&place, timeout)?;
-        let opened = open_local(place.local_rank).and_then(|(gpu, simulated)| {
-            let id = format!("{}\n{}", neighbours::boot_id()?, driver::bus_id(&gpu.ctx)?);
+        // The same on all ranks, so none is waited for.
+        neighbours::check_nodes(ranks.nodes())?;
+        let by_host = || ranks.nodes().local_rank(place.rank);
+        let local_rank = place
+            .local_rank
+            .map_or_else(by_host, |local| local as usize);
+        let opened = open_local(local_rank).and_then(|(gpu, simulated)| {
+            let id = driver::bus_id(gpu.ctx.cu_device())?;
             Ok(((gpu, simulated), id.into_bytes()))
         });
         let ((gpu, simulated), ids) = ranks.agree("opening of the GPUs", opened, timeout)?;
-        let bus_ids = neighbours::check(&ids)?;
+        let bus_ids = neighbours::check_gpus(&ids)?;
         let access = neighbours::check_access(&gpu.ctx, place.rank, &bus_ids);
         ranks.agree(
             "access between the GPUs",
@@ -125,9 +133,9 @@ impl Communicator {
             .collect::<Result<Vec<_>, _>>()?;
         let ids = gpus
             .iter()
-            .map(|gpu| driver::bus_id(&gpu.ctx).map(|id| format!("\n{id}").into_bytes()))
+            .map(|gpu| driver::bus_id(gpu.ctx.cu_device()).map(String::into_bytes))
             .collect::<Result<Vec<_>, _>>()?;
-        let bus_ids = neighbours::check(&ids)?;
+        let bus_ids = neighbours::check_gpus(&ids)?;
         for (rank, gpu) in (0..).zip(&gpus) {
             neighbours::check_access(&gpu.ctx, rank, &bus_ids)?;
         }
@@ -143,6 +151,10 @@ impl Communicator {
         Self {
             shared: Arc::new(Shared::new(gpu, ranks, timeout, simulated)),
         }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// This rank.
@@ -310,16 +322,20 @@ impl std::fmt::Debug for Communicator {
     }
 }
 
-fn join(place: &Place, timeout: Duration) -> Result<Collective, Error> {
+/// Meets the other ranks.
+pub(crate) fn join(place: &Place, timeout: Duration) -> Result<Collective, Error> {
     let Some(meeting) = &place.meeting else {
         return Ok(Collective::new(local::groups(1).remove(0)));
     };
-    let group = meet(&MeetingJob {
+    let group = meet(&Job {
         rank: place.rank,
         world: place.world,
         host: meeting.host.clone(),
         port: meeting.port,
         name: meeting.job.clone(),
+        several_hosts: meeting.several_hosts,
+        host_id: neighbours::host_id()?,
+        secret: env::secret()?,
         timeout,
     })?;
     Ok(Collective::new(group))

@@ -2,52 +2,134 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `RANK` | this process's rank |
-//! | `WORLD_SIZE` | how many ranks there are |
-//! | `LOCAL_RANK` | this process's GPU; `RANK` if absent |
-//! | `MASTER_ADDR` | host of rank 0; `127.0.0.1` if absent |
-//! | `MASTER_PORT` | a port there: ours, or, if `TORCHELASTIC_USE_AGENT_STORE` is `True`, torchrun's own, and ours is the next |
+//! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | this process's place, as torchrun sets it; those of other launchers are in [`LAUNCHERS`] |
+//! | `MASTER_ADDR` | host of rank 0; if absent `127.0.0.1`, or, under srun, the step's first host |
+//! | `MASTER_PORT` | a port there: ours, or, if `TORCHELASTIC_USE_AGENT_STORE` is `True`, torchrun's own, and ours is the next; if absent under srun, one made of the job's number |
 //! | `MKERNEL_PORT` | our port, whatever the others say |
-//! | `TORCHELASTIC_RUN_ID` | name of the job; ranks of different jobs refuse each other |
+//! | `MKERNEL_SECRET` | what all ranks must know, 16 bytes or more; without it, whoever reaches the port can be a rank |
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
+//! | `MKERNEL_NICS` | NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`; the nearest if absent |
 //! | `MKERNEL_DEVICE` | `gpu`, if absent; `sim`: simulated GPUs; `auto`: simulated ones where there is no GPU |
 //! | `MKERNEL_SIM_SEED` | what the order of events on simulated GPUs depends on; 0 if absent |
 //! | `MKERNEL_SIM_SMS` | SMs of a simulated GPU; 8 if absent |
 //! | `MKERNEL_SIM_SKEW` | how unfair that order is to ranks, CTAs and warps, 0 to 100; 20 if absent |
 
+mod place;
+
+pub(crate) use place::Place;
+
+use crate::bootstrap::Secret;
 use crate::error::Error;
 use crate::simulation::Simulation;
-use mkernel_spec::spec::WORLDS;
 use std::str::FromStr;
 use std::time::Duration;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Who this process is.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub rank: u32,
-    pub world: u32,
-    pub local_rank: usize,
-    /// Where ranks meet; none in a world of one.
-    pub meeting: Option<Meeting>,
+/// What a launcher calls the place of a process.
+struct Launcher {
+    name: &'static str,
+    rank: &'static str,
+    world: &'static str,
+    /// Of the variables with one meaning the first that is set counts.
+    local_rank: &'static [&'static str],
+    local_world: &'static [&'static str],
+    /// Name of the job, together.
+    job: &'static [&'static str],
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Meeting {
-    pub host: String,
-    pub port: u16,
-    pub job: String,
-}
+/// The launchers, innermost first: where one starts another, the variables of both are there.
+const LAUNCHERS: [Launcher; 5] = [
+    // pytorch.org/docs/stable/elastic/run.html, "Environment Variables"
+    Launcher {
+        name: "torchrun",
+        rank: "RANK",
+        world: "WORLD_SIZE",
+        local_rank: &["LOCAL_RANK"],
+        local_world: &["LOCAL_WORLD_SIZE"],
+        job: &["TORCHELASTIC_RUN_ID"],
+    },
+    // docs.open-mpi.org, "Environment variables set for MPI applications"
+    Launcher {
+        name: "Open MPI",
+        rank: "OMPI_COMM_WORLD_RANK",
+        world: "OMPI_COMM_WORLD_SIZE",
+        local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+        local_world: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+        job: &["PMIX_NAMESPACE"],
+    },
+    // Hydra, which MPICH and Intel MPI share; the second names are those of Cray's PMI.
+    Launcher {
+        name: "MPICH or Intel MPI",
+        rank: "PMI_RANK",
+        world: "PMI_SIZE",
+        local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
+        local_world: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
+        job: &[],
+    },
+    // slurm.schedmd.com/srun.html, "Output environment variables". A batch script sees SLURM_PROCID and SLURM_NTASKS
+    // too, as if it were a rank; the number of a step's tasks only srun sets.
+    Launcher {
+        name: SRUN,
+        rank: "SLURM_PROCID",
+        world: "SLURM_STEP_NUM_TASKS",
+        local_rank: &["SLURM_LOCALID"],
+        local_world: &[],
+        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+    },
+    // PMIx tells the number of ranks by calls only: its rank is compared with what other launchers say.
+    Launcher {
+        name: "PMIx",
+        rank: "PMIX_RANK",
+        world: "",
+        local_rank: &[],
+        local_world: &[],
+        job: &[],
+    },
+];
+const SRUN: &str = "srun";
 
-/// Who this process is, by the variables that torchrun sets.
+/// Who this process is, by the variables of its launcher.
 pub(crate) fn place() -> Result<Place, Error> {
-    read_place(read)
+    place::read(read)
+}
+
+/// What all ranks of the job must know, if it has a secret.
+pub(crate) fn secret() -> Result<Option<Secret>, Error> {
+    read_secret(|name| std::env::var_os(name).map(std::os::unix::ffi::OsStringExt::into_vec))
+}
+
+fn read_secret(lookup: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Option<Secret>, Error> {
+    let name = "MKERNEL_SECRET";
+    match lookup(name) {
+        None => Ok(None),
+        Some(bytes) => Secret::new(&bytes).map(Some).ok_or_else(|| {
+            // Not even a short secret is repeated.
+            let value = Some(format!("{} bytes long", bytes.len()));
+            wrong(
+                name,
+                value,
+                "at least 16 random bytes, the same on all ranks",
+            )
+        }),
+    }
 }
 
 /// The deadline of every wait.
 pub(crate) fn timeout() -> Result<Duration, Error> {
     read_timeout(read)
+}
+
+/// What tests pretend to be the host of a process that they start.
+#[cfg(test)]
+pub(crate) fn test_host() -> Option<String> {
+    read("TEST_HOST")
+}
+
+/// `MKERNEL_NICS`, as [`mkernel_topology::Wanted`] reads it; empty if it is not set.
+#[must_use]
+pub fn wanted_nics() -> String {
+    read("MKERNEL_NICS").unwrap_or_default()
 }
 
 /// Which GPUs a program wants.
@@ -106,72 +188,6 @@ fn read_timeout(lookup: impl Fn(&str) -> Option<String>) -> Result<Duration, Err
     }
 }
 
-fn read_place(lookup: impl Fn(&str) -> Option<String>) -> Result<Place, Error> {
-    let required =
-        |name, expected| parse(&lookup, name, expected)?.ok_or_else(|| wrong(name, None, expected));
-    let world: u32 = required("WORLD_SIZE", "the number of ranks, as torchrun sets it")?;
-    let rank: u32 = required("RANK", "this process's rank, as torchrun sets it")?;
-    if !WORLDS.contains(&world) {
-        return Err(Error::World(world as usize));
-    }
-    if rank >= world {
-        return Err(wrong(
-            "RANK",
-            Some(rank.to_string()),
-            "less than WORLD_SIZE",
-        ));
-    }
-    let local_rank = parse(&lookup, "LOCAL_RANK", "this process's GPU")?.unwrap_or(rank as usize);
-    let meeting = if world == 1 {
-        None
-    } else {
-        Some(read_meeting(&lookup)?)
-    };
-    Ok(Place {
-        rank,
-        world,
-        local_rank,
-        meeting,
-    })
-}
-
-fn read_meeting(lookup: &impl Fn(&str) -> Option<String>) -> Result<Meeting, Error> {
-    let expected = "a port number, 1 to 65535";
-    let port = match parse::<u16>(lookup, "MKERNEL_PORT", expected)? {
-        Some(port) => port,
-        None => {
-            let master: u16 = parse(lookup, "MASTER_PORT", expected)?.ok_or_else(|| {
-                wrong(
-                    "MASTER_PORT",
-                    None,
-                    "a free port of rank 0's host, the same on all ranks",
-                )
-            })?;
-            let taken = lookup("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
-            master.checked_add(u16::from(taken)).ok_or_else(|| {
-                wrong(
-                    "MASTER_PORT",
-                    Some(master.to_string()),
-                    "less than 65535 under torchrun; or set MKERNEL_PORT",
-                )
-            })?
-        }
-    };
-    if port == 0 {
-        let name = if lookup("MKERNEL_PORT").is_some() {
-            "MKERNEL_PORT"
-        } else {
-            "MASTER_PORT"
-        };
-        return Err(wrong(name, Some("0".into()), expected));
-    }
-    Ok(Meeting {
-        host: lookup("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".into()),
-        port,
-        job: lookup("TORCHELASTIC_RUN_ID").unwrap_or_default(),
-    })
-}
-
 fn parse<T: FromStr>(
     lookup: &impl Fn(&str) -> Option<String>,
     name: &'static str,
@@ -209,90 +225,19 @@ mod tests {
     }
 
     #[test]
-    fn torchruns_own_port_is_left_to_it() {
-        let place = read_place(with(&[
-            ("RANK", "3"),
-            ("WORLD_SIZE", "8"),
-            ("LOCAL_RANK", "2"),
-            ("MASTER_ADDR", "node7"),
-            ("MASTER_PORT", "29500"),
-            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
-            ("TORCHELASTIC_RUN_ID", "job1"),
-        ]))
-        .expect("a place");
-        let meeting = Meeting {
-            host: "node7".into(),
-            port: 29501,
-            job: "job1".into(),
-        };
-        assert_eq!(
-            place,
-            Place {
-                rank: 3,
-                world: 8,
-                local_rank: 2,
-                meeting: Some(meeting)
-            }
-        );
-    }
-
-    #[test]
-    fn other_launchers_ports_are_ours_and_our_own_variable_wins() {
-        let place = read_place(with(&[
-            ("RANK", "0"),
-            ("WORLD_SIZE", "2"),
-            ("MASTER_PORT", "4000"),
-        ]))
-        .expect("a place");
-        assert_eq!(place.meeting.expect("two ranks meet").port, 4000);
-        let both = [
-            ("RANK", "1"),
-            ("WORLD_SIZE", "2"),
-            ("MASTER_PORT", "x"),
-            ("MKERNEL_PORT", "5000"),
-        ];
-        let place = read_place(with(Box::leak(Box::new(both)))).expect("a place");
-        assert_eq!(place.meeting.expect("two ranks meet").port, 5000);
-        assert_eq!(place.local_rank, 1);
-    }
-
-    #[test]
-    fn one_rank_needs_no_network() {
-        let place = read_place(with(&[("RANK", "0"), ("WORLD_SIZE", "1")])).expect("a place");
-        assert_eq!(
-            place,
-            Place {
-                rank: 0,
-                world: 1,
-                local_rank: 0,
-                meeting: None
-            }
-        );
-    }
-
-    #[test]
-    fn mistakes_name_the_variable_and_its_value() {
-        let message = |variables| {
-            read_place(with(variables))
-                .expect_err("a mistake")
-                .to_string()
-        };
-        assert!(message(&[]).contains("WORLD_SIZE is not set"));
-        assert!(message(&[("WORLD_SIZE", "eight")]).contains("WORLD_SIZE is \"eight\""));
-        assert!(message(&[("WORLD_SIZE", "2"), ("RANK", "2")]).contains("RANK is \"2\""));
-        assert!(message(&[("WORLD_SIZE", "0"), ("RANK", "0")]).contains("0 ranks"));
-        assert!(message(&[("WORLD_SIZE", "2"), ("RANK", "0")]).contains("MASTER_PORT is not set"));
+    fn a_secret_is_long_and_never_shown() {
+        let secret = |text: &'static str| read_secret(move |_| Some(text.as_bytes().to_vec()));
+        assert!(read_secret(|_| None).expect("absent").is_none());
+        assert!(secret("0123456789abcdef").expect("16 bytes").is_some());
+        let error = secret("open sesame").expect_err("too short").to_string();
         assert!(
-            message(&[("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_PORT", "0")])
-                .contains("MASTER_PORT")
+            error.contains("11 bytes") && !error.contains("sesame"),
+            "{error}"
         );
-        let last = &[
-            ("WORLD_SIZE", "2"),
-            ("RANK", "0"),
-            ("MASTER_PORT", "65535"),
-            ("TORCHELASTIC_USE_AGENT_STORE", "True"),
-        ];
-        assert!(message(last).contains("MKERNEL_PORT"));
+        assert!(
+            secret("").is_err(),
+            "an empty one is a mistake, not the wish to have none"
+        );
     }
 
     #[test]

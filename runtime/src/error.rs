@@ -1,16 +1,20 @@
 //! [`Error`]: one variant per operation that can fail, with what it was about and a way out.
 
+mod words;
+
 use crate::args::OperandFault;
 use crate::bootstrap::ProtocolFault;
 use crate::simulation::Finding;
 use cudarc::driver::DriverError;
 use mkernel_compile::GenError;
+use mkernel_fabric::FabricError;
 use mkernel_spec::Violations;
 use mkernel_spec::abi::Operand;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use words::{Are, Failures, Faults, Findings, From, GaveUp, Have, Hosts, Settings, Since, Version};
 
 /// What the runtime could not do.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -81,12 +85,21 @@ pub enum Error {
     },
     /// Ranks on several hosts.
     #[error(
-        "{} on another host than rank 0; one host is supported for now",
-        Ranks(ranks)
+        "ranks are on {} hosts ({}); they have met, but there are no operators across hosts yet: use GPUs of one host",
+        hosts.len(), Hosts(hosts)
     )]
     SeveralHosts {
-        /// Those that are elsewhere.
-        ranks: Vec<u32>,
+        /// The ranks of each host.
+        hosts: Vec<Vec<u32>>,
+    },
+    /// Hosts with different numbers of ranks.
+    #[error(
+        "hosts have different numbers of ranks ({}); start as many on each",
+        Hosts(hosts)
+    )]
+    UnequalHosts {
+        /// The ranks of each host.
+        hosts: Vec<Vec<u32>>,
     },
     /// An environment variable is absent or malformed.
     #[error("environment variable {name} {}; it should be {expected}", .value.as_ref().map_or_else(|| "is not set".to_owned(), |v| format!("is {v:?}")))]
@@ -97,6 +110,17 @@ pub enum Error {
         value: Option<String>,
         /// What would be right.
         expected: &'static str,
+    },
+    /// The launcher's variables do not say which rank this process is: all that matter, and what is wrong with them.
+    #[error(
+        "environment variables do not say which rank this process is: {problem} ({}); start it by torchrun, srun or mpirun, or set RANK and WORLD_SIZE and unset the others",
+        Settings(variables)
+    )]
+    Launch {
+        /// What is wrong.
+        problem: &'static str,
+        /// Names and values; none for those that are not set.
+        variables: Vec<(&'static str, Option<String>)>,
     },
     /// The number of ranks is not one that kernels have.
     #[error("{0} ranks were asked for; use 1, 2, 4 or 8")]
@@ -175,6 +199,22 @@ pub enum Error {
         /// The kernel of the first that differs.
         theirs: String,
     },
+    /// Nodes that cannot be.
+    #[error(
+        "{world} ranks cannot be put into {nodes} nodes; use 2 or more nodes with equal numbers of ranks"
+    )]
+    Nodes {
+        /// Nodes asked for.
+        nodes: u32,
+        /// Ranks of the job.
+        world: u32,
+    },
+    /// The network between nodes, or its proxy on this rank.
+    #[error(transparent)]
+    Fabric(FabricError),
+    /// A load of the fabric test that cannot be; all mistakes.
+    #[error("this test cannot be run: {}", .0.join("; "))]
+    Load(Vec<String>),
     /// The configuration or the shape.
     #[error("this kernel cannot be made:\n{0}")]
     Config(Violations),
@@ -351,123 +391,6 @@ impl fmt::Display for Peer {
             Self::Rank(rank) => write!(f, "rank {rank}"),
             Self::Unknown => f.write_str("an unknown process"),
         }
-    }
-}
-
-/// `cuDriverGetVersion`'s number for people.
-struct Version(i32);
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
-    }
-}
-
-/// `rank 3` or `ranks 3, 5`.
-struct Ranks<'a>(&'a [u32]);
-
-impl fmt::Display for Ranks<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.len() == 1 { "rank " } else { "ranks " })?;
-        for (i, rank) in self.0.iter().enumerate() {
-            write!(f, "{}{rank}", if i > 0 { ", " } else { "" })?;
-        }
-        Ok(())
-    }
-}
-
-struct Have<'a>(&'a [u32]);
-
-impl fmt::Display for Have<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {}",
-            Ranks(self.0),
-            if self.0.len() == 1 { "has" } else { "have" }
-        )
-    }
-}
-
-struct Are<'a>(&'a [u32]);
-
-impl fmt::Display for Are<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {}",
-            Ranks(self.0),
-            if self.0.len() == 1 { "is" } else { "are" }
-        )
-    }
-}
-
-struct From(u32);
-
-impl fmt::Display for From {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "from rank {}", self.0)
-    }
-}
-
-struct GaveUp(Option<u32>);
-
-impl fmt::Display for GaveUp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(rank) => write!(f, ", until rank {rank} gave up"),
-            None => f.write_str("; does every rank live, and make the same calls?"),
-        }
-    }
-}
-
-struct Failures<'a>(&'a [(u32, String)]);
-
-impl fmt::Display for Failures<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (rank, message)) in self.0.iter().enumerate() {
-            write!(f, "{}rank {rank}: {message}", if i > 0 { "\n" } else { "" })?;
-        }
-        Ok(())
-    }
-}
-
-struct Faults<'a>(&'a [(Operand, OperandFault)]);
-
-impl fmt::Display for Faults<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (operand, fault)) in self.0.iter().enumerate() {
-            write!(
-                f,
-                "{}operand {}: {fault}",
-                if i > 0 { "\n" } else { "" },
-                operand.name()
-            )?;
-        }
-        Ok(())
-    }
-}
-
-struct Findings<'a>(&'a [Finding]);
-
-impl fmt::Display for Findings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.0.len() == 1 { "" } else { "s" };
-        write!(f, "{} mistake{plural}:", self.0.len())?;
-        self.0
-            .iter()
-            .try_for_each(|finding| write!(f, "\n{finding}"))
-    }
-}
-
-struct Since<'a>(&'a Option<Arc<Error>>);
-
-impl fmt::Display for Since<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Some(_) => "an earlier failure on this rank",
-            None => "a rank gave up (its own error says why)",
-        })
     }
 }
 

@@ -57,8 +57,11 @@ impl Kernel {
     pub unsafe fn launch(&self, stream: sys::CUstream, args: &mut [u8]) -> Result<(), Error> {
         // SAFETY: by the caller.
         unsafe {
-            self.function
-                .launch(stream, (self.grid_ctas, THREADS, self.smem_bytes), args)
+            self.function.launch(
+                stream,
+                (self.grid_ctas, THREADS, self.smem_bytes),
+                args.as_mut_ptr().cast(),
+            )
         }
     }
 }

@@ -57,12 +57,16 @@
 //! with its operators, and make a new one.
 //!
 //! # Environment
-//! `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`, `MKERNEL_PORT`, `MKERNEL_TIMEOUT_MS`,
-//! `MKERNEL_DEVICE`, `MKERNEL_SIM_SEED`, `MKERNEL_SIM_SMS`, `MKERNEL_SIM_SKEW`, and those of `mkernel-gen` for the store and the compiler, such as `MKERNEL_CACHE_DIR`, `MKERNEL_BUNDLE` and `MKERNEL_NVRTC`.
+//! `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT` or what other launchers set instead, `MKERNEL_PORT`,
+//! `MKERNEL_SECRET`, `MKERNEL_TIMEOUT_MS`, `MKERNEL_NICS`, `MKERNEL_DEVICE`, `MKERNEL_SIM_SEED`, `MKERNEL_SIM_SMS`,
+//! `MKERNEL_SIM_SKEW`, and those of `mkernel-gen` for the store and the compiler, such as `MKERNEL_CACHE_DIR`, `MKERNEL_BUNDLE` and `MKERNEL_NVRTC`.
 //!
 //! # Safety of the way between ranks
 //! Processes meet over TCP at rank 0 and hand each other their memory over unix sockets with random names, after
-//! checking user and job on both ends. Nothing that a peer sends is used unchecked. TCP itself is not encrypted.
+//! checking user and job on both ends. Nothing that a peer sends is used unchecked. Rank 0 listens at `MASTER_ADDR`, and
+//! only until all have met. With `MKERNEL_SECRET`, both ends of each connection prove by HMAC-SHA256 of fresh random
+//! numbers that they know it; without, whoever reaches the port and speaks the protocol can take a rank's place. TCP
+//! itself is neither encrypted nor signed, so who can change packets on the way is not kept out.
 
 mod args;
 mod bootstrap;
@@ -71,6 +75,7 @@ mod copies;
 mod driver;
 mod env;
 mod error;
+mod fabric;
 mod fused;
 mod kernel;
 mod neighbours;
@@ -84,8 +89,10 @@ mod symmetric;
 pub use args::{OperandFault, RawOperand};
 pub use bootstrap::{MAX_OFFER_BYTES, ProtocolFault};
 pub use communicator::Communicator;
-pub use driver::device_count;
+pub use driver::{device_count, gpu_links};
+pub use env::wanted_nics;
 pub use error::{Error, Peer};
+pub use fabric::{FabricTest, FabricTestOptions, Load, Measured};
 pub use fused::FusedKernel;
 pub use operator::Operator;
 pub use simulation::{Finding, Simulation};
@@ -94,6 +101,8 @@ pub use simulation::{Finding, Simulation};
 pub use mkernel_macros::fused_kernel;
 
 pub use mkernel_compile::GenError;
+pub use mkernel_fabric::FabricError;
+pub use mkernel_fabric::emulated::{Failure, Faults, Nic};
 pub use mkernel_spec::{
     self as spec, BLayout, Device, Dim, KernelConfig, KernelPlan, KernelSpec, Op, Shape, Transfer,
     Tuning, Violation, Violations,

@@ -1,12 +1,19 @@
-//! The GPUs of a job: all on one host, each of one rank, and each with access to the others.
+//! The hosts and GPUs of a job: one host for now, each GPU of one rank, and each with access to the others.
 
+use crate::bootstrap::Nodes;
 use crate::driver;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
+use mkernel_spec::spec::WORLDS;
 use std::sync::Arc;
 
-/// The same in all processes of a host, containers included.
-pub(crate) fn boot_id() -> Result<String, Error> {
+/// The same in all processes of a host, containers included, and in those of no other: the kernel's boot id.
+pub(crate) fn host_id() -> Result<String, Error> {
+    // Tests have several hosts on one.
+    #[cfg(test)]
+    if let Some(host) = crate::env::test_host() {
+        return Ok(host);
+    }
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let id = read.map_err(|source| Error::Os {
         call: "reading the boot id",
@@ -15,26 +22,29 @@ pub(crate) fn boot_id() -> Result<String, Error> {
     Ok(id.trim().to_owned())
 }
 
-/// From each rank's boot id and bus id: all on one host, each with its own GPU. Returns the bus ids.
-pub(crate) fn check(ids: &[Vec<u8>]) -> Result<Vec<String>, Error> {
-    let ids: Vec<(String, String)> = ids
-        .iter()
-        .map(|id| {
-            let text = String::from_utf8_lossy(id);
-            let (host, gpu) = text.split_once('\n').unwrap_or((&text, ""));
-            (host.to_owned(), gpu.to_owned())
-        })
-        .collect();
-    let elsewhere: Vec<u32> = (0..)
-        .zip(&ids)
-        .filter(|(_, (host, _))| *host != ids[0].0)
-        .map(|(rank, _)| rank)
-        .collect();
-    if !elsewhere.is_empty() {
-        return Err(Error::SeveralHosts { ranks: elsewhere });
+/// That all nodes have as many ranks, and that there is only one of them.
+pub(crate) fn check_nodes(nodes: &Nodes) -> Result<(), Error> {
+    let all = nodes.all();
+    if all.iter().any(|ranks| ranks.len() != all[0].len()) {
+        return Err(Error::UnequalHosts { hosts: all });
     }
-    for (second, (_, gpu)) in ids.iter().enumerate() {
-        if let Some(first) = ids[..second].iter().position(|(_, other)| other == gpu) {
+    if all.len() > 1 {
+        return Err(Error::SeveralHosts { hosts: all });
+    }
+    if !WORLDS.contains(&nodes.world()) {
+        return Err(Error::World(nodes.world() as usize));
+    }
+    Ok(())
+}
+
+/// That each rank of a host has a GPU of its own. Returns the bus ids.
+pub(crate) fn check_gpus(ids: &[Vec<u8>]) -> Result<Vec<String>, Error> {
+    let ids: Vec<String> = ids
+        .iter()
+        .map(|id| String::from_utf8_lossy(id).into_owned())
+        .collect();
+    for (second, gpu) in ids.iter().enumerate() {
+        if let Some(first) = ids[..second].iter().position(|other| other == gpu) {
             return Err(Error::SameDevice {
                 first: first as u32,
                 second: second as u32,
@@ -42,7 +52,7 @@ pub(crate) fn check(ids: &[Vec<u8>]) -> Result<Vec<String>, Error> {
             });
         }
     }
-    Ok(ids.into_iter().map(|(_, gpu)| gpu).collect())
+    Ok(ids)
 }
 
 /// Whether the GPU of `rank` can access those of its peers.
@@ -65,15 +75,10 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_share_a_host_and_no_gpu() {
-        let found = check(&ids(&["host\n0000:18:00.0", "host\n0000:2A:00.0"])).expect("neighbours");
+    fn neighbours_share_no_gpu() {
+        let found = check_gpus(&ids(&["0000:18:00.0", "0000:2A:00.0"])).expect("two GPUs");
         assert_eq!(found, ["0000:18:00.0", "0000:2A:00.0"]);
-        let error = check(&ids(&["a\n1", "b\n1", "a\n2", "c\n3"])).expect_err("three hosts");
-        assert!(
-            matches!(&error, Error::SeveralHosts { ranks } if *ranks == [1, 3]),
-            "{error}"
-        );
-        let error = check(&ids(&["a\n1", "a\n2", "a\n2"])).expect_err("one GPU twice");
+        let error = check_gpus(&ids(&["1", "2", "2"])).expect_err("one GPU twice");
         assert!(
             matches!(
                 &error,
@@ -85,5 +90,21 @@ mod tests {
             ),
             "{error}"
         );
+    }
+
+    #[test]
+    fn one_host_has_a_world_that_kernels_have() {
+        let check = |hosts: &[&str]| {
+            let hosts: Vec<&[u8]> = hosts.iter().map(|host| host.as_bytes()).collect();
+            check_nodes(&Nodes::from_hosts(&hosts))
+        };
+        check(&["a", "a"]).expect("one host");
+        assert!(matches!(check(&["a", "a", "a"]), Err(Error::World(3))));
+        let error = check(&["a", "b", "a", "b"]).expect_err("two hosts");
+        let text = error.to_string();
+        assert!(text.contains("ranks 0, 2 | ranks 1, 3"), "{text}");
+        assert!(matches!(error, Error::SeveralHosts { .. }), "{text}");
+        let error = check(&["a", "b", "a"]).expect_err("two hosts, one with fewer ranks");
+        assert!(matches!(error, Error::UnequalHosts { .. }), "{error}");
     }
 }

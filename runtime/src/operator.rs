@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::report::Page;
 use crate::shared::Shared;
+use crate::simulation::Watch;
 use crate::symmetric::Symmetric;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, sys};
 use half::bf16;
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 ///
 /// Dropping it waits for the GPU's work, and must not happen while a stream is being captured.
 pub struct Operator {
+    _watch: Option<Watch>,
     plan: KernelPlan,
     live: Arc<Live>,
     kernel: Kernel,
@@ -90,9 +92,12 @@ impl Operator {
         if let (Some(thread), Some(job)) = (&copies, &job) {
             thread.add(job.clone());
         }
+        let watch = shared.simulated.as_ref().zip(job.clone());
+        let watch = watch.map(|(host, job)| host.watch(move || job.is_busy()));
         let live = Arc::new(Live { page, job });
         shared.register(&live);
         Self {
+            _watch: watch,
             plan,
             live,
             kernel,

@@ -1,7 +1,7 @@
 //! The page through which host and kernels of one operator talk, and what a failed wait leaves in it.
 
 use crate::args::{ELEM_BYTES, RawOperand};
-use crate::driver::PinnedPage;
+use crate::driver::Pinned;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
 use mkernel_spec::abi::{self, HOST_ABORT, HostPage, Report};
@@ -11,7 +11,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// An [`abi::HostPage`] in pinned memory.
-pub(crate) struct Page(PinnedPage);
+pub(crate) struct Page(Pinned);
+
+const PAGE_BYTES: usize = 4096;
 
 /// Words behind the [`HostPage`] from which copy engines take flag values.
 const FLAG_WORDS_OFFSET_BYTES: usize = 1024;
@@ -21,7 +23,7 @@ pub(crate) const FLAG_WORDS: u32 = 16;
 
 impl Page {
     pub fn allocate(ctx: &Arc<CudaContext>) -> Result<Self, Error> {
-        PinnedPage::allocate(ctx).map(Self)
+        Pinned::allocate(ctx, PAGE_BYTES).map(Self)
     }
 
     pub fn device_address(&self) -> u64 {
@@ -188,7 +190,7 @@ mod tests {
     #[test]
     fn the_page_holds_all_that_is_in_it() {
         assert!(size_of::<HostPage>() <= FLAG_WORDS_OFFSET_BYTES);
-        assert!(FLAG_WORDS_OFFSET_BYTES + 4 * FLAG_WORDS as usize <= PinnedPage::BYTES);
+        assert!(FLAG_WORDS_OFFSET_BYTES + 4 * FLAG_WORDS as usize <= PAGE_BYTES);
         assert_eq!(
             (offset_of!(HostPage, report) + offset_of!(Report, waited_ns)) % 8,
             0

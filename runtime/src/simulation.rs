@@ -72,7 +72,7 @@ impl fmt::Display for Finding {
     }
 }
 
-pub(crate) use host::{Host, activate};
+pub(crate) use host::{Host, Watch, activate};
 
 #[cfg(feature = "simulator")]
 mod host {
@@ -82,6 +82,8 @@ mod host {
     use mkernel_sim::{HostOptions, SimulatedHost};
     use mkernel_spec::Device;
     use std::sync::Arc;
+
+    pub(crate) use mkernel_sim::Watch;
 
     /// Makes cudarc use simulated GPUs.
     pub(crate) fn activate() -> Result<(), Error> {
@@ -133,6 +135,12 @@ mod host {
                 .collect()
         }
 
+        /// Lets simulated time stand still while the host's part of a kernel's work is busy.
+        /// `is_busy` must not call the driver; it ends with what is returned.
+        pub fn watch(&self, is_busy: impl Fn() -> bool + Send + 'static) -> Watch {
+            self.host.watch(is_busy)
+        }
+
         pub fn timeline(&self) -> Option<String> {
             self.has_timeline.then(|| self.host.timeline())
         }
@@ -151,6 +159,8 @@ mod host {
 
     pub(crate) enum Host {}
 
+    pub(crate) enum Watch {}
+
     impl Host {
         pub fn claim(simulation: &Simulation) -> Result<Self, Error> {
             simulation.check()?;
@@ -162,6 +172,10 @@ mod host {
         }
 
         pub fn findings(&self) -> Vec<Finding> {
+            match *self {}
+        }
+
+        pub fn watch(&self, _: impl Fn() -> bool + Send + 'static) -> Watch {
             match *self {}
         }
 

@@ -45,6 +45,11 @@ impl OwnMemory {
         }
     }
 
+    /// Where it is for this process.
+    pub fn address(&self) -> u64 {
+        self.mapping.address()
+    }
+
     /// Its size, which must be the same on all ranks.
     pub fn bytes(&self) -> usize {
         self.mapping.memory().bytes()

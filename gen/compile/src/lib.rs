@@ -67,7 +67,7 @@ pub use host_cxx::HostCxx;
 pub use key::{Key, ParseKeyError};
 pub use locate::{fetch_command, fetch_dir};
 pub use nvrtc::{ARCH, Nvrtc, PINNED_VERSION};
-pub use render::render;
+pub use render::{render, render_fabric_test};
 pub use source::CudaSource;
 pub use store::Store;
 pub use templates::headers;

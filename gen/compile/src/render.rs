@@ -4,6 +4,7 @@
 //! the rendered code uses it: NVRTC warns of others, and a warning fails the build.
 
 mod constants;
+mod fabric_test;
 
 use crate::error::GenError;
 use crate::source::CudaSource;
@@ -15,6 +16,8 @@ use mkernel_spec::{BLayout, KernelPlan, Op, Transfer};
 use serde::Serialize;
 use std::sync::LazyLock;
 use tera::{Context, Tera};
+
+pub use fabric_test::render_fabric_test;
 
 /// All that the templates know. Field names are the templates' variables.
 #[derive(Serialize)]

@@ -3,7 +3,11 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 12] = [
+pub(crate) const TEMPLATES: [(&str, &str); 13] = [
+    (
+        "fabric_test.cu.tera",
+        include_str!("../../../templates/fabric_test.cu.tera"),
+    ),
     (
         "kernel.cu.tera",
         include_str!("../../../templates/kernel.cu.tera"),

@@ -2,6 +2,7 @@
 
 mod structs;
 
+pub(crate) use structs::layout;
 pub use structs::{StructLayout, shared_structs};
 
 use serde::Serialize;

@@ -7,13 +7,15 @@
 //! The proc macro, the command line and the runtime all call this crate, so a rule is written once
 //! and reads the same at every door. See the example in [`KernelPlan`].
 //!
-//! Reading order: [`config`], [`violation`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`].
+//! Reading order: [`config`], [`violation`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`],
+//! [`fabric_test`].
 
 pub mod abi;
 pub mod config;
 pub mod cost;
 pub mod device;
 pub mod fabric;
+pub mod fabric_test;
 pub mod plan;
 pub mod spec;
 pub mod violation;

@@ -3,19 +3,23 @@
 mod build;
 mod check;
 mod doctor;
+mod fabric_test;
 mod fetch;
 mod flags;
 mod input;
+mod machine;
 mod output;
 mod plan;
 mod render;
 mod run;
 mod store;
 mod toml_file;
+mod topology;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use mkernel_compile::GenError;
 use mkernel_declare::Mistake;
+use mkernel_topology::WantedError;
 use output::say;
 use serde::Serialize;
 use std::error::Error;
@@ -56,6 +60,10 @@ enum Command {
     /// Without a kernel it runs a small one. On any machine: simulated GPUs need a C++ compiler and nothing else.
     /// What differs from seed to seed is the data and, on simulated GPUs, the order of all that can happen in several.
     Run(Box<run::Run>),
+    /// Send messages between GPUs of different nodes, check every word that arrives, and measure
+    ///
+    /// To prove a cluster before a kernel is blamed. Nodes and their network are emulated on this host for now.
+    FabricTest(Box<fabric_test::FabricTest>),
     /// List the kernels in the cache or in a bundle
     List(store::List),
     /// Remove the kernels in the cache
@@ -64,6 +72,8 @@ enum Command {
     FetchNvrtc(fetch::Fetch),
     /// Show what was found on this machine: NVRTC, C++ compiler, cache, driver
     Doctor,
+    /// Show the GPUs and NICs of a host, which NICs serve which GPU, and why
+    Topology(topology::ShowTopology),
 }
 
 /// What ended a command.
@@ -79,6 +89,8 @@ enum Failure {
     Gen(GenError),
     #[error("{failed} of {} failed", count(*.ran, "run"))]
     Runs { failed: usize, ran: usize, code: u8 },
+    #[error("the network between nodes was not proved")]
+    Fabric(#[source] mkernel::Error),
     #[error("cannot read {}", .path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}", .path.display())]
@@ -93,6 +105,8 @@ enum Failure {
         what: String,
         source: Option<io::Error>,
     },
+    #[error(transparent)]
+    Nics(WantedError),
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
 }
@@ -100,8 +114,8 @@ enum Failure {
 impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Mistakes(_) | Self::Device { .. } => 1,
-            Self::Usage(_) => 2,
+            Self::Mistakes(_) | Self::Device { .. } | Self::Fabric(_) => 1,
+            Self::Usage(_) | Self::Nics(_) => 2,
             Self::Compile(failed) => failed
                 .iter()
                 .map(|(_, error)| exit_code(error))
@@ -160,10 +174,12 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Render(render) => render.run(cli.json),
         Command::Build(build) => build.run(cli.json),
         Command::Run(run) => run.run(cli.json),
+        Command::FabricTest(test) => test.run(cli.json),
         Command::List(list) => list.run(cli.json),
         Command::Clean => store::clean(cli.json),
         Command::FetchNvrtc(fetch) => fetch.run(cli.json),
         Command::Doctor => doctor::run(cli.json),
+        Command::Topology(show) => show.run(cli.json),
     }
 }
 

@@ -1,8 +1,10 @@
 //! The real `mkernel-gen`, as a person or a script meets it.
 
 mod build;
+mod fabric_test;
 mod kernels;
 mod run;
+mod topology;
 
 use serde_json::Value;
 use std::io::Write;

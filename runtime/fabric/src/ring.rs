@@ -90,6 +90,17 @@ impl Ring {
         1 << self.capacity_log2
     }
 
+    /// Whether all commands that were published have left.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        let words = self.words();
+        // In this order: a command counts as read before it counts as sent.
+        let sent = words.sent.load(Ordering::Acquire);
+        let consumed = words.consumed.load(Ordering::Acquire);
+        let head = self.slot(consumed)[0].load(Ordering::Relaxed);
+        sent == consumed && head as u32 != tag(consumed, self.capacity_log2)
+    }
+
     fn slot(&self, index: u32) -> &[AtomicU64; 4] {
         // SAFETY: mapped while `_owner` lives, and atomic.
         let slots = unsafe { self.slots.as_ref() };

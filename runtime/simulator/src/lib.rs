@@ -13,5 +13,5 @@ pub mod tensor_map;
 pub mod world;
 
 pub use driver::{
-    ActivateError, ClaimError, DEVICES_PER_HOST, HOSTS, HostOptions, SimulatedHost, activate,
+    ActivateError, ClaimError, DEVICES_PER_HOST, HOSTS, HostOptions, SimulatedHost, Watch, activate,
 };

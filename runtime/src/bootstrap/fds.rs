@@ -45,10 +45,10 @@ impl Mailbox {
         &self.name
     }
 
-    /// One descriptor from every other rank of `world`, by rank.
+    /// One descriptor from each of `peers`, by rank of `world`.
     pub fn collect(
         &self,
-        rank: u32,
+        peers: &[u32],
         world: u32,
         nonce: &[u8; 16],
         timeout: Duration,
@@ -56,9 +56,8 @@ impl Mailbox {
         let deadline = Instant::now() + timeout;
         let mut fds: Vec<Option<OwnedFd>> = (0..world).map(|_| None).collect();
         let missing = |fds: &[Option<OwnedFd>]| -> Vec<u32> {
-            (0..world)
-                .filter(|&r| r != rank && fds[r as usize].is_none())
-                .collect()
+            let missing = peers.iter().filter(|&&peer| fds[peer as usize].is_none());
+            missing.copied().collect()
         };
         while !missing(&fds).is_empty() {
             if Instant::now() >= deadline {
@@ -70,9 +69,7 @@ impl Mailbox {
             }
             match self.listener.accept() {
                 Ok((stream, _)) => match receive(&stream, nonce, deadline) {
-                    Ok((peer, fd))
-                        if peer < world && peer != rank && fds[peer as usize].is_none() =>
-                    {
+                    Ok((peer, fd)) if peers.contains(&peer) && fds[peer as usize].is_none() => {
                         fds[peer as usize] = Some(fd);
                     }
                     // Others can connect to the socket too: they don't count, and don't stop the ranks.
@@ -247,7 +244,7 @@ mod tests {
         let silent = UnixStream::connect_addr(&to).expect("connects");
         deliver(file_with("two").as_fd(), 2, &NONCE, 0, mailbox.name()).expect("sent");
         let fds = mailbox
-            .collect(0, 3, &NONCE, Duration::from_secs(20))
+            .collect(&[1, 2], 3, &NONCE, Duration::from_secs(20))
             .expect("both ranks came");
         drop(silent);
         let texts: Vec<_> = fds.into_iter().map(|fd| fd.map(text_of)).collect();
@@ -265,7 +262,7 @@ mod tests {
         let message = [&NONCE[..], &1u32.to_le_bytes()].concat();
         stream.write_all(&message).expect("sent");
         let error = mailbox
-            .collect(0, 2, &NONCE, Duration::from_millis(200))
+            .collect(&[1], 2, &NONCE, Duration::from_millis(200))
             .expect_err("nothing came");
         assert!(
             matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [1]),

@@ -1,6 +1,6 @@
 //! Ranks that are threads of one process.
 
-use super::{Group, ProtocolFault};
+use super::{Group, Nodes, ProtocolFault};
 use crate::error::{Error, Peer};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -43,6 +43,7 @@ pub(crate) struct LocalGroup {
     shared: Arc<Shared>,
     rank: u32,
     world: u32,
+    nodes: Nodes,
 }
 
 /// The ends of a group of `world` ranks, by rank.
@@ -62,6 +63,7 @@ pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
             shared: shared.clone(),
             rank,
             world,
+            nodes: Nodes::one(world),
         })
         .collect()
 }
@@ -150,6 +152,10 @@ impl Group for LocalGroup {
 
     fn world(&self) -> u32 {
         self.world
+    }
+
+    fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     fn all_gather(

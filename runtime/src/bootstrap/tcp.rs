@@ -1,13 +1,12 @@
-//! Ranks that are processes of one host: all connect to rank 0, which completes every step.
+//! Ranks that are processes: all connect to rank 0, which completes every step.
 
+use super::failure::{Failure, printable};
 use super::fds::{self, Mailbox, random_bytes};
 use super::wire::{Frame, Kind, Link, LinkError, Nonce, Reader, put_string};
-use super::{Group, MAX_OFFER_BYTES, POLL, ProtocolFault, agree};
+use super::{Group, MAX_OFFER_BYTES, Nodes, POLL, ProtocolFault, agree};
 use crate::error::{Error, Peer};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-pub(crate) use super::meet::{Job, meet};
 
 /// Rank 0 reports missing ranks at the deadline; the others give it this long to say so.
 const GRACE: Duration = Duration::from_secs(2);
@@ -16,16 +15,18 @@ const GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct TcpGroup {
     rank: u32,
     world: u32,
+    nodes: Nodes,
     nonce: Nonce,
     /// On rank 0 the links to ranks 1, 2, …; elsewhere the link to rank 0.
     links: Vec<Link>,
 }
 
 impl TcpGroup {
-    pub(super) fn new(rank: u32, world: u32, nonce: Nonce, links: Vec<Link>) -> Self {
+    pub(super) fn new(rank: u32, nodes: Nodes, nonce: Nonce, links: Vec<Link>) -> Self {
         Self {
             rank,
-            world,
+            world: nodes.world(),
+            nodes,
             nonce,
             links,
         }
@@ -95,11 +96,7 @@ impl TcpGroup {
 
     /// Rank 0: tells the living, so that none waits for its own deadline.
     fn announce(&mut self, failure: &Failure) {
-        let frame = self.frame(Kind::Failed, failure.encode());
-        for link in &mut self.links {
-            // Who cannot be told is gone.
-            let _ = link.send(&frame, Instant::now() + Duration::from_millis(100));
-        }
+        announce(failure, self.nonce, self.links.iter_mut());
     }
 
     /// Other ranks: offers, then waits for rank 0.
@@ -154,11 +151,28 @@ impl TcpGroup {
     }
 }
 
+/// Tells who is at the other end of `links` why there is nothing more to come.
+pub(super) fn announce<'a>(
+    failure: &Failure,
+    nonce: Nonce,
+    links: impl Iterator<Item = &'a mut Link>,
+) {
+    let frame = Frame {
+        kind: Kind::Failed,
+        nonce,
+        payload: failure.encode(),
+    };
+    for link in links {
+        // Who cannot be told is gone.
+        let _ = link.send(&frame, Instant::now() + Duration::from_millis(100));
+    }
+}
+
 fn rank_of(link: usize) -> u32 {
     u32::try_from(link + 1).unwrap_or(u32::MAX)
 }
 
-fn offer_in(frame: &Frame, nonce: &Nonce, step: &str) -> Result<Vec<u8>, ProtocolFault> {
+pub(super) fn offer_in(frame: &Frame, nonce: &Nonce, step: &str) -> Result<Vec<u8>, ProtocolFault> {
     if frame.nonce != *nonce {
         return Err(ProtocolFault::OtherJob);
     }
@@ -182,106 +196,13 @@ fn offer_in(frame: &Frame, nonce: &Nonce, step: &str) -> Result<Vec<u8>, Protoco
     Ok(offer.to_vec())
 }
 
-fn offers_in(payload: &[u8], world: u32) -> Result<Vec<Vec<u8>>, ProtocolFault> {
+pub(super) fn offers_in(payload: &[u8], world: u32) -> Result<Vec<Vec<u8>>, ProtocolFault> {
     let mut reader = Reader(payload);
     let offers = (0..world)
         .map(|_| reader.string().map(<[u8]>::to_vec))
         .collect::<Result<_, _>>()?;
-    if reader.0.is_empty() {
-        Ok(offers)
-    } else {
-        Err(ProtocolFault::Malformed)
-    }
-}
-
-/// Text of another process, short and without control characters.
-pub(super) fn printable(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes)
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(500)
-        .collect()
-}
-
-/// Why rank 0 cannot complete a step.
-#[derive(Debug)]
-enum Failure {
-    Missing { ranks: Vec<u32> },
-    Left { rank: u32 },
-    Protocol { rank: u32, fault: ProtocolFault },
-}
-
-/// [`Failure`] as the other ranks hear of it.
-#[derive(Debug, PartialEq, Eq)]
-enum Heard {
-    Missing(Vec<u32>),
-    Left(u32),
-    Told(u32, String),
-}
-
-impl Failure {
-    fn encode(&self) -> Vec<u8> {
-        let (code, ranks, text) = match self {
-            Self::Missing { ranks } => (1, ranks.clone(), String::new()),
-            Self::Left { rank } => (2, vec![*rank], String::new()),
-            Self::Protocol { rank, fault } => (3, vec![*rank], fault.to_string()),
-        };
-        let mut bytes = vec![code, u8::try_from(ranks.len()).unwrap_or(u8::MAX)];
-        ranks
-            .iter()
-            .for_each(|rank| bytes.extend_from_slice(&rank.to_le_bytes()));
-        put_string(&mut bytes, text.as_bytes());
-        bytes
-    }
-
-    fn decode(payload: &[u8]) -> Result<Heard, ProtocolFault> {
-        let mut reader = Reader(payload);
-        let code = reader.u8()?;
-        let count = reader.u8()?;
-        let ranks = (0..count)
-            .map(|_| reader.u32())
-            .collect::<Result<Vec<_>, _>>()?;
-        let text = printable(reader.string()?);
-        match (code, ranks.as_slice()) {
-            (1, [_, ..]) => Ok(Heard::Missing(ranks)),
-            (2, [rank]) => Ok(Heard::Left(*rank)),
-            (3, [rank]) => Ok(Heard::Told(*rank, text)),
-            _ => Err(ProtocolFault::Malformed),
-        }
-    }
-
-    fn into_error(self, step: &'static str, waited: Duration) -> Error {
-        match self {
-            Self::Missing { ranks } => Error::RanksMissing {
-                step,
-                ranks,
-                waited,
-            },
-            Self::Left { rank } => Error::RankLeft { rank, step },
-            Self::Protocol { rank, fault } => Error::Protocol {
-                peer: Peer::Rank(rank),
-                step,
-                source: fault,
-            },
-        }
-    }
-}
-
-impl Heard {
-    fn into_error(self, step: &'static str, waited: Duration) -> Error {
-        match self {
-            Self::Missing(ranks) => Error::RanksMissing {
-                step,
-                ranks,
-                waited,
-            },
-            Self::Left(rank) => Error::RankLeft { rank, step },
-            Self::Told(rank, text) => Error::RanksFailed {
-                step,
-                failures: vec![(rank, text)],
-            },
-        }
-    }
+    reader.end()?;
+    Ok(offers)
 }
 
 impl Group for TcpGroup {
@@ -291,6 +212,10 @@ impl Group for TcpGroup {
 
     fn world(&self) -> u32 {
         self.world
+    }
+
+    fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     fn all_gather(
@@ -332,9 +257,12 @@ impl Group for TcpGroup {
                     })
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let mut others = (0..).zip(&keys).filter(|(peer, _)| *peer != self.rank);
-        let delivered =
-            others.try_for_each(|(peer, (name, key))| fds::deliver(fd, self.rank, key, peer, name));
+        let mut peers = self.nodes.neighbours(self.rank);
+        peers.retain(|peer| *peer != self.rank);
+        let delivered = peers.iter().try_for_each(|&peer| {
+            let (name, key) = &keys[peer as usize];
+            fds::deliver(fd, self.rank, key, peer, name)
+        });
         // When all have delivered, nobody waits for a descriptor that does not come.
         agree(
             self,
@@ -342,10 +270,6 @@ impl Group for TcpGroup {
             delivered.map(|()| ((), Vec::new())),
             timeout,
         )??;
-        mailbox.collect(self.rank, self.world, &keys[self.rank as usize].1, timeout)
+        mailbox.collect(&peers, self.world, &keys[self.rank as usize].1, timeout)
     }
 }
-
-#[cfg(test)]
-#[path = "tcp_tests.rs"]
-mod tests;

@@ -1,16 +1,25 @@
 //! Frames on a TCP connection between two ranks: magic, version, kind, the job's nonce, length, payload.
 
-use super::{POLL, ProtocolFault};
+use super::{MAX_OFFER_BYTES, POLL, ProtocolFault};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
+/// The longest payload of rank 0: what all ranks offered, or where they are.
+pub(super) fn root_bytes(world: u32) -> usize {
+    (world as usize)
+        .saturating_mul(MAX_OFFER_BYTES + 4)
+        .saturating_add(STRANGER_BYTES)
+}
+
 /// A random number that rank 0 draws for each job; frames with another one are refused.
 pub(super) type Nonce = [u8; 16];
 
-pub(super) const VERSION: u16 = 1;
-/// Room for what all ranks of a step offered.
-pub(super) const MAX_FRAME_BYTES: usize = 1 << 20;
+pub(super) const VERSION: u16 = 2;
+/// The longest payload of who has not proved yet that it is a rank.
+pub(super) const STRANGER_BYTES: usize = 1 << 10;
+/// The longest payload of a rank: its offer, and the name of the step.
+pub(super) const RANK_BYTES: usize = MAX_OFFER_BYTES + (1 << 10);
 const MAGIC: [u8; 4] = *b"MKRN";
 const HEADER_BYTES: usize = 28;
 
@@ -30,6 +39,10 @@ pub(super) enum Kind {
     Complete = 5,
     /// The step cannot be completed.
     Failed = 6,
+    /// Rank 0 asks for a proof; the nonce is zero.
+    Challenge = 7,
+    /// A rank proves that it knows the job's secret; the nonce is zero.
+    Proof = 8,
 }
 
 impl Kind {
@@ -41,6 +54,8 @@ impl Kind {
             Self::Offer,
             Self::Complete,
             Self::Failed,
+            Self::Challenge,
+            Self::Proof,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -70,8 +85,9 @@ impl Frame {
         bytes
     }
 
-    /// The first frame in `bytes` and its length, if it is whole. Faults show as early as the bytes allow.
-    pub fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, ProtocolFault> {
+    /// The first frame in `bytes` and its length, if it is whole; its payload has at most `limit` bytes. Faults show as
+    /// early as the bytes allow.
+    pub fn decode(bytes: &[u8], limit: usize) -> Result<Option<(Self, usize)>, ProtocolFault> {
         let known = bytes.len().min(MAGIC.len());
         if bytes[..known] != MAGIC[..known] {
             return Err(ProtocolFault::NotMkernel);
@@ -90,10 +106,10 @@ impl Frame {
         let mut nonce = Nonce::default();
         nonce.copy_from_slice(&header[8..24]);
         let length = u32::from_le_bytes([header[24], header[25], header[26], header[27]]) as usize;
-        if length > MAX_FRAME_BYTES {
+        if length > limit {
             return Err(ProtocolFault::TooLong {
                 bytes: length,
-                limit: MAX_FRAME_BYTES,
+                limit,
             });
         }
         let end = HEADER_BYTES + length;
@@ -131,23 +147,32 @@ impl From<ProtocolFault> for LinkError {
 pub(super) struct Link {
     stream: TcpStream,
     received: Vec<u8>,
+    /// The longest payload to take: what is kept of the other end is not much more.
+    limit: usize,
 }
 
 impl Link {
+    /// A connection with a stranger.
     pub fn new(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
             received: Vec::new(),
+            limit: STRANGER_BYTES,
         })
+    }
+
+    /// The other end may send payloads of up to `limit` bytes from now on.
+    pub fn allow(&mut self, limit: usize) {
+        self.limit = limit;
     }
 
     /// The next frame, if one has come.
     pub fn poll(&mut self) -> Result<Option<Frame>, LinkError> {
         let mut buffer = [0; 16 << 10];
         loop {
-            if let Some((frame, length)) = Frame::decode(&self.received)? {
+            if let Some((frame, length)) = Frame::decode(&self.received, self.limit)? {
                 self.received.drain(..length);
                 return Ok(Some(frame));
             }
@@ -190,9 +215,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn u32(&mut self) -> Result<u32, ProtocolFault> {
-        let (value, rest) = self.0.split_first_chunk().ok_or(ProtocolFault::Malformed)?;
-        self.0 = rest;
-        Ok(u32::from_le_bytes(*value))
+        self.array().map(u32::from_le_bytes)
     }
 
     pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], ProtocolFault> {
@@ -202,6 +225,20 @@ impl<'a> Reader<'a> {
             .ok_or(ProtocolFault::Malformed)?;
         self.0 = rest;
         Ok(value)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], ProtocolFault> {
+        let (value, rest) = self.0.split_first_chunk().ok_or(ProtocolFault::Malformed)?;
+        self.0 = rest;
+        Ok(*value)
+    }
+
+    /// That there is nothing more.
+    pub fn end(&self) -> Result<(), ProtocolFault> {
+        self.0
+            .is_empty()
+            .then_some(())
+            .ok_or(ProtocolFault::Malformed)
     }
 
     /// A byte string behind its length.
@@ -229,29 +266,30 @@ mod tests {
         }
     }
 
+    fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, ProtocolFault> {
+        Frame::decode(bytes, STRANGER_BYTES)
+    }
+
     #[test]
     fn a_frame_comes_back_whole_and_only_when_whole() {
         let bytes = frame().encode();
         for end in 0..bytes.len() {
-            assert_eq!(Frame::decode(&bytes[..end]), Ok(None), "{end} bytes");
+            assert_eq!(decode(&bytes[..end]), Ok(None), "{end} bytes");
         }
         assert_eq!(
-            Frame::decode(&[&bytes, &b"MKRN"[..]].concat()),
+            decode(&[&bytes, &b"MKRN"[..]].concat()),
             Ok(Some((frame(), bytes.len())))
         );
     }
 
     #[test]
     fn foreign_bytes_are_told_from_short_frames() {
-        assert_eq!(
-            Frame::decode(b"GET / HTTP/1.1"),
-            Err(ProtocolFault::NotMkernel)
-        );
-        assert_eq!(Frame::decode(b"MKX"), Err(ProtocolFault::NotMkernel));
+        assert_eq!(decode(b"GET / HTTP/1.1"), Err(ProtocolFault::NotMkernel));
+        assert_eq!(decode(b"MKX"), Err(ProtocolFault::NotMkernel));
         let mut bytes = frame().encode();
         bytes[4] = 9;
         assert_eq!(
-            Frame::decode(&bytes),
+            decode(&bytes),
             Err(ProtocolFault::Version {
                 found: 9,
                 expected: VERSION
@@ -259,14 +297,14 @@ mod tests {
         );
         let mut bytes = frame().encode();
         bytes[6] = 200;
-        assert_eq!(Frame::decode(&bytes), Err(ProtocolFault::Malformed));
+        assert_eq!(decode(&bytes), Err(ProtocolFault::Malformed));
     }
 
     #[test]
     fn a_frame_cannot_make_us_allocate_what_it_likes() {
         let mut bytes = frame().encode();
         bytes[24..28].copy_from_slice(&u32::MAX.to_le_bytes());
-        let error = Frame::decode(&bytes).expect_err("4 GiB");
+        let error = decode(&bytes).expect_err("4 GiB");
         assert!(matches!(error, ProtocolFault::TooLong { .. }), "{error}");
     }
 

@@ -88,6 +88,11 @@ impl Job {
         }
     }
 
+    /// Whether a kernel has rung and was not served yet.
+    pub fn is_busy(&self) -> bool {
+        self.page.doorbell() != self.served.load(Ordering::Relaxed)
+    }
+
     /// Announces a launch, for which the thread then looks out.
     pub fn expect(&self) {
         self.expected.store(true, Ordering::Relaxed);

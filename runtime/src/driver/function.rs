@@ -83,15 +83,15 @@ impl Function {
     /// Enqueues the kernel with one struct parameter, which is copied before this returns.
     ///
     /// # Safety
-    /// `args` must be the struct that the kernel declares, and what it points to must stay until the kernel is done;
+    /// `args` must point to the struct that the kernel declares, and what it points to must stay until the kernel is done;
     /// `stream` must be alive and of this context, which must be current.
     pub unsafe fn launch(
         &self,
         stream: sys::CUstream,
         (ctas, threads, smem_bytes): (u32, u32, u32),
-        args: &mut [u8],
+        args: *mut c_void,
     ) -> Result<(), Error> {
-        let mut params = [args.as_mut_ptr().cast::<c_void>()];
+        let mut params = [args];
         // SAFETY: by the caller; the driver reads `args`, and does not write it.
         let launched = unsafe {
             result::launch_kernel(

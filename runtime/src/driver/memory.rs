@@ -168,27 +168,26 @@ impl Drop for Mapping {
     }
 }
 
-/// A page of pinned host memory that the GPU reads and writes too; zero at first.
-pub(crate) struct PinnedPage {
+/// Pinned host memory that the GPU reads and writes too; zero at first, and aligned to a page.
+pub(crate) struct Pinned {
     host: NonNull<u8>,
+    bytes: usize,
     device_address: u64,
     ctx: Arc<CudaContext>,
 }
 
-// SAFETY: the page is only accessed through atomics, and freed once.
-unsafe impl Send for PinnedPage {}
+// SAFETY: the memory is only accessed through atomics, and freed once.
+unsafe impl Send for Pinned {}
 // SAFETY: as above.
-unsafe impl Sync for PinnedPage {}
+unsafe impl Sync for Pinned {}
 
-impl PinnedPage {
-    pub const BYTES: usize = 4096;
-
-    pub fn allocate(ctx: &Arc<CudaContext>) -> Result<Self, Error> {
+impl Pinned {
+    pub fn allocate(ctx: &Arc<CudaContext>, bytes: usize) -> Result<Self, Error> {
         bind(ctx)?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: a context is current.
         let raw = named("cuMemHostAlloc", unsafe {
-            result::malloc_host(Self::BYTES, flags)
+            result::malloc_host(bytes, flags)
         })?;
         let Some(host) = NonNull::new(raw.cast::<u8>()) else {
             return named(
@@ -196,10 +195,11 @@ impl PinnedPage {
                 Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
             );
         };
-        // SAFETY: the page is as long as this, and nobody else has it yet.
-        unsafe { host.as_ptr().write_bytes(0, Self::BYTES) };
+        // SAFETY: the memory is as long as this, and nobody else has it yet.
+        unsafe { host.as_ptr().write_bytes(0, bytes) };
         let mut page = Self {
             host,
+            bytes,
             device_address: 0,
             ctx: ctx.clone(),
         };
@@ -215,31 +215,41 @@ impl PinnedPage {
         self.device_address
     }
 
+    /// The host's address of the byte at `offset_bytes`.
+    ///
+    /// # Panics
+    /// If it lies outside of the memory.
+    pub fn host_address(&self, offset_bytes: usize) -> NonNull<u8> {
+        assert!(offset_bytes < self.bytes, "a byte of the memory");
+        // SAFETY: inside the memory.
+        unsafe { self.host.add(offset_bytes) }
+    }
+
     /// The word at `offset_bytes`.
     ///
     /// # Panics
-    /// If it lies outside of the page or is misaligned, which no caller in this crate asks for.
+    /// If it lies outside of the memory or is misaligned, which no caller in this crate asks for.
     pub fn word(&self, offset_bytes: usize) -> &AtomicU32 {
         assert!(
-            offset_bytes.is_multiple_of(4) && offset_bytes < Self::BYTES,
-            "a word of the page"
+            offset_bytes.is_multiple_of(4) && offset_bytes < self.bytes,
+            "a word of the memory"
         );
-        // SAFETY: inside the page, aligned, and alive as long as `self`; the device accesses it with atomics too.
+        // SAFETY: inside the memory, aligned, and alive as long as `self`; the device accesses it with atomics too.
         unsafe { &*self.host.as_ptr().add(offset_bytes).cast::<AtomicU32>() }
     }
 
     /// The double word at `offset_bytes`; see [`Self::word`].
     pub fn double_word(&self, offset_bytes: usize) -> &AtomicU64 {
         assert!(
-            offset_bytes.is_multiple_of(8) && offset_bytes < Self::BYTES,
-            "a double word of the page"
+            offset_bytes.is_multiple_of(8) && offset_bytes < self.bytes,
+            "a double word of the memory"
         );
         // SAFETY: as in `word`.
         unsafe { &*self.host.as_ptr().add(offset_bytes).cast::<AtomicU64>() }
     }
 }
 
-impl Drop for PinnedPage {
+impl Drop for Pinned {
     fn drop(&mut self) {
         warn(bind(&self.ctx));
         // SAFETY: allocated by cuMemHostAlloc; its owner has waited for the kernels that use it.

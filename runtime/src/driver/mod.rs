@@ -3,12 +3,14 @@
 
 mod choice;
 mod function;
+mod links;
 mod memory;
 mod stream;
 
 pub(crate) use choice::{Kind, choose, use_simulated, wants_simulated};
 pub(crate) use function::{Function, encode_tensor_map};
-pub(crate) use memory::{Mapping, Memory, PinnedPage};
+pub use links::gpu_links;
+pub(crate) use memory::{Mapping, Memory, Pinned};
 pub(crate) use stream::{Event, Stream, ignore_captures_of_others, is_capturing, is_done};
 
 use crate::error::Error;
@@ -120,12 +122,10 @@ pub(crate) fn open(ordinal: usize, kind: Kind) -> Result<(Arc<CudaContext>, Devi
 }
 
 /// The GPU's address on the host, which is the same in every process.
-pub(crate) fn bus_id(ctx: &CudaContext) -> Result<String, Error> {
+pub(crate) fn bus_id(device: sys::CUdevice) -> Result<String, Error> {
     let mut text = [0u8; 32];
     // SAFETY: the buffer is as long as said; the driver ends what it writes with a NUL.
-    let code = unsafe {
-        sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast::<c_char>(), 32, ctx.cu_device())
-    };
+    let code = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast::<c_char>(), 32, device) };
     check("cuDeviceGetPCIBusId", code)?;
     Ok(CStr::from_bytes_until_nul(&text)
         .unwrap_or_default()

@@ -36,6 +36,11 @@ impl Stream {
         })
     }
 
+    /// As the driver knows it.
+    pub fn raw(&self) -> sys::CUstream {
+        self.raw
+    }
+
     /// Whether all its work is done.
     pub fn is_done(&self) -> Result<bool, Error> {
         // SAFETY: the stream is alive.

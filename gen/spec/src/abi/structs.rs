@@ -3,7 +3,6 @@
 use super::{HostPage, Report, State};
 use crate::fabric::{Command, CommandRing, RingState, RingWords};
 use serde::Serialize;
-use std::mem::{offset_of, size_of};
 
 /// A struct that a device header defines too: the rendered kernel asserts size and offsets.
 #[derive(Clone, Debug, Serialize)]
@@ -16,18 +15,21 @@ pub struct StructLayout {
     pub fields: Vec<(&'static str, usize)>,
 }
 
+/// The [`StructLayout`] of a struct: its name, and all its fields.
+macro_rules! layout {
+    ($t:ident: $($f:ident),+) => {
+        $crate::abi::StructLayout {
+            name: stringify!($t),
+            size_bytes: std::mem::size_of::<$t>(),
+            fields: vec![$((stringify!($f), std::mem::offset_of!($t, $f))),+],
+        }
+    };
+}
+pub(crate) use layout;
+
 /// The structs that device headers share with this crate.
 #[must_use]
 pub fn shared_structs() -> Vec<StructLayout> {
-    macro_rules! layout {
-        ($t:ident: $($f:ident),+) => {
-            StructLayout {
-                name: stringify!($t),
-                size_bytes: size_of::<$t>(),
-                fields: vec![$((stringify!($f), offset_of!($t, $f))),+],
-            }
-        };
-    }
     vec![
         layout!(Report: valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by, waited_ns),
         layout!(HostPage: abort, doorbell, source, source_row_bytes, report),

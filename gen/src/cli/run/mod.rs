@@ -1,7 +1,7 @@
 //! `mkernel-gen run`: a fused operator on real input, on GPUs or simulated ones, checked element by element.
 
 mod data;
-mod machine;
+
 mod ranks;
 mod reference;
 mod replay;
@@ -10,8 +10,8 @@ mod trace;
 
 use super::Failure;
 use super::input::{Changes, Kernel, Loaded, Sources};
+use super::machine::{self, Choice, Machine, Simulated};
 use super::output::say;
-use machine::{Choice, Machine, Simulated};
 use mkernel::{Device, KernelPlan, Simulation};
 use ranks::{Job, Outcome};
 use report::{About, Report};

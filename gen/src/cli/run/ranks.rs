@@ -1,8 +1,8 @@
 //! One run: the ranks of a job, a thread for each, and several calls in a row on all of them.
 
 use super::data::{Inputs, elems, expected, inputs};
-use super::machine::Machine;
 use super::reference::Verdict;
+use crate::cli::machine::Machine;
 use mkernel::cudarc::driver::{CudaSlice, DriverError};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;

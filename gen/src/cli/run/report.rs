@@ -1,10 +1,10 @@
 //! What `run` says: a heading per kernel, a line per seed, what went wrong in full, and how to see it again.
 
-use super::machine::Machine;
 use super::ranks::{Failed, Outcome, Ran, RankError};
 use super::reference::Wrong;
 use super::replay;
 use crate::cli::input::Kernel;
+use crate::cli::machine::Machine;
 use crate::cli::output::{print, print_json};
 use crate::cli::{Failure, chain, exit_code, plan};
 use mkernel::{Error, KernelPlan};
@@ -286,7 +286,7 @@ fn line<'a>(about: &'a About, outcome: &'a Outcome) -> OutcomeLine<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::run::machine::Simulated;
+    use crate::cli::machine::Simulated;
     use mkernel::{BLayout, Device, Dim, KernelConfig, KernelSpec, Op, Tuning};
     use std::time::Duration;
 

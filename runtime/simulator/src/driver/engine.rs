@@ -19,6 +19,8 @@ const START_GRACE: Duration = Duration::from_millis(20);
 /// How long a standstill lasts before time jumps, while every GPU has a waiting thread or a kernel: threads may have
 /// seen something in pinned memory, and be about to enqueue copies.
 const STANDSTILL_GRACE: Duration = Duration::from_millis(300);
+/// How long the engine sleeps between two looks at whether the program has done what GPUs wait for.
+const HELPERS: Duration = Duration::from_micros(500);
 /// How long the engine sleeps when work is about that cannot start, unless it is woken.
 const IDLE: Duration = Duration::from_millis(100);
 /// The same while nobody waits for anything.
@@ -55,6 +57,11 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
     loop {
         while let Some(ask) = state.asks.pop_front() {
             ask(&mut world, &mut state);
+        }
+        if state.phase == Phase::Open && state.waits_for_helpers() {
+            let slept = host.bell.wait_timeout(state, HELPERS);
+            (state, _) = slept.unwrap_or_else(PoisonError::into_inner);
+            state.standstill = None;
         }
         match state.turn(Instant::now()) {
             Turn::Stop => return,

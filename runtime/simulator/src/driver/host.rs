@@ -16,6 +16,9 @@ const POLL: Duration = Duration::from_millis(2);
 /// Something that only the engine's thread can do.
 type Ask = Box<dyn FnOnce(&mut World, &mut State) + Send>;
 
+/// Whether a part of the program has something to do for which GPUs may wait, and of which the driver knows nothing.
+pub(super) type IsBusy = Box<dyn Fn() -> bool + Send>;
+
 /// A simulated host. Threads of the program and its engine share it.
 pub(super) struct Host {
     pub index: u32,
@@ -44,6 +47,8 @@ pub(super) struct State {
     pub findings: Vec<Finding>,
     pub waits: HashMap<ThreadId, Wait>,
     pub asks: VecDeque<Ask>,
+    /// Parts of the program that carry out what kernels ask for in pinned memory.
+    pub helpers: HashMap<u64, IsBusy>,
     /// The last call that was no question, or the last wait that ended.
     pub last_call: Instant,
     pub standstill: Option<Standstill>,
@@ -134,6 +139,7 @@ impl Host {
             findings: Vec::new(),
             waits: HashMap::new(),
             asks: VecDeque::new(),
+            helpers: HashMap::new(),
             last_call: Instant::now(),
             standstill: None,
             is_claimed: true,
@@ -256,6 +262,11 @@ impl State {
             Some(_) => Ok(()),
             None => Err(Code::CUDA_ERROR_INVALID_DEVICE),
         }
+    }
+
+    /// Whether GPUs stand still, but not for long: the program is at work for them.
+    pub fn waits_for_helpers(&self) -> bool {
+        self.standstill.is_some() && self.helpers.values().any(|is_busy| is_busy())
     }
 
     fn wait_is_over(&self, thread: ThreadId) -> bool {

@@ -26,7 +26,7 @@ mod fake;
 #[cfg(test)]
 mod tests;
 
-pub use registry::{ClaimError, DEVICES_PER_HOST, HOSTS, HostOptions, SimulatedHost};
+pub use registry::{ClaimError, DEVICES_PER_HOST, HOSTS, HostOptions, SimulatedHost, Watch};
 pub use stub::{ActivateError, activate};
 
 // Tests of the driver's own logic use a world that is a few lines long.

@@ -93,6 +93,19 @@ impl SimulatedHost {
         (self.0.index * DEVICES_PER_HOST) as usize
     }
 
+    /// Makes the host ask whether a part of the program is busy with what kernels asked for in pinned memory. While it is,
+    /// simulated time does not jump, and nobody who waits for it is taken for deadlocked.
+    /// `is_busy` is called with the host locked: it must not call the driver, and ends with what is returned.
+    #[must_use]
+    pub fn watch(&self, is_busy: impl Fn() -> bool + Send + 'static) -> Watch {
+        let id = new_handle(&self.0);
+        self.0.lock().helpers.insert(id, Box::new(is_busy));
+        Watch {
+            host: self.0.clone(),
+            id,
+        }
+    }
+
     /// What was found so far: races, deadlocks, kernels that failed.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
@@ -123,6 +136,20 @@ impl Drop for SimulatedHost {
     fn drop(&mut self) {
         self.0.lock().is_claimed = false;
         close_unused(&self.0);
+    }
+}
+
+/// Lets a host ask, see [`SimulatedHost::watch`].
+pub struct Watch {
+    host: Arc<Host>,
+    id: u64,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let is_busy = self.host.lock().helpers.remove(&self.id);
+        // Not while the host is locked: what goes with it may call the driver.
+        drop(is_busy);
     }
 }
 

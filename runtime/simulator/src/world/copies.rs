@@ -48,6 +48,7 @@ impl Machine {
         let made = self.make_work(work, &after, stamp);
         after.raise(component, step);
         self.free_strand(device, strand, 1);
+        self.copied.join(&after);
         (task, made.unwrap_or_else(Outcome::Failed), Moment(after))
     }
 

@@ -195,6 +195,8 @@ pub(super) struct Machine {
     pub reports: Reports,
     pub lately: Lately,
     pub host: Clock,
+    /// What copies of the host's that are done had seen, and did.
+    pub copied: Clock,
     pub free: Vec<Free>,
     /// Shared memory of CTAs that ended.
     pub unused_smem: Vec<Smem>,

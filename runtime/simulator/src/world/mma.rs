@@ -1,15 +1,13 @@
 //! Tensor-core products of a warpgroup (wgmma): done as late as a wait allows, from what shared memory holds then.
 
-use super::clock::{Clock, View};
+use super::clock::View;
 use super::launch::Strand;
-use super::machine::{Machine, SHARED_START, State, WARP, WARPGROUP_WARPS};
-use super::shadow::{Accessor, Fault};
-use super::tensor::swizzled;
+use super::machine::{Machine, State, WARP, WARPGROUP_WARPS};
 use std::collections::VecDeque;
 
 const THREADS: usize = WARP * WARPGROUP_WARPS;
 const ROWS: usize = 64;
-const DEPTH: usize = 16;
+pub(super) const DEPTH: usize = 16;
 
 /// What a warpgroup has issued.
 #[derive(Debug, Default)]
@@ -18,9 +16,9 @@ pub(super) struct Mma {
     products: VecDeque<Product>,
     /// Products that are done.
     done: u64,
-    /// Groups that are done, and where the others end, counted in products.
     pub groups_done: u32,
-    group_ends: VecDeque<u64>,
+    /// Groups that are not done.
+    groups: VecDeque<Group>,
     sums: Vec<Sum>,
     issued: Vec<u64>,
     committed: Vec<u32>,
@@ -29,9 +27,18 @@ pub(super) struct Mma {
     waiting: Vec<(usize, u32)>,
 }
 
+/// Products that threads committed together.
+#[derive(Debug)]
+struct Group {
+    /// Where it ends, counted in products.
+    end: u64,
+    /// Those that have committed it.
+    threads: usize,
+}
+
 /// What all 128 threads issue alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+pub(super) struct Shape {
     n: u32,
     a: u64,
     b: u64,
@@ -40,13 +47,13 @@ struct Shape {
 }
 
 #[derive(Debug)]
-struct Product {
+pub(super) struct Product {
     shape: Shape,
-    place: u64,
+    pub place: u64,
     sum: usize,
     threads: u32,
     /// By warp: what it knew when it issued its part.
-    known: Vec<View>,
+    pub known: Vec<View>,
 }
 
 /// Accumulators in flight, taken out of the threads' registers, where nothing may read them now.
@@ -136,21 +143,22 @@ impl Machine {
 
     pub fn mma_commit(&mut self, place: u64) {
         let (index, mma) = self.mma_of();
-        let group = (mma.committed[index] - mma.groups_done) as usize;
+        let number = (mma.committed[index] - mma.groups_done) as usize;
         mma.committed[index] += 1;
         let end = mma.issued[index];
-        let same = match mma.group_ends.get(group) {
-            Some(known) => *known == end,
-            None => {
-                mma.group_ends.push_back(end);
-                true
-            }
-        };
-        if !same {
+        if number == mma.groups.len() {
+            mma.groups.push_back(Group { end, threads: 0 });
+        }
+        let group = &mut mma.groups[number];
+        group.threads += 1;
+        let (is_same, is_whole) = (group.end == end, group.threads == THREADS);
+        if !is_same {
             let text = "threads of a warpgroup committed different numbers of products".to_owned();
             self.find_at(place, "warpgroup diverged", text);
         }
-        self.retire();
+        if is_whole {
+            self.retire();
+        }
     }
 
     /// Whether at most `pending` groups are unfinished; blocks the thread if more are.
@@ -160,8 +168,11 @@ impl Machine {
         let over = mma.committed[index].saturating_sub(pending);
         if over > mma.groups_done {
             mma.waiting.push((current, over));
+            let is_committed = over <= mma.committed_by_all();
             self.block(State::Mma, place);
-            self.retire();
+            if is_committed {
+                self.retire();
+            }
             return false;
         }
         // Accumulators that nothing has in flight are ordinary registers again.
@@ -176,7 +187,7 @@ impl Machine {
     /// Does what waits ask for, no more, once all threads have committed it.
     fn retire(&mut self) {
         let (_, mma) = self.mma_of();
-        let committed_by_all = mma.committed.iter().copied().min().unwrap_or(0);
+        let committed_by_all = mma.committed_by_all();
         let asked = mma
             .waiting
             .iter()
@@ -186,7 +197,7 @@ impl Machine {
         let Some(target) = asked else { return };
         while self.mma_of().1.groups_done < target {
             let (_, mma) = self.mma_of();
-            let end = mma.group_ends.pop_front().unwrap_or(mma.done);
+            let end = mma.groups.pop_front().map_or(mma.done, |group| group.end);
             let group = mma.groups_done + 1;
             while self.mma_of().1.done < end {
                 self.do_product(group);
@@ -241,107 +252,15 @@ impl Machine {
             unsafe { sum.give_back() };
         }
     }
-
-    /// Reads a K-major ([lines][16 k]) or MN-major ([16 k][lines]) operand through its descriptor.
-    fn operand(
-        &mut self,
-        descriptor: u64,
-        lines: usize,
-        mn_major: bool,
-        product: &Product,
-        stamp: u32,
-        mut put: impl FnMut(usize, usize, f32),
-    ) {
-        let generic: Vec<&Clock> = product.known.iter().map(|view| &view.generic).collect();
-        let proxy: Vec<&Clock> = product.known.iter().map(|view| &view.shared).collect();
-        let no_slot = super::shadow::NO_SLOT;
-        let by = Accessor {
-            stamp,
-            generic: &generic,
-            proxy: Some(&proxy),
-            slot: no_slot,
-            own: 0,
-            fenced: 0,
-        };
-        let layout = match Layout::of(descriptor) {
-            Ok(layout) => layout,
-            Err(text) => {
-                self.find_at(product.place, "matrix descriptor", text);
-                return;
-            }
-        };
-        let cta = self.threads[self.current].cta;
-        let memory = &mut self.ctas[cta];
-        let mut found = None;
-        let mut outside = None;
-        // By eight lines: chunks that nobody wrote, and where the first is. A line may be all garbage, if a kernel loads
-        // fewer rows than a tile has: it reads as NaN, and makes NaN of its own row or column of the result alone.
-        let mut unwritten = vec![(0, None); lines / 8];
-        for chunk in 0..lines * DEPTH / 8 {
-            // Eight elements that are contiguous in shared memory.
-            let (line, k) = if mn_major {
-                (chunk * 8 % lines, chunk * 8 / lines)
-            } else {
-                (chunk / 2, chunk % 2 * 8)
-            };
-            let address = layout.address(line as u32, k as u32, mn_major);
-            let offset = address.wrapping_sub(SHARED_START) as usize;
-            if offset + 16 > memory.smem.bytes.len() {
-                outside = Some(address);
-                break;
-            }
-            let mut was_written = true;
-            let note = |fault, earlier, _| {
-                if fault == Fault::Uninitialised {
-                    was_written = false;
-                } else {
-                    found.get_or_insert((fault, earlier, address));
-                }
-            };
-            self.shadow.read(
-                &mut memory.smem.cells[offset / 4..offset / 4 + 4],
-                &by,
-                note,
-            );
-            let chunks = &mut unwritten[line / 8];
-            chunks.0 += u32::from(!was_written);
-            chunks.1.get_or_insert(address);
-            for (i, pair) in memory.smem.bytes[offset..offset + 16]
-                .chunks_exact(2)
-                .enumerate()
-            {
-                let value = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
-                if mn_major {
-                    put(line + i, k, value);
-                } else {
-                    put(line, k + i, value);
-                }
-            }
-        }
-        if let Some(address) = outside {
-            self.fail(format!(
-                "wgmma reads {address:#x}, outside of shared memory (descriptor {descriptor:#x})"
-            ));
-        }
-        for (count, first) in unwritten {
-            if !(count as usize).is_multiple_of(DEPTH / 8)
-                || (mn_major && count % DEPTH as u32 != 0)
-            {
-                found = found.or(first.map(|address| (Fault::Uninitialised, 0, address)));
-            }
-        }
-        if let Some((fault, earlier, address)) = found {
-            self.find_fault(
-                fault,
-                earlier,
-                stamp,
-                &format!("shared memory at {address:#x}"),
-            );
-        }
-    }
 }
 
 impl Mma {
+    /// Groups that all threads have committed.
+    fn committed_by_all(&self) -> u32 {
+        let whole = |group: &&Group| group.threads == THREADS;
+        self.groups_done + self.groups.iter().take_while(whole).count() as u32
+    }
+
     /// The accumulators of the thread `index` at `d`: those in flight, or free ones.
     fn sum_for(&mut self, d: *mut f32, index: usize, n: usize) -> usize {
         let in_flight = self
@@ -421,57 +340,6 @@ impl Sum {
             }
         }
         self.registers.fill(std::ptr::null_mut());
-    }
-}
-
-/// A matrix descriptor, decoded (PTX ISA, "Matrix Descriptor Format").
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    start: u32,
-    leading_bytes: u32,
-    stride_bytes: u32,
-    swizzle_bytes: u32,
-}
-
-impl Layout {
-    fn of(descriptor: u64) -> Result<Self, String> {
-        let field = |shift: u32, bits: u32| ((descriptor >> shift) & ((1 << bits) - 1)) as u32;
-        let swizzle_bytes = match field(62, 2) {
-            1 => 128,
-            2 => 64,
-            3 => 32,
-            _ => {
-                return Err(format!(
-                    "matrix descriptor {descriptor:#x} without a swizzle, which is not simulated"
-                ));
-            }
-        };
-        if field(49, 3) != 0 {
-            return Err(format!(
-                "matrix descriptor {descriptor:#x} with a base offset, which is not simulated"
-            ));
-        }
-        Ok(Self {
-            start: field(0, 14) << 4,
-            leading_bytes: field(16, 14) << 4,
-            stride_bytes: field(32, 14) << 4,
-            swizzle_bytes,
-        })
-    }
-
-    /// Of element (line, k): lines are rows of A or columns of B.
-    fn address(&self, line: u32, k: u32, mn_major: bool) -> u32 {
-        let width = self.swizzle_bytes;
-        let logical = if mn_major {
-            let per_row = width / 2;
-            line / per_row * self.leading_bytes
-                + k / 8 * self.stride_bytes
-                + k % 8 * width
-                + line % per_row * 2
-        } else {
-            line / 8 * self.stride_bytes + line % 8 * width + k * 2
-        };
-        swizzled(self.start + logical, width)
     }
 }
 

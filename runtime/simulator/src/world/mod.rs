@@ -14,6 +14,7 @@ mod launch;
 mod machine;
 mod memory;
 mod mma;
+mod operand;
 mod report;
 mod schedule;
 mod shadow;

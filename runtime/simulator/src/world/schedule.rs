@@ -88,6 +88,7 @@ impl Machine {
             reports: Default::default(),
             lately: Default::default(),
             host: Default::default(),
+            copied: Default::default(),
             current: 0,
         }
     }
@@ -126,7 +127,7 @@ impl World {
                 self.end_failed();
                 let idle =
                     self.copies.is_empty() && self.machine.launches.iter().all(Option::is_none);
-                if !self.machine.ready.is_empty() {
+                if !self.machine.ready.is_empty() || self.machine.wake_pollers_of_host() {
                     continue;
                 }
                 return match (idle, self.finished.is_empty()) {

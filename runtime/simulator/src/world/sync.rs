@@ -1,7 +1,7 @@
 //! What orders threads through global memory: words that are stored with release and loaded with acquire.
 
 use super::PhysicalId;
-use super::clock::View;
+use super::clock::{View, Ways};
 use super::machine::{Machine, Polled, State};
 use super::memory::Found;
 use super::shadow::Way;
@@ -28,12 +28,15 @@ pub(super) struct Locations {
     /// By publishing GPU and scope.
     published: FxHashMap<Word, Vec<(u32, Scope, View)>>,
     polling: FxHashMap<Word, Vec<usize>>,
+    /// Threads that poll words of host memory, which change without a word to the engine.
+    polling_host: Vec<usize>,
 }
 
 impl Locations {
     /// When no thread is left.
     pub fn forget_pollers(&mut self) {
         self.polling.clear();
+        self.polling_host.clear();
     }
 }
 
@@ -58,22 +61,36 @@ impl Machine {
         let Some(found) = self.find(address, to.len(), "load") else {
             return to.fill(0);
         };
-        let Found::Global { id, offset } = found else {
-            return Self::load_host(address, to);
-        };
-        self.access(id, offset, to.len(), way, false, place);
-        to.copy_from_slice(&self.memory.physical(id).bytes[offset..offset + to.len()]);
-        if way == Way::Weak || way == Way::Constant {
-            return;
+        let is_ordered = way != Way::Weak && way != Way::Constant;
+        match found {
+            Found::Host { .. } => {
+                Self::load_host(address, to);
+                if is_ordered {
+                    self.learn_from_host(order);
+                }
+            }
+            Found::Global { id, offset } => {
+                self.access(id, offset, to.len(), way, false, place);
+                to.copy_from_slice(&self.memory.physical(id).bytes[offset..offset + to.len()]);
+                if is_ordered {
+                    self.learn((id, offset), order, scope);
+                }
+            }
         }
-        self.learn((id, offset), order, scope);
+        if is_ordered {
+            self.note_poll(address, to);
+        }
+    }
+
+    /// The running thread has seen `value` at an address, and may sleep until it is another one.
+    fn note_poll(&mut self, address: u64, value: &[u8]) {
         let thread = self.thread();
         if std::mem::take(&mut thread.slept) || thread.polled.len() == MAX_POLLED {
             thread.polled.clear();
         }
         let mut seen = [0; 8];
-        let bytes = to.len().min(8);
-        seen[..bytes].copy_from_slice(&to[..bytes]);
+        let bytes = value.len().min(8);
+        seen[..bytes].copy_from_slice(&value[..bytes]);
         let seen = u64::from_le_bytes(seen);
         thread.polled.push(Polled {
             address,
@@ -188,6 +205,23 @@ impl Machine {
         }
     }
 
+    /// The same for a word of the host's: it may have been written after all copies that are done, and after what kernels
+    /// have published to the host.
+    fn learn_from_host(&mut self, order: Ordering) {
+        let mut generic = self.host.clone();
+        generic.join(&self.copied);
+        let known = View::from(Ways {
+            generic,
+            ..Ways::default()
+        });
+        let thread = self.thread();
+        if order.acquire {
+            thread.view.join(&known);
+        } else {
+            thread.seen.join(&known);
+        }
+    }
+
     /// What those published who stored the word, as far as `scope` reaches.
     fn published_at(&self, word: Word, scope: Scope) -> View {
         let device = self.ctas[self.threads[self.current].cta].device;
@@ -252,6 +286,9 @@ impl Machine {
                 .iter()
                 .filter_map(|word| self.word_of(word))
                 .collect();
+            if words.len() < polled.len() {
+                self.locations.polling_host.push(current);
+            }
             for word in words {
                 let waiting = self.locations.polling.entry(word).or_default();
                 if !waiting.contains(&current) {
@@ -272,11 +309,39 @@ impl Machine {
     }
 
     fn value_of(&mut self, polled: &Polled) -> Option<u64> {
-        let (id, offset) = self.word_of(polled)?;
         let mut value = [0; 8];
-        let bytes = polled.bytes;
-        value[..bytes].copy_from_slice(&self.memory.physical(id).bytes[offset..offset + bytes]);
+        let bytes = &mut value[..polled.bytes];
+        match self.memory.find(polled.address, polled.bytes as u64, None) {
+            Ok(Found::Host { address }) => Self::load_host(address, bytes),
+            Ok(Found::Global { id, offset }) => {
+                let memory = &self.memory.physical(id).bytes;
+                bytes.copy_from_slice(&memory[offset..offset + polled.bytes]);
+            }
+            Err(_) => return None,
+        }
         Some(u64::from_le_bytes(value))
+    }
+
+    /// Wakes threads for which a word of host memory has changed; whether there are any.
+    pub fn wake_pollers_of_host(&mut self) -> bool {
+        let mut has_woken = false;
+        for thread in std::mem::take(&mut self.locations.polling_host) {
+            if self.threads[thread].state != State::Polling {
+                continue;
+            }
+            let polled = std::mem::take(&mut self.threads[thread].polled);
+            let has_changed = polled
+                .iter()
+                .any(|word| self.value_of(word) != Some(word.seen));
+            self.threads[thread].polled = polled;
+            if has_changed {
+                self.wake(thread);
+                has_woken = true;
+            } else {
+                self.locations.polling_host.push(thread);
+            }
+        }
+        has_woken
     }
 
     fn wake_pollers(&mut self, word: Word) {

@@ -1,0 +1,103 @@
+//! What host and device agree on for the fabric test: messages from a GPU to the same GPU of every other node, each
+//! acknowledged, timed, and on request checked word by word. `templates/fabric_test.cu.tera` has the same.
+
+use crate::abi::{MAX_RANKS, StructLayout, layout};
+use crate::fabric::CommandRing;
+
+/// The kernel's symbol.
+pub const KERNEL: &str = "fabric_test";
+
+/// CTAs: one sends, one receives.
+pub const CTAS: u32 = 2;
+
+/// Threads of each.
+pub const THREADS: u32 = 256;
+
+/// The most nodes of a test.
+pub const MAX_NODES: u32 = 64;
+
+/// The channel of messages …
+pub const MESSAGES: u16 = 0;
+/// … and that of their acknowledgements.
+pub const ACKS: u16 = 1;
+/// How many there are.
+pub const CHANNELS: u16 = 2;
+
+/// Messages have a multiple of this many bytes.
+pub const WORD_BYTES: u32 = 4;
+
+/// The kernel's one parameter. Addresses are the device's.
+///
+/// Region 0 of every endpoint has `window` slots of `slot_bytes` for messages that go, the same ones to every peer, and
+/// behind them `window` slots per peer for messages that come. Peers are the other nodes, in their order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FabricTestArgs {
+    /// Where commands are posted.
+    pub ring: CommandRing,
+    /// As waits need them: this rank's own in every place, since other nodes' memory is out of reach.
+    pub workspaces: [u64; MAX_RANKS],
+    /// Address of the [`HostPage`](crate::abi::HostPage).
+    pub host: u64,
+    /// The deadline of every wait.
+    pub deadline_ns: u64,
+    /// Arrival words, by peer and channel, [`FLAG_STRIDE_BYTES`](crate::abi::FLAG_STRIDE_BYTES) apart.
+    pub arrivals: u64,
+    /// Where region 0 starts.
+    pub region: u64,
+    /// Address of the [`FabricTestResults`].
+    pub results: u64,
+    /// Of all messages' contents.
+    pub seed: u64,
+    /// This rank among those of its node.
+    pub rank: u32,
+    /// Its node.
+    pub node: u32,
+    /// How many nodes there are, at most [`MAX_NODES`].
+    pub nodes: u32,
+    /// Messages to each peer; a multiple of `batch`.
+    pub messages: u32,
+    /// Those of them that come before the clock starts.
+    pub untimed: u32,
+    /// Messages of all earlier calls to each peer, modulo 2^32.
+    pub messages_before: u32,
+    /// Acknowledgements of all earlier calls, modulo 2^32.
+    pub acks_before: u32,
+    /// Bytes of a message.
+    pub message_bytes: u32,
+    /// Bytes from one slot to the next.
+    pub slot_bytes: u32,
+    /// Messages to a peer that may be on their way; at least `batch`.
+    pub window: u32,
+    /// Messages that are acknowledged together.
+    pub batch: u32,
+    /// Whether contents are written before each message, and checked after.
+    pub checks: u32,
+    /// Whether each command's way to the proxy and back is timed.
+    pub probes: u32,
+}
+
+/// What a call leaves; zeroed before it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FabricTestResults {
+    /// From the first timed message to the last acknowledgement of all.
+    pub elapsed_ns: u64,
+    /// From a command's post until this GPU saw that the proxy had taken it, over all timed messages.
+    pub picked_up_ns: u64,
+    /// By peer: words of its messages that were wrong.
+    pub wrong_words: [u64; MAX_NODES as usize],
+}
+
+/// The struct that the template declares; it asserts size and offsets.
+#[must_use]
+pub fn args_layout() -> StructLayout {
+    layout!(FabricTestArgs: ring, workspaces, host, deadline_ns, arrivals, region, results, seed, rank, node, nodes,
+        messages, untimed, messages_before, acks_before, message_bytes, slot_bytes, window, batch, checks, probes)
+}
+
+/// The same for what it leaves.
+#[must_use]
+pub fn results_layout() -> StructLayout {
+    layout!(FabricTestResults: elapsed_ns, picked_up_ns, wrong_words)
+}

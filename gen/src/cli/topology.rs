@@ -1,0 +1,55 @@
+//! `mkernel-gen topology`: the GPUs and NICs of a host, and which NICs serve which GPU.
+
+use super::Failure;
+use super::output::{print, print_json};
+use clap::Args;
+use mkernel_topology::{Choices, GpuLinks, Topology, describe};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+#[derive(Args)]
+pub struct ShowTopology {
+    /// A sysfs root other than /sys: another machine's, copied
+    #[arg(long, value_name = "DIR")]
+    sysfs: Option<PathBuf>,
+    /// NICs to use: mlx5_0,mlx5_3; or GPU by GPU: 0=mlx5_0;1=mlx5_3 [default: MKERNEL_NICS, else the nearest]
+    #[arg(long, value_name = "NICS")]
+    nics: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    topology: &'a Topology,
+    /// Pairs of GPUs; none where no driver says.
+    gpu_links: Option<&'a GpuLinks>,
+    choices: &'a Choices,
+}
+
+impl ShowTopology {
+    pub fn run(&self, json: bool) -> Result<(), Failure> {
+        let root = self.sysfs.as_deref().unwrap_or(Path::new("/sys"));
+        let topology = Topology::read(root);
+        let wanted = self.nics.clone().unwrap_or_else(mkernel::wanted_nics);
+        let choices = topology.choose(&wanted).map_err(Failure::Nics)?;
+        let links = self.links(&topology);
+        if json {
+            return print_json(&Shown {
+                topology: &topology,
+                gpu_links: links.as_ref(),
+                choices: &choices,
+            });
+        }
+        print(&describe(&topology, &choices, links.as_ref()))
+    }
+
+    /// What the driver says, if the tree is that of this machine.
+    fn links(&self, topology: &Topology) -> Option<GpuLinks> {
+        if self.sysfs.is_some() || topology.gpus.is_empty() {
+            return None;
+        }
+        let links = mkernel::gpu_links();
+        links
+            .inspect_err(|error| tracing::debug!(%error, "links between GPUs are not known"))
+            .ok()
+    }
+}

@@ -1,0 +1,44 @@
+//! Messages between nodes of simulated GPUs.
+
+use super::*;
+
+#[test]
+fn messages_arrive_right_over_a_bad_network() {
+    let output = run(&[
+        "--json",
+        "fabric-test",
+        "--device=sim",
+        "--ranks=4",
+        "--bytes=4,64",
+        "--messages=8",
+        "--window=4",
+        "--jitter-us=50",
+        "--loss=0.1",
+    ]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let lines = json_lines(&output);
+    let sizes: Vec<_> = lines.iter().map(|line| line["bytes"].clone()).collect();
+    assert_eq!(sizes, [4, 64]);
+    assert!(
+        lines.iter().all(|line| line["wrong_words"] == 0),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn what_cannot_be_is_said_with_the_limit() {
+    for (args, part) in [
+        (&["--nodes=3"][..], "2 ranks cannot be put into 3 nodes"),
+        (&["--bytes=6"], "multiple of 4"),
+        (&["--window=0"], "a window of 0"),
+        (&["--gb-per-s=0"], "0 GB/s"),
+    ] {
+        let output = run(&[&["fabric-test", "--device=sim"], args].concat());
+        assert_eq!(code(&output), 1, "{args:?}");
+        assert!(
+            stderr(&output).contains(part),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+}

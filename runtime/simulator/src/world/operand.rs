@@ -1,0 +1,157 @@
+//! Operands of tensor-core products: what their descriptors point to in shared memory.
+
+use super::clock::Clock;
+use super::machine::{Machine, SHARED_START};
+use super::mma::{DEPTH, Product};
+use super::shadow::{Accessor, Fault, NO_SLOT};
+use super::tensor::swizzled;
+
+impl Machine {
+    /// Reads a K-major ([lines][16 k]) or MN-major ([16 k][lines]) operand through its descriptor.
+    pub fn operand(
+        &mut self,
+        descriptor: u64,
+        lines: usize,
+        mn_major: bool,
+        product: &Product,
+        stamp: u32,
+        mut put: impl FnMut(usize, usize, f32),
+    ) {
+        let generic: Vec<&Clock> = product.known.iter().map(|view| &view.generic).collect();
+        let proxy: Vec<&Clock> = product.known.iter().map(|view| &view.shared).collect();
+        let by = Accessor {
+            stamp,
+            generic: &generic,
+            proxy: Some(&proxy),
+            slot: NO_SLOT,
+            own: 0,
+            fenced: 0,
+        };
+        let layout = match Layout::of(descriptor) {
+            Ok(layout) => layout,
+            Err(text) => {
+                self.find_at(product.place, "matrix descriptor", text);
+                return;
+            }
+        };
+        let cta = self.threads[self.current].cta;
+        let memory = &mut self.ctas[cta];
+        let mut found = None;
+        let mut outside = None;
+        // By eight lines: chunks that nobody wrote, and where the first is. A line may be all garbage, if a kernel loads
+        // fewer rows than a tile has: it reads as NaN, and makes NaN of its own row or column of the result alone.
+        let mut unwritten = vec![(0, None); lines / 8];
+        for chunk in 0..lines * DEPTH / 8 {
+            // Eight elements that are contiguous in shared memory.
+            let (line, k) = if mn_major {
+                (chunk * 8 % lines, chunk * 8 / lines)
+            } else {
+                (chunk / 2, chunk % 2 * 8)
+            };
+            let address = layout.address(line as u32, k as u32, mn_major);
+            let offset = address.wrapping_sub(SHARED_START) as usize;
+            if offset + 16 > memory.smem.bytes.len() {
+                outside = Some(address);
+                break;
+            }
+            let mut was_written = true;
+            let note = |fault, earlier, _| {
+                if fault == Fault::Uninitialised {
+                    was_written = false;
+                } else {
+                    found.get_or_insert((fault, earlier, address));
+                }
+            };
+            self.shadow.read(
+                &mut memory.smem.cells[offset / 4..offset / 4 + 4],
+                &by,
+                note,
+            );
+            let chunks = &mut unwritten[line / 8];
+            chunks.0 += u32::from(!was_written);
+            chunks.1.get_or_insert(address);
+            for (i, pair) in memory.smem.bytes[offset..offset + 16]
+                .chunks_exact(2)
+                .enumerate()
+            {
+                let value = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
+                if mn_major {
+                    put(line + i, k, value);
+                } else {
+                    put(line, k + i, value);
+                }
+            }
+        }
+        if let Some(address) = outside {
+            self.fail(format!(
+                "wgmma reads {address:#x}, outside of shared memory (descriptor {descriptor:#x})"
+            ));
+        }
+        for (count, first) in unwritten {
+            if !(count as usize).is_multiple_of(DEPTH / 8)
+                || (mn_major && count % DEPTH as u32 != 0)
+            {
+                found = found.or(first.map(|address| (Fault::Uninitialised, 0, address)));
+            }
+        }
+        if let Some((fault, earlier, address)) = found {
+            self.find_fault(
+                fault,
+                earlier,
+                stamp,
+                &format!("shared memory at {address:#x}"),
+            );
+        }
+    }
+}
+
+/// A matrix descriptor, decoded (PTX ISA, "Matrix Descriptor Format").
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    start: u32,
+    leading_bytes: u32,
+    stride_bytes: u32,
+    swizzle_bytes: u32,
+}
+
+impl Layout {
+    fn of(descriptor: u64) -> Result<Self, String> {
+        let field = |shift: u32, bits: u32| ((descriptor >> shift) & ((1 << bits) - 1)) as u32;
+        let swizzle_bytes = match field(62, 2) {
+            1 => 128,
+            2 => 64,
+            3 => 32,
+            _ => {
+                return Err(format!(
+                    "matrix descriptor {descriptor:#x} without a swizzle, which is not simulated"
+                ));
+            }
+        };
+        if field(49, 3) != 0 {
+            return Err(format!(
+                "matrix descriptor {descriptor:#x} with a base offset, which is not simulated"
+            ));
+        }
+        Ok(Self {
+            start: field(0, 14) << 4,
+            leading_bytes: field(16, 14) << 4,
+            stride_bytes: field(32, 14) << 4,
+            swizzle_bytes,
+        })
+    }
+
+    /// Of element (line, k): lines are rows of A or columns of B.
+    fn address(&self, line: u32, k: u32, mn_major: bool) -> u32 {
+        let width = self.swizzle_bytes;
+        let logical = if mn_major {
+            let per_row = width / 2;
+            line / per_row * self.leading_bytes
+                + k / 8 * self.stride_bytes
+                + k % 8 * width
+                + line % per_row * 2
+        } else {
+            line / 8 * self.stride_bytes + line % 8 * width + k * 2
+        };
+        swizzled(self.start + logical, width)
+    }
+}

@@ -1,0 +1,210 @@
+//! Ranks that leave, are late, or disagree.
+
+use super::super::failure::{Failure, Heard};
+use super::super::tcp::offers_in;
+use super::*;
+use std::net::TcpStream;
+
+#[test]
+fn all_learn_at_once_who_left() {
+    let started = Instant::now();
+    let results = on_ranks(4, |mut ranks| {
+        if ranks.rank() == 2 {
+            None
+        } else {
+            Some(ranks.barrier("step", TIMEOUT))
+        }
+    });
+    for result in results.into_iter().flatten() {
+        let error = result.expect_err("rank 2 left");
+        assert!(
+            matches!(
+                error,
+                Error::RankLeft {
+                    rank: 2,
+                    step: "step"
+                }
+            ),
+            "{error}"
+        );
+    }
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn all_learn_when_rank_0_left() {
+    let results = on_ranks(3, |mut ranks| {
+        if ranks.rank() == 0 {
+            None
+        } else {
+            Some(ranks.barrier("step", TIMEOUT))
+        }
+    });
+    for result in results.into_iter().flatten() {
+        let error = result.expect_err("rank 0 left");
+        assert!(matches!(error, Error::RankLeft { rank: 0, .. }), "{error}");
+    }
+}
+
+#[test]
+fn all_learn_who_is_late() {
+    let results = on_ranks(3, |mut ranks| {
+        if ranks.rank() == 1 {
+            std::thread::sleep(2 * SHORT);
+        }
+        ranks.barrier("step", SHORT)
+    });
+    for result in results {
+        let error = result.expect_err("rank 1 sleeps");
+        assert!(
+            matches!(&error, Error::RanksMissing { ranks, step: "step", .. } if *ranks == [1]),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn different_steps_are_an_error_everywhere() {
+    let results = on_ranks(3, |mut ranks| {
+        let step = if ranks.rank() == 2 {
+            "planning"
+        } else {
+            "barrier"
+        };
+        ranks.barrier(step, TIMEOUT)
+    });
+    let errors: Vec<_> = results
+        .into_iter()
+        .map(|result| result.expect_err("the steps differ"))
+        .collect();
+    assert!(
+        matches!(&errors[0], Error::Protocol { peer: Peer::Rank(2), source: ProtocolFault::WrongStep { found }, .. } if found == "planning"),
+        "{}",
+        errors[0]
+    );
+    for error in &errors[1..] {
+        assert!(
+            matches!(error, Error::RanksFailed { failures, .. } if failures[0].0 == 2),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn no_rank_0_is_an_error_within_the_deadline() {
+    let port = listener().1;
+    let started = Instant::now();
+    let error = meet(&Job {
+        timeout: SHORT,
+        ..job(1, 2, port)
+    })
+    .err()
+    .expect("nobody listens");
+    assert!(matches!(error, Error::Connect { .. }), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_of_rank_0() {
+    let (_taken, port) = listener();
+    let error = meet(&job(0, 2, port)).err().expect("the port is taken");
+    assert!(matches!(error, Error::Listen { .. }), "{error}");
+}
+
+#[test]
+fn what_rank_0_says_survives_the_wire() {
+    for (failure, heard) in [
+        (
+            Failure::Missing { ranks: vec![1, 5] },
+            Heard::Missing(vec![1, 5]),
+        ),
+        (Failure::Left { rank: 3 }, Heard::Left(3)),
+        (
+            Failure::Protocol {
+                rank: 2,
+                fault: ProtocolFault::OtherJob,
+            },
+            Heard::Told(2, ProtocolFault::OtherJob.to_string()),
+        ),
+    ] {
+        let bytes = failure.encode();
+        assert_eq!(Failure::decode(&bytes), Ok(heard));
+        for end in 0..bytes.len() {
+            assert_eq!(
+                Failure::decode(&bytes[..end]),
+                Err(ProtocolFault::Malformed)
+            );
+        }
+    }
+    assert_eq!(
+        offers_in(&[0; 9], 2),
+        Err(ProtocolFault::Malformed),
+        "a byte too many"
+    );
+}
+
+/// Also on ranks that did come.
+#[test]
+fn who_never_came_is_named_on_every_rank() {
+    let brief = |rank, port| Job {
+        // Long enough for a busy machine to start four threads.
+        timeout: Duration::from_secs(2),
+        ..job(rank, 6, port)
+    };
+    let (listener, port) = listener();
+    let errors: Vec<Error> = std::thread::scope(|scope| {
+        let listener = &listener;
+        let root = scope.spawn(move || gather(&brief(0, port), listener));
+        let others = [1, 3, 5].map(|rank| scope.spawn(move || meet(&brief(rank, port))));
+        std::iter::once(root)
+            .chain(others)
+            .map(|rank| {
+                rank.join()
+                    .expect("no panic")
+                    .err()
+                    .expect("two are missing")
+            })
+            .collect()
+    });
+    for error in errors {
+        assert!(
+            matches!(&error, Error::RanksMissing { ranks, step: "rendezvous", .. } if *ranks == [2, 4]),
+            "{error}"
+        );
+    }
+}
+
+/// A process that was started anew finds its place free.
+#[test]
+fn a_rank_that_left_before_all_had_met_may_come_again() {
+    let (listener, port) = listener();
+    std::thread::scope(|scope| {
+        let root = scope.spawn(|| gather(&job(0, 3, port), &listener));
+        let brief = Job {
+            timeout: SHORT,
+            ..job(1, 3, port)
+        };
+        // It gives up a while after its own deadline, since rank 0 might still say who is missing.
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connects");
+        super::strangers::present(&mut stream, &brief);
+        std::thread::sleep(SHORT);
+        drop(stream);
+        let again = scope.spawn(move || meet(&job(1, 3, port)));
+        std::thread::sleep(SHORT);
+        let last = scope.spawn(move || meet(&job(2, 3, port)));
+        for rank in [root, again, last] {
+            rank.join().expect("no panic").expect("the ranks meet");
+        }
+    });
+}
+
+/// 300 ranks are more than a byte counts.
+#[test]
+fn many_missing_ranks_are_all_named() {
+    let ranks: Vec<u32> = (1..300).collect();
+    let bytes = Failure::Missing {
+        ranks: ranks.clone(),
+    }
+    .encode();
+    assert_eq!(Failure::decode(&bytes), Ok(Heard::Missing(ranks)));
+}

@@ -1,0 +1,70 @@
+//! Ranks on several hosts: who is a neighbour, and what crosses from host to host.
+
+use super::*;
+
+fn on_hosts(hosts: &'static [&'static str]) -> impl Fn(u32, u16) -> Job + Sync {
+    let world = hosts.len() as u32;
+    move |rank, port| Job {
+        host_id: hosts[rank as usize].into(),
+        several_hosts: true,
+        ..job(rank, world, port)
+    }
+}
+
+#[test]
+fn every_rank_knows_who_shares_a_host() {
+    let hosts = &["b", "a", "b", "a", "b", "a"];
+    let seen = on_jobs(6, on_hosts(hosts), |ranks| ranks.nodes().all());
+    for nodes in seen {
+        assert_eq!(nodes, [[0, 2, 4], [1, 3, 5]]);
+    }
+}
+
+/// Bytes reach everyone, descriptors only those who share a host.
+#[test]
+fn steps_cross_hosts_and_descriptors_do_not() {
+    let hosts = &["a", "a", "b", "b"];
+    let read = on_jobs(4, on_hosts(hosts), work);
+    assert_eq!(read, ["-1--", "0---", "---3", "--2-"]);
+}
+
+#[test]
+fn a_failure_on_one_host_is_known_on_all() {
+    let hosts = &["a", "a", "b", "b"];
+    let errors = on_jobs(4, on_hosts(hosts), |mut ranks| {
+        let mine = match ranks.rank() {
+            3 => Err(Error::World(7)),
+            _ => Ok(((), Vec::new())),
+        };
+        ranks
+            .agree("step", mine, TIMEOUT)
+            .expect_err("rank 3 fails")
+    });
+    for (rank, error) in errors.iter().enumerate() {
+        let text = error.to_string();
+        assert!(text.contains("7 ranks were asked for"), "{rank}: {text}");
+        assert_eq!(text.contains("failed on rank 3"), rank != 3, "{text}");
+    }
+}
+
+/// Debian resolves a host's own name to a loopback address: other hosts must reach rank 0 all the same.
+#[test]
+fn rank_0_listens_where_other_hosts_reach_it() {
+    let port = listener().1;
+    let job = move |rank| Job {
+        // A name, and one that leads to the loopback.
+        host: "localhost".into(),
+        several_hosts: true,
+        ..job(rank, 2, port)
+    };
+    std::thread::scope(|scope| {
+        let root = scope.spawn(move || meet(&job(0)));
+        // 127.0.0.2 stands for another interface: who listens at 127.0.0.1 only is not found there.
+        let elsewhere = Job {
+            host: "127.0.0.2".into(),
+            ..job(1)
+        };
+        meet(&elsewhere).expect("the ranks meet");
+        root.join().expect("no panic").expect("the ranks meet");
+    });
+}

@@ -1,0 +1,140 @@
+//! Processes and threads that meet over TCP: as they should, and as they shouldn't.
+
+mod failures;
+mod hosts;
+mod parsers;
+mod processes;
+mod secrets;
+mod steps;
+mod strangers;
+
+use super::gather::gather;
+use super::*;
+use crate::error::Peer;
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_millis(300);
+
+fn job(rank: u32, world: u32, port: u16) -> Job {
+    Job {
+        rank,
+        world,
+        host: "127.0.0.1".into(),
+        port,
+        name: "test".into(),
+        several_hosts: false,
+        host_id: "host".into(),
+        secret: None,
+        timeout: TIMEOUT,
+    }
+}
+
+fn listener() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.set_nonblocking(true).expect("non-blocking");
+    let port = listener.local_addr().expect("an address").port();
+    (listener, port)
+}
+
+/// Runs `body` on `world` threads that meet over TCP; returns what each returned, by rank.
+fn on_ranks<T: Send>(world: u32, body: impl Fn(Collective) -> T + Sync) -> Vec<T> {
+    on_jobs(world, |rank, port| job(rank, world, port), body)
+}
+
+/// [`on_ranks`] of processes that know their job as `job` says, by rank and port.
+fn on_jobs<T: Send>(
+    world: u32,
+    job: impl Fn(u32, u16) -> Job + Sync,
+    body: impl Fn(Collective) -> T + Sync,
+) -> Vec<T> {
+    let met = meet_all(world, job);
+    std::thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = met
+            .into_iter()
+            .map(|group| scope.spawn(move || body(Collective::new(group.expect("the ranks meet")))))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic on a rank"))
+            .collect()
+    })
+}
+
+/// What comes of the meeting on each rank.
+fn meet_all(world: u32, job: impl Fn(u32, u16) -> Job + Sync) -> Vec<Result<tcp::TcpGroup, Error>> {
+    let (listener, port) = listener();
+    std::thread::scope(|scope| {
+        let (job, listener) = (&job, &listener);
+        let meet = |rank| {
+            move || {
+                let job = job(rank, port);
+                if rank == 0 {
+                    gather(&job, listener)
+                } else {
+                    meet(&job)
+                }
+            }
+        };
+        let threads: Vec<_> = (0..world).map(|rank| scope.spawn(meet(rank))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic on a rank"))
+            .collect()
+    })
+}
+
+/// What a rank does in the tests: many steps, then descriptors. Returns what it read from the peers' files.
+fn work(mut ranks: Collective) -> String {
+    for round in 0..50u32 {
+        let mine = (round * 8 + ranks.rank()).to_le_bytes();
+        let all = ranks
+            .all_gather("round", &mine, TIMEOUT)
+            .expect("all ranks come");
+        let expected: Vec<_> = (0..ranks.world())
+            .map(|rank| (round * 8 + rank).to_le_bytes().to_vec())
+            .collect();
+        assert_eq!(all, expected);
+    }
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    write!(file, "{}", ranks.rank()).expect("written");
+    let fds = ranks
+        .exchange_fds(file.as_fd(), TIMEOUT)
+        .expect("all ranks come");
+    ranks.barrier("end", TIMEOUT).expect("all ranks come");
+    fds.into_iter()
+        .map(|fd| {
+            let Some(fd) = fd else { return "-".to_owned() };
+            // All ranks share the place up to which a file was read, so none is used.
+            let mut text = [0];
+            std::fs::File::from(fd)
+                .read_exact_at(&mut text, 0)
+                .expect("readable");
+            String::from_utf8_lossy(&text).into_owned()
+        })
+        .collect()
+}
+
+fn expected_work(rank: u32, world: u32) -> String {
+    (0..world)
+        .map(|peer| {
+            if peer == rank {
+                "-".to_owned()
+            } else {
+                peer.to_string()
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn eight_threads_meet_and_work() {
+    for (rank, read) in (0..).zip(on_ranks(8, work)) {
+        assert_eq!(read, expected_work(rank, 8));
+    }
+}

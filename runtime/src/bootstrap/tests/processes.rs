@@ -1,0 +1,122 @@
+//! Ranks that are processes of their own.
+
+use super::*;
+use std::process::{Child, Command, Stdio};
+
+/// Not a test: what a process of the others runs, with the variables that torchrun sets.
+#[test]
+#[ignore = "started by other tests, as a process of its own"]
+fn child() {
+    if std::env::var_os("TEST_COMMUNICATOR").is_some() {
+        let error = crate::Communicator::from_env().expect_err("not on these hosts");
+        return println!("read {error}");
+    }
+    let place = crate::env::place().expect("variables are set");
+    let timeout = crate::env::timeout().expect("a timeout");
+    let mut ranks = crate::communicator::join(&place, timeout).expect("the ranks meet");
+    if std::env::var_os("TEST_DIE").is_some() {
+        ranks.barrier("before", TIMEOUT).expect("all ranks come");
+        std::process::abort();
+    }
+    println!("read {}", work(ranks));
+}
+
+fn start_child(rank: u32, world: u32, port: u16, more: &[(&str, &str)]) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("the test program"));
+    command.args([
+        "--exact",
+        "bootstrap::tests::processes::child",
+        "--ignored",
+        "--nocapture",
+    ]);
+    command
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", world.to_string())
+        .env("MASTER_ADDR", "127.0.0.1")
+        .env("MKERNEL_PORT", port.to_string())
+        .env("TORCHELASTIC_RUN_ID", "test")
+        .env("MKERNEL_TIMEOUT_MS", "20000")
+        .env("TEST_HOST", "host")
+        .envs(more.iter().copied());
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a process")
+}
+
+fn expect_read(rank: u32, child: Child, read: &str) {
+    let output = child.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "rank {rank}: {text}");
+    assert!(
+        text.contains(&format!("read {read}\n")),
+        "rank {rank}: {text}"
+    );
+}
+
+#[test]
+fn eight_processes_meet_and_work() {
+    // The port is free when rank 0 binds it, unless somebody takes it in between: then rank 0 says so.
+    let port = listener().1;
+    let children: Vec<_> = (0..8).map(|rank| start_child(rank, 8, port, &[])).collect();
+    for (rank, child) in (0..).zip(children) {
+        expect_read(rank, child, &expected_work(rank, 8));
+    }
+}
+
+/// Two hosts of two ranks, and a secret.
+#[test]
+fn processes_of_two_hosts_meet_and_work() {
+    let port = listener().1;
+    let secret = ("MKERNEL_SECRET", "correct horse battery staple");
+    let hosts = ["a", "a", "b", "b"];
+    let children: Vec<_> = (0..)
+        .zip(hosts)
+        .map(|(rank, host)| {
+            let more = [("TEST_HOST", host), ("LOCAL_WORLD_SIZE", "2"), secret];
+            start_child(rank, 4, port, &more)
+        })
+        .collect();
+    for ((rank, child), read) in (0..).zip(children).zip(["-1--", "0---", "---3", "--2-"]) {
+        expect_read(rank, child, read);
+    }
+}
+
+/// All of them meet first, so all of them say it, with who is where.
+#[test]
+fn a_communicator_is_of_one_host_for_now() {
+    let port = listener().1;
+    let hosts = ["a", "b", "a", "b"];
+    let start = |(rank, host)| {
+        let more = [("TEST_HOST", host), ("TEST_COMMUNICATOR", "1")];
+        start_child(rank, 4, port, &more)
+    };
+    let children: Vec<_> = (0..).zip(hosts).map(start).collect();
+    for (rank, child) in (0..).zip(children) {
+        let error = "ranks are on 2 hosts (ranks 0, 2 | ranks 1, 3); they have met, but there are no operators across hosts yet: use GPUs of one host";
+        expect_read(rank, child, error);
+    }
+}
+
+#[test]
+fn a_process_that_dies_is_named_at_once() {
+    let (listener, port) = listener();
+    let mut child = start_child(1, 2, port, &[("TEST_DIE", "1")]);
+    let mut ranks = Collective::new(gather(&job(0, 2, port), &listener).expect("the ranks meet"));
+    ranks.barrier("before", TIMEOUT).expect("all ranks come");
+    let started = Instant::now();
+    let error = ranks.barrier("after", TIMEOUT).expect_err("rank 1 is dead");
+    assert!(
+        matches!(
+            error,
+            Error::RankLeft {
+                rank: 1,
+                step: "after"
+            }
+        ),
+        "{error}"
+    );
+    assert!(started.elapsed() < Duration::from_secs(10));
+    child.wait().expect("it ended");
+}

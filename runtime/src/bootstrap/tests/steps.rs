@@ -1,0 +1,112 @@
+//! Steps of a [`Collective`], whatever is below it.
+
+use super::super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Runs `body` on `world` threads, one per rank; returns what each returned, by rank.
+fn on_ranks<T: Send>(world: u32, body: impl Fn(Collective) -> T + Sync) -> Vec<T> {
+    let groups = local::groups(world);
+    std::thread::scope(|scope| {
+        let body = &body;
+        let threads: Vec<_> = groups
+            .into_iter()
+            .map(|group| scope.spawn(move || body(Collective::new(group))))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic on a rank"))
+            .collect()
+    })
+}
+
+#[test]
+fn agree_brings_payloads_of_all_ranks() {
+    let results = on_ranks(8, |mut ranks| {
+        let mine = vec![ranks.rank() as u8; 3];
+        ranks.agree("plan", Ok(("value", mine)), TIMEOUT)
+    });
+    for result in results {
+        let (value, payloads) = result.expect("all ranks agree");
+        assert_eq!(value, "value");
+        assert_eq!(
+            payloads,
+            (0..8).map(|rank| vec![rank; 3]).collect::<Vec<_>>()
+        );
+    }
+}
+
+#[test]
+fn a_failure_of_one_rank_reaches_all_and_the_group_goes_on() {
+    let results = on_ranks(4, |mut ranks| {
+        let mine = if ranks.rank() == 2 {
+            Err(Error::World(3))
+        } else {
+            Ok(((), Vec::new()))
+        };
+        let first = ranks.agree("plan", mine, TIMEOUT);
+        let second = ranks.barrier("again", TIMEOUT);
+        (first, second)
+    });
+    for (rank, (first, second)) in results.into_iter().enumerate() {
+        match first.expect_err("rank 2 failed") {
+            Error::World(3) => assert_eq!(rank, 2),
+            Error::RanksFailed { step, failures } => {
+                assert_eq!(step, "plan");
+                assert_eq!(failures, [(2, Error::World(3).to_string())]);
+            }
+            other => panic!("{other}"),
+        }
+        second.expect("the ranks are still in step");
+    }
+}
+
+#[test]
+fn after_a_missing_rank_every_later_step_fails_at_once() {
+    let results = on_ranks(2, |mut ranks| {
+        if ranks.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(300));
+            return ranks.barrier("late", TIMEOUT);
+        }
+        let error = ranks
+            .barrier("late", Duration::from_millis(50))
+            .expect_err("rank 1 sleeps");
+        assert!(
+            matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [1]),
+            "{error}"
+        );
+        let started = std::time::Instant::now();
+        let error = ranks.barrier("next", TIMEOUT).expect_err("out of step");
+        assert!(
+            matches!(error, Error::Aborted { cause: Some(_) }),
+            "{error}"
+        );
+        assert!(started.elapsed() < Duration::from_secs(1));
+        Ok(())
+    });
+    assert!(
+        matches!(results[1], Err(Error::RanksMissing { .. })),
+        "the late rank learns of it"
+    );
+}
+
+#[test]
+fn too_much_is_refused_before_anything_is_sent() {
+    let mut alone = Collective::new(local::groups(1).remove(0));
+    let error = alone
+        .all_gather("big", &vec![0; MAX_OFFER_BYTES + 1], TIMEOUT)
+        .expect_err("too long");
+    assert!(
+        matches!(
+            error,
+            Error::Protocol {
+                source: ProtocolFault::TooLong { .. },
+                ..
+            }
+        ),
+        "{error}"
+    );
+    alone
+        .barrier("small", TIMEOUT)
+        .expect("the group still works");
+}

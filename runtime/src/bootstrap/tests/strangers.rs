@@ -1,0 +1,213 @@
+//! Whoever else connects to the port.
+
+use super::super::failure::printable;
+use super::super::greeting::{Challenge, Conversation, Hello};
+use super::super::wire::{Frame, Kind, Nonce, RANK_BYTES, VERSION};
+use super::*;
+use std::io::Read;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The next frame that comes.
+pub fn next_frame(stream: &mut TcpStream) -> Frame {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some((frame, _)) = Frame::decode(&bytes, RANK_BYTES).expect("our protocol") {
+            return frame;
+        }
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("more bytes");
+        bytes.extend(byte);
+    }
+}
+
+/// Says all that a rank says until it is to be welcomed.
+pub fn present(stream: &mut TcpStream, job: &Job) -> Conversation {
+    let hello = Hello::new(job).expect("random numbers");
+    stream.write_all(&hello.frame().encode()).expect("sent");
+    let challenge = Challenge::check(&next_frame(stream), job).expect("a challenge");
+    let conversation = Conversation::new(&hello, &challenge);
+    let proof = conversation.proof(job).encode();
+    stream.write_all(&proof).expect("sent");
+    conversation
+}
+
+pub fn connect(port: u16) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", port)).expect("connects")
+}
+
+/// Connects, sends `bytes`, and returns why it was refused.
+fn refusal(port: u16, bytes: &[u8]) -> String {
+    let mut stream = connect(port);
+    stream.write_all(bytes).expect("sent");
+    let frame = next_frame(&mut stream);
+    assert_eq!(frame.kind, Kind::Refused);
+    printable(&frame.payload)
+}
+
+fn hello(job: &Job) -> Vec<u8> {
+    Hello::new(job).expect("random numbers").frame().encode()
+}
+
+#[test]
+fn strangers_are_refused_with_a_reason_and_the_ranks_still_meet() {
+    let (listener, port) = listener();
+    let usual = hello(&job(1, 2, port));
+    let mut versioned = usual.clone();
+    versioned[4..6].copy_from_slice(&(VERSION + 1).to_le_bytes());
+    let mut huge = usual.clone();
+    huge[24..28].copy_from_slice(&u32::MAX.to_le_bytes());
+    let kind = |kind| Frame {
+        kind,
+        nonce: Nonce::default(),
+        payload: Vec::new(),
+    };
+    let other = Job {
+        name: "another job".into(),
+        ..job(1, 2, port)
+    };
+    let strangers: Vec<(Vec<u8>, &str)> = vec![
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "does not speak"),
+        (versioned, "version 3"),
+        (huge, "at most 1024"),
+        (kind(Kind::Offer).encode(), "malformed"),
+        (kind(Kind::Proof).encode(), "malformed"),
+        (hello(&other), "another job"),
+        (hello(&job(1, 4, port)), "WORLD_SIZE 4"),
+        (hello(&job(0, 2, port)), "rank 0 of 2"),
+        (hello(&job(7, 2, port)), "rank 7 of 2"),
+    ];
+    std::thread::scope(|scope| {
+        let silent = connect(port);
+        let root = scope.spawn(|| gather(&job(0, 2, port), &listener));
+        for (bytes, reason) in strangers {
+            let text = refusal(port, &bytes);
+            assert!(text.contains(reason), "{reason}: {text}");
+        }
+        // Half a message, then gone.
+        connect(port).write_all(&usual[..20]).expect("sent");
+        let joined = meet(&job(1, 2, port)).expect("the real rank 1");
+        let root = root.join().expect("no panic").expect("the ranks meet");
+        drop((silent, joined, root));
+    });
+}
+
+/// More silent connections than are kept, some that dribble, and some that come again and again.
+#[test]
+fn a_crowd_does_not_keep_the_ranks_from_meeting() {
+    let (listener, port) = listener();
+    let (done, start) = (AtomicBool::new(false), hello(&job(1, 3, port)));
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let root = scope.spawn(|| gather(&job(0, 3, port), &listener));
+        let _silent: Vec<TcpStream> = (0..300).map(|_| connect(port)).collect();
+        for dribbles in [true, false, false] {
+            let (done, start) = (&done, &start);
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    // Nobody listens any more when the ranks have met.
+                    let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
+                        return;
+                    };
+                    for byte in start.iter().take(if dribbles { 40 } else { 0 }) {
+                        let _ = stream.write_all(&[*byte]);
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                }
+            });
+        }
+        std::thread::sleep(SHORT);
+        let others = [1, 2].map(|rank| scope.spawn(move || meet(&job(rank, 3, port))));
+        let met: Vec<bool> = std::iter::once(root)
+            .chain(others)
+            .map(|rank| rank.join().expect("no panic").is_ok())
+            .collect();
+        done.store(true, Ordering::Relaxed);
+        assert_eq!(met, [true; 3]);
+    });
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn the_second_process_with_a_rank_is_refused() {
+    let (listener, port) = listener();
+    std::thread::scope(|scope| {
+        let root = scope.spawn(|| gather(&job(0, 3, port), &listener));
+        let first = scope.spawn(move || meet(&job(1, 3, port)));
+        std::thread::sleep(SHORT);
+        let error = meet(&job(1, 3, port)).err().expect("rank 1 is there");
+        let text = crate::error::with_causes(&error);
+        assert!(text.contains("rank 1 is there already"), "{text}");
+        let last = scope.spawn(move || meet(&job(2, 3, port)));
+        for rank in [root, first, last] {
+            rank.join().expect("no panic").expect("the ranks meet");
+        }
+    });
+}
+
+#[test]
+fn another_service_at_the_port_is_told_from_rank_0() {
+    let (listener, port) = listener();
+    listener.set_nonblocking(false).expect("blocking");
+    let service = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.write_all(b"220 smtp ready\r\n").expect("sent");
+        std::thread::sleep(SHORT);
+    });
+    let error = meet(&job(1, 2, port)).err().expect("no rank 0");
+    assert!(
+        matches!(
+            &error,
+            Error::Protocol {
+                source: ProtocolFault::NotMkernel,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    service.join().expect("no panic");
+}
+
+#[test]
+fn garbage_from_a_rank_fails_the_step_on_all() {
+    let (listener, port) = listener();
+    std::thread::scope(|scope| {
+        let root = scope.spawn(|| {
+            let mut ranks =
+                Collective::new(gather(&job(0, 3, port), &listener).expect("the ranks meet"));
+            ranks.barrier("step", TIMEOUT)
+        });
+        let honest = scope.spawn(move || {
+            let mut ranks = Collective::new(meet(&job(1, 3, port)).expect("the ranks meet"));
+            ranks.barrier("step", TIMEOUT)
+        });
+        // Rank 2 speaks the protocol until it is welcomed, then sends a frame that lies about its contents.
+        let mut stream = connect(port);
+        present(&mut stream, &job(2, 3, port));
+        let welcome = next_frame(&mut stream);
+        assert_eq!(welcome.kind, Kind::Welcome);
+        let lie = Frame {
+            kind: Kind::Offer,
+            nonce: welcome.nonce,
+            payload: vec![0xff; 8],
+        };
+        stream.write_all(&lie.encode()).expect("sent");
+        let error = root.join().expect("no panic").expect_err("garbage");
+        assert!(
+            matches!(
+                &error,
+                Error::Protocol {
+                    peer: Peer::Rank(2),
+                    source: ProtocolFault::Malformed,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        let error = honest.join().expect("no panic").expect_err("garbage");
+        assert!(
+            matches!(&error, Error::RanksFailed { failures, .. } if failures[0].0 == 2),
+            "{error}"
+        );
+    });
+}

@@ -1,0 +1,68 @@
+//! Streams between pairs of ranks of a node: what emulated NICs speak over.
+
+use super::fds::{Mailbox, deliver, random_bytes};
+use super::{Collective, ProtocolFault};
+use crate::error::{Error, Peer};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+const STEP: &str = "connection of emulated NICs";
+
+/// A stream to each of `peers`, in their order. Collective: every rank of the node comes here, and if it names a peer,
+/// that one names it.
+pub(crate) fn connect(
+    ranks: &mut Collective,
+    peers: &[u32],
+    timeout: Duration,
+) -> Result<Vec<UnixStream>, Error> {
+    let (rank, world) = (ranks.rank(), ranks.world());
+    let mailbox = Mailbox::open().and_then(|mailbox| {
+        let offer = [mailbox.name(), &random_bytes()?].concat();
+        Ok((mailbox, offer))
+    });
+    let (mailbox, offers) = ranks.agree(STEP, mailbox, timeout)?;
+    let offers = names(&offers)?;
+    // The job's nonce is rank 0's.
+    let (_, nonce) = offers[0];
+    let connected = (|| {
+        let mut streams = Vec::new();
+        for &peer in peers.iter().filter(|peer| **peer > rank) {
+            let (ours, theirs) = UnixStream::pair().map_err(os)?;
+            deliver(theirs.as_fd(), rank, &nonce, peer, &offers[peer as usize].0)?;
+            streams.push((peer, ours));
+        }
+        let lower: Vec<u32> = peers.iter().copied().filter(|peer| *peer < rank).collect();
+        let came = mailbox.collect(&lower, world, &nonce, timeout)?;
+        for (peer, fd) in (0..).zip(came) {
+            streams.extend(fd.map(|fd| (peer, UnixStream::from(fd))));
+        }
+        Ok((streams, Vec::new()))
+    })();
+    let (mut streams, _) = ranks.agree(STEP, connected, timeout)?;
+    streams.sort_by_key(|(peer, _)| peers.iter().position(|known| known == peer));
+    Ok(streams.into_iter().map(|(_, stream)| stream).collect())
+}
+
+/// A mailbox's name and a nonce, by rank.
+fn names(offers: &[Vec<u8>]) -> Result<Vec<([u8; 16], [u8; 16])>, Error> {
+    let split = |(rank, offer): (u32, &Vec<u8>)| {
+        let halves = offer.split_at_checked(16);
+        let halves =
+            halves.and_then(|(name, nonce)| Some((name.try_into().ok()?, nonce.try_into().ok()?)));
+        halves.ok_or(Error::Protocol {
+            peer: Peer::Rank(rank),
+            step: STEP,
+            source: ProtocolFault::Malformed,
+        })
+    };
+    (0..).zip(offers).map(split).collect()
+}
+
+fn os(source: std::io::Error) -> Error {
+    Error::Os {
+        call: "socketpair",
+        source: Arc::new(source),
+    }
+}

@@ -1,0 +1,403 @@
+//! [`FabricTest`]: what the network between nodes does for kernels, measured and checked.
+
+use super::endpoint::{Fabric, FabricSpec};
+use super::rails::Rails;
+use crate::communicator::Communicator;
+use crate::driver::{self, Function, Pinned};
+use crate::error::Error;
+use crate::operator::Live;
+use crate::report::Page;
+use crate::shared::Shared;
+use mkernel_compile::Store;
+use mkernel_fabric::emulated::{Faults, Nic};
+use mkernel_spec::fabric_test::{
+    CHANNELS, CTAS, FabricTestArgs, FabricTestResults, KERNEL, MAX_NODES, THREADS, WORD_BYTES,
+};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Slots start at multiples of this.
+const SLOT_ALIGNMENT_BYTES: u32 = 128;
+
+/// In the fabric's state: the [`State`] that waits need, the results.
+const RESULTS_OFFSET_BYTES: u64 = 1024;
+const STATE_BYTES: u64 = RESULTS_OFFSET_BYTES + size_of::<FabricTestResults>() as u64;
+
+/// More is of no use: it is beyond what the proxy has on its way to a peer.
+const MAX_WINDOW: u32 = 1024;
+
+/// How long rank 0 may compile.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// What the kernel may need beyond its deadline.
+const DRAIN_MARGIN: Duration = Duration::from_secs(10);
+
+/// What the test's endpoints are to be; the same on all ranks.
+#[derive(Clone, Debug)]
+pub struct FabricTestOptions {
+    /// Nodes into which the ranks are put, in order: 2 to 64 of equal size.
+    pub nodes: u32,
+    /// The longest message of any load.
+    pub message_bytes: u32,
+    /// The most messages to a peer that are on their way at once.
+    pub window: u32,
+    /// The network.
+    pub nic: Nic,
+    /// What goes wrong in it.
+    pub faults: Faults,
+}
+
+/// What every rank sends to its peers; the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes of a message: a multiple of 4.
+    pub message_bytes: u32,
+    /// Messages to each peer, a multiple of `batch`.
+    pub messages: u32,
+    /// Those of them before the clock starts.
+    pub untimed: u32,
+    /// Messages to a peer on their way at once. With 1, the time per message is that of a message and its
+    /// acknowledgement.
+    pub window: u32,
+    /// Messages that are acknowledged together; at most `window`.
+    pub batch: u32,
+    /// Writes the contents of each message before it is sent, from this seed, and checks every word of it where it
+    /// arrives. None: times alone.
+    pub check: Option<u64>,
+    /// Times each command's way to the proxy. That slows messages down.
+    pub probe: bool,
+}
+
+/// What came of a load on this rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// From the first timed message until all peers had acknowledged all.
+    pub elapsed: Duration,
+    /// From a command's post until the GPU saw that the proxy had taken it, on average: more than its way to the proxy,
+    /// since the answer crosses PCIe. If it was asked for.
+    pub picked_up: Option<Duration>,
+    /// Timed messages to each peer.
+    pub messages: u32,
+    /// Ranks whose messages had wrong words, and how many.
+    pub wrong_words: Vec<(u32, u64)>,
+}
+
+/// A kernel, and a fabric for it to use. See [`Communicator::fabric_test`].
+pub struct FabricTest {
+    // Before what it uses.
+    fabric: Fabric,
+    options: FabricTestOptions,
+    rails: Rails,
+    function: Function,
+    results: Pinned,
+    live: Arc<Live>,
+    before: Mutex<Before>,
+    shared: Arc<Shared>,
+}
+
+/// Messages and acknowledgements of earlier loads, modulo 2^32.
+#[derive(Clone, Copy, Default)]
+struct Before {
+    messages: u32,
+    acks: u32,
+}
+
+impl Communicator {
+    /// Connects every GPU to its counterparts on the other nodes, to measure and check puts between them. Collective.
+    ///
+    /// The nodes and their NICs are emulated: puts move by copies between GPUs of this host.
+    ///
+    /// # Errors
+    /// [`Error::Nodes`], [`Error::Fabric`], [`Error::Build`] and what goes wrong with memory.
+    pub fn fabric_test(&self, options: &FabricTestOptions) -> Result<FabricTest, Error> {
+        FabricTest::new(self.shared(), options)
+    }
+}
+
+impl FabricTest {
+    fn new(shared: &Arc<Shared>, options: &FabricTestOptions) -> Result<Self, Error> {
+        shared.ensure_usable()?;
+        let timeout = shared.host_timeout();
+        let checked = check(options).and_then(|()| {
+            let rails = Rails::new(shared.rank, shared.world, options.nodes)?;
+            Ok((rails, format!("{options:?}").into_bytes()))
+        });
+        let (rails, all) = shared
+            .ranks()
+            .agree("the fabric test's options", checked, timeout)?;
+        let other = (0..).zip(&all).find(|(_, theirs)| **theirs != all[0]);
+        if let Some((rank, theirs)) = other {
+            let text = String::from_utf8_lossy;
+            return Err(Error::Load(vec![format!(
+                "rank {rank} was given {}, rank 0 {}",
+                text(theirs),
+                text(&all[0])
+            )]));
+        }
+        let slots = u64::from(options.window) * u64::from(options.nodes);
+        let spec = FabricSpec {
+            rails,
+            nic: options.nic.clone(),
+            faults: options.faults.clone(),
+            channels: CHANNELS,
+            region_bytes: slots * u64::from(slot_bytes(options.message_bytes)),
+            state_bytes: STATE_BYTES,
+        };
+        let loaded = load(shared).map(|loaded| (loaded, Vec::new()));
+        let ((function, results, page), _) =
+            shared
+                .ranks()
+                .agree("loading of the fabric test", loaded, BUILD_TIMEOUT)?;
+        let fabric = Fabric::connect(shared, &spec, &page)?;
+        let live = Arc::new(Live { page, job: None });
+        shared.register(&live);
+        Ok(Self {
+            fabric,
+            options: options.clone(),
+            rails,
+            function,
+            results,
+            live,
+            before: Mutex::default(),
+            shared: shared.clone(),
+        })
+    }
+
+    /// Puts `load` on the network and waits for its end, on all ranks. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with all mistakes; [`Error::Fabric`] if the network failed; [`Error::Timeout`] if nothing came in
+    /// time; [`Error::RanksFailed`] with what went wrong elsewhere.
+    pub fn run(&self, load: &Load) -> Result<Measured, Error> {
+        self.check_load(load)?;
+        self.shared.ensure_usable()?;
+        let measured = self.call(load).map(|measured| (measured, Vec::new()));
+        // Whoever ends first must not take its endpoint from those who are not done.
+        let timeout = self.shared.host_timeout();
+        let (measured, _) =
+            self.shared
+                .ranks()
+                .agree("a load of the fabric test", measured, timeout)?;
+        Ok(measured)
+    }
+
+    fn call(&self, load: &Load) -> Result<Measured, Error> {
+        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
+        driver::bind(&self.shared.ctx)?;
+        let mut args = self.args(load, *before);
+        let (stream, results) = (
+            &self.shared.stream,
+            self.fabric.state() + RESULTS_OFFSET_BYTES,
+        );
+        let bytes = size_of::<FabricTestResults>();
+        let mut order = self
+            .shared
+            .order
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.fabric.wake();
+        // SAFETY: the results lie in the fabric's state, and in a page that is as long; both stay until the stream is done,
+        // or, after a time-out, as long as this, whose drop waits. The argument is the struct that the kernel declares.
+        // The stream is the communicator's, which outlives its order.
+        unsafe {
+            order.follow(stream.raw(), None)?;
+            stream.zero(results, bytes)?;
+            self.function
+                .launch(stream.raw(), (CTAS, THREADS, 0), (&raw mut args).cast())?;
+            stream.copy(self.results.device_address(), results, bytes)?;
+        }
+        drop(order);
+        self.wait()?;
+        before.messages = before.messages.wrapping_add(load.messages);
+        before.acks = before.acks.wrapping_add(load.messages / load.batch);
+        Ok(self.measured(load))
+    }
+
+    fn args(&self, load: &Load, before: Before) -> FabricTestArgs {
+        let state = self.fabric.state();
+        FabricTestArgs {
+            ring: self.fabric.ring(),
+            workspaces: [state; _],
+            host: self.live.page.device_address(),
+            deadline_ns: self.shared.timeout_ns(),
+            arrivals: self.fabric.arrivals(),
+            region: self.fabric.region(),
+            results: state + RESULTS_OFFSET_BYTES,
+            seed: load.check.unwrap_or(0),
+            rank: self.rails.local_rank(),
+            node: self.rails.node(),
+            nodes: self.rails.nodes,
+            messages: load.messages,
+            untimed: load.untimed,
+            messages_before: before.messages,
+            acks_before: before.acks,
+            message_bytes: load.message_bytes,
+            slot_bytes: slot_bytes(self.options.message_bytes),
+            window: load.window,
+            batch: load.batch,
+            checks: load.check.is_some().into(),
+            probes: load.probe.into(),
+        }
+    }
+
+    fn wait(&self) -> Result<(), Error> {
+        let (started, limit) = (Instant::now(), self.shared.host_timeout() + DRAIN_MARGIN);
+        while !self.shared.stream.is_done()? {
+            let waited = started.elapsed();
+            if waited >= limit {
+                return Err(Error::StillBusy { waited });
+            }
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        // The cause comes before its consequence: without a network waits fail.
+        if let Some(error) = self.fabric.failure() {
+            self.shared.poison(error);
+        }
+        self.shared.check()
+    }
+
+    fn measured(&self, load: &Load) -> Measured {
+        let read = |offset| self.results.double_word(offset).load(Ordering::Acquire);
+        let wrong = |(peer, rank): (usize, u32)| {
+            let count = read(offset_of!(FabricTestResults, wrong_words) + 8 * peer);
+            (count > 0).then_some((rank, count))
+        };
+        let commands = u64::from(load.messages - load.untimed) * (u64::from(self.rails.nodes) - 1);
+        let picked_up_ns = read(offset_of!(FabricTestResults, picked_up_ns)) / commands.max(1);
+        Measured {
+            picked_up: load.probe.then_some(Duration::from_nanos(picked_up_ns)),
+            elapsed: Duration::from_nanos(read(offset_of!(FabricTestResults, elapsed_ns))),
+            messages: load.messages - load.untimed,
+            wrong_words: self
+                .rails
+                .peers()
+                .into_iter()
+                .enumerate()
+                .filter_map(wrong)
+                .collect(),
+        }
+    }
+
+    fn check_load(&self, load: &Load) -> Result<(), Error> {
+        let Load {
+            message_bytes,
+            messages,
+            untimed,
+            window,
+            batch,
+            ..
+        } = *load;
+        let options = &self.options;
+        let mut mistakes = Vec::new();
+        let mut require = |holds: bool, mistake: String| {
+            if !holds {
+                mistakes.push(mistake);
+            }
+        };
+        require(
+            message_bytes <= options.message_bytes && message_bytes.is_multiple_of(WORD_BYTES),
+            format!(
+                "messages of {message_bytes} bytes: a multiple of {WORD_BYTES}, at most {}, is possible",
+                options.message_bytes
+            ),
+        );
+        require(
+            (1..=options.window).contains(&window),
+            format!(
+                "a window of {window} messages: 1 to {} are possible",
+                options.window
+            ),
+        );
+        require(
+            (1..=window).contains(&batch),
+            format!(
+                "acknowledgements of {batch} messages: 1 to the window's {window} are possible"
+            ),
+        );
+        require(
+            messages > 0 && batch > 0 && messages.is_multiple_of(batch.max(1)),
+            format!("{messages} messages, which are no whole batches of {batch}"),
+        );
+        require(
+            untimed < messages,
+            format!("{untimed} of {messages} messages untimed, which leaves none"),
+        );
+        if mistakes.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::Load(mistakes))
+        }
+    }
+}
+
+impl Drop for FabricTest {
+    fn drop(&mut self) {
+        // The kernel ends by itself, at its deadline at the latest; it needs the fabric until then.
+        if let Err(error) = driver::synchronize(&self.shared.ctx) {
+            tracing::warn!(
+                error = crate::error::with_causes(&error),
+                "waiting for the fabric test to end"
+            );
+        }
+    }
+}
+
+impl std::fmt::Debug for FabricTest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "FabricTest(rank {} of {}, {} nodes)",
+            self.rails.rank, self.rails.world, self.rails.nodes
+        )
+    }
+}
+
+/// From one slot to the next.
+fn slot_bytes(message_bytes: u32) -> u32 {
+    message_bytes.max(1).next_multiple_of(SLOT_ALIGNMENT_BYTES)
+}
+
+fn check(options: &FabricTestOptions) -> Result<(), Error> {
+    let FabricTestOptions {
+        nodes,
+        message_bytes,
+        window,
+        ..
+    } = *options;
+    let mut mistakes = Vec::new();
+    if nodes > MAX_NODES {
+        mistakes.push(format!("{nodes} nodes: at most {MAX_NODES} are possible"));
+    }
+    if message_bytes > options.nic.write_bytes {
+        mistakes.push(format!(
+            "messages of {message_bytes} bytes, but a write of this NIC has at most {}",
+            options.nic.write_bytes
+        ));
+    }
+    if !(1..=MAX_WINDOW).contains(&window) {
+        mistakes.push(format!(
+            "a window of {window} messages: 1 to {MAX_WINDOW} are possible"
+        ));
+    }
+    if mistakes.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Load(mistakes))
+    }
+}
+
+fn load(shared: &Shared) -> Result<(Function, Pinned, Arc<Page>), Error> {
+    let built = |source| Error::Build {
+        id: KERNEL.to_owned(),
+        source: Arc::new(source),
+    };
+    let source = mkernel_compile::render_fabric_test(shared.device.target).map_err(built)?;
+    let cubin = Store::from_env().get_or_build(&source).map_err(built)?;
+    Ok((
+        Function::load(&shared.ctx, &cubin.bytes, KERNEL)?,
+        Pinned::allocate(&shared.ctx, size_of::<FabricTestResults>())?,
+        Arc::new(Page::allocate(&shared.ctx)?),
+    ))
+}

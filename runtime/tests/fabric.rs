@@ -1,0 +1,156 @@
+//! Kernels put to GPUs of other nodes, on simulated GPUs, over emulated NICs.
+
+use mkernel::spec::fabric_test::MAX_NODES;
+use mkernel::{
+    Communicator, Error, FabricError, FabricTestOptions, Faults, Load, Measured, Nic, Simulation,
+};
+use std::time::Duration;
+
+fn ranks(ranks: u32, seed: u64) -> Vec<Communicator> {
+    let simulation = Simulation {
+        ranks,
+        seed,
+        sms: 2,
+        skew: 60,
+        timeline: false,
+    };
+    Communicator::simulated(&simulation).expect("simulated GPUs")
+}
+
+fn options(nodes: u32) -> FabricTestOptions {
+    FabricTestOptions {
+        nodes,
+        message_bytes: 512,
+        window: 4,
+        nic: Nic::default(),
+        faults: Faults::default(),
+    }
+}
+
+const LOAD: Load = Load {
+    message_bytes: 512,
+    messages: 12,
+    untimed: 2,
+    window: 4,
+    batch: 2,
+    check: Some(7),
+    probe: false,
+};
+
+/// Runs `loads` on every rank.
+fn run(
+    ranks: Vec<Communicator>,
+    options: &FabricTestOptions,
+    loads: &[Load],
+) -> Vec<Result<Vec<Measured>, Error>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks
+            .into_iter()
+            .map(|ranks| {
+                scope.spawn(move || {
+                    ranks.set_timeout(Duration::from_secs(20));
+                    let test = ranks.fabric_test(options)?;
+                    loads.iter().map(|load| test.run(load)).collect()
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect()
+    })
+}
+
+#[test]
+fn every_message_arrives_as_it_was_sent_whatever_the_network_does() {
+    let faults = |seed| Faults {
+        seed,
+        jitter: Duration::from_micros(200),
+        loss: 0.1,
+        retransmission: Duration::from_micros(100),
+        duplicates: 0.2,
+        failure: None,
+    };
+    // Slots are reused by windows of other sizes, and single words travel too.
+    let single = Load {
+        probe: true,
+        message_bytes: 4,
+        window: 1,
+        batch: 1,
+        ..LOAD
+    };
+    for (world, nodes) in [(2, 2), (4, 2), (4, 4)] {
+        for seed in 0..4 {
+            let options = FabricTestOptions {
+                faults: faults(seed),
+                ..options(nodes)
+            };
+            for measured in run(ranks(world, seed), &options, &[LOAD, single, LOAD]) {
+                let measured = measured.expect("all arrives");
+                assert!(
+                    measured
+                        .iter()
+                        .all(|load| load.wrong_words.is_empty() && load.messages == 10),
+                    "{measured:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_nic_that_fails_is_an_error_and_no_hang() {
+    let failure = mkernel::Failure::Nic { after_writes: 5 };
+    let options = FabricTestOptions {
+        faults: Faults {
+            failure: Some(failure),
+            ..Faults::default()
+        },
+        ..options(2)
+    };
+    for result in run(ranks(2, 0), &options, &[LOAD]) {
+        let error = result.expect_err("the NICs fail");
+        let is_named = matches!(
+            error,
+            Error::Fabric(FabricError::Nic { .. } | FabricError::Lost { .. })
+        );
+        assert!(is_named, "{error}");
+    }
+}
+
+#[test]
+fn mistakes_in_options_and_loads_are_told_at_once() {
+    let odd = FabricTestOptions {
+        message_bytes: u32::MAX,
+        window: 0,
+        ..options(MAX_NODES + 1)
+    };
+    for result in run(ranks(2, 0), &odd, &[]) {
+        let text = result.expect_err("impossible").to_string();
+        for part in ["65 nodes", "messages of 4294967295 bytes", "a window of 0"] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+    }
+    let load = Load {
+        message_bytes: 6,
+        messages: 7,
+        untimed: 9,
+        window: 5,
+        batch: 0,
+        check: None,
+        probe: false,
+    };
+    for result in run(ranks(2, 0), &options(2), &[load]) {
+        let text = result.expect_err("impossible").to_string();
+        for part in ["6 bytes", "window of 5", "acknowledgements of 0", "9 of 7"] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+    }
+    for result in run(ranks(4, 0), &options(3), &[]) {
+        let error = result.expect_err("4 ranks are no 3 nodes");
+        let is_named = error
+            .to_string()
+            .contains("4 ranks cannot be put into 3 nodes");
+        assert!(is_named, "{error}");
+    }
+}

@@ -1,0 +1,49 @@
+//! NVIDIA GPUs.
+
+use crate::pci::{self, BusId, Place};
+use crate::sysfs::Sysfs;
+use serde::Serialize;
+
+const NVIDIA: u32 = 0x10de;
+/// Base class and subclass: a display controller that is VGA compatible, or a 3D controller, as data-centre GPUs are.
+/// NVSwitches, audio functions and the like have others.
+const CLASSES: [u32; 2] = [0x03_00, 0x03_02];
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    /// Where it is.
+    pub place: Place,
+    /// Vendor and device, `10de:2330`.
+    pub pci_id: String,
+}
+
+pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<Gpu> {
+    let mut gpus = Vec::new();
+    for name in sysfs.list("bus/pci/devices") {
+        let Ok(bus_id) = name.parse::<BusId>() else {
+            sysfs.note(format!("bus/pci/devices/{name}: not a PCI bus id, skipped"));
+            continue;
+        };
+        let folder = pci::folder(bus_id);
+        // Other devices are of no interest, so neither is what is odd about them.
+        let is_nvidia = sysfs
+            .text(&format!("{folder}/vendor"))
+            .is_some_and(|text| text == "0x10de");
+        if !is_nvidia {
+            continue;
+        }
+        let Some(class) = sysfs.hex(&format!("{folder}/class")) else {
+            continue;
+        };
+        if CLASSES.contains(&(class >> 8)) {
+            let device = sysfs.hex(&format!("{folder}/device")).unwrap_or(0);
+            gpus.push(Gpu {
+                place: pci::place(sysfs, bus_id),
+                pci_id: format!("{NVIDIA:04x}:{device:04x}"),
+            });
+        }
+    }
+    gpus.sort_by_key(|gpu| gpu.place.bus_id);
+    gpus
+}

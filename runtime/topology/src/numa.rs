@@ -1,0 +1,102 @@
+//! NUMA nodes and their CPUs.
+
+use crate::sysfs::Sysfs;
+use serde::Serialize;
+
+/// More CPUs than Linux can have (`CONFIG_NR_CPUS` of distributions is 8192).
+const MAX_CPUS: u32 = 1 << 16;
+
+/// A NUMA node that has CPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NumaNode {
+    /// Its number.
+    pub number: u32,
+    /// Its CPUs, ascending.
+    pub cpus: Vec<u32>,
+    /// Of these, the first of each core's hardware threads.
+    pub first_threads: Vec<u32>,
+}
+
+/// The CPUs of a list such as `0-55,112-167`; `None` if it is none, or names impossible CPUs.
+#[must_use]
+pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for part in text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+    {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= MAX_CPUS {
+            return None;
+        }
+        cpus.extend(first..=last);
+        if cpus.len() > MAX_CPUS as usize {
+            return None;
+        }
+    }
+    cpus.sort_unstable();
+    cpus.dedup();
+    Some(cpus)
+}
+
+pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<NumaNode> {
+    let folder = "devices/system/node";
+    let mut nodes = Vec::new();
+    for name in sysfs.list(folder) {
+        let Some(number) = name
+            .strip_prefix("node")
+            .and_then(|number| number.parse().ok())
+        else {
+            continue;
+        };
+        let cpus = sysfs.parsed(&format!("{folder}/{name}/cpulist"), cpu_list);
+        nodes.extend(cpus.filter(|cpus| !cpus.is_empty()).map(|cpus| NumaNode {
+            number,
+            first_threads: first_threads(sysfs, &cpus),
+            cpus,
+        }));
+    }
+    if nodes.is_empty() {
+        // A kernel without NUMA.
+        let cpus = sysfs.text("devices/system/cpu/online");
+        let cpus = cpus.and_then(|text| cpu_list(&text)).unwrap_or_default();
+        nodes.extend((!cpus.is_empty()).then(|| NumaNode {
+            number: 0,
+            first_threads: first_threads(sysfs, &cpus),
+            cpus,
+        }));
+    }
+    nodes.sort_by_key(|node| node.number);
+    nodes
+}
+
+/// All of `cpus` but those that share a core with a lower one. A CPU whose core is not known counts as a core.
+fn first_threads(sysfs: &Sysfs, cpus: &[u32]) -> Vec<u32> {
+    let is_first = |cpu: &u32| {
+        let path = format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        let siblings = sysfs.text(&path).and_then(|text| cpu_list(&text));
+        siblings.is_none_or(|siblings| siblings.first().is_none_or(|first| first >= cpu))
+    };
+    cpus.iter().copied().filter(is_first).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_as_the_kernel_writes_them() {
+        assert_eq!(cpu_list("0-2,8,10-11"), Some(vec![0, 1, 2, 8, 10, 11]));
+        assert_eq!(cpu_list(""), Some(vec![]));
+    }
+
+    #[test]
+    fn odd_lists_are_refused_and_cost_no_memory() {
+        for text in ["x", "3-1", "0-4294967295", "1-", "-1", "0x3"] {
+            assert_eq!(cpu_list(text), None, "{text}");
+        }
+        assert_eq!(cpu_list(&"0-65535,".repeat(1000)), None);
+    }
+}

@@ -1,0 +1,169 @@
+//! PCI addresses, and the way from the host bridge to a device.
+
+use crate::sysfs::Sysfs;
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// The address of a PCI function, `0000:1b:00.0`. Their order is that of `nvidia-smi`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BusId {
+    domain: u32,
+    bus: u8,
+    /// 5 bits.
+    device: u8,
+    /// 3 bits.
+    function: u8,
+}
+
+/// The text is not a PCI address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a PCI bus id such as 0000:1b:00.0")]
+pub struct InvalidBusId;
+
+impl FromStr for BusId {
+    type Err = InvalidBusId;
+
+    /// Takes the kernel's form and the driver's: `0000:1b:00.0` and `00000000:1B:00.0`.
+    fn from_str(text: &str) -> Result<Self, InvalidBusId> {
+        let hex = |digits: &str, length: std::ops::RangeInclusive<usize>| {
+            let valid = length.contains(&digits.len())
+                && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let number = valid.then(|| u32::from_str_radix(digits, 16).ok());
+            number.flatten().ok_or(InvalidBusId)
+        };
+        let (domain, rest) = text.split_once(':').ok_or(InvalidBusId)?;
+        let (bus, rest) = rest.split_once(':').ok_or(InvalidBusId)?;
+        let (device, function) = rest.split_once('.').ok_or(InvalidBusId)?;
+        let small = |value: u32, limit: u32| {
+            u8::try_from(value)
+                .ok()
+                .filter(|_| value < limit)
+                .ok_or(InvalidBusId)
+        };
+        Ok(Self {
+            domain: hex(domain, 4..=8)?,
+            bus: small(hex(bus, 2..=2)?, 256)?,
+            device: small(hex(device, 2..=2)?, 32)?,
+            function: small(hex(function, 1..=1)?, 8)?,
+        })
+    }
+}
+
+impl fmt::Display for BusId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            domain,
+            bus,
+            device,
+            function,
+        } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function}")
+    }
+}
+
+impl Serialize for BusId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Where a PCI function is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// Its address.
+    pub bus_id: BusId,
+    /// `pci0000:15`; none if the tree does not show it.
+    pub host_bridge: Option<String>,
+    /// Root port, then ports of switches, down to the one above the function.
+    pub bridges: Vec<BusId>,
+    /// Its NUMA node; none if firmware does not say.
+    pub numa_node: Option<u32>,
+}
+
+/// Below `sysfs/bus/pci/devices`.
+pub(crate) fn folder(bus_id: BusId) -> String {
+    format!("bus/pci/devices/{bus_id}")
+}
+
+/// The place of `bus_id`, whose folder is a link to `devices/pci0000:15/0000:15:01.0/…`.
+pub(crate) fn place(sysfs: &mut Sysfs, bus_id: BusId) -> Place {
+    let folder = folder(bus_id);
+    let (mut host_bridge, mut bridges) = (None, Vec::new());
+    match sysfs.link(&folder) {
+        Some(path) => (host_bridge, bridges) = way(&path, bus_id),
+        None => sysfs.note(format!(
+            "{folder}: not a link, so what is near {bus_id} is not known"
+        )),
+    }
+    let node = sysfs.parsed(&format!("{folder}/numa_node"), |text| {
+        text.parse::<i32>().ok()
+    });
+    Place {
+        bus_id,
+        host_bridge,
+        bridges,
+        numa_node: node.and_then(|node| u32::try_from(node).ok()),
+    }
+}
+
+fn way(path: &str, bus_id: BusId) -> (Option<String>, Vec<BusId>) {
+    let mut parts = path
+        .split('/')
+        .skip_while(|part| !part.starts_with("pci") || !part.contains(':'));
+    let host_bridge = parts.next().map(str::to_owned);
+    let bridges = parts
+        .filter_map(|part| part.parse().ok())
+        .filter(|id| *id != bus_id);
+    (host_bridge, bridges.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_and_the_drivers_form_are_one() {
+        let kernel: BusId = "0000:9d:00.0".parse().expect("the kernel's");
+        assert_eq!("00000000:9D:00.0".parse(), Ok(kernel));
+        assert_eq!(kernel.to_string(), "0000:9d:00.0");
+        let vmd: BusId = "10000:e1:1f.7".parse().expect("a wide domain");
+        assert_eq!(vmd.to_string(), "10000:e1:1f.7");
+        assert!(kernel < vmd);
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "0",
+            "pci0000:15",
+            "0000:1b:00",
+            "0000:1b:20.0",
+            "0000:1b:00.8",
+            "0000:1b:00.0 ",
+            "0000:+b:00.0",
+            "123456789:1b:00.0",
+            "0000:1b:00.0.0",
+            "0000:é:00.0",
+        ] {
+            assert_eq!(text.parse::<BusId>(), Err(InvalidBusId), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_way_leads_from_the_host_bridge_to_the_last_port() {
+        let id = |text: &str| text.parse::<BusId>().expect("an address");
+        let path =
+            "../../../devices/pci0000:44/0000:44:00.0/0000:45:00.0/0000:46:01.4/0000:53:00.0";
+        let ports = vec![id("0000:44:00.0"), id("0000:45:00.0"), id("0000:46:01.4")];
+        assert_eq!(
+            way(path, id("0000:53:00.0")),
+            (Some("pci0000:44".into()), ports)
+        );
+        assert_eq!(
+            way("../../../devices/odd", id("0000:53:00.0")),
+            (None, vec![])
+        );
+    }
+}

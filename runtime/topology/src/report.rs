@@ -1,0 +1,174 @@
+//! A topology and what was chosen, as text for people.
+
+use crate::choice::{Choice, Choices, Rail};
+use crate::pci::{BusId, Place};
+use crate::{Nic, Topology};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// How two GPUs reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuLink {
+    /// NVLink.
+    NvLink,
+    /// PCIe.
+    Pcie,
+    /// Not at all.
+    None,
+}
+
+/// The links between GPUs, pair by pair, as a driver knows them; sysfs does not.
+pub type GpuLinks = Vec<(BusId, BusId, GpuLink)>;
+
+/// All of it: GPUs, links between them if they are known, NICs, the choice and its reasons, warnings.
+#[must_use]
+pub fn describe(topology: &Topology, choices: &Choices, links: Option<&GpuLinks>) -> String {
+    let mut text = String::new();
+    if topology.gpus.is_empty() {
+        text.push_str("GPUs: none\n");
+    } else {
+        text.push_str("GPUs, by PCI bus id\n");
+        let rows = (topology.gpus.iter().enumerate()).map(|(index, gpu)| {
+            let bus_id = gpu.place.bus_id.to_string();
+            let id = gpu.pci_id.clone();
+            vec![format!("{index}"), bus_id, id, node(Some(&gpu.place))]
+        });
+        text.push_str(&table(rows.collect()));
+        let links = links.map_or_else(|| "unknown".to_owned(), |links| summary(topology, links));
+        let _ = writeln!(text, "links between GPUs: {links}");
+    }
+    if topology.nics.is_empty() {
+        text.push_str("NICs: none\n");
+    } else {
+        text.push_str("NICs\n");
+        text.push_str(&table(topology.nics.iter().map(nic).collect()));
+    }
+    text.push_str(&chosen(topology, choices));
+    for note in topology.notes.iter().chain(&choices.notes) {
+        let _ = writeln!(text, "warning: {note}");
+    }
+    text
+}
+
+fn chosen(topology: &Topology, choices: &Choices) -> String {
+    let Some(link) = choices.link.filter(|_| !choices.gpus.is_empty()) else {
+        return "choice: none\n".to_owned();
+    };
+    let mut rows = Vec::new();
+    for choice in &choices.gpus {
+        let lines = choice.rails.iter().enumerate();
+        rows.extend(lines.map(|(i, rail)| row(topology, choice, i, rail)));
+    }
+    format!("choice: {link}\n{}", table(rows))
+}
+
+fn row(topology: &Topology, choice: &Choice, i: usize, rail: &Rail) -> Vec<String> {
+    let mut why = rail.distance.to_string();
+    if rail.is_configured {
+        why.push_str(", as configured");
+    }
+    if !rail.shared_with.is_empty() {
+        let others: Vec<String> = rail.shared_with.iter().map(usize::to_string).collect();
+        let _ = write!(why, ", shared with GPU {}", others.join(", "));
+    }
+    let (gpu, cores) = if i == 0 {
+        let cores = match choice.cores.as_slice() {
+            [] => "proxy on any core".to_owned(),
+            cores => format!("proxy on cores {}", ranges(cores)),
+        };
+        (format!("GPU {}", choice.gpu), cores)
+    } else {
+        (String::new(), String::new())
+    };
+    vec![gpu, topology.nics[rail.nic].name.clone(), why, cores]
+}
+
+fn nic(nic: &Nic) -> Vec<String> {
+    let place = nic.place.as_ref();
+    let bus_id = place.map_or("in software".to_owned(), |place| place.bus_id.to_string());
+    let rate = nic.rate_mbps.map_or("unknown rate".to_owned(), |mbps| {
+        format!("{} Gb/s", mbps as f64 / 1000.0)
+    });
+    let state = if nic.is_up { "up" } else { "down" };
+    vec![
+        nic.name.clone(),
+        bus_id,
+        nic.link.to_string(),
+        rate,
+        node(place),
+        state.to_owned(),
+    ]
+}
+
+fn node(place: Option<&Place>) -> String {
+    match place.and_then(|place| place.numa_node) {
+        Some(node) => format!("NUMA node {node}"),
+        None => "NUMA node unknown".to_owned(),
+    }
+}
+
+/// `NVLink between all`, or the pairs of each kind.
+fn summary(topology: &Topology, links: &GpuLinks) -> String {
+    let name = |link| match link {
+        GpuLink::NvLink => "NVLink",
+        GpuLink::Pcie => "PCIe",
+        GpuLink::None => "none",
+    };
+    let Some((_, _, first)) = links.first() else {
+        return "unknown".to_owned();
+    };
+    let gpus = topology.gpus.len();
+    if links.len() == gpus * gpus.saturating_sub(1) / 2 && links.iter().all(|l| l.2 == *first) {
+        return format!("{} between all", name(*first));
+    }
+    let index = |id: BusId| {
+        topology
+            .gpu_at(id)
+            .map_or(id.to_string(), |i| i.to_string())
+    };
+    let pairs = links
+        .iter()
+        .map(|(a, b, link)| format!("{}-{} {}", index(*a), index(*b), name(*link)));
+    pairs.collect::<Vec<_>>().join(", ")
+}
+
+/// `0-3, 8`
+fn ranges(sorted: &[u32]) -> String {
+    let mut spans: Vec<(u32, u32)> = Vec::new();
+    for &cpu in sorted {
+        match spans.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(cpu) => *last = cpu,
+            _ => spans.push((cpu, cpu)),
+        }
+    }
+    let spans = spans.iter().map(|(first, last)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
+    });
+    spans.collect::<Vec<_>>().join(", ")
+}
+
+/// Columns as wide as their widest cell.
+fn table(rows: Vec<Vec<String>>) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..rows.iter().map(Vec::len).max().unwrap_or(0))
+        .map(width)
+        .collect();
+    let mut text = String::new();
+    for row in &rows {
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("  {cell:<width$}", width = *width));
+        text.push_str(cells.collect::<String>().trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,141 @@
+//! Builds sysfs trees: files and links where the kernel has them, only those that are read.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A sysfs root in a temporary folder.
+pub struct Tree {
+    dir: TempDir,
+    /// CPU lists, by NUMA node.
+    nodes: Vec<String>,
+}
+
+/// What an RDMA device's files say.
+#[derive(Clone, Copy)]
+pub struct Card {
+    pub pci_id: (u32, u32),
+    pub node_type: &'static str,
+    pub link_layer: &'static str,
+    pub rate: &'static str,
+}
+
+pub const CONNECTX7: (u32, u32) = (0x15b3, 0x1021);
+
+/// A ConnectX-7 port on InfiniBand NDR.
+pub const NDR: Card = Card {
+    pci_id: CONNECTX7,
+    node_type: "1: CA",
+    link_layer: "InfiniBand",
+    rate: "400 Gb/sec (4X NDR)",
+};
+
+impl Tree {
+    /// A host whose NUMA nodes have these CPUs; the second half of each list is the other thread of the first half's cores.
+    pub fn new(nodes: &[&str]) -> Self {
+        let tree = Self {
+            dir: TempDir::new().expect("a temporary folder"),
+            nodes: nodes.iter().map(|&list| list.to_owned()).collect(),
+        };
+        for (number, list) in nodes.iter().enumerate() {
+            tree.file(&format!("devices/system/node/node{number}/cpulist"), list);
+            let cpus = mkernel_topology::cpu_list(list).expect("a list of CPUs");
+            let cores = cpus.len() / 2;
+            for i in 0..cores {
+                let siblings = format!("{},{}", cpus[i], cpus[i + cores]);
+                for cpu in [cpus[i], cpus[i + cores]] {
+                    let path = format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+                    tree.file(&path, &siblings);
+                }
+            }
+        }
+        tree
+    }
+
+    pub fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.root().join(path)
+    }
+
+    pub fn file(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(path, format!("{text}\n")).expect("written");
+    }
+
+    fn link(&self, path: &str, target: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        symlink(target, path).expect("linked");
+    }
+
+    /// A PCI function at `way`, `pci0000:15/0000:15:01.0/…`. `node` is -1 where firmware does not say.
+    pub fn pci(&self, way: &str, node: i32, (vendor, device): (u32, u32), class: u32) {
+        let id = way.rsplit('/').next().expect("an address");
+        let folder = format!("devices/{way}");
+        self.file(&format!("{folder}/vendor"), &format!("{vendor:#06x}"));
+        self.file(&format!("{folder}/device"), &format!("{device:#06x}"));
+        self.file(&format!("{folder}/class"), &format!("{class:#08x}"));
+        self.file(&format!("{folder}/numa_node"), &node.to_string());
+        let cpus = usize::try_from(node)
+            .map_or_else(|_| self.nodes.join(","), |node| self.nodes[node].clone());
+        self.file(&format!("{folder}/local_cpulist"), &cpus);
+        self.link(
+            &format!("bus/pci/devices/{id}"),
+            &format!("../../../devices/{way}"),
+        );
+    }
+
+    /// A data-centre GPU: a 3D controller.
+    pub fn gpu(&self, way: &str, node: i32, device: u32) {
+        self.pci(way, node, (0x10de, device), 0x03_02_00);
+    }
+
+    /// An RDMA device with one port that is up.
+    pub fn nic(&self, name: &str, way: &str, node: i32, card: Card) {
+        let class = if card.link_layer == "InfiniBand" {
+            0x02_07_00
+        } else {
+            0x02_00_00
+        };
+        self.pci(way, node, card.pci_id, class);
+        self.rdma(name, way, card);
+        let id = way.rsplit('/').next().expect("an address");
+        self.link(
+            &format!("devices/{way}/infiniband/{name}/device"),
+            &format!("../../../{id}"),
+        );
+    }
+
+    /// Makes the PCI function at `way` a virtual one of the function `physical`.
+    pub fn virtual_function(&self, way: &str, physical: &str) {
+        self.link(&format!("devices/{way}/physfn"), &format!("../{physical}"));
+    }
+
+    /// An RDMA device in software: it belongs to no PCI function.
+    pub fn software_nic(&self, name: &str, card: Card) {
+        self.rdma(name, "virtual", card);
+    }
+
+    fn rdma(&self, name: &str, way: &str, card: Card) {
+        let folder = format!("devices/{way}/infiniband/{name}");
+        self.file(&format!("{folder}/node_type"), card.node_type);
+        let port = format!("{folder}/ports/1");
+        self.file(&format!("{port}/state"), "4: ACTIVE");
+        self.file(&format!("{port}/link_layer"), card.link_layer);
+        self.file(&format!("{port}/rate"), card.rate);
+        self.link(
+            &format!("class/infiniband/{name}"),
+            &format!("../../{folder}"),
+        );
+    }
+
+    /// Takes the port of an RDMA device down.
+    pub fn down(&self, name: &str) {
+        self.file(&format!("class/infiniband/{name}/ports/1/state"), "1: DOWN");
+    }
+}
