@@ -11,8 +11,8 @@
 //! the target's memory.
 //!
 //! Reading order: [`transport`] is the contract; [`peer`] and [`window`] are the protocol above it; [`ring`] is where
-//! commands come from, [`arrivals`] where arrivals go; [`setup`] makes an [`endpoint`], which joins them, [`proxy`] is its thread; [`emulated`] is
-//! a transport in software.
+//! commands come from, [`arrivals`] where arrivals go; [`setup`] makes an [`endpoint`], which joins them, [`proxy`] is
+//! its thread; [`emulated`] is a transport in software, `verbs` (a feature) has those over NICs.
 
 pub mod arrivals;
 mod control;
@@ -30,6 +30,8 @@ mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transport;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 pub mod window;
 
 pub use arrivals::{Arrivals, HostArrivals};

@@ -1,0 +1,248 @@
+//! SRD, the scalable reliable datagram of Amazon's EFA: reliable, in no order, by extended work requests only.
+
+use super::device::{Device, Port};
+use super::efadv::{
+    CAN_RDMA_WRITE, CAN_RECEIVE_UNSOLICITED, DeviceAttributes, QueuePairAttributes,
+    RECEIVE_UNSOLICITED, TYPE_SRD,
+};
+use super::lane::{Capability, Kind, Work};
+use super::library::efadv;
+use super::offer::{QueuePairOffer, RailOffer};
+use super::os::{last_error, result};
+use super::queue::{Depth, QueuePair};
+use super::rail::Rail;
+use ibverbs_sys::{
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    ibv_ah, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_ex,
+    ibv_qp_init_attr_ex, ibv_qp_state, ibv_qp_type, ibv_send_flags,
+};
+use std::io;
+use std::sync::Arc;
+
+/// Queue keys with the highest bit set are the kernel's.
+const USER_QUEUE_KEY: u32 = 0x7fff_ffff;
+
+/// An SRD queue pair, used for one peer only.
+pub(super) struct ScalableDatagram {
+    pair: QueuePair,
+    functions: Functions,
+    /// Arrivals need no receives.
+    unsolicited: bool,
+    to: Option<Destination>,
+}
+
+/// The functions of an extended queue pair that a write needs.
+struct Functions {
+    extended: *mut ibv_qp_ex,
+    start: unsafe extern "C" fn(*mut ibv_qp_ex),
+    write: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
+    piece: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
+    destination: unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32),
+    complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> i32,
+}
+
+// SAFETY: verbs may be called from any thread.
+unsafe impl Send for Functions {}
+
+/// A peer's queue pair, with an address handle.
+struct Destination {
+    device: Arc<Device>,
+    handle: *mut ibv_ah,
+    at: QueuePairOffer,
+}
+
+// SAFETY: verbs may be called from any thread.
+unsafe impl Send for Destination {}
+
+impl Drop for Destination {
+    fn drop(&mut self) {
+        // SAFETY: no work request uses it after this: they were copied when they were posted.
+        unsafe { (self.device.verbs.destroy_ah)(self.handle) };
+    }
+}
+
+/// What libefa says of a device.
+fn attributes(device: &Device) -> Result<DeviceAttributes, String> {
+    let mut attributes = DeviceAttributes::default();
+    let efadv = efadv().map_err(|error| error.to_string())?;
+    // SAFETY: the context is open; the size is that of the structure.
+    result(unsafe {
+        (efadv.query_device)(
+            device.context,
+            &raw mut attributes,
+            size_of::<DeviceAttributes>() as u32,
+        )
+    })
+    .map_err(|error| format!("it is not an EFA device: {error}"))?;
+    Ok(attributes)
+}
+
+impl Kind for ScalableDatagram {
+    const NAME: &'static str = "efa";
+    const SERVICE: u8 = 2;
+    const IN_ORDER: bool = false;
+
+    fn capability(device: &Device, _: &Port) -> Result<Capability, String> {
+        let attributes = attributes(device)?;
+        if attributes.device_caps & CAN_RDMA_WRITE == 0 {
+            return Err("it cannot write to memory of peers: that needs an EFA device of generation 2 or later (EC2 p5, \
+                        p5en, …), its driver 2.8 or newer, and libefa of rdma-core 48 or newer"
+                .into());
+        }
+        Ok(Capability {
+            // The port's longest message is that of sends.
+            write_bytes: attributes.max_rdma_size,
+            depth: Depth {
+                writes: attributes.max_sq_wr,
+                receives: attributes.max_rq_wr,
+            },
+        })
+    }
+
+    fn new(rail: &Rail, depth: Depth, nonce: u32) -> Result<Self, String> {
+        let device = &rail.device;
+        let unsolicited = attributes(device)?.device_caps & CAN_RECEIVE_UNSOLICITED != 0;
+        let mut general = ibv_qp_init_attr_ex {
+            send_cq: rail.queue.cq,
+            recv_cq: rail.queue.cq,
+            cap: depth.capabilities(0),
+            qp_type: ibv_qp_type::IBV_QPT_DRIVER,
+            comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            pd: device.pd,
+            send_ops_flags: IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.into(),
+            ..ibv_qp_init_attr_ex::default()
+        };
+        let mut own = QueuePairAttributes {
+            driver_qp_type: TYPE_SRD,
+            flags: if unsolicited { RECEIVE_UNSOLICITED } else { 0 },
+            ..QueuePairAttributes::default()
+        };
+        let efadv = efadv().map_err(|error| error.to_string())?;
+        // SAFETY: protection domain and completion queue live as long as the rail's device; the size is the structure's.
+        let pair = unsafe {
+            let size = size_of::<QueuePairAttributes>() as u32;
+            let qp = (efadv.create_qp_ex)(device.context, &raw mut general, &raw mut own, size);
+            QueuePair::created(&rail.queue, qp, depth)?
+        };
+        pair.modify(
+            ibv_qp_state::IBV_QPS_INIT,
+            ibv_qp_attr {
+                port_num: rail.port.number,
+                qkey: nonce,
+                ..ibv_qp_attr::default()
+            },
+            &[
+                mask::IBV_QP_PKEY_INDEX,
+                mask::IBV_QP_PORT,
+                mask::IBV_QP_QKEY,
+            ],
+        )?;
+        let functions = Functions::of(&pair).ok_or("its driver lacks extended work requests")?;
+        let new = Self {
+            pair,
+            functions,
+            unsolicited,
+            to: None,
+        };
+        new.receive(rail, depth.receives)
+            .map_err(|error| format!("no receives: {error}"))?;
+        Ok(new)
+    }
+
+    fn pair(&self) -> &QueuePair {
+        &self.pair
+    }
+
+    fn nonce(random: u32) -> u32 {
+        random & USER_QUEUE_KEY
+    }
+
+    fn connect(&mut self, rail: &Rail, to: &RailOffer, at: QueuePairOffer) -> Result<(), String> {
+        self.pair
+            .modify(ibv_qp_state::IBV_QPS_RTR, ibv_qp_attr::default(), &[])?;
+        self.pair.modify(
+            ibv_qp_state::IBV_QPS_RTS,
+            ibv_qp_attr::default(),
+            &[mask::IBV_QP_SQ_PSN],
+        )?;
+        let mut address = ibv_ah_attr {
+            is_global: 1,
+            port_num: rail.port.number,
+            grh: ibv_global_route {
+                sgid_index: rail.port.gid_index,
+                ..ibv_global_route::default()
+            },
+            ..ibv_ah_attr::default()
+        };
+        address.grh.dgid.raw = to.gid;
+        // SAFETY: the protection domain lives as long as the device.
+        let handle = unsafe { (rail.device.verbs.create_ah)(rail.device.pd, &raw mut address) };
+        if handle.is_null() {
+            return Err(format!("no address handle: {}", last_error()));
+        }
+        self.to = Some(Destination {
+            device: Arc::clone(&rail.device),
+            handle,
+            at,
+        });
+        Ok(())
+    }
+
+    fn post(&mut self, works: &[Work]) -> io::Result<()> {
+        let to = self.to.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let Functions {
+            extended,
+            start,
+            write,
+            piece,
+            destination,
+            complete,
+        } = self.functions;
+        // SAFETY: `extended` is the live queue pair; requests are made between `start` and `complete`, which posts all
+        // or none of them.
+        result(unsafe {
+            start(extended);
+            for work in works {
+                (*extended).wr_id = work.id;
+                // SRD has neither requests without a completion nor writes with their data inside.
+                (*extended).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+                write(
+                    extended,
+                    work.remote_key,
+                    work.remote_address,
+                    work.immediate.to_be(),
+                );
+                piece(extended, work.local_key, work.local_address, work.bytes);
+                destination(extended, to.handle, to.at.number, to.at.nonce);
+            }
+            complete(extended)
+        })
+    }
+
+    fn receive(&self, rail: &Rail, count: u32) -> io::Result<()> {
+        // libefa drops receives without memory.
+        if self.unsolicited {
+            Ok(())
+        } else {
+            self.pair.post_receives(count, Some(rail.scratch_piece()))
+        }
+    }
+}
+
+impl Functions {
+    fn of(pair: &QueuePair) -> Option<Self> {
+        // SAFETY: the queue pair lives; libefa fills the functions before it returns a queue pair.
+        unsafe {
+            let extended = (pair.device().verbs.qp_to_qp_ex)(pair.qp);
+            let table = extended.as_ref()?;
+            Some(Self {
+                extended,
+                start: table.wr_start?,
+                write: table.wr_rdma_write_imm?,
+                piece: table.wr_set_sge?,
+                destination: table.wr_set_ud_addr?,
+                complete: table.wr_complete?,
+            })
+        }
+    }
+}

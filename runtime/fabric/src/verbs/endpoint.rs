@@ -1,0 +1,315 @@
+//! The transport: tables of peers, regions and rails, how they are made, and the trait.
+
+use super::lane::{Kind, Lane};
+use super::memory::Registration;
+use super::offer::{Offer, QueuePairOffer, RailOffer, RegionOffer, Target};
+use super::options::Options;
+use super::rail::Rail;
+use crate::error::FabricError;
+use crate::transport::{
+    Event, Limits, MAX_REGIONS, Memory, PeerId, PeerOffer, RegionId, Transport, Write,
+};
+use ibverbs_sys::ibv_wc;
+use std::hash::{BuildHasher, RandomState};
+use std::net::Ipv6Addr;
+use std::time::Instant;
+
+/// Completions that a driver is asked for at once.
+const COMPLETIONS: usize = 64;
+
+/// A transport over queue pairs of a kind. Fields are dropped from the first to the last: queue pairs before memory.
+pub(super) struct Endpoint<K> {
+    pub(super) peers: Vec<PeerLanes<K>>,
+    pub(super) regions: Vec<Region>,
+    pub(super) rails: Vec<Rail>,
+    pub(super) options: Options,
+    /// What `post` found and `poll` tells.
+    pub(super) lost: Vec<Event>,
+    pub(super) completions: Vec<ibv_wc>,
+    pub(super) next_watch: Instant,
+}
+
+/// A region of this endpoint.
+pub(super) struct Region {
+    pub(super) memory: Memory,
+    /// For each rail.
+    pub(super) registrations: Vec<Registration>,
+}
+
+/// What an endpoint has for a peer.
+pub(super) struct PeerLanes<K> {
+    /// Lane i is on rail i modulo the number of rails.
+    pub(super) lanes: Vec<Lane<K>>,
+    pub(super) regions: Vec<RegionOffer>,
+    /// For each rail.
+    pub(super) scratch: Vec<Target>,
+    /// The lane that gets the next write.
+    pub(super) next: usize,
+    pub(super) lost: bool,
+}
+
+impl<K: Kind> Endpoint<K> {
+    pub(super) fn new(options: Options) -> Result<Self, FabricError> {
+        options.check()?;
+        let peer = || PeerLanes {
+            lanes: vec![],
+            regions: vec![],
+            scratch: vec![],
+            next: 0,
+            lost: false,
+        };
+        Ok(Self {
+            peers: std::iter::repeat_with(peer)
+                .take(options.peers.into())
+                .collect(),
+            regions: Vec::new(),
+            rails: Rail::open_all::<K>(&options)?,
+            options,
+            lost: Vec::new(),
+            completions: vec![ibv_wc::default(); COMPLETIONS],
+            next_watch: Instant::now(),
+        })
+    }
+
+    /// Makes the queue pairs for a peer.
+    fn make_lanes(&mut self, id: PeerId) -> Result<(), String> {
+        let Some(peer) = self.peers.get_mut(usize::from(id.0)) else {
+            return Err(format!(
+                "peer {}, but this transport was made for {}",
+                id.0, self.options.peers
+            ));
+        };
+        if !peer.lanes.is_empty() {
+            return Err("its offer was made before".into());
+        }
+        for _ in 0..self.options.queue_pairs {
+            for rail in &mut self.rails {
+                // A randomly keyed hash is what the standard library has for random numbers.
+                let random = RandomState::new().hash_one(id.0) as u32;
+                let lane = Lane::<K>::new(rail, self.options.depth(), random)
+                    .map_err(|error| format!("{}: {error}", rail.device.name))?;
+                rail.lanes
+                    .insert(lane.pair.pair().number(), (id.0, peer.lanes.len() as u16));
+                peer.lanes.push(lane);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a peer must know of one rail.
+    fn rail_offer(&self, index: usize, peer: PeerId) -> RailOffer {
+        let rail = &self.rails[index];
+        let lanes = self.peers[usize::from(peer.0)]
+            .lanes
+            .iter()
+            .skip(index)
+            .step_by(self.rails.len());
+        RailOffer {
+            link: rail.port.link as u8,
+            mtu: rail.port.mtu,
+            lid: rail.port.lid,
+            gid: rail.port.gid,
+            scratch: rail.scratch(),
+            queue_pairs: lanes
+                .map(|lane| QueuePairOffer {
+                    number: lane.pair.pair().number(),
+                    nonce: lane.nonce,
+                })
+                .collect(),
+        }
+    }
+
+    /// Reads an offer, and compares it with what this endpoint has.
+    fn check(&self, bytes: &[u8]) -> Result<Offer, String> {
+        let offer = Offer::from_bytes(bytes)?;
+        let pairs = offer.rails.first().map_or(0, |rail| rail.queue_pairs.len());
+        for (what, theirs, ours) in [
+            (
+                "service",
+                usize::from(offer.service),
+                usize::from(K::SERVICE),
+            ),
+            ("number of NICs", offer.rails.len(), self.rails.len()),
+            (
+                "number of queue pairs",
+                pairs,
+                self.options.queue_pairs.into(),
+            ),
+            ("number of regions", offer.regions.len(), self.regions.len()),
+        ] {
+            if theirs != ours {
+                return Err(format!("its {what} is {theirs}, here it is {ours}"));
+            }
+        }
+        for (theirs, ours) in offer.rails.iter().zip(&self.rails) {
+            if theirs.link != ours.port.link as u8 {
+                return Err(format!(
+                    "its link layer is {}, that of {} is {:?}",
+                    theirs.link, ours.device.name, ours.port.link
+                ));
+            }
+            if let Some(pair) = theirs
+                .queue_pairs
+                .iter()
+                .find(|pair| pair.number >= 1 << 24)
+            {
+                return Err(format!(
+                    "it has queue pair {}: numbers have 24 bits",
+                    pair.number
+                ));
+            }
+            if !(1..=5).contains(&theirs.mtu) {
+                return Err(format!(
+                    "its MTU has code {}: it must be 1 to 5",
+                    theirs.mtu
+                ));
+            }
+        }
+        match offer
+            .regions
+            .iter()
+            .position(|region| region.address.checked_add(region.bytes).is_none())
+        {
+            Some(region) => Err(format!(
+                "its region {region} does not fit into an address space"
+            )),
+            None => Ok(offer),
+        }
+    }
+
+    fn connect_peer(&mut self, id: PeerId, offer: Offer, deadline: Instant) -> Result<(), String> {
+        let peer = &mut self.peers[usize::from(id.0)];
+        if peer.lanes.is_empty() {
+            return Err("nothing was offered to it".into());
+        }
+        for (index, lane) in peer.lanes.iter_mut().enumerate() {
+            if Instant::now() >= deadline {
+                return Err("the deadline passed".into());
+            }
+            let rails = self.rails.len();
+            let (rail, to) = (&self.rails[index % rails], &offer.rails[index % rails]);
+            lane.pair
+                .connect(rail, to, to.queue_pairs[index / rails])
+                .map_err(|error| {
+                    format!(
+                        "{} to {}: {error}",
+                        rail.device.name,
+                        Ipv6Addr::from(to.gid)
+                    )
+                })?;
+        }
+        peer.scratch = offer.rails.iter().map(|rail| rail.scratch).collect();
+        peer.regions = offer.regions;
+        Ok(())
+    }
+}
+
+impl<K: Kind> Transport for Endpoint<K> {
+    fn limits(&self) -> Limits {
+        let lanes = self.rails.len() as u32 * u32::from(self.options.queue_pairs);
+        Limits {
+            write_bytes: self
+                .rails
+                .iter()
+                .map(|rail| rail.write_bytes)
+                .min()
+                .unwrap_or(0),
+            writes: self.options.writes * lanes,
+            // Each lane has as many: a peer may send all its writes through one.
+            receives: self.options.receives,
+            rails: self.rails.len() as u32,
+        }
+    }
+
+    fn register(&mut self, memory: Memory) -> Result<RegionId, FabricError> {
+        let (address, bytes) = (memory.address(), memory.bytes());
+        let refused = |reason| FabricError::Register {
+            address,
+            bytes,
+            reason,
+        };
+        if self.regions.len() == MAX_REGIONS {
+            return Err(refused(format!("there are {MAX_REGIONS} regions already")));
+        }
+        let registrations = self
+            .rails
+            .iter()
+            .map(|rail| Registration::new(&rail.device, &memory));
+        let registrations = registrations.collect::<Result<_, _>>().map_err(refused)?;
+        self.regions.push(Region {
+            memory,
+            registrations,
+        });
+        Ok(RegionId(self.regions.len() as u8 - 1))
+    }
+
+    fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
+        self.make_lanes(peer)
+            .map_err(|reason| FabricError::Nic { reason })?;
+        let region = |region: &Region| RegionOffer {
+            address: region.memory.address(),
+            bytes: region.memory.bytes(),
+            keys: region
+                .registrations
+                .iter()
+                .map(Registration::remote_key)
+                .collect(),
+        };
+        let offer = Offer {
+            service: K::SERVICE,
+            rails: (0..self.rails.len())
+                .map(|rail| self.rail_offer(rail, peer))
+                .collect(),
+            regions: self.regions.iter().map(region).collect(),
+        };
+        Ok(offer.to_bytes())
+    }
+
+    fn connect(&mut self, peers: &[PeerOffer], deadline: Instant) -> Result<(), FabricError> {
+        if peers.len() != self.peers.len() {
+            let (given, made) = (peers.len(), self.peers.len());
+            return Err(FabricError::Config(vec![format!(
+                "{given} offers, but this transport was made for {made} peers"
+            )]));
+        }
+        for (id, PeerOffer { peer, offer }) in (0..).map(PeerId).zip(peers) {
+            let offer = self.check(offer).map_err(|reason| FabricError::Offer {
+                peer: peer.clone(),
+                reason,
+            })?;
+            self.connect_peer(id, offer, deadline)
+                .map_err(|reason| FabricError::Connect {
+                    peer: peer.clone(),
+                    reason,
+                })?;
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, writes: &[Write]) -> Result<usize, FabricError> {
+        let mut accepted = 0;
+        for write in writes {
+            if !self.accept(write)? {
+                break;
+            }
+            accepted += 1;
+        }
+        self.flush();
+        Ok(accepted)
+    }
+
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError> {
+        events.append(&mut self.lost);
+        for rail in 0..self.rails.len() {
+            self.drain(rail, events)
+                .map_err(|reason| FabricError::Nic {
+                    reason: format!("{}: {reason}", self.rails[rail].device.name),
+                })?;
+        }
+        self.repost(events);
+        if Instant::now() >= self.next_watch {
+            self.watch(events)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+//! What an endpoint tells a peer of itself.
+//!
+//! Little-endian: magic, version, service, rails, queue pairs, regions (1 byte each but the magic's 4); then each rail:
+//! link (1), MTU (1), LID (2), GID (16), scratch address (8) and key (4), and each queue pair's number (4) and nonce (4);
+//! then each region: address (8), bytes (8), and its key on each rail (4).
+
+use crate::transport::MAX_REGIONS;
+
+const MAGIC: [u8; 4] = *b"mkvo";
+const VERSION: u8 = 1;
+
+/// The most NICs of an endpoint.
+pub(super) const MAX_RAILS: usize = 8;
+/// The most queue pairs for a peer on a rail.
+pub(super) const MAX_QUEUE_PAIRS: usize = 16;
+
+/// An offer, with its counts checked, but no value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Offer {
+    /// Which protocol the queue pairs speak.
+    pub(super) service: u8,
+    pub(super) rails: Vec<RailOffer>,
+    pub(super) regions: Vec<RegionOffer>,
+}
+
+/// A NIC of the peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RailOffer {
+    pub(super) link: u8,
+    pub(super) mtu: u8,
+    pub(super) lid: u16,
+    pub(super) gid: [u8; 16],
+    /// Where writes of 0 bytes go.
+    pub(super) scratch: Target,
+    /// As many on every rail.
+    pub(super) queue_pairs: Vec<QueuePairOffer>,
+}
+
+/// A queue pair that the peer made for this endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct QueuePairOffer {
+    pub(super) number: u32,
+    /// Chosen at random: RC's first packet number, SRD's queue key.
+    pub(super) nonce: u32,
+}
+
+/// Memory as a NIC of the peer knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) address: u64,
+    pub(super) key: u32,
+}
+
+/// A region of the peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct RegionOffer {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+    /// For each rail.
+    pub(super) keys: Vec<u32>,
+}
+
+impl Offer {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let queue_pairs = self.rails.first().map_or(0, |rail| rail.queue_pairs.len());
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend([
+            VERSION,
+            self.service,
+            self.rails.len() as u8,
+            queue_pairs as u8,
+            self.regions.len() as u8,
+        ]);
+        for rail in &self.rails {
+            bytes.extend([rail.link, rail.mtu]);
+            bytes.extend(rail.lid.to_le_bytes());
+            bytes.extend(rail.gid);
+            bytes.extend(rail.scratch.address.to_le_bytes());
+            bytes.extend(rail.scratch.key.to_le_bytes());
+            for pair in &rail.queue_pairs {
+                bytes.extend(pair.number.to_le_bytes());
+                bytes.extend(pair.nonce.to_le_bytes());
+            }
+        }
+        for region in &self.regions {
+            bytes.extend(region.address.to_le_bytes());
+            bytes.extend(region.bytes.to_le_bytes());
+            bytes.extend(region.keys.iter().flat_map(|key| key.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// Reads an offer. Errors say what is wrong.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
+        let mut reader = Reader(bytes);
+        let magic = reader.array()?;
+        let [version] = reader.array()?;
+        if magic != MAGIC {
+            return Err("it is not of a verbs transport".into());
+        }
+        if version != VERSION {
+            return Err(format!(
+                "its version is {version}, here it is {VERSION}: run the same build everywhere"
+            ));
+        }
+        let [service] = reader.array()?;
+        let rails = reader.count("rails", MAX_RAILS)?;
+        let queue_pairs = reader.count("queue pairs", MAX_QUEUE_PAIRS)?;
+        let regions = reader.count("regions", MAX_REGIONS)?;
+        let offer = Self {
+            service,
+            rails: (0..rails)
+                .map(|_| reader.rail(queue_pairs))
+                .collect::<Result<_, _>>()?,
+            regions: (0..regions)
+                .map(|_| reader.region(rails))
+                .collect::<Result<_, _>>()?,
+        };
+        match reader.0.len() {
+            0 => Ok(offer),
+            left => Err(format!("{left} bytes follow it")),
+        }
+    }
+}
+
+/// What has not been read yet.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (array, rest) = self.0.split_first_chunk().ok_or("it ends too early")?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    fn u32(&mut self) -> Result<u32, String> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, String> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn count(&mut self, of: &str, limit: usize) -> Result<usize, String> {
+        let [count] = self.array()?;
+        match usize::from(count) {
+            count if count <= limit => Ok(count),
+            count => Err(format!("it has {count} {of}, at most {limit} are possible")),
+        }
+    }
+
+    fn rail(&mut self, queue_pairs: usize) -> Result<RailOffer, String> {
+        let [link, mtu] = self.array()?;
+        Ok(RailOffer {
+            link,
+            mtu,
+            lid: self.array().map(u16::from_le_bytes)?,
+            gid: self.array()?,
+            scratch: Target {
+                address: self.u64()?,
+                key: self.u32()?,
+            },
+            queue_pairs: (0..queue_pairs)
+                .map(|_| {
+                    Ok(QueuePairOffer {
+                        number: self.u32()?,
+                        nonce: self.u32()?,
+                    })
+                })
+                .collect::<Result<_, String>>()?,
+        })
+    }
+
+    fn region(&mut self, rails: usize) -> Result<RegionOffer, String> {
+        Ok(RegionOffer {
+            address: self.u64()?,
+            bytes: self.u64()?,
+            keys: (0..rails).map(|_| self.u32()).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        MAX_QUEUE_PAIRS, MAX_RAILS, Offer, QueuePairOffer, RailOffer, RegionOffer, Target,
+    };
+    use crate::transport::{MAX_OFFER_BYTES, MAX_REGIONS};
+
+    fn offer(rails: usize, queue_pairs: usize, regions: usize) -> Offer {
+        let numbered = |index: usize| 0x0102_0304 * (index as u32 + 1);
+        let pair = |index| QueuePairOffer {
+            number: numbered(index),
+            nonce: !numbered(index),
+        };
+        let rail = |index| RailOffer {
+            link: 2,
+            mtu: 5,
+            lid: index as u16,
+            gid: [index as u8; 16],
+            scratch: Target {
+                address: 1 << 40,
+                key: numbered(index),
+            },
+            queue_pairs: (0..queue_pairs).map(pair).collect(),
+        };
+        let region = |index| RegionOffer {
+            address: u64::from(numbered(index)) << 20,
+            bytes: 4096,
+            keys: (0..rails).map(numbered).collect(),
+        };
+        Offer {
+            service: 1,
+            rails: (0..rails).map(rail).collect(),
+            regions: (0..regions).map(region).collect(),
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        for offer in [
+            offer(1, 1, 0),
+            offer(2, 3, 4),
+            offer(MAX_RAILS, MAX_QUEUE_PAIRS, MAX_REGIONS),
+        ] {
+            let bytes = offer.to_bytes();
+            assert!(bytes.len() <= MAX_OFFER_BYTES);
+            assert_eq!(Offer::from_bytes(&bytes), Ok(offer));
+        }
+    }
+
+    #[test]
+    fn damage_is_told() {
+        let good = offer(2, 2, 2).to_bytes();
+        for length in 0..good.len() {
+            assert!(
+                Offer::from_bytes(&good[..length]).is_err(),
+                "cut to {length}"
+            );
+        }
+        let refused = |index: usize, value: u8, why: &str| {
+            let mut bytes = good.clone();
+            bytes[index] = value;
+            let error = Offer::from_bytes(&bytes).unwrap_err();
+            assert!(error.contains(why), "byte {index} = {value}: {error}");
+        };
+        refused(0, b'x', "not of a verbs transport");
+        refused(4, 9, "version is 9");
+        refused(6, 9, "9 rails, at most 8");
+        refused(7, 200, "200 queue pairs, at most 16");
+        refused(8, 17, "17 regions, at most 16");
+        refused(8, 1, "bytes follow");
+        let mut long = good.clone();
+        long.push(0);
+        assert_eq!(Offer::from_bytes(&long), Err("1 bytes follow it".into()));
+    }
+}

@@ -1,0 +1,139 @@
+//! A NIC of an endpoint: device, port, completion queue.
+
+use super::device::{Device, Port};
+use super::lane::Kind;
+use super::library;
+use super::memory::Registration;
+use super::offer::Target;
+use super::options::Options;
+use super::queue::{CompletionQueue, Depth};
+use crate::error::FabricError;
+use crate::transport::{Memory, MemoryKind};
+use ibverbs_sys::ibv_sge;
+use rustc_hash::FxHashMap;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const SCRATCH_BYTES: usize = 64;
+
+/// A queue pair's place: its peer's number, and its own among that peer's lanes.
+pub(super) type LaneAt = (u16, u16);
+
+/// A NIC with what an endpoint made on it.
+pub(super) struct Rail {
+    pub(super) device: Arc<Device>,
+    pub(super) port: Port,
+    pub(super) queue: Arc<CompletionQueue>,
+    /// Which lane a completion is of, by the queue pair's number.
+    pub(super) lanes: FxHashMap<u32, LaneAt>,
+    /// Since when its port has been down.
+    pub(super) down_since: Option<Instant>,
+    pub(super) service_level: u8,
+    pub(super) traffic_class: u8,
+    /// How long a silent peer is tried.
+    pub(super) silence: Duration,
+    pub(super) write_bytes: u32,
+    /// Registered memory of no meaning: for receives, and for writes of 0 bytes. Dropped before what it registers.
+    scratch: Registration,
+    scratch_memory: Box<UnsafeCell<[u8; SCRATCH_BYTES]>>,
+}
+
+impl Rail {
+    /// Opens the NICs that the options name, or the first that fits.
+    pub(super) fn open_all<K: Kind>(options: &Options) -> Result<Vec<Self>, FabricError> {
+        let nic = |reason| FabricError::Nic { reason };
+        let verbs = library::verbs()?;
+        let open = |name: &String| {
+            Device::open(verbs, name)
+                .and_then(|device| Self::new::<K>(device, options))
+                .map_err(|error| format!("{name}: {error}"))
+        };
+        if !options.devices.is_empty() {
+            return options
+                .devices
+                .iter()
+                .map(open)
+                .collect::<Result<_, _>>()
+                .map_err(nic);
+        }
+        let mut refused = vec![format!("no RDMA device is fit for {}", K::NAME)];
+        for name in Device::names(verbs).map_err(nic)? {
+            match open(&name) {
+                Ok(rail) => return Ok(vec![rail]),
+                Err(error) => refused.push(error),
+            }
+        }
+        Err(nic(refused.join("; ")))
+    }
+
+    fn new<K: Kind>(device: Device, options: &Options) -> Result<Self, String> {
+        let port = device.port(options.port, options.gid_index)?;
+        let able = K::capability(&device, &port)?;
+        let wanted = options.depth();
+        for (what, wanted, able) in [
+            ("writes", wanted.writes, able.depth.writes),
+            ("receives", wanted.receives, able.depth.receives),
+        ] {
+            if wanted > able {
+                return Err(format!(
+                    "{what} = {wanted}, but its queue pairs take at most {able}"
+                ));
+            }
+        }
+        let device = Arc::new(device);
+        let entries = u32::from(options.peers)
+            * u32::from(options.queue_pairs)
+            * (wanted.writes + wanted.receives);
+        let scratch_memory = Box::new(UnsafeCell::new([0; SCRATCH_BYTES]));
+        // SAFETY: the box stays where it is until the registration is gone; nobody reads or writes it but NICs.
+        let memory = unsafe {
+            Memory::new(
+                scratch_memory.get() as u64,
+                SCRATCH_BYTES as u64,
+                MemoryKind::Host,
+            )
+        };
+        Ok(Self {
+            queue: Arc::new(CompletionQueue::new(&device, entries)?),
+            scratch: Registration::new(&device, &memory)?,
+            scratch_memory,
+            lanes: FxHashMap::default(),
+            down_since: None,
+            service_level: options.service_level,
+            traffic_class: options.traffic_class,
+            silence: options.silence,
+            write_bytes: able.write_bytes,
+            port,
+            device,
+        })
+    }
+
+    /// Where peers write 0 bytes.
+    pub(super) fn scratch(&self) -> Target {
+        Target {
+            address: self.scratch_memory.get() as u64,
+            key: self.scratch.remote_key(),
+        }
+    }
+
+    /// The scratch memory as a part of work requests.
+    pub(super) fn scratch_piece(&self) -> ibv_sge {
+        let (addr, lkey) = (self.scratch_memory.get() as u64, self.scratch.local_key());
+        ibv_sge {
+            addr,
+            length: SCRATCH_BYTES as u32,
+            lkey,
+        }
+    }
+}
+
+/// How many of each a queue pair of these options has.
+impl Options {
+    pub(super) fn depth(&self) -> Depth {
+        Depth {
+            writes: self.writes,
+            receives: self.receives,
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! RC, the reliable connection of InfiniBand and RoCE: ordered within a queue pair, over InfiniBand or Ethernet.
+
+use super::device::{Device, Port};
+use super::gid::Link;
+use super::lane::{Capability, Kind, Work};
+use super::offer::{QueuePairOffer, RailOffer};
+use super::os::result;
+use super::queue::{Depth, QueuePair};
+use super::rail::Rail;
+use ibverbs_sys::{
+    ibv_access_flags, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge,
+    ibv_wr_opcode,
+};
+use std::io;
+use std::ptr;
+use std::time::Duration;
+
+/// Writes of host memory up to this size travel in the work request: the NIC need not fetch them.
+const INLINE_BYTES: u32 = 64;
+
+/// Bits of a packet number.
+const PACKET_NUMBER: u32 = 0x00ff_ffff;
+
+/// How often a packet is sent again before the peer is lost. 7, the most that the field can say, is for ever on Soft-RoCE.
+const RETRIES: u8 = 6;
+
+/// How long a peer without a receive is asked to wait, in InfiniBand's code: 81.92 ms. It does not happen while both
+/// sides keep the contract; a peer that breaks it is lost after seven of these.
+const NOT_READY_TIMER: u8 = 26;
+/// 7 would be for ever.
+const NOT_READY_RETRIES: u8 = 6;
+
+/// An RC queue pair.
+pub(super) struct ReliableConnection {
+    pair: QueuePair,
+    nonce: u32,
+    inline_bytes: u32,
+    requests: Vec<ibv_send_wr>,
+    pieces: Vec<ibv_sge>,
+}
+
+// SAFETY: the pointers in `requests` are only used in the call of `post` that wrote them.
+unsafe impl Send for ReliableConnection {}
+
+impl Kind for ReliableConnection {
+    const NAME: &'static str = "rc";
+    const SERVICE: u8 = 1;
+    const IN_ORDER: bool = true;
+
+    fn capability(device: &Device, port: &Port) -> Result<Capability, String> {
+        if !device.infiniband {
+            return Err(
+                "it has no reliable connections with immediates (InfiniBand or RoCE do)".into(),
+            );
+        }
+        let depth = device.attributes.max_qp_wr.max(0) as u32;
+        let depth = Depth {
+            writes: depth,
+            receives: depth,
+        };
+        Ok(Capability {
+            write_bytes: port.message_bytes,
+            depth,
+        })
+    }
+
+    fn new(rail: &Rail, depth: Depth, nonce: u32) -> Result<Self, String> {
+        let mut attributes = ibv_qp_init_attr {
+            send_cq: rail.queue.cq,
+            recv_cq: rail.queue.cq,
+            cap: depth.capabilities(INLINE_BYTES),
+            qp_type: ibv_qp_type::IBV_QPT_RC,
+            ..ibv_qp_init_attr::default()
+        };
+        // SAFETY: the protection domain and the completion queue live as long as the rail's device.
+        let pair = unsafe {
+            let qp = (rail.device.verbs.create_qp)(rail.device.pd, &raw mut attributes);
+            QueuePair::created(&rail.queue, qp, depth)?
+        };
+        pair.modify(
+            ibv_qp_state::IBV_QPS_INIT,
+            ibv_qp_attr {
+                port_num: rail.port.number,
+                qp_access_flags: ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0,
+                ..ibv_qp_attr::default()
+            },
+            &[
+                mask::IBV_QP_PKEY_INDEX,
+                mask::IBV_QP_PORT,
+                mask::IBV_QP_ACCESS_FLAGS,
+            ],
+        )?;
+        pair.post_receives(depth.receives, None)
+            .map_err(|error| format!("no receives: {error}"))?;
+        let inline_bytes = attributes.cap.max_inline_data.min(INLINE_BYTES);
+        Ok(Self {
+            pair,
+            nonce,
+            inline_bytes,
+            requests: Vec::new(),
+            pieces: Vec::new(),
+        })
+    }
+
+    fn pair(&self) -> &QueuePair {
+        &self.pair
+    }
+
+    fn nonce(random: u32) -> u32 {
+        random & PACKET_NUMBER
+    }
+
+    fn connect(&mut self, rail: &Rail, to: &RailOffer, at: QueuePairOffer) -> Result<(), String> {
+        self.pair.modify(
+            ibv_qp_state::IBV_QPS_RTR,
+            ibv_qp_attr {
+                path_mtu: rail.port.mtu.min(to.mtu).into(),
+                dest_qp_num: at.number,
+                rq_psn: at.nonce & PACKET_NUMBER,
+                max_dest_rd_atomic: 1,
+                min_rnr_timer: NOT_READY_TIMER,
+                ah_attr: address(rail, to),
+                ..ibv_qp_attr::default()
+            },
+            &[
+                mask::IBV_QP_AV,
+                mask::IBV_QP_PATH_MTU,
+                mask::IBV_QP_DEST_QPN,
+                mask::IBV_QP_RQ_PSN,
+                mask::IBV_QP_MAX_DEST_RD_ATOMIC,
+                mask::IBV_QP_MIN_RNR_TIMER,
+            ],
+        )?;
+        self.pair.modify(
+            ibv_qp_state::IBV_QPS_RTS,
+            ibv_qp_attr {
+                sq_psn: self.nonce,
+                timeout: timeout_code(rail.silence),
+                retry_cnt: RETRIES,
+                rnr_retry: NOT_READY_RETRIES,
+                max_rd_atomic: 1,
+                ..ibv_qp_attr::default()
+            },
+            &[
+                mask::IBV_QP_SQ_PSN,
+                mask::IBV_QP_TIMEOUT,
+                mask::IBV_QP_RETRY_CNT,
+                mask::IBV_QP_RNR_RETRY,
+                mask::IBV_QP_MAX_QP_RD_ATOMIC,
+            ],
+        )
+    }
+
+    fn post(&mut self, works: &[Work]) -> io::Result<()> {
+        self.pieces.clear();
+        self.pieces.extend(works.iter().map(piece));
+        self.requests.clear();
+        self.requests
+            .extend(works.iter().map(|work| request(work, self.inline_bytes)));
+        let Some(last) = self.requests.last_mut() else {
+            return Ok(());
+        };
+        // One completion for all: the queue is in order.
+        last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let mut next = ptr::null_mut();
+        for (request, piece) in self.requests.iter_mut().zip(&mut self.pieces).rev() {
+            request.next = next;
+            request.num_sge = i32::from(piece.length > 0);
+            request.sg_list = piece;
+            next = request;
+        }
+        let mut refused = ptr::null_mut();
+        // SAFETY: the chain and its pieces live for the call; drivers set the table's member.
+        result(unsafe {
+            let post = (*self.pair.device().context)
+                .ops
+                .post_send
+                .ok_or(io::ErrorKind::Unsupported)?;
+            post(self.pair.qp, next, &raw mut refused)
+        })
+    }
+
+    fn receive(&self, _: &Rail, count: u32) -> io::Result<()> {
+        self.pair.post_receives(count, None)
+    }
+}
+
+fn piece(work: &Work) -> ibv_sge {
+    ibv_sge {
+        addr: work.local_address,
+        length: work.bytes,
+        lkey: work.local_key,
+    }
+}
+
+/// A write with its immediate; chain and memory are set later.
+fn request(work: &Work, inline_bytes: u32) -> ibv_send_wr {
+    let mut request = ibv_send_wr {
+        wr_id: work.id,
+        opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+        ..ibv_send_wr::default()
+    };
+    if work.on_host && work.bytes <= inline_bytes {
+        request.send_flags = ibv_send_flags::IBV_SEND_INLINE.0;
+    }
+    request.__bindgen_anon_1.imm_data = work.immediate.to_be();
+    request.wr.rdma.remote_addr = work.remote_address;
+    request.wr.rdma.rkey = work.remote_key;
+    request
+}
+
+/// The way to a peer's NIC.
+fn address(rail: &Rail, to: &RailOffer) -> ibv_ah_attr {
+    let port = &rail.port;
+    let other_subnet = port.gid[..8] != to.gid[..8];
+    let mut address = ibv_ah_attr {
+        dlid: to.lid,
+        sl: rail.service_level,
+        is_global: u8::from(port.link == Link::Ethernet || other_subnet),
+        port_num: port.number,
+        grh: ibv_global_route {
+            sgid_index: port.gid_index,
+            hop_limit: 64,
+            traffic_class: rail.traffic_class,
+            ..ibv_global_route::default()
+        },
+        ..ibv_ah_attr::default()
+    };
+    address.grh.dgid.raw = to.gid;
+    address
+}
+
+/// InfiniBand's code t for the time after which a packet is sent again, 4.096 µs · 2^t: the largest with which all
+/// tries take no longer than `silence`.
+fn timeout_code(silence: Duration) -> u8 {
+    let tries = u32::from(RETRIES) + 1;
+    let units = silence.as_nanos() / u128::from(4096 * tries);
+    units.max(1).ilog2().clamp(1, 31) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::timeout_code;
+    use std::time::Duration;
+
+    #[test]
+    fn tries_take_no_longer_than_the_silence() {
+        for ms in [10, 500, 4000, 60_000] {
+            let silence = Duration::from_millis(ms);
+            let all = Duration::from_nanos(7 * 4096) * 2u32.pow(timeout_code(silence).into());
+            assert!(all <= silence && all * 2 > silence, "{silence:?}: {all:?}");
+        }
+        assert_eq!(timeout_code(Duration::ZERO), 1);
+    }
+}

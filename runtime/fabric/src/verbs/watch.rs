@@ -1,0 +1,50 @@
+//! What a device tells beside completions: its port is down, a queue pair failed, it failed itself.
+
+use super::device::Device;
+use super::os::words;
+use ibverbs_sys::{
+    IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, ibv_async_event,
+};
+
+/// What matters to a transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// No packets go through a port.
+    PortDown(u8),
+    /// They do again.
+    PortUp(u8),
+    /// The queue pair with this number is in the error state.
+    QueuePair(u32, String),
+    /// Nothing of the device can be used any more.
+    Device(String),
+}
+
+/// The next event of the device, if there is one. Does not wait.
+pub(super) fn next(device: &Device) -> Option<Trouble> {
+    loop {
+        let mut event = ibv_async_event::default();
+        // SAFETY: the context is open, its file does not block; an event names a live queue pair until it is
+        // acknowledged, since destroying one waits for that.
+        let trouble = unsafe {
+            if (device.verbs.get_async_event)(device.context, &raw mut event) != 0 {
+                return None;
+            }
+            let text = || words((device.verbs.event_type_str)(event.event_type));
+            let trouble = match event.event_type {
+                IBV_EVENT_PORT_ERR => Some(Trouble::PortDown(event.element.port_num as u8)),
+                IBV_EVENT_PORT_ACTIVE => Some(Trouble::PortUp(event.element.port_num as u8)),
+                IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
+                    Some(Trouble::QueuePair((*event.element.qp).qp_num, text()))
+                }
+                IBV_EVENT_CQ_ERR | IBV_EVENT_DEVICE_FATAL => Some(Trouble::Device(text())),
+                _ => None,
+            };
+            (device.verbs.ack_async_event)(&raw mut event);
+            trouble
+        };
+        if trouble.is_some() {
+            return trouble;
+        }
+    }
+}

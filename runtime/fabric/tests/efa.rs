@@ -1,0 +1,139 @@
+//! The transport `efa`: the real libefa, over devices in software (`efa/nic.h`, by LD_PRELOAD). `.ci/rdma` runs it.
+//!
+//! Devices nic0 to nic3 can all, nic4 and nic5 need a receive for each arrival, nic6 cannot write to memory of peers.
+
+mod verbs;
+
+use mkernel_fabric::testing::conformance::run_all;
+use mkernel_fabric::verbs::{Options, efa, rc};
+use mkernel_fabric::{FabricError, Transport};
+use std::time::Duration;
+use verbs::{Made, meet};
+
+fn options(peers: u16, devices: &[u8]) -> Options {
+    Options {
+        devices: devices
+            .iter()
+            .map(|device| format!("nic{device}"))
+            .collect(),
+        ..Options::new(peers)
+    }
+}
+
+fn open(options: Options) -> Box<dyn Transport> {
+    Box::new(efa(options).unwrap())
+}
+
+/// Endpoints of a device each.
+fn endpoints(devices: &[u8]) -> Vec<Box<dyn Transport>> {
+    devices
+        .iter()
+        .map(|device| open(options(devices.len() as u16 - 1, &[*device])))
+        .collect()
+}
+
+#[test]
+fn conformance() {
+    run_all(&mut Made(|count| endpoints(&[0, 1, 2, 3][..count])));
+}
+
+#[test]
+#[ignore = "needs NICs"]
+fn conformance_of_nics() {
+    verbs::conformance_of_nics(open);
+}
+
+/// Two of three need a receive for each arrival.
+#[test]
+fn conformance_with_receives() {
+    run_all(&mut Made(|count| endpoints(&[4, 5, 0][..count])));
+}
+
+#[test]
+fn three_endpoints_in_no_order() {
+    for devices in [[0, 1, 2], [4, 5, 0]] {
+        let inversions = verbs::streams_arrive(
+            &mut meet(endpoints(&devices)),
+            2000,
+            5000,
+            Duration::from_secs(60),
+        );
+        assert!(
+            inversions > 100,
+            "{inversions} inversions: the devices kept the order"
+        );
+    }
+}
+
+/// Receives are used up and posted again many times: none may be missing in the end.
+#[test]
+fn receives_never_run_dry() {
+    let few = |device| {
+        open(Options {
+            receives: 4,
+            ..options(1, &[device])
+        })
+    };
+    verbs::streams_arrive(
+        &mut meet(vec![few(4), few(5)]),
+        2000,
+        64,
+        Duration::from_secs(60),
+    );
+}
+
+#[test]
+fn rails_and_queue_pairs() {
+    let wide = |devices: &[u8]| {
+        open(Options {
+            queue_pairs: 2,
+            ..options(1, devices)
+        })
+    };
+    let mut nodes = meet(vec![wide(&[0, 1]), wide(&[2, 3])]);
+    let limits = nodes[0].transport.limits();
+    assert_eq!(
+        (limits.rails, limits.writes, limits.receives),
+        (2, 512, 256)
+    );
+    verbs::streams_arrive(&mut nodes, 2000, 3000, Duration::from_secs(60));
+}
+
+#[test]
+fn wrong_keys() {
+    verbs::a_wrong_key_loses_its_peer_only(endpoints(&[0, 1, 2]), &["nic0", "remote access error"]);
+}
+
+#[test]
+fn bad_offers() {
+    verbs::bad_offers_are_refused(endpoints(&[0, 1]));
+}
+
+#[test]
+fn what_cannot_be_used_says_why() {
+    let reason = |result: Result<Box<dyn Transport>, FabricError>| match result {
+        Err(FabricError::Nic { reason }) => reason,
+        other => panic!("{:?}", other.err()),
+    };
+    let told = reason(efa(options(1, &[6])).map(|transport| Box::new(transport) as _));
+    assert!(
+        told.contains("nic6: it cannot write to memory of peers"),
+        "{told}"
+    );
+    let told = reason(
+        efa(Options {
+            writes: 4000,
+            ..options(1, &[0])
+        })
+        .map(|transport| Box::new(transport) as _),
+    );
+    assert!(
+        told.contains("writes = 4000") && told.contains("at most 2048"),
+        "{told}"
+    );
+    let told = reason(rc(Options::new(1)).map(|transport| Box::new(transport) as _));
+    assert!(
+        told.contains("no RDMA device is fit for rc; nic0: it has no"),
+        "{told}"
+    );
+}

@@ -1,0 +1,61 @@
+// EFA devices in software, below the real libibverbs and libefa: a library for LD_PRELOAD, of three files.
+//   nic.c     what the NIC does with the queues that libefa maps
+//   kernel.c  what the kernel answers to the commands of libibverbs
+//   libc.c    how both are reached: sysfs, /dev/infiniband/uverbsN, write(), mmap
+// All endpoints are of one process. Built against the headers of rdma-core 55.
+//
+// Devices 0 to 3 can all; 4 and 5 need a receive for each arrival; 6 cannot write to memory of peers.
+// As on the wire of SRD, requests are carried out in random order, and the parts of one from the last to the first.
+// NIC_SEED: of that order. NIC_DELAY_US: the longest time that a request takes.
+#ifndef NIC_H
+#define NIC_H
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <infiniband/efadv.h>
+#include <pthread.h>
+#include <rdma/efa-abi.h>
+#include <rdma/ib_user_verbs.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#define BIT(bit) (1u << (bit))
+#define GENMASK(high, low) ((~0u << (low)) & (~0u >> (31 - (high))))
+#include "efa_io_defs.h"
+
+// The function of libc that this library stands before.
+#define REAL(function) ((typeof(&function))dlsym(RTLD_NEXT, #function))
+
+enum { DEVICES = 7, OBJECTS = 1024, FILES = 4096, PAGE = 4096 };
+enum { RECEIVE_DOORBELL = 2048 }; // in a queue pair's page of doorbells; that of writes is at 0
+
+struct pages { int file; char *at; size_t bytes; };
+struct completion_queue { int used; uint32_t entries, produced[2]; struct pages ring; };
+struct queue_pair {
+    int used, device, state, unsolicited, send_cq, receive_cq;
+    uint32_t key, writes, receives;
+    uint16_t fetched, received;
+    struct pages send_ring, receive_ring, doorbells;
+};
+struct memory { int used; uint64_t device_address, address, bytes; uint32_t access; };
+struct address { int used; uint8_t gid[16]; };
+
+// Objects by their number; 0 is never given. Under the lock.
+extern pthread_mutex_t lock;
+extern struct completion_queue cqs[OBJECTS];
+extern struct queue_pair qps[OBJECTS];
+extern struct memory mrs[OBJECTS];
+extern struct address ahs[OBJECTS];
+
+void gid_of(int device, uint8_t *gid);
+// Starts the thread that carries out requests.
+void start_nic(uint64_t seed, uint64_t longest_delay_ns);
+// Forgets the requests of a queue pair that are on their way: another one gets its number.
+void forget_requests(int qp);
+// Carries out a command; returns an error number.
+int command(int device, const struct ib_uverbs_cmd_hdr *header);
+// The file of shared memory that is mapped at an offset of a device.
+int file_at(uint64_t offset);
+#endif

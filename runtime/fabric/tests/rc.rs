@@ -1,0 +1,345 @@
+//! The transport `rc` on Soft-RoCE, in the machine that `.ci/soft-roce` makes: as root, with devices rxe0 to rxe3 on
+//! interfaces eth0 to eth3. `.ci/rdma` runs it.
+
+mod verbs;
+
+use mkernel_fabric::testing::conformance::run_all;
+use mkernel_fabric::testing::{pattern, peer_offers};
+use mkernel_fabric::verbs::{Options, rc};
+use mkernel_fabric::{DmaBuf, FabricError, Memory, MemoryKind, PeerId, Transport};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use verbs::{Made, Node, meet};
+
+/// Tests that change the network have it for themselves, and so have those that need it in order.
+static NETWORK: Mutex<()> = Mutex::new(());
+
+fn network() -> MutexGuard<'static, ()> {
+    NETWORK
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Runs a program that changes the network, as the words of one line.
+fn run(line: &str) {
+    let mut words = line.split_whitespace();
+    let status = Command::new(words.next().unwrap())
+        .args(words)
+        .status()
+        .unwrap();
+    assert!(status.success(), "{line}: {status}");
+}
+
+/// Sets what happens to packets that leave an interface; takes it away when dropped.
+struct Netem(&'static [u8]);
+
+impl Netem {
+    fn new(devices: &'static [u8], faults: &str) -> Self {
+        devices.iter().for_each(|device| {
+            run(&format!(
+                "tc qdisc replace dev eth{device} root netem limit 100000 {faults}"
+            ))
+        });
+        Self(devices)
+    }
+}
+
+impl Drop for Netem {
+    fn drop(&mut self) {
+        self.0
+            .iter()
+            .for_each(|device| run(&format!("tc qdisc del dev eth{device} root")));
+    }
+}
+
+/// What a transport over these devices needs, for so many peers.
+fn options(peers: u16, devices: &[u8]) -> Options {
+    let devices = devices
+        .iter()
+        .map(|device| format!("rxe{device}"))
+        .collect();
+    Options {
+        devices,
+        silence: Duration::from_secs(2),
+        ..Options::new(peers)
+    }
+}
+
+fn open(options: Options) -> Box<dyn Transport> {
+    Box::new(rc(options).unwrap())
+}
+
+/// Endpoints of a device each.
+fn endpoints(devices: &[u8]) -> Vec<Box<dyn Transport>> {
+    let peers = devices.len() as u16 - 1;
+    devices
+        .iter()
+        .map(|device| open(options(peers, &[*device])))
+        .collect()
+}
+
+#[test]
+fn conformance() {
+    let _network = network();
+    run_all(&mut Made(|count| endpoints(&[0, 1, 2, 3][..count])));
+}
+
+#[test]
+#[ignore = "needs NICs"]
+fn conformance_of_nics() {
+    verbs::conformance_of_nics(open);
+}
+
+/// Two NICs on each side with two queue pairs each, and other delays on each: arrivals come out of order.
+#[test]
+fn rails_and_queue_pairs() {
+    let _network = network();
+    let wide = |devices: &[u8]| {
+        open(Options {
+            queue_pairs: 2,
+            writes: 16,
+            receives: 64,
+            ..options(1, devices)
+        })
+    };
+    let mut nodes = meet(vec![wide(&[0, 1]), wide(&[2, 3])]);
+    let limits = nodes[0].transport.limits();
+    assert_eq!((limits.rails, limits.writes, limits.receives), (2, 64, 64));
+    let _delay = Netem::new(&[1], "delay 3ms 2ms");
+    let inversions = verbs::streams_arrive(&mut nodes, 400, 3000, Duration::from_secs(60));
+    assert!(
+        inversions > 0,
+        "the network kept the order: the test shows nothing"
+    );
+}
+
+#[test]
+fn packets_lost_late_and_in_any_order() {
+    let _network = network();
+    // Soft-RoCE sends all again from the packet that is missing.
+    let patient = |device| {
+        open(Options {
+            silence: Duration::from_secs(4),
+            writes: 16,
+            ..options(1, &[device])
+        })
+    };
+    let mut nodes = meet(vec![patient(0), patient(1)]);
+    let _faults = Netem::new(&[0, 1], "delay 1ms 1ms reorder 20% loss 1%");
+    verbs::streams_arrive(&mut nodes, 60, 5000, Duration::from_secs(90));
+}
+
+#[test]
+fn wrong_keys() {
+    let _network = network();
+    verbs::a_wrong_key_loses_its_peer_only(endpoints(&[0, 1, 2]), &["rxe0", "remote access error"]);
+}
+
+#[test]
+fn bad_offers() {
+    let _network = network();
+    verbs::bad_offers_are_refused(endpoints(&[0, 1]));
+}
+
+#[test]
+fn a_dead_wire() {
+    let _network = network();
+    let mut nodes = meet(endpoints(&[0, 1]));
+    let _dead = Netem::new(&[1], "loss 100%");
+    assert_eq!(
+        nodes[0]
+            .transport
+            .post(&[verbs::write(PeerId(0), 0, 0, 100, 1)]),
+        Ok(1)
+    );
+    verbs::until(&mut nodes, Duration::from_secs(10), "loss", |nodes| {
+        !nodes[0].lost.is_empty()
+    });
+    let (_, reason) = &nodes[0].lost[0];
+    assert!(
+        reason.contains("rxe0") && reason.contains("retry"),
+        "{reason}"
+    );
+}
+
+/// Nothing is on its way, so only the port can tell.
+#[test]
+fn a_dead_port() {
+    let _network = network();
+    let mut nodes = meet(endpoints(&[0, 1]));
+    run("ip link set eth0 down");
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        verbs::until(&mut nodes, Duration::from_secs(10), "loss", |nodes| {
+            !nodes[0].lost.is_empty()
+        });
+    }));
+    run("ip link set eth0 up");
+    result.unwrap();
+    assert!(
+        nodes[0].lost[0].1.contains("rxe0: port 1 has been down"),
+        "{:?}",
+        nodes[0].lost
+    );
+    assert!(nodes[1].lost.is_empty());
+}
+
+#[test]
+fn what_cannot_be_opened_says_why() {
+    let error = |options| match rc(options) {
+        Err(FabricError::Nic { reason }) => reason,
+        other => panic!("{:?}", other.err()),
+    };
+    let reason = error(Options {
+        devices: vec!["mlx5_9".into()],
+        ..Options::new(1)
+    });
+    assert!(
+        reason.contains("mlx5_9") && reason.contains("rxe0, rxe1"),
+        "{reason}"
+    );
+    let reason = error(Options {
+        port: Some(2),
+        ..options(1, &[0])
+    });
+    assert!(reason.contains("ports are 1 to 1"), "{reason}");
+    let reason = error(Options {
+        gid_index: Some(99),
+        ..options(1, &[0])
+    });
+    assert!(
+        reason.contains("no GID with index 99") && reason.contains("0 = fe80::"),
+        "{reason}"
+    );
+    let reason = error(Options {
+        writes: 1 << 15,
+        receives: 1 << 15,
+        ..options(4, &[0])
+    });
+    assert!(reason.contains("rxe0"), "{reason}");
+}
+
+/// Soft-RoCE takes no dma-buf; the message says what would.
+#[test]
+fn a_driver_without_dma_buf_says_so() {
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let dma_buf = Some(DmaBuf {
+        fd: Arc::new(file.into()),
+        offset_bytes: 0,
+    });
+    // SAFETY: the driver refuses it, so nobody reaches it.
+    let memory = unsafe { Memory::new(0x1000, 4096, MemoryKind::Gpu { device: 0, dma_buf }) };
+    match open(options(1, &[0])).register(memory) {
+        Err(FabricError::Register {
+            address: 0x1000,
+            bytes: 4096,
+            reason,
+        }) => {
+            assert!(
+                reason.contains("rxe0") && reason.contains("dma-buf"),
+                "{reason}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The TCP connection of two machines; both send `own` and get the other's, which also makes them meet.
+fn exchange(stream: &mut TcpStream, own: &[u8]) -> Vec<u8> {
+    stream.write_all(&(own.len() as u32).to_le_bytes()).unwrap();
+    stream.write_all(own).unwrap();
+    let mut bytes = [0; 4];
+    stream.read_exact(&mut bytes).unwrap();
+    let mut other = vec![0; u32::from_le_bytes(bytes) as usize];
+    stream.read_exact(&mut other).unwrap();
+    other
+}
+
+fn other_machine(machine: usize) -> TcpStream {
+    let [here, there] =
+        ["HERE", "THERE"].map(|name| format!("{}:7000", std::env::var(name).unwrap()));
+    let stream = if machine == 0 {
+        TcpListener::bind(here).unwrap().accept().unwrap().0
+    } else {
+        let connect = || {
+            TcpStream::connect(&there)
+                .inspect_err(|_| std::thread::sleep(Duration::from_millis(100)))
+        };
+        std::iter::repeat_with(connect)
+            .take(300)
+            .find_map(Result::ok)
+            .unwrap()
+    };
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    stream
+}
+
+/// The program runs in both machines, an endpoint of two rails in each.
+#[test]
+#[ignore = "needs two machines: .ci/rdma"]
+fn two_machines() {
+    const WRITES: u32 = 20;
+    const BYTES: usize = 5000;
+    let machine: usize = std::env::var("MACHINE").unwrap().parse().unwrap();
+    let mut stream = other_machine(machine);
+    let mut nodes = vec![Node::new(open(Options {
+        silence: Duration::from_secs(4),
+        ..options(1, &[0, 1])
+    }))];
+    let offer = nodes[0].transport.offer(PeerId(0)).unwrap();
+    let offer = exchange(&mut stream, &offer);
+    let peers = peer_offers(2, machine, |_, _| offer.clone());
+    nodes[0]
+        .transport
+        .connect(&peers, Instant::now() + Duration::from_secs(10))
+        .unwrap();
+    for round in 0..4 {
+        let seed =
+            |machine: usize, index: u32| (machine as u64) << 16 | u64::from(round * WRITES + index);
+        let place = |index: u32| index as usize * BYTES;
+        let writes: Vec<_> = (0..WRITES)
+            .map(|index| {
+                nodes[0]
+                    .memory
+                    .write(place(index), &pattern(seed(machine, index), BYTES));
+                let target = verbs::REGION_BYTES / 2 + place(index);
+                verbs::write(PeerId(0), place(index), target, BYTES, index)
+            })
+            .collect();
+        exchange(&mut stream, &[]);
+        assert_eq!(nodes[0].transport.post(&writes), Ok(writes.len()));
+        let all = WRITES as usize * (round as usize + 1);
+        verbs::until(&mut nodes, Duration::from_secs(60), "arrivals", |nodes| {
+            nodes[0].arrived.len() == all && nodes[0].sent.len() == all
+        });
+        for index in 0..WRITES {
+            let got = nodes[0]
+                .memory
+                .read(verbs::REGION_BYTES / 2 + place(index), BYTES);
+            assert!(
+                got == pattern(seed(1 - machine, index), BYTES),
+                "write {index} of round {round}"
+            );
+        }
+    }
+    exchange(&mut stream, &[]);
+    if machine == 0 {
+        exchange(&mut stream, &[]);
+        assert_eq!(
+            nodes[0]
+                .transport
+                .post(&[verbs::write(PeerId(0), 0, 0, 100, 1)]),
+            Ok(1)
+        );
+        verbs::until(&mut nodes, Duration::from_secs(20), "loss", |nodes| {
+            !nodes[0].lost.is_empty()
+        });
+    } else {
+        drop(nodes);
+        exchange(&mut stream, &[]);
+    }
+}

@@ -1,0 +1,302 @@
+//! Endpoints of one process that write to each other, and what transports over libibverbs must do beside the conformance
+//! tests. One thread drives all endpoints, so a check sees the state of everybody at once.
+
+use mkernel_fabric::testing::conformance::run_all;
+use mkernel_fabric::testing::{Buffer, Subject, pattern, peer_id, peer_offers};
+use mkernel_fabric::verbs::Options;
+use mkernel_fabric::{Event, FabricError, PeerId, PeerOffer, Place, RegionId, Transport, Write};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Bytes of each node's region.
+pub const REGION_BYTES: usize = 2 << 20;
+
+/// Makes so many endpoints with all others as peers.
+pub struct Made<F>(pub F);
+
+impl<F: FnMut(usize) -> Vec<Box<dyn Transport>>> Subject for Made<F> {
+    fn make(&mut self, endpoints: usize) -> Vec<Box<dyn Transport>> {
+        (self.0)(endpoints)
+    }
+}
+
+/// Runs the conformance tests on the NICs of this host that the environment variable NICS names, an endpoint on each.
+pub fn conformance_of_nics(open: fn(Options) -> Box<dyn Transport>) {
+    let nics = std::env::var("NICS").expect("NICS=first,second,third");
+    let nics: Vec<_> = nics.split(',').map(str::to_owned).collect();
+    assert!(nics.len() >= 3, "three NICs, or one thrice: {nics:?}");
+    run_all(&mut Made(|count: usize| {
+        let options = |nic: &String| Options {
+            devices: vec![nic.clone()],
+            ..Options::new(count as u16 - 1)
+        };
+        nics[..count].iter().map(options).map(open).collect()
+    }));
+}
+
+/// An endpoint with a region, and what it was told.
+pub struct Node {
+    pub transport: Box<dyn Transport>,
+    pub memory: Buffer,
+    pub sent: Vec<u64>,
+    pub arrived: Vec<(PeerId, u32)>,
+    pub lost: Vec<(PeerId, String)>,
+}
+
+impl Node {
+    pub fn new(mut transport: Box<dyn Transport>) -> Self {
+        let memory = Buffer::new(REGION_BYTES);
+        assert_eq!(transport.register(memory.memory()), Ok(RegionId(0)));
+        Self {
+            transport,
+            memory,
+            sent: Vec::new(),
+            arrived: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// Polls once; returns the arrivals.
+    pub fn poll(&mut self) -> Vec<(PeerId, u32)> {
+        let mut events = Vec::new();
+        self.transport.poll(&mut events).unwrap();
+        let before = self.arrived.len();
+        for event in events {
+            match event {
+                Event::Sent { id } => self.sent.push(id),
+                Event::Arrived { peer, immediate } => self.arrived.push((peer, immediate)),
+                Event::Lost { peer, reason } => self.lost.push((peer, reason)),
+            }
+        }
+        self.arrived[before..].to_vec()
+    }
+}
+
+/// What each node knows of all others.
+pub fn tables(nodes: &mut [Node]) -> Vec<Vec<PeerOffer>> {
+    let count = nodes.len();
+    let mut table = |of| {
+        peer_offers(count, of, |from, to| {
+            nodes[from].transport.offer(to).unwrap()
+        })
+    };
+    (0..count).map(&mut table).collect()
+}
+
+/// Connects everybody with everybody.
+pub fn connect(nodes: &mut [Node], tables: &[Vec<PeerOffer>]) -> Result<(), FabricError> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    nodes
+        .iter_mut()
+        .zip(tables)
+        .try_for_each(|(node, table)| node.transport.connect(table, deadline))
+}
+
+/// Nodes that are connected.
+pub fn meet(transports: Vec<Box<dyn Transport>>) -> Vec<Node> {
+    let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
+    let tables = tables(&mut nodes);
+    connect(&mut nodes, &tables).unwrap();
+    nodes
+}
+
+/// What everybody was told of losses.
+pub fn losses(nodes: &[Node]) -> Vec<&(PeerId, String)> {
+    nodes.iter().flat_map(|node| &node.lost).collect()
+}
+
+/// Polls everybody until `done`; fails after `limit`.
+pub fn until(nodes: &mut [Node], limit: Duration, what: &str, done: impl Fn(&[Node]) -> bool) {
+    let end = Instant::now() + limit;
+    while !done(nodes) {
+        assert!(
+            Instant::now() < end,
+            "no {what} in {limit:?}; lost: {:?}",
+            losses(nodes)
+        );
+        nodes.iter_mut().for_each(|node| drop(node.poll()));
+    }
+}
+
+/// A write from region 0 to region 0, with its id as its immediate.
+pub fn write(to: PeerId, source: usize, target: usize, bytes: usize, number: u32) -> Write {
+    let place = |offset: usize| Place {
+        region: RegionId(0),
+        offset: offset as u64,
+    };
+    let (source, target) = (place(source), place(target));
+    Write {
+        peer: to,
+        source,
+        target,
+        bytes: bytes as u32,
+        immediate: number,
+        id: number.into(),
+    }
+}
+
+/// A one-way stream of writes.
+struct Stream {
+    from: usize,
+    to: usize,
+    posted: u32,
+    sent: Seen,
+    arrived: Seen,
+}
+
+/// Which writes of a stream an event has named.
+#[derive(Default)]
+struct Seen {
+    /// All before this one.
+    all_before: u32,
+    later: BTreeSet<u32>,
+    /// How often one came after a later one.
+    inversions: usize,
+}
+
+impl Seen {
+    fn see(&mut self, sequence: u32) {
+        assert!(
+            sequence >= self.all_before && self.later.insert(sequence),
+            "{sequence} twice"
+        );
+        self.inversions += usize::from(self.later.last() != Some(&sequence));
+        while self.later.remove(&self.all_before) {
+            self.all_before += 1;
+        }
+    }
+}
+
+/// Everybody writes `count` times `bytes` to everybody else at once, with as many on the way as is allowed. When a write
+/// is told to have arrived, and when it is told to have been sent, its bytes must be there: all these NICs acknowledge
+/// after that. Returns how often an arrival came after one that was posted later.
+pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Duration) -> usize {
+    let pairs = (0..nodes.len()).flat_map(|from| (0..nodes.len()).map(move |to| (from, to)));
+    let stream = |(from, to)| Stream {
+        from,
+        to,
+        posted: 0,
+        sent: Seen::default(),
+        arrived: Seen::default(),
+    };
+    let mut streams: Vec<_> = pairs.filter(|(from, to)| from != to).map(stream).collect();
+    let slots = REGION_BYTES / 2 / streams.len() / bytes;
+    let place = |stream: usize, sequence: u32| (stream * slots + sequence as usize % slots) * bytes;
+    let figures = nodes[0].transport.limits();
+    let window = figures.writes.min(figures.receives).min(slots as u32);
+    let done = |stream: &Stream| stream.arrived.all_before.min(stream.sent.all_before);
+    let is_there = |nodes: &[Node], streams: &[Stream], number: u32| {
+        let index = (number >> 20) as usize;
+        let target = REGION_BYTES / 2 + place(index, number & 0xf_ffff);
+        nodes[streams[index].to].memory.read(target, bytes) == pattern(number.into(), bytes)
+    };
+    let end = Instant::now() + limit;
+    while streams.iter().any(|stream| done(stream) < count) {
+        assert!(
+            Instant::now() < end,
+            "not done in {limit:?}; lost: {:?}",
+            losses(nodes)
+        );
+        for (index, stream) in streams.iter_mut().enumerate() {
+            let to = (stream.posted + 8).min(count).min(done(stream) + window);
+            let writes: Vec<_> = (stream.posted..to)
+                .map(|sequence| {
+                    let (at, number) = (place(index, sequence), (index as u32) << 20 | sequence);
+                    nodes[stream.from]
+                        .memory
+                        .write(at, &pattern(number.into(), bytes));
+                    write(
+                        peer_id(stream.from, stream.to),
+                        at,
+                        REGION_BYTES / 2 + at,
+                        bytes,
+                        number,
+                    )
+                })
+                .collect();
+            stream.posted += nodes[stream.from].transport.post(&writes).unwrap() as u32;
+        }
+        for at in 0..nodes.len() {
+            for (from, number) in nodes[at].poll() {
+                assert!(
+                    is_there(nodes, &streams, number),
+                    "{number:#x} arrived without its bytes"
+                );
+                let stream = &mut streams[(number >> 20) as usize];
+                assert_eq!((peer_id(at, stream.from), stream.to), (from, at));
+                stream.arrived.see(number & 0xf_ffff);
+            }
+            for number in std::mem::take(&mut nodes[at].sent)
+                .into_iter()
+                .map(|id| id as u32)
+            {
+                assert!(
+                    is_there(nodes, &streams, number),
+                    "{number:#x} was sent, but is not there"
+                );
+                streams[(number >> 20) as usize].sent.see(number & 0xf_ffff);
+            }
+        }
+    }
+    streams.iter().map(|stream| stream.arrived.inversions).sum()
+}
+
+/// Node 0 writes to node 1 by a key that node 1 did not offer, and loses it; with node 2 it goes on.
+pub fn a_wrong_key_loses_its_peer_only(transports: Vec<Box<dyn Transport>>, words: &[&str]) {
+    let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
+    let mut tables = tables(&mut nodes);
+    // The last byte of an offer is of the last region's key on the last rail.
+    *tables[0][0].offer.last_mut().unwrap() = 0x5a;
+    connect(&mut nodes, &tables).unwrap();
+    let (wrong, right, limit) = (peer_id(0, 1), peer_id(0, 2), Duration::from_secs(20));
+    assert_eq!(
+        nodes[0].transport.post(&[write(wrong, 0, 0, 4096, 1)]),
+        Ok(1)
+    );
+    until(&mut nodes, limit, "loss", |nodes| !nodes[0].lost.is_empty());
+    let (lost, reason) = nodes[0].lost[0].clone();
+    assert_eq!(lost, wrong);
+    for word in words {
+        assert!(reason.contains(word), "{word} in {reason}");
+    }
+    assert_eq!(nodes[1].arrived, [], "a write with a wrong key arrived");
+    assert_eq!(
+        nodes[0].transport.post(&[write(wrong, 0, 0, 8, 2)]),
+        Ok(1),
+        "dropped, not refused"
+    );
+    assert_eq!(
+        nodes[0].transport.post(&[write(right, 0, 0, 4096, 3)]),
+        Ok(1)
+    );
+    until(&mut nodes, limit, "arrival", |nodes| {
+        nodes[2].arrived == [(peer_id(2, 0), 3)]
+    });
+    assert_eq!(nodes[0].lost.len(), 1, "told once");
+}
+
+/// Offers that are damaged or of another kind are refused, by name.
+pub fn bad_offers_are_refused(transports: Vec<Box<dyn Transport>>) {
+    let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
+    let good = tables(&mut nodes);
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, Damage); 6] = [
+        ("too early", |offer| offer.truncate(30)),
+        ("not of a verbs transport", |offer| offer[0] = 0),
+        ("version", |offer| offer[4] = 77),
+        ("service", |offer| offer[5] ^= 3),
+        ("MTU", |offer| offer[10] = 6),
+        ("24 bits", |offer| offer[44] = 1),
+    ];
+    for (word, damage) in damages {
+        let mut bad = good.clone();
+        damage(&mut bad[0][0].offer);
+        let Err(FabricError::Offer { peer, reason }) = connect(&mut nodes, &bad) else {
+            panic!("{word}: accepted")
+        };
+        assert!(
+            reason.contains(word) && &*peer.name == "endpoint 1",
+            "{word}: {peer}: {reason}"
+        );
+    }
+}
