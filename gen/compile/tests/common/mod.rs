@@ -3,11 +3,12 @@
 
 use mkernel_compile::{Cubin, CudaSource, GenError, Resources};
 use mkernel_spec::Target;
+use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -62,17 +63,27 @@ pub fn counted(file: &Path) -> usize {
     fs::read_to_string(file).map_or(0, |text| text.lines().count())
 }
 
-/// Runs `body`, and returns what it returns with the warnings it caused on this thread.
-pub fn warnings_of<T>(body: impl FnOnce() -> T) -> (T, Vec<String>) {
-    let warnings = Warnings::default();
-    let subscriber = tracing_subscriber::registry().with(warnings.clone());
-    let value = tracing::subscriber::with_default(subscriber, body);
-    let list = warnings.0.lock().expect("no test panics here").clone();
-    (value, list)
+thread_local! {
+    /// Warnings of this thread.
+    static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
+/// Runs `body`, and returns what it returns with the warnings it caused on this thread.
+///
+/// One subscriber for the whole process: whether anybody listens at all is remembered for each place that warns, so one
+/// that comes and goes on one thread can miss what another thread's lets it hear.
+pub fn warnings_of<T>(body: impl FnOnce() -> T) -> (T, Vec<String>) {
+    static LISTENS: Once = Once::new();
+    LISTENS.call_once(|| {
+        let subscriber = tracing_subscriber::registry().with(Warnings);
+        tracing::subscriber::set_global_default(subscriber).expect("the only one");
+    });
+    WARNINGS.take();
+    let value = body();
+    (value, WARNINGS.take())
+}
+
+struct Warnings;
 
 impl<S: Subscriber> Layer<S> for Warnings {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -87,7 +98,7 @@ impl<S: Subscriber> Layer<S> for Warnings {
         if *event.metadata().level() <= Level::WARN {
             let mut message = Message(String::new());
             event.record(&mut message);
-            self.0.lock().expect("no test panics here").push(message.0);
+            WARNINGS.with_borrow_mut(|warnings| warnings.push(message.0));
         }
     }
 }
