@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a stream may need beyond the deadline of its kernels before [`Communicator::synchronize`] gives up.
-const DRAIN_MARGIN: Duration = Duration::from_secs(10);
+pub(crate) const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 
 /// One rank of a job: its GPU, and the way to the other ranks.
 ///

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long rank 0 may compile. A rank that dies is noticed at once.
-const BUILD_TIMEOUT: Duration = Duration::from_secs(600);
+pub(crate) const BUILD_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Makes an operator, on all ranks.
 pub(crate) fn prepare(

@@ -123,6 +123,11 @@ fn mistakes_in_options_and_loads_are_told_at_once() {
     let odd = FabricTestOptions {
         message_bytes: u32::MAX,
         window: 0,
+        // Its own limit does not make more possible than there is.
+        nic: Nic {
+            write_bytes: u32::MAX,
+            ..Nic::default()
+        },
         ..options(MAX_NODES + 1)
     };
     for result in run(ranks(2, 0), &odd, &[]) {

@@ -47,13 +47,13 @@ struct Network {
     #[arg(long, value_name = "NUMBER", default_value_t = 50.0)]
     gb_per_s: f64,
     /// What a message takes besides its bytes, one way
-    #[arg(long, value_name = "NUMBER", default_value_t = 2.0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 2.0, value_parser = parse_us)]
     latency_us: f64,
     /// Messages are late by up to this, and overtake each other
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.0, value_parser = parse_us)]
     jitter_us: f64,
     /// The part of messages that are lost and sent again, 0 to 1
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.0, value_parser = parse_probability)]
     loss: f64,
 }
 
@@ -281,4 +281,19 @@ impl Row {
         self.gb_per_s = self.gb_per_s.min(other.gb_per_s);
         self.messages_per_s = self.messages_per_s.min(other.messages_per_s);
     }
+}
+
+/// Up to a second: longer than any network's, and far from where sums of times overflow.
+fn parse_us(text: &str) -> Result<f64, &'static str> {
+    parse_within(text, 1e6).ok_or("a number of microseconds from 0 to 1000000 is possible")
+}
+
+fn parse_probability(text: &str) -> Result<f64, &'static str> {
+    parse_within(text, 1.0).ok_or("a number from 0 to 1 is possible")
+}
+
+fn parse_within(text: &str, most: f64) -> Option<f64> {
+    text.parse()
+        .ok()
+        .filter(|value| (0.0..=most).contains(value))
 }

@@ -42,3 +42,20 @@ fn what_cannot_be_is_said_with_the_limit() {
         );
     }
 }
+
+#[test]
+fn times_and_probabilities_out_of_range_are_wrong_usage() {
+    for (flag, part) in [
+        ("--latency-us=1e30", "0 to 1000000"),
+        ("--jitter-us=-1", "0 to 1000000"),
+        ("--loss=NaN", "from 0 to 1"),
+    ] {
+        let output = run(&["fabric-test", "--device=sim", flag]);
+        assert_eq!(code(&output), 2, "{flag}");
+        assert!(
+            stderr(&output).contains(part),
+            "{flag}: {}",
+            stderr(&output)
+        );
+    }
+}

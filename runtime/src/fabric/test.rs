@@ -2,14 +2,15 @@
 
 use super::endpoint::{Fabric, FabricSpec};
 use super::rails::Rails;
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, DRAIN_MARGIN};
 use crate::driver::{self, Function, Pinned};
 use crate::error::Error;
 use crate::operator::Live;
+use crate::prepare::BUILD_TIMEOUT;
 use crate::report::Page;
 use crate::shared::Shared;
 use mkernel_compile::Store;
-use mkernel_fabric::emulated::{Faults, Nic};
+use mkernel_fabric::emulated::{Faults, MAX_WRITE_BYTES, Nic};
 use mkernel_spec::fabric_test::{
     CHANNELS, CTAS, FabricTestArgs, FabricTestResults, KERNEL, MAX_NODES, THREADS, WORD_BYTES,
 };
@@ -27,12 +28,6 @@ const STATE_BYTES: u64 = RESULTS_OFFSET_BYTES + size_of::<FabricTestResults>() a
 
 /// More is of no use: it is beyond what the proxy has on its way to a peer.
 const MAX_WINDOW: u32 = 1024;
-
-/// How long rank 0 may compile.
-const BUILD_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// What the kernel may need beyond its deadline.
-const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 
 /// What the test's endpoints are to be; the same on all ranks.
 #[derive(Clone, Debug)]
@@ -370,10 +365,10 @@ fn check(options: &FabricTestOptions) -> Result<(), Error> {
     if nodes > MAX_NODES {
         mistakes.push(format!("{nodes} nodes: at most {MAX_NODES} are possible"));
     }
-    if message_bytes > options.nic.write_bytes {
+    let write_bytes = options.nic.write_bytes.min(MAX_WRITE_BYTES);
+    if message_bytes > write_bytes {
         mistakes.push(format!(
-            "messages of {message_bytes} bytes, but a write of this NIC has at most {}",
-            options.nic.write_bytes
+            "messages of {message_bytes} bytes, but a write of this NIC has at most {write_bytes}"
         ));
     }
     if !(1..=MAX_WINDOW).contains(&window) {

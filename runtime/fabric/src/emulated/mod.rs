@@ -203,7 +203,7 @@ impl Emulated {
         self.links[usize::from(write.peer.0)].in_flight -= 1;
         events.push(Event::Sent { id: write.id });
         if self.timing.random.chance(self.faults.duplicates) {
-            let later = now + self.timing.way_ns();
+            let later = now.saturating_add(self.timing.way_ns());
             self.schedule(later, Due::SentAgain { id: write.id });
         }
     }
@@ -267,7 +267,7 @@ impl Emulated {
         let (peer, immediate) = (PeerId(peer as u16), head.immediate);
         events.push(Event::Arrived { peer, immediate });
         if self.timing.random.chance(self.faults.duplicates) {
-            let later = self.clock.now_ns() + self.timing.way_ns();
+            let later = self.clock.now_ns().saturating_add(self.timing.way_ns());
             self.schedule(later, Due::ArrivedAgain { peer, immediate });
         }
         Ok(())
@@ -282,7 +282,7 @@ impl Emulated {
             let known = known
                 .ok_or_else(|| format!("it acknowledged {ticket:#x}, which was not sent to it"))?;
             known.is_acked = true;
-            let later = now + self.timing.way_ns();
+            let later = now.saturating_add(self.timing.way_ns());
             self.schedule(later, Due::Complete { ticket });
         }
         Ok(())

@@ -149,7 +149,8 @@ impl Timing {
         }
         let leaves = self.free_ns[rail].max(now_ns as f64) + takes;
         self.free_ns[rail] = leaves;
-        leaves as u64 + self.way_ns()
+        // Figures of a user's may add up to more than there is.
+        (leaves as u64).saturating_add(self.way_ns())
     }
 
     /// How long something small is on its way.
@@ -160,13 +161,13 @@ impl Timing {
             retransmission,
             ..
         } = self.faults;
-        let mut way =
-            self.nic.latency.as_nanos() as u64 + self.random.below(jitter.as_nanos() as u64);
+        let late = self.random.below(jitter.as_nanos() as u64);
+        let mut way = (self.nic.latency.as_nanos() as u64).saturating_add(late);
         for _ in 0..MAX_LOSSES {
             if !self.random.chance(loss) {
                 break;
             }
-            way += retransmission.as_nanos() as u64;
+            way = way.saturating_add(retransmission.as_nanos() as u64);
         }
         way
     }
