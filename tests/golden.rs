@@ -151,6 +151,11 @@ fn goldens_cover_what_the_templates_can_render() {
     for op in GemmOp::ALL {
         some(op.name(), &|g| g.gemm().config.op == op);
     }
+    for reduces in [true, false] {
+        some("CTAs that keep pace", &|g| {
+            g.gemm().order.pace_steps > 0 && g.gemm().reduction.is_some() == reduces
+        });
+    }
     let sums = |g: &Golden| g.gemm().reduction.clone();
     for op in [GemmOp::GemmRs, GemmOp::GemmAr] {
         for shots in [1, 2] {

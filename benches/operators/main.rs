@@ -319,7 +319,14 @@ impl Bench<'_> {
         let mut times = vec![Vec::new(); 2 + candidates.plans.len()];
         let calls = self.calls(operands, candidates);
         for round in 0..=self.flags.rounds {
-            for (times, call) in times.iter_mut().zip(&calls) {
+            // A block starts with the clocks that the one before it has left: each candidate comes after both neighbours.
+            let forwards = 0..calls.len();
+            let order: Vec<usize> = match round % 2 {
+                0 => forwards.collect(),
+                _ => forwards.rev().collect(),
+            };
+            for index in order {
+                let (times, call) = (&mut times[index], &calls[index]);
                 let block = self.blocks.time(iterations, call)?;
                 // The first round warms up.
                 if round > 0 {

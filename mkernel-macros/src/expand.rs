@@ -237,6 +237,7 @@ mod tests {
                 group_m: ::core::option::Option::None,
                 round_tiles: ::core::option::Option::None,
                 shots: ::core::option::Option::None,
+                pace_steps: ::core::option::Option::None,
             }
         };
         assert!(expanded.contains(&tuning.to_string()), "{expanded}");

@@ -22,7 +22,7 @@ use proc_macro::TokenStream;
 /// What becomes of the sum is said by `bias = true`, `activation` (`relu`, `gelu`, `gelu_tanh`, `silu`),
 /// `residual = true` and `output` (`bf16`, `fp32`): `C = activation(sum + bias) + residual`.
 /// The rest fixes what the planner would choose: `tile_m`, `tile_n`, `stages`, `transfer`, `comm_ctas`,
-/// `k_slices`, `chunk_rows`, `group_m`, `round_tiles`, `shots`. Values are words, strings, plain numbers, `true` or
+/// `k_slices`, `chunk_rows`, `group_m`, `round_tiles`, `shots`, `pace_steps`. Values are words, strings, plain numbers, `true` or
 /// `false`: constants are not visible here.
 ///
 /// Every mistake is a compile error at its own token, all of them at once; where all sizes are known that includes

@@ -114,6 +114,7 @@ fn tuning_literal(tuning: &Tuning) -> TokenStream {
         group_m,
         round_tiles,
         shots,
+        pace_steps,
     } = tuning;
     let [
         tile_m,
@@ -125,6 +126,7 @@ fn tuning_literal(tuning: &Tuning) -> TokenStream {
         group_m,
         round_tiles,
         shots,
+        pace_steps,
     ] = [
         tile_m,
         tile_n,
@@ -135,6 +137,7 @@ fn tuning_literal(tuning: &Tuning) -> TokenStream {
         group_m,
         round_tiles,
         shots,
+        pace_steps,
     ]
     .map(|value| option(*value));
     let transfer = option(transfer.map(|transfer| {
@@ -153,6 +156,7 @@ fn tuning_literal(tuning: &Tuning) -> TokenStream {
             group_m: #group_m,
             round_tiles: #round_tiles,
             shots: #shots,
+            pace_steps: #pace_steps,
         }
     }
 }

@@ -143,6 +143,7 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
         mostly_none(&[64, 128, 256]),
         mostly_none(&[2, 3, 4, 5, 6, 8]),
         mostly_none(&[1, 2, 3, 8, 64]),
+        mostly_none(&[0, 1, 7, 16, 1 << 20]),
     );
     let exchange = (
         option::of(select(&Transfer::ALL[..])),
@@ -152,13 +153,14 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
     );
     let sum = (mostly_none(&[1, 2, 7, 32, 4096]), mostly_none(&[1, 2]));
     (core, exchange, sum).prop_map(move |(core, exchange, (round_tiles, shots))| {
-        let (tile_m, tile_n, stages, group_m) = core;
+        let (tile_m, tile_n, stages, group_m, pace_steps) = core;
         let (transfer, comm_ctas, k_slices, chunk_rows) = exchange;
         let tuning = Tuning {
             tile_m,
             tile_n,
             stages,
             group_m,
+            pace_steps,
             ..Tuning::default()
         };
         if world == 1 {

@@ -52,6 +52,7 @@ fn assign_gemm(config: &mut GemmConfig, field: Field, value: &Value) -> Result<(
         Field::GroupM => tuning.group_m = Some(integer(value)?),
         Field::RoundTiles => tuning.round_tiles = Some(integer(value)?),
         Field::Shots => tuning.shots = Some(integer(value)?),
+        Field::PaceSteps => tuning.pace_steps = Some(integer(value)?),
         _ => return unknown(),
     }
     Ok(())

@@ -258,6 +258,8 @@ pub enum Wait {
     Arrival = 12,
     /// The end of this rank's own puts.
     PutSent = 13,
+    /// Other CTAs, to load the same tiles at the same time.
+    Pace = 14,
 }
 
 impl Role {
@@ -286,7 +288,7 @@ impl Role {
 
 impl Wait {
     /// Every wait, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 13] = [
+    pub const ALL: [(Self, &'static str); 14] = [
         (Self::Chunk, "kChunk"),
         (Self::Sent, "kSent"),
         (Self::StageFull, "kStageFull"),
@@ -300,6 +302,7 @@ impl Wait {
         (Self::CommandSlot, "kCommandSlot"),
         (Self::Arrival, "kArrival"),
         (Self::PutSent, "kPutSent"),
+        (Self::Pace, "kPace"),
     ];
 
     /// The wait numbered `value`, in words.
@@ -319,6 +322,7 @@ impl Wait {
             11 => "a free slot of the ring of commands",
             12 => "puts of a GPU of another node",
             13 => "the end of its own puts",
+            14 => "other CTAs, to load together",
             _ => "something unknown",
         }
     }

@@ -51,11 +51,13 @@ pub enum Field {
     RoundTiles,
     /// `shots`
     Shots,
+    /// `pace_steps`
+    PaceSteps,
 }
 
 impl Field {
     /// Every field, in the order in which a person writes them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Op,
         Self::Name,
         Self::World,
@@ -77,6 +79,7 @@ impl Field {
         Self::GroupM,
         Self::RoundTiles,
         Self::Shots,
+        Self::PaceSteps,
     ];
 
     /// The field's name, as in TOML.
@@ -104,6 +107,7 @@ impl Field {
             Self::GroupM => "group_m",
             Self::RoundTiles => "round_tiles",
             Self::Shots => "shots",
+            Self::PaceSteps => "pace_steps",
         }
     }
 }

@@ -155,6 +155,9 @@ fn help(field: Field) -> &'static str {
         Field::Shots => {
             "Fix how partial sums meet: 1 = in registers, 2 = at owners of tiles (gemm_rs, gemm_ar)"
         }
+        Field::PaceSteps => {
+            "Fix after how many steps of K the CTAs wait for each other, to load together; 0 = never"
+        }
         _ => "",
     }
 }

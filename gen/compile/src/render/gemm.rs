@@ -18,6 +18,8 @@ pub(super) struct GemmVariables<'a> {
     tail_parts: u32,
     /// Tiles that one CTA computes alone.
     whole_tiles: u32,
+    /// Whether the loaders of all CTAs keep pace.
+    paced: bool,
     /// Index of a compute CTA.
     cta_index: &'a str,
     /// Whether tiles lie within shards.
@@ -148,6 +150,7 @@ impl<'a> Gemm<'a> {
             },
             tail_parts: body.order.tail_parts,
             whole_tiles: body.order.whole_tiles,
+            paced: body.order.pace_steps > 0,
             cta_index: if body.comm_ctas > 0 {
                 "blockIdx.x - cfg::kCommCtas"
             } else {

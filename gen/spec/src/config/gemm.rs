@@ -217,6 +217,10 @@ pub struct Tuning {
     /// add them up, and for `gemm_ar` send the result to all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shots: Option<u32>,
+    /// Steps of K (64 columns) after which CTAs wait for each other, so that they load the same tiles at the same time;
+    /// 0 = never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pace_steps: Option<u32>,
 }
 
 /// A GEMM operator. Shapes are those of `op` on [`Op`]; row-major bf16 in, and out unless the epilogue says otherwise,
@@ -257,7 +261,7 @@ pub struct GemmConfig {
 
 impl GemmConfig {
     /// The fields that a person may write of it.
-    pub const FIELDS: [Field; 18] = [
+    pub const FIELDS: [Field; 19] = [
         Field::M,
         Field::N,
         Field::K,
@@ -276,6 +280,7 @@ impl GemmConfig {
         Field::GroupM,
         Field::RoundTiles,
         Field::Shots,
+        Field::PaceSteps,
     ];
 
     /// All sizes dynamic, B as `[K, N]`, no epilogue, everything left to the planner.

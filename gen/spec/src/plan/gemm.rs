@@ -101,6 +101,8 @@ pub struct TileOrder {
     pub whole_tiles: u32,
     /// CTAs that share a tile of the last round, each a part of K; 1 if none do.
     pub tail_parts: u32,
+    /// Stages after which, in whole tiles, all compute CTAs wait for each other; 0 if they never do.
+    pub pace_steps: u32,
 }
 
 impl TileOrder {

@@ -118,6 +118,7 @@ fn check_tuning(found: &mut Violations, config: &GemmConfig, world: u32) {
         (Field::CommCtas, tuning.comm_ctas, 0, 128),
         (Field::GroupM, tuning.group_m, 1, 64),
         (Field::RoundTiles, tuning.round_tiles, 1, 1 << 20),
+        (Field::PaceSteps, tuning.pace_steps, 0, 1 << 20),
     ] {
         if let Some(value) = value {
             found.require(

@@ -78,6 +78,12 @@ fn tiles(plan: &KernelPlan, body: &GemmPlan) -> Vec<String> {
             order.group_m
         ),
     ];
+    if order.pace_steps > 0 {
+        let steps = order.pace_steps;
+        lines.push(format!(
+            "CTAs wait for each other every {steps} stages, so that they load together"
+        ));
+    }
     if let Some(reduction) = &body.reduction {
         lines.push(owners(reduction));
         return lines;

@@ -46,10 +46,10 @@ fn core_constants(gemm: Gemm<'_>, c: &mut Constants) {
     }
     c.u32("kColTiles", order.col_tiles, "");
     c.u32("kUnits", order.units(), "what compute CTAs take in turn");
+    if order.whole_tiles > 0 && (order.tail_parts > 1 || order.pace_steps > 0) {
+        c.u32("kWholeTiles", order.whole_tiles, "computed by one CTA each");
+    }
     if order.tail_parts > 1 {
-        if order.whole_tiles > 0 {
-            c.u32("kWholeTiles", order.whole_tiles, "computed by one CTA each");
-        }
         c.u32(
             "kParts",
             order.tail_parts,
@@ -66,6 +66,12 @@ fn core_constants(gemm: Gemm<'_>, c: &mut Constants) {
         shape.k.div_ceil(u64::from(TILE_K)),
         "stages per tile",
     );
+    if order.pace_steps > 0 {
+        let note = "stages after which CTAs wait for each other";
+        c.u32("kPaceSteps", order.pace_steps, note);
+        let paces = "(kSteps + kPaceSteps - 1) / kPaceSteps";
+        c.push("u32", "kPaces", paces.into(), "per tile");
+    }
 
     c.section("CTAs and registers");
     if body.comm_ctas > 0 {
@@ -130,6 +136,10 @@ fn workspace_constants(gemm: Gemm<'_>, c: &mut Constants) {
         c.u64(name, plan.workspace.offset_of(region).unwrap_or(0), note);
     };
     let exchanges = body.chunks.is_some();
+    if body.order.pace_steps > 0 {
+        let note = "counts the CTAs that have come so far, over all calls";
+        u64("kPace", "pace", note);
+    }
     if body.order.tail_parts > 1 {
         u64(
             "kTailFlags",

@@ -95,10 +95,11 @@ fn candidates(
         shard_row_tiles,
         whole_tiles: 0,
         tail_parts: 1,
+        pace_steps: 0,
     };
     let tiles = order.tiles();
     let make = |transfer, comm_ctas, chunks: Option<Chunks>, push| {
-        let order = core.split_tail(order.clone(), spec.shape.k, device.sm_count - comm_ctas);
+        let order = core.complete(tuning, order.clone(), spec.shape.k, device.sm_count - comm_ctas);
         Candidate {
             estimate_us: cost::estimate_us(tile, &order, spec.shape.k, push, traffic, device),
             core: core.clone(),
@@ -299,7 +300,7 @@ fn workspace(
     order: &TileOrder,
     chunks: Option<&Chunks>,
 ) -> Workspace {
-    let mut parts = core.tail_regions(order);
+    let mut parts = core.order_regions(order);
     if let Some(c) = chunks {
         let flags = u64::from(spec.world()) * u64::from(c.per_shard * c.k_slices);
         parts.push(("flags", flags * FLAG_STRIDE_BYTES));

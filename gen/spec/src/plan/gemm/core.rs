@@ -18,6 +18,12 @@ const OUT_COLS: u32 = 64;
 const OUT_BYTES: u32 = 64 * OUT_COLS * ELEM_BYTES;
 /// A part of K shorter than this costs more to add than it saves.
 const MIN_PART_STEPS: u64 = 4;
+/// A GEMM of so many operations keeps pace: it takes so long that power limits it, and CTAs that have drifted apart read
+/// operands from device memory again and again. Measured on 2 GPUs, against cuBLAS of the same blocks: `gemm_rs` of 32768 x
+/// 32768 x 16384 1.12 without, 1.02 with, `ag_gemm` of 32768 x 16384 x 32768 1.06 and 1.01; at 4e12 it costs up to 5 %.
+const PACED_FLOPS: u64 = 10_000_000_000_000;
+/// About 13 µs; 4 and 64 are equal within noise.
+const PACE_STEPS: u32 = 16;
 /// Output buffers of a math warpgroup: one is stored while the next is filled.
 const OUT_BUFFERS: u32 = 2;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
@@ -150,9 +156,16 @@ impl CoreLayout {
         barriers.is_some_and(|region| slots <= region.offset_bytes)
     }
 
-    /// Divides the last, incomplete round of tiles over the CTAs that would idle in it: each tile among 2 or 4 CTAs
-    /// along K, each of which then finishes as many of the tile's columns.
-    pub(super) fn split_tail(&self, mut order: TileOrder, k: u64, compute_ctas: u32) -> TileOrder {
+    /// Completes an order for `compute_ctas`: the last, incomplete round of tiles is divided over the CTAs that would idle
+    /// in it, each tile among 2 or 4 CTAs along K, each of which then finishes as many of the tile's columns; and in whole
+    /// rounds CTAs perhaps keep pace.
+    pub(super) fn complete(
+        &self,
+        tuning: &Tuning,
+        mut order: TileOrder,
+        k: u64,
+        compute_ctas: u32,
+    ) -> TileOrder {
         order.whole_tiles = order.places / compute_ctas * compute_ctas;
         let steps = k.div_ceil(u64::from(TILE_K));
         order.tail_parts = [4, 2]
@@ -164,20 +177,35 @@ impl CoreLayout {
                     && steps >= MIN_PART_STEPS * u64::from(parts)
             })
             .unwrap_or(1);
+        // A CTA that meets a gap of the order takes no part in the round.
+        let may_pace = order.whole_tiles > 0 && order.places == order.tiles();
+        let flops = 2 * u64::from(order.tiles()) * u64::from(self.tile.m * self.tile.n) * k;
+        let pace_steps = match tuning.pace_steps {
+            _ if !may_pace => 0,
+            None if flops < PACED_FLOPS => 0,
+            None => PACE_STEPS,
+            Some(asked) => asked,
+        };
+        order.pace_steps = pace_steps.min(steps as u32);
         order
     }
 
-    /// Workspace of the last round: sums in fp32 by (tile, part, warpgroup, 64 columns), a flag per tile and warp.
-    pub(super) fn tail_regions(&self, order: &TileOrder) -> Vec<(&'static str, u64)> {
-        if order.tail_parts == 1 {
-            return Vec::new();
+    /// Workspace of the order: a count of CTAs to keep pace by; of the last round, sums in fp32 by (tile, part,
+    /// warpgroup, 64 columns), and a flag per tile and warp.
+    pub(super) fn order_regions(&self, order: &TileOrder) -> Vec<(&'static str, u64)> {
+        let mut regions = Vec::new();
+        if order.pace_steps > 0 {
+            regions.push(("pace", FLAG_STRIDE_BYTES));
         }
-        let tiles = u64::from(order.tail_tiles());
-        let sum_bytes = 4 * u64::from(self.tile.m * self.tile.n);
-        vec![
-            ("tail_flags", tiles * 8 * FLAG_STRIDE_BYTES),
-            ("tail_sums", tiles * u64::from(order.tail_parts) * sum_bytes),
-        ]
+        if order.tail_parts > 1 {
+            let tiles = u64::from(order.tail_tiles());
+            let sum_bytes = 4 * u64::from(self.tile.m * self.tile.n);
+            regions.extend([
+                ("tail_flags", tiles * 8 * FLAG_STRIDE_BYTES),
+                ("tail_sums", tiles * u64::from(order.tail_parts) * sum_bytes),
+            ]);
+        }
+        regions
     }
 }
 

@@ -116,9 +116,10 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         places: rows(spec.shape.m) * col_tiles,
         whole_tiles: 0,
         tail_parts: 1,
+        pace_steps: 0,
     };
     if spec.world() == 1 {
-        let order = core.split_tail(order, spec.shape.k, device.sm_count);
+        let order = core.complete(tuning, order, spec.shape.k, device.sm_count);
         return vec![candidate(spec, device, core, order, None)];
     }
     let mut found = Vec::new();
@@ -130,7 +131,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         _ => spec.world(),
     };
     if may && fits {
-        let order = core.split_tail(order.clone(), spec.shape.k, device.sm_count);
+        let order = core.complete(tuning, order.clone(), spec.shape.k, device.sm_count);
         // All rows to all, or each row to one rank and its sum to all, in words of two bf16.
         let relays: &[bool] = match (spec.op(), spec.epilogue().output) {
             (GemmOp::GemmAr, Dtype::Bf16) => &[false, true],
@@ -161,11 +162,13 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         (owners, order.places.div_ceil(owners))
     };
     order.places = owners * owner_tiles;
-    let order = core.split_tail(order, spec.shape.k, device.sm_count);
+    let order = core.complete(tuning, order, spec.shape.k, device.sm_count);
     let rounds_of = |bytes: u32| bytes / (tile.m * tile.n * ELEM_BYTES as u32);
     let rounds = match (tuning.round_tiles, spec.op()) {
         _ if owners == 1 => vec![u32::MAX],
         (Some(tiles), _) => vec![tiles],
+        // Who keeps pace must not wait for parts of own tiles: they come from the round of CTAs before.
+        _ if order.pace_steps > 0 => vec![device.sm_count.div_ceil(owners)],
         (None, GemmOp::GemmRs) => vec![rounds_of(ROUND_BYTES), u32::MAX],
         (None, _) => vec![rounds_of(ROUND_BYTES_OF_RESULTS)],
     };
@@ -305,7 +308,7 @@ fn workspace(
     order: &TileOrder,
     reduction: Option<&Reduction>,
 ) -> Workspace {
-    let mut parts = core.tail_regions(order);
+    let mut parts = core.order_regions(order);
     if let Some(r) = reduction {
         let tile_bytes = u64::from(core.tile.m * core.tile.n) * ELEM_BYTES;
         if spec.op() == GemmOp::GemmRs && r.owners < spec.world() {
