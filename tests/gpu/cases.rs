@@ -62,6 +62,11 @@ impl Case {
         self
     }
 
+    fn paced(mut self, steps: u32) -> Self {
+        self.problem.tuning.pace_steps = Some(steps);
+        self
+    }
+
     fn shots(mut self, shots: u32) -> Self {
         self.problem.tuning.shots = Some(shots);
         self
@@ -91,6 +96,11 @@ pub fn cases(world: u32) -> Vec<Case> {
     }
     if world > 1 {
         all.extend(sums());
+    }
+    for op in GemmOp::ALL {
+        // Whole rounds of tiles, with and without others behind them.
+        all.push(case(4096, 4096, 1000, Kn).of(op).tile(128, 256).paced(4));
+        all.push(case(4224, 2056, 520, Nk).of(op).tile(64, 128).paced(1));
     }
     for op in GemmOp::ALL {
         all.extend(epilogues(op, world));
