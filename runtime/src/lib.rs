@@ -93,7 +93,7 @@ pub use communicator::Communicator;
 pub use driver::{device_count, gpu_links};
 pub use env::wanted_nics;
 pub use error::{Error, Peer};
-pub use fabric::{FabricTest, FabricTestOptions, Load, Measured};
+pub use fabric::{FabricTest, FabricTestOptions, Load, Measured, NicOptions, Transport};
 pub use fused::FusedKernel;
 pub use operands::{OperandFault, RawOperand};
 pub use operator::{Addends, Element, Operator};

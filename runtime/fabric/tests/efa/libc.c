@@ -65,7 +65,7 @@ int socket(int domain, int type, int protocol) { // without netlink, libibverbs 
 
 static void put(const char *text, const char *format, ...) {
     char path[256];
-    int length = snprintf(path, sizeof path, "%s/class/", sysfs);
+    int length = snprintf(path, sizeof path, "%s/", sysfs);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(path + length, sizeof path - length, format, arguments);
@@ -80,31 +80,39 @@ static void put(const char *text, const char *format, ...) {
 __attribute__((constructor)) static void start(void) {
     const char *seed = getenv("NIC_SEED"), *delay = getenv("NIC_DELAY_US");
     start_nic(seed ? strtoull(seed, NULL, 0) : 0, delay ? strtoull(delay, NULL, 0) * 1000 : 0);
+    unsetenv("LD_PRELOAD"); // programs that this one starts have no NICs
     strcpy(sysfs, "/tmp/nic.XXXXXX");
     if (!mkdtemp(sysfs))
         abort();
     setenv("SYSFS_PATH", sysfs, 1);
-    put("6\n", "infiniband_verbs/abi_version");
+    put("6\n", "class/infiniband_verbs/abi_version");
     for (int device = 0; device < DEVICES; device++) {
-        char text[64];
+        char text[64], link[96];
         snprintf(text, sizeof text, "nic%d\n", device);
-        put(text, "infiniband_verbs/uverbs%d/ibdev", device);
-        put("1:3\n", "infiniband_verbs/uverbs%d/dev", device);
-        put("1\n", "infiniband_verbs/uverbs%d/abi_version", device);
-        put("pci:v00001D0Fd0000EFA2sv00001D0Fsd0000EFA2bc02sc00i00\n", "infiniband/nic%d/device/modalias", device);
-        put("7: unspecified\n", "infiniband/nic%d/node_type", device);
+        put(text, "class/infiniband_verbs/uverbs%d/ibdev", device);
+        put("1:3\n", "class/infiniband_verbs/uverbs%d/dev", device);
+        put("1\n", "class/infiniband_verbs/uverbs%d/abi_version", device);
+        put("pci:v00001D0Fd0000EFA2sv00001D0Fsd0000EFA2bc02sc00i00\n", "bus/pci/devices/0000:e0:%02x.0/modalias", device);
+        put("0x1d0f\n", "bus/pci/devices/0000:e0:%02x.0/vendor", device);
+        put("0xefa2\n", "bus/pci/devices/0000:e0:%02x.0/device", device);
+        put("7: unspecified\n", "class/infiniband/nic%d/node_type", device);
+        snprintf(text, sizeof text, "../../../bus/pci/devices/0000:e0:%02x.0", device);
+        snprintf(link, sizeof link, "%s/class/infiniband/nic%d/device", sysfs, device);
+        if (symlink(text, link))
+            abort();
         snprintf(text, sizeof text, "0000:0000:0000:%04x\n", device + 1);
-        put(text, "infiniband/nic%d/node_guid", device);
+        put(text, "class/infiniband/nic%d/node_guid", device);
+        put("4: ACTIVE\n", "class/infiniband/nic%d/ports/1/state", device);
+        put("100 Gb/sec (4X EDR)\n", "class/infiniband/nic%d/ports/1/rate", device);
         snprintf(text, sizeof text, "fe80:0000:0000:0000:0200:0000:0000:%04x\n", device + 1);
-        put(text, "infiniband/nic%d/ports/1/gids/0", device);
-        put("IB/RoCE v1\n", "infiniband/nic%d/ports/1/gid_attrs/types/0", device);
+        put(text, "class/infiniband/nic%d/ports/1/gids/0", device);
+        put("IB/RoCE v1\n", "class/infiniband/nic%d/ports/1/gid_attrs/types/0", device);
     }
 }
 
 __attribute__((destructor)) static void stop(void) {
     char line[96];
     snprintf(line, sizeof line, "rm -rf %s", sysfs);
-    unsetenv("LD_PRELOAD");
     if (system(line))
         return;
 }
