@@ -1,6 +1,7 @@
 // Functions of libc that libibverbs calls, and the sysfs that it reads. See nic.h.
 #include "nic.h"
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdarg.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -80,7 +81,6 @@ static void put(const char *text, const char *format, ...) {
 __attribute__((constructor)) static void start(void) {
     const char *seed = getenv("NIC_SEED"), *delay = getenv("NIC_DELAY_US");
     start_nic(seed ? strtoull(seed, NULL, 0) : 0, delay ? strtoull(delay, NULL, 0) * 1000 : 0);
-    unsetenv("LD_PRELOAD"); // programs that this one starts have no NICs
     strcpy(sysfs, "/tmp/nic.XXXXXX");
     if (!mkdtemp(sysfs))
         abort();
@@ -110,9 +110,9 @@ __attribute__((constructor)) static void start(void) {
     }
 }
 
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *place) { return remove(path); }
+
+// Without another program: that would have NICs too.
 __attribute__((destructor)) static void stop(void) {
-    char line[96];
-    snprintf(line, sizeof line, "rm -rf %s", sysfs);
-    if (system(line))
-        return;
+    nftw(sysfs, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
