@@ -184,6 +184,7 @@ impl FabricTest {
             window: self.window,
             transport: transport.clone(),
         })?;
+        tracing::info!(rank = ranks.rank(), nodes, "the fabric is connected");
         let blank = Row {
             ranks: ranks.world(),
             nodes,
