@@ -5,7 +5,7 @@ use crate::driver::{self, Kind};
 use crate::env::{self, Place};
 use crate::error::Error;
 use crate::fused::FusedKernel;
-use crate::neighbours;
+use crate::neighbours::{self, Hosts};
 use crate::operator::Operator;
 use crate::prepare;
 use crate::shared::{Gpu, Shared};
@@ -37,37 +37,48 @@ impl Communicator {
     ///
     /// Ranks meet at `MKERNEL_PORT` if it is set, else at `MASTER_PORT`, or the port after it where torchrun itself
     /// listens there. Where `MKERNEL_SECRET` is set, each end proves to the other that it knows it; else whoever
-    /// reaches the port before a rank does can take that rank's place. All ranks must be on one host for now.
+    /// reaches the port before a rank does can take that rank's place.
+    ///
+    /// Ranks may be on several hosts, as many on each; operators are for one host so far, see
+    /// [`prepare`](Self::prepare). On simulated GPUs each host has one rank.
     ///
     /// # Errors
-    /// [`Error::Launch`], [`Error::Environment`], [`Error::DriverMissing`], or what went wrong between the ranks; on
-    /// several hosts, when all have met, [`Error::SeveralHosts`].
+    /// [`Error::Launch`], [`Error::Environment`], [`Error::DriverMissing`], or what went wrong between the ranks.
     pub fn from_env() -> Result<Self, Error> {
         let place = env::place()?;
         let timeout = env::timeout()?;
-        if place.world > 1 && driver::wants_simulated()? {
+        let is_simulated = driver::wants_simulated()?;
+        let on_one_host = place.meeting.as_ref().is_some_and(|m| !m.several_hosts);
+        if is_simulated && on_one_host {
             return Err(Error::SimulatedProcesses { world: place.world });
         }
         let mut ranks = join(&place, timeout)?;
         // The same on all ranks, so none is waited for.
-        neighbours::check_nodes(ranks.nodes())?;
-        let by_host = || ranks.nodes().local_rank(place.rank);
+        let nodes = ranks.nodes().clone();
+        neighbours::check_nodes(&nodes)?;
+        let local_world = nodes.neighbours(place.rank).len() as u32;
+        if is_simulated && local_world > 1 {
+            return Err(Error::SimulatedProcesses { world: local_world });
+        }
+        let by_host = || nodes.local_rank(place.rank);
         let local_rank = place
             .local_rank
             .map_or_else(by_host, |local| local as usize);
         let opened = open_local(local_rank).and_then(|(gpu, simulated)| {
             let id = driver::bus_id(gpu.ctx.cu_device())?;
-            Ok(((gpu, simulated), id.into_bytes()))
+            Ok(((gpu, simulated), neighbours::presentation(&id)))
         });
-        let ((gpu, simulated), ids) = ranks.agree("opening of the GPUs", opened, timeout)?;
-        let bus_ids = neighbours::check_gpus(&ids)?;
-        let access = neighbours::check_access(&gpu.ctx, place.rank, &bus_ids);
+        let step = "opening of the GPUs";
+        let ((gpu, simulated), told) = ranks.agree(step, opened, timeout)?;
+        let (bus_ids, hosts) = neighbours::hosts(&nodes, &told, step)?;
+        neighbours::check_gpus(&nodes, &bus_ids)?;
+        let access = neighbours::check_access(&gpu.ctx, &nodes, place.rank, &bus_ids);
         ranks.agree(
             "access between the GPUs",
             access.map(|()| ((), Vec::new())),
             timeout,
         )?;
-        Ok(Self::new(gpu, ranks, timeout, simulated))
+        Ok(Self::new(gpu, ranks, hosts, timeout, simulated))
     }
 
     /// A rank for each GPU of `devices`, all in this process; move each to a thread of its own.
@@ -133,23 +144,31 @@ impl Communicator {
             .collect::<Result<Vec<_>, _>>()?;
         let ids = gpus
             .iter()
-            .map(|gpu| driver::bus_id(gpu.ctx.cu_device()).map(String::into_bytes))
+            .map(|gpu| driver::bus_id(gpu.ctx.cu_device()))
             .collect::<Result<Vec<_>, _>>()?;
-        let bus_ids = neighbours::check_gpus(&ids)?;
+        let world = ordinals.len() as u32;
+        let nodes = Hosts::one(world).nodes;
+        neighbours::check_gpus(&nodes, &ids)?;
         for (rank, gpu) in (0..).zip(&gpus) {
-            neighbours::check_access(&gpu.ctx, rank, &bus_ids)?;
+            neighbours::check_access(&gpu.ctx, &nodes, rank, &ids)?;
         }
-        let groups = local::groups(ordinals.len() as u32);
-        Ok(gpus
-            .into_iter()
-            .zip(groups)
-            .map(|(gpu, group)| Self::new(gpu, Collective::new(group), timeout, simulated.clone()))
-            .collect())
+        let communicator = |(gpu, group)| {
+            let (ranks, hosts) = (Collective::new(group), Hosts::one(world));
+            Self::new(gpu, ranks, hosts, timeout, simulated.clone())
+        };
+        let groups = local::groups(world);
+        Ok(gpus.into_iter().zip(groups).map(communicator).collect())
     }
 
-    fn new(gpu: Gpu, ranks: Collective, timeout: Duration, simulated: Option<Arc<Host>>) -> Self {
+    fn new(
+        gpu: Gpu,
+        ranks: Collective,
+        hosts: Hosts,
+        timeout: Duration,
+        simulated: Option<Arc<Host>>,
+    ) -> Self {
         Self {
-            shared: Arc::new(Shared::new(gpu, ranks, timeout, simulated)),
+            shared: Arc::new(Shared::new(gpu, ranks, hosts, timeout, simulated)),
         }
     }
 
@@ -167,6 +186,12 @@ impl Communicator {
     #[must_use]
     pub fn world(&self) -> u32 {
         self.shared.world
+    }
+
+    /// How many hosts they are on.
+    #[must_use]
+    pub fn hosts(&self) -> u32 {
+        self.shared.hosts.nodes.count()
     }
 
     /// The primary context of this rank's GPU.
@@ -217,8 +242,8 @@ impl Communicator {
     /// Makes an operator: plans, compiles (or loads from the store), allocates. Collective.
     ///
     /// # Errors
-    /// [`Error::Config`] with all mistakes, [`Error::Build`], [`Error::Mismatch`] if ranks differ, or
-    /// [`Error::RanksFailed`] with what went wrong elsewhere.
+    /// [`Error::Config`] with all mistakes, [`Error::Build`], [`Error::Mismatch`] if ranks differ,
+    /// [`Error::SeveralHosts`] if they are on several hosts, or [`Error::RanksFailed`] with what went wrong elsewhere.
     pub fn prepare(
         &self,
         config: &KernelConfig,

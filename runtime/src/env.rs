@@ -9,6 +9,7 @@
 //! | `MKERNEL_SECRET` | what all ranks must know, 16 bytes or more; without it, whoever reaches the port can be a rank |
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
 //! | `MKERNEL_NICS` | NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`; the nearest if absent |
+//! | `SYSFS_PATH` | where sysfs is; libibverbs reads it too; `/sys` if absent |
 //! | `MKERNEL_DEVICE` | `gpu`, if absent; `sim`: simulated GPUs; `auto`: simulated ones where there is no GPU |
 //! | `MKERNEL_SIM_SEED` | what the order of events on simulated GPUs depends on; 0 if absent |
 //! | `MKERNEL_SIM_SMS` | SMs of a simulated GPU; 8 if absent |
@@ -21,6 +22,7 @@ pub(crate) use place::Place;
 use crate::bootstrap::Secret;
 use crate::error::Error;
 use crate::simulation::Simulation;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -130,6 +132,12 @@ pub(crate) fn test_host() -> Option<String> {
 #[must_use]
 pub fn wanted_nics() -> String {
     read("MKERNEL_NICS").unwrap_or_default()
+}
+
+/// Where sysfs is.
+pub(crate) fn sysfs() -> PathBuf {
+    let root = read("SYSFS_PATH").filter(|root| !root.is_empty());
+    root.map_or_else(|| PathBuf::from("/sys"), PathBuf::from)
 }
 
 /// Which GPUs a program wants.

@@ -14,7 +14,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use words::{Are, Failures, Faults, Findings, From, GaveUp, Have, Hosts, Settings, Since, Version};
+use words::{
+    Are, Failures, Faults, Findings, From, GaveUp, Have, Hosts, OnHosts, Settings, Since, Version,
+};
 
 /// What the runtime could not do.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -201,13 +203,40 @@ pub enum Error {
     },
     /// Nodes that cannot be.
     #[error(
-        "{world} ranks cannot be put into {nodes} nodes; use 2 or more nodes with equal numbers of ranks"
+        "{world} ranks {}cannot be put into {nodes} nodes; use {}",
+        OnHosts(*.hosts), if *.hosts > 1 { "as many nodes as hosts" } else { "2 or more nodes with equal numbers of ranks" }
     )]
     Nodes {
         /// Nodes asked for.
         nodes: u32,
         /// Ranks of the job.
         world: u32,
+        /// Hosts that they are on.
+        hosts: u32,
+    },
+    /// A transport that this crate was built without.
+    #[error(
+        "this program was built without transport {name}; build it with feature {feature:?} of mkernel, or of mkernel-gen"
+    )]
+    NoTransport {
+        /// Which.
+        name: &'static str,
+        /// What it takes.
+        feature: &'static str,
+    },
+    /// Emulated NICs between hosts.
+    #[error(
+        "ranks are on {hosts} hosts, and emulated NICs reach no other host; choose transport rc or efa"
+    )]
+    EmulatedHosts {
+        /// How many.
+        hosts: u32,
+    },
+    /// NICs that do not exist, or do not fit.
+    #[error("the NICs of this rank cannot be chosen: {reason}")]
+    Nics {
+        /// Why, and what to do.
+        reason: String,
     },
     /// The network between nodes, or its proxy on this rank.
     #[error(transparent)]
@@ -351,10 +380,10 @@ pub enum Error {
     },
     /// A process for each rank, on simulated GPUs.
     #[error(
-        "{world} processes cannot share simulated GPUs; start one process, with Communicator::local or Communicator::simulated, which has all ranks"
+        "{world} processes of a host cannot share simulated GPUs; start one process, with Communicator::local or Communicator::simulated, which has all ranks, or one on each host"
     )]
     SimulatedProcesses {
-        /// Ranks of the job.
+        /// Ranks of the host, as far as it is known.
         world: u32,
     },
     /// What the simulator found: races, deadlocks, accesses out of bounds.

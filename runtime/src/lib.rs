@@ -47,6 +47,10 @@
 //! `MKERNEL_DEVICE=sim`, [`Communicator::local`] does too; with `auto`, it does where there is no GPU, and says so in a
 //! warning. Feature `simulator`, on by default.
 //!
+//! # Several hosts
+//! [`Communicator::from_env`] joins ranks of several hosts. Operators are for one host so far; [`Communicator::fabric_test`]
+//! is for the way between them: InfiniBand and RoCE with feature `verbs`, Amazon's EFA with feature `efa`, off by default.
+//!
 //! # When something goes wrong
 //! Every wait has a deadline: `MKERNEL_TIMEOUT_MS`, [`Communicator::set_timeout`], 30 s by default. When a rank dies
 //! or does not launch, kernels on the others give up, and [`Communicator::synchronize`] returns [`Error::Timeout`]
@@ -55,7 +59,7 @@
 //!
 //! # Environment
 //! `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT` or what other launchers set instead, `MKERNEL_PORT`,
-//! `MKERNEL_SECRET`, `MKERNEL_TIMEOUT_MS`, `MKERNEL_NICS`, `MKERNEL_DEVICE`, `MKERNEL_SIM_SEED`, `MKERNEL_SIM_SMS`,
+//! `MKERNEL_SECRET`, `MKERNEL_TIMEOUT_MS`, `MKERNEL_NICS`, `SYSFS_PATH`, `MKERNEL_DEVICE`, `MKERNEL_SIM_SEED`, `MKERNEL_SIM_SMS`,
 //! `MKERNEL_SIM_SKEW`, and those of `mkernel-gen` for the store and the compiler, such as `MKERNEL_CACHE_DIR`, `MKERNEL_BUNDLE` and `MKERNEL_NVRTC`.
 //!
 //! # Safety of the way between ranks
@@ -92,7 +96,7 @@ pub use communicator::Communicator;
 pub use driver::{device_count, gpu_links};
 pub use env::wanted_nics;
 pub use error::{Error, Peer};
-pub use fabric::{FabricTest, FabricTestOptions, Load, Measured};
+pub use fabric::{FabricTest, FabricTestOptions, Load, Measured, NicOptions, Transport};
 pub use fused::FusedKernel;
 pub use operands::{OperandFault, RawOperand};
 pub use operator::{Addends, Operator};

@@ -1,8 +1,8 @@
-//! The hosts and GPUs of a job: one host for now, each GPU of one rank, and each with access to the others.
+//! The hosts and GPUs of a job: hosts with as many ranks each, GPUs of one rank each, and with access to others of a host.
 
-use crate::bootstrap::Nodes;
+use crate::bootstrap::{Nodes, ProtocolFault, printable};
 use crate::driver;
-use crate::error::Error;
+use crate::error::{Error, Peer};
 use cudarc::driver::CudaContext;
 use mkernel_spec::spec::WORLDS;
 use std::sync::Arc;
@@ -22,44 +22,124 @@ pub(crate) fn host_id() -> Result<String, Error> {
     Ok(id.trim().to_owned())
 }
 
-/// That all nodes have as many ranks, and that there is only one of them.
+/// The hosts of a job.
+pub(crate) struct Hosts {
+    pub nodes: Nodes,
+    /// What each rank's host calls itself.
+    names: Vec<String>,
+}
+
+impl Hosts {
+    /// One host for all ranks, whose name says nothing.
+    pub fn one(world: u32) -> Self {
+        Self {
+            nodes: Nodes::one(world),
+            names: Vec::new(),
+        }
+    }
+
+    /// What a rank is called where it is not known which hosts are concerned.
+    pub fn name_of(&self, rank: u32) -> String {
+        match self
+            .names
+            .get(rank as usize)
+            .filter(|_| self.nodes.count() > 1)
+        {
+            Some(host) => format!("rank {rank} on {host}"),
+            None => format!("rank {rank}"),
+        }
+    }
+
+    /// More than one host is an error: for what has no way across.
+    pub fn ensure_one(&self) -> Result<(), Error> {
+        match self.nodes.count() {
+            0 | 1 => Ok(()),
+            _ => Err(Error::SeveralHosts {
+                hosts: self.nodes.all(),
+            }),
+        }
+    }
+}
+
+/// What a rank tells the others of where it is.
+pub(crate) fn presentation(bus_id: &str) -> Vec<u8> {
+    let host = rustix::system::uname();
+    [bus_id.as_bytes(), b"\n", host.nodename().to_bytes()].concat()
+}
+
+/// Takes apart what all ranks told: their GPUs' bus ids, and the hosts.
+pub(crate) fn hosts(
+    nodes: &Nodes,
+    told: &[Vec<u8>],
+    step: &'static str,
+) -> Result<(Vec<String>, Hosts), Error> {
+    let mut bus_ids = Vec::with_capacity(told.len());
+    let mut names = Vec::with_capacity(told.len());
+    for (rank, told) in (0..).zip(told) {
+        let Some(end) = told.iter().position(|byte| *byte == b'\n') else {
+            return Err(Error::Protocol {
+                peer: Peer::Rank(rank),
+                step,
+                source: ProtocolFault::Malformed,
+            });
+        };
+        bus_ids.push(printable(&told[..end]));
+        names.push(printable(&told[end..]));
+    }
+    let hosts = Hosts {
+        nodes: nodes.clone(),
+        names,
+    };
+    Ok((bus_ids, hosts))
+}
+
+/// That all hosts have as many ranks, a number that kernels have.
 pub(crate) fn check_nodes(nodes: &Nodes) -> Result<(), Error> {
     let all = nodes.all();
     if all.iter().any(|ranks| ranks.len() != all[0].len()) {
         return Err(Error::UnequalHosts { hosts: all });
     }
-    if all.len() > 1 {
-        return Err(Error::SeveralHosts { hosts: all });
-    }
-    if !WORLDS.contains(&nodes.world()) {
-        return Err(Error::World(nodes.world() as usize));
+    let local_world = all.first().map_or(0, Vec::len);
+    if !WORLDS.contains(&(local_world as u32)) {
+        return Err(Error::World(local_world));
     }
     Ok(())
 }
 
-/// That each rank of a host has a GPU of its own. Returns the bus ids.
-pub(crate) fn check_gpus(ids: &[Vec<u8>]) -> Result<Vec<String>, Error> {
-    let ids: Vec<String> = ids
-        .iter()
-        .map(|id| String::from_utf8_lossy(id).into_owned())
-        .collect();
-    for (second, gpu) in ids.iter().enumerate() {
-        if let Some(first) = ids[..second].iter().position(|other| other == gpu) {
-            return Err(Error::SameDevice {
-                first: first as u32,
-                second: second as u32,
-                bus_id: gpu.clone(),
-            });
+/// That each rank of a host has a GPU of its own.
+pub(crate) fn check_gpus(nodes: &Nodes, bus_ids: &[String]) -> Result<(), Error> {
+    for ranks in nodes.all() {
+        for (i, &second) in ranks.iter().enumerate() {
+            let gpu = &bus_ids[second as usize];
+            let same = ranks[..i]
+                .iter()
+                .find(|first| bus_ids[**first as usize] == *gpu);
+            if let Some(&first) = same {
+                return Err(Error::SameDevice {
+                    first,
+                    second,
+                    bus_id: gpu.clone(),
+                });
+            }
         }
     }
-    Ok(ids)
+    Ok(())
 }
 
-/// Whether the GPU of `rank` can access those of its peers.
-pub(crate) fn check_access(ctx: &CudaContext, rank: u32, bus_ids: &[String]) -> Result<(), Error> {
-    for (peer, bus_id) in (0..).zip(bus_ids).filter(|(peer, _)| *peer != rank) {
+/// Whether the GPU of `rank` can access those of its host's other ranks.
+pub(crate) fn check_access(
+    ctx: &CudaContext,
+    nodes: &Nodes,
+    rank: u32,
+    bus_ids: &[String],
+) -> Result<(), Error> {
+    for peer in nodes
+        .neighbours(rank)
+        .into_iter()
+        .filter(|peer| *peer != rank)
+    {
         // A GPU that this process does not see shows when its memory is mapped.
-        if driver::can_access_peer(ctx, bus_id)? == Some(false) {
+        if driver::can_access_peer(ctx, &bus_ids[peer as usize])? == Some(false) {
             return Err(Error::NoPeerAccess { rank, peer });
         }
     }
@@ -70,15 +150,21 @@ pub(crate) fn check_access(ctx: &CudaContext, rank: u32, bus_ids: &[String]) -> 
 mod tests {
     use super::*;
 
-    fn ids(texts: &[&str]) -> Vec<Vec<u8>> {
-        texts.iter().map(|text| text.as_bytes().to_vec()).collect()
+    fn ids(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    fn nodes(hosts: &[&str]) -> Nodes {
+        let hosts: Vec<&[u8]> = hosts.iter().map(|host| host.as_bytes()).collect();
+        Nodes::from_hosts(&hosts)
     }
 
     #[test]
     fn neighbours_share_no_gpu() {
-        let found = check_gpus(&ids(&["0000:18:00.0", "0000:2A:00.0"])).expect("two GPUs");
-        assert_eq!(found, ["0000:18:00.0", "0000:2A:00.0"]);
-        let error = check_gpus(&ids(&["1", "2", "2"])).expect_err("one GPU twice");
+        let two = nodes(&["a", "a"]);
+        check_gpus(&two, &ids(&["0000:18:00.0", "0000:2A:00.0"])).expect("two GPUs");
+        let error = check_gpus(&nodes(&["a", "b", "b"]), &ids(&["2", "2", "2"]));
+        let error = error.expect_err("one GPU twice on the second host");
         assert!(
             matches!(
                 &error,
@@ -93,18 +179,40 @@ mod tests {
     }
 
     #[test]
-    fn one_host_has_a_world_that_kernels_have() {
-        let check = |hosts: &[&str]| {
-            let hosts: Vec<&[u8]> = hosts.iter().map(|host| host.as_bytes()).collect();
-            check_nodes(&Nodes::from_hosts(&hosts))
-        };
+    fn hosts_have_as_many_ranks_and_a_number_that_kernels_have() {
+        let check = |hosts: &[&str]| check_nodes(&nodes(hosts));
         check(&["a", "a"]).expect("one host");
+        check(&["a", "b", "c"]).expect("three hosts of a rank each");
         assert!(matches!(check(&["a", "a", "a"]), Err(Error::World(3))));
-        let error = check(&["a", "b", "a", "b"]).expect_err("two hosts");
-        let text = error.to_string();
-        assert!(text.contains("ranks 0, 2 | ranks 1, 3"), "{text}");
-        assert!(matches!(error, Error::SeveralHosts { .. }), "{text}");
         let error = check(&["a", "b", "a"]).expect_err("two hosts, one with fewer ranks");
         assert!(matches!(error, Error::UnequalHosts { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_has_no_way_across_names_the_hosts() {
+        Hosts::one(2).ensure_one().expect("one host");
+        let told = [presentation("1"), b"1\nfar\x1b[31m".to_vec()];
+        let (bus_ids, hosts) = hosts(&nodes(&["a", "b"]), &told, "test").expect("two hosts");
+        assert_eq!(bus_ids, ["1", "1"]);
+        assert_eq!(hosts.name_of(1), "rank 1 on far[31m");
+        assert_eq!(Hosts::one(2).name_of(1), "rank 1");
+        let error = hosts.ensure_one().expect_err("two hosts").to_string();
+        assert!(error.contains("rank 0 | rank 1"), "{error}");
+    }
+
+    #[test]
+    fn who_says_nothing_of_its_host_is_named() {
+        let told = [presentation("1"), b"1".to_vec()];
+        let error = hosts(&nodes(&["a", "b"]), &told, "test")
+            .err()
+            .expect("malformed");
+        let is_named = matches!(
+            error,
+            Error::Protocol {
+                peer: Peer::Rank(1),
+                ..
+            }
+        );
+        assert!(is_named, "{error}");
     }
 }

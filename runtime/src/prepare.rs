@@ -27,6 +27,7 @@ pub(crate) fn prepare(
 
     let planned = shared
         .ensure_usable()
+        .and_then(|()| shared.hosts.ensure_one())
         .and_then(|()| plan(shared, config, shape));
     let planned = planned.map(|(plan, mut source)| {
         edit(&mut source.text);

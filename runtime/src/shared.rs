@@ -4,6 +4,7 @@ use crate::bootstrap::Collective;
 use crate::copies::CopyThread;
 use crate::driver::{self, Event, Kind, Stream};
 use crate::error::Error;
+use crate::neighbours::Hosts;
 use crate::operator::Live;
 use crate::simulation::{Finding, Host};
 use cudarc::driver::{CudaContext, CudaStream, sys};
@@ -36,6 +37,7 @@ impl Gpu {
 pub(crate) struct Shared {
     pub rank: u32,
     pub world: u32,
+    pub hosts: Hosts,
     pub ctx: Arc<CudaContext>,
     pub device: Device,
     /// Where the GPU is a simulated one.
@@ -64,12 +66,14 @@ impl Shared {
     pub fn new(
         gpu: Gpu,
         ranks: Collective,
+        hosts: Hosts,
         timeout: Duration,
         simulated: Option<Arc<Host>>,
     ) -> Self {
         let shared = Self {
             rank: ranks.rank(),
             world: ranks.world(),
+            hosts,
             ctx: gpu.ctx,
             device: gpu.device,
             simulated,

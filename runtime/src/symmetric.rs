@@ -31,7 +31,20 @@ impl OwnMemory {
         bytes: u64,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let memory = Memory::allocate(ctx, bytes)?;
+        Self::zeroed(Memory::allocate(ctx, bytes, false)?, stream, timeout)
+    }
+
+    /// The same for NICs to reach, which must be possible.
+    pub fn allocate_for_nics(
+        ctx: &Arc<CudaContext>,
+        stream: &Stream,
+        bytes: u64,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        Self::zeroed(Memory::allocate(ctx, bytes, true)?, stream, timeout)
+    }
+
+    fn zeroed(memory: Memory, stream: &Stream, timeout: Duration) -> Result<Self, Error> {
         let fd = memory.export()?;
         let mapping = Mapping::new(memory)?;
         // SAFETY: mapped above, and kept until the stream is done: on a time-out the mapping is leaked.
@@ -48,6 +61,11 @@ impl OwnMemory {
     /// Where it is for this process.
     pub fn address(&self) -> u64 {
         self.mapping.address()
+    }
+
+    /// A dma-buf of it.
+    pub fn dma_buf(&self) -> Result<OwnedFd, Error> {
+        self.mapping.dma_buf()
     }
 
     /// Its size, which must be the same on all ranks.

@@ -3,6 +3,7 @@
 use mkernel::spec::fabric_test::MAX_NODES;
 use mkernel::{
     Communicator, Error, FabricError, FabricTestOptions, Faults, Load, Measured, Nic, Simulation,
+    Transport,
 };
 use std::time::Duration;
 
@@ -22,9 +23,12 @@ fn options(nodes: u32) -> FabricTestOptions {
         nodes,
         message_bytes: 512,
         window: 4,
-        nic: Nic::default(),
-        faults: Faults::default(),
+        transport: emulated(Nic::default(), Faults::default()),
     }
+}
+
+fn emulated(nic: Nic, faults: Faults) -> Transport {
+    Transport::Emulated { nic, faults }
 }
 
 const LOAD: Load = Load {
@@ -82,7 +86,7 @@ fn every_message_arrives_as_it_was_sent_whatever_the_network_does() {
     for (world, nodes) in [(2, 2), (4, 2), (4, 4)] {
         for seed in 0..4 {
             let options = FabricTestOptions {
-                faults: faults(seed),
+                transport: emulated(Nic::default(), faults(seed)),
                 ..options(nodes)
             };
             for measured in run(ranks(world, seed), &options, &[LOAD, single, LOAD]) {
@@ -102,10 +106,13 @@ fn every_message_arrives_as_it_was_sent_whatever_the_network_does() {
 fn a_nic_that_fails_is_an_error_and_no_hang() {
     let failure = mkernel::Failure::Nic { after_writes: 5 };
     let options = FabricTestOptions {
-        faults: Faults {
-            failure: Some(failure),
-            ..Faults::default()
-        },
+        transport: emulated(
+            Nic::default(),
+            Faults {
+                failure: Some(failure),
+                ..Faults::default()
+            },
+        ),
         ..options(2)
     };
     for result in run(ranks(2, 0), &options, &[LOAD]) {
@@ -124,10 +131,13 @@ fn mistakes_in_options_and_loads_are_told_at_once() {
         message_bytes: u32::MAX,
         window: 0,
         // Its own limit does not make more possible than there is.
-        nic: Nic {
-            write_bytes: u32::MAX,
-            ..Nic::default()
-        },
+        transport: emulated(
+            Nic {
+                write_bytes: u32::MAX,
+                ..Nic::default()
+            },
+            Faults::default(),
+        ),
         ..options(MAX_NODES + 1)
     };
     for result in run(ranks(2, 0), &odd, &[]) {

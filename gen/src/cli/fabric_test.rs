@@ -1,15 +1,17 @@
 //! `mkernel-gen fabric-test`: what the network between nodes does for kernels, before a kernel is blamed for it.
 
+mod network;
+
 use super::machine::{self, Choice, Machine, Simulated};
 use super::output::{bytes, print, print_json, say, table};
 use super::{Failure, count};
 use mkernel::{
-    Communicator, Error, FabricTest as Test, FabricTestOptions, Faults, Load, Measured, Nic,
-    Simulation,
+    Communicator, Error, FabricTest as Test, FabricTestOptions, Load, Measured, Simulation,
+    Transport,
 };
-use serde::Serialize;
+use network::Network;
+use serde::{Deserialize, Serialize};
 use std::thread;
-use std::time::Duration;
 
 /// What to send, over what, and how often.
 #[derive(Debug, clap::Args)]
@@ -20,9 +22,13 @@ pub struct FabricTest {
     /// GPUs over all nodes: 1, 2, 4 or 8
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     ranks: u32,
-    /// Nodes into which they are put; the network between them is emulated
-    #[arg(long, value_name = "COUNT", default_value_t = 2)]
-    nodes: u32,
+    /// This process is one rank of a job that torchrun, srun or mpirun started, on one or several hosts. Simulated GPUs
+    /// by MKERNEL_DEVICE=sim, one on each host
+    #[arg(long, conflicts_with_all = ["device", "ranks"])]
+    from_env: bool,
+    /// Nodes into which ranks of one host are put [default: 2; hosts, where there are several]
+    #[arg(long, value_name = "COUNT")]
+    nodes: Option<u32>,
     /// Sizes of messages, multiples of 4 [default: 4,4096,65536,262144,1048576; on simulated GPUs 4,256,4096]
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
     bytes: Vec<u32>,
@@ -39,31 +45,14 @@ pub struct FabricTest {
     network: Network,
 }
 
-/// Of an emulated NIC.
-#[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Emulated network")]
-struct Network {
-    /// What a NIC sends in a second, 10^9 bytes
-    #[arg(long, value_name = "NUMBER", default_value_t = 50.0)]
-    gb_per_s: f64,
-    /// What a message takes besides its bytes, one way
-    #[arg(long, value_name = "NUMBER", default_value_t = 2.0, value_parser = parse_us)]
-    latency_us: f64,
-    /// Messages are late by up to this, and overtake each other
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.0, value_parser = parse_us)]
-    jitter_us: f64,
-    /// The part of messages that are lost and sent again, 0 to 1
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.0, value_parser = parse_probability)]
-    loss: f64,
-}
-
 /// One size, on all ranks: the worst of them.
-#[derive(Serialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 struct Row {
     bytes: u32,
     ranks: u32,
     nodes: u32,
     simulated: bool,
+    transport: String,
     /// Words that arrived other than they were sent.
     wrong_words: u64,
     /// From a command until its GPU knew that the proxy had taken it.
@@ -77,13 +66,19 @@ struct Row {
 impl FabricTest {
     /// Sends messages of every size: checked ones, one by one, and as many as go.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
-        let machine = self.machine();
-        let rows = self.on_all_ranks(machine)?;
+        let transport = self.network.transport(self.seed)?;
+        let rows = match self.from_env {
+            true => self.as_rank(&transport)?,
+            false => self.on_all_ranks(&transport)?,
+        };
+        let Some(rows) = rows else {
+            return Ok(());
+        };
         let wrong = rows.iter().filter(|row| row.wrong_words > 0).count();
         if json {
             rows.iter().try_for_each(print_json)?;
         } else {
-            print(&self.text(&rows, machine))?;
+            print(&text(&rows, &transport))?;
         }
         match wrong {
             0 => Ok(()),
@@ -114,50 +109,45 @@ impl FabricTest {
         })
     }
 
-    fn sizes(&self, machine: Machine) -> Vec<u32> {
-        match (self.bytes.as_slice(), machine) {
-            ([], Machine::Gpus) => vec![4, 4096, 65_536, 262_144, 1_048_576],
-            ([], Machine::Simulated(_)) => vec![4, 256, 4096],
+    fn sizes(&self, is_simulated: bool) -> Vec<u32> {
+        match (self.bytes.as_slice(), is_simulated) {
+            ([], false) => vec![4, 4096, 65_536, 262_144, 1_048_576],
+            ([], true) => vec![4, 256, 4096],
             (given, _) => given.to_vec(),
         }
     }
 
-    fn messages(&self, machine: Machine) -> u32 {
-        self.messages.unwrap_or(match machine {
-            Machine::Gpus => 2000,
-            Machine::Simulated(_) => 16,
-        })
-    }
-
-    fn options(&self, sizes: &[u32]) -> FabricTestOptions {
-        let us = |us: f64| Duration::from_nanos((us * 1e3) as u64);
-        FabricTestOptions {
-            nodes: self.nodes,
-            message_bytes: sizes.iter().copied().max().unwrap_or(4),
-            window: self.window,
-            nic: Nic {
-                gb_per_s: self.network.gb_per_s,
-                latency: us(self.network.latency_us),
-                ..Nic::default()
-            },
-            faults: Faults {
-                seed: self.seed,
-                jitter: us(self.network.jitter_us),
-                loss: self.network.loss,
-                retransmission: us(4.0 * self.network.latency_us),
-                ..Faults::default()
-            },
+    /// One rank of a job of processes. What was measured on all, on rank 0.
+    fn as_rank(&self, transport: &Transport) -> Result<Option<Vec<Row>>, Failure> {
+        let ranks = Communicator::from_env().map_err(Failure::Fabric)?;
+        let rows = self.on_rank(&ranks, transport).map_err(Failure::Fabric)?;
+        let own = serde_json::to_vec(&rows).map_err(|error| Failure::Output(error.into()))?;
+        let all = ranks.all_gather(&own).map_err(Failure::Fabric)?;
+        let mut worst = rows;
+        for (rank, theirs) in all.iter().enumerate() {
+            let rows: Option<Vec<Row>> = serde_json::from_slice(theirs).ok();
+            let Some(rows) = rows.filter(|rows| rows.len() == worst.len()) else {
+                let reason =
+                    format!("rank {rank} measured something else; give all the same flags");
+                return Err(Failure::Fabric(Error::Load(vec![reason])));
+            };
+            if rank != ranks.rank() as usize {
+                worst.iter_mut().zip(&rows).for_each(|(a, b)| a.add(b));
+            }
         }
+        Ok((ranks.rank() == 0).then_some(worst))
     }
 
-    fn on_all_ranks(&self, machine: Machine) -> Result<Vec<Row>, Failure> {
-        let ranks = machine
+    /// All ranks, as threads of this process.
+    fn on_all_ranks(&self, transport: &Transport) -> Result<Option<Vec<Row>>, Failure> {
+        let ranks = self
+            .machine()
             .ranks(self.ranks, self.seed)
             .map_err(Failure::Fabric)?;
         let results: Vec<Result<Vec<Row>, Error>> = thread::scope(|scope| {
             let threads: Vec<_> = ranks
                 .into_iter()
-                .map(|ranks| scope.spawn(move || self.on_rank(&ranks, machine)))
+                .map(|ranks| scope.spawn(move || self.on_rank(&ranks, transport)))
                 .collect();
             let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
             joined
@@ -178,23 +168,40 @@ impl FabricTest {
                 }
             }
         }
-        match (failure, worst) {
-            (Some(error), _) => Err(Failure::Fabric(error)),
-            (None, rows) => Ok(rows.unwrap_or_default()),
+        match failure {
+            Some(error) => Err(Failure::Fabric(error)),
+            None => Ok(worst),
         }
     }
 
-    fn on_rank(&self, ranks: &Communicator, machine: Machine) -> Result<Vec<Row>, Error> {
-        let sizes = self.sizes(machine);
-        let test = ranks.fabric_test(&self.options(&sizes))?;
+    fn on_rank(&self, ranks: &Communicator, transport: &Transport) -> Result<Vec<Row>, Error> {
+        let sizes = self.sizes(ranks.is_simulated());
+        let hosts = ranks.hosts();
+        let nodes = self.nodes.unwrap_or(if hosts > 1 { hosts } else { 2 });
+        let test = ranks.fabric_test(&FabricTestOptions {
+            nodes,
+            message_bytes: sizes.iter().copied().max().unwrap_or(4),
+            window: self.window,
+            transport: transport.clone(),
+        })?;
+        tracing::info!(rank = ranks.rank(), nodes, "the fabric is connected");
+        let blank = Row {
+            ranks: ranks.world(),
+            nodes,
+            simulated: ranks.is_simulated(),
+            transport: transport.name().to_owned(),
+            ..Row::default()
+        };
         sizes
             .iter()
-            .map(|bytes| self.row(&test, *bytes, machine))
+            .map(|bytes| self.row(&test, *bytes, blank.clone()))
             .collect()
     }
 
-    fn row(&self, test: &Test, message_bytes: u32, machine: Machine) -> Result<Row, Error> {
-        let messages = self.messages(machine);
+    /// Measures a size; `blank` says what it is measured on.
+    fn row(&self, test: &Test, message_bytes: u32, blank: Row) -> Result<Row, Error> {
+        let usual = if blank.simulated { 16 } else { 2000 };
+        let messages = self.messages.unwrap_or(usual);
         let load = |window: u32, check| {
             let batch = window.div_ceil(4);
             Load {
@@ -214,62 +221,66 @@ impl FabricTest {
             ..load(1, None)
         })?;
         let many = test.run(&load(self.window, None))?;
-        let peers = f64::from(self.nodes - 1);
+        let peers = f64::from(blank.nodes - 1);
         let seconds = |measured: &Measured| measured.elapsed.as_secs_f64().max(1e-9);
         let messages_per_s = f64::from(many.messages) * peers / seconds(&many);
         Ok(Row {
             bytes: message_bytes,
-            ranks: self.ranks,
-            nodes: self.nodes,
-            simulated: machine != Machine::Gpus,
             wrong_words: checked.wrong_words.iter().map(|(_, words)| words).sum(),
             pick_up_us: probed.picked_up.unwrap_or_default().as_secs_f64() * 1e6,
             round_trip_us: seconds(&alone) * 1e6 / f64::from(alone.messages),
             gb_per_s: messages_per_s * f64::from(message_bytes) / 1e9,
             messages_per_s,
+            ..blank
         })
     }
+}
 
-    fn text(&self, rows: &[Row], machine: Machine) -> String {
-        let kind = match machine {
-            Machine::Gpus => "GPU",
-            Machine::Simulated(_) => "simulated GPU",
-        };
-        let per_node = count((self.ranks / self.nodes.max(1)) as usize, kind);
-        let network = &self.network;
-        let mut text = format!(
-            "{} of {per_node}, emulated NICs of {} GB/s and {} µs\n",
-            count(self.nodes as usize, "node"),
-            network.gb_per_s,
-            network.latency_us,
+fn text(rows: &[Row], transport: &Transport) -> String {
+    let Some(first) = rows.first() else {
+        return String::new();
+    };
+    let kind = match first.simulated {
+        true => "simulated GPU",
+        false => "GPU",
+    };
+    let per_node = count((first.ranks / first.nodes.max(1)) as usize, kind);
+    let network = match transport {
+        Transport::Emulated { nic, .. } => format!(
+            "emulated NICs of {} GB/s and {} µs",
+            nic.gb_per_s,
+            nic.latency.as_nanos() as f64 / 1e3
+        ),
+        Transport::Rc(_) | Transport::Efa(_) => format!("transport {}", transport.name()),
+    };
+    let nodes = count(first.nodes as usize, "node");
+    let mut text = format!("{nodes} of {per_node}, {network}\n");
+    let is_timed = !first.simulated;
+    let mut cells = vec![vec!["message".to_owned(), "contents".to_owned()]];
+    if is_timed {
+        cells[0].extend(
+            ["pick-up µs", "round trip µs", "GB/s per GPU", "messages/s"].map(str::to_owned),
         );
-        let is_timed = machine == Machine::Gpus;
-        let mut cells = vec![vec!["message".to_owned(), "contents".to_owned()]];
-        if is_timed {
-            cells[0].extend(
-                ["pick-up µs", "round trip µs", "GB/s per GPU", "messages/s"].map(str::to_owned),
-            );
-        }
-        for row in rows {
-            let contents = match row.wrong_words {
-                0 => "right".to_owned(),
-                wrong => format!("{} WRONG", count(wrong as usize, "word")),
-            };
-            let mut line = vec![bytes(row.bytes.into()), contents];
-            if is_timed {
-                line.push(format!("{:.1}", row.pick_up_us));
-                line.push(format!("{:.1}", row.round_trip_us));
-                line.push(format!("{:.2}", row.gb_per_s));
-                line.push(format!("{:.0}", row.messages_per_s));
-            }
-            cells.push(line);
-        }
-        text += &table(&cells, &[0, 2, 3, 4, 5]);
-        if !is_timed {
-            text += "times on simulated GPUs say nothing, so none are shown\n";
-        }
-        text
     }
+    for row in rows {
+        let contents = match row.wrong_words {
+            0 => "right".to_owned(),
+            wrong => format!("{} WRONG", count(wrong as usize, "word")),
+        };
+        let mut line = vec![bytes(row.bytes.into()), contents];
+        if is_timed {
+            line.push(format!("{:.1}", row.pick_up_us));
+            line.push(format!("{:.1}", row.round_trip_us));
+            line.push(format!("{:.2}", row.gb_per_s));
+            line.push(format!("{:.0}", row.messages_per_s));
+        }
+        cells.push(line);
+    }
+    text += &table(&cells, &[0, 2, 3, 4, 5]);
+    if !is_timed {
+        text += "times on simulated GPUs say nothing, so none are shown\n";
+    }
+    text
 }
 
 impl Row {
@@ -281,19 +292,4 @@ impl Row {
         self.gb_per_s = self.gb_per_s.min(other.gb_per_s);
         self.messages_per_s = self.messages_per_s.min(other.messages_per_s);
     }
-}
-
-/// Up to a second: longer than any network's, and far from where sums of times overflow.
-fn parse_us(text: &str) -> Result<f64, &'static str> {
-    parse_within(text, 1e6).ok_or("a number of microseconds from 0 to 1000000 is possible")
-}
-
-fn parse_probability(text: &str) -> Result<f64, &'static str> {
-    parse_within(text, 1.0).ok_or("a number from 0 to 1 is possible")
-}
-
-fn parse_within(text: &str, most: f64) -> Option<f64> {
-    text.parse()
-        .ok()
-        .filter(|value| (0.0..=most).contains(value))
 }

@@ -62,7 +62,8 @@ enum Command {
     Run(Box<run::Run>),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///
-    /// To prove a cluster before a kernel is blamed. Nodes and their network are emulated on this host for now.
+    /// To prove a cluster before a kernel is blamed: by --from-env and --transport rc or efa between its hosts. Without,
+    /// ranks of this host are put into nodes, by default with an emulated network between them.
     FabricTest(Box<fabric_test::FabricTest>),
     /// List the kernels in the cache or in a bundle
     List(store::List),

@@ -43,6 +43,50 @@ fn what_cannot_be_is_said_with_the_limit() {
     }
 }
 
+/// With the transports built in, the libraries or the NICs are what is missing: `.ci/rdma` has both.
+#[cfg(not(feature = "verbs"))]
+#[test]
+fn transports_that_are_not_built_in_name_their_feature() {
+    for (transport, feature) in [("rc", "verbs"), ("efa", "efa")] {
+        let flag = format!("--transport={transport}");
+        let output = run(&["fabric-test", "--device=sim", &flag]);
+        assert_eq!(code(&output), 1, "{transport}");
+        let text = stderr(&output);
+        for part in [
+            format!("without transport {transport}"),
+            format!("feature {feature:?}"),
+        ] {
+            assert!(text.contains(&part), "{part}: {text}");
+        }
+    }
+}
+
+#[test]
+fn flags_of_another_transport_are_wrong_usage() {
+    for (args, part) in [
+        (
+            &["--transport=rc", "--loss=0.1"][..],
+            "are for --transport emulated",
+        ),
+        (&["--gid-index=3"], "are for --transport rc or efa"),
+        (&["--nic=mlx5_0"], "are for --transport rc or efa"),
+        (
+            &["--transport=efa", "--traffic-class=106"],
+            "are for --transport rc",
+        ),
+        (&["--transport=ip"], "emulated, rc, efa"),
+        (&["--from-env", "--ranks=4"], "cannot be used with"),
+    ] {
+        let output = run(&[&["fabric-test"], args].concat());
+        assert_eq!(code(&output), 2, "{args:?}");
+        assert!(
+            stderr(&output).contains(part),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+}
+
 #[test]
 fn times_and_probabilities_out_of_range_are_wrong_usage() {
     for (flag, part) in [

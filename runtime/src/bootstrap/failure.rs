@@ -6,7 +6,7 @@ use crate::error::{Error, Peer};
 use std::time::Duration;
 
 /// Text of another process, short and without control characters.
-pub(super) fn printable(bytes: &[u8]) -> String {
+pub(crate) fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes)
         .chars()
         .filter(|c| !c.is_control())

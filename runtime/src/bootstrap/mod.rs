@@ -18,6 +18,7 @@ mod tests;
 mod wire;
 pub(crate) mod wires;
 
+pub(crate) use failure::printable;
 pub(crate) use meet::{Job, meet};
 pub(crate) use nodes::Nodes;
 pub(crate) use secret::Secret;

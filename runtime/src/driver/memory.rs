@@ -17,14 +17,16 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// At least `bytes` on the context's GPU.
-    pub fn allocate(ctx: &Arc<CudaContext>, bytes: u64) -> Result<Self, Error> {
+    /// At least `bytes` on the context's GPU; `for_nics` if these are to reach it too, where [`nic_access`] says that
+    /// they can.
+    pub fn allocate(ctx: &Arc<CudaContext>, bytes: u64, for_nics: bool) -> Result<Self, Error> {
         bind(ctx)?;
         // SAFETY: the struct is plain C data, for which all zeros is a value.
         let mut request: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
         request.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         request.requestedHandleTypes = HANDLE_TYPE;
         request.location = location(ctx);
+        request.allocFlags.gpuDirectRDMACapable = for_nics.into();
         let mut granularity = 0;
         let option = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
         // SAFETY: the pointers are to live values.
@@ -90,6 +92,35 @@ impl Drop for Memory {
     }
 }
 
+/// What NICs can do with memory of a GPU.
+pub(crate) struct NicAccess {
+    /// Whether they can reach it at all; if not, why.
+    pub memory: Result<(), &'static str>,
+    /// Whether the driver gives dma-bufs of it.
+    pub dma_buf: bool,
+}
+
+/// What the driver says of NICs and the context's GPU.
+pub(crate) fn nic_access(ctx: &CudaContext) -> Result<NicAccess, Error> {
+    use sys::CUdevice_attribute as Attribute;
+    let figure = |attribute| named("cuDeviceGetAttribute", ctx.attribute(attribute));
+    let is_able =
+        figure(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)? != 0;
+    let ordering = figure(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)?;
+    let in_order =
+        sys::CUGPUDirectRDMAWritesOrdering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER as i32;
+    let memory = match (is_able, ordering >= in_order) {
+        (false, _) => Err("the driver does not let NICs reach memory of this GPU"),
+        // A kernel could see that a message is there before it is.
+        (true, false) => Err("the GPU does not keep the order of what NICs write"),
+        (true, true) => Ok(()),
+    };
+    Ok(NicAccess {
+        memory,
+        dma_buf: figure(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? != 0,
+    })
+}
+
 const HANDLE_TYPE: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
@@ -149,6 +180,22 @@ impl Mapping {
 
     pub fn memory(&self) -> &Memory {
         &self.memory
+    }
+
+    /// A dma-buf of the whole.
+    pub fn dma_buf(&self) -> Result<OwnedFd, Error> {
+        bind(&self.memory.ctx)?;
+        let mut fd: c_int = -1;
+        let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        let (address, bytes) = (self.address, self.memory.bytes);
+        // SAFETY: for this handle type the driver writes one int, to which the pointer points; the range is mapped, and
+        // a multiple of the host's pages.
+        let code = unsafe {
+            sys::cuMemGetHandleForAddressRange((&raw mut fd).cast(), address, bytes, kind, 0)
+        };
+        check("cuMemGetHandleForAddressRange", code)?;
+        // SAFETY: the driver opened the descriptor for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 

@@ -10,7 +10,7 @@ mod stream;
 pub(crate) use choice::{Kind, choose, use_simulated, wants_simulated};
 pub(crate) use function::{Function, encode_tensor_map};
 pub use links::gpu_links;
-pub(crate) use memory::{Mapping, Memory, Pinned};
+pub(crate) use memory::{Mapping, Memory, Pinned, nic_access};
 pub(crate) use stream::{Event, Stream, ignore_captures_of_others, is_capturing, is_done};
 
 use crate::error::Error;

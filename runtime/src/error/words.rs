@@ -40,6 +40,18 @@ impl fmt::Display for Hosts<'_> {
     }
 }
 
+/// `on 2 hosts `, where it is not one.
+pub struct OnHosts(pub u32);
+
+impl fmt::Display for OnHosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => Ok(()),
+            hosts => write!(f, "on {hosts} hosts "),
+        }
+    }
+}
+
 /// `RANK is "3", WORLD_SIZE is not set`
 pub struct Settings<'a>(pub &'a [(&'static str, Option<String>)]);
 

@@ -2,17 +2,23 @@
 
 use super::arrivals::DeviceArrivals;
 use super::mover::PeerCopies;
+use super::nics;
 use super::rails::Rails;
+use super::region::Region;
 use super::ring::DeviceRing;
+use super::signs::{Heard, Signs};
+use super::transport::Transport;
 use crate::bootstrap::{ProtocolFault, wires};
 use crate::driver::Stream;
 use crate::error::{Error, Peer};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::simulation::Watch;
-use crate::symmetric::{OwnMemory, Symmetric};
+use crate::symmetric::OwnMemory;
 use mkernel_fabric::emulated::{Clock, Emulated, Faults, Nic, Wire};
-use mkernel_fabric::{Config, Memory, MemoryKind, PeerId, PeerOffer, Proxy, ProxyOptions, Setup};
+use mkernel_fabric::{
+    Arrivals, Config, Memory, MemoryKind, PeerId, PeerOffer, Proxy, ProxyOptions, Setup,
+};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use mkernel_spec::fabric::{CommandRing, RingState};
 use std::sync::Arc;
@@ -27,14 +33,19 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(crate) struct FabricSpec {
     pub rails: Rails,
-    pub nic: Nic,
-    pub faults: Faults,
+    pub transport: Transport,
     /// Channels from each peer.
     pub channels: u16,
     /// Of region 0, which NICs read and write.
     pub region_bytes: u64,
     /// More device memory, for kernels alone.
     pub state_bytes: u64,
+}
+
+/// A transport with its region. Dropped in this order: what uses memory before the memory.
+pub(super) struct Prepared {
+    pub setup: Setup,
+    pub region: Region,
 }
 
 /// A connected endpoint. Dropping it ends the proxy; kernels that use it must be done.
@@ -46,8 +57,9 @@ pub(crate) struct Fabric {
     state: OwnMemory,
     words: u64,
     rest: u64,
-    region: Symmetric,
-    rank: u32,
+    region: Region,
+    /// Where simulated GPUs wait for NICs.
+    signs: Option<Arc<Signs>>,
 }
 
 impl Fabric {
@@ -55,29 +67,45 @@ impl Fabric {
     pub fn connect(shared: &Shared, spec: &FabricSpec, page: &Arc<Page>) -> Result<Self, Error> {
         let timeout = shared.host_timeout();
         let mut ranks = shared.ranks();
-        let rails = spec.rails;
+        let rails = &spec.rails;
         let peers = rails.peers();
         let words = (size_of::<RingState>() as u64).next_multiple_of(FLAG_STRIDE_BYTES);
         let rest = words + peers.len() as u64 * u64::from(spec.channels) * FLAG_STRIDE_BYTES;
         let allocate = |bytes| OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, timeout);
         let allocated = (|| {
             let ring = DeviceRing::allocate(&shared.ctx)?;
-            let state = allocate(rest + spec.state_bytes)?;
-            Ok(((ring, state, allocate(spec.region_bytes)?), Vec::new()))
+            Ok(((ring, allocate(rest + spec.state_bytes)?), Vec::new()))
         })();
-        let ((ring, state, region), _) =
-            ranks.agree("allocation for the fabric", allocated, timeout)?;
-        let region_bytes = region.bytes() as u64;
-        let region = region.share(&shared.ctx, &mut ranks, timeout)?;
-        let wires = wires::connect(&mut ranks, &peers, timeout)?;
-
-        let set_up = set_up(shared, spec, (&region, region_bytes), wires);
-        let offers = set_up.and_then(|mut setup| {
+        let ((ring, state), _) = ranks.agree("allocation for the fabric", allocated, timeout)?;
+        let config = Config {
+            channels: spec.channels,
+            // Where GPUs are simulated too, it is of real time.
+            deadline: shared.timeout(),
+            first_count: 0,
+        };
+        let prepared = match &spec.transport {
+            Transport::Emulated { nic, faults } => {
+                let region = allocate(spec.region_bytes).map(|region| (region, Vec::new()));
+                let (region, _) = ranks.agree("allocation of a region", region, timeout)?;
+                let region_bytes = region.bytes() as u64;
+                let region = Region::Symmetric {
+                    memory: region.share(&shared.ctx, &mut ranks, timeout)?,
+                    rank: shared.rank,
+                };
+                let wires = wires::connect(&mut ranks, &peers, timeout)?;
+                emulated(shared, (nic, faults), (region, region_bytes), wires, config)
+            }
+            Transport::Rc(_) | Transport::Efa(_) => nics::set_up(shared, spec, &config),
+        };
+        let offers = prepared.and_then(|mut prepared| {
+            let setup = &mut prepared.setup;
             let offers = (0..peers.len() as u16).map(|peer| setup.offer(PeerId(peer)));
             let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
-            Ok((setup, serde_json::to_vec(&offers).unwrap_or_default()))
+            Ok((prepared, serde_json::to_vec(&offers).unwrap_or_default()))
         });
-        let (setup, offers) = ranks.agree(STEP, offers, timeout)?;
+        let (Prepared { region, setup }, offers) = ranks.agree(STEP, offers, timeout)?;
+        let signs = shared.simulated.is_some() && !matches!(region, Region::Symmetric { .. });
+        let signs = signs.then(Signs::new);
         let arrivals = Stream::new(&shared.ctx).map(|stream| DeviceArrivals {
             ctx: shared.ctx.clone(),
             stream,
@@ -86,9 +114,13 @@ impl Fabric {
             page: page.clone(),
         });
         let connected = arrivals.and_then(|arrivals| {
-            let peers = offers_of(&offers, &peers, rails)?;
+            let peers = offers_of(shared, &offers, &peers, rails)?;
             let deadline = Instant::now() + timeout;
-            let endpoint = setup.connect(&peers, ring.ring.clone(), Box::new(arrivals), deadline);
+            let arrivals: Box<dyn Arrivals> = match signs.clone() {
+                Some(signs) => Box::new(Heard { arrivals, signs }),
+                None => Box::new(arrivals),
+            };
+            let endpoint = setup.connect(&peers, ring.ring.clone(), arrivals, deadline);
             Ok((endpoint.map_err(Error::Fabric)?, Vec::new()))
         });
         // Also the barrier before which nobody puts.
@@ -97,9 +129,11 @@ impl Fabric {
         let proxy = proxy.map(|proxy| (proxy, Vec::new()));
         let (proxy, _) = ranks.agree("start of the proxies", proxy, timeout)?;
         let watch = shared.simulated.as_ref().map(|host| {
-            let (ring, page) = (ring.ring.clone(), page.clone());
+            let (ring, page, signs) = (ring.ring.clone(), page.clone(), signs.clone());
+            let limit = shared.timeout();
+            let may_hear = move || signs.as_ref().is_some_and(|signs| signs.are_within(limit));
             // A proxy that has failed has said so to the page.
-            host.watch(move || !page.is_aborted() && !ring.is_drained())
+            host.watch(move || !page.is_aborted() && (!ring.is_drained() || may_hear()))
         });
         Ok(Self {
             _watch: watch,
@@ -109,7 +143,7 @@ impl Fabric {
             words,
             rest,
             region,
-            rank: rails.rank,
+            signs,
         })
     }
 
@@ -125,7 +159,7 @@ impl Fabric {
 
     /// Where this rank's region 0 is.
     pub fn region(&self) -> u64 {
-        self.region.addresses()[self.rank as usize]
+        self.region.address()
     }
 
     /// Where the device memory is that the spec asked for besides.
@@ -135,6 +169,9 @@ impl Fabric {
 
     /// To be called when a kernel is launched.
     pub fn wake(&self) {
+        if let Some(signs) = &self.signs {
+            signs.note();
+        }
         if let Some(proxy) = &self.proxy {
             proxy.wake();
         }
@@ -156,26 +193,30 @@ impl Drop for Fabric {
     }
 }
 
-/// The transport, with its region.
-fn set_up(
+/// NICs in software, which copy between the regions of all ranks.
+fn emulated(
     shared: &Shared,
-    spec: &FabricSpec,
-    (region, region_bytes): (&Symmetric, u64),
+    (nic, faults): (&Nic, &Faults),
+    (region, region_bytes): (Region, u64),
     wires: Vec<std::os::unix::net::UnixStream>,
-) -> Result<Setup, Error> {
+    config: Config,
+) -> Result<Prepared, Error> {
+    let Region::Symmetric { memory, .. } = &region else {
+        return Err(Error::Aborted { cause: None });
+    };
     let mover = PeerCopies {
         ctx: shared.ctx.clone(),
         stream: Stream::new(&shared.ctx)?,
         rank: shared.rank,
-        regions: region.addresses()[..shared.world as usize].to_vec(),
+        regions: memory.addresses()[..shared.world as usize].to_vec(),
         timeout: shared.host_timeout(),
     };
     let wires = wires
         .into_iter()
         .map(|wire| Box::new(wire) as Box<dyn Wire>);
     let transport = Emulated::new(
-        spec.nic.clone(),
-        spec.faults.clone(),
+        nic.clone(),
+        faults.clone(),
         Clock::real(),
         Box::new(mover),
         wires.collect(),
@@ -185,21 +226,20 @@ fn set_up(
         dma_buf: None,
     };
     // SAFETY: mapped until `Fabric` is dropped, after its proxy has ended and with it the transport; only GPUs reach it.
-    let memory =
-        unsafe { Memory::new(region.addresses()[shared.rank as usize], region_bytes, kind) };
-    let config = Config {
-        channels: spec.channels,
-        // Where GPUs are simulated too, it is of real time.
-        deadline: shared.timeout(),
-        first_count: 0,
-    };
-    transport
-        .and_then(|transport| Setup::new(Box::new(transport), vec![memory], config))
-        .map_err(Error::Fabric)
+    let described = unsafe { Memory::new(region.address(), region_bytes, kind) };
+    let setup = transport
+        .and_then(|transport| Setup::new(Box::new(transport), vec![described], config))
+        .map_err(Error::Fabric)?;
+    Ok(Prepared { setup, region })
 }
 
 /// What each peer offers to this rank.
-fn offers_of(offers: &[Vec<u8>], peers: &[u32], rails: Rails) -> Result<Vec<PeerOffer>, Error> {
+fn offers_of(
+    shared: &Shared,
+    offers: &[Vec<u8>],
+    peers: &[u32],
+    rails: &Rails,
+) -> Result<Vec<PeerOffer>, Error> {
     let of = |(id, (peer, number)): (u16, (&u32, u32))| {
         let theirs: Option<Vec<Vec<u8>>> = serde_json::from_slice(&offers[*peer as usize]).ok();
         let offer = theirs.and_then(|mut theirs| {
@@ -208,7 +248,7 @@ fn offers_of(offers: &[Vec<u8>], peers: &[u32], rails: Rails) -> Result<Vec<Peer
         Ok(PeerOffer {
             peer: mkernel_fabric::Peer {
                 id: PeerId(id),
-                name: format!("rank {peer}").into(),
+                name: shared.hosts.name_of(*peer).into(),
             },
             offer: offer.ok_or(Error::Protocol {
                 peer: Peer::Rank(*peer),

@@ -2,6 +2,7 @@
 
 use super::endpoint::{Fabric, FabricSpec};
 use super::rails::Rails;
+use super::transport::Transport;
 use crate::communicator::{Communicator, DRAIN_MARGIN};
 use crate::driver::{self, Function, Pinned};
 use crate::error::Error;
@@ -10,7 +11,6 @@ use crate::prepare::BUILD_TIMEOUT;
 use crate::report::Page;
 use crate::shared::Shared;
 use mkernel_compile::Store;
-use mkernel_fabric::emulated::{Faults, MAX_WRITE_BYTES, Nic};
 use mkernel_spec::fabric_test::{
     CHANNELS, CTAS, FabricTestArgs, FabricTestResults, KERNEL, MAX_NODES, THREADS, WORD_BYTES,
 };
@@ -32,16 +32,14 @@ const MAX_WINDOW: u32 = 1024;
 /// What the test's endpoints are to be; the same on all ranks.
 #[derive(Clone, Debug)]
 pub struct FabricTestOptions {
-    /// Nodes into which the ranks are put, in order: 2 to 64 of equal size.
+    /// Hosts, where ranks are on several. On one, nodes into which the ranks are put, in order: 2 to 64 of equal size.
     pub nodes: u32,
     /// The longest message of any load.
     pub message_bytes: u32,
     /// The most messages to a peer that are on their way at once.
     pub window: u32,
-    /// The network.
-    pub nic: Nic,
-    /// What goes wrong in it.
-    pub faults: Faults,
+    /// What carries them; of one kind on all ranks.
+    pub transport: Transport,
 }
 
 /// What every rank sends to its peers; the same on all ranks.
@@ -102,10 +100,10 @@ struct Before {
 impl Communicator {
     /// Connects every GPU to its counterparts on the other nodes, to measure and check puts between them. Collective.
     ///
-    /// The nodes and their NICs are emulated: puts move by copies between GPUs of this host.
+    /// Emulated NICs move puts by copies between GPUs of this host; the others by whatever NICs are named or near.
     ///
     /// # Errors
-    /// [`Error::Nodes`], [`Error::Fabric`], [`Error::Build`] and what goes wrong with memory.
+    /// [`Error::Nodes`], [`Error::NoTransport`], [`Error::Nics`], [`Error::Fabric`], [`Error::Build`] and what goes wrong with memory.
     pub fn fabric_test(&self, options: &FabricTestOptions) -> Result<FabricTest, Error> {
         FabricTest::new(self.shared(), options)
     }
@@ -116,8 +114,12 @@ impl FabricTest {
         shared.ensure_usable()?;
         let timeout = shared.host_timeout();
         let checked = check(options).and_then(|()| {
-            let rails = Rails::new(shared.rank, shared.world, options.nodes)?;
-            Ok((rails, format!("{options:?}").into_bytes()))
+            let rails = Rails::new(shared.rank, &shared.hosts.nodes, options.nodes)?;
+            let hosts = shared.hosts.nodes.count();
+            if hosts > 1 && matches!(options.transport, Transport::Emulated { .. }) {
+                return Err(Error::EmulatedHosts { hosts });
+            }
+            Ok((rails, identity(options).into_bytes()))
         });
         let (rails, all) = shared
             .ranks()
@@ -133,9 +135,8 @@ impl FabricTest {
         }
         let slots = u64::from(options.window) * u64::from(options.nodes);
         let spec = FabricSpec {
-            rails,
-            nic: options.nic.clone(),
-            faults: options.faults.clone(),
+            rails: rails.clone(),
+            transport: options.transport.clone(),
             channels: CHANNELS,
             region_bytes: slots * u64::from(slot_bytes(options.message_bytes)),
             state_bytes: STATE_BYTES,
@@ -354,6 +355,20 @@ fn slot_bytes(message_bytes: u32) -> u32 {
     message_bytes.max(1).next_multiple_of(SLOT_ALIGNMENT_BYTES)
 }
 
+/// What all ranks must have in common, in words.
+fn identity(options: &FabricTestOptions) -> String {
+    let FabricTestOptions {
+        nodes,
+        message_bytes,
+        window,
+        transport,
+    } = options;
+    format!(
+        "{nodes} nodes, messages of {message_bytes} bytes in windows of {window}, {}",
+        transport.identity()
+    )
+}
+
 fn check(options: &FabricTestOptions) -> Result<(), Error> {
     let FabricTestOptions {
         nodes,
@@ -365,7 +380,7 @@ fn check(options: &FabricTestOptions) -> Result<(), Error> {
     if nodes > MAX_NODES {
         mistakes.push(format!("{nodes} nodes: at most {MAX_NODES} are possible"));
     }
-    let write_bytes = options.nic.write_bytes.min(MAX_WRITE_BYTES);
+    let write_bytes = options.transport.write_bytes();
     if message_bytes > write_bytes {
         mistakes.push(format!(
             "messages of {message_bytes} bytes, but a write of this NIC has at most {write_bytes}"

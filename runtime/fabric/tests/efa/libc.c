@@ -1,6 +1,7 @@
 // Functions of libc that libibverbs calls, and the sysfs that it reads. See nic.h.
 #include "nic.h"
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdarg.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -65,7 +66,7 @@ int socket(int domain, int type, int protocol) { // without netlink, libibverbs 
 
 static void put(const char *text, const char *format, ...) {
     char path[256];
-    int length = snprintf(path, sizeof path, "%s/class/", sysfs);
+    int length = snprintf(path, sizeof path, "%s/", sysfs);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(path + length, sizeof path - length, format, arguments);
@@ -84,27 +85,34 @@ __attribute__((constructor)) static void start(void) {
     if (!mkdtemp(sysfs))
         abort();
     setenv("SYSFS_PATH", sysfs, 1);
-    put("6\n", "infiniband_verbs/abi_version");
+    put("6\n", "class/infiniband_verbs/abi_version");
     for (int device = 0; device < DEVICES; device++) {
-        char text[64];
+        char text[64], link[96];
         snprintf(text, sizeof text, "nic%d\n", device);
-        put(text, "infiniband_verbs/uverbs%d/ibdev", device);
-        put("1:3\n", "infiniband_verbs/uverbs%d/dev", device);
-        put("1\n", "infiniband_verbs/uverbs%d/abi_version", device);
-        put("pci:v00001D0Fd0000EFA2sv00001D0Fsd0000EFA2bc02sc00i00\n", "infiniband/nic%d/device/modalias", device);
-        put("7: unspecified\n", "infiniband/nic%d/node_type", device);
+        put(text, "class/infiniband_verbs/uverbs%d/ibdev", device);
+        put("1:3\n", "class/infiniband_verbs/uverbs%d/dev", device);
+        put("1\n", "class/infiniband_verbs/uverbs%d/abi_version", device);
+        put("pci:v00001D0Fd0000EFA2sv00001D0Fsd0000EFA2bc02sc00i00\n", "bus/pci/devices/0000:e0:%02x.0/modalias", device);
+        put("0x1d0f\n", "bus/pci/devices/0000:e0:%02x.0/vendor", device);
+        put("0xefa2\n", "bus/pci/devices/0000:e0:%02x.0/device", device);
+        put("7: unspecified\n", "class/infiniband/nic%d/node_type", device);
+        snprintf(text, sizeof text, "../../../bus/pci/devices/0000:e0:%02x.0", device);
+        snprintf(link, sizeof link, "%s/class/infiniband/nic%d/device", sysfs, device);
+        if (symlink(text, link))
+            abort();
         snprintf(text, sizeof text, "0000:0000:0000:%04x\n", device + 1);
-        put(text, "infiniband/nic%d/node_guid", device);
+        put(text, "class/infiniband/nic%d/node_guid", device);
+        put("4: ACTIVE\n", "class/infiniband/nic%d/ports/1/state", device);
+        put("100 Gb/sec (4X EDR)\n", "class/infiniband/nic%d/ports/1/rate", device);
         snprintf(text, sizeof text, "fe80:0000:0000:0000:0200:0000:0000:%04x\n", device + 1);
-        put(text, "infiniband/nic%d/ports/1/gids/0", device);
-        put("IB/RoCE v1\n", "infiniband/nic%d/ports/1/gid_attrs/types/0", device);
+        put(text, "class/infiniband/nic%d/ports/1/gids/0", device);
+        put("IB/RoCE v1\n", "class/infiniband/nic%d/ports/1/gid_attrs/types/0", device);
     }
 }
 
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *place) { return remove(path); }
+
+// Without another program: that would have NICs too.
 __attribute__((destructor)) static void stop(void) {
-    char line[96];
-    snprintf(line, sizeof line, "rm -rf %s", sysfs);
-    unsetenv("LD_PRELOAD");
-    if (system(line))
-        return;
+    nftw(sysfs, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }

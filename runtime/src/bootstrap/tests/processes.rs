@@ -8,8 +8,7 @@ use std::process::{Child, Command, Stdio};
 #[ignore = "started by other tests, as a process of its own"]
 fn child() {
     if std::env::var_os("TEST_COMMUNICATOR").is_some() {
-        let error = crate::Communicator::from_env().expect_err("not on these hosts");
-        return println!("read {error}");
+        return println!("read {}", across_hosts());
     }
     let place = crate::env::place().expect("variables are set");
     let timeout = crate::env::timeout().expect("a timeout");
@@ -19,6 +18,44 @@ fn child() {
         std::process::abort();
     }
     println!("read {}", work(ranks));
+}
+
+/// What a rank on one of several hosts is told, when it asks for what is for one host.
+fn across_hosts() -> String {
+    let ranks = match crate::Communicator::from_env() {
+        Ok(ranks) => ranks,
+        Err(error) => return error.to_string(),
+    };
+    let config = crate::KernelConfig {
+        name: None,
+        op: crate::Op::AgGemm,
+        world: ranks.world(),
+        m: crate::Dim::Static(256),
+        n: crate::Dim::Static(128),
+        k: crate::Dim::Static(64),
+        b_layout: crate::BLayout::Nk,
+        epilogue: crate::Epilogue::default(),
+        tuning: crate::Tuning::default(),
+    };
+    let (m, n, k) = (256, 128, 64);
+    let prepared = ranks.prepare(&config, crate::Shape { m, n, k });
+    let tested = ranks.fabric_test(&crate::FabricTestOptions {
+        nodes: 2,
+        message_bytes: 4,
+        window: 1,
+        transport: crate::Transport::Emulated {
+            nic: crate::Nic::default(),
+            faults: crate::Faults::default(),
+        },
+    });
+    let hosts = ranks.hosts();
+    let operator = prepared
+        .err()
+        .map_or_else(String::new, |error| error.to_string());
+    let test = tested
+        .err()
+        .map_or_else(String::new, |error| error.to_string());
+    format!("{hosts} hosts; {operator}; {test}")
 }
 
 fn start_child(rank: u32, world: u32, port: u16, more: &[(&str, &str)]) -> Child {
@@ -83,19 +120,44 @@ fn processes_of_two_hosts_meet_and_work() {
     }
 }
 
-/// All of them meet first, so all of them say it, with who is where.
+/// All of them meet, and what does not cross hosts says so, with who is where, on all.
 #[test]
-fn a_communicator_is_of_one_host_for_now() {
+fn operators_and_emulated_nics_are_of_one_host() {
     let port = listener().1;
-    let hosts = ["a", "b", "a", "b"];
     let start = |(rank, host)| {
-        let more = [("TEST_HOST", host), ("TEST_COMMUNICATOR", "1")];
+        let more = [
+            ("TEST_HOST", host),
+            ("TEST_COMMUNICATOR", "1"),
+            ("MKERNEL_DEVICE", "sim"),
+            ("LOCAL_RANK", "0"),
+            ("LOCAL_WORLD_SIZE", "1"),
+        ];
+        start_child(rank, 2, port, &more)
+    };
+    let children: Vec<_> = (0..).zip(["a", "b"]).map(start).collect();
+    let told = "2 hosts; ranks are on 2 hosts (rank 0 | rank 1); they have met, but there are no operators across hosts yet: use GPUs of one host; ranks are on 2 hosts, and emulated NICs reach no other host; choose transport rc or efa";
+    for (rank, child) in (0..).zip(children) {
+        expect_read(rank, child, told);
+    }
+}
+
+/// Simulated GPUs have no memory that another process could map.
+#[test]
+fn simulated_gpus_of_a_host_are_of_one_process() {
+    let port = listener().1;
+    let start = |(rank, host)| {
+        let more = [
+            ("TEST_HOST", host),
+            ("TEST_COMMUNICATOR", "1"),
+            ("MKERNEL_DEVICE", "sim"),
+            ("LOCAL_WORLD_SIZE", "2"),
+        ];
         start_child(rank, 4, port, &more)
     };
-    let children: Vec<_> = (0..).zip(hosts).map(start).collect();
+    let children: Vec<_> = (0..).zip(["a", "a", "b", "b"]).map(start).collect();
+    let told = "2 processes of a host cannot share simulated GPUs; start one process, with Communicator::local or Communicator::simulated, which has all ranks, or one on each host";
     for (rank, child) in (0..).zip(children) {
-        let error = "ranks are on 2 hosts (ranks 0, 2 | ranks 1, 3); they have met, but there are no operators across hosts yet: use GPUs of one host";
-        expect_read(rank, child, error);
+        expect_read(rank, child, told);
     }
 }
 

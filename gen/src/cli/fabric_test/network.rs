@@ -1,0 +1,147 @@
+//! [`Network`]: flags for what carries messages.
+
+use crate::cli::Failure;
+use mkernel::{Faults, Nic, NicOptions, Transport};
+use std::time::Duration;
+
+/// What carries messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Kind {
+    /// NICs in software, between parts of one host
+    Emulated,
+    /// InfiniBand or RoCE (needs a build with feature verbs)
+    Rc,
+    /// Amazon's EFA (needs a build with feature efa)
+    Efa,
+}
+
+/// What carries messages, and how.
+#[derive(Debug, clap::Args)]
+pub struct Network {
+    /// What carries messages
+    #[arg(long, value_enum, default_value_t = Kind::Emulated)]
+    transport: Kind,
+    #[command(flatten)]
+    nics: Nics,
+    #[command(flatten)]
+    emulated: Emulated,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Transports rc and efa")]
+struct Nics {
+    /// NICs to use: mlx5_0,mlx5_3; or GPU by GPU: 0=mlx5_0;1=mlx5_3 [default: MKERNEL_NICS, else the nearest]
+    #[arg(long, alias = "nic", value_name = "NICS")]
+    nics: Option<String>,
+    /// An index in the ports' tables of GIDs [default: one of RoCE v2 and of the farthest reach]
+    #[arg(long, value_name = "NUMBER")]
+    gid_index: Option<u8>,
+    /// InfiniBand's service level or the priority of Ethernet, 0 to 15; rc only [default: 0]
+    #[arg(long, value_name = "NUMBER")]
+    service_level: Option<u8>,
+    /// DSCP and ECN of RoCE's packets, 0 to 255; rc only [default: 0]
+    #[arg(long, value_name = "NUMBER")]
+    traffic_class: Option<u8>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Transport emulated")]
+struct Emulated {
+    /// What a NIC sends in a second, 10^9 bytes [default: 50]
+    #[arg(long, value_name = "NUMBER")]
+    gb_per_s: Option<f64>,
+    /// What a message takes besides its bytes, one way [default: 2]
+    #[arg(long, value_name = "NUMBER", value_parser = parse_us)]
+    latency_us: Option<f64>,
+    /// Messages are late by up to this, and overtake each other [default: 0]
+    #[arg(long, value_name = "NUMBER", value_parser = parse_us)]
+    jitter_us: Option<f64>,
+    /// The part of messages that are lost and sent again, 0 to 1 [default: 0]
+    #[arg(long, value_name = "NUMBER", value_parser = parse_probability)]
+    loss: Option<f64>,
+}
+
+impl Network {
+    /// The transport; `seed` is what an emulated one's faults depend on.
+    pub fn transport(&self, seed: u64) -> Result<Transport, Failure> {
+        let emulated = self.transport == Kind::Emulated;
+        if emulated && self.nics.any() {
+            return Err(Failure::Usage(
+                "--nics, --gid-index, --service-level and --traffic-class are for --transport rc or efa",
+            ));
+        }
+        if !emulated && self.emulated.any() {
+            return Err(Failure::Usage(
+                "--gb-per-s, --latency-us, --jitter-us and --loss are for --transport emulated",
+            ));
+        }
+        let of_ib = self.nics.service_level.or(self.nics.traffic_class);
+        if self.transport == Kind::Efa && of_ib.is_some() {
+            return Err(Failure::Usage(
+                "--service-level and --traffic-class are for --transport rc",
+            ));
+        }
+        Ok(match self.transport {
+            Kind::Emulated => self.emulated.transport(seed),
+            Kind::Rc => Transport::Rc(self.nics.options()),
+            Kind::Efa => Transport::Efa(self.nics.options()),
+        })
+    }
+}
+
+impl Nics {
+    fn any(&self) -> bool {
+        let numbers = [self.gid_index, self.service_level, self.traffic_class];
+        self.nics.is_some() || numbers.iter().any(Option::is_some)
+    }
+
+    fn options(&self) -> NicOptions {
+        NicOptions {
+            nics: self.nics.clone(),
+            gid_index: self.gid_index,
+            service_level: self.service_level.unwrap_or(0),
+            traffic_class: self.traffic_class.unwrap_or(0),
+        }
+    }
+}
+
+impl Emulated {
+    fn any(&self) -> bool {
+        let numbers = [self.gb_per_s, self.latency_us, self.jitter_us, self.loss];
+        numbers.iter().any(Option::is_some)
+    }
+
+    fn transport(&self, seed: u64) -> Transport {
+        let us = |us: f64| Duration::from_nanos((us * 1e3) as u64);
+        let latency_us = self.latency_us.unwrap_or(2.0);
+        Transport::Emulated {
+            nic: Nic {
+                gb_per_s: self.gb_per_s.unwrap_or(50.0),
+                latency: us(latency_us),
+                ..Nic::default()
+            },
+            faults: Faults {
+                seed,
+                jitter: us(self.jitter_us.unwrap_or(0.0)),
+                loss: self.loss.unwrap_or(0.0),
+                retransmission: us(4.0 * latency_us),
+                ..Faults::default()
+            },
+        }
+    }
+}
+
+/// Up to a second: longer than any network's, and far from where sums of times overflow.
+fn parse_us(text: &str) -> Result<f64, &'static str> {
+    parse_within(text, 1e6).ok_or("a number of microseconds from 0 to 1000000 is possible")
+}
+
+fn parse_probability(text: &str) -> Result<f64, &'static str> {
+    parse_within(text, 1.0).ok_or("a number from 0 to 1 is possible")
+}
+
+fn parse_within(text: &str, most: f64) -> Option<f64> {
+    text.parse()
+        .ok()
+        .filter(|value| (0.0..=most).contains(value))
+}

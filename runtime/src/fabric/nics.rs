@@ -1,0 +1,280 @@
+//! Transports over NICs: which NICs a rank uses, and its region on them.
+
+use super::endpoint::{FabricSpec, Prepared};
+use super::region::Way;
+use super::transport::{NicOptions, Transport};
+use crate::driver;
+use crate::env;
+use crate::error::{Error, with_causes};
+use crate::shared::Shared;
+use mkernel_fabric::{Config, FabricError, Setup};
+use mkernel_topology::{Gpu, Link, Place, Topology};
+
+/// The NICs of a rank.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Rails {
+    /// As verbs name them.
+    devices: Vec<String>,
+    /// Of all of them.
+    port: Option<u8>,
+}
+
+/// Opens the NICs, and gives them a region: where none of them can reach the GPU's memory, one on the host.
+pub(super) fn set_up(
+    shared: &Shared,
+    spec: &FabricSpec,
+    config: &Config,
+) -> Result<Prepared, Error> {
+    let (options, is_built, feature) = match &spec.transport {
+        Transport::Efa(options) => (options, cfg!(feature = "efa"), "efa"),
+        Transport::Rc(options) => (options, cfg!(feature = "verbs"), "verbs"),
+        Transport::Emulated { .. } => return Err(impossible("it has no NICs")),
+    };
+    let name = spec.transport.name();
+    if !is_built {
+        return Err(Error::NoTransport { name, feature });
+    }
+    let (topology, gpu) = topology(shared)?;
+    let rails = choose(&topology, gpu, options, name)?;
+    let (ways, reason) = Way::all(shared)?;
+    let mut refused: Vec<String> = reason.into_iter().map(str::to_owned).collect();
+    for way in ways {
+        // The transport goes before the memory, which comes first.
+        let allocated = way.allocate(shared, spec.region_bytes);
+        let tried = allocated.and_then(|(region, memory)| {
+            let transport = open(&spec.transport, options, &rails, spec.rails.nodes - 1)?;
+            let setup = Setup::new(transport, vec![memory], config.clone());
+            Ok(Prepared {
+                setup: setup.map_err(Error::Fabric)?,
+                region,
+            })
+        });
+        match tried {
+            Ok(prepared) => {
+                let (rank, nics) = (shared.rank, rails.devices.join(", "));
+                say(
+                    way,
+                    &refused,
+                    (rank, name, &nics),
+                    shared.simulated.is_some(),
+                );
+                return Ok(prepared);
+            }
+            // The driver's refusal of a dma-buf, or the NIC's of what it is given.
+            Err(error @ (Error::Fabric(FabricError::Register { .. }) | Error::Cuda { .. }))
+                if way != Way::Pinned =>
+            {
+                refused.push(format!("{way}: {}", with_causes(&error)));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(impossible("no way to memory was tried"))
+}
+
+fn impossible(what: &str) -> Error {
+    Error::Fabric(FabricError::Config(vec![what.to_owned()]))
+}
+
+/// Once for an endpoint. On the host, puts are as fast as PCIe lets kernels read and write: worth a warning.
+fn say(way: Way, refused: &[String], (rank, transport, nics): (u32, &str, &str), simulated: bool) {
+    let refused = refused.join("; ");
+    if way == Way::Pinned && !simulated {
+        tracing::warn!(
+            rank,
+            transport,
+            nics,
+            refused,
+            "NICs do not reach GPU memory, so puts go through {way}; load nvidia-peermem, or use the open kernel module \
+             of NVIDIA's driver and Linux 5.12 or newer for dma-bufs"
+        );
+    } else {
+        tracing::info!(rank, transport, nics, refused, "puts go through {way}");
+    }
+}
+
+/// This host, and which of its GPUs is this rank's. Simulated GPUs are numbered as the ranks of the host.
+fn topology(shared: &Shared) -> Result<(Topology, usize), Error> {
+    let mut topology = Topology::read(&env::sysfs());
+    if shared.simulated.is_some() {
+        let neighbours = shared.hosts.nodes.neighbours(shared.rank).len();
+        topology.gpus = (0..neighbours)
+            .map(simulated_gpu)
+            .collect::<Option<_>>()
+            .unwrap_or_default();
+        return Ok((topology, shared.hosts.nodes.local_rank(shared.rank)));
+    }
+    let bus_id = driver::bus_id(shared.ctx.cu_device())?;
+    let gpu = bus_id.parse().ok().and_then(|id| topology.gpu_at(id));
+    let gpu = gpu.ok_or_else(|| Error::Nics {
+        reason: format!("the GPU at {bus_id} is not in sysfs; is it mounted in this container?"),
+    })?;
+    Ok((topology, gpu))
+}
+
+/// A GPU that is as near to every NIC.
+fn simulated_gpu(number: usize) -> Option<Gpu> {
+    let bus_id = format!("0000:{number:02x}:00.0").parse().ok()?;
+    Some(Gpu {
+        place: Place {
+            bus_id,
+            host_bridge: None,
+            bridges: Vec::new(),
+            numa_node: None,
+        },
+        pci_id: String::new(),
+    })
+}
+
+/// The NICs of a GPU for a transport.
+fn choose(
+    topology: &Topology,
+    gpu: usize,
+    options: &NicOptions,
+    transport: &str,
+) -> Result<Rails, Error> {
+    let wrong = |reason| Error::Nics { reason };
+    let wanted = options.nics.clone().unwrap_or_else(env::wanted_nics);
+    let choices = topology
+        .choose(&wanted)
+        .map_err(|error| wrong(error.to_string()))?;
+    let rails = choices
+        .gpus
+        .get(gpu)
+        .map_or(&[][..], |choice| &choice.rails);
+    let nics: Vec<_> = rails.iter().map(|rail| &topology.nics[rail.nic]).collect();
+    if nics.is_empty() {
+        let notes = [topology.notes.as_slice(), &choices.notes].concat();
+        let notes: String = notes.iter().map(|note| format!("; {note}")).collect();
+        return Err(wrong(format!("there is none for GPU {gpu}{notes}")));
+    }
+    let fits = |link| (link == Link::Efa) == (transport == "efa");
+    if let Some(nic) = nics.iter().find(|nic| !fits(nic.link)) {
+        return Err(wrong(format!(
+            "{} is {}, which transport {transport} does not speak: use {}, or name other NICs by MKERNEL_NICS",
+            nic.name,
+            nic.link,
+            if nic.link == Link::Efa { "efa" } else { "rc" },
+        )));
+    }
+    let port = nics[0].port;
+    if let Some(other) = nics.iter().find(|nic| nic.port != port) {
+        return Err(wrong(format!(
+            "{} and {} are different ports: one number is possible for all NICs of a GPU",
+            nics[0].name, other.name
+        )));
+    }
+    Ok(Rails {
+        devices: nics.iter().map(|nic| nic.device.clone()).collect(),
+        port: u8::try_from(port).ok(),
+    })
+}
+
+#[cfg(feature = "verbs")]
+fn open(
+    transport: &Transport,
+    options: &NicOptions,
+    rails: &Rails,
+    peers: u32,
+) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
+    use mkernel_fabric::verbs;
+    let options = verbs::Options {
+        devices: rails.devices.clone(),
+        port: rails.port,
+        gid_index: options.gid_index,
+        service_level: options.service_level,
+        traffic_class: options.traffic_class,
+        ..verbs::Options::new(u16::try_from(peers).unwrap_or(u16::MAX))
+    };
+    let opened = match transport {
+        #[cfg(feature = "efa")]
+        Transport::Efa(_) => verbs::efa(options).map(|efa| Box::new(efa) as _),
+        _ => verbs::rc(options).map(|rc| Box::new(rc) as _),
+    };
+    opened.map_err(Error::Fabric)
+}
+
+/// Not reached: what is not built is refused before.
+#[cfg(not(feature = "verbs"))]
+fn open(
+    transport: &Transport,
+    _: &NicOptions,
+    _: &Rails,
+    _: u32,
+) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
+    Err(Error::NoTransport {
+        name: transport.name(),
+        feature: "verbs",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mkernel_topology::Nic;
+
+    fn nic(device: &str, port: u32, link: Link) -> Nic {
+        Nic {
+            name: format!("{device}:{port}"),
+            device: device.to_owned(),
+            port,
+            link,
+            is_up: true,
+            rate_mbps: Some(100_000),
+            place: None,
+            part_of: None,
+            local_cpus: Vec::new(),
+        }
+    }
+
+    fn host(gpus: usize, nics: Vec<Nic>) -> Topology {
+        Topology {
+            gpus: (0..gpus).filter_map(simulated_gpu).collect(),
+            nics,
+            ..Topology::default()
+        }
+    }
+
+    fn wanting(nics: &str) -> NicOptions {
+        NicOptions {
+            nics: Some(nics.to_owned()),
+            ..NicOptions::default()
+        }
+    }
+
+    #[test]
+    fn gpus_share_nics_out_or_have_those_that_are_named() {
+        let roce = |device| nic(device, 1, Link::RoCE);
+        let host = host(2, vec![roce("a"), roce("b"), roce("c"), roce("d")]);
+        let devices = |gpu, wanted| choose(&host, gpu, &wanting(wanted), "rc").map(|r| r.devices);
+        let (first, second) = (devices(0, "").expect("two"), devices(1, "").expect("two"));
+        assert_eq!((first.len(), second.len()), (2, 2));
+        assert!(first.iter().all(|nic| !second.contains(nic)));
+        assert_eq!(
+            devices(1, "0=a;1=d,c").expect("as they are named"),
+            ["d", "c"]
+        );
+        let error = devices(0, "x").expect_err("no such NIC").to_string();
+        assert!(error.contains("\"x\"") && error.contains("a:1"), "{error}");
+    }
+
+    #[test]
+    fn nics_that_do_not_fit_are_named() {
+        let wrong = |nics, transport| {
+            let error = choose(&host(1, nics), 0, &wanting(""), transport);
+            error.expect_err("they do not fit").to_string()
+        };
+        let text = wrong(vec![nic("rdmap0s6", 1, Link::Efa)], "rc");
+        assert!(
+            text.contains("rdmap0s6:1 is EFA") && text.contains("use efa"),
+            "{text}"
+        );
+        let text = wrong(vec![nic("mlx5_0", 1, Link::InfiniBand)], "efa");
+        assert!(text.contains("use rc"), "{text}");
+        let ports = vec![nic("a", 1, Link::RoCE), nic("b", 2, Link::RoCE)];
+        let text = wrong(ports, "rc");
+        assert!(text.contains("a:1 and b:2 are different ports"), "{text}");
+        let text = wrong(Vec::new(), "rc");
+        assert!(text.contains("there is none for GPU 0"), "{text}");
+    }
+}
