@@ -58,7 +58,7 @@ fn pair(nic: &Nic) -> [End; 2] {
     let mut setups: Vec<(Setup, Arc<AtomicU64>)> = Vec::new();
     for wires in pipes(2) {
         let mover = Box::new(HostMover);
-        let nic = Emulated::new(nic.clone(), Faults::default(), Clock::real(), mover, wires);
+        let nic = Emulated::new(nic.clone(), Faults::default(), Clock::Real, mover, wires);
         let (nic, posted_ns) = (nic.expect("sound figures"), Arc::<AtomicU64>::default());
         let stamp = Arc::clone(&posted_ns);
         let stamped = Box::new(Stamped {

@@ -1,11 +1,11 @@
 //! [`Fabric`]: a rank's proxy, and the memory that it shares with kernels.
 
-use super::arrivals::DeviceArrivals;
+use super::arrivals::PinnedArrivals;
 use super::mover::PeerCopies;
+use super::offers;
 use super::rails::Rails;
 use super::ring::DeviceRing;
 use crate::bootstrap::{ProtocolFault, wires};
-use crate::driver::Stream;
 use crate::error::{Error, Peer};
 use crate::report::Page;
 use crate::shared::Shared;
@@ -42,9 +42,9 @@ pub(crate) struct Fabric {
     _watch: Option<Watch>,
     proxy: Option<Proxy>,
     ring: DeviceRing,
-    /// [`RingState`], arrival words, the rest.
+    arrivals: PinnedArrivals,
+    /// [`RingState`], the rest.
     state: OwnMemory,
-    words: u64,
     rest: u64,
     region: Symmetric,
     rank: u32,
@@ -57,15 +57,16 @@ impl Fabric {
         let mut ranks = shared.ranks();
         let rails = spec.rails;
         let peers = rails.peers();
-        let words = (size_of::<RingState>() as u64).next_multiple_of(FLAG_STRIDE_BYTES);
-        let rest = words + peers.len() as u64 * u64::from(spec.channels) * FLAG_STRIDE_BYTES;
+        let rest = (size_of::<RingState>() as u64).next_multiple_of(FLAG_STRIDE_BYTES);
         let allocate = |bytes| OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, timeout);
         let allocated = (|| {
             let ring = DeviceRing::allocate(&shared.ctx)?;
+            let arrivals = PinnedArrivals::allocate(&shared.ctx, peers.len(), spec.channels, page)?;
             let state = allocate(rest + spec.state_bytes)?;
-            Ok(((ring, state, allocate(spec.region_bytes)?), Vec::new()))
+            let region = allocate(spec.region_bytes)?;
+            Ok(((ring, arrivals, state, region), Vec::new()))
         })();
-        let ((ring, state, region), _) =
+        let ((ring, arrivals, state, region), _) =
             ranks.agree("allocation for the fabric", allocated, timeout)?;
         let region_bytes = region.bytes() as u64;
         let region = region.share(&shared.ctx, &mut ranks, timeout)?;
@@ -75,20 +76,12 @@ impl Fabric {
         let offers = set_up.and_then(|mut setup| {
             let offers = (0..peers.len() as u16).map(|peer| setup.offer(PeerId(peer)));
             let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
-            Ok((setup, serde_json::to_vec(&offers).unwrap_or_default()))
+            Ok((setup, offers::encode(&offers)))
         });
         let (setup, offers) = ranks.agree(STEP, offers, timeout)?;
-        let arrivals = Stream::new(&shared.ctx).map(|stream| DeviceArrivals {
-            ctx: shared.ctx.clone(),
-            stream,
-            words: state.address() + words,
-            channels: spec.channels,
-            page: page.clone(),
-        });
-        let connected = arrivals.and_then(|arrivals| {
-            let peers = offers_of(&offers, &peers, rails)?;
-            let deadline = Instant::now() + timeout;
-            let endpoint = setup.connect(&peers, ring.ring.clone(), Box::new(arrivals), deadline);
+        let connected = offers_of(&offers, &peers, rails).and_then(|peers| {
+            let (told, deadline) = (Box::new(arrivals.clone()), Instant::now() + timeout);
+            let endpoint = setup.connect(&peers, ring.ring.clone(), told, deadline);
             Ok((endpoint.map_err(Error::Fabric)?, Vec::new()))
         });
         // Also the barrier before which nobody puts.
@@ -105,8 +98,8 @@ impl Fabric {
             _watch: watch,
             proxy: Some(proxy),
             ring,
+            arrivals,
             state,
-            words,
             rest,
             region,
             rank: rails.rank,
@@ -118,9 +111,9 @@ impl Fabric {
         self.ring.on_device(self.state.address())
     }
 
-    /// Where the arrival words are: by peer and channel.
+    /// Where the arrival words are, on the host: by peer and channel.
     pub fn arrivals(&self) -> u64 {
-        self.state.address() + self.words
+        self.arrivals.device_address()
     }
 
     /// Where this rank's region 0 is.
@@ -163,20 +156,15 @@ fn set_up(
     (region, region_bytes): (&Symmetric, u64),
     wires: Vec<std::os::unix::net::UnixStream>,
 ) -> Result<Setup, Error> {
-    let mover = PeerCopies {
-        ctx: shared.ctx.clone(),
-        stream: Stream::new(&shared.ctx)?,
-        rank: shared.rank,
-        regions: region.addresses()[..shared.world as usize].to_vec(),
-        timeout: shared.host_timeout(),
-    };
+    let regions = region.addresses()[..shared.world as usize].to_vec();
+    let mover = PeerCopies::new(&shared.ctx, shared.rank, regions, shared.host_timeout())?;
     let wires = wires
         .into_iter()
         .map(|wire| Box::new(wire) as Box<dyn Wire>);
     let transport = Emulated::new(
         spec.nic.clone(),
         spec.faults.clone(),
-        Clock::real(),
+        Clock::Real,
         Box::new(mover),
         wires.collect(),
     );
@@ -201,16 +189,13 @@ fn set_up(
 /// What each peer offers to this rank.
 fn offers_of(offers: &[Vec<u8>], peers: &[u32], rails: Rails) -> Result<Vec<PeerOffer>, Error> {
     let of = |(id, (peer, number)): (u16, (&u32, u32))| {
-        let theirs: Option<Vec<Vec<u8>>> = serde_json::from_slice(&offers[*peer as usize]).ok();
-        let offer = theirs.and_then(|mut theirs| {
-            (theirs.len() == peers.len()).then(|| theirs.swap_remove(number as usize))
-        });
+        let offer = offers::decode(&offers[*peer as usize], peers.len(), number as usize);
         Ok(PeerOffer {
             peer: mkernel_fabric::Peer {
                 id: PeerId(id),
                 name: format!("rank {peer}").into(),
             },
-            offer: offer.ok_or(Error::Protocol {
+            offer: offer.map(<[u8]>::to_vec).ok_or(Error::Protocol {
                 peer: Peer::Rank(*peer),
                 step: STEP,
                 source: ProtocolFault::Malformed,
