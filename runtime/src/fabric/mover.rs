@@ -205,9 +205,13 @@ impl Mover for PeerCopies {
     }
 
     fn poll(&mut self, placed: &mut Vec<u64>) -> Result<(), String> {
-        self.collect(placed)
-            .and_then(|()| self.begin())
-            .map_err(|error| with_causes(&error))
+        let collected = self.collect(placed);
+        let outcome = collected.and_then(|()| match placed.is_empty() {
+            true => self.begin(),
+            // To be told first.
+            false => Ok(()),
+        });
+        outcome.map_err(|error| with_causes(&error))
     }
 }
 

@@ -112,19 +112,6 @@ impl Emulated {
         self.due.push(Reverse((at_ns, self.scheduled, due)));
     }
 
-    /// Whether nothing comes or goes any more.
-    fn is_silent(&self) -> Result<bool, FabricError> {
-        match self.faults.failure {
-            Some(Failure::Nic { after_writes }) if self.posted >= after_writes => {
-                Err(FabricError::Nic {
-                    reason: format!("it was set to fail after {after_writes} writes"),
-                })
-            }
-            Some(Failure::Silence { after_writes }) => Ok(self.posted >= after_writes),
-            _ => Ok(false),
-        }
-    }
-
     /// Puts a write on the wire.
     fn depart(&mut self, write: &Write, now: u64) -> Result<(), FabricError> {
         let flight = Flight {
@@ -153,6 +140,12 @@ impl Emulated {
         self.posted += 1;
         frame::put_write(&mut link.output, head, payload)
             .map_err(|reason| FabricError::Nic { reason })
+    }
+
+    /// Puts on wires what they take. Whether there was anything.
+    fn flush(&mut self) -> bool {
+        let links = self.links.iter_mut().filter(|link| !link.is_lost);
+        links.fold(false, |any, link| any | link.flush())
     }
 
     /// Takes in what has come from a peer; an error is about the peer.
@@ -353,7 +346,7 @@ impl Transport for Emulated {
     fn post(&mut self, writes: &[Write]) -> Result<usize, FabricError> {
         let now = self.clock.now_ns();
         for (accepted, write) in writes.iter().enumerate() {
-            let is_silent = self.is_silent()?;
+            let is_silent = self.faults.is_silent(self.posted)?;
             let link = &self.links[usize::from(write.peer.0)];
             if link.is_lost || is_silent {
                 continue;
@@ -367,10 +360,13 @@ impl Transport for Emulated {
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError> {
-        if self.is_silent()? {
+        if self.faults.is_silent(self.posted)? {
             return Ok(());
         }
         let now = self.clock.now_ns();
+        // What takes long comes first, so that it delays nothing that this call tells.
+        let mut is_busy = self.flush();
+        self.settle()?;
         for peer in 0..self.links.len() {
             if !self.links[peer].is_lost
                 && let Err(reason) = self.listen(peer, now)
@@ -378,21 +374,18 @@ impl Transport for Emulated {
                 self.lose(peer, reason, events);
             }
         }
-        self.settle()?;
         self.catch_up(now, events);
         for peer in 0..self.links.len() {
-            let link = &mut self.links[peer];
-            if link.is_lost {
-                continue;
-            }
-            if let Some(reason) = link.end().map(str::to_owned) {
+            let link = &self.links[peer];
+            is_busy |= !link.acks.is_empty();
+            if !link.is_lost
+                && let Some(reason) = link.end().map(str::to_owned)
+            {
                 self.lose(peer, reason, events);
-            } else if link.flush() {
-                self.clock.expect(now); // the peer is to look at once
             }
         }
-        if self.moving > 0 {
-            self.clock.expect(now);
+        if is_busy || self.moving > 0 {
+            self.clock.expect(now); // somebody is to be polled again at once
         }
         if let Some(Reverse((at, _, _))) = self.due.peek() {
             self.clock.expect(*at);
