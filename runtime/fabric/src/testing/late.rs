@@ -10,7 +10,14 @@ const MAX_POLLS: u64 = 12;
 
 /// The sources of all writes on their way, which movers of one job share.
 #[derive(Clone, Default)]
-pub struct Sources(Arc<Mutex<(u64, HashMap<u64, (Memory, u64)>)>>);
+pub struct Sources(Arc<Mutex<Known>>);
+
+/// By number: in which memory, and where. The last number.
+#[derive(Default)]
+struct Known {
+    places: HashMap<u64, (Memory, u64)>,
+    last: u64,
+}
 
 /// Reads sources and writes targets some polls after it was told to, in any order, all depending on a seed.
 pub struct LateMover {
@@ -65,16 +72,16 @@ impl LateMover {
 
 impl Sources {
     fn add(&self, from: &Memory, offset: u64) -> u64 {
-        let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.0 += 1;
-        let number = sources.0;
-        sources.1.insert(number, (from.clone(), offset));
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.last += 1;
+        let number = known.last;
+        known.places.insert(number, (from.clone(), offset));
         number
     }
 
     fn remove(&self, number: u64) -> Option<(Memory, u64)> {
-        let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.1.remove(&number)
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.places.remove(&number)
     }
 }
 
