@@ -210,8 +210,19 @@ fn report_commands(total: u32) {
     );
 }
 
+/// What a command waits for on average is half of this.
+fn report_step(steps: u32) {
+    let [mut a, _b] = pair(&Nic::default(), sockets());
+    let start = Instant::now();
+    for _ in 0..steps {
+        a.endpoint.step(Instant::now()).expect("no faults");
+    }
+    let ns = start.elapsed().as_nanos() as f64 / f64::from(steps);
+    println!("a step of a proxy that has nothing to do, with one peer: {ns:.0} ns");
+}
+
 fn report_threads(total: u32, bytes: u32) {
-    let [a, b] = pair(&Nic::default(), sockets());
+    let [a, b] = pair(&Nic::default(), pipes(2));
     let _proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     let start = Instant::now();
@@ -275,6 +286,7 @@ fn main() {
     report_pick_up(Duration::from_millis(5), 200);
     report_pick_up(Duration::from_millis(60), 30);
     report_round_trip(5000);
+    report_step(1_000_000);
     report_commands(2_000_000);
     report_threads(1_000_000, 0);
     report_threads(4000, 256 << 10);

@@ -60,7 +60,10 @@ impl Link {
         let has_output = !self.output.is_empty();
         while self.sent < self.output.len() && self.end.is_none() {
             match self.wire.send(&self.output[self.sent..]) {
-                Ok(0) => return true,
+                Ok(0) => {
+                    self.forget_sent();
+                    return true;
+                }
                 Ok(sent) => self.sent += sent,
                 // What the peer said before it closed the wire is still to be heard.
                 Err(reason) => self.end = Some(reason),
@@ -69,6 +72,14 @@ impl Link {
         self.output.clear();
         self.sent = 0;
         has_output
+    }
+
+    /// Gives room back where most of the output has left; a wire that is never empty would keep all of it.
+    fn forget_sent(&mut self) {
+        if self.sent > self.output.len() / 2 {
+            self.output.drain(..self.sent);
+            self.sent = 0;
+        }
     }
 
     /// Why nothing more will come, once all that came was reported.
