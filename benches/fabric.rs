@@ -1,6 +1,6 @@
 //! `cargo bench --bench fabric`: what the proxy costs, on emulated NICs.
 
-use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Nic};
+use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Nic, Wire};
 use mkernel_fabric::testing::{Buffer, EmulatedSubject, Job, Traffic, peer_id, peer_offers, pipes};
 use mkernel_fabric::{
     Config, Endpoint, Event, FabricError, HostArrivals, Limits, Memory, PeerId, PeerOffer,
@@ -8,6 +8,7 @@ use mkernel_fabric::{
 };
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use rustix::time::{ClockId, clock_gettime};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -52,13 +53,19 @@ struct End {
     posted_ns: Arc<AtomicU64>,
 }
 
+/// The two ends of a wire between processes.
+fn sockets() -> Vec<Vec<Box<dyn Wire>>> {
+    let (a, b) = UnixStream::pair().expect("sockets");
+    vec![vec![Box::new(a)], vec![Box::new(b)]]
+}
+
 /// Two endpoints in real time.
-fn pair(nic: &Nic) -> [End; 2] {
+fn pair(nic: &Nic, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
     let start = Instant::now();
     let mut setups: Vec<(Setup, Arc<AtomicU64>)> = Vec::new();
-    for wires in pipes(2) {
+    for wires in wires {
         let mover = Box::new(HostMover);
-        let nic = Emulated::new(nic.clone(), Faults::default(), Clock::real(), mover, wires);
+        let nic = Emulated::new(nic.clone(), Faults::default(), Clock::Real, mover, wires);
         let (nic, posted_ns) = (nic.expect("sound figures"), Arc::<AtomicU64>::default());
         let stamp = Arc::clone(&posted_ns);
         let stamped = Box::new(Stamped {
@@ -115,8 +122,20 @@ fn put(bytes: u32, offset: u64) -> Command {
     }
 }
 
+/// Median and what few exceed.
+fn spread(times_ns: &mut [u64]) -> String {
+    times_ns.sort_unstable();
+    let at = |part: f64| times_ns[((times_ns.len() - 1) as f64 * part) as usize] as f64 / 1e3;
+    format!(
+        "median {:.1} µs, 90 % {:.1} µs, 99 % {:.1} µs",
+        at(0.5),
+        at(0.9),
+        at(0.99)
+    )
+}
+
 fn report_pick_up(pause: Duration, rounds: usize) {
-    let [a, b] = pair(&Nic::default());
+    let [a, b] = pair(&Nic::default(), sockets());
     let _proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     let mut times_ns: Vec<u64> = (0..rounds)
@@ -131,19 +150,38 @@ fn report_pick_up(pause: Duration, rounds: usize) {
             a.posted_ns.load(Ordering::Acquire) - before
         })
         .collect();
-    times_ns.sort_unstable();
-    let at = |part: f64| times_ns[((rounds - 1) as f64 * part) as usize] as f64 / 1e3;
     println!(
-        "pick-up, {pause:?} after the last: median {:.1} µs, 90 % {:.1} µs, 99 % {:.1} µs",
-        at(0.5),
-        at(0.9),
-        at(0.99)
+        "pick-up, {pause:?} after the last: {}",
+        spread(&mut times_ns)
     );
+}
+
+/// A put without data there and one back, each in the model's 2 µs.
+fn report_round_trip(rounds: u32) {
+    let [a, b] = pair(&Nic::default(), sockets());
+    let _proxies = [a.endpoint, b.endpoint]
+        .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
+    let wait = |arrivals: &HostArrivals, count| {
+        while arrivals.count(PeerId(0), 0) < count {
+            std::hint::spin_loop();
+        }
+    };
+    let mut times_ns: Vec<u64> = (1..=rounds)
+        .map(|round| {
+            let start = Instant::now();
+            a.producer.publish(a.producer.claim(), &put(0, 0));
+            wait(&b.arrivals, round);
+            b.producer.publish(b.producer.claim(), &put(0, 0));
+            wait(&a.arrivals, round);
+            start.elapsed().as_nanos() as u64
+        })
+        .collect();
+    println!("there and back: {}", spread(&mut times_ns));
 }
 
 /// One thread steps both in turns; the sender's steps alone are timed.
 fn report_commands(total: u32) {
-    let [mut a, mut b] = pair(&Nic::default());
+    let [mut a, mut b] = pair(&Nic::default(), pipes(2));
     let (mut posted, mut in_sender, mut in_receiver) = (0, Duration::ZERO, Duration::ZERO);
     let start = Instant::now();
     while b.arrivals.count(PeerId(0), 0) < total {
@@ -172,8 +210,19 @@ fn report_commands(total: u32) {
     );
 }
 
+/// What a command waits for on average is half of this.
+fn report_step(steps: u32) {
+    let [mut a, _b] = pair(&Nic::default(), sockets());
+    let start = Instant::now();
+    for _ in 0..steps {
+        a.endpoint.step(Instant::now()).expect("no faults");
+    }
+    let ns = start.elapsed().as_nanos() as f64 / f64::from(steps);
+    println!("a step of a proxy that has nothing to do, with one peer: {ns:.0} ns");
+}
+
 fn report_threads(total: u32, bytes: u32) {
-    let [a, b] = pair(&Nic::default());
+    let [a, b] = pair(&Nic::default(), pipes(2));
     let _proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     let start = Instant::now();
@@ -222,7 +271,7 @@ fn report_modelled(puts: u32) {
 fn report_idle() {
     let cpu = || clock_gettime(ClockId::ProcessCPUTime);
     let ns = |time: rustix::time::Timespec| time.tv_sec as f64 * 1e9 + time.tv_nsec as f64;
-    let [a, b] = pair(&Nic::default());
+    let [a, b] = pair(&Nic::default(), sockets());
     let _proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     std::thread::sleep(Duration::from_millis(100));
@@ -236,6 +285,8 @@ fn main() {
     report_pick_up(Duration::from_micros(10), 20_000);
     report_pick_up(Duration::from_millis(5), 200);
     report_pick_up(Duration::from_millis(60), 30);
+    report_round_trip(5000);
+    report_step(1_000_000);
     report_commands(2_000_000);
     report_threads(1_000_000, 0);
     report_threads(4000, 256 << 10);

@@ -1,9 +1,13 @@
 //! The emulated transport conforms, as it is and with faults, and takes the time that it says.
 
-use mkernel_fabric::emulated::{Faults, Nic};
-use mkernel_fabric::testing::{Buffer, peer_id, peer_offers};
+use mkernel_fabric::emulated::{
+    Clock, Emulated, Faults, HostMover, Mover, Nic, Placed, VirtualClock,
+};
+use mkernel_fabric::testing::{Buffer, pattern, peer_id, peer_offers, pipes};
 use mkernel_fabric::testing::{EmulatedSubject, Subject, conformance::run_all};
-use mkernel_fabric::{Event, Place, RegionId, Transport, Write};
+use mkernel_fabric::{Event, Memory, Place, RegionId, Transport, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -30,7 +34,19 @@ fn unordered_ones_do_too() {
         receives: 24,
         ..Nic::default()
     };
-    run_all(&mut EmulatedSubject::new(nic, vec![faults]));
+    run_all(&mut EmulatedSubject::new(nic.clone(), vec![faults.clone()]));
+    let mut late = EmulatedSubject::new(nic, vec![faults]);
+    late.late = Some(11);
+    run_all(&mut late);
+}
+
+#[test]
+fn those_whose_copies_take_their_time_do_too() {
+    for seed in 0..4 {
+        let mut subject = EmulatedSubject::new(Nic::default(), vec![]);
+        subject.late = Some(seed);
+        run_all(&mut subject);
+    }
 }
 
 /// Connected, with a region of so many bytes each.
@@ -85,6 +101,116 @@ fn time(nic: Nic, writes: u64, bytes: u32) -> (u64, u64) {
         }
     }
     (subject.now_ns(), first_arrival.expect("arrived"))
+}
+
+/// Moves the bytes of long writes when it is let.
+struct Held {
+    is_let: Arc<AtomicBool>,
+    held: Vec<(Memory, u64, Vec<u8>, u64)>,
+}
+
+impl Mover for Held {
+    fn check(&self, memory: &Memory) -> Result<(), String> {
+        HostMover.check(memory)
+    }
+    fn take(&mut self, from: &Memory, at: u64, bytes: u32, to: &mut Vec<u8>) -> Result<(), String> {
+        HostMover.take(from, at, bytes, to)
+    }
+    fn place(
+        &mut self,
+        to: &Memory,
+        offset: u64,
+        bytes: u32,
+        payload: &[u8],
+        token: u64,
+    ) -> Result<Placed, String> {
+        if bytes < 1000 {
+            return HostMover.place(to, offset, bytes, payload, token);
+        }
+        self.held
+            .push((to.clone(), offset, payload.to_vec(), token));
+        Ok(Placed::Pending)
+    }
+    fn poll(&mut self, placed: &mut Vec<u64>) -> Result<(), String> {
+        if !self.is_let.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        for (to, offset, bytes, token) in self.held.drain(..) {
+            HostMover.place(&to, offset, bytes.len() as u32, &bytes, token)?;
+            placed.push(token);
+        }
+        Ok(())
+    }
+}
+
+/// Nothing waits for a copy that is not over, but its own arrival and completion.
+#[test]
+fn an_arrival_waits_for_its_copy_alone() {
+    let (is_let, clock) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::<VirtualClock>::default(),
+    );
+    let mut ends: Vec<Emulated> = pipes(2)
+        .into_iter()
+        .map(|wires| {
+            let held = Held {
+                is_let: Arc::clone(&is_let),
+                held: Vec::new(),
+            };
+            let clock = Clock::Virtual(Arc::clone(&clock));
+            let (nic, faults) = (Nic::default(), Faults::default());
+            Emulated::new(nic, faults, clock, Box::new(held), wires).expect("sound figures")
+        })
+        .collect();
+    let memory = [Buffer::new(8192), Buffer::new(8192)];
+    for (end, memory) in ends.iter_mut().zip(memory) {
+        end.register(memory.memory()).expect("registers");
+    }
+    let place = |offset| Place {
+        region: RegionId(0),
+        offset,
+    };
+    let write = |number: u32, bytes| Write {
+        peer: peer_id(0, 1),
+        source: place(0),
+        target: place(4096),
+        bytes,
+        immediate: number,
+        id: number.into(),
+    };
+    let data = pattern(3, 4000);
+    memory[0].write(0, &data);
+    ends[0].post(&[write(1, 4000), write(2, 0)]).expect("posts");
+    // Far beyond the time that any of it takes by the model.
+    let mut poll = |until_ns| {
+        let mut events = [Vec::new(), Vec::new()];
+        while clock.now_ns() < until_ns {
+            for (end, events) in ends.iter_mut().zip(&mut events) {
+                end.poll(events).expect("polls");
+            }
+            let before = clock.now_ns();
+            clock.advance(1000);
+            if clock.now_ns() == before {
+                clock.advance(1000); // nobody was polled since: on by so much
+            }
+        }
+        events
+    };
+    let peer = peer_id(1, 0);
+    let arrived = |immediate| Event::Arrived { peer, immediate };
+    let [sent, came] = poll(100_000);
+    assert_eq!(
+        (sent, came),
+        (vec![Event::Sent { id: 2 }], vec![arrived(2)])
+    );
+    assert_ne!(memory[1].read(4096, 4000), data);
+    is_let.store(true, Ordering::Relaxed);
+    let [sent, came] = poll(200_000);
+    assert_eq!(
+        (sent, came),
+        (vec![Event::Sent { id: 1 }], vec![arrived(1)])
+    );
+    assert_eq!(memory[1].read(4096, 4000), data);
 }
 
 #[test]

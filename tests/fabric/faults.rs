@@ -25,6 +25,8 @@ struct Run {
     nic: Nic,
     faults: Vec<Faults>,
     traffic: Traffic,
+    /// The seed of how long copies take.
+    late: Option<u64>,
 }
 
 impl Run {
@@ -66,12 +68,14 @@ impl Run {
             nic,
             faults,
             traffic,
+            late: (seed % 2 == 1).then_some(seed),
         }
     }
 
     /// Wrong data and standstills panic inside.
     fn run(&self) -> (Outcome, bool) {
         let mut subject = EmulatedSubject::new(self.nic.clone(), self.faults.clone());
+        subject.late = self.late;
         let mut job = Job::new(&mut subject, self.traffic.clone()).expect("connects");
         job.run();
         let has_finished = job.nodes.iter().all(|node| node.endpoint.is_some());

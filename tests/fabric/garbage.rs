@@ -37,6 +37,7 @@ fn frame(head: WriteHead, payload: &[u8]) -> Vec<u8> {
 
 const HEAD: WriteHead = WriteHead {
     ticket: 1 << 32,
+    due_ns: 0,
     region: 1,
     offset: 8,
     bytes: 4,
@@ -62,8 +63,8 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
     let empty = WriteHead { bytes: 0, ..HEAD };
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("version", vec![0; 8]),
-        ("kind 9", vec![4, 0, 0, 0, 1, 9, 0, 0]),
-        ("4294967295 bytes", vec![255, 255, 255, 255, 1, 1, 0, 0]),
+        ("kind 9", vec![4, 0, 0, 0, 2, 9, 0, 0]),
+        ("4294967295 bytes", vec![255, 255, 255, 255, 2, 1, 0, 0]),
         ("region 2", frame(WriteHead { region: 2, ..HEAD }, b"data")),
         (
             "wrote 4 bytes at",
@@ -93,6 +94,16 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
             frame(
                 WriteHead {
                     immediate: ahead,
+                    ..empty
+                },
+                b"",
+            ),
+        ),
+        (
+            "0xc0000001, which means nothing",
+            frame(
+                WriteHead {
+                    immediate: Immediate::Goodbye.encode() + 1,
                     ..empty
                 },
                 b"",

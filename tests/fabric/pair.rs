@@ -1,7 +1,7 @@
 //! Two endpoints with proxies, over one wire.
 
-use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Nic, Wire, pipe};
-use mkernel_fabric::testing::Buffer;
+use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Mover, Nic, Wire, pipe};
+use mkernel_fabric::testing::{Buffer, LateMover, Sources};
 use mkernel_fabric::{
     Config, Endpoint, FabricError, HostArrivals, Peer, PeerId, PeerOffer, Producer, Proxy,
     ProxyOptions, Ring, Setup,
@@ -22,6 +22,8 @@ pub struct Options {
     pub deadline: Duration,
     pub ring_log2: u32,
     pub name: &'static str,
+    /// Copies take time, and after so many one fails.
+    pub late: Option<(Sources, u64)>,
 }
 
 impl Default for Options {
@@ -31,6 +33,7 @@ impl Default for Options {
             deadline: Duration::from_secs(20),
             ring_log2: 6,
             name: "rank 1 on node b",
+            late: None,
         }
     }
 }
@@ -64,7 +67,11 @@ pub struct End {
 pub fn half(wire: Box<dyn Wire>, options: Options) -> Half {
     let (source, target) = (Buffer::new(REGION_BYTES), Buffer::new(REGION_BYTES));
     let (nic, faults) = (Nic::default(), options.faults.clone());
-    let nic = Emulated::new(nic, faults, Clock::real(), Box::new(HostMover), vec![wire]);
+    let mover: Box<dyn Mover> = match options.late.clone() {
+        None => Box::new(HostMover),
+        Some((sources, successes)) => Box::new(LateMover::new(sources, 7, successes)),
+    };
+    let nic = Emulated::new(nic, faults, Clock::Real, mover, vec![wire]);
     let config = Config {
         channels: 4,
         deadline: options.deadline,

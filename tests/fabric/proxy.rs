@@ -1,8 +1,8 @@
 //! The proxy's thread, in real time.
 
-use crate::pair::{End, MARGIN, Options, error_of, pair, post, put, until};
-use mkernel_fabric::emulated::{Failure, Faults};
-use mkernel_fabric::testing::pattern;
+use crate::pair::{End, MARGIN, Options, error_of, half, pair, post, put, until};
+use mkernel_fabric::emulated::{Failure, Faults, Wire};
+use mkernel_fabric::testing::{Sources, pattern};
 use mkernel_fabric::{FabricError, PeerId, Proxy, ProxyOptions};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::time::{Duration, Instant};
@@ -137,6 +137,78 @@ fn a_nic_that_fails_is_told_on_both_sides() {
     while post(&a, &put(0, 64, 0, 0)).is_some() {}
     assert!(matches!(error_of(&a, MARGIN), FabricError::Nic { .. }));
     assert!(matches!(error_of(&b, MARGIN), FabricError::Lost { .. }));
+}
+
+#[test]
+fn a_copy_that_fails_is_told_on_both_sides() {
+    let sources = Sources::default();
+    let late = |successes| Options {
+        late: Some((sources.clone(), successes)),
+        ..Options::default()
+    };
+    let [a, b] = pair([late(u64::MAX), late(20)]);
+    while post(&a, &put(0, 64, 0, 0)).is_some() {}
+    let error = error_of(&b, MARGIN);
+    assert!(error.to_string().contains("a copy failed"), "{error}");
+    assert!(matches!(error_of(&a, MARGIN), FabricError::Lost { .. }));
+    assert!(b.arrivals.count(PeerId(0), 0) <= 20);
+}
+
+#[test]
+fn who_has_ended_is_missed_only_by_who_puts_to_it() {
+    let [a, b] = pair([Options::default(), Options::default()]);
+    for number in 0..30 {
+        post(&a, &put(0, 8, number, number)).expect("posted");
+    }
+    a.proxy.shutdown(MARGIN).expect("drains");
+    assert_eq!(b.arrivals.count(PeerId(0), 0), 30);
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(b.proxy.error(), None);
+    post(&b, &put(0, 8, 0, 0)).expect("posted");
+    let FabricError::Ended { peer } = error_of(&b, MARGIN) else {
+        panic!("{:?}", b.proxy.error())
+    };
+    assert_eq!(&*peer.name, "rank 1 on node b");
+}
+
+#[test]
+fn both_may_end_at_once() {
+    for _ in 0..100 {
+        let [a, b] = pair([Options::default(), Options::default()]);
+        post(&a, &put(0, 8, 0, 0)).expect("posted");
+        post(&b, &put(1, 8, 0, 0)).expect("posted");
+        until("both puts", MARGIN, || {
+            a.arrivals.count(PeerId(0), 1) + b.arrivals.count(PeerId(0), 0) == 2
+        });
+        let ends = [a.proxy, b.proxy];
+        std::thread::scope(|scope| {
+            let threads = ends.map(|proxy| scope.spawn(|| proxy.shutdown(MARGIN)));
+            for thread in threads {
+                assert_eq!(thread.join().expect("no panic"), Ok(()));
+            }
+        });
+    }
+}
+
+/// A wire that panics when it is used.
+struct Defect;
+
+impl Wire for Defect {
+    fn send(&mut self, _: &[u8]) -> Result<usize, String> {
+        panic!("a defect")
+    }
+    fn receive(&mut self, _: &mut Vec<u8>) -> Result<(), String> {
+        panic!("a defect")
+    }
+}
+
+#[test]
+fn a_proxy_that_panics_tells_kernels() {
+    let mut half = half(Box::new(Defect), Options::default());
+    let offer = half.offer();
+    let end = half.connect(offer).expect("connects").start();
+    let error = error_of(&end, MARGIN);
+    assert!(error.to_string().contains("panicked"), "{error}");
 }
 
 #[test]

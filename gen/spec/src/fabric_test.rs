@@ -23,6 +23,9 @@ pub const ACKS: u16 = 1;
 /// How many there are.
 pub const CHANNELS: u16 = 2;
 
+/// Commands whose way to the proxy is kept: the last ones of a call.
+pub const PICK_UPS: u32 = 1024;
+
 /// Messages have a multiple of this many bytes.
 pub const WORD_BYTES: u32 = 4;
 
@@ -83,10 +86,10 @@ pub struct FabricTestArgs {
 pub struct FabricTestResults {
     /// From the first timed message to the last acknowledgement of all.
     pub elapsed_ns: u64,
-    /// From a command's post until this GPU saw that the proxy had taken it, over all timed messages.
-    pub picked_up_ns: u64,
     /// By peer: words of its messages that were wrong.
     pub wrong_words: [u64; MAX_NODES as usize],
+    /// From a command's post until this GPU saw that the proxy had taken it: timed command i at i modulo [`PICK_UPS`].
+    pub pick_up_ns: [u32; PICK_UPS as usize],
 }
 
 /// The struct that the template declares; it asserts size and offsets.
@@ -99,5 +102,5 @@ pub fn args_layout() -> StructLayout {
 /// The same for what it leaves.
 #[must_use]
 pub fn results_layout() -> StructLayout {
-    layout!(FabricTestResults: elapsed_ns, picked_up_ns, wrong_words)
+    layout!(FabricTestResults: elapsed_ns, wrong_words, pick_up_ns)
 }

@@ -55,7 +55,7 @@ struct Row {
     transport: String,
     /// Words that arrived other than they were sent.
     wrong_words: u64,
-    /// From a command until its GPU knew that the proxy had taken it.
+    /// From a command until its GPU knew that the proxy had taken it, the median.
     pick_up_us: f64,
     /// Of a message and its acknowledgement, alone on the wire.
     round_trip_us: f64,
@@ -227,7 +227,7 @@ impl FabricTest {
         Ok(Row {
             bytes: message_bytes,
             wrong_words: checked.wrong_words.iter().map(|(_, words)| words).sum(),
-            pick_up_us: probed.picked_up.unwrap_or_default().as_secs_f64() * 1e6,
+            pick_up_us: probed.pick_up.unwrap_or_default().as_secs_f64() * 1e6,
             round_trip_us: seconds(&alone) * 1e6 / f64::from(alone.messages),
             gb_per_s: messages_per_s * f64::from(message_bytes) / 1e9,
             messages_per_s,

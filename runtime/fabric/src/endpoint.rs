@@ -1,15 +1,16 @@
 //! One GPU's end of the fabric, as a state machine: the proxy thread steps it, tests do so under a clock of their own.
 
 use crate::arrivals::Arrivals;
+use crate::command::{self, Target};
 use crate::error::{FabricError, Peer};
-use crate::flights::Flights;
+use crate::flights::{Cargo, Flights};
 use crate::immediate::Immediate;
 use crate::offer::Offer;
 use crate::peer::{Incoming, Outgoing};
 use crate::ring::{Consumer, Ring};
 use crate::setup::Config;
 use crate::transport::{Event, Limits, PeerId, Place, RegionId, Transport, Write};
-use mkernel_spec::fabric::{COMMAND_PUT, Command};
+use mkernel_spec::fabric::Command;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,10 +32,13 @@ pub(crate) struct PeerState {
     incoming: Incoming,
     /// Puts that wait for credits or for the transport.
     queue: VecDeque<Write>,
-    /// A credit message that waits for the transport.
-    credit: Option<Write>,
+    /// A message without data that waits for the transport.
+    message: Option<Write>,
     /// Writes posted, not known to have left.
     in_flight: u32,
+    /// Whether it has said goodbye, and whether that was said to it.
+    has_ended: bool,
+    was_told: bool,
 }
 
 impl PeerState {
@@ -48,9 +52,21 @@ impl PeerState {
             regions: offer.regions,
             channels: offer.channels,
             queue: VecDeque::new(),
-            credit: None,
+            message: None,
             in_flight: 0,
+            has_ended: false,
+            was_told: false,
         }
+    }
+
+    /// What is to be said to the peer now, if anything.
+    fn news(&mut self, is_leaving: bool) -> Option<(Immediate, Cargo)> {
+        if is_leaving {
+            let is_new = !std::mem::replace(&mut self.was_told, true);
+            return is_new.then_some((Immediate::Goodbye, Cargo::Goodbye));
+        }
+        let returned = self.incoming.credit()?;
+        Some((Immediate::Credit { returned }, Cargo::Credit))
     }
 }
 
@@ -67,6 +83,7 @@ pub struct Endpoint {
     peers: Vec<PeerState>,
     flights: Flights,
     events: Vec<Event>,
+    is_leaving: bool,
 }
 
 impl Endpoint {
@@ -90,6 +107,7 @@ impl Endpoint {
             peers,
             flights: Flights::new(),
             events: Vec::new(),
+            is_leaving: false,
         }
     }
 
@@ -99,11 +117,13 @@ impl Endpoint {
     ///
     /// Whatever ends the fabric. It is to be told by [`abort`](Self::abort), and no step taken after it.
     pub fn step(&mut self, now: Instant) -> Result<bool, FabricError> {
-        let mut has_moved = self.hear()?;
-        has_moved |= self.take_commands(now)?;
+        // Slots are given back before anything that takes longer.
+        let mut has_moved = self.take_commands(now)?;
+        self.ring.publish(0);
         for peer in 0..self.peers.len() {
             has_moved |= self.send(peer, now)?;
         }
+        has_moved |= self.hear()?;
         self.ring.publish(self.flights.leave());
         self.check_deadline(now)?;
         Ok(has_moved)
@@ -121,6 +141,19 @@ impl Endpoint {
         self.flights.len() == 0 && self.blocked.is_none()
     }
 
+    /// Begins to say goodbye: for an endpoint that is [idle](Self::is_idle) and whose kernels are done. Its steps take no
+    /// more commands. Peers that have nothing more for it are then free of it, however it ends.
+    pub fn leave(&mut self) {
+        self.is_leaving = true;
+    }
+
+    /// Whether every peer knows that this endpoint has ended, or has ended itself.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        let knows = |peer: &PeerState| peer.has_ended || peer.was_told;
+        self.is_leaving && self.flights.len() == 0 && self.peers.iter().all(knows)
+    }
+
     /// Tells kernels that all is over.
     pub fn abort(&mut self, error: &FabricError) {
         self.arrivals.abort(error);
@@ -136,19 +169,16 @@ impl Endpoint {
                 Event::Sent { id } => {
                     let done = self.flights.done(id);
                     let done = done.map_err(|reason| FabricError::Nic { reason })?;
-                    if let Some((peer, is_put)) = done {
+                    if let Some((peer, cargo)) = done {
                         let state = &mut self.peers[usize::from(peer)];
                         state.in_flight -= 1;
-                        if !is_put {
+                        if cargo == Cargo::Credit {
                             state.incoming.credit_left();
                         }
                     }
                 }
                 Event::Arrived { peer, immediate } => self.arrived(peer, immediate)?,
-                Event::Lost { peer, reason } => {
-                    let peer = self.known(peer)?.peer.clone();
-                    return Err(FabricError::Lost { peer, reason });
-                }
+                Event::Lost { peer, reason } => self.lost(peer, reason)?,
             }
         }
         self.events = events;
@@ -166,13 +196,18 @@ impl Endpoint {
 
     fn arrived(&mut self, id: PeerId, immediate: u32) -> Result<(), FabricError> {
         let state = self.known(id)?;
-        let outcome = match Immediate::decode(immediate) {
+        let meaning = Immediate::decode(immediate);
+        if meaning == Ok(Immediate::Goodbye) {
+            return self.ended(id);
+        }
+        let outcome = meaning.and_then(|meaning| match meaning {
             Immediate::Credit { returned } => state.outgoing.give_back(returned).map(|()| None),
             Immediate::Put { channel, sequence } => {
-                let count = state.incoming.arrived(channel, sequence);
-                count.map(|count| count.map(|count| (channel, count)))
+                let count = state.incoming.arrived(channel, sequence)?;
+                Ok(count.map(|count| (channel, count)))
             }
-        };
+            Immediate::Goodbye => Ok(None),
+        });
         let peer = &state.peer;
         let raised = outcome.map_err(|reason| FabricError::Protocol {
             peer: peer.clone(),
@@ -184,8 +219,36 @@ impl Endpoint {
         Ok(())
     }
 
+    /// A peer has said goodbye. What is on its way to it may still complete.
+    fn ended(&mut self, id: PeerId) -> Result<(), FabricError> {
+        let state = self.known(id)?;
+        state.has_ended = true;
+        state.message = None;
+        if !state.queue.is_empty() {
+            let peer = state.peer.clone();
+            return Err(FabricError::Ended { peer });
+        }
+        self.flights.forgo_messages(id.0);
+        Ok(())
+    }
+
+    /// A peer is gone. That is no loss if it has said so, or this endpoint has, and nothing is on its way to it.
+    fn lost(&mut self, id: PeerId, reason: String) -> Result<(), FabricError> {
+        let (is_leaving, has_puts) = (self.is_leaving, self.flights.has_put_to(id.0));
+        let state = self.known(id)?;
+        let peer = state.peer.clone();
+        match state.has_ended {
+            true if has_puts => Err(FabricError::Ended { peer }),
+            false if has_puts || !is_leaving => Err(FabricError::Lost { peer, reason }),
+            _ => self.ended(id),
+        }
+    }
+
     /// From the ring to the queues of peers, until one of these is full.
     fn take_commands(&mut self, now: Instant) -> Result<bool, FabricError> {
+        if self.is_leaving {
+            return Ok(false);
+        }
         for taken in 0..COMMANDS_PER_STEP {
             if self.flights.len() >= MAX_FLIGHTS {
                 return Ok(taken > 0);
@@ -199,6 +262,10 @@ impl Endpoint {
             };
             self.check(index, &command)?;
             let state = &mut self.peers[usize::from(command.peer)];
+            if state.has_ended {
+                let peer = state.peer.clone();
+                return Err(FabricError::Ended { peer });
+            }
             if state.queue.len() >= QUEUE_PER_PEER {
                 self.blocked = Some((index, command));
                 return Ok(taken > 0);
@@ -220,102 +287,56 @@ impl Endpoint {
                     sequence,
                 }
                 .encode(),
-                id: self.flights.add(command.peer, true, now),
+                id: self.flights.add(command.peer, Cargo::Put, now),
             });
         }
         Ok(true)
     }
 
-    /// Whether a command can be carried out at all.
     fn check(&self, index: u32, command: &Command) -> Result<(), FabricError> {
-        let fault = |field, value: u64, limit: String| FabricError::Command {
-            index,
-            field,
-            value,
-            limit,
-        };
-        if command.kind != COMMAND_PUT {
-            let limit = format!("a put is {COMMAND_PUT}, and there is no other");
-            return Err(fault("kind", command.kind.into(), limit));
-        }
-        let Some(peer) = self.peers.get(usize::from(command.peer)) else {
-            let limit = format!("there are {} peers", self.peers.len());
-            return Err(fault("peer", command.peer.into(), limit));
-        };
-        if command.channel >= peer.channels {
-            let limit = format!("{} has {} channels", peer.peer, peer.channels);
-            return Err(fault("channel", command.channel.into(), limit));
-        }
-        let bytes = command.bytes;
-        if bytes > self.limits.write_bytes {
-            let limit = format!("a write has at most {} bytes", self.limits.write_bytes);
-            return Err(fault("bytes", bytes.into(), limit));
-        }
-        if bytes == 0 {
-            return Ok(());
-        }
-        let places = [
-            (
-                "source_region",
-                "source_offset",
-                command.source_region,
-                command.source_offset,
-                &self.regions,
-            ),
-            (
-                "target_region",
-                "target_offset",
-                command.target_region,
-                command.target_offset,
-                &peer.regions,
-            ),
-        ];
-        for (region_field, offset_field, region, offset, regions) in places {
-            let Some(size) = regions.get(usize::from(region)) else {
-                let limit = format!("there are {} regions", regions.len());
-                return Err(fault(region_field, region.into(), limit));
-            };
-            if offset
-                .checked_add(bytes.into())
-                .is_none_or(|end| end > *size)
-            {
-                let limit = format!("region {region} has {size} bytes, and the put {bytes}");
-                return Err(fault(offset_field, offset, limit));
-            }
-        }
-        Ok(())
+        let peer = self.peers.get(usize::from(command.peer));
+        let target = peer.map(|peer| Target {
+            peer: &peer.peer,
+            channels: peer.channels,
+            regions: &peer.regions,
+        });
+        let (limits, peers) = (&self.limits, self.peers.len());
+        command::check(index, command, limits, &self.regions, target, peers)
     }
 
-    /// To the transport: credits first, then puts as far as the peer's credits go.
+    /// To the transport: messages first, then puts as far as the peer's credits go.
     fn send(&mut self, at: usize, now: Instant) -> Result<bool, FabricError> {
         let state = &mut self.peers[at];
-        if state.credit.is_none()
-            && let Some(returned) = state.incoming.credit()
+        if state.has_ended {
+            return Ok(false);
+        }
+        if state.message.is_none()
+            && let Some((immediate, cargo)) = state.news(self.is_leaving)
         {
             let nowhere = Place {
                 region: RegionId(0),
                 offset: 0,
             };
-            state.credit = Some(Write {
+            state.message = Some(Write {
                 peer: state.peer.id,
                 source: nowhere,
                 target: nowhere,
                 bytes: 0,
-                immediate: Immediate::Credit { returned }.encode(),
-                id: self.flights.add(at as u16, false, now),
+                immediate: immediate.encode(),
+                id: self.flights.add(at as u16, cargo, now),
             });
         }
         let room = self.limits.writes.saturating_sub(state.in_flight);
         if room == 0 {
             return Ok(false);
         }
-        if let Some(credit) = state.credit {
-            if self.transport.post(&[credit])? == 0 {
+        if let Some(message) = state.message {
+            if self.transport.post(&[message])? == 0 {
                 return Ok(false);
             }
-            state.credit = None;
+            state.message = None;
             state.in_flight += 1;
-            self.flights.posted(credit.id);
+            self.flights.posted(message.id);
             return Ok(true); // puts in the next step
         }
         let (front, _) = state.queue.as_slices();

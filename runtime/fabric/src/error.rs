@@ -66,13 +66,21 @@ pub enum FabricError {
         /// What it may say.
         limit: String,
     },
-    /// The connection to a peer is gone, or the peer said that it ended.
+    /// The connection to a peer is gone, and it did not say goodbye.
     #[error("{peer} is lost: {reason}; look at its own message first")]
     Lost {
         /// Which.
         peer: Peer,
         /// What the transport saw.
         reason: String,
+    },
+    /// A peer that said that it has ended was to get more.
+    #[error(
+        "{peer} has ended, as it said, but this endpoint still puts to it: do all ranks run the same work?"
+    )]
+    Ended {
+        /// Which.
+        peer: Peer,
     },
     /// A peer gave no sign of life while this endpoint waited for it.
     #[error(

@@ -10,10 +10,18 @@ enum State {
     Done,
 }
 
+/// What a write brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cargo {
+    Put,
+    Credit,
+    Goodbye,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     peer: u16,
-    is_put: bool,
+    cargo: Cargo,
     state: State,
     since: Instant,
 }
@@ -37,11 +45,11 @@ impl Flights {
     }
 
     /// The id of a new write.
-    pub fn add(&mut self, peer: u16, is_put: bool, now: Instant) -> u64 {
-        self.puts += usize::from(is_put);
+    pub fn add(&mut self, peer: u16, cargo: Cargo, now: Instant) -> u64 {
+        self.puts += usize::from(cargo == Cargo::Put);
         self.flights.push_back(Flight {
             peer,
-            is_put,
+            cargo,
             state: State::Queued,
             since: now,
         });
@@ -53,23 +61,38 @@ impl Flights {
         self.flights[(id - self.base) as usize].state = State::Posted;
     }
 
-    /// A completion came: whose write it was, and whether a put; nothing if it has come before.
+    /// A completion came: whose write it was, and what it brought; nothing if it has come before.
     ///
     /// # Errors
     ///
     /// The write was never posted.
-    pub fn done(&mut self, id: u64) -> Result<Option<(u16, bool)>, String> {
+    pub fn done(&mut self, id: u64) -> Result<Option<(u16, Cargo)>, String> {
         let Some(at) = id.checked_sub(self.base) else {
             return Ok(None);
         };
         match self.flights.get_mut(at as usize) {
             Some(flight) if flight.state == State::Posted => {
                 flight.state = State::Done;
-                Ok(Some((flight.peer, flight.is_put)))
+                Ok(Some((flight.peer, flight.cargo)))
             }
             Some(flight) if flight.state == State::Done => Ok(None),
             _ => Err(format!("a completion of write {id}, which was not posted")),
         }
+    }
+
+    /// Whether a put to the peer has not left.
+    pub fn has_put_to(&self, peer: u16) -> bool {
+        self.flights.iter().any(|flight| {
+            flight.peer == peer && flight.cargo == Cargo::Put && flight.state != State::Done
+        })
+    }
+
+    /// Of the peer's writes, only puts are waited for.
+    pub fn forgo_messages(&mut self, peer: u16) {
+        let messages = self.flights.iter_mut();
+        messages
+            .filter(|flight| flight.peer == peer && flight.cargo != Cargo::Put)
+            .for_each(|flight| flight.state = State::Done);
     }
 
     /// Forgets what has left, up to the first write that has not. How many puts that were.
@@ -79,7 +102,7 @@ impl Flights {
             if flight.state != State::Done {
                 break;
             }
-            puts += u32::from(flight.is_put);
+            puts += u32::from(flight.cargo == Cargo::Put);
             self.flights.pop_front();
             self.base += 1;
         }

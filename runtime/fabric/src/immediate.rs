@@ -9,13 +9,14 @@ const SEQUENCE_BITS: u32 = 20;
 pub const SEQUENCES: u32 = 1 << SEQUENCE_BITS;
 
 /// Given-back puts are counted modulo this.
-pub const RETURNS: u32 = 1 << 31;
+pub const RETURNS: u32 = 1 << 30;
 
 const CREDIT: u32 = 1 << 31;
+const GOODBYE: u32 = CREDIT | RETURNS;
 
 const _: () = assert!(MAX_CHANNELS << SEQUENCE_BITS == CREDIT);
 
-/// What a write means. Every value of 32 bits is one of them.
+/// What a write means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Immediate {
     /// Data.
@@ -30,6 +31,8 @@ pub enum Immediate {
         /// How many of this receiver's puts it has delivered so far, modulo [`RETURNS`].
         returned: u32,
     },
+    /// No data, and nothing more will come: all puts of the sender have left, and it takes no more.
+    Goodbye,
 }
 
 impl Immediate {
@@ -41,20 +44,26 @@ impl Immediate {
                 ((channel as u32 % MAX_CHANNELS) << SEQUENCE_BITS) | (sequence % SEQUENCES)
             }
             Self::Credit { returned } => CREDIT | (returned % RETURNS),
+            Self::Goodbye => GOODBYE,
         }
     }
 
     /// From 32 bits.
-    #[must_use]
-    pub const fn decode(bits: u32) -> Self {
-        if bits & CREDIT != 0 {
-            return Self::Credit {
+    ///
+    /// # Errors
+    ///
+    /// That they mean nothing.
+    pub fn decode(bits: u32) -> Result<Self, String> {
+        match bits & GOODBYE {
+            GOODBYE if bits == GOODBYE => Ok(Self::Goodbye),
+            GOODBYE => Err(format!("it sent {bits:#x}, which means nothing")),
+            CREDIT => Ok(Self::Credit {
                 returned: bits % RETURNS,
-            };
-        }
-        Self::Put {
-            channel: (bits >> SEQUENCE_BITS) as u16,
-            sequence: bits % SEQUENCES,
+            }),
+            _ => Ok(Self::Put {
+                channel: (bits >> SEQUENCE_BITS) as u16,
+                sequence: bits % SEQUENCES,
+            }),
         }
     }
 }
@@ -66,8 +75,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_has_one_meaning(bits: u32) {
-            prop_assert_eq!(Immediate::decode(bits).encode(), bits);
+        fn every_value_has_one_meaning_or_none(bits: u32) {
+            match Immediate::decode(bits) {
+                Ok(meaning) => prop_assert_eq!(meaning.encode(), bits),
+                Err(_) => prop_assert!(bits > GOODBYE),
+            }
         }
+    }
+
+    #[test]
+    fn a_goodbye_is_no_other_message() {
+        assert_eq!(Immediate::decode(GOODBYE), Ok(Immediate::Goodbye));
+        let most = Immediate::Credit {
+            returned: RETURNS - 1,
+        };
+        assert_eq!(Immediate::decode(GOODBYE - 1), Ok(most));
     }
 }

@@ -15,6 +15,7 @@
 //! its thread; [`emulated`] is a transport in software, `verbs` (a feature) has those over NICs.
 
 pub mod arrivals;
+mod command;
 mod control;
 pub mod emulated;
 pub mod endpoint;

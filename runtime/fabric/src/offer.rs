@@ -6,16 +6,16 @@ use mkernel_spec::fabric::MAX_CHANNELS;
 
 const MAGIC: [u8; 4] = *b"MKFB";
 /// Bump with every change of this format, of [`Immediate`](crate::immediate::Immediate) or of what they mean.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 const HEADER_BYTES: usize = 16;
 
 /// Credit messages to a peer that may be on their way at once.
 pub const CREDITS_UNSENT: u32 = 4;
 
-/// Receives that a peer may use for credits; the rest is for puts. So many are enough. Of credit messages that have
-/// arrived and were not read, those newer than the newest that was read are four at most, since each gives back a
-/// quarter of the puts that may be on their way, and there are no more puts to give back. Those older were overtaken by
-/// the newest that was read, and so were on their way with it: less than [`CREDITS_UNSENT`].
+/// Receives that a peer may use for credits and its goodbye; the rest is for puts. So many are enough. Of credit messages
+/// that have arrived and were not read, those newer than the newest that was read are four at most, since each gives back
+/// a quarter of the puts that may be on their way, and there are no more puts to give back. Those older were overtaken by
+/// the newest that was read, and so were on their way with it: less than [`CREDITS_UNSENT`]. That leaves one.
 pub const CREDIT_RECEIVES: u32 = 4 + CREDITS_UNSENT;
 
 /// The fewest and the most receives that a transport may keep: the window of a channel is at most half of the sequence

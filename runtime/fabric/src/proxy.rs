@@ -4,14 +4,16 @@ use crate::control::{Control, End, Step, drive};
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
+use std::cell::RefCell;
 use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Without work, a proxy spins so long,
 const SPIN: Duration = Duration::from_micros(50);
-/// then lets other threads go first so long,
+/// then lets other threads go first so long, and until [`DOZE`] if something is on its way from here,
 const YIELD: Duration = Duration::from_millis(1);
 /// then sleeps in naps,
 const NAP: Duration = Duration::from_micros(50);
@@ -35,6 +37,12 @@ struct Shared {
     control: Control,
     error: OnceLock<FabricError>,
     start: Instant,
+}
+
+impl Shared {
+    fn is_past_drain(&self, now: Instant) -> bool {
+        ns(now.saturating_duration_since(self.start)) > self.control.drain_limit_ns()
+    }
 }
 
 /// A running endpoint. Dropping it ends it at once; [`shutdown`](Self::shutdown) lets puts leave first.
@@ -96,8 +104,8 @@ impl Proxy {
         }
     }
 
-    /// Ends the thread once all commands that were published before have left. Peers that still put to this endpoint
-    /// lose it: let all endpoints meet first.
+    /// Ends the thread once all commands that were published before have left, and tells peers, as far as `limit` allows.
+    /// To those who still put to this endpoint that is an error, [`FabricError::Ended`]; to others it is none.
     ///
     /// # Errors
     ///
@@ -120,9 +128,8 @@ impl Proxy {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            let reason = "the proxy's thread panicked: a defect of mkernel".to_owned();
             // An earlier error stays.
-            let _ = self.shared.error.set(FabricError::Nic { reason });
+            let _ = self.shared.error.set(panicked());
         }
     }
 }
@@ -157,18 +164,26 @@ fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The thread's body. Whatever ends it but a drain is told to kernels.
-fn run(endpoint: Endpoint, shared: &Shared) {
+/// The thread's body. Whatever ends it but a drain is told to kernels, a panic too.
+fn run(mut endpoint: Endpoint, shared: &Shared) {
     // Refused, naps are longer.
     let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
-    let endpoint = std::cell::RefCell::new(endpoint);
+    let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut endpoint, shared)));
+    if let Err(error) = outcome.unwrap_or_else(|_| Err(panicked())) {
+        // The only place that sets it while the thread lives.
+        let _ = shared.error.set(error.clone());
+        endpoint.abort(&error);
+    }
+}
+
+fn live(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
+    let endpoint = RefCell::new(endpoint);
     let mut last_moved = Instant::now();
     let step = || {
         let now = Instant::now();
         let mut endpoint = endpoint.borrow_mut();
         let has_moved = endpoint.step(now)?;
-        let elapsed = ns(now.saturating_duration_since(shared.start));
-        if elapsed > shared.control.drain_limit_ns() {
+        if shared.is_past_drain(now) {
             return Err(undrained(&endpoint));
         }
         Ok(Step {
@@ -183,16 +198,32 @@ fn run(endpoint: Endpoint, shared: &Shared) {
             back_off(last_moved.elapsed(), step.is_idle);
         }
     };
-    let outcome = drive(&shared.control, step, rest);
-    let mut endpoint = endpoint.into_inner();
-    let error = match outcome {
-        Ok(End::Stopped) if !endpoint.is_idle() => undrained(&endpoint),
-        Ok(_) => return,
-        Err(error) => error,
-    };
-    // The only place that sets it while the thread lives.
-    let _ = shared.error.set(error.clone());
-    endpoint.abort(&error);
+    let end = drive(&shared.control, step, rest)?;
+    let endpoint = endpoint.into_inner();
+    match end {
+        End::Stopped if !endpoint.is_idle() => Err(undrained(endpoint)),
+        End::Stopped => Ok(()),
+        End::Drained => say_goodbye(endpoint, shared),
+    }
+}
+
+/// A peer that does not hear it in time will find the endpoint lost.
+fn say_goodbye(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
+    let start = Instant::now();
+    endpoint.leave();
+    loop {
+        let now = Instant::now();
+        endpoint.step(now)?;
+        if endpoint.has_left() || shared.is_past_drain(now) {
+            return Ok(());
+        }
+        back_off(start.elapsed(), false);
+    }
+}
+
+fn panicked() -> FabricError {
+    let reason = "the proxy's thread panicked: a defect of mkernel".to_owned();
+    FabricError::Nic { reason }
 }
 
 fn undrained(endpoint: &Endpoint) -> FabricError {
@@ -205,7 +236,7 @@ fn undrained(endpoint: &Endpoint) -> FabricError {
 fn back_off(idle_for: Duration, is_idle: bool) {
     if idle_for < SPIN {
         std::hint::spin_loop();
-    } else if idle_for < YIELD {
+    } else if idle_for < if is_idle { YIELD } else { DOZE } {
         std::thread::yield_now();
     } else if idle_for < DOZE || !is_idle {
         std::thread::park_timeout(NAP);

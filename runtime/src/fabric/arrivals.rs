@@ -1,43 +1,49 @@
-//! Arrival words in device memory, where kernels poll them without crossing PCIe.
+//! Arrival words in pinned host memory: raising one is a store of the proxy's, and no call of the driver.
 
-use crate::driver::{self, Stream};
-use crate::error::{Error, with_causes};
+use crate::driver::Pinned;
+use crate::error::Error;
 use crate::report::Page;
 use cudarc::driver::CudaContext;
 use mkernel_fabric::{Arrivals, FabricError, PeerId};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-/// The words of a rank, by peer and channel, written by a stream of the proxy's own.
-pub(crate) struct DeviceArrivals {
-    pub ctx: Arc<CudaContext>,
-    pub stream: Stream,
-    /// Where they start; [`FLAG_STRIDE_BYTES`] apart.
-    pub words: u64,
-    pub channels: u16,
+/// The words of a rank, by peer and channel, [`FLAG_STRIDE_BYTES`] apart. Clones share them.
+#[derive(Clone)]
+pub(crate) struct PinnedArrivals {
+    words: Arc<Pinned>,
+    channels: u16,
     /// Whose abort word ends the waits of kernels.
-    pub page: Arc<Page>,
+    page: Arc<Page>,
 }
 
-impl DeviceArrivals {
-    fn write(&self, peer: PeerId, channel: u16, count: u32) -> Result<(), Error> {
-        driver::bind(&self.ctx)?;
-        let index = u64::from(peer.0) * u64::from(self.channels) + u64::from(channel);
-        // SAFETY: the words are mapped until the proxy has ended, and its stream is done.
-        unsafe {
-            self.stream
-                .write_word(self.words + index * FLAG_STRIDE_BYTES, count)
-        }
+impl PinnedArrivals {
+    pub fn allocate(
+        ctx: &Arc<CudaContext>,
+        peers: usize,
+        channels: u16,
+        page: &Arc<Page>,
+    ) -> Result<Self, Error> {
+        let bytes = peers * usize::from(channels) * FLAG_STRIDE_BYTES as usize;
+        Ok(Self {
+            words: Arc::new(Pinned::allocate(ctx, bytes)?),
+            channels,
+            page: page.clone(),
+        })
+    }
+
+    /// Where they are for kernels.
+    pub fn device_address(&self) -> u64 {
+        self.words.device_address()
     }
 }
 
-impl Arrivals for DeviceArrivals {
+impl Arrivals for PinnedArrivals {
     fn raise(&mut self, peer: PeerId, channel: u16, count: u32) {
-        if let Err(error) = self.write(peer, channel, count) {
-            // The context is broken: no kernel will run to its end.
-            tracing::error!(error = with_causes(&error), "an arrival could not be told");
-            self.page.abort();
-        }
+        let index = usize::from(peer.0) * usize::from(self.channels) + usize::from(channel);
+        let word = self.words.word(index * FLAG_STRIDE_BYTES as usize);
+        word.store(count, Ordering::Release);
     }
 
     fn abort(&mut self, _: &FabricError) {

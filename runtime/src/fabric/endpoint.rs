@@ -1,15 +1,15 @@
 //! [`Fabric`]: a rank's proxy, and the memory that it shares with kernels.
 
-use super::arrivals::DeviceArrivals;
+use super::arrivals::PinnedArrivals;
 use super::mover::PeerCopies;
 use super::nics;
+use super::offers;
 use super::rails::Rails;
 use super::region::Region;
 use super::ring::DeviceRing;
 use super::signs::{Heard, Signs};
 use super::transport::Transport;
 use crate::bootstrap::{ProtocolFault, wires};
-use crate::driver::Stream;
 use crate::error::{Error, Peer};
 use crate::report::Page;
 use crate::shared::Shared;
@@ -53,9 +53,9 @@ pub(crate) struct Fabric {
     _watch: Option<Watch>,
     proxy: Option<Proxy>,
     ring: DeviceRing,
-    /// [`RingState`], arrival words, the rest.
+    arrivals: PinnedArrivals,
+    /// [`RingState`], the rest.
     state: OwnMemory,
-    words: u64,
     rest: u64,
     region: Region,
     /// Where simulated GPUs wait for NICs.
@@ -69,14 +69,16 @@ impl Fabric {
         let mut ranks = shared.ranks();
         let rails = &spec.rails;
         let peers = rails.peers();
-        let words = (size_of::<RingState>() as u64).next_multiple_of(FLAG_STRIDE_BYTES);
-        let rest = words + peers.len() as u64 * u64::from(spec.channels) * FLAG_STRIDE_BYTES;
+        let rest = (size_of::<RingState>() as u64).next_multiple_of(FLAG_STRIDE_BYTES);
         let allocate = |bytes| OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, timeout);
         let allocated = (|| {
             let ring = DeviceRing::allocate(&shared.ctx)?;
-            Ok(((ring, allocate(rest + spec.state_bytes)?), Vec::new()))
+            let arrivals = PinnedArrivals::allocate(&shared.ctx, peers.len(), spec.channels, page)?;
+            let state = allocate(rest + spec.state_bytes)?;
+            Ok(((ring, arrivals, state), Vec::new()))
         })();
-        let ((ring, state), _) = ranks.agree("allocation for the fabric", allocated, timeout)?;
+        let ((ring, arrivals, state), _) =
+            ranks.agree("allocation for the fabric", allocated, timeout)?;
         let config = Config {
             channels: spec.channels,
             // Where GPUs are simulated too, it is of real time.
@@ -101,26 +103,19 @@ impl Fabric {
             let setup = &mut prepared.setup;
             let offers = (0..peers.len() as u16).map(|peer| setup.offer(PeerId(peer)));
             let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
-            Ok((prepared, serde_json::to_vec(&offers).unwrap_or_default()))
+            Ok((prepared, offers::encode(&offers)))
         });
         let (Prepared { region, setup }, offers) = ranks.agree(STEP, offers, timeout)?;
         let signs = shared.simulated.is_some() && !matches!(region, Region::Symmetric { .. });
         let signs = signs.then(Signs::new);
-        let arrivals = Stream::new(&shared.ctx).map(|stream| DeviceArrivals {
-            ctx: shared.ctx.clone(),
-            stream,
-            words: state.address() + words,
-            channels: spec.channels,
-            page: page.clone(),
-        });
-        let connected = arrivals.and_then(|arrivals| {
-            let peers = offers_of(shared, &offers, &peers, rails)?;
+        let connected = offers_of(shared, &offers, &peers, rails).and_then(|peers| {
             let deadline = Instant::now() + timeout;
-            let arrivals: Box<dyn Arrivals> = match signs.clone() {
+            let arrivals = arrivals.clone();
+            let told: Box<dyn Arrivals> = match signs.clone() {
                 Some(signs) => Box::new(Heard { arrivals, signs }),
                 None => Box::new(arrivals),
             };
-            let endpoint = setup.connect(&peers, ring.ring.clone(), arrivals, deadline);
+            let endpoint = setup.connect(&peers, ring.ring.clone(), told, deadline);
             Ok((endpoint.map_err(Error::Fabric)?, Vec::new()))
         });
         // Also the barrier before which nobody puts.
@@ -139,8 +134,8 @@ impl Fabric {
             _watch: watch,
             proxy: Some(proxy),
             ring,
+            arrivals,
             state,
-            words,
             rest,
             region,
             signs,
@@ -152,9 +147,9 @@ impl Fabric {
         self.ring.on_device(self.state.address())
     }
 
-    /// Where the arrival words are: by peer and channel.
+    /// Where the arrival words are, on the host: by peer and channel.
     pub fn arrivals(&self) -> u64 {
-        self.state.address() + self.words
+        self.arrivals.device_address()
     }
 
     /// Where this rank's region 0 is.
@@ -204,20 +199,15 @@ fn emulated(
     let Region::Symmetric { memory, .. } = &region else {
         return Err(Error::Aborted { cause: None });
     };
-    let mover = PeerCopies {
-        ctx: shared.ctx.clone(),
-        stream: Stream::new(&shared.ctx)?,
-        rank: shared.rank,
-        regions: memory.addresses()[..shared.world as usize].to_vec(),
-        timeout: shared.host_timeout(),
-    };
+    let regions = memory.addresses()[..shared.world as usize].to_vec();
+    let mover = PeerCopies::new(&shared.ctx, shared.rank, regions, shared.host_timeout())?;
     let wires = wires
         .into_iter()
         .map(|wire| Box::new(wire) as Box<dyn Wire>);
     let transport = Emulated::new(
         nic.clone(),
         faults.clone(),
-        Clock::real(),
+        Clock::Real,
         Box::new(mover),
         wires.collect(),
     );
@@ -241,16 +231,13 @@ fn offers_of(
     rails: &Rails,
 ) -> Result<Vec<PeerOffer>, Error> {
     let of = |(id, (peer, number)): (u16, (&u32, u32))| {
-        let theirs: Option<Vec<Vec<u8>>> = serde_json::from_slice(&offers[*peer as usize]).ok();
-        let offer = theirs.and_then(|mut theirs| {
-            (theirs.len() == peers.len()).then(|| theirs.swap_remove(number as usize))
-        });
+        let offer = offers::decode(&offers[*peer as usize], peers.len(), number as usize);
         Ok(PeerOffer {
             peer: mkernel_fabric::Peer {
                 id: PeerId(id),
                 name: shared.hosts.name_of(*peer).into(),
             },
-            offer: offer.ok_or(Error::Protocol {
+            offer: offer.map(<[u8]>::to_vec).ok_or(Error::Protocol {
                 peer: Peer::Rank(*peer),
                 step: STEP,
                 source: ProtocolFault::Malformed,

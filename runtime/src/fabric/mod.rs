@@ -1,13 +1,14 @@
 //! The fabric on a rank: puts of kernels to GPUs of other nodes.
 //!
-//! `mkernel-fabric` has the proxy and the transports; here is what ties them to a GPU: the ring in pinned memory, arrival
-//! words and regions in device memory. Nodes are hosts, whose NICs carry puts; or ranks of one host are put into nodes, with
+//! `mkernel-fabric` has the proxy and the transports; here is what ties them to a GPU: the ring and arrival words in pinned
+//! memory, regions in device memory. Nodes are hosts, whose NICs carry puts; or ranks of one host are put into nodes, with
 //! an emulated network or NICs between them, and kernels of a node get no address of another one's memory.
 
 mod arrivals;
 mod endpoint;
 mod mover;
 mod nics;
+mod offers;
 mod rails;
 mod region;
 mod ring;

@@ -1,7 +1,7 @@
 //! [`Signs`]: when other nodes were last heard of, which simulated GPUs must know: what they wait for may come from
 //! another machine, so that they stand still is no deadlock yet.
 
-use super::arrivals::DeviceArrivals;
+use super::arrivals::PinnedArrivals;
 use mkernel_fabric::{Arrivals, FabricError, PeerId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,9 +34,9 @@ impl Signs {
     }
 }
 
-/// [`DeviceArrivals`], each a sign.
+/// [`PinnedArrivals`], each a sign.
 pub(crate) struct Heard {
-    pub arrivals: DeviceArrivals,
+    pub arrivals: PinnedArrivals,
     pub signs: Arc<Signs>,
 }
 

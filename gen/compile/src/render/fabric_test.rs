@@ -6,7 +6,7 @@ use crate::source::CudaSource;
 use mkernel_spec::Target;
 use mkernel_spec::abi::{FLAG_STRIDE_BYTES, StructLayout};
 use mkernel_spec::fabric_test::{
-    ACKS, CHANNELS, KERNEL, MAX_NODES, MESSAGES, THREADS, args_layout, results_layout,
+    ACKS, CHANNELS, KERNEL, MAX_NODES, MESSAGES, PICK_UPS, THREADS, args_layout, results_layout,
 };
 use serde::Serialize;
 use tera::Context;
@@ -20,6 +20,7 @@ struct RenderContext {
     messages: u16,
     acks: u16,
     channels: u16,
+    pick_ups: u32,
     flag_stride: u64,
     args_asserts: String,
     results_asserts: String,
@@ -44,6 +45,7 @@ pub fn render_fabric_test(target: Target) -> Result<CudaSource, GenError> {
         messages: MESSAGES,
         acks: ACKS,
         channels: CHANNELS,
+        pick_ups: PICK_UPS,
         flag_stride: FLAG_STRIDE_BYTES,
         args_asserts: asserts("Args", &args_layout()),
         results_asserts: asserts("Results", &results_layout()),

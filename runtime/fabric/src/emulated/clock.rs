@@ -1,30 +1,27 @@
 //! Time of an emulated NIC.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 /// What time it is for an emulated NIC.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// Time passes.
-    Real(Instant),
+    /// Time passes: the host's monotonic clock, the same for all its processes.
+    Real,
     /// Time passes only when told.
     Virtual(Arc<VirtualClock>),
 }
 
 impl Clock {
-    /// A clock that runs.
-    #[must_use]
-    pub fn real() -> Self {
-        Self::Real(Instant::now())
-    }
-
-    /// Nanoseconds since its start.
+    /// Nanoseconds since some time that is the same for all NICs that talk to each other.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         match self {
-            Self::Real(start) => u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            Self::Real => {
+                let now = clock_gettime(ClockId::Monotonic);
+                now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+            }
             Self::Virtual(clock) => clock.now_ns(),
         }
     }

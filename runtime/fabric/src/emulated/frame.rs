@@ -1,16 +1,17 @@
 //! What emulated NICs say to each other: frames on a stream of bytes, little-endian.
 //!
-//! A frame: length of its body u32, version u8, kind u8, zero u16; the body. A write's body: ticket u64, offset u64,
-//! immediate u32, bytes u32, region u8, seven zeros; what the mover needs. Acknowledgements: tickets, u64 each.
+//! A frame: length of its body u32, version u8, kind u8, zero u16; the body. A write's body: ticket u64, when it is due
+//! u64, offset u64, immediate u32, bytes u32, region u8, seven zeros; what the mover needs. Acknowledgements: tickets,
+//! u64 each.
 
 /// The longest write of an emulated NIC.
 pub const MAX_WRITE_BYTES: u32 = 64 << 20;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const WRITE: u8 = 1;
 const ACKS: u8 = 2;
 const HEADER_BYTES: usize = 8;
-const WRITE_BYTES: usize = 32;
+const WRITE_BYTES: usize = 40;
 const MAX_BODY_BYTES: usize = WRITE_BYTES + MAX_WRITE_BYTES as usize;
 
 /// A write, but for its bytes.
@@ -18,6 +19,8 @@ const MAX_BODY_BYTES: usize = WRITE_BYTES + MAX_WRITE_BYTES as usize;
 pub struct WriteHead {
     /// What the acknowledgement repeats.
     pub ticket: u64,
+    /// When it arrives by the sender's model, in nanoseconds of the [`Clock`](super::Clock) that both share.
+    pub due_ns: u64,
     /// Of the receiver.
     pub region: u8,
     /// In the region.
@@ -33,7 +36,7 @@ pub struct WriteHead {
 pub enum Frame<'a> {
     /// Bytes for a region.
     Write(WriteHead, &'a [u8]),
-    /// Tickets of writes that are in memory.
+    /// Tickets of writes that have arrived.
     Acks(&'a [u8]),
 }
 
@@ -46,6 +49,7 @@ pub fn put_write<E>(
     let start = out.len();
     put_header(out, WRITE);
     out.extend(head.ticket.to_le_bytes());
+    out.extend(head.due_ns.to_le_bytes());
     out.extend(head.offset.to_le_bytes());
     out.extend(head.immediate.to_le_bytes());
     out.extend(head.bytes.to_le_bytes());
@@ -113,15 +117,16 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, String> {
         return Ok(Some((Frame::Acks(body), used)));
     }
     let (head, payload) = body.split_at(WRITE_BYTES);
-    if head[25..] != [0; 7] {
+    if head[33..] != [0; 7] {
         return Err("a write with more than it should say".into());
     }
     let head = WriteHead {
         ticket: word(&head[..8]),
-        offset: word(&head[8..16]),
-        immediate: word(&head[16..20]) as u32,
-        bytes: word(&head[20..24]) as u32,
-        region: head[24],
+        due_ns: word(&head[8..16]),
+        offset: word(&head[16..24]),
+        immediate: word(&head[24..28]) as u32,
+        bytes: word(&head[28..32]) as u32,
+        region: head[32],
     };
     Ok(Some((Frame::Write(head, payload), used)))
 }
@@ -133,8 +138,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_are_read_as_written(ticket: u64, region: u8, offset: u64, immediate: u32, payload: Vec<u8>, cut: prop::sample::Index) {
-            let head = WriteHead { ticket, region, offset, bytes: payload.len() as u32, immediate };
+        fn frames_are_read_as_written(ticket: u64, due_ns: u64, region: u8, offset: u64, immediate: u32, payload: Vec<u8>, cut: prop::sample::Index) {
+            let head = WriteHead { ticket, due_ns, region, offset, bytes: payload.len() as u32, immediate };
             let mut bytes = Vec::new();
             put_write(&mut bytes, head, |out| { out.extend(&payload); Ok::<_, ()>(()) }).expect("appends");
             let length = bytes.len();

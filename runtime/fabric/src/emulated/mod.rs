@@ -1,19 +1,22 @@
 //! A NIC in software: bandwidth, latency and faults that can be set, for tests and for several nodes on one host.
 //!
-//! The sender's NIC holds a write back until it is due, reads its bytes only then, and puts them on the [`Wire`]; what a
-//! peer finds on its wire has arrived. The completion comes with the peer's acknowledgement, a latency later. So time is
-//! that of the sender's model alone: what copies take counts only where it is longer.
+//! The sender's NIC says at once on the [`Wire`] what comes, and when it will have arrived by its model. The receiver's
+//! [`Mover`] brings the bytes meanwhile, and the arrival is told when both are over: so what copies take hides behind the
+//! time that the network would have taken, and counts only where it is longer. The completion comes with the peer's
+//! acknowledgement, a latency later.
 
 mod clock;
 pub mod frame;
+mod link;
 mod model;
 mod mover;
+mod slots;
 mod wire;
 
 pub use clock::{Clock, VirtualClock};
 pub use frame::MAX_WRITE_BYTES;
 pub use model::{Failure, Faults, Nic};
-pub use mover::{HostMover, Mover};
+pub use mover::{HostMover, Mover, Placed};
 pub use wire::{Pipe, Wire, pipe};
 
 use crate::error::FabricError;
@@ -21,12 +24,14 @@ use crate::transport::{
     Event, Limits, MAX_REGIONS, Memory, PeerId, PeerOffer, RegionId, Transport, Write,
 };
 use frame::{Frame, WriteHead};
+use link::Link;
 use model::Timing;
+use slots::Slots;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-const OFFER: &[u8] = b"MKEM1";
+const OFFER: &[u8] = b"MKEM2";
 
 /// An endpoint's NICs in software.
 pub struct Emulated {
@@ -37,38 +42,37 @@ pub struct Emulated {
     mover: Box<dyn Mover>,
     regions: Vec<Memory>,
     links: Vec<Link>,
-    /// By ticket: writes on their way. Low half of a ticket: where; high half: the how-manieth there.
-    flights: Vec<(u32, Option<Flight>)>,
-    free: Vec<u32>,
+    /// Writes on their way from here, by ticket.
+    flights: Slots<Flight>,
+    /// Writes of peers that came and were not told, by the mover's token; and how many of them it still moves.
+    landings: Slots<Landing>,
+    moving: u32,
+    placed: Vec<u64>,
     due: BinaryHeap<Reverse<(u64, u64, Due)>>,
     posted: u64,
     scheduled: u64,
 }
 
-#[derive(Clone, Copy)]
 struct Flight {
-    write: Write,
+    peer: PeerId,
+    id: u64,
     is_acked: bool,
+}
+
+struct Landing {
+    peer: PeerId,
+    ticket: u64,
+    immediate: u32,
+    due_ns: u64,
 }
 
 /// What is to be done at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    Depart { ticket: u64 },
+    Arrive { token: u64 },
     Complete { ticket: u64 },
     SentAgain { id: u64 },
     ArrivedAgain { peer: PeerId, immediate: u32 },
-}
-
-struct Link {
-    wire: Box<dyn Wire>,
-    is_lost: bool,
-    in_flight: u32,
-    /// Bytes for the wire, from `sent` on.
-    output: Vec<u8>,
-    sent: usize,
-    /// Bytes of the wire that are no whole frame yet.
-    input: Vec<u8>,
 }
 
 impl Emulated {
@@ -85,14 +89,6 @@ impl Emulated {
         wires: Vec<Box<dyn Wire>>,
     ) -> Result<Self, FabricError> {
         nic.check()?;
-        let link = |wire| Link {
-            wire,
-            is_lost: false,
-            in_flight: 0,
-            output: Vec::new(),
-            sent: 0,
-            input: Vec::new(),
-        };
         Ok(Self {
             timing: Timing::new(&nic, &faults),
             nic,
@@ -100,9 +96,11 @@ impl Emulated {
             clock,
             mover,
             regions: Vec::new(),
-            links: wires.into_iter().map(link).collect(),
-            flights: Vec::new(),
-            free: Vec::new(),
+            links: wires.into_iter().map(Link::new).collect(),
+            flights: Slots::new(),
+            landings: Slots::new(),
+            moving: 0,
+            placed: Vec::new(),
             due: BinaryHeap::new(),
             posted: 0,
             scheduled: 0,
@@ -114,74 +112,22 @@ impl Emulated {
         self.due.push(Reverse((at_ns, self.scheduled, due)));
     }
 
-    /// Whether nothing comes or goes any more.
-    fn is_silent(&self) -> Result<bool, FabricError> {
-        match self.faults.failure {
-            Some(Failure::Nic { after_writes }) if self.posted >= after_writes => {
-                Err(FabricError::Nic {
-                    reason: format!("it was set to fail after {after_writes} writes"),
-                })
-            }
-            Some(Failure::Silence { after_writes }) => Ok(self.posted >= after_writes),
-            _ => Ok(false),
-        }
-    }
-
-    fn take_off(&mut self, write: Write) -> u64 {
+    /// Puts a write on the wire.
+    fn depart(&mut self, write: &Write, now: u64) -> Result<(), FabricError> {
         let flight = Flight {
-            write,
+            peer: write.peer,
+            id: write.id,
             is_acked: false,
         };
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.flights.push((0, None));
-            self.flights.len() as u32 - 1
-        });
-        let (turn, place) = &mut self.flights[at as usize];
-        *turn = turn.wrapping_add(1);
-        *place = Some(flight);
-        u64::from(*turn) << 32 | u64::from(at)
-    }
-
-    fn flight(&mut self, ticket: u64) -> Option<&mut Flight> {
-        let (turn, flight) = self.flights.get_mut(ticket as u32 as usize)?;
-        flight.as_mut().filter(|_| u64::from(*turn) == ticket >> 32)
-    }
-
-    /// Does what is due by now.
-    fn catch_up(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError> {
-        let now = self.clock.now_ns();
-        while let Some(Reverse((at, _, due))) = self.due.peek().copied()
-            && at <= now
-        {
-            self.due.pop();
-            match due {
-                Due::Depart { ticket } => self.depart(ticket)?,
-                Due::Complete { ticket } => self.complete(ticket, now, events),
-                Due::SentAgain { id } => events.push(Event::Sent { id }),
-                Due::ArrivedAgain { peer, immediate } => {
-                    events.push(Event::Arrived { peer, immediate });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads a write's bytes and puts them on the wire.
-    fn depart(&mut self, ticket: u64) -> Result<(), FabricError> {
-        let Some(&mut Flight { write, .. }) = self.flight(ticket) else {
-            return Ok(());
-        };
-        let link = &mut self.links[usize::from(write.peer.0)];
-        if link.is_lost {
-            return Ok(());
-        }
         let head = WriteHead {
-            ticket,
+            ticket: self.flights.insert(flight),
+            due_ns: self.timing.arrival_ns(now, write.bytes),
             region: write.target.region.0,
             offset: write.target.offset,
             bytes: write.bytes,
             immediate: write.immediate,
         };
+        let link = &mut self.links[usize::from(write.peer.0)];
         let (mover, regions) = (&mut self.mover, &self.regions);
         let payload = |out: &mut Vec<u8>| {
             if write.bytes == 0 {
@@ -190,95 +136,72 @@ impl Emulated {
             let region = &regions[usize::from(write.source.region.0)];
             mover.take(region, write.source.offset, write.bytes, out)
         };
+        link.in_flight += 1;
+        self.posted += 1;
         frame::put_write(&mut link.output, head, payload)
             .map_err(|reason| FabricError::Nic { reason })
     }
 
-    fn complete(&mut self, ticket: u64, now: u64, events: &mut Vec<Event>) {
-        let at = ticket as u32;
-        let Some(Flight { write, .. }) = self.flights[at as usize].1.take() else {
-            return;
-        };
-        self.free.push(at);
-        self.links[usize::from(write.peer.0)].in_flight -= 1;
-        events.push(Event::Sent { id: write.id });
-        if self.timing.random.chance(self.faults.duplicates) {
-            let later = now.saturating_add(self.timing.way_ns());
-            self.schedule(later, Due::SentAgain { id: write.id });
-        }
+    /// Puts on wires what they take. Whether there was anything.
+    fn flush(&mut self) -> bool {
+        let links = self.links.iter_mut().filter(|link| !link.is_lost);
+        links.fold(false, |any, link| any | link.flush())
     }
 
-    /// Whatever has come from a peer; an error is about the peer.
-    fn listen(&mut self, peer: usize, events: &mut Vec<Event>) -> Result<(), String> {
-        let link = &mut self.links[peer];
-        let open = link.wire.receive(&mut link.input);
-        let input = std::mem::take(&mut link.input);
-        let (mut used, mut tickets) = (0, Vec::new());
+    /// Takes in what has come from a peer; an error is about the peer.
+    fn listen(&mut self, peer: usize, now: u64) -> Result<(), String> {
+        self.links[peer].receive();
+        let mut input = std::mem::take(&mut self.links[peer].input);
+        let mut used = 0;
         while let Some((frame, bytes)) = frame::parse(&input[used..])? {
             used += bytes;
             match frame {
-                Frame::Write(head, payload) => {
-                    self.land(peer, head, payload, events)?;
-                    tickets.push(head.ticket);
-                }
-                Frame::Acks(body) => self.acknowledged(peer, body)?,
+                Frame::Write(head, payload) => self.land(peer, head, payload)?,
+                Frame::Acks(body) => self.acknowledged(peer, body, now)?,
             }
         }
-        if tickets.len() > self.nic.receives as usize {
-            let receives = self.nic.receives;
-            return Err(format!(
-                "{} writes of it came at once, but {receives} receives were posted",
-                tickets.len()
-            ));
-        }
-        let link = &mut self.links[peer];
-        link.input = input;
-        link.input.drain(..used);
-        if !tickets.is_empty() {
-            frame::put_acks(&mut link.output, &tickets);
-        }
-        open
+        input.drain(..used);
+        self.links[peer].input = input;
+        Ok(())
     }
 
-    fn land(
-        &mut self,
-        peer: usize,
-        head: WriteHead,
-        payload: &[u8],
-        events: &mut Vec<Event>,
-    ) -> Result<(), String> {
-        if head.bytes > 0 {
-            let region = self.regions.get(usize::from(head.region));
-            let region = region.ok_or_else(|| format!("it wrote to region {}", head.region))?;
-            let end = head.offset.checked_add(head.bytes.into());
-            if end.is_none_or(|end| end > region.bytes()) {
-                return Err(format!(
-                    "it wrote {} bytes at {} to region {}, which has {}",
-                    head.bytes,
-                    head.offset,
-                    head.region,
-                    region.bytes()
-                ));
-            }
-            self.mover.place(region, head.offset, head.bytes, payload)?;
-        } else if !payload.is_empty() {
-            return Err("it wrote no bytes, but brought some".into());
+    fn land(&mut self, peer: usize, head: WriteHead, payload: &[u8]) -> Result<(), String> {
+        let link = &mut self.links[peer];
+        if link.landings == self.nic.receives {
+            return Err(format!(
+                "more than {} writes of it came at once, but so many receives were posted",
+                link.landings
+            ));
         }
-        let (peer, immediate) = (PeerId(peer as u16), head.immediate);
-        events.push(Event::Arrived { peer, immediate });
-        if self.timing.random.chance(self.faults.duplicates) {
-            let later = self.clock.now_ns().saturating_add(self.timing.way_ns());
-            self.schedule(later, Due::ArrivedAgain { peer, immediate });
+        let region = if head.bytes > 0 {
+            Some(target(&self.regions, &head)?)
+        } else if payload.is_empty() {
+            None
+        } else {
+            return Err("it wrote no bytes, but brought some".into());
+        };
+        let token = self.landings.insert(Landing {
+            peer: PeerId(peer as u16),
+            ticket: head.ticket,
+            immediate: head.immediate,
+            due_ns: head.due_ns,
+        });
+        link.landings += 1;
+        let placed = region.map_or(Ok(Placed::Done), |region| {
+            (self.mover).place(region, head.offset, head.bytes, payload, token)
+        })?;
+        match placed {
+            Placed::Done => self.schedule(head.due_ns, Due::Arrive { token }),
+            Placed::Pending => self.moving += 1,
         }
         Ok(())
     }
 
-    fn acknowledged(&mut self, peer: usize, body: &[u8]) -> Result<(), String> {
-        let now = self.clock.now_ns();
+    fn acknowledged(&mut self, peer: usize, body: &[u8], now: u64) -> Result<(), String> {
         for ticket in frame::tickets(body) {
-            let flight = self.flight(ticket);
-            let known = flight
-                .filter(|flight| usize::from(flight.write.peer.0) == peer && !flight.is_acked);
+            let flight = self.flights.get_mut(ticket);
+            let known =
+                flight.filter(|flight| usize::from(flight.peer.0) == peer && !flight.is_acked);
             let known = known
                 .ok_or_else(|| format!("it acknowledged {ticket:#x}, which was not sent to it"))?;
             known.is_acked = true;
@@ -287,21 +210,91 @@ impl Emulated {
         }
         Ok(())
     }
-}
 
-impl Link {
-    fn flush(&mut self) -> Result<(), String> {
-        while self.sent < self.output.len() {
-            let sent = self.wire.send(&self.output[self.sent..])?;
-            if sent == 0 {
-                return Ok(());
+    /// Lets the mover go on.
+    fn settle(&mut self) -> Result<(), FabricError> {
+        let mut placed = std::mem::take(&mut self.placed);
+        (self.mover.poll(&mut placed)).map_err(|reason| FabricError::Nic { reason })?;
+        for token in placed.drain(..) {
+            if let Some(landing) = self.landings.get_mut(token) {
+                let due_ns = landing.due_ns;
+                self.moving -= 1;
+                self.schedule(due_ns, Due::Arrive { token });
             }
-            self.sent += sent;
         }
-        self.output.clear();
-        self.sent = 0;
+        self.placed = placed;
         Ok(())
     }
+
+    /// Does what is due by now.
+    fn catch_up(&mut self, now: u64, events: &mut Vec<Event>) {
+        while let Some(Reverse((at, _, due))) = self.due.peek().copied()
+            && at <= now
+        {
+            self.due.pop();
+            match due {
+                Due::Arrive { token } => self.arrive(token, now, events),
+                Due::Complete { ticket } => self.complete(ticket, now, events),
+                Due::SentAgain { id } => events.push(Event::Sent { id }),
+                Due::ArrivedAgain { peer, immediate } => {
+                    events.push(Event::Arrived { peer, immediate });
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self, token: u64, now: u64, events: &mut Vec<Event>) {
+        let Some(landing) = self.landings.remove(token) else {
+            return;
+        };
+        let (peer, immediate) = (landing.peer, landing.immediate);
+        let link = &mut self.links[usize::from(peer.0)];
+        link.landings -= 1;
+        if link.is_lost {
+            return;
+        }
+        link.acks.push(landing.ticket);
+        events.push(Event::Arrived { peer, immediate });
+        if self.timing.random.chance(self.faults.duplicates) {
+            let later = now.saturating_add(self.timing.way_ns());
+            self.schedule(later, Due::ArrivedAgain { peer, immediate });
+        }
+    }
+
+    fn complete(&mut self, ticket: u64, now: u64, events: &mut Vec<Event>) {
+        let Some(Flight { peer, id, .. }) = self.flights.remove(ticket) else {
+            return;
+        };
+        self.links[usize::from(peer.0)].in_flight -= 1;
+        events.push(Event::Sent { id });
+        if self.timing.random.chance(self.faults.duplicates) {
+            let later = now.saturating_add(self.timing.way_ns());
+            self.schedule(later, Due::SentAgain { id });
+        }
+    }
+
+    fn lose(&mut self, peer: usize, reason: String, events: &mut Vec<Event>) {
+        self.links[peer].is_lost = true;
+        let peer = PeerId(peer as u16);
+        events.push(Event::Lost { peer, reason });
+    }
+}
+
+/// The region to which a peer writes, if it has the place.
+fn target<'a>(regions: &'a [Memory], head: &WriteHead) -> Result<&'a Memory, String> {
+    let region = regions.get(usize::from(head.region));
+    let region = region.ok_or_else(|| format!("it wrote to region {}", head.region))?;
+    let end = head.offset.checked_add(head.bytes.into());
+    if end.is_some_and(|end| end <= region.bytes()) {
+        return Ok(region);
+    }
+    Err(format!(
+        "it wrote {} bytes at {} to region {}, which has {}",
+        head.bytes,
+        head.offset,
+        head.region,
+        region.bytes()
+    ))
 }
 
 impl Transport for Emulated {
@@ -353,42 +346,46 @@ impl Transport for Emulated {
     fn post(&mut self, writes: &[Write]) -> Result<usize, FabricError> {
         let now = self.clock.now_ns();
         for (accepted, write) in writes.iter().enumerate() {
-            let is_silent = self.is_silent()?;
-            let link = &mut self.links[usize::from(write.peer.0)];
+            let is_silent = self.faults.is_silent(self.posted)?;
+            let link = &self.links[usize::from(write.peer.0)];
             if link.is_lost || is_silent {
                 continue;
             }
             if link.in_flight >= self.nic.queue_depth {
                 return Ok(accepted);
             }
-            link.in_flight += 1;
-            self.posted += 1;
-            let ticket = self.take_off(*write);
-            let arrival = self.timing.arrival_ns(now, write.bytes);
-            self.schedule(arrival, Due::Depart { ticket });
+            self.depart(write, now)?;
         }
         Ok(writes.len())
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError> {
-        if self.is_silent()? {
+        if self.faults.is_silent(self.posted)? {
             return Ok(());
         }
-        self.catch_up(events)?;
+        let now = self.clock.now_ns();
+        // What takes long comes first, so that it delays nothing that this call tells.
+        let mut is_busy = self.flush();
+        self.settle()?;
         for peer in 0..self.links.len() {
-            if self.links[peer].is_lost {
-                continue;
+            if !self.links[peer].is_lost
+                && let Err(reason) = self.listen(peer, now)
+            {
+                self.lose(peer, reason, events);
             }
-            let heard = self.listen(peer, events);
-            if !self.links[peer].output.is_empty() {
-                self.clock.expect(self.clock.now_ns()); // the peer is to look at once
+        }
+        self.catch_up(now, events);
+        for peer in 0..self.links.len() {
+            let link = &self.links[peer];
+            is_busy |= !link.acks.is_empty();
+            if !link.is_lost
+                && let Some(reason) = link.end().map(str::to_owned)
+            {
+                self.lose(peer, reason, events);
             }
-            let outcome = heard.and_then(|()| self.links[peer].flush());
-            if let Err(reason) = outcome {
-                self.links[peer].is_lost = true;
-                let peer = PeerId(peer as u16);
-                events.push(Event::Lost { peer, reason });
-            }
+        }
+        if is_busy || self.moving > 0 {
+            self.clock.expect(now); // somebody is to be polled again at once
         }
         if let Some(Reverse((at, _, _))) = self.due.peek() {
             self.clock.expect(*at);

@@ -79,6 +79,21 @@ pub struct Faults {
     pub failure: Option<Failure>,
 }
 
+impl Faults {
+    /// Whether nothing comes or goes any more, after so many writes; an error if the NIC has failed.
+    pub(super) fn is_silent(&self, writes: u64) -> Result<bool, FabricError> {
+        match self.failure {
+            Some(Failure::Nic { after_writes }) if writes >= after_writes => {
+                Err(FabricError::Nic {
+                    reason: format!("it was set to fail after {after_writes} writes"),
+                })
+            }
+            Some(Failure::Silence { after_writes }) => Ok(writes >= after_writes),
+            _ => Ok(false),
+        }
+    }
+}
+
 /// What breaks after so many writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {

@@ -2,7 +2,17 @@
 
 use crate::transport::{Memory, MemoryKind};
 
-/// Moves the bytes of writes. Places have been checked against the regions.
+/// Where the bytes of a write are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// In the target.
+    Done,
+    /// On their way: [`Mover::poll`] will say when they are there.
+    Pending,
+}
+
+/// Moves the bytes of writes. Places have been checked against the regions. No call waits: a proxy has commands to read.
+/// Dropping it ends all access to regions before `drop` returns.
 pub trait Mover: Send {
     /// Whether it can move bytes of this memory.
     ///
@@ -25,13 +35,28 @@ pub trait Mover: Send {
         payload: &mut Vec<u8>,
     ) -> Result<(), String>;
 
-    /// Brings a write's bytes to `to`; on return they are there. The payload comes from a peer and is not to be trusted.
+    /// Begins to bring a write's bytes to `to`, or does it. The payload comes from a peer and is not to be trusted. Writes
+    /// that are on their way together have no order among each other. `token` is what [`poll`](Self::poll) says of it.
     ///
     /// # Errors
     ///
     /// Why not; the peer counts as lost.
-    fn place(&mut self, to: &Memory, offset: u64, bytes: u32, payload: &[u8])
-    -> Result<(), String>;
+    fn place(
+        &mut self,
+        to: &Memory,
+        offset: u64,
+        bytes: u32,
+        payload: &[u8],
+        token: u64,
+    ) -> Result<Placed, String>;
+
+    /// Goes on with what is [pending](Placed::Pending), and appends the tokens of what has come to be in its target:
+    /// visible as [`Event::Arrived`](crate::Event::Arrived) says.
+    ///
+    /// # Errors
+    ///
+    /// What failed; it counts as a failure of the NIC.
+    fn poll(&mut self, placed: &mut Vec<u64>) -> Result<(), String>;
 }
 
 /// Bytes of host memory travel in the frame.
@@ -70,7 +95,8 @@ impl Mover for HostMover {
         offset: u64,
         bytes: u32,
         payload: &[u8],
-    ) -> Result<(), String> {
+        _: u64,
+    ) -> Result<Placed, String> {
         if payload.len() != bytes as usize {
             return Err(format!(
                 "a write of {bytes} bytes that brings {}",
@@ -80,6 +106,10 @@ impl Mover for HostMover {
         let to = (to.address() + offset) as *mut u8;
         // SAFETY: the place is in the region, which is mapped (`Memory::new`) and apart from `payload`.
         unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len()) };
+        Ok(Placed::Done)
+    }
+
+    fn poll(&mut self, _: &mut Vec<u64>) -> Result<(), String> {
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! What every transport must do, alone and under endpoints.
 
 use super::{Buffer, Job, Subject, Traffic, pattern, peer_id, peer_offers};
+use crate::error::FabricError;
 use crate::transport::{
     Event, MAX_OFFER_BYTES, PeerId, PeerOffer, Place, RegionId, Transport, Write,
 };
@@ -28,6 +29,7 @@ pub const CHECKS: &[Check] = &[
     ("counts wrap", wrapping_counts),
     ("a ring of two slots", small_ring),
     ("credits run out and come back", credits),
+    ("a goodbye ends no one else", goodbye),
 ];
 
 /// Runs all checks.
@@ -335,4 +337,30 @@ fn credits(subject: &mut dyn Subject) {
             node.error
         );
     }
+}
+
+/// Who says goodbye and goes is missed only by those who put to it later.
+fn goodbye(subject: &mut dyn Subject) {
+    let traffic = Traffic {
+        endpoints: 3,
+        ..Traffic::default()
+    };
+    let mut job = Job::new(subject, traffic).expect("connects");
+    job.run();
+    job.leave(2);
+    for _ in 0..200 {
+        job.step(0);
+        job.step(1);
+        job.idle();
+    }
+    for node in &job.nodes {
+        assert!(node.error.is_none(), "{:?}", node.error);
+    }
+    job.put(0, 2);
+    job.step(0);
+    let Some(FabricError::Ended { peer }) = &job.nodes[0].error else {
+        panic!("{:?}", job.nodes[0].error)
+    };
+    assert_eq!(&*peer.name, "endpoint 2");
+    assert!(job.nodes[0].arrivals.is_aborted(), "kernels are told");
 }

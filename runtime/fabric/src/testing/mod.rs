@@ -3,11 +3,13 @@
 //! Everything here panics where the fabric is wrong, as tests do.
 
 pub mod conformance;
+mod late;
 mod traffic;
 
+pub use late::{LateMover, Sources};
 pub use traffic::{Job, Node, Traffic};
 
-use crate::emulated::{Clock, Emulated, Faults, HostMover, Nic, VirtualClock, Wire, pipe};
+use crate::emulated::{Clock, Emulated, Faults, HostMover, Mover, Nic, VirtualClock, Wire, pipe};
 use crate::error::Peer;
 use crate::transport::{Memory, MemoryKind, PeerId, PeerOffer, Transport};
 use std::sync::Arc;
@@ -41,6 +43,8 @@ pub struct EmulatedSubject {
     pub nic: Nic,
     /// Faults of each, by endpoint; the last is for all others.
     pub faults: Vec<Faults>,
+    /// The seed of how long copies take, if they take any time.
+    pub late: Option<u64>,
     start: Instant,
     clock: Arc<VirtualClock>,
 }
@@ -52,6 +56,7 @@ impl EmulatedSubject {
         Self {
             nic,
             faults,
+            late: None,
             start: Instant::now(),
             clock: Arc::default(),
         }
@@ -80,12 +85,20 @@ pub fn pipes(endpoints: usize) -> Vec<Vec<Box<dyn Wire>>> {
 
 impl Subject for EmulatedSubject {
     fn make(&mut self, endpoints: usize) -> Vec<Box<dyn Transport>> {
+        let sources = Sources::default();
         let make = |(at, wires): (usize, Vec<Box<dyn Wire>>)| -> Box<dyn Transport> {
             let faults = self.faults.get(at).or(self.faults.last());
             let mut faults = faults.cloned().unwrap_or_default();
             faults.seed = faults.seed.wrapping_mul(31).wrapping_add(at as u64);
             let clock = Clock::Virtual(Arc::clone(&self.clock));
-            let made = Emulated::new(self.nic.clone(), faults, clock, Box::new(HostMover), wires);
+            let mover: Box<dyn Mover> = match self.late {
+                None => Box::new(HostMover),
+                Some(seed) => {
+                    let seed = seed.wrapping_mul(31).wrapping_add(at as u64);
+                    Box::new(LateMover::new(sources.clone(), seed, u64::MAX))
+                }
+            };
+            let made = Emulated::new(self.nic.clone(), faults, clock, mover, wires);
             Box::new(made.expect("sound figures"))
         };
         pipes(endpoints).into_iter().enumerate().map(make).collect()

@@ -140,6 +140,33 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// An endpoint says goodbye, and goes when all others have heard it.
+    pub fn leave(&mut self, at: usize) {
+        let until = Instant::now() + self.subject.patience();
+        let endpoint = self.nodes[at].endpoint.as_mut();
+        endpoint.expect("an endpoint that has not ended").leave();
+        while (self.nodes[at].endpoint.as_ref()).is_none_or(|endpoint| !endpoint.has_left()) {
+            let error = &self.nodes[at].error;
+            assert!(error.is_none() && Instant::now() < until, "{error:?}");
+            let steps = (0..self.nodes.len()).map(|node| self.step(node));
+            if !steps.fold(false, |any, has_moved| any | has_moved) {
+                self.subject.idle();
+            }
+        }
+        self.nodes[at].endpoint = None;
+    }
+
+    /// Posts a put without bytes, beside the traffic.
+    pub fn put(&mut self, from: usize, to: usize) {
+        let command = Command {
+            peer: peer_id(from, to).0,
+            kind: COMMAND_PUT,
+            ..Command::default()
+        };
+        let producer = &self.nodes[from].producer;
+        producer.publish(producer.claim(), &command);
+    }
+
     /// Lets time pass.
     pub fn idle(&self) {
         self.subject.idle();

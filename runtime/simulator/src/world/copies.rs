@@ -87,9 +87,11 @@ impl Machine {
             Work::Fill { to, value, bytes } => {
                 self.stretch(to, Fate::Write(&vec![value; bytes as usize]), after, stamp)?;
             }
-            Work::Write { to, value } => {
-                self.stretch(to, Fate::Write(&value.to_ne_bytes()), after, stamp)?;
-                if let Ok(Found::Global { id, offset }) = self.memory.find(to, 4, None) {
+            Work::Write { to, value } => match self.memory.find(to, 4, None)? {
+                // The program polls it.
+                Found::Host { address } => Self::store_host(address, &value.to_ne_bytes()),
+                Found::Global { id, offset } => {
+                    self.stretch(to, Fate::Write(&value.to_ne_bytes()), after, stamp)?;
                     // Like an ordinary store with release: TMA needs a proxy fence behind the acquire.
                     let ways = Ways {
                         generic: after.clone(),
@@ -97,7 +99,7 @@ impl Machine {
                     };
                     self.publish_by_host((id, offset), ways.into());
                 }
-            }
+            },
             Work::Kernel { .. } => return Err("a kernel is no copy".into()),
         }
         Ok(Outcome::Done)

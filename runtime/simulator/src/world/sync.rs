@@ -366,7 +366,7 @@ impl Machine {
         }
     }
 
-    fn store_host(address: u64, from: &[u8]) {
+    pub fn store_host(address: u64, from: &[u8]) {
         if let Ok(bytes) = <[u8; 4]>::try_from(from) {
             // SAFETY: as in `load_host`.
             let word = unsafe { &*(address as *const AtomicU32) };

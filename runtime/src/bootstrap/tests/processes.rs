@@ -26,19 +26,10 @@ fn across_hosts() -> String {
         Ok(ranks) => ranks,
         Err(error) => return error.to_string(),
     };
-    let config = crate::KernelConfig {
-        name: None,
-        op: crate::Op::AgGemm,
-        world: ranks.world(),
-        m: crate::Dim::Static(256),
-        n: crate::Dim::Static(128),
-        k: crate::Dim::Static(64),
-        b_layout: crate::BLayout::Nk,
-        epilogue: crate::Epilogue::default(),
-        tuning: crate::Tuning::default(),
-    };
+    let gathered = crate::GemmConfig::new(crate::GemmOp::AgGemm);
+    let config = crate::KernelConfig::new(ranks.world(), gathered);
     let (m, n, k) = (256, 128, 64);
-    let prepared = ranks.prepare(&config, crate::Shape { m, n, k });
+    let prepared = ranks.prepare(&config, crate::GemmShape { m, n, k });
     let tested = ranks.fabric_test(&crate::FabricTestOptions {
         nodes: 2,
         message_bytes: 4,
