@@ -91,7 +91,7 @@ macro_rules! header {
     };
 }
 
-const DEVICE_HEADERS: [(&str, &str); 12] = [
+const DEVICE_HEADERS: [(&str, &str); 13] = [
     header!("device", "activation"),
     header!("device", "barrier"),
     header!("device", "base"),
@@ -100,13 +100,14 @@ const DEVICE_HEADERS: [(&str, &str); 12] = [
     header!("device", "fabric"),
     header!("device", "memory"),
     header!("device", "mma"),
+    header!("device", "quad"),
     header!("device", "ring"),
     header!("device", "tma"),
     header!("device", "types"),
     header!("device", "watch"),
 ];
 
-const SIMULATOR_HEADERS: [(&str, &str); 14] = [
+const SIMULATOR_HEADERS: [(&str, &str); 15] = [
     header!("simulator", "barrier"),
     header!("simulator", "base"),
     header!("simulator", "calls"),
@@ -119,6 +120,7 @@ const SIMULATOR_HEADERS: [(&str, &str); 14] = [
     header!("device", "activation"),
     header!("device", "descriptor"),
     header!("device", "fabric"),
+    header!("device", "quad"),
     header!("device", "ring"),
     header!("device", "types"),
     header!("device", "watch", "gpu/watch"),

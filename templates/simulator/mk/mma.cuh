@@ -20,6 +20,17 @@ struct Mma {
   }
 };
 
+template <u32 kN, bool kBMnMajor>
+struct MmaRegisters {
+  static __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool accumulate) {
+    mk_calls->mma_registers(d, kN, a, b, kBMnMajor, accumulate, sim::place());
+  }
+};
+
+// Calls of the simulator are no less: whoever could see an access has been called.
+template <u32 kCount>
+__forceinline__ void mma_hold(float (&)[kCount]) {}
+
 // Round to nearest even; every NaN becomes the one that GPUs make.
 __forceinline__ u32 bf16_bits(float value) {
   const u32 bits = __builtin_bit_cast(u32, value);
