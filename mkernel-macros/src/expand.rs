@@ -1,9 +1,9 @@
 //! Attribute and item → item, documentation, impls; or item and every mistake.
 
-use crate::docs;
+use crate::{docs, literal};
 use mkernel_declare::{Declaration, Draft, Mistake, parse_attribute};
-use mkernel_spec::{Device, Dim, Epilogue, Field, KernelConfig, KernelPlan, Tuning};
-use proc_macro2::{Ident, TokenStream, TokenTree};
+use mkernel_spec::{Device, KernelConfig, KernelPlan};
+use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::{Attribute, Fields, ItemStruct, parse_quote};
 
@@ -82,24 +82,15 @@ fn first_token(tokens: &TokenStream) -> TokenStream {
 fn generate(target: &ItemStruct, config: &KernelConfig, plan: Option<&KernelPlan>) -> TokenStream {
     let documented = with_docs(target, &docs::lines(config, plan));
     let (ident, visibility) = (&target.ident, &target.vis);
-    let config_literal = config_literal(config);
-    let dims = [
-        (Field::M, config.m),
-        (Field::N, config.n),
-        (Field::K, config.k),
-    ];
+    let config_literal = literal::config(config);
+    let shape_literal = literal::shape(&config.problem);
+    let dims = config.problem.dims().into_iter();
     let params = dims
-        .iter()
         .filter(|(_, dim)| dim.fixed().is_none())
         .map(|(field, _)| {
             let name = format_ident!("{}", field.name());
             quote!(#name: u64)
         });
-    let sizes = dims.iter().map(|(field, dim)| {
-        let name = format_ident!("{}", field.name());
-        dim.fixed()
-            .map_or_else(|| quote!(#name), |size| quote!(#name: #size))
-    });
     quote! {
         #documented
 
@@ -119,7 +110,7 @@ fn generate(target: &ItemStruct, config: &KernelConfig, plan: Option<&KernelPlan
                 comm: &::mkernel::Communicator,
                 #(#params),*
             ) -> ::core::result::Result<::mkernel::Operator, ::mkernel::Error> {
-                comm.prepare_fused::<Self>(::mkernel::Shape { #(#sizes),* })
+                comm.prepare_fused::<Self>(#shape_literal)
             }
         }
     }
@@ -134,136 +125,6 @@ fn with_docs(target: &ItemStruct, lines: &[String]) -> ItemStruct {
             .map(|line| -> Attribute { parse_quote!(#[doc = #line]) }),
     );
     documented
-}
-
-fn config_literal(config: &KernelConfig) -> TokenStream {
-    let KernelConfig {
-        name,
-        op,
-        world,
-        m,
-        n,
-        k,
-        b_layout,
-        epilogue,
-        tuning,
-    } = config;
-    let name = option(
-        name.as_ref()
-            .map(|name| quote!(::std::string::String::from(#name))),
-    );
-    let op = variant(op);
-    let [m, n, k] = [m, n, k].map(|dim| match dim {
-        Dim::Static(size) => quote!(::mkernel::Dim::Static(#size)),
-        Dim::Dynamic(_) => quote!(::mkernel::Dim::DYNAMIC),
-    });
-    let b_layout = variant(b_layout);
-    let epilogue = epilogue_literal(epilogue);
-    let tuning = tuning_literal(tuning);
-    quote! {
-        ::mkernel::KernelConfig {
-            name: #name,
-            op: ::mkernel::Op::#op,
-            world: #world,
-            m: #m,
-            n: #n,
-            k: #k,
-            b_layout: ::mkernel::BLayout::#b_layout,
-            epilogue: #epilogue,
-            tuning: #tuning,
-        }
-    }
-}
-
-fn epilogue_literal(epilogue: &Epilogue) -> TokenStream {
-    if *epilogue == Epilogue::default() {
-        return quote!(::mkernel::Epilogue::default());
-    }
-    let Epilogue {
-        bias,
-        residual,
-        activation,
-        output,
-    } = epilogue;
-    let (activation, output) = (variant(activation), variant(output));
-    quote! {
-        ::mkernel::Epilogue {
-            bias: #bias,
-            residual: #residual,
-            activation: ::mkernel::Activation::#activation,
-            output: ::mkernel::Dtype::#output,
-        }
-    }
-}
-
-fn tuning_literal(tuning: &Tuning) -> TokenStream {
-    if *tuning == Tuning::default() {
-        return quote!(::mkernel::Tuning::default());
-    }
-    let Tuning {
-        tile_m,
-        tile_n,
-        stages,
-        transfer,
-        comm_ctas,
-        k_slices,
-        chunk_rows,
-        group_m,
-        round_tiles,
-        shots,
-    } = tuning;
-    let [
-        tile_m,
-        tile_n,
-        stages,
-        comm_ctas,
-        k_slices,
-        chunk_rows,
-        group_m,
-        round_tiles,
-        shots,
-    ] = [
-        tile_m,
-        tile_n,
-        stages,
-        comm_ctas,
-        k_slices,
-        chunk_rows,
-        group_m,
-        round_tiles,
-        shots,
-    ]
-    .map(|value| option(*value));
-    let transfer = option(transfer.map(|transfer| {
-        let transfer = variant(&transfer);
-        quote!(::mkernel::Transfer::#transfer)
-    }));
-    quote! {
-        ::mkernel::Tuning {
-            tile_m: #tile_m,
-            tile_n: #tile_n,
-            stages: #stages,
-            transfer: #transfer,
-            comm_ctas: #comm_ctas,
-            k_slices: #k_slices,
-            chunk_rows: #chunk_rows,
-            group_m: #group_m,
-            round_tiles: #round_tiles,
-            shots: #shots,
-        }
-    }
-}
-
-fn option(value: Option<impl ToTokens>) -> TokenStream {
-    match value {
-        Some(value) => quote!(::core::option::Option::Some(#value)),
-        None => quote!(::core::option::Option::None),
-    }
-}
-
-/// The name of a variant without fields, as `Debug` prints it.
-fn variant(value: &impl std::fmt::Debug) -> Ident {
-    format_ident!("{value:?}")
 }
 
 #[cfg(test)]
@@ -305,14 +166,16 @@ mod tests {
                 fn config() -> ::mkernel::KernelConfig {
                     ::mkernel::KernelConfig {
                         name: ::core::option::Option::None,
-                        op: ::mkernel::Op::AgGemm,
                         world: 8u32,
-                        m: ::mkernel::Dim::DYNAMIC,
-                        n: ::mkernel::Dim::Static(1024u64),
-                        k: ::mkernel::Dim::Static(8192u64),
-                        b_layout: ::mkernel::BLayout::Kn,
-                        epilogue: ::mkernel::Epilogue::default(),
-                        tuning: ::mkernel::Tuning::default(),
+                        problem: ::mkernel::Problem::Gemm(::mkernel::GemmConfig {
+                            op: ::mkernel::GemmOp::AgGemm,
+                            m: ::mkernel::Dim::DYNAMIC,
+                            n: ::mkernel::Dim::Static(1024u64),
+                            k: ::mkernel::Dim::Static(8192u64),
+                            b_layout: ::mkernel::BLayout::Kn,
+                            epilogue: ::mkernel::Epilogue::default(),
+                            tuning: ::mkernel::Tuning::default(),
+                        }),
                     }
                 }
             }
@@ -327,7 +190,7 @@ mod tests {
                     comm: &::mkernel::Communicator,
                     m: u64
                 ) -> ::core::result::Result<::mkernel::Operator, ::mkernel::Error> {
-                    comm.prepare_fused::<Self>(::mkernel::Shape { m, n: 1024u64, k: 8192u64 })
+                    comm.prepare_fused::<Self>(::mkernel::GemmShape { m, n: 1024u64, k: 8192u64 })
                 }
             }
         };

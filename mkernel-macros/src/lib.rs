@@ -2,6 +2,7 @@
 
 mod docs;
 mod expand;
+mod literal;
 
 use proc_macro::TokenStream;
 

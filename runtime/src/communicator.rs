@@ -219,8 +219,12 @@ impl Communicator {
     /// # Errors
     /// [`Error::Config`] with all mistakes, [`Error::Build`], [`Error::Mismatch`] if ranks differ, or
     /// [`Error::RanksFailed`] with what went wrong elsewhere.
-    pub fn prepare(&self, config: &KernelConfig, shape: Shape) -> Result<Operator, Error> {
-        prepare::prepare(&self.shared, config, shape, |_| ())
+    pub fn prepare(
+        &self,
+        config: &KernelConfig,
+        shape: impl Into<Shape>,
+    ) -> Result<Operator, Error> {
+        prepare::prepare(&self.shared, config, shape.into(), |_| ())
     }
 
     /// [`prepare`](Self::prepare) with a kernel whose CUDA text you have changed: for work on templates, and for tests
@@ -232,17 +236,20 @@ impl Communicator {
     pub fn prepare_edited(
         &self,
         config: &KernelConfig,
-        shape: Shape,
+        shape: impl Into<Shape>,
         edit: impl FnOnce(&mut String),
     ) -> Result<Operator, Error> {
-        prepare::prepare(&self.shared, config, shape, edit)
+        prepare::prepare(&self.shared, config, shape.into(), edit)
     }
 
     /// [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.
     ///
     /// # Errors
     /// As for [`prepare`](Self::prepare).
-    pub fn prepare_fused<K: FusedKernel>(&self, shape: Shape) -> Result<Operator, Error> {
+    pub fn prepare_fused<K: FusedKernel>(
+        &self,
+        shape: impl Into<Shape>,
+    ) -> Result<Operator, Error> {
         self.prepare(&K::config(), shape)
     }
 

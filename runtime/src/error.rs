@@ -267,13 +267,11 @@ pub enum Error {
         /// Their names, in order.
         names: Vec<&'static str>,
     },
-    /// A stream or slice of another GPU than the communicator's.
+    /// A stream of another GPU than the communicator's.
     #[error(
-        "{what} belongs to GPU {given}, the communicator to GPU {expected}; use Communicator::context()"
+        "the stream belongs to GPU {given}, the communicator to GPU {expected}; use one of Communicator::context()"
     )]
     WrongDevice {
-        /// What.
-        what: &'static str,
         /// Its GPU.
         given: usize,
         /// The communicator's.

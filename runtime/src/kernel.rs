@@ -5,13 +5,13 @@ use crate::error::Error;
 use cudarc::driver::{CudaContext, sys};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::device::Target;
-use mkernel_spec::plan::THREADS;
 use std::sync::Arc;
 
 /// A loaded kernel and the shape of its launch.
 pub(crate) struct Kernel {
     function: Function,
     grid_ctas: u32,
+    threads: u32,
     smem_bytes: u32,
 }
 
@@ -20,7 +20,7 @@ impl Kernel {
     pub fn load(ctx: &Arc<CudaContext>, cubin: &[u8], plan: &KernelPlan) -> Result<Self, Error> {
         let function = Function::load(ctx, cubin, &plan.id)?;
         function.allow_dynamic_smem(plan.smem_bytes)?;
-        let ctas_per_sm = function.ctas_per_sm(THREADS, plan.smem_bytes)?;
+        let ctas_per_sm = function.ctas_per_sm(plan.threads, plan.smem_bytes)?;
         // CTAs wait for each other, so all must be resident at once.
         if ctas_per_sm == 0 || plan.grid_ctas > ctas_per_sm.saturating_mul(plan.device.sm_count) {
             return Err(Error::DoesNotFit {
@@ -45,6 +45,7 @@ impl Kernel {
         Ok(Self {
             function,
             grid_ctas: plan.grid_ctas,
+            threads: plan.threads,
             smem_bytes: plan.smem_bytes,
         })
     }
@@ -59,7 +60,7 @@ impl Kernel {
         unsafe {
             self.function.launch(
                 stream,
-                (self.grid_ctas, THREADS, self.smem_bytes),
+                (self.grid_ctas, self.threads, self.smem_bytes),
                 args.as_mut_ptr().cast(),
             )
         }

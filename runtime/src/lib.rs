@@ -4,23 +4,19 @@
 //! ```no_run
 //! use mkernel::cudarc::driver::CudaSlice;
 //! use mkernel::half::bf16;
-//! use mkernel::{BLayout, Communicator, Dim, Epilogue, Error, KernelConfig, Op, Shape, Tuning};
+//! use mkernel::{BLayout, Communicator, Dim, Error, GemmConfig, GemmOp, GemmShape, KernelConfig};
 //!
 //! /// C = AllGather(A) · Bᵀ for one rank; the other ranks do the same at the same time.
 //! fn forward(ranks: &Communicator, a: &CudaSlice<bf16>, b: &CudaSlice<bf16>, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
-//!     let config = KernelConfig {
-//!         name: None,
-//!         op: Op::AgGemm,
-//!         world: ranks.world(),
-//!         m: Dim::DYNAMIC,
+//!     let up = GemmConfig {
 //!         n: Dim::Static(1024),
 //!         k: Dim::Static(8192),
 //!         b_layout: BLayout::Nk,
-//!         epilogue: Epilogue::default(),
-//!         tuning: Tuning::default(),
+//!         ..GemmConfig::new(GemmOp::AgGemm)
 //!     };
+//!     let config = KernelConfig::new(ranks.world(), up);
 //!     // Once per shape: plans, compiles or loads, allocates. All ranks come here.
-//!     let up_projection = ranks.prepare(&config, Shape { m: 4096, n: 1024, k: 8192 })?;
+//!     let up_projection = ranks.prepare(&config, GemmShape { m: 4096, n: 1024, k: 8192 })?;
 //!     let stream = ranks.context().default_stream();
 //!     up_projection.launch(&stream, a, b, c)?;
 //!     ranks.synchronize(&stream)
@@ -71,6 +67,7 @@
 
 mod args;
 mod bootstrap;
+mod call;
 mod communicator;
 mod copies;
 mod driver;
@@ -89,6 +86,7 @@ mod simulation;
 mod symmetric;
 
 pub use bootstrap::{MAX_OFFER_BYTES, ProtocolFault};
+pub use call::{Call, Element};
 pub use communicator::Communicator;
 pub use driver::{device_count, gpu_links};
 pub use env::wanted_nics;
@@ -96,7 +94,7 @@ pub use error::{Error, Peer};
 pub use fabric::{FabricTest, FabricTestOptions, Load, Measured};
 pub use fused::FusedKernel;
 pub use operands::{OperandFault, RawOperand};
-pub use operator::{Addends, Element, Operator};
+pub use operator::{Addends, Operator};
 pub use simulation::{Finding, Simulation};
 
 #[cfg(feature = "macros")]
@@ -106,8 +104,9 @@ pub use mkernel_compile::GenError;
 pub use mkernel_fabric::FabricError;
 pub use mkernel_fabric::emulated::{Failure, Faults, Nic};
 pub use mkernel_spec::{
-    self as spec, Activation, BLayout, Device, Dim, Dtype, Epilogue, KernelConfig, KernelPlan,
-    KernelSpec, Op, Shape, Transfer, Tuning, Violation, Violations,
+    self as spec, Activation, BLayout, Device, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape,
+    KernelConfig, KernelPlan, KernelSpec, Op, Problem, Shape, Transfer, Tuning, Violation,
+    Violations,
 };
 
 /// The crate whose streams and slices operators take; use this one, so that versions agree.

@@ -48,13 +48,34 @@ pub enum OperandFault {
         row_stride_elems: u64,
     },
     /// An operand of the kernel's that was not passed.
-    #[error("it was not passed; use `launch_with`, or declare the kernel without it")]
+    #[error("it was not passed; use `call` or `launch_with`, or declare the kernel without it")]
     Missing,
     /// An operand that the kernel does not have.
-    #[error("the kernel has none; declare it with `{operand} = true`")]
+    #[error("the kernel has none, only {}; leave it out{}", .names.join(", "), declare_it(*.operand))]
     Unexpected {
         /// Which.
-        operand: &'static str,
+        operand: Operand,
+        /// The operands that the kernel has.
+        names: Vec<&'static str>,
+    },
+    /// An operand that was passed before.
+    #[error("it was passed twice; pass it once")]
+    Twice,
+    /// A result that was passed to be read, or an input that was passed to be written.
+    #[error("the kernel {} it; pass it with `{}`", if *.written { "writes" } else { "only reads" }, if *.written { "write" } else { "read" })]
+    Access {
+        /// Whether the kernel writes it.
+        written: bool,
+    },
+    /// A slice of another GPU than the communicator's.
+    #[error(
+        "it belongs to GPU {given}, the communicator to GPU {expected}; allocate it with Communicator::context()"
+    )]
+    WrongDevice {
+        /// Its GPU.
+        given: usize,
+        /// The communicator's.
+        expected: usize,
     },
     /// Elements of another type.
     #[error(
@@ -76,6 +97,16 @@ pub enum OperandFault {
         /// Columns.
         cols: u64,
     },
+}
+
+/// How a kernel gets an operand that only some have.
+fn declare_it(operand: Operand) -> String {
+    match operand {
+        Operand::Bias | Operand::Residual => {
+            format!(", or declare the kernel with `{} = true`", operand.name())
+        }
+        _ => String::new(),
+    }
 }
 
 /// Checks operands: all mistakes at once. An operand without rows on this rank is not looked at.
@@ -130,43 +161,46 @@ pub(crate) fn check(
     }
 }
 
-/// What a caller passed for an operand: how many elements of which type.
+/// What a caller passed for an operand: a dense slice of so many elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passed {
     pub operand: Operand,
     pub elems: usize,
     pub dtype: Dtype,
+    /// Whether it may be written.
+    pub written: bool,
+    pub address: u64,
 }
 
-impl Passed {
-    pub fn new(operand: Operand, elems: usize, dtype: Dtype) -> Self {
-        Self {
-            operand,
-            elems,
-            dtype,
-        }
-    }
-}
-
-/// Checks that what was passed, as dense slices, is what the kernel has on `rank`: all mistakes at once.
+/// Checks that what was passed is what the kernel has on `rank`: all mistakes at once, beside `faults` of operands that
+/// are not among them.
 pub(crate) fn check_passed(
     specs: &[OperandSpec],
     passed: &[Passed],
+    mut faults: Vec<(Operand, OperandFault)>,
     rank: u32,
 ) -> Result<(), Error> {
-    let has = |operand| specs.iter().any(|spec| spec.operand == operand);
-    let unexpected = passed.iter().filter(|passed| !has(passed.operand));
-    let mut faults: Vec<_> = unexpected
-        .map(|passed| {
-            let operand = passed.operand.name();
-            (passed.operand, OperandFault::Unexpected { operand })
-        })
-        .collect();
+    let absent: Vec<_> = faults.iter().map(|(operand, _)| *operand).collect();
+    for (i, Passed { operand, .. }) in passed.iter().enumerate() {
+        if !specs.iter().any(|spec| spec.operand == *operand) {
+            let names = specs.iter().map(|spec| spec.operand.name()).collect();
+            let operand = *operand;
+            faults.push((operand, OperandFault::Unexpected { operand, names }));
+        } else if passed[..i].iter().any(|p| p.operand == *operand) {
+            faults.push((*operand, OperandFault::Twice));
+        }
+    }
     for spec in specs {
         let Some(passed) = passed.iter().find(|p| p.operand == spec.operand) else {
-            faults.push((spec.operand, OperandFault::Missing));
+            if !absent.contains(&spec.operand) {
+                faults.push((spec.operand, OperandFault::Missing));
+            }
             continue;
         };
+        if passed.written != spec.written {
+            let written = spec.written;
+            faults.push((spec.operand, OperandFault::Access { written }));
+        }
         if passed.dtype != spec.dtype {
             let (given, expected) = (passed.dtype, spec.dtype);
             faults.push((spec.operand, OperandFault::Dtype { given, expected }));
@@ -180,11 +214,11 @@ pub(crate) fn check_passed(
     }
 }
 
-/// Dense operands at these addresses, in the order of `specs`.
-pub(crate) fn dense(specs: &[OperandSpec], addresses: &[(Operand, u64)]) -> Vec<RawOperand> {
-    let address_of = |wanted| addresses.iter().find(|(operand, _)| *operand == wanted);
+/// What was passed, in the order of `specs`.
+pub(crate) fn dense(specs: &[OperandSpec], passed: &[Passed]) -> Vec<RawOperand> {
+    let passed_as = |wanted| passed.iter().find(|passed| passed.operand == wanted);
     let dense = |spec: &OperandSpec| RawOperand {
-        ptr: address_of(spec.operand).map_or(0, |(_, address)| *address),
+        ptr: passed_as(spec.operand).map_or(0, |passed| passed.address),
         row_stride_elems: spec.cols,
     };
     specs.iter().map(dense).collect()
@@ -335,19 +369,69 @@ pub(crate) mod tests {
     #[test]
     fn what_is_missing_or_too_much_or_of_another_type_comes_at_once() {
         let passed = [
-            (Operand::A, 256, Dtype::Bf16),
-            (Operand::C, 320, Dtype::Bf16),
-            (Operand::Bias, 32, Dtype::Bf16),
+            passed(Operand::A, 256, false),
+            passed(Operand::C, 320, true),
+            passed(Operand::Bias, 32, false),
         ];
-        let passed = passed.map(|(operand, elems, dtype)| Passed::new(operand, elems, dtype));
-        let Err(Error::Operands(faults)) = check_passed(&SPECS, &passed, 0) else {
-            panic!("three faults")
-        };
-        let text = Error::Operands(faults.clone()).to_string();
-        let operands: Vec<_> = faults.iter().map(|(operand, _)| *operand).collect();
+        let (operands, text) = faults(&passed, Vec::new());
         assert_eq!(operands, [Operand::Bias, Operand::B, Operand::C], "{text}");
-        for part in ["bias = true", "launch_with", "bf16", "fp32"] {
+        for part in ["only a, b, c", "bias = true", "launch_with", "bf16", "fp32"] {
             assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+    }
+
+    #[test]
+    fn each_operand_is_passed_once_and_for_what_the_kernel_does() {
+        let mut all = vec![
+            passed(Operand::A, 256, true),
+            passed(Operand::B, 2048, false),
+            passed(Operand::C, 320, false),
+            passed(Operand::B, 2048, false),
+        ];
+        all[2].dtype = Dtype::Fp32;
+        let (operands, text) = faults(&all, Vec::new());
+        assert_eq!(operands, [Operand::B, Operand::A, Operand::C], "{text}");
+        for part in [
+            "twice",
+            "only reads it; pass it with `read`",
+            "writes it; pass it with `write`",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+    }
+
+    #[test]
+    fn an_operand_of_another_gpu_is_not_missing_too() {
+        let wrong = OperandFault::WrongDevice {
+            given: 1,
+            expected: 0,
+        };
+        let mut c = passed(Operand::C, 320, true);
+        c.dtype = Dtype::Fp32;
+        let all = [passed(Operand::A, 256, false), c];
+        let (operands, text) = faults(&all, vec![(Operand::B, wrong)]);
+        assert_eq!(operands, [Operand::B], "{text}");
+        assert!(text.contains("operand b: it belongs to GPU 1"), "{text}");
+    }
+
+    fn passed(operand: Operand, elems: usize, written: bool) -> Passed {
+        Passed {
+            operand,
+            elems,
+            dtype: Dtype::Bf16,
+            written,
+            address: 0x1000,
+        }
+    }
+
+    /// What is wrong on rank 0: of which operands, and in words.
+    fn faults(passed: &[Passed], known: Vec<(Operand, OperandFault)>) -> (Vec<Operand>, String) {
+        match check_passed(&SPECS, passed, known, 0) {
+            Err(Error::Operands(faults)) => {
+                let operands = faults.iter().map(|(operand, _)| *operand).collect();
+                (operands, Error::Operands(faults).to_string())
+            }
+            other => panic!("{other:?}"),
         }
     }
 }

@@ -1,19 +1,20 @@
 //! [`Operator`]: a kernel that is ready to run, with its memory on every rank.
 
 use crate::args::Bindings;
+use crate::call::{Call, Element};
 use crate::copies::{CopyThread, Job};
 use crate::driver;
 use crate::error::Error;
 use crate::kernel::Kernel;
-use crate::operands::{self, Passed, RawOperand};
+use crate::operands::{self, RawOperand};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::simulation::Watch;
 use crate::symmetric::Symmetric;
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, sys};
+use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DevicePtrMut, sys};
 use half::bf16;
+use mkernel_spec::KernelPlan;
 use mkernel_spec::abi::Operand;
-use mkernel_spec::{Dtype, KernelPlan};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A kernel with its workspace, made by [`Communicator::prepare`](crate::Communicator::prepare).
@@ -32,26 +33,6 @@ pub struct Operator {
     args: Mutex<Args>,
     copies: Option<Arc<CopyThread>>,
     shared: Arc<Shared>,
-}
-
-/// What elements of C can be: `bf16` or `f32`, as the kernel's [`output`](mkernel_spec::Epilogue::output) says.
-pub trait Element: sealed::Element {
-    /// Its name in a declaration.
-    const DTYPE: Dtype;
-}
-
-impl Element for bf16 {
-    const DTYPE: Dtype = Dtype::Bf16;
-}
-
-impl Element for f32 {
-    const DTYPE: Dtype = Dtype::Fp32;
-}
-
-mod sealed {
-    pub trait Element {}
-    impl Element for half::bf16 {}
-    impl Element for f32 {}
 }
 
 /// What a kernel's [`Epilogue`](mkernel_spec::Epilogue) reads beside the sum.
@@ -145,15 +126,32 @@ impl Operator {
         &self.plan
     }
 
-    /// Enqueues one call on `stream`: what [`Op`](crate::Op) says of the kernel's operator. Returns at once; see
-    /// [`Communicator::synchronize`](crate::Communicator::synchronize).
+    /// One call on `stream`: what [`Op`](crate::Op) says of the kernel's operator. Pass its operands by name, then
+    /// [`launch`](Call::launch) it.
     ///
-    /// Slices are dense and exactly of this rank's size, as in [`KernelPlan::operands`]; for an operand without rows on
-    /// this rank any slice will do.
     /// While capturing, slices must not track events (`CudaContext::disable_event_tracking` before allocating).
     ///
+    /// ```no_run
+    /// # use mkernel::{Error, Operator, cudarc::driver::{CudaSlice, CudaStream}, half::bf16, spec::abi::Operand};
+    /// # use std::sync::Arc;
+    /// # type Slice = CudaSlice<bf16>;
+    /// # fn f(operator: &Operator, stream: &Arc<CudaStream>, a: &Slice, b: &Slice, c: &mut Slice) -> Result<(), Error> {
+    /// operator
+    ///     .call(stream)
+    ///     .read(Operand::A, a)
+    ///     .read(Operand::B, b)
+    ///     .write(Operand::C, c)
+    ///     .launch()
+    /// # }
+    /// ```
+    pub fn call<'a>(&'a self, stream: &'a Arc<CudaStream>) -> Call<'a> {
+        Call::new(self, stream)
+    }
+
+    /// [`call`](Self::call) of a GEMM operator without addends.
+    ///
     /// # Errors
-    /// [`Error::Operands`] with all mistakes, [`Error::WrongDevice`], [`Error::Aborted`] after an earlier failure.
+    /// As for [`Call::launch`].
     pub fn launch<A, B, C, E>(
         &self,
         stream: &Arc<CudaStream>,
@@ -170,10 +168,10 @@ impl Operator {
         self.launch_with(stream, a, b, c, Addends::default())
     }
 
-    /// The same for a kernel that adds a bias or a residual.
+    /// The same of one that adds a bias or a residual.
     ///
     /// # Errors
-    /// As for [`launch`](Self::launch); also an addend that the kernel lacks, or lacks here.
+    /// As for [`Call::launch`].
     pub fn launch_with<A, B, C, E>(
         &self,
         stream: &Arc<CudaStream>,
@@ -188,53 +186,29 @@ impl Operator {
         C: DevicePtrMut<E> + ?Sized,
         E: Element,
     {
-        self.check_device("the stream", stream)?;
-        self.check_device("A", a.stream())?;
-        self.check_device("B", b.stream())?;
-        self.check_device("C", c.stream())?;
-        let added = [
-            (Operand::Bias, "the bias", addends.bias),
-            (Operand::Residual, "the residual", addends.residual),
-        ];
-        let added = || {
-            let given = added.into_iter();
-            given.filter_map(|(operand, what, slice)| Some((operand, what, slice?)))
-        };
-        let mut passed = vec![
-            Passed::new(Operand::A, a.len(), Dtype::Bf16),
-            Passed::new(Operand::B, b.len(), Dtype::Bf16),
-            Passed::new(Operand::C, c.len(), E::DTYPE),
-        ];
-        for (operand, what, slice) in added() {
-            self.check_device(what, slice.stream())?;
-            passed.push(Passed::new(operand, slice.len(), Dtype::Bf16));
+        let mut call = self
+            .call(stream)
+            .read(Operand::A, a)
+            .read(Operand::B, b)
+            .write(Operand::C, c);
+        if let Some(bias) = addends.bias {
+            call = call.read(Operand::Bias, bias);
         }
-        operands::check_passed(&self.plan.operands, &passed, self.shared.rank)?;
-
-        let (a, _a_in_use) = a.device_ptr(stream);
-        let (b, _b_in_use) = b.device_ptr(stream);
-        let (c, _c_in_use) = c.device_ptr_mut(stream);
-        let mut addresses = vec![(Operand::A, a), (Operand::B, b), (Operand::C, c)];
-        let mut in_use = Vec::new();
-        for (operand, _, slice) in added() {
-            let (address, guard) = slice.device_ptr(stream);
-            addresses.push((operand, address));
-            in_use.push(guard);
+        if let Some(residual) = addends.residual {
+            call = call.read(Operand::Residual, residual);
         }
-        let operands = operands::dense(&self.plan.operands, &addresses);
-        // SAFETY: the slices have the operands' sizes; cudarc keeps their memory until the stream is past this call.
-        unsafe { self.enqueue(stream.cu_stream(), Some(stream), &operands) }
+        call.launch()
     }
 
-    /// Enqueues one call on `stream`, with operands in the order of [`KernelPlan::operands`]: A, B, C,
-    /// then the bias and the residual that the kernel has.
+    /// Enqueues one call on `stream`, with operands in the order of [`KernelPlan::operands`]; of a GEMM operator these
+    /// are A, B, C, then the bias and the residual that the kernel has.
     ///
     /// # Errors
-    /// As for [`launch`](Self::launch).
+    /// As for [`Call::launch`].
     ///
     /// # Safety
     /// Operands must be device memory of the sizes in the plan (rows of this rank, columns, the given stride), which
-    /// stays until the call is over, and nothing else may write the inputs or touch C meanwhile. `stream` must be of
+    /// stays until the call is over, and nothing else may write the inputs or touch the results meanwhile. `stream` must be of
     /// the communicator's context, and live until the communicator's next launch on another stream.
     pub unsafe fn launch_raw(
         &self,
@@ -253,21 +227,21 @@ impl Operator {
         self.shared.check()
     }
 
-    fn check_device(&self, what: &'static str, stream: &CudaStream) -> Result<(), Error> {
-        let (given, expected) = (stream.context(), &self.shared.ctx);
-        if given == expected {
-            return Ok(());
-        }
-        Err(Error::WrongDevice {
-            what,
-            given: given.ordinal(),
-            expected: expected.ordinal(),
-        })
+    pub(crate) fn context(&self) -> &Arc<CudaContext> {
+        &self.shared.ctx
+    }
+
+    pub(crate) fn rank(&self) -> u32 {
+        self.shared.rank
+    }
+
+    pub(crate) fn is_of_device(&self, stream: &CudaStream) -> bool {
+        stream.context() == self.context()
     }
 
     /// # Safety
     /// As for [`Self::launch_raw`].
-    unsafe fn enqueue(
+    pub(crate) unsafe fn enqueue(
         &self,
         stream: sys::CUstream,
         owner: Option<&Arc<CudaStream>>,

@@ -11,19 +11,16 @@
 //!
 //! ```no_run
 //! use mkernel_compile::{Store, build};
-//! use mkernel_spec::{BLayout, Device, Dim, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
+//! use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec};
 //!
-//! let spec = KernelSpec::validate(KernelConfig {
-//!     name: None,
-//!     op: Op::AgGemm,
-//!     world: 8,
+//! let up = GemmConfig {
 //!     m: Dim::Static(8192),
 //!     n: Dim::Static(1024),
 //!     k: Dim::Static(8192),
 //!     b_layout: BLayout::Nk,
-//!     epilogue: Epilogue::default(),
-//!     tuning: Tuning::default(),
-//! })?;
+//!     ..GemmConfig::new(GemmOp::AgGemm)
+//! };
+//! let spec = KernelSpec::validate(KernelConfig::new(8, up))?;
 //! let plan = KernelPlan::new(&spec, &Device::h200())?;
 //! let cubin = build(&plan, &Store::from_env())?;
 //! println!("{}: {} bytes", cubin.id, cubin.bytes.len());

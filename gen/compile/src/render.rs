@@ -5,19 +5,41 @@
 
 mod constants;
 mod fabric_test;
+mod gemm;
 
 use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::TEMPLATES;
-use constants::{Constant, constants, first_empty_shard};
-use mkernel_spec::abi::ArgKind;
-use mkernel_spec::plan::{Reduction, Split, THREADS, TILE_K};
-use mkernel_spec::{Activation, BLayout, Dtype, Epilogue, KernelPlan, Op, Transfer};
+use constants::Constant;
+use gemm::GemmVariables;
+use mkernel_spec::KernelPlan;
+use mkernel_spec::plan::Body;
 use serde::Serialize;
 use std::sync::LazyLock;
 use tera::{Context, Tera};
 
 pub use fabric_test::render_fabric_test;
+
+/// What a problem says of a plan.
+struct Parts<'a> {
+    /// The operator, in a few words.
+    title: &'static str,
+    /// Headers that the kernel includes, after `base`.
+    headers: Vec<&'static str>,
+    /// Lines of the banner: what is computed, …
+    computes: Vec<String>,
+    /// … and what crosses between ranks.
+    exchanges: Vec<String>,
+    constants: Vec<Constant>,
+    variables: Variables<'a>,
+}
+
+/// Variables that only the templates of one problem have.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Variables<'a> {
+    Gemm(GemmVariables<'a>),
+}
 
 /// All that the templates know. Field names are the templates' variables.
 #[derive(Serialize)]
@@ -32,94 +54,8 @@ struct RenderContext<'a> {
     args_bytes: usize,
     world: u32,
     threads: u32,
-    comm_ctas: u32,
-    b_layout: &'a str,
-    split: &'a str,
-    /// CTAs that share a tile of the last round.
-    tail_parts: u32,
-    /// Tiles that one CTA computes alone.
-    whole_tiles: u32,
-    /// Index of a compute CTA.
-    cta_index: &'a str,
-    /// Whether tiles lie within shards.
-    aligned: bool,
-    /// Ranks back to the first that a shard goes to: itself (0) if tiles straddle shards.
-    nearest: u32,
-    /// Whether some ranks have no rows.
-    empty_shards: bool,
-    /// Whether warps push.
-    push: bool,
-    /// Warps of a compute CTA that push.
-    push_warps: u32,
-    /// Whether copy engines push.
-    copies: bool,
-    /// Whether A comes from all ranks.
-    gathers: bool,
-    /// Whether tiles have owners, who add up what each rank computed.
-    reduces: bool,
-    /// Whether every rank adds up every tile.
-    one_shot: bool,
-    /// Whether, in one shot, a rank adds up its own rows only …
-    scatters: bool,
-    /// … and sends the sums to all.
-    relays: bool,
-    /// Whether owners send results to all.
-    results: bool,
-    /// Whether own tiles come after all others.
-    one_round: bool,
-    /// Whether some ranks own no tiles.
-    idle_ranks: bool,
-    /// Whether some places of the order have no tile.
-    gaps: bool,
-    /// Whether some tiles have rows beyond C.
-    ragged: bool,
-    /// Whether some tiles have columns beyond C.
-    ragged_cols: bool,
     #[serde(flatten)]
-    finish: Finish,
-    /// Whether loads of A leave rows of a stage as they are.
-    short_a: bool,
-    /// The part of a stage that partial sums take.
-    partial_stage: &'a str,
-}
-
-/// What becomes of the sum before it is C.
-#[derive(Serialize)]
-struct Finish {
-    /// Whether anything does, apart from its rounding, …
-    epilogue: bool,
-    /// … what, in a formula, …
-    formula: String,
-    /// … and of which parts: something is added at all, …
-    addends: bool,
-    /// … to each row, …
-    bias: bool,
-    /// … to each element, …
-    residual: bool,
-    /// … and the function, empty if there is none.
-    activation: &'static str,
-    /// Whether C is fp32.
-    fp32: bool,
-}
-
-impl From<Epilogue> for Finish {
-    fn from(epilogue: Epilogue) -> Self {
-        let addends = epilogue.bias || epilogue.residual;
-        let has_function = epilogue.activation != Activation::None;
-        Self {
-            epilogue: addends || has_function,
-            formula: epilogue.formula("sum"),
-            addends,
-            bias: epilogue.bias,
-            residual: epilogue.residual,
-            activation: if has_function {
-                epilogue.activation.name()
-            } else {
-                ""
-            },
-            fp32: epilogue.output == Dtype::Fp32,
-        }
-    }
+    variables: Variables<'a>,
 }
 
 #[derive(Serialize)]
@@ -158,24 +94,17 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
 }
 
 fn context(plan: &KernelPlan) -> RenderContext<'_> {
-    let args = plan.args.args.iter();
-    let epilogue = plan.spec.epilogue();
-    let reduction = plan.reduction.as_ref();
-    let two_shots = |is: fn(&KernelPlan, &Reduction) -> bool| {
-        reduction.is_some_and(|r| r.shots == 2 && is(plan, r))
+    let parts = match &plan.body {
+        Body::Gemm(body) => gemm::parts(plan, body),
     };
+    let args = plan.args.args.iter();
     RenderContext {
         id: &plan.id,
         op: plan.spec.op().name(),
-        title: match plan.spec.op() {
-            Op::AgGemm => "C = AllGather(A) B, one launch",
-            Op::GemmRs => "C = rows of the sum of A B over ranks, one launch",
-            Op::GemmAr => "C = sum of A B over ranks, one launch",
-            _ => "One launch",
-        },
-        banner: banner(plan),
-        headers: headers(epilogue),
-        constants: constants(plan),
+        title: parts.title,
+        banner: banner(plan, parts.computes, parts.exchanges),
+        headers: parts.headers,
+        constants: parts.constants,
         args: args
             .map(|a| Declaration {
                 declaration: a.kind.declare(a.name),
@@ -185,108 +114,14 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
             .collect(),
         args_bytes: plan.args.size_bytes,
         world: plan.spec.world(),
-        threads: THREADS,
-        comm_ctas: plan.comm_ctas,
-        b_layout: plan.spec.b_layout().name(),
-        split: match plan.split {
-            Split::Rows => "rows",
-            Split::Cols => "cols",
-        },
-        tail_parts: plan.order.tail_parts,
-        whole_tiles: plan.order.whole_tiles,
-        cta_index: if plan.comm_ctas > 0 {
-            "blockIdx.x - cfg::kCommCtas"
-        } else {
-            "blockIdx.x"
-        },
-        aligned: plan.chunks.as_ref().is_some_and(|c| !c.to_self),
-        nearest: u32::from(!plan.chunks.as_ref().is_some_and(|c| c.to_self)),
-        empty_shards: plan.chunks.is_some()
-            && first_empty_shard(plan) < u64::from(plan.spec.world()),
-        push: plan.transfer == Some(Transfer::SmPush),
-        push_warps: plan.chunks.as_ref().map_or(0, |c| c.push_warps),
-        copies: plan.copies.is_some(),
-        gathers: plan.spec.op() == Op::AgGemm,
-        reduces: reduction.is_some_and(|r| r.shots == 2),
-        one_shot: reduction.is_some_and(|r| r.shots == 1),
-        scatters: reduction.is_some_and(|r| scatters(plan, r)),
-        relays: reduction.is_some_and(|r| r.shots == 1 && r.results),
-        results: two_shots(|_, r| r.results),
-        one_round: two_shots(|_, r| r.round_tiles == r.owner_tiles),
-        idle_ranks: reduction.is_some_and(|r| r.owners < plan.spec.world()),
-        gaps: two_shots(|plan, r| r.owners * r.owner_tiles > plan.order.tiles()),
-        ragged: is_ragged(plan),
-        ragged_cols: has_ragged_cols(plan),
-        finish: epilogue.into(),
-        short_a: rows_of_a(plan) < plan.tile.m,
-        partial_stage: if plan.tile.n >= plan.tile.m { "b" } else { "a" },
+        threads: plan.threads,
+        variables: parts.variables,
     }
 }
 
-fn headers(epilogue: Epilogue) -> Vec<&'static str> {
-    let mut headers = vec!["barrier", "memory", "mma", "tma", "watch"];
-    if epilogue.activation != Activation::None {
-        headers.insert(0, "activation");
-    }
-    headers
-}
-
-/// Whether columns of some tiles are beyond C.
-fn has_ragged_cols(plan: &KernelPlan) -> bool {
-    !plan.shape.n.is_multiple_of(u64::from(plan.tile.n))
-}
-
-/// Whether, in one shot, a rank adds up its own rows only.
-fn scatters(plan: &KernelPlan, r: &Reduction) -> bool {
-    r.shots == 1 && (r.results || plan.spec.op() == Op::GemmRs)
-}
-
-/// Rows of A that one load brings.
-fn rows_of_a(plan: &KernelPlan) -> u32 {
-    let a = plan.args.args.iter().find(|arg| arg.name == "a");
-    match a.map(|arg| &arg.kind) {
-        Some(ArgKind::TensorMap(map)) => map.box_elems[1],
-        _ => plan.tile.m,
-    }
-}
-
-/// Whether rows of some tiles are beyond the C of who adds them up.
-fn is_ragged(plan: &KernelPlan) -> bool {
-    let (m, tile_m) = (plan.shape.m, u64::from(plan.tile.m));
-    match plan.spec.op() {
-        Op::GemmRs if plan.order.shard_row_tiles.is_some() => {
-            let shard_rows = plan.spec.shard_rows(plan.shape);
-            !shard_rows.is_multiple_of(tile_m) || m != shard_rows * u64::from(plan.spec.world())
-        }
-        _ => !m.is_multiple_of(tile_m),
-    }
-}
-
-fn banner(plan: &KernelPlan) -> Vec<String> {
-    let shape = plan.shape;
-    let (world, layout) = (plan.spec.world(), plan.spec.b_layout());
-    let b = match layout {
-        BLayout::Kn => "[K,N]",
-        BLayout::Nk => "[N,K]",
-    };
-    let mut lines = vec![
-        format!(
-            "spec    M {}, N {}, K {}, B as {b}, bf16, {world} rank{}",
-            shape.m,
-            shape.n,
-            shape.k,
-            plural(world)
-        ),
-        format!(
-            "tile    {} x {} x {TILE_K}, {} stages",
-            plan.tile.m, plan.tile.n, plan.stages
-        ),
-    ];
-    if plan.spec.epilogue() != Epilogue::default() {
-        let epilogue = plan.spec.epilogue();
-        let formula = epilogue.formula("sum");
-        lines.push(format!("result  {formula}, {}", epilogue.output));
-    }
+/// What a kernel computes, who does what, how data crosses between ranks, and where it lies in shared memory.
+fn banner(plan: &KernelPlan, computes: Vec<String>, exchanges: Vec<String>) -> Vec<String> {
+    let mut lines = computes;
     for role in &plan.roles {
         let ((cta, cta_end), (warp, warp_end)) = (role.ctas, role.warps);
         lines.push(format!(
@@ -294,28 +129,7 @@ fn banner(plan: &KernelPlan) -> Vec<String> {
             role.name, role.about
         ));
     }
-    if let Some(c) = &plan.chunks {
-        let how = plan.transfer.map_or("", Transfer::name);
-        lines.push(format!(
-            "arrive  {how}, chunks of {} rows, {} per shard, {} slice{} of K",
-            c.rows,
-            c.per_shard,
-            c.k_slices,
-            plural(c.k_slices)
-        ));
-    }
-    if let Some(r) = &plan.reduction {
-        lines.push(match r.shots {
-            1 if scatters(plan, r) => {
-                "sum     every rank adds up its rows of every tile".to_owned()
-            }
-            1 => "sum     every rank adds up every tile".to_owned(),
-            _ => format!(
-                "sum     {} owners of {} tiles, rounds of {}",
-                r.owners, r.owner_tiles, r.round_tiles
-            ),
-        });
-    }
+    lines.extend(exchanges);
     let regions: Vec<_> = plan
         .smem
         .iter()

@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 14] = [
+pub(crate) const TEMPLATES: [(&str, &str); 15] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -23,6 +23,10 @@ pub(crate) const TEMPLATES: [(&str, &str); 14] = [
     (
         "ops/gemm_ar.cu.tera",
         include_str!("../../../templates/ops/gemm_ar.cu.tera"),
+    ),
+    (
+        "parts/tile.cu.tera",
+        include_str!("../../../templates/parts/tile.cu.tera"),
     ),
     (
         "parts/place.cu.tera",

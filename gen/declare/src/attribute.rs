@@ -24,7 +24,7 @@ fn read_option(draft: &mut Draft<TokenStream>, option: &[TokenTree]) {
         {
             let key_place = TokenStream::from(option[0].clone());
             let value_place = value.iter().cloned().collect();
-            draft.set(&key.to_string(), key_place, &read_value(value), value_place);
+            draft.set(&key.to_string(), key_place, read_value(value), value_place);
         }
         _ => {
             let place = option.iter().cloned().collect();
@@ -87,10 +87,11 @@ mod tests {
         let text = r#"op = "ag_gemm", world = 8, m = dynamic, n = 1_024, k = 0x2000u64,
             b_layout = nk, transfer = "copy_engine", stages = 4,"#;
         let spec = parse(text).finish(TokenStream::new()).expect("valid").spec;
-        assert_eq!(spec.config().n, Dim::Static(1024));
-        assert_eq!(spec.config().k, Dim::Static(8192));
-        assert_eq!(spec.b_layout(), BLayout::Nk);
-        assert_eq!(spec.tuning().transfer, Some(Transfer::CopyEngine));
+        let gemm = spec.problem().gemm().expect("a GEMM");
+        assert_eq!(gemm.n, Dim::Static(1024));
+        assert_eq!(gemm.k, Dim::Static(8192));
+        assert_eq!(gemm.b_layout, BLayout::Nk);
+        assert_eq!(gemm.tuning.transfer, Some(Transfer::CopyEngine));
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! [`Draft`]: keys and values as they are found, then a [`Declaration`].
 
-use crate::value::{Value, assign, nearest};
-use mkernel_spec::{
-    BLayout, Dim, Epilogue, Field, KernelConfig, KernelSpec, Op, Tuning, Violation, Violations,
-};
+use crate::assign::{assign, operator};
+use crate::value::{Value, nearest};
+use mkernel_spec::{Field, KernelConfig, KernelSpec, Op, Violation, Violations};
 use std::collections::BTreeMap;
 
 /// One mistake and where it is.
@@ -28,45 +27,136 @@ impl<P> Mistake<P> {
     }
 }
 
-/// Keys and values found so far; `P` says where.
+/// Keys and values found so far; `P` says where. They mean nothing before all are there: the operator, wherever it is
+/// written, decides which there can be.
 #[derive(Clone, Debug)]
 pub struct Draft<P> {
-    config: KernelConfig,
-    places: BTreeMap<Field, P>,
-    mistakes: Vec<Mistake<P>>,
+    found: Vec<Found<P>>,
 }
 
-/// What every kernel must have.
-const REQUIRED: [Field; 5] = [Field::Op, Field::World, Field::M, Field::N, Field::K];
+/// In the order of discovery.
+#[derive(Clone, Debug)]
+enum Found<P> {
+    Pair(Pair<P>),
+    Mistake(Mistake<P>),
+}
 
-impl<P: Clone> Default for Draft<P> {
+/// `key = value`
+#[derive(Clone, Debug)]
+struct Pair<P> {
+    key: String,
+    key_place: P,
+    value: Value,
+    value_place: P,
+}
+
+impl<P> Default for Draft<P> {
     fn default() -> Self {
-        // Stand-ins that are valid beside anything: fields that are missing or wrong cause no second message.
-        let config = KernelConfig {
-            name: None,
-            op: Op::AgGemm,
-            world: 8,
-            m: Dim::DYNAMIC,
-            n: Dim::DYNAMIC,
-            k: Dim::DYNAMIC,
-            b_layout: BLayout::default(),
-            epilogue: Epilogue::default(),
-            tuning: Tuning::default(),
-        };
-        Self {
-            config,
-            places: BTreeMap::new(),
-            mistakes: Vec::new(),
-        }
+        Self { found: Vec::new() }
     }
 }
 
 impl<P: Clone> Draft<P> {
     /// Takes `key = value`.
-    pub fn set(&mut self, key: &str, key_place: P, value: &Value, value_place: P) {
-        let Some(field) = Field::ALL.into_iter().find(|field| field.name() == key) else {
-            let known = Field::ALL.map(Field::name);
-            let help = nearest(key, &known);
+    pub fn set(&mut self, key: &str, key_place: P, value: Value, value_place: P) {
+        self.found.push(Found::Pair(Pair {
+            key: key.to_owned(),
+            key_place,
+            value,
+            value_place,
+        }));
+    }
+
+    /// Records a mistake that the door itself has found.
+    pub fn mistake(&mut self, place: P, reason: impl Into<String>, help: impl Into<String>) {
+        self.found.push(Found::Mistake(Mistake {
+            place,
+            reason: reason.into(),
+            help: help.into(),
+        }));
+    }
+
+    /// Checks the whole; `whole` is the place of what is not there.
+    ///
+    /// # Errors
+    /// Every mistake, at once, in the order of their discovery.
+    pub fn finish(self, whole: P) -> Declared<P> {
+        let op = self.op();
+        let mut reading = Reading::new(op, op.unwrap_or_else(|| self.likely_op()));
+        for found in self.found {
+            match found {
+                Found::Pair(pair) => reading.take(pair),
+                Found::Mistake(mistake) => reading.mistakes.push(mistake),
+            }
+        }
+        reading.require(&whole);
+        reading.check(whole)
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = &Pair<P>> {
+        self.found.iter().filter_map(|found| match found {
+            Found::Pair(pair) => Some(pair),
+            Found::Mistake(_) => None,
+        })
+    }
+
+    /// The operator, if one is given that there is.
+    fn op(&self) -> Option<Op> {
+        let op = self.pairs().find(|pair| pair.key == Field::Op.name())?;
+        operator(&op.value).ok()
+    }
+
+    /// The first operator that takes as many of the options as any does.
+    fn likely_op(&self) -> Op {
+        let others = |op: &Op| {
+            let fields = self.pairs().filter_map(|pair| field_of(&pair.key));
+            fields.filter(|field| !op.takes(*field)).count()
+        };
+        Op::ALL.into_iter().min_by_key(others).unwrap_or(Op::AgGemm)
+    }
+}
+
+fn field_of(key: &str) -> Option<Field> {
+    Field::ALL.into_iter().find(|field| field.name() == key)
+}
+
+/// Pairs on their way into a configuration.
+struct Reading<P> {
+    /// The operator; none if that itself is a mistake.
+    op: Option<Op>,
+    config: KernelConfig,
+    places: BTreeMap<Field, P>,
+    mistakes: Vec<Mistake<P>>,
+}
+
+impl<P: Clone> Reading<P> {
+    /// Stand-ins that are valid beside anything: fields that are missing or wrong cause no second message.
+    fn new(op: Option<Op>, likely: Op) -> Self {
+        Self {
+            op,
+            config: KernelConfig::new(8, likely.problem()),
+            places: BTreeMap::new(),
+            mistakes: Vec::new(),
+        }
+    }
+
+    fn mistake(&mut self, place: P, reason: String, help: impl Into<String>) {
+        self.mistakes.push(Mistake {
+            place,
+            reason,
+            help: help.into(),
+        });
+    }
+
+    fn take(&mut self, pair: Pair<P>) {
+        let Pair {
+            key,
+            key_place,
+            value,
+            value_place,
+        } = pair;
+        let Some(field) = field_of(&key) else {
+            let help = nearest(&key, &self.options());
             return self.mistake(key_place, format!("there is no option `{key}`"), help);
         };
         if self.places.contains_key(&field) {
@@ -74,50 +164,77 @@ impl<P: Clone> Draft<P> {
             return self.mistake(key_place, reason, "remove one of them");
         }
         self.places.insert(field, value_place.clone());
-        if let Err(help) = assign(&mut self.config, field, value) {
+        if !self.config.op().takes(field) {
+            // Of an operator that is not known, nobody can say.
+            if let Some(op) = self.op {
+                let owners = Op::ALL.into_iter().filter(|op| op.takes(field));
+                let reason = format!("`{key}` is not an option of {op}");
+                self.mistake(key_place, reason, owned_by(owners));
+            }
+        } else if let Err(help) = assign(&mut self.config, field, &value) {
             self.mistake(value_place, format!("{key}: {value} is not possible"), help);
         }
     }
 
-    /// Records a mistake that the door itself has found.
-    pub fn mistake(&mut self, place: P, reason: impl Into<String>, help: impl Into<String>) {
-        self.mistakes.push(Mistake {
-            place,
-            reason: reason.into(),
-            help: help.into(),
-        });
+    /// What may be written.
+    fn options(&self) -> Vec<&'static str> {
+        let takes = |field: &Field| self.op.is_none_or(|op| op.takes(*field));
+        let fields = Field::ALL.into_iter().filter(takes);
+        fields.map(Field::name).collect()
     }
 
-    /// Checks the whole; `whole` is the place of what is not there.
-    ///
-    /// # Errors
-    /// Every mistake, at once, in the order of their discovery.
-    pub fn finish(mut self, whole: P) -> Declared<P> {
-        let missing: Vec<_> = REQUIRED
-            .into_iter()
+    /// What every kernel must have: its operator, its ranks and its sizes.
+    fn require(&mut self, whole: &P) {
+        let dims = self.config.problem.dims();
+        let sizes = dims.iter().map(|(field, _)| *field);
+        let required: Vec<_> = [Field::Op, Field::World].into_iter().chain(sizes).collect();
+        let missing: Vec<_> = required
+            .iter()
             .filter(|field| !self.places.contains_key(field))
             .map(|field| format!("`{field}`"))
             .collect();
-        if !missing.is_empty() {
-            let verb = if missing.len() == 1 { "is" } else { "are" };
-            self.mistake(
-                whole.clone(),
-                format!("{} {verb} missing", missing.join(", ")),
-                "a kernel has op, world, m, n and k; a size that is not known yet is `dynamic`",
-            );
+        if missing.is_empty() {
+            return;
         }
+        let verb = if missing.len() == 1 { "is" } else { "are" };
+        let reason = format!("{} {verb} missing", missing.join(", "));
+        let names: Vec<_> = required.into_iter().map(Field::name).collect();
+        let help = format!(
+            "a kernel has {}; a size that is not known yet is `dynamic`",
+            enumerate(&names)
+        );
+        self.mistake(whole.clone(), reason, help);
+    }
+
+    fn check(self, whole: P) -> Declared<P> {
+        let mut mistakes = self.mistakes;
         let places = Places {
             whole,
             fields: self.places,
         };
         match KernelSpec::validate(self.config) {
-            Ok(spec) if self.mistakes.is_empty() => Ok(Declaration { spec, places }),
-            Ok(_) => Err(self.mistakes),
+            Ok(spec) if mistakes.is_empty() => Ok(Declaration { spec, places }),
+            Ok(_) => Err(mistakes),
             Err(found) => {
-                self.mistakes.extend(places.mistakes(&found));
-                Err(self.mistakes)
+                mistakes.extend(places.mistakes(&found));
+                Err(mistakes)
             }
         }
+    }
+}
+
+/// `it is of ring_attention`
+fn owned_by(owners: impl Iterator<Item = Op>) -> String {
+    let names: Vec<_> = owners.map(Op::name).collect();
+    format!("it is of {}", enumerate(&names))
+}
+
+/// `a, b and c`
+fn enumerate(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
     }
 }
 
@@ -189,11 +306,12 @@ impl<P: Clone> Places<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mkernel_spec::{Dim, GemmConfig, GemmOp};
 
     fn draft(pairs: &[(&'static str, Value)]) -> Draft<&'static str> {
         let mut draft = Draft::default();
         for &(key, ref value) in pairs {
-            draft.set(key, key, value, key);
+            draft.set(key, key, value.clone(), key);
         }
         draft
     }
@@ -219,9 +337,12 @@ mod tests {
     #[test]
     fn a_minimal_kernel() {
         let spec = draft(&minimal()).finish("whole").expect("valid").spec;
-        assert_eq!(spec.config().m, Dim::DYNAMIC);
-        assert_eq!(spec.config().n, Dim::Static(1024));
-        assert_eq!(spec.config().tuning, Tuning::default());
+        let expected = GemmConfig {
+            n: Dim::Static(1024),
+            k: Dim::Static(8192),
+            ..GemmConfig::new(GemmOp::AgGemm)
+        };
+        assert_eq!(*spec.config(), KernelConfig::new(8, expected));
     }
 
     #[test]
@@ -270,6 +391,37 @@ mod tests {
             "{}",
             found[0].1
         );
+    }
+
+    #[test]
+    fn an_unknown_operator_hides_nothing_else() {
+        let mut pairs = minimal();
+        pairs[0].1 = Value::Word("ag_gem".into());
+        pairs.extend([("shots", Value::Integer(-1)), ("n", Value::Integer(8))]);
+        let found = reasons(draft(&pairs));
+        let places: Vec<_> = found.iter().map(|(place, _)| *place).collect();
+        assert_eq!(places, ["op", "shots", "n"]);
+        assert_eq!(
+            found[0].1,
+            "op: `ag_gem` is not possible; did you mean `ag_gemm`?"
+        );
+    }
+
+    #[test]
+    fn the_operator_may_come_last() {
+        let mut pairs = minimal();
+        pairs[0].1 = Value::Word("gemm_ar".into());
+        pairs.push(("shots", Value::Integer(1)));
+        pairs.rotate_left(1);
+        let spec = draft(&pairs).finish("whole").expect("valid").spec;
+        assert_eq!(spec.op(), Op::GemmAr);
+        assert_eq!(spec.shape(), None);
+    }
+
+    #[test]
+    fn owners_of_an_option_are_named() {
+        let owners = Op::ALL.into_iter().filter(|op| *op != Op::AgGemm);
+        assert_eq!(owned_by(owners), "it is of gemm_rs and gemm_ar");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! [`Draft`] turns them into a spec and reports every mistake at once, so that all doors say the same;
 //! a place is whatever the door points with: tokens, or `file:line:column`.
 
+mod assign;
 mod attribute;
 mod draft;
 mod value;

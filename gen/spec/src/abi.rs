@@ -80,7 +80,7 @@ impl ArgKind {
     pub fn declare(&self, name: &str) -> String {
         match self {
             Self::TensorMap(_) => format!("CUtensorMap {name}"),
-            Self::Pointer(operand) if *operand == Operand::C => format!("mk::u8* {name}"),
+            Self::Pointer(operand) if operand.is_result() => format!("mk::u8* {name}"),
             Self::Pointer(_) => format!("const mk::u8* {name}"),
             Self::RowStrideBytes(_) | Self::DeadlineNs => format!("mk::u64 {name}"),
             Self::Workspaces => format!("mk::u8* {name}[mk::kMaxRanks]"),

@@ -1,7 +1,12 @@
 //! [`KernelConfig`]: what a person writes, in TOML, in `#[fused_kernel(...)]` or as flags. Nothing in it is checked yet.
 
+mod gemm;
+
+use crate::violation::Field;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+pub use gemm::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Tuning};
 
 /// The operator: what is computed, and what crosses between ranks. See `design.md` §1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,10 +44,21 @@ impl Op {
         Self::ALL.into_iter().find(|op| op.name() == name)
     }
 
-    /// Whether ranks add up what each of them computed.
+    /// The operator with nothing decided: every size dynamic, all else as usual.
     #[must_use]
-    pub const fn reduces(self) -> bool {
-        matches!(self, Self::GemmRs | Self::GemmAr)
+    pub fn problem(self) -> Problem {
+        let gemm = |op| GemmConfig::new(op).into();
+        match self {
+            Self::AgGemm => gemm(GemmOp::AgGemm),
+            Self::GemmRs => gemm(GemmOp::GemmRs),
+            Self::GemmAr => gemm(GemmOp::GemmAr),
+        }
+    }
+
+    /// Whether a person may write `field` of a kernel of this operator.
+    #[must_use]
+    pub fn takes(self, field: Field) -> bool {
+        KernelConfig::FIELDS.contains(&field) || self.problem().fields().contains(&field)
     }
 }
 
@@ -93,34 +109,6 @@ impl fmt::Display for Dim {
     }
 }
 
-/// How B lies in memory, rows of it contiguous.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BLayout {
-    /// `[K, N]`, as in `A · B`.
-    #[default]
-    Kn,
-    /// `[N, K]`, as a linear layer keeps its weight.
-    Nk,
-}
-
-impl BLayout {
-    /// `kn` or `nk`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Kn => "kn",
-            Self::Nk => "nk",
-        }
-    }
-}
-
-impl fmt::Display for BLayout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// What moves bytes to the peers of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -146,61 +134,6 @@ impl Transfer {
 }
 
 impl fmt::Display for Transfer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Rows and columns of C that one CTA computes at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Tile {
-    /// Rows.
-    pub m: u32,
-    /// Columns.
-    pub n: u32,
-}
-
-/// A function of each element, in fp32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activation {
-    /// `x`
-    #[default]
-    None,
-    /// `max(x, 0)`
-    Relu,
-    /// `x Φ(x)`, Φ by its approximation with an absolute error of 1e-7.
-    Gelu,
-    /// `x σ(2 √(2/π) (x + 0.044715 x³))`, usually written with tanh.
-    GeluTanh,
-    /// `x σ(x)`
-    Silu,
-}
-
-impl Activation {
-    /// Every one.
-    pub const ALL: [Self; 5] = [
-        Self::None,
-        Self::Relu,
-        Self::Gelu,
-        Self::GeluTanh,
-        Self::Silu,
-    ];
-
-    /// `none`, `relu`, `gelu`, `gelu_tanh` or `silu`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Relu => "relu",
-            Self::Gelu => "gelu",
-            Self::GeluTanh => "gelu_tanh",
-            Self::Silu => "silu",
-        }
-    }
-}
-
-impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -246,117 +179,167 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// What becomes of the sum before it is C: `C = activation(sum + bias) + residual`, once, after the whole sum over K and
-/// over ranks, in fp32, then rounded once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Epilogue {
-    /// Whether a bf16 `bias[N]`, of this rank's columns, is added. Operators that reduce add it once, not once a rank:
-    /// all ranks pass the same.
-    pub bias: bool,
-    /// Whether a bf16 `residual`, with the rows and columns of this rank's C, is added. `gemm_ar`: all ranks pass the
-    /// same; of each row perhaps only one rank's is read.
-    pub residual: bool,
-    /// What is applied between the two.
-    pub activation: Activation,
-    /// Elements of C.
-    pub output: Dtype,
+/// The dimensions of a problem, by field and in the order in which `prepare` takes their sizes: of a configuration, where
+/// they may be dynamic, and of the shape that has them all. Each is a field of both structs, by its own name.
+macro_rules! dimensions {
+    ($config:ident, $shape:ident: $($field:ident $name:ident),+) => {
+        impl $config {
+            /// The dimensions, in the order in which `prepare` takes their sizes.
+            #[must_use]
+            pub fn dims(&self) -> Vec<(Field, Dim)> {
+                vec![$((Field::$field, self.$name)),+]
+            }
+
+            /// The same, to be changed.
+            pub fn dims_mut(&mut self) -> Vec<(Field, &mut Dim)> {
+                vec![$((Field::$field, &mut self.$name)),+]
+            }
+
+            /// The shape, if no dimension is dynamic.
+            #[must_use]
+            pub fn shape(&self) -> Option<$shape> {
+                Some($shape { $($name: self.$name.fixed()?),+ })
+            }
+        }
+
+        impl $shape {
+            /// The size of a dimension; none if the problem does not have it.
+            #[must_use]
+            pub const fn size(&self, field: Field) -> Option<u64> {
+                match field {
+                    $(Field::$field => Some(self.$name),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+use dimensions;
+
+/// What is computed: one variant for operators that are declared alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Problem {
+    /// A GEMM, and what crosses between ranks before or after it.
+    Gemm(GemmConfig),
 }
 
-impl Epilogue {
-    /// What is computed of `sum`, as in `gelu(sum + bias) + residual`; the sum itself if nothing else is.
+impl Problem {
+    /// The operator.
     #[must_use]
-    pub fn formula(&self, sum: &str) -> String {
-        let biased = match self.bias {
-            true => format!("{sum} + bias"),
-            false => sum.to_owned(),
-        };
-        let activated = match self.activation {
-            Activation::None => biased,
-            activation => format!("{activation}({biased})"),
-        };
-        match self.residual {
-            true => format!("{activated} + residual"),
-            false => activated,
+    pub const fn op(&self) -> Op {
+        match self {
+            Self::Gemm(config) => config.op.op(),
         }
     }
 
-    /// What a kernel's name says of it, as in `_bias_gelu_fp32`; nothing of the usual.
+    /// The fields that a person may write of it, beside those of every kernel: [`KernelConfig::FIELDS`].
     #[must_use]
-    pub fn suffix(&self) -> String {
-        let parts = [
-            (self.bias, "bias"),
-            (self.activation != Activation::None, self.activation.name()),
-            (self.residual, "residual"),
-            (self.output != Dtype::Bf16, self.output.name()),
-        ];
-        let given = parts.into_iter().filter(|(given, _)| *given);
-        given.map(|(_, name)| format!("_{name}")).collect()
+    pub const fn fields(&self) -> &'static [Field] {
+        match self {
+            Self::Gemm(_) => &GemmConfig::FIELDS,
+        }
+    }
+
+    /// Its dimensions, in the order in which `prepare` takes their sizes.
+    #[must_use]
+    pub fn dims(&self) -> Vec<(Field, Dim)> {
+        match self {
+            Self::Gemm(config) => config.dims(),
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn dims_mut(&mut self) -> Vec<(Field, &mut Dim)> {
+        match self {
+            Self::Gemm(config) => config.dims_mut(),
+        }
+    }
+
+    /// Its shape, if no dimension is dynamic.
+    #[must_use]
+    pub fn shape(&self) -> Option<Shape> {
+        match self {
+            Self::Gemm(config) => config.shape().map(Shape::Gemm),
+        }
+    }
+
+    /// The GEMM, if it is one.
+    #[must_use]
+    pub const fn gemm(&self) -> Option<&GemmConfig> {
+        match self {
+            Self::Gemm(config) => Some(config),
+        }
+    }
+
+    /// The same, to be changed.
+    pub const fn gemm_mut(&mut self) -> Option<&mut GemmConfig> {
+        match self {
+            Self::Gemm(config) => Some(config),
+        }
     }
 }
 
-/// Choices of the plan that a person may fix; what is `None` the planner chooses by its cost model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Tuning {
-    /// Rows of a tile: 64 or 128.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tile_m: Option<u32>,
-    /// Columns of a tile: 64, 128 or 256.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tile_n: Option<u32>,
-    /// Stages of the shared-memory ring between the loader and the tensor cores.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stages: Option<u32>,
-    /// What moves bytes to the peers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub transfer: Option<Transfer>,
-    /// `sm_push`: CTAs that only communicate; 0 = one warp of every CTA pushes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub comm_ctas: Option<u32>,
-    /// `sm_push`: parts of K that arrive, and are waited for, one after the other.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub k_slices: Option<u32>,
-    /// Rows of a shard that arrive under one flag.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub chunk_rows: Option<u32>,
-    /// Row tiles that are computed together, so that their B tiles stay in L2.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_m: Option<u32>,
-    /// Operators that reduce: tiles of each owner in a round; own tiles come a round later than the others'.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub round_tiles: Option<u32>,
-    /// Operators that reduce: 1 = parts of C go from registers to registers, for few rows; 2 = to owners of tiles, who
-    /// add them up, and for `gemm_ar` send the result to all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shots: Option<u32>,
+impl From<GemmConfig> for Problem {
+    fn from(config: GemmConfig) -> Self {
+        Self::Gemm(config)
+    }
 }
 
-/// A kernel as a person asks for it. Shapes are those of `op` on [`Op`]; row-major bf16 in, and out unless the
-/// epilogue says otherwise, fp32 accumulate.
+/// Sizes of all dimensions of a [`Problem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(untagged)]
+pub enum Shape {
+    /// Of a GEMM.
+    Gemm(GemmShape),
+}
+
+impl Shape {
+    /// The size of a dimension; none if the problem does not have it.
+    #[must_use]
+    pub const fn size(&self, field: Field) -> Option<u64> {
+        match self {
+            Self::Gemm(shape) => shape.size(field),
+        }
+    }
+}
+
+impl From<GemmShape> for Shape {
+    fn from(shape: GemmShape) -> Self {
+        Self::Gemm(shape)
+    }
+}
+
+/// A kernel as a person asks for it. Its fields and the problem's stand side by side where it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct KernelConfig {
     /// What to call it in listings; the kernel's own id if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The operator.
-    pub op: Op,
     /// Ranks, one GPU each, of one node: 1, 2, 4 or 8.
     pub world: u32,
-    /// Rows of C, over all ranks.
-    pub m: Dim,
-    /// Columns of this rank's B and C.
-    pub n: Dim,
-    /// The contracted dimension, of this rank's A and B.
-    pub k: Dim,
-    /// How B lies in memory.
-    #[serde(default)]
-    pub b_layout: BLayout,
-    /// What becomes of the sum before it is C.
-    #[serde(default)]
-    pub epilogue: Epilogue,
-    /// Choices taken from the planner.
-    #[serde(default)]
-    pub tuning: Tuning,
+    /// What it computes.
+    #[serde(flatten)]
+    pub problem: Problem,
+}
+
+impl KernelConfig {
+    /// The fields of every kernel; see [`Problem::fields`] for the others.
+    pub const FIELDS: [Field; 3] = [Field::Op, Field::Name, Field::World];
+
+    /// A kernel without a name.
+    #[must_use]
+    pub fn new(world: u32, problem: impl Into<Problem>) -> Self {
+        Self {
+            name: None,
+            world,
+            problem: problem.into(),
+        }
+    }
+
+    /// The operator.
+    #[must_use]
+    pub const fn op(&self) -> Op {
+        self.problem.op()
+    }
 }

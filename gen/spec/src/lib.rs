@@ -7,7 +7,7 @@
 //! The proc macro, the command line and the runtime all call this crate, so a rule is written once
 //! and reads the same at every door. See the example in [`KernelPlan`].
 //!
-//! Reading order: [`config`], [`violation`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`],
+//! Reading order: [`violation`], [`config`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`],
 //! [`fabric_test`].
 
 pub mod abi;
@@ -21,9 +21,10 @@ pub mod spec;
 pub mod violation;
 
 pub use config::{
-    Activation, BLayout, Dim, Dtype, Epilogue, KernelConfig, Op, Tile, Transfer, Tuning,
+    Activation, BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, Op,
+    Problem, Shape, Tile, Transfer, Tuning,
 };
 pub use device::{Device, Target};
 pub use plan::KernelPlan;
-pub use spec::{KernelSpec, Shape};
+pub use spec::KernelSpec;
 pub use violation::{Field, Violation, Violations};

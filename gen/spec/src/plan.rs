@@ -1,23 +1,18 @@
 //! [`KernelPlan`]: how a kernel computes what its spec says.
 
-mod ag_gemm;
-mod exchange;
 mod gemm;
-mod reduce;
 
 use crate::abi::{ArgLayout, OperandSpec, State};
-use crate::config::{Op, Tile, Transfer};
+use crate::config::{Problem, Shape};
 use crate::cost::Bound;
 use crate::device::Device;
-use crate::spec::{KernelSpec, Shape};
-use crate::violation::{Field, Violations};
+use crate::spec::KernelSpec;
+use crate::violation::Violations;
 use serde::Serialize;
 
-pub use exchange::SLOT_BYTES;
-pub use gemm::{CoreLayout, Split, TILE_K};
-
-/// Threads of every CTA: one warpgroup that moves data, two that multiply.
-pub const THREADS: u32 = 384;
+pub use gemm::{
+    Chunks, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
+};
 
 /// What some CTAs, or some warps of every CTA, do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -82,86 +77,6 @@ impl Workspace {
     }
 }
 
-/// How a shard travels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Chunks {
-    /// Rows that arrive under one flag (per slice of K).
-    pub rows: u32,
-    /// Chunks of a full shard.
-    pub per_shard: u32,
-    /// Parts of K that arrive under flags of their own.
-    pub k_slices: u32,
-    /// Columns of such a part, the last one perhaps fewer.
-    pub slice_cols: u32,
-    /// `sm_push`: rows that one warp stores at a time; a flag counts such pieces.
-    pub piece_rows: u32,
-    /// What one epoch adds to a flag.
-    pub arrivals: u32,
-    /// Chunks whose slices are sent in turn, before the next chunks.
-    pub panel_chunks: u32,
-    /// `sm_push`: warps per pushing CTA; more than one in a compute CTA push before they multiply.
-    pub push_warps: u32,
-    /// Whether a rank sends its rows to itself too, since tiles straddle shards.
-    pub to_self: bool,
-}
-
-/// How partial sums of the ranks meet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Reduction {
-    /// 1: every rank sends its part of every tile to all, and adds up all. 2: a tile has an owner, who adds it up.
-    pub shots: u32,
-    /// Ranks that own tiles: the first ones.
-    pub owners: u32,
-    /// Tiles of each owner; with one shot, all tiles.
-    pub owner_tiles: u32,
-    /// Tiles of each owner in a round: own tiles are computed a round later than the others' tiles.
-    pub round_tiles: u32,
-    /// Sub-tiles of 64 columns, per math warpgroup, of partial sums that a stage holds.
-    pub partial_subs: u32,
-    /// Whether who adds up a tile, or with one shot a row, sends the result to all peers.
-    pub results: bool,
-}
-
-/// The order in which tiles are computed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TileOrder {
-    /// Tiles along M.
-    pub row_tiles: u32,
-    /// Tiles along N.
-    pub col_tiles: u32,
-    /// Row tiles that advance together along N.
-    pub group_m: u32,
-    /// Row tiles of a full shard, if tiles don't straddle shards.
-    pub shard_row_tiles: Option<u32>,
-    /// Places in the order: one per tile; some are empty if owners have unequal numbers of tiles.
-    pub places: u32,
-    /// Tiles that one CTA computes alone: whole rounds over the compute CTAs. The rest are the last round.
-    pub whole_tiles: u32,
-    /// CTAs that share a tile of the last round, each a part of K; 1 if none do.
-    pub tail_parts: u32,
-}
-
-impl TileOrder {
-    /// Tiles of the result.
-    #[must_use]
-    pub const fn tiles(&self) -> u32 {
-        self.row_tiles * self.col_tiles
-    }
-
-    /// Tiles of the last round.
-    #[must_use]
-    pub const fn tail_tiles(&self) -> u32 {
-        self.places - self.whole_tiles
-    }
-
-    /// What compute CTAs take one after the other: whole tiles, then parts of tiles. In one shot, each tile comes again
-    /// to be added up.
-    #[must_use]
-    pub const fn units(&self) -> u32 {
-        self.whole_tiles + self.tail_tiles() * self.tail_parts
-    }
-}
-
 /// Copies that the host enqueues when the kernel rings the doorbell: for each chunk the same bytes to every peer, then its flag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Copies {
@@ -207,19 +122,16 @@ pub struct Traffic {
 /// How a kernel computes what its spec says; a pure function of spec and device.
 ///
 /// ```
-/// use mkernel_spec::{BLayout, Device, Dim, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op, Tuning};
+/// use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec};
 ///
-/// let spec = KernelSpec::validate(KernelConfig {
-///     name: None,
-///     op: Op::AgGemm,
-///     world: 8,
+/// let up = GemmConfig {
 ///     m: Dim::Static(8192),
 ///     n: Dim::Static(1024),
 ///     k: Dim::Static(8192),
 ///     b_layout: BLayout::Nk,
-///     epilogue: Epilogue::default(),
-///     tuning: Tuning::default(),
-/// })?;
+///     ..GemmConfig::new(GemmOp::AgGemm)
+/// };
+/// let spec = KernelSpec::validate(KernelConfig::new(8, up))?;
 /// let plan = KernelPlan::new(&spec, &Device::h200())?;
 /// assert!(plan.smem_bytes <= plan.device.smem_bytes);
 /// # Ok::<(), mkernel_spec::Violations>(())
@@ -230,37 +142,21 @@ pub struct KernelPlan {
     pub id: String,
     /// What is computed.
     pub spec: KernelSpec,
-    /// Its sizes.
-    pub shape: Shape,
     /// For which GPU.
     pub device: Device,
-    /// Rows and columns that a CTA computes at a time.
-    pub tile: Tile,
-    /// How two math warpgroups share a tile.
-    pub split: Split,
-    /// Stages of the shared-memory ring.
-    pub stages: u32,
-    /// What moves rows of A to the peers; none in a world of 1, and for operators that reduce.
-    pub transfer: Option<Transfer>,
-    /// CTAs of the launch; the first `comm_ctas` only communicate.
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// CTAs of the launch.
     pub grid_ctas: u32,
-    /// CTAs that only communicate.
-    pub comm_ctas: u32,
     /// Who does what.
     pub roles: Vec<Role>,
-    /// The order of tiles.
-    pub order: TileOrder,
-    /// How a shard travels; none in a world of 1.
-    pub chunks: Option<Chunks>,
-    /// How partial sums meet, for operators that reduce; none in a world of 1.
-    pub reduction: Option<Reduction>,
     /// Shared memory, as dynamic shared memory is laid out from a 1024-byte boundary.
     pub smem: Vec<Region>,
     /// Dynamic shared memory of the launch, alignment slack included.
     pub smem_bytes: u32,
     /// Symmetric memory.
     pub workspace: Workspace,
-    /// Copies by the host, with [`Transfer::CopyEngine`].
+    /// Copies by the host, with [`Transfer::CopyEngine`](crate::Transfer::CopyEngine).
     pub copies: Option<Copies>,
     /// What the caller passes.
     pub operands: Vec<OperandSpec>,
@@ -274,6 +170,17 @@ pub struct KernelPlan {
     pub bound: Bound,
     /// The time that the cost model expects, µs.
     pub estimate_us: f64,
+    /// What only this problem's kernels have.
+    #[serde(flatten)]
+    pub body: Body,
+}
+
+/// The part of a plan that depends on the [`Problem`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Body {
+    /// Of a GEMM operator.
+    Gemm(GemmPlan),
 }
 
 impl KernelPlan {
@@ -282,28 +189,35 @@ impl KernelPlan {
     /// # Errors
     /// A dimension that is still dynamic, or a fixed choice that fits no plan: all at once.
     pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Violations> {
-        let Some(shape) = spec.shape() else {
-            return Err(unknown_dims(spec));
+        let planned = match spec.problem() {
+            Problem::Gemm(config) => gemm::plan(spec, config, device),
         };
-        match spec.op() {
-            Op::AgGemm => ag_gemm::plan(spec, shape, device),
-            Op::GemmRs | Op::GemmAr => reduce::plan(spec, shape, device),
+        planned.unwrap_or_else(|| Err(unknown_dims(spec)))
+    }
+
+    /// The sizes it is for.
+    #[must_use]
+    pub const fn shape(&self) -> Shape {
+        match &self.body {
+            Body::Gemm(gemm) => Shape::Gemm(gemm.shape),
+        }
+    }
+
+    /// What only kernels of GEMM operators have, if it is one.
+    #[must_use]
+    pub const fn gemm(&self) -> Option<&GemmPlan> {
+        match &self.body {
+            Body::Gemm(gemm) => Some(gemm),
         }
     }
 }
 
 fn unknown_dims(spec: &KernelSpec) -> Violations {
     let mut found = Violations::default();
-    let config = spec.config();
-    for (field, dim) in [
-        (Field::M, config.m),
-        (Field::N, config.n),
-        (Field::K, config.k),
-    ] {
-        found.require(
-            dim.fixed().is_some(),
+    for field in spec.unknown_dims() {
+        found.push(
             field,
-            || "a dynamic dimension has no plan before its size is known".to_owned(),
+            "a dynamic dimension has no plan before its size is known",
             format!("give its size, as in --{field} 4096"),
         );
     }

@@ -2,13 +2,16 @@
 
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use mkernel_declare::{Declared, Draft, Mistake, Value};
-use mkernel_spec::{Device, Field};
+use mkernel_spec::{Device, Field, Op};
 use std::path::PathBuf;
 
 use super::Failure;
 
-/// The dimensions: their flags also give sizes to kernels that are declared elsewhere.
-pub const DIMS: [Field; 3] = [Field::M, Field::N, Field::K];
+/// Whether a field is a dimension of some operator: its flag also gives sizes to kernels that are declared elsewhere.
+fn is_dim(field: Field) -> bool {
+    let dims = Op::ALL.into_iter().flat_map(|op| op.problem().dims());
+    dims.into_iter().any(|(dim, _)| dim == field)
+}
 
 /// What was given for each field; of a dimension perhaps several sizes.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +20,7 @@ pub struct KernelFlags(Vec<(Field, Vec<String>)>);
 impl KernelFlags {
     /// Fields that are no dimensions.
     pub fn declare_a_kernel(&self) -> bool {
-        self.0.iter().any(|(field, _)| !DIMS.contains(field))
+        self.0.iter().any(|(field, _)| !is_dim(*field))
     }
 
     /// Whether there are none at all.
@@ -44,7 +47,7 @@ impl KernelFlags {
                 [one] => read(one),
                 _ => Value::Word("dynamic".to_owned()),
             };
-            draft.set(field.name(), flag.clone(), &value, flag);
+            draft.set(field.name(), flag.clone(), value, flag);
         }
         draft.finish("flags".to_owned())
     }
@@ -72,7 +75,7 @@ impl Args for KernelFlags {
                 .help(help(field))
                 .help_heading("One kernel by flags");
             command.arg(match field {
-                Field::M | Field::N | Field::K => arg.value_delimiter(',').value_parser(parse_size),
+                _ if is_dim(field) => arg.value_delimiter(',').value_parser(parse_size),
                 Field::Bias | Field::Residual => arg
                     .num_args(0..=1)
                     .require_equals(true)
@@ -115,7 +118,7 @@ fn value_name(field: Field) -> &'static str {
     match field {
         Field::Op => "OPERATOR",
         Field::Name => "NAME",
-        Field::M | Field::N | Field::K => "SIZES",
+        _ if is_dim(field) => "SIZES",
         Field::BLayout => "kn|nk",
         Field::Bias | Field::Residual => "true|false",
         Field::Activation => "none|relu|gelu|gelu_tanh|silu",

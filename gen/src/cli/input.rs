@@ -1,6 +1,6 @@
 //! Which kernels a command is about: from TOML files, a user's crate or flags.
 
-use super::flags::{DIMS, DeviceFlags, KernelFlags, flag_of};
+use super::flags::{DeviceFlags, KernelFlags, flag_of};
 use super::{Failure, read_text, toml_file};
 use crate::scan;
 use mkernel_declare::{Declaration, Declared, Mistake};
@@ -55,10 +55,7 @@ pub struct Kernel {
 impl Kernel {
     /// The dimensions whose sizes are not known.
     pub fn unknown_dims(&self) -> Vec<&'static str> {
-        let unknown = dims(&self.spec)
-            .into_iter()
-            .filter(|(_, dim)| dim.fixed().is_none());
-        unknown.map(|(field, _)| field.name()).collect()
+        self.spec.unknown_dims().map(Field::name).collect()
     }
 }
 
@@ -237,18 +234,20 @@ impl Sources {
             config.world = world;
             declaration.set_place(Field::World, flag.to_owned());
         }
-        let sizes = dims(&declaration.spec).map(|(field, dim)| {
+        let mut sizes = Vec::new();
+        for (field, dim) in config.problem.dims() {
             let given = self.flags.sizes(field);
             if given.is_empty() || dim.fixed().is_some() && !changes.resize {
-                return vec![dim];
+                sizes.push(vec![dim]);
+                continue;
             }
             declaration.set_place(field, flag_of(field));
-            given.into_iter().map(Dim::Static).collect()
-        });
+            sizes.push(given.into_iter().map(Dim::Static).collect());
+        }
         let combinations = combinations(&sizes);
         let several = combinations.len() > 1;
         for dims in combinations {
-            match plan(&config, dims, device) {
+            match plan(&config, &dims, device) {
                 Ok((spec, plan)) => {
                     let name = type_name.clone().or_else(|| spec.config().name.clone());
                     let label = label(name, &spec, several);
@@ -273,26 +272,29 @@ impl Sources {
     }
 }
 
-/// Every choice of an m, an n and a k.
-fn combinations([m, n, k]: &[Vec<Dim>; 3]) -> Vec<[Dim; 3]> {
-    let rows_and_cols = m.iter().flat_map(|&m| n.iter().map(move |&n| (m, n)));
-    rows_and_cols
-        .flat_map(|(m, n)| k.iter().map(move |&k| [m, n, k]))
-        .collect()
+/// Every choice of a size for each dimension.
+fn combinations(sizes: &[Vec<Dim>]) -> Vec<Vec<Dim>> {
+    let none = vec![Vec::new()];
+    sizes.iter().fold(none, |chosen, sizes| {
+        let with = |dims: &Vec<Dim>, size: Dim| [dims.as_slice(), &[size]].concat();
+        let chosen = chosen.iter();
+        chosen
+            .flat_map(|dims| sizes.iter().map(move |size| with(dims, *size)))
+            .collect()
+    })
 }
 
 /// The kernel with these dimensions, and its plan if they are all known.
 fn plan(
     config: &KernelConfig,
-    [m, n, k]: [Dim; 3],
+    dims: &[Dim],
     device: &Device,
 ) -> Result<(KernelSpec, Option<KernelPlan>), Violations> {
-    let spec = KernelSpec::validate(KernelConfig {
-        m,
-        n,
-        k,
-        ..config.clone()
-    })?;
+    let mut config = config.clone();
+    for ((_, dim), size) in config.problem.dims_mut().into_iter().zip(dims) {
+        *dim = *size;
+    }
+    let spec = KernelSpec::validate(config)?;
     let plan = match spec.shape() {
         Some(_) => Some(KernelPlan::new(&spec, device)?),
         None => None,
@@ -301,17 +303,12 @@ fn plan(
 }
 
 fn label(name: Option<String>, spec: &KernelSpec, several: bool) -> String {
-    let config = spec.config();
-    let sizes = format!("m={} n={} k={}", config.m, config.n, config.k);
+    let dims = spec.problem().dims().into_iter();
+    let sizes: Vec<_> = dims.map(|(field, dim)| format!("{field}={dim}")).collect();
+    let sizes = sizes.join(" ");
     match name {
         Some(name) if several => format!("{name} {sizes}"),
         Some(name) => name,
-        None => format!("{} {sizes}", config.op),
+        None => format!("{} {sizes}", spec.op()),
     }
-}
-
-fn dims(spec: &KernelSpec) -> [(Field, Dim); 3] {
-    let config = spec.config();
-    let [m, n, k] = DIMS;
-    [(m, config.m), (n, config.n), (k, config.k)]
 }

@@ -1,11 +1,13 @@
 //! `mkernel-gen plan`: how a kernel does its work, so that a person sees why.
 
+mod gemm;
+
 use super::Failure;
 use super::input::Input;
 use super::output::{bytes, micros, print, print_json, table};
 use mkernel_spec::abi::{Extent, OperandSpec};
-use mkernel_spec::plan::{Reduction, Region};
-use mkernel_spec::{BLayout, Dtype, KernelPlan, Op, Target};
+use mkernel_spec::plan::{Body, Region};
+use mkernel_spec::{KernelPlan, Target};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -17,6 +19,31 @@ struct Planned<'a> {
     plan: &'a KernelPlan,
     bound_us: f64,
     bound_reason: &'static str,
+}
+
+/// What only a plan of its problem has to say.
+struct About {
+    /// What it computes, in words and a formula.
+    computes: String,
+    /// The plan in a few words.
+    summary: String,
+    /// Names and lines.
+    sections: Vec<(&'static str, Vec<String>)>,
+    /// How shared memory is divided, in a few words.
+    shared: String,
+}
+
+impl About {
+    fn of(plan: &KernelPlan) -> Self {
+        match &plan.body {
+            Body::Gemm(body) => gemm::about(plan, body),
+        }
+    }
+}
+
+/// `1 rank`, `8 ranks`
+fn ranks(world: u32) -> String {
+    super::count(world as usize, "rank")
 }
 
 /// Prints every kernel's plan.
@@ -41,6 +68,7 @@ pub fn run(input: &Input, json: bool) -> Result<(), Failure> {
 
 /// A plan in words and figures.
 pub fn describe(label: &str, plan: &KernelPlan) -> String {
+    let body = About::of(plan);
     let mut rows = Vec::new();
     let mut section = |name: &str, lines: Vec<String>| {
         for (i, line) in lines.into_iter().enumerate() {
@@ -55,7 +83,7 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
             ]);
         }
     };
-    section("computes", computes(plan));
+    section("computes", vec![body.computes]);
     section(
         "operands",
         lines(
@@ -68,10 +96,12 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
         ),
     );
     section("roles", roles(plan));
-    section("tiles", tiles(plan));
-    section("transfer", transfer(plan));
+    for (name, lines) in body.sections {
+        section(name, lines);
+    }
     section("registers", vec![registers(plan)]);
-    section("shared", regions(&plan.smem, shared_total(plan)));
+    let total = format!("{}; {}", shared_total(plan), body.shared);
+    section("shared", regions(&plan.smem, total));
     let total = format!("= {} on every rank", bytes(plan.workspace.bytes));
     section("workspace", regions(&plan.workspace.regions, total));
     section("moves", moves(plan));
@@ -86,55 +116,17 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
 
 /// A plan in one line.
 pub fn summary(plan: &KernelPlan) -> String {
-    let mut text = format!(
-        "tiles of {}x{}, {} stages, {} CTAs",
-        plan.tile.m, plan.tile.n, plan.stages, plan.grid_ctas
-    );
-    if let Some(transfer) = plan.transfer {
-        let _ = write!(text, ", {transfer}");
-    }
-    if plan.comm_ctas > 0 {
-        let _ = write!(text, " by {} of them", plan.comm_ctas);
-    }
-    format!("{text}: {}", plan.id)
+    format!("{}: {}", About::of(plan).summary, plan.id)
+}
+
+/// What it computes, in words and a formula.
+pub fn computes(plan: &KernelPlan) -> String {
+    About::of(plan).computes
 }
 
 /// A table as lines.
 fn lines(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     table(rows, right).lines().map(str::to_owned).collect()
-}
-
-/// What it computes, in words and a formula.
-pub fn computes(plan: &KernelPlan) -> Vec<String> {
-    let shape = plan.shape;
-    let (m, n, k) = (shape.m, shape.n, shape.k);
-    let epilogue = plan.spec.epilogue();
-    let sum = format!("Σ_r A_r[{m},{k}] · B_r");
-    // A bias is added once, not by each rank.
-    let sum = match epilogue.formula("").is_empty() {
-        true => sum,
-        false => format!("({sum})"),
-    };
-    let (product, place) = match plan.spec.op() {
-        Op::AgGemm => (format!("AllGather(A)[{m},{k}] · B"), ""),
-        Op::GemmRs => (sum, ", rank r keeps rows r"),
-        Op::GemmAr => (sum, " on every rank"),
-        op => (op.to_string(), ""),
-    };
-    let formula = format!("C[{m},{n}] = {}{place}", epilogue.formula(&product));
-    let dtype = match epilogue.output {
-        Dtype::Bf16 => "bf16",
-        Dtype::Fp32 => "bf16, C fp32",
-    };
-    let b = match plan.spec.b_layout() {
-        BLayout::Kn => "B as [K,N]",
-        BLayout::Nk => "B as [N,K]",
-    };
-    let ranks = match plan.spec.world() {
-        1 => "1 rank".to_owned(),
-        world => format!("{world} ranks"),
-    };
-    vec![format!("{formula}, {ranks}, {b}, {dtype}, fp32 accumulate")]
 }
 
 fn operand(operand: &OperandSpec, plan: &KernelPlan) -> Vec<String> {
@@ -166,96 +158,6 @@ fn roles(plan: &KernelPlan) -> Vec<String> {
     lines(&plan.roles.iter().map(row).collect::<Vec<_>>(), &[])
 }
 
-fn tiles(plan: &KernelPlan) -> Vec<String> {
-    let order = &plan.order;
-    let count = u64::from(order.row_tiles) * u64::from(order.col_tiles);
-    let ctas = plan.grid_ctas - plan.comm_ctas;
-    let mut lines = vec![
-        format!(
-            "{}x{}: {} x {} = {count} tiles, {:.2} waves of {ctas} CTAs",
-            plan.tile.m,
-            plan.tile.n,
-            order.row_tiles,
-            order.col_tiles,
-            count as f64 / f64::from(ctas),
-        ),
-        format!(
-            "{} row tiles advance together along N, so that B stays in L2",
-            order.group_m
-        ),
-    ];
-    if let Some(reduction) = &plan.reduction {
-        lines.push(owners(reduction));
-        return lines;
-    }
-    lines.push(match order.shard_row_tiles {
-        Some(tiles) => format!("own {tiles} row tiles first, then the peers' as they arrive"),
-        None if plan.spec.world() > 1 => "tiles straddle shards: own rows travel too".to_owned(),
-        None => return lines,
-    });
-    lines
-}
-
-/// Who adds up which tiles, and when.
-fn owners(reduction: &Reduction) -> String {
-    let Reduction {
-        owners,
-        owner_tiles,
-        round_tiles,
-        ..
-    } = reduction;
-    match (reduction.shots, round_tiles == owner_tiles) {
-        (1, _) if reduction.results => {
-            "every rank adds up its rows of every tile, and sends the sums to all".to_owned()
-        }
-        (1, _) => "every rank adds up what it keeps".to_owned(),
-        (_, true) => format!("{owners} owners of {owner_tiles} tiles; own tiles last"),
-        (_, false) => format!(
-            "{owners} owners of {owner_tiles} tiles in rounds of {round_tiles}; own tiles a round later"
-        ),
-    }
-}
-
-fn transfer(plan: &KernelPlan) -> Vec<String> {
-    if let Some(reduction) = &plan.reduction {
-        if reduction.shots == 1 {
-            return vec![
-                "partial sums in bf16, a tag beside each two, from registers to all ranks"
-                    .to_owned(),
-            ];
-        }
-        let mut lines = vec!["partial sums in bf16 from the output buffers to slots of who adds them, fixed order, fp32".to_owned()];
-        if reduction.results {
-            lines.push(
-                "results to every peer, from where a warp of each CTA takes them to C".to_owned(),
-            );
-        }
-        return lines;
-    }
-    let (Some(transfer), Some(chunks)) = (plan.transfer, &plan.chunks) else {
-        return vec!["none in a world of 1".to_owned()];
-    };
-    let flags =
-        u64::from(plan.spec.world()) * u64::from(chunks.per_shard) * u64::from(chunks.k_slices);
-    let mut lines = vec![format!(
-        "{transfer}: chunks of {} rows x {} columns, {} x {} per shard, {flags} flags",
-        chunks.rows, chunks.slice_cols, chunks.per_shard, chunks.k_slices
-    )];
-    if let Some(copies) = &plan.copies {
-        let size = bytes(copies.row_bytes * u64::from(copies.rows));
-        lines.push(format!(
-            "{} copies of {size} to each peer by the copy engines, a flag behind each",
-            chunks.per_shard
-        ));
-    } else {
-        lines.push(format!(
-            "a flag counts {} pieces of {} rows; {} chunks take turns slice by slice",
-            chunks.arrivals, chunks.piece_rows, chunks.panel_chunks
-        ));
-    }
-    lines
-}
-
 fn registers(plan: &KernelPlan) -> String {
     if plan.device.target == Target::Simulator {
         return "none: threads are fibers of the CPU".to_owned();
@@ -282,10 +184,9 @@ fn regions(regions: &[Region], total: String) -> Vec<String> {
 
 fn shared_total(plan: &KernelPlan) -> String {
     format!(
-        "= {} of {}, alignment included; {} stages",
+        "= {} of {}, alignment included",
         bytes(plan.smem_bytes.into()),
-        bytes(plan.device.smem_bytes.into()),
-        plan.stages
+        bytes(plan.device.smem_bytes.into())
     )
 }
 

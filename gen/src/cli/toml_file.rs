@@ -87,7 +87,7 @@ fn set(
     draft.set(
         key.get_ref().as_ref(),
         at(&key.span()),
-        &read,
+        read,
         at(&value.span()),
     );
 }
@@ -142,7 +142,8 @@ mod tests {
             let (kernels, mistakes) = read(Path::new("f.toml"), &text);
             assert!(mistakes.is_empty());
             let spec = &kernels[0].as_ref().expect("valid").spec;
-            assert_eq!(spec.tuning().tile_m, Some(128));
+            let gemm = spec.problem().gemm().expect("a GEMM");
+            assert_eq!(gemm.tuning.tile_m, Some(128));
         }
     }
 
@@ -159,7 +160,8 @@ mod tests {
             let (kernels, mistakes) = read(Path::new("f.toml"), &text);
             assert!(mistakes.is_empty());
             let spec = &kernels[0].as_ref().expect("valid").spec;
-            assert_eq!(spec.epilogue().suffix(), "_bias_silu");
+            let gemm = spec.problem().gemm().expect("a GEMM");
+            assert_eq!(gemm.epilogue.suffix(), "_bias_silu");
         }
     }
 

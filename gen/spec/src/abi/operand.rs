@@ -32,6 +32,12 @@ impl Operand {
             Self::Residual => "residual",
         }
     }
+
+    /// Whether kernels write it (all of it) rather than read it.
+    #[must_use]
+    pub const fn is_result(self) -> bool {
+        matches!(self, Self::C)
+    }
 }
 
 /// A size that is the same on every rank, or the rows of this rank's shard.
@@ -78,14 +84,14 @@ pub struct OperandSpec {
 }
 
 impl OperandSpec {
-    /// A matrix of bf16 that the kernel reads.
-    pub(crate) const fn read(operand: Operand, rows: Extent, cols: u64) -> Self {
+    /// A matrix that the kernel reads, or writes if it is a result.
+    pub(crate) const fn new(operand: Operand, rows: Extent, cols: u64, dtype: Dtype) -> Self {
         Self {
             operand,
             rows,
             cols,
-            dtype: Dtype::Bf16,
-            written: false,
+            dtype,
+            written: operand.is_result(),
         }
     }
 }

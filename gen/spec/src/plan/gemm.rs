@@ -1,298 +1,177 @@
-//! The GEMM core that operators share: tile, stages and shared-memory map.
+//! The plan of a GEMM operator: which candidates there are, and what they have in common.
 
-use super::{Region, Registers, Role, SLOT_BYTES, THREADS, TileOrder};
-use crate::abi::{
-    ArgKind, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec, Source, Stride, TensorMapSpec,
-};
-use crate::config::{BLayout, Dtype, Tile, Tuning};
+mod ag_gemm;
+mod core;
+mod exchange;
+mod reduce;
+
+use super::{Copies, KernelPlan, Region, Registers, Role, Traffic, Workspace};
+use crate::config::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning};
 use crate::device::Device;
-use crate::spec::{KernelSpec, Shape};
-use crate::violation::{Field, Violations};
+use crate::spec::KernelSpec;
+use crate::violation::Violations;
 use serde::Serialize;
 
-/// Columns of A (rows of B) per stage: 64 bf16 are one 128-byte swizzle row.
-pub const TILE_K: u32 = 64;
-/// bf16.
-const ELEM_BYTES: u32 = 2;
-/// Output leaves in sub-tiles of 64 × 64.
-const OUT_COLS: u32 = 64;
-const OUT_BYTES: u32 = 64 * OUT_COLS * ELEM_BYTES;
-/// A part of K shorter than this costs more to add than it saves.
-const MIN_PART_STEPS: u64 = 4;
-/// Output buffers of a math warpgroup: one is stored while the next is filled.
-const OUT_BUFFERS: u32 = 2;
-/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
-const SMEM_ALIGN: u32 = 1024;
-/// More stages gain nothing: eight hold 3 µs of loads.
-const MAX_STAGES: u32 = 8;
+pub use self::core::{CoreLayout, Split, TILE_K};
+pub use exchange::SLOT_BYTES;
 
-/// Tiles that the core computes, largest first.
-pub(super) const TILES: [Tile; 5] = [
-    Tile { m: 128, n: 256 },
-    Tile { m: 128, n: 128 },
-    Tile { m: 64, n: 256 },
-    Tile { m: 64, n: 128 },
-    Tile { m: 128, n: 64 },
-];
+/// Threads of a CTA: one warpgroup that moves data, two that multiply.
+pub const THREADS: u32 = 384;
 
-/// Registers per thread: 384 threads get 168 each at launch, which the warpgroups then share anew. 128 accumulators and
-/// their addresses need more than 168; movers need 56 when they also push.
-pub(super) const REGISTERS: Registers = Registers {
-    entry: 168,
-    mover: 56,
-    math: 224,
-};
-
-/// How two math warpgroups share a tile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Split {
-    /// Each has 64 of 128 rows.
-    Rows,
-    /// Each has half of the columns of 64 rows.
-    Cols,
-}
-
-/// Tile, stages and shared memory of a kernel.
+/// How a GEMM operator computes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CoreLayout {
+pub struct GemmPlan {
+    /// What it computes: the problem of the plan's spec.
+    #[serde(skip)]
+    pub config: GemmConfig,
+    /// Its sizes.
+    pub shape: GemmShape,
     /// Rows and columns that a CTA computes at a time.
     pub tile: Tile,
-    /// How the warpgroups share it.
+    /// How two math warpgroups share a tile.
     pub split: Split,
-    /// Stages of the ring.
+    /// Stages of the shared-memory ring.
     pub stages: u32,
-    /// Regions, from a 1024-byte boundary.
-    pub smem: Vec<Region>,
-    /// Dynamic shared memory to ask for.
-    pub smem_bytes: u32,
+    /// What moves rows of A to the peers; none in a world of 1, and for operators that reduce.
+    pub transfer: Option<Transfer>,
+    /// The first CTAs of the launch only communicate: as many.
+    pub comm_ctas: u32,
+    /// The order of tiles.
+    pub order: TileOrder,
+    /// How a shard travels; none in a world of 1.
+    pub chunks: Option<Chunks>,
+    /// How partial sums meet, for operators that reduce; none in a world of 1.
+    pub reduction: Option<Reduction>,
 }
 
-const fn stage_bytes(tile: Tile) -> u32 {
-    (tile.m + tile.n) * TILE_K * ELEM_BYTES
+/// How a shard travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Chunks {
+    /// Rows that arrive under one flag (per slice of K).
+    pub rows: u32,
+    /// Chunks of a full shard.
+    pub per_shard: u32,
+    /// Parts of K that arrive under flags of their own.
+    pub k_slices: u32,
+    /// Columns of such a part, the last one perhaps fewer.
+    pub slice_cols: u32,
+    /// `sm_push`: rows that one warp stores at a time; a flag counts such pieces.
+    pub piece_rows: u32,
+    /// What one epoch adds to a flag.
+    pub arrivals: u32,
+    /// Chunks whose slices are sent in turn, before the next chunks.
+    pub panel_chunks: u32,
+    /// `sm_push`: warps per pushing CTA; more than one in a compute CTA push before they multiply.
+    pub push_warps: u32,
+    /// Whether a rank sends its rows to itself too, since tiles straddle shards.
+    pub to_self: bool,
 }
 
-const fn fixed_bytes() -> u32 {
-    // Barriers: full and free per stage, full and free per output buffer of two warpgroups.
-    2 * OUT_BUFFERS * OUT_BYTES + 8 * (2 * MAX_STAGES + 4 * OUT_BUFFERS) + SMEM_ALIGN
+/// How partial sums of the ranks meet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reduction {
+    /// 1: every rank sends its part of every tile to all, and adds up all. 2: a tile has an owner, who adds it up.
+    pub shots: u32,
+    /// Ranks that own tiles: the first ones.
+    pub owners: u32,
+    /// Tiles of each owner; with one shot, all tiles.
+    pub owner_tiles: u32,
+    /// Tiles of each owner in a round: own tiles are computed a round later than the others' tiles.
+    pub round_tiles: u32,
+    /// Sub-tiles of 64 columns, per math warpgroup, of partial sums that a stage holds.
+    pub partial_subs: u32,
+    /// Whether who adds up a tile, or with one shot a row, sends the result to all peers.
+    pub results: bool,
 }
 
-impl CoreLayout {
-    /// The layout for `tile`, as many stages as fit unless `tuning` fixes them.
-    pub(super) fn new(tile: Tile, tuning: &Tuning, device: &Device) -> Result<Self, Violations> {
-        let mut found = Violations::default();
-        let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes(tile);
-        let stages = tuning.stages.unwrap_or(most.min(MAX_STAGES));
-        found.require(
-            stages <= most.min(MAX_STAGES) && stages >= 2,
-            Field::Stages,
-            || {
-                format!(
-                    "{stages} stages of a {}x{} tile need {} bytes of shared memory of {} ({})",
-                    tile.m,
-                    tile.n,
-                    stages * stage_bytes(tile) + fixed_bytes(),
-                    device.smem_bytes,
-                    device.name,
-                )
-            },
-            format!(
-                "use 2 to {} stages, or a smaller tile",
-                most.clamp(2, MAX_STAGES)
-            ),
-        );
-        found.into_result(())?;
-
-        let mut offset = 0;
-        let mut region = |name, bytes: u32| {
-            let region = Region {
-                name,
-                offset_bytes: u64::from(offset),
-                bytes: u64::from(bytes),
-            };
-            offset += bytes;
-            region
-        };
-        let smem = vec![
-            region("a", stages * tile.m * TILE_K * ELEM_BYTES),
-            region("b", stages * tile.n * TILE_K * ELEM_BYTES),
-            region("out", 2 * OUT_BUFFERS * OUT_BYTES),
-            region("barriers", 8 * (2 * stages + 4 * OUT_BUFFERS)),
-        ];
-        let split = if tile.m == 128 {
-            Split::Rows
-        } else {
-            Split::Cols
-        };
-        Ok(Self {
-            tile,
-            split,
-            stages,
-            smem,
-            smem_bytes: offset + SMEM_ALIGN,
-        })
-    }
+/// The order in which tiles are computed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TileOrder {
+    /// Tiles along M.
+    pub row_tiles: u32,
+    /// Tiles along N.
+    pub col_tiles: u32,
+    /// Row tiles that advance together along N.
+    pub group_m: u32,
+    /// Row tiles of a full shard, if tiles don't straddle shards.
+    pub shard_row_tiles: Option<u32>,
+    /// Places in the order: one per tile; some are empty if owners have unequal numbers of tiles.
+    pub places: u32,
+    /// Tiles that one CTA computes alone: whole rounds over the compute CTAs. The rest are the last round.
+    pub whole_tiles: u32,
+    /// CTAs that share a tile of the last round, each a part of K; 1 if none do.
+    pub tail_parts: u32,
 }
 
-impl CoreLayout {
-    /// Columns of one math warpgroup.
+impl TileOrder {
+    /// Tiles of the result.
     #[must_use]
-    pub fn group_n(&self) -> u32 {
-        match self.split {
-            Split::Rows => self.tile.n,
-            Split::Cols => self.tile.n / 2,
-        }
+    pub const fn tiles(&self) -> u32 {
+        self.row_tiles * self.col_tiles
     }
 
-    /// Whether a communication CTA's slots end before the barriers, which they share with the stages.
-    pub(super) fn holds_slots(&self) -> bool {
-        let slots = u64::from(THREADS / 32 * SLOT_BYTES);
-        let barriers = self.smem.iter().find(|region| region.name == "barriers");
-        barriers.is_some_and(|region| slots <= region.offset_bytes)
+    /// Tiles of the last round.
+    #[must_use]
+    pub const fn tail_tiles(&self) -> u32 {
+        self.places - self.whole_tiles
     }
 
-    /// Divides the last, incomplete round of tiles over the CTAs that would idle in it: each tile among 2 or 4 CTAs
-    /// along K, each of which then finishes as many of the tile's columns.
-    pub(super) fn split_tail(&self, mut order: TileOrder, k: u64, compute_ctas: u32) -> TileOrder {
-        order.whole_tiles = order.places / compute_ctas * compute_ctas;
-        let steps = k.div_ceil(u64::from(TILE_K));
-        order.tail_parts = [4, 2]
-            .into_iter()
-            .find(|&parts| {
-                (self.group_n() / OUT_COLS).is_multiple_of(parts)
-                    && order.tail_tiles() > 0
-                    && order.tail_tiles() * parts <= compute_ctas
-                    && steps >= MIN_PART_STEPS * u64::from(parts)
-            })
-            .unwrap_or(1);
-        order
-    }
-
-    /// Workspace of the last round: sums in fp32 by (tile, part, warpgroup, 64 columns), a flag per tile and warp.
-    pub(super) fn tail_regions(&self, order: &TileOrder) -> Vec<(&'static str, u64)> {
-        if order.tail_parts == 1 {
-            return Vec::new();
-        }
-        let tiles = u64::from(order.tail_tiles());
-        let sum_bytes = 4 * u64::from(self.tile.m * self.tile.n);
-        vec![
-            ("tail_flags", tiles * 8 * FLAG_STRIDE_BYTES),
-            ("tail_sums", tiles * u64::from(order.tail_parts) * sum_bytes),
-        ]
+    /// What compute CTAs take one after the other: whole tiles, then parts of tiles. In one shot, each tile comes again
+    /// to be added up.
+    #[must_use]
+    pub const fn units(&self) -> u32 {
+        self.whole_tiles + self.tail_tiles() * self.tail_parts
     }
 }
 
-/// A tensor map over an operand of bf16.
-pub(super) fn operand_map(operand: Operand, extents: [Extent; 2], box_elems: [u32; 2]) -> ArgKind {
-    ArgKind::TensorMap(TensorMapSpec {
-        source: Source::Operand(operand),
-        dtype: Dtype::Bf16,
-        extents: extents.to_vec(),
-        strides: vec![Stride::RowOf(operand)],
-        box_elems: box_elems.to_vec(),
-    })
+/// A spec whose sizes are known, as candidates see it.
+#[derive(Clone, Copy)]
+struct GemmSpec<'a> {
+    kernel: &'a KernelSpec,
+    config: &'a GemmConfig,
+    shape: GemmShape,
 }
 
-/// The tensor map over B.
-pub(super) fn b_map(layout: BLayout, shape: Shape, tile: Tile) -> ArgKind {
-    let (n, k) = (Extent::Fixed(shape.n), Extent::Fixed(shape.k));
-    match layout {
-        BLayout::Kn => operand_map(Operand::B, [n, k], [OUT_COLS, TILE_K]),
-        BLayout::Nk => operand_map(Operand::B, [k, n], [TILE_K, tile.n]),
+impl GemmSpec<'_> {
+    const fn op(&self) -> GemmOp {
+        self.config.op
+    }
+
+    const fn world(&self) -> u32 {
+        self.kernel.world()
+    }
+
+    const fn b_layout(&self) -> BLayout {
+        self.config.b_layout
+    }
+
+    const fn epilogue(&self) -> Epilogue {
+        self.config.epilogue
+    }
+
+    const fn tuning(&self) -> &Tuning {
+        &self.config.tuning
+    }
+
+    /// Rows of a full shard.
+    const fn shard_rows(&self) -> u64 {
+        self.shape.shard_rows(self.world())
     }
 }
 
-/// The tensor map over C, whose rows on this rank are `rows`: lines of 128 bytes.
-pub(super) fn c_map(spec: &KernelSpec, rows: Extent, shape: Shape) -> ArgKind {
-    let dtype = spec.epilogue().output;
-    ArgKind::TensorMap(TensorMapSpec {
-        source: Source::Operand(Operand::C),
-        dtype,
-        extents: vec![Extent::Fixed(shape.n), rows],
-        strides: vec![Stride::RowOf(Operand::C)],
-        box_elems: vec![128 / dtype.bytes() as u32, 64],
-    })
-}
-
-/// What the caller passes, where this rank's A and C have these rows.
-pub(super) fn operands(
-    spec: &KernelSpec,
-    shape: Shape,
-    a_rows: Extent,
-    c_rows: Extent,
-) -> Vec<OperandSpec> {
-    let Shape { n, k, .. } = shape;
-    let (b_rows, b_cols) = match spec.b_layout() {
-        BLayout::Kn => (k, n),
-        BLayout::Nk => (n, k),
+/// The fastest plan by the cost model; none while a size is not known.
+pub(super) fn plan(
+    kernel: &KernelSpec,
+    config: &GemmConfig,
+    device: &Device,
+) -> Option<Result<KernelPlan, Violations>> {
+    let spec = GemmSpec {
+        kernel,
+        config,
+        shape: config.shape()?,
     };
-    let epilogue = spec.epilogue();
-    let c = OperandSpec {
-        operand: Operand::C,
-        rows: c_rows,
-        cols: n,
-        dtype: epilogue.output,
-        written: true,
-    };
-    let mut operands = vec![
-        OperandSpec::read(Operand::A, a_rows, k),
-        OperandSpec::read(Operand::B, Extent::Fixed(b_rows), b_cols),
-        c,
-    ];
-    if epilogue.bias {
-        operands.push(OperandSpec::read(Operand::Bias, Extent::Fixed(1), n));
-    }
-    if epilogue.residual {
-        operands.push(OperandSpec::read(Operand::Residual, c_rows, n));
-    }
-    operands
-}
-
-/// Where bias and residual lie.
-pub(super) fn epilogue_args(spec: &KernelSpec) -> Vec<(&'static str, ArgKind)> {
-    let mut kinds = Vec::new();
-    if spec.epilogue().bias {
-        kinds.push(("bias", ArgKind::Pointer(Operand::Bias)));
-    }
-    if spec.epilogue().residual {
-        kinds.push(("residual", ArgKind::Pointer(Operand::Residual)));
-        kinds.push((
-            "residual_row_bytes",
-            ArgKind::RowStrideBytes(Operand::Residual),
-        ));
-    }
-    kinds
-}
-
-/// Bytes of all of A, B, this rank's `c_rows` of C, and what the epilogue reads.
-pub(super) fn memory_bytes(spec: &KernelSpec, shape: Shape, c_rows: u64) -> u64 {
-    let Shape { m, n, k } = shape;
-    let epilogue = spec.epilogue();
-    let residual_rows = if epilogue.residual { c_rows } else { 0 };
-    let bias_rows = u64::from(epilogue.bias);
-    let elem_bytes = u64::from(ELEM_BYTES);
-    (m * k + k * n + (residual_rows + bias_rows) * n) * elem_bytes
-        + c_rows * n * epilogue.output.bytes()
-}
-
-/// The roles of the core.
-pub(super) fn roles(ctas: (u32, u32)) -> [Role; 3] {
-    let role = |name, warps, about: &str| Role {
-        name,
-        ctas,
-        warps,
-        about: about.into(),
-    };
-    [
-        role("load", (0, 1), "A and B to shared memory"),
-        role("store", (1, 3), "C from shared memory"),
-        role("math", (4, THREADS / 32), "wgmma, bf16 to fp32"),
-    ]
-}
-
-/// Tiles that `tuning` allows.
-pub(super) fn candidate_tiles(tuning: &Tuning) -> impl Iterator<Item = Tile> {
-    TILES.into_iter().filter(move |tile| {
-        tuning.tile_m.is_none_or(|m| m == tile.m) && tuning.tile_n.is_none_or(|n| n == tile.n)
+    Some(match spec.op() {
+        GemmOp::AgGemm => ag_gemm::plan(spec, device),
+        GemmOp::GemmRs | GemmOp::GemmAr => reduce::plan(spec, device),
     })
 }

@@ -1,11 +1,12 @@
 //! `mkernel-gen run`: a fused operator on real input, on GPUs or simulated ones, checked element by element.
 
 mod data;
-
+mod gemm;
 mod ranks;
 mod reference;
 mod replay;
 mod report;
+mod tensor;
 mod trace;
 
 use super::Failure;

@@ -2,14 +2,12 @@
 
 use super::data::{Inputs, elems, expected, inputs};
 use super::reference::Verdict;
+use super::tensor::{Tensor, upload};
 use crate::cli::machine::Machine;
-use mkernel::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
-use mkernel::{
-    Addends, Communicator, Dtype, Element, Error, KernelConfig, KernelPlan, Op, Operator,
-};
-use std::sync::{Arc, Mutex, PoisonError};
+use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op, Operator};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -120,94 +118,85 @@ impl Job<'_> {
 
     fn run_rank(&self, ranks: &Communicator, calls: &[Inputs]) -> Result<Ran, RankError> {
         let rank = ranks.rank();
-        let operator = ranks.prepare(self.config, self.plan.shape)?;
-        let results = match self.plan.spec.epilogue().output {
-            Dtype::Bf16 => self.results::<bf16>(ranks, &operator, calls),
-            Dtype::Fp32 => self.results::<f32>(ranks, &operator, calls),
-        }?;
+        let operator = ranks.prepare(self.config, self.plan.shape())?;
+        let results = self.results(ranks, &operator, calls)?;
         let mut verdict = Verdict::default();
         for ((call, inputs), found) in (0..).zip(calls).zip(&results) {
             let expected = expected(self.plan, inputs, rank, self.threads)
                 .ok_or(RankError::NoReference(self.plan.spec.op()))?;
-            verdict.add(&Verdict::of(found, &expected, (call, rank)));
+            for ((operand, found), expected) in found.iter().zip(&expected) {
+                verdict.add(&Verdict::of(found, expected, (call, rank, *operand)));
+            }
         }
+        let (first, last) = (results.first(), results.last());
         Ok(Ran {
             plan: operator.plan().clone(),
             verdict,
-            repeats: same_bits(&results[0], &results[results.len() - 1]),
+            repeats: first
+                .zip(last)
+                .is_some_and(|(first, last)| same_bits(first, last)),
         })
     }
 
-    /// C of each call, and of the first once more.
-    fn results<E: Number>(
+    /// The results of each call, and of the first once more.
+    fn results(
         &self,
         ranks: &Communicator,
         operator: &Operator,
         calls: &[Inputs],
-    ) -> Result<Vec<Vec<f32>>, Error> {
-        let rank = ranks.rank() as usize;
+    ) -> Result<Vec<Results>, Error> {
+        let rank = ranks.rank();
         let stream = ranks.context().default_stream();
-        let poison = vec![E::POISON; elems(self.plan, Operand::C, ranks.rank())];
         let mut on_gpu = Vec::new();
         for call in calls.iter().chain(calls.first()) {
-            let given = [&call.a, &call.b, &call.bias, &call.residual];
-            let mut inputs = Vec::new();
-            for operand in given {
-                inputs.push(upload(&stream, &operand[rank], bf16::ZERO)?);
+            let (mut inputs, mut results) = (Vec::new(), Vec::new());
+            for spec in &self.plan.operands {
+                let operand = spec.operand;
+                if spec.written {
+                    let elems = elems(self.plan, operand, rank);
+                    let tensor = Tensor::poisoned(&stream, spec.dtype, elems)?;
+                    results.push((operand, tensor));
+                } else {
+                    let values = &call.of(operand)[rank as usize];
+                    inputs.push((operand, upload(&stream, values, bf16::ZERO)?));
+                }
             }
-            on_gpu.push((inputs, upload(&stream, &poison, E::POISON)?));
+            on_gpu.push((inputs, results));
         }
         ranks.barrier()?;
-        let epilogue = self.plan.spec.epilogue();
-        for (inputs, c) in &mut on_gpu {
-            let addends = Addends {
-                bias: epilogue.bias.then_some(&inputs[2]),
-                residual: epilogue.residual.then_some(&inputs[3]),
-            };
-            operator.launch_with(&stream, &inputs[0], &inputs[1], c, addends)?;
+        for (inputs, results) in &mut on_gpu {
+            let mut call = operator.call(&stream);
+            for (operand, slice) in inputs {
+                call = call.read(*operand, slice);
+            }
+            for (operand, tensor) in results {
+                call = tensor.written_by(call, *operand);
+            }
+            call.launch()?;
         }
         ranks.synchronize(&stream)?;
-        let download = |(_, c): (Vec<CudaSlice<bf16>>, CudaSlice<E>)| -> Result<Vec<f32>, Error> {
-            let values = stream.clone_dtoh(&c).map_err(cuda("clone_dtoh"))?;
-            Ok(values.into_iter().map(Into::into).collect())
+        let download = |results: &Vec<(Operand, Tensor)>| {
+            let results = results.iter();
+            results
+                .map(|(operand, tensor)| Ok((operand.name(), tensor.download(&stream)?)))
+                .collect()
         };
-        on_gpu.into_iter().map(download).collect()
+        on_gpu
+            .iter()
+            .map(|(_, results)| download(results))
+            .collect()
     }
 }
 
-/// What C can be made of.
-trait Number: Element + DeviceRepr + Copy + Into<f32> {
-    /// What a kernel leaves out stays a NaN that none computes.
-    const POISON: Self;
-}
-
-impl Number for bf16 {
-    const POISON: Self = Self::from_bits(0xffff);
-}
-
-impl Number for f32 {
-    const POISON: Self = Self::from_bits(0xffff_ffff);
-}
-
-/// An allocation cannot be empty; a rank without rows may pass any.
-fn upload<E: DeviceRepr + Copy>(
-    stream: &Arc<CudaStream>,
-    values: &[E],
-    any: E,
-) -> Result<CudaSlice<E>, Error> {
-    let values = if values.is_empty() { &[any] } else { values };
-    stream.clone_htod(values).map_err(cuda("clone_htod"))
-}
-
-/// A call of the driver that cudarc makes for us.
-fn cuda(call: &'static str) -> impl Fn(DriverError) -> Error {
-    move |source| Error::Cuda { call, source }
-}
+/// What a call wrote, by operand.
+type Results = Vec<(&'static str, Vec<f32>)>;
 
 /// Equal as bits: a NaN equals itself.
-fn same_bits(first: &[f32], second: &[f32]) -> bool {
-    let bits =
-        |values: &[f32]| -> Vec<u32> { values.iter().map(|value| value.to_bits()).collect() };
+fn same_bits(first: &Results, second: &Results) -> bool {
+    let bits = |results: &Results| -> Vec<u32> {
+        let values = results.iter().flat_map(|(_, values)| values);
+        values.map(|value| value.to_bits()).collect()
+    };
     bits(first) == bits(second)
 }
 

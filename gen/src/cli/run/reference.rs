@@ -182,6 +182,7 @@ pub struct Verdict {
 pub struct Wrong {
     pub call: u32,
     pub rank: u32,
+    pub operand: &'static str,
     pub row: usize,
     pub col: usize,
     pub found: f32,
@@ -189,8 +190,12 @@ pub struct Wrong {
 }
 
 impl Verdict {
-    /// Compares every element of what `rank` found in `call`.
-    pub fn of(found: &[f32], expected: &Matrix, (call, rank): (u32, u32)) -> Self {
+    /// Compares every element of what `rank` found in `call` as `operand`.
+    pub fn of(
+        found: &[f32],
+        expected: &Matrix,
+        (call, rank, operand): (u32, u32, &'static str),
+    ) -> Self {
         let mut verdict = Self::default();
         // Half a unit in the last place, with as much again for a sum close to a tie; and what fp32 sums of products up
         // to 1 may lose, tensor cores truncate. An activation makes of an error up to 1.13 times that, and one of its own.
@@ -209,6 +214,7 @@ impl Verdict {
                 verdict.first_wrong.get_or_insert(Wrong {
                     call,
                     rank,
+                    operand,
                     row: index / expected.cols,
                     col: index % expected.cols,
                     found,
@@ -311,18 +317,18 @@ mod tests {
             .iter()
             .map(|x| bf16::from_f32(*x).to_f32())
             .collect();
-        let verdict = Verdict::of(&rounded, &expected, (0, 1));
+        let verdict = Verdict::of(&rounded, &expected, (0, 1, "c"));
         assert_eq!((verdict.elements, verdict.wrong), (32, 0));
         assert!(verdict.relative_error() < 3e-3);
 
         let mut poisoned = rounded.clone();
         poisoned[19] = f32::NAN;
-        let wrong = Verdict::of(&poisoned, &expected, (2, 1));
+        let wrong = Verdict::of(&poisoned, &expected, (2, 1, "c"));
         let first = wrong.first_wrong.expect("one is wrong");
         assert_eq!((wrong.wrong, first.row, first.col), (1, 2, 3));
 
         let mut both = wrong;
-        both.add(&Verdict::of(&rounded[..8], &expected, (1, 0)));
+        both.add(&Verdict::of(&rounded[..8], &expected, (1, 0, "c")));
         assert_eq!((both.elements, both.wrong), (64, 1 + 24));
         assert_eq!(both.first_wrong.map(|wrong| wrong.call), Some(1));
     }

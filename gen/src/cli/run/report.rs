@@ -101,7 +101,7 @@ impl Report {
         if self.json {
             return Ok(());
         }
-        let formula = plan::computes(about.plan).join(" ");
+        let formula = plan::computes(about.plan);
         let (label, device) = (&about.kernel.label, about.device());
         print(&format!("{label}: {formula}\n  on        {device}\n"))
     }
@@ -208,7 +208,8 @@ fn found(ran: &Ran, calls: u32) -> String {
         _ => format!("WRONG: {wrong} of {elements} elements of {calls}"),
     };
     text += &format!(", relative error {:.2e}", verdict.relative_error());
-    if ran.plan.spec.epilogue().output == Dtype::Bf16 {
+    let mut results = ran.plan.operands.iter().filter(|operand| operand.written);
+    if results.all(|operand| operand.dtype == Dtype::Bf16) {
         text += " (rounding to bf16 alone 1.7e-3)";
     }
     text += if ran.repeats {
@@ -250,6 +251,7 @@ fn first_wrong(wrong: Wrong) -> Problem {
     let Wrong {
         call,
         rank,
+        operand,
         row,
         col,
         found,
@@ -257,7 +259,9 @@ fn first_wrong(wrong: Wrong) -> Problem {
     } = wrong;
     Problem {
         ranks: vec![rank],
-        reason: format!("first in call {call}: c[{row}, {col}] is {found}, should be {expected}"),
+        reason: format!(
+            "first in call {call}: {operand}[{row}, {col}] is {found}, should be {expected}"
+        ),
     }
 }
 
@@ -287,7 +291,7 @@ fn line<'a>(about: &'a About, outcome: &'a Outcome) -> OutcomeLine<'a> {
 mod tests {
     use super::*;
     use crate::cli::machine::Simulated;
-    use mkernel::{BLayout, Device, Dim, Epilogue, KernelConfig, KernelSpec, Op, Tuning};
+    use mkernel::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelSpec};
     use std::time::Duration;
 
     fn outcome(result: Result<Ran, Vec<Failed>>) -> Outcome {
@@ -307,18 +311,14 @@ mod tests {
     }
 
     fn text(outcome: &Outcome) -> String {
-        let spec = KernelSpec::validate(KernelConfig {
-            name: None,
-            op: Op::AgGemm,
-            world: 2,
+        let config = GemmConfig {
             m: Dim::Static(128),
             n: Dim::Static(64),
             k: Dim::Static(64),
             b_layout: BLayout::Nk,
-            epilogue: Epilogue::default(),
-            tuning: Tuning::default(),
-        })
-        .expect("valid");
+            ..GemmConfig::new(GemmOp::AgGemm)
+        };
+        let spec = KernelSpec::validate(KernelConfig::new(2, config)).expect("valid");
         let plan = KernelPlan::new(&spec, &Device::simulated(2)).expect("a plan");
         let kernel = Kernel {
             label: "k".into(),

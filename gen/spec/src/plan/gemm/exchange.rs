@@ -1,10 +1,9 @@
 //! How a rank's rows travel to its peers: by SMs or by copy engines, and in which chunks.
 
-use super::gemm::TILE_K;
-use super::{Chunks, THREADS};
+use super::core::TILE_K;
+use super::{Chunks, GemmSpec, THREADS};
 use crate::config::{Tile, Transfer, Tuning};
 use crate::device::Device;
-use crate::spec::{KernelSpec, Shape};
 
 const ELEM_BYTES: u64 = 2;
 /// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
@@ -53,31 +52,31 @@ pub(super) fn ways(tuning: &Tuning) -> Vec<Way> {
 }
 
 /// What the chunks of a candidate depend on.
-pub(super) struct Problem<'a> {
-    pub spec: &'a KernelSpec,
-    pub shape: Shape,
+pub(super) struct Exchange<'a> {
+    pub spec: GemmSpec<'a>,
     pub device: &'a Device,
     pub aligned: bool,
     pub tiles: u32,
 }
 
-impl Problem<'_> {
+impl Exchange<'_> {
     fn shard_rows(&self) -> u64 {
-        self.spec.shard_rows(self.shape)
+        self.spec.shard_rows()
     }
 
     fn row_bytes(&self) -> u64 {
-        self.shape.k * ELEM_BYTES
+        self.spec.shape.k * ELEM_BYTES
     }
 
     /// Pieces of some KiB, counted by flags of 128 rows × a slice of K. `None` if a slice would be empty.
     pub fn sm_chunks(&self, comm_ctas: u32, k_slices: u32) -> Option<Chunks> {
         let slice_cols = self
+            .spec
             .shape
             .k
             .div_ceil(u64::from(k_slices))
             .next_multiple_of(u64::from(TILE_K));
-        if slice_cols * u64::from(k_slices - 1) >= self.shape.k {
+        if slice_cols * u64::from(k_slices - 1) >= self.spec.shape.k {
             return None;
         }
         let shard_rows = self.shard_rows();
@@ -137,7 +136,7 @@ impl Problem<'_> {
             rows: rows as u32,
             per_shard: shard_rows.div_ceil(rows) as u32,
             k_slices: 1,
-            slice_cols: self.shape.k as u32,
+            slice_cols: self.spec.shape.k as u32,
             piece_rows: rows as u32,
             arrivals: 1,
             panel_chunks: 1,

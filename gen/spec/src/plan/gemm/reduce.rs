@@ -12,13 +12,15 @@
 //! it sends to to have started e-1 and so to have finished e-2, the last reader of the slots that e writes. A rank that
 //! owns nothing waits for the owners' word instead.
 
-use super::gemm::{self, CoreLayout, TILE_K};
-use super::{KernelPlan, Reduction, Role, TileOrder, Traffic, Workspace};
+use super::core::{self, CoreLayout, TILE_K};
+use super::{
+    GemmPlan, GemmSpec, KernelPlan, Reduction, Role, THREADS, TileOrder, Traffic, Workspace,
+};
 use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand};
-use crate::config::{Dtype, Op, Tile};
+use crate::config::{Dtype, GemmOp, GemmShape, Tile};
 use crate::cost::{self, Bound, Meeting};
 use crate::device::Device;
-use crate::spec::{KernelSpec, Shape};
+use crate::plan::Body;
 use crate::violation::{Field, Violations};
 
 const ELEM_BYTES: u64 = 2;
@@ -42,17 +44,13 @@ struct Candidate {
 }
 
 /// The fastest plan by the cost model.
-pub(super) fn plan(
-    spec: &KernelSpec,
-    shape: Shape,
-    device: &Device,
-) -> Result<KernelPlan, Violations> {
+pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Violations> {
     let mut rejected = Violations::default();
     let mut best: Option<Candidate> = None;
-    for tile in gemm::candidate_tiles(spec.tuning()) {
+    for tile in core::candidate_tiles(spec.tuning()) {
         match CoreLayout::new(tile, spec.tuning(), device) {
             Ok(core) => {
-                let found = candidates(spec, shape, device, &core);
+                let found = candidates(spec, device, &core);
                 if found.is_empty() {
                     rejected = one_shot_is_too_wide(&core);
                 }
@@ -69,7 +67,7 @@ pub(super) fn plan(
         }
     }
     match best {
-        Some(candidate) => Ok(finish(spec, shape, device, candidate)),
+        Some(candidate) => Ok(finish(spec, device, candidate)),
         None => Err(rejected),
     }
 }
@@ -89,58 +87,53 @@ fn one_shot_is_too_wide(core: &CoreLayout) -> Violations {
 }
 
 /// Bytes of one call. With `tags`, every other word is one; `results`: sums travel too.
-fn traffic(spec: &KernelSpec, shape: Shape, tags: bool, results: bool) -> Traffic {
-    let Shape { m, n, k } = shape;
+fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic {
+    let GemmShape { m, n, k } = spec.shape;
     let peers = u64::from(spec.world() - 1);
     let (row_bytes, result_row_bytes) = (n * ELEM_BYTES, n * spec.epilogue().output.bytes());
-    let parts = (peers * spec.shard_rows(shape)).min(m) * row_bytes;
+    let parts = (peers * spec.shard_rows()).min(m) * row_bytes;
     let (sent_bytes, c_rows) = match (spec.op(), results) {
-        (Op::GemmRs, _) => (parts, spec.shard_rows(shape)),
+        (GemmOp::GemmRs, _) => (parts, spec.shard_rows()),
         (_, true) => (peers * m * (row_bytes + result_row_bytes) / (peers + 1), m),
         (_, false) => (peers * m * row_bytes, m),
     };
     Traffic {
         link_bytes: if tags { 2 * sent_bytes } else { sent_bytes },
-        memory_bytes: gemm::memory_bytes(spec, shape, c_rows),
+        memory_bytes: core::memory_bytes(spec, c_rows),
         flops: 2 * m * n * k,
     }
 }
 
-fn candidates(
-    spec: &KernelSpec,
-    shape: Shape,
-    device: &Device,
-    core: &CoreLayout,
-) -> Vec<Candidate> {
+fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Candidate> {
     let (tuning, tile) = (spec.tuning(), core.tile);
     let rows = |rows: u64| rows.div_ceil(u64::from(tile.m)) as u32;
-    let col_tiles = shape.n.div_ceil(u64::from(tile.n)) as u32;
+    let col_tiles = spec.shape.n.div_ceil(u64::from(tile.n)) as u32;
     let mut order = TileOrder {
-        row_tiles: rows(shape.m),
+        row_tiles: rows(spec.shape.m),
         col_tiles,
         group_m: tuning.group_m.unwrap_or(GROUP_M),
         shard_row_tiles: None,
-        places: rows(shape.m) * col_tiles,
+        places: rows(spec.shape.m) * col_tiles,
         whole_tiles: 0,
         tail_parts: 1,
     };
     if spec.world() == 1 {
-        let order = core.split_tail(order, shape.k, device.sm_count);
-        return vec![candidate(spec, shape, device, core, order, None)];
+        let order = core.split_tail(order, spec.shape.k, device.sm_count);
+        return vec![candidate(spec, device, core, order, None)];
     }
     let mut found = Vec::new();
     let fits = core.group_n() <= ONE_SHOT_COLS;
     let may = tuning.shots != Some(2) && tuning.round_tiles.is_none();
     // Ranks that have rows of C.
     let owners = match spec.op() {
-        Op::GemmRs => shape.m.div_ceil(spec.shard_rows(shape)) as u32,
+        GemmOp::GemmRs => spec.shape.m.div_ceil(spec.shard_rows()) as u32,
         _ => spec.world(),
     };
     if may && fits {
-        let order = core.split_tail(order.clone(), shape.k, device.sm_count);
+        let order = core.split_tail(order.clone(), spec.shape.k, device.sm_count);
         // All rows to all, or each row to one rank and its sum to all, in words of two bf16.
         let relays: &[bool] = match (spec.op(), spec.epilogue().output) {
-            (Op::GemmAr, Dtype::Bf16) => &[false, true],
+            (GemmOp::GemmAr, Dtype::Bf16) => &[false, true],
             _ => &[false],
         };
         found.extend(relays.iter().map(|results| {
@@ -152,14 +145,14 @@ fn candidates(
                 partial_subs: 0,
                 results: *results,
             };
-            candidate(spec, shape, device, core, order.clone(), Some(reduction))
+            candidate(spec, device, core, order.clone(), Some(reduction))
         }));
     }
     if tuning.shots == Some(1) {
         return found;
     }
-    let (owners, owner_tiles) = if spec.op() == Op::GemmRs {
-        let shard_row_tiles = rows(spec.shard_rows(shape));
+    let (owners, owner_tiles) = if spec.op() == GemmOp::GemmRs {
+        let shard_row_tiles = rows(spec.shard_rows());
         order.shard_row_tiles = Some(shard_row_tiles);
         order.row_tiles = owners * shard_row_tiles;
         (owners, shard_row_tiles * col_tiles)
@@ -168,12 +161,12 @@ fn candidates(
         (owners, order.places.div_ceil(owners))
     };
     order.places = owners * owner_tiles;
-    let order = core.split_tail(order, shape.k, device.sm_count);
+    let order = core.split_tail(order, spec.shape.k, device.sm_count);
     let rounds_of = |bytes: u32| bytes / (tile.m * tile.n * ELEM_BYTES as u32);
     let rounds = match (tuning.round_tiles, spec.op()) {
         _ if owners == 1 => vec![u32::MAX],
         (Some(tiles), _) => vec![tiles],
-        (None, Op::GemmRs) => vec![rounds_of(ROUND_BYTES), u32::MAX],
+        (None, GemmOp::GemmRs) => vec![rounds_of(ROUND_BYTES), u32::MAX],
         (None, _) => vec![rounds_of(ROUND_BYTES_OF_RESULTS)],
     };
     found.extend(rounds.into_iter().map(|round_tiles| {
@@ -183,9 +176,9 @@ fn candidates(
             owner_tiles,
             round_tiles: round_tiles.min(owner_tiles),
             partial_subs: partial_subs(core, order.tail_parts),
-            results: spec.op() == Op::GemmAr,
+            results: spec.op() == GemmOp::GemmAr,
         };
-        candidate(spec, shape, device, core, order.clone(), Some(reduction))
+        candidate(spec, device, core, order.clone(), Some(reduction))
     }));
     found
 }
@@ -197,8 +190,7 @@ fn partial_subs(core: &CoreLayout, tail_parts: u32) -> u32 {
 }
 
 fn candidate(
-    spec: &KernelSpec,
-    shape: Shape,
+    spec: GemmSpec<'_>,
     device: &Device,
     core: &CoreLayout,
     order: TileOrder,
@@ -211,16 +203,16 @@ fn candidate(
         results: r.results,
     });
     let (tags, results) = meeting.map_or((false, true), |m| (m.shots == 1, m.results));
-    let traffic = traffic(spec, shape, tags, results);
+    let traffic = traffic(spec, tags, results);
     Candidate {
-        estimate_us: cost::reduce_us(core.tile, &order, shape.k, meeting, &traffic, device),
+        estimate_us: cost::reduce_us(core.tile, &order, spec.shape.k, meeting, &traffic, device),
         core: core.clone(),
         order,
         reduction,
     }
 }
 
-fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate) -> KernelPlan {
+fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPlan {
     let Candidate {
         core,
         order,
@@ -235,7 +227,7 @@ fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate
     } else {
         order.units().min(device.sm_count)
     };
-    let mut roles = gemm::roles((0, grid_ctas)).to_vec();
+    let mut roles = core::roles((0, grid_ctas)).to_vec();
     if one_shot {
         roles.retain(|role| role.name != "store");
     }
@@ -248,44 +240,47 @@ fn finish(spec: &KernelSpec, shape: Shape, device: &Device, candidate: Candidate
         });
     }
     // Nobody has to send more than two shots do.
-    let least = traffic(spec, shape, false, true);
+    let least = traffic(spec, false, true);
     KernelPlan {
-        id: id(spec, shape, &core, reduction.as_ref()),
-        spec: spec.clone(),
-        shape,
+        id: id(spec, &core, reduction.as_ref()),
+        spec: spec.kernel.clone(),
         device: device.clone(),
-        tile: core.tile,
-        split: core.split,
-        stages: core.stages,
-        transfer: None,
+        threads: THREADS,
         grid_ctas,
-        comm_ctas: 0,
         roles,
-        operands: gemm::operands(spec, shape, Extent::Fixed(shape.m), c_rows(spec, shape)),
+        operands: core::operands(spec, Extent::Fixed(spec.shape.m), c_rows(spec)),
         args: args(
             spec,
-            shape,
             &core,
             (order.shard_row_tiles.is_some(), one_shot, results),
         ),
-        order,
-        chunks: None,
         smem: core.smem,
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,
-        registers: gemm::REGISTERS,
+        registers: core::REGISTERS,
         bound: Bound::new(&least, device),
         traffic: reduction
             .as_ref()
-            .map_or(least, |r| traffic(spec, shape, r.shots == 1, r.results)),
-        reduction,
+            .map_or(least, |r| traffic(spec, r.shots == 1, r.results)),
         estimate_us,
+        body: Body::Gemm(GemmPlan {
+            config: *spec.config,
+            shape: spec.shape,
+            tile: core.tile,
+            split: core.split,
+            stages: core.stages,
+            transfer: None,
+            comm_ctas: 0,
+            order,
+            chunks: None,
+            reduction,
+        }),
     }
 }
 
-fn id(spec: &KernelSpec, shape: Shape, core: &CoreLayout, reduction: Option<&Reduction>) -> String {
-    let Shape { m, n, k } = shape;
+fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> String {
+    let GemmShape { m, n, k } = spec.shape;
     let (tile, stages) = (core.tile, core.stages);
     let how = match reduction {
         Some(r) if r.shots == 1 && r.results => "_relay".to_owned(),
@@ -305,7 +300,7 @@ fn id(spec: &KernelSpec, shape: Shape, core: &CoreLayout, reduction: Option<&Red
 }
 
 fn workspace(
-    spec: &KernelSpec,
+    spec: GemmSpec<'_>,
     core: &CoreLayout,
     order: &TileOrder,
     reduction: Option<&Reduction>,
@@ -313,7 +308,7 @@ fn workspace(
     let mut parts = core.tail_regions(order);
     if let Some(r) = reduction {
         let tile_bytes = u64::from(core.tile.m * core.tile.n) * ELEM_BYTES;
-        if spec.op() == Op::GemmRs && r.owners < spec.world() {
+        if spec.op() == GemmOp::GemmRs && r.owners < spec.world() {
             parts.push(("begun", u64::from(spec.world()) * FLAG_STRIDE_BYTES));
         }
         if r.shots == 1 {
@@ -339,44 +334,43 @@ fn workspace(
 }
 
 /// This rank's rows of C.
-fn c_rows(spec: &KernelSpec, shape: Shape) -> Extent {
+fn c_rows(spec: GemmSpec<'_>) -> Extent {
     match spec.op() {
-        Op::GemmRs => Extent::ShardRows {
-            total: shape.m,
-            per_rank: spec.shard_rows(shape),
+        GemmOp::GemmRs => Extent::ShardRows {
+            total: spec.shape.m,
+            per_rank: spec.shard_rows(),
         },
-        _ => Extent::Fixed(shape.m),
+        _ => Extent::Fixed(spec.shape.m),
     }
 }
 
 fn args(
-    spec: &KernelSpec,
-    shape: Shape,
+    spec: GemmSpec<'_>,
     core: &CoreLayout,
     (by_shards, one_shot, results): (bool, bool, bool),
 ) -> ArgLayout {
     let tile: Tile = core.tile;
-    let a = [Extent::Fixed(shape.k), Extent::Fixed(shape.m)];
+    let a = [Extent::Fixed(spec.shape.k), Extent::Fixed(spec.shape.m)];
     // Rows out of bounds take longer to fill with zeros than others to load, and none of them matters. The swizzle
     // repeats every 8 rows.
     let most_rows = if by_shards {
-        spec.shard_rows(shape)
+        spec.shard_rows()
     } else {
-        shape.m
+        spec.shape.m
     };
     let rows_of_a = u64::from(tile.m).min(most_rows.next_multiple_of(8)) as u32;
     let mut kinds = vec![
-        ("a", gemm::operand_map(Operand::A, a, [TILE_K, rows_of_a])),
-        ("b", gemm::b_map(spec.b_layout(), shape, tile)),
+        ("a", core::operand_map(Operand::A, a, [TILE_K, rows_of_a])),
+        ("b", core::b_map(spec, tile)),
     ];
     if !one_shot {
-        kinds.push(("c", gemm::c_map(spec, c_rows(spec, shape), shape)));
+        kinds.push(("c", core::c_map(spec, c_rows(spec))));
     }
     if one_shot || results {
         kinds.push(("c_rows", ArgKind::Pointer(Operand::C)));
         kinds.push(("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
     }
-    kinds.extend(gemm::epilogue_args(spec));
+    kinds.extend(core::epilogue_args(spec));
     kinds.push(("workspaces", ArgKind::Workspaces));
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));

@@ -5,17 +5,20 @@
 //! epoch: a rank that starts epoch e has finished e-1, for which it needed every peer to have started e-1 and so to
 //! have finished e-2, the last reader of the buffer that e writes. No barrier is needed.
 
-use super::exchange::{Problem, Way, ways};
-use super::gemm::{self, CoreLayout, TILE_K};
-use super::{Chunks, Copies, KernelPlan, Role, SLOT_BYTES, THREADS, TileOrder, Traffic, Workspace};
+use super::core::{self, CoreLayout, TILE_K};
+use super::exchange::{Exchange, Way, ways};
+use super::{
+    Chunks, Copies, GemmPlan, GemmSpec, KernelPlan, Role, SLOT_BYTES, THREADS, TileOrder, Traffic,
+    Workspace,
+};
 use crate::abi::{
     ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, Source, Stride,
     TensorMapSpec,
 };
-use crate::config::{Dtype, Tile, Transfer};
+use crate::config::{Dtype, GemmShape, Tile, Transfer};
 use crate::cost::{self, Bound, Push};
 use crate::device::Device;
-use crate::spec::{KernelSpec, Shape};
+use crate::plan::Body;
 use crate::violation::{Field, Violations};
 
 const ELEM_BYTES: u64 = 2;
@@ -33,16 +36,12 @@ struct Candidate {
 }
 
 /// The fastest plan by the cost model.
-pub(super) fn plan(
-    spec: &KernelSpec,
-    shape: Shape,
-    device: &Device,
-) -> Result<KernelPlan, Violations> {
-    let traffic = traffic(spec, shape);
+pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Violations> {
+    let traffic = traffic(spec);
     let mut rejected = Violations::default();
     let mut best: Option<Candidate> = None;
-    for tile in gemm::candidate_tiles(spec.tuning()) {
-        match candidates(spec, shape, device, tile, &traffic) {
+    for tile in core::candidate_tiles(spec.tuning()) {
+        match candidates(spec, device, tile, &traffic) {
             Ok(found) => {
                 for candidate in found {
                     if best
@@ -57,35 +56,34 @@ pub(super) fn plan(
         }
     }
     match best {
-        Some(candidate) => Ok(finish(spec, shape, device, traffic, candidate)),
+        Some(candidate) => Ok(finish(spec, device, traffic, candidate)),
         None => Err(rejected),
     }
 }
 
-fn traffic(spec: &KernelSpec, shape: Shape) -> Traffic {
-    let Shape { m, n, k } = shape;
+fn traffic(spec: GemmSpec<'_>) -> Traffic {
+    let GemmShape { m, n, k } = spec.shape;
     Traffic {
-        link_bytes: u64::from(spec.world() - 1) * spec.shard_rows(shape) * k * ELEM_BYTES,
-        memory_bytes: gemm::memory_bytes(spec, shape, m),
+        link_bytes: u64::from(spec.world() - 1) * spec.shard_rows() * k * ELEM_BYTES,
+        memory_bytes: core::memory_bytes(spec, m),
         flops: 2 * m * n * k,
     }
 }
 
 fn candidates(
-    spec: &KernelSpec,
-    shape: Shape,
+    spec: GemmSpec<'_>,
     device: &Device,
     tile: Tile,
     traffic: &Traffic,
 ) -> Result<Vec<Candidate>, Violations> {
     let tuning = spec.tuning();
     let core = CoreLayout::new(tile, tuning, device)?;
-    let shard_rows = spec.shard_rows(shape);
+    let shard_rows = spec.shard_rows();
     let aligned = spec.world() == 1 || shard_rows.is_multiple_of(u64::from(tile.m));
     let shard_row_tiles =
         (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32);
-    let row_tiles = shape.m.div_ceil(u64::from(tile.m)) as u32;
-    let col_tiles = shape.n.div_ceil(u64::from(tile.n)) as u32;
+    let row_tiles = spec.shape.m.div_ceil(u64::from(tile.m)) as u32;
+    let col_tiles = spec.shape.n.div_ceil(u64::from(tile.n)) as u32;
     let order = TileOrder {
         row_tiles,
         col_tiles,
@@ -100,9 +98,9 @@ fn candidates(
     };
     let tiles = order.tiles();
     let make = |transfer, comm_ctas, chunks: Option<Chunks>, push| {
-        let order = core.split_tail(order.clone(), shape.k, device.sm_count - comm_ctas);
+        let order = core.split_tail(order.clone(), spec.shape.k, device.sm_count - comm_ctas);
         Candidate {
-            estimate_us: cost::estimate_us(tile, &order, shape.k, push, traffic, device),
+            estimate_us: cost::estimate_us(tile, &order, spec.shape.k, push, traffic, device),
             core: core.clone(),
             transfer,
             comm_ctas,
@@ -155,15 +153,14 @@ fn candidates(
             );
             continue;
         }
-        let problem = Problem {
+        let exchange = Exchange {
             spec,
-            shape,
             device,
             aligned,
             tiles,
         };
         match way {
-            Way::Sm { ctas, slices } => match problem.sm_chunks(ctas, slices) {
+            Way::Sm { ctas, slices } => match exchange.sm_chunks(ctas, slices) {
                 Some(chunks) => {
                     let push = Push::Sm { ctas, slices };
                     found.push(make(Some(Transfer::SmPush), ctas, Some(chunks), push));
@@ -172,13 +169,13 @@ fn candidates(
                     Field::KSlices,
                     format!(
                         "{slices} slices of K = {} would not hold {TILE_K} columns each",
-                        shape.k
+                        spec.shape.k
                     ),
                     "use fewer slices",
                 ),
             },
             Way::Copies { per_peer } => {
-                let chunks = problem.copy_chunks(tile, per_peer);
+                let chunks = exchange.copy_chunks(tile, per_peer);
                 let copies = chunks.per_shard * (spec.world() - 1);
                 let push = Push::Copies { copies };
                 found.push(make(Some(Transfer::CopyEngine), 0, Some(chunks), push));
@@ -193,8 +190,7 @@ fn candidates(
 }
 
 fn finish(
-    spec: &KernelSpec,
-    shape: Shape,
+    spec: GemmSpec<'_>,
     device: &Device,
     traffic: Traffic,
     candidate: Candidate,
@@ -207,7 +203,7 @@ fn finish(
         order,
         estimate_us,
     } = candidate;
-    let workspace = workspace(spec, shape, &core, &order, chunks.as_ref());
+    let workspace = workspace(spec, &core, &order, chunks.as_ref());
     let pushes = transfer == Some(Transfer::SmPush);
     let compute_ctas = if pushes && comm_ctas == 0 {
         device.sm_count // every CTA pushes, also one without a tile
@@ -218,44 +214,47 @@ fn finish(
     let copies = chunks
         .as_ref()
         .filter(|_| !pushes)
-        .and_then(|chunks| copies(spec, shape, chunks, &workspace));
+        .and_then(|chunks| copies(spec, chunks, &workspace));
     KernelPlan {
-        id: id(spec, shape, &core, transfer, comm_ctas, chunks.as_ref()),
-        spec: spec.clone(),
-        shape,
+        id: id(spec, &core, transfer, comm_ctas, chunks.as_ref()),
+        spec: spec.kernel.clone(),
         device: device.clone(),
-        tile: core.tile,
-        split: core.split,
-        stages: core.stages,
-        transfer,
+        threads: THREADS,
         grid_ctas,
-        comm_ctas,
         roles: roles(pushes, comm_ctas, grid_ctas),
-        operands: gemm::operands(spec, shape, a_rows(spec, shape), Extent::Fixed(shape.m)),
-        args: args(spec, shape, &core, chunks.as_ref(), &workspace),
-        order,
-        chunks,
-        reduction: None,
+        operands: core::operands(spec, a_rows(spec), Extent::Fixed(spec.shape.m)),
+        args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
         smem_bytes: core.smem_bytes,
         workspace,
         copies,
-        registers: gemm::REGISTERS,
+        registers: core::REGISTERS,
         bound: Bound::new(&traffic, device),
         traffic,
         estimate_us,
+        body: Body::Gemm(GemmPlan {
+            config: *spec.config,
+            shape: spec.shape,
+            tile: core.tile,
+            split: core.split,
+            stages: core.stages,
+            transfer,
+            comm_ctas,
+            order,
+            chunks,
+            reduction: None,
+        }),
     }
 }
 
 fn id(
-    spec: &KernelSpec,
-    shape: Shape,
+    spec: GemmSpec<'_>,
     core: &CoreLayout,
     transfer: Option<Transfer>,
     comm_ctas: u32,
     chunks: Option<&Chunks>,
 ) -> String {
-    let Shape { m, n, k } = shape;
+    let GemmShape { m, n, k } = spec.shape;
     let (tile, stages) = (core.tile, core.stages);
     let how = match (transfer, chunks) {
         (Some(Transfer::SmPush), Some(c)) => format!("_push{comm_ctas}r{}s{}", c.rows, c.k_slices),
@@ -290,13 +289,12 @@ fn roles(pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {
             about: "own rows of A to every peer".into(),
         });
     }
-    roles.extend(gemm::roles(compute));
+    roles.extend(core::roles(compute));
     roles
 }
 
 fn workspace(
-    spec: &KernelSpec,
-    shape: Shape,
+    spec: GemmSpec<'_>,
     core: &CoreLayout,
     order: &TileOrder,
     chunks: Option<&Chunks>,
@@ -305,52 +303,49 @@ fn workspace(
     if let Some(c) = chunks {
         let flags = u64::from(spec.world()) * u64::from(c.per_shard * c.k_slices);
         parts.push(("flags", flags * FLAG_STRIDE_BYTES));
-        parts.push(("gathered", 2 * shape.m * shape.k * ELEM_BYTES));
+        parts.push(("gathered", 2 * spec.shape.m * spec.shape.k * ELEM_BYTES));
     }
     Workspace::new(parts)
 }
 
-fn copies(
-    spec: &KernelSpec,
-    shape: Shape,
-    chunks: &Chunks,
-    workspace: &Workspace,
-) -> Option<Copies> {
+fn copies(spec: GemmSpec<'_>, chunks: &Chunks, workspace: &Workspace) -> Option<Copies> {
     let gathered = workspace.offset_of("gathered")?;
     Some(Copies {
-        row_bytes: shape.k * ELEM_BYTES,
+        row_bytes: spec.shape.k * ELEM_BYTES,
         rows: chunks.rows,
-        shard_rows: spec.shard_rows(shape),
-        total_rows: shape.m,
-        gathered_offset_bytes: [gathered, gathered + shape.m * shape.k * ELEM_BYTES],
+        shard_rows: spec.shard_rows(),
+        total_rows: spec.shape.m,
+        gathered_offset_bytes: [
+            gathered,
+            gathered + spec.shape.m * spec.shape.k * ELEM_BYTES,
+        ],
         flags_offset_bytes: workspace.offset_of("flags")?,
         flags_per_source: chunks.per_shard * chunks.k_slices,
     })
 }
 
 /// This rank's rows of A.
-fn a_rows(spec: &KernelSpec, shape: Shape) -> Extent {
+fn a_rows(spec: GemmSpec<'_>) -> Extent {
     Extent::ShardRows {
-        total: shape.m,
-        per_rank: spec.shard_rows(shape),
+        total: spec.shape.m,
+        per_rank: spec.shard_rows(),
     }
 }
 
 fn args(
-    spec: &KernelSpec,
-    shape: Shape,
+    spec: GemmSpec<'_>,
     core: &CoreLayout,
     chunks: Option<&Chunks>,
     workspace: &Workspace,
 ) -> ArgLayout {
-    let Shape { m, k, .. } = shape;
+    let GemmShape { m, k, .. } = spec.shape;
     let tile = core.tile;
     let mut kinds = Vec::new();
     if chunks.is_none_or(|c| !c.to_self) {
-        let rows = a_rows(spec, shape);
+        let rows = a_rows(spec);
         kinds.push((
             "own_a",
-            gemm::operand_map(Operand::A, [Extent::Fixed(k), rows], [TILE_K, tile.m]),
+            core::operand_map(Operand::A, [Extent::Fixed(k), rows], [TILE_K, tile.m]),
         ));
     }
     if let Some(offset_bytes) = workspace.offset_of("gathered") {
@@ -366,13 +361,13 @@ fn args(
             }),
         ));
     }
-    kinds.push(("b", gemm::b_map(spec.b_layout(), shape, tile)));
-    kinds.push(("c", gemm::c_map(spec, Extent::Fixed(m), shape)));
+    kinds.push(("b", core::b_map(spec, tile)));
+    kinds.push(("c", core::c_map(spec, Extent::Fixed(m))));
     if chunks.is_some() {
         kinds.push(("shard", ArgKind::Pointer(Operand::A)));
         kinds.push(("shard_row_bytes", ArgKind::RowStrideBytes(Operand::A)));
     }
-    kinds.extend(gemm::epilogue_args(spec));
+    kinds.extend(core::epilogue_args(spec));
     kinds.push(("workspaces", ArgKind::Workspaces));
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));

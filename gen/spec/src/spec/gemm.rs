@@ -1,0 +1,190 @@
+//! What is possible of a GEMM operator.
+
+use crate::config::{GemmConfig, GemmOp, Transfer};
+use crate::violation::{Field, Violations};
+
+/// The largest M, N or K: tensor maps take 32-bit coordinates.
+pub const MAX_DIM: u64 = i32::MAX as u64;
+
+/// The most elements of one matrix: half a TiB of bf16, more than a GPU has.
+pub const MAX_ELEMS: u64 = 1 << 38;
+
+/// N and K are multiples of this: TMA wants row strides of 16 bytes, that is 8 bf16.
+pub const DIM_STEP: u64 = 8;
+
+/// Records every mistake.
+pub(super) fn check(config: &GemmConfig, world: u32, found: &mut Violations) {
+    for (field, dim) in config.dims() {
+        let step = if field == Field::M { 1 } else { DIM_STEP };
+        if let Some(size) = dim.fixed() {
+            check_size(found, field, size, step);
+        }
+    }
+    check_areas(found, config);
+    check_tuning(found, config, world);
+}
+
+fn check_size(found: &mut Violations, field: Field, size: u64, step: u64) {
+    found.require(
+        (1..=MAX_DIM).contains(&size),
+        field,
+        || format!("{size} is not in 1..={MAX_DIM} (TMA coordinates are 32-bit)"),
+        "use a size in that range",
+    );
+    let (below, above) = (
+        size / step * step,
+        size.saturating_add(step - 1) / step * step,
+    );
+    found.require(
+        size.is_multiple_of(step),
+        field,
+        || {
+            format!(
+                "{size} is not a multiple of {step} (TMA row strides are multiples of 16 bytes)"
+            )
+        },
+        if below == 0 {
+            format!("pad it to {above}")
+        } else {
+            format!("use {below} or {above}")
+        },
+    );
+}
+
+/// Sizes that are each possible may together be no matrix.
+fn check_areas(found: &mut Violations, config: &GemmConfig) {
+    let pairs = [
+        (Field::M, config.m, Field::K, config.k),
+        (Field::K, config.k, Field::N, config.n),
+        (Field::M, config.m, Field::N, config.n),
+    ];
+    for (row_field, rows, col_field, cols) in pairs {
+        if let (Some(rows), Some(cols)) = (rows.fixed(), cols.fixed()) {
+            found.require(
+                rows.saturating_mul(cols) <= MAX_ELEMS,
+                row_field,
+                || format!("a matrix of {row_field} x {col_field} = {rows} x {cols} has more than {MAX_ELEMS} elements"),
+                "split the problem",
+            );
+        }
+    }
+}
+
+fn check_tuning(found: &mut Violations, config: &GemmConfig, world: u32) {
+    let tuning = &config.tuning;
+    let mut one_of = |field, value: Option<u32>, allowed: &[u32], source: &str| {
+        if let Some(value) = value {
+            found.require(
+                allowed.contains(&value),
+                field,
+                || format!("{value} is not possible ({source})"),
+                format!("use one of {allowed:?}, or leave it to the planner"),
+            );
+        }
+    };
+    one_of(
+        Field::TileM,
+        tuning.tile_m,
+        &[64, 128],
+        "wgmma works on 64 rows, a CTA has two math warpgroups",
+    );
+    one_of(
+        Field::TileN,
+        tuning.tile_n,
+        &[64, 128, 256],
+        "a wgmma is at most 256 columns wide",
+    );
+    one_of(
+        Field::KSlices,
+        tuning.k_slices,
+        &[1, 2, 4, 8],
+        "slices of K are equal and few",
+    );
+    one_of(
+        Field::Shots,
+        tuning.shots,
+        &[1, 2],
+        "partial sums go to every rank, or to owners and from there to every rank",
+    );
+    if let (Some(64), Some(64)) = (tuning.tile_m, tuning.tile_n) {
+        found.push(
+            Field::TileN,
+            "64 columns with tile_m = 64 leave half a 128-byte swizzle row to each warpgroup",
+            "use tile_n = 128 or 256 with tile_m = 64",
+        );
+    }
+    for (field, value, low, high) in [
+        (Field::Stages, tuning.stages, 2, 8),
+        (Field::CommCtas, tuning.comm_ctas, 0, 128),
+        (Field::GroupM, tuning.group_m, 1, 64),
+        (Field::RoundTiles, tuning.round_tiles, 1, 1 << 20),
+    ] {
+        if let Some(value) = value {
+            found.require(
+                (low..=high).contains(&value),
+                field,
+                || format!("{value} is not in {low}..={high}"),
+                "use a value in that range, or leave it to the planner",
+            );
+        }
+    }
+    if let Some(rows) = tuning.chunk_rows {
+        found.require(
+            rows > 0 && rows.is_multiple_of(128),
+            Field::ChunkRows,
+            || format!("{rows} is not a positive multiple of 128, the rows of the largest tile"),
+            "use 128, 256, 384, …",
+        );
+    }
+    check_applies(found, config, world);
+    if tuning.transfer == Some(Transfer::CopyEngine) {
+        for (field, given) in [
+            (Field::CommCtas, tuning.comm_ctas.is_some()),
+            (Field::KSlices, tuning.k_slices.is_some()),
+        ] {
+            found.require(
+                !given,
+                field,
+                || "copy engines use no communication CTAs and move whole rows".to_owned(),
+                "remove it, or use transfer = \"sm_push\"",
+            );
+        }
+    }
+}
+
+/// What concerns the way between ranks: some choices are of some operators, none of a world of 1.
+fn check_applies(found: &mut Violations, config: &GemmConfig, world: u32) {
+    let (op, tuning) = (config.op, &config.tuning);
+    let gathers = op == GemmOp::AgGemm;
+    for (field, given, applies) in [
+        (Field::Transfer, tuning.transfer.is_some(), gathers),
+        (Field::CommCtas, tuning.comm_ctas.is_some(), gathers),
+        (Field::KSlices, tuning.k_slices.is_some(), gathers),
+        (Field::ChunkRows, tuning.chunk_rows.is_some(), gathers),
+        (
+            Field::RoundTiles,
+            tuning.round_tiles.is_some(),
+            op.reduces() && tuning.shots != Some(1),
+        ),
+        (Field::Shots, tuning.shots.is_some(), op.reduces()),
+    ] {
+        if !given {
+            continue;
+        }
+        found.require(
+            world != 1,
+            field,
+            || "a world of 1 rank transfers nothing".to_owned(),
+            "remove it, or use world = 2, 4 or 8",
+        );
+        found.require(
+            world == 1 || applies,
+            field,
+            || match (field, tuning.shots) {
+                (Field::RoundTiles, Some(1)) => "one shot has no rounds".to_owned(),
+                _ => format!("{op} has no such choice"),
+            },
+            "remove it",
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! What there is to say of a GEMM operator's plan.
+
+use super::About;
+use crate::cli::output::bytes;
+use mkernel_spec::plan::{GemmPlan, Reduction};
+use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
+use std::fmt::Write as _;
+
+pub(super) fn about(plan: &KernelPlan, body: &GemmPlan) -> About {
+    About {
+        computes: computes(plan, body),
+        summary: summary(plan, body),
+        sections: vec![
+            ("tiles", tiles(plan, body)),
+            ("transfer", transfer(plan, body)),
+        ],
+        shared: format!("{} stages", body.stages),
+    }
+}
+
+fn summary(plan: &KernelPlan, body: &GemmPlan) -> String {
+    let mut text = format!(
+        "tiles of {}x{}, {} stages, {} CTAs",
+        body.tile.m, body.tile.n, body.stages, plan.grid_ctas
+    );
+    if let Some(transfer) = body.transfer {
+        let _ = write!(text, ", {transfer}");
+    }
+    if body.comm_ctas > 0 {
+        let _ = write!(text, " by {} of them", body.comm_ctas);
+    }
+    text
+}
+
+fn computes(plan: &KernelPlan, body: &GemmPlan) -> String {
+    let shape = body.shape;
+    let (m, n, k) = (shape.m, shape.n, shape.k);
+    let epilogue = body.config.epilogue;
+    let sum = format!("Σ_r A_r[{m},{k}] · B_r");
+    // A bias is added once, not by each rank.
+    let sum = match epilogue.formula("").is_empty() {
+        true => sum,
+        false => format!("({sum})"),
+    };
+    let (product, place) = match body.config.op {
+        GemmOp::AgGemm => (format!("AllGather(A)[{m},{k}] · B"), ""),
+        GemmOp::GemmRs => (sum, ", rank r keeps rows r"),
+        GemmOp::GemmAr => (sum, " on every rank"),
+    };
+    let formula = format!("C[{m},{n}] = {}{place}", epilogue.formula(&product));
+    let dtype = match epilogue.output {
+        Dtype::Bf16 => "bf16",
+        Dtype::Fp32 => "bf16, C fp32",
+    };
+    let b = match body.config.b_layout {
+        BLayout::Kn => "B as [K,N]",
+        BLayout::Nk => "B as [N,K]",
+    };
+    let ranks = super::ranks(plan.spec.world());
+    format!("{formula}, {ranks}, {b}, {dtype}, fp32 accumulate")
+}
+
+fn tiles(plan: &KernelPlan, body: &GemmPlan) -> Vec<String> {
+    let order = &body.order;
+    let count = u64::from(order.row_tiles) * u64::from(order.col_tiles);
+    let ctas = plan.grid_ctas - body.comm_ctas;
+    let mut lines = vec![
+        format!(
+            "{}x{}: {} x {} = {count} tiles, {:.2} waves of {ctas} CTAs",
+            body.tile.m,
+            body.tile.n,
+            order.row_tiles,
+            order.col_tiles,
+            count as f64 / f64::from(ctas),
+        ),
+        format!(
+            "{} row tiles advance together along N, so that B stays in L2",
+            order.group_m
+        ),
+    ];
+    if let Some(reduction) = &body.reduction {
+        lines.push(owners(reduction));
+        return lines;
+    }
+    lines.push(match order.shard_row_tiles {
+        Some(tiles) => format!("own {tiles} row tiles first, then the peers' as they arrive"),
+        None if plan.spec.world() > 1 => "tiles straddle shards: own rows travel too".to_owned(),
+        None => return lines,
+    });
+    lines
+}
+
+/// Who adds up which tiles, and when.
+fn owners(reduction: &Reduction) -> String {
+    let Reduction {
+        owners,
+        owner_tiles,
+        round_tiles,
+        ..
+    } = reduction;
+    match (reduction.shots, round_tiles == owner_tiles) {
+        (1, _) if reduction.results => {
+            "every rank adds up its rows of every tile, and sends the sums to all".to_owned()
+        }
+        (1, _) => "every rank adds up what it keeps".to_owned(),
+        (_, true) => format!("{owners} owners of {owner_tiles} tiles; own tiles last"),
+        (_, false) => format!(
+            "{owners} owners of {owner_tiles} tiles in rounds of {round_tiles}; own tiles a round later"
+        ),
+    }
+}
+
+fn transfer(plan: &KernelPlan, body: &GemmPlan) -> Vec<String> {
+    if let Some(reduction) = &body.reduction {
+        if reduction.shots == 1 {
+            return vec![
+                "partial sums in bf16, a tag beside each two, from registers to all ranks"
+                    .to_owned(),
+            ];
+        }
+        let mut lines = vec!["partial sums in bf16 from the output buffers to slots of who adds them, fixed order, fp32".to_owned()];
+        if reduction.results {
+            lines.push(
+                "results to every peer, from where a warp of each CTA takes them to C".to_owned(),
+            );
+        }
+        return lines;
+    }
+    let (Some(transfer), Some(chunks)) = (body.transfer, &body.chunks) else {
+        return vec!["none in a world of 1".to_owned()];
+    };
+    let flags =
+        u64::from(plan.spec.world()) * u64::from(chunks.per_shard) * u64::from(chunks.k_slices);
+    let mut lines = vec![format!(
+        "{transfer}: chunks of {} rows x {} columns, {} x {} per shard, {flags} flags",
+        chunks.rows, chunks.slice_cols, chunks.per_shard, chunks.k_slices
+    )];
+    if let Some(copies) = &plan.copies {
+        let size = bytes(copies.row_bytes * u64::from(copies.rows));
+        lines.push(format!(
+            "{} copies of {size} to each peer by the copy engines, a flag behind each",
+            chunks.per_shard
+        ));
+    } else {
+        lines.push(format!(
+            "a flag counts {} pieces of {} rows; {} chunks take turns slice by slice",
+            chunks.arrivals, chunks.piece_rows, chunks.panel_chunks
+        ));
+    }
+    lines
+}

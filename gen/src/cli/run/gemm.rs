@@ -1,0 +1,52 @@
+//! What a GEMM operator should compute.
+
+use super::data::{Inputs, elems};
+use super::reference::{Addends, Matrix, multiply};
+use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
+use mkernel::spec::plan::GemmPlan;
+use mkernel::{BLayout, GemmConfig, GemmOp, KernelPlan};
+
+/// Whether all ranks pass the same: who adds up a part of C adds its own.
+pub fn is_common(config: &GemmConfig, operand: Operand) -> bool {
+    match operand {
+        Operand::Bias => config.op.reduces(),
+        Operand::Residual => config.op == GemmOp::GemmAr,
+        _ => false,
+    }
+}
+
+/// C of `rank`, in fp32.
+pub fn expected(
+    plan: &KernelPlan,
+    body: &GemmPlan,
+    inputs: &Inputs,
+    rank: u32,
+    threads: usize,
+) -> Option<Matrix> {
+    let GemmPlan { config, shape, .. } = body;
+    let (n, k) = (shape.n as usize, shape.k as usize);
+    let b_is_transposed = config.b_layout == BLayout::Nk;
+    let product = |a: &[bf16], b: &[bf16]| multiply(a, b, b_is_transposed, (n, k), threads);
+    let (a, b) = (inputs.of(Operand::A), inputs.of(Operand::B));
+    let sum = || Matrix::sum(a.iter().zip(b).map(|(a, b)| product(a, b)).collect());
+    let sum = match config.op {
+        GemmOp::AgGemm => product(&a.concat(), &b[rank as usize]),
+        GemmOp::GemmRs => {
+            let before: usize = (0..rank).map(|rank| elems(plan, Operand::C, rank)).sum();
+            sum()?.part(before..before + elems(plan, Operand::C, rank))
+        }
+        GemmOp::GemmAr => sum()?,
+    };
+    let of_rank = |operand| {
+        inputs
+            .of(operand)
+            .get(rank as usize)
+            .map_or(&[][..], |all| all)
+    };
+    let addends = Addends {
+        bias: of_rank(Operand::Bias),
+        residual: of_rank(Operand::Residual),
+    };
+    Some(sum.finish(config.epilogue, addends))
+}

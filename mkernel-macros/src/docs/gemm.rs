@@ -1,0 +1,124 @@
+//! What is said of a GEMM operator.
+
+use mkernel_spec::plan::GemmPlan;
+use mkernel_spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp};
+
+/// Semantics, and what each rank passes.
+pub fn lines(config: &GemmConfig, world: u32) -> Vec<String> {
+    let mut lines = vec![
+        format!("{} {}", semantics(config.op), layout(config, world)),
+        String::new(),
+    ];
+    lines.extend(epilogue(config));
+    lines.extend(operands(config, world));
+    lines
+}
+
+/// The choices of its plan.
+pub fn planned(plan: &GemmPlan) -> String {
+    let transfer = plan
+        .transfer
+        .map_or(String::new(), |transfer| format!(", transfer {transfer}"));
+    format!(
+        "tile {}×{}, {} stages{transfer}",
+        plan.tile.m, plan.tile.n, plan.stages
+    )
+}
+
+fn semantics(op: GemmOp) -> &'static str {
+    match op {
+        GemmOp::AgGemm => {
+            "`C[M,N] = AllGather(A)[M,K] · B`: each rank holds its rows of A and a B of its own."
+        }
+        GemmOp::GemmRs => {
+            "`C = Σ_r A_r[M,K] · B_r`, summed over the ranks' A and B: each rank keeps its rows of the sum."
+        }
+        GemmOp::GemmAr => {
+            "`C = Σ_r A_r[M,K] · B_r`, summed over the ranks' A and B: each rank gets all of the sum, with the same bits."
+        }
+    }
+}
+
+/// What becomes of the sum, if anything does but its rounding.
+fn epilogue(config: &GemmConfig) -> Vec<String> {
+    let epilogue = config.epilogue;
+    let plain = Epilogue {
+        output: epilogue.output,
+        ..Epilogue::default()
+    };
+    if epilogue == plain {
+        return Vec::new();
+    }
+    let formula = epilogue.formula("sum");
+    vec![
+        format!(
+            "Of each element of that sum, C has `{formula}`, computed in fp32 and rounded once."
+        ),
+        String::new(),
+    ]
+}
+
+fn layout(config: &GemmConfig, world: u32) -> String {
+    let ranks = super::ranks(world);
+    let types = match config.epilogue.output {
+        Dtype::Bf16 => "bf16 in and out",
+        Dtype::Fp32 => "bf16 in, fp32 out",
+    };
+    format!("{ranks}; row-major {types}, fp32 accumulate.")
+}
+
+fn operands(config: &GemmConfig, world: u32) -> Vec<String> {
+    let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
+    let (m, n, k) = (
+        size(config.m, "M"),
+        size(config.n, "N"),
+        size(config.k, "K"),
+    );
+    let shard_rows = match (config.m.fixed(), world) {
+        (_, 1) => m.clone(),
+        (Some(m), world) => m.div_ceil(u64::from(world)).to_string(),
+        (None, world) => format!("⌈M/{world}⌉"),
+    };
+    let of_rank = match world {
+        1 => String::new(),
+        _ => format!("rows `r·{shard_rows}..` on rank r, the last ranks perhaps fewer; "),
+    };
+    let b = match config.b_layout {
+        BLayout::Kn => format!("`[{k}, {n}]` | `[K, N]`; read"),
+        BLayout::Nk => format!("`[{n}, {k}]` | `[N, K]`; read"),
+    };
+    let shard = format!("[{shard_rows}, ");
+    let whole = (format!("[{m}, "), String::new());
+    let (a, c) = match config.op {
+        GemmOp::AgGemm => ((shard, of_rank), whole),
+        GemmOp::GemmRs => (whole, (shard, of_rank)),
+        _ => (whole.clone(), whole),
+    };
+    let mut lines = vec![
+        "| operand | on each rank | |".to_owned(),
+        "|---|---|---|".to_owned(),
+        format!("| A | `{}{k}]` | {}read |", a.0, a.1),
+        format!("| B | {b} |"),
+        format!("| C | `{}{n}]` | {}written |", c.0, c.1),
+    ];
+    if config.epilogue.bias {
+        let common = common(config.op.reduces());
+        lines.push(format!("| bias | `[{n}]` | {common}read |"));
+    }
+    if config.epilogue.residual {
+        let common = common(config.op == GemmOp::GemmAr);
+        lines.push(format!(
+            "| residual | `{}{n}]` | {}{common}read |",
+            c.0, c.1
+        ));
+    }
+    lines
+}
+
+fn common(is_common: bool) -> &'static str {
+    if is_common {
+        "the same on all ranks; "
+    } else {
+        ""
+    }
+}

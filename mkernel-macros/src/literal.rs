@@ -1,0 +1,170 @@
+//! A configuration as the Rust expression that makes it.
+
+use mkernel_spec::{Dim, Epilogue, GemmConfig, KernelConfig, Problem, Tuning};
+use proc_macro2::{Ident, TokenStream};
+use quote::{ToTokens, format_ident, quote};
+
+/// `::mkernel::KernelConfig { … }`
+pub fn config(config: &KernelConfig) -> TokenStream {
+    let KernelConfig {
+        name,
+        world,
+        problem,
+    } = config;
+    let name = option(
+        name.as_ref()
+            .map(|name| quote!(::std::string::String::from(#name))),
+    );
+    let problem = match problem {
+        Problem::Gemm(config) => {
+            let config = gemm_literal(config);
+            quote!(::mkernel::Problem::Gemm(#config))
+        }
+    };
+    quote! {
+        ::mkernel::KernelConfig {
+            name: #name,
+            world: #world,
+            problem: #problem,
+        }
+    }
+}
+
+/// The shape of a problem, where a dynamic dimension is a variable of its name: `::mkernel::GemmShape { m, n: 1024 }`
+pub fn shape(problem: &Problem) -> TokenStream {
+    let shape = match problem {
+        Problem::Gemm(_) => quote!(::mkernel::GemmShape),
+    };
+    let sizes = problem.dims().into_iter().map(|(field, dim)| {
+        let name = format_ident!("{}", field.name());
+        dim.fixed()
+            .map_or_else(|| quote!(#name), |size| quote!(#name: #size))
+    });
+    quote!(#shape { #(#sizes),* })
+}
+
+fn dim(dim: Dim) -> TokenStream {
+    match dim {
+        Dim::Static(size) => quote!(::mkernel::Dim::Static(#size)),
+        Dim::Dynamic(_) => quote!(::mkernel::Dim::DYNAMIC),
+    }
+}
+
+fn gemm_literal(config: &GemmConfig) -> TokenStream {
+    let GemmConfig {
+        op,
+        m,
+        n,
+        k,
+        b_layout,
+        epilogue,
+        tuning,
+    } = config;
+    let op = variant(op);
+    let [m, n, k] = [*m, *n, *k].map(dim);
+    let b_layout = variant(b_layout);
+    let epilogue = epilogue_literal(epilogue);
+    let tuning = tuning_literal(tuning);
+    quote! {
+        ::mkernel::GemmConfig {
+            op: ::mkernel::GemmOp::#op,
+            m: #m,
+            n: #n,
+            k: #k,
+            b_layout: ::mkernel::BLayout::#b_layout,
+            epilogue: #epilogue,
+            tuning: #tuning,
+        }
+    }
+}
+
+fn epilogue_literal(epilogue: &Epilogue) -> TokenStream {
+    if *epilogue == Epilogue::default() {
+        return quote!(::mkernel::Epilogue::default());
+    }
+    let Epilogue {
+        bias,
+        residual,
+        activation,
+        output,
+    } = epilogue;
+    let (activation, output) = (variant(activation), variant(output));
+    quote! {
+        ::mkernel::Epilogue {
+            bias: #bias,
+            residual: #residual,
+            activation: ::mkernel::Activation::#activation,
+            output: ::mkernel::Dtype::#output,
+        }
+    }
+}
+
+fn tuning_literal(tuning: &Tuning) -> TokenStream {
+    if *tuning == Tuning::default() {
+        return quote!(::mkernel::Tuning::default());
+    }
+    let Tuning {
+        tile_m,
+        tile_n,
+        stages,
+        transfer,
+        comm_ctas,
+        k_slices,
+        chunk_rows,
+        group_m,
+        round_tiles,
+        shots,
+    } = tuning;
+    let [
+        tile_m,
+        tile_n,
+        stages,
+        comm_ctas,
+        k_slices,
+        chunk_rows,
+        group_m,
+        round_tiles,
+        shots,
+    ] = [
+        tile_m,
+        tile_n,
+        stages,
+        comm_ctas,
+        k_slices,
+        chunk_rows,
+        group_m,
+        round_tiles,
+        shots,
+    ]
+    .map(|value| option(*value));
+    let transfer = option(transfer.map(|transfer| {
+        let transfer = variant(&transfer);
+        quote!(::mkernel::Transfer::#transfer)
+    }));
+    quote! {
+        ::mkernel::Tuning {
+            tile_m: #tile_m,
+            tile_n: #tile_n,
+            stages: #stages,
+            transfer: #transfer,
+            comm_ctas: #comm_ctas,
+            k_slices: #k_slices,
+            chunk_rows: #chunk_rows,
+            group_m: #group_m,
+            round_tiles: #round_tiles,
+            shots: #shots,
+        }
+    }
+}
+
+fn option(value: Option<impl ToTokens>) -> TokenStream {
+    match value {
+        Some(value) => quote!(::core::option::Option::Some(#value)),
+        None => quote!(::core::option::Option::None),
+    }
+}
+
+/// The name of a variant without fields, as `Debug` prints it.
+fn variant(value: &impl std::fmt::Debug) -> Ident {
+    format_ident!("{value:?}")
+}
