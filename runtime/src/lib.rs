@@ -104,7 +104,7 @@ pub use mkernel_compile::GenError;
 pub use mkernel_fabric::FabricError;
 pub use mkernel_fabric::emulated::{Failure, Faults, Nic};
 pub use mkernel_spec::{
-    self as spec, Activation, BLayout, Device, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape,
+    self as spec, Activation, AttentionConfig, AttentionOp, AttentionShape, BLayout, Device, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, Layout, Placement,
     KernelConfig, KernelPlan, KernelSpec, Op, Problem, Shape, Transfer, Tuning, Violation,
     Violations,
 };

@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 15] = [
+pub(crate) const TEMPLATES: [(&str, &str); 17] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -27,6 +27,14 @@ pub(crate) const TEMPLATES: [(&str, &str); 15] = [
     (
         "parts/tile.cu.tera",
         include_str!("../../../templates/parts/tile.cu.tera"),
+    ),
+    (
+        "ops/ring_attention.cu.tera",
+        include_str!("../../../templates/ops/ring_attention.cu.tera"),
+    ),
+    (
+        "parts/attention.cu.tera",
+        include_str!("../../../templates/parts/attention.cu.tera"),
     ),
     (
         "parts/place.cu.tera",

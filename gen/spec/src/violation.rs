@@ -51,11 +51,27 @@ pub enum Field {
     RoundTiles,
     /// `shots`
     Shots,
+    /// `batch`
+    Batch,
+    /// `seq`
+    Seq,
+    /// `heads`
+    Heads,
+    /// `kv_heads`
+    KvHeads,
+    /// `head_dim`
+    HeadDim,
+    /// `layout`
+    Layout,
+    /// `causal`
+    Causal,
+    /// `placement`
+    Placement,
 }
 
 impl Field {
     /// Every field, in the order in which a person writes them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 29] = [
         Self::Op,
         Self::Name,
         Self::World,
@@ -77,6 +93,14 @@ impl Field {
         Self::GroupM,
         Self::RoundTiles,
         Self::Shots,
+        Self::Batch,
+        Self::Seq,
+        Self::Heads,
+        Self::KvHeads,
+        Self::HeadDim,
+        Self::Layout,
+        Self::Causal,
+        Self::Placement,
     ];
 
     /// The field's name, as in TOML.
@@ -104,6 +128,14 @@ impl Field {
             Self::GroupM => "group_m",
             Self::RoundTiles => "round_tiles",
             Self::Shots => "shots",
+            Self::Batch => "batch",
+            Self::Seq => "seq",
+            Self::Heads => "heads",
+            Self::KvHeads => "kv_heads",
+            Self::HeadDim => "head_dim",
+            Self::Layout => "layout",
+            Self::Causal => "causal",
+            Self::Placement => "placement",
         }
     }
 }
