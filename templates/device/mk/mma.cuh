@@ -17,6 +17,21 @@ __device__ __forceinline__ void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// The same, once `ready` has been computed: ptxas would move what is to go on beside the products behind the wait. No
+// result of an fp32 operation has these bits, which ptxas does not know.
+template <u32 kPending>
+__device__ __forceinline__ void mma_wait_after(float ready) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.eq.u32 p, %0, 0x7f800001;\n"
+      "@p bar.arrive 15, 64;\n"
+      "wgmma.wait_group.sync.aligned %1;\n"
+      "}" ::"r"(__float_as_uint(ready)),
+      "n"(kPending)
+      : "memory");
+}
+
 // d[64 x kN] = A[64 x 16] B[16 x kN] + (accumulate ? d : 0), asynchronous. A is K-major; B is MN-major if kBMnMajor.
 // Thread t holds rows 16 (t / 32) + (t % 32) / 4 (+ 8), columns 8 j + 2 (t % 4) (+ 1) in d[4 j ..].
 template <u32 kN, bool kBMnMajor>

@@ -13,6 +13,11 @@ __forceinline__ void mma_wait() {
   mk_calls->mma_wait(kPending, sim::place());
 }
 
+template <u32 kPending>
+__forceinline__ void mma_wait_after(float) {
+  mma_wait<kPending>();
+}
+
 template <u32 kN, bool kBMnMajor>
 struct Mma {
   static __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) {
