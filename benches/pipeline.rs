@@ -3,22 +3,19 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use mkernel_compile::{Cubin, CudaSource, Key, Resources, Store, render};
 use mkernel_spec::{
-    BLayout, Device, Dim, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op, Tuning,
+    BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec,
 };
 use std::hint::black_box;
 
 fn config() -> KernelConfig {
-    KernelConfig {
-        name: None,
-        op: Op::AgGemm,
-        world: 8,
+    let config = GemmConfig {
         m: Dim::Static(8192),
         n: Dim::Static(1024),
         k: Dim::Static(8192),
         b_layout: BLayout::Nk,
-        epilogue: Epilogue::default(),
-        tuning: Tuning::default(),
-    }
+        ..GemmConfig::new(GemmOp::AgGemm)
+    };
+    KernelConfig::new(8, config)
 }
 
 /// Machine code of a usual size. What the bytes are does not matter to the store.

@@ -14,7 +14,7 @@ mod common;
 use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
-use mkernel::{Communicator, FusedKernel, KernelConfig, Operator, Shape, fused_kernel};
+use mkernel::{Communicator, FusedKernel, GemmShape, KernelConfig, Operator, fused_kernel};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -83,7 +83,7 @@ fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
     };
     ranks.prepare(
         &config,
-        Shape {
+        GemmShape {
             m: tokens,
             n: OUTPUTS,
             k: FEATURES,

@@ -20,7 +20,9 @@ mod common;
 use common::{Failure, largest, matrix, random};
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
-use mkernel::{Addends, Communicator, FusedKernel, KernelConfig, Operator, Shape, fused_kernel};
+use mkernel::{
+    Addends, Communicator, FusedKernel, GemmShape, KernelConfig, Operator, fused_kernel,
+};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -116,7 +118,7 @@ fn prepare<K: FusedKernel>(
         ..K::config()
     };
     let (m, _) = size(ranks);
-    ranks.prepare(&config, Shape { m, n, k })
+    ranks.prepare(&config, GemmShape { m, n, k })
 }
 
 fn block(ranks: &Communicator) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ mod configs;
 
 use configs::Golden;
 use mkernel_compile::{render, render_fabric_test};
-use mkernel_spec::{Activation, BLayout, Dtype, Op, Target, Transfer};
+use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Target, Transfer};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -123,43 +123,43 @@ fn goldens_cover_what_the_templates_can_render() {
     }
     for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128), (128, 64)] {
         some(&format!("tile {m}x{n}"), &|g| {
-            (g.plan.tile.m, g.plan.tile.n) == (m, n)
+            (g.gemm().tile.m, g.gemm().tile.n) == (m, n)
         });
     }
     for layout in [BLayout::Kn, BLayout::Nk] {
-        some(layout.name(), &|g| g.plan.spec.b_layout() == layout);
+        some(layout.name(), &|g| g.gemm().config.b_layout == layout);
     }
     for transfer in Transfer::ALL {
-        some(transfer.name(), &|g| g.plan.transfer == Some(transfer));
+        some(transfer.name(), &|g| g.gemm().transfer == Some(transfer));
     }
-    let chunks = |g: &Golden| g.plan.chunks.clone();
+    let chunks = |g: &Golden| g.gemm().chunks.clone();
     for dedicated in [true, false] {
         for to_self in [true, false] {
             some("each way of SM pushes with each alignment", &|g| {
-                g.plan.transfer == Some(Transfer::SmPush)
-                    && (g.plan.comm_ctas > 0) == dedicated
+                g.gemm().transfer == Some(Transfer::SmPush)
+                    && (g.gemm().comm_ctas > 0) == dedicated
                     && chunks(g).is_some_and(|c| c.to_self == to_self)
             });
         }
     }
     some("a push by all warps", &|g| {
-        g.plan.comm_ctas == 0 && chunks(g).is_some_and(|c| c.push_warps > 1)
+        g.gemm().comm_ctas == 0 && chunks(g).is_some_and(|c| c.push_warps > 1)
     });
     some("slices of K", &|g| {
         chunks(g).is_some_and(|c| c.k_slices > 1)
     });
-    for op in Op::ALL {
-        some(op.name(), &|g| g.plan.spec.op() == op);
+    for op in GemmOp::ALL {
+        some(op.name(), &|g| g.gemm().config.op == op);
     }
-    let sums = |g: &Golden| g.plan.reduction.clone();
-    for op in [Op::GemmRs, Op::GemmAr] {
+    let sums = |g: &Golden| g.gemm().reduction.clone();
+    for op in [GemmOp::GemmRs, GemmOp::GemmAr] {
         for shots in [1, 2] {
             some(&format!("{op} in {shots} shots"), &|g| {
-                g.plan.spec.op() == op && sums(g).is_some_and(|r| r.shots == shots)
+                g.gemm().config.op == op && sums(g).is_some_and(|r| r.shots == shots)
             });
         }
         some("ranks that own nothing", &|g| {
-            g.plan.spec.op() == op && sums(g).is_some_and(|r| r.owners < g.plan.spec.world())
+            g.gemm().config.op == op && sums(g).is_some_and(|r| r.owners < g.plan.spec.world())
         });
     }
     some("sums that are relayed", &|g| {
@@ -170,16 +170,16 @@ fn goldens_cover_what_the_templates_can_render() {
             sums(g).is_some_and(|r| r.shots == 2 && (r.round_tiles < r.owner_tiles) == rounds)
         });
     }
-    let epilogue = |g: &Golden| g.plan.spec.epilogue();
+    let epilogue = |g: &Golden| g.gemm().config.epilogue;
     for activation in Activation::ALL {
         some(activation.name(), &|g| epilogue(g).activation == activation);
     }
-    for op in Op::ALL {
+    for op in GemmOp::ALL {
         some("each addend", &|g| {
-            g.plan.spec.op() == op && epilogue(g).bias
+            g.gemm().config.op == op && epilogue(g).bias
         });
         some("each addend", &|g| {
-            g.plan.spec.op() == op && epilogue(g).residual
+            g.gemm().config.op == op && epilogue(g).residual
         });
     }
     for shots in [None, Some(1), Some(2)] {
@@ -187,7 +187,7 @@ fn goldens_cover_what_the_templates_can_render() {
             epilogue(g).output == Dtype::Fp32 && sums(g).map(|r| r.shots) == shots
         });
     }
-    let order = |g: &Golden| g.plan.order.clone();
+    let order = |g: &Golden| g.gemm().order.clone();
     some("a last round that is not split", &|g| {
         order(g).tail_parts == 1
     });

@@ -4,7 +4,7 @@ mod configs;
 mod simulated;
 
 use configs::Golden;
-use mkernel::{Dim, KernelConfig, Op, Shape, Tuning};
+use mkernel::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 use simulated::{Job, agreed, always_right, in_parallel};
 use std::sync::Mutex;
 
@@ -22,19 +22,19 @@ fn small(size: u64, limit: u64) -> u64 {
 
 /// The golden kernel with few rows and columns, on `world` ranks.
 fn job(golden: &Golden, world: u32) -> Job {
-    let shape = golden.plan.shape;
+    let shape = golden.gemm().shape;
     // Shards of whole tiles, where the golden kernel's are.
     let rows = if shape.m.is_multiple_of(1024) {
         128 * u64::from(world.max(2))
     } else {
         256
     };
-    let shape = Shape {
+    let shape = GemmShape {
         m: small(shape.m, rows),
         n: small(shape.n, 256),
         k: small(shape.k, 256),
     };
-    let given = golden.plan.spec.config();
+    let given = golden.gemm().config;
     let comm_ctas = given.tuning.comm_ctas.unwrap_or(0);
     // A world of one has nothing to transfer.
     let tuning = if world == 1 {
@@ -46,23 +46,22 @@ fn job(golden: &Golden, world: u32) -> Job {
     } else {
         given.tuning
     };
-    let config = KernelConfig {
-        world,
+    let config = GemmConfig {
         m: Dim::Static(shape.m),
         n: Dim::Static(shape.n),
         k: Dim::Static(shape.k),
         tuning,
-        ..given.clone()
+        ..given
     };
-    Job::new(config, shape, comm_ctas + 3)
+    Job::new(world, config, shape, comm_ctas + 3)
 }
 
 /// Runs the golden kernels of `op` on 1, 2 and 4 ranks.
-fn all_are_right(op: Op) {
+fn all_are_right(op: GemmOp) {
     let goldens = Golden::all();
     let all: Vec<(String, Job)> = goldens
         .iter()
-        .filter(|golden| golden.plan.spec.op() == op)
+        .filter(|golden| golden.gemm().config.op == op)
         .flat_map(|golden| {
             [1, 2, 4].map(|world| {
                 (
@@ -84,17 +83,17 @@ fn all_are_right(op: Op) {
 
 #[test]
 fn ag_gemm_is_right_on_every_seed() {
-    all_are_right(Op::AgGemm);
+    all_are_right(GemmOp::AgGemm);
 }
 
 #[test]
 fn gemm_rs_is_right_on_every_seed() {
-    all_are_right(Op::GemmRs);
+    all_are_right(GemmOp::GemmRs);
 }
 
 #[test]
 fn gemm_ar_is_right_on_every_seed() {
-    all_are_right(Op::GemmAr);
+    all_are_right(GemmOp::GemmAr);
 }
 
 /// The same jobs on GPUs: `tests/gpu/simulator.rs`.

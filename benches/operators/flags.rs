@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use mkernel::spec::spec::WORLDS;
-use mkernel::{BLayout, Epilogue, Op, Shape, Tuning};
+use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -18,10 +18,10 @@ pub struct Flags {
     pub world: Option<usize>,
     /// ag_gemm, gemm_rs, gemm_ar, or several
     #[arg(long, value_delimiter = ',', default_value = "ag_gemm", value_parser = parse_op)]
-    pub op: Vec<Op>,
+    pub op: Vec<GemmOp>,
     /// M x N x K, M over all ranks, N and K of one; may be repeated [default: those that the project has targets for]
     #[arg(long = "shape", value_name = "MxNxK", value_parser = parse_shape)]
-    pub shapes: Vec<Shape>,
+    pub shapes: Vec<GemmShape>,
     /// kn, nk or both
     #[arg(long, value_delimiter = ',', default_value = "kn", value_parser = parse_layout)]
     pub b_layout: Vec<BLayout>,
@@ -97,10 +97,10 @@ fn parse_pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     toml::from_str(&toml).map_err(|error| error.message().to_owned())
 }
 
-fn parse_shape(text: &str) -> Result<Shape, String> {
+fn parse_shape(text: &str) -> Result<GemmShape, String> {
     let sizes: Result<Vec<u64>, _> = text.split('x').map(str::parse).collect();
     match sizes.as_deref() {
-        Ok([m, n, k]) => Ok(Shape {
+        Ok([m, n, k]) => Ok(GemmShape {
             m: *m,
             n: *n,
             k: *k,
@@ -109,9 +109,10 @@ fn parse_shape(text: &str) -> Result<Shape, String> {
     }
 }
 
-fn parse_op(text: &str) -> Result<Op, String> {
-    Op::from_name(text).ok_or_else(|| {
-        let names = Op::ALL.map(Op::name).join(", ");
+fn parse_op(text: &str) -> Result<GemmOp, String> {
+    let op = GemmOp::ALL.into_iter().find(|op| op.name() == text);
+    op.ok_or_else(|| {
+        let names = GemmOp::ALL.map(GemmOp::name).join(", ");
         format!("not one of {names}")
     })
 }
@@ -129,7 +130,7 @@ pub fn largest_world(gpus: usize) -> Option<usize> {
 }
 
 /// Model-sized layers with N, or K where ranks add up, divided over the ranks; for one rank, GEMMs alone.
-pub fn default_shapes(op: Op, world: u64) -> Vec<Shape> {
+pub fn default_shapes(op: GemmOp, world: u64) -> Vec<GemmShape> {
     const ALONE: [(u64, u64, u64); 5] = [
         (4096, 4096, 4096),
         (8192, 8192, 8192),
@@ -156,19 +157,19 @@ pub fn default_shapes(op: Op, world: u64) -> Vec<Shape> {
     ];
     /// Tokens that are decoded.
     const FEW: [u64; 4] = [1, 16, 64, 256];
-    let whole = |&(m, n, k): &(u64, u64, u64)| Shape { m, n, k };
+    let whole = |&(m, n, k): &(u64, u64, u64)| GemmShape { m, n, k };
     match (world, op) {
         (1, _) => ALONE.iter().map(whole).collect(),
-        (_, Op::GemmRs | Op::GemmAr) => {
+        (_, GemmOp::GemmRs | GemmOp::GemmAr) => {
             let few = FEW.map(|m| (m, 8192, 8192));
-            let of_rank = |s: Shape| Shape {
+            let of_rank = |s: GemmShape| GemmShape {
                 k: s.k / world,
                 ..s
             };
             few.iter().chain(&SUMMED).map(whole).map(of_rank).collect()
         }
         _ => {
-            let of_rank = |s: Shape| Shape {
+            let of_rank = |s: GemmShape| GemmShape {
                 n: s.n / world,
                 ..s
             };

@@ -15,11 +15,12 @@ use cublas::Cublas;
 use flags::{Flags, Tune, default_shapes, largest_world};
 use lab::{Failure, Finish, Lab, TimeLimit, View, seed_from_clock};
 use mkernel::spec::abi::Operand;
+use mkernel::spec::plan::GemmPlan;
 use mkernel::{
-    Addends, BLayout, Communicator, Dim, Dtype, Epilogue, KernelConfig, KernelPlan, Op, Operator,
-    Shape, Tuning,
+    Addends, BLayout, Communicator, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig,
+    KernelPlan, Operator, Tuning,
 };
-use operands::Operands;
+use operands::{Operands, epilogue_of};
 use report::{Baseline, Row};
 use std::ops::Range;
 use std::process::ExitCode;
@@ -139,7 +140,7 @@ struct Candidates {
 }
 
 impl Bench<'_> {
-    fn shape(&self, op: Op, shape: Shape, layout: BLayout) -> Result<(), Failure> {
+    fn shape(&self, op: GemmOp, shape: GemmShape, layout: BLayout) -> Result<(), Failure> {
         let mut operands = Operands::new(self, op, shape, layout)?;
         let candidates = self.prepare(op, shape, layout)?;
         self.check(&operands, &candidates)?;
@@ -155,7 +156,9 @@ impl Bench<'_> {
         {
             let launches = (LAUNCHES_US / us).clamp(4.0, MAX_LAUNCHES) as u32;
             let launch_ns = self.launch_ns(operator, &mut operands, launches)?;
-            let mut row = self.row(operator.plan(), [*us, *cublas_us, *core_us]);
+            let plan = operator.plan();
+            let gemm = plan.gemm().ok_or("a plan of another problem")?;
+            let mut row = self.row(plan, gemm, [*us, *cublas_us, *core_us]);
             row.tune.clone_from(&tune.text);
             (row.launch_ns, row.launch_raw_ns) = launch_ns;
             row.relative_error = *relative_error;
@@ -171,13 +174,13 @@ impl Bench<'_> {
     }
 
     /// What is known of a plan once it is timed.
-    fn row(&self, plan: &KernelPlan, [us, cublas_us, core_us]: [f64; 3]) -> Row {
-        let (world, layout) = (plan.spec.world(), plan.spec.b_layout());
-        let Shape { m, n, k } = plan.shape;
+    fn row(&self, plan: &KernelPlan, gemm: &GemmPlan, [us, cublas_us, core_us]: [f64; 3]) -> Row {
+        let (world, layout) = (plan.spec.world(), gemm.config.b_layout);
+        let GemmShape { m, n, k } = gemm.shape;
         let bound_us = cublas_us.max(plan.bound.link_us);
         let normalised = us / cublas_us;
         Row {
-            op: plan.spec.op().name(),
+            op: gemm.config.op.name(),
             world,
             m,
             n,
@@ -198,17 +201,20 @@ impl Bench<'_> {
         }
     }
 
-    fn prepare(&self, op: Op, shape: Shape, b_layout: BLayout) -> Result<Candidates, Failure> {
-        let config = |world, epilogue, tuning| KernelConfig {
-            name: None,
-            op,
-            world,
-            m: Dim::DYNAMIC,
-            n: Dim::DYNAMIC,
-            k: Dim::DYNAMIC,
-            b_layout,
-            epilogue,
-            tuning,
+    fn prepare(
+        &self,
+        op: GemmOp,
+        shape: GemmShape,
+        b_layout: BLayout,
+    ) -> Result<Candidates, Failure> {
+        let config = |world, epilogue, tuning| {
+            let config = GemmConfig {
+                b_layout,
+                epilogue,
+                tuning,
+                ..GemmConfig::new(op)
+            };
+            KernelConfig::new(world, config)
         };
         let tunings = match self.flags.tunings.as_slice() {
             [] => vec![Tune::default()],
@@ -262,7 +268,7 @@ impl Bench<'_> {
         let verdicts = self.lab.verdicts(calls.len())?;
         for (slot, call) in calls.iter().enumerate() {
             let plan = slot.checked_sub(2).map(|index| &candidates.plans[index].1);
-            let epilogue = plan.map_or(Epilogue::default(), |op| op.plan().spec.epilogue());
+            let epilogue = plan.map_or(Epilogue::default(), |op| epilogue_of(op.plan()));
             let fused = |operand| operands.fused(operand, epilogue);
             let (fused_c, residual) = (fused(Operand::C), fused(Operand::Residual));
             let (matrices, parts) = match plan {
@@ -332,7 +338,7 @@ impl Bench<'_> {
         launches: u32,
     ) -> Result<(f64, f64), Failure> {
         let stream = &self.lab.stream;
-        let epilogue = operator.plan().spec.epilogue();
+        let epilogue = epilogue_of(operator.plan());
         let raw = operands.raw(operator.plan());
         let Operands {
             a,

@@ -3,7 +3,7 @@
 use crate::Bench;
 use crate::lab::{Failure, Matrix, View};
 use mkernel::spec::abi::Operand;
-use mkernel::{BLayout, Dtype, Epilogue, KernelPlan, Op, RawOperand, Shape};
+use mkernel::{BLayout, Dtype, Epilogue, GemmOp, GemmShape, KernelPlan, RawOperand};
 use std::ops::Range;
 
 /// The operands of one rank.
@@ -27,8 +27,13 @@ pub struct Operands {
 
 impl Operands {
     /// Random ones, alike on all ranks where the reference wants that.
-    pub fn new(bench: &Bench, op: Op, shape: Shape, layout: BLayout) -> Result<Self, Failure> {
-        let Shape { m, n, k } = shape;
+    pub fn new(
+        bench: &Bench,
+        op: GemmOp,
+        shape: GemmShape,
+        layout: BLayout,
+    ) -> Result<Self, Failure> {
+        let GemmShape { m, n, k } = shape;
         let (rank, world) = (
             u64::from(bench.ranks.rank()),
             u64::from(bench.ranks.world()),
@@ -47,12 +52,12 @@ impl Operands {
             a: bench.lab.matrix(m, k, 0)?,
             b: bench.lab.matrix(b_rows, b_cols, 0)?,
             c: bench.lab.matrix(m, n, 0)?,
-            rows_a: if op == Op::AgGemm {
+            rows_a: if op == GemmOp::AgGemm {
                 shard.clone()
             } else {
                 0..m
             },
-            rows_c: if op == Op::GemmRs { shard } else { 0..m },
+            rows_c: if op == GemmOp::GemmRs { shard } else { 0..m },
             of_all: None,
             transposed,
         };
@@ -105,8 +110,14 @@ impl Operands {
 
     /// All that a fused kernel gets, in its order.
     pub fn raw(&self, plan: &KernelPlan) -> Vec<RawOperand> {
-        let view = |operand| self.fused(operand, plan.spec.epilogue());
+        let view = |operand| self.fused(operand, epilogue_of(plan));
         let operands = plan.operands.iter();
         operands.map(|spec| view(spec.operand).operand()).collect()
     }
+}
+
+/// What a kernel makes of its sums.
+pub fn epilogue_of(plan: &KernelPlan) -> Epilogue {
+    let gemm = plan.gemm();
+    gemm.map_or_else(Epilogue::default, |gemm| gemm.config.epilogue)
 }

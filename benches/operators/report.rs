@@ -2,6 +2,7 @@
 
 use crate::lab::Failure;
 use mkernel::KernelPlan;
+use mkernel::spec::plan::GemmPlan;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;
@@ -81,11 +82,13 @@ pub fn read_baselines(path: &Path) -> Result<Vec<Baseline>, Failure> {
 
 /// The baselines for what a plan computes, its epilogue aside.
 fn of_plan<'a>(baselines: &'a [Baseline], plan: &KernelPlan) -> impl Iterator<Item = &'a Baseline> {
-    let (spec, shape) = (&plan.spec, plan.shape);
-    let names = (spec.op().name(), spec.b_layout().name());
-    let sizes = (spec.world(), shape.m, shape.n, shape.k);
+    let wanted = plan.gemm().map(|GemmPlan { config, shape, .. }| {
+        let names = (config.op.name(), config.b_layout.name());
+        (names, (plan.spec.world(), shape.m, shape.n, shape.k))
+    });
     baselines.iter().filter(move |b| {
-        (b.op.as_str(), b.b_layout.as_str()) == names && (b.world, b.m, b.n, b.k) == sizes
+        let names = (b.op.as_str(), b.b_layout.as_str());
+        wanted == Some((names, (b.world, b.m, b.n, b.k)))
     })
 }
 

@@ -7,13 +7,13 @@ use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{
-    Addends, BLayout, Communicator, Dim, Dtype, Epilogue, Error, KernelConfig, Op, OperandFault,
-    Operator, RawOperand, Shape, Simulation, Transfer, Tuning,
+    Addends, BLayout, Communicator, Dim, Dtype, Epilogue, Error, GemmConfig, GemmOp, GemmShape,
+    KernelConfig, OperandFault, Operator, RawOperand, Simulation, Transfer, Tuning,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const SHAPE: Shape = Shape {
+const SHAPE: GemmShape = GemmShape {
     m: 512,
     n: 64,
     k: 64,
@@ -42,20 +42,17 @@ fn on_ranks(ranks: u32, body: impl Fn(&Rank) + Sync) {
     }
 }
 
-fn config(world: u32, transfer: Option<Transfer>) -> KernelConfig {
-    KernelConfig {
-        name: None,
-        op: Op::AgGemm,
-        world,
+fn config(transfer: Option<Transfer>) -> GemmConfig {
+    GemmConfig {
         m: Dim::Static(SHAPE.m),
         n: Dim::Static(SHAPE.n),
         k: Dim::Static(SHAPE.k),
         b_layout: BLayout::Nk,
-        epilogue: Epilogue::default(),
         tuning: Tuning {
             transfer,
             ..Tuning::default()
         },
+        ..GemmConfig::new(GemmOp::AgGemm)
     }
 }
 
@@ -69,7 +66,7 @@ struct Rank {
 
 impl Rank {
     fn new(ranks: Communicator, transfer: Option<Transfer>) -> Self {
-        let config = config(ranks.world(), transfer);
+        let config = KernelConfig::new(ranks.world(), config(transfer));
         // SAFETY: this test uses one stream for each rank.
         unsafe { ranks.context().disable_event_tracking() };
         let operator = ranks.prepare(&config, SHAPE).expect("prepared");
@@ -145,15 +142,16 @@ fn addends_are_wanted_where_they_are_declared() {
         ranks,
         ..
     } = &rank;
-    let config = KernelConfig {
+    let config = GemmConfig {
         epilogue: Epilogue {
             bias: true,
             residual: true,
             output: Dtype::Fp32,
             ..Epilogue::default()
         },
-        ..config(1, None)
+        ..config(None)
     };
+    let config = KernelConfig::new(1, config);
     let operator = ranks.prepare(&config, SHAPE).expect("prepared");
     let elems = (SHAPE.m * SHAPE.n) as usize;
     let upload = |elems| stream.clone_htod(&vec![bf16::from_f32(2.0); elems]);

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use mkernel_compile::{CudaSource, render};
+use mkernel_spec::plan::GemmPlan;
 use mkernel_spec::{Device, KernelConfig, KernelPlan, KernelSpec};
 use serde::Deserialize;
 use std::fs;
@@ -35,6 +36,11 @@ impl Golden {
             .unwrap_or_else(|violations| panic!("{name}: {violations}"));
         let source = render(&plan).unwrap_or_else(|e| panic!("{name}: {e:?}"));
         Self { name, plan, source }
+    }
+
+    /// The plan of a GEMM operator.
+    pub fn gemm(&self) -> &GemmPlan {
+        self.plan.gemm().expect("a GEMM")
     }
 
     /// All of them, by name.

@@ -2,7 +2,7 @@
 
 use crate::lab::{Failure, Lab, Matrix, Random, TimeLimit};
 use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Epilogue, Op, Operator, Shape, Transfer, Tuning};
+use mkernel::{BLayout, Communicator, Epilogue, GemmOp, GemmShape, Operator, Transfer, Tuning};
 use std::time::Duration;
 
 const CALLS: usize = 200;
@@ -37,7 +37,7 @@ fn copied() -> Tuning {
 #[ignore = "needs GPUs"]
 fn pushed_by_communication_ctas() {
     run(
-        Shape {
+        GemmShape {
             m: 4096,
             n: 520,
             k: 1032,
@@ -51,7 +51,7 @@ fn pushed_by_communication_ctas() {
 #[ignore = "needs GPUs"]
 fn pushed_by_every_cta() {
     run(
-        Shape {
+        GemmShape {
             m: 2048,
             n: 1024,
             k: 520,
@@ -65,7 +65,7 @@ fn pushed_by_every_cta() {
 #[ignore = "needs GPUs"]
 fn tiles_that_straddle_shards() {
     run(
-        Shape {
+        GemmShape {
             m: 1000,
             n: 264,
             k: 1000,
@@ -79,7 +79,7 @@ fn tiles_that_straddle_shards() {
 #[ignore = "needs GPUs"]
 fn copied_by_engines() {
     run(
-        Shape {
+        GemmShape {
             m: 4096,
             n: 520,
             k: 1032,
@@ -92,7 +92,7 @@ fn copied_by_engines() {
 #[test]
 #[ignore = "needs GPUs"]
 fn ranks_without_rows_wait_for_a_slow_one() {
-    let small = |m| Shape { m, n: 264, k: 136 };
+    let small = |m| GemmShape { m, n: 264, k: 136 };
     run(small(1), Tuning::default(), Skew::Always { rank: 1 });
     run(small(9), Tuning::default(), Skew::Always { rank: 0 });
 }
@@ -101,7 +101,7 @@ fn ranks_without_rows_wait_for_a_slow_one() {
 #[ignore = "needs GPUs"]
 fn copies_of_a_slow_rank() {
     run(
-        Shape {
+        GemmShape {
             m: 2048,
             n: 264,
             k: 520,
@@ -112,14 +112,14 @@ fn copies_of_a_slow_rank() {
 }
 
 fn summed(
-    op: Op,
+    op: GemmOp,
     (m, n, k): (u64, u64, u64),
     round_tiles: Option<u32>,
     shots: Option<u32>,
 ) -> Problem {
     Problem {
         op,
-        shape: Shape { m, n, k },
+        shape: GemmShape { m, n, k },
         layout: BLayout::Nk,
         epilogue: Epilogue::default(),
         tuning: Tuning {
@@ -133,7 +133,7 @@ fn summed(
 #[test]
 #[ignore = "needs GPUs"]
 fn sums_of_own_rows() {
-    let rs = |shape, round_tiles| summed(Op::GemmRs, shape, round_tiles, None);
+    let rs = |shape, round_tiles| summed(GemmOp::GemmRs, shape, round_tiles, None);
     run_problem(rs((4096, 1032, 520), Some(4)), Skew::Random);
     run_problem(rs((1000, 264, 1000), Some(u32::MAX >> 12)), Skew::Random);
 }
@@ -142,7 +142,7 @@ fn sums_of_own_rows() {
 #[ignore = "needs GPUs"]
 fn sums_with_ranks_without_rows() {
     for shots in [1, 2] {
-        let rs = |m| summed(Op::GemmRs, (m, 264, 136), None, Some(shots));
+        let rs = |m| summed(GemmOp::GemmRs, (m, 264, 136), None, Some(shots));
         run_problem(rs(1), Skew::Always { rank: 1 });
         run_problem(rs(1), Skew::Always { rank: 0 });
         run_problem(rs(9), Skew::Always { rank: 0 });
@@ -152,7 +152,7 @@ fn sums_with_ranks_without_rows() {
 #[test]
 #[ignore = "needs GPUs"]
 fn sums_on_all_ranks() {
-    let ar = |shape, shots| summed(Op::GemmAr, shape, None, Some(shots));
+    let ar = |shape, shots| summed(GemmOp::GemmAr, shape, None, Some(shots));
     run_problem(ar((2048, 1032, 520), 2), Skew::Random);
     run_problem(ar((300, 1032, 520), 1), Skew::Random);
     run_problem(ar((16, 136, 520), 1), Skew::Always { rank: 1 });
@@ -161,7 +161,7 @@ fn sums_on_all_ranks() {
     run_problem(ar((16, 136, 520), 2), Skew::Always { rank: 0 });
 }
 
-fn run(shape: Shape, tuning: Tuning, skew: Skew) {
+fn run(shape: GemmShape, tuning: Tuning, skew: Skew) {
     run_problem((shape, BLayout::Nk, tuning).into(), skew);
 }
 

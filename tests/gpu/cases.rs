@@ -2,7 +2,7 @@
 
 use crate::ranks::Problem;
 use mkernel::BLayout::{self, Kn, Nk};
-use mkernel::{Activation, Dtype, Epilogue, Op, Shape, Transfer, Tuning};
+use mkernel::{Activation, Dtype, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 
 /// A problem, and how its operands lie.
 #[derive(Clone, Copy, Debug)]
@@ -14,13 +14,13 @@ pub struct Case {
 
 fn case(m: u64, n: u64, k: u64, layout: BLayout) -> Case {
     Case {
-        problem: (Shape { m, n, k }, layout, Tuning::default()).into(),
+        problem: (GemmShape { m, n, k }, layout, Tuning::default()).into(),
         pad: 0,
     }
 }
 
 impl Case {
-    fn of(mut self, op: Op) -> Self {
+    fn of(mut self, op: GemmOp) -> Self {
         self.problem.op = op;
         self
     }
@@ -85,21 +85,21 @@ pub fn cases(world: u32) -> Vec<Case> {
     if world > 1 {
         all.extend(transfers());
     }
-    for op in [Op::GemmRs, Op::GemmAr] {
+    for op in [GemmOp::GemmRs, GemmOp::GemmAr] {
         let smaller = shapes().into_iter().chain(tiles());
         all.extend(smaller.map(|case| case.of(op)));
     }
     if world > 1 {
         all.extend(sums());
     }
-    for op in Op::ALL {
+    for op in GemmOp::ALL {
         all.extend(epilogues(op, world));
     }
     all
 }
 
 /// Every epilogue, with tails, without, and where CTAs share the last tiles.
-fn epilogues(op: Op, world: u32) -> Vec<Case> {
+fn epilogues(op: GemmOp, world: u32) -> Vec<Case> {
     let mut all = Vec::new();
     for (index, activation) in Activation::ALL.into_iter().enumerate() {
         for output in Dtype::ALL {
@@ -130,7 +130,7 @@ fn sums() -> Vec<Case> {
     let mut all = Vec::new();
     for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128), (128, 64)] {
         for rounds in [1, 3, 1000] {
-            let (rs, ar) = (Op::GemmRs, Op::GemmAr);
+            let (rs, ar) = (GemmOp::GemmRs, GemmOp::GemmAr);
             all.push(case(1531, 584, 200, Kn).of(rs).tile(m, n).rounds(rounds));
             all.push(
                 case(777, 584, 200, Nk)
@@ -142,28 +142,28 @@ fn sums() -> Vec<Case> {
             );
         }
         if (m, n) != (128, 256) {
-            let op = Op::GemmRs;
+            let op = GemmOp::GemmRs;
             all.push(case(201, 584, 456, Nk).of(op).tile(m, n).shots(1));
-            let op = Op::GemmAr;
+            let op = GemmOp::GemmAr;
             all.push(case(200, 584, 456, Kn).of(op).tile(m, n).shots(1).strided());
         }
     }
     for m in [1, 2, 16, 64, 65, 256] {
-        all.push(case(m, 1024, 1024, Nk).of(Op::GemmRs));
-        all.push(case(m, 1024, 1024, Nk).of(Op::GemmRs).shots(1));
-        all.push(case(m, 1024, 1024, Nk).of(Op::GemmAr).shots(1));
-        all.push(case(m, 1024, 1024, Kn).of(Op::GemmAr).shots(2));
+        all.push(case(m, 1024, 1024, Nk).of(GemmOp::GemmRs));
+        all.push(case(m, 1024, 1024, Nk).of(GemmOp::GemmRs).shots(1));
+        all.push(case(m, 1024, 1024, Nk).of(GemmOp::GemmAr).shots(1));
+        all.push(case(m, 1024, 1024, Kn).of(GemmOp::GemmAr).shots(2));
     }
     // Last rounds that CTAs share, after others.
     for rounds in [8, 32, 1 << 20] {
-        let op = Op::GemmRs;
+        let op = GemmOp::GemmRs;
         all.push(
             case(4096, 1544, 1032, Nk)
                 .of(op)
                 .tile(128, 256)
                 .rounds(rounds),
         );
-        let op = Op::GemmAr;
+        let op = GemmOp::GemmAr;
         all.push(
             case(4100, 1544, 1032, Kn)
                 .of(op)

@@ -2,14 +2,14 @@
 
 use crate::lab::{Failure, Lab, TimeLimit};
 use crate::ranks::{Operands, Problem, compute, launch, on_ranks, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Error, Op, Operator, Shape, Transfer, Tuning};
+use mkernel::{BLayout, Communicator, Error, GemmOp, GemmShape, Operator, Transfer, Tuning};
 use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_millis(500);
 /// What a failure may take beyond its deadline.
 const MARGIN: Duration = Duration::from_secs(2);
 /// K is too short for CTAs to share tiles, so what ranks wait for always comes from a peer.
-const SHAPE: Shape = Shape {
+const SHAPE: GemmShape = GemmShape {
     m: 2048,
     n: 512,
     k: 256,
@@ -67,8 +67,8 @@ fn summed() -> [Problem; 2] {
         ..moved_by(Transfer::SmPush)
     };
     [
-        summed(Op::GemmRs, Some(1 << 20), None),
-        summed(Op::GemmAr, None, Some(1)),
+        summed(GemmOp::GemmRs, Some(1 << 20), None),
+        summed(GemmOp::GemmAr, None, Some(1)),
     ]
 }
 
@@ -99,7 +99,8 @@ fn in_all_worlds(problem: Problem, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
             on_ranks(world, |ranks| {
                 let lab = Lab::new(&ranks.context().default_stream())?;
                 let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
-                if operator.plan().order.tail_parts > 1 {
+                let gemm = operator.plan().gemm();
+                if gemm.is_none_or(|gemm| gemm.order.tail_parts > 1) {
                     return Err("this shape was to have no shared tiles".into());
                 }
                 compute(ranks, &lab, &operator, &operands, (3, seed))?;

@@ -3,7 +3,7 @@
 use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use mkernel::{BLayout, Communicator, Epilogue, Op, Shape, Transfer, Tuning};
+use mkernel::{BLayout, Communicator, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 use std::time::Duration;
 
 const REPLAYS: usize = 20;
@@ -26,9 +26,9 @@ fn copies_are_replayed() {
 #[ignore = "needs GPUs"]
 fn sums_are_replayed() {
     for (op, shots) in [
-        (Op::GemmRs, None),
-        (Op::GemmAr, Some(1)),
-        (Op::GemmAr, Some(2)),
+        (GemmOp::GemmRs, None),
+        (GemmOp::GemmAr, Some(1)),
+        (GemmOp::GemmAr, Some(2)),
     ] {
         let tuning = Tuning {
             shots,
@@ -60,12 +60,12 @@ fn run_problem(problem: Problem) {
     }
 }
 
-const FIRST: Shape = Shape {
+const FIRST: GemmShape = GemmShape {
     m: 2048,
     n: 264,
     k: 520,
 };
-const OTHER: Shape = Shape {
+const OTHER: GemmShape = GemmShape {
     m: 1024,
     n: 520,
     k: 264,

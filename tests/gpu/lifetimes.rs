@@ -2,7 +2,7 @@
 
 use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::ranks::{compute, expect_right, on_ranks, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Shape, Transfer, Tuning};
+use mkernel::{BLayout, Communicator, GemmShape, Transfer, Tuning};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
@@ -34,7 +34,7 @@ fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     ];
     let problems = [
         (
-            Shape {
+            GemmShape {
                 m: 2048,
                 n: 264,
                 k: 520,
@@ -43,7 +43,7 @@ fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
             with(Transfer::SmPush),
         ),
         (
-            Shape {
+            GemmShape {
                 m: 2048,
                 n: 264,
                 k: 520,
@@ -52,7 +52,7 @@ fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
             with(Transfer::CopyEngine),
         ),
         (
-            Shape {
+            GemmShape {
                 m: 1000,
                 n: 136,
                 k: 264,
@@ -61,7 +61,7 @@ fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
             Tuning::default(),
         ),
         (
-            Shape {
+            GemmShape {
                 m: 4096,
                 n: 520,
                 k: 136,
@@ -118,7 +118,7 @@ fn what_is_dropped_leaves_no_memory_behind() {
 
 /// Makes communicators, operators with workspaces of 64 MiB, calls; drops all. Returns the memory that is free then.
 fn live_and_die(world: u32, seed: u64) -> Vec<usize> {
-    let large = Shape {
+    let large = GemmShape {
         m: 4096,
         n: 256,
         k: 4096,

@@ -4,10 +4,10 @@ use crate::lab::{Failure, Lab, MAX_RELATIVE_ERROR, TimeLimit};
 use crate::ranks::{config, on_ranks, seed, worlds};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
-use mkernel::{BLayout, Communicator, Error, OperandFault, Shape, Tuning};
+use mkernel::{BLayout, Communicator, Error, GemmShape, OperandFault, Tuning};
 use std::time::Duration;
 
-const SHAPE: Shape = Shape {
+const SHAPE: GemmShape = GemmShape {
     m: 100,
     n: 72,
     k: 136,
@@ -27,7 +27,7 @@ fn views_of_slices_are_operands() {
 
 /// By way of the host, and with a reference in fp64: nothing of `Lab` is used but its random numbers.
 fn views(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
-    let Shape { m, n, k } = SHAPE;
+    let GemmShape { m, n, k } = SHAPE;
     let lab = Lab::new(&ranks.context().default_stream())?;
     let stream = &lab.stream;
     let operator = ranks.prepare(
@@ -119,7 +119,7 @@ fn ranks_that_prepare_different_kernels_are_named() {
         on_ranks(world, |ranks| {
             let n = if ranks.rank() == world - 1 { 80 } else { 72 };
             let config = config(world, BLayout::Kn, Tuning::default());
-            match ranks.prepare(&config, Shape { n, ..SHAPE }) {
+            match ranks.prepare(&config, GemmShape { n, ..SHAPE }) {
                 Err(Error::Mismatch { ranks, .. }) if ranks == [world - 1] => {}
                 other => return Err(format!("{other:?}").into()),
             }

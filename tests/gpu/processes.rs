@@ -2,7 +2,7 @@
 
 use crate::lab::{Failure, Lab, TimeLimit};
 use crate::ranks::{compute, launch, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Error, Shape, Transfer, Tuning};
+use mkernel::{BLayout, Communicator, Error, GemmShape, Transfer, Tuning};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -61,7 +61,7 @@ fn rank(task: &str) {
 fn work(task: &str) -> Result<(), Failure> {
     let ranks = Communicator::from_env()?;
     let lab = Lab::new(&ranks.context().default_stream())?;
-    let shape = Shape {
+    let shape = GemmShape {
         m: 2048,
         n: 264,
         k: 520,

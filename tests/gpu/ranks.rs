@@ -4,7 +4,8 @@ use crate::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, seed_from_
 use mkernel::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use mkernel::spec::spec::WORLDS;
 use mkernel::{
-    BLayout, Communicator, Dim, Epilogue, KernelConfig, Op, Operator, RawOperand, Shape, Tuning,
+    BLayout, Communicator, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, Operator,
+    RawOperand, Tuning,
 };
 use std::error::Error;
 use std::ops::Range;
@@ -86,18 +87,18 @@ fn with_causes(error: &(dyn Error + 'static)) -> String {
 /// What is computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Problem {
-    pub op: Op,
-    pub shape: Shape,
+    pub op: GemmOp,
+    pub shape: GemmShape,
     pub layout: BLayout,
     pub epilogue: Epilogue,
     pub tuning: Tuning,
 }
 
 /// `ag_gemm`.
-impl From<(Shape, BLayout, Tuning)> for Problem {
-    fn from((shape, layout, tuning): (Shape, BLayout, Tuning)) -> Self {
+impl From<(GemmShape, BLayout, Tuning)> for Problem {
+    fn from((shape, layout, tuning): (GemmShape, BLayout, Tuning)) -> Self {
         Self {
-            op: Op::AgGemm,
+            op: GemmOp::AgGemm,
             shape,
             layout,
             epilogue: Epilogue::default(),
@@ -109,23 +110,19 @@ impl From<(Shape, BLayout, Tuning)> for Problem {
 impl Problem {
     /// Its kernel, with every size given at `prepare`.
     pub fn config(&self, world: u32) -> KernelConfig {
-        KernelConfig {
-            name: None,
-            op: self.op,
-            world,
-            m: Dim::DYNAMIC,
-            n: Dim::DYNAMIC,
-            k: Dim::DYNAMIC,
+        let config = GemmConfig {
             b_layout: self.layout,
             epilogue: self.epilogue,
             tuning: self.tuning,
-        }
+            ..GemmConfig::new(self.op)
+        };
+        KernelConfig::new(world, config)
     }
 }
 
 /// `ag_gemm` with every size given at `prepare`.
 pub fn config(world: u32, b_layout: BLayout, tuning: Tuning) -> KernelConfig {
-    let shape = Shape { m: 1, n: 8, k: 8 };
+    let shape = GemmShape { m: 1, n: 8, k: 8 };
     Problem::from((shape, b_layout, tuning)).config(world)
 }
 
@@ -190,7 +187,7 @@ impl Operands {
             epilogue,
             ..
         } = problem;
-        let Shape { m, n, k } = shape;
+        let GemmShape { m, n, k } = shape;
         let (rank, world) = (u64::from(ranks.rank()), u64::from(ranks.world()));
         let transposed = problem.layout == BLayout::Nk;
         let shard_rows = m.div_ceil(world);
@@ -217,7 +214,7 @@ impl Operands {
         let a = shard
             .as_ref()
             .map_or_else(|| whole.part(0..m, own_k), |shard| shard.view);
-        let rows = if op == Op::GemmRs {
+        let rows = if op == GemmOp::GemmRs {
             own_rows.clone()
         } else {
             0..m

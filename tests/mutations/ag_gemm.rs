@@ -2,7 +2,7 @@
 
 use crate::simulated::Job;
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
-use mkernel::{BLayout, Epilogue, Op, Shape, Transfer, Tuning};
+use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 
 pub const KERNELS: &[Kernel] = &[
     ("push", push),
@@ -20,8 +20,8 @@ fn gather(
     tuning: Tuning,
     sms: u32,
 ) -> Job {
-    let kernel = (Op::AgGemm, Epilogue::default(), tuning);
-    job(kernel, world, Shape { m, n, k }, layout, sms)
+    let kernel = (GemmOp::AgGemm, Epilogue::default(), tuning);
+    job(kernel, world, GemmShape { m, n, k }, layout, sms)
 }
 
 fn by_sms(comm_ctas: u32) -> Tuning {

@@ -2,7 +2,7 @@
 
 use crate::simulated::Job;
 use crate::{Kernel, Mutation, job, mutation};
-use mkernel::{Activation, BLayout, Dtype, Epilogue, Op, Shape, Tuning};
+use mkernel::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning};
 
 pub const KERNELS: &[Kernel] = &[
     ("finished_by_owners", finished_by_owners),
@@ -32,8 +32,8 @@ fn tuning(tile_n: u32, shots: Option<u32>) -> Tuning {
 /// Owners of 50 rows; the last columns of tiles are beyond C.
 fn finished_by_owners() -> Job {
     let (m, n, k) = (100, 520, 128);
-    let kernel = (Op::GemmRs, ALL, tuning(256, Some(2)));
-    job(kernel, 2, Shape { m, n, k }, BLayout::Nk, 6)
+    let kernel = (GemmOp::GemmRs, ALL, tuning(256, Some(2)));
+    job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 6)
 }
 
 /// Results travel as fp32.
@@ -44,8 +44,8 @@ fn fp32_to_all() -> Job {
         ..Epilogue::default()
     };
     let (m, n, k) = (128, 384, 128);
-    let kernel = (Op::GemmAr, epilogue, tuning(128, Some(2)));
-    job(kernel, 2, Shape { m, n, k }, BLayout::Nk, 3)
+    let kernel = (GemmOp::GemmAr, epilogue, tuning(128, Some(2)));
+    job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 3)
 }
 
 /// One rank, fp32 out.
@@ -55,22 +55,22 @@ fn fp32_alone() -> Job {
         ..ALL
     };
     let (m, n, k) = (150, 264, 128);
-    let kernel = (Op::AgGemm, epilogue, tuning(256, None));
-    job(kernel, 1, Shape { m, n, k }, BLayout::Nk, 2)
+    let kernel = (GemmOp::AgGemm, epilogue, tuning(256, None));
+    job(kernel, 1, GemmShape { m, n, k }, BLayout::Nk, 2)
 }
 
 /// CTAs finish parts of the columns of a tile.
 fn shared_tiles() -> Job {
     let (m, n, k) = (128, 256, 512);
-    let kernel = (Op::AgGemm, ALL, tuning(256, None));
-    job(kernel, 2, Shape { m, n, k }, BLayout::Nk, 4)
+    let kernel = (GemmOp::AgGemm, ALL, tuning(256, None));
+    job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 4)
 }
 
 /// In one shot, from registers.
 fn words() -> Job {
     let (m, n, k) = (40, 264, 128);
-    let kernel = (Op::GemmRs, ALL, tuning(128, Some(1)));
-    job(kernel, 2, Shape { m, n, k }, BLayout::Nk, 3)
+    let kernel = (GemmOp::GemmRs, ALL, tuning(128, Some(1)));
+    job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 3)
 }
 
 const FINISH: &str = "      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n";

@@ -8,7 +8,7 @@ mod reduce;
 #[path = "../simulated/mod.rs"]
 mod simulated;
 
-use mkernel::{BLayout, Dim, Epilogue, KernelConfig, Op, Shape, Tuning};
+use mkernel::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
 use simulated::{Job, always_right, in_parallel};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -42,16 +42,14 @@ const fn mutation(
 }
 
 fn job(
-    (op, epilogue, tuning): (Op, Epilogue, Tuning),
+    (op, epilogue, tuning): (GemmOp, Epilogue, Tuning),
     world: u32,
-    shape: Shape,
+    shape: GemmShape,
     b_layout: BLayout,
     sms: u32,
 ) -> Job {
-    let config = KernelConfig {
-        name: None,
+    let config = GemmConfig {
         op,
-        world,
         m: Dim::Static(shape.m),
         n: Dim::Static(shape.n),
         k: Dim::Static(shape.k),
@@ -59,7 +57,7 @@ fn job(
         epilogue,
         tuning,
     };
-    Job::new(config, shape, sms)
+    Job::new(world, config, shape, sms)
 }
 
 /// Defines a wait that does not acquire.

@@ -2,7 +2,7 @@
 
 use crate::simulated::Job;
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
-use mkernel::{BLayout, Epilogue, Op, Shape, Tuning};
+use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
 
 pub const KERNELS: &[Kernel] = &[
     ("scatter", scatter),
@@ -12,9 +12,9 @@ pub const KERNELS: &[Kernel] = &[
     ("relay", relay),
 ];
 
-fn reduce(op: Op, world: u32, (m, n, k): (u64, u64, u64), tuning: Tuning) -> Job {
+fn reduce(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), tuning: Tuning) -> Job {
     let kernel = (op, Epilogue::default(), tuning);
-    job(kernel, world, Shape { m, n, k }, BLayout::Nk, 3)
+    job(kernel, world, GemmShape { m, n, k }, BLayout::Nk, 3)
 }
 
 /// Two shots, a tile of each owner in a round, through a ring that is soon reused.
@@ -31,17 +31,17 @@ fn rounds() -> Tuning {
 
 /// Owners of rows; whole tiles.
 fn scatter() -> Job {
-    reduce(Op::GemmRs, 2, (128, 384, 192), rounds())
+    reduce(GemmOp::GemmRs, 2, (128, 384, 192), rounds())
 }
 
 /// Owners of 25 rows.
 fn ragged() -> Job {
-    reduce(Op::GemmRs, 4, (100, 264, 128), rounds())
+    reduce(GemmOp::GemmRs, 4, (100, 264, 128), rounds())
 }
 
 /// Results go to all.
 fn to_all() -> Job {
-    reduce(Op::GemmAr, 2, (128, 384, 192), rounds())
+    reduce(GemmOp::GemmAr, 2, (128, 384, 192), rounds())
 }
 
 /// Tagged words from registers to registers.
@@ -50,7 +50,7 @@ fn one_shot() -> Job {
         shots: Some(1),
         ..Tuning::default()
     };
-    reduce(Op::GemmRs, 2, (40, 264, 128), tuning)
+    reduce(GemmOp::GemmRs, 2, (40, 264, 128), tuning)
 }
 
 /// The same, and sums to all.
@@ -59,7 +59,7 @@ fn relay() -> Job {
         shots: Some(1),
         ..Tuning::default()
     };
-    reduce(Op::GemmAr, 8, (64, 768, 64), tuning)
+    reduce(GemmOp::GemmAr, 8, (64, 768, 64), tuning)
 }
 
 const PARTIAL_WAIT: &str =

@@ -1,10 +1,10 @@
 //! Who computes what.
 
 use crate::cases;
-use crate::configs::{plans, sizes};
+use crate::configs::{gemm, plans, sizes};
 use crate::kernel::{Kernel, Tile, WARPS};
 use mkernel_compile::render;
-use mkernel_spec::{Device, KernelPlan, KernelSpec, Op, Transfer};
+use mkernel_spec::{Device, GemmOp, KernelPlan, KernelSpec, Transfer};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,7 +21,7 @@ fn shares(kernel: &Kernel, plan: &KernelPlan) -> BTreeMap<Tile, Vec<Share>> {
     let mut shares: BTreeMap<_, Vec<_>> = BTreeMap::new();
     // Rows of one warpgroup are those of the other, or their columns are.
     let groups = kernel.get("kTileN") / kernel.get("kGroupN");
-    for cta in plan.comm_ctas..plan.grid_ctas {
+    for cta in gemm(plan).comm_ctas..plan.grid_ctas {
         for unit in kernel.units_of(cta) {
             let subs = (0..kernel.sub_tiles()).filter(|sub| kernel.finishes(&unit, *sub));
             let cols = subs
@@ -45,22 +45,23 @@ proptest! {
     #[test]
     fn every_tile_is_computed_once(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
+        let gemm = gemm(&plan);
         let source = render(&plan).expect("a plan renders");
         for rank in [0, plan.spec.world() - 1] {
             let kernel = Kernel::read(&source, rank);
             let shares = shares(&kernel, &plan);
-            let (m, n) = (u64::from(plan.tile.m), u64::from(plan.tile.n));
-            let cols = plan.shape.n.div_ceil(n);
+            let (m, n) = (u64::from(gemm.tile.m), u64::from(gemm.tile.n));
+            let cols = gemm.shape.n.div_ceil(n);
             let rows = u64::from(kernel.get("kRowTiles"));
-            if plan.order.shard_row_tiles.is_none() {
-                prop_assert_eq!(rows, plan.shape.m.div_ceil(m));
+            if gemm.order.shard_row_tiles.is_none() {
+                prop_assert_eq!(rows, gemm.shape.m.div_ceil(m));
             }
-            prop_assert_eq!(shares.len() as u64, u64::from(plan.order.row_tiles) * cols);
+            prop_assert_eq!(shares.len() as u64, u64::from(gemm.order.row_tiles) * cols);
             for (tile, mut shares) in shares {
                 prop_assert!(u64::from(tile.row) < rows && u64::from(tile.col) < cols, "{tile:?}");
                 shares.sort_by_key(|share| share.steps.start);
                 let parts = shares.len() as u32;
-                prop_assert!(parts == 1 || parts == plan.order.tail_parts, "{parts} for {tile:?}");
+                prop_assert!(parts == 1 || parts == gemm.order.tail_parts, "{parts} for {tile:?}");
                 let ctas: BTreeSet<_> = shares.iter().map(|share| share.cta).collect();
                 prop_assert_eq!(ctas.len() as u32, parts, "a CTA would wait for itself");
                 let mut done = 0;
@@ -73,8 +74,8 @@ proptest! {
                         prop_assert!(finished.insert(col), "column {col} of {tile:?} twice");
                     }
                 }
-                prop_assert_eq!(u64::from(done), plan.shape.k.div_ceil(64));
-                prop_assert!(finished.into_iter().eq((0..plan.tile.n).step_by(64)));
+                prop_assert_eq!(u64::from(done), gemm.shape.k.div_ceil(64));
+                prop_assert!(finished.into_iter().eq((0..gemm.tile.n).step_by(64)));
             }
         }
     }
@@ -83,10 +84,11 @@ proptest! {
     #[test]
     fn ctas_that_wait_for_each_other_run_at_once(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
+        let gemm = gemm(&plan);
         let kernel = Kernel::read(&render(&plan).expect("a plan renders"), 0);
         prop_assert!(plan.grid_ctas <= plan.device.sm_count);
-        prop_assert_eq!(kernel.get("kComputeCtas"), plan.grid_ctas - plan.comm_ctas);
-        for cta in plan.comm_ctas..plan.grid_ctas {
+        prop_assert_eq!(kernel.get("kComputeCtas"), plan.grid_ctas - gemm.comm_ctas);
+        for cta in gemm.comm_ctas..plan.grid_ctas {
             let units = kernel.units_of(cta);
             let not_last = units.iter().rev().skip(1);
             prop_assert!(not_last.clone().all(|unit| unit.shared.is_none()), "CTA {cta}");
@@ -96,18 +98,19 @@ proptest! {
     /// A rank begins with what it has, if its rows are tiles of their own, and takes every row tile once.
     #[test]
     fn own_rows_come_first(plan in plans()) {
-        let Some(plan) = plan.filter(|plan| plan.spec.op() == Op::AgGemm) else { return Ok(()) };
+        let Some(plan) = plan.filter(|plan| gemm(plan).config.op == GemmOp::AgGemm) else { return Ok(()) };
+        let gemm = gemm(&plan);
         let source = render(&plan).expect("a plan renders");
         for rank in 0..plan.spec.world() {
             let kernel = Kernel::read(&source, rank);
-            let rows: Vec<_> = (0..plan.order.row_tiles).map(|i| kernel.row_tile_at(i)).collect();
-            prop_assert!(rows.iter().collect::<BTreeSet<_>>().into_iter().eq(&(0..plan.order.row_tiles).collect::<Vec<_>>()));
-            let Some(shard) = plan.order.shard_row_tiles else { continue };
+            let rows: Vec<_> = (0..gemm.order.row_tiles).map(|i| kernel.row_tile_at(i)).collect();
+            prop_assert!(rows.iter().collect::<BTreeSet<_>>().into_iter().eq(&(0..gemm.order.row_tiles).collect::<Vec<_>>()));
+            let Some(shard) = gemm.order.shard_row_tiles else { continue };
             let own = shard * rank..shard * (rank + 1);
             prop_assert!(rows[..shard as usize].iter().copied().eq(own.clone()), "{rows:?}");
             // A group of row tiles advances together: where groups don't mix own and remote rows, own tiles come first.
-            if shard.is_multiple_of(plan.order.group_m) {
-                for index in 0..shard * plan.order.col_tiles {
+            if shard.is_multiple_of(gemm.order.group_m) {
+                for index in 0..shard * gemm.order.col_tiles {
                     prop_assert!(own.contains(&kernel.tile_at(index).row), "tile {index}");
                 }
             }
@@ -118,6 +121,7 @@ proptest! {
     #[test]
     fn roles_partition_the_grid(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
+        let gemm = gemm(&plan);
         let mut taken = BTreeMap::new();
         for role in &plan.roles {
             let ((cta, cta_end), (warp, warp_end)) = (role.ctas, role.warps);
@@ -128,18 +132,18 @@ proptest! {
                 prop_assert!(other.is_none(), "{place:?}: {} and {other:?}", role.name);
             }
         }
-        let one_shot = plan.reduction.as_ref().is_some_and(|r| r.shots == 1);
+        let one_shot = gemm.reduction.as_ref().is_some_and(|r| r.shots == 1);
         let stores = if one_shot { 0 } else { 2 };
         for cta in 0..plan.grid_ctas {
             let count = |name| (0..WARPS).filter(|w| taken.get(&(cta, *w)) == Some(&name)).count();
-            let expected = if cta < plan.comm_ctas { (12, 0, 0, 0) } else { (count("push"), 1, 8, stores) };
+            let expected = if cta < gemm.comm_ctas { (12, 0, 0, 0) } else { (count("push"), 1, 8, stores) };
             let found = (count("push"), count("load"), count("math"), count("store"));
             prop_assert_eq!(found, expected, "CTA {}", cta);
-            let collects = plan.reduction.as_ref().is_some_and(|r| r.results && r.shots == 2);
+            let collects = gemm.reduction.as_ref().is_some_and(|r| r.results && r.shots == 2);
             prop_assert_eq!(count("collect"), usize::from(collects), "CTA {}", cta);
         }
         let pushes = taken.values().any(|name| *name == "push");
-        prop_assert_eq!(pushes, plan.transfer == Some(Transfer::SmPush));
+        prop_assert_eq!(pushes, gemm.transfer == Some(Transfer::SmPush));
     }
 
     /// Who leaves all to the planner gets a plan: any M, N and K, any world.

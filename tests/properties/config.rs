@@ -1,9 +1,9 @@
 //! Configurations: read and written, and all mistakes at once.
 
 use crate::cases;
-use crate::configs::{configs, devices, sizes_of_any_magnitude};
+use crate::configs::{configs, devices, gemm, gemm_config, sizes_of_any_magnitude};
 use mkernel_compile::render;
-use mkernel_spec::{Dim, Field, KernelConfig, KernelPlan, KernelSpec, Op, Transfer};
+use mkernel_spec::{Dim, Field, GemmOp, KernelConfig, KernelPlan, KernelSpec, Transfer};
 use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
 use std::collections::BTreeSet;
@@ -13,28 +13,32 @@ type Plant = fn(&mut KernelConfig);
 const MISTAKES: [(Field, Plant); 11] = [
     (Field::Name, |c| c.name = Some("not an identifier".into())),
     (Field::World, |c| c.world = 3),
-    (Field::M, |c| c.m = Dim::Static(0)),
-    (Field::N, |c| c.n = Dim::Static(12)),
-    (Field::K, |c| c.k = Dim::Static(20)),
-    (Field::TileM, |c| c.tuning.tile_m = Some(100)),
-    (Field::TileN, |c| c.tuning.tile_n = Some(96)),
-    (Field::Stages, |c| c.tuning.stages = Some(1)),
-    (Field::CommCtas, |c| c.tuning.comm_ctas = Some(1000)),
-    (Field::ChunkRows, |c| c.tuning.chunk_rows = Some(100)),
-    (Field::GroupM, |c| c.tuning.group_m = Some(0)),
+    (Field::M, |c| gemm_config(c).m = Dim::Static(0)),
+    (Field::N, |c| gemm_config(c).n = Dim::Static(12)),
+    (Field::K, |c| gemm_config(c).k = Dim::Static(20)),
+    (Field::TileM, |c| gemm_config(c).tuning.tile_m = Some(100)),
+    (Field::TileN, |c| gemm_config(c).tuning.tile_n = Some(96)),
+    (Field::Stages, |c| gemm_config(c).tuning.stages = Some(1)),
+    (Field::CommCtas, |c| {
+        gemm_config(c).tuning.comm_ctas = Some(1000)
+    }),
+    (Field::ChunkRows, |c| {
+        gemm_config(c).tuning.chunk_rows = Some(100)
+    }),
+    (Field::GroupM, |c| gemm_config(c).tuning.group_m = Some(0)),
 ];
 
 /// Two ranks, and nothing that a mistake could contradict.
 fn sound(mut config: KernelConfig) -> KernelConfig {
-    (config.op, config.world) = (Op::AgGemm, 2);
-    config.tuning = mkernel_spec::Tuning::default();
+    config.world = 2;
+    let gemm = gemm_config(&mut config);
+    (gemm.op, gemm.tuning) = (GemmOp::AgGemm, mkernel_spec::Tuning::default());
     config
 }
 
 fn with_dynamic(mut config: KernelConfig, dims: &[Index]) -> KernelConfig {
     for dim in dims {
-        let all = [&mut config.m, &mut config.n, &mut config.k];
-        *all[dim.index(3)] = Dim::DYNAMIC;
+        *config.problem.dims_mut()[dim.index(3)].1 = Dim::DYNAMIC;
     }
     config
 }
@@ -95,24 +99,25 @@ proptest! {
     /// What a person fixed is what the plan has.
     #[test]
     fn a_plan_keeps_what_was_fixed(config in configs(), device in devices()) {
-        let tuning = config.tuning;
+        let tuning = config.problem.gemm().expect("a GEMM").tuning;
         let Ok(spec) = KernelSpec::validate(config) else { return Ok(()) };
         let Ok(plan) = KernelPlan::new(&spec, &device) else { return Ok(()) };
-        prop_assert!(tuning.tile_m.is_none_or(|m| m == plan.tile.m));
-        prop_assert!(tuning.tile_n.is_none_or(|n| n == plan.tile.n));
-        prop_assert!(tuning.stages.is_none_or(|s| s == plan.stages));
-        prop_assert!(tuning.group_m.is_none_or(|g| g == plan.order.group_m));
-        prop_assert!(tuning.transfer.is_none_or(|t| Some(t) == plan.transfer));
-        prop_assert!(tuning.comm_ctas.is_none_or(|c| c == plan.comm_ctas));
-        if let Some(r) = &plan.reduction {
+        let gemm = gemm(&plan);
+        prop_assert!(tuning.tile_m.is_none_or(|m| m == gemm.tile.m));
+        prop_assert!(tuning.tile_n.is_none_or(|n| n == gemm.tile.n));
+        prop_assert!(tuning.stages.is_none_or(|s| s == gemm.stages));
+        prop_assert!(tuning.group_m.is_none_or(|g| g == gemm.order.group_m));
+        prop_assert!(tuning.transfer.is_none_or(|t| Some(t) == gemm.transfer));
+        prop_assert!(tuning.comm_ctas.is_none_or(|c| c == gemm.comm_ctas));
+        if let Some(r) = &gemm.reduction {
             prop_assert!(tuning.shots.is_none_or(|shots| shots == r.shots));
             let rounds = |tiles: u32| r.owners == 1 || tiles.min(r.owner_tiles) == r.round_tiles;
             prop_assert!(tuning.round_tiles.is_none_or(rounds));
         }
-        let Some(chunks) = &plan.chunks else { return Ok(()) };
+        let Some(chunks) = &gemm.chunks else { return Ok(()) };
         prop_assert!(tuning.k_slices.is_none_or(|s| s == chunks.k_slices));
         prop_assert!(tuning.chunk_rows.is_none_or(|r| r == chunks.rows));
-        prop_assert!(plan.transfer != Some(Transfer::CopyEngine) || plan.comm_ctas == 0);
+        prop_assert!(gemm.transfer != Some(Transfer::CopyEngine) || gemm.comm_ctas == 0);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Random configurations and devices.
 
+use mkernel_spec::plan::GemmPlan;
 use mkernel_spec::{
-    Activation, BLayout, Device, Dim, Dtype, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op,
-    Transfer, Tuning,
+    Activation, BLayout, Device, Dim, Dtype, Epilogue, GemmConfig, GemmOp, KernelConfig,
+    KernelPlan, KernelSpec, Transfer, Tuning,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -10,11 +11,13 @@ use proptest::sample::select;
 
 /// Sizes in bounds; the tuning may or may not fit them.
 pub fn configs() -> impl Strategy<Value = KernelConfig> {
-    let tuned = (sizes(), epilogues()).prop_flat_map(|(config, epilogue)| {
-        tuning(config.op, config.world).prop_map(move |tuning| KernelConfig {
-            epilogue,
-            tuning,
-            ..config.clone()
+    let tuned = (sizes(), epilogues()).prop_flat_map(|(mut config, epilogue)| {
+        let world = config.world;
+        gemm_config(&mut config).epilogue = epilogue;
+        tuning(gemm_config(&mut config).op, world).prop_map(move |tuning| {
+            let mut config = config.clone();
+            gemm_config(&mut config).tuning = tuning;
+            config
         })
     });
     prop_oneof![7 => tuned, 1 => select(corners())]
@@ -23,9 +26,10 @@ pub fn configs() -> impl Strategy<Value = KernelConfig> {
 /// Configurations that once broke a plan, or might.
 fn corners() -> Vec<KernelConfig> {
     let push = |(m, n, k), tune: fn(&mut Tuning)| {
-        let mut config = config(Op::AgGemm, 2, (m, n, k), BLayout::Nk);
-        config.tuning.transfer = Some(Transfer::SmPush);
-        tune(&mut config.tuning);
+        let mut config = config(GemmOp::AgGemm, 2, (m, n, k), BLayout::Nk);
+        let tuning = &mut gemm_config(&mut config).tuning;
+        tuning.transfer = Some(Transfer::SmPush);
+        tune(tuning);
         config
     };
     vec![
@@ -75,23 +79,37 @@ pub fn sizes_of_any_magnitude() -> impl Strategy<Value = KernelConfig> {
         .prop_map(|(op, world, shape, layout)| config(op, world, shape, layout))
 }
 
-fn config(op: Op, world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout) -> KernelConfig {
-    KernelConfig {
-        name: None,
-        op,
-        world,
+fn config(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout) -> KernelConfig {
+    let config = GemmConfig {
         m: Dim::Static(m),
         n: Dim::Static(n),
         k: Dim::Static(k),
         b_layout,
-        epilogue: Epilogue::default(),
-        tuning: Tuning::default(),
-    }
+        ..GemmConfig::new(op)
+    };
+    KernelConfig::new(world, config)
+}
+
+/// All of these configurations are of GEMM operators.
+pub fn gemm_config(config: &mut KernelConfig) -> &mut GemmConfig {
+    config.problem.gemm_mut().expect("a GEMM")
+}
+
+/// And so are all plans.
+pub fn gemm(plan: &KernelPlan) -> &GemmPlan {
+    plan.gemm().expect("a GEMM")
 }
 
 /// The operators, the gathering one as often as those that reduce.
-fn ops() -> impl Strategy<Value = Op> {
-    select(&[Op::AgGemm, Op::AgGemm, Op::GemmRs, Op::GemmAr][..])
+fn ops() -> impl Strategy<Value = GemmOp> {
+    select(
+        &[
+            GemmOp::AgGemm,
+            GemmOp::AgGemm,
+            GemmOp::GemmRs,
+            GemmOp::GemmAr,
+        ][..],
+    )
 }
 
 fn worlds() -> impl Strategy<Value = u32> {
@@ -118,7 +136,7 @@ fn layouts() -> impl Strategy<Value = BLayout> {
     select(&[BLayout::Kn, BLayout::Nk][..])
 }
 
-fn tuning(op: Op, world: u32) -> impl Strategy<Value = Tuning> {
+fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
     let mostly_none = |values: &'static [u32]| option::weighted(0.3, select(values));
     let core = (
         mostly_none(&[64, 128]),

@@ -1,7 +1,7 @@
 //! What ranks send to each other and wait for.
 
 use crate::cases;
-use crate::configs::plans;
+use crate::configs::{gemm, plans};
 use crate::kernel::Kernel;
 use mkernel_compile::{CudaSource, render};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
@@ -70,7 +70,7 @@ fn copy(kernel: &Kernel, copies: &Copies, sent: &mut Sent) {
 /// A plan that exchanges rows, rendered.
 fn exchanges(plan: &KernelPlan) -> Option<(&Chunks, CudaSource)> {
     let source = render(plan).expect("a plan renders");
-    Some((plan.chunks.as_ref()?, source))
+    Some((gemm(plan).chunks.as_ref()?, source))
 }
 
 proptest! {
@@ -79,6 +79,7 @@ proptest! {
     #[test]
     fn every_row_travels_once_and_every_flag_counts_all_its_arrivals(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
+        let gemm = gemm(&plan);
         let Some((chunks, source)) = exchanges(&plan) else { return Ok(()) };
         for rank in 0..plan.spec.world() {
             let kernel = Kernel::read(&source, rank);
@@ -98,14 +99,15 @@ proptest! {
             }
         }
         let covered: u64 = (0..chunks.k_slices)
-            .map(|slice| u64::from(chunks.slice_cols).min(plan.shape.k - u64::from(slice * chunks.slice_cols)))
+            .map(|slice| u64::from(chunks.slice_cols).min(gemm.shape.k - u64::from(slice * chunks.slice_cols)))
             .sum();
-        prop_assert_eq!(covered, plan.shape.k);
+        prop_assert_eq!(covered, gemm.shape.k);
     }
 
     #[test]
     fn a_tile_waits_for_all_its_rows_at_flags_that_exist(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
+        let gemm = gemm(&plan);
         let Some((chunks, source)) = exchanges(&plan) else { return Ok(()) };
         let flags = plan.workspace.regions.iter().find(|r| r.name == "flags").expect("flags");
         let flags = flags.bytes / FLAG_STRIDE_BYTES;
@@ -113,11 +115,11 @@ proptest! {
         let shard = kernel.get("kShardRows");
         // The loader waits when it comes to a slice; it must not come to one that nobody sends.
         prop_assert!((kernel.get("kSteps") - 1) / kernel.get("kSliceSteps") < chunks.k_slices);
-        prop_assert_eq!(u64::from(kernel.get("kSteps")), plan.shape.k.div_ceil(64));
+        prop_assert_eq!(u64::from(kernel.get("kSteps")), gemm.shape.k.div_ceil(64));
         for tile_row in 0..kernel.get("kRowTiles") {
             let awaited = kernel.awaited_chunks(tile_row);
-            let first = tile_row * plan.tile.m;
-            let end = (first + plan.tile.m).min(kernel.get("kM"));
+            let first = tile_row * gemm.tile.m;
+            let end = (first + gemm.tile.m).min(kernel.get("kM"));
             for row in first..end {
                 let needed = (row / shard, row % shard / chunks.rows);
                 prop_assert!(awaited.contains(&needed), "row {row}: {needed:?} not in {awaited:?}");
@@ -137,8 +139,9 @@ proptest! {
     #[test]
     fn copies_agree_with_the_kernel(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
+        let gemm = gemm(&plan);
         let Some((chunks, source)) = exchanges(&plan) else { return Ok(()) };
-        prop_assert_eq!(plan.copies.is_some(), plan.transfer == Some(Transfer::CopyEngine));
+        prop_assert_eq!(plan.copies.is_some(), gemm.transfer == Some(Transfer::CopyEngine));
         let Some(copies) = &plan.copies else { return Ok(()) };
         let kernel = Kernel::read(&source, 0);
         prop_assert_eq!(chunks.k_slices, 1, "copies move whole rows");
@@ -146,12 +149,12 @@ proptest! {
         prop_assert_eq!(copies.rows, kernel.get("kChunkRows"));
         prop_assert_eq!(copies.flags_per_source, kernel.get("kChunks"));
         prop_assert_eq!(kernel.pieces().count(), 0, "SMs push what is copied");
-        prop_assert_eq!(copies.row_bytes, plan.shape.k * 2);
-        prop_assert_eq!(copies.shard_rows, plan.spec.shard_rows(plan.shape));
-        prop_assert_eq!(copies.total_rows, plan.shape.m);
+        prop_assert_eq!(copies.row_bytes, gemm.shape.k * 2);
+        prop_assert_eq!(copies.shard_rows, gemm.shape.shard_rows(plan.spec.world()));
+        prop_assert_eq!(copies.total_rows, gemm.shape.m);
         let start = |name| plan.workspace.offset_of(name).expect("a region");
         prop_assert_eq!(copies.flags_offset_bytes, start("flags"));
-        let buffer = plan.shape.m * plan.shape.k * 2;
+        let buffer = gemm.shape.m * gemm.shape.k * 2;
         prop_assert_eq!(copies.gathered_offset_bytes, [start("gathered"), start("gathered") + buffer]);
     }
 }

@@ -6,7 +6,7 @@
 //! would wrap.
 
 use mkernel_compile::CudaSource;
-use mkernel_spec::Op;
+use mkernel_spec::GemmOp;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -47,7 +47,7 @@ pub struct Piece {
 pub struct Kernel {
     constants: HashMap<String, u64>,
     /// Whether rows of A are gathered, or shares of the sum scattered or not.
-    op: Op,
+    op: GemmOp,
     pub rank: u32,
 }
 
@@ -67,7 +67,7 @@ impl Kernel {
                 constants.insert(name.to_owned(), value);
             }
         }
-        let op = Op::ALL
+        let op = GemmOp::ALL
             .into_iter()
             .find(|op| source.id.starts_with(op.name()))
             .expect("an operator");
@@ -155,7 +155,7 @@ impl Kernel {
             return self.owned_tile_at(index);
         }
         let place = self.place_at(index);
-        if self.op == Op::AgGemm {
+        if self.op == GemmOp::AgGemm {
             let row = self.row_tile_at(place.row);
             return Tile { row, ..place };
         }
@@ -212,7 +212,7 @@ impl Kernel {
 
     pub fn tile_of(&self, owner: u32, index: u32) -> Tile {
         let at = match self.op {
-            Op::GemmRs => index,
+            GemmOp::GemmRs => index,
             _ => match self.find("kRoundTiles") {
                 None => owner * self.get("kOwnerTiles") + index,
                 Some(round) => {

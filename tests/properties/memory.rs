@@ -1,7 +1,7 @@
 //! Shared memory, workspace, arguments, registers.
 
 use crate::cases;
-use crate::configs::plans;
+use crate::configs::{gemm, plans};
 use crate::kernel::{Kernel, WARPS};
 use mkernel_compile::render;
 use mkernel_spec::KernelPlan;
@@ -44,14 +44,15 @@ fn arg_bytes(kind: &ArgKind) -> (usize, usize) {
 
 /// The last byte of `gathered` that pushes of `rank` write, as `push_piece` computes addresses.
 fn last_pushed(kernel: &Kernel, plan: &KernelPlan) -> Option<u64> {
+    let gemm = gemm(plan);
     let gathered = kernel.find_u64("kGathered")?;
     let last = kernel
         .pieces()
         .filter(|piece| !kernel.piece_rows(*piece).is_empty())
         .map(|piece| {
             let shard = u64::from(kernel.rank) * u64::from(kernel.get("kShardRows"));
-            let row = plan.shape.m + shard + u64::from(kernel.piece_rows(piece).end - 1);
-            (row * plan.shape.k + u64::from(kernel.piece_cols(piece).end)) * 2
+            let row = gemm.shape.m + shard + u64::from(kernel.piece_rows(piece).end - 1);
+            (row * gemm.shape.k + u64::from(kernel.piece_cols(piece).end)) * 2
         })
         .max()?;
     Some(gathered + last)
@@ -63,15 +64,16 @@ proptest! {
     #[test]
     fn shared_memory_fits(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
+        let gemm = gemm(&plan);
         let kernel = Kernel::read(&render(&plan).expect("a plan renders"), 0);
         prop_assert!(plan.smem_bytes <= plan.device.smem_bytes);
         let end = u64::from(plan.smem_bytes) - SWIZZLE_BYTES;
         check_regions(&plan.smem, end, SWIZZLE_BYTES)?;
         let bytes = |name| bytes_of(&plan.smem, name).expect("a region");
-        let stages = u64::from(plan.stages);
+        let stages = u64::from(gemm.stages);
         let length = |range: Range<u64>| range.end - range.start;
-        prop_assert_eq!(length(bytes("a")), stages * u64::from(plan.tile.m) * 128);
-        prop_assert_eq!(length(bytes("b")), stages * u64::from(plan.tile.n) * 128);
+        prop_assert_eq!(length(bytes("a")), stages * u64::from(gemm.tile.m) * 128);
+        prop_assert_eq!(length(bytes("b")), stages * u64::from(gemm.tile.n) * 128);
         let buffers = 2 * u64::from(kernel.get("kOutBuffers"));
         prop_assert_eq!(length(bytes("out")), buffers * 64 * 64 * 2);
         // Full and free of each stage and of each output buffer.
@@ -87,7 +89,7 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let kernel = Kernel::read(&render(&plan).expect("a plan renders"), 0);
         let Some(slot_bytes) = kernel.find("kSlotBytes") else {
-            prop_assert_eq!(plan.comm_ctas, 0);
+            prop_assert_eq!(gemm(&plan).comm_ctas, 0);
             return Ok(());
         };
         let barriers = bytes_of(&plan.smem, "barriers").expect("barriers");
@@ -127,7 +129,7 @@ proptest! {
         let Some(parts) = kernel.find("kParts") else { return Ok(()) };
         let bytes = |name| bytes_of(&plan.workspace.regions, name).expect("a region");
         let (sums, flags) = (bytes("tail_sums"), bytes("tail_flags"));
-        let tails = plan.order.tail_tiles();
+        let tails = gemm(&plan).order.tail_tiles();
         prop_assert_eq!(kernel.find_u64("kTailSums"), Some(sums.start));
         prop_assert_eq!(kernel.find_u64("kTailFlags"), Some(flags.start));
         let mut free = 0;

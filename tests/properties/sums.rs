@@ -1,19 +1,19 @@
 //! Partial sums: which part of which tile goes where, who waits for it, and when.
 
 use crate::cases;
-use crate::configs::plans;
+use crate::configs::{gemm, plans};
 use crate::kernel::{Kernel, Tile};
 use mkernel_compile::{CudaSource, render};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use mkernel_spec::plan::Reduction;
-use mkernel_spec::{KernelPlan, Op};
+use mkernel_spec::{GemmOp, KernelPlan};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// A plan whose tiles have owners, rendered.
 fn owned(plan: &KernelPlan) -> Option<(&Reduction, CudaSource)> {
-    let reduction = plan.reduction.as_ref().filter(|r| r.shots == 2)?;
+    let reduction = gemm(plan).reduction.as_ref().filter(|r| r.shots == 2)?;
     Some((reduction, render(plan).expect("a plan renders")))
 }
 
@@ -35,12 +35,13 @@ fn finished(kernel: &Kernel, plan: &KernelPlan) -> BTreeMap<Tile, u32> {
 
 /// Rows of A in a tile that belong to its owner.
 fn rows(kernel: &Kernel, plan: &KernelPlan, tile: Tile) -> Range<u64> {
+    let gemm = gemm(plan);
     let first = u64::from(kernel.row_in_a(tile));
-    let end = match plan.spec.op() {
-        Op::GemmRs => (u64::from(tile.owner) + 1) * plan.spec.shard_rows(plan.shape),
-        _ => plan.shape.m,
+    let end = match gemm.config.op {
+        GemmOp::GemmRs => (u64::from(tile.owner) + 1) * gemm.shape.shard_rows(plan.spec.world()),
+        _ => gemm.shape.m,
     };
-    first..(first + u64::from(plan.tile.m)).min(end).min(plan.shape.m)
+    first..(first + u64::from(gemm.tile.m)).min(end).min(gemm.shape.m)
 }
 
 proptest! {
@@ -70,7 +71,7 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let Some((reduction, source)) = owned(&plan) else { return Ok(()) };
         let places = reduction.owners * reduction.owner_tiles;
-        prop_assert_eq!(places, plan.order.places);
+        prop_assert_eq!(places, gemm(&plan).order.places);
         let orders: Vec<BTreeMap<Tile, u32>> = (0..plan.spec.world())
             .map(|rank| {
                 let kernel = Kernel::read(&source, rank);
@@ -93,6 +94,7 @@ proptest! {
     #[test]
     fn rows_have_one_owner(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
+        let gemm = gemm(&plan);
         let Some((reduction, source)) = owned(&plan) else { return Ok(()) };
         let kernel = Kernel::read(&source, 0);
         let mut covered = BTreeMap::<_, Vec<Range<u64>>>::new();
@@ -101,17 +103,17 @@ proptest! {
             for index in 0..reduction.owner_tiles {
                 let tile = kernel.tile_of(owner, index);
                 if tile.row == kernel.get("kRowTiles") {
-                    prop_assert_eq!(plan.spec.op(), Op::GemmAr);
+                    prop_assert_eq!(gemm.config.op, GemmOp::GemmAr);
                     continue;
                 }
                 let rows = rows(&kernel, &plan, tile);
-                full &= rows.end.saturating_sub(rows.start) == u64::from(plan.tile.m);
+                full &= rows.end.saturating_sub(rows.start) == u64::from(gemm.tile.m);
                 covered.entry(tile.col).or_default().push(rows);
             }
         }
         // Where all tiles are full, nothing is rendered that asks.
         prop_assert_eq!(full, !source.text.contains("sub_tile_bytes"));
-        prop_assert_eq!(covered.len() as u64, plan.shape.n.div_ceil(u64::from(plan.tile.n)));
+        prop_assert_eq!(covered.len() as u64, gemm.shape.n.div_ceil(u64::from(gemm.tile.n)));
         for mut rows in covered.into_values() {
             rows.retain(|rows| !rows.is_empty());
             rows.sort_by_key(|rows| rows.start);
@@ -120,7 +122,7 @@ proptest! {
                 prop_assert_eq!(rows.start, done);
                 done = rows.end;
             }
-            prop_assert_eq!(done, plan.shape.m);
+            prop_assert_eq!(done, gemm.shape.m);
         }
     }
 
@@ -165,10 +167,11 @@ proptest! {
     #[test]
     fn partial_sums_fit_a_stage(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
+        let gemm = gemm(&plan);
         let Some((reduction, source)) = owned(&plan) else { return Ok(()) };
         let kernel = Kernel::read(&source, 0);
         let subs = reduction.partial_subs;
-        let part = plan.tile.m.max(plan.tile.n) * 128;
+        let part = gemm.tile.m.max(gemm.tile.n) * 128;
         prop_assert!(subs > 0 && 2 * subs * 64 * 64 * 2 <= part);
         let finished = kernel.sub_tiles() / kernel.find("kParts").unwrap_or(1);
         prop_assert!(finished.is_multiple_of(subs), "{subs} of {finished}");
@@ -178,11 +181,12 @@ proptest! {
     #[test]
     fn slots_of_one_shot_are_in_the_workspace(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        let Some(reduction) = plan.reduction.as_ref().filter(|r| r.shots == 1) else { return Ok(()) };
+        let gemm = gemm(&plan);
+        let Some(reduction) = gemm.reduction.as_ref().filter(|r| r.shots == 1) else { return Ok(()) };
         let kernel = Kernel::read(&render(&plan).expect("a plan renders"), 0);
         let slots = region(&plan, "slots");
         prop_assert_eq!(kernel.find_u64("kSlots"), Some(slots.start));
-        prop_assert_eq!(reduction.owner_tiles, plan.order.tiles());
+        prop_assert_eq!(reduction.owner_tiles, gemm.order.tiles());
         // 64 rows and columns of words of 2 bytes, and as many of tags.
         let places = u64::from(2 * kernel.get("kSources") * kernel.get("kTiles") * 2 * kernel.sub_tiles());
         prop_assert_eq!(u64::from(8 * kernel.get("kTaggedBytes")), 64 * 64 * 4);

@@ -1,7 +1,7 @@
 //! Operands of a job, and what comes out.
 
 use mkernel::half::bf16;
-use mkernel::{Activation, BLayout, Dtype, Epilogue, KernelConfig, Op, Shape};
+use mkernel::{Activation, BLayout, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape};
 use std::ops::Range;
 
 /// Operands of all ranks for one call, and each rank's result before it is rounded. Small whole numbers: every sum is
@@ -42,19 +42,19 @@ impl Random {
 }
 
 impl Call {
-    pub fn new(config: &KernelConfig, shape: Shape, number: u32) -> Self {
+    pub fn new(config: &GemmConfig, world: u32, shape: GemmShape, number: u32) -> Self {
         let (op, epilogue) = (config.op, config.epilogue);
         let mut random = Random(u64::from(number) + 1);
         let Products { a, b, sums } = match op {
-            Op::AgGemm => gathered(config, shape, &mut random),
-            _ => summed(config, shape, &mut random),
+            GemmOp::AgGemm => gathered(config, world, shape, &mut random),
+            _ => summed(config, world, shape, &mut random),
         };
         let elems = |rank: usize| sums[rank].len() as u64;
         let scale = scale(epilogue);
         // Of operators that reduce, all ranks have the same bias; of gemm_ar, the same residual.
         let mut addend = |is_there: bool, is_common: bool, elems: &dyn Fn(usize) -> u64| {
             let mut all: Vec<Vec<bf16>> = Vec::new();
-            for rank in 0..config.world as usize {
+            for rank in 0..world as usize {
                 all.push(match (is_there, all.first()) {
                     (false, _) => Vec::new(),
                     (true, Some(first)) if is_common => first.clone(),
@@ -64,7 +64,7 @@ impl Call {
             all
         };
         let bias = addend(epilogue.bias, op.reduces(), &|_| shape.n);
-        let residual = addend(epilogue.residual, op == Op::GemmAr, &elems);
+        let residual = addend(epilogue.residual, op == GemmOp::GemmAr, &elems);
         let expected = sums
             .iter()
             .enumerate()
@@ -85,14 +85,14 @@ fn scale(epilogue: Epilogue) -> f32 {
     if is_exact(epilogue) { 1.0 } else { 0.125 }
 }
 
-fn rows_of(config: &KernelConfig, m: u64, rank: u64) -> Range<u64> {
-    let shard_rows = m.div_ceil(u64::from(config.world));
+fn rows_of(world: u32, m: u64, rank: u64) -> Range<u64> {
+    let shard_rows = m.div_ceil(u64::from(world));
     (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m)
 }
 
-fn gathered(config: &KernelConfig, shape: Shape, random: &mut Random) -> Products {
-    let Shape { m, n, k } = shape;
-    let (epilogue, ranks) = (config.epilogue, 0..u64::from(config.world));
+fn gathered(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random) -> Products {
+    let GemmShape { m, n, k } = shape;
+    let (epilogue, ranks) = (config.epilogue, 0..u64::from(world));
     let largest = if is_exact(epilogue) { 8 } else { 1 };
     let a = random.fill(m * k, largest, 1.0);
     let b: Vec<_> = ranks
@@ -103,7 +103,7 @@ fn gathered(config: &KernelConfig, shape: Shape, random: &mut Random) -> Product
     let sums = b.iter().map(|b| product(&a, b, config.b_layout, sizes));
     let sums = sums.collect();
     let shard = |rank| {
-        let rows = rows_of(config, m, rank);
+        let rows = rows_of(world, m, rank);
         a[(rows.start * k) as usize..(rows.end * k) as usize].to_vec()
     };
     Products {
@@ -113,9 +113,9 @@ fn gathered(config: &KernelConfig, shape: Shape, random: &mut Random) -> Product
     }
 }
 
-fn summed(config: &KernelConfig, shape: Shape, random: &mut Random) -> Products {
-    let Shape { m, n, k } = shape;
-    let (scale, ranks) = (scale(config.epilogue), 0..u64::from(config.world));
+fn summed(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random) -> Products {
+    let GemmShape { m, n, k } = shape;
+    let (scale, ranks) = (scale(config.epilogue), 0..u64::from(world));
     // Partial sums travel in bf16, which has whole numbers up to 256.
     let a: Vec<_> = ranks.clone().map(|_| random.fill(m * k, 1, 1.0)).collect();
     let b: Vec<_> = ranks
@@ -133,7 +133,7 @@ fn summed(config: &KernelConfig, shape: Shape, random: &mut Random) -> Products 
     }
     let own = |rank| {
         let rows = match config.op {
-            Op::GemmRs => rows_of(config, m, rank),
+            GemmOp::GemmRs => rows_of(world, m, rank),
             _ => 0..m,
         };
         total[(rows.start * n) as usize..(rows.end * n) as usize].to_vec()

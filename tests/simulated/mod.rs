@@ -7,8 +7,8 @@ use data::{Call, is_right};
 use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
 use mkernel::{
-    Activation, Addends, BLayout, Communicator, Dim, Dtype, Element, Epilogue, Error, KernelConfig,
-    Op, Operator, Shape, Simulation, Tuning,
+    Activation, Addends, BLayout, Communicator, Dim, Dtype, Element, Epilogue, Error, GemmConfig,
+    GemmOp, GemmShape, KernelConfig, Operator, Simulation, Tuning,
 };
 use std::num::NonZero;
 use std::ops::Range;
@@ -21,8 +21,9 @@ pub const CALLS: u32 = 3;
 /// What is run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    pub config: KernelConfig,
-    pub shape: Shape,
+    pub world: u32,
+    pub config: GemmConfig,
+    pub shape: GemmShape,
     pub sms: u32,
     pub skew: u32,
     /// Replacements in the kernel's text, each of which must be found.
@@ -56,11 +57,12 @@ impl Number for f32 {
 
 impl Job {
     /// The kernel as it is rendered.
-    pub fn new(config: KernelConfig, shape: Shape, sms: u32) -> Self {
+    pub fn new(world: u32, config: GemmConfig, shape: GemmShape, sms: u32) -> Self {
         let calls = (0..CALLS)
-            .map(|call| Call::new(&config, shape, call))
+            .map(|call| Call::new(&config, world, shape, call))
             .collect();
         Self {
+            world,
             config,
             shape,
             sms,
@@ -77,7 +79,7 @@ impl Job {
 
     /// Runs it.
     pub fn run_on(&self, place: Where) -> Result<Results, String> {
-        let world = self.config.world;
+        let world = self.world;
         let ranks = match place {
             Where::Simulated { seed } => Communicator::simulated(&Simulation {
                 ranks: world,
@@ -174,7 +176,8 @@ impl Job {
     }
 
     fn prepare(&self, ranks: &Communicator) -> Result<Operator, Error> {
-        ranks.prepare_edited(&self.config, self.shape, |text| {
+        let config = KernelConfig::new(self.world, self.config);
+        ranks.prepare_edited(&config, self.shape, |text| {
             for (from, to) in &self.edits {
                 assert!(text.contains(from.as_str()), "the kernel has no\n{from}");
                 *text = text.replace(from.as_str(), to);
@@ -214,13 +217,11 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
         output: Dtype::Fp32,
         ..finished
     };
-    let job = |op: Op, index: usize, epilogue: Epilogue| {
+    let job = |op: GemmOp, index: usize, epilogue: Epilogue| {
         let (m, n, k) = SHAPES[index];
         let layouts = [BLayout::Nk, BLayout::Kn];
-        let config = KernelConfig {
-            name: None,
+        let config = GemmConfig {
             op,
-            world,
             m: Dim::Static(m),
             n: Dim::Static(n),
             k: Dim::Static(k),
@@ -233,17 +234,17 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
             op.name(),
             epilogue.suffix()
         );
-        (name, Job::new(config, Shape { m, n, k }, 8))
+        (name, Job::new(world, config, GemmShape { m, n, k }, 8))
     };
     let jobs = (0..SHAPES.len()).map(|index| (index, plain));
     let jobs: Vec<_> = jobs
         .chain([(1, finished), (1, fp32), (4, finished)])
         .collect();
-    let of = |op: Op| {
+    let of = |op: GemmOp| {
         jobs.iter()
             .map(move |(index, epilogue)| (op, *index, *epilogue))
     };
-    Op::ALL
+    GemmOp::ALL
         .into_iter()
         .flat_map(of)
         .map(|(op, index, epilogue)| job(op, index, epilogue))

@@ -5,7 +5,7 @@ mod common;
 use common::{Killed, child, count, counted, meeting, wait_until};
 use mkernel_compile::{CudaSource, GenError, Nvrtc, PINNED_VERSION, Store, build};
 use mkernel_spec::{
-    BLayout, Device, Dim, Epilogue, KernelConfig, KernelPlan, KernelSpec, Op, Target, Tuning,
+    BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec, Target,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -37,17 +37,14 @@ extern \"C\" __global__ void __launch_bounds__(128) NAME(mk::u32* to, const mk::
 }
 
 fn plan() -> KernelPlan {
-    let spec = KernelSpec::validate(KernelConfig {
-        name: None,
-        op: Op::AgGemm,
-        world: 8,
+    let config = GemmConfig {
         m: Dim::Static(8192),
         n: Dim::Static(1024),
         k: Dim::Static(8192),
         b_layout: BLayout::Nk,
-        epilogue: Epilogue::default(),
-        tuning: Tuning::default(),
-    });
+        ..GemmConfig::new(GemmOp::AgGemm)
+    };
+    let spec = KernelSpec::validate(KernelConfig::new(8, config));
     KernelPlan::new(&spec.expect("valid"), &Device::h200()).expect("a plan")
 }
 

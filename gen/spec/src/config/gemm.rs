@@ -31,6 +31,12 @@ impl GemmOp {
         }
     }
 
+    /// The operator's name in every file, flag and symbol.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.op().name()
+    }
+
     /// Whether ranks add up what each of them computed.
     #[must_use]
     pub const fn reduces(self) -> bool {
@@ -40,7 +46,7 @@ impl GemmOp {
 
 impl fmt::Display for GemmOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.op().fmt(f)
+        f.write_str(self.name())
     }
 }
 
