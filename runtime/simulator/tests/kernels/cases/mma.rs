@@ -37,7 +37,7 @@ cases! {
         "A changes before they are done": ["mk::mma_commit();" => "mk::mma_commit();\n    a[1][2] ^= 0x3f80;"],
             "register", ["a register of A changed", "MmaRegisters<64, true>::issue"];
         "B is overwritten before they are done": [
-            "mk::mma_wait_after<0>(d[0]);" => "if (mk::lane_index() == 0) mk::barrier_arrive(free);\n    mk::mma_wait<0>();",
+            "mk::mma_wait_after<0>(static_cast<float>(round));" => "if (mk::lane_index() == 0) mk::barrier_arrive(free);\n    mk::mma_wait<0>();",
             "mk::mma_hold(d);\n    if (mk::lane_index() == 0) mk::barrier_arrive(free);" => ""
         ],
             "race", ["mk::tma_load_2d(b", "MmaRegisters<64, true>::issue"];

@@ -37,7 +37,7 @@ KERNEL(160) {
       mk::MmaRegisters<64, true>::issue(d, a[k16], mk::mma_descriptor<true>(b + k16 * 2048), k16 != 0);
     }
     mk::mma_commit();
-    mk::mma_wait_after<0>(d[0]);
+    mk::mma_wait_after<0>(static_cast<float>(round));
     mk::mma_hold(d);
     if (mk::lane_index() == 0) mk::barrier_arrive(free);
     u32* to = words(args.output) + (warp * 16 + mk::lane_index() / 4) * 32 + mk::lane_index() % 4;
