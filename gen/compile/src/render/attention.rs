@@ -35,7 +35,7 @@ pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a AttentionPlan) -> Parts<
     let AttentionConfig { causal, .. } = body.config;
     let uneven = body.is_uneven(plan.spec.world());
     Parts {
-        title: "O = softmax(Q Kᵀ / √D) V over the sequence of all ranks, one launch",
+        title: "O = softmax(Q Kᵀ / √D) V, one launch",
         headers: vec!["barrier", "memory", "mma", "quad", "tma", "watch"],
         computes: attention.computes(),
         exchanges: attention.exchanges(),
