@@ -222,9 +222,10 @@ fn goldens_cover_what_the_templates_of_attention_can_render() {
             });
         }
         for is_ragged in [true, false] {
-            some("short tiles and none, alone and among ranks", &|world, body| {
-                (world == 1, body.is_ragged()) == (is_alone, is_ragged)
-            });
+            some(
+                "short tiles and none, alone and among ranks",
+                &|world, body| (world == 1, body.is_ragged()) == (is_alone, is_ragged),
+            );
         }
     }
     for placement in Placement::ALL {
@@ -238,7 +239,9 @@ fn goldens_cover_what_the_templates_of_attention_can_render() {
         some(layout.name(), &|_, body| body.config.layout == layout);
     }
     for dim in [64, 128] {
-        some(&format!("heads of {dim}"), &|_, body| body.shape.head_dim == dim);
+        some(&format!("heads of {dim}"), &|_, body| {
+            body.shape.head_dim == dim
+        });
     }
     some("heads that share K and V", &|_, body| {
         body.shape.kv_heads < body.shape.heads

@@ -2,8 +2,8 @@
 
 use crate::value::{Value, boolean, choice, dim, integer, word};
 use mkernel_spec::{
-    Activation, AttentionConfig, BLayout, Dtype, Field, GemmConfig, KernelConfig, Layout, Op, Placement, Problem,
-    Transfer,
+    Activation, AttentionConfig, BLayout, Dtype, Field, GemmConfig, KernelConfig, Layout, Op,
+    Placement, Problem, Transfer,
 };
 
 /// Puts a value into its field; an error is what would work. `op` is only checked: the configuration is of it already.

@@ -191,7 +191,8 @@ impl AttentionShape {
     /// Rows of a chunk of the sequence; the last ones perhaps fewer.
     #[must_use]
     pub const fn chunk_rows(self, world: u32, placement: Placement) -> u64 {
-        self.seq.div_ceil(world as u64 * placement.segments() as u64)
+        self.seq
+            .div_ceil(world as u64 * placement.segments() as u64)
     }
 }
 

@@ -37,7 +37,11 @@ fn computes(plan: &KernelPlan, body: &AttentionPlan) -> String {
         shape.head_dim,
         super::ranks(plan.spec.world()),
         body.config.placement,
-        layout.split("").filter(|c| !c.is_empty()).collect::<Vec<_>>().join(","),
+        layout
+            .split("")
+            .filter(|c| !c.is_empty())
+            .collect::<Vec<_>>()
+            .join(","),
     )
 }
 

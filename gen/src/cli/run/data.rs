@@ -3,8 +3,8 @@
 //! The GPU tests have their own, as kernels: theirs must be fast at sizes that no CPU checks, these must not depend on
 //! a GPU. They have no code in common.
 
-use super::{attention, gemm};
 use super::reference::Matrix;
+use super::{attention, gemm};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::Body;

@@ -389,7 +389,9 @@ extern "C" fn mma(
 ) {
     let factors = (Left::Shared(a), b);
     // SAFETY: the twin passes the n / 2 accumulators of the thread, which it keeps until it has waited.
-    with(|machine| unsafe { machine.mma(d, n, factors, (b_mn_major != 0, accumulate != 0), place) });
+    with(|machine| unsafe {
+        machine.mma(d, n, factors, (b_mn_major != 0, accumulate != 0), place)
+    });
 }
 
 extern "C" fn mma_registers(
@@ -403,7 +405,9 @@ extern "C" fn mma_registers(
 ) {
     let factors = (Left::Registers(a), b);
     // SAFETY: as in `mma`; the same holds for the four registers of A.
-    with(|machine| unsafe { machine.mma(d, n, factors, (b_mn_major != 0, accumulate != 0), place) });
+    with(|machine| unsafe {
+        machine.mma(d, n, factors, (b_mn_major != 0, accumulate != 0), place)
+    });
 }
 
 extern "C" fn mma_commit(place: u64) {
