@@ -27,7 +27,7 @@ use proc_macro::TokenStream;
 ///
 /// Every mistake is a compile error at its own token, all of them at once; where all sizes are known that includes
 /// what does not fit the default device, an H200. The struct gets documentation, an `mkernel::FusedKernel`
-/// impl, and `prepare`, which takes the sizes of the dynamic dimensions in the order m, n, k.
+/// impl, and `prepare`, which takes the sizes of the dynamic dimensions, in the order m, n, k.
 #[proc_macro_attribute]
 pub fn fused_kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand::expand(attribute.into(), item.into()).into()

@@ -1,8 +1,9 @@
 //! [`Call`]: the operands of one call, as slices.
 
 use crate::error::Error;
-use crate::operands::{self, OperandFault, Passed};
+use crate::operands::OperandFault;
 use crate::operator::Operator;
+use crate::passed::{self, Passed};
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
 use half::bf16;
 use mkernel_spec::Dtype;
@@ -112,8 +113,8 @@ impl<'a> Call<'a> {
             });
         }
         let specs = &self.operator.plan().operands;
-        operands::check_passed(specs, &self.passed, self.faults, self.operator.rank())?;
-        let operands = operands::dense(specs, &self.passed);
+        passed::check(specs, &self.passed, self.faults, self.operator.rank())?;
+        let operands = passed::dense(specs, &self.passed);
         // SAFETY: the slices have the operands' sizes; cudarc keeps their memory until the stream is past this call,
         // since `in_use` is dropped behind it.
         unsafe {

@@ -79,6 +79,7 @@ mod kernel;
 mod neighbours;
 mod operands;
 mod operator;
+mod passed;
 mod prepare;
 mod report;
 mod shared;

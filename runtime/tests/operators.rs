@@ -127,14 +127,69 @@ fn faults(launched: Result<(), Error>) -> Vec<(Operand, OperandFault)> {
     }
 }
 
-#[test]
-fn addends_are_wanted_where_they_are_declared() {
+/// The one rank of a job.
+fn alone() -> Rank {
     let simulation = Simulation {
         ranks: 1,
         ..Simulation::default()
     };
     let ranks = Communicator::simulated(&simulation).expect("a simulated GPU");
-    let rank = Rank::new(ranks.into_iter().next().expect("a rank"), None);
+    Rank::new(ranks.into_iter().next().expect("a rank"), None)
+}
+
+#[test]
+fn operands_go_by_name() {
+    let (rank, other) = (alone(), alone());
+    let (operator, stream) = (&rank.operator, &rank.stream);
+    let mut c = rank.poisoned();
+
+    let wrong = operator
+        .call(stream)
+        .read(Operand::A, &other.a)
+        .read(Operand::B, &rank.b)
+        .read(Operand::B, &rank.b)
+        .read(Operand::C, &c)
+        .launch();
+    let (given, expected) = (other.ranks.context(), rank.ranks.context());
+    let expected = [
+        (
+            Operand::A,
+            OperandFault::WrongDevice {
+                given: given.ordinal(),
+                expected: expected.ordinal(),
+            },
+        ),
+        (Operand::B, OperandFault::Twice),
+        (Operand::C, OperandFault::Access { written: true }),
+    ];
+    assert_eq!(faults(wrong), expected, "all at once");
+
+    let elsewhere = operator
+        .call(&other.stream)
+        .read(Operand::A, &rank.a)
+        .read(Operand::B, &rank.b)
+        .write(Operand::C, &mut c)
+        .launch();
+    assert!(
+        matches!(elsewhere, Err(Error::WrongDevice { .. })),
+        "{elsewhere:?}"
+    );
+
+    // In any order; what was refused has left nothing behind.
+    operator
+        .call(stream)
+        .write(Operand::C, &mut c)
+        .read(Operand::B, &rank.b)
+        .read(Operand::A, &rank.a)
+        .launch()
+        .expect("launched");
+    rank.check(&c);
+    assert_eq!(rank.ranks.findings(), []);
+}
+
+#[test]
+fn addends_are_wanted_where_they_are_declared() {
+    let rank = alone();
     let Rank {
         stream,
         a,

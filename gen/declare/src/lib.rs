@@ -6,9 +6,12 @@
 
 mod assign;
 mod attribute;
+mod declaration;
 mod draft;
+mod reading;
 mod value;
 
 pub use attribute::parse_attribute;
-pub use draft::{Declaration, Declared, Draft, Mistake};
+pub use declaration::{Declaration, Declared, Mistake};
+pub use draft::Draft;
 pub use value::Value;

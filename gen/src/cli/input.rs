@@ -180,7 +180,7 @@ impl Sources {
         match (elsewhere, self.flags.declare_a_kernel()) {
             (true, true) => {
                 return Err(Failure::Usage(
-                    "beside files or --crate only --m, --n and --k can be given; other flags declare a kernel",
+                    "beside files or --crate only sizes can be given (--m, --n, --k); other flags declare a kernel",
                 ));
             }
             (false, false) if default.is_some() => {
@@ -191,7 +191,7 @@ impl Sources {
             }
             (false, _) if self.flags.is_empty() => {
                 return Err(Failure::Usage(
-                    "no kernel given: name TOML files, or use --crate DIR, or --op, --world, --m, --n and --k",
+                    "no kernel given: name TOML files, or use --crate DIR, or --op, --world and sizes (--m, --n, --k)",
                 ));
             }
             (false, _) => return Ok(vec![Declarant::nameless(self.flags.declaration())]),

@@ -1,0 +1,181 @@
+//! What a caller passes as slices.
+
+use crate::error::Error;
+use crate::operands::{OperandFault, RawOperand};
+use mkernel_spec::Dtype;
+use mkernel_spec::abi::{Operand, OperandSpec};
+
+/// What a caller passed for an operand: a dense slice of so many elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passed {
+    pub operand: Operand,
+    pub elems: usize,
+    pub dtype: Dtype,
+    /// Whether it may be written.
+    pub written: bool,
+    pub address: u64,
+}
+
+/// Checks that what was passed is what the kernel has on `rank`: all mistakes at once, beside `faults` of operands that
+/// are not among them.
+pub(crate) fn check(
+    specs: &[OperandSpec],
+    passed: &[Passed],
+    mut faults: Vec<(Operand, OperandFault)>,
+    rank: u32,
+) -> Result<(), Error> {
+    let absent: Vec<_> = faults.iter().map(|(operand, _)| *operand).collect();
+    for (i, Passed { operand, .. }) in passed.iter().enumerate() {
+        if !specs.iter().any(|spec| spec.operand == *operand) {
+            let names = specs.iter().map(|spec| spec.operand.name()).collect();
+            let operand = *operand;
+            faults.push((operand, OperandFault::Unexpected { operand, names }));
+        } else if passed[..i].iter().any(|p| p.operand == *operand) {
+            faults.push((*operand, OperandFault::Twice));
+        }
+    }
+    for spec in specs {
+        let Some(passed) = passed.iter().find(|p| p.operand == spec.operand) else {
+            if !absent.contains(&spec.operand) {
+                faults.push((spec.operand, OperandFault::Missing));
+            }
+            continue;
+        };
+        if passed.written != spec.written {
+            let written = spec.written;
+            faults.push((spec.operand, OperandFault::Access { written }));
+        }
+        if passed.dtype != spec.dtype {
+            let (given, expected) = (passed.dtype, spec.dtype);
+            faults.push((spec.operand, OperandFault::Dtype { given, expected }));
+        }
+        faults.extend(check_length(spec, passed.elems, rank));
+    }
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Operands(faults))
+    }
+}
+
+/// What was passed, in the order of `specs`.
+pub(crate) fn dense(specs: &[OperandSpec], passed: &[Passed]) -> Vec<RawOperand> {
+    let passed_as = |wanted| passed.iter().find(|passed| passed.operand == wanted);
+    let dense = |spec: &OperandSpec| RawOperand {
+        ptr: passed_as(spec.operand).map_or(0, |passed| passed.address),
+        row_stride_elems: spec.cols,
+    };
+    specs.iter().map(dense).collect()
+}
+
+fn check_length(spec: &OperandSpec, elems: usize, rank: u32) -> Option<(Operand, OperandFault)> {
+    let (rows, elems) = (spec.rows.on(rank), elems as u64);
+    // An allocation cannot be empty, so any slice stands for no rows.
+    let fits = rows == 0 || elems == rows * spec.cols;
+    (!fits).then_some((
+        spec.operand,
+        OperandFault::Length {
+            elems,
+            rows,
+            cols: spec.cols,
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operands::tests::SPECS;
+
+    #[test]
+    fn slices_have_exactly_the_operands_size() {
+        assert_eq!(check_length(&SPECS[0], 256, 0), None);
+        assert_eq!(
+            check_length(&SPECS[0], 128, 2),
+            None,
+            "the last shard is shorter"
+        );
+        assert_eq!(check_length(&SPECS[0], 5, 3), None, "no rows: any slice");
+        let fault = check_length(&SPECS[0], 255, 0).expect("too short");
+        assert_eq!(
+            fault,
+            (
+                Operand::A,
+                OperandFault::Length {
+                    elems: 255,
+                    rows: 4,
+                    cols: 64
+                }
+            )
+        );
+    }
+
+    #[test]
+    fn what_is_missing_or_too_much_or_of_another_type_comes_at_once() {
+        let passed = [
+            passed(Operand::A, 256, false),
+            passed(Operand::C, 320, true),
+            passed(Operand::Bias, 32, false),
+        ];
+        let (operands, text) = faults(&passed, Vec::new());
+        assert_eq!(operands, [Operand::Bias, Operand::B, Operand::C], "{text}");
+        for part in ["only a, b, c", "bias = true", "launch_with", "bf16", "fp32"] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+    }
+
+    #[test]
+    fn each_operand_is_passed_once_and_for_what_the_kernel_does() {
+        let mut all = vec![
+            passed(Operand::A, 256, true),
+            passed(Operand::B, 2048, false),
+            passed(Operand::C, 320, false),
+            passed(Operand::B, 2048, false),
+        ];
+        all[2].dtype = Dtype::Fp32;
+        let (operands, text) = faults(&all, Vec::new());
+        assert_eq!(operands, [Operand::B, Operand::A, Operand::C], "{text}");
+        for part in [
+            "twice",
+            "only reads it; pass it with `read`",
+            "writes it; pass it with `write`",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+    }
+
+    #[test]
+    fn an_operand_of_another_gpu_is_not_missing_too() {
+        let wrong = OperandFault::WrongDevice {
+            given: 1,
+            expected: 0,
+        };
+        let mut c = passed(Operand::C, 320, true);
+        c.dtype = Dtype::Fp32;
+        let all = [passed(Operand::A, 256, false), c];
+        let (operands, text) = faults(&all, vec![(Operand::B, wrong)]);
+        assert_eq!(operands, [Operand::B], "{text}");
+        assert!(text.contains("operand b: it belongs to GPU 1"), "{text}");
+    }
+
+    fn passed(operand: Operand, elems: usize, written: bool) -> Passed {
+        Passed {
+            operand,
+            elems,
+            dtype: Dtype::Bf16,
+            written,
+            address: 0x1000,
+        }
+    }
+
+    /// What is wrong on rank 0: of which operands, and in words.
+    fn faults(passed: &[Passed], known: Vec<(Operand, OperandFault)>) -> (Vec<Operand>, String) {
+        match check(&SPECS, passed, known, 0) {
+            Err(Error::Operands(faults)) => {
+                let operands = faults.iter().map(|(operand, _)| *operand).collect();
+                (operands, Error::Operands(faults).to_string())
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
