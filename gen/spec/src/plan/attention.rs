@@ -6,6 +6,8 @@
 //! *gathered* plan): who starts epoch e knows that every peer has begun e-1, and so has finished e-2, the last reader of
 //! the buffer that e writes. A plan for less memory, with few slots for shards, is not there yet.
 
+mod work;
+
 use super::{Body, KernelPlan, Region, Registers, Role, THREADS, Traffic, Workspace};
 use crate::abi::{
     ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec, Source, Stride,
@@ -177,7 +179,7 @@ const fn barrier_bytes(stages: u32) -> u32 {
 
 fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan {
     let world = spec.world();
-    let traffic = traffic(&body, world);
+    let traffic = work::traffic(&body, world);
     let (smem, smem_bytes) = smem(&body, world);
     let grid_ctas = match world {
         1 => body.tiles.min(device.sm_count),
@@ -357,63 +359,4 @@ fn args(body: &AttentionPlan, world: u32) -> ArgLayout {
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
     ])
-}
-
-/// Of the rank that has most of each.
-fn traffic(body: &AttentionPlan, world: u32) -> Traffic {
-    let AttentionShape {
-        batch,
-        seq,
-        heads,
-        kv_heads,
-        head_dim,
-    } = body.shape;
-    let ranks: Vec<RankWork> = (0..world).map(|rank| work(body, world, rank)).collect();
-    let most = |of: fn(&RankWork) -> u64| ranks.iter().map(of).max().unwrap_or(0);
-    let row_bytes = head_dim * ELEM_BYTES;
-    Traffic {
-        link_bytes: batch * kv_heads * 2 * row_bytes * most(|work| work.sent_rows),
-        memory_bytes: batch * row_bytes * (2 * heads * most(|work| work.rows) + 2 * kv_heads * seq),
-        flops: 4 * batch * heads * head_dim * most(|work| work.pairs),
-    }
-}
-
-/// What a rank does for each head.
-struct RankWork {
-    /// Its rows.
-    rows: u64,
-    /// Pairs of a query and a key that it attends to.
-    pairs: u64,
-    /// Rows of K that it sends, by receiver.
-    sent_rows: u64,
-}
-
-fn work(body: &AttentionPlan, world: u32, rank: u32) -> RankWork {
-    let (seq, per_chunk) = (body.shape.seq, u64::from(body.segment_rows));
-    let placement = body.config.placement;
-    let chunks = |rank| {
-        (0..placement.segments()).map(move |segment| {
-            let chunk = u64::from(placement.chunk_of(world, rank, segment));
-            let first = chunk * per_chunk;
-            (first, seq.saturating_sub(first).min(per_chunk))
-        })
-    };
-    let mut done = RankWork {
-        rows: 0,
-        pairs: 0,
-        sent_rows: 0,
-    };
-    for (first, rows) in chunks(rank).filter(|(_, rows)| *rows > 0) {
-        done.rows += rows;
-        done.pairs += match body.config.causal {
-            true => rows * first + rows * (rows + 1) / 2,
-            false => rows * seq,
-        };
-        let needs = |peer: &u32| {
-            let mut theirs = chunks(*peer).filter(|(_, rows)| *rows > 0);
-            *peer != rank && theirs.any(|(later, _)| !body.config.causal || later > first)
-        };
-        done.sent_rows += rows * (0..world).filter(needs).count() as u64;
-    }
-    done
 }
