@@ -8,7 +8,7 @@
 
 mod work;
 
-use super::{Body, KernelPlan, Region, Registers, Role, THREADS, Traffic, Workspace};
+use super::{Body, KernelPlan, Region, Registers, Role, THREADS, Workspace};
 use crate::abi::{
     ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec, Source, Stride,
     TensorMapSpec,
