@@ -6,7 +6,8 @@ mod configs;
 
 use configs::Golden;
 use mkernel_compile::{render, render_fabric_test};
-use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Target, Transfer};
+use mkernel_spec::plan::{AttentionPlan, Body};
+use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Placement, Target, Transfer};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -114,7 +115,8 @@ fn symbols_differ() {
 /// The matrix: each thing that changes which code is rendered occurs.
 #[test]
 fn goldens_cover_what_the_templates_can_render() {
-    let goldens = Golden::all();
+    let mut goldens = Golden::all();
+    goldens.retain(|golden| golden.plan.gemm().is_some());
     let some = |what: &str, is: &dyn Fn(&Golden) -> bool| {
         assert!(goldens.iter().any(is), "no golden has {what}");
     };
@@ -201,5 +203,52 @@ fn goldens_cover_what_the_templates_can_render() {
     });
     some("nothing but a split round", &|g| {
         order(g).tail_parts > 1 && order(g).whole_tiles == 0
+    });
+}
+
+#[test]
+fn goldens_cover_what_the_templates_of_attention_can_render() {
+    let goldens = Golden::all();
+    let attention = |g: &Golden| match &g.plan.body {
+        Body::Attention(body) => Some((g.plan.spec.world(), body.clone())),
+        Body::Gemm(_) => None,
+    };
+    let plans: Vec<_> = goldens.iter().filter_map(attention).collect();
+    let some = |what: &str, is: &dyn Fn(u32, &AttentionPlan) -> bool| {
+        assert!(
+            plans.iter().any(|(world, body)| is(*world, body)),
+            "no golden has {what}"
+        );
+    };
+    for is_alone in [true, false] {
+        for causal in [true, false] {
+            some("each mask, alone and among ranks", &|world, body| {
+                (world == 1, body.config.causal) == (is_alone, causal)
+            });
+        }
+        for is_ragged in [true, false] {
+            some(
+                "short tiles and none, alone and among ranks",
+                &|world, body| (world == 1, body.is_ragged()) == (is_alone, is_ragged),
+            );
+        }
+    }
+    for placement in Placement::ALL {
+        for is_uneven in [true, false] {
+            some(placement.name(), &|world, body| {
+                body.config.placement == placement && body.is_uneven(world) == is_uneven
+            });
+        }
+    }
+    for layout in Layout::ALL {
+        some(layout.name(), &|_, body| body.config.layout == layout);
+    }
+    for dim in [64, 128] {
+        some(&format!("heads of {dim}"), &|_, body| {
+            body.shape.head_dim == dim
+        });
+    }
+    some("heads that share K and V", &|_, body| {
+        body.shape.kv_heads < body.shape.heads
     });
 }

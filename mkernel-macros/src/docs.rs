@@ -1,5 +1,6 @@
 //! What rustdoc shows on a `#[fused_kernel]` struct.
 
+mod attention;
 mod gemm;
 
 use mkernel_spec::plan::Body;
@@ -14,6 +15,7 @@ pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
     ];
     lines.extend(match &config.problem {
         Problem::Gemm(gemm) => gemm::lines(gemm, config.world),
+        Problem::Attention(attention) => attention::lines(attention, config.world),
     });
     lines.push(String::new());
     lines.push(match plan {
@@ -34,6 +36,7 @@ fn ranks(world: u32) -> String {
 fn planned(plan: &KernelPlan) -> String {
     let how = match &plan.body {
         Body::Gemm(body) => gemm::planned(body),
+        Body::Attention(body) => attention::planned(body),
     };
     format!(
         "Planned for {}: {how}; bound {:.0} µs ({}), estimate {:.0} µs.",

@@ -1,6 +1,6 @@
 //! A configuration as the Rust expression that makes it.
 
-use mkernel_spec::{Dim, Epilogue, GemmConfig, KernelConfig, Problem, Tuning};
+use mkernel_spec::{AttentionConfig, Dim, Epilogue, GemmConfig, KernelConfig, Problem, Tuning};
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 
@@ -20,6 +20,10 @@ pub fn config(config: &KernelConfig) -> TokenStream {
             let config = gemm_literal(config);
             quote!(::mkernel::Problem::Gemm(#config))
         }
+        Problem::Attention(config) => {
+            let config = attention_literal(config);
+            quote!(::mkernel::Problem::Attention(#config))
+        }
     };
     quote! {
         ::mkernel::KernelConfig {
@@ -34,6 +38,7 @@ pub fn config(config: &KernelConfig) -> TokenStream {
 pub fn shape(problem: &Problem) -> TokenStream {
     let shape = match problem {
         Problem::Gemm(_) => quote!(::mkernel::GemmShape),
+        Problem::Attention(_) => quote!(::mkernel::AttentionShape),
     };
     let sizes = problem.dims().into_iter().map(|(field, dim)| {
         let name = format_ident!("{}", field.name());
@@ -74,6 +79,36 @@ fn gemm_literal(config: &GemmConfig) -> TokenStream {
             b_layout: ::mkernel::BLayout::#b_layout,
             epilogue: #epilogue,
             tuning: #tuning,
+        }
+    }
+}
+
+fn attention_literal(config: &AttentionConfig) -> TokenStream {
+    let AttentionConfig {
+        op,
+        batch,
+        seq,
+        heads,
+        kv_heads,
+        head_dim,
+        layout,
+        causal,
+        placement,
+    } = config;
+    let (op, layout, placement) = (variant(op), variant(layout), variant(placement));
+    let [batch, seq, heads, kv_heads, head_dim] =
+        [*batch, *seq, *heads, *kv_heads, *head_dim].map(dim);
+    quote! {
+        ::mkernel::AttentionConfig {
+            op: ::mkernel::AttentionOp::#op,
+            batch: #batch,
+            seq: #seq,
+            heads: #heads,
+            kv_heads: #kv_heads,
+            head_dim: #head_dim,
+            layout: ::mkernel::Layout::#layout,
+            causal: #causal,
+            placement: ::mkernel::Placement::#placement,
         }
     }
 }

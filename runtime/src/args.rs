@@ -71,6 +71,7 @@ impl Bindings<'_> {
         let stride = |stride: &Stride| match *stride {
             Stride::Bytes(bytes) => bytes,
             Stride::RowOf(operand) => self.row_bytes(operand),
+            Stride::RowsOf { operand, rows } => self.row_bytes(operand) * size(&rows),
         };
         TensorMap {
             address,

@@ -150,7 +150,8 @@ pub(crate) fn check(
                 cols: spec.cols,
             },
         );
-        let takes = row_stride_elems.is_multiple_of(8)
+        let is_vector = spec.cols == 1; // no TMA
+        let takes = (is_vector || row_stride_elems.is_multiple_of(8))
             && row_stride_elems < MAX_STRIDE_BYTES / spec.dtype.bytes();
         require(takes, OperandFault::StrideStep { row_stride_elems });
     }

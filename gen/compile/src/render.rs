@@ -3,6 +3,7 @@
 //! Tera chooses which code exists, `constexpr` how big it is, arguments where it lives. A constant is printed only if
 //! the rendered code uses it: NVRTC warns of others, and a warning fails the build.
 
+mod attention;
 mod constants;
 mod fabric_test;
 mod gemm;
@@ -10,6 +11,7 @@ mod gemm;
 use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::TEMPLATES;
+use attention::AttentionVariables;
 use constants::Constant;
 use gemm::GemmVariables;
 use mkernel_spec::KernelPlan;
@@ -39,6 +41,7 @@ struct Parts<'a> {
 #[serde(untagged)]
 enum Variables<'a> {
     Gemm(GemmVariables<'a>),
+    Attention(AttentionVariables<'a>),
 }
 
 /// All that the templates know. Field names are the templates' variables.
@@ -96,6 +99,7 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
 fn context(plan: &KernelPlan) -> RenderContext<'_> {
     let parts = match &plan.body {
         Body::Gemm(body) => gemm::parts(plan, body),
+        Body::Attention(body) => attention::parts(plan, body),
     };
     let args = plan.args.args.iter();
     RenderContext {

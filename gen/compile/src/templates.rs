@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 15] = [
+pub(crate) const TEMPLATES: [(&str, &str); 17] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -27,6 +27,14 @@ pub(crate) const TEMPLATES: [(&str, &str); 15] = [
     (
         "parts/tile.cu.tera",
         include_str!("../../../templates/parts/tile.cu.tera"),
+    ),
+    (
+        "ops/ring_attention.cu.tera",
+        include_str!("../../../templates/ops/ring_attention.cu.tera"),
+    ),
+    (
+        "parts/attention.cu.tera",
+        include_str!("../../../templates/parts/attention.cu.tera"),
     ),
     (
         "parts/place.cu.tera",
@@ -95,7 +103,7 @@ macro_rules! header {
     };
 }
 
-const DEVICE_HEADERS: [(&str, &str); 12] = [
+const DEVICE_HEADERS: [(&str, &str); 13] = [
     header!("device", "activation"),
     header!("device", "barrier"),
     header!("device", "base"),
@@ -104,13 +112,14 @@ const DEVICE_HEADERS: [(&str, &str); 12] = [
     header!("device", "fabric"),
     header!("device", "memory"),
     header!("device", "mma"),
+    header!("device", "quad"),
     header!("device", "ring"),
     header!("device", "tma"),
     header!("device", "types"),
     header!("device", "watch"),
 ];
 
-const SIMULATOR_HEADERS: [(&str, &str); 14] = [
+const SIMULATOR_HEADERS: [(&str, &str); 15] = [
     header!("simulator", "barrier"),
     header!("simulator", "base"),
     header!("simulator", "calls"),
@@ -123,6 +132,7 @@ const SIMULATOR_HEADERS: [(&str, &str); 14] = [
     header!("device", "activation"),
     header!("device", "descriptor"),
     header!("device", "fabric"),
+    header!("device", "quad"),
     header!("device", "ring"),
     header!("device", "types"),
     header!("device", "watch", "gpu/watch"),

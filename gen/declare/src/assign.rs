@@ -2,7 +2,8 @@
 
 use crate::value::{Value, boolean, choice, dim, integer, word};
 use mkernel_spec::{
-    Activation, BLayout, Dtype, Field, GemmConfig, KernelConfig, Op, Problem, Transfer,
+    Activation, AttentionConfig, BLayout, Dtype, Field, GemmConfig, KernelConfig, Layout, Op,
+    Placement, Problem, Transfer,
 };
 
 /// Puts a value into its field; an error is what would work. `op` is only checked: the configuration is of it already.
@@ -15,6 +16,7 @@ pub(crate) fn assign(config: &mut KernelConfig, field: Field, value: &Value) -> 
         Field::World => config.world = integer(value)?,
         _ => match &mut config.problem {
             Problem::Gemm(gemm) => assign_gemm(gemm, field, value)?,
+            Problem::Attention(attention) => assign_attention(attention, field, value)?,
         },
     }
     Ok(())
@@ -58,6 +60,27 @@ fn assign_gemm(config: &mut GemmConfig, field: Field, value: &Value) -> Result<(
     Ok(())
 }
 
+fn assign_attention(
+    config: &mut AttentionConfig,
+    field: Field,
+    value: &Value,
+) -> Result<(), String> {
+    match field {
+        Field::Batch => config.batch = dim(value)?,
+        Field::Seq => config.seq = dim(value)?,
+        Field::Heads => config.heads = dim(value)?,
+        Field::KvHeads => config.kv_heads = dim(value)?,
+        Field::HeadDim => config.head_dim = dim(value)?,
+        Field::Layout => config.layout = choice(value, &Layout::ALL.map(|l| (l.name(), l)))?,
+        Field::Causal => config.causal = boolean(value)?,
+        Field::Placement => {
+            config.placement = choice(value, &Placement::ALL.map(|p| (p.name(), p)))?;
+        }
+        _ => return unknown(),
+    }
+    Ok(())
+}
+
 /// `Field` may grow; the test `every_field_is_assigned` fails if the match of its problem does not.
 fn unknown() -> Result<(), String> {
     Err("this version does not know the option here".to_owned())
@@ -74,7 +97,9 @@ mod tests {
         for op in Op::ALL {
             let plain = KernelConfig::new(8, op.problem());
             for field in Field::ALL.into_iter().filter(|field| op.takes(*field)) {
-                let words = ["ag_gemm", "nk", "gelu", "fp32", "sm_push", "name"];
+                let words = [
+                    "ag_gemm", "nk", "gelu", "fp32", "sm_push", "bhsd", "zigzag", "name",
+                ];
                 let values = words.map(|word| Value::Word(word.into()));
                 let mut config = plain.clone();
                 let taken = values

@@ -37,6 +37,13 @@ pub enum Stride {
     Bytes(u64),
     /// The row stride that the caller gives for the operand.
     RowOf(Operand),
+    /// As many of those rows.
+    RowsOf {
+        /// Whose.
+        operand: Operand,
+        /// How many on this rank.
+        rows: Extent,
+    },
 }
 
 /// A tensor map (`CUtensorMap`), 128-byte swizzle, zero fill out of bounds, 256-byte L2 promotion.

@@ -1,11 +1,13 @@
 //! [`KernelConfig`]: what a person writes, in TOML, in `#[fused_kernel(...)]` or as flags. Nothing in it is checked yet.
 
+mod attention;
 mod gemm;
 
 use crate::violation::Field;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+pub use attention::{AttentionConfig, AttentionOp, AttentionShape, Layout, Placement};
 pub use gemm::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Tuning};
 
 /// The operator: what is computed, and what crosses between ranks. See `design.md` §1.
@@ -22,11 +24,19 @@ pub enum Op {
     GemmRs,
     /// The same sum, all of `C[M,N]` on every rank, with the same bits on all of them.
     GemmAr,
+    /// `O = softmax(Q Kᵀ / √D) V` over a whole sequence of which each rank has rows of Q, K and V, exactly; rank r gets
+    /// its rows of O, and the logarithms of the sums of exponentials (LSE).
+    RingAttention,
 }
 
 impl Op {
     /// Every operator.
-    pub const ALL: [Self; 3] = [Self::AgGemm, Self::GemmRs, Self::GemmAr];
+    pub const ALL: [Self; 4] = [
+        Self::AgGemm,
+        Self::GemmRs,
+        Self::GemmAr,
+        Self::RingAttention,
+    ];
 
     /// The operator's name in every file, flag and symbol.
     #[must_use]
@@ -35,6 +45,7 @@ impl Op {
             Self::AgGemm => "ag_gemm",
             Self::GemmRs => "gemm_rs",
             Self::GemmAr => "gemm_ar",
+            Self::RingAttention => "ring_attention",
         }
     }
 
@@ -52,6 +63,7 @@ impl Op {
             Self::AgGemm => gemm(GemmOp::AgGemm),
             Self::GemmRs => gemm(GemmOp::GemmRs),
             Self::GemmAr => gemm(GemmOp::GemmAr),
+            Self::RingAttention => AttentionConfig::new(AttentionOp::RingAttention).into(),
         }
     }
 
@@ -222,6 +234,8 @@ use dimensions;
 pub enum Problem {
     /// A GEMM, and what crosses between ranks before or after it.
     Gemm(GemmConfig),
+    /// Attention over a sequence that is spread over ranks.
+    Attention(AttentionConfig),
 }
 
 impl Problem {
@@ -230,6 +244,9 @@ impl Problem {
     pub const fn op(&self) -> Op {
         match self {
             Self::Gemm(config) => config.op.op(),
+            Self::Attention(config) => match config.op {
+                AttentionOp::RingAttention => Op::RingAttention,
+            },
         }
     }
 
@@ -238,6 +255,7 @@ impl Problem {
     pub const fn fields(&self) -> &'static [Field] {
         match self {
             Self::Gemm(_) => &GemmConfig::FIELDS,
+            Self::Attention(_) => &AttentionConfig::FIELDS,
         }
     }
 
@@ -246,6 +264,7 @@ impl Problem {
     pub fn dims(&self) -> Vec<(Field, Dim)> {
         match self {
             Self::Gemm(config) => config.dims(),
+            Self::Attention(config) => config.dims(),
         }
     }
 
@@ -253,6 +272,7 @@ impl Problem {
     pub fn dims_mut(&mut self) -> Vec<(Field, &mut Dim)> {
         match self {
             Self::Gemm(config) => config.dims_mut(),
+            Self::Attention(config) => config.dims_mut(),
         }
     }
 
@@ -261,6 +281,7 @@ impl Problem {
     pub fn shape(&self) -> Option<Shape> {
         match self {
             Self::Gemm(config) => config.shape().map(Shape::Gemm),
+            Self::Attention(config) => config.shape().map(Shape::Attention),
         }
     }
 
@@ -269,6 +290,7 @@ impl Problem {
     pub const fn gemm(&self) -> Option<&GemmConfig> {
         match self {
             Self::Gemm(config) => Some(config),
+            Self::Attention(_) => None,
         }
     }
 
@@ -276,6 +298,7 @@ impl Problem {
     pub const fn gemm_mut(&mut self) -> Option<&mut GemmConfig> {
         match self {
             Self::Gemm(config) => Some(config),
+            Self::Attention(_) => None,
         }
     }
 }
@@ -286,12 +309,20 @@ impl From<GemmConfig> for Problem {
     }
 }
 
+impl From<AttentionConfig> for Problem {
+    fn from(config: AttentionConfig) -> Self {
+        Self::Attention(config)
+    }
+}
+
 /// Sizes of all dimensions of a [`Problem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(untagged)]
 pub enum Shape {
     /// Of a GEMM.
     Gemm(GemmShape),
+    /// Of attention.
+    Attention(AttentionShape),
 }
 
 impl Shape {
@@ -300,6 +331,7 @@ impl Shape {
     pub const fn size(&self, field: Field) -> Option<u64> {
         match self {
             Self::Gemm(shape) => shape.size(field),
+            Self::Attention(shape) => shape.size(field),
         }
     }
 }
@@ -307,6 +339,12 @@ impl Shape {
 impl From<GemmShape> for Shape {
     fn from(shape: GemmShape) -> Self {
         Self::Gemm(shape)
+    }
+}
+
+impl From<AttentionShape> for Shape {
+    fn from(shape: AttentionShape) -> Self {
+        Self::Attention(shape)
     }
 }
 

@@ -212,6 +212,21 @@ pub(crate) fn estimate_us(
     LAUNCH_US + (compute * push.slowdown()).max(fed).max(memory)
 }
 
+/// Of a GEMM's rate, what attention reaches: exponentials and masks cost beside it.
+const ATTENTION_SHARE: f64 = 0.85;
+
+/// Expected time of attention, µs: `tiles` of queries over all SMs.
+pub(crate) fn attention_us(tiles: u32, traffic: &Traffic, device: &Device) -> f64 {
+    let bound = Bound::new(traffic, device);
+    let rounds = f64::from(tiles) / f64::from(device.sm_count);
+    let compute = bound.compute_us / ATTENTION_SHARE * rounds.ceil() / rounds;
+    let link = match bound.link_us {
+        0.0 => 0.0,
+        link_us => FLAG_US + link_us / store_share(compute, link_us),
+    };
+    LAUNCH_US + compute.max(link).max(bound.memory_us)
+}
+
 /// How partial sums meet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Meeting {

@@ -1,5 +1,6 @@
 //! [`KernelPlan`]: how a kernel computes what its spec says.
 
+mod attention;
 mod gemm;
 
 use crate::abi::{ArgLayout, OperandSpec, State};
@@ -10,6 +11,7 @@ use crate::spec::KernelSpec;
 use crate::violation::Violations;
 use serde::Serialize;
 
+pub use attention::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
 pub use gemm::{
     Chunks, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
@@ -181,6 +183,8 @@ pub struct KernelPlan {
 pub enum Body {
     /// Of a GEMM operator.
     Gemm(GemmPlan),
+    /// Of an attention operator.
+    Attention(AttentionPlan),
 }
 
 impl KernelPlan {
@@ -191,6 +195,7 @@ impl KernelPlan {
     pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Violations> {
         let planned = match spec.problem() {
             Problem::Gemm(config) => gemm::plan(spec, config, device),
+            Problem::Attention(config) => attention::plan(spec, config, device),
         };
         planned.unwrap_or_else(|| Err(unknown_dims(spec)))
     }
@@ -200,6 +205,7 @@ impl KernelPlan {
     pub const fn shape(&self) -> Shape {
         match &self.body {
             Body::Gemm(gemm) => Shape::Gemm(gemm.shape),
+            Body::Attention(attention) => Shape::Attention(attention.shape),
         }
     }
 
@@ -208,6 +214,7 @@ impl KernelPlan {
     pub const fn gemm(&self) -> Option<&GemmPlan> {
         match &self.body {
             Body::Gemm(gemm) => Some(gemm),
+            Body::Attention(_) => None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! [`KernelSpec`]: a configuration that was checked. Its only door is [`KernelSpec::validate`].
 
+mod attention;
 mod gemm;
 
 use crate::config::{Dim, KernelConfig, Op, Problem, Shape};
@@ -40,6 +41,7 @@ impl KernelSpec {
         );
         match &config.problem {
             Problem::Gemm(gemm) => gemm::check(gemm, config.world, &mut found),
+            Problem::Attention(attention) => attention::check(attention, &mut found),
         }
         found.into_result(Self { config })
     }

@@ -53,11 +53,27 @@ pub enum Field {
     Shots,
     /// `pace_steps`
     PaceSteps,
+    /// `batch`
+    Batch,
+    /// `seq`
+    Seq,
+    /// `heads`
+    Heads,
+    /// `kv_heads`
+    KvHeads,
+    /// `head_dim`
+    HeadDim,
+    /// `layout`
+    Layout,
+    /// `causal`
+    Causal,
+    /// `placement`
+    Placement,
 }
 
 impl Field {
     /// Every field, in the order in which a person writes them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 30] = [
         Self::Op,
         Self::Name,
         Self::World,
@@ -80,6 +96,14 @@ impl Field {
         Self::RoundTiles,
         Self::Shots,
         Self::PaceSteps,
+        Self::Batch,
+        Self::Seq,
+        Self::Heads,
+        Self::KvHeads,
+        Self::HeadDim,
+        Self::Layout,
+        Self::Causal,
+        Self::Placement,
     ];
 
     /// The field's name, as in TOML.
@@ -108,6 +132,14 @@ impl Field {
             Self::RoundTiles => "round_tiles",
             Self::Shots => "shots",
             Self::PaceSteps => "pace_steps",
+            Self::Batch => "batch",
+            Self::Seq => "seq",
+            Self::Heads => "heads",
+            Self::KvHeads => "kv_heads",
+            Self::HeadDim => "head_dim",
+            Self::Layout => "layout",
+            Self::Causal => "causal",
+            Self::Placement => "placement",
         }
     }
 }

@@ -76,7 +76,7 @@ impl Args for KernelFlags {
                 .help_heading("One kernel by flags");
             command.arg(match field {
                 _ if is_dim(field) => arg.value_delimiter(',').value_parser(parse_size),
-                Field::Bias | Field::Residual => arg
+                Field::Bias | Field::Residual | Field::Causal => arg
                     .num_args(0..=1)
                     .require_equals(true)
                     .default_missing_value("true"),
@@ -120,17 +120,19 @@ fn value_name(field: Field) -> &'static str {
         Field::Name => "NAME",
         _ if is_dim(field) => "SIZES",
         Field::BLayout => "kn|nk",
-        Field::Bias | Field::Residual => "true|false",
+        Field::Bias | Field::Residual | Field::Causal => "true|false",
         Field::Activation => "none|relu|gelu|gelu_tanh|silu",
         Field::Output => "bf16|fp32",
         Field::Transfer => "sm_push|copy_engine",
+        Field::Layout => "bshd|bhsd",
+        Field::Placement => "contiguous|zigzag",
         _ => "COUNT",
     }
 }
 
 fn help(field: Field) -> &'static str {
     match field {
-        Field::Op => "Operator: ag_gemm, gemm_rs or gemm_ar",
+        Field::Op => "Operator: ag_gemm, gemm_rs, gemm_ar or ring_attention",
         Field::Name => "Name for listings",
         Field::World => "Ranks, one GPU each: 1, 2, 4 or 8",
         Field::M => {
@@ -158,6 +160,14 @@ fn help(field: Field) -> &'static str {
         Field::PaceSteps => {
             "Fix after how many steps of K the CTAs wait for each other, to load together; 0 = never"
         }
+        Field::Batch => "Sequences (ring_attention)",
+        Field::Seq => "Rows of a sequence over all ranks",
+        Field::Heads => "Heads of Q and O",
+        Field::KvHeads => "Heads of K and V, a divisor of the heads",
+        Field::HeadDim => "Columns of a head: 64 or 128",
+        Field::Layout => "How Q, K, V and O lie in memory [default: bshd]",
+        Field::Causal => "Attend to no later rows",
+        Field::Placement => "Which chunks of a sequence a rank has [default: contiguous]",
         _ => "",
     }
 }

@@ -1,5 +1,6 @@
 //! `mkernel-gen plan`: how a kernel does its work, so that a person sees why.
 
+mod attention;
 mod gemm;
 
 use super::Failure;
@@ -37,6 +38,7 @@ impl About {
     fn of(plan: &KernelPlan) -> Self {
         match &plan.body {
             Body::Gemm(body) => gemm::about(plan, body),
+            Body::Attention(body) => attention::about(plan, body),
         }
     }
 }

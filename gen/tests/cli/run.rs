@@ -69,6 +69,31 @@ fn files_that_are_not_there_are_4() {
     assert_eq!(code, 4, "{text}");
 }
 
+/// Small heads, shared keys, tiles that end early, and a mask; who needs whose keys depends on the placement.
+#[test]
+fn attention_over_simulated_ranks_is_that_of_the_reference() {
+    let of = |rest: &str| {
+        let flags = "run --device=sim --sms=2 --calls=2 --seeds=0..2 --skew=60 --json --op=ring_attention \
+                     --batch=1 --heads=2 --kv-heads=1";
+        let args: Vec<&str> = flags
+            .split_whitespace()
+            .chain(rest.split_whitespace())
+            .collect();
+        let output = run(&args);
+        assert_eq!(code(&output), 0, "{rest}: {}", stderr(&output));
+        for line in json_lines(&output) {
+            assert_eq!(
+                (&line["ok"], &line["repeats"]),
+                (&true.into(), &true.into())
+            );
+        }
+    };
+    of("--world=1 --seq=200 --head-dim=128 --causal");
+    of("--world=2 --seq=301 --head-dim=64 --layout=bhsd");
+    of("--world=2 --seq=300 --head-dim=64 --causal");
+    of("--world=4 --seq=43 --head-dim=64 --causal --placement=zigzag");
+}
+
 #[test]
 fn simulated_ranks_compute_the_same_as_the_reference() {
     let output = run(&[&TINY[..], &["--json", "--seeds=0..3"]].concat());

@@ -44,4 +44,9 @@ __device__ __forceinline__ void sync_named(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Counts for those who sync_named with it, who see what this thread did before, and goes on.
+__device__ __forceinline__ void arrive_named(u32 id, u32 threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 }  // namespace mk

@@ -19,6 +19,9 @@ __device__ __forceinline__ u32 warp_index() { return __shfl_sync(0xffffffffu, th
 // The value of one lane, in all threads of the warp.
 __device__ __forceinline__ u32 broadcast(u32 value, u32 lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
+// The value of the lane whose number differs in the bits of `mask`.
+__device__ __forceinline__ float exchange(float value, u32 mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+
 __device__ __forceinline__ u32 lane_index() { return threadIdx.x % kWarp; }
 
 // True in one thread of a converged warp.
@@ -53,10 +56,16 @@ __device__ __forceinline__ u64 global_time_ns() {
   return now;
 }
 
-// 2^x and 1/x, to within 2 units in the last place; what is subnormal counts as 0.
+// 2^x, log2(x) and 1/x, to within 2 units in the last place; what is subnormal counts as 0. log2 is as close in absolute
+// terms (2^-22) where x is near 1.
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 __device__ __forceinline__ float reciprocal_approx(float x) {
@@ -66,5 +75,14 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
 }
 
 __device__ __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
+
+__device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000); }
+
+// The greater; of a number and a NaN, the number.
+__device__ __forceinline__ float max(float a, float b) {
+  float y;
+  asm("max.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 
 }  // namespace mk

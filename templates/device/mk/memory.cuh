@@ -196,6 +196,10 @@ __device__ __forceinline__ void store_word(u8* p, u32 word) {
   asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(word) : "memory");
 }
 
+__device__ __forceinline__ void store_float(u8* p, float x) {
+  asm volatile("st.global.f32 [%0], %1;" ::"l"(p), "f"(x) : "memory");
+}
+
 __device__ __forceinline__ void store_float2(u8* p, float x, float y) {
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(x), "f"(y) : "memory");
 }

@@ -17,6 +17,21 @@ __device__ __forceinline__ void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// The same, once `ready` has been computed: ptxas would move what is to go on beside the products behind the wait. No
+// result of an fp32 operation has these bits, which ptxas does not know.
+template <u32 kPending>
+__device__ __forceinline__ void mma_wait_after(float ready) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.eq.u32 p, %0, 0x7f800001;\n"
+      "@p bar.arrive 15, 64;\n"
+      "wgmma.wait_group.sync.aligned %1;\n"
+      "}" ::"r"(__float_as_uint(ready)),
+      "n"(kPending)
+      : "memory");
+}
+
 // d[64 x kN] = A[64 x 16] B[16 x kN] + (accumulate ? d : 0), asynchronous. A is K-major; B is MN-major if kBMnMajor.
 // Thread t holds rows 16 (t / 32) + (t % 32) / 4 (+ 8), columns 8 j + 2 (t % 4) (+ 1) in d[4 j ..].
 template <u32 kN, bool kBMnMajor>
@@ -116,6 +131,71 @@ struct Mma<256, kBMnMajor> {
         : "l"(a), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(kBMnMajor ? 1 : 0));
   }
 };
+
+// The same with A from registers: rows as of d, columns 2 (t % 4) (+ 1) of the first row, of the second, then columns
+// 8 + 2 (t % 4) (+ 1) of both. Accumulators of a product, packed in pairs, are A of the next one. No register of A may
+// change before the product has been waited for.
+template <u32 kN, bool kBMnMajor>
+struct MmaRegisters;
+
+template <bool kBMnMajor>
+struct MmaRegisters<64, kBMnMajor> {
+  static __device__ __forceinline__ void issue(float (&d)[32], const u32 (&a)[4], u64 b, bool accumulate) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n"
+        "}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+          "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+          "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+          "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+          "+f"(d[30]), "+f"(d[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(kBMnMajor ? 1 : 0));
+  }
+};
+
+template <bool kBMnMajor>
+struct MmaRegisters<128, kBMnMajor> {
+  static __device__ __forceinline__ void issue(float (&d)[64], const u32 (&a)[4], u64 b, bool accumulate) {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "setp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+        " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+        " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n"
+        "}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+          "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+          "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+          "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+          "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+          "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+          "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
+          "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
+          "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<u32>(accumulate)), "n"(kBMnMajor ? 1 : 0));
+  }
+};
+
+// The compiler moves no access to these registers from one side of it to the other: it goes behind the wait for products
+// that have them, since to the compiler a product's registers are ready once it is issued.
+template <u32 kCount>
+__device__ __forceinline__ void mma_hold(float (&d)[kCount]) {
+#pragma unroll
+  for (u32 i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
 
 // Two fp32 to two bf16, round to nearest even.
 __device__ __forceinline__ u32 pack_bf16(float low, float high) {

@@ -21,6 +21,14 @@ __device__ __forceinline__ void tma_load_3d(u32 dst, const CUtensorMap& map, u32
       : "memory");
 }
 
+__device__ __forceinline__ void tma_load_4d(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(dst),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
 // Box from shared memory to (x, y); what lies out of bounds is not written.
 __device__ __forceinline__ void tma_store_2d(const CUtensorMap& map, u32 src, u32 x, u32 y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map), "r"(src),

@@ -165,4 +165,11 @@ __device__ __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u3
   }
 }
 
+// The same without a deadline, for warps that have products in flight: beside a trap ptxas finds no registers for those.
+// Another thread of the CTA must wait for these warps with a deadline. Its trap ends them too.
+__device__ __forceinline__ void wait_barrier_watched(const Watch&, u32 barrier, u32 parity, Role, Wait, u32) {
+  while (!barrier_try_wait(barrier, parity)) {
+  }
+}
+
 }  // namespace mk

@@ -23,4 +23,6 @@ __forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
 
 __forceinline__ void sync_named(u32 id, u32 threads) { mk_calls->sync_threads(id, threads, sim::place()); }
 
+__forceinline__ void arrive_named(u32 id, u32 threads) { mk_calls->arrive_threads(id, threads, sim::place()); }
+
 }  // namespace mk

@@ -70,6 +70,10 @@ __forceinline__ u32 warp_index() { return mk_calls->shuffle(threadIdx.x / kWarp,
 
 __forceinline__ u32 broadcast(u32 value, u32 lane) { return mk_calls->shuffle(value, lane, sim::place()); }
 
+__forceinline__ float exchange(float value, u32 mask) {
+  return __builtin_bit_cast(float, mk_calls->shuffle_xor(__builtin_bit_cast(u32, value), mask, sim::place()));
+}
+
 __forceinline__ u32 lane_index() { return threadIdx.x % kWarp; }
 
 __forceinline__ bool elect_one() { return mk_calls->elect(sim::place()) != 0; }
@@ -87,8 +91,13 @@ __forceinline__ void acquire_registers() {
 __forceinline__ u64 global_time_ns() { return mk_calls->time_ns(); }
 
 __forceinline__ float exp2_approx(float x) { return __builtin_exp2f(x); }
+__forceinline__ float log2_approx(float x) { return __builtin_log2f(x); }
 __forceinline__ float reciprocal_approx(float x) { return 1.0f / x; }
 
 __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
+
+__forceinline__ float infinity() { return __builtin_inff(); }
+
+__forceinline__ float max(float a, float b) { return __builtin_fmaxf(a, b); }
 
 }  // namespace mk

@@ -33,7 +33,7 @@ enum Fence : u32 { kFenceThread = 0, kFenceProxy = 1, kFenceProxyShared = 2, kFe
 
 // Bump kVersion with every change here; the simulator refuses kernels of another version.
 struct Calls {
-  static constexpr u64 kVersion = 2;
+  static constexpr u64 kVersion = 3;
 
   const Thread* (*thread)();
   void (*trap)(Place);
@@ -41,8 +41,10 @@ struct Calls {
   u64 (*time_ns)();
   u32 (*elect)(Place);
   u32 (*shuffle)(u32 value, u32 lane, Place);
+  u32 (*shuffle_xor)(u32 value, u32 mask, Place);
   void (*sync_warp)(Place);
   void (*sync_threads)(u32 barrier, u32 threads, Place);
+  void (*arrive_threads)(u32 barrier, u32 threads, Place);
   void (*sync_cluster)(Place);
   void (*registers)(u32 count, u32 acquire, Place);
   // What the thread waits for from now on, for reports; role 0: no more.
@@ -70,6 +72,7 @@ struct Calls {
 
   void (*mma_fence)(Place);
   void (*mma)(float* d, u32 n, u64 a, u64 b, u32 b_mn_major, u32 accumulate, Place);
+  void (*mma_registers)(float* d, u32 n, const u32* a, u64 b, u32 b_mn_major, u32 accumulate, Place);
   void (*mma_commit)(Place);
   void (*mma_wait)(u32 pending, Place);
   void (*store_matrix)(u32 row, const u32* matrices, u32 count, Place);

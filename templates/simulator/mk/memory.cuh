@@ -114,6 +114,10 @@ __forceinline__ void store_word(u8* p, u32 word) {
   sim::store(reinterpret_cast<u32*>(p), word, sim::kWeak, sim::kCta);
 }
 
+__forceinline__ void store_float(u8* p, float x) {
+  sim::store(reinterpret_cast<u32*>(p), __builtin_bit_cast(u32, x), sim::kWeak, sim::kCta);
+}
+
 __forceinline__ void store_float2(u8* p, float x, float y) {
   sim::store(reinterpret_cast<u64*>(p), sim::two_floats(x, y), sim::kWeak, sim::kCta);
 }

@@ -13,12 +13,28 @@ __forceinline__ void mma_wait() {
   mk_calls->mma_wait(kPending, sim::place());
 }
 
+template <u32 kPending>
+__forceinline__ void mma_wait_after(float) {
+  mma_wait<kPending>();
+}
+
 template <u32 kN, bool kBMnMajor>
 struct Mma {
   static __forceinline__ void issue(float (&d)[kN / 2], u64 a, u64 b, bool accumulate) {
     mk_calls->mma(d, kN, a, b, kBMnMajor, accumulate, sim::place());
   }
 };
+
+template <u32 kN, bool kBMnMajor>
+struct MmaRegisters {
+  static __forceinline__ void issue(float (&d)[kN / 2], const u32 (&a)[4], u64 b, bool accumulate) {
+    mk_calls->mma_registers(d, kN, a, b, kBMnMajor, accumulate, sim::place());
+  }
+};
+
+// Calls of the simulator are no less: whoever could see an access has been called.
+template <u32 kCount>
+__forceinline__ void mma_hold(float (&)[kCount]) {}
 
 // Round to nearest even; every NaN becomes the one that GPUs make.
 __forceinline__ u32 bf16_bits(float value) {

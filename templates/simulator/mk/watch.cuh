@@ -5,10 +5,12 @@
 
 #define wait_flag wait_flag_on_gpu
 #define wait_barrier wait_barrier_on_gpu
+#define wait_barrier_watched wait_barrier_watched_on_gpu
 #define Patience PatienceOnGpu
 #include <mk/gpu/watch.cuh>
 #undef wait_flag
 #undef wait_barrier
+#undef wait_barrier_watched
 #undef Patience
 
 namespace mk {
@@ -22,6 +24,13 @@ __forceinline__ void wait_flag(const Watch& watch, const u32* flag, const Awaite
 __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {
   mk_calls->waiting(role, wait, watch.rank, index, parity, sim::place());
   wait_barrier_on_gpu(watch, barrier, parity, role, wait, index);
+  mk_calls->waiting(0, 0, 0, 0, 0, sim::place());
+}
+
+__forceinline__ void wait_barrier_watched(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait,
+                                          u32 index) {
+  mk_calls->waiting(role, wait, watch.rank, index, parity, sim::place());
+  wait_barrier_watched_on_gpu(watch, barrier, parity, role, wait, index);
   mk_calls->waiting(0, 0, 0, 0, 0, sim::place());
 }
 

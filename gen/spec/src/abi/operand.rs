@@ -18,10 +18,20 @@ pub enum Operand {
     Bias,
     /// What is added to C last.
     Residual,
+    /// This rank's rows of queries, …
+    Q,
+    /// … of keys, …
+    K,
+    /// … of values, …
+    V,
+    /// … and of what attention makes of them.
+    O,
+    /// The logarithm of the sum of exponentials of each row of queries: `[B, H, S]`, dense.
+    Lse,
 }
 
 impl Operand {
-    /// `a`, `b`, `c`, `bias` or `residual`.
+    /// `a`, `b`, `c`, `bias`, `residual`, `q`, `k`, `v`, `o` or `lse`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -30,13 +40,18 @@ impl Operand {
             Self::C => "c",
             Self::Bias => "bias",
             Self::Residual => "residual",
+            Self::Q => "q",
+            Self::K => "k",
+            Self::V => "v",
+            Self::O => "o",
+            Self::Lse => "lse",
         }
     }
 
     /// Whether kernels write it (all of it) rather than read it.
     #[must_use]
     pub const fn is_result(self) -> bool {
-        matches!(self, Self::C)
+        matches!(self, Self::C | Self::O | Self::Lse)
     }
 }
 
@@ -53,6 +68,17 @@ pub enum Extent {
         /// Rows of a full shard.
         per_rank: u64,
     },
+    /// Rows of chunk `rank` of `total`, and if ranks have two, of chunk `mirror - rank`; all that `times` over.
+    Chunks {
+        /// Rows over all ranks.
+        total: u64,
+        /// Rows of a chunk, the last ones perhaps fewer.
+        per_chunk: u64,
+        /// The last chunk, if the second of a rank is as far from it as its first from the first.
+        mirror: Option<u64>,
+        /// How often.
+        times: u64,
+    },
 }
 
 impl Extent {
@@ -64,11 +90,22 @@ impl Extent {
             Self::ShardRows { total, per_rank } => total
                 .saturating_sub(u64::from(rank) * per_rank)
                 .min(per_rank),
+            Self::Chunks {
+                total,
+                per_chunk,
+                mirror,
+                times,
+            } => {
+                let rows = |chunk: u64| total.saturating_sub(chunk * per_chunk).min(per_chunk);
+                let first = u64::from(rank);
+                (rows(first) + mirror.map_or(0, |last| rows(last - first))) * times
+            }
         }
     }
 }
 
-/// Shape and role of an operand: row-major, row stride at least `cols` elements and a multiple of 8.
+/// Shape and role of an operand: row-major, row stride at least `cols` elements and, unless it is a vector of one column, a
+/// multiple of 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OperandSpec {
     /// Which.

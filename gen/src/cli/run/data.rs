@@ -3,8 +3,8 @@
 //! The GPU tests have their own, as kernels: theirs must be fast at sizes that no CPU checks, these must not depend on
 //! a GPU. They have no code in common.
 
-use super::gemm;
 use super::reference::Matrix;
+use super::{attention, gemm};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::Body;
@@ -27,6 +27,7 @@ pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
     let fill = |operand: Operand, stream: u64| {
         let is_common = match plan.spec.problem() {
             Problem::Gemm(config) => gemm::is_common(config, operand),
+            Problem::Attention(_) => false,
         };
         (0..plan.spec.world())
             .map(|rank| {
@@ -63,6 +64,7 @@ pub fn expected(
 ) -> Option<Vec<Matrix>> {
     match &plan.body {
         Body::Gemm(body) => Some(vec![gemm::expected(plan, body, inputs, rank, threads)?]),
+        Body::Attention(body) => Some(attention::expected(plan, body, inputs, rank, threads)),
     }
 }
 

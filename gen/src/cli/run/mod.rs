@@ -1,5 +1,6 @@
 //! `mkernel-gen run`: a fused operator on real input, on GPUs or simulated ones, checked element by element.
 
+mod attention;
 mod data;
 mod gemm;
 mod ranks;

@@ -5,6 +5,7 @@
 use super::collective::Together;
 use super::fiber::FiberYielder;
 use super::machine::{Awaited, Machine, State, ThreadInfo};
+use super::mma::Left;
 use super::shadow::Way;
 use super::signals;
 use super::sync::{Ordering, Scope};
@@ -12,7 +13,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 /// `mk::sim::Calls::kVersion`.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 
 thread_local! {
     /// The machine whose fibers this thread runs.
@@ -175,12 +176,26 @@ extern "C" fn shuffle(value: u32, lane: u32, place: u64) -> u32 {
     with(|machine| machine.thread().result)
 }
 
+extern "C" fn shuffle_xor(value: u32, mask: u32, place: u64) -> u32 {
+    together(|machine| {
+        machine.thread().exchange[0] = value;
+        machine.meet_warp(Together::ShuffleXor { mask }, place)
+    });
+    with(|machine| machine.thread().result)
+}
+
 extern "C" fn sync_warp(place: u64) {
     together(|machine| machine.meet_warp(Together::Sync, place));
 }
 
 extern "C" fn sync_threads(barrier: u32, threads: u32, place: u64) {
     together(|machine| machine.meet_cta(barrier, threads, place));
+}
+
+extern "C" fn arrive_threads(barrier: u32, threads: u32, place: u64) {
+    give_way();
+    with(|machine| machine.arrive_cta(barrier, threads, place));
+    stop_if_failed();
 }
 
 extern "C" fn sync_cluster(place: u64) {
@@ -372,8 +387,27 @@ extern "C" fn mma(
     accumulate: u32,
     place: u64,
 ) {
+    let factors = (Left::Shared(a), b);
     // SAFETY: the twin passes the n / 2 accumulators of the thread, which it keeps until it has waited.
-    with(|machine| unsafe { machine.mma(d, n, (a, b), (b_mn_major != 0, accumulate != 0), place) });
+    with(|machine| unsafe {
+        machine.mma(d, n, factors, (b_mn_major != 0, accumulate != 0), place)
+    });
+}
+
+extern "C" fn mma_registers(
+    d: *mut f32,
+    n: u32,
+    a: *const u32,
+    b: u64,
+    b_mn_major: u32,
+    accumulate: u32,
+    place: u64,
+) {
+    let factors = (Left::Registers(a), b);
+    // SAFETY: as in `mma`; the same holds for the four registers of A.
+    with(|machine| unsafe {
+        machine.mma(d, n, factors, (b_mn_major != 0, accumulate != 0), place)
+    });
 }
 
 extern "C" fn mma_commit(place: u64) {
@@ -423,8 +457,10 @@ pub(super) struct Calls {
     time_ns: extern "C" fn() -> u64,
     elect: extern "C" fn(u64) -> u32,
     shuffle: extern "C" fn(u32, u32, u64) -> u32,
+    shuffle_xor: extern "C" fn(u32, u32, u64) -> u32,
     sync_warp: extern "C" fn(u64),
     sync_threads: extern "C" fn(u32, u32, u64),
+    arrive_threads: extern "C" fn(u32, u32, u64),
     sync_cluster: extern "C" fn(u64),
     registers: extern "C" fn(u32, u32, u64),
     waiting: extern "C" fn(u32, u32, u32, u32, u32, u64),
@@ -445,6 +481,7 @@ pub(super) struct Calls {
     bulk_wait: extern "C" fn(u32, u32, u64),
     mma_fence: extern "C" fn(u64),
     mma: extern "C" fn(*mut f32, u32, u64, u64, u32, u32, u64),
+    mma_registers: extern "C" fn(*mut f32, u32, *const u32, u64, u32, u32, u64),
     mma_commit: extern "C" fn(u64),
     mma_wait: extern "C" fn(u32, u64),
     store_matrix: extern "C" fn(u32, *const u32, u32, u64),
@@ -458,8 +495,10 @@ pub(super) static CALLS: Calls = Calls {
     time_ns,
     elect,
     shuffle,
+    shuffle_xor,
     sync_warp,
     sync_threads,
+    arrive_threads,
     sync_cluster,
     registers,
     waiting,
@@ -480,6 +519,7 @@ pub(super) static CALLS: Calls = Calls {
     bulk_wait,
     mma_fence,
     mma,
+    mma_registers,
     mma_commit,
     mma_wait,
     store_matrix,

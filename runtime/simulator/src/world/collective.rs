@@ -11,6 +11,8 @@ pub(super) enum Together {
     Elect,
     /// Each gets the value of a lane.
     Shuffle { lane: u32 },
+    /// Each gets the value of the lane whose number differs in the bits of the mask.
+    ShuffleXor { mask: u32 },
     /// 8 x 8 matrices from their registers to shared memory.
     StoreMatrix { count: u32 },
     /// The same the other way.
@@ -56,6 +58,15 @@ impl Machine {
                 let value = self.threads[arrived[lane as usize % WARP]].exchange[0];
                 for thread in &arrived {
                     self.threads[*thread].result = value;
+                }
+            }
+            Together::ShuffleXor { mask } => {
+                let values: Vec<u32> = arrived
+                    .iter()
+                    .map(|thread| self.threads[*thread].exchange[0])
+                    .collect();
+                for (lane, thread) in arrived.iter().enumerate() {
+                    self.threads[*thread].result = values[(lane ^ mask as usize) % WARP];
                 }
             }
             Together::StoreMatrix { count } => self.store_matrices(&arrived, count, place),
@@ -105,6 +116,39 @@ impl Machine {
     /// Named barrier `barrier` of `expected` threads; false if the thread waits.
     pub fn meet_cta(&mut self, barrier: u32, expected: u32, place: u64) -> bool {
         let current = self.current;
+        if !self.come_to_named(barrier, expected, place) {
+            self.block(State::Meeting, place);
+            return false;
+        }
+        self.cta_of(current).named[barrier as usize]
+            .arrived
+            .push(current);
+        if !self.is_complete(barrier) {
+            self.block(State::Meeting, place);
+            return false;
+        }
+        self.part_named(barrier);
+        true
+    }
+
+    /// The same for a thread that does not wait: the others see what it did before.
+    pub fn arrive_cta(&mut self, barrier: u32, expected: u32, place: u64) {
+        let current = self.current;
+        if !self.come_to_named(barrier, expected, place) {
+            return;
+        }
+        let view = self.release(current);
+        let meeting = &mut self.cta_of(current).named[barrier as usize];
+        meeting.went_on += 1;
+        meeting.published.join(&view);
+        if self.is_complete(barrier) {
+            self.part_named(barrier);
+        }
+    }
+
+    /// Checks the name and that all name the same number of threads; false if there is no such barrier.
+    fn come_to_named(&mut self, barrier: u32, expected: u32, place: u64) -> bool {
+        let current = self.current;
         if barrier as usize >= NAMED_BARRIERS
             || expected == 0
             || !expected.is_multiple_of(WARP as u32)
@@ -114,19 +158,16 @@ impl Machine {
             );
             self.find_at(place, "named barrier", text.clone());
             self.fail(text);
-            self.block(State::Meeting, place);
             return false;
         }
         let cta = self.cta_of(current);
         cta.named.resize_with(NAMED_BARRIERS, Default::default);
         let meeting = &mut cta.named[barrier as usize];
-        if meeting.arrived.is_empty() {
-            (meeting.expected, meeting.place) = (expected, place);
+        if meeting.count() == 0 {
+            (meeting.expected, meeting.place, meeting.first) = (expected, place, current);
         }
-        let (first, first_place) = (meeting.arrived.first().copied(), meeting.place);
-        let before = meeting.expected;
-        meeting.arrived.push(current);
-        if let Some(first) = first.filter(|_| before != expected) {
+        let (first, first_place, before) = (meeting.first, meeting.place, meeting.expected);
+        if before != expected {
             let text = format!(
                 "barrier {barrier} of {expected} threads, while others come to it as one of {before}"
             );
@@ -136,21 +177,36 @@ impl Machine {
                 "named barrier",
                 text,
             );
+            self.cta_of(current).named[barrier as usize].expected = expected;
         }
-        let cta = self.cta_of(current);
+        true
+    }
+
+    fn is_complete(&mut self, barrier: u32) -> bool {
+        let cta = self.cta_of(self.current);
+        let meeting = &cta.named[barrier as usize];
         // __syncthreads does not wait for threads that have ended.
         let expected = if barrier == 0 {
-            expected.min(cta.running)
+            meeting.expected.min(cta.running)
         } else {
-            expected
+            meeting.expected
         };
-        let meeting = &mut cta.named[barrier as usize];
-        if (meeting.arrived.len() as u32) < expected {
-            self.block(State::Meeting, place);
-            return false;
-        }
+        meeting.count() >= expected
+    }
+
+    /// All have come: those that wait go on.
+    fn part_named(&mut self, barrier: u32) {
+        let meeting = &mut self.cta_of(self.current).named[barrier as usize];
         let arrived = std::mem::take(&mut meeting.arrived);
-        self.part(arrived)
+        let published = std::mem::take(&mut meeting.published);
+        meeting.went_on = 0;
+        if arrived.is_empty() {
+            return;
+        }
+        for thread in &arrived {
+            self.threads[*thread].view.join(&published);
+        }
+        self.part(arrived);
     }
 
     /// A thread of `cta` has ended, for which __syncthreads may have waited.

@@ -75,9 +75,20 @@ impl Smem {
 #[derive(Debug, Default)]
 pub(super) struct Meeting {
     pub arrived: Vec<usize>,
-    /// Of the first that arrived: where, and how many it awaits.
+    /// Of the first that arrived: who, where, and how many it awaits.
+    pub first: usize,
     pub place: u64,
     pub expected: u32,
+    /// Those that have come, and did not wait; what they had done.
+    pub went_on: u32,
+    pub published: View,
+}
+
+impl Meeting {
+    /// How many have come.
+    pub fn count(&self) -> u32 {
+        self.arrived.len() as u32 + self.went_on
+    }
 }
 
 /// What 32 threads have in common.

@@ -36,11 +36,21 @@ struct Group {
     threads: usize,
 }
 
+/// The left factor of a product.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Left {
+    /// Its descriptor.
+    Shared(u64),
+    /// The four registers of a thread that hold its part of 64 x 16.
+    Registers(*const u32),
+}
+
 /// What all 128 threads issue alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     n: u32,
-    a: u64,
+    /// None: A is in registers.
+    a: Option<u64>,
     b: u64,
     b_mn_major: bool,
     accumulate: bool,
@@ -52,6 +62,8 @@ pub(super) struct Product {
     pub place: u64,
     sum: usize,
     threads: u32,
+    /// By thread: its registers of A, and what they held.
+    fragments: Vec<(*const u32, [u32; 4])>,
     /// By warp: what it knew when it issued its part.
     pub known: Vec<View>,
 }
@@ -87,18 +99,21 @@ impl Machine {
     /// Issues a thread's part of d[64 x n] = A[64 x 16] B[16 x n] + (accumulate ? d : 0).
     ///
     /// # Safety
-    /// `d` must point to n / 2 floats that live until the product has been waited for.
+    /// `d` must point to n / 2 floats, and registers of A to 4 words, that live until the product has been waited for.
     pub unsafe fn mma(
         &mut self,
         d: *mut f32,
         n: u32,
-        (a, b): (u64, u64),
+        (left, b): (Left, u64),
         (b_mn_major, accumulate): (bool, bool),
         place: u64,
     ) {
         let shape = Shape {
             n,
-            a,
+            a: match left {
+                Left::Shared(descriptor) => Some(descriptor),
+                Left::Registers(_) => None,
+            },
             b,
             b_mn_major,
             accumulate,
@@ -118,6 +133,7 @@ impl Machine {
                 place,
                 sum,
                 threads: 0,
+                fragments: vec![(std::ptr::null(), [0; 4]); THREADS],
                 known: Vec::new(),
             });
         } else if mma.products[offset].shape != shape {
@@ -125,6 +141,10 @@ impl Machine {
         }
         let product = &mut mma.products[offset];
         product.threads += 1;
+        if let Left::Registers(fragment) = left {
+            // SAFETY: four words, by the caller.
+            product.fragments[index] = (fragment, unsafe { fragment.cast::<[u32; 4]>().read() });
+        }
         if index % WARP == 0 {
             product.known.push(view);
         }
@@ -229,9 +249,20 @@ impl Machine {
         let n = shape.n as usize;
         let mut a = vec![0f32; ROWS * DEPTH];
         let mut b = vec![0f32; DEPTH * n];
-        self.operand(shape.a, ROWS, false, &product, stamp, |row, k, value| {
-            a[row * DEPTH + k] = value
-        });
+        match shape.a {
+            Some(descriptor) => {
+                self.operand(descriptor, ROWS, false, &product, stamp, |row, k, value| {
+                    a[row * DEPTH + k] = value
+                });
+            }
+            None => {
+                // SAFETY: the threads that issued this wait or run, so their registers are alive.
+                if unsafe { fragments(&product.fragments, &mut a) } {
+                    let text = "a register of A changed before the product was done";
+                    self.find_at(product.place, "register", text.into());
+                }
+            }
+        }
         self.operand(
             shape.b,
             n,
@@ -341,6 +372,30 @@ impl Sum {
         }
         self.registers.fill(std::ptr::null_mut());
     }
+}
+
+/// A from the threads' registers, as they are now (PTX ISA, "Register Fragments" of wgmma): each holds pairs of columns,
+/// of two rows and two halves. Whether one has changed since the product was issued.
+///
+/// # Safety
+/// Each must be null or point to four words.
+unsafe fn fragments(of_threads: &[(*const u32, [u32; 4])], a: &mut [f32]) -> bool {
+    let mut has_changed = false;
+    for (index, (fragment, before)) in of_threads.iter().enumerate() {
+        if fragment.is_null() {
+            continue;
+        }
+        // SAFETY: by the caller.
+        let now = unsafe { fragment.cast::<[u32; 4]>().read() };
+        has_changed |= now != *before;
+        for (register, pair) in now.into_iter().enumerate() {
+            let row = index / WARP * 16 + index % WARP / 4 + register % 2 * 8;
+            let column = register / 2 * 8 + index % 4 * 2;
+            a[row * DEPTH + column] = f32::from_bits(pair << 16);
+            a[row * DEPTH + column + 1] = f32::from_bits(pair & 0xffff_0000);
+        }
+    }
+    has_changed
 }
 
 /// d[64 x n] += a[64 x 16] b[16 x n]: a product of bf16 is exact in fp32; sums are rounded to nearest, k by k.

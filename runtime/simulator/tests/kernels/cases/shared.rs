@@ -15,6 +15,25 @@ cases! {
         "too many awaited": ["mk::sync_named(1, 64);" => "mk::sync_named(1, 96);"],
             "deadlock", ["64 threads", "mk::sync_named(1, 96)"];
     }
+    "turns": "turns", Shape { threads: 64, bytes: 512, ..SHAPE }, [] {
+        "who should wait goes on": ["mk::sync_named(1, 64);" => "mk::arrive_named(1, 64);"],
+            "race", ["mk::load_shared(shared_start()", "mk::store_shared(buffer"];
+        "the buffer is not free": ["if (round > 0) mk::sync_named(2, 64);" => "if (round > 0) mk::arrive_named(2, 64);"],
+            "race", ["mk::load_shared(shared_start()", "mk::store_shared(buffer"];
+        "nobody tells": ["mk::arrive_named(1, 64);" => ""],
+            "deadlock", ["64 threads", "mk::sync_named(2, 64)"];
+        "told before it is done": [
+            "mk::arrive_named(1, 64);" => "",
+            "mk::store_shared(buffer" => "mk::arrive_named(1, 64);\n      mk::store_shared(buffer"
+        ],
+            "race", ["mk::load_shared(shared_start()", "mk::store_shared(buffer"];
+        "of different sizes": ["mk::arrive_named(1, 64);" => "mk::arrive_named(1, 96);"],
+            "named barrier", ["mk::arrive_named(1, 96)", "mk::sync_named(1, 64)"];
+    }
+    "quads": "quads", SHAPE, [] {
+        "lanes that are elsewhere": ["const float sum =" => "if (lane < 4) return;\n  const float sum ="],
+            "deadlock", ["mk::quad_sum(lane)"];
+    }
     "a barrier without a warp that has ended": "named", Shape { threads: 96, bytes: 256, ..SHAPE }, [
         "mk::sync_named(1, 64)" => "__syncthreads()",
         "mk::sync_named(2, 32)" => "return"

@@ -9,7 +9,8 @@ KERNEL(32) {
   mk::store_vec16(args.output + (lane ^ 1) * 16, mk::load_shared_vec16(smem + (lane ^ 1) * 16));
   const float4 w = mk::load_float4(from + 128);
   mk::store_float2(args.output + 512 + lane * 16, w.x, w.y);
-  mk::store_float2(args.output + 512 + lane * 16 + 8, w.z, w.w);
+  mk::store_float(args.output + 512 + lane * 16 + 8, w.z);
+  mk::store_float(args.output + 512 + lane * 16 + 12, w.w);
   const u32 word = mk::load_word(args.input + 1024 + lane * 4);
   const float low = mk::low_bf16(word), high = mk::high_bf16(word);
   mk::store_word(args.output + 1024 + lane * 4, mk::pack_bf16(mk::relu(low) - mk::relu(-low), mk::relu(high) - mk::relu(-high)));

@@ -5,6 +5,7 @@
 #include <mk/fabric.cuh>
 #include <mk/memory.cuh>
 #include <mk/mma.cuh>
+#include <mk/quad.cuh>
 #include <mk/tma.cuh>
 #include <mk/watch.cuh>
 

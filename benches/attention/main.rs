@@ -1,0 +1,207 @@
+//! `cargo bench --bench attention -- --help`: see [`Flags`]. Needs GPUs.
+
+#[path = "../operators/blocks.rs"]
+mod blocks;
+mod check;
+#[allow(dead_code, reason = "the GPU tests use the rest")]
+#[path = "../../tests/gpu/lab.rs"]
+mod lab;
+
+use blocks::{Blocks, MAX_ITERATIONS};
+use check::{Found, Gathered};
+use clap::Parser;
+use lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
+use mkernel::spec::abi::Operand;
+use mkernel::{
+    AttentionConfig, AttentionOp, Communicator, Dim, Dtype, KernelConfig, Operator, Placement,
+    RawOperand,
+};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Time of a block.
+const BLOCK_US: f64 = 20_000.0;
+
+/// Times `ring_attention` on random data, and checks rows of it against fp64.
+///
+/// All ranks run in this process, a thread for each GPU. A time is the median over calls of the slowest rank's. TFLOP/s
+/// are those of the rank that has most to compute; pairs of a query and a later key don't count under a mask. Beside
+/// other work on the same GPUs, or after it, clocks differ: compare within one run.
+#[derive(Clone, Debug, Parser)]
+struct Flags {
+    /// GPUs to use: 1, 2, 4 or 8
+    #[arg(long, default_value_t = 1)]
+    world: u32,
+    /// Rows of a sequence on each rank; several with commas
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "768,1536,3072,6144,12288"
+    )]
+    seq: Vec<u64>,
+    #[arg(long, default_value_t = 4)]
+    batch: u64,
+    #[arg(long, default_value_t = 16)]
+    heads: u64,
+    /// Heads of K and V [default: as many]
+    #[arg(long)]
+    kv_heads: Option<u64>,
+    #[arg(long, default_value_t = 128)]
+    head_dim: u64,
+    /// Attend to no later rows; the sequence is placed as zigzag
+    #[arg(long)]
+    causal: bool,
+    /// Blocks of each size
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// The process ends after so many seconds, whatever happens
+    #[arg(long, default_value_t = 300)]
+    limit_s: u64,
+    /// Cargo passes this.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Flags::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &Flags) -> Result<(), Failure> {
+    let _limit = TimeLimit::start("the benchmark", Duration::from_secs(flags.limit_s));
+    let seed = seed_from_clock();
+    println!(
+        "{} of {} GPUs, seed {seed}",
+        flags.world,
+        mkernel::device_count()?
+    );
+    println!("  seq/rank      µs  TFLOP/s  bound µs  by       error  plan");
+    let gpus: Vec<usize> = (0..flags.world as usize).collect();
+    let communicators = Communicator::local(&gpus)?;
+    let gathered = Gathered::new(flags.world);
+    std::thread::scope(|scope| {
+        let gathered = &gathered;
+        let start = |ranks: Communicator| {
+            scope.spawn(move || {
+                let rank = ranks.rank();
+                one_rank(flags, &ranks, seed, gathered)
+                    .inspect_err(|error| eprintln!("rank {rank}: {error}"))
+            })
+        };
+        let threads: Vec<_> = communicators.into_iter().map(start).collect();
+        let results = threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| "a rank panicked")?);
+        results.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+fn one_rank(
+    flags: &Flags,
+    ranks: &Communicator,
+    seed: u64,
+    gathered: &Gathered,
+) -> Result<(), Failure> {
+    ranks.context().bind_to_thread()?;
+    let lab = Lab::new(&ranks.context().default_stream())?;
+    let blocks = Blocks::new(ranks, &lab)?;
+    for seq in &flags.seq {
+        let operator = ranks.prepare(&config(flags, *seq), shape(flags, *seq))?;
+        let operands = operands(&operator, ranks.rank(), &lab, seed)?;
+        let raw: Vec<RawOperand> = operands.iter().map(|(_, m)| m.operand()).collect();
+        let call = || {
+            // SAFETY: the operands are the plan's, in its order, and live until the block is over.
+            Ok(unsafe { operator.launch_raw(lab.stream.cu_stream(), &raw) }?)
+        };
+        let first = blocks.time(2, &call)?;
+        let iterations = (BLOCK_US / median(&first)).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
+        let mut times = Vec::new();
+        for _ in 0..flags.rounds {
+            times.extend(blocks.time(iterations, &call)?);
+        }
+        let found = Found::download(operator.plan(), &operands, &lab)?;
+        let errors = gathered.check(operator.plan(), ranks.rank(), found)?;
+        let error = blocks.slowest(&[errors])?[0];
+        let plan = operator.plan();
+        if ranks.rank() == 0 {
+            let us = median(&times);
+            println!(
+                "{seq:>10} {us:>7.0} {:>8.0} {:>9.0}  {:<7} {error:.1e}  {}",
+                plan.traffic.flops as f64 / us / 1e6,
+                plan.bound.us(),
+                plan.bound.reason(),
+                plan.id,
+            );
+        }
+        // Memory is freed while no rank's kernel runs.
+        ranks.barrier()?;
+        if error.is_nan() || error > check::MAX_RELATIVE_ERROR {
+            return Err(format!("relative error {error:.1e}").into());
+        }
+    }
+    Ok(())
+}
+
+fn config(flags: &Flags, seq: u64) -> KernelConfig {
+    let sizes = shape(flags, seq);
+    let attention = AttentionConfig {
+        batch: Dim::Static(sizes.batch),
+        seq: Dim::Static(sizes.seq),
+        heads: Dim::Static(sizes.heads),
+        kv_heads: Dim::Static(sizes.kv_heads),
+        head_dim: Dim::Static(sizes.head_dim),
+        causal: flags.causal,
+        placement: match flags.causal && flags.world > 1 {
+            true => Placement::Zigzag,
+            false => Placement::Contiguous,
+        },
+        ..AttentionConfig::new(AttentionOp::RingAttention)
+    };
+    KernelConfig::new(flags.world, attention)
+}
+
+fn shape(flags: &Flags, seq: u64) -> mkernel::AttentionShape {
+    mkernel::AttentionShape {
+        batch: flags.batch,
+        seq: seq * u64::from(flags.world),
+        heads: flags.heads,
+        kv_heads: flags.kv_heads.unwrap_or(flags.heads),
+        head_dim: flags.head_dim,
+    }
+}
+
+/// Random inputs and poisoned results of a rank.
+fn operands(
+    operator: &Operator,
+    rank: u32,
+    lab: &Lab,
+    seed: u64,
+) -> Result<Vec<(Operand, Matrix)>, Failure> {
+    let specs = operator.plan().operands.iter();
+    specs
+        .enumerate()
+        .map(|(index, spec)| {
+            let matrix = lab.matrix_of(spec.dtype, spec.rows.on(rank), spec.cols, 0)?;
+            if !spec.written && spec.dtype == Dtype::Bf16 {
+                let stream = (index as u64) << 32 | u64::from(rank);
+                lab.fill(
+                    &matrix,
+                    0,
+                    seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                )?;
+            }
+            Ok((spec.operand, matrix))
+        })
+        .collect()
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,184 @@
+//! What templates know of an attention operator.
+
+use super::constants::{Constant, Constants};
+use super::{Parts, Variables, plural};
+use mkernel_spec::plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
+use mkernel_spec::{AttentionConfig, KernelPlan, Placement, abi};
+use serde::Serialize;
+use std::f64::consts::LOG2_E;
+
+/// Variables of the templates of attention operators.
+#[derive(Serialize)]
+pub(super) struct AttentionVariables<'a> {
+    layout: &'a str,
+    causal: bool,
+    /// Whether a rank has two chunks of the sequence.
+    zigzag: bool,
+    /// Whether some tiles of keys have fewer rows than others.
+    ragged: bool,
+    /// Whether the sequence ends before the last chunk does.
+    uneven: bool,
+    /// Whether there are scores that don't count.
+    masks: bool,
+}
+
+/// A plan of an attention operator.
+#[derive(Clone, Copy)]
+struct Attention<'a> {
+    plan: &'a KernelPlan,
+    body: &'a AttentionPlan,
+}
+
+/// What is said of such a plan.
+pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a AttentionPlan) -> Parts<'a> {
+    let attention = Attention { plan, body };
+    let AttentionConfig { causal, .. } = body.config;
+    let uneven = body.is_uneven(plan.spec.world());
+    Parts {
+        title: "O = softmax(Q Kᵀ / √D) V, one launch",
+        headers: vec!["barrier", "memory", "mma", "quad", "tma", "watch"],
+        computes: attention.computes(),
+        exchanges: attention.exchanges(),
+        constants: attention.constants(),
+        variables: Variables::Attention(AttentionVariables {
+            layout: body.config.layout.name(),
+            causal,
+            zigzag: body.config.placement == Placement::Zigzag,
+            ragged: body.is_ragged(),
+            uneven,
+            masks: causal || body.is_ragged(),
+        }),
+    }
+}
+
+impl Attention<'_> {
+    /// Lines of the banner.
+    fn computes(self) -> Vec<String> {
+        let Self { plan, body } = self;
+        let (world, shape, config) = (plan.spec.world(), body.shape, body.config);
+        let mask = if config.causal { "causal" } else { "all keys" };
+        vec![
+            format!(
+                "spec    B {}, S {}, H {}, {} of K and V, D {}, {}, {mask}, bf16, {world} rank{}",
+                shape.batch,
+                shape.seq,
+                shape.heads,
+                shape.kv_heads,
+                shape.head_dim,
+                config.layout,
+                plural(world)
+            ),
+            format!(
+                "tile    {TILE_ROWS} queries x {TILE_ROWS} keys, {} stages of K and V each",
+                body.stages
+            ),
+        ]
+    }
+
+    /// Lines of the banner.
+    fn exchanges(self) -> Vec<String> {
+        let Self { plan, body } = self;
+        if plan.spec.world() == 1 {
+            return Vec::new();
+        }
+        vec![format!(
+            "arrive  sm_push, {} shards, {TILE_ROWS} keys under one flag",
+            body.config.placement
+        )]
+    }
+
+    fn constants(self) -> Vec<Constant> {
+        let Self { plan, body } = self;
+        let mut c = Constants::default();
+        let world = plan.spec.world();
+        c.section("ranks, and their part of the sequence");
+        c.u32("kWorld", world, "");
+        if body.is_uneven(world) {
+            c.u32("kSequence", body.shape.seq, "rows over all ranks");
+        }
+        let segments = body.config.placement.segments();
+        c.u32("kSegments", segments, "chunks of the sequence per rank");
+        c.u32("kSegmentRows", body.segment_rows, "rows of one");
+        c.u32("kSegmentTiles", body.segment_tiles, "tiles of one");
+        c.u32("kRowTiles", body.row_tiles, "tiles of a head on a rank");
+
+        c.section("heads");
+        c.u32("kBatch", body.shape.batch, "");
+        c.u32("kHeads", body.shape.heads, "of Q and O");
+        if world > 1 {
+            c.u32("kKvHeads", body.shape.kv_heads, "of K and V");
+        }
+        let per_kv = body.shape.heads / body.shape.kv_heads;
+        c.u32("kHeadsPerKv", per_kv, "");
+        c.u32("kHeadDim", body.shape.head_dim, "columns of one");
+
+        c.section("tiles");
+        c.u32("kTileRows", TILE_ROWS, "queries per CTA at a time");
+        c.u32("kTileKeys", TILE_ROWS, "keys per stage");
+        c.u32("kTiles", body.tiles, "of queries, of all heads");
+        c.u32("kGroupHeads", body.group_heads, "heads computed together");
+
+        c.section("softmax");
+        let scale_log2 = LOG2_E / (body.shape.head_dim as f64).sqrt();
+        c.push("float", "kScaleLog2", float(scale_log2), "log2(e) / √D");
+        c.push("float", "kLn2", float(std::f64::consts::LN_2), "");
+
+        c.section("registers");
+        c.u32("kMoverRegisters", plan.registers.mover, "per thread");
+        c.u32("kMathRegisters", plan.registers.math, "");
+
+        self.memory_constants(&mut c);
+        c.into_list()
+    }
+
+    fn memory_constants(self, c: &mut Constants) {
+        let Self { plan, body } = self;
+        let world = plan.spec.world();
+        c.section("shared memory, bytes");
+        c.u32("kStages", body.stages, "of K, and of V");
+        c.u32("kQueriesBytes", body.tile_bytes(), "of a tile");
+        c.u32("kKeysBytes", body.tile_bytes(), "of a tile of K, or of V");
+        c.u32(
+            "kSubTileBytes",
+            SUB_TILE_BYTES,
+            "of 64 columns of a tile: lines of the swizzle",
+        );
+        let mut names = vec![
+            ("kSmemQ", "q"),
+            ("kSmemK", "k"),
+            ("kSmemV", "v"),
+            ("kSmemBarriers", "barriers"),
+            ("kSmemTiles", "tiles"),
+        ];
+        if world > 1 {
+            names.insert(3, ("kSmemSlot", "slot"));
+        }
+        for (name, region) in names {
+            let region = plan.smem.iter().find(|r| r.name == region);
+            c.u32(name, region.map_or(0, |r| r.offset_bytes), "");
+        }
+
+        c.section("workspace, bytes");
+        let offset = |region| plan.workspace.offset_of(region).unwrap_or(0);
+        c.u64("kTaken", offset("taken"), "tiles taken, over all calls");
+        if world == 1 {
+            return;
+        }
+        c.u64("kBegun", offset("begun"), "one flag per rank");
+        c.u64("kFlags", offset("flags"), "one per tile of keys");
+        c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
+        c.u64("kGathered", offset("gathered"), "K and V of all ranks");
+        c.u32(
+            "kGatheredTiles",
+            body.gathered_tiles(world),
+            "of keys, by parity of the epoch",
+        );
+        let parts = 2 * body.shape.head_dim / u64::from(SUB_TILE_COLS);
+        c.u32("kArrivals", parts, "counts per flag and call");
+    }
+}
+
+/// A literal that rounds to the nearest float.
+fn float(value: f64) -> String {
+    format!("{}f", value as f32)
+}

@@ -1,0 +1,362 @@
+//! `ring_attention`: exact attention over a sequence whose rows are spread over ranks.
+//!
+//! A CTA takes a tile of queries of one head and walks over the keys of all ranks, its own rank's first, with what it has
+//! of the softmax in registers. Each rank's K and V travel to the peers that need them head by head, as the tiles that
+//! shared memory shall hold, a flag behind each tile of keys. All of them are kept, twice by parity of the epoch (the
+//! *gathered* plan): who starts epoch e knows that every peer has begun e-1, and so has finished e-2, the last reader of
+//! the buffer that e writes. A plan for less memory, with few slots for shards, is not there yet.
+
+mod work;
+
+use super::{Body, KernelPlan, Region, Registers, Role, THREADS, Workspace};
+use crate::abi::{
+    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec, Source, Stride,
+    TensorMapSpec,
+};
+use crate::config::{AttentionConfig, AttentionShape, Dtype, Layout};
+use crate::cost::{self, Bound};
+use crate::device::Device;
+use crate::spec::KernelSpec;
+use crate::violation::{Field, Violations};
+use serde::Serialize;
+
+const ELEM_BYTES: u64 = 2;
+/// Rows of queries that a CTA takes at a time, and of keys in a stage.
+pub const TILE_ROWS: u32 = 128;
+/// Columns that are together in shared memory: a line of the 128-byte swizzle.
+pub const SUB_TILE_COLS: u32 = 64;
+/// 128 rows of them.
+pub const SUB_TILE_BYTES: u32 = TILE_ROWS * SUB_TILE_COLS * 2;
+/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
+const SMEM_ALIGN: u32 = 1024;
+/// Stages of K, and as many of V; more than four gain nothing.
+const MAX_STAGES: u32 = 4;
+/// Tiles of queries, one being loaded while the other is computed.
+const QUERY_BUFFERS: u32 = 2;
+/// Scores, sums and weights of a warpgroup's 64 x 128 take 160 registers of each thread at once, and 24 more are enough;
+/// movers need more than 56 where they push and have many cases to tell apart.
+const REGISTERS: Registers = Registers {
+    entry: 168,
+    mover: 72,
+    math: 216,
+};
+
+/// What only a plan of an attention operator has.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AttentionPlan {
+    /// What is computed.
+    pub config: AttentionConfig,
+    /// Its sizes.
+    pub shape: AttentionShape,
+    /// Rows of a chunk of the sequence.
+    pub segment_rows: u32,
+    /// Tiles of a chunk.
+    pub segment_tiles: u32,
+    /// Tiles of a rank's rows of a head; on some ranks some are empty.
+    pub row_tiles: u32,
+    /// Tiles of queries over all heads.
+    pub tiles: u32,
+    /// Heads whose tiles are computed together, those with most keys first.
+    pub group_heads: u32,
+    /// Stages of K, and as many of V.
+    pub stages: u32,
+}
+
+impl AttentionPlan {
+    /// Whether some tiles of keys have fewer rows than others.
+    #[must_use]
+    pub fn is_ragged(&self) -> bool {
+        let tile = u64::from(TILE_ROWS);
+        !u64::from(self.segment_rows).is_multiple_of(tile) || !self.shape.seq.is_multiple_of(tile)
+    }
+
+    /// Whether the sequence ends before the last chunk does.
+    #[must_use]
+    pub fn is_uneven(&self, world: u32) -> bool {
+        let chunks = u64::from(world * self.config.placement.segments());
+        self.shape.seq != chunks * u64::from(self.segment_rows)
+    }
+
+    /// Tiles of K and V in a rank's buffer for those of all ranks.
+    #[must_use]
+    pub fn gathered_tiles(&self, world: u32) -> u64 {
+        u64::from(world) * self.shape.batch * self.shape.kv_heads * u64::from(self.row_tiles)
+    }
+
+    /// Bytes of a tile of K, or of V, or of queries.
+    #[must_use]
+    pub const fn tile_bytes(&self) -> u32 {
+        tile_bytes(self.shape)
+    }
+}
+
+const fn tile_bytes(shape: AttentionShape) -> u32 {
+    TILE_ROWS * shape.head_dim as u32 * ELEM_BYTES as u32
+}
+
+/// The plan; none while a size is not known.
+pub(super) fn plan(
+    spec: &KernelSpec,
+    config: &AttentionConfig,
+    device: &Device,
+) -> Option<Result<KernelPlan, Violations>> {
+    let shape = config.shape()?;
+    Some(body(spec, config, shape, device).map(|body| finish(spec, device, body)))
+}
+
+fn body(
+    spec: &KernelSpec,
+    config: &AttentionConfig,
+    shape: AttentionShape,
+    device: &Device,
+) -> Result<AttentionPlan, Violations> {
+    let mut found = Violations::default();
+    let world = spec.world();
+    let segment_rows = shape.chunk_rows(world, config.placement);
+    let segment_tiles = segment_rows.div_ceil(u64::from(TILE_ROWS));
+    let row_tiles = segment_tiles * u64::from(config.placement.segments());
+    let tiles = shape.batch * shape.heads * row_tiles;
+    let limit = u64::from(u32::MAX) / u64::from(spec.world()) / 4;
+    found.require(
+        tiles <= limit,
+        Field::Seq,
+        || format!("{tiles} tiles of queries on a rank are more than {limit}"),
+        "split the batch",
+    );
+    let stage_bytes = 2 * tile_bytes(shape);
+    let stages = device.smem_bytes.saturating_sub(fixed_bytes(shape, world)) / stage_bytes;
+    found.require(
+        stages >= 2,
+        Field::HeadDim,
+        || {
+            format!(
+                "two stages of K and V need {} bytes of shared memory of {} ({})",
+                fixed_bytes(shape, world) + 2 * stage_bytes,
+                device.smem_bytes,
+                device.name
+            )
+        },
+        "use smaller heads",
+    );
+    found.into_result(AttentionPlan {
+        config: *config,
+        shape,
+        segment_rows: segment_rows as u32,
+        segment_tiles: segment_tiles as u32,
+        row_tiles: row_tiles as u32,
+        tiles: tiles as u32,
+        group_heads: group_heads(config, shape, row_tiles, device),
+        stages: stages.min(MAX_STAGES),
+    })
+}
+
+/// Without a mask all tiles are as long, and K and V come head by head. With one, enough heads for all CTAs at once, so
+/// that all end with short tiles.
+fn group_heads(
+    config: &AttentionConfig,
+    shape: AttentionShape,
+    row_tiles: u64,
+    device: &Device,
+) -> u32 {
+    if !config.causal {
+        return 1;
+    }
+    let heads = u64::from(device.sm_count).div_ceil(row_tiles);
+    let per_kv = shape.heads / shape.kv_heads;
+    heads.max(per_kv).min(shape.batch * shape.heads) as u32
+}
+
+/// Shared memory beside the stages.
+const fn fixed_bytes(shape: AttentionShape, world: u32) -> u32 {
+    let slot = if world > 1 { SUB_TILE_BYTES } else { 0 };
+    QUERY_BUFFERS * tile_bytes(shape) + slot + barrier_bytes(MAX_STAGES) + 16 + SMEM_ALIGN
+}
+
+/// Full and free of each buffer and stage; full of the slot.
+const fn barrier_bytes(stages: u32) -> u32 {
+    8 * (2 * QUERY_BUFFERS + 4 * stages + 1)
+}
+
+fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan {
+    let world = spec.world();
+    let traffic = work::traffic(&body, world);
+    let (smem, smem_bytes) = smem(&body, world);
+    let grid_ctas = match world {
+        1 => body.tiles.min(device.sm_count),
+        _ => device.sm_count, // every CTA pushes, also one without a tile
+    };
+    KernelPlan {
+        id: id(&body, world),
+        spec: spec.clone(),
+        device: device.clone(),
+        threads: THREADS,
+        grid_ctas,
+        roles: roles(world, grid_ctas),
+        smem,
+        smem_bytes,
+        workspace: workspace(&body, world),
+        copies: None,
+        operands: operands(&body, world),
+        args: args(&body, world),
+        registers: REGISTERS,
+        bound: Bound::new(&traffic, device),
+        estimate_us: cost::attention_us(body.tiles, &traffic, device),
+        traffic,
+        body: Body::Attention(body),
+    }
+}
+
+fn id(body: &AttentionPlan, world: u32) -> String {
+    let AttentionShape {
+        batch,
+        seq,
+        heads,
+        kv_heads,
+        head_dim,
+    } = body.shape;
+    let AttentionConfig {
+        op,
+        layout,
+        causal,
+        placement,
+        ..
+    } = body.config;
+    let causal = if causal { "_causal" } else { "" };
+    format!(
+        "{op}_sm90a_g{world}_b{batch}s{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}"
+    )
+}
+
+fn roles(world: u32, grid_ctas: u32) -> Vec<Role> {
+    let role = |name, warps, about: &str| Role {
+        name,
+        ctas: (0, grid_ctas),
+        warps,
+        about: about.into(),
+    };
+    let mut roles = vec![role("load", (0, 1), "Q, K and V to shared memory")];
+    if world > 1 {
+        roles.push(role("push", (1, 2), "own K and V to the peers"));
+    }
+    roles.push(role("math", (4, THREADS / 32), "wgmma, softmax, O and LSE"));
+    roles
+}
+
+fn smem(body: &AttentionPlan, world: u32) -> (Vec<Region>, u32) {
+    let mut offset = 0;
+    let mut region = |name, bytes: u32| {
+        let region = Region {
+            name,
+            offset_bytes: u64::from(offset),
+            bytes: u64::from(bytes),
+        };
+        offset += bytes;
+        region
+    };
+    let mut regions = vec![
+        region("q", QUERY_BUFFERS * body.tile_bytes()),
+        region("k", body.stages * body.tile_bytes()),
+        region("v", body.stages * body.tile_bytes()),
+    ];
+    if world > 1 {
+        regions.push(region("slot", SUB_TILE_BYTES));
+    }
+    regions.push(region("barriers", barrier_bytes(body.stages)));
+    regions.push(region("tiles", QUERY_BUFFERS * 4));
+    (regions, offset + SMEM_ALIGN)
+}
+
+fn workspace(body: &AttentionPlan, world: u32) -> Workspace {
+    let mut parts = vec![("taken", 4)];
+    if world > 1 {
+        let tiles = body.gathered_tiles(world);
+        parts.push(("begun", u64::from(world) * FLAG_STRIDE_BYTES));
+        parts.push(("flags", tiles * FLAG_STRIDE_BYTES));
+        parts.push(("gathered", 2 * tiles * 2 * u64::from(body.tile_bytes())));
+    }
+    Workspace::new(parts)
+}
+
+/// Rows of this rank: those of its chunks, `times` over.
+fn rows(body: &AttentionPlan, world: u32, times: u64) -> Extent {
+    Extent::Chunks {
+        total: body.shape.seq,
+        per_chunk: u64::from(body.segment_rows),
+        mirror: (body.config.placement.segments() > 1).then(|| 2 * u64::from(world) - 1),
+        times,
+    }
+}
+
+/// Heads of an operand.
+const fn heads_of(shape: AttentionShape, operand: Operand) -> u64 {
+    match operand {
+        Operand::K | Operand::V => shape.kv_heads,
+        _ => shape.heads,
+    }
+}
+
+fn operands(body: &AttentionPlan, world: u32) -> Vec<OperandSpec> {
+    let AttentionShape {
+        batch,
+        heads,
+        head_dim,
+        ..
+    } = body.shape;
+    let tensor = |operand| {
+        let of_operand = heads_of(body.shape, operand);
+        let (rows, cols) = match body.config.layout {
+            Layout::Bshd => (rows(body, world, batch), of_operand * head_dim),
+            Layout::Bhsd => (rows(body, world, batch * of_operand), head_dim),
+        };
+        OperandSpec::new(operand, rows, cols, Dtype::Bf16)
+    };
+    let mut operands: Vec<_> = [Operand::Q, Operand::K, Operand::V, Operand::O]
+        .map(tensor)
+        .into();
+    let lse_rows = rows(body, world, batch * heads);
+    operands.push(OperandSpec::new(Operand::Lse, lse_rows, 1, Dtype::Fp32));
+    operands
+}
+
+/// Q, K or V as `[B, H, S, D]`, however it lies in memory: 64 columns of 128 rows of a head.
+fn map(body: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
+    let AttentionShape {
+        batch, head_dim, ..
+    } = body.shape;
+    let heads = heads_of(body.shape, operand);
+    let times = |times| Stride::RowsOf {
+        operand,
+        rows: rows(body, world, times),
+    };
+    let (head_stride, batch_stride) = match body.config.layout {
+        Layout::Bshd => (Stride::Bytes(head_dim * ELEM_BYTES), times(1)),
+        Layout::Bhsd => (times(1), times(heads)),
+    };
+    ArgKind::TensorMap(TensorMapSpec {
+        source: Source::Operand(operand),
+        dtype: Dtype::Bf16,
+        extents: vec![
+            Extent::Fixed(head_dim),
+            rows(body, world, 1),
+            Extent::Fixed(heads),
+            Extent::Fixed(batch),
+        ],
+        strides: vec![Stride::RowOf(operand), head_stride, batch_stride],
+        box_elems: vec![SUB_TILE_COLS, TILE_ROWS, 1, 1],
+    })
+}
+
+fn args(body: &AttentionPlan, world: u32) -> ArgLayout {
+    ArgLayout::new(vec![
+        ("q", map(body, world, Operand::Q)),
+        ("k", map(body, world, Operand::K)),
+        ("v", map(body, world, Operand::V)),
+        ("o", ArgKind::Pointer(Operand::O)),
+        ("o_row_bytes", ArgKind::RowStrideBytes(Operand::O)),
+        ("lse", ArgKind::Pointer(Operand::Lse)),
+        ("workspaces", ArgKind::Workspaces),
+        ("host", ArgKind::HostPage),
+        ("deadline_ns", ArgKind::DeadlineNs),
+        ("rank", ArgKind::Rank),
+    ])
+}

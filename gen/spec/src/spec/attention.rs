@@ -1,0 +1,106 @@
+//! What is possible of an attention operator.
+
+use super::{MAX_DIM, MAX_ELEMS};
+use crate::config::AttentionConfig;
+use crate::violation::{Field, Violations};
+
+/// Elements of a row of a head: rows of 64 bf16 are lines of the 128-byte swizzle, and registers hold 128.
+const HEAD_DIMS: [u64; 2] = [64, 128];
+
+/// Heads over all batches: tiles of queries are counted in 32 bits.
+const MAX_HEADS: u64 = 1 << 20;
+
+/// Records every mistake.
+pub(super) fn check(config: &AttentionConfig, found: &mut Violations) {
+    for (field, dim) in config.dims() {
+        let Some(size) = dim.fixed() else { continue };
+        if field == Field::HeadDim {
+            found.require(
+                HEAD_DIMS.contains(&size),
+                field,
+                || format!("heads of {size} elements are not supported"),
+                "use 64 or 128, padding Q, K and V with zeros",
+            );
+            continue;
+        }
+        found.require(
+            (1..=MAX_DIM).contains(&size),
+            field,
+            || format!("{size} is not in 1..={MAX_DIM} (TMA coordinates are 32-bit)"),
+            "use a size in that range",
+        );
+    }
+    check_heads(config, found);
+    check_elems(config, found);
+}
+
+fn check_heads(config: &AttentionConfig, found: &mut Violations) {
+    let (heads, kv_heads) = (config.heads.fixed(), config.kv_heads.fixed());
+    if let (Some(heads), Some(kv_heads @ 1..)) = (heads, kv_heads) {
+        found.require(
+            heads.is_multiple_of(kv_heads),
+            Field::KvHeads,
+            || format!("{heads} heads cannot share {kv_heads} heads of K and V evenly"),
+            "use a divisor of the heads",
+        );
+    }
+    if let (Some(batch), Some(heads)) = (config.batch.fixed(), heads) {
+        found.require(
+            batch.saturating_mul(heads) <= MAX_HEADS,
+            Field::Batch,
+            || format!("{batch} batches of {heads} heads are more than {MAX_HEADS} heads"),
+            "split the batch",
+        );
+    }
+}
+
+/// Sizes that are each possible may together be no tensor.
+fn check_elems(config: &AttentionConfig, found: &mut Violations) {
+    let sizes = [config.batch, config.seq, config.heads, config.head_dim];
+    let sizes: Option<Vec<u64>> = sizes.iter().map(|dim| dim.fixed()).collect();
+    let elems = sizes.map(|sizes| sizes.into_iter().fold(1, u64::saturating_mul));
+    if let Some(elems) = elems {
+        found.require(
+            elems <= MAX_ELEMS,
+            Field::Seq,
+            || format!("Q has {elems} elements over all ranks, more than {MAX_ELEMS}"),
+            "split the batch or the heads",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig};
+    use crate::spec::KernelSpec;
+
+    #[test]
+    fn every_mistake_is_said_at_once() {
+        let config = AttentionConfig {
+            batch: Dim::Static(0),
+            seq: Dim::Static(1 << 40),
+            heads: Dim::Static(12),
+            kv_heads: Dim::Static(5),
+            head_dim: Dim::Static(96),
+            ..AttentionConfig::new(AttentionOp::RingAttention)
+        };
+        let found = KernelSpec::validate(KernelConfig::new(8, config)).expect_err("mistakes");
+        let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
+        assert_eq!(fields, ["batch", "seq", "head_dim", "kv_heads"], "{found}");
+    }
+
+    #[test]
+    fn tensors_that_no_gpu_holds_are_refused() {
+        let config = AttentionConfig {
+            batch: Dim::Static(1 << 12),
+            seq: Dim::Static(1 << 20),
+            heads: Dim::Static(1 << 12),
+            kv_heads: Dim::Static(1),
+            head_dim: Dim::Static(64),
+            ..AttentionConfig::new(AttentionOp::RingAttention)
+        };
+        let found = KernelSpec::validate(KernelConfig::new(8, config)).expect_err("mistakes");
+        let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
+        assert_eq!(fields, ["batch", "seq"], "{found}");
+    }
+}

@@ -1,0 +1,75 @@
+//! What there is to say of an attention operator's plan.
+
+use super::About;
+use crate::cli::output::bytes;
+use mkernel_spec::KernelPlan;
+use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
+
+pub(super) fn about(plan: &KernelPlan, body: &AttentionPlan) -> About {
+    About {
+        computes: computes(plan, body),
+        summary: format!(
+            "tiles of {TILE_ROWS} queries and {TILE_ROWS} keys, {} stages, {} CTAs",
+            body.stages, plan.grid_ctas
+        ),
+        sections: vec![
+            ("tiles", tiles(plan, body)),
+            ("transfer", transfer(plan, body)),
+        ],
+        shared: format!("{} stages of K and V", body.stages),
+    }
+}
+
+fn computes(plan: &KernelPlan, body: &AttentionPlan) -> String {
+    let shape = body.shape;
+    let mask = if body.config.causal {
+        ", each row over itself and earlier ones"
+    } else {
+        ""
+    };
+    let layout = body.config.layout.name().to_uppercase();
+    format!(
+        "O = softmax(Q Kᵀ / √D) V{mask}, B {}, S {}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], bf16, LSE fp32",
+        shape.batch,
+        shape.seq,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        super::ranks(plan.spec.world()),
+        body.config.placement,
+        layout
+            .split("")
+            .filter(|c| !c.is_empty())
+            .collect::<Vec<_>>()
+            .join(","),
+    )
+}
+
+fn tiles(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
+    let heads = body.shape.batch * body.shape.heads;
+    vec![
+        format!(
+            "{} per head x {heads} heads = {} tiles, {:.2} waves of {} CTAs",
+            body.row_tiles,
+            body.tiles,
+            f64::from(body.tiles) / f64::from(plan.grid_ctas),
+            plan.grid_ctas,
+        ),
+        format!("{} heads are computed together", body.group_heads),
+    ]
+}
+
+fn transfer(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
+    let world = plan.spec.world();
+    if world == 1 {
+        return vec!["none: one rank".to_owned()];
+    }
+    let tile = u64::from(body.tile_bytes());
+    vec![
+        format!("sm_push by a warp of each CTA, {TILE_ROWS} keys under one flag, head by head"),
+        format!(
+            "all K and V are kept, twice: {} on each rank",
+            bytes(2 * body.gathered_tiles(world) * 2 * tile)
+        ),
+    ]
+}

@@ -1,0 +1,158 @@
+//! What an attention operator should compute, in fp64.
+
+use super::data::Inputs;
+use super::reference::Matrix;
+use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
+use mkernel::spec::plan::AttentionPlan;
+use mkernel::{Dtype, KernelPlan, Layout};
+use std::thread;
+
+/// O and LSE of `rank`.
+pub fn expected(
+    plan: &KernelPlan,
+    body: &AttentionPlan,
+    inputs: &Inputs,
+    rank: u32,
+    threads: usize,
+) -> Vec<Matrix> {
+    let world = plan.spec.world();
+    let place = Place::new(body, world);
+    let shape = body.shape;
+    let (heads, dim) = (shape.heads as usize, shape.head_dim as usize);
+    let positions = place.positions(rank);
+    let rows = shape.batch as usize * heads * positions.len();
+    // [B, H, S], as LSE lies.
+    let mut found = vec![Row::default(); rows];
+    let per_thread = rows.div_ceil(threads.max(1)).max(1);
+    thread::scope(|scope| {
+        for (part, found) in found.chunks_mut(per_thread).enumerate() {
+            let (place, positions) = (&place, &positions);
+            scope.spawn(move || {
+                for (row, found) in (part * per_thread..).zip(found) {
+                    let (head, index) = (row / positions.len(), row % positions.len());
+                    let of = (head / heads, head % heads);
+                    *found = place.attend(inputs, rank, of, (index, positions[index]));
+                }
+            });
+        }
+    });
+    let mut o = vec![0.0; rows * dim];
+    let mut magnitudes = vec![0.0; rows * dim];
+    for (row, of_row) in found.iter().enumerate() {
+        let (head, index) = (row / positions.len(), row % positions.len());
+        let at = place.at(Operand::Q, rank, (head / heads, head % heads), index);
+        o[at..at + dim].copy_from_slice(&of_row.o);
+        magnitudes[at..at + dim].copy_from_slice(&of_row.magnitudes);
+    }
+    let terms = (shape.seq + shape.head_dim) as usize;
+    let matrix = |values, rounded, cols, dtype| Matrix {
+        values,
+        cols,
+        terms,
+        rounded,
+        dtype,
+    };
+    let lse = found.iter().map(|row| row.lse).collect();
+    vec![
+        matrix(o, magnitudes, dim, Dtype::Bf16),
+        matrix(lse, Vec::new(), 1, Dtype::Fp32),
+    ]
+}
+
+/// A row of O and its LSE.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    o: Vec<f32>,
+    /// The weights are rounded to bf16 before they meet V: sums of |weight · V|.
+    magnitudes: Vec<f32>,
+    lse: f32,
+}
+
+/// Where rows lie: on which rank, and where in its operands.
+struct Place<'a> {
+    body: &'a AttentionPlan,
+    world: u32,
+}
+
+impl<'a> Place<'a> {
+    fn new(body: &'a AttentionPlan, world: u32) -> Self {
+        Self { body, world }
+    }
+
+    /// The rows of a rank, by their places in the sequence.
+    fn positions(&self, rank: u32) -> Vec<usize> {
+        let placement = self.body.config.placement;
+        let (total, rows) = (self.body.shape.seq, u64::from(self.body.segment_rows));
+        (0..placement.segments())
+            .flat_map(|segment| {
+                let first = u64::from(placement.chunk_of(self.world, rank, segment)) * rows;
+                first..total.min(first + rows)
+            })
+            .map(|row| row as usize)
+            .collect()
+    }
+
+    /// The index of the first element of a row of an operand.
+    fn at(&self, operand: Operand, rank: u32, (batch, head): (usize, usize), row: usize) -> usize {
+        let shape = self.body.shape;
+        let heads = match operand {
+            Operand::K | Operand::V => shape.kv_heads,
+            _ => shape.heads,
+        } as usize;
+        let rows = self.positions(rank).len();
+        let index = match self.body.config.layout {
+            Layout::Bshd => (batch * rows + row) * heads + head,
+            Layout::Bhsd => (batch * heads + head) * rows + row,
+        };
+        index * shape.head_dim as usize
+    }
+
+    /// What row `index` of `rank`, which is at `position` of the sequence, makes of all keys that it attends to.
+    fn attend(
+        &self,
+        inputs: &Inputs,
+        rank: u32,
+        (batch, head): (usize, usize),
+        (index, position): (usize, usize),
+    ) -> Row {
+        let shape = self.body.shape;
+        let dim = shape.head_dim as usize;
+        let kv_head = head / (shape.heads / shape.kv_heads) as usize;
+        let slice = |operand, rank: u32, head, row| {
+            let at = self.at(operand, rank, (batch, head), row);
+            &inputs.of(operand)[rank as usize][at..at + dim]
+        };
+        let q = slice(Operand::Q, rank, head, index);
+        let mut keys = Vec::new();
+        for source in 0..self.world {
+            for (row, other) in self.positions(source).into_iter().enumerate() {
+                if !self.body.config.causal || other <= position {
+                    let k = slice(Operand::K, source, kv_head, row);
+                    keys.push((source, row, dot(q, k) / (dim as f64).sqrt()));
+                }
+            }
+        }
+        let top = keys.iter().map(|key| key.2).fold(f64::MIN, f64::max);
+        let sum: f64 = keys.iter().map(|key| (key.2 - top).exp()).sum();
+        let (mut o, mut magnitudes) = (vec![0.0; dim], vec![0.0; dim]);
+        for (source, row, score) in keys {
+            let weight = (score - top).exp() / sum;
+            let v = slice(Operand::V, source, kv_head, row);
+            for ((o, magnitude), v) in o.iter_mut().zip(&mut magnitudes).zip(v) {
+                *o += weight * v.to_f64();
+                *magnitude += weight * v.to_f64().abs();
+            }
+        }
+        let floats = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect();
+        Row {
+            o: floats(o),
+            magnitudes: floats(magnitudes),
+            lse: (top + sum.ln()) as f32,
+        }
+    }
+}
+
+fn dot(a: &[bf16], b: &[bf16]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a.to_f64() * b.to_f64()).sum()
+}
