@@ -1,7 +1,7 @@
 #![deny(warnings, missing_docs)]
 //! Every way to write a value, and what the attribute generates.
 
-use mkernel::{Activation, BLayout, Dim, Dtype, FusedKernel, Transfer, fused_kernel};
+use mkernel::{Activation, BLayout, Dim, Dtype, FusedKernel, GemmConfig, KernelConfig, Transfer, fused_kernel};
 
 /// All sizes are known.
 #[fused_kernel(op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192)]
@@ -42,12 +42,18 @@ fn main() {
 
     let config = Chosen::config();
     assert_eq!(config.name.as_deref(), Some("up"));
-    assert_eq!((config.m, config.n, config.k), (Dim::DYNAMIC, Dim::DYNAMIC, Dim::Static(8192)));
-    assert_eq!(config.b_layout, BLayout::Nk);
-    assert_eq!(config.tuning.tile_n, Some(128));
-    let epilogue = Finished::config().epilogue;
+    let chosen = gemm(config);
+    assert_eq!((chosen.m, chosen.n, chosen.k), (Dim::DYNAMIC, Dim::DYNAMIC, Dim::Static(8192)));
+    assert_eq!(chosen.b_layout, BLayout::Nk);
+    assert_eq!(chosen.tuning.tile_n, Some(128));
+    let epilogue = gemm(Finished::config()).epilogue;
     assert!(epilogue.bias && epilogue.residual);
     assert_eq!((epilogue.activation, epilogue.output), (Activation::Gelu, Dtype::Fp32));
-    assert_eq!(FromMacro::config().tuning.transfer, Some(Transfer::CopyEngine));
-    assert_eq!(FromMacro::config().n, Dim::Static(2048));
+    let from_macro = gemm(FromMacro::config());
+    assert_eq!(from_macro.tuning.transfer, Some(Transfer::CopyEngine));
+    assert_eq!(from_macro.n, Dim::Static(2048));
+}
+
+fn gemm(config: KernelConfig) -> GemmConfig {
+    *config.problem.gemm().expect("a GEMM")
 }
