@@ -97,10 +97,10 @@ __device__ __forceinline__ void wait_put_sent(const Watch& watch, Role role, con
 // Until the first `count` puts of the channel whose arrival word this is are in this GPU's memory. The word is in pinned
 // host memory: only one thread of a GPU may wait at a time for arrivals, or a few, never every CTA. Polls across PCIe by a
 // hundred CTAs make all that crosses it 30 times slower. Where many CTAs need what arrives, that thread raises flags in
-// device memory, with release, and they wait for those.
-__device__ __forceinline__ void wait_arrival(const Watch& watch, Role role, const u32* word, u32 peer, u32 channel,
-                                             u32 count) {
-  wait_flag(watch, word, Awaited{role, kArrival, peer, channel, count});
+// device memory, with release, and they wait for those. Returns how many have come, since a look takes microseconds.
+__device__ __forceinline__ u32 wait_arrival(const Watch& watch, Role role, const u32* word, u32 peer, u32 channel,
+                                            u32 count) {
+  return wait_flag(watch, word, Awaited{role, kArrival, peer, channel, count});
 }
 
 }  // namespace mk

@@ -135,12 +135,13 @@ struct Patience {
   }
 };
 
-// Until the flag, which only grows (modulo 2^32), has reached `what.wanted`. Acquires what came before the flag.
-__device__ __forceinline__ void wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
+// Until the flag, which only grows (modulo 2^32), has reached `what.wanted`. Acquires what came before the flag. Returns
+// what it has reached: less if the wait gave up.
+__device__ __forceinline__ u32 wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
   Patience patience;
   for (;;) {
     const u32 seen = load_acquire_sys(flag);
-    if (static_cast<int>(seen - what.wanted) >= 0 || patience.ends(watch, what, seen)) return;
+    if (static_cast<int>(seen - what.wanted) >= 0 || patience.ends(watch, what, seen)) return seen;
     __nanosleep(kPollPauseNs);
   }
 }

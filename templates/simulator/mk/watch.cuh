@@ -15,10 +15,11 @@
 
 namespace mk {
 
-__forceinline__ void wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
+__forceinline__ u32 wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
   mk_calls->waiting(what.role, what.wait, what.peer, what.index, what.wanted, sim::place());
-  wait_flag_on_gpu(watch, flag, what);
+  const u32 seen = wait_flag_on_gpu(watch, flag, what);
   mk_calls->waiting(0, 0, 0, 0, 0, sim::place());
+  return seen;
 }
 
 __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {
