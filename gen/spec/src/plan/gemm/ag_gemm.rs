@@ -99,7 +99,12 @@ fn candidates(
     };
     let tiles = order.tiles();
     let make = |transfer, comm_ctas, chunks: Option<Chunks>, push| {
-        let order = core.complete(tuning, order.clone(), spec.shape.k, device.sm_count - comm_ctas);
+        let order = core.complete(
+            tuning,
+            order.clone(),
+            spec.shape.k,
+            device.sm_count - comm_ctas,
+        );
         Candidate {
             estimate_us: cost::estimate_us(tile, &order, spec.shape.k, push, traffic, device),
             core: core.clone(),
