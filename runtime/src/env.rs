@@ -9,6 +9,7 @@
 //! | `MKERNEL_SECRET` | what all ranks must know, 16 bytes or more; without it, whoever reaches the port can be a rank |
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
 //! | `MKERNEL_NICS` | NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`; the nearest if absent |
+//! | `MKERNEL_PROXY_CORES` | where the fabric's proxies run: `near` the GPU's first NIC, or `8-15,24`; any core if absent |
 //! | `SYSFS_PATH` | where sysfs is; libibverbs reads it too; `/sys` if absent |
 //! | `MKERNEL_DEVICE` | `gpu`, if absent; `sim`: simulated GPUs; `auto`: simulated ones where there is no GPU |
 //! | `MKERNEL_SIM_SEED` | what the order of events on simulated GPUs depends on; 0 if absent |
@@ -132,6 +133,35 @@ pub(crate) fn test_host() -> Option<String> {
 #[must_use]
 pub fn wanted_nics() -> String {
     read("MKERNEL_NICS").unwrap_or_default()
+}
+
+/// The cores on which a proxy may run.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ProxyCores {
+    Any,
+    /// Those near the GPU's first NIC, of which every GPU has its own.
+    Near,
+    These(Vec<usize>),
+}
+
+/// Where proxies are to run.
+pub(crate) fn proxy_cores() -> Result<ProxyCores, Error> {
+    read_proxy_cores(read)
+}
+
+fn read_proxy_cores(lookup: impl Fn(&str) -> Option<String>) -> Result<ProxyCores, Error> {
+    let name = "MKERNEL_PROXY_CORES";
+    let value = lookup(name).unwrap_or_default();
+    match value.trim() {
+        "" => Ok(ProxyCores::Any),
+        "near" => Ok(ProxyCores::Near),
+        list => match mkernel_topology::cpu_list(list) {
+            Some(cores) if !cores.is_empty() => Ok(ProxyCores::These(
+                cores.into_iter().map(|core| core as usize).collect(),
+            )),
+            _ => Err(wrong(name, Some(value), "near, or cores such as 8-15,24")),
+        },
+    }
 }
 
 /// Where sysfs is.
@@ -260,6 +290,21 @@ mod tests {
         );
         assert!(read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "0")])).is_err());
         assert!(read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "soon")])).is_err());
+    }
+
+    #[test]
+    fn proxies_run_where_the_variable_says() {
+        let cores = |value: &'static str| read_proxy_cores(move |_| Some(value.to_owned()));
+        assert_eq!(read_proxy_cores(|_| None).expect("absent"), ProxyCores::Any);
+        assert_eq!(cores(" near ").expect("set"), ProxyCores::Near);
+        assert_eq!(
+            cores("8-10,3").expect("set"),
+            ProxyCores::These(vec![3, 8, 9, 10])
+        );
+        for wrong in ["9-8", "far", "1;2", "-1", "0-99999999"] {
+            let error = cores(wrong).expect_err(wrong).to_string();
+            assert!(error.contains(wrong) && error.contains("near"), "{error}");
+        }
     }
 
     #[test]

@@ -59,7 +59,7 @@
 //!
 //! # Environment
 //! `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT` or what other launchers set instead, `MKERNEL_PORT`,
-//! `MKERNEL_SECRET`, `MKERNEL_TIMEOUT_MS`, `MKERNEL_NICS`, `SYSFS_PATH`, `MKERNEL_DEVICE`, `MKERNEL_SIM_SEED`, `MKERNEL_SIM_SMS`,
+//! `MKERNEL_SECRET`, `MKERNEL_TIMEOUT_MS`, `MKERNEL_NICS`, `MKERNEL_PROXY_CORES`, `SYSFS_PATH`, `MKERNEL_DEVICE`, `MKERNEL_SIM_SEED`, `MKERNEL_SIM_SMS`,
 //! `MKERNEL_SIM_SKEW`, and those of `mkernel-gen` for the store and the compiler, such as `MKERNEL_CACHE_DIR`, `MKERNEL_BUNDLE` and `MKERNEL_NVRTC`.
 //!
 //! # Safety of the way between ranks

@@ -13,11 +13,16 @@ pub const TAG_VALID: u32 = 1 << 31;
 /// index and `consumed` can be compared modulo 2^32.
 pub const MAX_CAPACITY_LOG2: u32 = 16;
 
-/// One slot of the ring: a put of `bytes` bytes to a peer. Written by a kernel, read by the proxy.
+/// The bit of a slot's second, third and fourth 64-bit word by which the proxy tells whether this lap has written it: so a
+/// kernel stores a command's words in any order.
+pub const PHASE_BIT: u64 = 1 << 63;
+
+/// One slot of the ring: a put of `bytes` bytes to a peer. Written by a kernel as four 64-bit words, the last three with
+/// their [`PHASE_BIT`]; read by the proxy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Command {
-    /// [`tag`] of its index. Written last, with `peer` and `channel`, as one 64-bit store with release at system scope.
+    /// [`tag`] of its index.
     pub tag: u32,
     /// To whom: a number of this endpoint's table of peers.
     pub peer: u16,
@@ -29,7 +34,7 @@ pub struct Command {
     pub target_region: u8,
     /// [`COMMAND_PUT`].
     pub kind: u16,
-    /// How many bytes; 0 only raises the arrival word.
+    /// How many bytes, less than 2^31; 0 only raises the arrival word.
     pub bytes: u32,
     /// In the source region, in bytes.
     pub source_offset: u64,
@@ -41,6 +46,16 @@ pub struct Command {
 #[must_use]
 pub const fn tag(index: u32, capacity_log2: u32) -> u32 {
     TAG_VALID | (index >> capacity_log2)
+}
+
+/// The [`PHASE_BIT`] of the command with this index, or 0: the other one in each lap, set in the first.
+#[must_use]
+pub const fn phase(index: u32, capacity_log2: u32) -> u64 {
+    if (index >> capacity_log2) & 1 == 0 {
+        PHASE_BIT
+    } else {
+        0
+    }
 }
 
 /// What the proxy tells producers, in pinned host memory. Both count commands from the first one, modulo 2^32.

@@ -1,15 +1,23 @@
 //! The ring of commands, on the host: its memory, its one consumer, and a producer that does what `mk/fabric.cuh` does.
 
 use crate::error::FabricError;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use mkernel_spec::fabric::{Command, MAX_CAPACITY_LOG2, TAG_VALID, tag};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use mkernel_spec::fabric::{Command, MAX_CAPACITY_LOG2, PHASE_BIT, TAG_VALID, phase, tag};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A [`Command`] as four words; the first one has its tag, peer and channel.
+/// A [`Command`] as four words: one with its tag, peer and channel, three with their [`PHASE_BIT`].
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
 pub struct Slot([AtomicU64; 4]);
+
+impl Slot {
+    /// As the lap before left it that will first write the command `index`.
+    fn before(index: u32, capacity_log2: u32) -> Self {
+        let stale = phase(index, capacity_log2) ^ PHASE_BIT;
+        Self([0, stale, stale, stale].map(AtomicU64::new))
+    }
+}
 
 /// [`mkernel_spec::fabric::RingWords`].
 #[repr(C)]
@@ -48,7 +56,11 @@ impl Ring {
     /// [`FabricError::Config`] for a capacity above 2^[`MAX_CAPACITY_LOG2`], or 1.
     pub fn on_host(capacity_log2: u32, first: u32) -> Result<Arc<Self>, FabricError> {
         check_capacity(capacity_log2)?;
-        let slots: Arc<[Slot]> = (0..1 << capacity_log2).map(|_| Slot::default()).collect();
+        let capacity = 1 << capacity_log2;
+        let first_in = |slot: u32| first.wrapping_add(slot.wrapping_sub(first) & (capacity - 1));
+        let slots: Arc<[Slot]> = (0..capacity)
+            .map(|slot| Slot::before(first_in(slot), capacity_log2))
+            .collect();
         let words = Arc::new(Words {
             consumed: AtomicU32::new(first),
             sent: AtomicU32::new(first),
@@ -152,8 +164,8 @@ impl Consumer {
     pub fn take(&mut self) -> Result<Option<(u32, Command)>, FabricError> {
         let (index, log2) = (self.next, self.ring.capacity_log2);
         let slot = self.ring.slot(index);
-        let head = slot[0].load(Ordering::Acquire);
-        let found = head as u32;
+        let words = [0, 1, 2, 3].map(|word: usize| slot[word].load(Ordering::Relaxed));
+        let found = words[0] as u32;
         if found != tag(index, log2) {
             let before = tag(index.wrapping_sub(1 << log2), log2);
             if found == 0 || found == before {
@@ -169,9 +181,13 @@ impl Consumer {
                 ),
             });
         }
-        let rest = [1, 2, 3].map(|word| slot[word].load(Ordering::Relaxed));
+        if (words[1..].iter()).any(|word| word & PHASE_BIT != phase(index, log2)) {
+            return Ok(None);
+        }
+        // What the producer did before, above all the bytes to be put, is seen from here on.
+        fence(Ordering::Acquire);
         self.next = index.wrapping_add(1);
-        Ok(Some((index, unpack(head, rest))))
+        Ok(Some((index, unpack(words))))
     }
 
     /// Gives the slots of all taken commands back, and tells that the sources of `sent` more commands may be reused.
@@ -188,7 +204,9 @@ impl Consumer {
     }
 }
 
-fn unpack(head: u64, [kinds, source_offset, target_offset]: [u64; 3]) -> Command {
+fn unpack([head, kinds, source_offset, target_offset]: [u64; 4]) -> Command {
+    let [kinds, source_offset, target_offset] =
+        [kinds, source_offset, target_offset].map(|word| word & !PHASE_BIT);
     Command {
         tag: head as u32,
         peer: (head >> 32) as u16,
@@ -202,13 +220,17 @@ fn unpack(head: u64, [kinds, source_offset, target_offset]: [u64; 3]) -> Command
     }
 }
 
-fn pack(command: &Command, tag: u32) -> (u64, [u64; 3]) {
+fn pack(command: &Command, tag: u32, phase: u64) -> [u64; 4] {
     let head = u64::from(tag) | u64::from(command.peer) << 32 | u64::from(command.channel) << 48;
     let kinds = u64::from(command.source_region)
         | u64::from(command.target_region) << 8
         | u64::from(command.kind) << 16
         | u64::from(command.bytes) << 32;
-    (head, [kinds, command.source_offset, command.target_offset])
+    let rest = [kinds, command.source_offset, command.target_offset].map(|word| {
+        debug_assert!(word & PHASE_BIT == 0);
+        word | phase
+    });
+    [head, rest[0], rest[1], rest[2]]
 }
 
 /// Posts commands from the host, as a kernel does from the device. Clones share a ring; no kernel may use it besides.
@@ -251,16 +273,17 @@ impl Producer {
         reaches(seen)
     }
 
-    /// Fills the slot; the tag comes last. The command's own tag is of no account.
+    /// Fills the slot, its words in any order. The command's own tag is of no account.
     pub fn publish(&self, index: u32, command: &Command) {
-        let slot = self.ring.slot(index);
-        let tag = tag(index, self.ring.capacity_log2);
+        let log2 = self.ring.capacity_log2;
+        let tag = tag(index, log2);
         debug_assert!(tag & TAG_VALID != 0);
-        let (head, rest) = pack(command, tag);
-        for (word, value) in slot[1..].iter().zip(rest) {
+        fence(Ordering::Release);
+        for (word, value) in
+            (self.ring.slot(index).iter()).zip(pack(command, tag, phase(index, log2)))
+        {
             word.store(value, Ordering::Relaxed);
         }
-        slot[0].store(head, Ordering::Release);
     }
 
     /// Whether the command and all before it have left.

@@ -12,7 +12,7 @@ mod ring;
 mod transport;
 
 mod sync {
-    pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
 use control::{Control, End, Step, drive};
@@ -60,7 +60,7 @@ fn take(consumer: &mut Consumer) -> Option<u64> {
 /// Checks a model with at most so many switches away from a thread that could go on: more of them find little more.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
+    builder.preemption_bound = Some(2);
     builder.check(model);
 }
 

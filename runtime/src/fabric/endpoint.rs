@@ -120,8 +120,10 @@ impl Fabric {
         });
         // Also the barrier before which nobody puts.
         let (endpoint, _) = ranks.agree(STEP, connected, timeout)?;
-        let proxy = Proxy::start(endpoint, &ProxyOptions::default()).map_err(Error::Fabric);
-        let proxy = proxy.map(|proxy| (proxy, Vec::new()));
+        let proxy = nics::cores(shared, &spec.transport).and_then(|cores| {
+            let proxy = Proxy::start(endpoint, &ProxyOptions { cores }).map_err(Error::Fabric)?;
+            Ok((proxy, Vec::new()))
+        });
         let (proxy, _) = ranks.agree("start of the proxies", proxy, timeout)?;
         let watch = shared.simulated.as_ref().map(|host| {
             let (ring, page, signs) = (ring.ring.clone(), page.clone(), signs.clone());

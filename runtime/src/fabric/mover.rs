@@ -37,6 +37,16 @@ pub(crate) struct PeerCopies {
     /// end of a copy without asking the driver, which would take it a microsecond each time.
     words: Pinned,
     waiting: VecDeque<Piece>,
+    done: Done,
+}
+
+/// What was done, for the log.
+#[derive(Default)]
+struct Done {
+    copies: u64,
+    pieces: u64,
+    /// Of the proxy's thread, in the driver.
+    driver: Duration,
 }
 
 /// A stream with one copy at most.
@@ -80,6 +90,7 @@ impl PeerCopies {
             lanes: (0..LANES).map(lane).collect::<Result<_, Error>>()?,
             words: Pinned::allocate(ctx, LANES * WORD_STRIDE_BYTES)?,
             waiting: VecDeque::new(),
+            done: Done::default(),
         })
     }
 
@@ -134,8 +145,12 @@ impl PeerCopies {
         // drop waits for the stream.
         unsafe {
             lane.stream.copy(to, from, bytes as usize)?;
-            lane.stream.write_word(word, lane.begun)
+            lane.stream.write_word(word, lane.begun)?;
         }
+        self.done.copies += 1;
+        self.done.pieces += lane.tokens.len() as u64;
+        self.done.driver += lane.since.elapsed();
+        Ok(())
     }
 
     /// Waits for the copies that run.
@@ -217,6 +232,18 @@ impl Mover for PeerCopies {
 
 impl Drop for PeerCopies {
     fn drop(&mut self) {
+        let Done {
+            copies,
+            pieces,
+            driver,
+        } = self.done;
+        tracing::debug!(
+            rank = self.rank,
+            copies,
+            pieces,
+            ?driver,
+            "an emulated NIC has moved"
+        );
         if let Err(error) = self.finish() {
             tracing::warn!(error = with_causes(&error), "waiting for copies to end");
         }

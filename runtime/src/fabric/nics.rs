@@ -1,10 +1,10 @@
-//! Transports over NICs: which NICs a rank uses, and its region on them.
+//! Transports over NICs: which NICs a rank uses, its region on them, and the cores near them.
 
 use super::endpoint::{FabricSpec, Prepared};
 use super::region::Way;
 use super::transport::{NicOptions, Transport};
 use crate::driver;
-use crate::env;
+use crate::env::{self, ProxyCores};
 use crate::error::{Error, with_causes};
 use crate::shared::Shared;
 use mkernel_fabric::{Config, FabricError, Setup};
@@ -35,7 +35,7 @@ pub(super) fn set_up(
         return Err(Error::NoTransport { name, feature });
     }
     let (topology, gpu) = topology(shared)?;
-    let rails = choose(&topology, gpu, options, name)?;
+    let rails = choose(&topology, gpu, &wanted(&spec.transport), name)?;
     let (ways, reason) = Way::all(shared)?;
     let mut refused: Vec<String> = reason.into_iter().map(str::to_owned).collect();
     for way in ways {
@@ -126,17 +126,49 @@ fn simulated_gpu(number: usize) -> Option<Gpu> {
     })
 }
 
-/// The NICs of a GPU for a transport.
-fn choose(
-    topology: &Topology,
-    gpu: usize,
-    options: &NicOptions,
-    transport: &str,
-) -> Result<Rails, Error> {
+/// The cores on which this rank's proxy may run; any if there are none.
+pub(super) fn cores(shared: &Shared, transport: &Transport) -> Result<Vec<usize>, Error> {
+    let cores = match env::proxy_cores()? {
+        ProxyCores::Any => return Ok(Vec::new()),
+        ProxyCores::These(cores) => cores,
+        ProxyCores::Near => {
+            let (topology, gpu) = topology(shared)?;
+            near(&topology, gpu, &wanted(transport))?
+        }
+    };
+    tracing::info!(rank = shared.rank, ?cores, "the proxy has cores");
+    Ok(cores)
+}
+
+/// The NICs that a transport's user wants.
+fn wanted(transport: &Transport) -> String {
+    let nics = match transport {
+        Transport::Rc(options) | Transport::Efa(options) => options.nics.clone(),
+        Transport::Emulated { .. } => None,
+    };
+    nics.unwrap_or_else(env::wanted_nics)
+}
+
+/// The cores near a GPU's first NIC, as far as they are its own.
+fn near(topology: &Topology, gpu: usize, wanted: &str) -> Result<Vec<usize>, Error> {
     let wrong = |reason| Error::Nics { reason };
-    let wanted = options.nics.clone().unwrap_or_else(env::wanted_nics);
     let choices = topology
-        .choose(&wanted)
+        .choose(wanted)
+        .map_err(|error| wrong(error.to_string()))?;
+    let cores = choices.gpus.get(gpu).map_or(&[][..], |gpu| &gpu.cores);
+    if cores.is_empty() {
+        return Err(wrong(format!(
+            "GPU {gpu} has none, so no cores are near to it: list cores in MKERNEL_PROXY_CORES, or unset it"
+        )));
+    }
+    Ok(cores.iter().map(|core| *core as usize).collect())
+}
+
+/// The NICs of a GPU for a transport.
+fn choose(topology: &Topology, gpu: usize, wanted: &str, transport: &str) -> Result<Rails, Error> {
+    let wrong = |reason| Error::Nics { reason };
+    let choices = topology
+        .choose(wanted)
         .map_err(|error| wrong(error.to_string()))?;
     let rails = choices
         .gpus
@@ -211,7 +243,7 @@ fn open(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mkernel_topology::Nic;
+    use mkernel_topology::{Nic, NumaNode};
 
     fn nic(device: &str, port: u32, link: Link) -> Nic {
         Nic {
@@ -235,18 +267,11 @@ mod tests {
         }
     }
 
-    fn wanting(nics: &str) -> NicOptions {
-        NicOptions {
-            nics: Some(nics.to_owned()),
-            ..NicOptions::default()
-        }
-    }
-
     #[test]
     fn gpus_share_nics_out_or_have_those_that_are_named() {
         let roce = |device| nic(device, 1, Link::RoCE);
         let host = host(2, vec![roce("a"), roce("b"), roce("c"), roce("d")]);
-        let devices = |gpu, wanted| choose(&host, gpu, &wanting(wanted), "rc").map(|r| r.devices);
+        let devices = |gpu, wanted| choose(&host, gpu, wanted, "rc").map(|r| r.devices);
         let (first, second) = (devices(0, "").expect("two"), devices(1, "").expect("two"));
         assert_eq!((first.len(), second.len()), (2, 2));
         assert!(first.iter().all(|nic| !second.contains(nic)));
@@ -259,9 +284,35 @@ mod tests {
     }
 
     #[test]
+    fn proxies_share_the_cores_near_their_nics() {
+        let near_cores = |device, local_cpus: &[u32]| Nic {
+            local_cpus: local_cpus.to_vec(),
+            ..nic(device, 1, Link::RoCE)
+        };
+        let cpus: Vec<u32> = (0..8).collect();
+        let nics = vec![near_cores("a", &[0, 1, 2, 3]), near_cores("b", &[4, 5])];
+        let host = Topology {
+            numa_nodes: vec![NumaNode {
+                number: 0,
+                cpus: cpus.clone(),
+                first_threads: cpus,
+            }],
+            ..host(2, nics)
+        };
+        let cores = |gpu, wanted| near(&host, gpu, wanted).expect("there are NICs");
+        assert_eq!(
+            (cores(0, "0=a;1=b"), cores(1, "0=a;1=b")),
+            (vec![0, 1, 2, 3], vec![4, 5])
+        );
+        assert_eq!((cores(0, "a"), cores(1, "a")), (vec![0, 1], vec![2, 3]));
+        let error = near(&super::tests::host(1, Vec::new()), 0, "").expect_err("no NIC");
+        assert!(error.to_string().contains("MKERNEL_PROXY_CORES"), "{error}");
+    }
+
+    #[test]
     fn nics_that_do_not_fit_are_named() {
         let wrong = |nics, transport| {
-            let error = choose(&host(1, nics), 0, &wanting(""), transport);
+            let error = choose(&host(1, nics), 0, "", transport);
             error.expect_err("they do not fit").to_string()
         };
         let text = wrong(vec![nic("rdmap0s6", 1, Link::Efa)], "rc");

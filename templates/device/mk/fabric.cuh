@@ -1,8 +1,8 @@
 // Puts to GPUs of other nodes: commands for the proxy on the host, and arrivals. GPUs and the simulator share it.
 //
 // To put: the bytes are stored; one thread that knows of all of them (by a barrier of its CTA, say) posts a command. The
-// release with which the command's tag is published makes them visible to the NIC. On the other side the proxy raises
-// the arrival word of the channel after the bytes are in memory.
+// fence before the command makes them visible to the NIC. On the other side the proxy raises the arrival word of the
+// channel after the bytes are in memory.
 //
 // A wait that gives up leaves its slot unwritten, and the ring useless: the job has been aborted.
 #pragma once
@@ -11,9 +11,11 @@
 namespace mk {
 
 constexpr u32 kTagValid = 0x80000000u;
+constexpr u64 kPhaseBit = 1ull << 63;
 constexpr u32 kCommandPut = 1;
 
-// A slot of the ring, in pinned host memory.
+// A slot of the ring, in pinned host memory: 64-bit words, the last three with a phase bit that tells one lap from the
+// next, as the tag does.
 struct Command {
   u32 tag;  // kTagValid | lap
   u16 peer, channel;
@@ -49,14 +51,14 @@ struct Put {
 
 // The index of the caller's command. Who claims one must publish it: those behind it wait for it.
 __device__ __forceinline__ u32 claim_command(const CommandRing& ring) {
-  return fetch_add_acq_rel_gpu(&ring.state->claimed, 1);
+  return fetch_add_relaxed_gpu(&ring.state->claimed, 1);
 }
 
 // Until the proxy has read what the index's slot held one lap ago; false if the wait gave up. What producers saw last is
 // in device memory, so that only one who finds the ring full there looks across PCIe.
 __device__ __forceinline__ bool wait_command_slot(const Watch& watch, Role role, const CommandRing& ring, u32 index) {
   const u32 wanted = index + 1 - (1u << ring.capacity_log2);
-  u32 seen = load_acquire_gpu(&ring.state->consumed_seen);
+  u32 seen = load_relaxed_sys(&ring.state->consumed_seen);  // publish_command has a fence
   if (static_cast<int>(seen - wanted) >= 0) return true;
   Patience patience;
   for (;;) {
@@ -69,16 +71,19 @@ __device__ __forceinline__ bool wait_command_slot(const Watch& watch, Role role,
   return true;
 }
 
-// Fills the slot. The tag comes last; it publishes the command and all that this thread did and saw before.
+// Fills the slot, and publishes all that this thread did and saw before. Each word says its lap, so that they need no
+// order among themselves: a fence between them would wait until PCIe has carried them.
 __device__ __forceinline__ void publish_command(const CommandRing& ring, u32 index, const Put& put) {
   u64* slot = reinterpret_cast<u64*>(ring.slots + (index & ((1u << ring.capacity_log2) - 1)));
-  const u32 kinds = put.source_region | put.target_region << 8 | kCommandPut << 16;
-  store(slot + 1, kinds | u64{put.bytes} << 32);
-  store(slot + 2, put.source_offset);
-  store(slot + 3, put.target_offset);
-  const u32 tag = kTagValid | index >> ring.capacity_log2;
+  const u32 lap = index >> ring.capacity_log2;
+  const u64 phase = lap % 2 == 0 ? kPhaseBit : 0;
   const u32 whither = put.peer | put.channel << 16;
-  store_release_sys(slot, tag | u64{whither} << 32);
+  const u32 kinds = put.source_region | put.target_region << 8 | kCommandPut << 16;
+  fence_sys();
+  store_relaxed_sys(slot, kTagValid | lap | u64{whither} << 32);
+  store_relaxed_sys(slot + 1, phase | kinds | u64{put.bytes} << 32);
+  store_relaxed_sys(slot + 2, phase | put.source_offset);
+  store_relaxed_sys(slot + 3, phase | put.target_offset);
 }
 
 // Puts, and returns the command's index.

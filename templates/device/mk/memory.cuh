@@ -103,6 +103,13 @@ __device__ __forceinline__ u64 fetch_add_acq_rel_gpu(u64* p, u64 value) {
   return old;
 }
 
+// The same without order.
+__device__ __forceinline__ u32 fetch_add_relaxed_gpu(u32* p, u32 value) {
+  u32 old;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(value) : "memory");
+  return old;
+}
+
 __device__ __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
   u32 old;
   asm volatile("atom.relaxed.gpu.global.exch.b32 %0, [%1], %2;" : "=r"(old) : "l"(p), "r"(value) : "memory");

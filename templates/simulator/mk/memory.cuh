@@ -62,6 +62,9 @@ __forceinline__ u32 fetch_add_acq_rel_gpu(u32* p, u32 value) {
 __forceinline__ u64 fetch_add_acq_rel_gpu(u64* p, u64 value) {
   return sim::rmw(p, value, sim::kAdd, sim::kAcqRel, sim::kGpu);
 }
+__forceinline__ u32 fetch_add_relaxed_gpu(u32* p, u32 value) {
+  return sim::rmw(p, value, sim::kAdd, sim::kRelaxed, sim::kGpu);
+}
 __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
   return sim::rmw(p, value, sim::kExchange, sim::kRelaxed, sim::kGpu);
 }

@@ -14,27 +14,27 @@ cases! {
     "commands": "commands", SHAPE_OF_PUTS, [] {
         "published without release": [
             "mk::publish_command(at.ring, index, put);"
-                => "{\n      u64* slot = reinterpret_cast<u64*>(at.ring.slots + index % 4);\n      mk::store(slot + 1, 4ull << 32);\n      mk::store(slot + 2, put.source_offset);\n      mk::store(slot + 3, put.target_offset);\n      mk::store_relaxed_sys(slot, u64{mk::kTagValid | index / 4});\n    }"
+                => "{\n      const u64 phase = index / 4 % 2 == 0 ? mk::kPhaseBit : 0;\n      u64* slot = reinterpret_cast<u64*>(at.ring.slots + index % 4);\n            mk::store_relaxed_sys(slot, u64{mk::kTagValid | index / 4});\n      mk::store_relaxed_sys(slot + 1, phase | 4ull << 32);\n      mk::store_relaxed_sys(slot + 2, phase | put.source_offset);\n      mk::store_relaxed_sys(slot + 3, phase | put.target_offset);\n    }"
         ],
-            "race", ["in move: const u32 bytes", "mk::store(slot + 1, 4ull << 32)"];
+            "race", ["in move: if (command.words", "mk::store(at.source + lane, word)"];
         "published for this GPU alone": [
             "mk::publish_command(at.ring, index, put);"
-                => "{\n      u64* slot = reinterpret_cast<u64*>(at.ring.slots + index % 4);\n      mk::store(slot + 1, 4ull << 32);\n      mk::store(slot + 2, put.source_offset);\n      mk::store(slot + 3, put.target_offset);\n      mk::store_release_gpu(reinterpret_cast<u32*>(slot), mk::kTagValid | index / 4);\n    }"
+                => "{\n      const u64 phase = index / 4 % 2 == 0 ? mk::kPhaseBit : 0;\n      u64* slot = reinterpret_cast<u64*>(at.ring.slots + index % 4);\n      mk::fence_gpu();\n      mk::store_relaxed_sys(slot, u64{mk::kTagValid | index / 4});\n      mk::store_relaxed_sys(slot + 1, phase | 4ull << 32);\n      mk::store_relaxed_sys(slot + 2, phase | put.source_offset);\n      mk::store_relaxed_sys(slot + 3, phase | put.target_offset);\n    }"
         ],
-            "race", ["in move: const u32 bytes", "mk::store(slot + 1, 4ull << 32)"];
+            "race", ["in move: if (command.words", "mk::store(at.source + lane, word)"];
         "no wait for a slot": [
             "if (mk::wait_command_slot(watch, mk::kPush, at.ring, index)) mk::publish_command" => "mk::publish_command"
         ],
-            "race", ["is written, not ordered after an earlier", "mk::publish_command(at.ring, index, put)"];
+            "deadlock", ["in take: while"];
         "a slot given back before it was read": [
-            "move(at, slot);\n      mk::store_release_sys(&at.ring.words->consumed, index + 1);"
-                => "mk::store_release_sys(&at.ring.words->consumed, index + 1);\n      move(at, slot);"
+            "const Command command = take"
+                => "mk::store_release_sys(&at.ring.words->consumed, index + 1);\n      const Command command = take"
         ],
-            "race", ["is written, not ordered after an earlier read", "mk::publish_command(at.ring, index, put)"];
+            "deadlock", ["in take: while"];
         "a source overwritten before it was sent": ["mk::wait_put_sent(watch, mk::kPush, at.ring, index);" => ""],
             "race", ["mk::store(at.source + lane, 0)"];
         "an arrival raised before the data": [
-            "move(at, slot);" => "mk::store_release_sys(at.arrived, index + 1);\n      move(at, slot);"
+            "move(at, command);" => "mk::store_release_sys(at.arrived, index + 1);\n      move(at, command);"
         ],
             "race", ["mk::load(at.target + lane)"];
         "too few puts awaited": ["0, 5, 8 * args.call)" => "0, 5, 8 * args.call - 1)"],

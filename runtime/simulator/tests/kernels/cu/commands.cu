@@ -15,11 +15,29 @@ __device__ __forceinline__ Places places(const Args& args) {
   return Places{ring, words(near + 8192), words(far + 12288), words(far + 16384)};
 }
 
-// The command's bytes, from slot to target.
-__device__ __forceinline__ void move(const Places& at, u64* slot) {
-  const u32 bytes = static_cast<u32>(mk::load(slot + 1) >> 32);
-  u32* to = at.target + mk::load(slot + 3) / 4;
-  if (bytes == 4) mk::store(to, mk::load(at.source + mk::load(slot + 2) / 4));
+// A slot's words but the first, without their phase bits.
+struct Command {
+  u64 words[3];
+};
+
+// Waits for all words of the command with this index.
+__device__ __forceinline__ Command take(const u64* slot, u32 index) {
+  const u64 phase = index / 4 % 2 == 0 ? mk::kPhaseBit : 0;
+  while (static_cast<u32>(mk::load_relaxed_sys(slot)) != (mk::kTagValid | index / 4)) __nanosleep(32);
+  Command command;
+  for (u64& word : command.words) {
+    ++slot;
+    while (((word = mk::load_relaxed_sys(slot)) & mk::kPhaseBit) != phase) __nanosleep(32);
+    word &= ~mk::kPhaseBit;
+  }
+  mk::fence_sys();
+  return command;
+}
+
+// The command's bytes, to the target.
+__device__ __forceinline__ void move(const Places& at, const Command& command) {
+  u32* to = at.target + command.words[2] / 4;
+  if (command.words[0] >> 32 == 4) mk::store(to, mk::load(at.source + command.words[1] / 4));
 }
 
 KERNEL(32) {
@@ -38,10 +56,9 @@ KERNEL(32) {
   }
   if (args.rank == 1 && blockIdx.x == 0 && lane == 0) {
     for (u32 index = 8 * (args.call - 1); index != 8 * args.call; ++index) {
-      u64* slot = reinterpret_cast<u64*>(at.ring.slots + index % 4);
-      while (static_cast<u32>(mk::load_acquire_sys(slot)) != (mk::kTagValid | index / 4)) __nanosleep(32);
-      move(at, slot);
+      const Command command = take(reinterpret_cast<const u64*>(at.ring.slots + index % 4), index);
       mk::store_release_sys(&at.ring.words->consumed, index + 1);
+      move(at, command);
       mk::store_release_sys(&at.ring.words->sent, index + 1);
       mk::store_release_sys(at.arrived, index + 1);
     }
