@@ -48,8 +48,9 @@ const OUTPUT: &str = "kernel.so";
 /// Many times what a compile takes on a busy host.
 const COMPILE_LIMIT: Duration = Duration::from_secs(120);
 
-/// For questions that a compiler answers at once.
-const PROBE_LIMIT: Duration = Duration::from_secs(10);
+/// For questions that a compiler answers at once; but its name is part of keys, so that one given up for slow would mean
+/// another compile.
+const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The host's C++ compiler, found and checked. Any number of threads may compile at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
