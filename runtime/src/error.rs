@@ -87,10 +87,19 @@ pub enum Error {
     },
     /// Ranks on several hosts.
     #[error(
-        "ranks are on {} hosts ({}); they have met, but there are no operators across hosts yet: use GPUs of one host",
+        "ranks are on {} hosts ({}), but the kernel is declared for one node; declare nodes = {0}, or use GPUs of one host",
         hosts.len(), Hosts(hosts)
     )]
     SeveralHosts {
+        /// The ranks of each host.
+        hosts: Vec<Vec<u32>>,
+    },
+    /// Ranks that are not numbered host by host.
+    #[error(
+        "ranks are not numbered host by host ({}), as a kernel of several nodes has them; deal them out in blocks",
+        Hosts(hosts)
+    )]
+    RankOrder {
         /// The ranks of each host.
         hosts: Vec<Vec<u32>>,
     },
@@ -125,7 +134,7 @@ pub enum Error {
         variables: Vec<(&'static str, Option<String>)>,
     },
     /// The number of ranks is not one that kernels have.
-    #[error("{0} ranks were asked for; use 1, 2, 4 or 8")]
+    #[error("{0} ranks were asked for on one host; use 1 to 8")]
     World(usize),
     /// Resolving or listening on the address where ranks meet.
     #[error(

@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 17] = [
+pub(crate) const TEMPLATES: [(&str, &str); 19] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -35,6 +35,14 @@ pub(crate) const TEMPLATES: [(&str, &str); 17] = [
     (
         "parts/attention.cu.tera",
         include_str!("../../../templates/parts/attention.cu.tera"),
+    ),
+    (
+        "parts/network.cu.tera",
+        include_str!("../../../templates/parts/network.cu.tera"),
+    ),
+    (
+        "parts/relay.cu.tera",
+        include_str!("../../../templates/parts/relay.cu.tera"),
     ),
     (
         "parts/place.cu.tera",

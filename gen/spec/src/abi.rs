@@ -4,6 +4,7 @@ mod operand;
 mod structs;
 
 use crate::config::Dtype;
+use crate::fabric::CommandRing;
 use serde::Serialize;
 
 pub use operand::{Extent, Operand, OperandSpec};
@@ -71,7 +72,8 @@ pub enum ArgKind {
     Pointer(Operand),
     /// The operand's row stride in bytes, u64.
     RowStrideBytes(Operand),
-    /// Addresses of every rank's workspace as this rank sees them, `[u64; MAX_RANKS]`, by rank; 0 beyond the world.
+    /// Addresses of the workspaces of this node's ranks as this rank sees them, `[u64; MAX_RANKS]`, by their number on
+    /// the node; 0 beyond the last.
     Workspaces,
     /// Address of the [`HostPage`].
     HostPage,
@@ -79,6 +81,10 @@ pub enum ArgKind {
     DeadlineNs,
     /// This rank, u32.
     Rank,
+    /// The [`CommandRing`](crate::fabric::CommandRing) of this rank.
+    Ring,
+    /// Address of the arrival words in host memory, by peer and channel, [`FLAG_STRIDE_BYTES`] apart.
+    Arrivals,
 }
 
 impl ArgKind {
@@ -93,17 +99,22 @@ impl ArgKind {
             Self::Workspaces => format!("mk::u8* {name}[mk::kMaxRanks]"),
             Self::HostPage => format!("mk::HostPage* {name}"),
             Self::Rank => format!("mk::u32 {name}"),
+            Self::Ring => format!("mk::CommandRing {name}"),
+            Self::Arrivals => format!("const mk::u8* {name}"),
         }
     }
 
     const fn size_align(&self) -> (usize, usize) {
         match self {
             Self::TensorMap(_) => (128, 128),
-            Self::Pointer(_) | Self::RowStrideBytes(_) | Self::HostPage | Self::DeadlineNs => {
-                (8, 8)
-            }
+            Self::Pointer(_)
+            | Self::RowStrideBytes(_)
+            | Self::HostPage
+            | Self::DeadlineNs
+            | Self::Arrivals => (8, 8),
             Self::Workspaces => (8 * MAX_RANKS, 8),
             Self::Rank => (4, 4),
+            Self::Ring => (size_of::<CommandRing>(), align_of::<CommandRing>()),
         }
     }
 }

@@ -36,6 +36,11 @@ const CALM_COMM_CTAS: u32 = 8;
 /// … and lose this part of the rate for each.
 const CROWD_LOSS: f64 = 0.012;
 
+/// A command to the proxy until the put's arrival is seen by all CTAs, µs: half of a message there and back, and a flag.
+const PUT_US: f64 = 16.0;
+/// Of a NIC, what puts of 1 MiB fill.
+const NIC_SHARE: f64 = 0.95;
+
 /// What stores of partial sums cost a GEMM that takes as long as they do.
 const STORE_SLOWDOWN: f64 = 0.1;
 /// Tagged words from one rank's registers to another's, µs.
@@ -45,7 +50,7 @@ const ADD_US: f64 = 5.5;
 /// A result by TMA to its slot, and from there to C, flags aside, µs.
 const RESULT_US: f64 = 12.0;
 
-/// The time that no kernel beats: the largest of three.
+/// The time that no kernel beats: the largest of four.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bound {
     /// Floating-point operations over the sustained rate, µs.
@@ -54,6 +59,8 @@ pub struct Bound {
     pub memory_us: f64,
     /// NVLink bytes over the link rate, µs.
     pub link_us: f64,
+    /// NIC bytes over the NIC's rate, µs.
+    pub nic_us: f64,
 }
 
 impl Bound {
@@ -62,22 +69,28 @@ impl Bound {
             compute_us: traffic.flops as f64 / device.gemm_tflops / 1e6,
             memory_us: traffic.memory_bytes as f64 / device.memory_gb_s / 1e3,
             link_us: traffic.link_bytes as f64 / device.link_gb_s / 1e3,
+            nic_us: traffic.nic_bytes as f64 / device.nic_gb_s / 1e3,
         }
     }
 
     /// The bound, µs.
     #[must_use]
     pub fn us(&self) -> f64 {
-        self.compute_us.max(self.memory_us).max(self.link_us)
+        self.compute_us
+            .max(self.memory_us)
+            .max(self.link_us)
+            .max(self.nic_us)
     }
 
-    /// What binds: `compute`, `memory` or `link`.
+    /// What binds: `compute`, `memory`, `link` or `nic`.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         if self.us() == self.compute_us {
             "compute"
         } else if self.us() == self.link_us {
             "link"
+        } else if self.us() == self.nic_us {
+            "nic"
         } else {
             "memory"
         }
@@ -186,6 +199,14 @@ fn gemm_us(
     ((rounds * one + tail_us).max(even), last_us)
 }
 
+/// When the last put has come and was relayed, µs after the start.
+fn put_us(bound: &Bound) -> f64 {
+    match bound.nic_us {
+        0.0 => 0.0,
+        nic_us => PUT_US + nic_us / NIC_SHARE + FLAG_US,
+    }
+}
+
 /// Expected time of a candidate of `ag_gemm`, µs.
 pub(crate) fn estimate_us(
     tile: Tile,
@@ -201,11 +222,9 @@ pub(crate) fn estimate_us(
     let fed = match push {
         Push::None => 0.0,
         _ => {
-            push.arrived_us(
-                &Bound::new(traffic, device),
-                traffic.link_bytes as f64,
-                device,
-            ) + last_us
+            let bound = Bound::new(traffic, device);
+            let near = push.arrived_us(&bound, traffic.link_bytes as f64, device);
+            near.max(put_us(&bound)) + last_us
         }
     };
     let memory = traffic.memory_bytes as f64 / device.memory_gb_s / 1e3;

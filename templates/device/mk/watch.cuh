@@ -56,9 +56,12 @@ struct Watch {
   u8* const* workspaces;
   HostPage* host;
   u64 deadline_ns;
-  u32 rank, world, epoch;
+  u32 rank, world, epoch;  // the world of this node, whose workspaces are in reach
+  u32 first = 0;  // its first rank
 
-  __device__ __forceinline__ State* state() const { return reinterpret_cast<State*>(workspaces[rank]); }
+  // This rank's workspace.
+  __device__ __forceinline__ u8* here() const { return workspaces[rank - first]; }
+  __device__ __forceinline__ State* state() const { return reinterpret_cast<State*>(here()); }
 };
 
 constexpr u32 kHostAbort = 0xffffffffu;

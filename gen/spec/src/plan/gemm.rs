@@ -5,10 +5,11 @@ mod core;
 mod exchange;
 mod reduce;
 
-use super::{Copies, KernelPlan, Region, Registers, Role, Traffic, Workspace};
+use super::{Copies, KernelPlan, Network, Region, Registers, Role, Traffic, Workspace};
 use crate::config::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning};
 use crate::device::Device;
 use crate::spec::KernelSpec;
+use crate::topology::Topology;
 use crate::violation::Violations;
 use serde::Serialize;
 
@@ -141,6 +142,14 @@ impl GemmSpec<'_> {
 
     const fn world(&self) -> u32 {
         self.kernel.world()
+    }
+
+    const fn topology(&self) -> Topology {
+        self.kernel.topology()
+    }
+
+    const fn crosses_nodes(&self) -> bool {
+        self.topology().nodes > 1
     }
 
     const fn b_layout(&self) -> BLayout {

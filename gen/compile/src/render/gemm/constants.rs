@@ -32,7 +32,7 @@ fn core_constants(gemm: Gemm<'_>, c: &mut Constants) {
     let group_n = if rows { tile.n } else { tile.n / 2 };
 
     c.section("ranks");
-    c.u32("kWorld", plan.spec.world(), "");
+    rank_constants(gemm, c);
 
     c.section("tiles");
     c.u32("kTileM", tile.m, "rows of C per CTA at a time");
@@ -129,6 +129,23 @@ fn core_constants(gemm: Gemm<'_>, c: &mut Constants) {
     c.u32("kOutBuffers", out / OUT_BYTES / 2, "per math warpgroup");
 }
 
+/// Ranks, and the nodes that they are on.
+fn rank_constants(gemm: Gemm<'_>, c: &mut Constants) {
+    let Gemm { plan, .. } = gemm;
+    let topology = plan.spec.topology();
+    let Some(network) = &plan.network else {
+        c.u32("kWorld", plan.spec.world(), "");
+        return;
+    };
+    if gemm.has_empty_shards() {
+        c.u32("kWorld", plan.spec.world(), "");
+    }
+    c.u32("kLocalWorld", topology.local_world, "of a node");
+    c.u32("kPeers", topology.peers(), "other nodes");
+    c.u32("kChannels", network.channels, "to each of them");
+    c.u32("kPuts", network.puts, "of a call, to each on each channel");
+}
+
 /// Where things lie in the workspace.
 fn workspace_constants(gemm: Gemm<'_>, c: &mut Constants) {
     let Gemm { plan, body } = gemm;
@@ -180,6 +197,9 @@ fn workspace_constants(gemm: Gemm<'_>, c: &mut Constants) {
     }
     if plan.workspace.offset_of("begun").is_some() {
         u64("kBegun", "begun", "one flag per rank that has rows");
+    }
+    if plan.network.is_some() {
+        u64("kArrived", "arrived", "counts of puts by channel and peer");
     }
     if exchanges
         || shots == 2
@@ -234,7 +254,9 @@ fn exchange_constants(gemm: Gemm<'_>, c: &mut Constants) {
     );
     c.u32("kArrivals", chunks.arrivals, "counts per flag and call");
     if push {
-        c.u32("kSliceCols", chunks.slice_cols, "columns per slice");
+        if plan.network.is_none() {
+            c.u32("kSliceCols", chunks.slice_cols, "columns per slice");
+        }
         c.u32(
             "kPieceRows",
             chunks.piece_rows,

@@ -19,6 +19,8 @@ const ALL_HANDS_BYTES: u64 = 32 << 10;
 const MIN_COPY_BYTES: u64 = 1 << 20;
 /// Longer copies are no faster and delay the first tile.
 const MAX_COPY_BYTES: u64 = 16 << 20;
+/// About what a put has: with fewer bytes the proxy is the limit, with more the last ones are relayed late.
+const PUT_BYTES: u64 = 1 << 20;
 /// Rows of a chunk: those of the largest tile.
 const CHUNK_ROWS: u64 = 128;
 
@@ -31,12 +33,17 @@ pub(super) enum Way {
     Copies { per_peer: u32 },
 }
 
-/// Every way that `tuning` allows.
-pub(super) fn ways(tuning: &Tuning) -> Vec<Way> {
+/// Every way that `tuning` allows, on one node or across.
+pub(super) fn ways(tuning: &Tuning, crosses_nodes: bool) -> Vec<Way> {
     let choices =
         |fixed: Option<u32>, all: &[u32]| fixed.map_or_else(|| all.to_vec(), |one| vec![one]);
     let allows = |transfer| tuning.transfer.is_none_or(|t| t == transfer);
     let mut ways = Vec::new();
+    if crosses_nodes {
+        // Whole rows travel, so that a put is one range of bytes.
+        let ctas = choices(tuning.comm_ctas, &[4, 8, 16]).into_iter();
+        return ctas.map(|ctas| Way::Sm { ctas, slices: 1 }).collect();
+    }
     if allows(Transfer::SmPush) {
         for ctas in choices(tuning.comm_ctas, &[0, 4, 8, 16]) {
             for slices in choices(tuning.k_slices, &[1, 2, 4]) {
@@ -85,7 +92,7 @@ impl Exchange<'_> {
             .spec
             .tuning()
             .chunk_rows
-            .map_or_else(|| CHUNK_ROWS.min(shard_rows.next_power_of_two()), u64::from);
+            .map_or_else(|| self.chunk_rows(), u64::from);
         let piece_bytes = match u64::from(comm_ctas * (THREADS / 32)) {
             0 => PIECE_BYTES,
             // A fence waits for all stores of its SM, so few of them, but two pieces for every warp.
@@ -115,6 +122,16 @@ impl Exchange<'_> {
             push_warps,
             to_self: !self.aligned,
         })
+    }
+
+    /// Rows of a chunk. Across nodes it is a put.
+    fn chunk_rows(&self) -> u64 {
+        let rows = CHUNK_ROWS.min(self.shard_rows().next_power_of_two());
+        if self.spec.crosses_nodes() {
+            let in_put = (PUT_BYTES / self.row_bytes()).max(1);
+            return rows.min(1 << in_put.ilog2());
+        }
+        rows
     }
 
     /// Copies of whole row tiles, about `per_peer` to each peer within limits.

@@ -98,6 +98,7 @@ fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic {
         (_, false) => (peers * m * row_bytes, m),
     };
     Traffic {
+        nic_bytes: 0,
         link_bytes: if tags { 2 * sent_bytes } else { sent_bytes },
         memory_bytes: core::memory_bytes(spec, c_rows),
         flops: 2 * m * n * k,
@@ -261,6 +262,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,
+        network: None,
         registers: core::REGISTERS,
         bound: Bound::new(&least, device),
         traffic: reduction
