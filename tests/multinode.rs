@@ -87,3 +87,13 @@ fn all_are_right(jobs: &[(String, Job)]) {
 fn ag_gemm_is_right_on_every_seed() {
     all_are_right(&jobs(GemmOp::AgGemm));
 }
+
+#[test]
+fn gemm_rs_is_right_on_every_seed() {
+    all_are_right(&jobs(GemmOp::GemmRs));
+}
+
+#[test]
+fn gemm_ar_is_right_on_every_seed() {
+    all_are_right(&jobs(GemmOp::GemmAr));
+}

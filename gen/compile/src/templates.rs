@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 19] = [
+pub(crate) const TEMPLATES: [(&str, &str); 21] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -39,6 +39,14 @@ pub(crate) const TEMPLATES: [(&str, &str); 19] = [
     (
         "parts/network.cu.tera",
         include_str!("../../../templates/parts/network.cu.tera"),
+    ),
+    (
+        "parts/node_sums.cu.tera",
+        include_str!("../../../templates/parts/node_sums.cu.tera"),
+    ),
+    (
+        "parts/put_sums.cu.tera",
+        include_str!("../../../templates/parts/put_sums.cu.tera"),
     ),
     (
         "parts/relay.cu.tera",

@@ -20,7 +20,7 @@ const DOORBELL_US: f64 = 12.0;
 /// Of a copy, whatever its size, µs: three copies side by side of 2, 4, 16 MiB reach 174, 216, 348 GB/s together.
 const COPY_US: f64 = 6.5;
 /// What one of a few communication CTAs pushes, GB/s.
-const COMM_CTA_GB_S: f64 = 36.0;
+pub(crate) const COMM_CTA_GB_S: f64 = 36.0;
 /// Of the link, what SMs fill with little to compute …
 const PUSH_SHARE: f64 = 0.93;
 /// … and how much less beside a GEMM that takes as long as the transfer.
@@ -38,6 +38,9 @@ const CROWD_LOSS: f64 = 0.012;
 
 /// A command to the proxy until the put's arrival is seen by all CTAs, µs: half of a message there and back, and a flag.
 const PUT_US: f64 = 16.0;
+/// Of two plans that the NIC holds up as long, the one with the faster GEMM is better: it leaves more time for what this
+/// model does not see.
+const UNSEEN_SHARE: f64 = 0.05;
 /// Of a NIC, what puts of 1 MiB fill.
 const NIC_SHARE: f64 = 0.95;
 
@@ -228,7 +231,12 @@ pub(crate) fn estimate_us(
         }
     };
     let memory = traffic.memory_bytes as f64 / device.memory_gb_s / 1e3;
-    LAUNCH_US + (compute * push.slowdown()).max(fed).max(memory)
+    let unseen = if traffic.nic_bytes > 0 {
+        UNSEEN_SHARE * compute
+    } else {
+        0.0
+    };
+    LAUNCH_US + (compute * push.slowdown()).max(fed).max(memory) + unseen
 }
 
 /// Of a GEMM's rate, what attention reaches: exponentials and masks cost beside it.
@@ -298,5 +306,14 @@ pub(crate) fn reduce_us(
             first_us + link + FLAG_US + ADD_US + results_us
         }
     };
-    LAUNCH_US + computed.max(sent)
+    // Sums for other nodes come before the own node's tiles; results, which follow those, do not overlap them.
+    let bound = Bound::new(traffic, device);
+    let put = match meeting.results {
+        true => sent + put_us(&bound) / 2.0 + RESULT_US,
+        false => first_us + put_us(&bound) + ADD_US,
+    };
+    if bound.nic_us == 0.0 {
+        return LAUNCH_US + computed.max(sent);
+    }
+    LAUNCH_US + computed.max(sent).max(put) + UNSEEN_SHARE * computed
 }

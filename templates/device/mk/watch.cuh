@@ -59,8 +59,9 @@ struct Watch {
   u32 rank, world, epoch;  // the world of this node, whose workspaces are in reach
   u32 first = 0;  // its first rank
 
-  // This rank's workspace.
-  __device__ __forceinline__ u8* here() const { return workspaces[rank - first]; }
+  // This rank's number on its node, and its workspace.
+  __device__ __forceinline__ u32 local() const { return rank - first; }
+  __device__ __forceinline__ u8* here() const { return workspaces[local()]; }
   __device__ __forceinline__ State* state() const { return reinterpret_cast<State*>(here()); }
 };
 

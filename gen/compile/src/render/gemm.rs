@@ -18,6 +18,20 @@ pub(super) struct GemmVariables<'a> {
     here: &'a str,
     /// … and where there are `args`.
     here_of_args: &'a str,
+    /// The number of ranks whose workspaces are in reach, …
+    ranks_here: &'a str,
+    /// … this rank's among them, of a `rank` and where there are `args`.
+    own_number: &'a str,
+    own_of_args: &'a str,
+    /// What `tile_of` must know besides.
+    rank_argument: &'a str,
+    /// Whether this rank adds up a unit's whole sum, and whether others or only its node's do that of a tile.
+    is_owned: &'a str,
+    is_others: &'a str,
+    /// Tiles whose results a rank sends.
+    tiles_of_owner: &'a str,
+    /// Bytes of a tile of results.
+    result_bytes: &'a str,
     comm_ctas: u32,
     b_layout: &'a str,
     split: &'a str,
@@ -150,17 +164,26 @@ impl<'a> Gemm<'a> {
         let Gemm { plan, body } = self;
         let reduction = body.reduction.as_ref();
         let topology = plan.spec.topology();
-        let (here, here_of_args) = match topology.nodes {
-            1 => ("watch.workspaces[watch.rank]", "args.workspaces[args.rank]"),
-            _ => ("watch.here()", "watch.here()"),
-        };
+        let is_alone = topology.nodes == 1;
+        let either = |alone, across| if is_alone { alone } else { across };
         let two_shots =
             |is: &dyn Fn(&Reduction) -> bool| reduction.is_some_and(|r| r.shots == 2 && is(r));
         GemmVariables {
             nodes: topology.nodes,
             local_world: topology.local_world,
-            here,
-            here_of_args,
+            here: either("watch.workspaces[watch.rank]", "watch.here()"),
+            here_of_args: either("args.workspaces[args.rank]", "watch.here()"),
+            ranks_here: either("kWorld", "kLocalWorld"),
+            own_number: either("rank", "rank % cfg::kLocalWorld"),
+            own_of_args: either("args.rank", "watch.local()"),
+            rank_argument: either("", ", rank"),
+            is_owned: either("unit.tile.owner == watch.rank", "is_own(unit.tile, watch)"),
+            is_others: either("tile.owner != args.rank", "!is_own(tile, watch)"),
+            tiles_of_owner: either("kOwnerTiles", "kShardTiles"),
+            result_bytes: match body.config.epilogue.output {
+                Dtype::Fp32 => "kResultBytes",
+                Dtype::Bf16 => "kTileBytes",
+            },
             comm_ctas: body.comm_ctas,
             b_layout: body.config.b_layout.name(),
             split: match body.split {
@@ -188,7 +211,7 @@ impl<'a> Gemm<'a> {
             relays: reduction.is_some_and(|r| r.shots == 1 && r.results),
             results: two_shots(&|r| r.results),
             one_round: two_shots(&|r| r.round_tiles == r.owner_tiles),
-            idle_ranks: reduction.is_some_and(|r| r.owners < plan.spec.world()),
+            idle_ranks: reduction.is_some_and(|r| r.owners < topology.local_world),
             gaps: two_shots(&|r| r.owners * r.owner_tiles > body.order.tiles()),
             ragged: self.is_ragged(),
             ragged_cols: self.has_ragged_cols(),

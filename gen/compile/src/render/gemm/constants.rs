@@ -137,7 +137,8 @@ fn rank_constants(gemm: Gemm<'_>, c: &mut Constants) {
         c.u32("kWorld", plan.spec.world(), "");
         return;
     };
-    if gemm.has_empty_shards() {
+    let results = gemm.body.reduction.as_ref().is_some_and(|r| r.results);
+    if gemm.has_empty_shards() || results {
         c.u32("kWorld", plan.spec.world(), "");
     }
     c.u32("kLocalWorld", topology.local_world, "of a node");
@@ -197,6 +198,15 @@ fn workspace_constants(gemm: Gemm<'_>, c: &mut Constants) {
     }
     if plan.workspace.offset_of("begun").is_some() {
         u64("kBegun", "begun", "one flag per rank that has rows");
+    }
+    if shots == 2 && plan.network.is_some() {
+        u64("kPutFlags", "put_flags", "one per put");
+        u64("kSumsOut", "sums_out", "by parity of the epoch and tile");
+        u64(
+            "kSumsIn",
+            "sums_in",
+            "by parity of the epoch, peer and tile",
+        );
     }
     if plan.network.is_some() {
         u64("kArrived", "arrived", "counts of puts by channel and peer");
@@ -334,6 +344,10 @@ fn sum_constants(gemm: Gemm<'_>, c: &mut Constants) {
     }
     c.u32("kOwners", r.owners, "ranks that add up tiles");
     c.u32("kOwnerTiles", r.owner_tiles, "tiles of each");
+    if r.put_tiles > 0 {
+        c.u32("kShardTiles", r.shard_tiles, "that it owns itself");
+        c.u32("kPutTiles", r.put_tiles, "of a put");
+    }
     if r.round_tiles < r.owner_tiles {
         c.u32("kRoundTiles", r.round_tiles, "of them in a round");
         c.u32(
@@ -352,7 +366,16 @@ fn sum_constants(gemm: Gemm<'_>, c: &mut Constants) {
         c.u32("kResultBytes", tile.m * tile.n * 4, "of a tile of results");
     }
     if r.results {
-        c.u32("kTiles", r.owners * r.owner_tiles, "of all owners");
+        let topology = plan.spec.topology();
+        let tiles = r.owners * topology.nodes * r.shard_tiles;
+        c.u32("kTiles", tiles, "of all owners");
+        if r.put_tiles > 0 {
+            c.u32(
+                "kSlotBytes",
+                SLOT_BYTES,
+                "shared memory of one relaying warp",
+            );
+        }
         c.u32("kCollectUnroll", 4u32, "16-byte loads in flight per thread");
     }
 }

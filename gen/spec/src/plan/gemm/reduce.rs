@@ -11,10 +11,17 @@
 //! Slots are double-buffered by epoch: a rank that starts epoch e has finished e-1, for which it needed every rank that
 //! it sends to to have started e-1 and so to have finished e-2, the last reader of the slots that e writes. A rank that
 //! owns nothing waits for the owners' word instead.
+//!
+//! Across nodes, a tile is added up on each node by the rank with the owner's number; these sums, as bf16, are put to the
+//! owner, who adds them to its own node's, in the order of nodes: one transfer per pair of nodes and tile. Tiles of other
+//! nodes' owners come first, those of the own node last, so that no node waits for another before all its puts are posted.
+//! Results are put to the owner's peers and relayed by them. Every rank waits for all puts of its peers, so what was said
+//! of slots holds for those that puts write, and for those that they are taken from.
 
 use super::core::{self, CoreLayout, TILE_K};
 use super::{
-    GemmPlan, GemmSpec, KernelPlan, Reduction, Role, THREADS, TileOrder, Traffic, Workspace,
+    GemmPlan, GemmSpec, KernelPlan, Network, Reduction, Role, SLOT_BYTES, THREADS, TileOrder,
+    Traffic, Workspace,
 };
 use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand};
 use crate::config::{Dtype, GemmOp, GemmShape, Tile};
@@ -30,6 +37,12 @@ const GROUP_M: u32 = 8;
 const ROUND_BYTES: u32 = 1 << 20;
 /// The same where results follow.
 const ROUND_BYTES_OF_RESULTS: u32 = 1 << 19;
+/// About what a put has, at most …
+const PUT_BYTES: u32 = 1 << 20;
+/// … where that makes so many of a rank's tiles.
+const PUTS: u32 = 8;
+/// More CTAs that communicate get into each other's way.
+const MAX_COMM_CTAS: u32 = 16;
 /// Columns of a math warpgroup, at most, with one shot.
 const ONE_SHOT_COLS: u32 = 128;
 /// Bytes of a sub-tile of 64 x 64.
@@ -40,6 +53,7 @@ struct Candidate {
     core: CoreLayout,
     order: TileOrder,
     reduction: Option<Reduction>,
+    comm_ctas: u32,
     estimate_us: f64,
 }
 
@@ -52,7 +66,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Vi
             Ok(core) => {
                 let found = candidates(spec, device, &core);
                 if found.is_empty() {
-                    rejected = one_shot_is_too_wide(&core);
+                    rejected = why_none(spec, device, &core);
                 }
                 for candidate in found {
                     if best
@@ -72,9 +86,26 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Vi
     }
 }
 
-fn one_shot_is_too_wide(core: &CoreLayout) -> Violations {
+/// Why a tile has no candidate.
+fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Violations {
     let mut found = Violations::default();
     let tile = core.tile;
+    if spec.crosses_nodes() {
+        found.push(
+            Field::CommCtas,
+            format!(
+                "CTAs that communicate are fewer than the {} SMs, and relay through {} bytes of shared memory, which {} stages \
+                 of a {}x{} tile and the output must take",
+                device.sm_count,
+                THREADS / 32 * SLOT_BYTES,
+                core.stages,
+                tile.m,
+                tile.n
+            ),
+            "use fewer CTAs that communicate, more stages or a larger tile",
+        );
+        return found;
+    }
     found.push(
         Field::Shots,
         format!(
@@ -89,6 +120,9 @@ fn one_shot_is_too_wide(core: &CoreLayout) -> Violations {
 /// Bytes of one call. With `tags`, every other word is one; `results`: sums travel too.
 fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
+    if spec.crosses_nodes() {
+        return traffic_across(spec, results);
+    }
     let peers = u64::from(spec.world() - 1);
     let (row_bytes, result_row_bytes) = (n * ELEM_BYTES, n * spec.epilogue().output.bytes());
     let parts = (peers * spec.shard_rows()).min(m) * row_bytes;
@@ -100,6 +134,28 @@ fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic {
     Traffic {
         nic_bytes: 0,
         link_bytes: if tags { 2 * sent_bytes } else { sent_bytes },
+        memory_bytes: core::memory_bytes(spec, c_rows),
+        flops: 2 * m * n * k,
+    }
+}
+
+/// The same of several nodes: parts and results inside a node, sums and results between nodes.
+fn traffic_across(spec: GemmSpec<'_>, results: bool) -> Traffic {
+    let GemmShape { m, n, k } = spec.shape;
+    let topology = spec.topology();
+    let (local_peers, peers) = (
+        u64::from(topology.local_world - 1),
+        u64::from(topology.peers()),
+    );
+    let shard_rows = spec.shard_rows();
+    let row_bytes = match results {
+        true => n * (ELEM_BYTES + spec.epilogue().output.bytes()),
+        false => n * ELEM_BYTES,
+    };
+    let c_rows = if results { m } else { shard_rows };
+    Traffic {
+        link_bytes: u64::from(topology.nodes) * local_peers * shard_rows * row_bytes,
+        nic_bytes: peers * shard_rows * row_bytes,
         memory_bytes: core::memory_bytes(spec, c_rows),
         flops: 2 * m * n * k,
     }
@@ -125,7 +181,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
     }
     let mut found = Vec::new();
     let fits = core.group_n() <= ONE_SHOT_COLS;
-    let may = tuning.shots != Some(2) && tuning.round_tiles.is_none();
+    let may = tuning.shots != Some(2) && tuning.round_tiles.is_none() && !spec.crosses_nodes();
     // Ranks that have rows of C.
     let owners = match spec.op() {
         GemmOp::GemmRs => spec.shape.m.div_ceil(spec.shard_rows()) as u32,
@@ -144,6 +200,8 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
                 owners,
                 owner_tiles: order.places,
                 round_tiles: order.places,
+                shard_tiles: order.places,
+                put_tiles: 0,
                 partial_subs: 0,
                 results: *results,
             };
@@ -152,6 +210,9 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
     }
     if tuning.shots == Some(1) {
         return found;
+    }
+    if spec.crosses_nodes() {
+        return candidates_across(spec, device, core, order);
     }
     let (owners, owner_tiles) = if spec.op() == GemmOp::GemmRs {
         let shard_row_tiles = rows(spec.shard_rows());
@@ -179,12 +240,72 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
             owners,
             owner_tiles,
             round_tiles: round_tiles.min(owner_tiles),
+            shard_tiles: owner_tiles,
+            put_tiles: 0,
             partial_subs: partial_subs(core, order.tail_parts),
             results: spec.op() == GemmOp::GemmAr,
         };
         candidate(spec, device, core, order.clone(), Some(reduction))
     }));
     found
+}
+
+/// The same across nodes, where every rank adds up tiles, some of which may have no rows; `order` has each tile once.
+fn candidates_across(
+    spec: GemmSpec<'_>,
+    device: &Device,
+    core: &CoreLayout,
+    mut order: TileOrder,
+) -> Vec<Candidate> {
+    let (tuning, tile, topology) = (spec.tuning(), core.tile, spec.topology());
+    let results = spec.op() == GemmOp::GemmAr;
+    let shard_tiles = if results {
+        order.places.div_ceil(spec.world())
+    } else {
+        let shard_row_tiles = spec.shard_rows().div_ceil(u64::from(tile.m)) as u32;
+        order.shard_row_tiles = Some(shard_row_tiles);
+        order.row_tiles = spec.world() * shard_row_tiles;
+        shard_row_tiles * order.col_tiles
+    };
+    order.places = spec.world() * shard_tiles;
+    let comm_ctas = tuning
+        .comm_ctas
+        .unwrap_or_else(|| comm_ctas(spec, device, results));
+    if comm_ctas >= device.sm_count || results && !core.holds_slots() {
+        return Vec::new();
+    }
+    let order = core.complete(tuning, order, spec.shape.k, device.sm_count - comm_ctas);
+    let tile_bytes = tile.m * tile.n * ELEM_BYTES as u32;
+    let owner_tiles = topology.nodes * shard_tiles;
+    let round_tiles = match tuning.round_tiles {
+        _ if topology.local_world == 1 => owner_tiles,
+        Some(tiles) => tiles,
+        None if order.pace_steps > 0 => device.sm_count.div_ceil(topology.local_world),
+        None => ROUND_BYTES_OF_RESULTS / tile_bytes,
+    };
+    let reduction = Reduction {
+        shots: 2,
+        owners: topology.local_world,
+        owner_tiles,
+        round_tiles: round_tiles.min(owner_tiles),
+        shard_tiles,
+        put_tiles: (PUT_BYTES / tile_bytes).clamp(1, shard_tiles.div_ceil(PUTS).max(1)),
+        partial_subs: partial_subs(core, order.tail_parts),
+        results,
+    };
+    let mut candidate = candidate(spec, device, core, order, Some(reduction));
+    candidate.comm_ctas = comm_ctas;
+    vec![candidate]
+}
+
+/// CTAs that talk to the network: as many as relay results as fast as NICs bring them.
+fn comm_ctas(spec: GemmSpec<'_>, device: &Device, results: bool) -> u32 {
+    if !results {
+        return 1;
+    }
+    let relayed = f64::from(spec.topology().local_world - 1) * device.nic_gb_s;
+    let ctas = (relayed / cost::COMM_CTA_GB_S).ceil() as u32;
+    ctas.clamp(1, MAX_COMM_CTAS.min(device.sm_count.div_ceil(4)))
 }
 
 /// As many sub-tiles of each warpgroup as the larger part of a stage holds, and as a CTA finishes of a shared tile.
@@ -213,6 +334,7 @@ fn candidate(
         core: core.clone(),
         order,
         reduction,
+        comm_ctas: 0,
     }
 }
 
@@ -221,6 +343,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         core,
         order,
         reduction,
+        comm_ctas,
         estimate_us,
     } = candidate;
     let workspace = workspace(spec, &core, &order, reduction.as_ref());
@@ -229,16 +352,27 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     let grid_ctas = if results {
         device.sm_count // a warp of every CTA takes results to C
     } else {
-        order.units().min(device.sm_count)
+        comm_ctas + order.units().min(device.sm_count - comm_ctas)
     };
-    let mut roles = core::roles((0, grid_ctas)).to_vec();
+    let mut roles = core::roles((comm_ctas, grid_ctas)).to_vec();
+    if comm_ctas > 0 {
+        roles.push(Role {
+            name: "push",
+            ctas: (0, comm_ctas),
+            warps: (0, THREADS / 32),
+            about: match results {
+                true => "arrivals, puts; other nodes' results to this node".into(),
+                false => "arrivals, puts".into(),
+            },
+        });
+    }
     if one_shot {
         roles.retain(|role| role.name != "store");
     }
     if results {
         roles.push(Role {
             name: "collect",
-            ctas: (0, grid_ctas),
+            ctas: (comm_ctas, grid_ctas),
             warps: (3, 4),
             about: "other owners' results to C".into(),
         });
@@ -262,7 +396,10 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,
-        network: None,
+        network: reduction
+            .as_ref()
+            .filter(|r| r.put_tiles > 0)
+            .map(|r| network(spec, core.tile, r)),
         registers: core::REGISTERS,
         bound: Bound::new(&least, device),
         traffic: reduction
@@ -276,11 +413,24 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
             split: core.split,
             stages: core.stages,
             transfer: None,
-            comm_ctas: 0,
+            comm_ctas,
             order,
             chunks: None,
             reduction,
         }),
+    }
+}
+
+fn network(spec: GemmSpec<'_>, tile: Tile, r: &Reduction) -> Network {
+    let elem_bytes = match r.results {
+        true => spec.epilogue().output.bytes(),
+        false => ELEM_BYTES,
+    };
+    Network {
+        // Sums, and results.
+        channels: 1 + u16::from(r.results),
+        puts: r.shard_tiles.div_ceil(r.put_tiles),
+        put_bytes: u64::from(r.put_tiles * tile.m * tile.n) * elem_bytes,
     }
 }
 
@@ -296,7 +446,7 @@ fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> S
     format!(
         "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
         spec.op(),
-        spec.world(),
+        core::ranks(spec),
         spec.b_layout(),
         tile.m,
         tile.n,
@@ -313,7 +463,7 @@ fn workspace(
     let mut parts = core.order_regions(order);
     if let Some(r) = reduction {
         let tile_bytes = u64::from(core.tile.m * core.tile.n) * ELEM_BYTES;
-        if spec.op() == GemmOp::GemmRs && r.owners < spec.world() {
+        if spec.op() == GemmOp::GemmRs && r.owners < spec.topology().local_world {
             parts.push(("begun", u64::from(spec.world()) * FLAG_STRIDE_BYTES));
         }
         if r.shots == 1 {
@@ -322,11 +472,25 @@ fn workspace(
             parts.push(("slots", 2 * tiles * 2 * tile_bytes));
             return Workspace::new(parts);
         }
-        let slots = u64::from(spec.world() * r.owner_tiles);
+        let topology = spec.topology();
+        // A rank alone on its node gets no parts of sums.
+        let sources = match (topology.local_world, topology.nodes) {
+            (1, 2..) => 0,
+            (local_world, _) => local_world,
+        };
+        let slots = u64::from(sources) * u64::from(r.owner_tiles);
         parts.push(("partial_flags", slots * FLAG_STRIDE_BYTES));
         parts.push(("partials", 2 * slots * tile_bytes));
+        if r.put_tiles > 0 {
+            let puts = u64::from(topology.nodes * r.shard_tiles.div_ceil(r.put_tiles));
+            let sums = u64::from(topology.peers() * r.shard_tiles);
+            parts.push(("put_flags", puts * FLAG_STRIDE_BYTES));
+            parts.push(("sums_out", 2 * sums * tile_bytes));
+            parts.push(("sums_in", 2 * sums * tile_bytes));
+            parts.extend(core::arrived_region(spec, 1 + u32::from(r.results)));
+        }
         if r.results {
-            let tiles = u64::from(r.owners * r.owner_tiles);
+            let tiles = u64::from(spec.world().min(r.owners * topology.nodes) * r.shard_tiles);
             parts.push(("result_flags", tiles * FLAG_STRIDE_BYTES));
             let elems = u64::from(core.tile.m * core.tile.n);
             parts.push((
@@ -380,5 +544,6 @@ fn args(
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
+    kinds.extend(core::network_args(spec));
     ArgLayout::new(kinds)
 }
