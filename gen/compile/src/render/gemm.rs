@@ -1,11 +1,13 @@
 //! What templates know of a GEMM operator.
 
 mod constants;
+mod names;
 
 use super::{Parts, Variables, plural};
 use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{GemmPlan, Reduction, Split, TILE_K};
 use mkernel_spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, KernelPlan, Transfer};
+use names::{Names, names};
 use serde::Serialize;
 
 /// Variables of the templates of GEMM operators.
@@ -14,22 +16,8 @@ pub(super) struct GemmVariables<'a> {
     /// Nodes, and ranks on each.
     nodes: u32,
     local_world: u32,
-    /// This rank's workspace, where there is a `watch` …
-    here: &'a str,
-    /// … and where there are `args`.
-    here_of_args: &'a str,
-    /// The number of ranks whose workspaces are in reach, …
-    ranks_here: &'a str,
-    /// … this rank's among them, of a `rank` and where there are `args`.
-    own_number: &'a str,
-    own_of_args: &'a str,
-    /// What `tile_of` must know besides.
-    rank_argument: &'a str,
-    /// Whether this rank adds up a unit's whole sum, and whether others or only its node's do that of a tile.
-    is_owned: &'a str,
-    is_others: &'a str,
-    /// Tiles whose results a rank sends.
-    tiles_of_owner: &'a str,
+    #[serde(flatten)]
+    names: &'a Names,
     /// Bytes of a tile of results.
     result_bytes: &'a str,
     comm_ctas: u32,
@@ -164,22 +152,12 @@ impl<'a> Gemm<'a> {
         let Gemm { plan, body } = self;
         let reduction = body.reduction.as_ref();
         let topology = plan.spec.topology();
-        let is_alone = topology.nodes == 1;
-        let either = |alone, across| if is_alone { alone } else { across };
         let two_shots =
             |is: &dyn Fn(&Reduction) -> bool| reduction.is_some_and(|r| r.shots == 2 && is(r));
         GemmVariables {
             nodes: topology.nodes,
             local_world: topology.local_world,
-            here: either("watch.workspaces[watch.rank]", "watch.here()"),
-            here_of_args: either("args.workspaces[args.rank]", "watch.here()"),
-            ranks_here: either("kWorld", "kLocalWorld"),
-            own_number: either("rank", "rank % cfg::kLocalWorld"),
-            own_of_args: either("args.rank", "watch.local()"),
-            rank_argument: either("", ", rank"),
-            is_owned: either("unit.tile.owner == watch.rank", "is_own(unit.tile, watch)"),
-            is_others: either("tile.owner != args.rank", "!is_own(tile, watch)"),
-            tiles_of_owner: either("kOwnerTiles", "kShardTiles"),
+            names: names(topology.nodes),
             result_bytes: match body.config.epilogue.output {
                 Dtype::Fp32 => "kResultBytes",
                 Dtype::Bf16 => "kTileBytes",
