@@ -316,7 +316,7 @@ pub enum Error {
         expected: usize,
     },
     /// A wait in the kernel passed its deadline, or was given up because one of another rank did.
-    #[error("rank {rank} waited {waited:?} for {awaited}, number {index}, {}: wanted {wanted}, saw {seen} (role {role}, CTA {cta}, call {epoch}){}", From(*.peer), GaveUp(*.aborted_by))]
+    #[error("rank {rank} waited {waited:?} for {awaited}, number {index}, {}: wanted {wanted}, saw {seen} (role {role}, CTA {cta}, call {epoch}){}", From(*.peer), GaveUp(*.aborted_by, *.lost))]
     Timeout {
         /// The rank that waited.
         rank: u32,
@@ -338,6 +338,8 @@ pub enum Error {
         epoch: u32,
         /// The rank whose own deadline had passed, if it was not this one's.
         aborted_by: Option<u32>,
+        /// The rank of another node whose loss ended the wait.
+        lost: Option<u32>,
         /// How long.
         waited: Duration,
     },

@@ -82,11 +82,15 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    /// Why the network failed, if it did: the cause of what else is found.
+    pub fn network_failure(&self) -> Option<Error> {
+        self.fabric.as_ref()?.failure()
+    }
+
     /// Why a call failed, if one did.
     pub fn failure(&self) -> Option<Error> {
         // The cause comes before its consequence: failed copies, or a failed network, make waits fail.
-        let fabric = self.fabric.as_ref().and_then(|fabric| fabric.failure());
-        fabric
+        self.network_failure()
             .or_else(|| self.job.as_ref().and_then(|job| job.failure()))
             .or_else(|| self.page.failure())
     }

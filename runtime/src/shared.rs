@@ -201,12 +201,16 @@ impl Shared {
     }
 
     pub fn check(&self) -> Result<(), Error> {
+        let live = self.live();
+        if let Some(error) = live.iter().find_map(|operator| operator.network_failure()) {
+            self.poison(error);
+        }
         // A deadlock makes waits fail as well, and says more.
         let findings = self.findings();
         if !findings.is_empty() {
             self.poison(Error::Simulation { findings });
         }
-        if let Some(error) = self.live().iter().find_map(|operator| operator.failure()) {
+        if let Some(error) = live.iter().find_map(|operator| operator.failure()) {
             self.poison(error);
         }
         match lock(&self.poison).as_ref() {

@@ -166,6 +166,9 @@ impl ArgLayout {
 /// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
 pub const HOST_ABORT: u32 = u32::MAX;
 
+/// In abort words and [`Report::aborted_by`]: beside this bit, a rank of another node that is gone.
+pub const LOST: u32 = 1 << 30;
+
 /// What a wait that passed its deadline leaves for the host. Written once per launch, `valid` last.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,7 +193,8 @@ pub struct Report {
     pub seen: u32,
     /// The call, counted from 1.
     pub epoch: u32,
-    /// 0: its own deadline passed; 1 + r: rank r aborted; [`HOST_ABORT`]: the host did.
+    /// 0: its own deadline passed; 1 + r: rank r aborted; [`LOST`] and r: rank r of another node is gone; [`HOST_ABORT`]:
+    /// the host aborted.
     pub aborted_by: u32,
     /// How long it waited.
     pub waited_ns: u64,
@@ -200,7 +204,7 @@ pub struct Report {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostPage {
-    /// Host → device: not 0 makes every wait of this rank end.
+    /// Host → device: not 0 makes every wait of this rank end. 1, or [`LOST`] and a rank.
     pub abort: u32,
     /// Device → host: the epoch whose copies the host is to enqueue (copy-engine transfer).
     pub doorbell: u32,
@@ -220,7 +224,7 @@ pub struct State {
     pub epoch: u32,
     /// CTAs that have left, over all calls.
     pub exited: u32,
-    /// Any rank → this rank: 1 + the rank that gave up; not 0 makes every wait of this rank end.
+    /// Any rank → this rank: 1 + the rank that gave up, or [`LOST`] and a rank; not 0 makes every wait of this rank end.
     pub abort: u32,
     /// Whether a report was claimed.
     pub reported: u32,

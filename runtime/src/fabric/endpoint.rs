@@ -75,7 +75,7 @@ impl Fabric {
         let allocate = |bytes| OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, timeout);
         let allocated = (|| {
             let ring = DeviceRing::allocate(&shared.ctx)?;
-            let arrivals = PinnedArrivals::allocate(&shared.ctx, peers.len(), spec.channels, page)?;
+            let arrivals = PinnedArrivals::allocate(&shared.ctx, &peers, spec.channels, page)?;
             let state = allocate(rest + spec.state_bytes)?;
             Ok(((ring, arrivals, state), Vec::new()))
         })();

@@ -1,6 +1,11 @@
 //! Kernels of several nodes, on simulated GPUs and emulated NICs that delay, reorder, repeat and lose: right for every seed,
 //! always with the same bits, and never a finding.
 
+mod failures;
+mod graphs;
+mod mutations;
+mod rank;
+#[path = "../simulated/mod.rs"]
 mod simulated;
 
 use mkernel::{BLayout, Dim, Epilogue, Faults, GemmConfig, GemmOp, GemmShape, Tuning};
