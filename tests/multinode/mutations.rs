@@ -62,7 +62,9 @@ fn every_mistake_is_found() {
     in_parallel(MISTAKES, |(name, make, from, to)| {
         let mut job = make();
         job.edits = vec![((*from).to_owned(), (*to).to_owned())];
-        if (0..SEEDS).all(|seed| job.run(seed).is_ok()) {
+        let failure = (0..SEEDS).find_map(|seed| job.run(seed).err());
+        // A rank whose kernel lacks the text panics.
+        if failure.is_none_or(|failure| failure.contains("a rank panicked")) {
             missed.lock().expect("no panic").push(*name);
         }
     });
