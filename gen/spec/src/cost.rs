@@ -105,8 +105,13 @@ impl Bound {
 pub(crate) enum Push {
     /// It doesn't: a world of 1.
     None,
-    /// `ctas` communication CTAs, or one warp of every CTA if 0; K in `slices`.
-    Sm { ctas: u32, slices: u32 },
+    /// `ctas` communication CTAs, or one warp of every CTA if 0; K in `slices`. Across nodes, `own_bytes` go to where
+    /// puts take them from, too.
+    Sm {
+        ctas: u32,
+        slices: u32,
+        own_bytes: u64,
+    },
     /// `copies` copies by the copy engines, over all peers.
     Copies { copies: u32 },
 }
@@ -116,16 +121,19 @@ impl Push {
     fn arrived_us(self, bound: &Bound, bytes: f64, device: &Device) -> f64 {
         match self {
             Self::None => 0.0,
-            Self::Sm { ctas, .. } => {
+            Self::Sm {
+                ctas, own_bytes, ..
+            } => {
                 let share = store_share(bound.compute_us, bound.link_us);
-                let rate = if ctas == 0 {
-                    (share + SHARED_PUSH_GAIN).min(PUSH_SHARE) * device.link_gb_s
+                if ctas == 0 {
+                    let rate = (share + SHARED_PUSH_GAIN).min(PUSH_SHARE) * device.link_gb_s;
+                    FLAG_US + bytes / rate / 1e3
                 } else {
                     let crowd = f64::from(ctas.saturating_sub(CALM_COMM_CTAS));
                     let most = share * device.link_gb_s * (1.0 - CROWD_LOSS * crowd).max(0.1);
-                    most.min(COMM_CTA_GB_S * f64::from(ctas))
-                };
-                FLAG_US + bytes / rate / 1e3
+                    let stored = (bytes + own_bytes as f64) / (COMM_CTA_GB_S * f64::from(ctas));
+                    FLAG_US + (bytes / most).max(stored) / 1e3
+                }
             }
             Self::Copies { copies } => {
                 DOORBELL_US + f64::from(copies) * COPY_US + bytes / device.copy_engine_gb_s / 1e3
@@ -306,12 +314,14 @@ pub(crate) fn reduce_us(
             first_us + link + FLAG_US + ADD_US + results_us
         }
     };
-    // Sums for other nodes come before the own node's tiles; results, which follow those, do not overlap them.
+    // Sums for other nodes are put as the first tiles end; results follow as the sums of other nodes come.
     let bound = Bound::new(traffic, device);
-    let put = match meeting.results {
-        true => sent + put_us(&bound) / 2.0 + RESULT_US,
-        false => first_us + put_us(&bound) + ADD_US,
+    let results_us = if meeting.results {
+        PUT_US + RESULT_US
+    } else {
+        0.0
     };
+    let put = first_us + put_us(&bound) + ADD_US + results_us;
     if bound.nic_us == 0.0 {
         return LAUNCH_US + computed.max(sent);
     }

@@ -188,7 +188,11 @@ fn candidates(
                     "use fewer rows, or split K",
                 ),
                 Some(chunks) => {
-                    let push = Push::Sm { ctas, slices };
+                    let push = Push::Sm {
+                        ctas,
+                        slices,
+                        own_bytes: own_bytes(spec),
+                    };
                     found.push(make(Some(Transfer::SmPush), ctas, Some(chunks), push));
                 }
                 None => refused.push(
@@ -212,6 +216,14 @@ fn candidates(
         Err(refused)
     } else {
         Ok(found)
+    }
+}
+
+/// What a rank copies for puts to be taken from.
+fn own_bytes(spec: GemmSpec<'_>) -> u64 {
+    match spec.crosses_nodes() {
+        true => spec.shard_rows() * spec.shape.k * ELEM_BYTES,
+        false => 0,
     }
 }
 

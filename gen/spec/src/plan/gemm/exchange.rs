@@ -41,7 +41,7 @@ pub(super) fn ways(tuning: &Tuning, crosses_nodes: bool) -> Vec<Way> {
     let mut ways = Vec::new();
     if crosses_nodes {
         // Whole rows travel, so that a put is one range of bytes.
-        let ctas = choices(tuning.comm_ctas, &[4, 8, 16]).into_iter();
+        let ctas = choices(tuning.comm_ctas, &[1, 2, 4, 8, 16]).into_iter();
         return ctas.map(|ctas| Way::Sm { ctas, slices: 1 }).collect();
     }
     if allows(Transfer::SmPush) {

@@ -39,7 +39,7 @@ const ROUND_BYTES: u32 = 1 << 20;
 const ROUND_BYTES_OF_RESULTS: u32 = 1 << 19;
 /// About what a put has, at most …
 const PUT_BYTES: u32 = 1 << 20;
-/// … where that makes so many of a rank's tiles.
+/// … where that makes so many of a rank's tiles, over all peers.
 const PUTS: u32 = 8;
 /// More CTAs that communicate get into each other's way.
 const MAX_COMM_CTAS: u32 = 16;
@@ -148,6 +148,7 @@ fn traffic_across(spec: GemmSpec<'_>, results: bool) -> Traffic {
         u64::from(topology.peers()),
     );
     let shard_rows = spec.shard_rows();
+    let results = results && spec.op() == GemmOp::GemmAr;
     let row_bytes = match results {
         true => n * (ELEM_BYTES + spec.epilogue().output.bytes()),
         false => n * ELEM_BYTES,
@@ -289,13 +290,19 @@ fn candidates_across(
         owner_tiles,
         round_tiles: round_tiles.min(owner_tiles),
         shard_tiles,
-        put_tiles: (PUT_BYTES / tile_bytes).clamp(1, shard_tiles.div_ceil(PUTS).max(1)),
+        put_tiles: put_tiles(tile_bytes, shard_tiles, topology.peers()),
         partial_subs: partial_subs(core, order.tail_parts),
         results,
     };
     let mut candidate = candidate(spec, device, core, order, Some(reduction));
     candidate.comm_ctas = comm_ctas;
     vec![candidate]
+}
+
+/// Tiles of a put: few where the last of few puts would be waited for, more where there are many peers.
+fn put_tiles(tile_bytes: u32, shard_tiles: u32, peers: u32) -> u32 {
+    let most = shard_tiles.div_ceil(PUTS.div_ceil(peers));
+    (PUT_BYTES / tile_bytes).clamp(1, most.max(1))
 }
 
 /// CTAs that talk to the network: as many as relay results as fast as NICs bring them.
