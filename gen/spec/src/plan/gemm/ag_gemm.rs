@@ -11,10 +11,10 @@
 //! who puts has, too. The source of a put is written again in e+2, when its peers have begun e+1, and so have had it.
 
 use super::core::{self, CoreLayout, TILE_K};
-use super::exchange::{Exchange, Way, ways};
+use super::exchange::{Exchange, Way, network, own_bytes, put_bytes, ways};
 use super::{
-    Chunks, Copies, GemmPlan, GemmSpec, KernelPlan, Network, Role, SLOT_BYTES, THREADS, TileOrder,
-    Traffic, Workspace,
+    Chunks, Copies, GemmPlan, GemmSpec, KernelPlan, Role, SLOT_BYTES, THREADS, TileOrder, Traffic,
+    Workspace,
 };
 use crate::abi::{
     ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, Source, Stride,
@@ -219,22 +219,6 @@ fn candidates(
     }
 }
 
-/// What a rank copies for puts to be taken from.
-fn own_bytes(spec: GemmSpec<'_>) -> u64 {
-    match spec.crosses_nodes() {
-        true => spec.shard_rows() * spec.shape.k * ELEM_BYTES,
-        false => 0,
-    }
-}
-
-/// Bytes of a put to another node; 0 if there is none.
-fn put_bytes(spec: GemmSpec<'_>, chunks: &Chunks) -> u64 {
-    match spec.crosses_nodes() {
-        true => u64::from(chunks.rows).min(spec.shard_rows()) * spec.shape.k * ELEM_BYTES,
-        false => 0,
-    }
-}
-
 fn finish(
     spec: GemmSpec<'_>,
     device: &Device,
@@ -317,15 +301,6 @@ fn id(
         tile.n,
         spec.epilogue().suffix(),
     )
-}
-
-fn network(spec: GemmSpec<'_>, chunks: Option<&Chunks>) -> Option<Network> {
-    let chunks = chunks.filter(|_| spec.crosses_nodes())?;
-    Some(Network {
-        channels: 1,
-        puts: chunks.per_shard,
-        put_bytes: put_bytes(spec, chunks),
-    })
 }
 
 fn roles(spec: GemmSpec<'_>, pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {

@@ -1,7 +1,7 @@
 //! How a rank's rows travel to its peers: by SMs or by copy engines, and in which chunks.
 
 use super::core::TILE_K;
-use super::{Chunks, GemmSpec, THREADS};
+use super::{Chunks, GemmSpec, Network, THREADS};
 use crate::config::{Tile, Transfer, Tuning};
 use crate::device::Device;
 
@@ -161,6 +161,32 @@ impl Exchange<'_> {
             to_self: false,
         }
     }
+}
+
+/// What a rank copies for puts to be taken from.
+pub(super) fn own_bytes(spec: GemmSpec<'_>) -> u64 {
+    match spec.crosses_nodes() {
+        true => spec.shard_rows() * spec.shape.k * ELEM_BYTES,
+        false => 0,
+    }
+}
+
+/// Bytes of a put to another node; 0 if there is none.
+pub(super) fn put_bytes(spec: GemmSpec<'_>, chunks: &Chunks) -> u64 {
+    match spec.crosses_nodes() {
+        true => u64::from(chunks.rows).min(spec.shard_rows()) * spec.shape.k * ELEM_BYTES,
+        false => 0,
+    }
+}
+
+/// What the kernel wants of the fabric, across nodes.
+pub(super) fn network(spec: GemmSpec<'_>, chunks: Option<&Chunks>) -> Option<Network> {
+    let chunks = chunks.filter(|_| spec.crosses_nodes())?;
+    Some(Network {
+        channels: 1,
+        puts: chunks.per_shard,
+        put_bytes: put_bytes(spec, chunks),
+    })
 }
 
 /// The largest power of two not above `rows` that divides `chunk_rows`, so that no piece reaches into the next chunk.

@@ -18,17 +18,20 @@
 //! Results are put to the owner's peers and relayed by them. Every rank waits for all puts of its peers, so what was said
 //! of slots holds for those that puts write, and for those that they are taken from.
 
+mod across;
+mod layout;
+
 use super::core::{self, CoreLayout, TILE_K};
 use super::{
-    GemmPlan, GemmSpec, KernelPlan, Network, Reduction, Role, SLOT_BYTES, THREADS, TileOrder,
-    Traffic, Workspace,
+    GemmPlan, GemmSpec, KernelPlan, Reduction, Role, SLOT_BYTES, THREADS, TileOrder, Traffic,
 };
-use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand};
-use crate::config::{Dtype, GemmOp, GemmShape, Tile};
+use crate::abi::Extent;
+use crate::config::{Dtype, GemmOp, GemmShape};
 use crate::cost::{self, Bound, Meeting};
 use crate::device::Device;
 use crate::plan::Body;
 use crate::violation::{Field, Violations};
+use layout::{args, c_rows, workspace};
 
 const ELEM_BYTES: u64 = 2;
 /// Row tiles that share B tiles in L2. In a round, as many of every owner advance together.
@@ -37,12 +40,6 @@ const GROUP_M: u32 = 8;
 const ROUND_BYTES: u32 = 1 << 20;
 /// The same where results follow.
 const ROUND_BYTES_OF_RESULTS: u32 = 1 << 19;
-/// About what a put has, at most …
-const PUT_BYTES: u32 = 1 << 20;
-/// … where that makes so many of a rank's tiles, over all peers.
-const PUTS: u32 = 8;
-/// More CTAs that communicate get into each other's way.
-const MAX_COMM_CTAS: u32 = 16;
 /// Columns of a math warpgroup, at most, with one shot.
 const ONE_SHOT_COLS: u32 = 128;
 /// Bytes of a sub-tile of 64 x 64.
@@ -121,7 +118,7 @@ fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Violation
 fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
     if spec.crosses_nodes() {
-        return traffic_across(spec, results);
+        return across::traffic(spec, results);
     }
     let peers = u64::from(spec.world() - 1);
     let (row_bytes, result_row_bytes) = (n * ELEM_BYTES, n * spec.epilogue().output.bytes());
@@ -134,29 +131,6 @@ fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic {
     Traffic {
         nic_bytes: 0,
         link_bytes: if tags { 2 * sent_bytes } else { sent_bytes },
-        memory_bytes: core::memory_bytes(spec, c_rows),
-        flops: 2 * m * n * k,
-    }
-}
-
-/// The same of several nodes: parts and results inside a node, sums and results between nodes.
-fn traffic_across(spec: GemmSpec<'_>, results: bool) -> Traffic {
-    let GemmShape { m, n, k } = spec.shape;
-    let topology = spec.topology();
-    let (local_peers, peers) = (
-        u64::from(topology.local_world - 1),
-        u64::from(topology.peers()),
-    );
-    let shard_rows = spec.shard_rows();
-    let results = results && spec.op() == GemmOp::GemmAr;
-    let row_bytes = match results {
-        true => n * (ELEM_BYTES + spec.epilogue().output.bytes()),
-        false => n * ELEM_BYTES,
-    };
-    let c_rows = if results { m } else { shard_rows };
-    Traffic {
-        link_bytes: u64::from(topology.nodes) * local_peers * shard_rows * row_bytes,
-        nic_bytes: peers * shard_rows * row_bytes,
         memory_bytes: core::memory_bytes(spec, c_rows),
         flops: 2 * m * n * k,
     }
@@ -213,7 +187,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         return found;
     }
     if spec.crosses_nodes() {
-        return candidates_across(spec, device, core, order);
+        return across::candidates(spec, device, core, order);
     }
     let (owners, owner_tiles) = if spec.op() == GemmOp::GemmRs {
         let shard_row_tiles = rows(spec.shard_rows());
@@ -249,70 +223,6 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         candidate(spec, device, core, order.clone(), Some(reduction))
     }));
     found
-}
-
-/// The same across nodes, where every rank adds up tiles, some of which may have no rows; `order` has each tile once.
-fn candidates_across(
-    spec: GemmSpec<'_>,
-    device: &Device,
-    core: &CoreLayout,
-    mut order: TileOrder,
-) -> Vec<Candidate> {
-    let (tuning, tile, topology) = (spec.tuning(), core.tile, spec.topology());
-    let results = spec.op() == GemmOp::GemmAr;
-    let shard_tiles = if results {
-        order.places.div_ceil(spec.world())
-    } else {
-        let shard_row_tiles = spec.shard_rows().div_ceil(u64::from(tile.m)) as u32;
-        order.shard_row_tiles = Some(shard_row_tiles);
-        order.row_tiles = spec.world() * shard_row_tiles;
-        shard_row_tiles * order.col_tiles
-    };
-    order.places = spec.world() * shard_tiles;
-    let comm_ctas = tuning
-        .comm_ctas
-        .unwrap_or_else(|| comm_ctas(spec, device, results));
-    if comm_ctas >= device.sm_count || results && !core.holds_slots() {
-        return Vec::new();
-    }
-    let order = core.complete(tuning, order, spec.shape.k, device.sm_count - comm_ctas);
-    let tile_bytes = tile.m * tile.n * ELEM_BYTES as u32;
-    let owner_tiles = topology.nodes * shard_tiles;
-    let round_tiles = match tuning.round_tiles {
-        _ if topology.local_world == 1 => owner_tiles,
-        Some(tiles) => tiles,
-        None if order.pace_steps > 0 => device.sm_count.div_ceil(topology.local_world),
-        None => ROUND_BYTES_OF_RESULTS / tile_bytes,
-    };
-    let reduction = Reduction {
-        shots: 2,
-        owners: topology.local_world,
-        owner_tiles,
-        round_tiles: round_tiles.min(owner_tiles),
-        shard_tiles,
-        put_tiles: put_tiles(tile_bytes, shard_tiles, topology.peers()),
-        partial_subs: partial_subs(core, order.tail_parts),
-        results,
-    };
-    let mut candidate = candidate(spec, device, core, order, Some(reduction));
-    candidate.comm_ctas = comm_ctas;
-    vec![candidate]
-}
-
-/// Tiles of a put: few where the last of few puts would be waited for, more where there are many peers.
-fn put_tiles(tile_bytes: u32, shard_tiles: u32, peers: u32) -> u32 {
-    let most = shard_tiles.div_ceil(PUTS.div_ceil(peers));
-    (PUT_BYTES / tile_bytes).clamp(1, most.max(1))
-}
-
-/// CTAs that talk to the network: as many as relay results as fast as NICs bring them.
-fn comm_ctas(spec: GemmSpec<'_>, device: &Device, results: bool) -> u32 {
-    if !results {
-        return 1;
-    }
-    let relayed = f64::from(spec.topology().local_world - 1) * device.nic_gb_s;
-    let ctas = (relayed / cost::COMM_CTA_GB_S).ceil() as u32;
-    ctas.clamp(1, MAX_COMM_CTAS.min(device.sm_count.div_ceil(4)))
 }
 
 /// As many sub-tiles of each warpgroup as the larger part of a stage holds, and as a CTA finishes of a shared tile.
@@ -406,7 +316,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         network: reduction
             .as_ref()
             .filter(|r| r.put_tiles > 0)
-            .map(|r| network(spec, core.tile, r)),
+            .map(|r| across::network(spec, core.tile, r)),
         registers: core::REGISTERS,
         bound: Bound::new(&least, device),
         traffic: reduction
@@ -428,19 +338,6 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     }
 }
 
-fn network(spec: GemmSpec<'_>, tile: Tile, r: &Reduction) -> Network {
-    let elem_bytes = match r.results {
-        true => spec.epilogue().output.bytes(),
-        false => ELEM_BYTES,
-    };
-    Network {
-        // Sums, and results.
-        channels: 1 + u16::from(r.results),
-        puts: r.shard_tiles.div_ceil(r.put_tiles),
-        put_bytes: u64::from(r.put_tiles * tile.m * tile.n) * elem_bytes,
-    }
-}
-
 fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> String {
     let GemmShape { m, n, k } = spec.shape;
     let (tile, stages) = (core.tile, core.stages);
@@ -459,98 +356,4 @@ fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> S
         tile.n,
         spec.epilogue().suffix(),
     )
-}
-
-fn workspace(
-    spec: GemmSpec<'_>,
-    core: &CoreLayout,
-    order: &TileOrder,
-    reduction: Option<&Reduction>,
-) -> Workspace {
-    let mut parts = core.order_regions(order);
-    if let Some(r) = reduction {
-        let tile_bytes = u64::from(core.tile.m * core.tile.n) * ELEM_BYTES;
-        if spec.op() == GemmOp::GemmRs && r.owners < spec.topology().local_world {
-            parts.push(("begun", u64::from(spec.world()) * FLAG_STRIDE_BYTES));
-        }
-        if r.shots == 1 {
-            let sources = spec.world() + u32::from(r.results);
-            let tiles = u64::from(sources * r.owner_tiles);
-            parts.push(("slots", 2 * tiles * 2 * tile_bytes));
-            return Workspace::new(parts);
-        }
-        let topology = spec.topology();
-        // A rank alone on its node gets no parts of sums.
-        let sources = match (topology.local_world, topology.nodes) {
-            (1, 2..) => 0,
-            (local_world, _) => local_world,
-        };
-        let slots = u64::from(sources) * u64::from(r.owner_tiles);
-        parts.push(("partial_flags", slots * FLAG_STRIDE_BYTES));
-        parts.push(("partials", 2 * slots * tile_bytes));
-        if r.put_tiles > 0 {
-            let puts = u64::from(topology.nodes * r.shard_tiles.div_ceil(r.put_tiles));
-            let sums = u64::from(topology.peers() * r.shard_tiles);
-            parts.push(("put_flags", puts * FLAG_STRIDE_BYTES));
-            parts.push(("sums_out", 2 * sums * tile_bytes));
-            parts.push(("sums_in", 2 * sums * tile_bytes));
-            parts.extend(core::arrived_region(spec, 1 + u32::from(r.results)));
-        }
-        if r.results {
-            let tiles = u64::from(spec.world().min(r.owners * topology.nodes) * r.shard_tiles);
-            parts.push(("result_flags", tiles * FLAG_STRIDE_BYTES));
-            let elems = u64::from(core.tile.m * core.tile.n);
-            parts.push((
-                "results",
-                2 * tiles * elems * spec.epilogue().output.bytes(),
-            ));
-        }
-    }
-    Workspace::new(parts)
-}
-
-/// This rank's rows of C.
-fn c_rows(spec: GemmSpec<'_>) -> Extent {
-    match spec.op() {
-        GemmOp::GemmRs => Extent::ShardRows {
-            total: spec.shape.m,
-            per_rank: spec.shard_rows(),
-        },
-        _ => Extent::Fixed(spec.shape.m),
-    }
-}
-
-fn args(
-    spec: GemmSpec<'_>,
-    core: &CoreLayout,
-    (by_shards, one_shot, results): (bool, bool, bool),
-) -> ArgLayout {
-    let tile: Tile = core.tile;
-    let a = [Extent::Fixed(spec.shape.k), Extent::Fixed(spec.shape.m)];
-    // Rows out of bounds take longer to fill with zeros than others to load, and none of them matters. The swizzle
-    // repeats every 8 rows.
-    let most_rows = if by_shards {
-        spec.shard_rows()
-    } else {
-        spec.shape.m
-    };
-    let rows_of_a = u64::from(tile.m).min(most_rows.next_multiple_of(8)) as u32;
-    let mut kinds = vec![
-        ("a", core::operand_map(Operand::A, a, [TILE_K, rows_of_a])),
-        ("b", core::b_map(spec, tile)),
-    ];
-    if !one_shot {
-        kinds.push(("c", core::c_map(spec, c_rows(spec))));
-    }
-    if one_shot || results {
-        kinds.push(("c_rows", ArgKind::Pointer(Operand::C)));
-        kinds.push(("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
-    }
-    kinds.extend(core::epilogue_args(spec));
-    kinds.push(("workspaces", ArgKind::Workspaces));
-    kinds.push(("host", ArgKind::HostPage));
-    kinds.push(("deadline_ns", ArgKind::DeadlineNs));
-    kinds.push(("rank", ArgKind::Rank));
-    kinds.extend(core::network_args(spec));
-    ArgLayout::new(kinds)
 }
