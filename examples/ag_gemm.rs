@@ -8,6 +8,12 @@
 //! MKERNEL_DEVICE=sim cargo run --release --example ag_gemm           # simulated GPUs, on any machine
 //! torchrun --no-python --nproc-per-node 8 target/release/examples/ag_gemm       # a process for each
 //! ```
+//!
+//! On several hosts with RDMA, one command on each (`MKERNEL_TRANSPORT=efa` on AWS), built with `--features mkernel/verbs` or `mkernel/efa`:
+//!
+//! ```text
+//! torchrun --no-python --nnodes 2 --node-rank $N --master-addr $HOST --nproc-per-node 8 target/release/examples/ag_gemm
+//! ```
 
 mod common;
 
@@ -73,12 +79,13 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
 
 fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
     let (tokens, _) = size(ranks);
-    if ranks.world() == 8 {
+    if (ranks.world(), ranks.hosts()) == (8, 1) {
         return UpProjection::prepare(ranks, tokens);
     }
-    // The type is declared for 8 ranks; a configuration can also be made at run time.
+    // The type is declared for 8 ranks of one host; a configuration can also be made at run time.
     let config = KernelConfig {
         world: ranks.world(),
+        nodes: ranks.hosts(),
         ..UpProjection::config()
     };
     ranks.prepare(

@@ -194,6 +194,22 @@ fn goldens_cover_what_the_templates_can_render() {
             epilogue(g).output == Dtype::Fp32 && sums(g).map(|r| r.shots) == shots
         });
     }
+    for op in GemmOp::ALL {
+        for (nodes, local_world) in [(2, 2), (2, 4), (3, 2)] {
+            // What gemm_ar has of two nodes of four, it has of two.
+            if (op, local_world) != (GemmOp::GemmAr, 4) {
+                some(&format!("{op} on {nodes} nodes of {local_world}"), &|g| {
+                    let topology = g.plan.spec.topology();
+                    g.gemm().config.op == op
+                        && (topology.nodes, topology.local_world) == (nodes, local_world)
+                });
+            }
+        }
+    }
+    some("nodes of one rank", &|g| {
+        let topology = g.plan.spec.topology();
+        topology.nodes > 1 && topology.local_world == 1
+    });
     let order = |g: &Golden| g.gemm().order.clone();
     some("a last round that is not split", &|g| {
         order(g).tail_parts == 1

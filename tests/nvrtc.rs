@@ -7,7 +7,7 @@ mod configs;
 use configs::Golden;
 use mkernel_compile::{CudaSource, GenError, Nvrtc, render_fabric_test};
 use mkernel_spec::Target;
-use mkernel_spec::abi::{HOST_ABORT, MAX_RANKS, Role, Wait, shared_structs};
+use mkernel_spec::abi::{HOST_ABORT, LOST, MAX_RANKS, Role, Wait, shared_structs};
 use mkernel_spec::fabric::{COMMAND_PUT, PHASE_BIT, TAG_VALID};
 use std::fmt::Write;
 
@@ -78,6 +78,7 @@ fn abi_asserts() -> CudaSource {
     }
     claim(format!("mk::kMaxRanks == {MAX_RANKS}"));
     claim(format!("mk::kHostAbort == {HOST_ABORT}u"));
+    claim(format!("mk::kLost == {LOST}u"));
     claim(format!("mk::kTagValid == {TAG_VALID}u"));
     claim(format!("mk::kPhaseBit == {PHASE_BIT}ull"));
     claim(format!("mk::kCommandPut == {COMMAND_PUT}"));

@@ -16,6 +16,15 @@ pub struct Flags {
     /// GPUs to use: 1, 2, 4 or 8 [default: as many as there are]
     #[arg(long)]
     pub world: Option<usize>,
+    /// Nodes into which they are put, with emulated NICs between them
+    #[arg(long, default_value_t = 1)]
+    pub nodes: u32,
+    /// What an emulated NIC sends in a second, 10^9 bytes
+    #[arg(long, default_value_t = 50.0)]
+    pub nic_gb_s: f64,
+    /// What a message takes besides its bytes, one way, µs
+    #[arg(long, default_value_t = 5)]
+    pub nic_latency_us: u64,
     /// ag_gemm, gemm_rs, gemm_ar, or several
     #[arg(long, value_delimiter = ',', default_value = "ag_gemm", value_parser = parse_op)]
     pub op: Vec<GemmOp>,

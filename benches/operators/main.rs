@@ -17,8 +17,8 @@ use lab::{Failure, Finish, Lab, TimeLimit, View, seed_from_clock};
 use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{
-    Addends, BLayout, Communicator, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig,
-    KernelPlan, Operator, Tuning,
+    Addends, BLayout, Communicator, Dtype, Epilogue, Faults, GemmConfig, GemmOp, GemmShape,
+    KernelConfig, KernelPlan, Nic, Operator, Transport, Tuning,
 };
 use operands::{Operands, epilogue_of};
 use report::{Baseline, Row};
@@ -61,7 +61,8 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         .or_else(|| largest_world(gpus))
         .ok_or("this host shows no GPU")?;
     let seed = seed_from_clock();
-    println!("{world} of {gpus} GPUs, seed {seed}");
+    let nodes = flags.nodes;
+    println!("{world} of {gpus} GPUs in {nodes} nodes, seed {seed}");
     report::print_heading();
     let communicators = Communicator::local(&(0..world).collect::<Vec<_>>())?;
     std::thread::scope(|scope| {
@@ -107,6 +108,14 @@ fn one_rank(
 ) -> Result<(), Failure> {
     let alone = Communicator::local(&[gpu])?;
     let alone = alone.first().ok_or("no communicator")?;
+    ranks.set_transport(Transport::Emulated {
+        nic: Nic {
+            gb_per_s: flags.nic_gb_s,
+            latency: Duration::from_micros(flags.nic_latency_us),
+            ..Nic::default()
+        },
+        faults: Faults::default(),
+    });
     ranks.context().bind_to_thread()?;
     let lab = Lab::new(&ranks.context().default_stream())?;
     let bench = Bench {
@@ -177,11 +186,14 @@ impl Bench<'_> {
     fn row(&self, plan: &KernelPlan, gemm: &GemmPlan, [us, cublas_us, core_us]: [f64; 3]) -> Row {
         let (world, layout) = (plan.spec.world(), gemm.config.b_layout);
         let GemmShape { m, n, k } = gemm.shape;
-        let bound_us = cublas_us.max(plan.bound.link_us);
+        let nic_us = plan.traffic.nic_bytes as f64 / self.flags.nic_gb_s / 1e3;
+        let bound_us = cublas_us.max(plan.bound.link_us).max(nic_us);
         let normalised = us / cublas_us;
         Row {
             op: gemm.config.op.name(),
             world,
+            nodes: self.flags.nodes,
+            nic_us,
             m,
             n,
             k,
@@ -207,14 +219,17 @@ impl Bench<'_> {
         shape: GemmShape,
         b_layout: BLayout,
     ) -> Result<Candidates, Failure> {
-        let config = |world, epilogue, tuning| {
+        let config = |(world, nodes), epilogue, tuning| {
             let config = GemmConfig {
                 b_layout,
                 epilogue,
                 tuning,
                 ..GemmConfig::new(op)
             };
-            KernelConfig::new(world, config)
+            KernelConfig {
+                nodes,
+                ..KernelConfig::new(world, config)
+            }
         };
         let tunings = match self.flags.tunings.as_slice() {
             [] => vec![Tune::default()],
@@ -224,11 +239,12 @@ impl Bench<'_> {
         let plain = Epilogue::default();
         for tune in tunings {
             for epilogue in [plain].iter().chain(&self.flags.epilogues) {
-                let config = config(self.ranks.world(), *epilogue, tune.tuning);
+                let ranks = (self.ranks.world(), self.flags.nodes);
+                let config = config(ranks, *epilogue, tune.tuning);
                 plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
             }
         }
-        let core = config(1, plain, Tuning::default());
+        let core = config((1, 1), plain, Tuning::default());
         let core = self.alone.prepare(&core, shape)?;
         Ok(Candidates { core, plans })
     }

@@ -13,6 +13,7 @@ use std::path::Path;
 pub struct Row {
     pub op: &'static str,
     pub world: u32,
+    pub nodes: u32,
     pub m: u64,
     pub n: u64,
     pub k: u64,
@@ -29,7 +30,9 @@ pub struct Row {
     pub normalised: f64,
     /// `cublas_us / core_us`
     pub core_speed: f64,
-    /// What no kernel beats: cuBLAS alone, or NVLink.
+    /// What the NIC takes for its bytes.
+    pub nic_us: f64,
+    /// What no kernel beats: cuBLAS alone, NVLink or the NIC.
     pub bound_us: f64,
     pub of_bound: f64,
     /// What the planner expected.

@@ -14,7 +14,7 @@ pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
         String::new(),
     ];
     lines.extend(match &config.problem {
-        Problem::Gemm(gemm) => gemm::lines(gemm, config.world),
+        Problem::Gemm(gemm) => gemm::lines(gemm, config.world, config.nodes),
         Problem::Attention(attention) => attention::lines(attention, config.world),
     });
     lines.push(String::new());
@@ -27,9 +27,15 @@ pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
 
 /// `8 ranks of one node`
 fn ranks(world: u32) -> String {
-    match world {
-        1 => "One rank".to_owned(),
-        world => format!("{world} ranks of one node"),
+    ranks_on(world, 1)
+}
+
+/// `16 ranks of 2 nodes`
+fn ranks_on(world: u32, nodes: u32) -> String {
+    match (world, nodes) {
+        (1, _) => "One rank".to_owned(),
+        (_, 1) => format!("{world} ranks of one node"),
+        _ => format!("{world} ranks of {nodes} nodes"),
     }
 }
 

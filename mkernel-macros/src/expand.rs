@@ -167,6 +167,7 @@ mod tests {
                     ::mkernel::KernelConfig {
                         name: ::core::option::Option::None,
                         world: 8u32,
+                        nodes: 1u32,
                         problem: ::mkernel::Problem::Gemm(::mkernel::GemmConfig {
                             op: ::mkernel::GemmOp::AgGemm,
                             m: ::mkernel::Dim::DYNAMIC,

@@ -9,6 +9,7 @@ pub fn config(config: &KernelConfig) -> TokenStream {
     let KernelConfig {
         name,
         world,
+        nodes,
         problem,
     } = config;
     let name = option(
@@ -29,6 +30,7 @@ pub fn config(config: &KernelConfig) -> TokenStream {
         ::mkernel::KernelConfig {
             name: #name,
             world: #world,
+            nodes: #nodes,
             problem: #problem,
         }
     }

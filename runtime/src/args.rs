@@ -6,17 +6,30 @@ use mkernel_spec::Dtype;
 use mkernel_spec::abi::{
     ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, OperandSpec, Source, Stride, TensorMapSpec,
 };
+use mkernel_spec::fabric::CommandRing;
+use std::mem::offset_of;
 
 /// All that the arguments of one launch are made of.
 pub(crate) struct Bindings<'a> {
     pub specs: &'a [OperandSpec],
     /// In the order of `specs`.
     pub operands: &'a [RawOperand],
-    /// By rank, as this rank sees them.
+    /// Of this node's ranks, as this rank sees them; the own one, too.
     pub workspaces: [u64; MAX_RANKS],
+    /// Which of them is the own one.
+    pub local_rank: u32,
     pub host_page: u64,
     pub deadline_ns: u64,
     pub rank: u32,
+    /// Where the kernel puts to other nodes.
+    pub wires: Wires,
+}
+
+/// What a kernel knows of its fabric; all 0 where it has none.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wires {
+    pub ring: CommandRing,
+    pub arrivals: u64,
 }
 
 /// What `cuTensorMapEncodeTiled` takes.
@@ -57,7 +70,7 @@ impl Bindings<'_> {
     }
 
     fn workspace(&self) -> u64 {
-        self.workspaces[self.rank as usize % MAX_RANKS]
+        self.workspaces[self.local_rank as usize % MAX_RANKS]
     }
 
     pub(crate) fn tensor_map(&self, spec: &TensorMapSpec) -> TensorMap {
@@ -105,6 +118,18 @@ impl Bindings<'_> {
                 ArgKind::HostPage => put(to, &self.host_page.to_ne_bytes()),
                 ArgKind::DeadlineNs => put(to, &self.deadline_ns.to_ne_bytes()),
                 ArgKind::Rank => put(to, &self.rank.to_ne_bytes()),
+                ArgKind::Ring => {
+                    let ring = self.wires.ring;
+                    for (to, word) in to
+                        .chunks_exact_mut(8)
+                        .zip([ring.slots, ring.words, ring.state])
+                    {
+                        put(to, &word.to_ne_bytes());
+                    }
+                    let at = offset_of!(CommandRing, capacity_log2);
+                    put(&mut to[at..], &ring.capacity_log2.to_ne_bytes());
+                }
+                ArgKind::Arrivals => put(to, &self.wires.arrivals.to_ne_bytes()),
             }
         }
         Ok(bytes)
@@ -127,9 +152,19 @@ mod tests {
             specs: &SPECS,
             operands,
             workspaces,
+            local_rank: rank,
             host_page: 0xabc0,
             deadline_ns: 7_000_000_000,
             rank,
+            wires: Wires {
+                ring: CommandRing {
+                    slots: 0x51,
+                    words: 0x52,
+                    state: 0x53,
+                    capacity_log2: 10,
+                },
+                arrivals: 0x54,
+            },
         }
     }
 
@@ -154,6 +189,8 @@ mod tests {
             ("workspaces", ArgKind::Workspaces),
             ("host", ArgKind::HostPage),
             ("deadline_ns", ArgKind::DeadlineNs),
+            ("ring", ArgKind::Ring),
+            ("arrivals", ArgKind::Arrivals),
         ]);
         let operands = operands();
         let mut maps = Vec::new();
@@ -183,6 +220,11 @@ mod tests {
         assert_eq!(word(at("workspaces") + 16), 0x30_0000);
         assert_eq!(word(at("workspaces") + 32), 0);
         assert_eq!(word(at("host")), 0xabc0);
+        assert_eq!(
+            [0, 8, 16, 24].map(|offset| word(at("ring") + offset)),
+            [0x51, 0x52, 0x53, 10]
+        );
+        assert_eq!(word(at("arrivals")), 0x54);
         assert_eq!(word(at("deadline_ns")), 7_000_000_000);
         let expected = TensorMap {
             address: 0x1000,

@@ -4,6 +4,7 @@ use crate::bootstrap::{Collective, Job, local, meet};
 use crate::driver::{self, Kind};
 use crate::env::{self, Place};
 use crate::error::Error;
+use crate::fabric::Transport;
 use crate::fused::FusedKernel;
 use crate::neighbours::{self, Hosts};
 use crate::operator::Operator;
@@ -11,7 +12,7 @@ use crate::prepare;
 use crate::shared::{Gpu, Shared};
 use crate::simulation::{self, Finding, Host, Simulation};
 use cudarc::driver::{CudaContext, CudaStream};
-use mkernel_spec::spec::WORLDS;
+use mkernel_spec::abi::MAX_RANKS;
 use mkernel_spec::{Device, KernelConfig, Shape};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,8 +40,8 @@ impl Communicator {
     /// listens there. Where `MKERNEL_SECRET` is set, each end proves to the other that it knows it; else whoever
     /// reaches the port before a rank does can take that rank's place.
     ///
-    /// Ranks may be on several hosts, as many on each; operators are for one host so far, see
-    /// [`prepare`](Self::prepare). On simulated GPUs each host has one rank.
+    /// Ranks may be on several hosts, as many on each, numbered host by host; kernels for them are declared with as many
+    /// nodes. On simulated GPUs each host has one rank.
     ///
     /// # Errors
     /// [`Error::Launch`], [`Error::Environment`], [`Error::DriverMissing`], or what went wrong between the ranks.
@@ -89,10 +90,9 @@ impl Communicator {
     /// [`Error::DriverMissing`], [`Error::NoDevice`], [`Error::NoPeerAccess`] and the like.
     pub fn local(devices: &[usize]) -> Result<Vec<Self>, Error> {
         let timeout = env::timeout()?;
-        let world = u32::try_from(devices.len())
-            .ok()
-            .filter(|world| WORLDS.contains(world));
-        world.ok_or(Error::World(devices.len()))?;
+        if !(1..=MAX_RANKS).contains(&devices.len()) {
+            return Err(Error::World(devices.len()));
+        }
         if driver::choose()? == Kind::Gpu {
             return Self::on_gpus(devices, timeout, None);
         }
@@ -122,8 +122,9 @@ impl Communicator {
     /// [`Error::World`] and [`Error::SimulationOption`] for options that are none.
     pub fn simulated(simulation: &Simulation) -> Result<Vec<Self>, Error> {
         let timeout = env::timeout()?;
-        if !WORLDS.contains(&simulation.ranks) {
-            return Err(Error::World(simulation.ranks as usize));
+        let world = simulation.ranks as usize;
+        if !(1..=MAX_RANKS).contains(&world) {
+            return Err(Error::World(world));
         }
         driver::use_simulated()?;
         let host = Host::claim(simulation)?;
@@ -239,11 +240,18 @@ impl Communicator {
             .and_then(|host| host.timeline())
     }
 
+    /// What carries puts between nodes, for operators that are prepared from now on; of one kind on all ranks. At first it
+    /// is what `MKERNEL_TRANSPORT` says; else emulated NICs where all ranks are on one host, RC where they are on several.
+    pub fn set_transport(&self, transport: Transport) {
+        self.shared.set_transport(transport);
+    }
+
     /// Makes an operator: plans, compiles (or loads from the store), allocates. Collective.
     ///
     /// # Errors
     /// [`Error::Config`] with all mistakes, [`Error::Build`], [`Error::Mismatch`] if ranks differ,
-    /// [`Error::SeveralHosts`] if they are on several hosts, or [`Error::RanksFailed`] with what went wrong elsewhere.
+    /// [`Error::SeveralHosts`] if they are on several hosts and the kernel is for one, [`Error::Nodes`] and
+    /// [`Error::RankOrder`] if they do not fit the kernel's nodes, [`Error::Fabric`] and the like of the network, or [`Error::RanksFailed`] with what went wrong elsewhere.
     pub fn prepare(
         &self,
         config: &KernelConfig,
@@ -394,7 +402,7 @@ mod tests {
 
     #[test]
     fn the_world_is_checked_before_the_driver_is_touched() {
-        for count in [0, 3, 9] {
+        for count in [0, 9] {
             let error = Communicator::local(&vec![0; count]).expect_err("not a world");
             assert!(
                 matches!(error, Error::World(found) if found == count),

@@ -8,6 +8,7 @@
 //! | `MKERNEL_PORT` | our port, whatever the others say |
 //! | `MKERNEL_SECRET` | what all ranks must know, 16 bytes or more; without it, whoever reaches the port can be a rank |
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
+//! | `MKERNEL_TRANSPORT` | what carries puts of operators between nodes: `emulated`, `rc` or `efa`; if absent, the first on one host, the second on several |
 //! | `MKERNEL_NICS` | NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`; the nearest if absent |
 //! | `MKERNEL_PROXY_CORES` | where the fabric's proxies run: `near` the GPU's first NIC, or `8-15,24`; any core if absent |
 //! | `SYSFS_PATH` | where sysfs is; libibverbs reads it too; `/sys` if absent |
@@ -22,6 +23,7 @@ pub(crate) use place::Place;
 
 use crate::bootstrap::Secret;
 use crate::error::Error;
+use crate::fabric::{NicOptions, Transport};
 use crate::simulation::Simulation;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -129,6 +131,11 @@ pub(crate) fn test_host() -> Option<String> {
     read("TEST_HOST")
 }
 
+/// What carries puts of operators between nodes.
+pub(crate) fn transport() -> Result<Option<Transport>, Error> {
+    read_transport(read)
+}
+
 /// `MKERNEL_NICS`, as [`mkernel_topology::Wanted`] reads it; empty if it is not set.
 #[must_use]
 pub fn wanted_nics() -> String {
@@ -197,6 +204,20 @@ fn read_device(lookup: impl Fn(&str) -> Option<String>) -> Result<Device, Error>
         Some("auto") => Ok(Device::Auto),
         Some(other) => Err(wrong(name, Some(other.to_owned()), "gpu, sim or auto")),
     }
+}
+
+fn read_transport(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Transport>, Error> {
+    let name = "MKERNEL_TRANSPORT";
+    Ok(match lookup(name).as_deref().map(str::trim) {
+        None | Some("") => None,
+        Some("emulated") => Some(Transport::default()),
+        Some("rc") => Some(Transport::Rc(NicOptions::default())),
+        Some("efa") => Some(Transport::Efa(NicOptions::default())),
+        Some(other) => {
+            let value = Some(other.to_owned());
+            return Err(wrong(name, value, "emulated, rc or efa"));
+        }
+    })
 }
 
 fn read_simulation(
@@ -321,6 +342,18 @@ mod tests {
         );
         let error = device(&[("MKERNEL_DEVICE", "cpu")]).expect_err("none of the three");
         assert!(error.to_string().contains("gpu, sim or auto"), "{error}");
+    }
+
+    #[test]
+    fn the_transport_is_one_of_three_or_not_chosen() {
+        let transport = |variables| read_transport(with(variables));
+        assert!(transport(&[]).expect("absent").is_none());
+        for name in ["emulated", "rc", "efa"] {
+            let read = read_transport(|_| Some(name.to_owned())).expect("set");
+            assert_eq!(read.expect("chosen").name(), name);
+        }
+        let error = transport(&[("MKERNEL_TRANSPORT", "tcp")]).expect_err("none of the three");
+        assert!(error.to_string().contains("emulated, rc or efa"), "{error}");
     }
 
     #[test]

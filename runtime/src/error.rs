@@ -87,10 +87,19 @@ pub enum Error {
     },
     /// Ranks on several hosts.
     #[error(
-        "ranks are on {} hosts ({}); they have met, but there are no operators across hosts yet: use GPUs of one host",
+        "ranks are on {} hosts ({}), but the kernel is declared for one node; declare nodes = {0}, or use GPUs of one host",
         hosts.len(), Hosts(hosts)
     )]
     SeveralHosts {
+        /// The ranks of each host.
+        hosts: Vec<Vec<u32>>,
+    },
+    /// Ranks that are not numbered host by host.
+    #[error(
+        "ranks are not numbered host by host ({}), as a kernel of several nodes has them; deal them out in blocks",
+        Hosts(hosts)
+    )]
+    RankOrder {
         /// The ranks of each host.
         hosts: Vec<Vec<u32>>,
     },
@@ -125,7 +134,7 @@ pub enum Error {
         variables: Vec<(&'static str, Option<String>)>,
     },
     /// The number of ranks is not one that kernels have.
-    #[error("{0} ranks were asked for; use 1, 2, 4 or 8")]
+    #[error("{0} ranks were asked for on one host; use 1 to 8")]
     World(usize),
     /// Resolving or listening on the address where ranks meet.
     #[error(
@@ -307,7 +316,7 @@ pub enum Error {
         expected: usize,
     },
     /// A wait in the kernel passed its deadline, or was given up because one of another rank did.
-    #[error("rank {rank} waited {waited:?} for {awaited}, number {index}, {}: wanted {wanted}, saw {seen} (role {role}, CTA {cta}, call {epoch}){}", From(*.peer), GaveUp(*.aborted_by))]
+    #[error("rank {rank} waited {waited:?} for {awaited}, number {index}, {}: wanted {wanted}, saw {seen} (role {role}, CTA {cta}, call {epoch}){}", From(*.peer), GaveUp(*.aborted_by, *.lost))]
     Timeout {
         /// The rank that waited.
         rank: u32,
@@ -329,6 +338,8 @@ pub enum Error {
         epoch: u32,
         /// The rank whose own deadline had passed, if it was not this one's.
         aborted_by: Option<u32>,
+        /// The rank of another node whose loss ended the wait.
+        lost: Option<u32>,
         /// How long.
         waited: Duration,
     },

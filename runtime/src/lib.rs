@@ -38,7 +38,7 @@
 //! compile time, each mistake at its own token; then it is `UpProjection::prepare(&ranks, 4096)`.
 //!
 //! # What it needs
-//! NVIDIA H100 or H200 GPUs of one host that access each other, driver 580 or newer, and, where a kernel is not in
+//! NVIDIA H100 or H200 GPUs, of which those of a host access each other, driver 580 or newer, and, where a kernel is not in
 //! the cache or an ahead-of-time bundle, libnvrtc 13.0. Nothing is needed at build time.
 //!
 //! # Without a GPU
@@ -48,8 +48,10 @@
 //! warning. Feature `simulator`, on by default.
 //!
 //! # Several hosts
-//! [`Communicator::from_env`] joins ranks of several hosts. Operators are for one host so far; [`Communicator::fabric_test`]
-//! is for the way between them: InfiniBand and RoCE with feature `verbs`, Amazon's EFA with feature `efa`, off by default.
+//! [`Communicator::from_env`] joins ranks of several hosts; kernels for them say on how many `nodes` their ranks are. Between
+//! them are InfiniBand and RoCE with feature `verbs`, Amazon's EFA with feature `efa`, off by default; see
+//! [`Communicator::set_transport`]. On one host, ranks are put into as many nodes, with NICs in software between them.
+//! [`Communicator::fabric_test`] tests the way between nodes alone.
 //!
 //! # When something goes wrong
 //! Every wait has a deadline: `MKERNEL_TIMEOUT_MS`, [`Communicator::set_timeout`], 30 s by default. When a rank dies

@@ -4,7 +4,7 @@ use crate::bootstrap::{Nodes, ProtocolFault, printable};
 use crate::driver;
 use crate::error::{Error, Peer};
 use cudarc::driver::CudaContext;
-use mkernel_spec::spec::WORLDS;
+use mkernel_spec::abi::MAX_RANKS;
 use std::sync::Arc;
 
 /// The same in all processes of a host, containers included, and in those of no other: the kernel's boot id.
@@ -93,14 +93,14 @@ pub(crate) fn hosts(
     Ok((bus_ids, hosts))
 }
 
-/// That all hosts have as many ranks, a number that kernels have.
+/// That all hosts have as many ranks, and no more than kernels can have.
 pub(crate) fn check_nodes(nodes: &Nodes) -> Result<(), Error> {
     let all = nodes.all();
     if all.iter().any(|ranks| ranks.len() != all[0].len()) {
         return Err(Error::UnequalHosts { hosts: all });
     }
     let local_world = all.first().map_or(0, Vec::len);
-    if !WORLDS.contains(&(local_world as u32)) {
+    if !(1..=MAX_RANKS).contains(&local_world) {
         return Err(Error::World(local_world));
     }
     Ok(())
@@ -183,7 +183,7 @@ mod tests {
         let check = |hosts: &[&str]| check_nodes(&nodes(hosts));
         check(&["a", "a"]).expect("one host");
         check(&["a", "b", "c"]).expect("three hosts of a rank each");
-        assert!(matches!(check(&["a", "a", "a"]), Err(Error::World(3))));
+        assert!(matches!(check(&["a"; 9]), Err(Error::World(9))));
         let error = check(&["a", "b", "a"]).expect_err("two hosts, one with fewer ranks");
         assert!(matches!(error, Error::UnequalHosts { .. }), "{error}");
     }

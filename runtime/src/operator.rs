@@ -1,10 +1,11 @@
 //! [`Operator`]: a kernel that is ready to run, with its memory on every rank.
 
-use crate::args::Bindings;
+use crate::args::{Bindings, Wires};
 use crate::call::{Call, Element};
 use crate::copies::{CopyThread, Job};
 use crate::driver;
 use crate::error::Error;
+use crate::fabric::endpoint::Fabric;
 use crate::kernel::Kernel;
 use crate::operands::{self, RawOperand};
 use crate::report::Page;
@@ -14,7 +15,7 @@ use crate::symmetric::Symmetric;
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DevicePtrMut, sys};
 use half::bf16;
 use mkernel_spec::KernelPlan;
-use mkernel_spec::abi::Operand;
+use mkernel_spec::abi::{MAX_RANKS, Operand};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A kernel with its workspace, made by [`Communicator::prepare`](crate::Communicator::prepare).
@@ -29,7 +30,7 @@ pub struct Operator {
     plan: KernelPlan,
     live: Arc<Live>,
     kernel: Kernel,
-    workspace: Arc<Symmetric>,
+    memory: Memory,
     args: Mutex<Args>,
     copies: Option<Arc<CopyThread>>,
     shared: Arc<Shared>,
@@ -45,19 +46,52 @@ pub struct Addends<'a> {
     pub residual: Option<&'a dyn DevicePtr<bf16>>,
 }
 
+/// The workspaces, and across nodes the way between them.
+pub(crate) enum Memory {
+    /// Of all ranks.
+    Host(Arc<Symmetric>),
+    /// Of a node's ranks: region 0 of the fabric.
+    Node {
+        fabric: Arc<Fabric>,
+        workspaces: [u64; MAX_RANKS],
+        local_rank: u32,
+    },
+}
+
+impl Memory {
+    fn fabric(&self) -> Option<&Arc<Fabric>> {
+        match self {
+            Self::Host(_) => None,
+            Self::Node { fabric, .. } => Some(fabric),
+        }
+    }
+
+    fn wires(&self) -> Wires {
+        self.fabric().map_or_else(Wires::default, |fabric| Wires {
+            ring: fabric.ring(),
+            arrivals: fabric.arrivals(),
+        })
+    }
+}
+
 /// What the communicator sees of an operator.
 pub(crate) struct Live {
     pub page: Arc<Page>,
     pub job: Option<Arc<Job>>,
+    pub fabric: Option<Arc<Fabric>>,
 }
 
 impl Live {
+    /// Why the network failed, if it did: the cause of what else is found.
+    pub fn network_failure(&self) -> Option<Error> {
+        self.fabric.as_ref()?.failure()
+    }
+
     /// Why a call failed, if one did.
     pub fn failure(&self) -> Option<Error> {
-        // The cause comes before its consequence: failed copies make waits fail.
-        self.job
-            .as_ref()
-            .and_then(|job| job.failure())
+        // The cause comes before its consequence: failed copies, or a failed network, make waits fail.
+        self.network_failure()
+            .or_else(|| self.job.as_ref().and_then(|job| job.failure()))
             .or_else(|| self.page.failure())
     }
 }
@@ -83,7 +117,7 @@ impl Operator {
     pub(crate) fn new(
         plan: KernelPlan,
         loaded: Loaded,
-        workspace: Arc<Symmetric>,
+        memory: Memory,
         shared: Arc<Shared>,
     ) -> Self {
         let Loaded {
@@ -91,29 +125,28 @@ impl Operator {
             page,
             copies,
         } = loaded;
-        let job = plan.copies.clone().map(|copies| {
-            let (rank, world) = (shared.rank, shared.world);
-            Arc::new(Job::new(
-                copies,
-                rank,
-                world,
-                page.clone(),
-                workspace.clone(),
-            ))
-        });
+        let job = match (plan.copies.clone(), &memory) {
+            (Some(copies), Memory::Host(workspace)) => {
+                let (rank, world) = (shared.rank, shared.world);
+                let job = Job::new(copies, rank, world, page.clone(), workspace.clone());
+                Some(Arc::new(job))
+            }
+            _ => None,
+        };
         if let (Some(thread), Some(job)) = (&copies, &job) {
             thread.add(job.clone());
         }
         let watch = shared.simulated.as_ref().zip(job.clone());
         let watch = watch.map(|(host, job)| host.watch(move || job.is_busy()));
-        let live = Arc::new(Live { page, job });
+        let fabric = memory.fabric().cloned();
+        let live = Arc::new(Live { page, job, fabric });
         shared.register(&live);
         Self {
             _watch: watch,
             plan,
             live,
             kernel,
-            workspace,
+            memory,
             args: Mutex::default(),
             copies,
             shared,
@@ -268,6 +301,9 @@ impl Operator {
             // SAFETY: by the caller.
             unsafe { order.follow(stream, owner)? };
         }
+        if let Some(fabric) = self.memory.fabric() {
+            fabric.wake();
+        }
         // SAFETY: the bytes are laid out by the plan's table; the workspaces and the page stay until drop, which
         // waits for the GPU, and the operands by the caller.
         let launched = unsafe { self.kernel.launch(stream, &mut args.bytes) };
@@ -286,13 +322,23 @@ impl Operator {
         if args.operands == operands && args.deadline_ns == deadline_ns {
             return Ok(());
         }
+        let (workspaces, local_rank) = match &self.memory {
+            Memory::Host(workspace) => (workspace.addresses(), self.shared.rank),
+            Memory::Node {
+                workspaces,
+                local_rank,
+                ..
+            } => (*workspaces, *local_rank),
+        };
         let bindings = Bindings {
             specs: &self.plan.operands,
             operands,
-            workspaces: self.workspace.addresses(),
+            workspaces,
+            local_rank,
             host_page: self.live.page.device_address(),
             deadline_ns,
             rank: self.shared.rank,
+            wires: self.memory.wires(),
         };
         let bytes = bindings.fill(&self.plan.args, driver::encode_tensor_map)?;
         *args = Args {

@@ -1,8 +1,11 @@
 //! From a configuration to an [`Operator`], on all ranks together. Each step tells every rank how it came out on each.
 
 use crate::error::Error;
+use crate::fabric::Transport;
+use crate::fabric::endpoint::{Fabric, FabricSpec};
+use crate::fabric::rails::Rails;
 use crate::kernel::Kernel;
-use crate::operator::{Loaded, Operator};
+use crate::operator::{Loaded, Memory, Operator};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::symmetric::OwnMemory;
@@ -27,14 +30,17 @@ pub(crate) fn prepare(
 
     let planned = shared
         .ensure_usable()
-        .and_then(|()| shared.hosts.ensure_one())
-        .and_then(|()| plan(shared, config, shape));
-    let planned = planned.map(|(plan, mut source)| {
+        .and_then(|()| way_between_nodes(shared, config))
+        .and_then(|way| Ok((way, plan(shared, config, shape)?)));
+    let planned = planned.map(|(way, (plan, mut source))| {
         edit(&mut source.text);
-        let identity = identity(config, &plan, &source);
-        ((plan, source), identity)
+        let mut identity = identity(config, &plan, &source);
+        if let Some((_, transport)) = &way {
+            identity.extend_from_slice(format!(", transport {}", transport.identity()).as_bytes());
+        }
+        ((way, plan, source), identity)
     });
-    let ((plan, source), identities) = ranks.agree("planning", planned, timeout)?;
+    let ((way, plan, source), identities) = ranks.agree("planning", planned, timeout)?;
     compare(&identities)?;
 
     // The other ranks find it in the store, or, without one, compile it too.
@@ -49,14 +55,65 @@ pub(crate) fn prepare(
     let loaded = loaded
         .and_then(|cubin| load(shared, &plan, &cubin, timeout))
         .map(|(loaded, memory)| {
-            let size = memory.bytes().to_string().into_bytes();
-            ((loaded, memory), size)
+            let size = memory.as_ref().map_or(0, OwnMemory::bytes);
+            ((loaded, memory), size.to_string().into_bytes())
         });
     let ((loaded, memory), sizes) = ranks.agree("loading and allocating", loaded, BUILD_TIMEOUT)?;
     same_on_all(&sizes)?;
-    let workspace = Arc::new(memory.share(&shared.ctx, &mut ranks, timeout)?);
-    drop(ranks);
-    Ok(Operator::new(plan, loaded, workspace, shared.clone()))
+    let memory = match memory {
+        Some(memory) => Memory::Host(Arc::new(memory.share(&shared.ctx, &mut ranks, timeout)?)),
+        None => {
+            drop(ranks);
+            memory_of_node(shared, way, &plan, &loaded.page)?
+        }
+    };
+    Ok(Operator::new(plan, loaded, memory, shared.clone()))
+}
+
+/// Who puts to whom by what, for a kernel of several nodes; that one of one node has them all on it.
+fn way_between_nodes(
+    shared: &Shared,
+    config: &KernelConfig,
+) -> Result<Option<(Rails, Transport)>, Error> {
+    let nodes = &shared.hosts.nodes;
+    if config.nodes <= 1 {
+        return shared.hosts.ensure_one().map(|()| None);
+    }
+    let rails = Rails::new(shared.rank, nodes, config.nodes)?;
+    if !rails.are_in_order() {
+        return Err(Error::RankOrder { hosts: nodes.all() });
+    }
+    let (transport, hosts) = (shared.transport()?, nodes.count());
+    if hosts > 1 && matches!(transport, Transport::Emulated { .. }) {
+        return Err(Error::EmulatedHosts { hosts });
+    }
+    Ok(Some((rails, transport)))
+}
+
+/// The workspaces of a kernel that puts to other nodes, and its fabric.
+fn memory_of_node(
+    shared: &Shared,
+    way: Option<(Rails, Transport)>,
+    plan: &KernelPlan,
+    page: &Arc<Page>,
+) -> Result<Memory, Error> {
+    let (Some((rails, transport)), Some(network)) = (way, &plan.network) else {
+        return Err(Error::Aborted { cause: None });
+    };
+    let spec = FabricSpec {
+        rails: rails.clone(),
+        transport,
+        channels: network.channels,
+        region_bytes: plan.workspace.bytes,
+        mapped_by_node: true,
+        state_bytes: 0,
+    };
+    let fabric = Fabric::connect(shared, &spec, page)?;
+    Ok(Memory::Node {
+        workspaces: fabric.regions_of_node(shared, &rails),
+        local_rank: rails.local_rank(),
+        fabric: Arc::new(fabric),
+    })
 }
 
 fn build(store: &Store, plan: &KernelPlan, source: &CudaSource) -> Result<Cubin, Error> {
@@ -71,10 +128,20 @@ fn load(
     plan: &KernelPlan,
     cubin: &Cubin,
     timeout: Duration,
-) -> Result<(Loaded, OwnMemory), Error> {
+) -> Result<(Loaded, Option<OwnMemory>), Error> {
     let kernel = Kernel::load(&shared.ctx, &cubin.bytes, plan)?;
     let page = Arc::new(Page::allocate(&shared.ctx)?);
-    let memory = OwnMemory::allocate(&shared.ctx, &shared.stream, plan.workspace.bytes, timeout)?;
+    let bytes = plan.workspace.bytes;
+    let memory = match plan.network {
+        None => Some(OwnMemory::allocate(
+            &shared.ctx,
+            &shared.stream,
+            bytes,
+            timeout,
+        )?),
+        // The fabric allocates it.
+        Some(_) => None,
+    };
     let copies = plan.copies.as_ref().map(|_| shared.copies()).transpose()?;
     Ok((
         Loaded {

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::operands::RawOperand;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Dtype;
-use mkernel_spec::abi::{self, HOST_ABORT, HostPage, Report};
+use mkernel_spec::abi::{self, HOST_ABORT, HostPage, LOST, Report};
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,9 +33,18 @@ impl Page {
 
     /// Makes every wait of this rank's kernels end; they tell the other ranks.
     pub fn abort(&self) {
-        self.0
-            .word(offset_of!(HostPage, abort))
-            .store(1, Ordering::Release);
+        self.raise(1);
+    }
+
+    /// The same, since a rank of another node is gone; the other ranks of this node are told which.
+    pub fn abort_without(&self, rank: u32) {
+        self.raise(LOST | rank);
+    }
+
+    /// The first cause stays.
+    fn raise(&self, cause: u32) {
+        let word = self.0.word(offset_of!(HostPage, abort));
+        let _ = word.compare_exchange(0, cause, Ordering::Release, Ordering::Relaxed);
     }
 
     pub fn is_aborted(&self) -> bool {
@@ -98,10 +107,11 @@ fn decode(report: &Report) -> Option<Error> {
     if report.valid == 0 {
         return None;
     }
-    let aborted_by = match report.aborted_by {
+    let (aborted_by, lost) = match report.aborted_by {
         HOST_ABORT => return Some(Error::Aborted { cause: None }),
-        0 => None,
-        by => Some(by - 1),
+        0 => (None, None),
+        by if by & LOST != 0 => (None, Some(by & !LOST)),
+        by => (Some(by - 1), None),
     };
     Some(Error::Timeout {
         rank: report.rank,
@@ -114,6 +124,7 @@ fn decode(report: &Report) -> Option<Error> {
         seen: report.seen,
         epoch: report.epoch,
         aborted_by,
+        lost,
         waited: Duration::from_nanos(report.waited_ns),
     })
 }
@@ -164,6 +175,13 @@ mod tests {
         .expect("a report")
         .to_string();
         assert!(text.ends_with("until rank 3 gave up"), "{text}");
+        let text = decode(&Report {
+            aborted_by: LOST | 11,
+            ..REPORT
+        })
+        .expect("a report")
+        .to_string();
+        assert!(text.ends_with("until rank 11 was lost"), "{text}");
         let error = decode(&Report {
             aborted_by: HOST_ABORT,
             ..REPORT

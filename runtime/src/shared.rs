@@ -3,7 +3,9 @@
 use crate::bootstrap::Collective;
 use crate::copies::CopyThread;
 use crate::driver::{self, Event, Kind, Stream};
+use crate::env;
 use crate::error::Error;
+use crate::fabric::{NicOptions, Transport};
 use crate::neighbours::Hosts;
 use crate::operator::Live;
 use crate::simulation::{Finding, Host};
@@ -50,6 +52,8 @@ pub(crate) struct Shared {
     pub order: Mutex<Order>,
     operators: Mutex<Vec<Weak<Live>>>,
     copies: Mutex<Option<Arc<CopyThread>>>,
+    /// What carries puts of operators, if it was chosen.
+    transport: Mutex<Option<Transport>>,
     poison: Mutex<Option<Arc<Error>>>,
     is_poisoned: AtomicBool,
 }
@@ -86,6 +90,7 @@ impl Shared {
             }),
             operators: Mutex::default(),
             copies: Mutex::default(),
+            transport: Mutex::default(),
             poison: Mutex::default(),
             is_poisoned: AtomicBool::new(false),
         };
@@ -120,6 +125,23 @@ impl Shared {
             .unwrap_or(u64::MAX)
             .min(u64::MAX / 2);
         self.timeout_ns.store(ns, Ordering::Relaxed);
+    }
+
+    pub fn set_transport(&self, transport: Transport) {
+        *lock(&self.transport) = Some(transport);
+    }
+
+    /// What carries puts of operators: what was chosen, else what `MKERNEL_TRANSPORT` says, else emulated NICs on one host
+    /// and RC between several.
+    pub fn transport(&self) -> Result<Transport, Error> {
+        if let Some(transport) = lock(&self.transport).clone() {
+            return Ok(transport);
+        }
+        let transport = env::transport()?;
+        Ok(transport.unwrap_or_else(|| match self.hosts.nodes.count() {
+            0 | 1 => Transport::default(),
+            _ => Transport::Rc(NicOptions::default()),
+        }))
     }
 
     /// The copy thread, started when first needed.
@@ -179,12 +201,16 @@ impl Shared {
     }
 
     pub fn check(&self) -> Result<(), Error> {
+        let live = self.live();
+        if let Some(error) = live.iter().find_map(|operator| operator.network_failure()) {
+            self.poison(error);
+        }
         // A deadlock makes waits fail as well, and says more.
         let findings = self.findings();
         if !findings.is_empty() {
             self.poison(Error::Simulation { findings });
         }
-        if let Some(error) = self.live().iter().find_map(|operator| operator.failure()) {
+        if let Some(error) = live.iter().find_map(|operator| operator.failure()) {
             self.poison(error);
         }
         match lock(&self.poison).as_ref() {

@@ -11,7 +11,7 @@ const MAX_SKEW: u32 = 100;
 /// A job on simulated GPUs, for [`Communicator::simulated`](crate::Communicator::simulated).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Simulation {
-    /// Ranks, each with a GPU: 1, 2, 4 or 8.
+    /// Ranks, each with a GPU: 1 to 8.
     pub ranks: u32,
     /// Decides the order of all that can happen in several. Equal seeds give equal runs.
     pub seed: u64,

@@ -19,6 +19,7 @@ pub(crate) struct OwnMemory {
 ///
 /// Memory lives until its last mapping on any rank goes, so ranks drop this without waiting for each other.
 pub(crate) struct Symmetric {
+    /// By number on the host.
     addresses: [u64; MAX_RANKS],
     _mappings: Vec<Mapping>,
 }
@@ -73,20 +74,21 @@ impl OwnMemory {
         self.mapping.memory().bytes()
     }
 
-    /// Maps the memory of all ranks. Collective; tells the other ranks how it came out.
+    /// Maps the memory of all ranks of this host. Collective; tells the other ranks how it came out.
     pub fn share(
         self,
         ctx: &Arc<CudaContext>,
         ranks: &mut Collective,
         timeout: Duration,
     ) -> Result<Symmetric, Error> {
-        let fds = ranks.exchange_fds(self.fd.as_fd(), timeout)?;
+        let mut fds = ranks.exchange_fds(self.fd.as_fd(), timeout)?;
+        let here = ranks.nodes().neighbours(ranks.rank());
         let bytes = self.bytes();
         let mapped = (|| {
             let mut addresses = [0; MAX_RANKS];
             let mut mappings = Vec::with_capacity(fds.len());
-            for (address, fd) in addresses.iter_mut().zip(fds) {
-                *address = match fd {
+            for (address, rank) in addresses.iter_mut().zip(&here) {
+                *address = match fds[*rank as usize].take() {
                     Some(fd) => {
                         let mapping = Mapping::new(Memory::import(ctx, fd.as_fd(), bytes)?)?;
                         let address = mapping.address();
@@ -113,7 +115,7 @@ impl OwnMemory {
 }
 
 impl Symmetric {
-    /// Where each rank's memory is for this process; 0 beyond the world.
+    /// Where the memory of this host's ranks is for this process, by their number on it; 0 beyond the last.
     pub fn addresses(&self) -> [u64; MAX_RANKS] {
         self.addresses
     }

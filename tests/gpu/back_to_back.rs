@@ -11,7 +11,7 @@ const POOL: usize = 5;
 
 /// Who is late.
 #[derive(Clone, Copy)]
-enum Skew {
+pub enum Skew {
     /// Now and then any rank, on the host or on the GPU.
     Random,
     /// One rank, before every call.
@@ -127,6 +127,7 @@ fn summed(
             shots,
             ..Tuning::default()
         },
+        nodes: 1,
     }
 }
 
@@ -173,7 +174,7 @@ fn run_problem(problem: Problem, skew: Skew) {
     }
 }
 
-fn calls(ranks: &Communicator, problem: Problem, skew: Skew, seed: u64) -> Result<(), Failure> {
+pub fn calls(ranks: &Communicator, problem: Problem, skew: Skew, seed: u64) -> Result<(), Failure> {
     let lab = Lab::new(&ranks.context().default_stream())?;
     let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
     operands.fill_b(&lab, seed, ranks.rank())?;

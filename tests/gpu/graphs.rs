@@ -40,6 +40,7 @@ fn sums_are_replayed() {
             layout: BLayout::Nk,
             epilogue: Epilogue::default(),
             tuning,
+            nodes: 1,
         });
     }
 }
@@ -72,12 +73,16 @@ const OTHER: GemmShape = GemmShape {
 };
 
 /// The graph: the first operator on two sets of operands, the other one on its own.
-fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), Failure> {
+pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), Failure> {
     // The default stream cannot be captured.
     let lab = Lab::new(&ranks.context().new_stream()?)?;
     let (first, one) = prepare(ranks, &lab, problem, 0)?;
     let two = Operands::new(ranks, &lab, problem, 8)?;
-    let (other, three) = prepare(ranks, &lab, (OTHER, BLayout::Kn, Tuning::default()), 8)?;
+    let other = Problem {
+        nodes: problem.nodes,
+        ..(OTHER, BLayout::Kn, Tuning::default()).into()
+    };
+    let (other, three) = prepare(ranks, &lab, other, 8)?;
     let calls = [(&first, &one), (&first, &two), (&other, &three)];
     let mut seeds = Random(seed);
     for (_, operands) in calls {

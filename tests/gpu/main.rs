@@ -15,6 +15,7 @@ mod graphs;
 #[allow(dead_code, reason = "benches/operators uses the rest")]
 mod lab;
 mod lifetimes;
+mod nodes;
 mod operands;
 mod processes;
 mod ranks;

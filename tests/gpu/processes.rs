@@ -104,15 +104,15 @@ fn work(task: &str) -> Result<(), Failure> {
 }
 
 /// Processes of this test program, killed when this goes.
-struct Job {
-    children: Vec<Child>,
+pub struct Job {
+    pub children: Vec<Child>,
     /// What each prints, line by line.
     lines: Vec<Receiver<String>>,
 }
 
 impl Job {
     /// The processes run `test` and find `task` in their environment.
-    fn start(world: u32, test: &str, task: &str) -> Self {
+    pub fn start(world: u32, test: &str, task: &str) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         // Free when rank 0 binds it, unless somebody takes it in between: then rank 0 says so.
         let port = listener.local_addr().expect("an address").port();
@@ -147,7 +147,7 @@ impl Job {
     }
 
     /// Waits for a line with `text` from each of `ranks`.
-    fn expect_line(&self, text: &str, ranks: impl Iterator<Item = u32>, limit: Duration) {
+    pub fn expect_line(&self, text: &str, ranks: impl Iterator<Item = u32>, limit: Duration) {
         let started = Instant::now();
         for rank in ranks {
             loop {
@@ -164,7 +164,7 @@ impl Job {
     }
 
     /// Waits for the end of `ranks`, which must be a good one.
-    fn expect_ends(&mut self, ranks: impl Iterator<Item = u32>, limit: Duration) {
+    pub fn expect_ends(&mut self, ranks: impl Iterator<Item = u32>, limit: Duration) {
         let started = Instant::now();
         for rank in ranks {
             let status = loop {

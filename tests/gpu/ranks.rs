@@ -92,6 +92,8 @@ pub struct Problem {
     pub layout: BLayout,
     pub epilogue: Epilogue,
     pub tuning: Tuning,
+    /// Into which ranks are put, with emulated NICs between them.
+    pub nodes: u32,
 }
 
 /// `ag_gemm`.
@@ -103,6 +105,7 @@ impl From<(GemmShape, BLayout, Tuning)> for Problem {
             layout,
             epilogue: Epilogue::default(),
             tuning,
+            nodes: 1,
         }
     }
 }
@@ -116,7 +119,10 @@ impl Problem {
             tuning: self.tuning,
             ..GemmConfig::new(self.op)
         };
-        KernelConfig::new(world, config)
+        KernelConfig {
+            nodes: self.nodes,
+            ..KernelConfig::new(world, config)
+        }
     }
 }
 

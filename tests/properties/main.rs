@@ -11,6 +11,7 @@ mod epilogue;
 mod exchange;
 mod kernel;
 mod memory;
+mod nodes;
 mod sums;
 
 use proptest::test_runner::Config;

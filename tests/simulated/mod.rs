@@ -7,8 +7,8 @@ use data::{Call, is_right};
 use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
 use mkernel::{
-    Activation, Addends, BLayout, Communicator, Dim, Dtype, Element, Epilogue, Error, GemmConfig,
-    GemmOp, GemmShape, KernelConfig, Operator, Simulation, Tuning,
+    Activation, Addends, BLayout, Communicator, Dim, Dtype, Element, Epilogue, Error, Faults,
+    GemmConfig, GemmOp, GemmShape, KernelConfig, Nic, Operator, Simulation, Transport, Tuning,
 };
 use std::num::NonZero;
 use std::ops::Range;
@@ -22,6 +22,10 @@ pub const CALLS: u32 = 3;
 #[derive(Clone, Debug)]
 pub struct Job {
     pub world: u32,
+    /// Into which they are put.
+    pub nodes: u32,
+    /// Of the network between them; seeded anew in each run.
+    pub faults: Faults,
     pub config: GemmConfig,
     pub shape: GemmShape,
     pub sms: u32,
@@ -63,6 +67,8 @@ impl Job {
             .collect();
         Self {
             world,
+            nodes: 1,
+            faults: Faults::default(),
             config,
             shape,
             sms,
@@ -95,6 +101,7 @@ impl Job {
             let threads: Vec<_> = ranks
                 .into_iter()
                 .map(|ranks| {
+                    ranks.set_transport(self.transport(place));
                     scope.spawn(move || self.rank(&ranks).map_err(|error| with_causes(&*error)))
                 })
                 .collect();
@@ -116,6 +123,21 @@ impl Job {
         match failures.first() {
             None => Ok(results.into_iter().flatten().collect()),
             Some(failure) => Err(failure.clone()),
+        }
+    }
+
+    /// Emulated NICs whose faults depend on the seed.
+    fn transport(&self, place: Where) -> Transport {
+        let seed = match place {
+            Where::Simulated { seed } => seed,
+            Where::Gpus => 0,
+        };
+        Transport::Emulated {
+            nic: Nic::default(),
+            faults: Faults {
+                seed,
+                ..self.faults.clone()
+            },
         }
     }
 
@@ -176,7 +198,10 @@ impl Job {
     }
 
     fn prepare(&self, ranks: &Communicator) -> Result<Operator, Error> {
-        let config = KernelConfig::new(self.world, self.config);
+        let config = KernelConfig {
+            nodes: self.nodes,
+            ..KernelConfig::new(self.world, self.config)
+        };
         ranks.prepare_edited(&config, self.shape, |text| {
             for (from, to) in &self.edits {
                 assert!(text.contains(from.as_str()), "the kernel has no\n{from}");

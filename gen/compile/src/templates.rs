@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 17] = [
+pub(crate) const TEMPLATES: [(&str, &str); 21] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -35,6 +35,22 @@ pub(crate) const TEMPLATES: [(&str, &str); 17] = [
     (
         "parts/attention.cu.tera",
         include_str!("../../../templates/parts/attention.cu.tera"),
+    ),
+    (
+        "parts/network.cu.tera",
+        include_str!("../../../templates/parts/network.cu.tera"),
+    ),
+    (
+        "parts/node_sums.cu.tera",
+        include_str!("../../../templates/parts/node_sums.cu.tera"),
+    ),
+    (
+        "parts/put_sums.cu.tera",
+        include_str!("../../../templates/parts/put_sums.cu.tera"),
+    ),
+    (
+        "parts/relay.cu.tera",
+        include_str!("../../../templates/parts/relay.cu.tera"),
     ),
     (
         "parts/place.cu.tera",

@@ -14,6 +14,7 @@ pub(crate) fn assign(config: &mut KernelConfig, field: Field, value: &Value) -> 
         }
         Field::Name => config.name = Some(word(value)?.to_owned()),
         Field::World => config.world = integer(value)?,
+        Field::Nodes => config.nodes = integer(value)?,
         _ => match &mut config.problem {
             Problem::Gemm(gemm) => assign_gemm(gemm, field, value)?,
             Problem::Attention(attention) => assign_attention(attention, field, value)?,

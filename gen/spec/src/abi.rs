@@ -4,6 +4,7 @@ mod operand;
 mod structs;
 
 use crate::config::Dtype;
+use crate::fabric::CommandRing;
 use serde::Serialize;
 
 pub use operand::{Extent, Operand, OperandSpec};
@@ -71,7 +72,8 @@ pub enum ArgKind {
     Pointer(Operand),
     /// The operand's row stride in bytes, u64.
     RowStrideBytes(Operand),
-    /// Addresses of every rank's workspace as this rank sees them, `[u64; MAX_RANKS]`, by rank; 0 beyond the world.
+    /// Addresses of the workspaces of this node's ranks as this rank sees them, `[u64; MAX_RANKS]`, by their number on
+    /// the node; 0 beyond the last.
     Workspaces,
     /// Address of the [`HostPage`].
     HostPage,
@@ -79,6 +81,10 @@ pub enum ArgKind {
     DeadlineNs,
     /// This rank, u32.
     Rank,
+    /// The [`CommandRing`](crate::fabric::CommandRing) of this rank.
+    Ring,
+    /// Address of the arrival words in host memory, by peer and channel, [`FLAG_STRIDE_BYTES`] apart.
+    Arrivals,
 }
 
 impl ArgKind {
@@ -93,17 +99,22 @@ impl ArgKind {
             Self::Workspaces => format!("mk::u8* {name}[mk::kMaxRanks]"),
             Self::HostPage => format!("mk::HostPage* {name}"),
             Self::Rank => format!("mk::u32 {name}"),
+            Self::Ring => format!("mk::CommandRing {name}"),
+            Self::Arrivals => format!("const mk::u8* {name}"),
         }
     }
 
     const fn size_align(&self) -> (usize, usize) {
         match self {
             Self::TensorMap(_) => (128, 128),
-            Self::Pointer(_) | Self::RowStrideBytes(_) | Self::HostPage | Self::DeadlineNs => {
-                (8, 8)
-            }
+            Self::Pointer(_)
+            | Self::RowStrideBytes(_)
+            | Self::HostPage
+            | Self::DeadlineNs
+            | Self::Arrivals => (8, 8),
             Self::Workspaces => (8 * MAX_RANKS, 8),
             Self::Rank => (4, 4),
+            Self::Ring => (size_of::<CommandRing>(), align_of::<CommandRing>()),
         }
     }
 }
@@ -155,6 +166,9 @@ impl ArgLayout {
 /// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
 pub const HOST_ABORT: u32 = u32::MAX;
 
+/// In abort words and [`Report::aborted_by`]: beside this bit, a rank of another node that is gone.
+pub const LOST: u32 = 1 << 30;
+
 /// What a wait that passed its deadline leaves for the host. Written once per launch, `valid` last.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -179,7 +193,8 @@ pub struct Report {
     pub seen: u32,
     /// The call, counted from 1.
     pub epoch: u32,
-    /// 0: its own deadline passed; 1 + r: rank r aborted; [`HOST_ABORT`]: the host did.
+    /// 0: its own deadline passed; 1 + r: rank r aborted; [`LOST`] and r: rank r of another node is gone; [`HOST_ABORT`]:
+    /// the host aborted.
     pub aborted_by: u32,
     /// How long it waited.
     pub waited_ns: u64,
@@ -189,7 +204,7 @@ pub struct Report {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostPage {
-    /// Host → device: not 0 makes every wait of this rank end.
+    /// Host → device: not 0 makes every wait of this rank end. 1, or [`LOST`] and a rank.
     pub abort: u32,
     /// Device → host: the epoch whose copies the host is to enqueue (copy-engine transfer).
     pub doorbell: u32,
@@ -209,7 +224,7 @@ pub struct State {
     pub epoch: u32,
     /// CTAs that have left, over all calls.
     pub exited: u32,
-    /// Any rank → this rank: 1 + the rank that gave up; not 0 makes every wait of this rank end.
+    /// Any rank → this rank: 1 + the rank that gave up, or [`LOST`] and a rank; not 0 makes every wait of this rank end.
     pub abort: u32,
     /// Whether a report was claimed.
     pub reported: u32,

@@ -348,14 +348,26 @@ impl From<AttentionShape> for Shape {
     }
 }
 
+const fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_one(nodes: &u32) -> bool {
+    *nodes == 1
+}
+
 /// A kernel as a person asks for it. Its fields and the problem's stand side by side where it is written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KernelConfig {
     /// What to call it in listings; the kernel's own id if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Ranks, one GPU each, of one node: 1, 2, 4 or 8.
+    /// Ranks, one GPU each: on one node 1, 2, 4 or 8; on several up to 8 of each.
     pub world: u32,
+    /// Nodes, with as many ranks each, numbered node by node.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub nodes: u32,
     /// What it computes.
     #[serde(flatten)]
     pub problem: Problem,
@@ -363,14 +375,15 @@ pub struct KernelConfig {
 
 impl KernelConfig {
     /// The fields of every kernel; see [`Problem::fields`] for the others.
-    pub const FIELDS: [Field; 3] = [Field::Op, Field::Name, Field::World];
+    pub const FIELDS: [Field; 4] = [Field::Op, Field::Name, Field::World, Field::Nodes];
 
-    /// A kernel without a name.
+    /// A kernel for one node, without a name.
     #[must_use]
     pub fn new(world: u32, problem: impl Into<Problem>) -> Self {
         Self {
             name: None,
             world,
+            nodes: 1,
             problem: problem.into(),
         }
     }

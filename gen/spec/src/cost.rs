@@ -20,7 +20,7 @@ const DOORBELL_US: f64 = 12.0;
 /// Of a copy, whatever its size, µs: three copies side by side of 2, 4, 16 MiB reach 174, 216, 348 GB/s together.
 const COPY_US: f64 = 6.5;
 /// What one of a few communication CTAs pushes, GB/s.
-const COMM_CTA_GB_S: f64 = 36.0;
+pub(crate) const COMM_CTA_GB_S: f64 = 36.0;
 /// Of the link, what SMs fill with little to compute …
 const PUSH_SHARE: f64 = 0.93;
 /// … and how much less beside a GEMM that takes as long as the transfer.
@@ -36,6 +36,14 @@ const CALM_COMM_CTAS: u32 = 8;
 /// … and lose this part of the rate for each.
 const CROWD_LOSS: f64 = 0.012;
 
+/// A command to the proxy until the put's arrival is seen by all CTAs, µs: half of a message there and back, and a flag.
+const PUT_US: f64 = 16.0;
+/// Of two plans that the NIC holds up as long, the one with the faster GEMM is better: it leaves more time for what this
+/// model does not see.
+const UNSEEN_SHARE: f64 = 0.05;
+/// Of a NIC, what puts of 1 MiB fill.
+const NIC_SHARE: f64 = 0.95;
+
 /// What stores of partial sums cost a GEMM that takes as long as they do.
 const STORE_SLOWDOWN: f64 = 0.1;
 /// Tagged words from one rank's registers to another's, µs.
@@ -45,7 +53,7 @@ const ADD_US: f64 = 5.5;
 /// A result by TMA to its slot, and from there to C, flags aside, µs.
 const RESULT_US: f64 = 12.0;
 
-/// The time that no kernel beats: the largest of three.
+/// The time that no kernel beats: the largest of four.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bound {
     /// Floating-point operations over the sustained rate, µs.
@@ -54,6 +62,8 @@ pub struct Bound {
     pub memory_us: f64,
     /// NVLink bytes over the link rate, µs.
     pub link_us: f64,
+    /// NIC bytes over the NIC's rate, µs.
+    pub nic_us: f64,
 }
 
 impl Bound {
@@ -62,22 +72,28 @@ impl Bound {
             compute_us: traffic.flops as f64 / device.gemm_tflops / 1e6,
             memory_us: traffic.memory_bytes as f64 / device.memory_gb_s / 1e3,
             link_us: traffic.link_bytes as f64 / device.link_gb_s / 1e3,
+            nic_us: traffic.nic_bytes as f64 / device.nic_gb_s / 1e3,
         }
     }
 
     /// The bound, µs.
     #[must_use]
     pub fn us(&self) -> f64 {
-        self.compute_us.max(self.memory_us).max(self.link_us)
+        self.compute_us
+            .max(self.memory_us)
+            .max(self.link_us)
+            .max(self.nic_us)
     }
 
-    /// What binds: `compute`, `memory` or `link`.
+    /// What binds: `compute`, `memory`, `link` or `nic`.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         if self.us() == self.compute_us {
             "compute"
         } else if self.us() == self.link_us {
             "link"
+        } else if self.us() == self.nic_us {
+            "nic"
         } else {
             "memory"
         }
@@ -89,8 +105,13 @@ impl Bound {
 pub(crate) enum Push {
     /// It doesn't: a world of 1.
     None,
-    /// `ctas` communication CTAs, or one warp of every CTA if 0; K in `slices`.
-    Sm { ctas: u32, slices: u32 },
+    /// `ctas` communication CTAs, or one warp of every CTA if 0; K in `slices`. Across nodes, `own_bytes` go to where
+    /// puts take them from, too.
+    Sm {
+        ctas: u32,
+        slices: u32,
+        own_bytes: u64,
+    },
     /// `copies` copies by the copy engines, over all peers.
     Copies { copies: u32 },
 }
@@ -100,16 +121,19 @@ impl Push {
     fn arrived_us(self, bound: &Bound, bytes: f64, device: &Device) -> f64 {
         match self {
             Self::None => 0.0,
-            Self::Sm { ctas, .. } => {
+            Self::Sm {
+                ctas, own_bytes, ..
+            } => {
                 let share = store_share(bound.compute_us, bound.link_us);
-                let rate = if ctas == 0 {
-                    (share + SHARED_PUSH_GAIN).min(PUSH_SHARE) * device.link_gb_s
+                if ctas == 0 {
+                    let rate = (share + SHARED_PUSH_GAIN).min(PUSH_SHARE) * device.link_gb_s;
+                    FLAG_US + bytes / rate / 1e3
                 } else {
                     let crowd = f64::from(ctas.saturating_sub(CALM_COMM_CTAS));
                     let most = share * device.link_gb_s * (1.0 - CROWD_LOSS * crowd).max(0.1);
-                    most.min(COMM_CTA_GB_S * f64::from(ctas))
-                };
-                FLAG_US + bytes / rate / 1e3
+                    let stored = (bytes + own_bytes as f64) / (COMM_CTA_GB_S * f64::from(ctas));
+                    FLAG_US + (bytes / most).max(stored) / 1e3
+                }
             }
             Self::Copies { copies } => {
                 DOORBELL_US + f64::from(copies) * COPY_US + bytes / device.copy_engine_gb_s / 1e3
@@ -186,6 +210,14 @@ fn gemm_us(
     ((rounds * one + tail_us).max(even), last_us)
 }
 
+/// When the last put has come and was relayed, µs after the start.
+fn put_us(bound: &Bound) -> f64 {
+    match bound.nic_us {
+        0.0 => 0.0,
+        nic_us => PUT_US + nic_us / NIC_SHARE + FLAG_US,
+    }
+}
+
 /// Expected time of a candidate of `ag_gemm`, µs.
 pub(crate) fn estimate_us(
     tile: Tile,
@@ -201,15 +233,18 @@ pub(crate) fn estimate_us(
     let fed = match push {
         Push::None => 0.0,
         _ => {
-            push.arrived_us(
-                &Bound::new(traffic, device),
-                traffic.link_bytes as f64,
-                device,
-            ) + last_us
+            let bound = Bound::new(traffic, device);
+            let near = push.arrived_us(&bound, traffic.link_bytes as f64, device);
+            near.max(put_us(&bound)) + last_us
         }
     };
     let memory = traffic.memory_bytes as f64 / device.memory_gb_s / 1e3;
-    LAUNCH_US + (compute * push.slowdown()).max(fed).max(memory)
+    let unseen = if traffic.nic_bytes > 0 {
+        UNSEEN_SHARE * compute
+    } else {
+        0.0
+    };
+    LAUNCH_US + (compute * push.slowdown()).max(fed).max(memory) + unseen
 }
 
 /// Of a GEMM's rate, what attention reaches: exponentials and masks cost beside it.
@@ -279,5 +314,16 @@ pub(crate) fn reduce_us(
             first_us + link + FLAG_US + ADD_US + results_us
         }
     };
-    LAUNCH_US + computed.max(sent)
+    // Sums for other nodes are put as the first tiles end; results follow as the sums of other nodes come.
+    let bound = Bound::new(traffic, device);
+    let results_us = if meeting.results {
+        PUT_US + RESULT_US
+    } else {
+        0.0
+    };
+    let put = first_us + put_us(&bound) + ADD_US + results_us;
+    if bound.nic_us == 0.0 {
+        return LAUNCH_US + computed.max(sent);
+    }
+    LAUNCH_US + computed.max(sent).max(put) + UNSEEN_SHARE * computed
 }

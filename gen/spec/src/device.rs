@@ -26,11 +26,14 @@ pub struct Device {
     pub link_gb_s: f64,
     /// The same by copy engines with copies of some MiB, GB/s.
     pub copy_engine_gb_s: f64,
+    /// The GPU's NICs together, one direction, GB/s.
+    pub nic_gb_s: f64,
 }
 
 impl Device {
     /// NVIDIA H200 on an NVLink host. Rates were measured with 8 GPUs busy at once: GEMM on random data
     /// (cuBLAS, mid sizes; the largest are power-limited to 650-690), 16-byte and TMA stores to 7 peers, copy-engine pushes of 16 MiB on 3 streams.
+    /// The NIC is one of 400 Gbit/s.
     #[must_use]
     pub fn h200() -> Self {
         Self {
@@ -44,6 +47,7 @@ impl Device {
             l2_gb_s: 9500.0,
             link_gb_s: 344.0,
             copy_engine_gb_s: 350.0,
+            nic_gb_s: 50.0,
         }
     }
 

@@ -7,7 +7,7 @@
 //! The proc macro, the command line and the runtime all call this crate, so a rule is written once
 //! and reads the same at every door. See the example in [`KernelPlan`].
 //!
-//! Reading order: [`violation`], [`config`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`],
+//! Reading order: [`violation`], [`config`], [`topology`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`],
 //! [`fabric_test`].
 
 pub mod abi;
@@ -18,6 +18,7 @@ pub mod fabric;
 pub mod fabric_test;
 pub mod plan;
 pub mod spec;
+pub mod topology;
 pub mod violation;
 
 pub use config::{
@@ -28,4 +29,5 @@ pub use config::{
 pub use device::{Device, Target};
 pub use plan::KernelPlan;
 pub use spec::KernelSpec;
+pub use topology::Topology;
 pub use violation::{Field, Violation, Violations};

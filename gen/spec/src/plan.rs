@@ -99,6 +99,21 @@ pub struct Copies {
     pub flags_per_source: u32,
 }
 
+/// What a kernel wants of the fabric: puts to the same GPU of every other node, all of them within the workspace and to
+/// the same place of the peer's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Network {
+    /// Channels to each peer.
+    pub channels: u16,
+    /// Puts of a call to each peer, on each channel; in call e, arrival (e - 1)·`puts` + i is that of put i.
+    pub puts: u32,
+    /// Bytes of the largest.
+    pub put_bytes: u64,
+}
+
+/// The most bytes of a put that plans have. NICs take at least as many.
+pub const MAX_PUT_BYTES: u64 = 16 << 20;
+
 /// Registers per thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Registers {
@@ -115,6 +130,8 @@ pub struct Registers {
 pub struct Traffic {
     /// Over NVLink, out; as much comes in.
     pub link_bytes: u64,
+    /// Over the NIC, out; as much comes in. 0 on one node.
+    pub nic_bytes: u64,
     /// Operands read and results written in device memory, each once.
     pub memory_bytes: u64,
     /// Floating-point operations.
@@ -160,6 +177,8 @@ pub struct KernelPlan {
     pub workspace: Workspace,
     /// Copies by the host, with [`Transfer::CopyEngine`](crate::Transfer::CopyEngine).
     pub copies: Option<Copies>,
+    /// Puts to other nodes, if there are any.
+    pub network: Option<Network>,
     /// What the caller passes.
     pub operands: Vec<OperandSpec>,
     /// The kernel's parameter.

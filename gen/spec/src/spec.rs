@@ -3,14 +3,19 @@
 mod attention;
 mod gemm;
 
+use crate::abi::MAX_RANKS;
 use crate::config::{Dim, KernelConfig, Op, Problem, Shape};
+use crate::topology::Topology;
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
 pub use gemm::{DIM_STEP, MAX_DIM, MAX_ELEMS};
 
-/// Rank counts of one node that kernels support.
+/// Rank counts that kernels of one node support.
 pub const WORLDS: [u32; 4] = [1, 2, 4, 8];
+
+/// The most nodes: a rank's peers are numbered in 16 bits, and fabrics of more have not been thought through.
+pub const MAX_NODES: u32 = 1024;
 
 /// What is computed, checked. Dimensions may still be dynamic.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -33,14 +38,9 @@ impl KernelSpec {
                 "use letters, digits and '_', not a digit first",
             );
         }
-        found.require(
-            WORLDS.contains(&config.world),
-            Field::World,
-            || format!("{} ranks per node is not supported", config.world),
-            "use 1, 2, 4 or 8",
-        );
+        check_topology(&config, &mut found);
         match &config.problem {
-            Problem::Gemm(gemm) => gemm::check(gemm, config.world, &mut found),
+            Problem::Gemm(gemm) => gemm::check(gemm, (config.world, config.nodes), &mut found),
             Problem::Attention(attention) => attention::check(attention, &mut found),
         }
         found.into_result(Self { config })
@@ -64,10 +64,20 @@ impl KernelSpec {
         self.config.op()
     }
 
-    /// Ranks per node.
+    /// All ranks.
     #[must_use]
     pub const fn world(&self) -> u32 {
         self.config.world
+    }
+
+    /// How they are spread over nodes.
+    #[must_use]
+    pub const fn topology(&self) -> Topology {
+        let nodes = self.config.nodes;
+        Topology {
+            nodes,
+            local_world: self.config.world / nodes,
+        }
     }
 
     /// The shape, if no dimension is dynamic.
@@ -112,6 +122,38 @@ impl KernelSpec {
         found.into_result(())?;
         Self::validate(config)
     }
+}
+
+/// Ranks and nodes.
+fn check_topology(config: &KernelConfig, found: &mut Violations) {
+    let KernelConfig { world, nodes, .. } = *config;
+    if nodes == 1 {
+        found.require(
+            WORLDS.contains(&world),
+            Field::World,
+            || format!("{world} ranks per node is not supported"),
+            "use 1, 2, 4 or 8",
+        );
+        return;
+    }
+    if !(1..=MAX_NODES).contains(&nodes) {
+        let reason = format!("{nodes} is not in 1..={MAX_NODES}");
+        found.push(Field::Nodes, reason, "use as many nodes as there are hosts");
+        return;
+    }
+    let most = MAX_RANKS as u32;
+    found.require(
+        world.is_multiple_of(nodes) && (1..=most).contains(&(world / nodes)),
+        Field::World,
+        || format!("{world} ranks cannot be {nodes} nodes of 1 to {most} ranks each"),
+        format!("use {nodes} times 1 to {most}"),
+    );
+    found.require(
+        config.problem.gemm().is_some(),
+        Field::Nodes,
+        || format!("{} has no plan for more than one node", config.op()),
+        "use nodes = 1, and as many ranks as one node has",
+    );
 }
 
 fn is_identifier(name: &str) -> bool {

@@ -15,6 +15,8 @@ pub enum Field {
     Name,
     /// `world`
     World,
+    /// `nodes`
+    Nodes,
     /// `m`
     M,
     /// `n`
@@ -73,10 +75,11 @@ pub enum Field {
 
 impl Field {
     /// Every field, in the order in which a person writes them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Op,
         Self::Name,
         Self::World,
+        Self::Nodes,
         Self::M,
         Self::N,
         Self::K,
@@ -113,6 +116,7 @@ impl Field {
             Self::Op => "op",
             Self::Name => "name",
             Self::World => "world",
+            Self::Nodes => "nodes",
             Self::M => "m",
             Self::N => "n",
             Self::K => "k",

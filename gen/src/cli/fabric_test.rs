@@ -9,7 +9,7 @@ use mkernel::{
     Communicator, Error, FabricTest as Test, FabricTestOptions, Load, Measured, Simulation,
     Transport,
 };
-use network::Network;
+pub use network::Network;
 use serde::{Deserialize, Serialize};
 use std::thread;
 

@@ -18,9 +18,16 @@ fn is_dim(field: Field) -> bool {
 pub struct KernelFlags(Vec<(Field, Vec<String>)>);
 
 impl KernelFlags {
-    /// Fields that are no dimensions.
+    /// Fields that kernels which are declared elsewhere do not take.
     pub fn declare_a_kernel(&self) -> bool {
-        self.0.iter().any(|(field, _)| !is_dim(*field))
+        let goes_elsewhere = |field| is_dim(field) || field == Field::Nodes;
+        self.0.iter().any(|(field, _)| !goes_elsewhere(*field))
+    }
+
+    /// Over how many nodes ranks are to be spread, if it was said.
+    pub fn nodes(&self) -> Option<u32> {
+        let (_, values) = self.0.iter().find(|(field, _)| *field == Field::Nodes)?;
+        values.first()?.parse().ok()
     }
 
     /// Whether there are none at all.
@@ -134,7 +141,10 @@ fn help(field: Field) -> &'static str {
     match field {
         Field::Op => "Operator: ag_gemm, gemm_rs, gemm_ar or ring_attention",
         Field::Name => "Name for listings",
-        Field::World => "Ranks, one GPU each: 1, 2, 4 or 8",
+        Field::World => "Ranks, one GPU each: 1, 2, 4 or 8, or up to 8 for each of several nodes",
+        Field::Nodes => {
+            "Nodes that the ranks are on, as many on each; also spreads kernels that are declared elsewhere [default: 1]"
+        }
         Field::M => {
             "Rows of C over all ranks; also gives a size, or several, to kernels with m = dynamic"
         }
@@ -185,6 +195,9 @@ pub struct DeviceFlags {
     /// NVLink rate of one GPU, one direction, GB/s
     #[arg(long, value_name = "GB/S")]
     link_gb_s: Option<f64>,
+    /// Rate of one GPU's NICs, one direction, GB/s
+    #[arg(long, value_name = "GB/S")]
+    nic_gb_s: Option<f64>,
 }
 
 impl DeviceFlags {
@@ -202,6 +215,7 @@ impl DeviceFlags {
         };
         device.sm_count = self.sm_count.unwrap_or(device.sm_count);
         device.link_gb_s = self.link_gb_s.unwrap_or(device.link_gb_s);
+        device.nic_gb_s = self.nic_gb_s.unwrap_or(device.nic_gb_s);
         let wrong = mistakes(&device);
         if wrong.is_empty() {
             Ok(device)
@@ -231,6 +245,7 @@ fn mistakes(device: &Device) -> Vec<Mistake<String>> {
         ("l2_gb_s", device.l2_gb_s),
         ("link_gb_s", device.link_gb_s),
         ("copy_engine_gb_s", device.copy_engine_gb_s),
+        ("nic_gb_s", device.nic_gb_s),
     ] {
         if !(rate.is_finite() && rate > 0.0) {
             wrong(name, rate.to_string(), "use a rate above 0");

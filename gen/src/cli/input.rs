@@ -180,7 +180,7 @@ impl Sources {
         match (elsewhere, self.flags.declare_a_kernel()) {
             (true, true) => {
                 return Err(Failure::Usage(
-                    "beside files or --crate only sizes can be given (--m, --n, --k); other flags declare a kernel",
+                    "beside files or --crate only sizes can be given (--m, --n, --k) and --nodes; other flags declare a kernel",
                 ));
             }
             (false, false) if default.is_some() => {
@@ -233,6 +233,10 @@ impl Sources {
         if let Some((world, flag)) = changes.world {
             config.world = world;
             declaration.set_place(Field::World, flag.to_owned());
+        }
+        if let Some(nodes) = self.flags.nodes() {
+            config.nodes = nodes;
+            declaration.set_place(Field::Nodes, flag_of(Field::Nodes));
         }
         let mut sizes = Vec::new();
         for (field, dim) in config.problem.dims() {

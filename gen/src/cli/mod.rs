@@ -50,7 +50,7 @@ enum Command {
     /// Check kernels: are they valid, is there a plan for them?
     Check(input::Input),
     /// Show how kernels work: roles, memory, bytes moved, the bound and its reason
-    Plan(input::Input),
+    Plan(plan::Plan),
     /// Render the CUDA source of kernels
     Render(render::Render),
     /// Compile kernels into the cache, or into a bundle that the runtime loads

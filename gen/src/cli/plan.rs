@@ -2,13 +2,15 @@
 
 mod attention;
 mod gemm;
+mod scale;
 
 use super::Failure;
-use super::input::Input;
+use super::input::{Input, Kernel};
 use super::output::{bytes, micros, print, print_json, table};
+use mkernel_declare::Mistake;
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::plan::{Body, Region};
-use mkernel_spec::{KernelPlan, Target};
+use mkernel_spec::{KernelPlan, Target, Topology, Violation, Violations};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -48,10 +50,39 @@ fn ranks(world: u32) -> String {
     super::count(world as usize, "rank")
 }
 
+/// `4 ranks on 2 nodes`
+fn ranks_on(topology: Topology) -> String {
+    let ranks = ranks(topology.world());
+    match topology.nodes {
+        1 => ranks,
+        nodes => format!("{ranks} on {nodes} nodes"),
+    }
+}
+
+/// Which kernels, and what of them.
+#[derive(Debug, clap::Args)]
+pub struct Plan {
+    #[command(flatten)]
+    input: Input,
+    /// What becomes of the kernel on 2 to 64 nodes, with as many ranks on each: a table
+    #[arg(long)]
+    scale: bool,
+}
+
 /// Prints every kernel's plan.
-pub fn run(input: &Input, json: bool) -> Result<(), Failure> {
+pub fn run(Plan { input, scale }: &Plan, json: bool) -> Result<(), Failure> {
     let mut separator = "";
     for (kernel, plan) in &input.load_planned()? {
+        if *scale {
+            let rows = scale::scaled(kernel, plan).map_err(|found| impossible(kernel, &found))?;
+            if json {
+                rows.iter().try_for_each(print_json)?;
+            } else {
+                print(&format!("{separator}{}", scale::text(&rows)))?;
+                separator = "\n";
+            }
+            continue;
+        }
         if json {
             print_json(&Planned {
                 label: &kernel.label,
@@ -66,6 +97,16 @@ pub fn run(input: &Input, json: bool) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Why a kernel has no plan on other nodes.
+fn impossible(kernel: &Kernel, found: &Violations) -> Failure {
+    let mistake = |violation: &Violation| Mistake {
+        place: kernel.place.clone(),
+        reason: format!("{}: {}", violation.field, violation.reason),
+        help: violation.help.clone(),
+    };
+    Failure::Mistakes(found.iter().map(mistake).collect())
 }
 
 /// A plan in words and figures.
@@ -194,7 +235,7 @@ fn shared_total(plan: &KernelPlan) -> String {
 
 fn moves(plan: &KernelPlan) -> Vec<String> {
     let traffic = plan.traffic;
-    let rows = [
+    let mut rows = vec![
         vec![
             "link".to_owned(),
             bytes(traffic.link_bytes),
@@ -210,13 +251,27 @@ fn moves(plan: &KernelPlan) -> Vec<String> {
             format!("{:.1} GFLOP", traffic.flops as f64 / 1e9),
         ],
     ];
+    if let Some(network) = &plan.network {
+        let peers = plan.spec.topology().peers();
+        let puts = u32::from(network.channels) * network.puts;
+        let about = format!(
+            "the same, in {puts} puts of up to {} to each of {} on other nodes",
+            bytes(network.put_bytes),
+            super::count(peers as usize, "peer")
+        );
+        rows.insert(1, vec!["NIC".to_owned(), bytes(traffic.nic_bytes), about]);
+    }
     lines(&rows, &[1])
 }
 
 fn bound(plan: &KernelPlan) -> String {
     let bound = plan.bound;
+    let nic = match plan.network {
+        Some(_) => format!(", NIC {}", micros(bound.nic_us)),
+        None => String::new(),
+    };
     format!(
-        "{} by {}: compute {}, link {}, memory {}",
+        "{} by {}: compute {}, link {}, memory {}{nic}",
         micros(bound.us()),
         bound.reason(),
         micros(bound.compute_us),

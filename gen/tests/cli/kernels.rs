@@ -147,6 +147,40 @@ fn a_plan_says_who_does_what_and_why() {
 }
 
 #[test]
+fn a_plan_says_what_becomes_of_it_on_more_nodes() {
+    let kernel = [
+        "--op=gemm_rs",
+        "--world=8",
+        "--nodes=2",
+        "--m=8192",
+        "--n=8192",
+        "--k=1024",
+    ];
+    let output = run(&[&["plan"], &kernel[..]].concat());
+    for wanted in [
+        "8 ranks on 2 nodes",
+        "NIC         16.0 MiB  the same, in ",
+        ", NIC ",
+    ] {
+        assert!(
+            stdout(&output).contains(wanted),
+            "no {wanted:?} in\n{}",
+            stdout(&output)
+        );
+    }
+    let output = run(&[&["plan", "--json", "--scale"], &kernel[..]].concat());
+    let rows: Vec<serde_json::Value> = stdout(&output)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let nodes: Vec<_> = rows.iter().map(|row| row["nodes"].as_u64()).collect();
+    assert_eq!(nodes, [2, 4, 8, 16, 32, 64].map(Some));
+    let of_last = |name: &str| rows[5][name].as_u64().expect("a number");
+    assert_eq!((of_last("ranks"), of_last("queue_pairs")), (256, 63));
+    assert_eq!(of_last("nic_bytes"), 63 * 8192 / 256 * 8192 * 2);
+}
+
+#[test]
 fn a_plan_as_json() {
     let output = run(&[
         &["plan", "--json", "--sm-count=100", "--link-gb-s=172"],

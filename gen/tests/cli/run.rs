@@ -14,6 +14,25 @@ const TINY: [&str; 8] = [
     "--calls=2",
 ];
 
+#[test]
+fn kernels_of_several_nodes_run_over_a_bad_network() {
+    for op in ["ag_gemm", "gemm_rs", "gemm_ar"] {
+        let kernel = ["--op", op, "--world=4", "--nodes=2", "--b-layout=nk"];
+        let network = ["--jitter-us=50", "--loss=0.05", "--seed=3"];
+        let sizes = ["--m=128", "--n=64", "--k=64", "--sms=3", "--calls=2"];
+        let output = run(&[&["run", "--device=sim"], &kernel[..], &network, &sizes].concat());
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let told = stdout(&output);
+        assert!(
+            told.contains("4 ranks on 2 nodes") && told.contains("right: all"),
+            "{told}"
+        );
+    }
+    let (code, told) = errors_of(&["--loss=0.1"]);
+    assert_eq!(code, 2, "{told}");
+    assert!(told.contains("add --nodes 2"), "{told}");
+}
+
 fn errors_of(args: &[&str]) -> (i32, String) {
     let output = run(&[&["run"], args].concat());
     assert!(output.stdout.is_empty(), "{}", stdout(&output));

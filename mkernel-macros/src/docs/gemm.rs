@@ -4,9 +4,9 @@ use mkernel_spec::plan::GemmPlan;
 use mkernel_spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp};
 
 /// Semantics, and what each rank passes.
-pub fn lines(config: &GemmConfig, world: u32) -> Vec<String> {
+pub fn lines(config: &GemmConfig, world: u32, nodes: u32) -> Vec<String> {
     let mut lines = vec![
-        format!("{} {}", semantics(config.op), layout(config, world)),
+        format!("{} {}", semantics(config.op), layout(config, world, nodes)),
         String::new(),
     ];
     lines.extend(epilogue(config));
@@ -58,8 +58,8 @@ fn epilogue(config: &GemmConfig) -> Vec<String> {
     ]
 }
 
-fn layout(config: &GemmConfig, world: u32) -> String {
-    let ranks = super::ranks(world);
+fn layout(config: &GemmConfig, world: u32, nodes: u32) -> String {
+    let ranks = super::ranks_on(world, nodes);
     let types = match config.epilogue.output {
         Dtype::Bf16 => "bf16 in and out",
         Dtype::Fp32 => "bf16 in, fp32 out",

@@ -20,6 +20,22 @@ impl fmt::Display for Peer {
     }
 }
 
+impl FabricError {
+    /// The peer that it is about, if it is about one.
+    #[must_use]
+    pub fn peer(&self) -> Option<PeerId> {
+        match self {
+            Self::Offer { peer, .. }
+            | Self::Connect { peer, .. }
+            | Self::Lost { peer, .. }
+            | Self::Ended { peer }
+            | Self::Silent { peer, .. }
+            | Self::Protocol { peer, .. } => Some(peer.id),
+            _ => None,
+        }
+    }
+}
+
 /// Why the fabric stopped, or did not start. After one of these an endpoint is of no more use: kernels of its job have
 /// been told to abort, and the job is to end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

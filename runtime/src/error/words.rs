@@ -102,13 +102,14 @@ impl fmt::Display for From {
     }
 }
 
-pub struct GaveUp(pub Option<u32>);
+pub struct GaveUp(pub Option<u32>, pub Option<u32>);
 
 impl fmt::Display for GaveUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(rank) => write!(f, ", until rank {rank} gave up"),
-            None => f.write_str("; does every rank live, and make the same calls?"),
+        match (self.0, self.1) {
+            (_, Some(rank)) => write!(f, ", until rank {rank} was lost"),
+            (Some(rank), _) => write!(f, ", until rank {rank} gave up"),
+            (None, None) => f.write_str("; does every rank live, and make the same calls?"),
         }
     }
 }

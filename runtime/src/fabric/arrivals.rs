@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering;
 pub(crate) struct PinnedArrivals {
     words: Arc<Pinned>,
     channels: u16,
+    /// The rank of each peer.
+    peers: Arc<[u32]>,
     /// Whose abort word ends the waits of kernels.
     page: Arc<Page>,
 }
@@ -21,14 +23,15 @@ pub(crate) struct PinnedArrivals {
 impl PinnedArrivals {
     pub fn allocate(
         ctx: &Arc<CudaContext>,
-        peers: usize,
+        peers: &[u32],
         channels: u16,
         page: &Arc<Page>,
     ) -> Result<Self, Error> {
-        let bytes = peers * usize::from(channels) * FLAG_STRIDE_BYTES as usize;
+        let bytes = peers.len() * usize::from(channels) * FLAG_STRIDE_BYTES as usize;
         Ok(Self {
             words: Arc::new(Pinned::allocate(ctx, bytes)?),
             channels,
+            peers: peers.into(),
             page: page.clone(),
         })
     }
@@ -46,7 +49,11 @@ impl Arrivals for PinnedArrivals {
         word.store(count, Ordering::Release);
     }
 
-    fn abort(&mut self, _: &FabricError) {
-        self.page.abort();
+    fn abort(&mut self, error: &FabricError) {
+        let peer = error.peer().map(|peer| usize::from(peer.0));
+        match peer.and_then(|peer| self.peers.get(peer)) {
+            Some(rank) => self.page.abort_without(*rank),
+            None => self.page.abort(),
+        }
     }
 }

@@ -19,7 +19,7 @@ use mkernel_fabric::emulated::{Clock, Emulated, Faults, Nic, Wire};
 use mkernel_fabric::{
     Arrivals, Config, Memory, MemoryKind, PeerId, PeerOffer, Proxy, ProxyOptions, Setup,
 };
-use mkernel_spec::abi::FLAG_STRIDE_BYTES;
+use mkernel_spec::abi::{FLAG_STRIDE_BYTES, MAX_RANKS};
 use mkernel_spec::fabric::{CommandRing, RingState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,6 +38,8 @@ pub(crate) struct FabricSpec {
     pub channels: u16,
     /// Of region 0, which NICs read and write.
     pub region_bytes: u64,
+    /// Whether GPUs of the same node map it, too.
+    pub mapped_by_node: bool,
     /// More device memory, for kernels alone.
     pub state_bytes: u64,
 }
@@ -73,7 +75,7 @@ impl Fabric {
         let allocate = |bytes| OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, timeout);
         let allocated = (|| {
             let ring = DeviceRing::allocate(&shared.ctx)?;
-            let arrivals = PinnedArrivals::allocate(&shared.ctx, peers.len(), spec.channels, page)?;
+            let arrivals = PinnedArrivals::allocate(&shared.ctx, &peers, spec.channels, page)?;
             let state = allocate(rest + spec.state_bytes)?;
             Ok(((ring, arrivals, state), Vec::new()))
         })();
@@ -92,7 +94,7 @@ impl Fabric {
                 let region_bytes = region.bytes() as u64;
                 let region = Region::Symmetric {
                     memory: region.share(&shared.ctx, &mut ranks, timeout)?,
-                    rank: shared.rank,
+                    number: shared.rank as usize,
                 };
                 let wires = wires::connect(&mut ranks, &peers, timeout)?;
                 emulated(shared, (nic, faults), (region, region_bytes), wires, config)
@@ -106,6 +108,13 @@ impl Fabric {
             Ok((prepared, offers::encode(&offers)))
         });
         let (Prepared { region, setup }, offers) = ranks.agree(STEP, offers, timeout)?;
+        let region = match region {
+            Region::Device(memory) if spec.mapped_by_node => Region::Symmetric {
+                memory: memory.share(&shared.ctx, &mut ranks, timeout)?,
+                number: shared.hosts.nodes.local_rank(shared.rank),
+            },
+            region => region,
+        };
         let signs = shared.simulated.is_some() && !matches!(region, Region::Symmetric { .. });
         let signs = signs.then(Signs::new);
         let connected = offers_of(shared, &offers, &peers, rails).and_then(|peers| {
@@ -157,6 +166,17 @@ impl Fabric {
     /// Where this rank's region 0 is.
     pub fn region(&self) -> u64 {
         self.region.address()
+    }
+
+    /// Where region 0 of each rank of this node is, if this node's GPUs map it; 0 beyond the last.
+    pub fn regions_of_node(&self, shared: &Shared, rails: &Rails) -> [u64; MAX_RANKS] {
+        let mut addresses = [0; MAX_RANKS];
+        if let Region::Symmetric { memory, .. } = &self.region {
+            for (address, rank) in addresses.iter_mut().zip(rails.neighbours()) {
+                *address = memory.addresses()[shared.hosts.nodes.local_rank(*rank)];
+            }
+        }
+        addresses
     }
 
     /// Where the device memory is that the spec asked for besides.

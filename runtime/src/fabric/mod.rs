@@ -5,11 +5,11 @@
 //! an emulated network or NICs between them, and kernels of a node get no address of another one's memory.
 
 mod arrivals;
-mod endpoint;
+pub(crate) mod endpoint;
 mod mover;
 mod nics;
 mod offers;
-mod rails;
+pub(crate) mod rails;
 mod region;
 mod ring;
 mod signs;

@@ -38,6 +38,10 @@ pub(super) fn set_up(
     let rails = choose(&topology, gpu, &wanted(&spec.transport), name)?;
     let (ways, reason) = Way::all(shared)?;
     let mut refused: Vec<String> = reason.into_iter().map(str::to_owned).collect();
+    // What other GPUs of the node map is GPU memory.
+    let ways = ways
+        .into_iter()
+        .filter(|way| *way != Way::Pinned || !spec.mapped_by_node);
     for way in ways {
         // The transport goes before the memory, which comes first.
         let allocated = way.allocate(shared, spec.region_bytes);
@@ -69,7 +73,13 @@ pub(super) fn set_up(
             Err(error) => return Err(error),
         }
     }
-    Err(impossible("no way to memory was tried"))
+    Err(Error::Nics {
+        reason: format!(
+            "operators need NICs that reach GPU memory ({}); load nvidia-peermem, or use the open kernel module of NVIDIA's \
+             driver and Linux 5.12 or newer for dma-bufs",
+            refused.join("; ")
+        ),
+    })
 }
 
 fn impossible(what: &str) -> Error {

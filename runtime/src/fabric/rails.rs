@@ -53,6 +53,18 @@ impl Rails {
         places.unwrap_or_default()
     }
 
+    /// The ranks of this rank's node, by their number on it.
+    pub fn neighbours(&self) -> &[u32] {
+        self.ranks
+            .get(self.node() as usize)
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether ranks are numbered node by node.
+    pub fn are_in_order(&self) -> bool {
+        self.ranks.iter().flatten().copied().eq(0..self.world)
+    }
+
     /// This rank's node.
     pub fn node(&self) -> u32 {
         self.place().0
@@ -113,6 +125,10 @@ mod tests {
         let rails = Rails::new(4, &hosts, 3).expect("three hosts");
         assert_eq!((rails.node(), rails.local_rank()), (1, 1));
         assert_eq!(rails.peers(), [5, 3]);
+        assert_eq!(rails.neighbours(), [1, 4]);
+        assert!(!rails.are_in_order());
+        let in_order = Rails::new(3, &Nodes::one(6), 3).expect("three nodes");
+        assert!(in_order.are_in_order() && in_order.neighbours() == [2, 3]);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// What keeps a rank's region 0.
 pub(crate) enum Region {
-    /// On all GPUs of the host, and mapped on each, for emulated NICs.
-    Symmetric { memory: Symmetric, rank: u32 },
+    /// On all GPUs of the host, and mapped on each: for emulated NICs, and for kernels of the node.
+    Symmetric { memory: Symmetric, number: usize },
     /// On this GPU.
     Device(OwnMemory),
     /// On the host; kernels reach it over PCIe.
@@ -22,7 +22,7 @@ impl Region {
     /// Where kernels of this rank find it.
     pub fn address(&self) -> u64 {
         match self {
-            Self::Symmetric { memory, rank } => memory.addresses()[*rank as usize],
+            Self::Symmetric { memory, number } => memory.addresses()[*number],
             Self::Device(memory) => memory.address(),
             Self::Pinned(memory) => memory.device_address(),
         }

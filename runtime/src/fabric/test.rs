@@ -140,6 +140,7 @@ impl FabricTest {
             transport: options.transport.clone(),
             channels: CHANNELS,
             region_bytes: slots * u64::from(slot_bytes(options.message_bytes)),
+            mapped_by_node: false,
             state_bytes: STATE_BYTES,
         };
         let loaded = load(shared).map(|loaded| (loaded, Vec::new()));
@@ -148,7 +149,11 @@ impl FabricTest {
                 .ranks()
                 .agree("loading of the fabric test", loaded, BUILD_TIMEOUT)?;
         let fabric = Fabric::connect(shared, &spec, &page)?;
-        let live = Arc::new(Live { page, job: None });
+        let live = Arc::new(Live {
+            page,
+            job: None,
+            fabric: None,
+        });
         shared.register(&live);
         Ok(Self {
             fabric,

@@ -35,6 +35,16 @@ pub struct NicOptions {
     pub traffic_class: u8,
 }
 
+impl Default for Transport {
+    /// Emulated NICs without faults.
+    fn default() -> Self {
+        Self::Emulated {
+            nic: Nic::default(),
+            faults: Faults::default(),
+        }
+    }
+}
+
 impl Transport {
     /// `emulated`, `rc` or `efa`.
     #[must_use]

@@ -28,7 +28,8 @@ enum Wait : u32 {
   kPace = 14
 };
 
-// The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r, ~0 the host.
+// The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r,
+// kLost and r rank r of another node is gone, ~0 the host.
 struct Report {
   u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
   u64 waited_ns;
@@ -36,7 +37,7 @@ struct Report {
 
 // Pinned host memory of one operator.
 struct HostPage {
-  u32 abort;     // host → device
+  u32 abort;     // host → device: 1, or kLost and a rank
   u32 doorbell;  // device → host: epoch whose copies are due, written after what they copy
   u64 source, source_row_bytes;
   Report report;
@@ -46,7 +47,7 @@ struct HostPage {
 struct State {
   u32 epoch;            // calls completed
   u32 exited;           // CTAs that have left, over all calls
-  u32 abort;            // 1 + the rank that raised it
+  u32 abort;            // 1 + the rank that raised it, or kLost and a rank
   u32 reported;         // whether this rank's report was claimed
   u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)
 };
@@ -56,12 +57,19 @@ struct Watch {
   u8* const* workspaces;
   HostPage* host;
   u64 deadline_ns;
-  u32 rank, world, epoch;
+  u32 rank, world, epoch;  // the world of this node, whose workspaces are in reach
+  u32 first = 0;  // its first rank
 
-  __device__ __forceinline__ State* state() const { return reinterpret_cast<State*>(workspaces[rank]); }
+  // This rank's number on its node, and its workspace.
+  __device__ __forceinline__ u32 local() const { return rank - first; }
+  __device__ __forceinline__ u8* here() const { return workspaces[local()]; }
+  __device__ __forceinline__ State* state() const { return reinterpret_cast<State*>(here()); }
 };
 
 constexpr u32 kHostAbort = 0xffffffffu;
+
+// In abort words: beside this bit, a rank of another node that is gone.
+constexpr u32 kLost = 0x40000000u;
 
 // What is waited for, for the report.
 struct Awaited {
@@ -96,12 +104,20 @@ __device__ __forceinline__ bool give_up(const Watch& watch, const Awaited& what,
   const u64 waited_ns = global_time_ns() - start_ns;
   if (aborted_by == 0 && waited_ns < watch.deadline_ns) return false;
   report(watch, what, seen, aborted_by, waited_ns);
-  if (aborted_by == 0 || aborted_by == kHostAbort) {
+  const bool is_lost = aborted_by != kHostAbort && (aborted_by & kLost) != 0;
+  if (aborted_by == 0 || aborted_by == kHostAbort || is_lost) {
+    const u32 cause = is_lost ? aborted_by : 1 + watch.rank;
     for (u32 r = 0; r < watch.world; ++r) {
-      store_relaxed_sys(&reinterpret_cast<State*>(watch.workspaces[r])->abort, 1 + watch.rank);
+      store_relaxed_sys(&reinterpret_cast<State*>(watch.workspaces[r])->abort, cause);
     }
   }
   return true;
+}
+
+// Whether a wait of this node was given up: what is in buffers then is not to leave this rank. Whoever acquired what was
+// made of it knows.
+__device__ __forceinline__ bool is_given_up(const Watch& watch) {
+  return load_relaxed_sys(&watch.state()->abort) != 0;
 }
 
 // Between two polls of a flag, so that its pollers don't crowd out its writer.
@@ -129,7 +145,8 @@ struct Patience {
     u32 aborted_by = load_relaxed_sys(&watch.state()->abort);
     if (aborted_by == 0 && global_time_ns() > host_look_ns) {
       host_look_ns += kHostLookNs;
-      if (load_relaxed_sys(&watch.host->abort) != 0) aborted_by = kHostAbort;
+      const u32 host_abort = load_relaxed_sys(&watch.host->abort);
+      if (host_abort != 0) aborted_by = (host_abort & kLost) != 0 ? host_abort : kHostAbort;
     }
     return give_up(watch, what, seen, aborted_by, start_ns);
   }

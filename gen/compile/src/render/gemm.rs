@@ -1,16 +1,25 @@
 //! What templates know of a GEMM operator.
 
 mod constants;
+mod names;
 
 use super::{Parts, Variables, plural};
 use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{GemmPlan, Reduction, Split, TILE_K};
 use mkernel_spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, KernelPlan, Transfer};
+use names::{Names, names};
 use serde::Serialize;
 
 /// Variables of the templates of GEMM operators.
 #[derive(Serialize)]
 pub(super) struct GemmVariables<'a> {
+    /// Nodes, and ranks on each.
+    nodes: u32,
+    local_world: u32,
+    #[serde(flatten)]
+    names: &'a Names,
+    /// Bytes of a tile of results.
+    result_bytes: &'a str,
     comm_ctas: u32,
     b_layout: &'a str,
     split: &'a str,
@@ -119,7 +128,7 @@ pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a GemmPlan) -> Parts<'a> {
             GemmOp::GemmRs => "C = rows of the sum of A B over ranks, one launch",
             GemmOp::GemmAr => "C = sum of A B over ranks, one launch",
         },
-        headers: headers(body.config.epilogue),
+        headers: headers(body.config.epilogue, plan.network.is_some()),
         computes: gemm.computes(),
         exchanges: gemm.exchanges(),
         constants: constants::constants(gemm),
@@ -127,8 +136,11 @@ pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a GemmPlan) -> Parts<'a> {
     }
 }
 
-fn headers(epilogue: Epilogue) -> Vec<&'static str> {
+fn headers(epilogue: Epilogue, crosses_nodes: bool) -> Vec<&'static str> {
     let mut headers = vec!["barrier", "memory", "mma", "tma", "watch"];
+    if crosses_nodes {
+        headers.insert(1, "fabric");
+    }
     if epilogue.activation != Activation::None {
         headers.insert(0, "activation");
     }
@@ -139,9 +151,17 @@ impl<'a> Gemm<'a> {
     fn variables(self) -> GemmVariables<'a> {
         let Gemm { plan, body } = self;
         let reduction = body.reduction.as_ref();
+        let topology = plan.spec.topology();
         let two_shots =
             |is: &dyn Fn(&Reduction) -> bool| reduction.is_some_and(|r| r.shots == 2 && is(r));
         GemmVariables {
+            nodes: topology.nodes,
+            local_world: topology.local_world,
+            names: names(topology.nodes),
+            result_bytes: match body.config.epilogue.output {
+                Dtype::Fp32 => "kResultBytes",
+                Dtype::Bf16 => "kTileBytes",
+            },
             comm_ctas: body.comm_ctas,
             b_layout: body.config.b_layout.name(),
             split: match body.split {
@@ -158,8 +178,7 @@ impl<'a> Gemm<'a> {
             },
             aligned: body.chunks.as_ref().is_some_and(|c| !c.to_self),
             nearest: u32::from(!body.chunks.as_ref().is_some_and(|c| c.to_self)),
-            empty_shards: body.chunks.is_some()
-                && self.first_empty_shard() < u64::from(plan.spec.world()),
+            empty_shards: self.has_empty_shards(),
             push: body.transfer == Some(Transfer::SmPush),
             push_warps: body.chunks.as_ref().map_or(0, |c| c.push_warps),
             copies: plan.copies.is_some(),
@@ -170,7 +189,7 @@ impl<'a> Gemm<'a> {
             relays: reduction.is_some_and(|r| r.shots == 1 && r.results),
             results: two_shots(&|r| r.results),
             one_round: two_shots(&|r| r.round_tiles == r.owner_tiles),
-            idle_ranks: reduction.is_some_and(|r| r.owners < plan.spec.world()),
+            idle_ranks: reduction.is_some_and(|r| r.owners < topology.local_world),
             gaps: two_shots(&|r| r.owners * r.owner_tiles > body.order.tiles()),
             ragged: self.is_ragged(),
             ragged_cols: self.has_ragged_cols(),
@@ -215,6 +234,12 @@ impl<'a> Gemm<'a> {
         }
     }
 
+    /// Whether some ranks have no rows to send.
+    fn has_empty_shards(self) -> bool {
+        let world = u64::from(self.plan.spec.world());
+        self.body.chunks.is_some() && self.first_empty_shard() < world
+    }
+
     /// The first rank that has no rows; the world if all have.
     fn first_empty_shard(self) -> u64 {
         let shape = self.body.shape;
@@ -232,11 +257,15 @@ impl<'a> Gemm<'a> {
         };
         let mut lines = vec![
             format!(
-                "spec    M {}, N {}, K {}, B as {b}, bf16, {world} rank{}",
+                "spec    M {}, N {}, K {}, B as {b}, bf16, {world} rank{}{}",
                 shape.m,
                 shape.n,
                 shape.k,
-                plural(world)
+                plural(world),
+                match plan.spec.topology().nodes {
+                    1 => String::new(),
+                    nodes => format!(" of {nodes} nodes"),
+                }
             ),
             format!(
                 "tile    {} x {} x {TILE_K}, {} stages",
@@ -263,6 +292,15 @@ impl<'a> Gemm<'a> {
                 c.per_shard,
                 c.k_slices,
                 plural(c.k_slices)
+            ));
+        }
+        if let Some(network) = &self.plan.network {
+            lines.push(format!(
+                "puts    {} to each other node, of up to {} bytes, on {} channel{}",
+                network.puts,
+                network.put_bytes,
+                network.channels,
+                plural(network.channels.into())
             ));
         }
         if let Some(r) = &body.reduction {

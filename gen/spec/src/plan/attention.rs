@@ -196,6 +196,7 @@ fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan
         smem_bytes,
         workspace: workspace(&body, world),
         copies: None,
+        network: None,
         operands: operands(&body, world),
         args: args(&body, world),
         registers: REGISTERS,

@@ -5,10 +5,11 @@ mod core;
 mod exchange;
 mod reduce;
 
-use super::{Copies, KernelPlan, Region, Registers, Role, Traffic, Workspace};
+use super::{Copies, KernelPlan, Network, Region, Registers, Role, Traffic, Workspace};
 use crate::config::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning};
 use crate::device::Device;
 use crate::spec::KernelSpec;
+use crate::topology::Topology;
 use crate::violation::Violations;
 use serde::Serialize;
 
@@ -72,10 +73,14 @@ pub struct Chunks {
 pub struct Reduction {
     /// 1: every rank sends its part of every tile to all, and adds up all. 2: a tile has an owner, who adds it up.
     pub shots: u32,
-    /// Ranks that own tiles: the first ones.
+    /// Ranks that own tiles: the first ones. Across nodes, ranks of a node that add up what the node has of them: all.
     pub owners: u32,
-    /// Tiles of each owner; with one shot, all tiles.
+    /// Tiles of each owner; with one shot, all tiles. Across nodes, also those of its number on the other nodes.
     pub owner_tiles: u32,
+    /// Those of them that it owns itself.
+    pub shard_tiles: u32,
+    /// Across nodes: tiles of a put; 0 on one node.
+    pub put_tiles: u32,
     /// Tiles of each owner in a round: own tiles are computed a round later than the others' tiles.
     pub round_tiles: u32,
     /// Sub-tiles of 64 columns, per math warpgroup, of partial sums that a stage holds.
@@ -141,6 +146,14 @@ impl GemmSpec<'_> {
 
     const fn world(&self) -> u32 {
         self.kernel.world()
+    }
+
+    const fn topology(&self) -> Topology {
+        self.kernel.topology()
+    }
+
+    const fn crosses_nodes(&self) -> bool {
+        self.topology().nodes > 1
     }
 
     const fn b_layout(&self) -> BLayout {

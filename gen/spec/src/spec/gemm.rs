@@ -1,6 +1,6 @@
 //! What is possible of a GEMM operator.
 
-use crate::config::{GemmConfig, GemmOp, Transfer};
+use crate::config::{GemmConfig, GemmOp, Transfer, Tuning};
 use crate::violation::{Field, Violations};
 
 /// The largest M, N or K: tensor maps take 32-bit coordinates.
@@ -13,7 +13,7 @@ pub const MAX_ELEMS: u64 = 1 << 38;
 pub const DIM_STEP: u64 = 8;
 
 /// Records every mistake.
-pub(super) fn check(config: &GemmConfig, world: u32, found: &mut Violations) {
+pub(super) fn check(config: &GemmConfig, (world, nodes): (u32, u32), found: &mut Violations) {
     for (field, dim) in config.dims() {
         let step = if field == Field::M { 1 } else { DIM_STEP };
         if let Some(size) = dim.fixed() {
@@ -21,7 +21,10 @@ pub(super) fn check(config: &GemmConfig, world: u32, found: &mut Violations) {
         }
     }
     check_areas(found, config);
-    check_tuning(found, config, world);
+    check_tuning(found, config, (world, nodes));
+    if nodes > 1 {
+        check_across_nodes(found, &config.tuning);
+    }
 }
 
 fn check_size(found: &mut Violations, field: Field, size: u64, step: u64) {
@@ -70,7 +73,7 @@ fn check_areas(found: &mut Violations, config: &GemmConfig) {
     }
 }
 
-fn check_tuning(found: &mut Violations, config: &GemmConfig, world: u32) {
+fn check_tuning(found: &mut Violations, config: &GemmConfig, (world, nodes): (u32, u32)) {
     let tuning = &config.tuning;
     let mut one_of = |field, value: Option<u32>, allowed: &[u32], source: &str| {
         if let Some(value) = value {
@@ -137,7 +140,7 @@ fn check_tuning(found: &mut Violations, config: &GemmConfig, world: u32) {
             "use 128, 256, 384, …",
         );
     }
-    check_applies(found, config, world);
+    check_applies(found, config, (world, nodes));
     if tuning.transfer == Some(Transfer::CopyEngine) {
         for (field, given) in [
             (Field::CommCtas, tuning.comm_ctas.is_some()),
@@ -154,12 +157,16 @@ fn check_tuning(found: &mut Violations, config: &GemmConfig, world: u32) {
 }
 
 /// What concerns the way between ranks: some choices are of some operators, none of a world of 1.
-fn check_applies(found: &mut Violations, config: &GemmConfig, world: u32) {
+fn check_applies(found: &mut Violations, config: &GemmConfig, (world, nodes): (u32, u32)) {
     let (op, tuning) = (config.op, &config.tuning);
     let gathers = op == GemmOp::AgGemm;
     for (field, given, applies) in [
         (Field::Transfer, tuning.transfer.is_some(), gathers),
-        (Field::CommCtas, tuning.comm_ctas.is_some(), gathers),
+        (
+            Field::CommCtas,
+            tuning.comm_ctas.is_some(),
+            gathers || nodes > 1,
+        ),
         (Field::KSlices, tuning.k_slices.is_some(), gathers),
         (Field::ChunkRows, tuning.chunk_rows.is_some(), gathers),
         (
@@ -187,5 +194,39 @@ fn check_applies(found: &mut Violations, config: &GemmConfig, world: u32) {
             },
             "remove it",
         );
+    }
+}
+
+/// What only kernels of one node have.
+fn check_across_nodes(found: &mut Violations, tuning: &Tuning) {
+    for (field, differs, reason, help) in [
+        (
+            Field::Transfer,
+            tuning.transfer == Some(Transfer::CopyEngine),
+            "across nodes, SMs pass on what other nodes send",
+            "use transfer = \"sm_push\", or remove it",
+        ),
+        (
+            Field::CommCtas,
+            tuning.comm_ctas == Some(0),
+            "across nodes, CTAs that only communicate talk to the network",
+            "use 1 or more, or remove it",
+        ),
+        (
+            Field::KSlices,
+            tuning.k_slices.is_some_and(|slices| slices > 1),
+            "across nodes, whole rows travel",
+            "remove it",
+        ),
+        (
+            Field::Shots,
+            tuning.shots == Some(1),
+            "one shot is for ranks that reach each other's memory",
+            "use shots = 2, or remove it",
+        ),
+    ] {
+        if differs {
+            found.push(field, reason, help);
+        }
     }
 }

@@ -18,9 +18,9 @@ enum Kind {
 /// What carries messages, and how.
 #[derive(Debug, clap::Args)]
 pub struct Network {
-    /// What carries messages
-    #[arg(long, value_enum, default_value_t = Kind::Emulated)]
-    transport: Kind,
+    /// What carries messages [default: emulated]
+    #[arg(long, value_enum)]
+    transport: Option<Kind>,
     #[command(flatten)]
     nics: Nics,
     #[command(flatten)]
@@ -62,9 +62,15 @@ struct Emulated {
 }
 
 impl Network {
+    /// Whether anything was chosen.
+    pub fn is_given(&self) -> bool {
+        self.transport.is_some() || self.nics.any() || self.emulated.any()
+    }
+
     /// The transport; `seed` is what an emulated one's faults depend on.
     pub fn transport(&self, seed: u64) -> Result<Transport, Failure> {
-        let emulated = self.transport == Kind::Emulated;
+        let kind = self.transport.unwrap_or(Kind::Emulated);
+        let emulated = kind == Kind::Emulated;
         if emulated && self.nics.any() {
             return Err(Failure::Usage(
                 "--nics, --gid-index, --service-level and --traffic-class are for --transport rc or efa",
@@ -76,12 +82,12 @@ impl Network {
             ));
         }
         let of_ib = self.nics.service_level.or(self.nics.traffic_class);
-        if self.transport == Kind::Efa && of_ib.is_some() {
+        if kind == Kind::Efa && of_ib.is_some() {
             return Err(Failure::Usage(
                 "--service-level and --traffic-class are for --transport rc",
             ));
         }
-        Ok(match self.transport {
+        Ok(match kind {
             Kind::Emulated => self.emulated.transport(seed),
             Kind::Rc => Transport::Rc(self.nics.options()),
             Kind::Efa => Transport::Efa(self.nics.options()),

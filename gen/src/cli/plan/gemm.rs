@@ -56,7 +56,7 @@ fn computes(plan: &KernelPlan, body: &GemmPlan) -> String {
         BLayout::Kn => "B as [K,N]",
         BLayout::Nk => "B as [N,K]",
     };
-    let ranks = super::ranks(plan.spec.world());
+    let ranks = super::ranks_on(plan.spec.topology());
     format!("{formula}, {ranks}, {b}, {dtype}, fp32 accumulate")
 }
 
@@ -125,6 +125,11 @@ fn transfer(plan: &KernelPlan, body: &GemmPlan) -> Vec<String> {
             ];
         }
         let mut lines = vec!["partial sums in bf16 from the output buffers to slots of who adds them, fixed order, fp32".to_owned()];
+        if plan.network.is_some() {
+            lines.push(
+                "sums of a node to the owners on other nodes, where they are added in the order of nodes".to_owned(),
+            );
+        }
         if reduction.results {
             lines.push(
                 "results to every peer, from where a warp of each CTA takes them to C".to_owned(),

@@ -11,6 +11,7 @@ mod tensor;
 mod trace;
 
 use super::Failure;
+use super::fabric_test::Network;
 use super::input::{Changes, Kernel, Loaded, Sources};
 use super::machine::{self, Choice, Machine, Simulated};
 use super::output::say;
@@ -71,6 +72,8 @@ pub struct Run {
     /// Write what happened when, as JSON for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE", help_heading = "Simulated GPUs")]
     timeline: Option<PathBuf>,
+    #[command(flatten)]
+    network: Network,
 }
 
 impl Run {
@@ -82,6 +85,7 @@ impl Run {
             seed..seed + 1
         });
         self.check_flags(machine, kernels.len(), &seeds)?;
+        self.check_network(&kernels)?;
         let mut report = Report::new(json);
         for (kernel, plan) in &kernels {
             let about = About {
@@ -100,6 +104,17 @@ impl Run {
             say("--device sim needs no GPU");
         }
         report.finish()
+    }
+
+    /// Across nodes, the ranks of this host are put into them, so what carries puts may be chosen.
+    fn check_network(&self, kernels: &[(Kernel, KernelPlan)]) -> Result<(), Failure> {
+        let crosses = |(_, plan): &(Kernel, KernelPlan)| plan.network.is_some();
+        if self.network.is_given() && !kernels.iter().any(crosses) {
+            return Err(Failure::Usage(
+                "what carries puts is for kernels of several nodes; add --nodes 2",
+            ));
+        }
+        Ok(())
     }
 
     /// What to run on, and the kernels planned for it.
@@ -172,7 +187,7 @@ impl Run {
         };
         let world = about.plan.spec.world() as usize;
         let (next, end) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
-        let (sender, outcomes) = mpsc::channel::<Outcome>();
+        let (sender, outcomes) = mpsc::channel::<Result<Outcome, Failure>>();
         thread::scope(|scope| {
             for _ in 0..side_by_side {
                 let sender = sender.clone();
@@ -183,15 +198,18 @@ impl Run {
                         if seed >= end.load(Ordering::Relaxed) {
                             break;
                         }
-                        let outcome = Job {
-                            config: about.kernel.spec.config(),
-                            plan: about.plan,
-                            machine: about.machine,
-                            seed,
-                            calls: self.calls,
-                            threads: cores / (side_by_side * world),
-                        }
-                        .run();
+                        let outcome = self.network.transport(seed).map(|transport| {
+                            Job {
+                                config: about.kernel.spec.config(),
+                                plan: about.plan,
+                                machine: about.machine,
+                                seed,
+                                calls: self.calls,
+                                threads: cores / (side_by_side * world),
+                                transport,
+                            }
+                            .run()
+                        });
                         if sender.send(outcome).is_err() {
                             break;
                         }
@@ -202,6 +220,7 @@ impl Run {
             let mut early = BTreeMap::new();
             let mut wanted = seeds.start;
             for outcome in outcomes {
+                let outcome = outcome?;
                 early.insert(outcome.seed, outcome);
                 while let Some(outcome) = early.remove(&wanted) {
                     wanted += 1;

@@ -6,7 +6,7 @@ use super::tensor::{Tensor, upload};
 use crate::cli::machine::Machine;
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
-use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op, Operator};
+use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op, Operator, Transport};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ pub struct Job<'a> {
     pub calls: u32,
     /// Threads that each rank may use for its reference.
     pub threads: usize,
+    /// What carries puts between nodes, if there are several.
+    pub transport: Transport,
 }
 
 /// How it went.
@@ -118,6 +120,7 @@ impl Job<'_> {
 
     fn run_rank(&self, ranks: &Communicator, calls: &[Inputs]) -> Result<Ran, RankError> {
         let rank = ranks.rank();
+        ranks.set_transport(self.transport.clone());
         let operator = ranks.prepare(self.config, self.plan.shape())?;
         let results = self.results(ranks, &operator, calls)?;
         let mut verdict = Verdict::default();

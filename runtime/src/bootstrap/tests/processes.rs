@@ -126,7 +126,7 @@ fn operators_and_emulated_nics_are_of_one_host() {
         start_child(rank, 2, port, &more)
     };
     let children: Vec<_> = (0..).zip(["a", "b"]).map(start).collect();
-    let told = "2 hosts; ranks are on 2 hosts (rank 0 | rank 1); they have met, but there are no operators across hosts yet: use GPUs of one host; ranks are on 2 hosts, and emulated NICs reach no other host; choose transport rc or efa";
+    let told = "2 hosts; ranks are on 2 hosts (rank 0 | rank 1), but the kernel is declared for one node; declare nodes = 2, or use GPUs of one host; ranks are on 2 hosts, and emulated NICs reach no other host; choose transport rc or efa";
     for (rank, child) in (0..).zip(children) {
         expect_read(rank, child, told);
     }

@@ -1,8 +1,9 @@
 //! Numbers of a GEMM operator, by the code that needs them.
 
+mod workspace;
+
 use super::Gemm;
 use crate::render::constants::{Constant, Constants};
-use mkernel_spec::abi;
 use mkernel_spec::plan::{Reduction, SLOT_BYTES, Split, TILE_K};
 use mkernel_spec::{BLayout, Dtype, GemmOp, Transfer};
 
@@ -19,7 +20,7 @@ pub(super) fn constants(gemm: Gemm<'_>) -> Vec<Constant> {
     }
     epilogue_constants(gemm, &mut c);
     c.section("workspace, bytes");
-    workspace_constants(gemm, &mut c);
+    workspace::constants(gemm, &mut c);
     c.into_list()
 }
 
@@ -32,7 +33,7 @@ fn core_constants(gemm: Gemm<'_>, c: &mut Constants) {
     let group_n = if rows { tile.n } else { tile.n / 2 };
 
     c.section("ranks");
-    c.u32("kWorld", plan.spec.world(), "");
+    rank_constants(gemm, c);
 
     c.section("tiles");
     c.u32("kTileM", tile.m, "rows of C per CTA at a time");
@@ -129,65 +130,22 @@ fn core_constants(gemm: Gemm<'_>, c: &mut Constants) {
     c.u32("kOutBuffers", out / OUT_BYTES / 2, "per math warpgroup");
 }
 
-/// Where things lie in the workspace.
-fn workspace_constants(gemm: Gemm<'_>, c: &mut Constants) {
-    let Gemm { plan, body } = gemm;
-    let mut u64 = |name, region, note| {
-        c.u64(name, plan.workspace.offset_of(region).unwrap_or(0), note);
+/// Ranks, and the nodes that they are on.
+fn rank_constants(gemm: Gemm<'_>, c: &mut Constants) {
+    let Gemm { plan, .. } = gemm;
+    let topology = plan.spec.topology();
+    let Some(network) = &plan.network else {
+        c.u32("kWorld", plan.spec.world(), "");
+        return;
     };
-    let exchanges = body.chunks.is_some();
-    if body.order.pace_steps > 0 {
-        let note = "counts the CTAs that have come so far, over all calls";
-        u64("kPace", "pace", note);
+    let results = gemm.body.reduction.as_ref().is_some_and(|r| r.results);
+    if gemm.has_empty_shards() || results {
+        c.u32("kWorld", plan.spec.world(), "");
     }
-    if body.order.tail_parts > 1 {
-        u64(
-            "kTailFlags",
-            "tail_flags",
-            "one per shared tile and math warp",
-        );
-        u64("kTailSums", "tail_sums", "fp32");
-    }
-    if exchanges {
-        u64("kFlags", "flags", "");
-    }
-    if body.transfer == Some(Transfer::SmPush) {
-        u64(
-            "kGathered",
-            "gathered",
-            "two buffers, by parity of the epoch",
-        );
-    }
-    let shots = body.reduction.as_ref().map_or(0, |r| r.shots);
-    if shots == 1 {
-        u64("kSlots", "slots", "by parity of the epoch, source and tile");
-    }
-    if shots == 2 {
-        u64(
-            "kPartialFlags",
-            "partial_flags",
-            "one per source rank and tile",
-        );
-        u64(
-            "kPartials",
-            "partials",
-            "by parity of the epoch, source and tile",
-        );
-    }
-    if plan.workspace.offset_of("results").is_some() {
-        u64("kResultFlags", "result_flags", "one per tile");
-        u64("kResults", "results", "by parity of the epoch and tile");
-    }
-    if plan.workspace.offset_of("begun").is_some() {
-        u64("kBegun", "begun", "one flag per rank that has rows");
-    }
-    if exchanges
-        || shots == 2
-        || plan.workspace.offset_of("begun").is_some()
-        || body.order.tail_parts > 1
-    {
-        c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
-    }
+    c.u32("kLocalWorld", topology.local_world, "of a node");
+    c.u32("kPeers", topology.peers(), "other nodes");
+    c.u32("kChannels", network.channels, "to each of them");
+    c.u32("kPuts", network.puts, "of a call, to each on each channel");
 }
 
 /// What the exchange of A needs.
@@ -234,7 +192,9 @@ fn exchange_constants(gemm: Gemm<'_>, c: &mut Constants) {
     );
     c.u32("kArrivals", chunks.arrivals, "counts per flag and call");
     if push {
-        c.u32("kSliceCols", chunks.slice_cols, "columns per slice");
+        if plan.network.is_none() {
+            c.u32("kSliceCols", chunks.slice_cols, "columns per slice");
+        }
         c.u32(
             "kPieceRows",
             chunks.piece_rows,
@@ -312,6 +272,10 @@ fn sum_constants(gemm: Gemm<'_>, c: &mut Constants) {
     }
     c.u32("kOwners", r.owners, "ranks that add up tiles");
     c.u32("kOwnerTiles", r.owner_tiles, "tiles of each");
+    if r.put_tiles > 0 {
+        c.u32("kShardTiles", r.shard_tiles, "that it owns itself");
+        c.u32("kPutTiles", r.put_tiles, "of a put");
+    }
     if r.round_tiles < r.owner_tiles {
         c.u32("kRoundTiles", r.round_tiles, "of them in a round");
         c.u32(
@@ -330,7 +294,16 @@ fn sum_constants(gemm: Gemm<'_>, c: &mut Constants) {
         c.u32("kResultBytes", tile.m * tile.n * 4, "of a tile of results");
     }
     if r.results {
-        c.u32("kTiles", r.owners * r.owner_tiles, "of all owners");
+        let topology = plan.spec.topology();
+        let tiles = r.owners * topology.nodes * r.shard_tiles;
+        c.u32("kTiles", tiles, "of all owners");
+        if r.put_tiles > 0 {
+            c.u32(
+                "kSlotBytes",
+                SLOT_BYTES,
+                "shared memory of one relaying warp",
+            );
+        }
         c.u32("kCollectUnroll", 4u32, "16-byte loads in flight per thread");
     }
 }

@@ -17,6 +17,7 @@ pub(super) fn traffic(body: &AttentionPlan, world: u32) -> Traffic {
     let most = |of: fn(&RankWork) -> u64| ranks.iter().map(of).max().unwrap_or(0);
     let row_bytes = head_dim * ELEM_BYTES;
     Traffic {
+        nic_bytes: 0,
         link_bytes: batch * kv_heads * 2 * row_bytes * most(|work| work.sent_rows),
         memory_bytes: batch * row_bytes * (2 * heads * most(|work| work.rows) + 2 * kv_heads * seq),
         flops: 4 * batch * heads * head_dim * most(|work| work.pairs),

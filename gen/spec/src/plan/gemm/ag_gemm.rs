@@ -4,9 +4,14 @@
 //! own rows first, in place, then the peers' rows in the order in which they arrive. `gathered` is double-buffered by
 //! epoch: a rank that starts epoch e has finished e-1, for which it needed every peer to have started e-1 and so to
 //! have finished e-2, the last reader of the buffer that e writes. No barrier is needed.
+//!
+//! Across nodes, a rank's rows also go to its own `gathered` buffer, from where each chunk is put to the same place of the
+//! GPUs of its number on the other nodes. These relay it to the peers of their node. Every rank waits for every chunk of
+//! its peers on other nodes, an empty one too, so what was said of buffers holds: who relays in epoch e has begun it, and
+//! who puts has, too. The source of a put is written again in e+2, when its peers have begun e+1, and so have had it.
 
 use super::core::{self, CoreLayout, TILE_K};
-use super::exchange::{Exchange, Way, ways};
+use super::exchange::{Exchange, Way, network, own_bytes, put_bytes, ways};
 use super::{
     Chunks, Copies, GemmPlan, GemmSpec, KernelPlan, Role, SLOT_BYTES, THREADS, TileOrder, Traffic,
     Workspace,
@@ -18,7 +23,7 @@ use crate::abi::{
 use crate::config::{Dtype, GemmShape, Tile, Transfer};
 use crate::cost::{self, Bound, Push};
 use crate::device::Device;
-use crate::plan::Body;
+use crate::plan::{Body, MAX_PUT_BYTES};
 use crate::violation::{Field, Violations};
 
 const ELEM_BYTES: u64 = 2;
@@ -63,8 +68,11 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Vi
 
 fn traffic(spec: GemmSpec<'_>) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
+    let (topology, shard_bytes) = (spec.topology(), spec.shard_rows() * k * ELEM_BYTES);
     Traffic {
-        link_bytes: u64::from(spec.world() - 1) * spec.shard_rows() * k * ELEM_BYTES,
+        // Across nodes, what comes from others is relayed.
+        link_bytes: u64::from(topology.nodes * (topology.local_world - 1)) * shard_bytes,
+        nic_bytes: u64::from(topology.peers()) * shard_bytes,
         memory_bytes: core::memory_bytes(spec, m),
         flops: 2 * m * n * k,
     }
@@ -79,10 +87,12 @@ fn candidates(
     let tuning = spec.tuning();
     let core = CoreLayout::new(tile, tuning, device)?;
     let shard_rows = spec.shard_rows();
-    let aligned = spec.world() == 1 || shard_rows.is_multiple_of(u64::from(tile.m));
+    let row_tiles = spec.shape.m.div_ceil(u64::from(tile.m)) as u32;
+    let whole_tiles = shard_rows / u64::from(tile.m) * u64::from(spec.world());
+    let aligned = spec.world() == 1
+        || shard_rows.is_multiple_of(u64::from(tile.m)) && whole_tiles == u64::from(row_tiles);
     let shard_row_tiles =
         (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32);
-    let row_tiles = spec.shape.m.div_ceil(u64::from(tile.m)) as u32;
     let col_tiles = spec.shape.n.div_ceil(u64::from(tile.n)) as u32;
     let order = TileOrder {
         row_tiles,
@@ -120,7 +130,7 @@ fn candidates(
 
     let mut found = Vec::new();
     let mut refused = Violations::default();
-    for way in ways(tuning) {
+    for way in ways(tuning, spec.crosses_nodes()) {
         if let Way::Sm { ctas, .. } = way
             && ctas >= device.sm_count
         {
@@ -167,8 +177,22 @@ fn candidates(
         };
         match way {
             Way::Sm { ctas, slices } => match exchange.sm_chunks(ctas, slices) {
+                Some(chunks) if put_bytes(spec, &chunks) > MAX_PUT_BYTES => refused.push(
+                    Field::ChunkRows,
+                    format!(
+                        "{} rows of K = {} are {} bytes, a put to another node has at most {MAX_PUT_BYTES}",
+                        chunks.rows,
+                        spec.shape.k,
+                        put_bytes(spec, &chunks)
+                    ),
+                    "use fewer rows, or split K",
+                ),
                 Some(chunks) => {
-                    let push = Push::Sm { ctas, slices };
+                    let push = Push::Sm {
+                        ctas,
+                        slices,
+                        own_bytes: own_bytes(spec),
+                    };
                     found.push(make(Some(Transfer::SmPush), ctas, Some(chunks), push));
                 }
                 None => refused.push(
@@ -227,7 +251,8 @@ fn finish(
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: roles(pushes, comm_ctas, grid_ctas),
+        roles: roles(spec, pushes, comm_ctas, grid_ctas),
+        network: network(spec, chunks.as_ref()),
         operands: core::operands(spec, a_rows(spec), Extent::Fixed(spec.shape.m)),
         args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
@@ -270,7 +295,7 @@ fn id(
     format!(
         "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
         spec.op(),
-        spec.world(),
+        core::ranks(spec),
         spec.b_layout(),
         tile.m,
         tile.n,
@@ -278,7 +303,7 @@ fn id(
     )
 }
 
-fn roles(pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {
+fn roles(spec: GemmSpec<'_>, pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {
     let warps = THREADS / 32;
     let compute = (comm_ctas, grid_ctas);
     let mut roles = Vec::new();
@@ -292,7 +317,10 @@ fn roles(pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {
             name: "push",
             ctas,
             warps,
-            about: "own rows of A to every peer".into(),
+            about: match spec.crosses_nodes() {
+                true => "own rows of A to this node and to puts; then other nodes'".into(),
+                false => "own rows of A to every peer".into(),
+            },
         });
     }
     roles.extend(core::roles(compute));
@@ -310,6 +338,7 @@ fn workspace(
         let flags = u64::from(spec.world()) * u64::from(c.per_shard * c.k_slices);
         parts.push(("flags", flags * FLAG_STRIDE_BYTES));
         parts.push(("gathered", 2 * spec.shape.m * spec.shape.k * ELEM_BYTES));
+        parts.extend(core::arrived_region(spec, 1));
     }
     Workspace::new(parts)
 }
@@ -378,6 +407,7 @@ fn args(
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
-    debug_assert!(spec.world() as usize <= MAX_RANKS);
+    kinds.extend(core::network_args(spec));
+    debug_assert!(spec.topology().local_world as usize <= MAX_RANKS);
     ArgLayout::new(kinds)
 }

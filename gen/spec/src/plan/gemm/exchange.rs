@@ -1,7 +1,7 @@
 //! How a rank's rows travel to its peers: by SMs or by copy engines, and in which chunks.
 
 use super::core::TILE_K;
-use super::{Chunks, GemmSpec, THREADS};
+use super::{Chunks, GemmSpec, Network, THREADS};
 use crate::config::{Tile, Transfer, Tuning};
 use crate::device::Device;
 
@@ -19,6 +19,8 @@ const ALL_HANDS_BYTES: u64 = 32 << 10;
 const MIN_COPY_BYTES: u64 = 1 << 20;
 /// Longer copies are no faster and delay the first tile.
 const MAX_COPY_BYTES: u64 = 16 << 20;
+/// About what a put has: with fewer bytes the proxy is the limit, with more the last ones are relayed late.
+const PUT_BYTES: u64 = 1 << 20;
 /// Rows of a chunk: those of the largest tile.
 const CHUNK_ROWS: u64 = 128;
 
@@ -31,12 +33,17 @@ pub(super) enum Way {
     Copies { per_peer: u32 },
 }
 
-/// Every way that `tuning` allows.
-pub(super) fn ways(tuning: &Tuning) -> Vec<Way> {
+/// Every way that `tuning` allows, on one node or across.
+pub(super) fn ways(tuning: &Tuning, crosses_nodes: bool) -> Vec<Way> {
     let choices =
         |fixed: Option<u32>, all: &[u32]| fixed.map_or_else(|| all.to_vec(), |one| vec![one]);
     let allows = |transfer| tuning.transfer.is_none_or(|t| t == transfer);
     let mut ways = Vec::new();
+    if crosses_nodes {
+        // Whole rows travel, so that a put is one range of bytes.
+        let ctas = choices(tuning.comm_ctas, &[1, 2, 4, 8, 16]).into_iter();
+        return ctas.map(|ctas| Way::Sm { ctas, slices: 1 }).collect();
+    }
     if allows(Transfer::SmPush) {
         for ctas in choices(tuning.comm_ctas, &[0, 4, 8, 16]) {
             for slices in choices(tuning.k_slices, &[1, 2, 4]) {
@@ -85,7 +92,7 @@ impl Exchange<'_> {
             .spec
             .tuning()
             .chunk_rows
-            .map_or_else(|| CHUNK_ROWS.min(shard_rows.next_power_of_two()), u64::from);
+            .map_or_else(|| self.chunk_rows(), u64::from);
         let piece_bytes = match u64::from(comm_ctas * (THREADS / 32)) {
             0 => PIECE_BYTES,
             // A fence waits for all stores of its SM, so few of them, but two pieces for every warp.
@@ -117,6 +124,16 @@ impl Exchange<'_> {
         })
     }
 
+    /// Rows of a chunk. Across nodes it is a put.
+    fn chunk_rows(&self) -> u64 {
+        let rows = CHUNK_ROWS.min(self.shard_rows().next_power_of_two());
+        if self.spec.crosses_nodes() {
+            let in_put = (PUT_BYTES / self.row_bytes()).max(1);
+            return rows.min(1 << in_put.ilog2());
+        }
+        rows
+    }
+
     /// Copies of whole row tiles, about `per_peer` to each peer within limits.
     pub fn copy_chunks(&self, tile: Tile, per_peer: u32) -> Chunks {
         let (row_bytes, shard_rows) = (self.row_bytes(), self.shard_rows());
@@ -144,6 +161,32 @@ impl Exchange<'_> {
             to_self: false,
         }
     }
+}
+
+/// What a rank copies for puts to be taken from.
+pub(super) fn own_bytes(spec: GemmSpec<'_>) -> u64 {
+    match spec.crosses_nodes() {
+        true => spec.shard_rows() * spec.shape.k * ELEM_BYTES,
+        false => 0,
+    }
+}
+
+/// Bytes of a put to another node; 0 if there is none.
+pub(super) fn put_bytes(spec: GemmSpec<'_>, chunks: &Chunks) -> u64 {
+    match spec.crosses_nodes() {
+        true => u64::from(chunks.rows).min(spec.shard_rows()) * spec.shape.k * ELEM_BYTES,
+        false => 0,
+    }
+}
+
+/// What the kernel wants of the fabric, across nodes.
+pub(super) fn network(spec: GemmSpec<'_>, chunks: Option<&Chunks>) -> Option<Network> {
+    let chunks = chunks.filter(|_| spec.crosses_nodes())?;
+    Some(Network {
+        channels: 1,
+        puts: chunks.per_shard,
+        put_bytes: put_bytes(spec, chunks),
+    })
 }
 
 /// The largest power of two not above `rows` that divides `chunk_rows`, so that no piece reaches into the next chunk.

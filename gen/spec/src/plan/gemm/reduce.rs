@@ -11,17 +11,27 @@
 //! Slots are double-buffered by epoch: a rank that starts epoch e has finished e-1, for which it needed every rank that
 //! it sends to to have started e-1 and so to have finished e-2, the last reader of the slots that e writes. A rank that
 //! owns nothing waits for the owners' word instead.
+//!
+//! Across nodes, a tile is added up on each node by the rank with the owner's number; these sums, as bf16, are put to the
+//! owner, who adds them to its own node's, in the order of nodes: one transfer per pair of nodes and tile. Tiles of other
+//! nodes' owners come first, those of the own node last, so that no node waits for another before all its puts are posted.
+//! Results are put to the owner's peers and relayed by them. Every rank waits for all puts of its peers, so what was said
+//! of slots holds for those that puts write, and for those that they are taken from.
+
+mod across;
+mod layout;
 
 use super::core::{self, CoreLayout, TILE_K};
 use super::{
-    GemmPlan, GemmSpec, KernelPlan, Reduction, Role, THREADS, TileOrder, Traffic, Workspace,
+    GemmPlan, GemmSpec, KernelPlan, Reduction, Role, SLOT_BYTES, THREADS, TileOrder, Traffic,
 };
-use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand};
-use crate::config::{Dtype, GemmOp, GemmShape, Tile};
+use crate::abi::Extent;
+use crate::config::{Dtype, GemmOp, GemmShape};
 use crate::cost::{self, Bound, Meeting};
 use crate::device::Device;
 use crate::plan::Body;
 use crate::violation::{Field, Violations};
+use layout::{args, c_rows, workspace};
 
 const ELEM_BYTES: u64 = 2;
 /// Row tiles that share B tiles in L2. In a round, as many of every owner advance together.
@@ -40,6 +50,7 @@ struct Candidate {
     core: CoreLayout,
     order: TileOrder,
     reduction: Option<Reduction>,
+    comm_ctas: u32,
     estimate_us: f64,
 }
 
@@ -52,7 +63,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Vi
             Ok(core) => {
                 let found = candidates(spec, device, &core);
                 if found.is_empty() {
-                    rejected = one_shot_is_too_wide(&core);
+                    rejected = why_none(spec, device, &core);
                 }
                 for candidate in found {
                     if best
@@ -72,9 +83,26 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Vi
     }
 }
 
-fn one_shot_is_too_wide(core: &CoreLayout) -> Violations {
+/// Why a tile has no candidate.
+fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Violations {
     let mut found = Violations::default();
     let tile = core.tile;
+    if spec.crosses_nodes() {
+        found.push(
+            Field::CommCtas,
+            format!(
+                "CTAs that communicate are fewer than the {} SMs, and relay through {} bytes of shared memory, which {} stages \
+                 of a {}x{} tile and the output must take",
+                device.sm_count,
+                THREADS / 32 * SLOT_BYTES,
+                core.stages,
+                tile.m,
+                tile.n
+            ),
+            "use fewer CTAs that communicate, more stages or a larger tile",
+        );
+        return found;
+    }
     found.push(
         Field::Shots,
         format!(
@@ -89,6 +117,9 @@ fn one_shot_is_too_wide(core: &CoreLayout) -> Violations {
 /// Bytes of one call. With `tags`, every other word is one; `results`: sums travel too.
 fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic {
     let GemmShape { m, n, k } = spec.shape;
+    if spec.crosses_nodes() {
+        return across::traffic(spec, results);
+    }
     let peers = u64::from(spec.world() - 1);
     let (row_bytes, result_row_bytes) = (n * ELEM_BYTES, n * spec.epilogue().output.bytes());
     let parts = (peers * spec.shard_rows()).min(m) * row_bytes;
@@ -98,6 +129,7 @@ fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic {
         (_, false) => (peers * m * row_bytes, m),
     };
     Traffic {
+        nic_bytes: 0,
         link_bytes: if tags { 2 * sent_bytes } else { sent_bytes },
         memory_bytes: core::memory_bytes(spec, c_rows),
         flops: 2 * m * n * k,
@@ -124,7 +156,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
     }
     let mut found = Vec::new();
     let fits = core.group_n() <= ONE_SHOT_COLS;
-    let may = tuning.shots != Some(2) && tuning.round_tiles.is_none();
+    let may = tuning.shots != Some(2) && tuning.round_tiles.is_none() && !spec.crosses_nodes();
     // Ranks that have rows of C.
     let owners = match spec.op() {
         GemmOp::GemmRs => spec.shape.m.div_ceil(spec.shard_rows()) as u32,
@@ -143,6 +175,8 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
                 owners,
                 owner_tiles: order.places,
                 round_tiles: order.places,
+                shard_tiles: order.places,
+                put_tiles: 0,
                 partial_subs: 0,
                 results: *results,
             };
@@ -151,6 +185,9 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
     }
     if tuning.shots == Some(1) {
         return found;
+    }
+    if spec.crosses_nodes() {
+        return across::candidates(spec, device, core, order);
     }
     let (owners, owner_tiles) = if spec.op() == GemmOp::GemmRs {
         let shard_row_tiles = rows(spec.shard_rows());
@@ -178,6 +215,8 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
             owners,
             owner_tiles,
             round_tiles: round_tiles.min(owner_tiles),
+            shard_tiles: owner_tiles,
+            put_tiles: 0,
             partial_subs: partial_subs(core, order.tail_parts),
             results: spec.op() == GemmOp::GemmAr,
         };
@@ -212,6 +251,7 @@ fn candidate(
         core: core.clone(),
         order,
         reduction,
+        comm_ctas: 0,
     }
 }
 
@@ -220,6 +260,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         core,
         order,
         reduction,
+        comm_ctas,
         estimate_us,
     } = candidate;
     let workspace = workspace(spec, &core, &order, reduction.as_ref());
@@ -228,16 +269,27 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     let grid_ctas = if results {
         device.sm_count // a warp of every CTA takes results to C
     } else {
-        order.units().min(device.sm_count)
+        comm_ctas + order.units().min(device.sm_count - comm_ctas)
     };
-    let mut roles = core::roles((0, grid_ctas)).to_vec();
+    let mut roles = core::roles((comm_ctas, grid_ctas)).to_vec();
+    if comm_ctas > 0 {
+        roles.push(Role {
+            name: "push",
+            ctas: (0, comm_ctas),
+            warps: (0, THREADS / 32),
+            about: match results {
+                true => "arrivals, puts; other nodes' results to this node".into(),
+                false => "arrivals, puts".into(),
+            },
+        });
+    }
     if one_shot {
         roles.retain(|role| role.name != "store");
     }
     if results {
         roles.push(Role {
             name: "collect",
-            ctas: (0, grid_ctas),
+            ctas: (comm_ctas, grid_ctas),
             warps: (3, 4),
             about: "other owners' results to C".into(),
         });
@@ -261,6 +313,10 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,
+        network: reduction
+            .as_ref()
+            .filter(|r| r.put_tiles > 0)
+            .map(|r| across::network(spec, core.tile, r)),
         registers: core::REGISTERS,
         bound: Bound::new(&least, device),
         traffic: reduction
@@ -274,7 +330,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
             split: core.split,
             stages: core.stages,
             transfer: None,
-            comm_ctas: 0,
+            comm_ctas,
             order,
             chunks: None,
             reduction,
@@ -294,89 +350,10 @@ fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> S
     format!(
         "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
         spec.op(),
-        spec.world(),
+        core::ranks(spec),
         spec.b_layout(),
         tile.m,
         tile.n,
         spec.epilogue().suffix(),
     )
-}
-
-fn workspace(
-    spec: GemmSpec<'_>,
-    core: &CoreLayout,
-    order: &TileOrder,
-    reduction: Option<&Reduction>,
-) -> Workspace {
-    let mut parts = core.order_regions(order);
-    if let Some(r) = reduction {
-        let tile_bytes = u64::from(core.tile.m * core.tile.n) * ELEM_BYTES;
-        if spec.op() == GemmOp::GemmRs && r.owners < spec.world() {
-            parts.push(("begun", u64::from(spec.world()) * FLAG_STRIDE_BYTES));
-        }
-        if r.shots == 1 {
-            let sources = spec.world() + u32::from(r.results);
-            let tiles = u64::from(sources * r.owner_tiles);
-            parts.push(("slots", 2 * tiles * 2 * tile_bytes));
-            return Workspace::new(parts);
-        }
-        let slots = u64::from(spec.world() * r.owner_tiles);
-        parts.push(("partial_flags", slots * FLAG_STRIDE_BYTES));
-        parts.push(("partials", 2 * slots * tile_bytes));
-        if r.results {
-            let tiles = u64::from(r.owners * r.owner_tiles);
-            parts.push(("result_flags", tiles * FLAG_STRIDE_BYTES));
-            let elems = u64::from(core.tile.m * core.tile.n);
-            parts.push((
-                "results",
-                2 * tiles * elems * spec.epilogue().output.bytes(),
-            ));
-        }
-    }
-    Workspace::new(parts)
-}
-
-/// This rank's rows of C.
-fn c_rows(spec: GemmSpec<'_>) -> Extent {
-    match spec.op() {
-        GemmOp::GemmRs => Extent::ShardRows {
-            total: spec.shape.m,
-            per_rank: spec.shard_rows(),
-        },
-        _ => Extent::Fixed(spec.shape.m),
-    }
-}
-
-fn args(
-    spec: GemmSpec<'_>,
-    core: &CoreLayout,
-    (by_shards, one_shot, results): (bool, bool, bool),
-) -> ArgLayout {
-    let tile: Tile = core.tile;
-    let a = [Extent::Fixed(spec.shape.k), Extent::Fixed(spec.shape.m)];
-    // Rows out of bounds take longer to fill with zeros than others to load, and none of them matters. The swizzle
-    // repeats every 8 rows.
-    let most_rows = if by_shards {
-        spec.shard_rows()
-    } else {
-        spec.shape.m
-    };
-    let rows_of_a = u64::from(tile.m).min(most_rows.next_multiple_of(8)) as u32;
-    let mut kinds = vec![
-        ("a", core::operand_map(Operand::A, a, [TILE_K, rows_of_a])),
-        ("b", core::b_map(spec, tile)),
-    ];
-    if !one_shot {
-        kinds.push(("c", core::c_map(spec, c_rows(spec))));
-    }
-    if one_shot || results {
-        kinds.push(("c_rows", ArgKind::Pointer(Operand::C)));
-        kinds.push(("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
-    }
-    kinds.extend(core::epilogue_args(spec));
-    kinds.push(("workspaces", ArgKind::Workspaces));
-    kinds.push(("host", ArgKind::HostPage));
-    kinds.push(("deadline_ns", ArgKind::DeadlineNs));
-    kinds.push(("rank", ArgKind::Rank));
-    ArgLayout::new(kinds)
 }

@@ -1,0 +1,116 @@
+//! Operators that reduce, on several nodes: what they move, and their candidates.
+
+use super::super::core::{self, CoreLayout};
+use super::super::{GemmSpec, Network, Reduction, TileOrder, Traffic};
+use super::{Candidate, ELEM_BYTES, ROUND_BYTES_OF_RESULTS, candidate, partial_subs};
+use crate::config::{GemmOp, GemmShape, Tile};
+use crate::cost;
+use crate::device::Device;
+
+/// About what a put has, at most …
+const PUT_BYTES: u32 = 1 << 20;
+/// … where that makes so many of a rank's tiles, over all peers.
+const PUTS: u32 = 8;
+/// More CTAs that communicate get into each other's way.
+const MAX_COMM_CTAS: u32 = 16;
+
+/// Bytes of one call: parts and results inside a node, sums and results between nodes.
+pub(super) fn traffic(spec: GemmSpec<'_>, results: bool) -> Traffic {
+    let GemmShape { m, n, k } = spec.shape;
+    let topology = spec.topology();
+    let (local_peers, peers) = (
+        u64::from(topology.local_world - 1),
+        u64::from(topology.peers()),
+    );
+    let shard_rows = spec.shard_rows();
+    let results = results && spec.op() == GemmOp::GemmAr;
+    let row_bytes = match results {
+        true => n * (ELEM_BYTES + spec.epilogue().output.bytes()),
+        false => n * ELEM_BYTES,
+    };
+    let c_rows = if results { m } else { shard_rows };
+    Traffic {
+        link_bytes: u64::from(topology.nodes) * local_peers * shard_rows * row_bytes,
+        nic_bytes: peers * shard_rows * row_bytes,
+        memory_bytes: core::memory_bytes(spec, c_rows),
+        flops: 2 * m * n * k,
+    }
+}
+
+/// Every rank adds up tiles, some of which may have no rows; `order` has each tile once.
+pub(super) fn candidates(
+    spec: GemmSpec<'_>,
+    device: &Device,
+    core: &CoreLayout,
+    mut order: TileOrder,
+) -> Vec<Candidate> {
+    let (tuning, tile, topology) = (spec.tuning(), core.tile, spec.topology());
+    let results = spec.op() == GemmOp::GemmAr;
+    let shard_tiles = if results {
+        order.places.div_ceil(spec.world())
+    } else {
+        let shard_row_tiles = spec.shard_rows().div_ceil(u64::from(tile.m)) as u32;
+        order.shard_row_tiles = Some(shard_row_tiles);
+        order.row_tiles = spec.world() * shard_row_tiles;
+        shard_row_tiles * order.col_tiles
+    };
+    order.places = spec.world() * shard_tiles;
+    let comm_ctas = tuning
+        .comm_ctas
+        .unwrap_or_else(|| comm_ctas(spec, device, results));
+    if comm_ctas >= device.sm_count || results && !core.holds_slots() {
+        return Vec::new();
+    }
+    let order = core.complete(tuning, order, spec.shape.k, device.sm_count - comm_ctas);
+    let tile_bytes = tile.m * tile.n * ELEM_BYTES as u32;
+    let owner_tiles = topology.nodes * shard_tiles;
+    let round_tiles = match tuning.round_tiles {
+        _ if topology.local_world == 1 => owner_tiles,
+        Some(tiles) => tiles,
+        None if order.pace_steps > 0 => device.sm_count.div_ceil(topology.local_world),
+        None => ROUND_BYTES_OF_RESULTS / tile_bytes,
+    };
+    let reduction = Reduction {
+        shots: 2,
+        owners: topology.local_world,
+        owner_tiles,
+        round_tiles: round_tiles.min(owner_tiles),
+        shard_tiles,
+        put_tiles: put_tiles(tile_bytes, shard_tiles, topology.peers()),
+        partial_subs: partial_subs(core, order.tail_parts),
+        results,
+    };
+    let mut candidate = candidate(spec, device, core, order, Some(reduction));
+    candidate.comm_ctas = comm_ctas;
+    vec![candidate]
+}
+
+/// Tiles of a put: few where the last of few puts would be waited for, more where there are many peers.
+fn put_tiles(tile_bytes: u32, shard_tiles: u32, peers: u32) -> u32 {
+    let most = shard_tiles.div_ceil(PUTS.div_ceil(peers));
+    (PUT_BYTES / tile_bytes).clamp(1, most.max(1))
+}
+
+/// CTAs that talk to the network: as many as relay results as fast as NICs bring them.
+fn comm_ctas(spec: GemmSpec<'_>, device: &Device, results: bool) -> u32 {
+    if !results {
+        return 1;
+    }
+    let relayed = f64::from(spec.topology().local_world - 1) * device.nic_gb_s;
+    let ctas = (relayed / cost::COMM_CTA_GB_S).ceil() as u32;
+    ctas.clamp(1, MAX_COMM_CTAS.min(device.sm_count.div_ceil(4)))
+}
+
+/// What the kernel wants of the fabric.
+pub(super) fn network(spec: GemmSpec<'_>, tile: Tile, r: &Reduction) -> Network {
+    let elem_bytes = match r.results {
+        true => spec.epilogue().output.bytes(),
+        false => ELEM_BYTES,
+    };
+    Network {
+        // Sums, and results.
+        channels: 1 + u16::from(r.results),
+        puts: r.shard_tiles.div_ceil(r.put_tiles),
+        put_bytes: u64::from(r.put_tiles * tile.m * tile.n) * elem_bytes,
+    }
+}

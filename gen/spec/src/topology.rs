@@ -1,0 +1,69 @@
+//! [`Topology`]: nodes, and GPUs on each.
+
+use serde::Serialize;
+
+/// Nodes with as many GPUs each, one rank per GPU, numbered node by node. GPUs of a node reach each other's memory; GPU g
+/// of a node puts to GPU g of the others, its *rail*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Topology {
+    /// Nodes, at least 1.
+    pub nodes: u32,
+    /// GPUs of each, at least 1.
+    pub local_world: u32,
+}
+
+impl Topology {
+    /// All ranks.
+    #[must_use]
+    pub const fn world(self) -> u32 {
+        self.nodes * self.local_world
+    }
+
+    /// The node of a rank.
+    #[must_use]
+    pub const fn node_of(self, rank: u32) -> u32 {
+        rank / self.local_world
+    }
+
+    /// The number of a rank among those of its node.
+    #[must_use]
+    pub const fn local_of(self, rank: u32) -> u32 {
+        rank % self.local_world
+    }
+
+    /// The first rank of a node.
+    #[must_use]
+    pub const fn first_of(self, node: u32) -> u32 {
+        node * self.local_world
+    }
+
+    /// Nodes that a rank puts to.
+    #[must_use]
+    pub const fn peers(self) -> u32 {
+        self.nodes - 1
+    }
+
+    /// Ranks of other nodes.
+    #[must_use]
+    pub const fn remote(self) -> u32 {
+        self.world() - self.local_world
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_numbered_node_by_node() {
+        for (nodes, local_world) in [(1, 8), (2, 2), (3, 5), (64, 8)] {
+            let topology = Topology { nodes, local_world };
+            assert_eq!(topology.remote() + local_world, topology.world());
+            for rank in 0..topology.world() {
+                let node = topology.node_of(rank);
+                assert!(node < nodes);
+                assert_eq!(topology.first_of(node) + topology.local_of(rank), rank);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `mkernel-gen plan --scale`: what becomes of a kernel as nodes are added.
+
+use crate::cli::input::Kernel;
+use crate::cli::output::{bytes, micros, table};
+use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Violations};
+use serde::Serialize;
+
+/// Nodes of a table.
+const NODES: [u32; 6] = [2, 4, 8, 16, 32, 64];
+
+/// A kernel on so many nodes.
+#[derive(Serialize)]
+pub(super) struct Scaled<'a> {
+    label: &'a str,
+    nodes: u32,
+    ranks: u32,
+    /// Out of each rank, over NVLink and over its NICs; as much comes in.
+    link_bytes: u64,
+    nic_bytes: u64,
+    /// Of each rank.
+    workspace_bytes: u64,
+    /// To each of a rank's peers: of RC on each of its NICs; EFA has one for all.
+    queue_pairs: u32,
+    puts: u32,
+    bound_us: f64,
+    bound_reason: &'static str,
+    estimate_us: f64,
+}
+
+/// The kernel with as many ranks on each node as it has, all else as it is.
+pub(super) fn scaled<'a>(
+    kernel: &'a Kernel,
+    plan: &KernelPlan,
+) -> Result<Vec<Scaled<'a>>, Violations> {
+    let local_world = plan.spec.topology().local_world;
+    let on = |nodes: u32| {
+        let config = KernelConfig {
+            nodes,
+            world: nodes * local_world,
+            ..plan.spec.config().clone()
+        };
+        let spec = KernelSpec::validate(config)?;
+        let plan = KernelPlan::new(&spec, &plan.device)?;
+        let peers = spec.topology().peers();
+        Ok(Scaled {
+            label: &kernel.label,
+            nodes,
+            ranks: spec.world(),
+            link_bytes: plan.traffic.link_bytes,
+            nic_bytes: plan.traffic.nic_bytes,
+            workspace_bytes: plan.workspace.bytes,
+            queue_pairs: peers,
+            puts: plan.network.map_or(0, |network| {
+                network.puts * u32::from(network.channels) * peers
+            }),
+            bound_us: plan.bound.us(),
+            bound_reason: plan.bound.reason(),
+            estimate_us: plan.estimate_us,
+        })
+    };
+    NODES.into_iter().map(on).collect()
+}
+
+/// As a table.
+pub(super) fn text(rows: &[Scaled<'_>]) -> String {
+    let heading = [
+        "nodes",
+        "ranks",
+        "NVLink out",
+        "NIC out",
+        "workspace",
+        "queue pairs",
+        "puts",
+        "bound",
+        "by",
+        "estimate",
+    ];
+    let mut cells = vec![heading.map(str::to_owned).to_vec()];
+    cells.extend(rows.iter().map(|row| {
+        vec![
+            row.nodes.to_string(),
+            row.ranks.to_string(),
+            bytes(row.link_bytes),
+            bytes(row.nic_bytes),
+            bytes(row.workspace_bytes),
+            row.queue_pairs.to_string(),
+            row.puts.to_string(),
+            micros(row.bound_us),
+            row.bound_reason.to_owned(),
+            micros(row.estimate_us),
+        ]
+    }));
+    let label = rows.first().map_or("", |row| row.label);
+    format!(
+        "{label}, of each rank\n{}",
+        table(&cells, &[0, 1, 2, 3, 4, 5, 6, 7, 9])
+    )
+}

@@ -1,0 +1,73 @@
+//! Mistakes planted in kernels of several nodes, one at a time: some seed finds each.
+
+use crate::simulated::{Job, in_parallel};
+use crate::{few_ctas, job};
+use mkernel::{GemmOp, Tuning};
+use std::sync::Mutex;
+
+/// Seeds within which a mistake must be found.
+const SEEDS: u64 = 40;
+
+/// What it is, where, and what is replaced by what.
+type Mistake = (&'static str, fn() -> Job, &'static str, &'static str);
+
+fn gather() -> Job {
+    job(GemmOp::AgGemm, (2, 2), (256, 64, 128), few_ctas()).1
+}
+
+/// A tile of each rank, a put each.
+fn scatter() -> Job {
+    let tuning = Tuning {
+        tile_m: Some(64),
+        tile_n: Some(128),
+        ..few_ctas()
+    };
+    job(GemmOp::GemmRs, (2, 2), (256, 128, 128), tuning).1
+}
+
+fn to_all() -> Job {
+    let tuning = Tuning {
+        tile_m: Some(64),
+        tile_n: Some(128),
+        ..few_ctas()
+    };
+    job(GemmOp::GemmAr, (2, 2), (256, 128, 128), tuning).1
+}
+
+const OWN_CHUNK: &str = "    mk::wait_flag(watch, flag_at(watch.here(), flag),\n";
+const SUMS: &str = "  mk::wait_flag(watch, put_flag_at(watch, tile),\n";
+
+#[rustfmt::skip]
+const MISTAKES: &[Mistake] = &[
+    ("a chunk put before it is there", gather, OWN_CHUNK, "    if (false) mk::wait_flag(watch, flag_at(watch.here(), flag),\n"),
+    ("a chunk relayed before it has come", gather, "    wait_put(watch, mk::kPush, 0, peer, piece.chunk);\n", ""),
+    ("puts of the call before awaited", gather, "(watch.epoch - 1) * cfg::kPuts + index + 1", "(watch.epoch - 1) * cfg::kPuts + index"),
+    ("rows put to another place", gather, "put(args, watch, peer, 0, offset, offset,", "put(args, watch, peer, 0, offset, cfg::kGathered,"),
+    ("rows of another peer relayed", gather, "const Shard shard{source, watch.here() + gathered", "const Shard shard{args.rank, watch.here() + gathered"),
+    ("arrivals not told to all", gather, "        mk::store_release_gpu(here, now);\n", "        mk::store(here, now);\n"),
+    ("one buffer for all calls", gather, "const u64 gathered_row = u64{watch.epoch % 2} * cfg::kM + args.rank", "const u64 gathered_row = args.rank"),
+    ("sums put before they are there", scatter, SUMS, "  if (false) mk::wait_flag(watch, put_flag_at(watch, tile),\n"),
+    ("a sum of another node not awaited", scatter, "      wait_put(watch, mk::kLoad, 0, peer, tile / cfg::kPutTiles);\n", ""),
+    ("a sum of another node not added", scatter, "(is_own(unit.tile, watch) ? cfg::kPeers : 0)", "0"),
+    ("sums to the slot of another peer", scatter, "number_there = node < to ? node : node - 1", "number_there = node"),
+    ("one buffer of sums for all calls", scatter, "cfg::kSumsIn + ((u64{epoch % 2} *", "cfg::kSumsIn + ((u64{0} *"),
+    ("results relayed before they have come", to_all, "    wait_put(watch, mk::kPush, 1, peer, index / cfg::kPutTiles);\n", ""),
+    ("results relayed after the flag", to_all, "    mk::tma_wait<0>();\n    mk::fence_proxy_async();\n    mk::fence_sys();\n    for (u32 distance = 1;", "    mk::fence_sys();\n    for (u32 distance = 1;"),
+    ("results put from another place", to_all, "put(args, watch, peer, 1, results, results,", "put(args, watch, peer, 1, cfg::kResults, results,"),
+];
+
+#[test]
+fn every_mistake_is_found() {
+    let missed = Mutex::new(Vec::new());
+    in_parallel(MISTAKES, |(name, make, from, to)| {
+        let mut job = make();
+        job.edits = vec![((*from).to_owned(), (*to).to_owned())];
+        let failure = (0..SEEDS).find_map(|seed| job.run(seed).err());
+        // A rank whose kernel lacks the text panics.
+        if failure.is_none_or(|failure| failure.contains("a rank panicked")) {
+            missed.lock().expect("no panic").push(*name);
+        }
+    });
+    let missed = missed.into_inner().expect("no panic");
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}

@@ -1,0 +1,130 @@
+//! Ranks of a job, a thread for each, with operands by which each element of C says whose it is.
+
+use mkernel::cudarc::driver::{CudaSlice, CudaStream};
+use mkernel::half::bf16;
+use mkernel::{
+    BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig, Nic,
+    Operator, Simulation, Transport, Tuning,
+};
+use std::sync::Arc;
+
+pub const SHAPE: GemmShape = GemmShape {
+    m: 256,
+    n: 64,
+    k: 64,
+};
+
+/// A rank that is ready to call.
+pub struct Rank {
+    pub operator: Operator,
+    pub stream: Arc<CudaStream>,
+    op: GemmOp,
+    a: CudaSlice<bf16>,
+    b: CudaSlice<bf16>,
+    pub ranks: Communicator,
+}
+
+/// Puts four simulated GPUs into two nodes; returns what `body` does on each of them.
+pub fn on_ranks<T: Send>(
+    op: GemmOp,
+    seed: u64,
+    faults: Faults,
+    body: impl Fn(Rank) -> T + Sync,
+) -> Vec<T> {
+    let simulation = Simulation {
+        ranks: 4,
+        seed,
+        sms: 4,
+        ..Simulation::default()
+    };
+    let communicators = Communicator::simulated(&simulation).expect("simulated GPUs");
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = communicators
+            .into_iter()
+            .map(|ranks| {
+                let (body, faults) = (&body, faults.clone());
+                scope.spawn(move || body(Rank::new(ranks, op, faults)))
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|result| result.expect("no panic of a rank"))
+            .collect()
+    })
+}
+
+impl Rank {
+    fn new(ranks: Communicator, op: GemmOp, faults: Faults) -> Self {
+        let nic = Nic::default();
+        ranks.set_transport(Transport::Emulated { nic, faults });
+        let config = GemmConfig {
+            m: Dim::Static(SHAPE.m),
+            n: Dim::Static(SHAPE.n),
+            k: Dim::Static(SHAPE.k),
+            b_layout: BLayout::Nk,
+            tuning: Tuning {
+                comm_ctas: Some(1),
+                ..Tuning::default()
+            },
+            ..GemmConfig::new(op)
+        };
+        let config = KernelConfig {
+            nodes: 2,
+            ..KernelConfig::new(4, config)
+        };
+        // SAFETY: these tests use one stream for each rank.
+        unsafe { ranks.context().disable_event_tracking() };
+        let operator = ranks.prepare(&config, SHAPE).expect("prepared");
+        let stream = ranks.context().new_stream().expect("a stream");
+        let rows = match op {
+            GemmOp::AgGemm => SHAPE.m / 4,
+            _ => SHAPE.m,
+        };
+        let upload = |elems: u64, value| {
+            let values = vec![bf16::from_f32(value); elems as usize];
+            stream.clone_htod(&values).expect("uploaded")
+        };
+        Self {
+            a: upload(rows * SHAPE.k, 1.0 + ranks.rank() as f32),
+            b: upload(SHAPE.n * SHAPE.k, 0.5),
+            operator,
+            stream,
+            op,
+            ranks,
+        }
+    }
+
+    fn rows_of_c(&self) -> u64 {
+        match self.op {
+            GemmOp::GemmRs => SHAPE.m / 4,
+            _ => SHAPE.m,
+        }
+    }
+
+    pub fn poison(&self) -> Vec<bf16> {
+        vec![bf16::NAN; (self.rows_of_c() * SHAPE.n) as usize]
+    }
+
+    pub fn poisoned(&self) -> CudaSlice<bf16> {
+        self.stream.clone_htod(&self.poison()).expect("uploaded")
+    }
+
+    pub fn launch(&self, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
+        self.operator.launch(&self.stream, &self.a, &self.b, c)
+    }
+
+    /// Waits for calls, and looks at every element of a result.
+    pub fn check(&self, c: &CudaSlice<bf16>) {
+        self.ranks.synchronize(&self.stream).expect("well");
+        let c = self.stream.clone_dtoh(c).expect("downloaded");
+        let rows = SHAPE.m / 4;
+        for (i, value) in (0..).zip(&c) {
+            let factor = match self.op {
+                GemmOp::AgGemm => 1 + i / SHAPE.n / rows,
+                _ => 1 + 2 + 3 + 4,
+            };
+            let expected = factor as f32 * 0.5 * SHAPE.k as f32;
+            assert_eq!(value.to_f32(), expected, "element {i}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Plans of several nodes: what they need grows no faster than it must.
+
+use crate::cases;
+use mkernel_compile::render;
+use mkernel_spec::abi::FLAG_STRIDE_BYTES;
+use mkernel_spec::plan::MAX_PUT_BYTES;
+use mkernel_spec::{
+    BLayout, Device, Dim, Field, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec, Op,
+};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+fn config(op: GemmOp, (nodes, local): (u32, u32), (m, n, k): (u64, u64, u64)) -> KernelConfig {
+    let gemm = GemmConfig {
+        m: Dim::Static(m),
+        n: Dim::Static(n),
+        k: Dim::Static(k),
+        b_layout: BLayout::Nk,
+        ..GemmConfig::new(op)
+    };
+    KernelConfig {
+        nodes,
+        ..KernelConfig::new(nodes * local, gemm)
+    }
+}
+
+fn plan(config: KernelConfig) -> KernelPlan {
+    let spec = KernelSpec::validate(config).expect("possible");
+    KernelPlan::new(&spec, &Device::h200()).unwrap_or_else(|found| panic!("{found}"))
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    /// Sizes, puts and memory of plans for 2 to 64 nodes of 1 to 8 ranks.
+    #[test]
+    fn nothing_grows_faster_than_it_must(
+        op in select(&GemmOp::ALL[..]),
+        nodes in 2..=64u32,
+        local in 1..=8u32,
+        m in prop_oneof![1..=300u64, 1..=20_000u64],
+        (n, k) in ((1..=256u64).prop_map(|vecs| vecs * 8), (1..=256u64).prop_map(|vecs| vecs * 8)),
+    ) {
+        let plan = plan(config(op, (nodes, local), (m, n, k)));
+        let gemm = plan.gemm().expect("a GEMM");
+        let network = plan.network.as_ref().expect("several nodes");
+        prop_assert!(render(&plan).is_ok());
+        prop_assert!(network.put_bytes <= MAX_PUT_BYTES && network.puts > 0);
+        prop_assert!(plan.grid_ctas <= plan.device.sm_count && gemm.comm_ctas > 0);
+
+        let peers = u64::from(nodes - 1);
+        let shard_rows = m.div_ceil(u64::from(nodes * local));
+        let results = op == GemmOp::GemmAr;
+        let row_bytes = 2 * match op {
+            GemmOp::AgGemm => k,
+            _ if results => 2 * n,
+            _ => n,
+        };
+        // A byte crosses once for each pair of nodes.
+        prop_assert_eq!(plan.traffic.nic_bytes, peers * shard_rows * row_bytes);
+        let near = u64::from(nodes * (local - 1));
+        prop_assert_eq!(plan.traffic.link_bytes, near * shard_rows * row_bytes);
+
+        // Two buffers of what is gathered or added up, rows and columns rounded up to tiles, and flags.
+        let tile = (u64::from(gemm.tile.m), u64::from(gemm.tile.n));
+        let (rows, cols) = match op {
+            GemmOp::AgGemm => (m, k),
+            GemmOp::GemmRs => (shard_rows.next_multiple_of(tile.0) * u64::from(nodes * local), n.next_multiple_of(tile.1)),
+            GemmOp::GemmAr => {
+                let tiles = (m.div_ceil(tile.0) * n.div_ceil(tile.1)).next_multiple_of(u64::from(nodes * local));
+                (tiles * tile.0, tile.1)
+            }
+        };
+        let all = 2 * rows * cols * 2;
+        let data = match op {
+            GemmOp::AgGemm => all,
+            GemmOp::GemmRs => all + 2 * all,
+            GemmOp::GemmAr => 2 * all + 2 * all,
+        };
+        let of = |name: &str| plan.workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
+        let tail = of("tail_sums") + of("tail_flags");
+        let flags = of("flags") + of("partial_flags") + of("result_flags") + of("put_flags") + of("arrived");
+        prop_assert!(plan.workspace.bytes <= data + tail + flags + 16 * 1024, "{:?}", plan.workspace);
+        let tiles = rows.div_ceil(tile.0.min(8)) * cols.div_ceil(tile.1.min(8));
+        prop_assert!(of("arrived") == u64::from(network.channels) * peers * FLAG_STRIDE_BYTES);
+        prop_assert!(flags <= (2 + 4 * tiles + 2 * m + 2 * peers) * 2 * FLAG_STRIDE_BYTES);
+    }
+
+    /// Ranks that are no nodes, and choices that only kernels of one node have.
+    #[test]
+    fn what_cannot_be_says_why(nodes in 0..=2000u32, world in 0..=2000u32) {
+        let mut config = config(GemmOp::GemmRs, (2, 2), (64, 64, 64));
+        (config.nodes, config.world) = (nodes, world);
+        let possible = match nodes {
+            1 => [1, 2, 4, 8].contains(&world),
+            _ => (1..=1024).contains(&nodes) && world % nodes == 0 && (1..=8).contains(&(world / nodes)),
+        };
+        match KernelSpec::validate(config) {
+            Ok(spec) => {
+                prop_assert!(possible);
+                let topology = spec.topology();
+                prop_assert_eq!((topology.nodes, topology.world()), (nodes, world));
+            }
+            Err(found) => {
+                prop_assert!(!possible, "{}", found);
+                prop_assert!(found.iter().all(|v| [Field::Nodes, Field::World].contains(&v.field)));
+            }
+        }
+    }
+}
+
+#[test]
+fn choices_of_one_node_are_refused_on_several() {
+    let mut several = config(GemmOp::AgGemm, (2, 2), (64, 64, 64));
+    let tuning = &mut several.problem.gemm_mut().expect("a GEMM").tuning;
+    tuning.comm_ctas = Some(0);
+    tuning.k_slices = Some(2);
+    let found = KernelSpec::validate(several).expect_err("two mistakes");
+    let fields: Vec<_> = found.iter().map(|v| v.field).collect();
+    assert_eq!(fields, [Field::CommCtas, Field::KSlices], "{found}");
+
+    let attention = KernelConfig {
+        nodes: 2,
+        ..KernelConfig::new(4, Op::RingAttention.problem())
+    };
+    let found = KernelSpec::validate(attention).expect_err("no plan");
+    assert!(found.iter().any(|v| v.field == Field::Nodes), "{found}");
+}
