@@ -5,7 +5,8 @@ mod simulated;
 
 use configs::Golden;
 use mkernel::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::{Job, agreed, always_right, in_parallel};
+use simulated::attention::{self, AttentionJob};
+use simulated::{Job, Simulated, agreed, always_right, in_parallel};
 use std::sync::Mutex;
 
 /// Seeds per kernel and world.
@@ -71,9 +72,13 @@ fn all_are_right(op: GemmOp) {
             })
         })
         .collect();
+    expect_right(&all, SEEDS);
+}
+
+fn expect_right<J: Simulated + Sync>(all: &[(String, J)], seeds: u64) {
     let failures = Mutex::new(Vec::new());
-    in_parallel(&all, |(name, job)| {
-        if let Err(failure) = always_right(name, job, 0..SEEDS) {
+    in_parallel(all, |(name, job)| {
+        if let Err(failure) = always_right(name, job, 0..seeds) {
             failures.lock().expect("no panic").push(failure);
         }
     });
@@ -96,16 +101,17 @@ fn gemm_ar_is_right_on_every_seed() {
     all_are_right(GemmOp::GemmAr);
 }
 
+/// Tiles of attention take a simulated GPU long.
+#[test]
+fn attention_is_right_on_every_seed() {
+    let all: Vec<(String, AttentionJob)> =
+        [1, 2, 4].into_iter().flat_map(attention::small).collect();
+    expect_right(&all, 3);
+}
+
 /// The same jobs on GPUs: `tests/gpu/simulator.rs`.
 #[test]
 fn jobs_that_gpus_do_too_have_the_expected_bits() {
     let all: Vec<(String, Job)> = [1, 2, 4].into_iter().flat_map(agreed).collect();
-    let failures = Mutex::new(Vec::new());
-    in_parallel(&all, |(name, job)| {
-        if let Err(failure) = always_right(name, job, 0..1) {
-            failures.lock().expect("no panic").push(failure);
-        }
-    });
-    let failures = failures.into_inner().expect("no panic");
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    expect_right(&all, 1);
 }
