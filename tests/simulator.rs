@@ -106,7 +106,7 @@ fn gemm_ar_is_right_on_every_seed() {
 fn attention_is_right_on_every_seed() {
     let all: Vec<(String, AttentionJob)> =
         [1, 2, 4].into_iter().flat_map(attention::small).collect();
-    expect_right(&all, 3);
+    expect_right(&all, 2);
 }
 
 /// The same jobs on GPUs: `tests/gpu/simulator.rs`.

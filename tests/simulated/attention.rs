@@ -2,11 +2,12 @@
 
 use super::{Machine, Results, Simulated, Where, apply};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::cudarc::driver::{CudaStream, DevicePtr};
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
+use mkernel::spec::abi::{Operand, OperandSpec};
 use mkernel::{
     AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Communicator, Dim, KernelConfig,
-    Layout, Operator, Placement, Scale,
+    Layout, Operator, Placement, RawOperand, Scale,
 };
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -216,31 +217,33 @@ impl AttentionJob {
             buffers.push((inputs, o, lse, rows));
         }
         stream.synchronize()?;
-        let mut delays = Random(1 + u64::from(rank));
-        if self.pace == Pace::Graph {
-            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-        }
-        for (inputs, o, lse, _) in &mut buffers {
-            if self.pace == Pace::OutOfStep {
-                std::thread::sleep(Duration::from_micros((delays.next().abs() * 2000.0) as u64));
+        match self.pace {
+            Pace::Graph => {
+                let operands = buffers.iter().map(|(inputs, o, lse, _)| {
+                    let inputs = inputs.iter().map(|x| x.device_ptr(&stream).0);
+                    let results = [o.device_ptr(&stream).0, lse.device_ptr(&stream).0];
+                    inputs.chain(results).collect()
+                });
+                replay(operator, &stream, &operands.collect::<Vec<_>>())?;
             }
-            operator
-                .call(&stream)
-                .read(Operand::Q, &inputs[0])
-                .read(Operand::K, &inputs[1])
-                .read(Operand::V, &inputs[2])
-                .write(Operand::O, o)
-                .write(Operand::Lse, lse)
-                .launch()?;
-            other()?;
-        }
-        if self.pace == Pace::Graph {
-            let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
-            let graph = graph.ok_or("nothing was captured")?;
-            for _ in 0..2 {
-                graph.launch()?;
+            Pace::BackToBack | Pace::OutOfStep => {
+                let mut delays = Random(1 + u64::from(rank));
+                for (inputs, o, lse, _) in &mut buffers {
+                    if self.pace == Pace::OutOfStep {
+                        let us = delays.next().abs() * 2000.0;
+                        std::thread::sleep(Duration::from_micros(us as u64));
+                    }
+                    operator
+                        .call(&stream)
+                        .read(Operand::Q, &inputs[0])
+                        .read(Operand::K, &inputs[1])
+                        .read(Operand::V, &inputs[2])
+                        .write(Operand::O, o)
+                        .write(Operand::Lse, lse)
+                        .launch()?;
+                    other()?;
+                }
             }
-            ranks.synchronize(&stream)?;
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
@@ -351,6 +354,31 @@ impl Simulated for AttentionJob {
     fn edit(&mut self, edits: Vec<(String, String)>) {
         self.edits = edits;
     }
+}
+
+/// Captures calls on operands at `addresses`, and replays them twice.
+fn replay(
+    operator: &Operator,
+    stream: &Arc<CudaStream>,
+    addresses: &[Vec<u64>],
+) -> Result<(), Failure> {
+    let specs = &operator.plan().operands;
+    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    for of_call in addresses {
+        let operand = |(ptr, spec): (&u64, &OperandSpec)| RawOperand {
+            ptr: *ptr,
+            row_stride_elems: spec.cols,
+        };
+        let operands: Vec<_> = of_call.iter().zip(specs).map(operand).collect();
+        // SAFETY: the operands are the plan's, in its order; the caller waits for the stream before it drops them.
+        unsafe { operator.launch_raw(stream.cu_stream(), &operands) }?;
+    }
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
+    let graph = graph.ok_or("nothing was captured")?;
+    graph.launch()?;
+    graph.launch()?;
+    // The graph goes when this ends.
+    Ok(stream.synchronize()?)
 }
 
 /// A row all of whose scores are -inf attends to nothing, as in torch.
