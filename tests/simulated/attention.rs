@@ -1,13 +1,17 @@
 //! Jobs of attention, whose results are compared with fp64.
 
+mod reference;
+
+use reference::{Call, Place, Random};
+
 use super::{Machine, Results, Simulated, Where, apply};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaStream, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::spec::abi::{Operand, OperandSpec};
 use mkernel::{
-    AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Communicator, Dim, KernelConfig,
-    Layout, Operator, Placement, RawOperand, Scale,
+    AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, KernelConfig, Layout,
+    Operator, Placement, RawOperand, Scale,
 };
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -49,33 +53,6 @@ pub struct AttentionJob {
     pub edits: Vec<(String, String)>,
     /// Made by the first run.
     calls: Arc<OnceLock<Vec<Call>>>,
-}
-
-/// Rows of each rank are a part of the sequence: the plan's words, written anew.
-#[derive(Clone, Copy)]
-struct Place {
-    shape: AttentionShape,
-    layout: Layout,
-    placement: Placement,
-    world: u32,
-}
-
-/// Operands of the whole sequence by `[B, H, S, D]`, and what becomes of them.
-#[derive(Debug)]
-pub struct Call {
-    q: Vec<bf16>,
-    k: Vec<bf16>,
-    v: Vec<bf16>,
-    o: Vec<Wanted>,
-    lse: Vec<f64>,
-}
-
-/// An element of O.
-#[derive(Clone, Copy, Debug, Default)]
-struct Wanted {
-    value: f64,
-    /// Weights are rounded to bf16 before they meet V: the sum of |weight · V|.
-    magnitude: f64,
 }
 
 impl AttentionJob {
@@ -169,8 +146,11 @@ impl AttentionJob {
 
     /// Operands and results of all calls, which take a CPU long.
     pub fn calls(&self) -> &[Call] {
-        self.calls
-            .get_or_init(|| (0..CALLS).map(|call| self.call(call)).collect())
+        self.calls.get_or_init(|| {
+            (0..CALLS)
+                .map(|call| Call::new(&self.config, self.place(), self.data, call))
+                .collect()
+        })
     }
 
     fn place(&self) -> Place {
@@ -259,91 +239,6 @@ impl AttentionJob {
         }
         Ok(results)
     }
-
-    fn call(&self, number: u32) -> Call {
-        let shape = self.place().shape;
-        let mut random = Random(u64::from(number) + 1);
-        let mut fill = |heads: u64, size: f32| -> Vec<bf16> {
-            let elems = shape.batch * heads * shape.seq * shape.head_dim;
-            let element = |_| bf16::from_f32(random.next() * size);
-            (0..elems).map(element).collect()
-        };
-        let size = if self.data == Data::Extreme {
-            100.0
-        } else {
-            1.0
-        };
-        let mut q = fill(shape.heads, size);
-        let mut k = fill(shape.kv_heads, size);
-        let v = fill(shape.kv_heads, 1.0);
-        if self.data == Data::NotFinite {
-            let dim = shape.head_dim as usize;
-            // Queries above 0 and keys of -inf have scores of -inf, without NaN. Every third key is such; in the first
-            // head all are.
-            q.iter_mut()
-                .for_each(|x| *x = bf16::from_f32(x.to_f32().abs() + 0.5));
-            for (row, key) in k.chunks_mut(dim).enumerate() {
-                if row % 3 == 1 || row < shape.seq as usize {
-                    key.fill(bf16::NEG_INFINITY);
-                }
-            }
-            for query in q.chunks_mut(dim).skip(5).step_by(11) {
-                query[0] = bf16::NAN;
-            }
-        }
-        let mut call = Call {
-            q,
-            k,
-            v,
-            o: Vec::new(),
-            lse: Vec::new(),
-        };
-        self.attend(&mut call);
-        call
-    }
-
-    /// Fills in what should come out.
-    fn attend(&self, call: &mut Call) {
-        let shape = self.place().shape;
-        let (seq, dim) = (shape.seq as usize, shape.head_dim as usize);
-        let scale = self.config.scale.of(shape.head_dim);
-        let per_kv = (shape.heads / shape.kv_heads) as usize;
-        let of_head = |all: &[bf16], head: usize| -> Vec<f64> {
-            let elems = &all[head * seq * dim..][..seq * dim];
-            elems.iter().map(|x| x.to_f64()).collect()
-        };
-        for head in 0..(shape.batch * shape.heads) as usize {
-            let q = of_head(&call.q, head);
-            let (k, v) = (
-                of_head(&call.k, head / per_kv),
-                of_head(&call.v, head / per_kv),
-            );
-            for (row, q) in q.chunks(dim).enumerate() {
-                let end = if self.config.causal { row + 1 } else { seq };
-                let keys = k.chunks(dim).take(end);
-                let scores: Vec<f64> = keys.map(|k| dot(q, k) * scale).collect();
-                let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|score| weight(*score, top)).collect();
-                let sum: f64 = weights.iter().sum();
-                call.lse.push(if sum == 0.0 {
-                    f64::NEG_INFINITY
-                } else {
-                    top + sum.ln()
-                });
-                let mut o = vec![Wanted::default(); dim];
-                if sum != 0.0 {
-                    for (weight, v) in weights.iter().zip(v.chunks(dim)) {
-                        let weight = weight / sum;
-                        for (o, v) in o.iter_mut().zip(v) {
-                            o.value += weight * v;
-                            o.magnitude += weight * v.abs();
-                        }
-                    }
-                }
-                call.o.extend(o);
-            }
-        }
-    }
 }
 
 impl Simulated for AttentionJob {
@@ -379,127 +274,6 @@ fn replay(
     graph.launch()?;
     // The graph goes when this ends.
     Ok(stream.synchronize()?)
-}
-
-/// A row all of whose scores are -inf attends to nothing, as in torch.
-fn weight(score: f64, top: f64) -> f64 {
-    match score == f64::NEG_INFINITY {
-        true => 0.0,
-        false => (score - top).exp(),
-    }
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-impl Place {
-    /// The places in the sequence of a rank's rows.
-    fn rows(self, rank: u32) -> Vec<usize> {
-        let chunks: Vec<u32> = match self.placement {
-            Placement::Contiguous => vec![rank],
-            Placement::Zigzag => vec![rank, 2 * self.world - 1 - rank],
-        };
-        let rows = self
-            .shape
-            .seq
-            .div_ceil(u64::from(self.world) * chunks.len() as u64);
-        let chunk = |chunk: u32| {
-            let first = u64::from(chunk) * rows;
-            first..(first + rows).min(self.shape.seq)
-        };
-        let rows = chunks.into_iter().flat_map(chunk);
-        rows.map(|row| row as usize).collect()
-    }
-
-    /// `[B, H, S, D]` of all ranks as one rank has it.
-    fn shard<T: Copy>(self, whole: &[T], heads: u64, rank: u32) -> Vec<T> {
-        let (seq, heads) = (self.shape.seq as usize, heads as usize);
-        let dim = whole.len() / (self.shape.batch as usize * heads * seq);
-        let rows = self.rows(rank);
-        let row_of = |batch: usize, head: usize, row: usize| {
-            let at = ((batch * heads + head) * seq + row) * dim;
-            whole[at..at + dim].iter().copied()
-        };
-        let mut shard = Vec::new();
-        for batch in 0..self.shape.batch as usize {
-            match self.layout {
-                Layout::Bshd => {
-                    for row in &rows {
-                        (0..heads).for_each(|head| shard.extend(row_of(batch, head, *row)));
-                    }
-                }
-                Layout::Bhsd => {
-                    for head in 0..heads {
-                        rows.iter()
-                            .for_each(|row| shard.extend(row_of(batch, head, *row)));
-                    }
-                }
-            }
-        }
-        shard
-    }
-
-    fn judge(
-        self,
-        call: &Call,
-        rank: u32,
-        (o, lse): (&[bf16], &[f32]),
-        data: Data,
-    ) -> Result<(), String> {
-        // The rounding of a large score in fp32 is part of the weight.
-        let slack = if data == Data::Extreme { 4.0 } else { 1.0 };
-        let wanted = self.shard(&call.o, self.shape.heads, rank);
-        let is_right = |got: &bf16, want: &Wanted| {
-            let near = (got.to_f64() - want.value).abs()
-                <= slack * (want.value.abs() + want.magnitude) / 256.0 + 1e-30;
-            near || (got.is_nan() && want.value.is_nan())
-        };
-        let wrong_o = wrong(o, &wanted, is_right);
-        // [B, H, S], whatever the layout.
-        let by_head = Self {
-            layout: Layout::Bhsd,
-            ..self
-        };
-        let wanted = by_head.shard(&call.lse, self.shape.heads, rank);
-        let is_right = |got: &f32, want: &f64| {
-            let got = f64::from(*got);
-            got == *want
-                || (got - want).abs() <= 1e-5 + slack * want.abs() * 1e-6
-                || (got.is_nan() && want.is_nan())
-        };
-        let wrong_lse = wrong(lse, &wanted, is_right);
-        match (wrong_o, wrong_lse) {
-            (0, 0) => Ok(()),
-            _ => Err(format!(
-                "rank {rank}: {wrong_o} of {} elements of O and {wrong_lse} of {} of LSE are wrong",
-                o.len(),
-                lse.len()
-            )),
-        }
-    }
-}
-
-fn wrong<A, B>(got: &[A], wanted: &[B], is_right: impl Fn(&A, &B) -> bool) -> usize {
-    assert_eq!(got.len(), wanted.len());
-    got.iter()
-        .zip(wanted)
-        .filter(|(got, want)| !is_right(got, want))
-        .count()
-}
-
-/// Numbers that depend on the call.
-struct Random(u64);
-
-impl Random {
-    /// In -1 .. 1.
-    fn next(&mut self) -> f32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
 }
 
 /// Jobs that CPUs can do: odd lengths, masks, both placements and layouts, heads that share K and V, ranks without rows,
