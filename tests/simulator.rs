@@ -5,7 +5,7 @@ mod simulated;
 
 use configs::Golden;
 use mkernel::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::attention::{self, AttentionJob};
+use simulated::attention::{self, AttentionJob, Pace};
 use simulated::{Job, Simulated, agreed, always_right, in_parallel};
 use std::sync::Mutex;
 
@@ -107,6 +107,30 @@ fn attention_is_right_on_every_seed() {
     let all: Vec<(String, AttentionJob)> =
         [1, 2, 4].into_iter().flat_map(attention::small).collect();
     expect_right(&all, 2);
+}
+
+/// Waits for keys, and for room at a peer. (With fewer slots, what is sent after an abort meets what was there: then the
+/// simulator says so.)
+#[test]
+fn a_missing_rank_of_attention_is_named() {
+    use mkernel::Placement::Contiguous;
+    let job = |heads| AttentionJob::new(2, [1, 200, heads, heads, 64], 2);
+    for (job, missing, awaited) in [
+        (job(2), 1, "a chunk of a peer's shard"),
+        (job(2).causal(Contiguous), 1, "room at a peer"),
+    ] {
+        let failure = job.at(Pace::Without { rank: missing }).run(0);
+        let failure = failure.expect_err("a rank is missing");
+        assert!(
+            failure.contains(&format!("rank {} waited", 1 - missing)),
+            "{failure}"
+        );
+        assert!(
+            failure.contains(&format!("from rank {missing}")),
+            "{failure}"
+        );
+        assert!(failure.contains(awaited), "{failure}");
+    }
 }
 
 /// The same jobs on GPUs: `tests/gpu/simulator.rs`.

@@ -200,11 +200,10 @@ impl Machine {
         let ranks = ranks.map_err(|error| error.to_string())?;
         let body = &body;
         let results: Vec<Result<T, String>> = std::thread::scope(|scope| {
+            // Ranks stay until the last is done.
             let threads: Vec<_> = ranks
-                .into_iter()
-                .map(|ranks| {
-                    scope.spawn(move || body(&ranks).map_err(|error| with_causes(&*error)))
-                })
+                .iter()
+                .map(|ranks| scope.spawn(move || body(ranks).map_err(|error| with_causes(&*error))))
                 .collect();
             threads
                 .into_iter()
