@@ -4,9 +4,15 @@
     torchrun --nproc-per-node 8 benches/baselines.py --op ag_gemm > baselines.jsonl
     cargo bench --bench operators -- --op ag_gemm --baselines baselines.jsonl
 
+    torchrun --nproc-per-node 8 benches/baselines.py --op ring_attention --seq 3072,6144
+    cargo bench --bench attention -- --world 8 --seq 3072,6144
+
 A line of JSON per shape and variant: the median over calls of the slowest rank's time, beside that of cuBLAS alone on
 this rank's factors (all of A, for ag_gemm), in blocks that take turns; and the error against fp64, as the benchmark computes its own. N and K are those of
 one rank, as for the benchmark.
+
+For ring_attention, rows are those of one rank, and the times are those of cuDNN's attention of own queries over all keys,
+alone and after NCCL has gathered K and V. A mask is for one rank only: torch has none for the rows of others.
 """
 import argparse
 import json
@@ -18,6 +24,8 @@ import time
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 # M, N, K; of N (ag_gemm) or K (the others) each rank has its part. Those of the benchmark.
@@ -52,9 +60,16 @@ BLOCK_US = 20_000
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", action="append", choices=SHAPES, help="[default: ag_gemm]")
+    parser.add_argument("--op", action="append", choices=[*SHAPES, "ring_attention"], help="[default: ag_gemm]")
     parser.add_argument("--shape", action="append", metavar="MxNxK", help="M over all ranks, N and K of one")
     parser.add_argument("--b-layout", choices=["kn", "nk"], default="kn")
+    sizes = lambda text: [int(size) for size in text.split(",")]
+    parser.add_argument("--seq", type=sizes, default=sizes("768,1536,3072,6144,12288"), help="rows on each rank")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--kv-heads", type=int, help="[default: as many]")
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--causal", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--limit-s", type=int, default=300, help="the processes end then, whatever happens")
     return parser.parse_args()
@@ -190,6 +205,68 @@ class GemmRs(GemmAr):
         return kept
 
 
+class Attention:
+    """O = softmax(Q K' / sqrt(D)) V of own queries over the keys of all ranks, as [B, H, S, D]."""
+
+    def __init__(self, flags, seq):
+        self.causal, kv_heads = flags.causal, flags.kv_heads or flags.heads
+        tensor = lambda heads: random(flags.batch, heads, seq, flags.head_dim)
+        self.q, self.own = tensor(flags.heads), [tensor(kv_heads) for _ in "kv"]
+        self.gathered = [empty(WORLD, *own.shape) for own in self.own]
+        self.handle = symm.rendezvous(symm.empty(64, device="cuda"), group=dist.group.WORLD.group_name)
+        self.whole = self.gather()
+
+    def gather(self):
+        if WORLD == 1:
+            return self.own
+        for own, gathered in zip(self.own, self.gathered):
+            dist.all_gather_into_tensor(gathered, own)
+        return [gathered.permute(1, 2, 0, 3, 4).flatten(2, 3) for gathered in self.gathered]
+
+    def attend(self, k, v):
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return scaled_dot_product_attention(self.q, k, v, is_causal=self.causal, enable_gqa=True)
+
+    def cudnn(self):
+        return self.attend(*self.whole)
+
+    def nccl(self):
+        return self.attend(*self.gather())
+
+    def error(self, found):
+        """Of six rows of the first and the last head."""
+        worst, total = 0.0, 0.0
+        for at in (0, 0), (-1, -1):
+            rows = torch.arange(6, device="cuda") * (self.q.shape[2] - 1) // 5
+            k, v = (whole[at].double() for whole in self.whole)
+            scores = self.q[at][rows].double() @ k.t() / self.q.shape[3] ** 0.5
+            if self.causal:
+                keys = torch.arange(k.shape[0], device="cuda")
+                scores.masked_fill_(keys[None] > rows[:, None], float("-inf"))
+            expected = scores.softmax(-1) @ v
+            worst += (found[at][rows].double() - expected).square().sum().item()
+            total += expected.square().sum().item()
+        return (worst / total) ** 0.5
+
+
+def attention(flags, seq):
+    """The lines for so many rows on each rank."""
+    if flags.causal and WORLD > 1:
+        raise SystemExit("--causal is for one rank")
+    case = Attention(flags, seq)
+    batch, heads, _, dim = case.q.shape
+    flops = 4 * batch * heads * seq * seq * WORLD * dim / (2 if flags.causal else 1)
+    names = {"cuDNN": case.cudnn} | ({"NCCL+cuDNN": case.nccl} if WORLD > 1 else {})
+    errors = {name: case.error(call()) for name, call in names.items()}
+    if not max(errors.values()) < 1e-2:
+        raise RuntimeError(f"{errors}")
+    calls = max(6, min(40, int(BLOCK_US / (flops / 600e6))))
+    us = measure(names, lambda: case.handle.barrier(channel=0), calls, flags.rounds)
+    for variant, err in errors.items():
+        tflops = round(flops / us[variant] / 1e6)
+        yield dict(variant=variant, us=round(us[variant], 2), tflops=tflops, error=round(err, 6))
+
+
 OPERATORS = {"ag_gemm": AgGemm, "gemm_rs": GemmRs, "gemm_ar": GemmAr}
 
 
@@ -214,7 +291,14 @@ def main():
     signal.alarm(flags.limit_s)
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", RANK)))
     dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
-    for op in flags.op or ["ag_gemm"]:
+    ops = flags.op or ["ag_gemm"]
+    for seq in flags.seq if "ring_attention" in ops else []:
+        line = dict(op="ring_attention", world=WORLD, seq=seq, causal=flags.causal)
+        for timed in attention(flags, seq):
+            if RANK == 0:
+                print(json.dumps(line | timed), flush=True)
+        torch.cuda.empty_cache()
+    for op in [op for op in ops if op in SHAPES]:
         given = [tuple(int(size) for size in text.split("x")) for text in flags.shape or []]
         for m, n, k in given or SHAPES[op]:
             line = dict(op=op, world=WORLD, m=m, n=n, k=k, b_layout=flags.b_layout)

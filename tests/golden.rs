@@ -264,6 +264,12 @@ fn goldens_cover_what_the_templates_of_attention_can_render() {
             body.shape.head_dim == dim
         });
     }
+    some("heads that take turns in slots", &|world, body| {
+        world > 1 && body.is_ring()
+    });
+    some("a scale of its own", &|_, body| {
+        body.config.scale.fixed().is_some()
+    });
     some("heads that share K and V", &|_, body| {
         body.shape.kv_heads < body.shape.heads
     });

@@ -5,7 +5,8 @@ mod simulated;
 
 use configs::Golden;
 use mkernel::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::{Job, agreed, always_right, in_parallel};
+use simulated::attention::{self, AttentionJob, Pace};
+use simulated::{Job, Simulated, agreed, always_right, in_parallel};
 use std::sync::Mutex;
 
 /// Seeds per kernel and world …
@@ -74,8 +75,12 @@ fn all_are_right(op: GemmOp, seeds: u64) {
             })
         })
         .collect();
+    expect_right(&all, seeds);
+}
+
+fn expect_right<J: Simulated + Sync>(all: &[(String, J)], seeds: u64) {
     let failures = Mutex::new(Vec::new());
-    in_parallel(&all, |(name, job)| {
+    in_parallel(all, |(name, job)| {
         if let Err(failure) = always_right(name, job, 0..seeds) {
             failures.lock().expect("no panic").push(failure);
         }
@@ -108,16 +113,41 @@ fn every_operator_is_right_on_all_seeds() {
     }
 }
 
+/// Tiles of attention take a simulated GPU long.
+#[test]
+fn attention_is_right_on_every_seed() {
+    let all: Vec<(String, AttentionJob)> =
+        [1, 2, 4].into_iter().flat_map(attention::small).collect();
+    expect_right(&all, 2);
+}
+
+/// Waits for keys, and for room at a peer. (With fewer slots, what is sent after an abort meets what was there: then the
+/// simulator says so.)
+#[test]
+fn a_missing_rank_of_attention_is_named() {
+    use mkernel::Placement::Contiguous;
+    let job = |heads| AttentionJob::new(2, [1, 200, heads, heads, 64], 2);
+    for (job, missing, awaited) in [
+        (job(2), 1, "a chunk of a peer's shard"),
+        (job(2).causal(Contiguous), 1, "room at a peer"),
+    ] {
+        let failure = job.at(Pace::Without { rank: missing }).run(0);
+        let failure = failure.expect_err("a rank is missing");
+        assert!(
+            failure.contains(&format!("rank {} waited", 1 - missing)),
+            "{failure}"
+        );
+        assert!(
+            failure.contains(&format!("from rank {missing}")),
+            "{failure}"
+        );
+        assert!(failure.contains(awaited), "{failure}");
+    }
+}
+
 /// The same jobs on GPUs: `tests/gpu/simulator.rs`.
 #[test]
 fn jobs_that_gpus_do_too_have_the_expected_bits() {
     let all: Vec<(String, Job)> = [1, 2, 4].into_iter().flat_map(agreed).collect();
-    let failures = Mutex::new(Vec::new());
-    in_parallel(&all, |(name, job)| {
-        if let Err(failure) = always_right(name, job, 0..1) {
-            failures.lock().expect("no panic").push(failure);
-        }
-    });
-    let failures = failures.into_inner().expect("no panic");
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    expect_right(&all, 1);
 }

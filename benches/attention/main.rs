@@ -12,9 +12,10 @@ use check::{Found, Gathered};
 use clap::Parser;
 use lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
 use mkernel::spec::abi::Operand;
+use mkernel::spec::plan::Body;
 use mkernel::{
-    AttentionConfig, AttentionOp, Communicator, Dim, Dtype, KernelConfig, Operator, Placement,
-    RawOperand,
+    AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Dtype, KernelConfig,
+    Operator, Placement, RawOperand,
 };
 use std::process::ExitCode;
 use std::time::Duration;
@@ -51,6 +52,12 @@ struct Flags {
     /// Attend to no later rows; the sequence is placed as zigzag
     #[arg(long)]
     causal: bool,
+    /// Fix the CTAs that send K and V before they compute; several with commas, in turns
+    #[arg(long, value_delimiter = ',')]
+    comm_ctas: Vec<u32>,
+    /// Fix the heads of K and V that there is room for
+    #[arg(long)]
+    kv_slots: Option<u32>,
     /// Blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -80,7 +87,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         flags.world,
         mkernel::device_count()?
     );
-    println!("  seq/rank      µs  TFLOP/s  bound µs  by       error  plan");
+    println!("  seq/rank      µs  TFLOP/s  bound µs  by       error  push  slots  plan");
     let gpus: Vec<usize> = (0..flags.world as usize).collect();
     let communicators = Communicator::local(&gpus)?;
     let gathered = Gathered::new(flags.world);
@@ -111,43 +118,89 @@ fn one_rank(
     let lab = Lab::new(&ranks.context().default_stream())?;
     let blocks = Blocks::new(ranks, &lab)?;
     for seq in &flags.seq {
-        let operator = ranks.prepare(&config(flags, *seq), shape(flags, *seq))?;
-        let operands = operands(&operator, ranks.rank(), &lab, seed)?;
-        let raw: Vec<RawOperand> = operands.iter().map(|(_, m)| m.operand()).collect();
-        let call = || {
-            // SAFETY: the operands are the plan's, in its order, and live until the block is over.
-            Ok(unsafe { operator.launch_raw(lab.stream.cu_stream(), &raw) }?)
-        };
-        let first = blocks.time(2, &call)?;
-        let iterations = (BLOCK_US / median(&first)).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
-        let mut times = Vec::new();
-        for _ in 0..flags.rounds {
-            times.extend(blocks.time(iterations, &call)?);
-        }
-        let found = Found::download(operator.plan(), &operands, &lab)?;
-        let errors = gathered.check(operator.plan(), ranks.rank(), found)?;
-        let error = blocks.slowest(&[errors])?[0];
-        let plan = operator.plan();
-        if ranks.rank() == 0 {
-            let us = median(&times);
-            println!(
-                "{seq:>10} {us:>7.0} {:>8.0} {:>9.0}  {:<7} {error:.1e}  {}",
-                plan.traffic.flops as f64 / us / 1e6,
-                plan.bound.us(),
-                plan.bound.reason(),
-                plan.id,
-            );
-        }
-        // Memory is freed while no rank's kernel runs.
-        ranks.barrier()?;
-        if error.is_nan() || error > check::MAX_RELATIVE_ERROR {
-            return Err(format!("relative error {error:.1e}").into());
-        }
+        one_size(flags, ranks, *seq, seed, gathered, (&lab, &blocks))?;
     }
     Ok(())
 }
 
-fn config(flags: &Flags, seq: u64) -> KernelConfig {
+/// Times all candidates for a size in turns, and checks each.
+fn one_size(
+    flags: &Flags,
+    ranks: &Communicator,
+    seq: u64,
+    seed: u64,
+    gathered: &Gathered,
+    (lab, blocks): (&Lab, &Blocks),
+) -> Result<(), Failure> {
+    let mut operators = Vec::new();
+    for tuning in tunings(flags) {
+        operators.push(ranks.prepare(&config(flags, seq, tuning), shape(flags, seq))?);
+    }
+    let operands = operands(&operators[0], ranks.rank(), lab, seed)?;
+    let raw: Vec<RawOperand> = operands.iter().map(|(_, m)| m.operand()).collect();
+    let call = |operator: &Operator| {
+        // SAFETY: the operands are the plan's, in its order, and live until the block is over.
+        Ok(unsafe { operator.launch_raw(lab.stream.cu_stream(), &raw) }?)
+    };
+    let first = blocks.time(2, &|| call(&operators[0]))?;
+    let iterations = (BLOCK_US / median(&first)).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
+    let mut times = vec![Vec::new(); operators.len()];
+    for round in 0..flags.rounds {
+        // A block starts with the clocks that the one before it has left: each comes after both neighbours.
+        for turn in 0..operators.len() {
+            let index = match round % 2 {
+                0 => turn,
+                _ => operators.len() - 1 - turn,
+            };
+            times[index].extend(blocks.time(iterations, &|| call(&operators[index]))?);
+        }
+    }
+    for (operator, times) in operators.iter().zip(&times) {
+        blocks.time(1, &|| call(operator))?;
+        let plan = operator.plan();
+        let found = Found::download(plan, &operands, lab)?;
+        let errors = gathered.check(plan, ranks.rank(), found)?;
+        let error = blocks.slowest(&[errors])?[0];
+        if ranks.rank() == 0 {
+            let us = median(times);
+            let Body::Attention(body) = &plan.body else {
+                return Err("a plan of another problem".into());
+            };
+            println!(
+                "{seq:>10} {us:>7.0} {:>8.0} {:>9.0}  {:<7} {error:.1e} {:>5} {:>6}  {}",
+                plan.traffic.flops as f64 / us / 1e6,
+                plan.bound.us(),
+                plan.bound.reason(),
+                body.push_ctas,
+                body.kv_slots,
+                plan.id,
+            );
+        }
+        if error.is_nan() || error > check::MAX_RELATIVE_ERROR {
+            return Err(format!("relative error {error:.1e}").into());
+        }
+    }
+    // Memory is freed while no rank's kernel runs.
+    Ok(ranks.barrier()?)
+}
+
+/// The planner's choice, or those that were asked for.
+fn tunings(flags: &Flags) -> Vec<AttentionTuning> {
+    let planned = AttentionTuning {
+        kv_slots: flags.kv_slots,
+        ..AttentionTuning::default()
+    };
+    let fixed = flags.comm_ctas.iter().map(|ctas| AttentionTuning {
+        comm_ctas: Some(*ctas),
+        ..planned
+    });
+    match flags.comm_ctas.is_empty() {
+        true => vec![planned],
+        false => fixed.collect(),
+    }
+}
+
+fn config(flags: &Flags, seq: u64, tuning: AttentionTuning) -> KernelConfig {
     let sizes = shape(flags, seq);
     let attention = AttentionConfig {
         batch: Dim::Static(sizes.batch),
@@ -160,6 +213,7 @@ fn config(flags: &Flags, seq: u64) -> KernelConfig {
             true => Placement::Zigzag,
             false => Placement::Contiguous,
         },
+        tuning,
         ..AttentionConfig::new(AttentionOp::RingAttention)
     };
     KernelConfig::new(flags.world, attention)

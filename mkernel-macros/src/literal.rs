@@ -1,6 +1,8 @@
 //! A configuration as the Rust expression that makes it.
 
-use mkernel_spec::{AttentionConfig, Dim, Epilogue, GemmConfig, KernelConfig, Problem, Tuning};
+use mkernel_spec::{
+    AttentionConfig, AttentionTuning, Dim, Epilogue, GemmConfig, KernelConfig, Problem, Tuning,
+};
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote};
 
@@ -96,10 +98,21 @@ fn attention_literal(config: &AttentionConfig) -> TokenStream {
         layout,
         causal,
         placement,
+        scale,
+        tuning,
     } = config;
     let (op, layout, placement) = (variant(op), variant(layout), variant(placement));
     let [batch, seq, heads, kv_heads, head_dim] =
         [*batch, *seq, *heads, *kv_heads, *head_dim].map(dim);
+    let scale = match scale.fixed() {
+        Some(value) => quote!(::mkernel::Scale::new(#value)),
+        None => quote!(::mkernel::Scale::default()),
+    };
+    let AttentionTuning {
+        comm_ctas,
+        kv_slots,
+    } = tuning;
+    let [comm_ctas, kv_slots] = [comm_ctas, kv_slots].map(|value| option(*value));
     quote! {
         ::mkernel::AttentionConfig {
             op: ::mkernel::AttentionOp::#op,
@@ -111,6 +124,11 @@ fn attention_literal(config: &AttentionConfig) -> TokenStream {
             layout: ::mkernel::Layout::#layout,
             causal: #causal,
             placement: ::mkernel::Placement::#placement,
+            scale: #scale,
+            tuning: ::mkernel::AttentionTuning {
+                comm_ctas: #comm_ctas,
+                kv_slots: #kv_slots,
+            },
         }
     }
 }

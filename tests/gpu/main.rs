@@ -7,6 +7,7 @@
 //! Each test runs in every world (1, 2, 4, 8 ranks) that the host's GPUs make, prints which, and fails if there is
 //! none. `MKERNEL_TEST_SEED` repeats the random choices of a run that failed.
 
+mod attention;
 mod back_to_back;
 mod cases;
 mod correctness;

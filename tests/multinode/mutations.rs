@@ -1,6 +1,6 @@
 //! Mistakes planted in kernels of several nodes, one at a time: some seed finds each.
 
-use crate::simulated::{Job, in_parallel};
+use crate::simulated::{Job, Simulated, in_parallel};
 use crate::{few_ctas, job};
 use mkernel::{GemmOp, Tuning};
 use std::sync::Mutex;

@@ -3,13 +3,14 @@
 //! What it cannot find is listed in runtime/simulator/README.md.
 
 mod ag_gemm;
+mod attention;
 mod epilogue;
 mod reduce;
 #[path = "../simulated/mod.rs"]
 mod simulated;
 
 use mkernel::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::{Job, always_right, in_parallel};
+use simulated::{Job, Simulated, always_right, in_parallel};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -23,21 +24,21 @@ const SEEDS_EACH_TIME: u64 = 15;
 const SEEDS_IN_A_ROW: usize = 5;
 
 /// A kernel in which mistakes are planted; it has what its mistakes need.
-type Kernel = (&'static str, fn() -> Job);
+type Kernel<J = Job> = (&'static str, fn() -> J);
 
 /// A mistake: what is replaced by what.
 #[derive(Clone, Copy)]
-struct Mutation {
+struct Mutation<J = Job> {
     name: &'static str,
-    job: fn() -> Job,
+    job: fn() -> J,
     edits: &'static [(&'static str, &'static str)],
 }
 
-const fn mutation(
+const fn mutation<J>(
     name: &'static str,
-    job: fn() -> Job,
+    job: fn() -> J,
     edits: &'static [(&'static str, &'static str)],
-) -> Mutation {
+) -> Mutation<J> {
     Mutation { name, job, edits }
 }
 
@@ -69,12 +70,20 @@ const RELAXED_WAIT: (&str, &str) = (
 
 #[test]
 fn every_mistake_is_found() {
+    all_are_found(&[ag_gemm::MUTATIONS, reduce::MUTATIONS, epilogue::MUTATIONS].concat());
+}
+
+#[test]
+fn every_mistake_in_attention_is_found() {
+    all_are_found(attention::MUTATIONS);
+}
+
+fn all_are_found<J: Simulated>(all: &[Mutation<J>]) {
     let missed = Mutex::new(Vec::new());
-    let all = [ag_gemm::MUTATIONS, reduce::MUTATIONS, epilogue::MUTATIONS].concat();
-    in_parallel(&all, |mutation| {
+    in_parallel(all, |mutation| {
         let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
         let mut job = (mutation.job)();
-        job.edits = mutation.edits.iter().map(owned).collect();
+        job.edit(mutation.edits.iter().map(owned).collect());
         match (0..SEEDS_TO_FIND).find_map(|seed| Some((seed, job.run(seed).err()?))) {
             Some((seed, failure)) => {
                 let line = failure
@@ -101,13 +110,12 @@ fn every_mistake_is_found() {
 }
 
 /// Runs every kernel as it is.
-fn all_are_quiet(seeds: u64) {
-    let kernels = [ag_gemm::KERNELS, reduce::KERNELS, epilogue::KERNELS].concat();
-    let runs: Vec<(Kernel, Range<u64>)> = kernels
-        .into_iter()
+fn all_are_quiet<J: Simulated>(kernels: &[Kernel<J>], seeds: u64) {
+    let runs: Vec<(Kernel<J>, Range<u64>)> = kernels
+        .iter()
         .flat_map(|kernel| {
             let starts = (0..seeds).step_by(SEEDS_IN_A_ROW);
-            starts.map(move |start| (kernel, start..(start + SEEDS_IN_A_ROW as u64).min(seeds)))
+            starts.map(move |start| (*kernel, start..(start + SEEDS_IN_A_ROW as u64).min(seeds)))
         })
         .collect();
     let failures = Mutex::new(Vec::new());
@@ -122,12 +130,24 @@ fn all_are_quiet(seeds: u64) {
 
 #[test]
 fn kernels_as_they_are_raise_no_alarm() {
-    all_are_quiet(SEEDS_EACH_TIME);
+    all_are_quiet(
+        &[ag_gemm::KERNELS, reduce::KERNELS, epilogue::KERNELS].concat(),
+        SEEDS_EACH_TIME,
+    );
+}
+
+#[test]
+fn attention_as_it_is_raises_no_alarm() {
+    all_are_quiet(attention::KERNELS, attention::SEEDS_EACH_TIME);
 }
 
 /// After a change of the simulator or of what the operators share.
 #[test]
 #[ignore = "takes a quarter of an hour"]
 fn no_kernel_raises_an_alarm_in_all_seeds() {
-    all_are_quiet(SEEDS_WITHOUT_ALARM);
+    all_are_quiet(
+        &[ag_gemm::KERNELS, reduce::KERNELS, epilogue::KERNELS].concat(),
+        SEEDS_WITHOUT_ALARM,
+    );
+    all_are_quiet(attention::KERNELS, SEEDS_WITHOUT_ALARM);
 }

@@ -1,9 +1,10 @@
 //! Properties of every plan, and of the kernel that is rendered from it, for random configurations and devices.
 //!
 //! A configuration has violations or a plan; what holds for each plan is in the files of this folder: `compute` (tiles,
-//! roles), `epilogue` (what is added to sums), `exchange` (what ranks send and await), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes,
+//! roles), `attention` (of attention), `epilogue` (what is added to sums), `exchange` (what ranks send and await), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes,
 //! reading and writing).
 
+mod attention;
 mod compute;
 mod config;
 mod configs;

@@ -1,6 +1,7 @@
 //! Jobs on simulated GPUs, for `simulator` and `mutations`: back-to-back calls with exact results.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod attention;
 mod data;
 
 use data::{Call, is_right};
@@ -45,6 +46,23 @@ pub enum Where {
 /// Bits of the results as fp32, by rank and call.
 pub type Results = Vec<Vec<Vec<u32>>>;
 
+/// What runs on simulated GPUs.
+pub trait Simulated {
+    /// Runs it with `seed`; an error, or what is wrong with the results.
+    fn run(&self, seed: u64) -> Result<Results, String>;
+
+    /// Replaces parts of the kernel's text, each of which must be found.
+    fn edit(&mut self, edits: Vec<(String, String)>);
+}
+
+/// GPUs of a job.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    pub world: u32,
+    pub sms: u32,
+    pub skew: u32,
+}
+
 /// What C can be made of.
 trait Number: Element + DeviceRepr + Copy + Into<f32> {
     /// What no kernel computes.
@@ -78,52 +96,18 @@ impl Job {
         }
     }
 
-    /// Runs it on simulated GPUs with `seed`; an error, or what is wrong with the results.
-    pub fn run(&self, seed: u64) -> Result<Results, String> {
-        self.run_on(Where::Simulated { seed })
-    }
-
     /// Runs it.
     pub fn run_on(&self, place: Where) -> Result<Results, String> {
-        let world = self.world;
-        let ranks = match place {
-            Where::Simulated { seed } => Communicator::simulated(&Simulation {
-                ranks: world,
-                seed,
-                sms: self.sms,
-                skew: self.skew,
-                timeline: false,
-            }),
-            Where::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
+        let machine = Machine {
+            world: self.world,
+            sms: self.sms,
+            skew: self.skew,
         };
-        let ranks = ranks.map_err(|error| error.to_string())?;
-        let results: Vec<Result<Vec<Vec<u32>>, String>> = std::thread::scope(|scope| {
-            let threads: Vec<_> = ranks
-                .into_iter()
-                .map(|ranks| {
-                    ranks.set_transport(self.transport(place));
-                    scope.spawn(move || self.rank(&ranks).map_err(|error| with_causes(&*error)))
-                })
-                .collect();
-            threads
-                .into_iter()
-                .map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|_| Err("a rank panicked".into()))
-                })
-                .collect()
-        });
-        // What the simulator found says more than what came of it.
-        let mut failures: Vec<String> = results
-            .iter()
-            .filter_map(|result| result.as_ref().err().cloned())
-            .collect();
-        failures.sort_by_key(|failure| !failure.contains("simulator found"));
-        match failures.first() {
-            None => Ok(results.into_iter().flatten().collect()),
-            Some(failure) => Err(failure.clone()),
-        }
+        let transport = self.transport(place);
+        machine.run(place, |ranks| {
+            ranks.set_transport(transport.clone());
+            self.rank(ranks)
+        })
     }
 
     /// Emulated NICs whose faults depend on the seed.
@@ -202,12 +186,72 @@ impl Job {
             nodes: self.nodes,
             ..KernelConfig::new(self.world, self.config)
         };
-        ranks.prepare_edited(&config, self.shape, |text| {
-            for (from, to) in &self.edits {
-                assert!(text.contains(from.as_str()), "the kernel has no\n{from}");
-                *text = text.replace(from.as_str(), to);
-            }
-        })
+        ranks.prepare_edited(&config, self.shape, |text| apply(&self.edits, text))
+    }
+}
+
+impl Simulated for Job {
+    fn run(&self, seed: u64) -> Result<Results, String> {
+        self.run_on(Where::Simulated { seed })
+    }
+
+    fn edit(&mut self, edits: Vec<(String, String)>) {
+        self.edits = edits;
+    }
+}
+
+fn apply(edits: &[(String, String)], text: &mut String) {
+    for (from, to) in edits {
+        assert!(text.contains(from.as_str()), "the kernel has no\n{from}");
+        *text = text.replace(from.as_str(), to);
+    }
+}
+
+impl Machine {
+    /// Runs `body` on every rank.
+    fn run<T: Send>(
+        self,
+        place: Where,
+        body: impl Fn(&Communicator) -> Result<T, Box<dyn std::error::Error>> + Sync,
+    ) -> Result<Vec<T>, String> {
+        let world = self.world;
+        let ranks = match place {
+            Where::Simulated { seed } => Communicator::simulated(&Simulation {
+                ranks: world,
+                seed,
+                sms: self.sms,
+                skew: self.skew,
+                timeline: false,
+            }),
+            Where::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
+        };
+        let ranks = ranks.map_err(|error| error.to_string())?;
+        let body = &body;
+        let results: Vec<Result<T, String>> = std::thread::scope(|scope| {
+            // Ranks stay until the last is done.
+            let threads: Vec<_> = ranks
+                .iter()
+                .map(|ranks| scope.spawn(move || body(ranks).map_err(|error| with_causes(&*error))))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|_| Err("a rank panicked".into()))
+                })
+                .collect()
+        });
+        // What the simulator found says more than what came of it.
+        let mut failures: Vec<String> = results
+            .iter()
+            .filter_map(|result| result.as_ref().err().cloned())
+            .collect();
+        failures.sort_by_key(|failure| !failure.contains("simulator found"));
+        match failures.first() {
+            None => Ok(results.into_iter().flatten().collect()),
+            Some(failure) => Err(failure.clone()),
+        }
     }
 }
 
@@ -294,7 +338,7 @@ pub fn in_parallel<T: Sync>(items: &[T], body: impl Fn(&T) + Sync) {
 }
 
 /// Runs `job` with all `seeds`: right every time, and the same bits. Failures are told with their seeds.
-pub fn always_right(name: &str, job: &Job, seeds: Range<u64>) -> Result<(), String> {
+pub fn always_right(name: &str, job: &impl Simulated, seeds: Range<u64>) -> Result<(), String> {
     let first: Mutex<Option<Results>> = Mutex::default();
     for seed in seeds {
         let results = job

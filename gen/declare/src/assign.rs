@@ -1,9 +1,9 @@
 //! Which field takes which value.
 
-use crate::value::{Value, boolean, choice, dim, integer, word};
+use crate::value::{Value, boolean, choice, dim, integer, number, word};
 use mkernel_spec::{
     Activation, AttentionConfig, BLayout, Dtype, Field, GemmConfig, KernelConfig, Layout, Op,
-    Placement, Problem, Transfer,
+    Placement, Problem, Scale, Transfer,
 };
 
 /// Puts a value into its field; an error is what would work. `op` is only checked: the configuration is of it already.
@@ -77,6 +77,9 @@ fn assign_attention(
         Field::Placement => {
             config.placement = choice(value, &Placement::ALL.map(|p| (p.name(), p)))?;
         }
+        Field::Scale => config.scale = Scale::new(number(value)?),
+        Field::CommCtas => config.tuning.comm_ctas = Some(integer(value)?),
+        Field::KvSlots => config.tuning.kv_slots = Some(integer(value)?),
         _ => return unknown(),
     }
     Ok(())

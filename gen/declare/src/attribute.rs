@@ -53,12 +53,13 @@ fn read_value(tokens: &[TokenTree]) -> Value {
                 Value::Other("an integer of more than 127 bits"),
                 Value::Integer,
             ),
-            Lit::Float(_) => Value::Other("a fraction"),
+            Lit::Float(number) => Value::Fraction(number.base10_digits().to_owned()),
             _ => Value::Other("this literal"),
         },
         [TokenTree::Punct(minus), number] if minus.as_char() == '-' => {
             match read_value(std::slice::from_ref(number)) {
                 Value::Integer(value) => Value::Integer(-value),
+                Value::Fraction(text) => Value::Fraction(format!("-{text}")),
                 _ => Value::Other("an expression"),
             }
         }

@@ -8,11 +8,13 @@ use std::fmt;
 pub enum Value {
     /// `128`
     Integer(i128),
+    /// `0.125`, as it is written
+    Fraction(String),
     /// `copy_engine` or `"copy_engine"`
     Word(String),
     /// `true`
     Boolean(bool),
-    /// What no field takes, described: `a fraction`.
+    /// What no field takes, described: `a date`.
     Other(&'static str),
 }
 
@@ -20,6 +22,7 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integer(value) => write!(f, "{value}"),
+            Self::Fraction(_) => f.write_str("a fraction"),
             Self::Word(word) => write!(f, "`{word}`"),
             Self::Boolean(_) => f.write_str("a boolean"),
             Self::Other(what) => f.write_str(what),
@@ -44,6 +47,15 @@ pub(crate) fn integer<T: TryFrom<i128>>(value: &Value) -> Result<T, String> {
             (1_u128 << (8 * size_of::<T>())) - 1
         )
     })
+}
+
+pub(crate) fn number(value: &Value) -> Result<f32, String> {
+    let read = match value {
+        Value::Integer(number) => Some(*number as f32),
+        Value::Fraction(text) => text.replace('_', "").parse().ok(),
+        _ => None,
+    };
+    read.ok_or_else(|| "write a number, as in 0.125".to_owned())
 }
 
 pub(crate) fn dim(value: &Value) -> Result<Dim, String> {

@@ -282,6 +282,8 @@ pub enum Wait {
     PutSent = 13,
     /// Other CTAs, to load the same tiles at the same time.
     Pace = 14,
+    /// Room at a peer for the next keys.
+    Room = 15,
 }
 
 impl Role {
@@ -310,7 +312,7 @@ impl Role {
 
 impl Wait {
     /// Every wait, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::Chunk, "kChunk"),
         (Self::Sent, "kSent"),
         (Self::StageFull, "kStageFull"),
@@ -325,6 +327,7 @@ impl Wait {
         (Self::Arrival, "kArrival"),
         (Self::PutSent, "kPutSent"),
         (Self::Pace, "kPace"),
+        (Self::Room, "kRoom"),
     ];
 
     /// The wait numbered `value`, in words.
@@ -345,6 +348,7 @@ impl Wait {
             12 => "puts of a GPU of another node",
             13 => "the end of its own puts",
             14 => "other CTAs, to load together",
+            15 => "room at a peer for the next keys",
             _ => "something unknown",
         }
     }

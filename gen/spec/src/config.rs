@@ -7,7 +7,9 @@ use crate::violation::Field;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-pub use attention::{AttentionConfig, AttentionOp, AttentionShape, Layout, Placement};
+pub use attention::{
+    AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement, Scale,
+};
 pub use gemm::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Tuning};
 
 /// The operator: what is computed, and what crosses between ranks. See `design.md` §1.
@@ -24,7 +26,7 @@ pub enum Op {
     GemmRs,
     /// The same sum, all of `C[M,N]` on every rank, with the same bits on all of them.
     GemmAr,
-    /// `O = softmax(Q Kᵀ / √D) V` over a whole sequence of which each rank has rows of Q, K and V, exactly; rank r gets
+    /// `O = softmax(scale · Q Kᵀ) V` over a whole sequence of which each rank has rows of Q, K and V, exactly; rank r gets
     /// its rows of O, and the logarithms of the sums of exponentials (LSE).
     RingAttention,
 }

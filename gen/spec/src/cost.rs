@@ -4,7 +4,7 @@
 
 use crate::config::Tile;
 use crate::device::Device;
-use crate::plan::{TILE_K, TileOrder, Traffic};
+use crate::plan::{AttentionPlan, TILE_K, TileOrder, Traffic};
 use serde::Serialize;
 
 /// Launch of a persistent kernel until its first tile multiplies, µs.
@@ -250,16 +250,28 @@ pub(crate) fn estimate_us(
 /// Of a GEMM's rate, what attention reaches: exponentials and masks cost beside it.
 const ATTENTION_SHARE: f64 = 0.85;
 
-/// Expected time of attention, µs: `tiles` of queries over all SMs.
-pub(crate) fn attention_us(tiles: u32, traffic: &Traffic, device: &Device) -> f64 {
+/// Expected time of attention on `world` ranks, µs, where `push_ctas` send before they compute.
+pub(crate) fn attention_us(
+    body: &AttentionPlan,
+    world: u32,
+    push_ctas: u32,
+    traffic: &Traffic,
+    device: &Device,
+) -> f64 {
     let bound = Bound::new(traffic, device);
-    let rounds = f64::from(tiles) / f64::from(device.sm_count);
+    let sms = f64::from(device.sm_count);
+    let rounds = f64::from(body.tiles) / sms;
     let compute = bound.compute_us / ATTENTION_SHARE * rounds.ceil() / rounds;
-    let link = match bound.link_us {
-        0.0 => 0.0,
-        link_us => FLAG_US + link_us / store_share(compute, link_us),
-    };
-    LAUNCH_US + compute.max(link).max(bound.memory_us)
+    let mut us = compute.max(bound.memory_us);
+    if traffic.link_bytes > 0 {
+        let share = store_share(compute, bound.link_us);
+        let rate = (share * device.link_gb_s).min(COMM_CTA_GB_S * f64::from(push_ctas));
+        let push_us = FLAG_US + traffic.link_bytes as f64 / rate / 1e3;
+        // The first tiles await keys of all their heads, and have own ones until then.
+        let first_us = (push_us / rounds).min(push_us) - compute / rounds.ceil() / f64::from(world);
+        us = (us + first_us.max(0.0) + push_us * f64::from(push_ctas) / sms).max(push_us);
+    }
+    LAUNCH_US + us
 }
 
 /// How partial sums meet.

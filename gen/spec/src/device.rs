@@ -14,6 +14,8 @@ pub struct Device {
     pub sm_count: u32,
     /// Shared memory that one CTA can have, bytes.
     pub smem_bytes: u32,
+    /// Device memory, bytes.
+    pub memory_bytes: u64,
     /// L2 cache, bytes.
     pub l2_bytes: u64,
     /// Dense bf16 rate that a long GEMM on random data sustains, TFLOP/s.
@@ -41,6 +43,7 @@ impl Device {
             target: Target::Sm90a,
             sm_count: 132,
             smem_bytes: 232_448,
+            memory_bytes: 140 << 30,
             l2_bytes: 60 << 20,
             gemm_tflops: 740.0,
             memory_gb_s: 4300.0,

@@ -22,9 +22,9 @@ pub mod topology;
 pub mod violation;
 
 pub use config::{
-    Activation, AttentionConfig, AttentionOp, AttentionShape, BLayout, Dim, Dtype, Epilogue,
-    GemmConfig, GemmOp, GemmShape, KernelConfig, Layout, Op, Placement, Problem, Shape, Tile,
-    Transfer, Tuning,
+    Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, BLayout, Dim, Dtype,
+    Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, Layout, Op, Placement, Problem, Scale,
+    Shape, Tile, Transfer, Tuning,
 };
 pub use device::{Device, Target};
 pub use plan::KernelPlan;

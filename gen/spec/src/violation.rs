@@ -71,11 +71,15 @@ pub enum Field {
     Causal,
     /// `placement`
     Placement,
+    /// `scale`
+    Scale,
+    /// `kv_slots`
+    KvSlots,
 }
 
 impl Field {
     /// Every field, in the order in which a person writes them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 33] = [
         Self::Op,
         Self::Name,
         Self::World,
@@ -107,6 +111,8 @@ impl Field {
         Self::Layout,
         Self::Causal,
         Self::Placement,
+        Self::Scale,
+        Self::KvSlots,
     ];
 
     /// The field's name, as in TOML.
@@ -144,6 +150,8 @@ impl Field {
             Self::Layout => "layout",
             Self::Causal => "causal",
             Self::Placement => "placement",
+            Self::Scale => "scale",
+            Self::KvSlots => "kv_slots",
         }
     }
 }

@@ -64,8 +64,15 @@ fn read(text: &str) -> Value {
     if let Ok(boolean) = text.parse() {
         return Value::Boolean(boolean);
     }
-    text.parse()
-        .map_or_else(|_| Value::Word(text.to_owned()), Value::Integer)
+    if let Ok(integer) = text.parse() {
+        return Value::Integer(integer);
+    }
+    // `inf` and `nan` are words.
+    let is_fraction = text.contains(|c: char| c.is_ascii_digit()) && text.parse::<f64>().is_ok();
+    match is_fraction {
+        true => Value::Fraction(text.to_owned()),
+        false => Value::Word(text.to_owned()),
+    }
 }
 
 /// `--tile-m` for `tile_m`.
@@ -133,6 +140,7 @@ fn value_name(field: Field) -> &'static str {
         Field::Transfer => "sm_push|copy_engine",
         Field::Layout => "bshd|bhsd",
         Field::Placement => "contiguous|zigzag",
+        Field::Scale => "FACTOR",
         _ => "COUNT",
     }
 }
@@ -159,7 +167,9 @@ fn help(field: Field) -> &'static str {
         Field::TileN => "Fix the columns of a tile",
         Field::Stages => "Fix the stages of the shared-memory ring",
         Field::Transfer => "Fix what moves bytes to the peers",
-        Field::CommCtas => "Fix the CTAs that only communicate",
+        Field::CommCtas => {
+            "Fix the CTAs that send to the peers (ring_attention: before they compute)"
+        }
         Field::KSlices => "Fix the parts of K that arrive one after the other",
         Field::ChunkRows => "Fix the rows that arrive under one flag",
         Field::GroupM => "Fix the row tiles that are computed together",
@@ -178,6 +188,8 @@ fn help(field: Field) -> &'static str {
         Field::Layout => "How Q, K, V and O lie in memory [default: bshd]",
         Field::Causal => "Attend to no later rows",
         Field::Placement => "Which chunks of a sequence a rank has [default: contiguous]",
+        Field::Scale => "What scores are multiplied by [default: 1/√D]",
+        Field::KvSlots => "Fix the heads of K and V that there is room for, of each peer",
         _ => "",
     }
 }

@@ -78,7 +78,7 @@ fn set(
                 Value::Other("an integer of more than 127 bits"),
                 Value::Integer,
             ),
-        DeValue::Float(_) => Value::Other("a fraction"),
+        DeValue::Float(number) => Value::Fraction(number.as_str().to_owned()),
         DeValue::Boolean(value) => Value::Boolean(*value),
         DeValue::Datetime(_) => Value::Other("a date"),
         DeValue::Array(_) => Value::Other("an array"),

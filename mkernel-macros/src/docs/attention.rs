@@ -26,9 +26,13 @@ pub fn lines(config: &AttentionConfig, world: u32) -> Vec<String> {
         Layout::Bshd => format!("[{batch}, S_r, {heads}, {dim}]"),
         Layout::Bhsd => format!("[{batch}, {heads}, S_r, {dim}]"),
     };
+    let scores = match config.scale.fixed() {
+        Some(scale) => format!("{scale} Q Kᵀ"),
+        None => "Q Kᵀ / √D".to_owned(),
+    };
     let (q, kv) = (tensor(&heads), tensor(&kv_heads));
     vec![
-        format!("`O = softmax(Q Kᵀ / √D) V` over the whole sequence of {seq} rows{mask}."),
+        format!("`O = softmax({scores}) V` over the whole sequence of {seq} rows{mask}."),
         String::new(),
         format!(
             "{}; bf16, softmax in fp32. Rank r has S_r rows: {shard}.",

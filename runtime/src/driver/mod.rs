@@ -115,6 +115,7 @@ pub(crate) fn open(ordinal: usize, kind: Kind) -> Result<(Arc<CudaContext>, Devi
         name,
         sm_count,
         smem_bytes: figure(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        memory_bytes: named("cuDeviceTotalMem_v2", ctx.total_mem())? as u64,
         l2_bytes: u64::from(figure(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
         ..Device::h200()
     };

@@ -25,7 +25,8 @@ enum Wait : u32 {
   kCommandSlot = 11,
   kArrival = 12,
   kPutSent = 13,
-  kPace = 14
+  kPace = 14,
+  kRoom = 15
 };
 
 // The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r,

@@ -81,9 +81,10 @@ impl Attention<'_> {
         if plan.spec.world() == 1 {
             return Vec::new();
         }
+        let (slots, all) = (body.kv_slots, body.kv_heads());
         vec![format!(
-            "arrive  sm_push, {} shards, {TILE_ROWS} keys under one flag",
-            body.config.placement
+            "arrive  sm_push by {} CTAs, {} shards, {TILE_ROWS} keys under one flag, {slots} of {all} heads at a time",
+            body.push_ctas, body.config.placement
         )]
     }
 
@@ -107,6 +108,11 @@ impl Attention<'_> {
         c.u32("kHeads", body.shape.heads, "of Q and O");
         if world > 1 {
             c.u32("kKvHeads", body.shape.kv_heads, "of K and V");
+            c.u32(
+                "kSlots",
+                body.kv_slots,
+                "of a source, for a head of K and V each",
+            );
         }
         let per_kv = body.shape.heads / body.shape.kv_heads;
         c.u32("kHeadsPerKv", per_kv, "");
@@ -119,9 +125,20 @@ impl Attention<'_> {
         c.u32("kGroupHeads", body.group_heads, "heads computed together");
 
         c.section("softmax");
-        let scale_log2 = LOG2_E / (body.shape.head_dim as f64).sqrt();
-        c.push("float", "kScaleLog2", float(scale_log2), "log2(e) / √D");
+        let scale = body.config.scale;
+        let scale_log2 = LOG2_E * scale.of(body.shape.head_dim);
+        let note = match scale.fixed() {
+            Some(_) => "log2(e) times the scale",
+            None => "log2(e) / √D",
+        };
+        c.push("float", "kScaleLog2", float(scale_log2), note);
         c.push("float", "kLn2", float(std::f64::consts::LN_2), "");
+
+        if world > 1 {
+            c.section("push");
+            c.u32("kPushCtas", body.push_ctas, "");
+            c.u32("kPushWarps", body.push_warps, "of each");
+        }
 
         c.section("registers");
         c.u32("kMoverRegisters", plan.registers.mover, "per thread");
@@ -143,16 +160,13 @@ impl Attention<'_> {
             SUB_TILE_BYTES,
             "of 64 columns of a tile: lines of the swizzle",
         );
-        let mut names = vec![
+        let names = [
             ("kSmemQ", "q"),
             ("kSmemK", "k"),
             ("kSmemV", "v"),
             ("kSmemBarriers", "barriers"),
             ("kSmemTiles", "tiles"),
         ];
-        if world > 1 {
-            names.insert(3, ("kSmemSlot", "slot"));
-        }
         for (name, region) in names {
             let region = plan.smem.iter().find(|r| r.name == region);
             c.u32(name, region.map_or(0, |r| r.offset_bytes), "");
@@ -164,15 +178,14 @@ impl Attention<'_> {
         if world == 1 {
             return;
         }
-        c.u64("kBegun", offset("begun"), "one flag per rank");
+        c.u64(
+            "kRead",
+            offset("read"),
+            "counts of each peer's tiles, per slot",
+        );
         c.u64("kFlags", offset("flags"), "one per tile of keys");
         c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
-        c.u64("kGathered", offset("gathered"), "K and V of all ranks");
-        c.u32(
-            "kGatheredTiles",
-            body.gathered_tiles(world),
-            "of keys, by parity of the epoch",
-        );
+        c.u64("kKept", offset("slots"), "K and V of all ranks");
         let parts = 2 * body.shape.head_dim / u64::from(SUB_TILE_COLS);
         c.u32("kArrivals", parts, "counts per flag and call");
     }

@@ -100,7 +100,73 @@ impl fmt::Display for Placement {
     }
 }
 
-/// An attention operator: bf16 in and out, fp32 softmax, scores scaled by 1/√D.
+/// What scores are multiplied by before the softmax.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "Option<f32>", into = "Option<f32>")]
+pub struct Scale {
+    bits: Option<u32>,
+}
+
+impl Scale {
+    /// This number, instead of 1/√D.
+    #[must_use]
+    pub const fn new(value: f32) -> Self {
+        Self {
+            bits: Some(value.to_bits()),
+        }
+    }
+
+    /// The number, if it is not 1/√D.
+    #[must_use]
+    pub const fn fixed(self) -> Option<f32> {
+        match self.bits {
+            Some(bits) => Some(f32::from_bits(bits)),
+            None => None,
+        }
+    }
+
+    /// The factor for heads of `head_dim` elements.
+    #[must_use]
+    pub fn of(self, head_dim: u64) -> f64 {
+        self.fixed()
+            .map_or_else(|| 1.0 / (head_dim as f64).sqrt(), f64::from)
+    }
+}
+
+impl From<Option<f32>> for Scale {
+    fn from(value: Option<f32>) -> Self {
+        value.map_or_else(Self::default, Self::new)
+    }
+}
+
+impl From<Scale> for Option<f32> {
+    fn from(scale: Scale) -> Self {
+        scale.fixed()
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fixed() {
+            Some(value) => value.fmt(f),
+            None => f.write_str("1/√D"),
+        }
+    }
+}
+
+/// Choices taken from the planner of attention operators. What is absent, the planner chooses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AttentionTuning {
+    /// CTAs that send K and V before they compute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comm_ctas: Option<u32>,
+    /// Heads of K and V that a rank has room for, of each peer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_slots: Option<u32>,
+}
+
+/// An attention operator: bf16 in and out, fp32 softmax.
 ///
 /// ```
 /// use mkernel_spec::{AttentionConfig, AttentionOp, Dim, Placement};
@@ -140,11 +206,17 @@ pub struct AttentionConfig {
     /// Which rows of the sequence a rank has.
     #[serde(default)]
     pub placement: Placement,
+    /// What scores are multiplied by before the softmax.
+    #[serde(default)]
+    pub scale: Scale,
+    /// Choices taken from the planner.
+    #[serde(default)]
+    pub tuning: AttentionTuning,
 }
 
 impl AttentionConfig {
     /// The fields that a person may write of it.
-    pub const FIELDS: [Field; 8] = [
+    pub const FIELDS: [Field; 11] = [
         Field::Batch,
         Field::Seq,
         Field::Heads,
@@ -153,9 +225,12 @@ impl AttentionConfig {
         Field::Layout,
         Field::Causal,
         Field::Placement,
+        Field::Scale,
+        Field::CommCtas,
+        Field::KvSlots,
     ];
 
-    /// All sizes dynamic, `[B, S, H, D]`, every row attends to all, contiguous shards.
+    /// All sizes dynamic, `[B, S, H, D]`, every row attends to all, contiguous shards, scores divided by √D.
     #[must_use]
     pub fn new(op: AttentionOp) -> Self {
         Self {
@@ -168,6 +243,8 @@ impl AttentionConfig {
             layout: Layout::default(),
             causal: false,
             placement: Placement::default(),
+            scale: Scale::default(),
+            tuning: AttentionTuning::default(),
         }
     }
 }

@@ -2,10 +2,14 @@
 //!
 //! A CTA takes a tile of queries of one head and walks over the keys of all ranks, its own rank's first, with what it has
 //! of the softmax in registers. Each rank's K and V travel to the peers that need them head by head, as the tiles that
-//! shared memory shall hold, a flag behind each tile of keys. All of them are kept, twice by parity of the epoch (the
-//! *gathered* plan): who starts epoch e knows that every peer has begun e-1, and so has finished e-2, the last reader of
-//! the buffer that e writes. A plan for less memory, with few slots for shards, is not there yet.
+//! shared memory shall hold, a flag behind each tile of keys.
+//!
+//! They arrive in slots, each for the K and V of a head of one source. Head n has slot n mod `kv_slots`, after the head
+//! that had it before, in this call or the last one: every tile of queries that has met the keys of a head tells all
+//! sources so, and who has heard of all tiles of a peer may overwrite the slot there. With as many slots as heads this only
+//! orders calls (the *gathered* plan); with fewer, memory is bounded (the *ring* plan). Both compute the same bits.
 
+mod slots;
 mod work;
 
 use super::{Body, KernelPlan, Region, Registers, Role, THREADS, Workspace};
@@ -33,6 +37,8 @@ const SMEM_ALIGN: u32 = 1024;
 const MAX_STAGES: u32 = 4;
 /// Tiles of queries, one being loaded while the other is computed.
 const QUERY_BUFFERS: u32 = 2;
+/// CTAs that may push: eight nearly fill the link; each is missing where there is enough to compute.
+const PUSH_CTAS: [u32; 4] = [4, 8, 16, 32];
 /// Scores, sums and weights of a warpgroup's 64 x 128 take 160 registers of each thread at once, and 24 more are enough;
 /// movers need more than 56 where they push and have many cases to tell apart.
 const REGISTERS: Registers = Registers {
@@ -60,6 +66,12 @@ pub struct AttentionPlan {
     pub group_heads: u32,
     /// Stages of K, and as many of V.
     pub stages: u32,
+    /// CTAs that send K and V before they compute; 0 in a world of 1.
+    pub push_ctas: u32,
+    /// Warps of each of them that do.
+    pub push_warps: u32,
+    /// Heads of K and V, over all batches, that there is room for, of each source.
+    pub kv_slots: u32,
 }
 
 impl AttentionPlan {
@@ -77,10 +89,28 @@ impl AttentionPlan {
         self.shape.seq != chunks * u64::from(self.segment_rows)
     }
 
-    /// Tiles of K and V in a rank's buffer for those of all ranks.
+    /// Heads of K and V, over all batches.
     #[must_use]
-    pub fn gathered_tiles(&self, world: u32) -> u64 {
-        u64::from(world) * self.shape.batch * self.shape.kv_heads * u64::from(self.row_tiles)
+    pub const fn kv_heads(&self) -> u64 {
+        self.shape.batch * self.shape.kv_heads
+    }
+
+    /// Whether heads of K and V take turns in the slots.
+    #[must_use]
+    pub const fn is_ring(&self) -> bool {
+        (self.kv_slots as u64) < self.kv_heads()
+    }
+
+    /// Tiles of K and V in all slots of a rank.
+    #[must_use]
+    pub fn slot_tiles(&self, world: u32) -> u64 {
+        u64::from(world) * u64::from(self.kv_slots) * u64::from(self.row_tiles)
+    }
+
+    /// Bytes of all slots of a rank.
+    #[must_use]
+    pub fn slot_bytes(&self, world: u32) -> u64 {
+        self.slot_tiles(world) * 2 * u64::from(self.tile_bytes())
     }
 
     /// Bytes of a tile of K, or of V, or of queries.
@@ -124,21 +154,22 @@ fn body(
         "split the batch",
     );
     let stage_bytes = 2 * tile_bytes(shape);
-    let stages = device.smem_bytes.saturating_sub(fixed_bytes(shape, world)) / stage_bytes;
+    let stages = device.smem_bytes.saturating_sub(fixed_bytes(shape)) / stage_bytes;
     found.require(
         stages >= 2,
         Field::HeadDim,
         || {
             format!(
                 "two stages of K and V need {} bytes of shared memory of {} ({})",
-                fixed_bytes(shape, world) + 2 * stage_bytes,
+                fixed_bytes(shape) + 2 * stage_bytes,
                 device.smem_bytes,
                 device.name
             )
         },
         "use smaller heads",
     );
-    found.into_result(AttentionPlan {
+    let stages = stages.min(MAX_STAGES);
+    let mut body = AttentionPlan {
         config: *config,
         shape,
         segment_rows: segment_rows as u32,
@@ -146,8 +177,28 @@ fn body(
         row_tiles: row_tiles as u32,
         tiles: tiles as u32,
         group_heads: group_heads(config, shape, row_tiles, device),
-        stages: stages.min(MAX_STAGES),
-    })
+        stages,
+        push_ctas: 0,
+        push_warps: (THREADS / 32)
+            .min((QUERY_BUFFERS + 2 * stages) * tile_bytes(shape) / SUB_TILE_BYTES),
+        kv_slots: 0,
+    };
+    if world > 1 {
+        slots::choose(&mut body, world, device, &mut found);
+        let most = (device.sm_count / 2).max(1); // the others compute meanwhile
+        let traffic = work::traffic(&body, world);
+        let choices = config
+            .tuning
+            .comm_ctas
+            .map_or(PUSH_CTAS.to_vec(), |ctas| vec![ctas]);
+        let estimate = |ctas: &u32| cost::attention_us(&body, world, *ctas, &traffic, device);
+        let best = choices
+            .into_iter()
+            .map(|ctas| ctas.min(most))
+            .min_by(|a, b| estimate(a).total_cmp(&estimate(b)));
+        body.push_ctas = best.unwrap_or(most);
+    }
+    found.into_result(body)
 }
 
 /// Without a mask all tiles are as long, and K and V come head by head. With one, enough heads for all CTAs at once, so
@@ -167,23 +218,22 @@ fn group_heads(
 }
 
 /// Shared memory beside the stages.
-const fn fixed_bytes(shape: AttentionShape, world: u32) -> u32 {
-    let slot = if world > 1 { SUB_TILE_BYTES } else { 0 };
-    QUERY_BUFFERS * tile_bytes(shape) + slot + barrier_bytes(MAX_STAGES) + 16 + SMEM_ALIGN
+const fn fixed_bytes(shape: AttentionShape) -> u32 {
+    QUERY_BUFFERS * tile_bytes(shape) + barrier_bytes(MAX_STAGES, THREADS / 32) + 16 + SMEM_ALIGN
 }
 
-/// Full and free of each buffer and stage; full of the slot.
-const fn barrier_bytes(stages: u32) -> u32 {
-    8 * (2 * QUERY_BUFFERS + 4 * stages + 1)
+/// Full and free of each buffer and stage; full of what each pushing warp has loaded.
+const fn barrier_bytes(stages: u32, push_warps: u32) -> u32 {
+    8 * (2 * QUERY_BUFFERS + 4 * stages + push_warps)
 }
 
 fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan {
     let world = spec.world();
     let traffic = work::traffic(&body, world);
-    let (smem, smem_bytes) = smem(&body, world);
+    let (smem, smem_bytes) = smem(&body);
     let grid_ctas = match world {
         1 => body.tiles.min(device.sm_count),
-        _ => device.sm_count, // every CTA pushes, also one without a tile
+        _ => device.sm_count.min(body.push_ctas + body.tiles),
     };
     KernelPlan {
         id: id(&body, world),
@@ -191,7 +241,7 @@ fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: roles(world, grid_ctas),
+        roles: roles(&body, grid_ctas),
         smem,
         smem_bytes,
         workspace: workspace(&body, world),
@@ -201,7 +251,7 @@ fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan
         args: args(&body, world),
         registers: REGISTERS,
         bound: Bound::new(&traffic, device),
-        estimate_us: cost::attention_us(body.tiles, &traffic, device),
+        estimate_us: cost::attention_us(&body, world, body.push_ctas, &traffic, device),
         traffic,
         body: Body::Attention(body),
     }
@@ -223,27 +273,38 @@ fn id(body: &AttentionPlan, world: u32) -> String {
         ..
     } = body.config;
     let causal = if causal { "_causal" } else { "" };
+    let ring = match body.is_ring() && world > 1 {
+        true => format!("_ring{}", body.kv_slots),
+        false => String::new(),
+    };
     format!(
-        "{op}_sm90a_g{world}_b{batch}s{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}"
+        "{op}_sm90a_g{world}_b{batch}s{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}"
     )
 }
 
-fn roles(world: u32, grid_ctas: u32) -> Vec<Role> {
-    let role = |name, warps, about: &str| Role {
+fn roles(body: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
+    let role = |name, ctas, warps, about: &str| Role {
         name,
-        ctas: (0, grid_ctas),
-        warps,
+        ctas: (0, ctas),
+        warps: (warps, warps + 1),
         about: about.into(),
     };
-    let mut roles = vec![role("load", (0, 1), "Q, K and V to shared memory")];
-    if world > 1 {
-        roles.push(role("push", (1, 2), "own K and V to the peers"));
+    let mut roles = Vec::new();
+    if body.push_ctas > 0 {
+        roles.push(Role {
+            warps: (0, body.push_warps),
+            ..role("push", body.push_ctas, 0, "first, own K and V to the peers")
+        });
     }
-    roles.push(role("math", (4, THREADS / 32), "wgmma, softmax, O and LSE"));
+    roles.push(role("load", grid_ctas, 0, "Q, K and V to shared memory"));
+    roles.push(Role {
+        warps: (4, THREADS / 32),
+        ..role("math", grid_ctas, 4, "wgmma, softmax, O and LSE")
+    });
     roles
 }
 
-fn smem(body: &AttentionPlan, world: u32) -> (Vec<Region>, u32) {
+fn smem(body: &AttentionPlan) -> (Vec<Region>, u32) {
     let mut offset = 0;
     let mut region = |name, bytes: u32| {
         let region = Region {
@@ -254,26 +315,28 @@ fn smem(body: &AttentionPlan, world: u32) -> (Vec<Region>, u32) {
         offset += bytes;
         region
     };
-    let mut regions = vec![
+    let push_warps = if body.push_ctas > 0 {
+        body.push_warps
+    } else {
+        0
+    };
+    let regions = vec![
         region("q", QUERY_BUFFERS * body.tile_bytes()),
         region("k", body.stages * body.tile_bytes()),
         region("v", body.stages * body.tile_bytes()),
+        region("barriers", barrier_bytes(body.stages, push_warps)),
+        region("tiles", QUERY_BUFFERS * 4),
     ];
-    if world > 1 {
-        regions.push(region("slot", SUB_TILE_BYTES));
-    }
-    regions.push(region("barriers", barrier_bytes(body.stages)));
-    regions.push(region("tiles", QUERY_BUFFERS * 4));
     (regions, offset + SMEM_ALIGN)
 }
 
 fn workspace(body: &AttentionPlan, world: u32) -> Workspace {
     let mut parts = vec![("taken", 4)];
     if world > 1 {
-        let tiles = body.gathered_tiles(world);
-        parts.push(("begun", u64::from(world) * FLAG_STRIDE_BYTES));
-        parts.push(("flags", tiles * FLAG_STRIDE_BYTES));
-        parts.push(("gathered", 2 * tiles * 2 * u64::from(body.tile_bytes())));
+        let slots = u64::from(world) * u64::from(body.kv_slots);
+        parts.push(("read", slots * FLAG_STRIDE_BYTES));
+        parts.push(("flags", body.slot_tiles(world) * FLAG_STRIDE_BYTES));
+        parts.push(("slots", body.slot_bytes(world)));
     }
     Workspace::new(parts)
 }

@@ -32,6 +32,28 @@ pub(super) fn check(config: &AttentionConfig, found: &mut Violations) {
     }
     check_heads(config, found);
     check_elems(config, found);
+    if let Some(scale) = config.scale.fixed() {
+        found.require(
+            scale > 0.0 && scale.is_finite(),
+            Field::Scale,
+            || format!("{scale} is not a finite number above 0"),
+            "use such a number, or negate Q",
+        );
+    }
+    let tuning = config.tuning;
+    for (field, value, high) in [
+        (Field::CommCtas, tuning.comm_ctas, 128),
+        (Field::KvSlots, tuning.kv_slots, MAX_HEADS as u32),
+    ] {
+        if let Some(value) = value {
+            found.require(
+                (1..=high).contains(&value),
+                field,
+                || format!("{value} is not in 1..={high}"),
+                "use a value in that range, or leave it to the planner",
+            );
+        }
+    }
 }
 
 fn check_heads(config: &AttentionConfig, found: &mut Violations) {

@@ -27,9 +27,13 @@ fn computes(plan: &KernelPlan, body: &AttentionPlan) -> String {
     } else {
         ""
     };
+    let scores = match body.config.scale.fixed() {
+        Some(scale) => format!("{scale} Q Kᵀ"),
+        None => "Q Kᵀ / √D".to_owned(),
+    };
     let layout = body.config.layout.name().to_uppercase();
     format!(
-        "O = softmax(Q Kᵀ / √D) V{mask}, B {}, S {}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], bf16, LSE fp32",
+        "O = softmax({scores}) V{mask}, B {}, S {}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], bf16, LSE fp32",
         shape.batch,
         shape.seq,
         shape.heads,
@@ -64,12 +68,22 @@ fn transfer(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
     if world == 1 {
         return vec!["none: one rank".to_owned()];
     }
-    let tile = u64::from(body.tile_bytes());
+    let kept = match body.is_ring() {
+        true => format!(
+            "{} of {} heads of K and V at a time",
+            body.kv_slots,
+            body.kv_heads()
+        ),
+        false => "all heads of K and V".to_owned(),
+    };
     vec![
-        format!("sm_push by a warp of each CTA, {TILE_ROWS} keys under one flag, head by head"),
         format!(
-            "all K and V are kept, twice: {} on each rank",
-            bytes(2 * body.gathered_tiles(world) * 2 * tile)
+            "sm_push by {} CTAs before they compute, {TILE_ROWS} keys under one flag, head by head",
+            body.push_ctas
+        ),
+        format!(
+            "room for {kept}: {} on each rank",
+            bytes(body.slot_bytes(world))
         ),
     ]
 }

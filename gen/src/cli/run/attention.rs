@@ -118,6 +118,7 @@ impl<'a> Place<'a> {
     ) -> Row {
         let shape = self.body.shape;
         let dim = shape.head_dim as usize;
+        let scale = self.body.config.scale.of(shape.head_dim);
         let kv_head = head / (shape.heads / shape.kv_heads) as usize;
         let slice = |operand, rank: u32, head, row| {
             let at = self.at(operand, rank, (batch, head), row);
@@ -129,7 +130,7 @@ impl<'a> Place<'a> {
             for (row, other) in self.positions(source).into_iter().enumerate() {
                 if !self.body.config.causal || other <= position {
                     let k = slice(Operand::K, source, kv_head, row);
-                    keys.push((source, row, dot(q, k) / (dim as f64).sqrt()));
+                    keys.push((source, row, dot(q, k) * scale));
                 }
             }
         }

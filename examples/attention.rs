@@ -1,0 +1,201 @@
+//! Attention over a sequence that is spread over the ranks, each row over itself and earlier ones.
+//!
+//! The sequence is placed as zigzag, so that the mask leaves every rank as much to do. Checked against a reference on the
+//! CPU.
+//!
+//! ```text
+//! cargo run --release --example attention                            # all GPUs of this host, a thread for each
+//! MKERNEL_DEVICE=sim cargo run --release --example attention         # simulated GPUs, on any machine
+//! torchrun --no-python --nproc-per-node 8 target/release/examples/attention     # a process for each
+//! ```
+
+mod common;
+
+use common::{Failure, largest, matrix, random};
+use mkernel::cudarc::driver::CudaSlice;
+use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
+use mkernel::{
+    AttentionShape, Communicator, FusedKernel, KernelConfig, Operator, Placement, fused_kernel,
+};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// One layer's attention on 8 GPUs: 8 heads share 2 heads of K and V.
+#[fused_kernel(op = ring_attention, world = 8, batch = 1, seq = dynamic, heads = 8, kv_heads = 2, head_dim = 128,
+               causal = true, placement = zigzag)]
+pub struct Attention;
+
+const HEADS: usize = 8;
+const KV_HEADS: usize = 2;
+const DIM: usize = 128;
+
+/// Operands of a rank.
+struct Operands {
+    q: CudaSlice<bf16>,
+    k: CudaSlice<bf16>,
+    v: CudaSlice<bf16>,
+    o: CudaSlice<bf16>,
+    lse: CudaSlice<f32>,
+}
+
+/// Rows of the sequence, and calls that are timed. A CPU that simulates GPUs does a few.
+fn size(ranks: &Communicator) -> (usize, u32) {
+    match ranks.is_simulated() {
+        true => (16 * ranks.world() as usize, 1),
+        false => (4096 * ranks.world() as usize, 20),
+    }
+}
+
+fn main() -> ExitCode {
+    common::run(attend)
+}
+
+fn attend(ranks: &Communicator) -> Result<(), Failure> {
+    let attention = prepare(ranks)?;
+    let places = places(ranks);
+    let stream = ranks.context().default_stream();
+    let tensor = |heads: usize, number| -> Vec<bf16> {
+        matrix(places.len() as u64, (heads * DIM) as u64, |row, col| {
+            element(number, places[row as usize], heads, col as usize)
+        })
+    };
+    // `[1, S_r, H, D]`; what the kernel leaves out stays NaN.
+    let mut operands = Operands {
+        q: stream.clone_htod(&tensor(HEADS, 0))?,
+        k: stream.clone_htod(&tensor(KV_HEADS, 1))?,
+        v: stream.clone_htod(&tensor(KV_HEADS, 2))?,
+        o: stream.clone_htod(&vec![bf16::NAN; places.len() * HEADS * DIM])?,
+        lse: stream.clone_htod(&vec![f32::NAN; HEADS * places.len()])?,
+    };
+    call(ranks, &attention, &mut operands)?;
+    ranks.synchronize(&stream)?;
+    let error = check(&stream.clone_dtoh(&operands.o)?, &places)?;
+    let call_us = time(ranks, &attention, &mut operands)?;
+
+    let slowest_us = largest(ranks, call_us)?;
+    println!("rank {}: largest error {error:.4}", ranks.rank());
+    if ranks.rank() == 0 && !ranks.is_simulated() {
+        let plan = attention.plan();
+        let tflops = plan.traffic.flops as f64 / slowest_us / 1e6;
+        println!(
+            "{}: {slowest_us:.1} µs per call, {tflops:.0} TFLOP/s per GPU",
+            plan.id
+        );
+    }
+    Ok(())
+}
+
+fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
+    let (seq, _) = size(ranks);
+    if ranks.world() == 8 {
+        return Attention::prepare(ranks, seq as u64);
+    }
+    // The type is declared for 8 ranks; a configuration can also be made at run time.
+    let config = KernelConfig {
+        world: ranks.world(),
+        ..Attention::config()
+    };
+    let shape = AttentionShape {
+        batch: 1,
+        seq: seq as u64,
+        heads: HEADS as u64,
+        kv_heads: KV_HEADS as u64,
+        head_dim: DIM as u64,
+    };
+    ranks.prepare(&config, shape)
+}
+
+/// Where this rank's rows are in the sequence.
+fn places(ranks: &Communicator) -> Vec<usize> {
+    let (seq, _) = size(ranks);
+    let chunk_rows = seq / (2 * ranks.world() as usize);
+    let chunk = |segment| Placement::Zigzag.chunk_of(ranks.world(), ranks.rank(), segment) as usize;
+    [chunk(0), chunk(1)]
+        .into_iter()
+        .flat_map(|chunk| chunk * chunk_rows..(chunk + 1) * chunk_rows)
+        .collect()
+}
+
+fn call(
+    ranks: &Communicator,
+    attention: &Operator,
+    operands: &mut Operands,
+) -> Result<(), Failure> {
+    let stream = ranks.context().default_stream();
+    let call = attention
+        .call(&stream)
+        .read(Operand::Q, &operands.q)
+        .read(Operand::K, &operands.k)
+        .read(Operand::V, &operands.v);
+    let call = call
+        .write(Operand::O, &mut operands.o)
+        .write(Operand::Lse, &mut operands.lse);
+    Ok(call.launch()?)
+}
+
+/// Mean time of back-to-back calls.
+fn time(
+    ranks: &Communicator,
+    attention: &Operator,
+    operands: &mut Operands,
+) -> Result<f64, Failure> {
+    let stream = ranks.context().default_stream();
+    ranks.barrier()?;
+    let (_, calls) = size(ranks);
+    let started = Instant::now();
+    for _ in 0..calls {
+        call(ranks, attention, operands)?;
+    }
+    ranks.synchronize(&stream)?;
+    Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
+}
+
+/// Compares sampled rows of sampled heads with attention in double precision; returns the largest error.
+fn check(o: &[bf16], places: &[usize]) -> Result<f64, Failure> {
+    let mut worst: f64 = 0.0;
+    for head in [0, 3, HEADS - 1] {
+        let kv_head = head / (HEADS / KV_HEADS);
+        let vector = |number, place, head, heads| -> Vec<f64> {
+            let cols = head * DIM..(head + 1) * DIM;
+            cols.map(|col| element(number, place, heads, col).to_f64())
+                .collect()
+        };
+        for (row, place) in places.iter().enumerate().step_by(places.len() / 3 + 1) {
+            let q = vector(0, *place, head, HEADS);
+            let (mut sum, mut expected) = (0.0, vec![0.0; DIM]);
+            for key in 0..=*place {
+                let (k, v) = (
+                    vector(1, key, kv_head, KV_HEADS),
+                    vector(2, key, kv_head, KV_HEADS),
+                );
+                let score: f64 = q.iter().zip(&k).map(|(q, k)| q * k).sum();
+                // Scores are small, so no exponential overflows.
+                let weight = (score / (DIM as f64).sqrt()).exp();
+                sum += weight;
+                expected
+                    .iter_mut()
+                    .zip(&v)
+                    .for_each(|(o, v)| *o += weight * v);
+            }
+            let found = &o[(row * HEADS + head) * DIM..][..DIM];
+            for (found, expected) in found.iter().zip(expected) {
+                let error = (found.to_f64() - expected / sum).abs();
+                // Weights and results are rounded to bf16.
+                if error.is_nan() || error > 0.01 {
+                    let expected = expected / sum;
+                    return Err(
+                        format!("row {place}, head {head}: {found} should be {expected}").into(),
+                    );
+                }
+                worst = worst.max(error);
+            }
+        }
+    }
+    Ok(worst)
+}
+
+/// Column `col` of row `place` of Q, K or V, of as many heads.
+fn element(number: u64, place: usize, heads: usize, col: usize) -> bf16 {
+    random((number << 40) + (place * heads * DIM + col) as u64)
+}

@@ -1,0 +1,167 @@
+//! Attention against fp64: lengths that no tile divides, masks, both placements and layouts, heads that share K and V, few
+//! slots; with the same bits each time.
+
+use crate::lab::{Failure, Lab, TimeLimit};
+use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
+use crate::simulated::attention::{AttentionJob, Data, Pace, small};
+use crate::simulated::{Where, in_parallel};
+use mkernel::Placement::{Contiguous, Zigzag};
+use mkernel::{BLayout, GemmShape, Tuning};
+use std::time::Duration;
+
+/// Sizes that only GPUs do.
+fn large(world: u32) -> Vec<(String, AttentionJob)> {
+    let rows = |of_rank: u64| of_rank * u64::from(world);
+    let job = |sizes| AttentionJob::new(world, sizes, 0);
+    let jobs = [
+        ("whole tiles", job([1, rows(512), 8, 8, 128])),
+        ("a tail", job([2, rows(400) + 1, 4, 4, 128]).bhsd()),
+        (
+            "shared keys",
+            job([1, rows(384), 16, 2, 128]).causal(Contiguous),
+        ),
+        ("zigzag", job([1, rows(512), 8, 2, 128]).causal(Zigzag)),
+        (
+            "zigzag, a tail",
+            job([3, rows(333) - 1, 4, 1, 64]).causal(Zigzag).bhsd(),
+        ),
+        ("zigzag, all keys", job([1, rows(300), 4, 4, 64]).zigzag()),
+        (
+            "large scores",
+            job([1, rows(256), 4, 4, 128]).of(Data::Extreme),
+        ),
+        (
+            "not finite",
+            job([1, rows(256), 4, 2, 128])
+                .causal(Zigzag)
+                .of(Data::NotFinite),
+        ),
+        ("many heads", job([4, rows(40), 64, 64, 64])),
+    ];
+    let name = |(name, job)| (format!("attention, {name}, on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+fn run(world: u32) {
+    let jobs: Vec<_> = [small(world), large(world)].concat();
+    in_parallel(&jobs, |(_, job)| {
+        job.calls();
+    });
+    for (name, job) in &jobs {
+        let first = job.run_on(Where::Gpus);
+        let first = first.unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        let again = job.run_on(Where::Gpus);
+        let again = again.unwrap_or_else(|failure| panic!("{name}, again: {failure}"));
+        assert!(first == again, "{name}: other bits than before");
+    }
+    println!("world {world}: {} jobs", jobs.len());
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_of_one_rank() {
+    let _limit = TimeLimit::start("attention of one rank", Duration::from_secs(240));
+    run(1);
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_of_several_ranks() {
+    let _limit = TimeLimit::start("attention of several ranks", Duration::from_secs(480));
+    worlds(2).into_iter().for_each(run);
+}
+
+/// Few slots order what is sent, and change no bit.
+#[test]
+#[ignore = "needs GPUs"]
+fn few_slots_give_the_same_bits() {
+    let _limit = TimeLimit::start("attention with few slots", Duration::from_secs(240));
+    for world in worlds(2) {
+        let rows = 384 * u64::from(world);
+        for job in [
+            AttentionJob::new(world, [2, rows, 8, 8, 128], 0),
+            AttentionJob::new(world, [2, rows, 8, 4, 64], 0).causal(Zigzag),
+            AttentionJob::new(world, [3, rows - 5, 8, 1, 128], 0).causal(Contiguous),
+        ] {
+            let kept = job.run_on(Where::Gpus).expect("right");
+            for (slots, ctas) in [(1, 1), (2, 4), (3, 16)] {
+                for pace in [Pace::BackToBack, Pace::OutOfStep, Pace::Graph] {
+                    let ring = job.clone().slots(slots, ctas).at(pace);
+                    let found = ring.run_on(Where::Gpus);
+                    let found = found.unwrap_or_else(|failure| panic!("{ring:?}: {failure}"));
+                    assert!(found == kept, "other bits with {slots} slots");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_out_of_step_and_in_graphs() {
+    let _limit = TimeLimit::start("attention out of step", Duration::from_secs(240));
+    for world in worlds(2) {
+        for pace in [Pace::OutOfStep, Pace::Graph] {
+            for job in [
+                AttentionJob::new(world, [1, 1000, 8, 8, 128], 0),
+                AttentionJob::new(world, [2, 777, 4, 2, 64], 0).causal(Contiguous),
+                AttentionJob::new(world, [2, 3, 4, 2, 64], 0),
+            ] {
+                let job = job.at(pace);
+                for _ in 0..5 {
+                    let found = job.run_on(Where::Gpus);
+                    found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config));
+                }
+            }
+        }
+    }
+}
+
+/// A GEMM behind each call of attention, on the same stream and communicator.
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_beside_gemms() {
+    let _limit = TimeLimit::start("attention beside GEMMs", Duration::from_secs(120));
+    let seed = seed();
+    const CALLS: usize = 3;
+    for world in worlds(2) {
+        let rows = 300 * u64::from(world);
+        let job = AttentionJob::new(world, [1, rows, 8, 2, 128], 0).causal(Zigzag);
+        job.calls();
+        on_ranks(world, |ranks| {
+            let lab = Lab::new(&ranks.context().default_stream())?;
+            let shape = GemmShape {
+                m: 1000,
+                n: 264,
+                k: 520,
+            };
+            let problem = (shape, BLayout::Nk, Tuning::default());
+            let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
+            operands.fill_b(&lab, seed, ranks.rank())?;
+            operands.fill_a(&lab, seed)?;
+            let verdicts = lab.verdicts(CALLS)?;
+            let slot = std::cell::Cell::new(0);
+            let gemm = || {
+                operands.call(&lab, &operator, &verdicts, slot.get())?;
+                slot.set(slot.get() + 1);
+                Ok::<(), Failure>(())
+            };
+            job.run_beside(ranks, &gemm)?;
+            expect_right(ranks, &lab, &verdicts)
+        });
+    }
+}
+
+/// Without a GPU: the jobs are all possible.
+#[test]
+fn every_job_of_attention_has_a_plan() {
+    use mkernel::spec::spec::WORLDS;
+    use mkernel::{Device, KernelConfig, KernelPlan, KernelSpec};
+    for world in WORLDS {
+        for (name, job) in [small(world), large(world)].concat() {
+            let spec = KernelSpec::validate(KernelConfig::new(world, job.config));
+            let plan = spec.and_then(|spec| KernelPlan::new(&spec, &Device::h200()));
+            plan.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}

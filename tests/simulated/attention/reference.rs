@@ -1,0 +1,237 @@
+//! Operands of calls of attention, and what should come out, in fp64.
+
+use super::Data;
+use mkernel::half::bf16;
+use mkernel::{AttentionConfig, AttentionShape, Layout, Placement};
+
+/// Rows of each rank are a part of the sequence: the plan's words, written anew.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub shape: AttentionShape,
+    pub layout: Layout,
+    pub placement: Placement,
+    pub world: u32,
+}
+
+/// Operands of the whole sequence by `[B, H, S, D]`, and what becomes of them.
+#[derive(Debug)]
+pub struct Call {
+    pub q: Vec<bf16>,
+    pub k: Vec<bf16>,
+    pub v: Vec<bf16>,
+    o: Vec<Wanted>,
+    lse: Vec<f64>,
+}
+
+/// An element of O.
+#[derive(Clone, Copy, Debug, Default)]
+struct Wanted {
+    value: f64,
+    /// Weights are rounded to bf16 before they meet V: the sum of |weight · V|.
+    magnitude: f64,
+}
+
+impl Call {
+    /// Call `number` of a job.
+    pub fn new(config: &AttentionConfig, place: Place, data: Data, number: u32) -> Self {
+        let shape = place.shape;
+        let mut random = Random(u64::from(number) + 1);
+        let mut fill = |heads: u64, size: f32| -> Vec<bf16> {
+            let elems = shape.batch * heads * shape.seq * shape.head_dim;
+            let element = |_| bf16::from_f32(random.next() * size);
+            (0..elems).map(element).collect()
+        };
+        let size = if data == Data::Extreme { 100.0 } else { 1.0 };
+        let mut q = fill(shape.heads, size);
+        let mut k = fill(shape.kv_heads, size);
+        let v = fill(shape.kv_heads, 1.0);
+        if data == Data::NotFinite {
+            let dim = shape.head_dim as usize;
+            // Queries above 0 and keys of -inf have scores of -inf, without NaN. Every third key is such; in the first
+            // head all are.
+            q.iter_mut()
+                .for_each(|x| *x = bf16::from_f32(x.to_f32().abs() + 0.5));
+            for (row, key) in k.chunks_mut(dim).enumerate() {
+                if row % 3 == 1 || row < shape.seq as usize {
+                    key.fill(bf16::NEG_INFINITY);
+                }
+            }
+            for query in q.chunks_mut(dim).skip(5).step_by(11) {
+                query[0] = bf16::NAN;
+            }
+        }
+        let mut call = Self {
+            q,
+            k,
+            v,
+            o: Vec::new(),
+            lse: Vec::new(),
+        };
+        call.attend(config, shape);
+        call
+    }
+
+    /// Fills in what should come out.
+    fn attend(&mut self, config: &AttentionConfig, shape: AttentionShape) {
+        let (seq, dim) = (shape.seq as usize, shape.head_dim as usize);
+        let scale = config.scale.of(shape.head_dim);
+        let per_kv = (shape.heads / shape.kv_heads) as usize;
+        let of_head = |all: &[bf16], head: usize| -> Vec<f64> {
+            let elems = &all[head * seq * dim..][..seq * dim];
+            elems.iter().map(|x| x.to_f64()).collect()
+        };
+        for head in 0..(shape.batch * shape.heads) as usize {
+            let q = of_head(&self.q, head);
+            let (k, v) = (
+                of_head(&self.k, head / per_kv),
+                of_head(&self.v, head / per_kv),
+            );
+            for (row, q) in q.chunks(dim).enumerate() {
+                let end = if config.causal { row + 1 } else { seq };
+                let keys = k.chunks(dim).take(end);
+                let scores: Vec<f64> = keys.map(|k| dot(q, k) * scale).collect();
+                let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|score| weight(*score, top)).collect();
+                let sum: f64 = weights.iter().sum();
+                self.lse.push(if sum == 0.0 {
+                    f64::NEG_INFINITY
+                } else {
+                    top + sum.ln()
+                });
+                let mut o = vec![Wanted::default(); dim];
+                if sum != 0.0 {
+                    for (weight, v) in weights.iter().zip(v.chunks(dim)) {
+                        let weight = weight / sum;
+                        for (o, v) in o.iter_mut().zip(v) {
+                            o.value += weight * v;
+                            o.magnitude += weight * v.abs();
+                        }
+                    }
+                }
+                self.o.extend(o);
+            }
+        }
+    }
+}
+
+/// A row all of whose scores are -inf attends to nothing, as in torch.
+fn weight(score: f64, top: f64) -> f64 {
+    match score == f64::NEG_INFINITY {
+        true => 0.0,
+        false => (score - top).exp(),
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+impl Place {
+    /// The places in the sequence of a rank's rows.
+    pub fn rows(self, rank: u32) -> Vec<usize> {
+        let chunks: Vec<u32> = match self.placement {
+            Placement::Contiguous => vec![rank],
+            Placement::Zigzag => vec![rank, 2 * self.world - 1 - rank],
+        };
+        let rows = self
+            .shape
+            .seq
+            .div_ceil(u64::from(self.world) * chunks.len() as u64);
+        let chunk = |chunk: u32| {
+            let first = u64::from(chunk) * rows;
+            first..(first + rows).min(self.shape.seq)
+        };
+        let rows = chunks.into_iter().flat_map(chunk);
+        rows.map(|row| row as usize).collect()
+    }
+
+    /// `[B, H, S, D]` of all ranks as one rank has it.
+    pub fn shard<T: Copy>(self, whole: &[T], heads: u64, rank: u32) -> Vec<T> {
+        let (seq, heads) = (self.shape.seq as usize, heads as usize);
+        let dim = whole.len() / (self.shape.batch as usize * heads * seq);
+        let rows = self.rows(rank);
+        let row_of = |batch: usize, head: usize, row: usize| {
+            let at = ((batch * heads + head) * seq + row) * dim;
+            whole[at..at + dim].iter().copied()
+        };
+        let mut shard = Vec::new();
+        for batch in 0..self.shape.batch as usize {
+            match self.layout {
+                Layout::Bshd => {
+                    for row in &rows {
+                        (0..heads).for_each(|head| shard.extend(row_of(batch, head, *row)));
+                    }
+                }
+                Layout::Bhsd => {
+                    for head in 0..heads {
+                        rows.iter()
+                            .for_each(|row| shard.extend(row_of(batch, head, *row)));
+                    }
+                }
+            }
+        }
+        shard
+    }
+
+    /// O and LSE of a rank.
+    pub fn judge(
+        self,
+        call: &Call,
+        rank: u32,
+        (o, lse): (&[bf16], &[f32]),
+        data: Data,
+    ) -> Result<(), String> {
+        // The rounding of a large score in fp32 is part of the weight.
+        let slack = if data == Data::Extreme { 4.0 } else { 1.0 };
+        let wanted = self.shard(&call.o, self.shape.heads, rank);
+        let is_right = |got: &bf16, want: &Wanted| {
+            let near = (got.to_f64() - want.value).abs()
+                <= slack * (want.value.abs() + want.magnitude) / 256.0 + 1e-30;
+            near || (got.is_nan() && want.value.is_nan())
+        };
+        let wrong_o = wrong(o, &wanted, is_right);
+        // [B, H, S], whatever the layout.
+        let by_head = Self {
+            layout: Layout::Bhsd,
+            ..self
+        };
+        let wanted = by_head.shard(&call.lse, self.shape.heads, rank);
+        let is_right = |got: &f32, want: &f64| {
+            let got = f64::from(*got);
+            got == *want
+                || (got - want).abs() <= 1e-5 + slack * want.abs() * 1e-6
+                || (got.is_nan() && want.is_nan())
+        };
+        let wrong_lse = wrong(lse, &wanted, is_right);
+        match (wrong_o, wrong_lse) {
+            (0, 0) => Ok(()),
+            _ => Err(format!(
+                "rank {rank}: {wrong_o} of {} elements of O and {wrong_lse} of {} of LSE are wrong",
+                o.len(),
+                lse.len()
+            )),
+        }
+    }
+}
+
+fn wrong<A, B>(got: &[A], wanted: &[B], is_right: impl Fn(&A, &B) -> bool) -> usize {
+    assert_eq!(got.len(), wanted.len());
+    got.iter()
+        .zip(wanted)
+        .filter(|(got, want)| !is_right(got, want))
+        .count()
+}
+
+/// Numbers that depend on the call.
+pub struct Random(pub u64);
+
+impl Random {
+    /// In -1 .. 1.
+    pub fn next(&mut self) -> f32 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
