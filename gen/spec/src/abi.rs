@@ -67,8 +67,10 @@ pub struct TensorMapSpec {
 pub enum ArgKind {
     /// A tensor map, 128 bytes, aligned to 128.
     TensorMap(TensorMapSpec),
-    /// The operand's address.
+    /// The operand's address, …
     Pointer(Operand),
+    /// … of one that is written though it is usually read.
+    Result(Operand),
     /// The operand's row stride in bytes, u64.
     RowStrideBytes(Operand),
     /// Addresses of every rank's workspace as this rank sees them, `[u64; MAX_RANKS]`, by rank; 0 beyond the world.
@@ -88,6 +90,7 @@ impl ArgKind {
         match self {
             Self::TensorMap(_) => format!("CUtensorMap {name}"),
             Self::Pointer(operand) if operand.is_result() => format!("mk::u8* {name}"),
+            Self::Result(_) => format!("mk::u8* {name}"),
             Self::Pointer(_) => format!("const mk::u8* {name}"),
             Self::RowStrideBytes(_) | Self::DeadlineNs => format!("mk::u64 {name}"),
             Self::Workspaces => format!("mk::u8* {name}[mk::kMaxRanks]"),
@@ -99,9 +102,11 @@ impl ArgKind {
     const fn size_align(&self) -> (usize, usize) {
         match self {
             Self::TensorMap(_) => (128, 128),
-            Self::Pointer(_) | Self::RowStrideBytes(_) | Self::HostPage | Self::DeadlineNs => {
-                (8, 8)
-            }
+            Self::Pointer(_)
+            | Self::Result(_)
+            | Self::RowStrideBytes(_)
+            | Self::HostPage
+            | Self::DeadlineNs => (8, 8),
             Self::Workspaces => (8 * MAX_RANKS, 8),
             Self::Rank => (4, 4),
         }
@@ -234,7 +239,7 @@ pub enum Role {
     Collect = 5,
 }
 
-/// What a kernel waits for.
+/// What a kernel waits for; from [`Wait::Expert`] on, what it finds wrong with an operand's values.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -267,6 +272,20 @@ pub enum Wait {
     PutSent = 13,
     /// Other CTAs, to load the same tiles at the same time.
     Pace = 14,
+    /// A peer's word how many tokens it sends where.
+    Routing = 15,
+    /// Other CTAs of this rank, which count tokens.
+    Counted = 16,
+    /// Fault: the expert of a token, of choice `peer`, is none.
+    Expert = 17,
+    /// Fault: a token has the same expert twice.
+    ExpertTwice = 18,
+    /// Fault: a rank has more tokens than it can have.
+    Tokens = 19,
+    /// Fault: rank `peer` gets more rows than it has room for.
+    Rows = 20,
+    /// Fault: the place of a token's row, of choice `peer`, is none.
+    Place = 21,
 }
 
 impl Role {
@@ -295,7 +314,7 @@ impl Role {
 
 impl Wait {
     /// Every wait, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 21] = [
         (Self::Chunk, "kChunk"),
         (Self::Sent, "kSent"),
         (Self::StageFull, "kStageFull"),
@@ -310,6 +329,13 @@ impl Wait {
         (Self::Arrival, "kArrival"),
         (Self::PutSent, "kPutSent"),
         (Self::Pace, "kPace"),
+        (Self::Routing, "kRouting"),
+        (Self::Counted, "kCounted"),
+        (Self::Expert, "kExpert"),
+        (Self::ExpertTwice, "kExpertTwice"),
+        (Self::Tokens, "kTokens"),
+        (Self::Rows, "kRows"),
+        (Self::Place, "kPlace"),
     ];
 
     /// The wait numbered `value`, in words.
@@ -330,6 +356,13 @@ impl Wait {
             12 => "puts of a GPU of another node",
             13 => "the end of its own puts",
             14 => "other CTAs, to load together",
+            15 => "a peer's word where its tokens go",
+            16 => "other CTAs, to count tokens",
+            17 => "the number of an expert",
+            18 => "another expert for the same token",
+            19 => "a possible number of tokens",
+            20 => "room for all rows",
+            21 => "the place of a row",
             _ => "something unknown",
         }
     }

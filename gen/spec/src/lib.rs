@@ -21,9 +21,9 @@ pub mod spec;
 pub mod violation;
 
 pub use config::{
-    Activation, AttentionConfig, AttentionOp, AttentionShape, BLayout, Dim, Dtype, Epilogue,
-    GemmConfig, GemmOp, GemmShape, KernelConfig, Layout, Op, Placement, Problem, Shape, Tile,
-    Transfer, Tuning,
+    Activation, AttentionConfig, AttentionOp, AttentionShape, BLayout, CombineConfig, CombineOp,
+    CombineShape, Dim, DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue, GemmConfig,
+    GemmOp, GemmShape, KernelConfig, Layout, Op, Placement, Problem, Shape, Tile, Transfer, Tuning,
 };
 pub use device::{Device, Target};
 pub use plan::KernelPlan;

@@ -69,11 +69,25 @@ pub enum Field {
     Causal,
     /// `placement`
     Placement,
+    /// `experts`
+    Experts,
+    /// `top_k`
+    TopK,
+    /// `max_tokens`
+    MaxTokens,
+    /// `hidden`
+    Hidden,
+    /// `intermediate`
+    Intermediate,
+    /// `swiglu`
+    Swiglu,
+    /// `max_rows`
+    MaxRows,
 }
 
 impl Field {
     /// Every field, in the order in which a person writes them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 37] = [
         Self::Op,
         Self::Name,
         Self::World,
@@ -104,6 +118,13 @@ impl Field {
         Self::Layout,
         Self::Causal,
         Self::Placement,
+        Self::Experts,
+        Self::TopK,
+        Self::MaxTokens,
+        Self::Hidden,
+        Self::Intermediate,
+        Self::Swiglu,
+        Self::MaxRows,
     ];
 
     /// The field's name, as in TOML.
@@ -140,6 +161,13 @@ impl Field {
             Self::Layout => "layout",
             Self::Causal => "causal",
             Self::Placement => "placement",
+            Self::Experts => "experts",
+            Self::TopK => "top_k",
+            Self::MaxTokens => "max_tokens",
+            Self::Hidden => "hidden",
+            Self::Intermediate => "intermediate",
+            Self::Swiglu => "swiglu",
+            Self::MaxRows => "max_rows",
         }
     }
 }

@@ -25,7 +25,14 @@ enum Wait : u32 {
   kCommandSlot = 11,
   kArrival = 12,
   kPutSent = 13,
-  kPace = 14
+  kPace = 14,
+  kRouting = 15,
+  kCounted = 16,
+  kExpert = 17,
+  kExpertTwice = 18,
+  kTokens = 19,
+  kRows = 20,
+  kPlace = 21
 };
 
 // The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r, ~0 the host.

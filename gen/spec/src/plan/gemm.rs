@@ -12,6 +12,7 @@ use crate::spec::KernelSpec;
 use crate::violation::Violations;
 use serde::Serialize;
 
+pub(super) use self::core::OUT_COLS;
 pub use self::core::{CoreLayout, Split, TILE_K};
 pub use exchange::SLOT_BYTES;
 
