@@ -39,7 +39,7 @@ pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a DispatchPlan) -> Parts<'
     }
     let shape = body.shape;
     Parts {
-        title: "tokens to their experts, and C = tokens of each expert · its weight, one launch",
+        title: "C = tokens of each expert · its weight, one launch",
         headers,
         computes: dispatch.computes(),
         exchanges: dispatch.exchanges(),
