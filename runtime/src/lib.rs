@@ -86,6 +86,7 @@ mod operator;
 mod passed;
 mod prepare;
 mod report;
+mod routing;
 mod shared;
 mod simulation;
 mod symmetric;
@@ -100,6 +101,7 @@ pub use fabric::{FabricTest, FabricTestOptions, Load, Measured, NicOptions, Tran
 pub use fused::FusedKernel;
 pub use operands::{OperandFault, RawOperand};
 pub use operator::{Addends, Operator};
+pub use routing::RoutingFault;
 pub use simulation::{Finding, Simulation};
 
 #[cfg(feature = "macros")]

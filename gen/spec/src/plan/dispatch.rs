@@ -31,8 +31,8 @@ const ELEM_BYTES: u64 = 2;
 const OUT_BYTES: u32 = 8 * 16 * OUT_COLS * ELEM_BYTES as u32;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
-/// More stages gain nothing.
-const MAX_STAGES: u32 = 6;
+/// Of the smallest tile, as much as slots to push from take; more gain nothing.
+const MAX_STAGES: u32 = 8;
 /// Groups of copies that a loader leaves unfinished, each a stage: fewer than there are stages.
 pub const COPIES_AHEAD: u32 = 2;
 /// Communication CTAs; 8 fill the link.
