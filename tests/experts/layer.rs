@@ -204,6 +204,9 @@ impl Layer {
                 .write(Operand::Offsets, &mut all.offsets)
                 .write(Operand::Places, &mut all.places)
                 .launch()?;
+        }
+        // Only now: an operator's calls follow each other, and no other holds ranks together.
+        for all in &mut buffers {
             combine
                 .call(&stream)
                 .read(Operand::Rows, &all.rows)

@@ -1,7 +1,7 @@
 //! `combine`: what experts made of each token, weighted and summed, at the token's rank.
 //!
 //! A rank tells every other where its tokens' rows are and what each counts. Every rank adds up the rows that it has of a
-//! token and sends one row of bf16; the token's rank adds those, in the order of ranks. What is told is double-buffered by
+//! token and sends one row of bf16; the token's rank adds those, in the order of ranks. How many tokens there are is double-buffered by
 //! parity of the epoch: who starts epoch e has finished e-1, for which every peer had begun e-1 and so finished e-2. Rows
 //! need one buffer: they are sent to a rank that has told of this epoch, and so has finished the one before.
 
@@ -166,7 +166,7 @@ fn workspace(body: &CombinePlan, world: u32) -> Workspace {
         ("fault", FLAG_STRIDE_BYTES),
         ("told", ranks * FLAG_STRIDE_BYTES),
         ("headers", 2 * ranks * HEADER_WORDS * 4),
-        ("choices", 2 * ranks * body.choices() * 8),
+        ("choices", ranks * body.choices() * 8),
         ("flags", ranks * body.blocks() * FLAG_STRIDE_BYTES),
         (
             "partials",
