@@ -72,11 +72,7 @@ fn constants(plan: &KernelPlan, body: &CombinePlan) -> Vec<Constant> {
         offset("headers"),
         "by parity of the epoch and source",
     );
-    c.u64(
-        "kChoices",
-        offset("choices"),
-        "by parity of the epoch and source",
-    );
+    c.u64("kChoices", offset("choices"), "by source");
     c.u64("kFlags", offset("flags"), "one per rank and block");
     c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
     c.u64("kPartials", offset("partials"), "rows by rank and token");

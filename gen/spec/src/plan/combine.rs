@@ -1,9 +1,10 @@
 //! `combine`: what experts made of each token, weighted and summed, at the token's rank.
 //!
 //! A rank tells every other where its tokens' rows are and what each counts. Every rank adds up the rows that it has of a
-//! token and sends one row of bf16; the token's rank adds those, in the order of ranks. How many tokens there are is double-buffered by
-//! parity of the epoch: who starts epoch e has finished e-1, for which every peer had begun e-1 and so finished e-2. Rows
-//! need one buffer: they are sent to a rank that has told of this epoch, and so has finished the one before.
+//! token and sends one row of bf16; the token's rank adds those, in the order of ranks. How many tokens a rank has is told
+//! by parity of the epoch: who starts epoch e has finished e-1, for which every peer had begun e-1 and so finished e-2.
+//! Choices and rows need one buffer: who told of choices in the last epoch has the rows that came of them, and rows are
+//! sent to a rank that has told of this epoch, and so has finished the one before.
 
 use super::{Body, KernelPlan, Registers, Role, Spread, THREADS, Traffic, Workspace};
 use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec};
