@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What the operators are held against: NCCL and cuBLAS, and PyTorch's fused operators over symmetric memory.
+"""What the operators are held against: NCCL and cuBLAS, and PyTorch's operators.
 
     torchrun --nproc-per-node 8 benches/baselines.py --op ag_gemm > baselines.jsonl
     cargo bench --bench operators -- --op ag_gemm --baselines baselines.jsonl
+    torchrun --nproc-per-node 8 benches/baselines.py --op dispatch_gemm
 
     torchrun --nproc-per-node 8 benches/baselines.py --op ring_attention --seq 3072,6144
     cargo bench --bench attention -- --world 8 --seq 3072,6144
@@ -60,7 +61,7 @@ BLOCK_US = 20_000
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", action="append", choices=[*SHAPES, "ring_attention"], help="[default: ag_gemm]")
+    parser.add_argument("--op", action="append", choices=[*SHAPES, "ring_attention", "dispatch_gemm"], help="[default: ag_gemm]")
     parser.add_argument("--shape", action="append", metavar="MxNxK", help="M over all ranks, N and K of one")
     parser.add_argument("--b-layout", choices=["kn", "nk"], default="kn")
     sizes = lambda text: [int(size) for size in text.split(",")]
@@ -70,6 +71,10 @@ def arguments():
     parser.add_argument("--kv-heads", type=int, help="[default: as many]")
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[16, 64, 1024, 2048, 4096, 8192, 16384], help="of each rank, for dispatch_gemm")
+    parser.add_argument("--experts", type=int, help="over all ranks [default: 32 for each]")
+    parser.add_argument("--hidden", type=int, default=7168)
+    parser.add_argument("--intermediate", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--limit-s", type=int, default=300, help="the processes end then, whatever happens")
     return parser.parse_args()
@@ -267,6 +272,53 @@ def attention(flags, seq):
         yield dict(variant=variant, us=round(us[variant], 2), tflops=tflops, error=round(err, 6))
 
 
+class Dispatch:
+    """Tokens to experts, even ids: index_select, all-to-all, rows by expert, _grouped_mm. A token goes to each expert."""
+
+    def __init__(self, tokens, hidden, cols, experts, top_k):
+        local = experts // WORLD
+        ids = torch.rand(tokens, experts, device="cuda").topk(top_k, dim=1).indices.flatten()
+        self.token = ids.argsort() // top_k
+        counts = torch.bincount(ids, minlength=experts)
+        all_counts = torch.empty(WORLD, experts, device="cuda", dtype=counts.dtype)
+        dist.all_gather_into_tensor(all_counts, counts)
+        here = all_counts[:, RANK * local : (RANK + 1) * local]
+        self.sent, self.received = counts.view(WORLD, local).sum(1).tolist(), here.sum(1).tolist()
+        # What comes is by source and expert, the product wants it by expert.
+        ends = here.flatten().cumsum(0).tolist()
+        begins = [0] + ends[:-1]
+        pieces = [(begins[s * local + e], ends[s * local + e]) for e in range(local) for s in range(WORLD)]
+        self.by_expert = torch.cat([torch.arange(begin, end) for begin, end in pieces]).cuda()
+        self.offsets = here.sum(0).cumsum(0).to(torch.int32)
+        self.x, self.w = random(tokens, hidden), random(local * hidden, cols).view(local, hidden, cols)
+        self.out, self.rows = empty(tokens * top_k, hidden), random(sum(self.received), hidden)
+        self.handle = symm.rendezvous(symm.empty(64, device="cuda"), group=dist.group.WORLD.group_name)
+
+    def alone(self):
+        return torch._grouped_mm(self.rows, self.w, self.offsets)
+
+    def nccl(self):
+        """Without routing: that has been done before."""
+        torch.index_select(self.x, 0, self.token, out=self.out)
+        dist.all_to_all_single(self.rows, self.out, self.received, self.sent)
+        return torch._grouped_mm(self.rows[self.by_expert], self.w, self.offsets)
+
+
+def dispatch(flags):
+    """The lines of dispatch_gemm, one per number of tokens and variant."""
+    experts = flags.experts or 32 * WORLD
+    for tokens in flags.tokens:
+        case = Dispatch(tokens, flags.hidden, flags.intermediate, experts, 8)
+        names = {"grouped_mm": case.alone, "NCCL+grouped_mm": case.nccl}
+        flops = 2 * tokens * 8 * flags.hidden * flags.intermediate
+        calls = max(6, min(40, int(BLOCK_US / (flops / 740e6 + 200))))
+        us = measure(names, lambda: case.handle.barrier(channel=0), calls, flags.rounds)
+        for variant, time_us in us.items():
+            yield dict(op="dispatch_gemm", world=WORLD, tokens=tokens, experts=experts, variant=variant, us=round(time_us, 2))
+        del case
+        torch.cuda.empty_cache()
+
+
 OPERATORS = {"ag_gemm": AgGemm, "gemm_rs": GemmRs, "gemm_ar": GemmAr}
 
 
@@ -298,6 +350,9 @@ def main():
             if RANK == 0:
                 print(json.dumps(line | timed), flush=True)
         torch.cuda.empty_cache()
+    for line in dispatch(flags) if "dispatch_gemm" in ops else []:
+        if RANK == 0:
+            print(json.dumps(line), flush=True)
     for op in [op for op in ops if op in SHAPES]:
         given = [tuple(int(size) for size in text.split("x")) for text in flags.shape or []]
         for m, n, k in given or SHAPES[op]:

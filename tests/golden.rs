@@ -6,7 +6,7 @@ mod configs;
 
 use configs::Golden;
 use mkernel_compile::{render, render_fabric_test};
-use mkernel_spec::plan::{AttentionPlan, Body};
+use mkernel_spec::plan::{AttentionPlan, Body, DispatchPlan, Split};
 use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Placement, Target, Transfer};
 use std::collections::BTreeSet;
 use std::fs;
@@ -227,7 +227,7 @@ fn goldens_cover_what_the_templates_of_attention_can_render() {
     let goldens = Golden::all();
     let attention = |g: &Golden| match &g.plan.body {
         Body::Attention(body) => Some((g.plan.spec.world(), body.clone())),
-        Body::Gemm(_) => None,
+        _ => None,
     };
     let plans: Vec<_> = goldens.iter().filter_map(attention).collect();
     let some = |what: &str, is: &dyn Fn(u32, &AttentionPlan) -> bool| {
@@ -273,4 +273,54 @@ fn goldens_cover_what_the_templates_of_attention_can_render() {
     some("heads that share K and V", &|_, body| {
         body.shape.kv_heads < body.shape.heads
     });
+}
+
+#[test]
+fn goldens_cover_what_the_templates_of_experts_can_render() {
+    let goldens = Golden::all();
+    let dispatch = |g: &Golden| match &g.plan.body {
+        Body::Dispatch(body) => Some((g.plan.spec.world(), body.clone())),
+        _ => None,
+    };
+    let plans: Vec<_> = goldens.iter().filter_map(dispatch).collect();
+    let some = |what: &str, is: &dyn Fn(u32, &DispatchPlan) -> bool| {
+        assert!(
+            plans.iter().any(|(world, body)| is(*world, body)),
+            "no golden has {what}"
+        );
+    };
+    for is_alone in [true, false] {
+        some("each world", &|world, _| (world == 1) == is_alone);
+        some("each alignment of tokens", &|_, body| {
+            body.shape.hidden.is_multiple_of(64) == is_alone
+        });
+        some("each alignment of columns", &|_, body| {
+            body.shape
+                .intermediate
+                .is_multiple_of(body.tile_cols().into())
+                == is_alone
+        });
+    }
+    for swiglu in [true, false] {
+        for split in [Split::Rows, Split::Cols] {
+            some("each result of each split", &|_, body| {
+                (body.config.swiglu, body.split) == (swiglu, split)
+            });
+        }
+        for layout in [BLayout::Kn, BLayout::Nk] {
+            some("each result of each layout", &|_, body| {
+                (body.config.swiglu, body.config.b_layout) == (swiglu, layout)
+            });
+        }
+    }
+    for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128)] {
+        some(&format!("tile {m}x{n}"), &|_, body| {
+            (body.tile.m, body.tile.n) == (m, n)
+        });
+    }
+    for is_alone in [true, false] {
+        assert!(goldens.iter().any(|g| {
+            matches!(g.plan.body, Body::Combine(_)) && (g.plan.spec.world() == 1) == is_alone
+        }));
+    }
 }

@@ -1,10 +1,12 @@
 //! What rustdoc shows on a `#[fused_kernel]` struct.
 
 mod attention;
+mod combine;
+mod dispatch;
 mod gemm;
 
 use mkernel_spec::plan::Body;
-use mkernel_spec::{KernelConfig, KernelPlan, Problem};
+use mkernel_spec::{Dim, KernelConfig, KernelPlan, Problem};
 
 /// Lines of Markdown: semantics, what each rank passes, and the plan where all sizes are known.
 pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
@@ -16,6 +18,8 @@ pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
     lines.extend(match &config.problem {
         Problem::Gemm(gemm) => gemm::lines(gemm, config.world, config.nodes),
         Problem::Attention(attention) => attention::lines(attention, config.world),
+        Problem::Dispatch(dispatch) => dispatch::lines(dispatch, config.world),
+        Problem::Combine(combine) => combine::lines(combine, config.world),
     });
     lines.push(String::new());
     lines.push(match plan {
@@ -39,10 +43,20 @@ fn ranks_on(world: u32, nodes: u32) -> String {
     }
 }
 
+/// What one rank has of a dimension that all have equal parts of.
+fn part(dim: Dim, world: u32, name: &str) -> String {
+    match dim.fixed() {
+        Some(size) => (size / u64::from(world)).to_string(),
+        None => format!("{name}/{world}"),
+    }
+}
+
 fn planned(plan: &KernelPlan) -> String {
     let how = match &plan.body {
         Body::Gemm(body) => gemm::planned(body),
         Body::Attention(body) => attention::planned(body),
+        Body::Dispatch(body) => dispatch::planned(body),
+        Body::Combine(body) => combine::planned(body),
     };
     format!(
         "Planned for {}: {how}; bound {:.0} µs ({}), estimate {:.0} µs.",

@@ -1,7 +1,8 @@
 //! A configuration as the Rust expression that makes it.
 
 use mkernel_spec::{
-    AttentionConfig, AttentionTuning, Dim, Epilogue, GemmConfig, KernelConfig, Problem, Tuning,
+    AttentionConfig, AttentionTuning, CombineConfig, Dim, DispatchConfig, Epilogue, GemmConfig,
+    KernelConfig, Problem, Tuning,
 };
 use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote};
@@ -27,6 +28,14 @@ pub fn config(config: &KernelConfig) -> TokenStream {
             let config = attention_literal(config);
             quote!(::mkernel::Problem::Attention(#config))
         }
+        Problem::Dispatch(config) => {
+            let config = dispatch_literal(config);
+            quote!(::mkernel::Problem::Dispatch(#config))
+        }
+        Problem::Combine(config) => {
+            let config = combine_literal(config);
+            quote!(::mkernel::Problem::Combine(#config))
+        }
     };
     quote! {
         ::mkernel::KernelConfig {
@@ -43,6 +52,8 @@ pub fn shape(problem: &Problem) -> TokenStream {
     let shape = match problem {
         Problem::Gemm(_) => quote!(::mkernel::GemmShape),
         Problem::Attention(_) => quote!(::mkernel::AttentionShape),
+        Problem::Dispatch(_) => quote!(::mkernel::DispatchShape),
+        Problem::Combine(_) => quote!(::mkernel::CombineShape),
     };
     let sizes = problem.dims().into_iter().map(|(field, dim)| {
         let name = format_ident!("{}", field.name());
@@ -129,6 +140,68 @@ fn attention_literal(config: &AttentionConfig) -> TokenStream {
                 comm_ctas: #comm_ctas,
                 kv_slots: #kv_slots,
             },
+        }
+    }
+}
+
+fn dispatch_literal(config: &DispatchConfig) -> TokenStream {
+    let DispatchConfig {
+        op,
+        experts,
+        top_k,
+        max_tokens,
+        hidden,
+        intermediate,
+        b_layout,
+        swiglu,
+        max_rows,
+        tile_m,
+        tile_n,
+        comm_ctas,
+    } = config;
+    let (op, b_layout) = (variant(op), variant(b_layout));
+    let [experts, top_k, max_tokens, hidden, intermediate] =
+        [*experts, *top_k, *max_tokens, *hidden, *intermediate].map(dim);
+    let [max_rows, tile_m, tile_n, comm_ctas] =
+        [max_rows, tile_m, tile_n, comm_ctas].map(|value| option(*value));
+    quote! {
+        ::mkernel::DispatchConfig {
+            op: ::mkernel::DispatchOp::#op,
+            experts: #experts,
+            top_k: #top_k,
+            max_tokens: #max_tokens,
+            hidden: #hidden,
+            intermediate: #intermediate,
+            b_layout: ::mkernel::BLayout::#b_layout,
+            swiglu: #swiglu,
+            max_rows: #max_rows,
+            tile_m: #tile_m,
+            tile_n: #tile_n,
+            comm_ctas: #comm_ctas,
+        }
+    }
+}
+
+fn combine_literal(config: &CombineConfig) -> TokenStream {
+    let CombineConfig {
+        op,
+        experts,
+        top_k,
+        max_tokens,
+        hidden,
+        max_rows,
+    } = config;
+    let op = variant(op);
+    let [experts, top_k, max_tokens, hidden] = [*experts, *top_k, *max_tokens, *hidden].map(dim);
+    let max_rows = option(*max_rows);
+    quote! {
+        ::mkernel::CombineConfig {
+            op: ::mkernel::CombineOp::#op,
+            experts: #experts,
+            top_k: #top_k,
+            max_tokens: #max_tokens,
+            hidden: #hidden,
+            max_rows: #max_rows,
         }
     }
 }

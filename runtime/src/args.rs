@@ -106,7 +106,9 @@ impl Bindings<'_> {
             let to = &mut bytes[arg.offset_bytes..];
             match &arg.kind {
                 ArgKind::TensorMap(spec) => put(to, &encode(&self.tensor_map(spec))?),
-                ArgKind::Pointer(operand) => put(to, &self.operand(*operand).ptr.to_ne_bytes()),
+                ArgKind::Pointer(operand) | ArgKind::Result(operand) => {
+                    put(to, &self.operand(*operand).ptr.to_ne_bytes());
+                }
                 ArgKind::RowStrideBytes(operand) => {
                     put(to, &self.row_bytes(*operand).to_ne_bytes());
                 }

@@ -28,7 +28,7 @@ macro_rules! elements {
         }
     )+};
 }
-elements!(bf16: Bf16, f32: Fp32);
+elements!(bf16: Bf16, f32: Fp32, i32: Int32);
 
 /// One call of an [`Operator`], made by [`Operator::call`]: pass each operand of
 /// [`KernelPlan::operands`](crate::KernelPlan::operands), in any order, then [`launch`](Self::launch).

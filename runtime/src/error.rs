@@ -4,6 +4,7 @@ mod words;
 
 use crate::bootstrap::ProtocolFault;
 use crate::operands::OperandFault;
+use crate::routing::RoutingFault;
 use crate::simulation::Finding;
 use cudarc::driver::DriverError;
 use mkernel_compile::GenError;
@@ -342,6 +343,16 @@ pub enum Error {
         lost: Option<u32>,
         /// How long.
         waited: Duration,
+    },
+    /// Tokens, experts or places that cannot be; every rank returns it.
+    #[error("rank {rank}, call {epoch}: {fault}")]
+    Routing {
+        /// The rank whose operands they are, or whose room is too small.
+        rank: u32,
+        /// The call, counted from 1.
+        epoch: u32,
+        /// What is wrong.
+        fault: RoutingFault,
     },
     /// Nothing runs on this communicator any more: a wait failed here or on a peer, or someone called `abort`.
     #[error(

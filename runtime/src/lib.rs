@@ -88,6 +88,7 @@ mod operator;
 mod passed;
 mod prepare;
 mod report;
+mod routing;
 mod shared;
 mod simulation;
 mod symmetric;
@@ -102,6 +103,7 @@ pub use fabric::{FabricTest, FabricTestOptions, Load, Measured, NicOptions, Tran
 pub use fused::FusedKernel;
 pub use operands::{OperandFault, RawOperand};
 pub use operator::{Addends, Operator};
+pub use routing::RoutingFault;
 pub use simulation::{Finding, Simulation};
 
 #[cfg(feature = "macros")]
@@ -112,7 +114,8 @@ pub use mkernel_fabric::FabricError;
 pub use mkernel_fabric::emulated::{Failure, Faults, Nic};
 pub use mkernel_spec::{
     self as spec, Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning,
-    BLayout, Device, Dim, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelPlan,
+    BLayout, CombineConfig, CombineOp, CombineShape, Device, Dim, DispatchConfig, DispatchOp,
+    DispatchShape, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelPlan,
     KernelSpec, Layout, Op, Placement, Problem, Scale, Shape, Transfer, Tuning, Violation,
     Violations,
 };

@@ -3,6 +3,7 @@
 use crate::driver::Pinned;
 use crate::error::Error;
 use crate::operands::RawOperand;
+use crate::routing::RoutingFault;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::{self, HOST_ABORT, HostPage, LOST, Report};
@@ -113,6 +114,10 @@ fn decode(report: &Report) -> Option<Error> {
         by if by & LOST != 0 => (None, Some(by & !LOST)),
         by => (Some(by - 1), None),
     };
+    if let Some((rank, fault)) = RoutingFault::of(report) {
+        let epoch = report.epoch;
+        return Some(Error::Routing { rank, epoch, fault });
+    }
     Some(Error::Timeout {
         rank: report.rank,
         cta: report.cta,
@@ -188,6 +193,30 @@ mod tests {
         })
         .expect("a report");
         assert!(matches!(error, Error::Aborted { cause: None }), "{error}");
+    }
+
+    #[test]
+    fn faults_of_tokens_name_rank_and_value() {
+        let fault = |wait, aborted_by| {
+            let report = Report {
+                wait: wait as u32,
+                aborted_by,
+                ..REPORT
+            };
+            decode(&report).expect("a report").to_string()
+        };
+        let text = fault(abi::Wait::Expert, 4);
+        for part in [
+            "rank 3, call 9",
+            "token 11",
+            "expert 8",
+            "choice 5",
+            "0 to 8",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
+        assert!(fault(abi::Wait::ExpertTwice, 0).contains("rank 2, call 9: token 11"));
+        assert!(fault(abi::Wait::Place, 0).contains("place 8 of 9"));
     }
 
     #[test]

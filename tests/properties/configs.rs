@@ -121,7 +121,7 @@ fn epilogues() -> impl Strategy<Value = Epilogue> {
         any::<bool>(),
         any::<bool>(),
         select(&Activation::ALL[..]),
-        select(&Dtype::ALL[..]),
+        select(&Dtype::FLOATS[..]),
     )
         .prop_map(|(bias, residual, activation, output)| Epilogue {
             bias,

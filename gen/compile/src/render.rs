@@ -4,7 +4,9 @@
 //! the rendered code uses it: NVRTC warns of others, and a warning fails the build.
 
 mod attention;
+mod combine;
 mod constants;
+mod dispatch;
 mod fabric_test;
 mod gemm;
 
@@ -13,6 +15,7 @@ use crate::source::CudaSource;
 use crate::templates::TEMPLATES;
 use attention::AttentionVariables;
 use constants::Constant;
+use dispatch::DispatchVariables;
 use gemm::GemmVariables;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::Body;
@@ -42,6 +45,8 @@ struct Parts<'a> {
 enum Variables<'a> {
     Gemm(GemmVariables<'a>),
     Attention(AttentionVariables<'a>),
+    Dispatch(DispatchVariables<'a>),
+    Combine {},
 }
 
 /// All that the templates know. Field names are the templates' variables.
@@ -100,6 +105,8 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
     let parts = match &plan.body {
         Body::Gemm(body) => gemm::parts(plan, body),
         Body::Attention(body) => attention::parts(plan, body),
+        Body::Dispatch(body) => dispatch::parts(plan, body),
+        Body::Combine(body) => combine::parts(plan, body),
     };
     let args = plan.args.args.iter();
     RenderContext {

@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 21] = [
+pub(crate) const TEMPLATES: [(&str, &str); 25] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -51,6 +51,22 @@ pub(crate) const TEMPLATES: [(&str, &str); 21] = [
     (
         "parts/relay.cu.tera",
         include_str!("../../../templates/parts/relay.cu.tera"),
+    ),
+    (
+        "ops/dispatch_gemm.cu.tera",
+        include_str!("../../../templates/ops/dispatch_gemm.cu.tera"),
+    ),
+    (
+        "ops/combine.cu.tera",
+        include_str!("../../../templates/ops/combine.cu.tera"),
+    ),
+    (
+        "parts/routing.cu.tera",
+        include_str!("../../../templates/parts/routing.cu.tera"),
+    ),
+    (
+        "parts/grouped.cu.tera",
+        include_str!("../../../templates/parts/grouped.cu.tera"),
     ),
     (
         "parts/place.cu.tera",
@@ -119,11 +135,12 @@ macro_rules! header {
     };
 }
 
-const DEVICE_HEADERS: [(&str, &str); 13] = [
+const DEVICE_HEADERS: [(&str, &str); 14] = [
     header!("device", "activation"),
     header!("device", "barrier"),
     header!("device", "base"),
     header!("device", "cluster"),
+    header!("device", "copy"),
     header!("device", "descriptor"),
     header!("device", "fabric"),
     header!("device", "memory"),
@@ -135,11 +152,12 @@ const DEVICE_HEADERS: [(&str, &str); 13] = [
     header!("device", "watch"),
 ];
 
-const SIMULATOR_HEADERS: [(&str, &str); 15] = [
+const SIMULATOR_HEADERS: [(&str, &str); 16] = [
     header!("simulator", "barrier"),
     header!("simulator", "base"),
     header!("simulator", "calls"),
     header!("simulator", "cluster"),
+    header!("simulator", "copy"),
     header!("simulator", "memory"),
     header!("simulator", "mma"),
     header!("simulator", "tma"),

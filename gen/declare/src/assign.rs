@@ -2,8 +2,8 @@
 
 use crate::value::{Value, boolean, choice, dim, integer, number, word};
 use mkernel_spec::{
-    Activation, AttentionConfig, BLayout, Dtype, Field, GemmConfig, KernelConfig, Layout, Op,
-    Placement, Problem, Scale, Transfer,
+    Activation, AttentionConfig, BLayout, CombineConfig, DispatchConfig, Dtype, Field, GemmConfig,
+    KernelConfig, Layout, Op, Placement, Problem, Scale, Transfer,
 };
 
 /// Puts a value into its field; an error is what would work. `op` is only checked: the configuration is of it already.
@@ -18,6 +18,8 @@ pub(crate) fn assign(config: &mut KernelConfig, field: Field, value: &Value) -> 
         _ => match &mut config.problem {
             Problem::Gemm(gemm) => assign_gemm(gemm, field, value)?,
             Problem::Attention(attention) => assign_attention(attention, field, value)?,
+            Problem::Dispatch(dispatch) => assign_dispatch(dispatch, field, value)?,
+            Problem::Combine(combine) => assign_combine(combine, field, value)?,
         },
     }
     Ok(())
@@ -33,15 +35,13 @@ fn assign_gemm(config: &mut GemmConfig, field: Field, value: &Value) -> Result<(
         Field::M => config.m = dim(value)?,
         Field::N => config.n = dim(value)?,
         Field::K => config.k = dim(value)?,
-        Field::BLayout => {
-            config.b_layout = choice(value, &[BLayout::Kn, BLayout::Nk].map(|b| (b.name(), b)))?;
-        }
+        Field::BLayout => config.b_layout = layout(value)?,
         Field::Bias => epilogue.bias = boolean(value)?,
         Field::Activation => {
             epilogue.activation = choice(value, &Activation::ALL.map(|a| (a.name(), a)))?;
         }
         Field::Residual => epilogue.residual = boolean(value)?,
-        Field::Output => epilogue.output = choice(value, &Dtype::ALL.map(|d| (d.name(), d)))?,
+        Field::Output => epilogue.output = choice(value, &Dtype::FLOATS.map(|d| (d.name(), d)))?,
         Field::TileM => tuning.tile_m = Some(integer(value)?),
         Field::TileN => tuning.tile_n = Some(integer(value)?),
         Field::Stages => tuning.stages = Some(integer(value)?),
@@ -83,6 +83,40 @@ fn assign_attention(
         _ => return unknown(),
     }
     Ok(())
+}
+
+fn assign_dispatch(config: &mut DispatchConfig, field: Field, value: &Value) -> Result<(), String> {
+    match field {
+        Field::Experts => config.experts = dim(value)?,
+        Field::TopK => config.top_k = dim(value)?,
+        Field::MaxTokens => config.max_tokens = dim(value)?,
+        Field::Hidden => config.hidden = dim(value)?,
+        Field::Intermediate => config.intermediate = dim(value)?,
+        Field::BLayout => config.b_layout = layout(value)?,
+        Field::Swiglu => config.swiglu = boolean(value)?,
+        Field::MaxRows => config.max_rows = Some(integer(value)?),
+        Field::TileM => config.tile_m = Some(integer(value)?),
+        Field::TileN => config.tile_n = Some(integer(value)?),
+        Field::CommCtas => config.comm_ctas = Some(integer(value)?),
+        _ => return unknown(),
+    }
+    Ok(())
+}
+
+fn assign_combine(config: &mut CombineConfig, field: Field, value: &Value) -> Result<(), String> {
+    match field {
+        Field::Experts => config.experts = dim(value)?,
+        Field::TopK => config.top_k = dim(value)?,
+        Field::MaxTokens => config.max_tokens = dim(value)?,
+        Field::Hidden => config.hidden = dim(value)?,
+        Field::MaxRows => config.max_rows = Some(integer(value)?),
+        _ => return unknown(),
+    }
+    Ok(())
+}
+
+fn layout(value: &Value) -> Result<BLayout, String> {
+    choice(value, &[BLayout::Kn, BLayout::Nk].map(|b| (b.name(), b)))
 }
 
 /// `Field` may grow; the test `every_field_is_assigned` fails if the match of its problem does not.

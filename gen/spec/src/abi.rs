@@ -68,8 +68,10 @@ pub struct TensorMapSpec {
 pub enum ArgKind {
     /// A tensor map, 128 bytes, aligned to 128.
     TensorMap(TensorMapSpec),
-    /// The operand's address.
+    /// The operand's address, …
     Pointer(Operand),
+    /// … of one that is written though it is usually read.
+    Result(Operand),
     /// The operand's row stride in bytes, u64.
     RowStrideBytes(Operand),
     /// Addresses of the workspaces of this node's ranks as this rank sees them, `[u64; MAX_RANKS]`, by their number on
@@ -94,6 +96,7 @@ impl ArgKind {
         match self {
             Self::TensorMap(_) => format!("CUtensorMap {name}"),
             Self::Pointer(operand) if operand.is_result() => format!("mk::u8* {name}"),
+            Self::Result(_) => format!("mk::u8* {name}"),
             Self::Pointer(_) => format!("const mk::u8* {name}"),
             Self::RowStrideBytes(_) | Self::DeadlineNs => format!("mk::u64 {name}"),
             Self::Workspaces => format!("mk::u8* {name}[mk::kMaxRanks]"),
@@ -108,6 +111,7 @@ impl ArgKind {
         match self {
             Self::TensorMap(_) => (128, 128),
             Self::Pointer(_)
+            | Self::Result(_)
             | Self::RowStrideBytes(_)
             | Self::HostPage
             | Self::DeadlineNs
@@ -249,7 +253,7 @@ pub enum Role {
     Collect = 5,
 }
 
-/// What a kernel waits for.
+/// What a kernel waits for; from [`Wait::Expert`] on, what it finds wrong with an operand's values.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -284,6 +288,20 @@ pub enum Wait {
     Pace = 14,
     /// Room at a peer for the next keys.
     Room = 15,
+    /// A peer's word how many tokens it sends where.
+    Routing = 16,
+    /// Other CTAs of this rank, which count tokens.
+    Counted = 17,
+    /// Fault: the expert of a token, of choice `peer`, is none.
+    Expert = 18,
+    /// Fault: a token has the same expert twice.
+    ExpertTwice = 19,
+    /// Fault: a rank has more tokens than it can have.
+    Tokens = 20,
+    /// Fault: rank `peer` gets more rows than it has room for.
+    Rows = 21,
+    /// Fault: the place of a token's row, of choice `peer`, is none.
+    Place = 22,
 }
 
 impl Role {
@@ -312,7 +330,7 @@ impl Role {
 
 impl Wait {
     /// Every wait, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 22] = [
         (Self::Chunk, "kChunk"),
         (Self::Sent, "kSent"),
         (Self::StageFull, "kStageFull"),
@@ -328,6 +346,13 @@ impl Wait {
         (Self::PutSent, "kPutSent"),
         (Self::Pace, "kPace"),
         (Self::Room, "kRoom"),
+        (Self::Routing, "kRouting"),
+        (Self::Counted, "kCounted"),
+        (Self::Expert, "kExpert"),
+        (Self::ExpertTwice, "kExpertTwice"),
+        (Self::Tokens, "kTokens"),
+        (Self::Rows, "kRows"),
+        (Self::Place, "kPlace"),
     ];
 
     /// The wait numbered `value`, in words.
@@ -349,6 +374,13 @@ impl Wait {
             13 => "the end of its own puts",
             14 => "other CTAs, to load together",
             15 => "room at a peer for the next keys",
+            16 => "a peer's word where its tokens go",
+            17 => "other CTAs, to count tokens",
+            18 => "the number of an expert",
+            19 => "another expert for the same token",
+            20 => "a possible number of tokens",
+            21 => "room for all rows",
+            22 => "the place of a row",
             _ => "something unknown",
         }
     }

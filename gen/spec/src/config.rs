@@ -1,6 +1,8 @@
 //! [`KernelConfig`]: what a person writes, in TOML, in `#[fused_kernel(...)]` or as flags. Nothing in it is checked yet.
 
 mod attention;
+mod combine;
+mod dispatch;
 mod gemm;
 
 use crate::violation::Field;
@@ -10,6 +12,8 @@ use std::fmt;
 pub use attention::{
     AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement, Scale,
 };
+pub use combine::{CombineConfig, CombineOp, CombineShape};
+pub use dispatch::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
 pub use gemm::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Tuning};
 
 /// The operator: what is computed, and what crosses between ranks. See `design.md` §1.
@@ -29,15 +33,23 @@ pub enum Op {
     /// `O = softmax(scale · Q Kᵀ) V` over a whole sequence of which each rank has rows of Q, K and V, exactly; rank r gets
     /// its rows of O, and the logarithms of the sums of exponentials (LSE).
     RingAttention,
+    /// Each token goes to the ranks of its experts, which multiply it by each expert's weight: rows by expert, those of an
+    /// expert by source rank and token. Says also where they are, for [`Self::Combine`].
+    DispatchGemm,
+    /// The weighted sum of what experts made of each token, at the token's rank. Sums are in fp32 and in the same order
+    /// each time; what one rank's experts made of a token travels as one row of bf16.
+    Combine,
 }
 
 impl Op {
     /// Every operator.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self::AgGemm,
         Self::GemmRs,
         Self::GemmAr,
         Self::RingAttention,
+        Self::DispatchGemm,
+        Self::Combine,
     ];
 
     /// The operator's name in every file, flag and symbol.
@@ -48,6 +60,8 @@ impl Op {
             Self::GemmRs => "gemm_rs",
             Self::GemmAr => "gemm_ar",
             Self::RingAttention => "ring_attention",
+            Self::DispatchGemm => "dispatch_gemm",
+            Self::Combine => "combine",
         }
     }
 
@@ -66,6 +80,8 @@ impl Op {
             Self::GemmRs => gemm(GemmOp::GemmRs),
             Self::GemmAr => gemm(GemmOp::GemmAr),
             Self::RingAttention => AttentionConfig::new(AttentionOp::RingAttention).into(),
+            Self::DispatchGemm => DispatchConfig::new(DispatchOp::DispatchGemm).into(),
+            Self::Combine => CombineConfig::new(CombineOp::Combine).into(),
         }
     }
 
@@ -162,18 +178,21 @@ pub enum Dtype {
     Bf16,
     /// 4 bytes.
     Fp32,
+    /// 4 bytes: numbers of experts and rows.
+    Int32,
 }
 
 impl Dtype {
-    /// Every one.
-    pub const ALL: [Self; 2] = [Self::Bf16, Self::Fp32];
+    /// What a product can be.
+    pub const FLOATS: [Self; 2] = [Self::Bf16, Self::Fp32];
 
-    /// `bf16` or `fp32`.
+    /// `bf16`, `fp32` or `int32`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bf16 => "bf16",
             Self::Fp32 => "fp32",
+            Self::Int32 => "int32",
         }
     }
 
@@ -182,7 +201,7 @@ impl Dtype {
     pub const fn bytes(self) -> u64 {
         match self {
             Self::Bf16 => 2,
-            Self::Fp32 => 4,
+            Self::Fp32 | Self::Int32 => 4,
         }
     }
 }
@@ -238,6 +257,10 @@ pub enum Problem {
     Gemm(GemmConfig),
     /// Attention over a sequence that is spread over ranks.
     Attention(AttentionConfig),
+    /// Tokens to their experts.
+    Dispatch(DispatchConfig),
+    /// What experts made of them, back.
+    Combine(CombineConfig),
 }
 
 impl Problem {
@@ -249,6 +272,12 @@ impl Problem {
             Self::Attention(config) => match config.op {
                 AttentionOp::RingAttention => Op::RingAttention,
             },
+            Self::Dispatch(config) => match config.op {
+                DispatchOp::DispatchGemm => Op::DispatchGemm,
+            },
+            Self::Combine(config) => match config.op {
+                CombineOp::Combine => Op::Combine,
+            },
         }
     }
 
@@ -258,6 +287,8 @@ impl Problem {
         match self {
             Self::Gemm(_) => &GemmConfig::FIELDS,
             Self::Attention(_) => &AttentionConfig::FIELDS,
+            Self::Dispatch(_) => &DispatchConfig::FIELDS,
+            Self::Combine(_) => &CombineConfig::FIELDS,
         }
     }
 
@@ -267,6 +298,8 @@ impl Problem {
         match self {
             Self::Gemm(config) => config.dims(),
             Self::Attention(config) => config.dims(),
+            Self::Dispatch(config) => config.dims(),
+            Self::Combine(config) => config.dims(),
         }
     }
 
@@ -275,6 +308,8 @@ impl Problem {
         match self {
             Self::Gemm(config) => config.dims_mut(),
             Self::Attention(config) => config.dims_mut(),
+            Self::Dispatch(config) => config.dims_mut(),
+            Self::Combine(config) => config.dims_mut(),
         }
     }
 
@@ -284,6 +319,8 @@ impl Problem {
         match self {
             Self::Gemm(config) => config.shape().map(Shape::Gemm),
             Self::Attention(config) => config.shape().map(Shape::Attention),
+            Self::Dispatch(config) => config.shape().map(Shape::Dispatch),
+            Self::Combine(config) => config.shape().map(Shape::Combine),
         }
     }
 
@@ -292,7 +329,7 @@ impl Problem {
     pub const fn gemm(&self) -> Option<&GemmConfig> {
         match self {
             Self::Gemm(config) => Some(config),
-            Self::Attention(_) => None,
+            _ => None,
         }
     }
 
@@ -300,7 +337,7 @@ impl Problem {
     pub const fn gemm_mut(&mut self) -> Option<&mut GemmConfig> {
         match self {
             Self::Gemm(config) => Some(config),
-            Self::Attention(_) => None,
+            _ => None,
         }
     }
 }
@@ -308,6 +345,18 @@ impl Problem {
 impl From<GemmConfig> for Problem {
     fn from(config: GemmConfig) -> Self {
         Self::Gemm(config)
+    }
+}
+
+impl From<DispatchConfig> for Problem {
+    fn from(config: DispatchConfig) -> Self {
+        Self::Dispatch(config)
+    }
+}
+
+impl From<CombineConfig> for Problem {
+    fn from(config: CombineConfig) -> Self {
+        Self::Combine(config)
     }
 }
 
@@ -325,6 +374,10 @@ pub enum Shape {
     Gemm(GemmShape),
     /// Of attention.
     Attention(AttentionShape),
+    /// Of dispatch.
+    Dispatch(DispatchShape),
+    /// Of combine.
+    Combine(CombineShape),
 }
 
 impl Shape {
@@ -334,6 +387,8 @@ impl Shape {
         match self {
             Self::Gemm(shape) => shape.size(field),
             Self::Attention(shape) => shape.size(field),
+            Self::Dispatch(shape) => shape.size(field),
+            Self::Combine(shape) => shape.size(field),
         }
     }
 }
@@ -341,6 +396,18 @@ impl Shape {
 impl From<GemmShape> for Shape {
     fn from(shape: GemmShape) -> Self {
         Self::Gemm(shape)
+    }
+}
+
+impl From<DispatchShape> for Shape {
+    fn from(shape: DispatchShape) -> Self {
+        Self::Dispatch(shape)
+    }
+}
+
+impl From<CombineShape> for Shape {
+    fn from(shape: CombineShape) -> Self {
+        Self::Combine(shape)
     }
 }
 

@@ -339,3 +339,42 @@ pub(crate) fn reduce_us(
     }
     LAUNCH_US + computed.max(sent).max(put) + UNSEEN_SHARE * computed
 }
+
+/// Counts, their exchange and the lists before the first tile multiplies, µs.
+const ROUTING_US: f64 = 12.0;
+
+/// The products of a dispatch: how many tiles there will be, on average.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct DispatchGemm {
+    pub tile: Tile,
+    pub tiles: f64,
+    pub k: u64,
+    pub ctas: u32,
+}
+
+/// Expected time of `dispatch_gemm`, µs.
+pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) -> f64 {
+    let active = gemm.tiles.min(gemm.ctas.into()) as u32;
+    let one = tile_us(gemm.tile, gemm.k, active, device);
+    let rounds = gemm.tiles / f64::from(gemm.ctas);
+    let compute = one
+        * if rounds < 4.0 {
+            rounds.ceil()
+        } else {
+            rounds + 0.5
+        };
+    let link = match bound.link_us {
+        0.0 => 0.0,
+        link_us => FLAG_US + link_us / store_share(compute, link_us),
+    };
+    LAUNCH_US + ROUTING_US + compute.max(link).max(bound.memory_us)
+}
+
+/// Expected time of `combine`, µs.
+pub(crate) fn combine_us(bound: &Bound) -> f64 {
+    let link = match bound.link_us {
+        0.0 => 0.0,
+        link_us => 3.0 * FLAG_US + link_us / PUSH_SHARE,
+    };
+    LAUNCH_US + link.max(bound.memory_us)
+}

@@ -22,7 +22,8 @@ pub mod topology;
 pub mod violation;
 
 pub use config::{
-    Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, BLayout, Dim, Dtype,
+    Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, BLayout,
+    CombineConfig, CombineOp, CombineShape, Dim, DispatchConfig, DispatchOp, DispatchShape, Dtype,
     Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, Layout, Op, Placement, Problem, Scale,
     Shape, Tile, Transfer, Tuning,
 };

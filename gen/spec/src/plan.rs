@@ -1,6 +1,8 @@
 //! [`KernelPlan`]: how a kernel computes what its spec says.
 
 mod attention;
+mod combine;
+mod dispatch;
 mod gemm;
 
 use crate::abi::{ArgLayout, OperandSpec, State};
@@ -12,6 +14,8 @@ use crate::violation::Violations;
 use serde::Serialize;
 
 pub use attention::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
+pub use combine::{CombinePlan, HEADER_WORDS};
+pub use dispatch::{COPIES_AHEAD, DispatchPlan, FAULT_WORDS, Spread};
 pub use gemm::{
     Chunks, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
@@ -204,6 +208,10 @@ pub enum Body {
     Gemm(GemmPlan),
     /// Of an attention operator.
     Attention(AttentionPlan),
+    /// Of `dispatch_gemm`.
+    Dispatch(DispatchPlan),
+    /// Of `combine`.
+    Combine(CombinePlan),
 }
 
 impl KernelPlan {
@@ -215,6 +223,8 @@ impl KernelPlan {
         let planned = match spec.problem() {
             Problem::Gemm(config) => gemm::plan(spec, config, device),
             Problem::Attention(config) => attention::plan(spec, config, device),
+            Problem::Dispatch(config) => dispatch::plan(spec, config, device),
+            Problem::Combine(config) => combine::plan(spec, config, device),
         };
         planned.unwrap_or_else(|| Err(unknown_dims(spec)))
     }
@@ -225,6 +235,8 @@ impl KernelPlan {
         match &self.body {
             Body::Gemm(gemm) => Shape::Gemm(gemm.shape),
             Body::Attention(attention) => Shape::Attention(attention.shape),
+            Body::Dispatch(dispatch) => Shape::Dispatch(dispatch.shape),
+            Body::Combine(combine) => Shape::Combine(combine.shape),
         }
     }
 
@@ -233,7 +245,7 @@ impl KernelPlan {
     pub const fn gemm(&self) -> Option<&GemmPlan> {
         match &self.body {
             Body::Gemm(gemm) => Some(gemm),
-            Body::Attention(_) => None,
+            _ => None,
         }
     }
 }

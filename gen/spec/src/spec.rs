@@ -1,6 +1,7 @@
 //! [`KernelSpec`]: a configuration that was checked. Its only door is [`KernelSpec::validate`].
 
 mod attention;
+mod experts;
 mod gemm;
 
 use crate::abi::MAX_RANKS;
@@ -39,9 +40,12 @@ impl KernelSpec {
             );
         }
         check_topology(&config, &mut found);
+        let world = config.world;
         match &config.problem {
             Problem::Gemm(gemm) => gemm::check(gemm, (config.world, config.nodes), &mut found),
             Problem::Attention(attention) => attention::check(attention, &mut found),
+            Problem::Dispatch(config) => experts::check_dispatch(config, world, &mut found),
+            Problem::Combine(config) => experts::check_combine(config, world, &mut found),
         }
         found.into_result(Self { config })
     }

@@ -75,11 +75,25 @@ pub enum Field {
     Scale,
     /// `kv_slots`
     KvSlots,
+    /// `experts`
+    Experts,
+    /// `top_k`
+    TopK,
+    /// `max_tokens`
+    MaxTokens,
+    /// `hidden`
+    Hidden,
+    /// `intermediate`
+    Intermediate,
+    /// `swiglu`
+    Swiglu,
+    /// `max_rows`
+    MaxRows,
 }
 
 impl Field {
     /// Every field, in the order in which a person writes them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 40] = [
         Self::Op,
         Self::Name,
         Self::World,
@@ -113,6 +127,13 @@ impl Field {
         Self::Placement,
         Self::Scale,
         Self::KvSlots,
+        Self::Experts,
+        Self::TopK,
+        Self::MaxTokens,
+        Self::Hidden,
+        Self::Intermediate,
+        Self::Swiglu,
+        Self::MaxRows,
     ];
 
     /// The field's name, as in TOML.
@@ -152,6 +173,13 @@ impl Field {
             Self::Placement => "placement",
             Self::Scale => "scale",
             Self::KvSlots => "kv_slots",
+            Self::Experts => "experts",
+            Self::TopK => "top_k",
+            Self::MaxTokens => "max_tokens",
+            Self::Hidden => "hidden",
+            Self::Intermediate => "intermediate",
+            Self::Swiglu => "swiglu",
+            Self::MaxRows => "max_rows",
         }
     }
 }

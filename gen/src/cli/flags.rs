@@ -90,7 +90,7 @@ impl Args for KernelFlags {
                 .help_heading("One kernel by flags");
             command.arg(match field {
                 _ if is_dim(field) => arg.value_delimiter(',').value_parser(parse_size),
-                Field::Bias | Field::Residual | Field::Causal => arg
+                Field::Bias | Field::Residual | Field::Causal | Field::Swiglu => arg
                     .num_args(0..=1)
                     .require_equals(true)
                     .default_missing_value("true"),
@@ -134,7 +134,7 @@ fn value_name(field: Field) -> &'static str {
         Field::Name => "NAME",
         _ if is_dim(field) => "SIZES",
         Field::BLayout => "kn|nk",
-        Field::Bias | Field::Residual | Field::Causal => "true|false",
+        Field::Bias | Field::Residual | Field::Causal | Field::Swiglu => "true|false",
         Field::Activation => "none|relu|gelu|gelu_tanh|silu",
         Field::Output => "bf16|fp32",
         Field::Transfer => "sm_push|copy_engine",
@@ -147,7 +147,9 @@ fn value_name(field: Field) -> &'static str {
 
 fn help(field: Field) -> &'static str {
     match field {
-        Field::Op => "Operator: ag_gemm, gemm_rs, gemm_ar or ring_attention",
+        Field::Op => {
+            "Operator: ag_gemm, gemm_rs, gemm_ar, ring_attention, dispatch_gemm or combine"
+        }
         Field::Name => "Name for listings",
         Field::World => "Ranks, one GPU each: 1, 2, 4 or 8, or up to 8 for each of several nodes",
         Field::Nodes => {
@@ -158,7 +160,9 @@ fn help(field: Field) -> &'static str {
         }
         Field::N => "Columns of this rank's B and C; the same for n = dynamic",
         Field::K => "The contracted dimension; the same for k = dynamic",
-        Field::BLayout => "B as [K,N] or as [N,K], a linear layer's weight",
+        Field::BLayout => {
+            "B, or each expert's weight, as [K,N] or as [N,K], a linear layer's weight"
+        }
         Field::Bias => "Add a bias [N] to each row of the sum",
         Field::Activation => "Apply this to each element then",
         Field::Residual => "Add a matrix like C last",
@@ -187,6 +191,13 @@ fn help(field: Field) -> &'static str {
         Field::HeadDim => "Columns of a head: 64 or 128",
         Field::Layout => "How Q, K, V and O lie in memory [default: bshd]",
         Field::Causal => "Attend to no later rows",
+        Field::Experts => "Experts over all ranks (dispatch_gemm, combine)",
+        Field::TopK => "Experts of each token",
+        Field::MaxTokens => "The most tokens that a rank can have",
+        Field::Hidden => "Elements of a token",
+        Field::Intermediate => "Columns of an expert's result",
+        Field::Swiglu => "Weights are a gate and an up projection; the result is silu(gate) * up",
+        Field::MaxRows => "The most rows of a rank's result [default: all that there can be]",
         Field::Placement => "Which chunks of a sequence a rank has [default: contiguous]",
         Field::Scale => "What scores are multiplied by [default: 1/√D]",
         Field::KvSlots => "Fix the heads of K and V that there is room for, of each peer",

@@ -1,6 +1,8 @@
 //! `mkernel-gen plan`: how a kernel does its work, so that a person sees why.
 
 mod attention;
+mod combine;
+mod dispatch;
 mod gemm;
 mod scale;
 
@@ -41,6 +43,8 @@ impl About {
         match &plan.body {
             Body::Gemm(body) => gemm::about(plan, body),
             Body::Attention(body) => attention::about(plan, body),
+            Body::Dispatch(body) => dispatch::about(plan, body),
+            Body::Combine(body) => combine::about(plan, body),
         }
     }
 }

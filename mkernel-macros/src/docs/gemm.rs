@@ -61,8 +61,8 @@ fn epilogue(config: &GemmConfig) -> Vec<String> {
 fn layout(config: &GemmConfig, world: u32, nodes: u32) -> String {
     let ranks = super::ranks_on(world, nodes);
     let types = match config.epilogue.output {
-        Dtype::Bf16 => "bf16 in and out",
-        Dtype::Fp32 => "bf16 in, fp32 out",
+        Dtype::Bf16 => "bf16 in and out".to_owned(),
+        other => format!("bf16 in, {other} out"),
     };
     format!("{ranks}; row-major {types}, fp32 accumulate.")
 }

@@ -133,6 +133,7 @@ pub(crate) fn encode_tensor_map(map: &TensorMap) -> Result<[u8; 128], Error> {
     let data_type = match map.dtype {
         Dtype::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
         Dtype::Fp32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        Dtype::Int32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_INT32,
     };
     let mut encoded = sys::CUtensorMap { opaque: [0; 16] };
     let element_strides = [1u32; 5];

@@ -26,7 +26,14 @@ enum Wait : u32 {
   kArrival = 12,
   kPutSent = 13,
   kPace = 14,
-  kRoom = 15
+  kRoom = 15,
+  kRouting = 16,
+  kCounted = 17,
+  kExpert = 18,
+  kExpertTwice = 19,
+  kTokens = 20,
+  kRows = 21,
+  kPlace = 22
 };
 
 // The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r,

@@ -96,6 +96,8 @@ __forceinline__ float reciprocal_approx(float x) { return 1.0f / x; }
 
 __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
 
+__forceinline__ float as_float(u32 bits) { return __builtin_bit_cast(float, bits); }
+
 __forceinline__ float infinity() { return __builtin_inff(); }
 
 __forceinline__ float max(float a, float b) { return __builtin_fmaxf(a, b); }

@@ -33,7 +33,7 @@ enum Fence : u32 { kFenceThread = 0, kFenceProxy = 1, kFenceProxyShared = 2, kFe
 
 // Bump kVersion with every change here; the simulator refuses kernels of another version.
 struct Calls {
-  static constexpr u64 kVersion = 3;
+  static constexpr u64 kVersion = 4;
 
   const Thread* (*thread)();
   void (*trap)(Place);
@@ -69,6 +69,10 @@ struct Calls {
   void (*bulk_store)(void* to, u32 from, u32 bytes, Place);
   void (*bulk_commit)(Place);
   void (*bulk_wait)(u32 pending, u32 read_only, Place);
+  // 16 bytes to shared memory; of these, `bytes` from global memory and zeros behind.
+  void (*copy_async)(u32 to, const void* from, u32 bytes, Place);
+  void (*copy_commit)(Place);
+  void (*copy_wait)(u32 pending, Place);
 
   void (*mma_fence)(Place);
   void (*mma)(float* d, u32 n, u64 a, u64 b, u32 b_mn_major, u32 accumulate, Place);

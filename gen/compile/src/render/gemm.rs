@@ -160,7 +160,7 @@ impl<'a> Gemm<'a> {
             names: names(topology.nodes),
             result_bytes: match body.config.epilogue.output {
                 Dtype::Fp32 => "kResultBytes",
-                Dtype::Bf16 => "kTileBytes",
+                _ => "kTileBytes",
             },
             comm_ctas: body.comm_ctas,
             b_layout: body.config.b_layout.name(),

@@ -28,10 +28,24 @@ pub enum Operand {
     O,
     /// The logarithm of the sum of exponentials of each row of queries: `[B, H, S]`, dense.
     Lse,
+    /// This rank's tokens, room for the most that there can be.
+    Tokens,
+    /// How many there are: one number.
+    Count,
+    /// The experts of each, `[tokens, choices]`, dense.
+    Ids,
+    /// Where each expert's rows begin in C, and where the last one's end, dense.
+    Offsets,
+    /// Where each choice's row is, `[tokens, choices]`, dense: row `i` of rank `r`'s C is `r · max_rows + i`.
+    Places,
+    /// What experts made of tokens: rows as in the C that `places` is about.
+    Rows,
+    /// What each of them counts, `[tokens, choices]`, dense.
+    Gates,
 }
 
 impl Operand {
-    /// `a`, `b`, `c`, `bias`, `residual`, `q`, `k`, `v`, `o` or `lse`.
+    /// `a`, `b`, `c`, `bias`, … : the variant's name in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,13 +59,20 @@ impl Operand {
             Self::V => "v",
             Self::O => "o",
             Self::Lse => "lse",
+            Self::Tokens => "tokens",
+            Self::Count => "count",
+            Self::Ids => "ids",
+            Self::Offsets => "offsets",
+            Self::Places => "places",
+            Self::Rows => "rows",
+            Self::Gates => "gates",
         }
     }
 
-    /// Whether kernels write it (all of it) rather than read it.
+    /// Whether kernels write it rather than read it. `places` are written by one operator and read by another.
     #[must_use]
     pub const fn is_result(self) -> bool {
-        matches!(self, Self::C | Self::O | Self::Lse)
+        matches!(self, Self::C | Self::O | Self::Lse | Self::Offsets)
     }
 }
 
@@ -116,7 +137,7 @@ pub struct OperandSpec {
     pub cols: u64,
     /// Its elements.
     pub dtype: Dtype,
-    /// Whether the kernel writes it (all of it) rather than reads it.
+    /// Whether the kernel writes it (all of it, or all rows that there are) rather than reads it.
     pub written: bool,
 }
 
@@ -130,5 +151,16 @@ impl OperandSpec {
             dtype,
             written: operand.is_result(),
         }
+    }
+
+    /// Numbers, one after the other.
+    pub(crate) const fn vector(operand: Operand, elems: u64, dtype: Dtype) -> Self {
+        Self::new(operand, Extent::Fixed(elems), 1, dtype)
+    }
+
+    /// The same, to be written whatever it usually is.
+    pub(crate) const fn written(mut self) -> Self {
+        self.written = true;
+        self
     }
 }

@@ -13,6 +13,7 @@ use crate::topology::Topology;
 use crate::violation::Violations;
 use serde::Serialize;
 
+pub(super) use self::core::OUT_COLS;
 pub use self::core::{CoreLayout, Split, TILE_K};
 pub use exchange::SLOT_BYTES;
 

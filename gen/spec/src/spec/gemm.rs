@@ -1,6 +1,6 @@
 //! What is possible of a GEMM operator.
 
-use crate::config::{GemmConfig, GemmOp, Transfer, Tuning};
+use crate::config::{Dtype, GemmConfig, GemmOp, Transfer, Tuning};
 use crate::violation::{Field, Violations};
 
 /// The largest M, N or K: tensor maps take 32-bit coordinates.
@@ -20,6 +20,13 @@ pub(super) fn check(config: &GemmConfig, (world, nodes): (u32, u32), found: &mut
             check_size(found, field, size, step);
         }
     }
+    let output = config.epilogue.output;
+    found.require(
+        Dtype::FLOATS.contains(&output),
+        Field::Output,
+        || format!("{output} is not possible: sums are fractions"),
+        "use bf16 or fp32",
+    );
     check_areas(found, config);
     check_tuning(found, config, (world, nodes));
     if nodes > 1 {

@@ -49,8 +49,8 @@ fn computes(plan: &KernelPlan, body: &GemmPlan) -> String {
     };
     let formula = format!("C[{m},{n}] = {}{place}", epilogue.formula(&product));
     let dtype = match epilogue.output {
-        Dtype::Bf16 => "bf16",
-        Dtype::Fp32 => "bf16, C fp32",
+        Dtype::Bf16 => "bf16".to_owned(),
+        other => format!("bf16, C {other}"),
     };
     let b = match body.config.b_layout {
         BLayout::Kn => "B as [K,N]",

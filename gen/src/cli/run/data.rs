@@ -3,22 +3,44 @@
 //! The GPU tests have their own, as kernels: theirs must be fast at sizes that no CPU checks, these must not depend on
 //! a GPU. They have no code in common.
 
+use super::experts::{Routing, Sizes};
 use super::reference::Matrix;
-use super::{attention, gemm};
+use super::{attention, experts, gemm};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::Body;
-use mkernel::{KernelPlan, Problem};
+use mkernel::{Dtype, KernelPlan, Problem};
+
+/// Elements of an operand, by rank.
+type Elements<T> = (Operand, Vec<Vec<T>>);
 
 /// What a call reads: of each operand the elements of every rank, as many as in the plan.
-#[derive(PartialEq)]
-pub struct Inputs(Vec<(Operand, Vec<Vec<bf16>>)>);
+#[derive(Default, PartialEq)]
+pub struct Inputs {
+    matrices: Vec<Elements<bf16>>,
+    numbers: Vec<Elements<i32>>,
+    fractions: Vec<Elements<f32>>,
+}
+
+fn find<T>(all: &[Elements<T>], wanted: Operand) -> &[Vec<T>] {
+    let found = all.iter().find(|(operand, _)| *operand == wanted);
+    found.map_or(&[], |(_, ranks)| ranks)
+}
 
 impl Inputs {
     /// An operand's elements, by rank; none if the kernel does not have it.
     pub fn of(&self, wanted: Operand) -> &[Vec<bf16>] {
-        let found = self.0.iter().find(|(operand, _)| *operand == wanted);
-        found.map_or(&[], |(_, ranks)| ranks)
+        find(&self.matrices, wanted)
+    }
+
+    /// The same of one of int32.
+    pub fn numbers(&self, wanted: Operand) -> &[Vec<i32>] {
+        find(&self.numbers, wanted)
+    }
+
+    /// The same of one of fp32.
+    pub fn fractions(&self, wanted: Operand) -> &[Vec<f32>] {
+        find(&self.fractions, wanted)
     }
 }
 
@@ -27,7 +49,7 @@ pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
     let fill = |operand: Operand, stream: u64| {
         let is_common = match plan.spec.problem() {
             Problem::Gemm(config) => gemm::is_common(config, operand),
-            Problem::Attention(_) => false,
+            _ => false,
         };
         (0..plan.spec.world())
             .map(|rank| {
@@ -40,12 +62,40 @@ pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
             })
             .collect()
     };
-    let specs = (1..).zip(&plan.operands).filter(|(_, spec)| !spec.written);
-    Inputs(
-        specs
+    let specs = (1..).zip(&plan.operands);
+    let specs = specs.filter(|(_, spec)| !spec.written && spec.dtype == Dtype::Bf16);
+    let mut inputs = Inputs {
+        matrices: specs
             .map(|(stream, spec)| (spec.operand, fill(spec.operand, stream)))
             .collect(),
-    )
+        ..Inputs::default()
+    };
+    match &plan.body {
+        Body::Dispatch(body) => {
+            let sizes = Sizes::of_dispatch(plan, body);
+            let (ids, counts) = experts::choose(sizes, seed, call);
+            let counts = counts.into_iter().map(|count| vec![count]).collect();
+            inputs.numbers = vec![(Operand::Ids, ids), (Operand::Count, counts)];
+        }
+        Body::Combine(body) => {
+            let sizes = Sizes::of_combine(plan, body);
+            let (ids, counts) = experts::choose(sizes, seed, call);
+            let mut places = Routing::new(sizes, &ids, &counts).places;
+            let choices = sizes.max_tokens * sizes.top_k;
+            for places in &mut places {
+                places.resize(choices, -1); // of tokens that there are not
+            }
+            let counts = counts.into_iter().map(|count| vec![count]).collect();
+            inputs.numbers = vec![(Operand::Places, places), (Operand::Count, counts)];
+            let mut random = Random(seed ^ u64::from(call));
+            let gates = (0..sizes.world)
+                .map(|_| (0..choices).map(|_| random.element().to_f32()).collect())
+                .collect();
+            inputs.fractions = vec![(Operand::Gates, gates)];
+        }
+        Body::Gemm(_) | Body::Attention(_) => {}
+    }
+    inputs
 }
 
 /// Elements of an operand on `rank`.
@@ -65,19 +115,28 @@ pub fn expected(
     match &plan.body {
         Body::Gemm(body) => Some(vec![gemm::expected(plan, body, inputs, rank, threads)?]),
         Body::Attention(body) => Some(attention::expected(plan, body, inputs, rank, threads)),
+        Body::Dispatch(body) => Some(experts::expected_of_dispatch(
+            plan, body, inputs, rank, threads,
+        )),
+        Body::Combine(body) => Some(experts::expected_of_combine(plan, body, inputs, rank)),
     }
 }
 
 /// splitmix64: numbers that differ for seeds that differ little.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         x ^ (x >> 31)
+    }
+
+    /// In 0 .. end.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
     }
 
     /// In -1 .. 1, with all bits of a bf16.
@@ -114,7 +173,7 @@ mod tests {
         assert_eq!(sizes(all[0].of(Operand::B)), [16 * 64; 2]);
         let mut starts: Vec<Vec<u16>> = all
             .iter()
-            .flat_map(|inputs| inputs.0.iter().flat_map(|(_, ranks)| ranks))
+            .flat_map(|inputs| inputs.matrices.iter().flat_map(|(_, ranks)| ranks))
             .map(|matrix| matrix[..8].iter().map(|x| x.to_bits()).collect())
             .collect();
         starts.sort();

@@ -2,6 +2,7 @@
 
 mod attention;
 mod data;
+mod experts;
 mod gemm;
 mod ranks;
 mod reference;

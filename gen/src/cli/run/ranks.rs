@@ -2,9 +2,8 @@
 
 use super::data::{Inputs, elems, expected, inputs};
 use super::reference::Verdict;
-use super::tensor::{Tensor, upload};
+use super::tensor::Tensor;
 use crate::cli::machine::Machine;
-use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op, Operator, Transport};
 use std::sync::{Mutex, PoisonError};
@@ -160,8 +159,7 @@ impl Job<'_> {
                     let tensor = Tensor::poisoned(&stream, spec.dtype, elems)?;
                     results.push((operand, tensor));
                 } else {
-                    let values = &call.of(operand)[rank as usize];
-                    inputs.push((operand, upload(&stream, values, bf16::ZERO)?));
+                    inputs.push((operand, Tensor::input(&stream, call, spec, rank as usize)?));
                 }
             }
             on_gpu.push((inputs, results));
@@ -169,8 +167,8 @@ impl Job<'_> {
         ranks.barrier()?;
         for (inputs, results) in &mut on_gpu {
             let mut call = operator.call(&stream);
-            for (operand, slice) in inputs {
-                call = call.read(*operand, slice);
+            for (operand, tensor) in inputs.iter() {
+                call = tensor.read_by(call, *operand);
             }
             for (operand, tensor) in results {
                 call = tensor.written_by(call, *operand);

@@ -1,18 +1,37 @@
 //! Operands in device memory.
 
+use super::data::Inputs;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError};
 use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
+use mkernel::spec::abi::{Operand, OperandSpec};
 use mkernel::{Call, Dtype, Error};
 use std::sync::Arc;
 
-/// A result.
+/// A tensor of a call.
 pub enum Tensor {
     Bf16(CudaSlice<bf16>),
     Fp32(CudaSlice<f32>),
+    Int32(CudaSlice<i32>),
 }
 
+/// A number that no kernel writes.
+const POISON: i32 = i32::MIN;
+
 impl Tensor {
+    /// What `rank` passes as an operand that the kernel reads.
+    pub fn input(
+        stream: &Arc<CudaStream>,
+        inputs: &Inputs,
+        spec: &OperandSpec,
+        rank: usize,
+    ) -> Result<Self, Error> {
+        Ok(match spec.dtype {
+            Dtype::Bf16 => Self::Bf16(upload(stream, &inputs.of(spec.operand)[rank], bf16::ZERO)?),
+            Dtype::Fp32 => Self::Fp32(upload(stream, &inputs.fractions(spec.operand)[rank], 0.0)?),
+            Dtype::Int32 => Self::Int32(upload(stream, &inputs.numbers(spec.operand)[rank], 0)?),
+        })
+    }
+
     /// What a kernel leaves out of it stays a NaN that none computes.
     pub fn poisoned(stream: &Arc<CudaStream>, dtype: Dtype, elems: usize) -> Result<Self, Error> {
         Ok(match dtype {
@@ -24,6 +43,7 @@ impl Tensor {
                 let poison = f32::from_bits(0xffff_ffff);
                 Self::Fp32(upload(stream, &vec![poison; elems], poison)?)
             }
+            Dtype::Int32 => Self::Int32(upload(stream, &vec![POISON; elems], POISON)?),
         })
     }
 
@@ -32,10 +52,20 @@ impl Tensor {
         match self {
             Self::Bf16(slice) => call.write(operand, slice),
             Self::Fp32(slice) => call.write(operand, slice),
+            Self::Int32(slice) => call.write(operand, slice),
         }
     }
 
-    /// Its elements.
+    /// The call that reads it as `operand`.
+    pub fn read_by<'a>(&'a self, call: Call<'a>, operand: Operand) -> Call<'a> {
+        match self {
+            Self::Bf16(slice) => call.read(operand, slice),
+            Self::Fp32(slice) => call.read(operand, slice),
+            Self::Int32(slice) => call.read(operand, slice),
+        }
+    }
+
+    /// Its elements; numbers that were not written are none.
     pub fn download(&self, stream: &Arc<CudaStream>) -> Result<Vec<f32>, Error> {
         Ok(match self {
             Self::Bf16(slice) => {
@@ -43,6 +73,17 @@ impl Tensor {
                 values.into_iter().map(bf16::to_f32).collect()
             }
             Self::Fp32(slice) => stream.clone_dtoh(slice).map_err(cuda("clone_dtoh"))?,
+            Self::Int32(slice) => {
+                let values = stream.clone_dtoh(slice).map_err(cuda("clone_dtoh"))?;
+                let number = |value| {
+                    if value == POISON {
+                        f32::NAN
+                    } else {
+                        value as f32
+                    }
+                };
+                values.into_iter().map(number).collect()
+            }
         })
     }
 }

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 /// `mk::sim::Calls::kVersion`.
-pub(super) const VERSION: u64 = 3;
+pub(super) const VERSION: u64 = 4;
 
 thread_local! {
     /// The machine whose fibers this thread runs.
@@ -374,6 +374,21 @@ extern "C" fn bulk_wait(pending: u32, read_only: u32, place: u64) {
     until(|machine| machine.bulk_wait(pending, read_only != 0, place));
 }
 
+extern "C" fn copy_async(to: u32, from: *const c_void, bytes: u32, place: u64) {
+    with(|machine| machine.copy_async(to, from as u64, bytes, place));
+    stop_if_failed();
+}
+
+extern "C" fn copy_commit(_place: u64) {
+    with(Machine::copy_commit);
+}
+
+extern "C" fn copy_wait(pending: u32, _place: u64) {
+    give_way();
+    with(|machine| machine.copy_wait(pending));
+    stop_if_failed();
+}
+
 extern "C" fn mma_fence(_place: u64) {
     with(Machine::mma_fence);
 }
@@ -479,6 +494,9 @@ pub(super) struct Calls {
     bulk_store: extern "C" fn(*mut c_void, u32, u32, u64),
     bulk_commit: extern "C" fn(u64),
     bulk_wait: extern "C" fn(u32, u32, u64),
+    copy_async: extern "C" fn(u32, *const c_void, u32, u64),
+    copy_commit: extern "C" fn(u64),
+    copy_wait: extern "C" fn(u32, u64),
     mma_fence: extern "C" fn(u64),
     mma: extern "C" fn(*mut f32, u32, u64, u64, u32, u32, u64),
     mma_registers: extern "C" fn(*mut f32, u32, *const u32, u64, u32, u32, u64),
@@ -517,6 +535,9 @@ pub(super) static CALLS: Calls = Calls {
     bulk_store,
     bulk_commit,
     bulk_wait,
+    copy_async,
+    copy_commit,
+    copy_wait,
     mma_fence,
     mma,
     mma_registers,

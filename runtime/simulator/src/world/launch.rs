@@ -213,6 +213,7 @@ impl Machine {
                 awaited: Default::default(),
                 free_polls: 0,
                 bulk: Default::default(),
+                gather: Default::default(),
                 result: 0,
                 exchange: [0; 5],
                 yielder: std::ptr::null(),

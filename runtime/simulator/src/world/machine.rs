@@ -3,6 +3,7 @@
 use super::barrier::Barrier;
 use super::clock::{Clock, Component, Lately, View};
 use super::fiber::FiberYielder;
+use super::gather::Gather;
 use super::launch::{CtaSlot, Free, Strand};
 use super::memory::Memory;
 use super::mma::Mma;
@@ -172,6 +173,7 @@ pub(super) struct Thread {
     /// Polls left that do not wait, while time passes.
     pub free_polls: u32,
     pub bulk: Bulk,
+    pub gather: Gather,
     pub result: u32,
     pub exchange: [u32; 5],
     pub yielder: *const FiberYielder,

@@ -9,6 +9,7 @@ mod collective;
 mod complete;
 mod copies;
 mod fiber;
+mod gather;
 mod image;
 mod launch;
 mod machine;

@@ -14,7 +14,7 @@ pub const TILE_K: u32 = 64;
 /// bf16.
 const ELEM_BYTES: u32 = 2;
 /// Output leaves in sub-tiles of 64 × 64.
-const OUT_COLS: u32 = 64;
+pub const OUT_COLS: u32 = 64;
 const OUT_BYTES: u32 = 64 * OUT_COLS * ELEM_BYTES;
 /// A part of K shorter than this costs more to add than it saves.
 const MIN_PART_STEPS: u64 = 4;

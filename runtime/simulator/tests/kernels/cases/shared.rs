@@ -30,6 +30,14 @@ cases! {
         "of different sizes": ["mk::arrive_named(1, 64);" => "mk::arrive_named(1, 96);"],
             "named barrier", ["mk::arrive_named(1, 96)", "mk::sync_named(1, 64)"];
     }
+    "copies of a thread": "copies", Shape { threads: 64, bytes: 8192, ..SHAPE }, [] {
+        "not waited for": ["mk::copy_wait<1>();" => ""],
+            "race", ["shared memory", "mk::copy_async(smem", "mk::load_shared_vec16(from)"];
+        "one too few waited for": ["mk::copy_wait<1>();" => "mk::copy_wait<2>();"],
+            "race", ["shared memory", "mk::copy_async(smem"];
+        "into what is still read": ["WAIT(free + ring.stage * 8, ring.parity ^ 1);" => ""],
+            "race", ["mk::copy_async(smem", "mk::load_shared_vec16(from)"];
+    }
     "quads": "quads", SHAPE, [] {
         "lanes that are elsewhere": ["const float sum =" => "if (lane < 4) return;\n  const float sum ="],
             "deadlock", ["mk::quad_sum(lane)"];

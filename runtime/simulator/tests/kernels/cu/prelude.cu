@@ -2,6 +2,7 @@
 #include <mk/activation.cuh>
 #include <mk/barrier.cuh>
 #include <mk/cluster.cuh>
+#include <mk/copy.cuh>
 #include <mk/fabric.cuh>
 #include <mk/memory.cuh>
 #include <mk/mma.cuh>

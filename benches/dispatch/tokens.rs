@@ -1,0 +1,92 @@
+//! Which experts tokens choose in a benchmark, and where their rows must be.
+
+use crate::lab::Random;
+use clap::ValueEnum;
+
+/// How tokens choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Taste {
+    /// All experts as often.
+    Even,
+    /// Expert e as often as 1/(e + 1) says.
+    Zipf,
+}
+
+/// What every rank knows of all tokens.
+pub struct Tokens {
+    pub per_rank: u64,
+    pub top_k: u64,
+    experts: u64,
+    world: u64,
+    /// By rank, [token][choice].
+    pub ids: Vec<Vec<i32>>,
+}
+
+impl Tokens {
+    pub fn choose(
+        taste: Taste,
+        world: u32,
+        experts: u64,
+        top_k: u64,
+        per_rank: u64,
+        seed: u64,
+    ) -> Self {
+        let mut random = Random(seed);
+        let mut token = || {
+            let mut chosen: Vec<i32> = Vec::with_capacity(top_k as usize);
+            while chosen.len() < top_k as usize {
+                let expert = match taste {
+                    Taste::Even => random.below(experts),
+                    Taste::Zipf => zipf(fraction(&mut random), experts),
+                } as i32;
+                if !chosen.contains(&expert) {
+                    chosen.push(expert);
+                }
+            }
+            chosen
+        };
+        let ids = (0..world)
+            .map(|_| (0..per_rank).flat_map(|_| token()).collect())
+            .collect();
+        Self {
+            per_rank,
+            top_k,
+            experts,
+            world: world.into(),
+            ids,
+        }
+    }
+
+    pub fn local_experts(&self) -> u64 {
+        self.experts / self.world
+    }
+
+    /// Rows of each expert, in order: number of the token over all ranks.
+    pub fn rows_of(&self, expert: u64) -> Vec<u64> {
+        let choices = self.ids.iter().flatten().enumerate();
+        choices
+            .filter(|(_, id)| **id as u64 == expert)
+            .map(|(i, _)| i as u64 / self.top_k)
+            .collect()
+    }
+
+    /// Rows of each rank.
+    pub fn rows(&self) -> Vec<u64> {
+        let mut rows = vec![0; self.world as usize];
+        for id in self.ids.iter().flatten() {
+            rows[(*id as u64 / self.local_experts()) as usize] += 1;
+        }
+        rows
+    }
+}
+
+/// The inverse of the sum of 1/(e + 1), nearly.
+fn zipf(x: f64, experts: u64) -> u64 {
+    let most = (experts as f64 + 1.0).ln();
+    ((x * most).exp() as u64 - 1).min(experts - 1)
+}
+
+/// In 0 .. 1.
+pub fn fraction(random: &mut Random) -> f64 {
+    (random.next() >> 11) as f64 / (1u64 << 53) as f64
+}

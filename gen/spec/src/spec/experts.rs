@@ -1,0 +1,214 @@
+//! What is possible of operators that route tokens to experts.
+
+use super::{DIM_STEP, MAX_DIM, MAX_ELEMS};
+use crate::config::{CombineConfig, Dim, DispatchConfig, all_rows};
+use crate::violation::{Field, Violations};
+
+/// Experts over all ranks: a kernel's tables of them are in shared memory.
+pub const MAX_EXPERTS: u64 = 1024;
+/// Experts of a token.
+pub const MAX_TOP_K: u64 = 16;
+
+/// Records every mistake.
+pub(super) fn check_dispatch(config: &DispatchConfig, world: u32, found: &mut Violations) {
+    check_dims(&config.dims(), world, found);
+    let sizes = Sizes {
+        experts: config.experts,
+        top_k: config.top_k,
+        max_tokens: config.max_tokens,
+        cols: [config.hidden, config.intermediate],
+    };
+    check_rows(sizes, config.max_rows, world, found);
+    if let (Some(experts), Some(hidden), Some(cols)) = (
+        config.experts.fixed(),
+        config.hidden.fixed(),
+        config.intermediate.fixed(),
+    ) {
+        let elems = experts.saturating_mul(hidden).saturating_mul(cols);
+        found.require(
+            elems <= MAX_ELEMS,
+            Field::Experts,
+            || {
+                format!(
+                    "the weights of {experts} experts have {elems} elements, more than {MAX_ELEMS}"
+                )
+            },
+            "spread the experts over more ranks",
+        );
+    }
+    for (field, value, allowed) in [
+        (Field::TileM, config.tile_m, [64, 128]),
+        (Field::TileN, config.tile_n, [128, 256]),
+    ] {
+        if let Some(value) = value {
+            found.require(
+                allowed.contains(&value),
+                field,
+                || format!("{value} is not possible (a CTA has two math warpgroups)"),
+                format!("use one of {allowed:?}, or leave it to the planner"),
+            );
+        }
+    }
+    if let (true, Some(64), Some(128)) = (config.swiglu, config.tile_m, config.tile_n) {
+        found.push(
+            Field::TileN,
+            "64 columns of a warpgroup are no sub-tile each of gate and up",
+            "use tile_n = 256 with tile_m = 64",
+        );
+    }
+    if let Some(ctas) = config.comm_ctas {
+        found.require(
+            (1..=128).contains(&ctas),
+            Field::CommCtas,
+            || format!("{ctas} is not in 1..=128"),
+            "leave it to the planner",
+        );
+    }
+}
+
+/// Records every mistake.
+pub(super) fn check_combine(config: &CombineConfig, world: u32, found: &mut Violations) {
+    check_dims(&config.dims(), world, found);
+    let sizes = Sizes {
+        experts: config.experts,
+        top_k: config.top_k,
+        max_tokens: config.max_tokens,
+        cols: [config.hidden; 2],
+    };
+    check_rows(sizes, config.max_rows, world, found);
+}
+
+fn check_dims(dims: &[(Field, Dim)], world: u32, found: &mut Violations) {
+    for &(field, dim) in dims {
+        let Some(size) = dim.fixed() else { continue };
+        let (most, why) = match field {
+            Field::Experts => (MAX_EXPERTS, "tables of experts are in shared memory"),
+            Field::TopK => (MAX_TOP_K, "each choice is compared with the others"),
+            _ => (MAX_DIM, "TMA coordinates are 32-bit"),
+        };
+        found.require(
+            (1..=most).contains(&size),
+            field,
+            || format!("{size} is not in 1..={most} ({why})"),
+            "use a size in that range",
+        );
+        match field {
+            Field::Experts => found.require(
+                world == 0 || size.is_multiple_of(world.into()),
+                field,
+                || format!("{size} experts are not as many on each of {world} ranks"),
+                "use a multiple of the ranks",
+            ),
+            Field::Hidden | Field::Intermediate => found.require(
+                size.is_multiple_of(DIM_STEP),
+                field,
+                || format!("{size} is not a multiple of {DIM_STEP} (TMA row strides are multiples of 16 bytes)"),
+                "pad it",
+            ),
+            _ => {}
+        }
+    }
+}
+
+struct Sizes {
+    experts: Dim,
+    top_k: Dim,
+    max_tokens: Dim,
+    /// Of matrices of rows.
+    cols: [Dim; 2],
+}
+
+fn check_rows(sizes: Sizes, max_rows: Option<u32>, world: u32, found: &mut Violations) {
+    found.require(
+        max_rows != Some(0),
+        Field::MaxRows,
+        || "no rows at all are not possible".to_owned(),
+        "leave it out, or use a number of rows",
+    );
+    let (Some(experts), Some(top_k)) = (sizes.experts.fixed(), sizes.top_k.fixed()) else {
+        return;
+    };
+    found.require(
+        top_k <= experts,
+        Field::TopK,
+        || format!("a token cannot have {top_k} of {experts} experts"),
+        "use at most as many as there are",
+    );
+    let Some(tokens) = sizes.max_tokens.fixed() else {
+        return;
+    };
+    let most = all_rows(world.max(1), experts, top_k, tokens);
+    let rows = max_rows.map_or(most, |rows| most.min(rows.into()));
+    let limit = u64::from(i32::MAX as u32) / u64::from(world.max(1));
+    found.require(
+        rows <= limit,
+        Field::MaxTokens,
+        || format!("{rows} rows on each of {world} ranks are more than {limit} (rows are numbered in 31 bits)"),
+        "set max_rows to what a rank can have, or use fewer tokens",
+    );
+    let cols = sizes.cols.into_iter().filter_map(Dim::fixed).max();
+    if let Some(cols) = cols {
+        found.require(
+            rows.saturating_mul(cols) <= MAX_ELEMS,
+            Field::MaxTokens,
+            || format!("{rows} rows of {cols} columns are more than {MAX_ELEMS} elements"),
+            "set max_rows to what a rank can have, or use fewer tokens",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{
+        CombineConfig, CombineOp, Dim, DispatchConfig, DispatchOp, KernelConfig, Problem,
+    };
+    use crate::spec::KernelSpec;
+
+    fn mistakes(world: u32, problem: impl Into<Problem>) -> Vec<&'static str> {
+        let found = KernelSpec::validate(KernelConfig::new(world, problem)).expect_err("mistakes");
+        found.iter().map(|v| v.field.name()).collect()
+    }
+
+    #[test]
+    fn every_mistake_is_said_at_once() {
+        let config = DispatchConfig {
+            experts: Dim::Static(100),
+            top_k: Dim::Static(17),
+            max_tokens: Dim::Static(0),
+            hidden: Dim::Static(100),
+            intermediate: Dim::Static(12),
+            tile_m: Some(32),
+            max_rows: Some(0),
+            comm_ctas: Some(0),
+            ..DispatchConfig::new(DispatchOp::DispatchGemm)
+        };
+        let fields = [
+            "experts",
+            "top_k",
+            "max_tokens",
+            "hidden",
+            "intermediate",
+            "max_rows",
+            "tile_m",
+            "comm_ctas",
+        ];
+        assert_eq!(mistakes(8, config), fields);
+    }
+
+    #[test]
+    fn more_rows_than_numbers_are_refused_unless_bounded() {
+        let mut config = CombineConfig {
+            experts: Dim::Static(256),
+            top_k: Dim::Static(8),
+            max_tokens: Dim::Static(1 << 26),
+            hidden: Dim::Static(64),
+            ..CombineConfig::new(CombineOp::Combine)
+        };
+        assert_eq!(mistakes(8, config), ["max_tokens"]);
+        config.max_rows = Some(1 << 20);
+        assert!(KernelSpec::validate(KernelConfig::new(8, config)).is_ok());
+        config.top_k = Dim::Static(8);
+        config.experts = Dim::Static(4);
+        assert_eq!(mistakes(4, config), ["top_k"]);
+    }
+}

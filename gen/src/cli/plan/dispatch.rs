@@ -1,0 +1,73 @@
+//! What there is to say of a plan of `dispatch_gemm`.
+
+use super::About;
+use mkernel_spec::plan::DispatchPlan;
+use mkernel_spec::{BLayout, KernelPlan};
+
+pub(super) fn about(plan: &KernelPlan, body: &DispatchPlan) -> About {
+    About {
+        computes: computes(plan, body),
+        summary: format!(
+            "tile {}x{}, {} stages, {} CTAs of which {} communicate",
+            body.tile.m, body.tile.n, body.stages, plan.grid_ctas, body.comm_ctas
+        ),
+        sections: vec![
+            ("tiles", tiles(plan, body)),
+            ("transfer", transfer(plan, body)),
+        ],
+        shared: format!("{} stages", body.stages),
+    }
+}
+
+fn computes(plan: &KernelPlan, body: &DispatchPlan) -> String {
+    let shape = body.shape;
+    let weight = match (body.config.swiglu, body.config.b_layout) {
+        (false, _) => "tokens · W",
+        (true, _) => "silu(tokens · gate) · (tokens · up)",
+    };
+    let layout = match body.config.b_layout {
+        BLayout::Kn => "[H, columns]",
+        BLayout::Nk => "[columns, H]",
+    };
+    format!(
+        "C = {weight} of each expert, {} experts, {} per token, up to {} tokens [{}] on each of {}, C [rows, {}], weights {layout}, bf16",
+        shape.experts,
+        shape.top_k,
+        shape.max_tokens,
+        shape.hidden,
+        super::ranks(plan.spec.world()),
+        shape.intermediate,
+    )
+}
+
+fn tiles(plan: &KernelPlan, body: &DispatchPlan) -> Vec<String> {
+    let world = plan.spec.world();
+    let spread = body.spread(world);
+    vec![
+        format!(
+            "{} x {} (columns of the product), {} of C; {} experts per rank",
+            body.tile.m,
+            body.tile.n,
+            body.tile_cols(),
+            body.local_experts(world)
+        ),
+        format!(
+            "if experts are chosen evenly, {:.0} rows per rank, {:.1} of each expert; room for {}",
+            spread.rows, spread.expert_rows, body.max_rows
+        ),
+    ]
+}
+
+fn transfer(plan: &KernelPlan, body: &DispatchPlan) -> Vec<String> {
+    let world = plan.spec.world();
+    if world == 1 {
+        return vec!["none: one rank".to_owned()];
+    }
+    vec![format!(
+        "sm_push by {} CTAs, {} tokens under one flag; if chosen evenly, {:.0} of {} tokens times ranks",
+        body.comm_ctas,
+        body.block_tokens,
+        body.spread(world).sent_tokens,
+        body.shape.max_tokens * u64::from(world - 1),
+    )]
+}

@@ -1,0 +1,35 @@
+//! What rustdoc shows of `combine`.
+
+use mkernel_spec::plan::CombinePlan;
+use mkernel_spec::{CombineConfig, Dim};
+
+/// Semantics, and what each rank passes.
+pub fn lines(config: &CombineConfig, world: u32) -> Vec<String> {
+    let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
+    let [top_k, tokens, hidden] = [
+        (config.top_k, "k"),
+        (config.max_tokens, "T"),
+        (config.hidden, "H"),
+    ]
+    .map(|(dim, name)| size(dim, name));
+    vec![
+        format!(
+            "The sum of what a token's {top_k} experts made of it, weighted by its gates, at the token's rank."
+        ),
+        String::new(),
+        format!("{}; bf16, fp32 accumulate.", super::ranks(world)),
+        String::new(),
+        "| operand | on each rank | |".to_owned(),
+        "|---|---|---|".to_owned(),
+        format!("| rows | `[max_rows, {hidden}]` | read |"),
+        "| count | `[1]`, int32 | read |".to_owned(),
+        format!("| places | `[{tokens}, {top_k}]`, int32, from `dispatch_gemm` | read |"),
+        format!("| gates | `[{tokens}, {top_k}]`, fp32 | read |"),
+        format!("| C | `[{tokens}, {hidden}]` | the first `count` rows are written |"),
+    ]
+}
+
+/// The choices of its plan.
+pub fn planned(plan: &CombinePlan) -> String {
+    format!("{} tokens under one flag", plan.block_tokens)
+}

@@ -1,0 +1,53 @@
+//! What rustdoc shows of `dispatch_gemm`.
+
+use mkernel_spec::plan::DispatchPlan;
+use mkernel_spec::{BLayout, Dim, DispatchConfig};
+
+/// Semantics, and what each rank passes.
+pub fn lines(config: &DispatchConfig, world: u32) -> Vec<String> {
+    let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
+    let [experts, top_k, tokens, hidden, cols] = [
+        (config.experts, "E"),
+        (config.top_k, "k"),
+        (config.max_tokens, "T"),
+        (config.hidden, "H"),
+        (config.intermediate, "I"),
+    ]
+    .map(|(dim, name)| size(dim, name));
+    let local = super::part(config.experts, world, "E");
+    let (result, weight_cols) = match config.swiglu {
+        true => ("`silu(x · gate) · (x · up)`", format!("2·{cols}")),
+        false => ("`x · W`", cols.clone()),
+    };
+    let weight = match config.b_layout {
+        BLayout::Kn => format!("[{local}, {hidden}, {weight_cols}]"),
+        BLayout::Nk => format!("[{local}, {weight_cols}, {hidden}]"),
+    };
+    vec![
+        format!(
+            "{result} of each token and each of its {top_k} of {experts} experts, at the expert's rank: rows by expert, those of an expert by source rank and token."
+        ),
+        String::new(),
+        format!("{}; bf16, fp32 accumulate.", super::ranks(world)),
+        String::new(),
+        "| operand | on each rank | |".to_owned(),
+        "|---|---|---|".to_owned(),
+        format!("| tokens | `[{tokens}, {hidden}]`, of which the first `count` are read | read |"),
+        "| count | `[1]`, int32 | read |".to_owned(),
+        format!("| ids | `[{tokens}, {top_k}]`, int32, no expert twice for a token | read |"),
+        format!("| B | `{weight}` | read |"),
+        format!("| C | `[max_rows, {cols}]` | rows that there are are written |"),
+        format!("| offsets | `[{local} + 1]`, int32 | written |"),
+        format!(
+            "| places | `[{tokens}, {top_k}]`, int32: rank · max_rows + row | written, for `combine` |"
+        ),
+    ]
+}
+
+/// The choices of its plan.
+pub fn planned(plan: &DispatchPlan) -> String {
+    format!(
+        "tile {}×{}, {} stages, {} communication CTAs",
+        plan.tile.m, plan.tile.n, plan.stages, plan.comm_ctas
+    )
+}

@@ -1,0 +1,72 @@
+//! What is wrong with tokens becomes an error on every rank, which names it.
+
+use crate::layer::Layer;
+
+fn fails(layer: &Layer, parts: &[&str]) {
+    for seed in 0..3 {
+        for (rank, result) in layer.run(seed).into_iter().enumerate() {
+            let failure = result.expect_err("a fault");
+            assert!(!failure.contains("simulator found"), "{failure}");
+            for part in parts {
+                assert!(
+                    failure.contains(part),
+                    "rank {rank}: {part:?} in {failure:?}"
+                );
+            }
+        }
+    }
+}
+
+/// All is right but choice 1 of token 6 of rank 1.
+fn wrong_choice(expert: i32) -> Layer {
+    Layer::new(4, 8, 2, 9).call(&[9; 4], move |rank, token| match (rank, token) {
+        (1, 6) => vec![3, expert],
+        _ => vec![(token % 4) as i32, 4 + (token % 4) as i32],
+    })
+}
+
+#[test]
+fn an_expert_that_is_none() {
+    fails(
+        &wrong_choice(8),
+        &[
+            "rank 1, call 1",
+            "token 6",
+            "expert 8",
+            "choice 1",
+            "0 to 7",
+        ],
+    );
+    fails(
+        &wrong_choice(-1),
+        &["rank 1, call 1", "token 6", "expert -1"],
+    );
+    fails(&wrong_choice(i32::MIN), &["rank 1, call 1", "token 6"]);
+}
+
+#[test]
+fn an_expert_twice() {
+    fails(
+        &wrong_choice(3),
+        &["rank 1, call 1", "token 6", "expert 3 twice", "choice 1"],
+    );
+}
+
+#[test]
+fn more_tokens_than_declared_or_less_than_none() {
+    for count in [10, -1] {
+        let mut layer = wrong_choice(7);
+        layer.count = Some(count);
+        let text = format!("there are {count} tokens");
+        fails(&layer, &["call 1", &text, "0 to 9"]);
+    }
+}
+
+#[test]
+fn more_rows_than_room() {
+    let mut layer = Layer::new(2, 4, 1, 10);
+    layer.max_rows = Some(17);
+    // Rank 1 has room for 17 of 20.
+    let layer = layer.call(&[10, 10], |_, _| vec![2]);
+    fails(&layer, &["rank 1, call 1", "20 rows", "3 more", "(17)"]);
+}

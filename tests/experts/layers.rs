@@ -1,0 +1,114 @@
+//! Right on every seed: skewed ranks, ranks without tokens, experts without rows and with all of them.
+
+use crate::layer::Layer;
+
+/// Runs it under several schedules.
+fn is_right(name: &str, layer: &Layer, seeds: u64) {
+    for seed in 0..seeds {
+        let failures: Vec<_> = layer
+            .run(seed)
+            .into_iter()
+            .filter_map(Result::err)
+            .collect();
+        assert!(
+            failures.is_empty(),
+            "{name}, seed {seed}: {}",
+            failures.join("\n")
+        );
+    }
+}
+
+/// Choices that differ from token to token, and never have an expert twice.
+fn mixed(layer: &Layer, salt: usize) -> impl Fn(usize, usize) -> Vec<i32> + use<> {
+    let (experts, top_k) = (layer.experts as usize, layer.top_k as usize);
+    move |rank, token| {
+        let first = (rank * 5 + token * 3 + salt) % experts;
+        (0..top_k)
+            .map(|j| ((first + j * (1 + token % 2)) % experts) as i32)
+            .collect()
+    }
+}
+
+/// Three calls, so that each buffer is used again, with other numbers of tokens.
+fn calls(layer: Layer, counts: [&[usize]; 3]) -> Layer {
+    counts
+        .into_iter()
+        .enumerate()
+        .fold(layer, |layer, (salt, counts)| {
+            let choose = mixed(&layer, salt);
+            layer.call(counts, choose)
+        })
+}
+
+#[test]
+fn worlds() {
+    let one = calls(Layer::new(1, 7, 3, 40), [&[40], &[0], &[33]]);
+    is_right("one rank", &one, 6);
+    let two = calls(Layer::new(2, 10, 4, 20), [&[20, 20], &[20, 3], &[0, 20]]);
+    is_right("two ranks", &two, 6);
+    let four = calls(
+        Layer::new(4, 12, 3, 12),
+        [&[12, 0, 5, 12], &[0, 0, 12, 1], &[12, 12, 12, 12]],
+    );
+    is_right("four ranks", &four, 4);
+    let eight = calls(
+        Layer::new(8, 16, 2, 4),
+        [&[4; 8], &[0, 1, 2, 3, 4, 0, 0, 1], &[4; 8]],
+    );
+    is_right("eight ranks", &eight, 2);
+}
+
+#[test]
+fn tiles_and_layouts() {
+    for (tile, nk) in [
+        ((128, 256), true),
+        ((128, 128), false),
+        ((64, 256), true),
+        ((64, 128), true),
+    ] {
+        let mut layer = Layer::new(2, 4, 2, 70);
+        layer.tile = Some(tile);
+        layer.nk = nk;
+        layer.intermediate = 136;
+        let layer = calls(layer, [&[70, 70], &[1, 70], &[70, 0]]);
+        is_right(&format!("{tile:?}, nk {nk}"), &layer, 2);
+    }
+}
+
+#[test]
+fn all_tokens_have_the_same_expert() {
+    let layer = Layer::new(4, 8, 2, 20);
+    let layer = layer
+        .call(&[20; 4], |_, _| vec![5, 4])
+        .call(&[20; 4], |rank, _| {
+            vec![rank as i32 * 2, 7 - rank as i32 * 2]
+        })
+        .call(&[0; 4], |_, _| vec![0, 1]);
+    is_right("one pair", &layer, 4);
+}
+
+/// A token that goes to no rank but its own, and one that goes to all.
+#[test]
+fn as_many_choices_as_experts() {
+    let layer = Layer::new(4, 4, 4, 9).call(&[9, 2, 0, 9], |rank, token| {
+        (0..4).map(|j| ((rank + token + j) % 4) as i32).collect()
+    });
+    is_right("all experts", &layer, 6);
+}
+
+#[test]
+fn a_rank_that_comes_late() {
+    let mut layer = Layer::new(2, 6, 2, 16);
+    layer.skew = 100;
+    let layer = calls(layer, [&[16, 16], &[16, 0], &[16, 16]]);
+    is_right("skewed", &layer, 8);
+}
+
+/// As many rows as there is room for, to the last one.
+#[test]
+fn full_to_the_last_row() {
+    let mut layer = Layer::new(2, 4, 1, 10);
+    layer.max_rows = Some(20);
+    let layer = layer.call(&[10, 10], |_, token| vec![(token % 2) as i32]);
+    is_right("full", &layer, 4);
+}

@@ -1,0 +1,6 @@
+//! `dispatch_gemm` and `combine` on simulated GPUs: whole layers with exact results, faults, and planted mistakes.
+
+mod faults;
+mod layer;
+mod layers;
+mod mutations;

@@ -1,0 +1,125 @@
+//! Mistakes planted in the kernels, one at a time: each is found.
+
+use crate::layer::Layer;
+
+/// Tokens through a slot that holds one, two under a flag.
+fn long_tokens() -> Layer {
+    let mut layer = Layer::new(2, 2, 1, 48);
+    layer.hidden = 4104;
+    layer.intermediate = 8;
+    layer.call(&[48, 48], |rank, _| vec![1 - rank as i32])
+}
+
+/// Seeds within which a mistake must be found.
+const SEEDS_TO_FIND: u64 = 10;
+
+fn layer() -> Layer {
+    let choose = |salt: usize| {
+        move |rank: usize, token: usize| {
+            let first = (rank * 5 + token * 3 + salt) % 6;
+            vec![first as i32, ((first + 1 + token % 2) % 6) as i32]
+        }
+    };
+    let mut layer = Layer::new(2, 6, 2, 24);
+    // More stages than there are of the ring, and two sub-tiles through one buffer.
+    layer.hidden = 456;
+    layer.intermediate = 200;
+    layer.tile = Some((64, 256));
+    layer
+        .call(&[24, 24], choose(0))
+        .call(&[24, 0], choose(1))
+        .call(&[24, 24], choose(2))
+}
+
+#[rustfmt::skip]
+const DISPATCH: &[(&str, &[(&str, &str)])] = &[
+    // Routing.
+    ("slices added before all CTAs have counted", &[("  if (!meet(watch, tables)) return false;", "  __syncthreads();")]),
+    ("lists read before a peer has written them", &[("watch.epoch * gridDim.x;\n    u32 is_here", "(watch.epoch - 1) * gridDim.x;\n    u32 is_here")]),
+    ("no fence before lists are told", &[("      mk::fence_sys();\n      mk::add_relaxed_sys(routed_flag_at", "      mk::add_relaxed_sys(routed_flag_at")]),
+    ("the same numbers in every call", &[("u64{epoch % 2 * cfg::kWorld + source} * cfg::kCountWords", "u64{source} * cfg::kCountWords")]),
+    ("the same lists in every call", &[("u64{epoch % 2 * cfg::kWorld + source} * cfg::kSourceRows", "u64{source} * cfg::kSourceRows")]),
+    ("rows of all sources from the start", &[("if (source == watch.rank) rows_before = rows;", "rows_before = 0;")]),
+    ("TMA into the numbers of slices without a fence", &[("  mk::fence_proxy_async_shared();  // TMA writes next", "  // TMA writes next")]),
+    // Tokens on their way.
+    ("tokens not awaited", &[("mk::Awaited{mk::kLoad, mk::kChunk, source, block, watch.epoch}", "mk::Awaited{mk::kLoad, mk::kChunk, source, block, watch.epoch - 1}")]),
+    ("another block awaited", &[("const u32 block = where / cfg::kBlockTokens;", "const u32 block = where / cfg::kBlockTokens / 2;")]),
+    ("flag before tokens have come", &[("    mk::tma_wait<0>();\n    mk::fence_proxy_async();\n    mk::store_release_sys(flag_at", "    mk::fence_proxy_async();\n    mk::store_release_sys(flag_at")]),
+    ("flag that releases nothing", &[("mk::store_release_sys(flag_at", "mk::store_relaxed_sys(flag_at")]),
+    ("slot not full", &[("        mk::wait_barrier(watch, loaded, parity, mk::kPush, mk::kStageFull, block);\n", "")]),
+    // Rows into the ring.
+    ("stage not free", &[("      mk::wait_barrier(watch, smem.stage_free(ring.stage), ring.parity ^ 1, mk::kLoad, mk::kStageFree, ring.stage);\n", "")]),
+    ("copies not awaited", &[("      mk::copy_wait<cfg::kCopiesAhead>();\n", "")]),
+    ("last copies not awaited", &[("    mk::copy_wait<0>();  //", "    //")]),
+    ("products of what copies wrote without a fence", &[("    mk::fence_proxy_async_shared();\n    __syncwarp();\n    if (lane == 0) mk::barrier_arrive(smem.stage_full(done.stage));", "    __syncwarp();\n    if (lane == 0) mk::barrier_arrive(smem.stage_full(done.stage));")]),
+    ("a warp's rows not awaited", &[("mk::barrier_init(smem.stage_full(stage), 5);", "mk::barrier_init(smem.stage_full(stage), 4);")]),
+    ("addresses read before they are there", &[("    __syncwarp();\n    const u8* from[kCopies];", "    const u8* from[kCopies];")]),
+    // Results.
+    ("stage freed before it is read", &[("      mk::mma_wait<0>();\n      if (lane == 0) mk::barrier_arrive(smem.stage_free(ring.stage));", "      if (lane == 0) mk::barrier_arrive(smem.stage_free(ring.stage));\n      mk::mma_wait<0>();")]),
+    ("rows beyond an expert's", &[("if (first + row >= tile.rows", "if (first + row > tile.rows")]),
+    ("output buffer not read", &[("  __syncwarp();  // the rows before are read\n", "")]),
+];
+
+#[rustfmt::skip]
+const COMBINE: &[(&str, &[(&str, &str)])] = &[
+    ("choices read before they are there", &[("watch.epoch * gridDim.x;\n    u32 is_here", "(watch.epoch - 1) * gridDim.x;\n    u32 is_here")]),
+    ("no fence before choices are told", &[("      mk::fence_sys();\n      mk::add_relaxed_sys(told_flag_at", "      mk::add_relaxed_sys(told_flag_at")]),
+    ("the same header in every call", &[("(epoch % 2 * cfg::kWorld + source) * cfg::kHeaderWords", "source * cfg::kHeaderWords")]),
+    ("rows of peers not awaited", &[("mk::Awaited{mk::kCollect, mk::kPeerPartial, lane, block, watch.epoch}", "mk::Awaited{mk::kCollect, mk::kPeerPartial, lane, block, watch.epoch - 1}")]),
+    ("no fence behind rows for peers", &[("      mk::fence_sys();  // orders the stores", "      // orders the stores")]),
+    ("a lane's rows not awaited", &[("    __syncwarp();\n    if (lane == 0) {\n      mk::fence_sys();  //", "    if (lane == 0) {\n      mk::fence_sys();  //")]),
+    ("gates of other choices", &[("if (here >> j & 1) sums.add_row(args, first, choice.of(j));", "if (here >> j & 1) sums.add_row(args, first, choice.of(0));")]),
+];
+
+fn all_are_found(
+    layer: fn() -> Layer,
+    mutations: &[(&str, &[(&str, &str)])],
+    plant: fn(&mut Layer, Vec<(String, String)>),
+) {
+    let mut missed = Vec::new();
+    for (name, edits) in mutations {
+        let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
+        let mut layer = layer();
+        plant(&mut layer, edits.iter().map(owned).collect());
+        match (0..SEEDS_TO_FIND).find_map(|seed| Some((seed, layer.failure(seed)?))) {
+            Some((seed, failure)) => {
+                let line = failure
+                    .lines()
+                    .find(|line| !line.contains("simulator found"));
+                println!("{name}: seed {seed}: {}", line.unwrap_or(""));
+                // A text that does not compile, or a replacement that finds nothing, proves nothing.
+                if failure.contains("does not compile") || failure.contains("a rank panicked") {
+                    missed.push(format!("{name}: {failure}"));
+                }
+            }
+            None => missed.push(format!("{name}: not found")),
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn every_mistake_in_dispatch_is_found() {
+    all_are_found(layer, DISPATCH, |layer, edits| layer.dispatch_edits = edits);
+}
+
+#[test]
+fn slots_that_are_not_free_are_found() {
+    assert_eq!(long_tokens().failure(0), None);
+    let edit = [("        mk::tma_wait_read<0>();  // the slot is free\n", "")];
+    all_are_found(long_tokens, &[("slot not free", &edit)], |layer, edits| {
+        layer.dispatch_edits = edits;
+    });
+}
+
+#[test]
+fn every_mistake_in_combine_is_found() {
+    all_are_found(layer, COMBINE, |layer, edits| layer.combine_edits = edits);
+}
+
+#[test]
+fn kernels_as_they_are_raise_no_alarm() {
+    for seed in 0..SEEDS_TO_FIND / 2 {
+        assert_eq!(layer().failure(seed), None, "seed {seed}");
+    }
+}
