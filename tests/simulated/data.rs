@@ -154,14 +154,14 @@ fn is_exact(epilogue: Epilogue) -> bool {
 pub fn is_right(got: f32, want: f64, epilogue: Epilogue) -> bool {
     let rounded = match epilogue.output {
         Dtype::Bf16 => bf16::from_f64(want).to_f32(),
-        Dtype::Fp32 => want as f32,
+        _ => want as f32,
     };
     if is_exact(epilogue) {
         return got.to_bits() == rounded.to_bits();
     }
     let unit = match epilogue.output {
         Dtype::Bf16 => 1.0 / 256.0,
-        Dtype::Fp32 => 1e-6,
+        _ => 1e-6,
     };
     (f64::from(got) - want).abs() <= unit * want.abs() + 1e-6
 }

@@ -128,7 +128,7 @@ impl Job {
     fn rank(&self, ranks: &Communicator) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
         match self.config.epilogue.output {
             Dtype::Bf16 => self.rank_of::<bf16>(ranks),
-            Dtype::Fp32 => self.rank_of::<f32>(ranks),
+            _ => self.rank_of::<f32>(ranks),
         }
     }
 
