@@ -137,6 +137,25 @@ impl<'a> Kernel<'a> {
             .collect()
     }
 
+    /// Ranks whose keys a tile meets, but its own.
+    fn sources(&self, tile: Tile) -> BTreeSet<usize> {
+        let sources = self.walk(tile).into_iter().map(|keys| keys.source);
+        sources
+            .filter(|source| *source != self.rank)
+            .map(|source| source as usize)
+            .collect()
+    }
+
+    /// Tiles of a head of K and V that meet keys of `source`.
+    fn readers(&self, source: usize) -> usize {
+        let of_first = |tile: &&Tile| self.kv_head(**tile) == 0;
+        let tiles = self.tiles();
+        let of_first = tiles.iter().filter(of_first);
+        of_first
+            .filter(|tile| self.sources(**tile).contains(&source))
+            .count()
+    }
+
     fn kv_head(&self, tile: Tile) -> u32 {
         let shape = self.body.shape;
         tile.batch * shape.kv_heads as u32 + tile.head / (shape.heads / shape.kv_heads) as u32
@@ -206,24 +225,17 @@ struct Run<'a> {
     taken: Vec<Vec<Tile>>,
     /// By rank: heads of K and V that it has sent.
     sent: Vec<u32>,
-    /// By rank and head: tiles that are not done.
-    readers: Vec<Vec<usize>>,
+    /// By reader, source and slot: tiles that have met the source's keys there.
+    told: Vec<Vec<Vec<usize>>>,
 }
 
 impl<'a> Run<'a> {
     fn new(kernels: &'a [Kernel<'a>]) -> Self {
-        let heads = kernels[0].body.kv_heads() as usize;
         let tiles: Vec<Vec<Tile>> = kernels.iter().map(Kernel::tiles).collect();
-        let readers = |(kernel, tiles): (&Kernel, &Vec<Tile>)| {
-            let mut readers = vec![0; heads];
-            for tile in tiles {
-                readers[kernel.kv_head(*tile) as usize] += 1;
-            }
-            readers
-        };
+        let slots = vec![0; kernels[0].body.kv_slots.max(1) as usize];
         Self {
             kernels,
-            readers: kernels.iter().zip(&tiles).map(readers).collect(),
+            told: vec![vec![slots; kernels.len()]; kernels.len()],
             waiting: tiles
                 .into_iter()
                 .map(|tiles| tiles.into_iter().rev().collect())
@@ -260,7 +272,10 @@ impl<'a> Run<'a> {
             .partition::<Vec<_>, _>(|tile| self.has_come(rank, *tile));
         self.taken[rank] = taken;
         for tile in &done {
-            self.readers[rank][kernel.kv_head(*tile) as usize] -= 1;
+            let slot = (kernel.kv_head(*tile) % kernel.body.kv_slots.max(1)) as usize;
+            for source in kernel.sources(*tile) {
+                self.told[rank][source][slot] += 1;
+            }
         }
         happened || !done.is_empty()
     }
@@ -268,26 +283,31 @@ impl<'a> Run<'a> {
     /// Whether the next head has room at all peers that it goes to.
     fn may_send(&self, rank: usize) -> bool {
         let kernel = &self.kernels[rank];
-        let Some(before) = self.sent[rank].checked_sub(kernel.body.kv_slots) else {
-            return true;
-        };
+        let (slots, head) = (kernel.body.kv_slots.max(1), self.sent[rank]);
+        let earlier = (head / slots) as usize;
         let is_free = |peer: usize| {
             peer == rank
                 || kernel.sent_to(peer as u32).is_empty()
-                || self.readers[peer][before as usize] == 0
+                || self.told[peer][rank][(head % slots) as usize]
+                    >= earlier * self.kernels[peer].readers(rank)
         };
-        (0..self.kernels.len()).all(is_free)
+        let may_send = (0..self.kernels.len()).all(is_free);
+        // Whoever is to read what was there has done so.
+        let is_late = |peer: usize, tile: &Tile| {
+            let reader = &self.kernels[peer];
+            reader.kv_head(*tile) + slots == head && reader.sources(*tile).contains(&rank)
+        };
+        for peer in (0..self.kernels.len()).filter(|_| may_send && head >= slots) {
+            let mut left = self.waiting[peer].iter().chain(&self.taken[peer]);
+            assert!(!left.any(|tile| is_late(peer, tile)), "{:?}", kernel.body);
+        }
+        may_send
     }
 
     fn has_come(&self, rank: usize, tile: Tile) -> bool {
         let kernel = &self.kernels[rank];
-        let sources: BTreeSet<_> = kernel
-            .walk(tile)
-            .iter()
-            .map(|keys| keys.source as usize)
-            .collect();
-        let is_there = |source: usize| source == rank || self.sent[source] > kernel.kv_head(tile);
-        sources.into_iter().all(is_there)
+        let is_there = |source: usize| self.sent[source] > kernel.kv_head(tile);
+        kernel.sources(tile).into_iter().all(is_there)
     }
 }
 
@@ -357,7 +377,7 @@ proptest! {
         while (0..kernels.len()).any(|rank| run.turn(rank)) {}
         let heads = kernels[0].body.kv_heads() as u32;
         prop_assert!(run.sent.iter().all(|sent| *sent == heads), "{:?} of {heads} heads sent", run.sent);
-        prop_assert!(run.readers.iter().flatten().all(|left| *left == 0), "{:?}", plan.body);
+        prop_assert!(run.waiting.iter().chain(&run.taken).all(Vec::is_empty), "{:?}", plan.body);
     }
 
     #[test]

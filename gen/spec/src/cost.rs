@@ -21,6 +21,8 @@ const DOORBELL_US: f64 = 12.0;
 const COPY_US: f64 = 6.5;
 /// What one of a few communication CTAs pushes, GB/s.
 pub(crate) const COMM_CTA_GB_S: f64 = 36.0;
+/// The same of K and V, 16 KiB at a time (2 GPUs; 4 to 16 CTAs).
+const KEYS_CTA_GB_S: f64 = 21.0;
 /// Of the link, what SMs fill with little to compute …
 const PUSH_SHARE: f64 = 0.93;
 /// … and how much less beside a GEMM that takes as long as the transfer.
@@ -265,7 +267,7 @@ pub(crate) fn attention_us(
     let mut us = compute.max(bound.memory_us);
     if traffic.link_bytes > 0 {
         let share = store_share(compute, bound.link_us);
-        let rate = (share * device.link_gb_s).min(COMM_CTA_GB_S * f64::from(push_ctas));
+        let rate = (share * device.link_gb_s).min(KEYS_CTA_GB_S * f64::from(push_ctas));
         let push_us = FLAG_US + traffic.link_bytes as f64 / rate / 1e3;
         // The first tiles await keys of all their heads, and have own ones until then.
         let first_us = (push_us / rounds).min(push_us) - compute / rounds.ceil() / f64::from(world);
