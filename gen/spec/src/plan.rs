@@ -129,6 +129,15 @@ pub struct Registers {
     pub math: u32,
 }
 
+impl Registers {
+    /// Whether a kernel compiled to `found` is the planned one: warpgroups that share registers anew count on them all.
+    #[must_use]
+    pub const fn fit(&self, found: u32) -> bool {
+        let is_shared = self.mover != self.entry;
+        found == self.entry || !is_shared && found < self.entry
+    }
+}
+
 /// Bytes that one call moves, per rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
