@@ -68,7 +68,7 @@ const COMBINE: &[(&str, &[(&str, &str)])] = &[
     ("rows of peers not awaited", &[("mk::Awaited{mk::kCollect, mk::kPeerPartial, lane, block, watch.epoch}", "mk::Awaited{mk::kCollect, mk::kPeerPartial, lane, block, watch.epoch - 1}")]),
     ("no fence behind rows for peers", &[("      mk::fence_sys();  // orders the stores", "      // orders the stores")]),
     ("a lane's rows not awaited", &[("    __syncwarp();\n    if (lane == 0) {\n      mk::fence_sys();  //", "    if (lane == 0) {\n      mk::fence_sys();  //")]),
-    ("gates of other choices", &[("if (here >> j & 1) sums.add_row(args, first, choice.of(j));", "if (here >> j & 1) sums.add_row(args, first, choice.of(0));")]),
+    ("gates of other choices", &[("const float gate = choices.of(j + r).gate();", "const float gate = choices.of(j).gate();")]),
 ];
 
 fn all_are_found(
