@@ -19,7 +19,7 @@ fn each_wrong_field_is_named_with_its_slot() {
                 ..good()
             },
         ),
-        ("bytes", put(1, u32::MAX, 0, 0)),
+        ("bytes", put(1, u32::MAX >> 1, 0, 0)),
         (
             "source_region",
             Command {
@@ -35,9 +35,9 @@ fn each_wrong_field_is_named_with_its_slot() {
             },
         ),
         ("source_offset", put(1, 64, end - 63, 0)),
-        ("source_offset", put(1, 64, u64::MAX, 0)),
+        ("source_offset", put(1, 64, u64::MAX >> 1, 0)),
         ("target_offset", put(1, 64, 0, end - 63)),
-        ("target_offset", put(1, 1, 0, u64::MAX - 1)),
+        ("target_offset", put(1, 1, 0, (u64::MAX >> 1) - 1)),
     ];
     for (field, command) in wrong {
         let [mut whole, _peer] = wholes([Options::default(), Options::default()]);

@@ -4,7 +4,7 @@ mod attention;
 mod combine;
 mod dispatch;
 mod gemm;
-mod scale;
+mod scaling;
 
 use super::Failure;
 use super::input::{Input, Kernel};
@@ -70,19 +70,19 @@ pub struct Plan {
     input: Input,
     /// What becomes of the kernel on 2 to 64 nodes, with as many ranks on each: a table
     #[arg(long)]
-    scale: bool,
+    scaling: bool,
 }
 
 /// Prints every kernel's plan.
-pub fn run(Plan { input, scale }: &Plan, json: bool) -> Result<(), Failure> {
+pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
     let mut separator = "";
     for (kernel, plan) in &input.load_planned()? {
-        if *scale {
-            let rows = scale::scaled(kernel, plan).map_err(|found| impossible(kernel, &found))?;
+        if *scaling {
+            let rows = scaling::scaled(kernel, plan).map_err(|found| impossible(kernel, &found))?;
             if json {
                 rows.iter().try_for_each(print_json)?;
             } else {
-                print(&format!("{separator}{}", scale::text(&rows)))?;
+                print(&format!("{separator}{}", scaling::text(&rows)))?;
                 separator = "\n";
             }
             continue;

@@ -168,7 +168,7 @@ fn a_plan_says_what_becomes_of_it_on_more_nodes() {
             stdout(&output)
         );
     }
-    let output = run(&[&["plan", "--json", "--scale"], &kernel[..]].concat());
+    let output = run(&[&["plan", "--json", "--scaling"], &kernel[..]].concat());
     let rows: Vec<serde_json::Value> = stdout(&output)
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))

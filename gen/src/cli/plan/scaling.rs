@@ -1,4 +1,4 @@
-//! `mkernel-gen plan --scale`: what becomes of a kernel as nodes are added.
+//! `mkernel-gen plan --scaling`: what becomes of a kernel as nodes are added.
 
 use crate::cli::input::Kernel;
 use crate::cli::output::{bytes, micros, table};
