@@ -83,7 +83,7 @@ pub enum ArgKind {
     DeadlineNs,
     /// This rank, u32.
     Rank,
-    /// The [`CommandRing`](crate::fabric::CommandRing) of this rank.
+    /// The [`CommandRing`] of this rank.
     Ring,
     /// Address of the arrival words in host memory, by peer and channel, [`FLAG_STRIDE_BYTES`] apart.
     Arrivals,
