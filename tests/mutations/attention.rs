@@ -61,7 +61,7 @@ pub const MUTATIONS: &[Mutation<AttentionJob>] = &[
     mutation("K is not awaited", gathered, &[("      mk::wait_barrier_watched(watch, smem.k_full(k.stage), k.parity, mk::kMath, mk::kStageFull, k.stage);\n      mk::sync", "      mk::sync")]),
     mutation("V is not awaited", gathered, &[("      mk::wait_barrier_watched(watch, smem.v_full(v.stage), v.parity, mk::kMath, mk::kStageFull, v.stage);\n      multiply_values", "      multiply_values")]),
     mutation("a turn is not handed on", gathered, &[("      mk::arrive_named(kTurn + (group ^ 1), 2 * mk::kWarpgroup);\n", "")]),
-    mutation("a call does not wait for the one before", one_way, &[("slot.earlier * readers(lane)", "(slot.earlier - (slot.earlier > 0)) * readers(lane)")]),
+    mutation("a call does not wait for the one before", one_way, &[("slot.earlier * readers(lane, args.rank)", "(slot.earlier - (slot.earlier > 0)) * readers(lane, args.rank)")]),
     mutation("a pushing warp loses count", many, &[("    parity ^= 1;\n", "")]),
     mutation("queries are loaded over results", many, &[("    mk::fence_proxy_async_shared();\n", "")]),
     // Arithmetic.
