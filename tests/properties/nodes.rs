@@ -48,7 +48,7 @@ proptest! {
         prop_assert!(network.put_bytes <= MAX_PUT_BYTES && network.puts > 0);
         prop_assert!(plan.grid_ctas <= plan.device.sm_count && gemm.comm_ctas > 0);
 
-        let peers = u64::from(nodes - 1);
+        let (peers, ranks) = (u64::from(nodes - 1), u64::from(nodes * local));
         let shard_rows = m.div_ceil(u64::from(nodes * local));
         let results = op == GemmOp::GemmAr;
         let row_bytes = 2 * match op {
@@ -83,7 +83,7 @@ proptest! {
         prop_assert!(plan.workspace.bytes <= data + tail + flags + 16 * 1024, "{:?}", plan.workspace);
         let tiles = rows.div_ceil(tile.0.min(8)) * cols.div_ceil(tile.1.min(8));
         prop_assert!(of("arrived") == u64::from(network.channels) * peers * FLAG_STRIDE_BYTES);
-        prop_assert!(flags <= (2 + 4 * tiles + 2 * m + 2 * peers) * 2 * FLAG_STRIDE_BYTES);
+        prop_assert!(flags <= (2 + 4 * tiles + 2 * m + 2 * peers + ranks) * 2 * FLAG_STRIDE_BYTES);
     }
 
     /// Ranks that are no nodes, and choices that only kernels of one node have.
