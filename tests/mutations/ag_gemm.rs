@@ -130,7 +130,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("only the first slice of K awaited", push, &[("if (first || step % cfg::kSliceSteps == 0) wait_rows", "if (first) wait_rows")]),
     mutation("no proxy fence behind the flag", push, &[("  mk::fence_proxy_async();\n}\n\n// Columns", "}\n\n// Columns")]),
     mutation("flag not acquired", push, &[RELAXED_WAIT, ("    mk::wait_flag(watch, flag_at(args.workspaces[args.rank], index),", "    mk::relaxed_wait(watch, flag_at(args.workspaces[args.rank], index),")]),
-    mutation("flag of another source awaited", push, &[("const u32 source = row / cfg::kShardRows;\n    const u32 chunk", "const u32 source = (row / cfg::kShardRows + 1) % cfg::kWorld;\n    const u32 chunk")]),
+    mutation("flag of another source awaited", push, &[("const u32 index = flag_index(source, chunk, slice);\n    mk::wait_flag(", "const u32 index = flag_index((source + 1) % cfg::kWorld, chunk, slice);\n    mk::wait_flag(")]),
     mutation("flag of the first call awaited", push, &[("watch.epoch * cfg::kArrivals}", "cfg::kArrivals}")]),
     mutation("epoch not advanced", push, &[("mk::store(&state->epoch, watch.epoch);", ";")]),
     mutation("warp not together before the flag", push, &[("    __syncwarp();\n    const u32 peer", "    const u32 peer")]),

@@ -226,12 +226,19 @@ impl Machine {
             Where::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
         };
         let ranks = ranks.map_err(|error| error.to_string())?;
-        let body = &body;
+        let (all, body) = (&ranks, &body);
         let results: Vec<Result<T, String>> = std::thread::scope(|scope| {
             // Ranks stay until the last is done.
             let threads: Vec<_> = ranks
                 .iter()
-                .map(|ranks| scope.spawn(move || body(ranks).map_err(|error| with_causes(&*error))))
+                .map(|rank| {
+                    scope.spawn(move || {
+                        // The others end at once then, not at their deadlines.
+                        let told =
+                            body(rank).inspect_err(|_| all.iter().for_each(Communicator::abort));
+                        told.map_err(|error| with_causes(&*error))
+                    })
+                })
                 .collect();
             threads
                 .into_iter()

@@ -48,6 +48,7 @@ struct Calls {
   void (*sync_cluster)(Place);
   void (*registers)(u32 count, u32 acquire, Place);
   // What the thread waits for from now on, for reports; role 0: no more.
+  // Role 0: for nothing; `wait` then tells whether the wait before has ended.
   void (*waiting)(u32 role, u32 wait, u32 peer, u32 index, u32 wanted, Place);
 
   void (*load)(const void* from, void* to, u32 bytes, u32 order, u32 scope, Place);

@@ -195,6 +195,8 @@ pub(super) struct Machine {
     pub options: Options,
     pub random: Random,
     pub now_ns: u64,
+    /// Whether a wait has ended since time passed.
+    pub has_moved: bool,
     pub memory: Memory,
     pub shadow: Shadow,
     pub components: u32,

@@ -170,6 +170,8 @@ pub struct World {
     speeds: schedule::Speeds,
     /// By how much time jumps next, if nothing else happens.
     jump_ns: u64,
+    /// How often it has jumped since work was started last.
+    jumps: u32,
 }
 
 // SAFETY: fibers run on whichever thread calls `advance`, one at a time; what they keep on their stacks is the kernel's
@@ -196,6 +198,7 @@ impl World {
             finished: Vec::new(),
             next_task: 0,
             jump_ns: schedule::FIRST_JUMP_NS,
+            jumps: 0,
         }
     }
 
@@ -278,6 +281,7 @@ impl World {
             }),
         }
         self.jump_ns = schedule::FIRST_JUMP_NS;
+        self.jumps = 0;
         task
     }
 

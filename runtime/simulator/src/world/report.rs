@@ -156,6 +156,7 @@ impl Machine {
         let current = self.current;
         let before = std::mem::replace(&mut self.threads[current].awaited, now);
         self.threads[current].awaited.since_ns = now_ns;
+        self.has_moved |= now.role == 0 && now.wait != 0;
         if self.options.timeline && before.role != 0 && now_ns > before.since_ns {
             let who = self.who(current, before.place);
             let span = Span {

@@ -11,15 +11,18 @@ pub(super) const FIRST_JUMP_NS: u64 = 1_000_000;
 /// Beyond any deadline (a day).
 const LAST_JUMP_NS: u64 = 86_400_000_000_000;
 
+/// More than there are waits to end, one by one, after an abort.
+const MOST_JUMPS: u32 = 20_000;
+
 /// Warps that are picked in one call of `advance`.
 const PICKS: u32 = 4000;
 
 /// Picks between two changes of who is slow.
 const PICKS_PER_MOOD: u32 = 1500;
 
-/// Polls that a thread gets while time passes: more than any wait makes between two looks at the clock.
-const FREE_POLLS_OF_FLAGS: u32 = 300;
-const FREE_POLLS_OF_BARRIERS: u32 = 9000;
+/// Polls that a thread gets while time passes: a few more than a wait makes between two looks at the clock (128, 4096).
+const FREE_POLLS_OF_FLAGS: u32 = 130;
+const FREE_POLLS_OF_BARRIERS: u32 = 4100;
 
 /// How likely each is picked when its turn comes, in percent.
 #[derive(Debug)]
@@ -74,6 +77,7 @@ impl Machine {
             options,
             random,
             now_ns: 1_000_000,
+            has_moved: false,
             memory: Default::default(),
             shadow: Default::default(),
             unused_smem: Vec::new(),
@@ -145,19 +149,24 @@ impl World {
     /// for what as a finding first, once per standstill, if `report` is set.
     pub fn let_time_pass(&mut self, report: bool) -> u64 {
         let machine = &mut *self.machine;
-        if report && self.jump_ns == FIRST_JUMP_NS {
+        if report && self.jumps == 0 {
             machine.find_deadlock();
         }
+        // After an abort, waits end one by one, each when it has looked at the abort words.
+        if std::mem::take(&mut machine.has_moved) {
+            self.jump_ns = FIRST_JUMP_NS;
+        }
+        self.jumps += 1;
         let jumped_ns = self.jump_ns;
-        if jumped_ns > LAST_JUMP_NS {
+        if jumped_ns > LAST_JUMP_NS || self.jumps > MOST_JUMPS {
             for launch in 0..machine.launches.len() {
-                machine.fail_launch(launch, "a wait without a deadline never ends".into());
+                machine.fail_launch(launch, "waits never end".into());
             }
             return jumped_ns;
         }
         machine.now_ns += jumped_ns;
         // By less than twofold, so that a deadline passes before twice the deadline does.
-        self.jump_ns += self.jump_ns / 2;
+        self.jump_ns += self.jump_ns * 9 / 10;
         let pollers: Vec<usize> = (0..machine.threads.len())
             .filter(|thread| machine.threads[*thread].state == State::Polling)
             .collect();
