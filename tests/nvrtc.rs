@@ -10,6 +10,8 @@ use mkernel_spec::Target;
 use mkernel_spec::abi::{HOST_ABORT, LOST, MAX_RANKS, Role, Wait, shared_structs};
 use mkernel_spec::fabric::{COMMAND_PUT, PHASE_BIT, TAG_VALID};
 use std::fmt::Write;
+use std::num::NonZero;
+use std::sync::Mutex;
 
 fn nvrtc() -> &'static Nvrtc {
     Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"))
@@ -19,27 +21,39 @@ fn nvrtc() -> &'static Nvrtc {
 /// proper (unused code, for one) and of ptxas (setmaxnreg ignored, wgmma serialised).
 #[test]
 fn every_golden_compiles_without_a_spill_or_a_warning() {
-    let nvrtc = nvrtc();
-    let mut faults = Vec::new();
-    for golden in Golden::all() {
-        let cubin = match nvrtc.compile(&golden.source) {
-            Ok(cubin) => cubin,
-            Err(error) => {
-                faults.push(format!("{}: {error}", golden.name));
-                continue;
-            }
-        };
-        let found = cubin.resources.expect("of an SM");
-        let sound = golden.plan.registers.fit(found.registers)
-            && golden.plan.registers.entry == 168
-            && (found.spill_store_bytes, found.spill_load_bytes) == (0, 0)
-            && found.smem_static_bytes == 0
-            && cubin.log.lines().all(|line| line.starts_with("ptxas"));
-        if !sound {
-            faults.push(format!("{}: {found:?}\n{}", golden.name, cubin.log));
+    let goldens = Golden::all();
+    let (left, faults) = (Mutex::new(goldens.iter()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| {
+                loop {
+                    let golden = left.lock().expect("no panic").next();
+                    let Some(golden) = golden else { break };
+                    if let Err(fault) = compile_soundly(golden) {
+                        faults.lock().expect("no panic").push(fault);
+                    }
+                }
+            });
         }
-    }
+    });
+    let faults = faults.into_inner().expect("no panic");
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+fn compile_soundly(golden: &Golden) -> Result<(), String> {
+    let compiled = nvrtc().compile(&golden.source);
+    let cubin = compiled.map_err(|error| format!("{}: {error}", golden.name))?;
+    let found = cubin.resources.expect("of an SM");
+    let is_sound = golden.plan.registers.fit(found.registers)
+        && golden.plan.registers.entry == 168
+        && (found.spill_store_bytes, found.spill_load_bytes) == (0, 0)
+        && found.smem_static_bytes == 0
+        && cubin.log.lines().all(|line| line.starts_with("ptxas"));
+    if is_sound {
+        Ok(())
+    } else {
+        Err(format!("{}: {found:?}\n{}", golden.name, cubin.log))
+    }
 }
 
 #[test]

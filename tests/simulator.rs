@@ -12,7 +12,7 @@ use std::sync::Mutex;
 /// Seeds per kernel and world …
 const SEEDS: u64 = 100;
 /// … and those of each time. Mistakes that are planted show within few: see `mutations`.
-const SEEDS_EACH_TIME: u64 = 5;
+const SEEDS_EACH_TIME: u64 = 2;
 
 /// A size that a CPU can do, with the same tail of tiles.
 fn small(size: u64, limit: u64) -> u64 {

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 /// Seeds per job.
-const SEEDS: u64 = 4;
+const SEEDS: u64 = 2;
 
 /// Late by more than a kernel takes, lost, and told twice.
 fn bad_network() -> Faults {

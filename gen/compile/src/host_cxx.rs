@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// must be that of the text, without fused multiply-adds that the compiler makes up.
 pub(crate) const OPTIONS: [&str; 11] = [
     "-std=c++20",
-    "-O1",
+    "-Og",
     "-g1",
     // Version 5 has the folder of the compile in its line table, whatever the prefix maps say.
     "-gdwarf-4",
