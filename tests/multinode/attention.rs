@@ -73,6 +73,13 @@ fn one_way() -> AttentionJob {
     job((2, 2), [1, 512, 1, 1, 64]).causal(Contiguous)
 }
 
+/// Only the second rank waits for another, the first: that can be two calls ahead.
+fn far_ahead() -> AttentionJob {
+    let mut job = job((2, 2), [1, 2, 4, 4, 64]).causal(Contiguous);
+    job.machine.skew = 95;
+    job
+}
+
 /// What it is, where, and what is replaced by what.
 type Mistake = (
     &'static str,
@@ -92,7 +99,7 @@ const MISTAKES: &[Mistake] = &[
     ("keys put to another place", all_keys, "put(args, watch, peer, 0, offset, offset,", "put(args, watch, peer, 0, offset, cfg::kKept,"),
     ("only K is put", all_keys, "bytes += 2 * cfg::kKeysBytes;", "bytes += cfg::kKeysBytes;"),
     ("one buffer for all calls", all_keys, "(u64{epoch % 2} * cfg::kKeptTiles + tile)", "(u64{0} * cfg::kKeptTiles + tile)"),
-    ("who relays does not wait for readers", all_keys, "slot.earlier * readers(reader)", "0"),
+    ("nobody waits for readers", far_ahead, "slot.earlier * readers(reader, part.source)", "0"),
     ("the source is told, not who relays", all_keys, "read_at(watch.workspaces[sender], source, watch.local(), slot.index)", "read_at(watch.workspaces[sender], watch.rank, watch.local(), slot.index)"),
     ("a node that needs keys gets none", one_way, "is_needed ? bytes : 0", "!is_needed ? bytes : 0"),
     ("calls end before all puts have come", one_way, "      watch_arrivals(args, watch);\n", ""),
