@@ -229,6 +229,15 @@ fn goldens_cover_what_the_templates_of_attention_can_render() {
         Body::Attention(body) => Some((g.plan.spec.world(), body.clone())),
         _ => None,
     };
+    for of_nodes in [(2, 1), (2, 2), (3, 2)] {
+        assert!(
+            goldens.iter().any(|g| {
+                let topology = g.plan.spec.topology();
+                attention(g).is_some() && (topology.nodes, topology.local_world) == of_nodes
+            }),
+            "no golden of attention has {of_nodes:?} nodes"
+        );
+    }
     let plans: Vec<_> = goldens.iter().filter_map(attention).collect();
     let some = |what: &str, is: &dyn Fn(u32, &AttentionPlan) -> bool| {
         assert!(

@@ -12,10 +12,11 @@ use check::{Found, Gathered};
 use clap::Parser;
 use lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
 use mkernel::spec::abi::Operand;
+use mkernel::spec::cost::Bound;
 use mkernel::spec::plan::Body;
 use mkernel::{
-    AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Dtype, KernelConfig,
-    Operator, Placement, RawOperand,
+    AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Dtype, Faults, KernelConfig,
+    Nic, Operator, Placement, RawOperand, Transport,
 };
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,9 +31,18 @@ const BLOCK_US: f64 = 20_000.0;
 /// other work on the same GPUs, or after it, clocks differ: compare within one run.
 #[derive(Clone, Debug, Parser)]
 struct Flags {
-    /// GPUs to use: 1, 2, 4 or 8
+    /// GPUs to use: 1, 2, 4 or 8, over all nodes
     #[arg(long, default_value_t = 1)]
     world: u32,
+    /// Nodes into which they are put, with emulated NICs between them
+    #[arg(long, default_value_t = 1)]
+    nodes: u32,
+    /// What an emulated NIC sends in a second, 10^9 bytes
+    #[arg(long, default_value_t = 50.0)]
+    nic_gb_s: f64,
+    /// What a message takes besides its bytes, one way, µs
+    #[arg(long, default_value_t = 5)]
+    nic_latency_us: u64,
     /// Rows of a sequence on each rank; several with commas
     #[arg(
         long,
@@ -83,9 +93,10 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     let _limit = TimeLimit::start("the benchmark", Duration::from_secs(flags.limit_s));
     let seed = seed_from_clock();
     println!(
-        "{} of {} GPUs, seed {seed}",
+        "{} of {} GPUs in {} nodes, seed {seed}",
         flags.world,
-        mkernel::device_count()?
+        mkernel::device_count()?,
+        flags.nodes
     );
     println!("  seq/rank      µs  TFLOP/s  bound µs  by       error  push  slots  plan");
     let gpus: Vec<usize> = (0..flags.world as usize).collect();
@@ -115,6 +126,14 @@ fn one_rank(
     gathered: &Gathered,
 ) -> Result<(), Failure> {
     ranks.context().bind_to_thread()?;
+    ranks.set_transport(Transport::Emulated {
+        nic: Nic {
+            gb_per_s: flags.nic_gb_s,
+            latency: Duration::from_micros(flags.nic_latency_us),
+            ..Nic::default()
+        },
+        faults: Faults::default(),
+    });
     let lab = Lab::new(&ranks.context().default_stream())?;
     let blocks = Blocks::new(ranks, &lab)?;
     for seq in &flags.seq {
@@ -163,14 +182,19 @@ fn one_size(
         let error = blocks.slowest(&[errors])?[0];
         if ranks.rank() == 0 {
             let us = median(times);
+            // The plan's is for the NICs of its device.
+            let bound = Bound {
+                nic_us: plan.traffic.nic_bytes as f64 / flags.nic_gb_s / 1e3,
+                ..plan.bound
+            };
             let Body::Attention(body) = &plan.body else {
                 return Err("a plan of another problem".into());
             };
             println!(
                 "{seq:>10} {us:>7.0} {:>8.0} {:>9.0}  {:<7} {error:.1e} {:>5} {:>6}  {}",
                 plan.traffic.flops as f64 / us / 1e6,
-                plan.bound.us(),
-                plan.bound.reason(),
+                bound.us(),
+                bound.reason(),
                 body.push_ctas,
                 body.kv_slots,
                 plan.id,
@@ -216,7 +240,10 @@ fn config(flags: &Flags, seq: u64, tuning: AttentionTuning) -> KernelConfig {
         tuning,
         ..AttentionConfig::new(AttentionOp::RingAttention)
     };
-    KernelConfig::new(flags.world, attention)
+    KernelConfig {
+        nodes: flags.nodes,
+        ..KernelConfig::new(flags.world, attention)
+    }
 }
 
 fn shape(flags: &Flags, seq: u64) -> mkernel::AttentionShape {

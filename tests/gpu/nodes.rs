@@ -5,8 +5,11 @@ use crate::graphs::replays;
 use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::processes::Job;
 use crate::ranks::{Problem, compute, launch, on_ranks, prepare, seed, worlds};
+use crate::simulated::attention::{AttentionJob, Data, Pace};
+use crate::simulated::{Where, in_parallel};
+use mkernel::Placement::{Contiguous, Zigzag};
 use mkernel::{
-    Activation, BLayout, Communicator, Dtype, Epilogue, Error, GemmOp, GemmShape, Tuning,
+    Activation, BLayout, Communicator, Dtype, Epilogue, Error, Faults, GemmOp, GemmShape, Tuning,
 };
 use std::time::Duration;
 
@@ -132,6 +135,80 @@ fn graphs_are_replayed() {
         for op in GemmOp::ALL {
             let replayed = problem(op, (2048, 264, 520), BLayout::Nk, nodes);
             on_ranks(world, |ranks| replays(ranks, replayed, seed));
+        }
+    }
+}
+
+/// Attention of ranks on nodes: whole tiles and tails, masks, both placements, ranks without rows, several puts of a head.
+fn attention(world: u32, nodes: u32) -> Vec<AttentionJob> {
+    let rows = |of_rank: u64| of_rank * u64::from(world);
+    let job = |sizes| AttentionJob::new(world, sizes, 0).across(nodes, Faults::default());
+    vec![
+        job([1, rows(512), 8, 8, 128]),
+        job([2, rows(400) + 1, 4, 4, 128]).bhsd(),
+        job([1, rows(384), 16, 2, 128]).causal(Contiguous),
+        job([1, rows(512), 8, 2, 128]).causal(Zigzag),
+        job([3, rows(333) - 1, 4, 1, 64]).causal(Zigzag).bhsd(),
+        job([1, rows(300), 4, 4, 64]).zigzag(),
+        job([2, 1, 3, 3, 64]),
+        job([1, rows(256), 4, 2, 128])
+            .causal(Zigzag)
+            .of(Data::NotFinite),
+        job([1, rows(2200), 2, 1, 128]).pushed_by(2),
+        job([4, rows(40), 64, 64, 64]),
+    ]
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_is_right() {
+    let _limit = TimeLimit::start("nodes: attention", Duration::from_secs(480));
+    for (world, nodes) in topologies() {
+        let jobs = attention(world, nodes);
+        in_parallel(&jobs, |job| {
+            job.calls();
+        });
+        for job in &jobs {
+            let run = || {
+                let found = job.run_on(Where::Gpus);
+                found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config))
+            };
+            assert!(run() == run(), "{:?}: other bits than before", job.config);
+        }
+        println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn attention_out_of_step_and_in_graphs() {
+    let _limit = TimeLimit::start("nodes: attention out of step", Duration::from_secs(240));
+    for (world, nodes) in topologies() {
+        for pace in [Pace::OutOfStep, Pace::Graph] {
+            for job in [
+                AttentionJob::new(world, [1, 1000, 8, 8, 128], 0),
+                AttentionJob::new(world, [2, 777, 4, 2, 64], 0).causal(Contiguous),
+                AttentionJob::new(world, [2, 3, 4, 2, 64], 0),
+            ] {
+                let job = job.across(nodes, Faults::default()).at(pace);
+                for _ in 0..5 {
+                    let found = job.run_on(Where::Gpus);
+                    found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config));
+                }
+            }
+        }
+    }
+}
+
+/// Without a GPU: the jobs are all possible.
+#[test]
+fn every_job_of_attention_on_nodes_has_a_plan() {
+    use mkernel::{Device, KernelPlan, KernelSpec};
+    for (world, nodes) in [(2, 2), (4, 2), (4, 4), (8, 2), (8, 8)] {
+        for job in attention(world, nodes) {
+            let spec = KernelSpec::validate(job.kernel());
+            let plan = spec.and_then(|spec| KernelPlan::new(&spec, &Device::h200()));
+            plan.unwrap_or_else(|error| panic!("{:?}: {error}", job.config));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Kernels of several nodes, on simulated GPUs and emulated NICs that delay, reorder, repeat and lose: right for every seed,
 //! always with the same bits, and never a finding.
 
+mod attention;
 mod failures;
 mod graphs;
 mod mutations;
@@ -9,7 +10,7 @@ mod rank;
 mod simulated;
 
 use mkernel::{BLayout, Dim, Epilogue, Faults, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::{Job, always_right, in_parallel};
+use simulated::{Job, Simulated, always_right, in_parallel};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -77,7 +78,7 @@ fn jobs(op: GemmOp) -> Vec<(String, Job)> {
     ]
 }
 
-fn all_are_right(jobs: &[(String, Job)]) {
+fn all_are_right<J: Simulated + Sync>(jobs: &[(String, J)]) {
     let failures = Mutex::new(Vec::new());
     in_parallel(jobs, |(name, job)| {
         if let Err(failure) = always_right(name, job, 0..SEEDS) {

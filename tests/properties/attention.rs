@@ -1,11 +1,11 @@
-//! Which keys tiles of queries meet, what ranks send, and that slots are enough: the index arithmetic of
-//! `templates/ops/ring_attention.cu.tera` with the numbers of the plan. Change both.
+//! Which keys tiles of queries meet, what ranks send and put, and that slots are enough: the index arithmetic of
+//! `templates/ops/ring_attention.cu.tera` and `templates/parts/put_keys.cu.tera` with the numbers of the plan. Change both.
 
 use crate::cases;
 use mkernel_spec::plan::{AttentionPlan, Body, TILE_ROWS};
 use mkernel_spec::{
     AttentionConfig, AttentionOp, AttentionTuning, Device, Dim, KernelConfig, KernelPlan,
-    KernelSpec, Layout, Placement,
+    KernelSpec, Layout, Placement, Topology,
 };
 use proptest::option;
 use proptest::prelude::*;
@@ -88,12 +88,19 @@ impl<'a> Kernel<'a> {
         tile.row >= self.segment_rows(self.rank, tile.segment)
     }
 
+    /// Whose keys come as the `turn`th.
+    fn source(&self, turn: u32) -> u32 {
+        let Topology { nodes, local_world } = self.plan.spec.topology();
+        let node = (self.rank / local_world + nodes - turn / local_world) % nodes;
+        node * local_world + (self.rank + local_world - turn % local_world) % local_world
+    }
+
     /// The keys of a tile, in order.
     fn walk(&self, tile: Tile) -> Vec<Keys> {
-        let (world, segments) = (self.world(), self.segments());
+        let segments = self.segments();
         let mut keys = Vec::new();
-        for span in 0..segments * world {
-            let source = (self.rank + world - span / segments) % world;
+        for span in 0..segments * self.world() {
+            let source = self.source(span / segments);
             let segment = (tile.segment + span) % segments;
             let own = self.chunk_of(self.rank, tile.segment);
             let theirs = self.chunk_of(source, segment);
@@ -137,6 +144,40 @@ impl<'a> Kernel<'a> {
             .collect()
     }
 
+    /// Whether a rank of the node attends to keys of the chunk.
+    fn node_attends(&self, node: u32, chunk: u32) -> bool {
+        let topology = self.plan.spec.topology();
+        let mut ranks = topology.first_of(node)..topology.first_of(node + 1);
+        ranks.any(|rank| self.attends(rank, chunk))
+    }
+
+    /// Put `index` of this rank to the node: of which head, and its tiles.
+    fn put_to(&self, node: u32, index: u32) -> (u32, Vec<Keys>) {
+        let body = self.body;
+        let of_segment = body.segment_tiles.div_ceil(body.put_tiles);
+        let segments = self.segments();
+        let (head, segment) = (index / of_segment / segments, index / of_segment % segments);
+        let first = index % of_segment * body.put_tiles * TILE_ROWS;
+        let end = (first + body.put_tiles * TILE_ROWS).min(self.segment_rows(self.rank, segment));
+        let tiles = (first..end).step_by(TILE_ROWS as usize).map(|row| Keys {
+            source: self.rank,
+            segment,
+            row,
+        });
+        match self.node_attends(node, self.chunk_of(self.rank, segment)) {
+            true => (head, tiles.collect()),
+            false => (head, Vec::new()),
+        }
+    }
+
+    /// The put that brings a tile of this rank's.
+    fn put_of(&self, head: u32, keys: Keys) -> u32 {
+        let body = self.body;
+        let of_segment = body.segment_tiles.div_ceil(body.put_tiles);
+        (head * self.segments() + keys.segment) * of_segment
+            + keys.row / (body.put_tiles * TILE_ROWS)
+    }
+
     /// Ranks whose keys a tile meets, but its own.
     fn sources(&self, tile: Tile) -> BTreeSet<usize> {
         let sources = self.walk(tile).into_iter().map(|keys| keys.source);
@@ -178,8 +219,10 @@ fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
         option::of(select(&[1, 2, 5, 16][..])),
         option::of(select(&[1, 2, 3, 7][..])),
     );
+    let one_node = select(&[1, 2, 4, 8][..]).prop_map(|world| (1, world));
+    let several = (2..=4_u32, 1..=3_u32);
     let ranks = (
-        select(&[1, 2, 4, 8][..]),
+        prop_oneof![one_node, several],
         prop_oneof![1..=12_u32, Just(132)],
     );
     let how = (
@@ -189,7 +232,7 @@ fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
         select(&[64, 128][..]),
     );
     (ranks, 1..=3_u64, seq, heads, how, tuning).prop_map(
-        |((world, sm_count), batch, seq, (heads, kv_heads), how, (comm_ctas, kv_slots))| {
+        |((topology, sm_count), batch, seq, (heads, kv_heads), how, (comm_ctas, kv_slots))| {
             let (causal, placement, layout, head_dim) = how;
             let config = AttentionConfig {
                 batch: Dim::Static(batch),
@@ -202,7 +245,7 @@ fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
                 placement,
                 tuning: AttentionTuning {
                     comm_ctas,
-                    kv_slots,
+                    kv_slots: kv_slots.filter(|_| topology.0 == 1),
                 },
                 ..AttentionConfig::new(AttentionOp::RingAttention)
             };
@@ -210,7 +253,12 @@ fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
                 sm_count,
                 ..Device::h200()
             };
-            let spec = KernelSpec::validate(KernelConfig::new(world, config)).expect("valid");
+            let (nodes, local_world) = topology;
+            let config = KernelConfig {
+                nodes,
+                ..KernelConfig::new(nodes * local_world, config)
+            };
+            let spec = KernelSpec::validate(config).expect("valid");
             KernelPlan::new(&spec, &device).ok()
         },
     )
@@ -254,8 +302,9 @@ impl<'a> Run<'a> {
             self.sent[rank] += 1;
             happened = true;
         }
-        // Those that send compute when they are done.
-        let sending = if self.sent[rank] < heads {
+        // Those that send compute when they are done, on one node.
+        let crosses = kernel.plan.network.is_some();
+        let sending = if crosses || self.sent[rank] < heads {
             kernel.body.push_ctas
         } else {
             0
@@ -366,6 +415,41 @@ proptest! {
             let sent: BTreeSet<Keys> = others.flat_map(|other| other.sent_to(kernel.rank)).collect();
             prop_assert_eq!(sent, awaited);
         }
+    }
+
+    /// All that a node's ranks await of another node's rank is put to its peer there, each tile once, behind the put that
+    /// whoever relays it waits for; and nothing that none of them awaits.
+    #[test]
+    fn what_other_nodes_await_is_put_once(plan in plans()) {
+        let Some(plan) = plan else { return Ok(()) };
+        let Some(network) = &plan.network else { return Ok(()) };
+        let topology = plan.spec.topology();
+        let kernels = Kernel::all(&plan);
+        let mut most = 0;
+        for kernel in &kernels {
+            let mut rows = 0;
+            for node in (0..topology.nodes).filter(|node| *node != topology.node_of(kernel.rank)) {
+                let mut put = BTreeSet::new();
+                for index in 0..network.puts {
+                    let (head, tiles) = kernel.put_to(node, index);
+                    let bytes = tiles.len() as u64 * 2 * u64::from(kernel.body.tile_bytes());
+                    prop_assert!(bytes <= network.put_bytes);
+                    for keys in tiles {
+                        prop_assert_eq!(kernel.put_of(head, keys), index);
+                        prop_assert!(put.insert((head, keys)), "{:?} twice", keys);
+                        rows += u64::from(TILE_ROWS.min(kernel.segment_rows(kernel.rank, keys.segment) - keys.row));
+                    }
+                }
+                let readers = topology.first_of(node)..topology.first_of(node + 1);
+                let awaited: BTreeSet<Keys> = readers.flat_map(|reader| kernel.sent_to(reader)).collect();
+                let heads = 0..kernel.body.kv_heads() as u32;
+                let awaited = heads.flat_map(|head| awaited.iter().map(move |keys| (head, *keys))).collect();
+                prop_assert_eq!(put, awaited);
+            }
+            most = most.max(rows);
+        }
+        let row_bytes = 2 * kernels[0].body.shape.head_dim * 2;
+        prop_assert_eq!(plan.traffic.nic_bytes, most * row_bytes);
     }
 
     /// However few slots there are, no rank waits for ever.

@@ -5,7 +5,8 @@ use mkernel_compile::render;
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use mkernel_spec::plan::MAX_PUT_BYTES;
 use mkernel_spec::{
-    BLayout, Device, Dim, Field, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec, Op,
+    AttentionConfig, AttentionOp, BLayout, Device, Dim, Field, GemmConfig, GemmOp, KernelConfig,
+    KernelPlan, KernelSpec, Op,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -119,10 +120,46 @@ fn choices_of_one_node_are_refused_on_several() {
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
     assert_eq!(fields, [Field::CommCtas, Field::KSlices], "{found}");
 
-    let attention = KernelConfig {
+    let experts = KernelConfig {
         nodes: 2,
-        ..KernelConfig::new(4, Op::RingAttention.problem())
+        ..KernelConfig::new(4, Op::DispatchGemm.problem())
     };
-    let found = KernelSpec::validate(attention).expect_err("no plan");
+    let found = KernelSpec::validate(experts).expect_err("no plan");
     assert!(found.iter().any(|v| v.field == Field::Nodes), "{found}");
+}
+
+fn attention(seq: u64, kv_slots: Option<u32>) -> KernelConfig {
+    let mut attention = AttentionConfig {
+        batch: Dim::Static(2),
+        seq: Dim::Static(seq),
+        heads: Dim::Static(16),
+        kv_heads: Dim::Static(8),
+        head_dim: Dim::Static(128),
+        ..AttentionConfig::new(AttentionOp::RingAttention)
+    };
+    attention.tuning.kv_slots = kv_slots;
+    KernelConfig {
+        nodes: 2,
+        ..KernelConfig::new(4, attention)
+    }
+}
+
+/// Heads of K and V take turns in slots on one node only.
+#[test]
+fn attention_on_several_nodes_keeps_all_heads() {
+    let found = KernelSpec::validate(attention(4096, Some(3))).expect_err("a ring");
+    let fields: Vec<_> = found.iter().map(|v| v.field).collect();
+    assert_eq!(fields, [Field::KvSlots], "{found}");
+    assert!(found.to_string().contains("3 of 16 heads"), "{found}");
+    assert!(KernelSpec::validate(attention(4096, Some(16))).is_ok());
+
+    let large = KernelSpec::validate(attention(1 << 22, None)).expect("possible elsewhere");
+    let found = KernelPlan::new(&large, &Device::h200()).expect_err("too much memory");
+    let fields: Vec<_> = found.iter().map(|v| v.field).collect();
+    assert_eq!(fields, [Field::Seq], "{found}");
+
+    let small = KernelSpec::validate(attention(4096, None)).expect("possible");
+    let found = KernelPlan::new(&small, &Device::simulated(1)).expect_err("one SM");
+    let fields: Vec<_> = found.iter().map(|v| v.field).collect();
+    assert_eq!(fields, [Field::Nodes], "{found}");
 }

@@ -4,13 +4,13 @@ mod reference;
 
 use reference::{Call, Place, Random};
 
-use super::{Machine, Results, Simulated, Where, apply};
+use super::{Machine, Results, Simulated, Where, apply, emulated};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaStream, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::spec::abi::{Operand, OperandSpec};
 use mkernel::{
-    AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, KernelConfig, Layout,
+    AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Faults, KernelConfig, Layout,
     Operator, Placement, RawOperand, Scale,
 };
 use std::sync::{Arc, OnceLock};
@@ -50,6 +50,10 @@ pub enum Pace {
 pub struct AttentionJob {
     pub config: AttentionConfig,
     pub machine: Machine,
+    /// Into which its GPUs are put.
+    pub nodes: u32,
+    /// Of the network between them; seeded anew in each run.
+    pub faults: Faults,
     pub data: Data,
     pub pace: Pace,
     pub edits: Vec<(String, String)>,
@@ -75,11 +79,25 @@ impl AttentionJob {
                 sms,
                 skew: 60,
             },
+            nodes: 1,
+            faults: Faults::default(),
             data: Data::Random,
             pace: Pace::BackToBack,
             edits: Vec::new(),
             calls: Arc::default(),
         }
+    }
+
+    /// Over so many nodes, with a network of these faults between them.
+    pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
+        (self.nodes, self.faults) = (nodes, faults);
+        self
+    }
+
+    /// With so many CTAs that push.
+    pub fn pushed_by(mut self, comm_ctas: u32) -> Self {
+        self.config.tuning.comm_ctas = Some(comm_ctas);
+        self
     }
 
     pub fn causal(mut self, placement: Placement) -> Self {
@@ -125,10 +143,11 @@ impl AttentionJob {
     /// Runs it.
     pub fn run_on(&self, place: Where) -> Result<Results, String> {
         let calls = self.calls();
-        let config = KernelConfig::new(self.machine.world, self.config);
+        let transport = emulated(&self.faults, place);
         self.machine.run(place, |ranks| {
+            ranks.set_transport(transport.clone());
             let edit = |text: &mut String| apply(&self.edits, text);
-            let operator = ranks.prepare_edited(&config, self.place().shape, edit)?;
+            let operator = ranks.prepare_edited(&self.kernel(), self.place().shape, edit)?;
             let found = self.rank(ranks, &operator, calls, &|| Ok(()));
             found.map_err(|failure| failure as Box<dyn std::error::Error>)
         })
@@ -140,8 +159,7 @@ impl AttentionJob {
         ranks: &Communicator,
         other: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let config = KernelConfig::new(self.machine.world, self.config);
-        let operator = ranks.prepare(&config, self.place().shape)?;
+        let operator = ranks.prepare(&self.kernel(), self.place().shape)?;
         self.rank(ranks, &operator, self.calls(), other)?;
         Ok(())
     }
@@ -153,6 +171,14 @@ impl AttentionJob {
                 .map(|call| Call::new(&self.config, self.place(), self.data, call))
                 .collect()
         })
+    }
+
+    /// As it is declared.
+    pub fn kernel(&self) -> KernelConfig {
+        KernelConfig {
+            nodes: self.nodes,
+            ..KernelConfig::new(self.machine.world, self.config)
+        }
     }
 
     fn place(&self) -> Place {

@@ -103,26 +103,11 @@ impl Job {
             sms: self.sms,
             skew: self.skew,
         };
-        let transport = self.transport(place);
+        let transport = emulated(&self.faults, place);
         machine.run(place, |ranks| {
             ranks.set_transport(transport.clone());
             self.rank(ranks)
         })
-    }
-
-    /// Emulated NICs whose faults depend on the seed.
-    fn transport(&self, place: Where) -> Transport {
-        let seed = match place {
-            Where::Simulated { seed } => seed,
-            Where::Gpus => 0,
-        };
-        Transport::Emulated {
-            nic: Nic::default(),
-            faults: Faults {
-                seed,
-                ..self.faults.clone()
-            },
-        }
     }
 
     fn rank(&self, ranks: &Communicator) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
@@ -197,6 +182,21 @@ impl Simulated for Job {
 
     fn edit(&mut self, edits: Vec<(String, String)>) {
         self.edits = edits;
+    }
+}
+
+/// Emulated NICs whose faults depend on the seed.
+fn emulated(faults: &Faults, place: Where) -> Transport {
+    let seed = match place {
+        Where::Simulated { seed } => seed,
+        Where::Gpus => 0,
+    };
+    Transport::Emulated {
+        nic: Nic::default(),
+        faults: Faults {
+            seed,
+            ..faults.clone()
+        },
     }
 }
 

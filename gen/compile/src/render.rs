@@ -17,8 +17,8 @@ use attention::AttentionVariables;
 use constants::Constant;
 use dispatch::DispatchVariables;
 use gemm::GemmVariables;
-use mkernel_spec::KernelPlan;
-use mkernel_spec::plan::Body;
+use mkernel_spec::plan::{Body, Network};
+use mkernel_spec::{KernelPlan, Topology};
 use serde::Serialize;
 use std::sync::LazyLock;
 use tera::{Context, Tera};
@@ -153,6 +153,27 @@ fn banner(plan: &KernelPlan, computes: Vec<String>, exchanges: Vec<String>) -> V
         plan.device.smem_bytes
     ));
     lines
+}
+
+/// The puts of a kernel, as a line of the banner.
+fn puts_line(network: &Network) -> String {
+    format!(
+        "puts    {} to each other node, of up to {} bytes, on {} channel{}",
+        network.puts,
+        network.put_bytes,
+        network.channels,
+        plural(network.channels.into())
+    )
+}
+
+/// `8 ranks`, or `4 ranks of 2 nodes`
+fn ranks(topology: Topology) -> String {
+    let world = topology.world();
+    let of_nodes = match topology.nodes {
+        1 => String::new(),
+        nodes => format!(" of {nodes} nodes"),
+    };
+    format!("{world} rank{}{of_nodes}", plural(world))
 }
 
 const fn plural(count: u32) -> &'static str {

@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 25] = [
+pub(crate) const TEMPLATES: [(&str, &str); 27] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -47,6 +47,14 @@ pub(crate) const TEMPLATES: [(&str, &str); 25] = [
     (
         "parts/put_sums.cu.tera",
         include_str!("../../../templates/parts/put_sums.cu.tera"),
+    ),
+    (
+        "parts/push_keys.cu.tera",
+        include_str!("../../../templates/parts/push_keys.cu.tera"),
+    ),
+    (
+        "parts/put_keys.cu.tera",
+        include_str!("../../../templates/parts/put_keys.cu.tera"),
     ),
     (
         "parts/relay.cu.tera",

@@ -4,6 +4,7 @@ mod attention;
 mod combine;
 mod dispatch;
 mod gemm;
+mod network;
 
 use crate::abi::{ArgLayout, OperandSpec, State};
 use crate::config::{Problem, Shape};
@@ -19,6 +20,7 @@ pub use dispatch::{COPIES_AHEAD, DispatchPlan, FAULT_WORDS, Spread};
 pub use gemm::{
     Chunks, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
+pub use network::{MAX_PUT_BYTES, Network};
 
 /// What some CTAs, or some warps of every CTA, do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -102,21 +104,6 @@ pub struct Copies {
     /// Flags, and chunks, per source rank. In epoch `e` the flag behind each chunk becomes `e`.
     pub flags_per_source: u32,
 }
-
-/// What a kernel wants of the fabric: puts to the same GPU of every other node, all of them within the workspace and to
-/// the same place of the peer's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Network {
-    /// Channels to each peer.
-    pub channels: u16,
-    /// Puts of a call to each peer, on each channel; in call e, arrival (e - 1)·`puts` + i is that of put i.
-    pub puts: u32,
-    /// Bytes of the largest.
-    pub put_bytes: u64,
-}
-
-/// The most bytes of a put that plans have. NICs take at least as many.
-pub const MAX_PUT_BYTES: u64 = 16 << 20;
 
 /// Registers per thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

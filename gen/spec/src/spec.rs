@@ -43,7 +43,7 @@ impl KernelSpec {
         let world = config.world;
         match &config.problem {
             Problem::Gemm(gemm) => gemm::check(gemm, (config.world, config.nodes), &mut found),
-            Problem::Attention(attention) => attention::check(attention, &mut found),
+            Problem::Attention(attention) => attention::check(attention, config.nodes, &mut found),
             Problem::Dispatch(config) => experts::check_dispatch(config, world, &mut found),
             Problem::Combine(config) => experts::check_combine(config, world, &mut found),
         }
@@ -153,7 +153,7 @@ fn check_topology(config: &KernelConfig, found: &mut Violations) {
         format!("use {nodes} times 1 to {most}"),
     );
     found.require(
-        config.problem.gemm().is_some(),
+        matches!(config.problem, Problem::Gemm(_) | Problem::Attention(_)),
         Field::Nodes,
         || format!("{} has no plan for more than one node", config.op()),
         "use nodes = 1, and as many ranks as one node has",

@@ -16,11 +16,25 @@ const TINY: [&str; 8] = [
 
 #[test]
 fn kernels_of_several_nodes_run_over_a_bad_network() {
-    for op in ["ag_gemm", "gemm_rs", "gemm_ar"] {
-        let kernel = ["--op", op, "--world=4", "--nodes=2", "--b-layout=nk"];
+    let gemm = &["--b-layout=nk", "--m=128", "--n=64", "--k=64"][..];
+    let attention = &[
+        "--batch=1",
+        "--seq=260",
+        "--heads=2",
+        "--kv-heads=1",
+        "--head-dim=64",
+        "--causal",
+    ];
+    for (op, sizes) in [
+        ("ag_gemm", gemm),
+        ("gemm_rs", gemm),
+        ("gemm_ar", gemm),
+        ("ring_attention", attention),
+    ] {
+        let kernel = ["--op", op, "--world=4", "--nodes=2"];
         let network = ["--jitter-us=50", "--loss=0.05", "--seed=3"];
-        let sizes = ["--m=128", "--n=64", "--k=64", "--sms=3", "--calls=2"];
-        let output = run(&[&["run", "--device=sim"], &kernel[..], &network, &sizes].concat());
+        let machine = ["run", "--device=sim", "--sms=3", "--calls=2"];
+        let output = run(&[&machine[..], &kernel, &network, sizes].concat());
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let told = stdout(&output);
         assert!(

@@ -4,7 +4,7 @@ use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
 use mkernel_spec::{AttentionConfig, Dim, Layout, Placement};
 
 /// Semantics, and what each rank passes.
-pub fn lines(config: &AttentionConfig, world: u32) -> Vec<String> {
+pub fn lines(config: &AttentionConfig, world: u32, nodes: u32) -> Vec<String> {
     let mask = match config.causal {
         true => ", each row over itself and earlier rows",
         false => "",
@@ -36,7 +36,7 @@ pub fn lines(config: &AttentionConfig, world: u32) -> Vec<String> {
         String::new(),
         format!(
             "{}; bf16, softmax in fp32. Rank r has S_r rows: {shard}.",
-            super::ranks(world)
+            super::ranks_on(world, nodes)
         ),
         String::new(),
         "| operand | on each rank | |".to_owned(),

@@ -1,7 +1,7 @@
 //! What templates know of an attention operator.
 
 use super::constants::{Constant, Constants};
-use super::{Parts, Variables, plural};
+use super::{Parts, Variables, puts_line, ranks};
 use mkernel_spec::plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
 use mkernel_spec::{AttentionConfig, KernelPlan, Placement, abi};
 use serde::Serialize;
@@ -10,6 +10,11 @@ use std::f64::consts::LOG2_E;
 /// Variables of the templates of attention operators.
 #[derive(Serialize)]
 pub(super) struct AttentionVariables<'a> {
+    /// Nodes, and ranks on each.
+    nodes: u32,
+    local_world: u32,
+    #[serde(flatten)]
+    names: &'static Names,
     layout: &'a str,
     causal: bool,
     /// Whether a rank has two chunks of the sequence.
@@ -21,6 +26,41 @@ pub(super) struct AttentionVariables<'a> {
     /// Whether there are scores that don't count.
     masks: bool,
 }
+
+/// What kernels of one node and of several call the same things: expressions in CUDA.
+#[derive(Serialize)]
+struct Names {
+    /// This rank's workspace, where there is a `watch` …
+    here: &'static str,
+    /// … and where there are `args`.
+    here_of_args: &'static str,
+    /// How many workspaces are in reach.
+    ranks_here: &'static str,
+    /// What `kept` must know besides a tile.
+    epoch_argument: &'static str,
+    /// Ranks on to the first that a part goes to.
+    nearest: &'static str,
+    /// CTAs that take tiles.
+    compute_ctas: &'static str,
+}
+
+static ONE_NODE: Names = Names {
+    here: "watch.workspaces[watch.rank]",
+    here_of_args: "args.workspaces[args.rank]",
+    ranks_here: "kWorld",
+    epoch_argument: "",
+    nearest: "1",
+    compute_ctas: "gridDim.x",
+};
+
+static SEVERAL_NODES: Names = Names {
+    here: "watch.here()",
+    here_of_args: "watch.here()",
+    ranks_here: "kLocalWorld",
+    epoch_argument: "watch.epoch, ",
+    nearest: "nearest",
+    compute_ctas: "gridDim.x - cfg::kPushCtas",
+};
 
 /// A plan of an attention operator.
 #[derive(Clone, Copy)]
@@ -34,13 +74,24 @@ pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a AttentionPlan) -> Parts<
     let attention = Attention { plan, body };
     let AttentionConfig { causal, .. } = body.config;
     let uneven = body.is_uneven(plan.spec.world());
+    let topology = plan.spec.topology();
+    let mut headers = vec!["barrier", "memory", "mma", "quad", "tma", "watch"];
+    if plan.network.is_some() {
+        headers.insert(1, "fabric");
+    }
     Parts {
         title: "O = softmax(Q Kᵀ / √D) V, one launch",
-        headers: vec!["barrier", "memory", "mma", "quad", "tma", "watch"],
+        headers,
         computes: attention.computes(),
         exchanges: attention.exchanges(),
         constants: attention.constants(),
         variables: Variables::Attention(AttentionVariables {
+            nodes: topology.nodes,
+            local_world: topology.local_world,
+            names: match topology.nodes {
+                1 => &ONE_NODE,
+                _ => &SEVERAL_NODES,
+            },
             layout: body.config.layout.name(),
             causal,
             zigzag: body.config.placement == Placement::Zigzag,
@@ -55,18 +106,18 @@ impl Attention<'_> {
     /// Lines of the banner.
     fn computes(self) -> Vec<String> {
         let Self { plan, body } = self;
-        let (world, shape, config) = (plan.spec.world(), body.shape, body.config);
+        let (shape, config) = (body.shape, body.config);
         let mask = if config.causal { "causal" } else { "all keys" };
         vec![
             format!(
-                "spec    B {}, S {}, H {}, {} of K and V, D {}, {}, {mask}, bf16, {world} rank{}",
+                "spec    B {}, S {}, H {}, {} of K and V, D {}, {}, {mask}, bf16, {}",
                 shape.batch,
                 shape.seq,
                 shape.heads,
                 shape.kv_heads,
                 shape.head_dim,
                 config.layout,
-                plural(world)
+                ranks(plan.spec.topology())
             ),
             format!(
                 "tile    {TILE_ROWS} queries x {TILE_ROWS} keys, {} stages of K and V each",
@@ -82,10 +133,12 @@ impl Attention<'_> {
             return Vec::new();
         }
         let (slots, all) = (body.kv_slots, body.kv_heads());
-        vec![format!(
+        let mut lines = vec![format!(
             "arrive  sm_push by {} CTAs, {} shards, {TILE_ROWS} keys under one flag, {slots} of {all} heads at a time",
             body.push_ctas, body.config.placement
-        )]
+        )];
+        lines.extend(plan.network.as_ref().map(puts_line));
+        lines
     }
 
     fn constants(self) -> Vec<Constant> {
@@ -94,6 +147,16 @@ impl Attention<'_> {
         let world = plan.spec.world();
         c.section("ranks, and their part of the sequence");
         c.u32("kWorld", world, "");
+        if let Some(network) = &plan.network {
+            let topology = plan.spec.topology();
+            c.u32("kLocalWorld", topology.local_world, "of a node");
+            c.u32("kPeers", topology.peers(), "other nodes");
+            c.u32("kChannels", network.channels, "to each of them");
+            c.u32("kPuts", network.puts, "of a call, to each");
+            let segment_puts = body.segment_tiles.div_ceil(body.put_tiles);
+            c.u32("kSegmentPuts", segment_puts, "of a chunk of a head");
+            c.u32("kPutTiles", body.put_tiles, "of K and V, at most");
+        }
         if body.is_uneven(world) {
             c.u32("kSequence", body.shape.seq, "rows over all ranks");
         }
@@ -178,14 +241,22 @@ impl Attention<'_> {
         if world == 1 {
             return;
         }
-        c.u64(
-            "kRead",
-            offset("read"),
-            "counts of each peer's tiles, per slot",
-        );
+        if plan.spec.topology().local_world > 1 {
+            c.u64(
+                "kRead",
+                offset("read"),
+                "counts of each peer's tiles, per slot",
+            );
+        }
         c.u64("kFlags", offset("flags"), "one per tile of keys");
         c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
         c.u64("kKept", offset("slots"), "K and V of all ranks");
+        if plan.network.is_some() {
+            let tiles = body.slot_tiles(world);
+            c.u64("kKeptTiles", tiles, "of K and V, in each of two buffers");
+            let note = "counts of puts by channel and peer";
+            c.u64("kArrived", offset("arrived"), note);
+        }
         let parts = 2 * body.shape.head_dim / u64::from(SUB_TILE_COLS);
         c.u32("kArrivals", parts, "counts per flag and call");
     }

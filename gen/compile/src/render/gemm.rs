@@ -3,7 +3,7 @@
 mod constants;
 mod names;
 
-use super::{Parts, Variables, plural};
+use super::{Parts, Variables, plural, puts_line, ranks};
 use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{GemmPlan, Reduction, Split, TILE_K};
 use mkernel_spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, KernelPlan, Transfer};
@@ -250,22 +250,17 @@ impl<'a> Gemm<'a> {
     fn computes(self) -> Vec<String> {
         let Gemm { plan, body } = self;
         let shape = body.shape;
-        let (world, layout) = (plan.spec.world(), body.config.b_layout);
-        let b = match layout {
+        let b = match body.config.b_layout {
             BLayout::Kn => "[K,N]",
             BLayout::Nk => "[N,K]",
         };
         let mut lines = vec![
             format!(
-                "spec    M {}, N {}, K {}, B as {b}, bf16, {world} rank{}{}",
+                "spec    M {}, N {}, K {}, B as {b}, bf16, {}",
                 shape.m,
                 shape.n,
                 shape.k,
-                plural(world),
-                match plan.spec.topology().nodes {
-                    1 => String::new(),
-                    nodes => format!(" of {nodes} nodes"),
-                }
+                ranks(plan.spec.topology())
             ),
             format!(
                 "tile    {} x {} x {TILE_K}, {} stages",
@@ -294,15 +289,7 @@ impl<'a> Gemm<'a> {
                 plural(c.k_slices)
             ));
         }
-        if let Some(network) = &self.plan.network {
-            lines.push(format!(
-                "puts    {} to each other node, of up to {} bytes, on {} channel{}",
-                network.puts,
-                network.put_bytes,
-                network.channels,
-                plural(network.channels.into())
-            ));
-        }
+        lines.extend(self.plan.network.as_ref().map(puts_line));
         if let Some(r) = &body.reduction {
             lines.push(match r.shots {
                 1 if self.scatters(r) => {

@@ -8,6 +8,12 @@
 //! that had it before, in this call or the last one: every tile of queries that has met the keys of a head tells all
 //! sources so, and who has heard of all tiles of a peer may overwrite the slot there. With as many slots as heads this only
 //! orders calls (the *gathered* plan); with fewer, memory is bounded (the *ring* plan). Both compute the same bits.
+//!
+//! Across nodes, own K and V also go to the rank's own slots, from where they are put to those of the ranks of its number on
+//! the other nodes, some tiles of a head at a time. Each of these raises its flags as if the source had, and relays them to
+//! the peers of its node that need them; a peer tells who relays that it has met keys, not the source. No credits cross
+//! between nodes: all heads have slots, twice, and calls take turns in them. A rank that starts call e + 2 has seen all
+//! puts of e + 1 from its peers on other nodes, so these have finished e, with all that they read of its keys then.
 
 mod slots;
 mod work;
@@ -20,7 +26,9 @@ use crate::abi::{
 use crate::config::{AttentionConfig, AttentionShape, Dtype, Layout};
 use crate::cost::{self, Bound};
 use crate::device::Device;
+use crate::plan::network::{self, Network, PUT_BYTES};
 use crate::spec::KernelSpec;
+use crate::topology::Topology;
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
@@ -39,6 +47,8 @@ const MAX_STAGES: u32 = 4;
 const QUERY_BUFFERS: u32 = 2;
 /// CTAs that may push: eight nearly fill the link; each is missing where there is enough to compute.
 const PUSH_CTAS: [u32; 4] = [4, 8, 16, 32];
+/// Across nodes they do nothing else: nodes of one rank need few.
+const PUSH_CTAS_ACROSS: [u32; 5] = [1, 2, 4, 8, 16];
 /// Scores, sums and weights of a warpgroup's 64 x 128 take 160 registers of each thread at once, and 24 more are enough;
 /// movers need more than 56 where they push and have many cases to tell apart.
 const REGISTERS: Registers = Registers {
@@ -66,12 +76,16 @@ pub struct AttentionPlan {
     pub group_heads: u32,
     /// Stages of K, and as many of V.
     pub stages: u32,
-    /// CTAs that send K and V before they compute; 0 in a world of 1.
+    /// CTAs that send K and V before they compute; 0 in a world of 1. Across nodes they send, relay, and don't compute.
     pub push_ctas: u32,
     /// Warps of each of them that do.
     pub push_warps: u32,
     /// Heads of K and V, over all batches, that there is room for, of each source.
     pub kv_slots: u32,
+    /// Buffers for all slots: across nodes calls take turns in two, else there is one.
+    pub buffers: u32,
+    /// Across nodes: tiles of a put, of one segment of a head; 0 on one node.
+    pub put_tiles: u32,
 }
 
 impl AttentionPlan {
@@ -110,7 +124,25 @@ impl AttentionPlan {
     /// Bytes of all slots of a rank.
     #[must_use]
     pub fn slot_bytes(&self, world: u32) -> u64 {
-        self.slot_tiles(world) * 2 * u64::from(self.tile_bytes())
+        self.slot_tiles(world) * 2 * u64::from(self.tile_bytes() * self.buffers)
+    }
+
+    /// CTAs that compute.
+    #[must_use]
+    pub const fn compute_ctas(&self, grid_ctas: u32) -> u32 {
+        match self.put_tiles {
+            0 => grid_ctas,
+            _ => grid_ctas - self.push_ctas,
+        }
+    }
+
+    /// Puts of a head to another node.
+    #[must_use]
+    pub const fn head_puts(&self) -> u32 {
+        match self.put_tiles {
+            0 => 0,
+            tiles => self.config.placement.segments() * self.segment_tiles.div_ceil(tiles),
+        }
     }
 
     /// Bytes of a tile of K, or of V, or of queries.
@@ -141,7 +173,7 @@ fn body(
     device: &Device,
 ) -> Result<AttentionPlan, Violations> {
     let mut found = Violations::default();
-    let world = spec.world();
+    let (world, topology) = (spec.world(), spec.topology());
     let segment_rows = shape.chunk_rows(world, config.placement);
     let segment_tiles = segment_rows.div_ceil(u64::from(TILE_ROWS));
     let row_tiles = segment_tiles * u64::from(config.placement.segments());
@@ -182,16 +214,28 @@ fn body(
         push_warps: (THREADS / 32)
             .min((QUERY_BUFFERS + 2 * stages) * tile_bytes(shape) / SUB_TILE_BYTES),
         kv_slots: 0,
+        buffers: topology.nodes.min(2),
+        put_tiles: 0,
     };
+    if topology.nodes > 1 {
+        body.put_tiles = (PUT_BYTES / stage_bytes).clamp(1, body.segment_tiles);
+    }
     if world > 1 {
-        slots::choose(&mut body, world, device, &mut found);
+        slots::choose(&mut body, topology, device, &mut found);
         let most = (device.sm_count / 2).max(1); // the others compute meanwhile
-        let traffic = work::traffic(&body, world);
-        let choices = config
-            .tuning
-            .comm_ctas
-            .map_or(PUSH_CTAS.to_vec(), |ctas| vec![ctas]);
-        let estimate = |ctas: &u32| cost::attention_us(&body, world, *ctas, &traffic, device);
+        let traffic = work::traffic(&body, topology);
+        let usual = match topology.nodes {
+            1 => PUSH_CTAS.to_vec(),
+            _ => PUSH_CTAS_ACROSS.to_vec(),
+        };
+        let choices = config.tuning.comm_ctas.map_or(usual, |ctas| vec![ctas]);
+        let estimate = |ctas: &u32| {
+            let body = AttentionPlan {
+                push_ctas: *ctas,
+                ..body.clone()
+            };
+            cost::attention_us(&body, world, &traffic, device)
+        };
         let best = choices
             .into_iter()
             .map(|ctas| ctas.min(most))
@@ -228,15 +272,15 @@ const fn barrier_bytes(stages: u32, push_warps: u32) -> u32 {
 }
 
 fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan {
-    let world = spec.world();
-    let traffic = work::traffic(&body, world);
+    let (world, topology) = (spec.world(), spec.topology());
+    let traffic = work::traffic(&body, topology);
     let (smem, smem_bytes) = smem(&body);
     let grid_ctas = match world {
         1 => body.tiles.min(device.sm_count),
         _ => device.sm_count.min(body.push_ctas + body.tiles),
     };
     KernelPlan {
-        id: id(&body, world),
+        id: id(&body, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,
@@ -244,20 +288,20 @@ fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan
         roles: roles(&body, grid_ctas),
         smem,
         smem_bytes,
-        workspace: workspace(&body, world),
+        workspace: workspace(&body, topology),
         copies: None,
-        network: None,
+        network: network(&body),
         operands: operands(&body, world),
-        args: args(&body, world),
+        args: args(&body, topology),
         registers: REGISTERS,
         bound: Bound::new(&traffic, device),
-        estimate_us: cost::attention_us(&body, world, body.push_ctas, &traffic, device),
+        estimate_us: cost::attention_us(&body, world, &traffic, device),
         traffic,
         body: Body::Attention(body),
     }
 }
 
-fn id(body: &AttentionPlan, world: u32) -> String {
+fn id(body: &AttentionPlan, topology: Topology) -> String {
     let AttentionShape {
         batch,
         seq,
@@ -273,35 +317,51 @@ fn id(body: &AttentionPlan, world: u32) -> String {
         ..
     } = body.config;
     let causal = if causal { "_causal" } else { "" };
-    let ring = match body.is_ring() && world > 1 {
+    let ring = match body.is_ring() && topology.world() > 1 {
         true => format!("_ring{}", body.kv_slots),
         false => String::new(),
     };
     format!(
-        "{op}_sm90a_g{world}_b{batch}s{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}"
+        "{op}_sm90a_g{}_b{batch}s{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
+        network::ranks(topology)
     )
 }
 
 fn roles(body: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
     let role = |name, ctas, warps, about: &str| Role {
         name,
-        ctas: (0, ctas),
-        warps: (warps, warps + 1),
+        ctas,
+        warps,
         about: about.into(),
     };
+    let computing = (grid_ctas - body.compute_ctas(grid_ctas), grid_ctas);
     let mut roles = Vec::new();
     if body.push_ctas > 0 {
-        roles.push(Role {
-            warps: (0, body.push_warps),
-            ..role("push", body.push_ctas, 0, "first, own K and V to the peers")
-        });
+        let about = match body.put_tiles {
+            0 => "first, own K and V to the peers",
+            _ => "own K and V to this node and to puts; then other nodes'",
+        };
+        let ctas = (0, body.push_ctas);
+        roles.push(role("push", ctas, (0, body.push_warps), about));
     }
-    roles.push(role("load", grid_ctas, 0, "Q, K and V to shared memory"));
-    roles.push(Role {
-        warps: (4, THREADS / 32),
-        ..role("math", grid_ctas, 4, "wgmma, softmax, O and LSE")
-    });
+    roles.push(role(
+        "load",
+        computing,
+        (0, 1),
+        "Q, K and V to shared memory",
+    ));
+    let math = (4, THREADS / 32);
+    roles.push(role("math", computing, math, "wgmma, softmax, O and LSE"));
     roles
+}
+
+/// What the kernel wants of the fabric, across nodes: each tile of K and V that another node needs crosses to it once.
+fn network(body: &AttentionPlan) -> Option<Network> {
+    (body.put_tiles > 0).then(|| Network {
+        channels: 1,
+        puts: body.kv_heads() as u32 * body.head_puts(),
+        put_bytes: u64::from(body.put_tiles) * 2 * u64::from(body.tile_bytes()),
+    })
 }
 
 fn smem(body: &AttentionPlan) -> (Vec<Region>, u32) {
@@ -330,13 +390,17 @@ fn smem(body: &AttentionPlan) -> (Vec<Region>, u32) {
     (regions, offset + SMEM_ALIGN)
 }
 
-fn workspace(body: &AttentionPlan, world: u32) -> Workspace {
+fn workspace(body: &AttentionPlan, topology: Topology) -> Workspace {
+    let world = topology.world();
     let mut parts = vec![("taken", 4)];
     if world > 1 {
         let slots = u64::from(world) * u64::from(body.kv_slots);
-        parts.push(("read", slots * FLAG_STRIDE_BYTES));
+        if topology.local_world > 1 {
+            parts.push(("read", slots * FLAG_STRIDE_BYTES));
+        }
         parts.push(("flags", body.slot_tiles(world) * FLAG_STRIDE_BYTES));
         parts.push(("slots", body.slot_bytes(world)));
+        parts.extend(network::arrived_region(topology, 1));
     }
     Workspace::new(parts)
 }
@@ -410,8 +474,9 @@ fn map(body: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
     })
 }
 
-fn args(body: &AttentionPlan, world: u32) -> ArgLayout {
-    ArgLayout::new(vec![
+fn args(body: &AttentionPlan, topology: Topology) -> ArgLayout {
+    let world = topology.world();
+    let mut kinds = vec![
         ("q", map(body, world, Operand::Q)),
         ("k", map(body, world, Operand::K)),
         ("v", map(body, world, Operand::V)),
@@ -422,5 +487,7 @@ fn args(body: &AttentionPlan, world: u32) -> ArgLayout {
         ("host", ArgKind::HostPage),
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
-    ])
+    ];
+    kinds.extend(network::args(topology));
+    ArgLayout::new(kinds)
 }

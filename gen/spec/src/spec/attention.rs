@@ -11,7 +11,7 @@ const HEAD_DIMS: [u64; 2] = [64, 128];
 const MAX_HEADS: u64 = 1 << 20;
 
 /// Records every mistake.
-pub(super) fn check(config: &AttentionConfig, found: &mut Violations) {
+pub(super) fn check(config: &AttentionConfig, nodes: u32, found: &mut Violations) {
     for (field, dim) in config.dims() {
         let Some(size) = dim.fixed() else { continue };
         if field == Field::HeadDim {
@@ -32,6 +32,9 @@ pub(super) fn check(config: &AttentionConfig, found: &mut Violations) {
     }
     check_heads(config, found);
     check_elems(config, found);
+    if nodes > 1 {
+        check_slots(config, found);
+    }
     if let Some(scale) = config.scale.fixed() {
         found.require(
             scale > 0.0 && scale.is_finite(),
@@ -53,6 +56,20 @@ pub(super) fn check(config: &AttentionConfig, found: &mut Violations) {
                 "use a value in that range, or leave it to the planner",
             );
         }
+    }
+}
+
+/// Who takes turns in slots tells who sends that they are free; that does not cross between nodes.
+fn check_slots(config: &AttentionConfig, found: &mut Violations) {
+    let sizes = (config.batch.fixed(), config.kv_heads.fixed());
+    if let (Some(slots), (Some(batch), Some(kv_heads))) = (config.tuning.kv_slots, sizes) {
+        let all = batch.saturating_mul(kv_heads);
+        found.require(
+            u64::from(slots) >= all,
+            Field::KvSlots,
+            || format!("{slots} of {all} heads of K and V at a time: across nodes, heads don't take turns"),
+            format!("use {all}, or leave it to the planner"),
+        );
     }
 }
 

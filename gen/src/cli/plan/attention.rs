@@ -39,7 +39,7 @@ fn computes(plan: &KernelPlan, body: &AttentionPlan) -> String {
         shape.heads,
         shape.kv_heads,
         shape.head_dim,
-        super::ranks(plan.spec.world()),
+        super::ranks_on(plan.spec.topology()),
         body.config.placement,
         layout
             .split("")
@@ -51,13 +51,14 @@ fn computes(plan: &KernelPlan, body: &AttentionPlan) -> String {
 
 fn tiles(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
     let heads = body.shape.batch * body.shape.heads;
+    let ctas = body.compute_ctas(plan.grid_ctas);
     vec![
         format!(
             "{} per head x {heads} heads = {} tiles, {:.2} waves of {} CTAs",
             body.row_tiles,
             body.tiles,
-            f64::from(body.tiles) / f64::from(plan.grid_ctas),
-            plan.grid_ctas,
+            f64::from(body.tiles) / f64::from(ctas),
+            ctas,
         ),
         format!("{} heads are computed together", body.group_heads),
     ]
@@ -74,11 +75,16 @@ fn transfer(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
             body.kv_slots,
             body.kv_heads()
         ),
+        false if body.buffers > 1 => "all heads of K and V of two calls".to_owned(),
         false => "all heads of K and V".to_owned(),
+    };
+    let pushers = match &plan.network {
+        Some(_) => "CTAs that relay too",
+        None => "CTAs before they compute",
     };
     vec![
         format!(
-            "sm_push by {} CTAs before they compute, {TILE_ROWS} keys under one flag, head by head",
+            "sm_push by {} {pushers}, {TILE_ROWS} keys under one flag, head by head",
             body.push_ctas
         ),
         format!(

@@ -2,19 +2,27 @@
 
 use super::AttentionPlan;
 use crate::device::Device;
+use crate::topology::Topology;
 use crate::violation::{Field, Violations};
 
 /// Of a GPU's memory, what an operator may take to keep all heads of K and V: one in so many bytes.
 const MEMORY_SHARE: u64 = 16;
 
+/// The same across nodes, where heads don't take turns.
+const MEMORY_SHARE_ACROSS: u64 = 4;
+
 /// Chooses `kv_slots`: for all heads, if memory allows. With fewer, heads that are computed together must fit.
 pub(super) fn choose(
     body: &mut AttentionPlan,
-    world: u32,
+    topology: Topology,
     device: &Device,
     found: &mut Violations,
 ) {
-    let all = body.kv_heads() as u32;
+    let (all, world) = (body.kv_heads() as u32, topology.world());
+    if topology.nodes > 1 {
+        body.kv_slots = all;
+        return check_across(body, world, device, found);
+    }
     let bytes_per_slot = {
         body.kv_slots = 1;
         body.slot_bytes(world)
@@ -47,6 +55,36 @@ pub(super) fn choose(
         1 => 1,
         heads => heads.next_multiple_of(per_kv).min(most),
     };
+}
+
+/// Whether all heads of K and V of all nodes fit, and a CTA can send them while another computes.
+fn check_across(body: &AttentionPlan, world: u32, device: &Device, found: &mut Violations) {
+    let (bytes, most) = (
+        body.slot_bytes(world),
+        device.memory_bytes / MEMORY_SHARE_ACROSS,
+    );
+    found.require(
+        bytes <= most,
+        Field::Seq,
+        || {
+            format!(
+                "K and V of all ranks, of two calls, take {bytes} bytes on each, more than {most}: a quarter of its memory ({})",
+                device.name
+            )
+        },
+        "split the batch or the heads, or use one node, where heads take turns in few slots",
+    );
+    found.require(
+        device.sm_count > 1,
+        Field::Nodes,
+        || {
+            format!(
+                "several nodes need an SM that talks to the network while others compute ({})",
+                device.name
+            )
+        },
+        "use a GPU of two SMs or more",
+    );
 }
 
 /// Heads of K and V whose tiles are computed at the same time.

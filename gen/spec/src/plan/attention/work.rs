@@ -3,9 +3,10 @@
 use super::{AttentionPlan, ELEM_BYTES};
 use crate::config::AttentionShape;
 use crate::plan::Traffic;
+use crate::topology::Topology;
 
 /// Of the rank that has most of each.
-pub(super) fn traffic(body: &AttentionPlan, world: u32) -> Traffic {
+pub(super) fn traffic(body: &AttentionPlan, topology: Topology) -> Traffic {
     let AttentionShape {
         batch,
         seq,
@@ -13,11 +14,13 @@ pub(super) fn traffic(body: &AttentionPlan, world: u32) -> Traffic {
         kv_heads,
         head_dim,
     } = body.shape;
-    let ranks: Vec<RankWork> = (0..world).map(|rank| work(body, world, rank)).collect();
+    let ranks: Vec<RankWork> = (0..topology.world())
+        .map(|rank| work(body, topology, rank))
+        .collect();
     let most = |of: fn(&RankWork) -> u64| ranks.iter().map(of).max().unwrap_or(0);
     let row_bytes = head_dim * ELEM_BYTES;
     Traffic {
-        nic_bytes: 0,
+        nic_bytes: batch * kv_heads * 2 * row_bytes * most(|work| work.put_rows),
         link_bytes: batch * kv_heads * 2 * row_bytes * most(|work| work.sent_rows),
         memory_bytes: batch * row_bytes * (2 * heads * most(|work| work.rows) + 2 * kv_heads * seq),
         flops: 4 * batch * heads * head_dim * most(|work| work.pairs),
@@ -30,11 +33,14 @@ struct RankWork {
     rows: u64,
     /// Pairs of a query and a key that it attends to.
     pairs: u64,
-    /// Rows of K that it sends, by receiver.
+    /// Rows of K that it sends inside its node, by receiver: its own, and those that it relays.
     sent_rows: u64,
+    /// Rows of K that it puts, by node.
+    put_rows: u64,
 }
 
-fn work(body: &AttentionPlan, world: u32, rank: u32) -> RankWork {
+fn work(body: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
+    let world = topology.world();
     let (seq, per_chunk) = (body.shape.seq, u64::from(body.segment_rows));
     let placement = body.config.placement;
     let chunks = |rank| {
@@ -48,18 +54,32 @@ fn work(body: &AttentionPlan, world: u32, rank: u32) -> RankWork {
         rows: 0,
         pairs: 0,
         sent_rows: 0,
+        put_rows: 0,
     };
+    // Ranks of a node, but `rank`, that attend to keys from row `first` on.
+    let needs = |node: u32, first: u64| {
+        let all = topology.first_of(node)..topology.first_of(node + 1);
+        let attends = move |peer: &u32| {
+            let mut theirs = chunks(*peer).filter(|(_, rows)| *rows > 0);
+            *peer != rank && theirs.any(|(later, _)| !body.config.causal || later > first)
+        };
+        all.filter(attends).count() as u64
+    };
+    let node = topology.node_of(rank);
     for (first, rows) in chunks(rank).filter(|(_, rows)| *rows > 0) {
         done.rows += rows;
         done.pairs += match body.config.causal {
             true => rows * first + rows * (rows + 1) / 2,
             false => rows * seq,
         };
-        let needs = |peer: &u32| {
-            let mut theirs = chunks(*peer).filter(|(_, rows)| *rows > 0);
-            *peer != rank && theirs.any(|(later, _)| !body.config.causal || later > first)
-        };
-        done.sent_rows += rows * (0..world).filter(needs).count() as u64;
+        let others = (0..topology.nodes).filter(|other| *other != node);
+        let needing = others.filter(|other| needs(*other, first) > 0).count();
+        done.put_rows += rows * needing as u64;
+    }
+    for source in (0..topology.nodes).map(|of| topology.first_of(of) + topology.local_of(rank)) {
+        for (first, rows) in chunks(source) {
+            done.sent_rows += rows * needs(node, first);
+        }
     }
     done
 }
@@ -71,6 +91,13 @@ mod tests {
     use crate::device::Device;
     use crate::plan::{Body, KernelPlan};
     use crate::spec::KernelSpec;
+
+    fn one_node(world: u32) -> Topology {
+        Topology {
+            nodes: 1,
+            local_world: world,
+        }
+    }
 
     fn plan(
         world: u32,
@@ -104,8 +131,9 @@ mod tests {
                 for placement in Placement::ALL {
                     for causal in [false, true] {
                         let (_, body) = plan(world, seq, causal, placement);
-                        let ranks: Vec<_> =
-                            (0..world).map(|rank| work(&body, world, rank)).collect();
+                        let ranks: Vec<_> = (0..world)
+                            .map(|rank| work(&body, one_node(world), rank))
+                            .collect();
                         let rows: u64 = ranks.iter().map(|work| work.rows).sum();
                         let pairs: u64 = ranks.iter().map(|work| work.pairs).sum();
                         assert_eq!(rows, seq);
@@ -131,13 +159,15 @@ mod tests {
     #[test]
     fn zigzag_is_as_much_for_every_rank_under_a_mask() {
         let (_, body) = plan(8, 8192, true, Placement::Zigzag);
-        let pairs: Vec<u64> = (0..8).map(|rank| work(&body, 8, rank).pairs).collect();
+        let pairs: Vec<u64> = (0..8)
+            .map(|rank| work(&body, one_node(8), rank).pairs)
+            .collect();
         assert!(
             pairs.iter().all(|of_rank| *of_rank == pairs[0]),
             "{pairs:?}"
         );
         let (_, body) = plan(8, 8192, true, Placement::Contiguous);
-        let sent = |rank| work(&body, 8, rank).sent_rows;
+        let sent = |rank| work(&body, one_node(8), rank).sent_rows;
         assert_eq!(
             (sent(0), sent(7)),
             (7 * 1024, 0),

@@ -23,7 +23,7 @@ use crate::abi::{
 use crate::config::{Dtype, GemmShape, Tile, Transfer};
 use crate::cost::{self, Bound, Push};
 use crate::device::Device;
-use crate::plan::{Body, MAX_PUT_BYTES};
+use crate::plan::{self, Body, MAX_PUT_BYTES};
 use crate::violation::{Field, Violations};
 
 const ELEM_BYTES: u64 = 2;
@@ -295,7 +295,7 @@ fn id(
     format!(
         "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
         spec.op(),
-        core::ranks(spec),
+        plan::network::ranks(spec.topology()),
         spec.b_layout(),
         tile.m,
         tile.n,
@@ -338,7 +338,7 @@ fn workspace(
         let flags = u64::from(spec.world()) * u64::from(c.per_shard * c.k_slices);
         parts.push(("flags", flags * FLAG_STRIDE_BYTES));
         parts.push(("gathered", 2 * spec.shape.m * spec.shape.k * ELEM_BYTES));
-        parts.extend(core::arrived_region(spec, 1));
+        parts.extend(plan::network::arrived_region(spec.topology(), 1));
     }
     Workspace::new(parts)
 }
@@ -407,7 +407,7 @@ fn args(
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
-    kinds.extend(core::network_args(spec));
+    kinds.extend(plan::network::args(spec.topology()));
     debug_assert!(spec.topology().local_world as usize <= MAX_RANKS);
     ArgLayout::new(kinds)
 }

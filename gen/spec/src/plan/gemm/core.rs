@@ -280,29 +280,6 @@ pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> 
     kinds
 }
 
-/// Ranks, as in a kernel's name: `8`, or `2x4` for two nodes of four.
-pub(super) fn ranks(spec: GemmSpec<'_>) -> String {
-    let topology = spec.topology();
-    match topology.nodes {
-        1 => spec.world().to_string(),
-        nodes => format!("{nodes}x{}", topology.local_world),
-    }
-}
-
-/// Across nodes: the ring of commands, and what the proxy says of arrivals.
-pub(super) fn network_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> {
-    match spec.crosses_nodes() {
-        true => vec![("ring", ArgKind::Ring), ("arrivals", ArgKind::Arrivals)],
-        false => Vec::new(),
-    }
-}
-
-/// Across nodes: words for arrivals, by channel and peer, in device memory, where all CTAs may look at them.
-pub(super) fn arrived_region(spec: GemmSpec<'_>, channels: u32) -> Option<(&'static str, u64)> {
-    let words = u64::from(channels * spec.topology().peers());
-    (words > 0).then_some(("arrived", words * FLAG_STRIDE_BYTES))
-}
-
 /// Bytes of all of A, B, this rank's `c_rows` of C, and what the epilogue reads.
 pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
     let GemmShape { m, n, k } = spec.shape;

@@ -4,6 +4,7 @@ use super::core::TILE_K;
 use super::{Chunks, GemmSpec, Network, THREADS};
 use crate::config::{Tile, Transfer, Tuning};
 use crate::device::Device;
+use crate::plan::network::PUT_BYTES;
 
 const ELEM_BYTES: u64 = 2;
 /// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
@@ -19,8 +20,6 @@ const ALL_HANDS_BYTES: u64 = 32 << 10;
 const MIN_COPY_BYTES: u64 = 1 << 20;
 /// Longer copies are no faster and delay the first tile.
 const MAX_COPY_BYTES: u64 = 16 << 20;
-/// About what a put has: with fewer bytes the proxy is the limit, with more the last ones are relayed late.
-const PUT_BYTES: u64 = 1 << 20;
 /// Rows of a chunk: those of the largest tile.
 const CHUNK_ROWS: u64 = 128;
 
@@ -128,7 +127,7 @@ impl Exchange<'_> {
     fn chunk_rows(&self) -> u64 {
         let rows = CHUNK_ROWS.min(self.shard_rows().next_power_of_two());
         if self.spec.crosses_nodes() {
-            let in_put = (PUT_BYTES / self.row_bytes()).max(1);
+            let in_put = (u64::from(PUT_BYTES) / self.row_bytes()).max(1);
             return rows.min(1 << in_put.ilog2());
         }
         rows

@@ -6,10 +6,9 @@ use super::{Candidate, ELEM_BYTES, ROUND_BYTES_OF_RESULTS, candidate, partial_su
 use crate::config::{GemmOp, GemmShape, Tile};
 use crate::cost;
 use crate::device::Device;
+use crate::plan::network::PUT_BYTES;
 
-/// About what a put has, at most …
-const PUT_BYTES: u32 = 1 << 20;
-/// … where that makes so many of a rank's tiles, over all peers.
+/// Puts are smaller where that makes no more of a rank's tiles than this, over all peers.
 const PUTS: u32 = 8;
 /// More CTAs that communicate get into each other's way.
 const MAX_COMM_CTAS: u32 = 16;

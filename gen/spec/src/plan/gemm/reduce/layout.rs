@@ -5,6 +5,7 @@ use super::super::{GemmSpec, Reduction, TileOrder, Workspace};
 use super::ELEM_BYTES;
 use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand};
 use crate::config::{GemmOp, Tile};
+use crate::plan::network;
 
 /// Symmetric memory.
 pub(super) fn workspace(
@@ -40,7 +41,10 @@ pub(super) fn workspace(
             parts.push(("put_flags", puts * FLAG_STRIDE_BYTES));
             parts.push(("sums_out", 2 * sums * tile_bytes));
             parts.push(("sums_in", 2 * sums * tile_bytes));
-            parts.extend(core::arrived_region(spec, 1 + u32::from(r.results)));
+            parts.extend(network::arrived_region(
+                spec.topology(),
+                1 + u32::from(r.results),
+            ));
         }
         if r.results {
             let tiles = u64::from(spec.world().min(r.owners * topology.nodes) * r.shard_tiles);
@@ -98,6 +102,6 @@ pub(super) fn args(
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
-    kinds.extend(core::network_args(spec));
+    kinds.extend(network::args(spec.topology()));
     ArgLayout::new(kinds)
 }

@@ -1,0 +1,122 @@
+//! `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, and mistakes.
+
+use crate::simulated::attention::{AttentionJob, Pace};
+use crate::simulated::{Simulated, in_parallel};
+use crate::{all_are_right, bad_network};
+use mkernel::Placement::{Contiguous, Zigzag};
+use std::sync::Mutex;
+
+/// Seeds within which a mistake must be found.
+const SEEDS: u64 = 20;
+
+/// `[B, S, H, H of K and V, D]` on nodes of `local_world` ranks.
+fn job((nodes, local_world): (u32, u32), sizes: [u64; 5]) -> AttentionJob {
+    let job = AttentionJob::new(nodes * local_world, sizes, 3);
+    job.across(nodes, bad_network()).pushed_by(1)
+}
+
+fn named(jobs: Vec<AttentionJob>) -> Vec<(String, AttentionJob)> {
+    let name = |job: &AttentionJob| {
+        let (nodes, world) = (job.nodes, job.machine.world);
+        format!("{:?} on {world} ranks of {nodes} nodes", job.config)
+    };
+    jobs.into_iter().map(|job| (name(&job), job)).collect()
+}
+
+#[test]
+fn all_keys_are_attended_to() {
+    all_are_right(&named(vec![
+        job((2, 1), [1, 260, 2, 2, 64]),
+        job((2, 2), [2, 259, 2, 1, 64]).bhsd(),
+        job((3, 1), [1, 150, 2, 2, 128]),
+        job((3, 2), [1, 5, 2, 2, 64]),
+        job((2, 2), [1, 270, 1, 1, 64]).zigzag(),
+    ]));
+}
+
+#[test]
+fn masks_hold_across_nodes() {
+    all_are_right(&named(vec![
+        job((2, 1), [1, 301, 2, 1, 64]).causal(Contiguous),
+        job((2, 2), [1, 300, 2, 2, 64]).causal(Contiguous),
+        job((2, 2), [2, 301, 2, 1, 64]).causal(Zigzag),
+        job((3, 2), [1, 7, 2, 2, 64]).causal(Zigzag),
+        job((2, 3), [1, 200, 2, 2, 128]).causal(Contiguous),
+    ]));
+}
+
+#[test]
+fn calls_are_out_of_step_and_in_graphs() {
+    let paces = [Pace::OutOfStep, Pace::Graph];
+    let jobs = paces.map(|pace| job((2, 2), [1, 140, 2, 2, 64]).at(pace));
+    let masked = paces.map(|pace| {
+        let job = job((2, 2), [1, 140, 2, 1, 64]).at(pace);
+        job.causal(Contiguous)
+    });
+    all_are_right(&named([jobs, masked].concat()));
+}
+
+#[test]
+fn a_rank_that_makes_no_call_is_an_error_on_every_other() {
+    let missing = job((2, 2), [1, 140, 2, 2, 64]).at(Pace::Without { rank: 3 });
+    let failure = missing.run(1).expect_err("rank 3 is missing");
+    assert!(failure.contains("waited"), "{failure}");
+}
+
+/// Several tiles, of two heads in turn.
+fn all_keys() -> AttentionJob {
+    job((2, 2), [1, 512, 2, 2, 64])
+}
+
+/// The first node waits for nothing but counts.
+fn one_way() -> AttentionJob {
+    job((2, 2), [1, 512, 1, 1, 64]).causal(Contiguous)
+}
+
+/// Only the second rank waits for another, the first: that can be two calls ahead.
+fn far_ahead() -> AttentionJob {
+    let mut job = job((2, 2), [1, 2, 4, 4, 64]).causal(Contiguous);
+    job.machine.skew = 95;
+    job
+}
+
+/// What it is, where, and what is replaced by what.
+type Mistake = (
+    &'static str,
+    fn() -> AttentionJob,
+    &'static str,
+    &'static str,
+);
+
+const OWN_TILE: &str = "      mk::wait_flag(watch, flag_at(watch.here(), tile),\n";
+
+#[rustfmt::skip]
+const MISTAKES: &[Mistake] = &[
+    ("keys put before they are there", all_keys, OWN_TILE, "      if (false) mk::wait_flag(watch, flag_at(watch.here(), tile),\n"),
+    ("keys relayed before they have come", all_keys, "    if (mk::elect_one()) wait_put(watch, mk::kPush, 0, peer, put_of(part));\n", ""),
+    ("keys of another put awaited", all_keys, "peer, put_of(part));", "peer, 0);"),
+    ("keys of another peer relayed", all_keys, "const Part part = part_at(rank_of_peer(args.rank, peer), number);", "const Part part = part_at(args.rank, number);"),
+    ("keys put to another place", all_keys, "put(args, watch, peer, 0, offset, offset,", "put(args, watch, peer, 0, offset, cfg::kKept,"),
+    ("only K is put", all_keys, "bytes += 2 * cfg::kKeysBytes;", "bytes += cfg::kKeysBytes;"),
+    ("one buffer for all calls", all_keys, "(u64{epoch % 2} * cfg::kKeptTiles + tile)", "(u64{0} * cfg::kKeptTiles + tile)"),
+    ("nobody waits for readers", far_ahead, "slot.earlier * readers(reader, part.source)", "0"),
+    ("the source is told, not who relays", all_keys, "read_at(watch.workspaces[sender], source, watch.local(), slot.index)", "read_at(watch.workspaces[sender], watch.rank, watch.local(), slot.index)"),
+    ("a node that needs keys gets none", one_way, "is_needed ? bytes : 0", "!is_needed ? bytes : 0"),
+    ("calls end before all puts have come", one_way, "      watch_arrivals(args, watch);\n", ""),
+];
+
+#[test]
+fn every_mistake_is_found() {
+    let missed = Mutex::new(Vec::new());
+    in_parallel(MISTAKES, |(name, make, from, to)| {
+        let mut job = make();
+        job.edit(vec![((*from).to_owned(), (*to).to_owned())]);
+        let failure = (0..SEEDS).find_map(|seed| job.run(seed).err());
+        // A rank whose kernel lacks the text panics.
+        if failure.is_none_or(|failure| failure.contains("a rank panicked")) {
+            missed.lock().expect("no panic").push(*name);
+        }
+    });
+    let missed = missed.into_inner().expect("no panic");
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
