@@ -1,6 +1,7 @@
 //! Kernels of several nodes, on simulated GPUs and emulated NICs that delay, reorder, repeat and lose: right for every seed,
 //! always with the same bits, and never a finding.
 
+mod experts;
 mod failures;
 mod graphs;
 mod mutations;

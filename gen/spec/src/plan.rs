@@ -15,7 +15,7 @@ use serde::Serialize;
 
 pub use attention::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
 pub use combine::{CombinePlan, HEADER_WORDS};
-pub use dispatch::{COPIES_AHEAD, DispatchPlan, FAULT_WORDS, Spread};
+pub use dispatch::{Across, COPIES_AHEAD, DispatchPlan, FAULT_WORDS, Spread};
 pub use gemm::{
     Chunks, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
@@ -109,7 +109,8 @@ pub struct Copies {
 pub struct Network {
     /// Channels to each peer.
     pub channels: u16,
-    /// Puts of a call to each peer, on each channel; in call e, arrival (e - 1)·`puts` + i is that of put i.
+    /// Puts of a call to each peer, on each channel; in call e, arrival (e - 1)·`puts` + i is that of put i. Of a call of
+    /// `dispatch_gemm` at most: there are as many as its tokens make necessary.
     pub puts: u32,
     /// Bytes of the largest.
     pub put_bytes: u64,

@@ -282,11 +282,7 @@ pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> 
 
 /// Ranks, as in a kernel's name: `8`, or `2x4` for two nodes of four.
 pub(super) fn ranks(spec: GemmSpec<'_>) -> String {
-    let topology = spec.topology();
-    match topology.nodes {
-        1 => spec.world().to_string(),
-        nodes => format!("{nodes}x{}", topology.local_world),
-    }
+    spec.topology().to_string()
 }
 
 /// Across nodes: the ring of commands, and what the proxy says of arrivals.
