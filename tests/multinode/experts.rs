@@ -4,6 +4,7 @@ use crate::bad_network;
 use crate::simulated::experts::Experts;
 use crate::simulated::{Simulated, always_right, in_parallel};
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// Seeds per job.
 const SEEDS: u64 = 3;
@@ -157,6 +158,24 @@ fn more_rows_than_room() {
     let mut full = job((2, 2), (8, 1, 10)).call(&[10; 4], |_, _| vec![5]);
     full.max_rows = Some(37);
     fails(&full, &["rank 2, call 1", "40 rows", "3 more", "(37)"]);
+}
+
+/// Ranks of both nodes give up at their deadlines: whoever is missing is needed before the first token leaves.
+#[test]
+fn an_absent_rank_ends_the_calls_of_all() {
+    let job = job((2, 2), (8, 2, 9));
+    let choose = mixed(&job, 0);
+    let job = job.call(&[9; 4], choose);
+    for absent in [0, 3] {
+        let told = job.failures_without(absent, Duration::from_millis(500), 1);
+        for (rank, told) in (0..).zip(told.expect("no findings")) {
+            let is_right = match &told {
+                None => rank == absent,
+                Some(told) => told.contains("waited") && told.contains("call 2"),
+            };
+            assert!(is_right, "rank {rank} without {absent}: {told:?}");
+        }
+    }
 }
 
 /// What is wrong, and what is replaced by what.

@@ -1,7 +1,7 @@
 //! Jobs of `dispatch_gemm`: calls in a row, each with other tokens, compared with loops over all of them.
 
 use super::{Machine, Results, Simulated, Where, apply};
-use mkernel::cudarc::driver::CudaSlice;
+use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::spec::config::all_rows;
@@ -9,6 +9,8 @@ use mkernel::{
     Communicator, Dim, DispatchConfig, DispatchOp, DispatchShape, Faults, KernelConfig, Nic,
     Operator, Transport,
 };
+use std::sync::Arc;
+use std::time::Duration;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -102,6 +104,38 @@ impl Experts {
         })
     }
 
+    /// What each rank says of the second call, which rank `absent` does not make.
+    pub fn failures_without(
+        &self,
+        absent: u32,
+        deadline: Duration,
+        seed: u64,
+    ) -> Result<Vec<Option<String>>, String> {
+        self.on_ranks(seed, |ranks| {
+            let operator = self.prepare(ranks)?;
+            let stream = ranks.context().default_stream();
+            let rank = ranks.rank() as usize;
+            let weights = stream.clone_htod(&self.weights(rank))?;
+            let mut all = self.buffers(&stream, 0, &self.calls[0][rank], rank)?;
+            all.launch(&operator, &stream, &weights)?;
+            ranks.synchronize(&stream)?;
+            ranks.barrier()?;
+            if ranks.rank() == absent {
+                ranks.barrier()?;
+                return Ok(None);
+            }
+            ranks.set_timeout(deadline);
+            all.launch(&operator, &stream, &weights)?;
+            let told = ranks.synchronize(&stream).err();
+            let findings = ranks.findings();
+            ranks.barrier()?;
+            if !findings.is_empty() {
+                return Err(format!("{findings:?}").into());
+            }
+            Ok(told.map(|error| error.to_string()))
+        })
+    }
+
     fn on_ranks<T: Send>(
         &self,
         seed: u64,
@@ -174,16 +208,7 @@ impl Experts {
         }
         stream.synchronize()?;
         for all in &mut buffers {
-            operator
-                .call(&stream)
-                .read(Operand::Tokens, &all.tokens)
-                .read(Operand::Count, &all.count)
-                .read(Operand::Ids, &all.ids)
-                .read(Operand::B, &weights)
-                .write(Operand::C, &mut all.rows)
-                .write(Operand::Offsets, &mut all.offsets)
-                .write(Operand::Places, &mut all.places)
-                .launch()?;
+            all.launch(&operator, &stream, &weights)?;
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
@@ -222,7 +247,7 @@ impl Experts {
 
     fn buffers(
         &self,
-        stream: &std::sync::Arc<mkernel::cudarc::driver::CudaStream>,
+        stream: &Arc<CudaStream>,
         call: usize,
         tokens: &[Vec<i32>],
         rank: usize,
@@ -294,6 +319,26 @@ impl Experts {
         (0..self.shape.intermediate as usize)
             .map(|col| (of(col) + 0.0).to_bits())
             .collect()
+    }
+}
+
+impl Buffers {
+    fn launch(
+        &mut self,
+        operator: &Operator,
+        stream: &Arc<CudaStream>,
+        weights: &CudaSlice<bf16>,
+    ) -> Result<(), mkernel::Error> {
+        operator
+            .call(stream)
+            .read(Operand::Tokens, &self.tokens)
+            .read(Operand::Count, &self.count)
+            .read(Operand::Ids, &self.ids)
+            .read(Operand::B, weights)
+            .write(Operand::C, &mut self.rows)
+            .write(Operand::Offsets, &mut self.offsets)
+            .write(Operand::Places, &mut self.places)
+            .launch()
     }
 }
 
