@@ -322,6 +322,13 @@ fn goldens_cover_what_the_templates_of_experts_can_render() {
             });
         }
     }
+    for (nodes, local_world) in [(2, 1), (2, 2), (3, 2)] {
+        assert!(goldens.iter().any(|g| {
+            let topology = g.plan.spec.topology();
+            matches!(g.plan.body, Body::Dispatch(_))
+                && (topology.nodes, topology.local_world) == (nodes, local_world)
+        }));
+    }
     for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128)] {
         some(&format!("tile {m}x{n}"), &|_, body| {
             (body.tile.m, body.tile.n) == (m, n)

@@ -18,7 +18,7 @@ pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
     lines.extend(match &config.problem {
         Problem::Gemm(gemm) => gemm::lines(gemm, config.world, config.nodes),
         Problem::Attention(attention) => attention::lines(attention, config.world, config.nodes),
-        Problem::Dispatch(dispatch) => dispatch::lines(dispatch, config.world),
+        Problem::Dispatch(dispatch) => dispatch::lines(dispatch, config.world, config.nodes),
         Problem::Combine(combine) => combine::lines(combine, config.world),
     });
     lines.push(String::new());

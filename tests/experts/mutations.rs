@@ -44,9 +44,9 @@ const DISPATCH: &[(&str, &[(&str, &str)])] = &[
     // Tokens on their way.
     ("tokens not awaited", &[("mk::Awaited{mk::kLoad, mk::kChunk, source, block, watch.epoch}", "mk::Awaited{mk::kLoad, mk::kChunk, source, block, watch.epoch - 1}")]),
     ("another block awaited", &[("const u32 block = where / cfg::kBlockTokens;", "const u32 block = where / cfg::kBlockTokens / 2;")]),
-    ("flag before tokens have come", &[("    mk::tma_wait<0>();\n    mk::fence_proxy_async();\n    mk::store_release_sys(flag_at", "    mk::fence_proxy_async();\n    mk::store_release_sys(flag_at")]),
+    ("flag before tokens have come", &[("  mk::tma_wait<0>();\n  mk::fence_proxy_async();\n}", "  mk::fence_proxy_async();\n}")]),
     ("flag that releases nothing", &[("mk::store_release_sys(flag_at", "mk::store_relaxed_sys(flag_at")]),
-    ("slot not full", &[("        mk::wait_barrier(watch, loaded, parity, mk::kPush, mk::kStageFull, block);\n", "")]),
+    ("slot not full", &[("      mk::wait_barrier(watch, loaded, parity, mk::kPush, mk::kStageFull, first);\n", "")]),
     // Rows into the ring.
     ("stage not free", &[("      mk::wait_barrier(watch, smem.stage_free(ring.stage), ring.parity ^ 1, mk::kLoad, mk::kStageFree, ring.stage);\n", "")]),
     ("copies not awaited", &[("      mk::copy_wait<cfg::kCopiesAhead>();\n", "")]),
@@ -106,7 +106,7 @@ fn every_mistake_in_dispatch_is_found() {
 #[test]
 fn slots_that_are_not_free_are_found() {
     assert_eq!(long_tokens().failure(0), None);
-    let edit = [("        mk::tma_wait_read<0>();  // the slot is free\n", "")];
+    let edit = [("      mk::tma_wait_read<0>();  // the slot is free\n", "")];
     all_are_found(long_tokens, &[("slot not free", &edit)], |layer, edits| {
         layer.dispatch_edits = edits;
     });

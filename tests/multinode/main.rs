@@ -2,6 +2,7 @@
 //! always with the same bits, and never a finding.
 
 mod attention;
+mod experts;
 mod failures;
 mod graphs;
 mod mutations;

@@ -3,10 +3,10 @@
 use crate::cases;
 use mkernel_compile::render;
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
-use mkernel_spec::plan::MAX_PUT_BYTES;
+use mkernel_spec::plan::{Body, MAX_PUT_BYTES};
 use mkernel_spec::{
-    AttentionConfig, AttentionOp, BLayout, Device, Dim, Field, GemmConfig, GemmOp, KernelConfig,
-    KernelPlan, KernelSpec, Op,
+    AttentionConfig, AttentionOp, BLayout, Device, Dim, DispatchConfig, DispatchOp, Field,
+    GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec, Op,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -87,6 +87,50 @@ proptest! {
         prop_assert!(flags <= (2 + 4 * tiles + 2 * m + 2 * peers + ranks) * 2 * FLAG_STRIDE_BYTES);
     }
 
+    /// Of `dispatch_gemm`: what tokens need, over the network, over NVLink and in memory.
+    #[test]
+    fn nothing_of_experts_grows_faster_than_it_must(
+        nodes in 2..=64u32,
+        local in 1..=8u32,
+        each in 1..=2u64,
+        top_k in 1..=2u64,
+        max_tokens in prop_oneof![1..=40u64, 1..=20_000u64],
+        hidden in (1..=1024u64).prop_map(|vecs| vecs * 8),
+    ) {
+        let ranks = u64::from(nodes * local);
+        let experts = DispatchConfig {
+            experts: Dim::Static(ranks * each),
+            top_k: Dim::Static(top_k),
+            max_tokens: Dim::Static(max_tokens),
+            hidden: Dim::Static(hidden),
+            intermediate: Dim::Static(64),
+            max_rows: Some(100_000),
+            ..DispatchConfig::new(DispatchOp::DispatchGemm)
+        };
+        let plan = plan(KernelConfig { nodes, ..KernelConfig::new(nodes * local, experts) });
+        let Body::Dispatch(body) = &plan.body else { panic!("of experts") };
+        let network = plan.network.as_ref().expect("several nodes");
+        prop_assert!(render(&plan).is_ok());
+        prop_assert!(network.put_bytes <= MAX_PUT_BYTES);
+        let across = body.across.as_ref().expect("several nodes");
+        prop_assert!(across.chunk_tokens % u64::from(body.block_tokens) == 0);
+        prop_assert!(u64::from(network.puts - 1) * across.chunk_tokens >= max_tokens);
+
+        // A token crosses once to a node, at most to as many as it has experts.
+        let (peers, token_bytes) = (u64::from(nodes - 1), hidden * 2);
+        let most = max_tokens * token_bytes;
+        prop_assert!(plan.traffic.nic_bytes <= most * peers.min(top_k));
+        prop_assert!(plan.traffic.link_bytes <= most * u64::from(nodes * (local - 1)));
+        prop_assert!(local > 1 || plan.traffic.link_bytes == 0);
+
+        // Room for tokens of all ranks, and for those of its own that leave, once for each node.
+        let of = |name: &str| plan.workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
+        prop_assert_eq!(of("received"), (ranks - 1) * most);
+        prop_assert_eq!(of("outgoing"), peers * most);
+        prop_assert_eq!(of("arrived"), peers * FLAG_STRIDE_BYTES);
+        prop_assert!(of("packets_in") <= 2 * peers * (4 * (body.count_words() + max_tokens * (1 + top_k)) + 16));
+    }
+
     /// Ranks that are no nodes, and choices that only kernels of one node have.
     #[test]
     fn what_cannot_be_says_why(nodes in 0..=2000u32, world in 0..=2000u32) {
@@ -120,12 +164,13 @@ fn choices_of_one_node_are_refused_on_several() {
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
     assert_eq!(fields, [Field::CommCtas, Field::KSlices], "{found}");
 
-    let experts = KernelConfig {
+    let combine = KernelConfig {
         nodes: 2,
-        ..KernelConfig::new(4, Op::DispatchGemm.problem())
+        ..KernelConfig::new(4, Op::Combine.problem())
     };
-    let found = KernelSpec::validate(experts).expect_err("no plan");
-    assert!(found.iter().any(|v| v.field == Field::Nodes), "{found}");
+    let found = KernelSpec::validate(combine).expect_err("no plan");
+    let text = "nodes: combine has no plan for 2 nodes, only for one";
+    assert!(found.to_string().contains(text), "{found}");
 }
 
 fn attention(seq: u64, kv_slots: Option<u32>) -> KernelConfig {

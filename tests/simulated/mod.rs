@@ -3,6 +3,7 @@
 
 pub mod attention;
 mod data;
+pub mod experts;
 
 use data::{Call, is_right};
 use mkernel::cudarc::driver::DeviceRepr;

@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 27] = [
+pub(crate) const TEMPLATES: [(&str, &str); 30] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -59,6 +59,18 @@ pub(crate) const TEMPLATES: [(&str, &str); 27] = [
     (
         "parts/relay.cu.tera",
         include_str!("../../../templates/parts/relay.cu.tera"),
+    ),
+    (
+        "parts/destinations.cu.tera",
+        include_str!("../../../templates/parts/destinations.cu.tera"),
+    ),
+    (
+        "parts/packets.cu.tera",
+        include_str!("../../../templates/parts/packets.cu.tera"),
+    ),
+    (
+        "parts/tokens_across.cu.tera",
+        include_str!("../../../templates/parts/tokens_across.cu.tera"),
     ),
     (
         "ops/dispatch_gemm.cu.tera",

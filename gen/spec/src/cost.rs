@@ -374,7 +374,12 @@ pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) ->
         0.0 => 0.0,
         link_us => FLAG_US + link_us / store_share(compute, link_us),
     };
-    LAUNCH_US + ROUTING_US + compute.max(link).max(bound.memory_us)
+    // Before the first token, its node must know where it goes.
+    let nic = match bound.nic_us {
+        0.0 => 0.0,
+        _ => PUT_US + put_us(bound),
+    };
+    LAUNCH_US + ROUTING_US + compute.max(link).max(nic).max(bound.memory_us)
 }
 
 /// Expected time of `combine`, µs.

@@ -153,9 +153,14 @@ fn check_topology(config: &KernelConfig, found: &mut Violations) {
         format!("use {nodes} times 1 to {most}"),
     );
     found.require(
-        matches!(config.problem, Problem::Gemm(_) | Problem::Attention(_)),
+        !matches!(config.problem, Problem::Combine(_)),
         Field::Nodes,
-        || format!("{} has no plan for more than one node", config.op()),
+        || {
+            format!(
+                "{} has no plan for {nodes} nodes, only for one",
+                config.op()
+            )
+        },
         "use nodes = 1, and as many ranks as one node has",
     );
 }

@@ -1,6 +1,7 @@
 //! [`Topology`]: nodes, and GPUs on each.
 
 use serde::Serialize;
+use std::fmt;
 
 /// Nodes with as many GPUs each, one rank per GPU, numbered node by node. GPUs of a node reach each other's memory; GPU g
 /// of a node puts to GPU g of the others, its *rail*.
@@ -43,10 +44,26 @@ impl Topology {
         self.nodes - 1
     }
 
+    /// Whom a rank sends what is for a node once: the ranks of its own, and the other nodes.
+    #[must_use]
+    pub const fn destinations(self) -> u32 {
+        self.local_world + self.peers()
+    }
+
     /// Ranks of other nodes.
     #[must_use]
     pub const fn remote(self) -> u32 {
         self.world() - self.local_world
+    }
+}
+
+/// As in a kernel's name: `8`, or `2x4` for two nodes of four.
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.nodes {
+            1 => self.local_world.fmt(f),
+            nodes => write!(f, "{nodes}x{}", self.local_world),
+        }
     }
 }
 

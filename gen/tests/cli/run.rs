@@ -42,6 +42,24 @@ fn kernels_of_several_nodes_run_over_a_bad_network() {
             "{told}"
         );
     }
+    let kernel = ["--op=dispatch_gemm", "--world=4", "--nodes=2"];
+    let experts = ["--experts=8", "--top-k=2", "--max-tokens=12"];
+    let sizes = ["--hidden=72", "--intermediate=64", "--sms=4", "--calls=3"];
+    let network = ["--jitter-us=50", "--loss=0.05", "--seed=3"];
+    let output = run(&[
+        &["run", "--device=sim"],
+        &kernel[..],
+        &experts,
+        &sizes,
+        &network,
+    ]
+    .concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("right: all"),
+        "{}",
+        stdout(&output)
+    );
     let (code, told) = errors_of(&["--loss=0.1"]);
     assert_eq!(code, 2, "{told}");
     assert!(told.contains("add --nodes 2"), "{told}");

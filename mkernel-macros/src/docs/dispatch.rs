@@ -4,7 +4,7 @@ use mkernel_spec::plan::DispatchPlan;
 use mkernel_spec::{BLayout, Dim, DispatchConfig};
 
 /// Semantics, and what each rank passes.
-pub fn lines(config: &DispatchConfig, world: u32) -> Vec<String> {
+pub fn lines(config: &DispatchConfig, world: u32, nodes: u32) -> Vec<String> {
     let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
     let [experts, top_k, tokens, hidden, cols] = [
         (config.experts, "E"),
@@ -28,7 +28,7 @@ pub fn lines(config: &DispatchConfig, world: u32) -> Vec<String> {
             "{result} of each token and each of its {top_k} of {experts} experts, at the expert's rank: rows by expert, those of an expert by source rank and token."
         ),
         String::new(),
-        format!("{}; bf16, fp32 accumulate.", super::ranks(world)),
+        format!("{}; bf16, fp32 accumulate.", super::ranks_on(world, nodes)),
         String::new(),
         "| operand | on each rank | |".to_owned(),
         "|---|---|---|".to_owned(),

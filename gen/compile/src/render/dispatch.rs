@@ -14,6 +14,9 @@ const OUT_BYTES: u32 = 2048;
 /// Variables of the templates of `dispatch_gemm`.
 #[derive(Serialize)]
 pub(super) struct DispatchVariables<'a> {
+    /// Nodes, and ranks on each.
+    nodes: u32,
+    local_world: u32,
     b_layout: &'a str,
     split: &'a str,
     swiglu: bool,
@@ -34,10 +37,13 @@ struct Dispatch<'a> {
 pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a DispatchPlan) -> Parts<'a> {
     let dispatch = Dispatch { plan, body };
     let mut headers = vec!["barrier", "copy", "memory", "mma", "ring", "tma", "watch"];
+    if plan.network.is_some() {
+        headers.insert(2, "fabric");
+    }
     if body.config.swiglu {
         headers.insert(0, "activation");
     }
-    let shape = body.shape;
+    let (shape, topology) = (body.shape, plan.spec.topology());
     Parts {
         title: "C = tokens of each expert · its weight, one launch",
         headers,
@@ -45,6 +51,8 @@ pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a DispatchPlan) -> Parts<'
         exchanges: dispatch.exchanges(),
         constants: dispatch.constants(),
         variables: Variables::Dispatch(DispatchVariables {
+            nodes: topology.nodes,
+            local_world: topology.local_world,
             b_layout: body.config.b_layout.name(),
             split: match body.split {
                 Split::Rows => "rows",
@@ -74,12 +82,16 @@ impl Dispatch<'_> {
         };
         vec![
             format!(
-                "spec    {} experts, {} of them per token, up to {} tokens of {} on each of {world} rank{}, bf16",
+                "spec    {} experts, {} of them per token, up to {} tokens of {} on each of {world} rank{}{}, bf16",
                 shape.experts,
                 shape.top_k,
                 shape.max_tokens,
                 shape.hidden,
-                plural(world)
+                plural(world),
+                match plan.spec.topology().nodes {
+                    1 => String::new(),
+                    nodes => format!(" of {nodes} nodes"),
+                }
             ),
             format!(
                 "weight  {weights} of each expert; C is {result}, up to {} rows",
@@ -98,10 +110,17 @@ impl Dispatch<'_> {
         if plan.spec.world() == 1 {
             return Vec::new();
         }
-        vec![format!(
+        let mut lines = vec![format!(
             "arrive  sm_push, a token once per rank, {} under one flag, those of the first expert first",
             body.block_tokens
-        )]
+        )];
+        if let (Some(across), Some(network)) = (&body.across, &plan.network) {
+            lines.push(format!(
+                "network a token once per node, {} in a put; up to {} puts of up to {} bytes to each peer",
+                across.chunk_tokens, network.puts, network.put_bytes
+            ));
+        }
+        lines
     }
 
     fn constants(self) -> Vec<Constant> {
@@ -117,6 +136,17 @@ impl Dispatch<'_> {
         let (world, shape) = (plan.spec.world(), body.shape);
         c.section("ranks, experts and tokens");
         c.u32("kWorld", world, "");
+        if let Some(network) = &plan.network {
+            let topology = plan.spec.topology();
+            c.u32("kLocalWorld", topology.local_world, "of a node");
+            c.u32("kPeers", topology.peers(), "other nodes");
+            c.u32(
+                "kDestinations",
+                topology.destinations(),
+                "ranks of this node, and other nodes",
+            );
+            c.u32("kChannels", network.channels, "to each of them");
+        }
         c.u32("kExperts", shape.experts, "over all ranks");
         c.u32("kLocalExperts", body.local_experts(world), "of a rank");
         c.u32("kTopK", shape.top_k, "experts of a token");
@@ -144,6 +174,9 @@ impl Dispatch<'_> {
         );
         let slot_tokens = u64::from(SLOT_BYTES) / body.token_bytes();
         c.u32("kSlotTokens", slot_tokens.max(1), "that it holds");
+        if let Some(across) = &body.across {
+            c.u32("kChunkTokens", across.chunk_tokens, "of a put");
+        }
     }
 
     fn tile_constants(self, c: &mut Constants) {
@@ -265,6 +298,27 @@ impl Dispatch<'_> {
             c.u64("kSends", offset("sends"), "tokens, by destination");
             c.u64("kFlags", offset("flags"), "one per source and block");
             c.u64("kReceived", offset("received"), "tokens of other ranks");
+        }
+        if let Some(across) = &body.across {
+            c.u64("kArrived", offset("arrived"), "counts of puts by peer");
+            c.u64(
+                "kPutsBefore",
+                offset("puts"),
+                "by parity of the epoch and peer",
+            );
+            c.u64(
+                "kPacketsOut",
+                offset("packets_out"),
+                "by parity of the epoch and peer",
+            );
+            c.u64(
+                "kPacketsIn",
+                offset("packets_in"),
+                "by parity of the epoch and peer",
+            );
+            c.u64("kPacketBytes", across.packet_bytes, "of the longest");
+            c.u64("kPacked", offset("packed"), "one per peer and block");
+            c.u64("kOutgoing", offset("outgoing"), "tokens for other nodes");
         }
     }
 }

@@ -323,7 +323,7 @@ fn id(body: &AttentionPlan, topology: Topology) -> String {
     };
     format!(
         "{op}_sm90a_g{}_b{batch}s{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
-        network::ranks(topology)
+        topology
     )
 }
 

@@ -6,31 +6,26 @@
 //! a tile through that list, as they come. Numbers and lists are double-buffered by parity of the epoch: who starts epoch
 //! e has finished e-1, for which it had those of every peer, so that each peer has finished e-2. Tokens need one buffer:
 //! they are sent once the receiver's numbers of this epoch are here, so that it has finished the one before.
+//!
+//! Across nodes see `across`.
 
+mod across;
+mod layout;
 mod work;
 
 use super::gemm::OUT_COLS;
-use super::{
-    Body, KernelPlan, Region, Registers, Role, SLOT_BYTES, Split, THREADS, TILE_K, Workspace,
-};
-use crate::abi::{
-    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec, Source, Stride,
-    TensorMapSpec,
-};
-use crate::config::{BLayout, DispatchConfig, DispatchShape, Dtype, Tile, all_rows};
+use super::{Body, KernelPlan, Registers, SLOT_BYTES, Split, THREADS, TILE_K};
+use crate::config::{BLayout, DispatchConfig, DispatchShape, Tile, all_rows};
 use crate::cost::Bound;
 use crate::device::Device;
 use crate::spec::KernelSpec;
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
+pub use across::Across;
 pub use work::Spread;
 
 const ELEM_BYTES: u64 = 2;
-/// Sixteen rows of 64 columns for each of eight math warps.
-const OUT_BYTES: u32 = 8 * 16 * OUT_COLS * ELEM_BYTES as u32;
-/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
-const SMEM_ALIGN: u32 = 1024;
 /// Of the smallest tile, as much as slots to push from take; more gain nothing.
 const MAX_STAGES: u32 = 8;
 /// Groups of copies that a loader leaves unfinished, each a stage: fewer than there are stages.
@@ -82,6 +77,8 @@ pub struct DispatchPlan {
     pub block_tokens: u32,
     /// The most tokens that a CTA routes.
     pub slice_tokens: u64,
+    /// What travels between nodes, if there are several.
+    pub across: Option<Across>,
 }
 
 impl DispatchPlan {
@@ -165,7 +162,7 @@ pub(super) fn plan(
         }
         match candidate(spec, config, shape, device, tile) {
             Ok(body) => {
-                let us = work::estimate_us(&body, spec.world(), device);
+                let us = work::estimate_us(&body, spec.topology(), device);
                 if best.as_ref().is_none_or(|(_, best_us)| us < *best_us) {
                     best = Some((body, us));
                 }
@@ -187,7 +184,7 @@ fn candidate(
     tile: Tile,
 ) -> Result<DispatchPlan, Violations> {
     let mut found = Violations::default();
-    let world = spec.world();
+    let (world, topology) = (spec.world(), spec.topology());
     let usual = COMM_CTAS.min(device.sm_count / 4).max(1);
     let comm_ctas = match world {
         1 => 0,
@@ -207,7 +204,7 @@ fn candidate(
     let local = shape.experts / u64::from(world);
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
     let workers = u64::from(comm_ctas.max(1) * THREADS / 32);
-    let sent = shape.max_tokens * u64::from(world - 1);
+    let sent = shape.max_tokens * u64::from(topology.destinations() - 1);
     let mut body = DispatchPlan {
         config: *config,
         shape,
@@ -224,8 +221,13 @@ fn candidate(
         // As many blocks as there are warps to send them, if they are few.
         block_tokens: (sent / (2 * workers)).clamp(1, BLOCK_TOKENS) as u32,
         slice_tokens: shape.max_tokens.div_ceil(device.sm_count.into()),
+        across: None,
     };
-    let fixed = fixed_bytes(&body, world);
+    body.across = Across::new(&body, topology);
+    if let Some(across) = &body.across {
+        across.check(&body, &mut found);
+    }
+    let fixed = layout::fixed_bytes(&body, topology);
     let stage_bytes = (tile.m + tile.n) * TILE_K * ELEM_BYTES as u32;
     let most = device.smem_bytes.saturating_sub(fixed) / stage_bytes;
     body.stages = most.min(MAX_STAGES);
@@ -272,227 +274,29 @@ fn candidate(
     found.into_result(body)
 }
 
-/// Words of shared memory that say where rows and tiles of this rank's experts are.
-fn table_words(body: &DispatchPlan, world: u32) -> u32 {
-    let experts = body.local_experts(world) as u32;
-    // Ends of tiles and of rows; by source, rows before and the place in its list; by destination, tokens; a word.
-    2 * (experts + 1) + experts * 2 * world + world + 1
-}
-
-/// Shared memory beside the stages.
-fn fixed_bytes(body: &DispatchPlan, world: u32) -> u32 {
-    OUT_BYTES
-        + row_bytes()
-        + 4 * table_words(body, world)
-        + 8
-        + barrier_bytes(MAX_STAGES)
-        + SMEM_ALIGN
-}
-
-/// Addresses of a tile's rows.
-const fn row_bytes() -> u32 {
-    128 * 8
-}
-
-/// Full and free of each stage; loaded of each warp's slot.
-const fn barrier_bytes(stages: u32) -> u32 {
-    let pairs = 2 * stages;
-    let warps = THREADS / 32;
-    8 * if pairs > warps { pairs } else { warps }
-}
-
 fn finish(spec: &KernelSpec, device: &Device, body: DispatchPlan, estimate_us: f64) -> KernelPlan {
-    let world = spec.world();
-    let traffic = work::traffic(&body, world);
-    let (smem, smem_bytes) = smem(&body, world);
+    let (world, topology) = (spec.world(), spec.topology());
+    let traffic = work::traffic(&body, topology);
+    let (smem, smem_bytes) = layout::smem(&body, topology);
     let grid_ctas = device.sm_count;
     KernelPlan {
-        id: id(&body, world),
+        id: layout::id(&body, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: roles(&body, grid_ctas),
+        roles: layout::roles(&body, grid_ctas),
         smem,
         smem_bytes,
-        workspace: workspace(&body, world, grid_ctas),
+        workspace: layout::workspace(&body, topology, grid_ctas),
         copies: None,
-        network: None,
-        operands: operands(&body, world),
-        args: args(&body, world),
+        network: body.across.as_ref().map(|across| across.network(&body)),
+        operands: layout::operands(&body, world),
+        args: layout::args(&body, topology),
         registers: REGISTERS,
         bound: Bound::new(&traffic, device),
         traffic,
         estimate_us,
         body: Body::Dispatch(body),
     }
-}
-
-fn id(body: &DispatchPlan, world: u32) -> String {
-    let DispatchShape {
-        experts,
-        top_k,
-        max_tokens,
-        hidden,
-        intermediate,
-    } = body.shape;
-    let swiglu = if body.config.swiglu { "_swiglu" } else { "" };
-    format!(
-        "{}_sm90a_g{world}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}_push{}b{}{swiglu}",
-        body.config.op,
-        body.max_rows,
-        body.config.b_layout,
-        body.tile.m,
-        body.tile.n,
-        body.stages,
-        body.comm_ctas,
-        body.block_tokens,
-    )
-}
-
-fn roles(body: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
-    let compute = (body.comm_ctas, grid_ctas);
-    let role = |name, ctas, warps, about: &str| Role {
-        name,
-        ctas,
-        warps,
-        about: about.into(),
-    };
-    let all = (0, THREADS / 32);
-    let mut roles = vec![role("route", (0, grid_ctas), all, "where tokens go")];
-    if body.comm_ctas > 0 {
-        roles.push(role(
-            "push",
-            (0, body.comm_ctas),
-            all,
-            "tokens to their ranks",
-        ));
-    }
-    roles.push(role(
-        "load",
-        compute,
-        (0, 4),
-        "tokens and weights to shared memory",
-    ));
-    roles.push(role(
-        "math",
-        compute,
-        (4, THREADS / 32),
-        "wgmma, bf16 to fp32, and C",
-    ));
-    roles
-}
-
-fn smem(body: &DispatchPlan, world: u32) -> (Vec<Region>, u32) {
-    let mut offset = 0;
-    let mut region = |name, bytes: u32| {
-        let region = Region {
-            name,
-            offset_bytes: u64::from(offset),
-            bytes: u64::from(bytes),
-        };
-        offset += bytes;
-        region
-    };
-    let stage_row = TILE_K * ELEM_BYTES as u32;
-    let regions = vec![
-        region("a", body.stages * body.tile.m * stage_row),
-        region("b", body.stages * body.tile.n * stage_row),
-        region("out", OUT_BYTES),
-        region("rows", row_bytes()),
-        region("barriers", barrier_bytes(body.stages)),
-        region("tables", 4 * table_words(body, world)),
-    ];
-    (regions, offset + SMEM_ALIGN)
-}
-
-fn workspace(body: &DispatchPlan, world: u32, grid_ctas: u32) -> Workspace {
-    let ranks = u64::from(world);
-    let shape = body.shape;
-    let mut parts = vec![
-        ("counted", FLAG_STRIDE_BYTES),
-        ("fault", 4 * FAULT_WORDS),
-        ("slices", u64::from(grid_ctas) * shape.experts * 4),
-        ("routed", ranks * FLAG_STRIDE_BYTES),
-        ("counts", 2 * ranks * body.count_words() * 4),
-        ("list", 2 * ranks * body.source_rows * 4),
-    ];
-    if world > 1 {
-        parts.push(("sends", ranks * shape.max_tokens * 4));
-        parts.push(("flags", ranks * body.blocks() * FLAG_STRIDE_BYTES));
-        let tokens = (ranks - 1) * shape.max_tokens;
-        parts.push(("received", tokens * body.token_bytes()));
-    }
-    Workspace::new(parts)
-}
-
-fn operands(body: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
-    let shape = body.shape;
-    let local = body.local_experts(world);
-    let cols = body.weight_cols();
-    let (rows, cols) = match body.config.b_layout {
-        BLayout::Kn => (local * shape.hidden, cols),
-        BLayout::Nk => (local * cols, shape.hidden),
-    };
-    let matrix =
-        |operand, rows, cols| OperandSpec::new(operand, Extent::Fixed(rows), cols, Dtype::Bf16);
-    let numbers = |operand, elems| OperandSpec::vector(operand, elems, Dtype::Int32);
-    let choices = shape.max_tokens * shape.top_k;
-    vec![
-        matrix(Operand::Tokens, shape.max_tokens, shape.hidden),
-        numbers(Operand::Count, 1),
-        numbers(Operand::Ids, choices),
-        matrix(Operand::B, rows, cols),
-        matrix(Operand::C, body.max_rows, shape.intermediate),
-        numbers(Operand::Offsets, local + 1),
-        numbers(Operand::Places, choices).written(),
-    ]
-}
-
-/// The weights of this rank's experts: [columns or hidden, the other, expert].
-fn weights(body: &DispatchPlan, world: u32) -> ArgKind {
-    let (hidden, cols) = (body.shape.hidden, body.weight_cols());
-    let (inner, outer, box_elems) = match body.config.b_layout {
-        BLayout::Kn => (cols, hidden, [body.box_cols(), TILE_K]),
-        BLayout::Nk => (hidden, cols, [TILE_K, body.box_cols()]),
-    };
-    let rows = Extent::Fixed(outer);
-    ArgKind::TensorMap(TensorMapSpec {
-        source: Source::Operand(Operand::B),
-        dtype: Dtype::Bf16,
-        extents: vec![
-            Extent::Fixed(inner),
-            rows,
-            Extent::Fixed(body.local_experts(world)),
-        ],
-        strides: vec![
-            Stride::RowOf(Operand::B),
-            Stride::RowsOf {
-                operand: Operand::B,
-                rows,
-            },
-        ],
-        box_elems: vec![box_elems[0], box_elems[1], 1],
-    })
-}
-
-fn args(body: &DispatchPlan, world: u32) -> ArgLayout {
-    ArgLayout::new(vec![
-        ("b", weights(body, world)),
-        ("tokens", ArgKind::Pointer(Operand::Tokens)),
-        (
-            "token_stride_bytes",
-            ArgKind::RowStrideBytes(Operand::Tokens),
-        ),
-        ("count", ArgKind::Pointer(Operand::Count)),
-        ("ids", ArgKind::Pointer(Operand::Ids)),
-        ("c", ArgKind::Pointer(Operand::C)),
-        ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
-        ("offsets", ArgKind::Pointer(Operand::Offsets)),
-        ("places", ArgKind::Result(Operand::Places)),
-        ("workspaces", ArgKind::Workspaces),
-        ("host", ArgKind::HostPage),
-        ("deadline_ns", ArgKind::DeadlineNs),
-        ("rank", ArgKind::Rank),
-    ])
 }

@@ -10,7 +10,8 @@ use serde::Serialize;
 pub struct Network {
     /// Channels to each peer.
     pub channels: u16,
-    /// Puts of a call to each peer, on each channel; in call e, arrival (e - 1)·`puts` + i is that of put i.
+    /// Puts of a call to each peer, on each channel; in call e, arrival (e - 1)·`puts` + i is that of put i. Of a call of
+    /// `dispatch_gemm` at most: there are as many as its tokens make necessary.
     pub puts: u32,
     /// Bytes of the largest.
     pub put_bytes: u64,
@@ -21,14 +22,6 @@ pub const MAX_PUT_BYTES: u64 = 16 << 20;
 
 /// About what a put has: with fewer bytes the proxy is the limit, with more the last ones are relayed late.
 pub(super) const PUT_BYTES: u32 = 1 << 20;
-
-/// Ranks, as in a kernel's name: `8`, or `2x4` for two nodes of four.
-pub(super) fn ranks(topology: Topology) -> String {
-    match topology.nodes {
-        1 => topology.local_world.to_string(),
-        nodes => format!("{nodes}x{}", topology.local_world),
-    }
-}
 
 /// Across nodes: the ring of commands, and what the proxy says of arrivals.
 pub(super) fn args(topology: Topology) -> Vec<(&'static str, ArgKind)> {

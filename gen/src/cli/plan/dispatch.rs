@@ -35,14 +35,14 @@ fn computes(plan: &KernelPlan, body: &DispatchPlan) -> String {
         shape.top_k,
         shape.max_tokens,
         shape.hidden,
-        super::ranks(plan.spec.world()),
+        super::ranks_on(plan.spec.topology()),
         shape.intermediate,
     )
 }
 
 fn tiles(plan: &KernelPlan, body: &DispatchPlan) -> Vec<String> {
     let world = plan.spec.world();
-    let spread = body.spread(world);
+    let spread = body.spread(plan.spec.topology());
     vec![
         format!(
             "{} x {} (columns of the product), {} of C; {} experts per rank",
@@ -63,11 +63,23 @@ fn transfer(plan: &KernelPlan, body: &DispatchPlan) -> Vec<String> {
     if world == 1 {
         return vec!["none: one rank".to_owned()];
     }
-    vec![format!(
+    let topology = plan.spec.topology();
+    let (tokens, spread) = (body.shape.max_tokens, body.spread(topology));
+    let mates = topology.nodes * (topology.local_world - 1);
+    let mut lines = vec![format!(
         "sm_push by {} CTAs, {} tokens under one flag; if chosen evenly, {:.0} of {} tokens times ranks",
         body.comm_ctas,
         body.block_tokens,
-        body.spread(world).sent_tokens,
-        body.shape.max_tokens * u64::from(world - 1),
-    )]
+        spread.sent_tokens,
+        tokens * u64::from(mates),
+    )];
+    if let Some(across) = &body.across {
+        lines.push(format!(
+            "a token once per node, {} in a put, relayed to its ranks; if chosen evenly, {:.0} of {} tokens times nodes",
+            across.chunk_tokens,
+            spread.put_tokens,
+            tokens * u64::from(topology.peers()),
+        ));
+    }
+    lines
 }

@@ -4,6 +4,7 @@ use super::{DispatchPlan, ELEM_BYTES, TILE_K};
 use crate::cost::{self, Bound};
 use crate::device::Device;
 use crate::plan::Traffic;
+use crate::topology::Topology;
 
 /// Where tokens go on average, of one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,25 +13,42 @@ pub struct Spread {
     pub expert_rows: f64,
     /// Rows of a rank.
     pub rows: f64,
-    /// Tokens that a rank sends, once to each rank that has an expert of theirs.
+    /// Tokens that a rank sends, once to each rank of its node that has an expert of theirs; across nodes, also those that
+    /// it relays.
     pub sent_tokens: f64,
+    /// Tokens that a rank puts, once to each other node that has an expert of theirs.
+    pub put_tokens: f64,
 }
 
 impl Spread {
-    /// Of `max_tokens` tokens per rank that each choose `top_k` of `experts` at random.
+    /// Of `max_tokens` tokens per rank that each choose `top_k` of `experts` at random, on one node.
     #[must_use]
     pub fn even(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Self {
+        let topology = Topology {
+            nodes: 1,
+            local_world: world,
+        };
+        Self::across(topology, experts, top_k, max_tokens)
+    }
+
+    /// The same on any number of nodes.
+    #[must_use]
+    pub fn across(topology: Topology, experts: u64, top_k: u64, max_tokens: u64) -> Self {
         let rows = (max_tokens * top_k) as f64;
-        let ranks = f64::from(world);
-        // None of a token's experts is on a certain rank.
-        let elsewhere = experts - experts / u64::from(world);
-        let none: f64 = (0..top_k)
-            .map(|i| elsewhere.saturating_sub(i) as f64 / (experts - i) as f64)
-            .product();
+        // Tokens some of whose experts are on one of `parts` equal parts of the ranks.
+        let there = |parts: u32| {
+            let elsewhere = experts - experts / u64::from(parts);
+            let none: f64 = (0..top_k)
+                .map(|i| elsewhere.saturating_sub(i) as f64 / (experts - i) as f64)
+                .product();
+            max_tokens as f64 * (1.0 - none)
+        };
+        let mates = f64::from(topology.nodes * (topology.local_world - 1));
         Self {
-            expert_rows: rows * ranks / experts as f64,
+            expert_rows: rows * f64::from(topology.world()) / experts as f64,
             rows,
-            sent_tokens: max_tokens as f64 * (ranks - 1.0) * (1.0 - none),
+            sent_tokens: mates * there(topology.world()),
+            put_tokens: f64::from(topology.peers()) * there(topology.nodes),
         }
     }
 }
@@ -38,15 +56,15 @@ impl Spread {
 impl DispatchPlan {
     /// Where tokens go if experts are chosen evenly.
     #[must_use]
-    pub fn spread(&self, world: u32) -> Spread {
+    pub fn spread(&self, topology: Topology) -> Spread {
         let shape = self.shape;
-        Spread::even(world, shape.experts, shape.top_k, shape.max_tokens)
+        Spread::across(topology, shape.experts, shape.top_k, shape.max_tokens)
     }
 }
 
-pub(super) fn traffic(body: &DispatchPlan, world: u32) -> Traffic {
-    let shape = body.shape;
-    let spread = body.spread(world);
+pub(super) fn traffic(body: &DispatchPlan, topology: Topology) -> Traffic {
+    let (shape, world) = (body.shape, topology.world());
+    let spread = body.spread(topology);
     let rows = spread.rows as u64;
     let touched = 1.0 - (-spread.expert_rows).exp(); // experts that have rows
     let weights = body.local_experts(world) as f64 * touched;
@@ -55,15 +73,15 @@ pub(super) fn traffic(body: &DispatchPlan, world: u32) -> Traffic {
         spread.rows.min(shape.max_tokens as f64 * f64::from(world)) as u64 * shape.hidden;
     Traffic {
         link_bytes: (spread.sent_tokens * body.token_bytes() as f64) as u64,
-        nic_bytes: 0,
+        nic_bytes: (spread.put_tokens * body.token_bytes() as f64) as u64,
         memory_bytes: ELEM_BYTES * (weight_elems + token_elems + rows * shape.intermediate),
         flops: 2 * rows * shape.hidden * body.weight_cols(),
     }
 }
 
 /// Expected time, µs.
-pub(super) fn estimate_us(body: &DispatchPlan, world: u32, device: &Device) -> f64 {
-    let spread = body.spread(world);
+pub(super) fn estimate_us(body: &DispatchPlan, topology: Topology, device: &Device) -> f64 {
+    let (spread, world) = (body.spread(topology), topology.world());
     let ctas = device.sm_count - body.comm_ctas;
     // Of many rows half of the last tile is empty; of few, some experts have none.
     let per_expert = spread.expert_rows / f64::from(body.tile.m);
@@ -77,7 +95,7 @@ pub(super) fn estimate_us(body: &DispatchPlan, world: u32, device: &Device) -> f
         k: steps * u64::from(TILE_K),
         ctas,
     };
-    cost::dispatch_us(gemm, &Bound::new(&traffic(body, world), device), device)
+    cost::dispatch_us(gemm, &Bound::new(&traffic(body, topology), device), device)
 }
 
 #[cfg(test)]
@@ -94,5 +112,28 @@ mod tests {
         let all = Spread::even(8, 8, 8, 10);
         assert_eq!(all.sent_tokens, 70.0);
         assert_eq!(Spread::even(1, 256, 8, 10).sent_tokens, 0.0);
+    }
+
+    #[test]
+    fn a_token_crosses_once_per_node() {
+        let on = |nodes, local_world| {
+            let topology = Topology { nodes, local_world };
+            Spread::across(topology, 256, 8, 1024)
+        };
+        // Top-8 of 256 reaches 5.3 of 8 nodes, however many ranks each has.
+        for local_world in [1, 8] {
+            let nodes = on(8, local_world).put_tokens / 1024.0;
+            assert!((nodes - 7.0 / 8.0 * 5.3).abs() < 0.03, "{nodes}");
+        }
+        // Of two nodes, all but 1 in 270 tokens have an expert on the other. A rank is reached over NVLink unless the one that
+        // relays needs the token itself.
+        let two = on(2, 8);
+        assert!((two.put_tokens / 1024.0 - 0.996).abs() < 0.002, "{two:?}");
+        let flat = Spread::even(16, 256, 8, 1024).sent_tokens;
+        assert!(
+            (two.sent_tokens - flat * 14.0 / 15.0).abs() < 1e-6,
+            "{two:?}"
+        );
+        assert_eq!(on(16, 1).sent_tokens, 0.0);
     }
 }

@@ -295,7 +295,7 @@ fn id(
     format!(
         "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
         spec.op(),
-        plan::network::ranks(spec.topology()),
+        spec.topology(),
         spec.b_layout(),
         tile.m,
         tile.n,

@@ -29,7 +29,7 @@ use crate::abi::Extent;
 use crate::config::{Dtype, GemmOp, GemmShape};
 use crate::cost::{self, Bound, Meeting};
 use crate::device::Device;
-use crate::plan::{Body, network};
+use crate::plan::Body;
 use crate::violation::{Field, Violations};
 use layout::{args, c_rows, workspace};
 
@@ -350,7 +350,7 @@ fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> S
     format!(
         "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
         spec.op(),
-        network::ranks(spec.topology()),
+        spec.topology(),
         spec.b_layout(),
         tile.m,
         tile.n,
