@@ -91,6 +91,7 @@ mod report;
 mod routing;
 mod shared;
 mod simulation;
+mod standing;
 mod symmetric;
 
 pub use bootstrap::{MAX_OFFER_BYTES, ProtocolFault};
