@@ -7,6 +7,9 @@ mod mutations;
 mod rank;
 #[path = "../simulated/mod.rs"]
 mod simulated;
+mod steps;
+#[path = "../../benches/operators/unfused.rs"]
+mod unfused;
 
 use mkernel::{BLayout, Dim, Epilogue, Faults, GemmConfig, GemmOp, GemmShape, Tuning};
 use simulated::{Job, always_right, in_parallel};
