@@ -106,10 +106,8 @@ impl TcpGroup {
         let deadline = Instant::now() + timeout;
         let mut offers: Vec<Option<Vec<u8>>> = vec![None; self.links.len()];
         loop {
-            for i in 0..self.links.len() {
-                if offers[i].is_some() {
-                    continue;
-                }
+            let waiting = offers.iter_mut().enumerate();
+            for (i, place) in waiting.filter(|(_, offer)| offer.is_none()) {
                 let rank = rank_of(i);
                 match self.next(i) {
                     Ok(None) => {}
@@ -119,7 +117,7 @@ impl TcpGroup {
                     }
                     Ok(Some(frame)) => {
                         let offer = offer_in(&frame, &self.nonce, step);
-                        offers[i] = Some(offer.map_err(|fault| Failure::Protocol { rank, fault })?);
+                        *place = Some(offer.map_err(|fault| Failure::Protocol { rank, fault })?);
                     }
                     Err(LinkError::Fault(fault)) => return Err(Failure::Protocol { rank, fault }),
                     Err(_) => return Err(self.gone(i)),
