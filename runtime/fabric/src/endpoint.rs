@@ -2,16 +2,13 @@
 
 use crate::arrivals::Arrivals;
 use crate::command::{self, Target};
-use crate::error::{FabricError, Peer};
+use crate::counterpart::{Leave, PeerState};
+use crate::error::FabricError;
 use crate::flights::{Cargo, Flights};
 use crate::immediate::Immediate;
-use crate::offer::Offer;
-use crate::peer::{Incoming, Outgoing};
 use crate::ring::{Consumer, Ring};
-use crate::setup::Config;
 use crate::transport::{Event, Limits, PeerId, Place, RegionId, Transport, Write};
 use mkernel_spec::fabric::Command;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,68 +18,6 @@ const COMMANDS_PER_STEP: usize = 128;
 const QUEUE_PER_PEER: usize = 512;
 /// Writes that have left or wait while an older one has not left.
 const MAX_FLIGHTS: usize = 1 << 16;
-
-/// What an endpoint knows of a peer.
-pub(crate) struct PeerState {
-    peer: Peer,
-    /// Sizes, and number of channels, that the peer told.
-    regions: Vec<u64>,
-    channels: u16,
-    outgoing: Outgoing,
-    incoming: Incoming,
-    /// Puts that wait for credits or for the transport.
-    queue: VecDeque<Write>,
-    /// A message without data that waits for the transport.
-    message: Option<Write>,
-    /// Writes posted, not known to have left.
-    in_flight: u32,
-    /// Whether it has said goodbye; whether that was said to it, and has come there or never will.
-    has_ended: bool,
-    was_told: bool,
-    has_heard: bool,
-}
-
-/// Why an endpoint says goodbye.
-#[derive(Clone, Copy)]
-struct Leave {
-    /// Whose loss makes it give up; nobody's if its work is done.
-    lost: Option<u32>,
-}
-
-impl PeerState {
-    /// Before the first put. `receives` are those that this endpoint keeps.
-    pub(crate) fn new(peer: &Peer, offer: Offer, receives: u32, config: &Config) -> Self {
-        let first = config.first_count;
-        Self {
-            peer: peer.clone(),
-            outgoing: Outgoing::new(offer.receives, offer.channels, first),
-            incoming: Incoming::new(receives, config.channels, first),
-            regions: offer.regions,
-            channels: offer.channels,
-            queue: VecDeque::new(),
-            message: None,
-            in_flight: 0,
-            has_ended: false,
-            was_told: false,
-            has_heard: false,
-        }
-    }
-
-    /// What is to be said to the peer now, if anything. A goodbye is answered once all puts to that peer have left: it
-    /// stays until then.
-    fn news(&mut self, leave: Option<Leave>, has_puts: bool) -> Option<(Immediate, Cargo)> {
-        let answer = (self.has_ended && !has_puts).then_some(Leave { lost: None });
-        if let Some(Leave { lost }) = leave.or(answer) {
-            let is_new = !std::mem::replace(&mut self.was_told, true);
-            return is_new.then_some((Immediate::Goodbye { lost }, Cargo::Goodbye));
-        }
-        if self.has_ended {
-            return None;
-        }
-        let returned = self.incoming.credit()?;
-        Some((Immediate::Credit { returned }, Cargo::Credit))
-    }
-}
 
 /// An endpoint that is connected.
 pub struct Endpoint {
