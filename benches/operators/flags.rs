@@ -11,6 +11,12 @@ use std::str::FromStr;
 ///
 /// All ranks run in this process, a thread for each GPU. Per shape, cuBLAS alone, our GEMM core alone (a world of one
 /// rank) of the same size, and every plan take turns in short blocks; a time is the median over iterations of the slowest rank's.
+///
+/// With several nodes a second line says what the same steps take one after the other. The part of the NICs is measured in this
+/// run: the fabric's own put kernel, alone, sends as many bytes in messages of the same size over the same emulated NICs. The
+/// part of a node is that of the fastest baseline with as many ranks as a node has (`torchrun --nproc-per-node 4
+/// benches/baselines.py --shape MxNxK ...` for 4 GPUs per node), brought to this run's clocks by cuBLAS; where a node has one GPU,
+/// it is cuBLAS alone. Without such a baseline it is cuBLAS alone too, and the sum a lower bound. Adding up nodes' sums is left out.
 #[derive(Clone, Debug, Parser)]
 pub struct Flags {
     /// GPUs to use: 1, 2, 4 or 8 [default: as many as there are]

@@ -8,6 +8,7 @@ mod flags;
 mod lab;
 mod operands;
 mod report;
+mod unfused;
 
 use blocks::{Blocks, MAX_ITERATIONS};
 use clap::Parser;
@@ -21,10 +22,11 @@ use mkernel::{
     KernelConfig, KernelPlan, Nic, Operator, Transport, Tuning,
 };
 use operands::{Operands, epilogue_of};
-use report::{Baseline, Row};
+use report::{Baseline, Row, Unfused};
 use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use unfused::{Nics, Steps};
 
 /// Time of a block.
 const BLOCK_US: f64 = 20_000.0;
@@ -108,14 +110,7 @@ fn one_rank(
 ) -> Result<(), Failure> {
     let alone = Communicator::local(&[gpu])?;
     let alone = alone.first().ok_or("no communicator")?;
-    ranks.set_transport(Transport::Emulated {
-        nic: Nic {
-            gb_per_s: flags.nic_gb_s,
-            latency: Duration::from_micros(flags.nic_latency_us),
-            ..Nic::default()
-        },
-        faults: Faults::default(),
-    });
+    ranks.set_transport(transport(flags));
     ranks.context().bind_to_thread()?;
     let lab = Lab::new(&ranks.context().default_stream())?;
     let bench = Bench {
@@ -142,6 +137,17 @@ fn one_rank(
     Ok(())
 }
 
+fn transport(flags: &Flags) -> Transport {
+    Transport::Emulated {
+        nic: Nic {
+            gb_per_s: flags.nic_gb_s,
+            latency: Duration::from_micros(flags.nic_latency_us),
+            ..Nic::default()
+        },
+        faults: Faults::default(),
+    }
+}
+
 /// What is measured: cuBLAS, the core, and plans.
 struct Candidates {
     core: Operator,
@@ -157,6 +163,7 @@ impl Bench<'_> {
         let [cublas_us, core_us, plans_us @ ..] = times.as_slice() else {
             return Err("two times at least".into());
         };
+        let nics_us = self.nics_us(&candidates)?;
         // Again, now that the epochs have advanced.
         let errors = self.check(&operands, &candidates)?;
         let (cublas_error, errors) = (errors[0], &errors[2..]);
@@ -172,6 +179,7 @@ impl Bench<'_> {
             (row.launch_ns, row.launch_raw_ns) = launch_ns;
             row.relative_error = *relative_error;
             row.cublas_error = cublas_error;
+            row.unfused = nics_us.map(|nics_us| Unfused::new(&row, nics_us, self.baselines, plan));
             if self.ranks.rank() == 0 {
                 report::print(&row);
                 let file = self.flags.json.as_deref();
@@ -180,6 +188,20 @@ impl Bench<'_> {
         }
         // Memory is freed while no rank's kernel runs.
         Ok(self.ranks.barrier()?)
+    }
+
+    /// What the NICs take for the same bytes as the plans, with nothing else to do. None on one node.
+    fn nics_us(&self, candidates: &Candidates) -> Result<Option<f64>, Failure> {
+        let nodes = self.flags.nodes;
+        let plan = candidates.plans.first().map(|(_, op)| op.plan());
+        let Some(steps) = plan.and_then(|plan| Steps::of(plan, nodes)) else {
+            return Ok(None);
+        };
+        let nics = Nics::new(self.ranks, nodes, transport(self.flags), steps)?;
+        let took = nics.time()?;
+        // Memory is freed while nobody puts.
+        self.ranks.barrier()?;
+        Ok(Some(took.as_secs_f64() * 1e6))
     }
 
     /// What is known of a plan once it is timed.
@@ -207,8 +229,8 @@ impl Bench<'_> {
             bound_us,
             of_bound: bound_us / us,
             estimate_us: plan.estimate_us,
-            nccl_error: report::nccl_error(self.baselines, plan),
-            baseline: report::best(self.baselines, plan, normalised),
+            nccl_error: report::nccl_error(self.baselines, plan, world),
+            baseline: report::best(self.baselines, plan, world, normalised),
             ..Row::default()
         }
     }

@@ -47,6 +47,45 @@ pub struct Row {
     pub nccl_error: Option<f64>,
     /// The best baseline of the same shape, normalised by the cuBLAS of its own run.
     pub baseline: Option<Best>,
+    /// On several nodes, the same steps one after the other.
+    pub unfused: Option<Unfused>,
+}
+
+/// The same steps one after the other, over the same NICs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Unfused {
+    /// Those over the NICs, measured beside the plan.
+    pub nics_us: f64,
+    /// Those inside a node, by benches/baselines.py with as many ranks as a node has, at this run's clocks; cuBLAS alone
+    /// where a node has one.
+    pub node_us: f64,
+    pub node_variant: String,
+    /// Whether steps over NVLink are missing, for want of such a baseline: more is not known then than a lower bound.
+    pub is_lower_bound: bool,
+    pub us: f64,
+    /// Our time by it: below 1 we are faster.
+    pub ours_by_it: f64,
+}
+
+impl Unfused {
+    /// Of a row without it.
+    pub fn new(row: &Row, nics_us: f64, baselines: &[Baseline], plan: &KernelPlan) -> Self {
+        let local_world = row.world / row.nodes;
+        let node = match local_world {
+            1 => None,
+            _ => best(baselines, plan, local_world, row.normalised),
+        };
+        let node_us = row.cublas_us * node.as_ref().map_or(1.0, |best| best.normalised);
+        let us = nics_us + node_us;
+        Self {
+            nics_us,
+            node_us,
+            is_lower_bound: node.is_none() && local_world > 1,
+            node_variant: node.map_or("cuBLAS".to_owned(), |best| best.variant),
+            us,
+            ours_by_it: row.us / us,
+        }
+    }
 }
 
 /// A line of benches/baselines.py.
@@ -83,11 +122,15 @@ pub fn read_baselines(path: &Path) -> Result<Vec<Baseline>, Failure> {
     Ok(lines.map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
-/// The baselines for what a plan computes, its epilogue aside.
-fn of_plan<'a>(baselines: &'a [Baseline], plan: &KernelPlan) -> impl Iterator<Item = &'a Baseline> {
+/// The baselines for what a plan computes, its epilogue aside, on so many ranks with the same N and K each.
+fn of_plan<'a>(
+    baselines: &'a [Baseline],
+    plan: &KernelPlan,
+    world: u32,
+) -> impl Iterator<Item = &'a Baseline> {
     let wanted = plan.gemm().map(|GemmPlan { config, shape, .. }| {
         let names = (config.op.name(), config.b_layout.name());
-        (names, (plan.spec.world(), shape.m, shape.n, shape.k))
+        (names, (world, shape.m, shape.n, shape.k))
     });
     baselines.iter().filter(move |b| {
         let names = (b.op.as_str(), b.b_layout.as_str());
@@ -96,14 +139,19 @@ fn of_plan<'a>(baselines: &'a [Baseline], plan: &KernelPlan) -> impl Iterator<It
 }
 
 /// The error of NCCL and cuBLAS.
-pub fn nccl_error(baselines: &[Baseline], plan: &KernelPlan) -> Option<f64> {
-    let mut all = of_plan(baselines, plan);
+pub fn nccl_error(baselines: &[Baseline], plan: &KernelPlan, world: u32) -> Option<f64> {
+    let mut all = of_plan(baselines, plan, world);
     Some(all.find(|b| b.variant == NCCL)?.error)
 }
 
 /// The fastest of `baselines` for what a plan computes; `normalised` is our time.
-pub fn best(baselines: &[Baseline], plan: &KernelPlan, normalised: f64) -> Option<Best> {
-    let timed = of_plan(baselines, plan).map(|b| (b, b.us / b.cublas_us));
+pub fn best(
+    baselines: &[Baseline],
+    plan: &KernelPlan,
+    world: u32,
+    normalised: f64,
+) -> Option<Best> {
+    let timed = of_plan(baselines, plan, world).map(|b| (b, b.us / b.cublas_us));
     let (best, theirs) = timed.min_by(|(_, x), (_, y)| x.total_cmp(y))?;
     Some(Best {
         variant: best.variant.clone(),
@@ -159,6 +207,28 @@ pub fn print(row: &Row) {
         row.id
             .split_once(&format!("_{}_t", row.b_layout))
             .map_or(row.id.as_str(), |(_, plan)| plan),
+    );
+    if let Some(unfused) = &row.unfused {
+        print_unfused(unfused);
+    }
+}
+
+fn print_unfused(unfused: &Unfused) {
+    let Unfused {
+        nics_us,
+        node_us,
+        node_variant,
+        us,
+        ours_by_it,
+        ..
+    } = unfused;
+    let (least, missing) = match unfused.is_lower_bound {
+        true => ("at least ", ", NVLink left out: no baseline of a node"),
+        false => ("", ""),
+    };
+    println!(
+        "{:>8} unfused {least}{us:.1} µs = NICs {nics_us:.1} + node {node_us:.1} ({node_variant}{missing}); ours by it {ours_by_it:.3}",
+        ""
     );
 }
 

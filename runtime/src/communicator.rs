@@ -26,6 +26,9 @@ pub(crate) const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 /// [`barrier`](Self::barrier) are collective: every rank must call them, in the same order. When a rank fails,
 /// or does not come before the deadline, all others get an error that names it.
 ///
+/// Drop it before the process ends: a rank that is gone without that is lost to the others ([`Error::RankLost`]), whose
+/// communicators are then out of use. So is one whose thread panics.
+///
 /// Streams and slices must be of [`context`](Self::context), the GPU's primary context.
 pub struct Communicator {
     shared: Arc<Shared>,
@@ -338,7 +341,7 @@ impl Communicator {
     /// Whether all calls that are over went well; does not wait.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::Aborted`], or why copies could not be made. The communicator is out of use then:
+    /// [`Error::Timeout`], [`Error::RankLost`], [`Error::Aborted`], or why copies could not be made. The communicator is out of use then:
     /// drop it with its operators, on every rank, and make a new one.
     pub fn check(&self) -> Result<(), Error> {
         self.shared.check()

@@ -190,6 +190,14 @@ pub enum Error {
         /// Which step.
         step: &'static str,
     },
+    /// A rank ended without a word, or lost its network, and kernels of all ranks wait for it.
+    #[error(
+        "rank {rank} is lost: its process has ended, or its network is gone; its own output says why"
+    )]
+    RankLost {
+        /// Who.
+        rank: u32,
+    },
     /// A step failed on other ranks, so it was given up on this one.
     #[error("{step:?} failed on {}", Failures(failures))]
     RanksFailed {
@@ -339,7 +347,7 @@ pub enum Error {
         epoch: u32,
         /// The rank whose own deadline had passed, if it was not this one's.
         aborted_by: Option<u32>,
-        /// The rank of another node whose loss ended the wait.
+        /// The rank whose loss ended the wait.
         lost: Option<u32>,
         /// How long.
         waited: Duration,

@@ -37,7 +37,7 @@ impl Page {
         self.raise(1);
     }
 
-    /// The same, since a rank of another node is gone; the other ranks of this node are told which.
+    /// The same, since a rank is lost; the other ranks of this node are told which.
     pub fn abort_without(&self, rank: u32) {
         self.raise(LOST | rank);
     }

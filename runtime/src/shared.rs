@@ -9,10 +9,11 @@ use crate::fabric::{NicOptions, Transport};
 use crate::neighbours::Hosts;
 use crate::operator::Live;
 use crate::simulation::{Finding, Host};
+use crate::standing::{Standing, Vigil};
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use mkernel_spec::Device;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A GPU, and what the runtime itself needs on it.
@@ -45,17 +46,16 @@ pub(crate) struct Shared {
     /// Where the GPU is a simulated one.
     pub simulated: Option<Arc<Host>>,
     timeout_ns: AtomicU64,
-    ranks: Mutex<Collective>,
+    // Before what it looks at.
+    _vigil: Option<Vigil>,
+    pub standing: Arc<Standing>,
     /// For the runtime's own work.
     pub stream: Stream,
     /// The stream of the last launch.
     pub order: Mutex<Order>,
-    operators: Mutex<Vec<Weak<Live>>>,
     copies: Mutex<Option<Arc<CopyThread>>>,
     /// What carries puts of operators, if it was chosen.
     transport: Mutex<Option<Transport>>,
-    poison: Mutex<Option<Arc<Error>>>,
-    is_poisoned: AtomicBool,
 }
 
 /// The least that steps of the host may take beside simulated GPUs.
@@ -74,32 +74,32 @@ impl Shared {
         timeout: Duration,
         simulated: Option<Arc<Host>>,
     ) -> Self {
+        let (rank, world) = (ranks.rank(), ranks.world());
+        let standing = Arc::new(Standing::new(ranks));
         let shared = Self {
-            rank: ranks.rank(),
-            world: ranks.world(),
+            rank,
+            world,
             hosts,
             ctx: gpu.ctx,
             device: gpu.device,
             simulated,
             timeout_ns: AtomicU64::new(0),
-            ranks: Mutex::new(ranks),
+            _vigil: (world > 1).then(|| Vigil::start(&standing)),
+            standing,
             stream: gpu.stream,
             order: Mutex::new(Order {
                 event: gpu.event,
                 last: None,
             }),
-            operators: Mutex::default(),
             copies: Mutex::default(),
             transport: Mutex::default(),
-            poison: Mutex::default(),
-            is_poisoned: AtomicBool::new(false),
         };
         shared.set_timeout(timeout);
         shared
     }
 
     pub fn ranks(&self) -> MutexGuard<'_, Collective> {
-        lock(&self.ranks)
+        self.standing.ranks()
     }
 
     pub fn timeout_ns(&self) -> u64 {
@@ -159,38 +159,19 @@ impl Shared {
         Ok(thread)
     }
 
-    /// Makes `abort` and `check` see an operator.
+    /// See [`Standing::register`].
     pub fn register(&self, operator: &Arc<Live>) {
-        let mut operators = lock(&self.operators);
-        operators.retain(|known| known.strong_count() > 0);
-        operators.push(Arc::downgrade(operator));
+        self.standing.register(operator);
     }
 
-    fn live(&self) -> Vec<Arc<Live>> {
-        lock(&self.operators)
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect()
-    }
-
-    /// An error if the communicator is out of use.
+    /// See [`Standing::ensure_usable`].
     pub fn ensure_usable(&self) -> Result<(), Error> {
-        if !self.is_poisoned.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        Err(match lock(&self.poison).clone() {
-            Some(cause) if matches!(*cause, Error::Aborted { .. }) => (*cause).clone(),
-            cause => Error::Aborted { cause },
-        })
+        self.standing.ensure_usable()
     }
 
-    /// Takes the communicator out of use, for the first reason that is given, and ends all kernels' waits.
+    /// See [`Standing::poison`].
     pub fn poison(&self, error: Error) {
-        lock(&self.poison).get_or_insert_with(|| Arc::new(error));
-        self.is_poisoned.store(true, Ordering::Release);
-        self.live()
-            .iter()
-            .for_each(|operator| operator.page.abort());
+        self.standing.poison(error);
     }
 
     /// What the simulator found so far.
@@ -201,7 +182,7 @@ impl Shared {
     }
 
     pub fn check(&self) -> Result<(), Error> {
-        let live = self.live();
+        let live = self.standing.live();
         if let Some(error) = live.iter().find_map(|operator| operator.network_failure()) {
             self.poison(error);
         }
@@ -213,8 +194,8 @@ impl Shared {
         if let Some(error) = live.iter().find_map(|operator| operator.failure()) {
             self.poison(error);
         }
-        match lock(&self.poison).as_ref() {
-            Some(cause) => Err((**cause).clone()),
+        match self.standing.cause() {
+            Some(cause) => Err((*cause).clone()),
             None => Ok(()),
         }
     }

@@ -100,10 +100,10 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
             ),
         ),
         (
-            "0xc0000001, which means nothing",
+            "0xc0100000, which means nothing",
             frame(
                 WriteHead {
-                    immediate: Immediate::Goodbye.encode() + 1,
+                    immediate: Immediate::Goodbye { lost: None }.encode() + (1 << 20),
                     ..empty
                 },
                 b"",

@@ -190,6 +190,56 @@ fn both_may_end_at_once() {
     }
 }
 
+/// It has got all, and goes; completions are still on their way to who put.
+#[test]
+fn who_ends_stays_until_completions_have_come() {
+    let late = Faults {
+        jitter: Duration::from_millis(200),
+        ..Faults::default()
+    };
+    let slow = Options {
+        faults: late,
+        ..Options::default()
+    };
+    let [a, b] = pair([slow, Options::default()]);
+    for number in 0..30 {
+        post(&a, &put(0, 8, number, number)).expect("posted");
+    }
+    until("all puts", MARGIN, || b.arrivals.count(PeerId(0), 0) == 30);
+    assert_eq!(b.proxy.shutdown(MARGIN), Ok(()));
+    assert_eq!(a.proxy.error(), None);
+    assert_eq!(a.proxy.shutdown(MARGIN), Ok(()));
+    assert!(!a.arrivals.is_aborted() && !b.arrivals.is_aborted());
+}
+
+#[test]
+fn who_ends_stays_no_longer_than_its_limit() {
+    let silent = Faults {
+        failure: Some(Failure::Silence { after_writes: 0 }),
+        ..Faults::default()
+    };
+    let deaf = Options {
+        faults: silent,
+        ..Options::default()
+    };
+    let [a, _b] = pair([Options::default(), deaf]);
+    let (start, limit) = (Instant::now(), Duration::from_millis(200));
+    assert!(a.proxy.shutdown(limit).is_ok());
+    assert!(start.elapsed() >= limit && start.elapsed() < limit + MARGIN);
+}
+
+/// Who is lost need not be a peer: its number is passed on.
+#[test]
+fn who_gives_up_says_who_is_lost() {
+    let [a, b] = pair([Options::default(), Options::default()]);
+    post(&a, &put(0, 8, 0, 0)).expect("posted");
+    a.proxy.give_up(7);
+    let FabricError::GaveUp { peer, lost: 7 } = error_of(&b, MARGIN) else {
+        panic!("{:?}", b.proxy.error())
+    };
+    assert_eq!(&*peer.name, "rank 1 on node b");
+}
+
 /// A wire that panics when it is used.
 struct Defect;
 

@@ -3,13 +3,13 @@
 use crate::back_to_back::{Skew, calls};
 use crate::graphs::replays;
 use crate::lab::{Failure, Lab, Random, TimeLimit};
-use crate::processes::Job;
+use crate::processes::{Job, lost};
 use crate::ranks::{Problem, compute, launch, on_ranks, prepare, seed, worlds};
 use crate::simulated::attention::{AttentionJob, Data, Pace};
 use crate::simulated::{Where, in_parallel};
 use mkernel::Placement::{Contiguous, Zigzag};
 use mkernel::{
-    Activation, BLayout, Communicator, Dtype, Epilogue, Error, Faults, GemmOp, GemmShape, Tuning,
+    Activation, BLayout, Communicator, Dtype, Epilogue, Faults, GemmOp, GemmShape, Tuning,
 };
 use std::time::Duration;
 
@@ -213,7 +213,7 @@ fn every_job_of_attention_on_nodes_has_a_plan() {
     }
 }
 
-/// Every process gets an error in time, whoever is killed.
+/// Every process gets an error in time that names who was killed.
 #[test]
 #[ignore = "needs GPUs"]
 fn a_killed_process_ends_all_nodes_in_time() {
@@ -228,7 +228,8 @@ fn a_killed_process_ends_all_nodes_in_time() {
         job.expect_line("calling", 0..world, START);
         job.children[victim as usize].kill().expect("killed");
         let others = (0..world).filter(|rank| *rank != victim);
-        job.expect_line("gave up", others.clone(), DEADLINE + MARGIN);
+        let named = format!("gave up: rank {victim}: ");
+        job.expect_line(&named, others.clone(), DEADLINE + MARGIN);
         job.expect_ends(others, MARGIN);
     }
 }
@@ -252,11 +253,10 @@ fn call_until_something_fails() -> Result<(), Failure> {
         match failure {
             Ok(()) if call == 50 => println!("calling"),
             Ok(()) => {}
-            Err(error @ (Error::Timeout { .. } | Error::Fabric(_) | Error::Aborted { .. })) => {
-                println!("gave up: {error}");
+            Err(error) => {
+                println!("gave up: {}: {error}", lost(&error)?);
                 break;
             }
-            Err(error) => return Err(error.into()),
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::lab::{Failure, Lab, TimeLimit};
 use crate::ranks::{compute, launch, prepare, seed, worlds};
-use mkernel::{BLayout, Communicator, Error, GemmShape, Transfer, Tuning};
+use mkernel::{BLayout, Communicator, Error, FabricError, GemmShape, Transfer, Tuning};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -48,7 +48,8 @@ fn a_killed_process_ends_the_others_in_time() {
         job.expect_line("calling", 0..world, START);
         job.children[victim as usize].kill().expect("killed");
         let others = (0..world).filter(|rank| *rank != victim);
-        job.expect_line("gave up", others.clone(), DEADLINE + MARGIN);
+        let named = format!("gave up: rank {victim}: ");
+        job.expect_line(&named, others.clone(), DEADLINE + MARGIN);
         job.expect_ends(others, MARGIN);
     }
 }
@@ -93,14 +94,27 @@ fn work(task: &str) -> Result<(), Failure> {
         match failure {
             Ok(()) if call == 50 => println!("calling"),
             Ok(()) => {}
-            Err(error @ Error::Timeout { .. }) => {
-                println!("gave up: {error}");
+            Err(error) => {
+                println!("gave up: {}: {error}", lost(&error)?);
                 break;
             }
-            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
+}
+
+/// Who is lost, as an error says.
+pub fn lost(error: &Error) -> Result<String, Failure> {
+    match error {
+        Error::RankLost { rank }
+        | Error::Timeout {
+            lost: Some(rank), ..
+        }
+        | Error::Fabric(FabricError::GaveUp { lost: rank, .. }) => Ok(format!("rank {rank}")),
+        Error::Fabric(FabricError::Lost { peer, .. }) => Ok(peer.name.to_string()),
+        Error::Aborted { cause: Some(cause) } => lost(cause),
+        error => Err(error.clone().into()),
+    }
 }
 
 /// Processes of this test program, killed when this goes.

@@ -1,10 +1,11 @@
 //! Ranks that stay away or go, and NICs that fail: an error on every rank, in time.
 
-use crate::rank::{SHAPE, on_ranks};
+use crate::rank::{SHAPE, on_nodes, on_ranks};
 use mkernel::{
     Communicator, Dim, Error, FabricError, Failure, Faults, GemmConfig, GemmOp, KernelConfig, Nic,
     Simulation, Transport,
 };
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_millis(500);
@@ -45,35 +46,112 @@ fn an_absent_rank_ends_the_calls_of_all() {
     }
 }
 
-/// Its rail names it, and the other ranks of that node, too.
-#[test]
-fn a_rank_that_goes_is_named() {
-    on_ranks(GemmOp::AgGemm, 4, Faults::default(), |rank| {
+/// How a rank goes.
+#[derive(Clone, Copy, Debug)]
+enum Going {
+    /// It drops its operator: it said that it has ended.
+    Ends,
+    /// As a process that is killed: without a word to anybody.
+    Dies,
+}
+
+/// Nobody is to be named but the rank that is lost.
+fn names(error: &Error, lost: u32) -> bool {
+    match error {
+        Error::RankLost { rank } => *rank == lost,
+        Error::Timeout {
+            lost: Some(rank), ..
+        } => *rank == lost,
+        Error::Fabric(FabricError::GaveUp { lost: rank, .. }) => *rank == lost,
+        Error::Fabric(FabricError::Ended { peer } | FabricError::Lost { peer, .. }) => {
+            *peer.name == *format!("rank {lost}")
+        }
+        _ => false,
+    }
+}
+
+fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, going: Going) {
+    let errors = on_nodes(nodes, op, 4, Faults::default(), |rank| {
         let mut c = rank.poisoned();
         rank.launch(&mut c).expect("launched");
         rank.check(&c);
         rank.ranks.barrier().expect("all came");
-        if rank.ranks.rank() == 3 {
-            // A GPU that is in use and idle: waits of the others are no deadlock.
-            drop(rank.operator);
-            rank.ranks.barrier().expect("all have failed");
-            return;
+        let this = rank.ranks.rank();
+        if this == lost {
+            match going {
+                // A GPU that is in use and idle: waits of the others are no deadlock.
+                Going::Ends => {
+                    drop(rank.operator);
+                    rank.ranks.barrier().expect("all have failed");
+                }
+                Going::Dies => {
+                    let died = catch_unwind(AssertUnwindSafe(move || {
+                        let _alive = rank;
+                        resume_unwind(Box::new("it dies"));
+                    }));
+                    died.expect_err("it has died");
+                }
+            }
+            return None;
         }
-        rank.ranks.set_timeout(4 * DEADLINE);
-        // It has gone by then.
-        std::thread::sleep(Duration::from_millis(500));
-        rank.launch(&mut c).expect("launched");
-        let error = rank.ranks.synchronize(&rank.stream);
-        let error = error.expect_err("a rank has gone");
-        let is_named = match (&error, rank.ranks.rank()) {
-            (Error::Fabric(FabricError::Ended { peer }), 1) => &*peer.name == "rank 3",
-            (Error::Timeout { lost, .. }, 0) => *lost == Some(3),
-            (Error::Timeout { .. }, 2) => true,
-            _ => false,
-        };
-        assert!(is_named, "rank {}: {error}", rank.ranks.rank());
-        rank.ranks.barrier().expect("all have failed");
+        rank.ranks.set_timeout(40 * DEADLINE);
+        let started = Instant::now();
+        let outcome = rank.launch(&mut c);
+        let outcome = outcome.and_then(|()| rank.ranks.synchronize(&rank.stream));
+        let took = started.elapsed();
+        if matches!(going, Going::Ends) {
+            rank.ranks.barrier().expect("all have failed");
+        }
+        Some((this, outcome.expect_err("a rank has gone"), took))
     });
+    for (rank, error, took) in errors.into_iter().flatten() {
+        let error = match error {
+            Error::Aborted { cause: Some(cause) } => (*cause).clone(),
+            error => error,
+        };
+        let what = format!("{op} on {nodes:?}, {lost} {going:?}, rank {rank}: {error}");
+        assert!(names(&error, lost), "{what}");
+        assert!(took < 40 * DEADLINE, "{what} after {took:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_ends_is_named_by_every_rank() {
+    every_rank_names(3, (2, 2), GemmOp::AgGemm, Going::Ends);
+    every_rank_names(0, (3, 2), GemmOp::AgGemm, Going::Ends);
+}
+
+#[test]
+fn a_rank_that_dies_is_named_by_every_rank() {
+    every_rank_names(3, (2, 2), GemmOp::AgGemm, Going::Dies);
+    every_rank_names(0, (2, 2), GemmOp::GemmRs, Going::Dies);
+    every_rank_names(2, (3, 2), GemmOp::GemmRs, Going::Dies);
+    every_rank_names(5, (2, 4), GemmOp::AgGemm, Going::Dies);
+}
+
+/// A rank that came late has put, and its peer has all it wants and goes, while completions are on their way back.
+#[test]
+fn a_rank_that_has_finished_is_no_loss_to_those_that_have_not() {
+    for seed in 0..16 {
+        let late = Faults {
+            seed,
+            jitter: Duration::from_millis(60),
+            ..Faults::default()
+        };
+        on_nodes((2, 1), GemmOp::AgGemm, seed, late, |rank| {
+            let is_late = rank.ranks.rank() == 0;
+            if is_late {
+                std::thread::sleep(Duration::from_millis(150));
+            }
+            let mut c = rank.poisoned();
+            rank.launch(&mut c).expect("launched");
+            rank.check(&c);
+            if is_late {
+                std::thread::sleep(Duration::from_millis(200));
+                rank.ranks.check().expect("all went well");
+            }
+        });
+    }
 }
 
 #[test]
@@ -93,8 +171,10 @@ fn a_nic_that_fails_is_an_error_on_every_rank() {
         let error = error.expect("a NIC has failed");
         let is_told = matches!(
             error,
-            Error::Fabric(FabricError::Nic { .. } | FabricError::Lost { .. })
-                | Error::Timeout { .. }
+            Error::Fabric(
+                FabricError::Nic { .. } | FabricError::Lost { .. } | FabricError::GaveUp { .. }
+            ) | Error::Timeout { .. }
+                | Error::RankLost { .. }
         );
         assert!(is_told, "{error}");
     });

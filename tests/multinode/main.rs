@@ -9,6 +9,9 @@ mod mutations;
 mod rank;
 #[path = "../simulated/mod.rs"]
 mod simulated;
+mod steps;
+#[path = "../../benches/operators/unfused.rs"]
+mod unfused;
 
 use mkernel::{BLayout, Dim, Epilogue, Faults, GemmConfig, GemmOp, GemmShape, Tuning};
 use simulated::{Job, Simulated, always_right, in_parallel};

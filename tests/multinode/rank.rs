@@ -31,8 +31,19 @@ pub fn on_ranks<T: Send>(
     faults: Faults,
     body: impl Fn(Rank) -> T + Sync,
 ) -> Vec<T> {
+    on_nodes((2, 2), op, seed, faults, body)
+}
+
+/// The same with so many nodes, and GPUs of each.
+pub fn on_nodes<T: Send>(
+    (nodes, local_world): (u32, u32),
+    op: GemmOp,
+    seed: u64,
+    faults: Faults,
+    body: impl Fn(Rank) -> T + Sync,
+) -> Vec<T> {
     let simulation = Simulation {
-        ranks: 4,
+        ranks: nodes * local_world,
         seed,
         sms: 4,
         ..Simulation::default()
@@ -43,7 +54,7 @@ pub fn on_ranks<T: Send>(
             .into_iter()
             .map(|ranks| {
                 let (body, faults) = (&body, faults.clone());
-                scope.spawn(move || body(Rank::new(ranks, op, faults)))
+                scope.spawn(move || body(Rank::new(ranks, nodes, op, faults)))
             })
             .collect();
         let joined = threads.into_iter().map(|thread| thread.join());
@@ -54,7 +65,7 @@ pub fn on_ranks<T: Send>(
 }
 
 impl Rank {
-    fn new(ranks: Communicator, op: GemmOp, faults: Faults) -> Self {
+    fn new(ranks: Communicator, nodes: u32, op: GemmOp, faults: Faults) -> Self {
         let nic = Nic::default();
         ranks.set_transport(Transport::Emulated { nic, faults });
         let config = GemmConfig {
@@ -69,15 +80,15 @@ impl Rank {
             ..GemmConfig::new(op)
         };
         let config = KernelConfig {
-            nodes: 2,
-            ..KernelConfig::new(4, config)
+            nodes,
+            ..KernelConfig::new(ranks.world(), config)
         };
         // SAFETY: these tests use one stream for each rank.
         unsafe { ranks.context().disable_event_tracking() };
         let operator = ranks.prepare(&config, SHAPE).expect("prepared");
         let stream = ranks.context().new_stream().expect("a stream");
         let rows = match op {
-            GemmOp::AgGemm => SHAPE.m / 4,
+            GemmOp::AgGemm => own_rows(&ranks),
             _ => SHAPE.m,
         };
         let upload = |elems: u64, value| {
@@ -96,7 +107,7 @@ impl Rank {
 
     fn rows_of_c(&self) -> u64 {
         match self.op {
-            GemmOp::GemmRs => SHAPE.m / 4,
+            GemmOp::GemmRs => own_rows(&self.ranks),
             _ => SHAPE.m,
         }
     }
@@ -117,14 +128,24 @@ impl Rank {
     pub fn check(&self, c: &CudaSlice<bf16>) {
         self.ranks.synchronize(&self.stream).expect("well");
         let c = self.stream.clone_dtoh(c).expect("downloaded");
-        let rows = SHAPE.m / 4;
+        let (rows, world) = (shard_rows(&self.ranks), u64::from(self.ranks.world()));
         for (i, value) in (0..).zip(&c) {
             let factor = match self.op {
                 GemmOp::AgGemm => 1 + i / SHAPE.n / rows,
-                _ => 1 + 2 + 3 + 4,
+                _ => world * (world + 1) / 2,
             };
             let expected = factor as f32 * 0.5 * SHAPE.k as f32;
             assert_eq!(value.to_f32(), expected, "element {i}");
         }
     }
+}
+
+fn shard_rows(ranks: &Communicator) -> u64 {
+    SHAPE.m.div_ceil(ranks.world().into())
+}
+
+/// The last ranks may have fewer.
+fn own_rows(ranks: &Communicator) -> u64 {
+    let rows = shard_rows(ranks);
+    rows.min(SHAPE.m.saturating_sub(rows * u64::from(ranks.rank())))
 }

@@ -170,7 +170,7 @@ impl ArgLayout {
 /// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
 pub const HOST_ABORT: u32 = u32::MAX;
 
-/// In abort words and [`Report::aborted_by`]: beside this bit, a rank of another node that is gone.
+/// In abort words and [`Report::aborted_by`]: beside this bit, a rank that is lost.
 pub const LOST: u32 = 1 << 30;
 
 /// What a wait that passed its deadline leaves for the host. Written once per launch, `valid` last.
@@ -197,7 +197,7 @@ pub struct Report {
     pub seen: u32,
     /// The call, counted from 1.
     pub epoch: u32,
-    /// 0: its own deadline passed; 1 + r: rank r aborted; [`LOST`] and r: rank r of another node is gone; [`HOST_ABORT`]:
+    /// 0: its own deadline passed; 1 + r: rank r aborted; [`LOST`] and r: rank r is lost; [`HOST_ABORT`]:
     /// the host aborted.
     pub aborted_by: u32,
     /// How long it waited.

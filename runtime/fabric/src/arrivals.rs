@@ -12,8 +12,9 @@ pub trait Arrivals: Send {
     /// who acquires the word sees the data. `count` only grows.
     fn raise(&mut self, peer: PeerId, channel: u16, count: u32);
 
-    /// Nothing more will arrive. Raises the word that makes kernels give up. Called once at most.
-    fn abort(&mut self, error: &FabricError);
+    /// Nothing more will arrive. Raises the word that makes kernels give up. Called once at most. The number of whoever is
+    /// lost, if the error is about that: peers are told. All endpoints of a job number each other alike, below 65535.
+    fn abort(&mut self, error: &FabricError) -> Option<u32>;
 }
 
 #[repr(align(128))]
@@ -63,7 +64,12 @@ impl Arrivals for HostArrivals {
         self.word(peer, channel).store(count, Ordering::Release);
     }
 
-    fn abort(&mut self, _: &FabricError) {
+    /// Endpoints have no numbers here, but for those that peers told.
+    fn abort(&mut self, error: &FabricError) -> Option<u32> {
         self.abort.store(1, Ordering::Release);
+        match error {
+            FabricError::GaveUp { lost, .. } => Some(*lost),
+            _ => None,
+        }
     }
 }

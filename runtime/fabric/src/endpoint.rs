@@ -2,16 +2,13 @@
 
 use crate::arrivals::Arrivals;
 use crate::command::{self, Target};
-use crate::error::{FabricError, Peer};
+use crate::counterpart::{Leave, PeerState};
+use crate::error::FabricError;
 use crate::flights::{Cargo, Flights};
 use crate::immediate::Immediate;
-use crate::offer::Offer;
-use crate::peer::{Incoming, Outgoing};
 use crate::ring::{Consumer, Ring};
-use crate::setup::Config;
 use crate::transport::{Event, Limits, PeerId, Place, RegionId, Transport, Write};
 use mkernel_spec::fabric::Command;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,54 +18,6 @@ const COMMANDS_PER_STEP: usize = 128;
 const QUEUE_PER_PEER: usize = 512;
 /// Writes that have left or wait while an older one has not left.
 const MAX_FLIGHTS: usize = 1 << 16;
-
-/// What an endpoint knows of a peer.
-pub(crate) struct PeerState {
-    peer: Peer,
-    /// Sizes, and number of channels, that the peer told.
-    regions: Vec<u64>,
-    channels: u16,
-    outgoing: Outgoing,
-    incoming: Incoming,
-    /// Puts that wait for credits or for the transport.
-    queue: VecDeque<Write>,
-    /// A message without data that waits for the transport.
-    message: Option<Write>,
-    /// Writes posted, not known to have left.
-    in_flight: u32,
-    /// Whether it has said goodbye, and whether that was said to it.
-    has_ended: bool,
-    was_told: bool,
-}
-
-impl PeerState {
-    /// Before the first put. `receives` are those that this endpoint keeps.
-    pub(crate) fn new(peer: &Peer, offer: Offer, receives: u32, config: &Config) -> Self {
-        let first = config.first_count;
-        Self {
-            peer: peer.clone(),
-            outgoing: Outgoing::new(offer.receives, offer.channels, first),
-            incoming: Incoming::new(receives, config.channels, first),
-            regions: offer.regions,
-            channels: offer.channels,
-            queue: VecDeque::new(),
-            message: None,
-            in_flight: 0,
-            has_ended: false,
-            was_told: false,
-        }
-    }
-
-    /// What is to be said to the peer now, if anything.
-    fn news(&mut self, is_leaving: bool) -> Option<(Immediate, Cargo)> {
-        if is_leaving {
-            let is_new = !std::mem::replace(&mut self.was_told, true);
-            return is_new.then_some((Immediate::Goodbye, Cargo::Goodbye));
-        }
-        let returned = self.incoming.credit()?;
-        Some((Immediate::Credit { returned }, Cargo::Credit))
-    }
-}
 
 /// An endpoint that is connected.
 pub struct Endpoint {
@@ -83,7 +32,7 @@ pub struct Endpoint {
     peers: Vec<PeerState>,
     flights: Flights,
     events: Vec<Event>,
-    is_leaving: bool,
+    leave: Option<Leave>,
 }
 
 impl Endpoint {
@@ -107,7 +56,7 @@ impl Endpoint {
             peers,
             flights: Flights::new(),
             events: Vec::new(),
-            is_leaving: false,
+            leave: None,
         }
     }
 
@@ -144,19 +93,34 @@ impl Endpoint {
     /// Begins to say goodbye: for an endpoint that is [idle](Self::is_idle) and whose kernels are done. Its steps take no
     /// more commands. Peers that have nothing more for it are then free of it, however it ends.
     pub fn leave(&mut self) {
-        self.is_leaving = true;
+        self.leave = Some(Leave { lost: None });
     }
 
-    /// Whether every peer knows that this endpoint has ended, or has ended itself.
+    /// Begins to say goodbye because `lost` is lost, with whatever is on its way. Peers give up too, and say the same. Errors
+    /// of steps are of no interest any more.
+    pub fn give_up(&mut self, lost: u32) {
+        self.leave = Some(Leave { lost: Some(lost) });
+        self.blocked = None;
+        self.peers.iter_mut().for_each(|peer| peer.queue.clear());
+    }
+
+    /// Whether all is said: every peer has said goodbye, too, or is gone. So none of them still waits for a completion. Of
+    /// an endpoint that gives up: whether every peer has heard so.
     #[must_use]
     pub fn has_left(&self) -> bool {
-        let knows = |peer: &PeerState| peer.has_ended || peer.was_told;
-        self.is_leaving && self.flights.len() == 0 && self.peers.iter().all(knows)
+        let mut peers = self.peers.iter();
+        match self.leave {
+            None => false,
+            Some(Leave { lost: None }) => {
+                self.flights.len() == 0 && peers.all(|peer| peer.has_ended)
+            }
+            Some(Leave { lost: Some(_) }) => peers.all(|peer| peer.has_ended || peer.has_heard),
+        }
     }
 
-    /// Tells kernels that all is over.
-    pub fn abort(&mut self, error: &FabricError) {
-        self.arrivals.abort(error);
+    /// Tells kernels that all is over. Who is lost, if the error is about that.
+    pub fn abort(&mut self, error: &FabricError) -> Option<u32> {
+        self.arrivals.abort(error)
     }
 
     /// Takes in what the transport says.
@@ -172,8 +136,10 @@ impl Endpoint {
                     if let Some((peer, cargo)) = done {
                         let state = &mut self.peers[usize::from(peer)];
                         state.in_flight -= 1;
-                        if cargo == Cargo::Credit {
-                            state.incoming.credit_left();
+                        match cargo {
+                            Cargo::Put => (),
+                            Cargo::Credit => state.incoming.credit_left(),
+                            Cargo::Goodbye => state.has_heard = true,
                         }
                     }
                 }
@@ -197,8 +163,8 @@ impl Endpoint {
     fn arrived(&mut self, id: PeerId, immediate: u32) -> Result<(), FabricError> {
         let state = self.known(id)?;
         let meaning = Immediate::decode(immediate);
-        if meaning == Ok(Immediate::Goodbye) {
-            return self.ended(id);
+        if let Ok(Immediate::Goodbye { lost }) = meaning {
+            return self.ended(id, lost);
         }
         let outcome = meaning.and_then(|meaning| match meaning {
             Immediate::Credit { returned } => state.outgoing.give_back(returned).map(|()| None),
@@ -206,7 +172,7 @@ impl Endpoint {
                 let count = state.incoming.arrived(channel, sequence)?;
                 Ok(count.map(|count| (channel, count)))
             }
-            Immediate::Goodbye => Ok(None),
+            Immediate::Goodbye { .. } => Ok(None),
         });
         let peer = &state.peer;
         let raised = outcome.map_err(|reason| FabricError::Protocol {
@@ -220,10 +186,17 @@ impl Endpoint {
     }
 
     /// A peer has said goodbye. What is on its way to it may still complete.
-    fn ended(&mut self, id: PeerId) -> Result<(), FabricError> {
+    fn ended(&mut self, id: PeerId, lost: Option<u32>) -> Result<(), FabricError> {
+        let is_leaving = self.leave.is_some();
         let state = self.known(id)?;
         state.has_ended = true;
-        state.message = None;
+        if state.message.take().is_some() {
+            state.was_told = false; // if that was the goodbye, it is to be said again
+        }
+        if let (Some(lost), false) = (lost, is_leaving) {
+            let peer = state.peer.clone();
+            return Err(FabricError::GaveUp { peer, lost });
+        }
         if !state.queue.is_empty() {
             let peer = state.peer.clone();
             return Err(FabricError::Ended { peer });
@@ -234,19 +207,20 @@ impl Endpoint {
 
     /// A peer is gone. That is no loss if it has said so, or this endpoint has, and nothing is on its way to it.
     fn lost(&mut self, id: PeerId, reason: String) -> Result<(), FabricError> {
-        let (is_leaving, has_puts) = (self.is_leaving, self.flights.has_put_to(id.0));
+        let (is_leaving, has_puts) = (self.leave.is_some(), self.flights.has_put_to(id.0));
         let state = self.known(id)?;
+        state.has_heard = true; // it will hear nothing more
         let peer = state.peer.clone();
         match state.has_ended {
             true if has_puts => Err(FabricError::Ended { peer }),
             false if has_puts || !is_leaving => Err(FabricError::Lost { peer, reason }),
-            _ => self.ended(id),
+            _ => self.ended(id, None),
         }
     }
 
     /// From the ring to the queues of peers, until one of these is full.
     fn take_commands(&mut self, now: Instant) -> Result<bool, FabricError> {
-        if self.is_leaving {
+        if self.leave.is_some() {
             return Ok(false);
         }
         for taken in 0..COMMANDS_PER_STEP {
@@ -307,11 +281,13 @@ impl Endpoint {
     /// To the transport: messages first, then puts as far as the peer's credits go.
     fn send(&mut self, at: usize, now: Instant) -> Result<bool, FabricError> {
         let state = &mut self.peers[at];
-        if state.has_ended {
+        let has_ended = state.has_ended;
+        if has_ended && state.was_told && state.message.is_none() {
             return Ok(false);
         }
+        let has_puts = has_ended && self.flights.has_put_to(at as u16);
         if state.message.is_none()
-            && let Some((immediate, cargo)) = state.news(self.is_leaving)
+            && let Some((immediate, cargo)) = state.news(self.leave, has_puts)
         {
             let nowhere = Place {
                 region: RegionId(0),
@@ -337,6 +313,10 @@ impl Endpoint {
             state.message = None;
             state.in_flight += 1;
             self.flights.posted(message.id);
+            if has_ended {
+                // The peer may be gone before its completion comes.
+                self.flights.forgo_messages(at as u16);
+            }
             return Ok(true); // puts in the next step
         }
         let (front, _) = state.queue.as_slices();

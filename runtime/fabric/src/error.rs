@@ -29,6 +29,7 @@ impl FabricError {
             | Self::Connect { peer, .. }
             | Self::Lost { peer, .. }
             | Self::Ended { peer }
+            | Self::GaveUp { peer, .. }
             | Self::Silent { peer, .. }
             | Self::Protocol { peer, .. } => Some(peer.id),
             _ => None,
@@ -97,6 +98,14 @@ pub enum FabricError {
     Ended {
         /// Which.
         peer: Peer,
+    },
+    /// A peer has ended because another endpoint is lost, which need not be a peer of this one.
+    #[error("{peer} gave up, since rank {lost} is lost; look at its own message first")]
+    GaveUp {
+        /// Who said so.
+        peer: Peer,
+        /// Who is lost.
+        lost: u32,
     },
     /// A peer gave no sign of life while this endpoint waited for it.
     #[error(

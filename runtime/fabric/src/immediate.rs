@@ -14,6 +14,9 @@ pub const RETURNS: u32 = 1 << 30;
 const CREDIT: u32 = 1 << 31;
 const GOODBYE: u32 = CREDIT | RETURNS;
 
+/// Numbers of lost endpoints are below this.
+const LOST: u32 = 1 << 16;
+
 const _: () = assert!(MAX_CHANNELS << SEQUENCE_BITS == CREDIT);
 
 /// What a write means.
@@ -31,8 +34,11 @@ pub enum Immediate {
         /// How many of this receiver's puts it has delivered so far, modulo [`RETURNS`].
         returned: u32,
     },
-    /// No data, and nothing more will come: all puts of the sender have left, and it takes no more.
-    Goodbye,
+    /// No data, and nothing more will come, nor is taken: all puts of the sender have left; or it has given up.
+    Goodbye {
+        /// Whose loss made it give up, as [`Arrivals::abort`](crate::Arrivals::abort) numbers them: below 65535.
+        lost: Option<u32>,
+    },
 }
 
 impl Immediate {
@@ -44,7 +50,8 @@ impl Immediate {
                 ((channel as u32 % MAX_CHANNELS) << SEQUENCE_BITS) | (sequence % SEQUENCES)
             }
             Self::Credit { returned } => CREDIT | (returned % RETURNS),
-            Self::Goodbye => GOODBYE,
+            Self::Goodbye { lost: None } => GOODBYE,
+            Self::Goodbye { lost: Some(lost) } => GOODBYE | (1 + lost % (LOST - 1)),
         }
     }
 
@@ -55,7 +62,9 @@ impl Immediate {
     /// That they mean nothing.
     pub fn decode(bits: u32) -> Result<Self, String> {
         match bits & GOODBYE {
-            GOODBYE if bits == GOODBYE => Ok(Self::Goodbye),
+            GOODBYE if bits < GOODBYE | LOST => Ok(Self::Goodbye {
+                lost: (bits % LOST).checked_sub(1),
+            }),
             GOODBYE => Err(format!("it sent {bits:#x}, which means nothing")),
             CREDIT => Ok(Self::Credit {
                 returned: bits % RETURNS,
@@ -78,14 +87,17 @@ mod tests {
         fn every_value_has_one_meaning_or_none(bits: u32) {
             match Immediate::decode(bits) {
                 Ok(meaning) => prop_assert_eq!(meaning.encode(), bits),
-                Err(_) => prop_assert!(bits > GOODBYE),
+                Err(_) => prop_assert!(bits >= GOODBYE | LOST),
             }
         }
     }
 
     #[test]
     fn a_goodbye_is_no_other_message() {
-        assert_eq!(Immediate::decode(GOODBYE), Ok(Immediate::Goodbye));
+        for lost in [None, Some(0), Some(LOST - 2)] {
+            let goodbye = Immediate::Goodbye { lost };
+            assert_eq!(Immediate::decode(goodbye.encode()), Ok(goodbye));
+        }
         let most = Immediate::Credit {
             returned: RETURNS - 1,
         };

@@ -17,6 +17,7 @@
 pub mod arrivals;
 mod command;
 mod control;
+mod counterpart;
 pub mod emulated;
 pub mod endpoint;
 pub mod error;

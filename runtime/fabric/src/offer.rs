@@ -6,7 +6,7 @@ use mkernel_spec::fabric::MAX_CHANNELS;
 
 const MAGIC: [u8; 4] = *b"MKFB";
 /// Bump with every change of this format, of [`Immediate`](crate::immediate::Immediate) or of what they mean.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 const HEADER_BYTES: usize = 16;
 
 /// Credit messages to a peer that may be on their way at once.

@@ -23,6 +23,9 @@ const DOZE: Duration = Duration::from_millis(20);
 /// up, unless [`Proxy::wake`] was called before. It costs about 2 % of a core.
 pub const LONG_NAP: Duration = Duration::from_micros(500);
 
+/// How long peers may take to hear why this endpoint gives up.
+const FAREWELL: Duration = Duration::from_millis(100);
+
 /// How the system may round a nap up; its default is 50 µs.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(5_000).unwrap();
 
@@ -36,6 +39,8 @@ pub struct ProxyOptions {
 struct Shared {
     control: Control,
     error: OnceLock<FabricError>,
+    /// Whose loss its owner was told of.
+    lost: OnceLock<u32>,
     start: Instant,
 }
 
@@ -62,6 +67,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             control: Control::new(),
             error: OnceLock::new(),
+            lost: OnceLock::new(),
             start: Instant::now(),
         });
         let (theirs, (pinned, is_pinned)) = (Arc::clone(&shared), std::sync::mpsc::channel());
@@ -104,8 +110,9 @@ impl Proxy {
         }
     }
 
-    /// Ends the thread once all commands that were published before have left, and tells peers, as far as `limit` allows.
-    /// To those who still put to this endpoint that is an error, [`FabricError::Ended`]; to others it is none.
+    /// Ends the thread once all commands that were published before have left, peers were told, and none of them waits for
+    /// a completion any more, as far as `limit` allows. To those who put to this endpoint later that is an error,
+    /// [`FabricError::Ended`]; to others it is none.
     ///
     /// # Errors
     ///
@@ -122,6 +129,11 @@ impl Proxy {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// Ends the thread at once, since `lost`, which may be no peer, is lost. Peers get [`FabricError::GaveUp`].
+    pub fn give_up(self, lost: u32) {
+        let _ = self.shared.lost.set(lost);
     }
 
     fn join(&mut self) {
@@ -172,7 +184,9 @@ fn run(mut endpoint: Endpoint, shared: &Shared) {
     if let Err(error) = outcome.unwrap_or_else(|_| Err(panicked())) {
         // The only place that sets it while the thread lives.
         let _ = shared.error.set(error.clone());
-        endpoint.abort(&error);
+        if let Some(lost) = endpoint.abort(&error) {
+            give_up(&mut endpoint, lost);
+        }
     }
 }
 
@@ -201,13 +215,17 @@ fn live(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
     let end = drive(&shared.control, step, rest)?;
     let endpoint = endpoint.into_inner();
     match end {
+        End::Stopped if let Some(lost) = shared.lost.get() => {
+            give_up(endpoint, *lost);
+            Ok(())
+        }
         End::Stopped if !endpoint.is_idle() => Err(undrained(endpoint)),
         End::Stopped => Ok(()),
         End::Drained => say_goodbye(endpoint, shared),
     }
 }
 
-/// A peer that does not hear it in time will find the endpoint lost.
+/// A peer that does not hear it in time will find the endpoint lost; one that does not answer in time may find so too.
 fn say_goodbye(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
     let start = Instant::now();
     endpoint.leave();
@@ -217,6 +235,17 @@ fn say_goodbye(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricErr
         if endpoint.has_left() || shared.is_past_drain(now) {
             return Ok(());
         }
+        back_off(start.elapsed(), false);
+    }
+}
+
+/// Tells peers why.
+fn give_up(endpoint: &mut Endpoint, lost: u32) {
+    let start = Instant::now();
+    endpoint.give_up(lost);
+    while !endpoint.has_left() && start.elapsed() < FAREWELL {
+        // It has failed already.
+        let _ = endpoint.step(Instant::now());
         back_off(start.elapsed(), false);
     }
 }

@@ -1,7 +1,8 @@
 //! The way to an endpoint: regions, offers, connections.
 
 use crate::arrivals::Arrivals;
-use crate::endpoint::{Endpoint, PeerState};
+use crate::counterpart::PeerState;
+use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::offer::{Offer, RECEIVES};
 use crate::ring::Ring;

@@ -17,9 +17,20 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
 /// Why rank 0 cannot complete a step.
 #[derive(Debug)]
 pub(super) enum Failure {
-    Missing { ranks: Vec<u32> },
-    Left { rank: u32 },
-    Protocol { rank: u32, fault: ProtocolFault },
+    Missing {
+        ranks: Vec<u32>,
+    },
+    Left {
+        rank: u32,
+    },
+    /// It said no goodbye.
+    Lost {
+        rank: u32,
+    },
+    Protocol {
+        rank: u32,
+        fault: ProtocolFault,
+    },
 }
 
 /// [`Failure`] as the other ranks hear of it.
@@ -27,6 +38,7 @@ pub(super) enum Failure {
 pub(super) enum Heard {
     Missing(Vec<u32>),
     Left(u32),
+    Lost(u32),
     Told(u32, String),
 }
 
@@ -36,6 +48,7 @@ impl Failure {
             Self::Missing { ranks } => (1, ranks.clone(), String::new()),
             Self::Left { rank } => (2, vec![*rank], String::new()),
             Self::Protocol { rank, fault } => (3, vec![*rank], fault.to_string()),
+            Self::Lost { rank } => (4, vec![*rank], String::new()),
         };
         let mut bytes = vec![code];
         bytes.extend_from_slice(&u32::try_from(ranks.len()).unwrap_or(u32::MAX).to_le_bytes());
@@ -58,6 +71,7 @@ impl Failure {
             (1, [_, ..]) => Ok(Heard::Missing(ranks)),
             (2, [rank]) => Ok(Heard::Left(*rank)),
             (3, [rank]) => Ok(Heard::Told(*rank, text)),
+            (4, [rank]) => Ok(Heard::Lost(*rank)),
             _ => Err(ProtocolFault::Malformed),
         }
     }
@@ -69,7 +83,7 @@ impl Failure {
                 ranks,
                 waited,
             },
-            Self::Left { rank } => Error::RankLeft { rank, step },
+            Self::Left { rank } | Self::Lost { rank } => Error::RankLeft { rank, step },
             Self::Protocol { rank, fault } => Error::Protocol {
                 peer: Peer::Rank(rank),
                 step,
@@ -87,7 +101,7 @@ impl Heard {
                 ranks,
                 waited,
             },
-            Self::Left(rank) => Error::RankLeft { rank, step },
+            Self::Left(rank) | Self::Lost(rank) => Error::RankLeft { rank, step },
             Self::Told(rank, text) => Error::RanksFailed {
                 step,
                 failures: vec![(rank, text)],

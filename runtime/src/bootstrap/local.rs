@@ -23,6 +23,7 @@ struct State {
     /// The last completed step. No later step completes before everyone has read it.
     complete: Arc<Vec<Offer>>,
     left: Vec<bool>,
+    lost: Option<u32>,
     failed: Option<Error>,
 }
 
@@ -199,10 +200,21 @@ impl Group for LocalGroup {
             })
             .collect()
     }
+
+    fn lost(&mut self) -> Option<u32> {
+        self.shared.lock().lost
+    }
+
+    fn tell_lost(&mut self, rank: u32) {
+        self.shared.lock().lost.get_or_insert(rank);
+    }
 }
 
 impl Drop for LocalGroup {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell_lost(self.rank);
+        }
         self.shared.lock().left[self.rank as usize] = true;
         self.shared.changed.notify_all();
     }

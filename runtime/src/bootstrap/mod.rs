@@ -146,6 +146,12 @@ pub(crate) trait Group: Send {
         fd: BorrowedFd<'_>,
         timeout: Duration,
     ) -> Result<Vec<Option<OwnedFd>>, Error>;
+
+    /// A rank that is lost: gone without a goodbye, or so others told. Does not wait.
+    fn lost(&mut self) -> Option<u32>;
+
+    /// Lets all ranks know that one is lost, unless this one has heard so of another.
+    fn tell_lost(&mut self, rank: u32);
 }
 
 /// A [`Group`] that fails at once after its first failure: ranks may be at different steps then.
@@ -208,6 +214,16 @@ impl Collective {
     /// Returns when every rank has come.
     pub fn barrier(&mut self, step: &'static str, timeout: Duration) -> Result<(), Error> {
         self.all_gather(step, &[], timeout).map(drop)
+    }
+
+    /// See [`Group::lost`].
+    pub fn lost(&mut self) -> Option<u32> {
+        self.group.lost()
+    }
+
+    /// See [`Group::tell_lost`].
+    pub fn tell_lost(&mut self, rank: u32) {
+        self.group.tell_lost(rank);
     }
 
     /// Tells every rank how `result` came out: a failure of any rank is an error on all, at once.

@@ -1,6 +1,6 @@
 //! Ranks that are processes: all connect to rank 0, which completes every step.
 
-use super::failure::{Failure, printable};
+use super::failure::{Failure, Heard, printable};
 use super::fds::{self, Mailbox, random_bytes};
 use super::wire::{Frame, Kind, Link, LinkError, Nonce, Reader, put_string};
 use super::{Group, MAX_OFFER_BYTES, Nodes, POLL, ProtocolFault, agree};
@@ -19,6 +19,10 @@ pub(crate) struct TcpGroup {
     nonce: Nonce,
     /// On rank 0 the links to ranks 1, 2, …; elsewhere the link to rank 0.
     links: Vec<Link>,
+    /// By link: a frame that came before it was waited for, and whether the other end has said goodbye.
+    early: Vec<Option<Frame>>,
+    left: Vec<bool>,
+    lost: Option<u32>,
 }
 
 impl TcpGroup {
@@ -28,7 +32,59 @@ impl TcpGroup {
             world: nodes.world(),
             nodes,
             nonce,
+            early: links.iter().map(|_| None).collect(),
+            left: vec![false; links.len()],
             links,
+            lost: None,
+        }
+    }
+
+    /// Who is at the other end.
+    fn rank_of(&self, link: usize) -> u32 {
+        if self.rank == 0 { rank_of(link) } else { 0 }
+    }
+
+    /// The next frame of a step.
+    fn next(&mut self, link: usize) -> Result<Option<Frame>, LinkError> {
+        if let Some(frame) = self.early[link].take() {
+            return Ok(Some(frame));
+        }
+        if self.left[link] {
+            return Err(LinkError::Closed);
+        }
+        let heard = self.links[link].poll();
+        match &heard {
+            Ok(Some(frame)) if frame.kind == Kind::Goodbye && frame.nonce == self.nonce => {
+                self.left[link] = true;
+                return Err(LinkError::Closed);
+            }
+            Ok(Some(frame)) => self.hear_of_loss(frame),
+            Ok(None) | Err(LinkError::Fault(_) | LinkError::Deadline) => {}
+            Err(LinkError::Closed) => {
+                self.lost.get_or_insert(self.rank_of(link));
+            }
+        }
+        heard
+    }
+
+    /// A frame may say that a rank is lost.
+    fn hear_of_loss(&mut self, frame: &Frame) {
+        if frame.kind == Kind::Failed
+            && frame.nonce == self.nonce
+            && let Ok(Heard::Lost(rank)) = Failure::decode(&frame.payload)
+            && rank < self.world
+        {
+            self.lost.get_or_insert(rank);
+        }
+    }
+
+    /// What it means that a link is closed.
+    fn gone(&self, link: usize) -> Failure {
+        let rank = self.rank_of(link);
+        if self.left[link] {
+            Failure::Left { rank }
+        } else {
+            Failure::Lost { rank }
         }
     }
 
@@ -50,22 +106,21 @@ impl TcpGroup {
         let deadline = Instant::now() + timeout;
         let mut offers: Vec<Option<Vec<u8>>> = vec![None; self.links.len()];
         loop {
-            for (i, link) in self
-                .links
-                .iter_mut()
-                .enumerate()
-                .filter(|(i, _)| offers[*i].is_none())
-                .collect::<Vec<_>>()
-            {
+            let waiting = offers.iter_mut().enumerate();
+            for (i, place) in waiting.filter(|(_, offer)| offer.is_none()) {
                 let rank = rank_of(i);
-                match link.poll() {
+                match self.next(i) {
                     Ok(None) => {}
+                    Ok(Some(frame)) if frame.kind == Kind::Failed && self.lost.is_some() => {
+                        let rank = self.lost.unwrap_or(rank);
+                        return Err(Failure::Lost { rank });
+                    }
                     Ok(Some(frame)) => {
                         let offer = offer_in(&frame, &self.nonce, step);
-                        offers[i] = Some(offer.map_err(|fault| Failure::Protocol { rank, fault })?);
+                        *place = Some(offer.map_err(|fault| Failure::Protocol { rank, fault })?);
                     }
                     Err(LinkError::Fault(fault)) => return Err(Failure::Protocol { rank, fault }),
-                    Err(_) => return Err(Failure::Left { rank }),
+                    Err(_) => return Err(self.gone(i)),
                 }
             }
             let missing: Vec<u32> = (0..)
@@ -94,7 +149,7 @@ impl TcpGroup {
         Ok(all)
     }
 
-    /// Rank 0: tells the living, so that none waits for its own deadline.
+    /// Rank 0: tells the living; others: rank 0. So that none waits for its own deadline.
     fn announce(&mut self, failure: &Failure) {
         announce(failure, self.nonce, self.links.iter_mut());
     }
@@ -128,7 +183,7 @@ impl TcpGroup {
         let sent = self.links[0].send(&frame, deadline);
         let answer = loop {
             // Rank 0 may have said why it left before the connection broke, so it is heard first.
-            match self.links[0].poll() {
+            match self.next(0) {
                 Ok(Some(frame)) => break frame,
                 Ok(None) => {}
                 Err(error) => return Err(lost(error)),
@@ -162,9 +217,13 @@ pub(super) fn announce<'a>(
         nonce,
         payload: failure.encode(),
     };
+    tell(&frame, links);
+}
+
+fn tell<'a>(frame: &Frame, links: impl Iterator<Item = &'a mut Link>) {
     for link in links {
         // Who cannot be told is gone.
-        let _ = link.send(&frame, Instant::now() + Duration::from_millis(100));
+        let _ = link.send(frame, Instant::now() + Duration::from_millis(100));
     }
 }
 
@@ -271,5 +330,44 @@ impl Group for TcpGroup {
             timeout,
         )??;
         mailbox.collect(&peers, self.world, &keys[self.rank as usize].1, timeout)
+    }
+
+    fn lost(&mut self) -> Option<u32> {
+        let was_lost = self.lost.is_some();
+        for link in 0..self.links.len() {
+            // What came early is for the next step; rank 0 says no more before that.
+            let is_quiet = self.left[link] || self.rank != 0 && self.early[link].is_some();
+            if is_quiet || self.lost.is_some() {
+                continue;
+            }
+            let early = self.early[link].take();
+            match self.next(link) {
+                Ok(Some(frame)) if self.lost.is_none() => self.early[link] = Some(frame),
+                Err(LinkError::Fault(_)) => self.lost = Some(self.rank_of(link)),
+                _ => self.early[link] = early,
+            }
+        }
+        // The others have it from rank 0.
+        if let (Some(rank), false, 0) = (self.lost, was_lost, self.rank) {
+            self.announce(&Failure::Lost { rank });
+        }
+        self.lost
+    }
+
+    fn tell_lost(&mut self, rank: u32) {
+        if self.lost.is_none() {
+            self.lost = Some(rank);
+            self.announce(&Failure::Lost { rank });
+        }
+    }
+}
+
+impl Drop for TcpGroup {
+    /// A thread that panics ends as a process that is killed.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let frame = self.frame(Kind::Goodbye, Vec::new());
+            tell(&frame, self.links.iter_mut());
+        }
     }
 }

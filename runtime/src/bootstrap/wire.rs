@@ -15,7 +15,7 @@ pub(super) fn root_bytes(world: u32) -> usize {
 /// A random number that rank 0 draws for each job; frames with another one are refused.
 pub(super) type Nonce = [u8; 16];
 
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 /// The longest payload of who has not proved yet that it is a rank.
 pub(super) const STRANGER_BYTES: usize = 1 << 10;
 /// The longest payload of a rank: its offer, and the name of the step.
@@ -43,6 +43,8 @@ pub(super) enum Kind {
     Challenge = 7,
     /// A rank proves that it knows the job's secret; the nonce is zero.
     Proof = 8,
+    /// A rank ends as it should: that it is gone then is no loss.
+    Goodbye = 9,
 }
 
 impl Kind {
@@ -56,6 +58,7 @@ impl Kind {
             Self::Failed,
             Self::Challenge,
             Self::Proof,
+            Self::Goodbye,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

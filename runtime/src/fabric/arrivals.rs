@@ -3,7 +3,8 @@
 use crate::driver::Pinned;
 use crate::error::Error;
 use crate::report::Page;
-use cudarc::driver::CudaContext;
+use crate::shared::Shared;
+use crate::standing::Lost;
 use mkernel_fabric::{Arrivals, FabricError, PeerId};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use std::sync::Arc;
@@ -16,23 +17,28 @@ pub(crate) struct PinnedArrivals {
     channels: u16,
     /// The rank of each peer.
     peers: Arc<[u32]>,
+    world: u32,
     /// Whose abort word ends the waits of kernels.
     page: Arc<Page>,
+    /// Where the communicator finds who is lost.
+    lost: Lost,
 }
 
 impl PinnedArrivals {
     pub fn allocate(
-        ctx: &Arc<CudaContext>,
+        shared: &Shared,
         peers: &[u32],
         channels: u16,
         page: &Arc<Page>,
     ) -> Result<Self, Error> {
         let bytes = peers.len() * usize::from(channels) * FLAG_STRIDE_BYTES as usize;
         Ok(Self {
-            words: Arc::new(Pinned::allocate(ctx, bytes)?),
+            words: Arc::new(Pinned::allocate(&shared.ctx, bytes)?),
             channels,
             peers: peers.into(),
+            world: shared.world,
             page: page.clone(),
+            lost: shared.standing.lost.clone(),
         })
     }
 
@@ -49,11 +55,19 @@ impl Arrivals for PinnedArrivals {
         word.store(count, Ordering::Release);
     }
 
-    fn abort(&mut self, error: &FabricError) {
-        let peer = error.peer().map(|peer| usize::from(peer.0));
-        match peer.and_then(|peer| self.peers.get(peer)) {
-            Some(rank) => self.page.abort_without(*rank),
+    fn abort(&mut self, error: &FabricError) -> Option<u32> {
+        let rank = match error {
+            FabricError::GaveUp { lost, .. } => Some(*lost).filter(|lost| *lost < self.world),
+            _ => error
+                .peer()
+                .and_then(|peer| self.peers.get(usize::from(peer.0)).copied()),
+        };
+        // Who is lost first makes others end.
+        let lost = rank.map(|rank| *self.lost.get_or_init(|| rank));
+        match lost {
+            Some(rank) => self.page.abort_without(rank),
             None => self.page.abort(),
         }
+        lost
     }
 }

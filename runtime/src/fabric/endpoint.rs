@@ -14,6 +14,7 @@ use crate::error::{Error, Peer};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::simulation::Watch;
+use crate::standing::Lost;
 use crate::symmetric::OwnMemory;
 use mkernel_fabric::emulated::{Clock, Emulated, Faults, Nic, Wire};
 use mkernel_fabric::{
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 
 const STEP: &str = "connection of the fabric";
 
-/// How long puts may take to leave when the fabric goes.
+/// How long puts may take to leave, and peers to be done with theirs, when the fabric goes.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a rank's endpoint is to be.
@@ -62,6 +63,7 @@ pub(crate) struct Fabric {
     region: Region,
     /// Where simulated GPUs wait for NICs.
     signs: Option<Arc<Signs>>,
+    lost: Lost,
 }
 
 impl Fabric {
@@ -75,7 +77,7 @@ impl Fabric {
         let allocate = |bytes| OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, timeout);
         let allocated = (|| {
             let ring = DeviceRing::allocate(&shared.ctx)?;
-            let arrivals = PinnedArrivals::allocate(&shared.ctx, &peers, spec.channels, page)?;
+            let arrivals = PinnedArrivals::allocate(shared, &peers, spec.channels, page)?;
             let state = allocate(rest + spec.state_bytes)?;
             Ok(((ring, arrivals, state), Vec::new()))
         })();
@@ -150,6 +152,7 @@ impl Fabric {
             rest,
             region,
             signs,
+            lost: shared.standing.lost.clone(),
         })
     }
 
@@ -202,9 +205,14 @@ impl Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        if let Some(proxy) = self.proxy.take()
-            && let Err(error) = proxy.shutdown(DRAIN_LIMIT)
-        {
+        let Some(proxy) = self.proxy.take() else {
+            return;
+        };
+        if let Some(&lost) = self.lost.get() {
+            proxy.give_up(lost);
+        } else if std::thread::panicking() {
+            drop(proxy); // peers are to see that this was no end as it should be
+        } else if let Err(error) = proxy.shutdown(DRAIN_LIMIT) {
             tracing::debug!(%error, "the proxy ended");
         }
     }

@@ -46,8 +46,8 @@ impl Arrivals for Heard {
         self.arrivals.raise(peer, channel, count);
     }
 
-    fn abort(&mut self, error: &FabricError) {
-        self.arrivals.abort(error);
+    fn abort(&mut self, error: &FabricError) -> Option<u32> {
+        self.arrivals.abort(error)
     }
 }
 

@@ -37,7 +37,7 @@ enum Wait : u32 {
 };
 
 // The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r,
-// kLost and r rank r of another node is gone, ~0 the host.
+// kLost and r rank r is lost, ~0 the host.
 struct Report {
   u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
   u64 waited_ns;
@@ -76,7 +76,7 @@ struct Watch {
 
 constexpr u32 kHostAbort = 0xffffffffu;
 
-// In abort words: beside this bit, a rank of another node that is gone.
+// In abort words: beside this bit, a rank that is lost.
 constexpr u32 kLost = 0x40000000u;
 
 // What is waited for, for the report.

@@ -17,8 +17,29 @@ fn child() {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
         std::process::abort();
     }
+    if std::env::var_os("TEST_LOST").is_some() {
+        return println!("read {}", lost(ranks));
+    }
     println!("read {}", work(ranks));
 }
+
+/// Who is lost, as a rank hears that is in no step. One of them ends, as it should.
+fn lost(mut ranks: Collective) -> String {
+    ranks.barrier("before", TIMEOUT).expect("all ranks come");
+    if ranks.rank() == ENDS {
+        return "ended".into();
+    }
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(2) {
+        if let Some(rank) = ranks.lost() {
+            return format!("lost {rank}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    "lost nobody".into()
+}
+
+const ENDS: u32 = 1;
 
 /// What a rank on one of several hosts is told, when it asks for what is for one host.
 fn across_hosts() -> String {
@@ -149,6 +170,53 @@ fn simulated_gpus_of_a_host_are_of_one_process() {
     let told = "2 processes of a host cannot share simulated GPUs; start one process, with Communicator::local or Communicator::simulated, which has all ranks, or one on each host";
     for (rank, child) in (0..).zip(children) {
         expect_read(rank, child, told);
+    }
+}
+
+/// Rank 0 or another; and nobody, where one ends as it should.
+#[test]
+fn a_process_that_dies_is_named_by_all_that_wait_for_nobody() {
+    for dies in [Some(2), Some(0), None] {
+        let port = listener().1;
+        let start = |rank| {
+            let what = match dies == Some(rank) {
+                true => "TEST_DIE",
+                false => "TEST_LOST",
+            };
+            start_child(rank, 4, port, &[(what, "1")])
+        };
+        let children: Vec<_> = (0..4).map(start).collect();
+        for (rank, mut child) in (0..).zip(children) {
+            let told = match dies {
+                _ if rank == ENDS => "ended".to_owned(),
+                Some(dead) if rank == dead => {
+                    assert!(!child.wait().expect("it ended").success());
+                    continue;
+                }
+                Some(dead) => format!("lost {dead}"),
+                None => "lost nobody".to_owned(),
+            };
+            expect_read(rank, child, &told);
+        }
+    }
+}
+
+/// What this rank's network has noticed.
+#[test]
+fn a_loss_that_one_rank_tells_is_known_to_all() {
+    for told in on_ranks(4, |mut ranks| {
+        ranks.barrier("before", TIMEOUT).expect("all ranks come");
+        if ranks.rank() == 2 {
+            ranks.tell_lost(3);
+        }
+        let started = Instant::now();
+        let mut lost = None;
+        while lost.is_none() && started.elapsed() < TIMEOUT {
+            lost = ranks.lost();
+        }
+        (lost, ranks)
+    }) {
+        assert_eq!(told.0, Some(3));
     }
 }
 

@@ -1,0 +1,157 @@
+//! [`Standing`]: whether a communicator is of use, and what ends its kernels' waits if not; and [`Vigil`], which looks
+//! whether all ranks are there.
+
+use crate::bootstrap::Collective;
+use crate::error::Error;
+use crate::operator::Live;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often a rank looks for the others while it is in no step with them.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The first rank that is known to be lost. Proxies and other ranks tell.
+pub(crate) type Lost = Arc<OnceLock<u32>>;
+
+/// What a communicator, its operators and its vigil share.
+pub(crate) struct Standing {
+    ranks: Mutex<Collective>,
+    operators: Mutex<Vec<Weak<Live>>>,
+    poison: Mutex<Option<Arc<Error>>>,
+    is_poisoned: AtomicBool,
+    pub lost: Lost,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these mutexes guard is whole between any two statements.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Standing {
+    pub fn new(ranks: Collective) -> Self {
+        Self {
+            ranks: Mutex::new(ranks),
+            operators: Mutex::default(),
+            poison: Mutex::default(),
+            is_poisoned: AtomicBool::new(false),
+            lost: Lost::default(),
+        }
+    }
+
+    pub fn ranks(&self) -> MutexGuard<'_, Collective> {
+        lock(&self.ranks)
+    }
+
+    /// Makes `abort` and `check` see an operator.
+    pub fn register(&self, operator: &Arc<Live>) {
+        let mut operators = lock(&self.operators);
+        operators.retain(|known| known.strong_count() > 0);
+        operators.push(Arc::downgrade(operator));
+    }
+
+    pub fn live(&self) -> Vec<Arc<Live>> {
+        lock(&self.operators)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// An error if the communicator is out of use.
+    pub fn ensure_usable(&self) -> Result<(), Error> {
+        if !self.is_poisoned.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(match self.cause() {
+            Some(cause) if matches!(*cause, Error::Aborted { .. }) => (*cause).clone(),
+            cause => Error::Aborted { cause },
+        })
+    }
+
+    /// Why the communicator is out of use, if it is.
+    pub fn cause(&self) -> Option<Arc<Error>> {
+        lock(&self.poison).clone()
+    }
+
+    /// Takes the communicator out of use, for the first reason that is given, and ends all kernels' waits.
+    pub fn poison(&self, error: Error) {
+        self.give_up(error);
+        self.live()
+            .iter()
+            .for_each(|operator| operator.page.abort());
+    }
+
+    fn give_up(&self, error: Error) {
+        lock(&self.poison).get_or_insert_with(|| Arc::new(error));
+        self.is_poisoned.store(true, Ordering::Release);
+    }
+
+    /// Looks whether a rank is lost. If so, all others are told.
+    fn look(&self) -> bool {
+        let mut ranks = match self.ranks.try_lock() {
+            Ok(ranks) => ranks,
+            Err(TryLockError::Poisoned(ranks)) => ranks.into_inner(),
+            // A step hears for itself.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        if let Some(rank) = ranks.lost() {
+            let _ = self.lost.set(rank);
+        }
+        let Some(&rank) = self.lost.get() else {
+            return false;
+        };
+        ranks.tell_lost(rank);
+        drop(ranks);
+        let live = self.live();
+        // This rank's network says more: it may be the one that is lost.
+        let network = live.iter().find_map(|operator| operator.network_failure());
+        self.give_up(network.unwrap_or(Error::RankLost { rank }));
+        live.iter()
+            .for_each(|operator| operator.page.abort_without(rank));
+        true
+    }
+}
+
+/// A thread that looks for the other ranks, until one is lost.
+pub(crate) struct Vigil {
+    standing: Arc<Standing>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Vigil {
+    /// Without a thread, kernels wait for a lost rank until their deadline.
+    pub fn start(standing: &Arc<Standing>) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let watched = (standing.clone(), is_over.clone());
+        let body = move || {
+            let (standing, is_over) = watched;
+            while !is_over.load(Ordering::Acquire) && !standing.look() {
+                std::thread::park_timeout(LOOK);
+            }
+        };
+        let thread = std::thread::Builder::new().name("mkernel-ranks".into());
+        let thread = thread.spawn(body);
+        if let Err(error) = &thread {
+            tracing::warn!(%error, "no thread to look whether all ranks are there");
+        }
+        Self {
+            standing: standing.clone(),
+            is_over,
+            thread: thread.ok(),
+        }
+    }
+}
+
+impl Drop for Vigil {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+        // What this rank's proxies have noticed meanwhile.
+        self.standing.look();
+    }
+}

@@ -1,0 +1,35 @@
+//! What the benchmark holds operators of several nodes against: puts of as many bytes, one step after the other.
+
+use crate::rank::on_nodes;
+use crate::unfused::{Nics, Steps};
+use mkernel::{Faults, GemmOp, Transport};
+use std::time::Duration;
+
+#[test]
+fn steps_put_what_plans_put() {
+    let cases = [
+        ((2, 2), GemmOp::AgGemm),
+        ((3, 1), GemmOp::GemmRs),
+        ((2, 2), GemmOp::GemmAr),
+    ];
+    for (nodes, op) in cases {
+        let took = on_nodes(nodes, op, 8, Faults::default(), |rank| {
+            let plan = rank.operator.plan();
+            let steps = Steps::of(plan, nodes.0).expect("several nodes");
+            let messages = u64::from(steps.load.messages) * u64::from(steps.count);
+            let puts = u64::from(nodes.0 - 1) * messages;
+            // Messages are whole words.
+            let more = puts * u64::from(steps.load.message_bytes) - plan.traffic.nic_bytes;
+            assert!(more < 4 * puts, "{op} on {nodes:?}: {more} bytes too many");
+            let transport = Transport::default();
+            let nics = Nics::new(&rank.ranks, nodes.0, transport, steps).expect("connected");
+            let took = nics.time().expect("well");
+            rank.ranks.barrier().expect("all are done");
+            (took, steps.count)
+        });
+        for (own, count) in &took {
+            assert_eq!(*own, took[0].0, "the slowest rank's, on all");
+            assert!(*own > Duration::ZERO && own.as_nanos() % u128::from(*count) == 0);
+        }
+    }
+}
