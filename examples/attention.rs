@@ -88,12 +88,13 @@ fn attend(ranks: &Communicator) -> Result<(), Failure> {
 
 fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
     let (seq, _) = size(ranks);
-    if ranks.world() == 8 {
+    if (ranks.world(), ranks.hosts()) == (8, 1) {
         return Attention::prepare(ranks, seq as u64);
     }
     // The type is declared for 8 ranks; a configuration can also be made at run time.
     let config = KernelConfig {
         world: ranks.world(),
+        nodes: ranks.hosts(),
         ..Attention::config()
     };
     let shape = AttentionShape {

@@ -153,8 +153,7 @@ impl Attention<'_> {
             c.u32("kPeers", topology.peers(), "other nodes");
             c.u32("kChannels", network.channels, "to each of them");
             c.u32("kPuts", network.puts, "of a call, to each");
-            let segment_puts = body.segment_tiles.div_ceil(body.put_tiles);
-            c.u32("kSegmentPuts", segment_puts, "of a chunk of a head");
+            c.u32("kSegmentPuts", body.segment_puts(), "of a chunk of a head");
             c.u32("kPutTiles", body.put_tiles, "of K and V, at most");
         }
         if body.is_uneven(world) {

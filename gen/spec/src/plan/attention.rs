@@ -136,12 +136,12 @@ impl AttentionPlan {
         }
     }
 
-    /// Puts of a head to another node.
+    /// Puts of a chunk of a head to another node.
     #[must_use]
-    pub const fn head_puts(&self) -> u32 {
+    pub const fn segment_puts(&self) -> u32 {
         match self.put_tiles {
             0 => 0,
-            tiles => self.config.placement.segments() * self.segment_tiles.div_ceil(tiles),
+            tiles => self.segment_tiles.div_ceil(tiles),
         }
     }
 
@@ -359,7 +359,7 @@ fn roles(body: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
 fn network(body: &AttentionPlan) -> Option<Network> {
     (body.put_tiles > 0).then(|| Network {
         channels: 1,
-        puts: body.kv_heads() as u32 * body.head_puts(),
+        puts: body.kv_heads() as u32 * body.config.placement.segments() * body.segment_puts(),
         put_bytes: u64::from(body.put_tiles) * 2 * u64::from(body.tile_bytes()),
     })
 }

@@ -156,6 +156,24 @@ mod tests {
         }
     }
 
+    /// To a node once, and from there to each of its other ranks; under a mask, to those alone that have later rows.
+    #[test]
+    fn a_row_crosses_to_a_node_once() {
+        let (_, body) = plan(8, 8192, false, Placement::Contiguous);
+        let (nodes, local_world) = (2, 4);
+        let topology = Topology { nodes, local_world };
+        for rank in 0..8 {
+            let work = work(&body, topology, rank);
+            assert_eq!((work.put_rows, work.sent_rows), (1024, 2 * 3 * 1024));
+        }
+        let (_, body) = plan(8, 8192, true, Placement::Contiguous);
+        let work = |rank| work(&body, topology, rank);
+        assert_eq!((work(3).put_rows, work(4).put_rows), (1024, 0));
+        // Its own to three, and those of rank 0 as well; its own to none, and those of rank 3 to three.
+        assert_eq!((work(4).sent_rows, work(7).sent_rows), (6 * 1024, 3 * 1024));
+        assert_eq!((work(0).sent_rows, work(3).sent_rows), (3 * 1024, 0));
+    }
+
     #[test]
     fn zigzag_is_as_much_for_every_rank_under_a_mask() {
         let (_, body) = plan(8, 8192, true, Placement::Zigzag);
