@@ -70,6 +70,9 @@ struct Flags {
     /// Fix the CTAs that only communicate
     #[arg(long)]
     comm_ctas: Option<u32>,
+    /// Change the text of `combine`, "kStages = 13=>kStages = 6"; what the host does must still fit
+    #[arg(long, value_parser = edit)]
+    combine_edit: Vec<(String, String)>,
     /// Blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -79,6 +82,12 @@ struct Flags {
     /// Cargo passes this.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+fn edit(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once("=>");
+    let (from, to) = parts.ok_or("write what is replaced, =>, and by what")?;
+    Ok((from.to_owned(), to.to_owned()))
 }
 
 fn main() -> ExitCode {
@@ -326,9 +335,19 @@ impl Case<'_> {
             max_rows: Some(self.max_rows as u32),
             ..CombineConfig::new(CombineOp::Combine)
         };
-        let operator = self
-            .ranks
-            .prepare(&KernelConfig::new(flags.world, config), shape)?;
+        let mut missing = Vec::new();
+        let config = KernelConfig::new(flags.world, config);
+        let operator = self.ranks.prepare_edited(&config, shape, |text| {
+            for (from, to) in &flags.combine_edit {
+                if !text.contains(from) {
+                    missing.push(from);
+                }
+                *text = text.replace(from, to);
+            }
+        })?;
+        if !missing.is_empty() {
+            return Err(format!("combine has no {missing:?}").into());
+        }
         let rows = lab.matrix(self.max_rows, flags.hidden, 0)?;
         lab.fill(&rows, self.rank() * self.max_rows, ROW_SEED)?;
         let c = lab.matrix(tokens.per_rank, flags.hidden, 0)?;

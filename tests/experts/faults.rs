@@ -1,6 +1,7 @@
 //! What is wrong with tokens becomes an error on every rank, which names it.
 
 use crate::layer::Layer;
+use crate::simulated::attention::Pace;
 
 fn fails(layer: &Layer, parts: &[&str]) {
     for seed in 0..3 {
@@ -69,4 +70,17 @@ fn more_rows_than_room() {
     // Rank 1 has room for 17 of 20.
     let layer = layer.call(&[10, 10], |_, _| vec![2]);
     fails(&layer, &["rank 1, call 1", "20 rows", "3 more", "(17)"]);
+}
+
+#[test]
+fn a_rank_that_does_not_come() {
+    let mut layer = Layer::new(2, 4, 1, 10).mixed([&[10, 10], &[10, 10], &[10, 10]]);
+    layer.pace = Pace::Without { rank: 1 };
+    let said = layer.run(0);
+    let failure = said[0].as_ref().expect_err("nobody came");
+    assert!(
+        failure.contains("where its tokens go") && failure.contains("from rank 1"),
+        "{failure}"
+    );
+    assert_eq!(said[1], Ok(Vec::new()));
 }

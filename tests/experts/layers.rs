@@ -1,60 +1,29 @@
 //! Right on every seed: skewed ranks, ranks without tokens, experts without rows and with all of them.
 
 use crate::layer::Layer;
+use crate::simulated::attention::Pace;
 
-/// Runs it under several schedules.
+/// Runs it under several schedules: right each time, and the same bits.
 fn is_right(name: &str, layer: &Layer, seeds: u64) {
+    assert!(layer.is_exact(), "{name}");
+    let mut first = None;
     for seed in 0..seeds {
-        let failures: Vec<_> = layer
-            .run(seed)
-            .into_iter()
-            .filter_map(Result::err)
-            .collect();
-        assert!(
-            failures.is_empty(),
-            "{name}, seed {seed}: {}",
-            failures.join("\n")
-        );
+        let said: Result<Vec<_>, _> = layer.run(seed).into_iter().collect();
+        let bits = said.unwrap_or_else(|failure| panic!("{name}, seed {seed}: {failure}"));
+        let same = first.get_or_insert_with(|| bits.clone()) == &bits;
+        assert!(same, "{name}, seed {seed}: other bits than before");
     }
-}
-
-/// Choices that differ from token to token, and never have an expert twice.
-fn mixed(layer: &Layer, salt: usize) -> impl Fn(usize, usize) -> Vec<i32> + use<> {
-    let (experts, top_k) = (layer.experts as usize, layer.top_k as usize);
-    move |rank, token| {
-        let first = (rank * 5 + token * 3 + salt) % experts;
-        (0..top_k)
-            .map(|j| ((first + j * (1 + token % 2)) % experts) as i32)
-            .collect()
-    }
-}
-
-/// Three calls, so that each buffer is used again, with other numbers of tokens.
-fn calls(layer: Layer, counts: [&[usize]; 3]) -> Layer {
-    counts
-        .into_iter()
-        .enumerate()
-        .fold(layer, |layer, (salt, counts)| {
-            let choose = mixed(&layer, salt);
-            layer.call(counts, choose)
-        })
 }
 
 #[test]
 fn worlds() {
-    let one = calls(Layer::new(1, 7, 3, 40), [&[40], &[0], &[33]]);
+    let one = Layer::new(1, 7, 3, 40).mixed([&[40], &[0], &[33]]);
     is_right("one rank", &one, 6);
-    let two = calls(Layer::new(2, 10, 4, 20), [&[20, 20], &[20, 3], &[0, 20]]);
+    let two = Layer::new(2, 10, 4, 20).mixed([&[20, 20], &[20, 3], &[0, 20]]);
     is_right("two ranks", &two, 6);
-    let four = calls(
-        Layer::new(4, 12, 3, 12),
-        [&[12, 0, 5, 12], &[0, 0, 12, 1], &[12, 12, 12, 12]],
-    );
+    let four = Layer::new(4, 12, 3, 12).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12, 12, 12, 12]]);
     is_right("four ranks", &four, 4);
-    let eight = calls(
-        Layer::new(8, 16, 2, 4),
-        [&[4; 8], &[0, 1, 2, 3, 4, 0, 0, 1], &[4; 8]],
-    );
+    let eight = Layer::new(8, 16, 2, 4).mixed([&[4; 8], &[0, 1, 2, 3, 4, 0, 0, 1], &[4; 8]]);
     is_right("eight ranks", &eight, 2);
 }
 
@@ -70,7 +39,7 @@ fn tiles_and_layouts() {
         layer.tile = Some(tile);
         layer.nk = nk;
         layer.intermediate = 136;
-        let layer = calls(layer, [&[70, 70], &[1, 70], &[70, 0]]);
+        let layer = layer.mixed([&[70, 70], &[1, 70], &[70, 0]]);
         is_right(&format!("{tile:?}, nk {nk}"), &layer, 2);
     }
 }
@@ -100,7 +69,7 @@ fn as_many_choices_as_experts() {
 fn a_rank_that_comes_late() {
     let mut layer = Layer::new(2, 6, 2, 16);
     layer.skew = 100;
-    let layer = calls(layer, [&[16, 16], &[16, 0], &[16, 16]]);
+    let layer = layer.mixed([&[16, 16], &[16, 0], &[16, 16]]);
     is_right("skewed", &layer, 8);
 }
 
@@ -111,4 +80,24 @@ fn full_to_the_last_row() {
     layer.max_rows = Some(20);
     let layer = layer.call(&[10, 10], |_, token| vec![(token % 2) as i32]);
     is_right("full", &layer, 4);
+}
+
+#[test]
+fn random_and_skewed_choices() {
+    let layer = Layer::new(4, 16, 4, 12);
+    let layer = layer
+        .random(&[12; 4], true)
+        .random(&[12, 1, 0, 7], false)
+        .random(&[12; 4], true);
+    is_right("random", &layer, 3);
+}
+
+#[test]
+fn out_of_step_and_in_graphs() {
+    for pace in [Pace::OutOfStep, Pace::Graph] {
+        let mut layer = Layer::new(2, 6, 2, 16);
+        layer.pace = pace;
+        let layer = layer.mixed([&[16, 16], &[0, 5], &[16, 1]]);
+        is_right(&format!("{pace:?}"), &layer, 3);
+    }
 }

@@ -4,3 +4,5 @@ mod faults;
 mod layer;
 mod layers;
 mod mutations;
+#[path = "../simulated/mod.rs"]
+mod simulated;

@@ -11,10 +11,14 @@ mod attention;
 mod back_to_back;
 mod cases;
 mod correctness;
+mod experts;
 mod failures;
 mod graphs;
 #[allow(dead_code, reason = "benches/operators uses the rest")]
 mod lab;
+#[allow(dead_code, reason = "planted mistakes are for simulated GPUs")]
+#[path = "../experts/layer/mod.rs"]
+mod layer;
 mod lifetimes;
 mod nodes;
 mod operands;

@@ -201,7 +201,7 @@ fn emulated(faults: &Faults, place: Where) -> Transport {
     }
 }
 
-fn apply(edits: &[(String, String)], text: &mut String) {
+pub fn apply(edits: &[(String, String)], text: &mut String) {
     for (from, to) in edits {
         assert!(text.contains(from.as_str()), "the kernel has no\n{from}");
         *text = text.replace(from.as_str(), to);
@@ -209,12 +209,34 @@ fn apply(edits: &[(String, String)], text: &mut String) {
 }
 
 impl Machine {
-    /// Runs `body` on every rank.
+    /// Runs `body` on every rank; the first failure ends the others' kernels.
     fn run<T: Send>(
         self,
         place: Where,
         body: impl Fn(&Communicator) -> Result<T, Box<dyn std::error::Error>> + Sync,
     ) -> Result<Vec<T>, String> {
+        let results = self.each(place, |rank, all| {
+            // The others end at once then, not at their deadlines.
+            body(rank).inspect_err(|_| all.iter().for_each(Communicator::abort))
+        })?;
+        // What the simulator found says more than what came of it.
+        let mut failures: Vec<String> = results
+            .iter()
+            .filter_map(|result| result.as_ref().err().cloned())
+            .collect();
+        failures.sort_by_key(|failure| !failure.contains("simulator found"));
+        match failures.first() {
+            None => Ok(results.into_iter().flatten().collect()),
+            Some(failure) => Err(failure.clone()),
+        }
+    }
+
+    /// Runs `body` on every rank, of all ranks; what each says.
+    pub fn each<T: Send>(
+        self,
+        place: Where,
+        body: impl Fn(&Communicator, &[Communicator]) -> Result<T, Box<dyn std::error::Error>> + Sync,
+    ) -> Result<Vec<Result<T, String>>, String> {
         let world = self.world;
         let ranks = match place {
             Where::Simulated { seed } => Communicator::simulated(&Simulation {
@@ -228,38 +250,17 @@ impl Machine {
         };
         let ranks = ranks.map_err(|error| error.to_string())?;
         let (all, body) = (&ranks, &body);
-        let results: Vec<Result<T, String>> = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             // Ranks stay until the last is done.
             let threads: Vec<_> = ranks
                 .iter()
-                .map(|rank| {
-                    scope.spawn(move || {
-                        // The others end at once then, not at their deadlines.
-                        let told =
-                            body(rank).inspect_err(|_| all.iter().for_each(Communicator::abort));
-                        told.map_err(|error| with_causes(&*error))
-                    })
-                })
+                .map(|rank| scope.spawn(move || body(rank, all).map_err(|e| with_causes(&*e))))
                 .collect();
-            threads
-                .into_iter()
-                .map(|thread| {
-                    thread
-                        .join()
-                        .unwrap_or_else(|_| Err("a rank panicked".into()))
-                })
-                .collect()
-        });
-        // What the simulator found says more than what came of it.
-        let mut failures: Vec<String> = results
-            .iter()
-            .filter_map(|result| result.as_ref().err().cloned())
-            .collect();
-        failures.sort_by_key(|failure| !failure.contains("simulator found"));
-        match failures.first() {
-            None => Ok(results.into_iter().flatten().collect()),
-            Some(failure) => Err(failure.clone()),
-        }
+            let joined = threads.into_iter().map(|thread| thread.join());
+            Ok(joined
+                .map(|result| result.unwrap_or_else(|_| Err("a rank panicked".into())))
+                .collect())
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 30] = [
+pub(crate) const TEMPLATES: [(&str, &str); 31] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -35,6 +35,10 @@ pub(crate) const TEMPLATES: [(&str, &str); 30] = [
     (
         "parts/attention.cu.tera",
         include_str!("../../../templates/parts/attention.cu.tera"),
+    ),
+    (
+        "parts/leave.cu.tera",
+        include_str!("../../../templates/parts/leave.cu.tera"),
     ),
     (
         "parts/network.cu.tera",

@@ -31,5 +31,9 @@ pub fn lines(config: &CombineConfig, world: u32) -> Vec<String> {
 
 /// The choices of its plan.
 pub fn planned(plan: &CombinePlan) -> String {
-    format!("{} tokens under one flag", plan.block_tokens)
+    format!(
+        "rows in {} parts, {} of them in the ring",
+        plan.parts(),
+        plan.stages
+    )
 }

@@ -22,6 +22,17 @@ pub struct Chosen;
 )]
 pub struct Finished;
 
+/// Tokens to their experts, …
+#[fused_kernel(
+    op = dispatch_gemm, world = 8, experts = 256, top_k = 8, max_tokens = dynamic, hidden = 7168, intermediate = 2048,
+    b_layout = nk, swiglu = true, max_rows = 65536, tile_m = 128, tile_n = 256, comm_ctas = 8,
+)]
+pub struct Experts;
+
+/// … and back.
+#[fused_kernel(op = "combine", world = 8, experts = 256, top_k = 8, max_tokens = 4096, hidden = 7168, max_rows = 65536)]
+pub struct Sums;
+
 #[mkernel::fused_kernel(op = ag_gemm, world = 1, m = dynamic, n = dynamic, k = dynamic)]
 struct Private;
 
@@ -39,6 +50,9 @@ fn main() {
     let _: fn(&mkernel::Communicator) -> Prepared = Static::prepare;
     let _: fn(&mkernel::Communicator, u64, u64) -> Prepared = Chosen::prepare;
     let _: fn(&mkernel::Communicator, u64, u64, u64) -> Prepared = Private::prepare;
+
+    let _: fn(&mkernel::Communicator, u64) -> Prepared = Experts::prepare;
+    let _: fn(&mkernel::Communicator) -> Prepared = Sums::prepare;
 
     let config = Chosen::config();
     assert_eq!(config.name.as_deref(), Some("up"));

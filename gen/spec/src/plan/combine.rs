@@ -1,29 +1,44 @@
 //! `combine`: what experts made of each token, weighted and summed, at the token's rank.
 //!
 //! A rank tells every other where its tokens' rows are and what each counts. Every rank adds up the rows that it has of a
-//! token and sends one row of bf16; the token's rank adds those, in the order of ranks. How many tokens a rank has is told
-//! by parity of the epoch: who starts epoch e has finished e-1, for which every peer had begun e-1 and so finished e-2.
-//! Choices and rows need one buffer: who told of choices in the last epoch has the rows that came of them, and rows are
-//! sent to a rank that has told of this epoch, and so has finished the one before.
+//! token and sends one row of bf16; the token's rank adds those, in the order of ranks. A CTA makes one sum after the
+//! other, its own and those for peers: rows come through a ring in shared memory, sums leave from shared memory, both by
+//! TMA, so that nothing in flight needs a register or holds up a warp.
+//!
+//! What a rank tells is double-buffered by parity of the epoch: who starts epoch e has finished e-1, for which every peer
+//! had begun e-1 and so finished e-2. Sums need one buffer: they are sent to a rank that has told of this epoch, and so
+//! has finished the one before.
 
-use super::{Body, KernelPlan, Registers, Role, Spread, THREADS, Traffic, Workspace};
+use super::{Body, KernelPlan, Region, Registers, Role, Spread, THREADS, Traffic, Workspace};
 use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec};
 use crate::config::{CombineConfig, CombineShape, Dtype, all_rows};
 use crate::cost::{self, Bound};
 use crate::device::Device;
 use crate::spec::KernelSpec;
-use crate::violation::Violations;
+use crate::violation::{Field, Violations};
 use serde::Serialize;
 
 const ELEM_BYTES: u64 = 2;
-/// Tokens under one flag, at most.
-const BLOCK_TOKENS: u64 = 8;
-/// Warps of a CTA that send; the others add up what comes. Adding reads and writes less than a quarter of what goes out.
-const SEND_WARPS: u32 = 8;
+/// Sums that have left the ring but not the CTA, a warp for each. One is on its way for 2 to 5 µs, in which 344 GB/s over
+/// 132 SMs want 5 to 13 KiB.
+pub const OUTS: u32 = 3;
+/// The most stages of the ring. Memory wants 40 KiB under way in an SM (1.2 µs at 33 GB/s); as many rows again wait to be
+/// added.
+const MAX_STAGES: u32 = 16;
+/// The longest part of a row that is a stage: fourteen fit.
+const MAX_PART_BYTES: u64 = 16 << 10;
+/// The shortest, with which neither the link nor TMA is much slower.
+const MIN_PART_BYTES: u64 = 2 << 10;
+/// Own sums of a CTA, at least, unless parts were too short: the last ones leave SMs idle.
+const SUMS_PER_CTA: u64 = 16;
+/// Parts begin at lines of L2.
+const LINE_BYTES: u64 = 128;
+/// Words of each row in the ring and of each sum: see `about_row` of the template.
+const ABOUT_BYTES: u32 = 32;
 /// What a rank tells beside its choices.
 pub const HEADER_WORDS: u64 = 8;
-/// Dynamic shared memory: a word by which a CTA agrees.
-const SMEM_BYTES: u32 = 16;
+/// Dynamic shared memory may start anywhere.
+const SMEM_ALIGN: u32 = 128;
 const REGISTERS: Registers = Registers {
     entry: 168,
     mover: 168,
@@ -39,10 +54,10 @@ pub struct CombinePlan {
     pub shape: CombineShape,
     /// Rows of a rank, as of the operator that dispatched.
     pub max_rows: u64,
-    /// Tokens under one flag.
-    pub block_tokens: u32,
-    /// Warps of a CTA that send.
-    pub send_warps: u32,
+    /// Bytes of a row that are summed at a time, under one flag.
+    pub part_bytes: u32,
+    /// Parts in the ring of a CTA.
+    pub stages: u32,
 }
 
 impl CombinePlan {
@@ -52,10 +67,16 @@ impl CombinePlan {
         self.shape.max_tokens * self.shape.top_k
     }
 
-    /// Flags of a rank's tokens.
+    /// Bytes of a row.
     #[must_use]
-    pub fn blocks(&self) -> u64 {
-        self.shape.max_tokens.div_ceil(self.block_tokens.into())
+    pub const fn row_bytes(&self) -> u64 {
+        self.shape.hidden * ELEM_BYTES
+    }
+
+    /// Parts of a row.
+    #[must_use]
+    pub fn parts(&self) -> u64 {
+        self.row_bytes().div_ceil(self.part_bytes.into())
     }
 
     /// Where tokens go if experts are chosen evenly.
@@ -75,16 +96,19 @@ pub(super) fn plan(
     let shape = config.shape()?;
     let world = spec.world();
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
-    let send_warps = if world > 1 { SEND_WARPS } else { 0 };
-    let warps = u64::from(device.sm_count * (THREADS / 32 - send_warps));
+    let part_bytes = part_bytes(&shape, device);
+    let room = device.smem_bytes.saturating_sub(fixed_bytes(MAX_STAGES));
     let body = CombinePlan {
         config: *config,
         shape,
         max_rows: config.max_rows.map_or(rows, |most| rows.min(most.into())),
-        // Few tokens go to as many warps as there are.
-        block_tokens: (shape.max_tokens / warps).clamp(1, BLOCK_TOKENS) as u32,
-        send_warps,
+        part_bytes,
+        stages: (room / part_bytes).saturating_sub(OUTS).min(MAX_STAGES),
     };
+    if body.stages < 2 {
+        return Some(Err(no_room(part_bytes, device)));
+    }
+    let (smem, smem_bytes) = smem(&body);
     let traffic = traffic(&body, world);
     let bound = Bound::new(&traffic, device);
     Some(Ok(KernelPlan {
@@ -93,9 +117,9 @@ pub(super) fn plan(
         device: device.clone(),
         threads: THREADS,
         grid_ctas: device.sm_count,
-        roles: roles(&body, device.sm_count),
-        smem: Vec::new(),
-        smem_bytes: SMEM_BYTES,
+        roles: roles(device.sm_count),
+        smem,
+        smem_bytes,
         workspace: workspace(&body, world),
         copies: None,
         network: None,
@@ -107,6 +131,69 @@ pub(super) fn plan(
         traffic,
         body: Body::Combine(body),
     }))
+}
+
+/// Whole rows, if they are short and many.
+fn part_bytes(shape: &CombineShape, device: &Device) -> u32 {
+    let row_bytes = shape.hidden * ELEM_BYTES;
+    let sums = SUMS_PER_CTA * u64::from(device.sm_count);
+    let wanted = sums
+        .div_ceil(shape.max_tokens)
+        .min(row_bytes / MIN_PART_BYTES);
+    let parts = wanted.max(row_bytes.div_ceil(MAX_PART_BYTES)).max(1);
+    match parts {
+        1 => row_bytes as u32,
+        _ => row_bytes.div_ceil(parts).next_multiple_of(LINE_BYTES) as u32,
+    }
+}
+
+fn no_room(part_bytes: u32, device: &Device) -> Violations {
+    let mut found = Violations::default();
+    let needed = (2 + OUTS) * part_bytes + fixed_bytes(2);
+    found.push(
+        Field::Hidden,
+        format!(
+            "two stages of {part_bytes} bytes need {needed} bytes of shared memory of {} ({})",
+            device.smem_bytes, device.name
+        ),
+        "use a GPU with more",
+    );
+    found
+}
+
+/// Full and free of each stage and sum.
+const fn barrier_bytes(stages: u32) -> u32 {
+    (stages + OUTS) * 2 * 8
+}
+
+/// What is known of each stage and sum, and a word by which a CTA agrees.
+const fn about_bytes(stages: u32) -> u32 {
+    (stages + OUTS) * ABOUT_BYTES + 16
+}
+
+/// Shared memory beside rows and sums.
+const fn fixed_bytes(stages: u32) -> u32 {
+    barrier_bytes(stages) + about_bytes(stages) + SMEM_ALIGN
+}
+
+fn smem(body: &CombinePlan) -> (Vec<Region>, u32) {
+    let mut offset = 0;
+    let mut region = |name, bytes: u32| {
+        let region = Region {
+            name,
+            offset_bytes: u64::from(offset),
+            bytes: u64::from(bytes),
+        };
+        offset += bytes;
+        region
+    };
+    let regions = vec![
+        region("rows", body.stages * body.part_bytes),
+        region("out", OUTS * body.part_bytes),
+        region("about", about_bytes(body.stages)),
+        region("barriers", barrier_bytes(body.stages)),
+    ];
+    (regions, offset + SMEM_ALIGN)
 }
 
 fn traffic(body: &CombinePlan, world: u32) -> Traffic {
@@ -132,32 +219,26 @@ fn id(body: &CombinePlan, world: u32) -> String {
         hidden,
     } = body.shape;
     format!(
-        "{}_sm90a_g{world}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}_b{}",
-        body.config.op, body.max_rows, body.block_tokens
+        "{}_sm90a_g{world}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}_p{}s{}",
+        body.config.op,
+        body.max_rows,
+        body.parts(),
+        body.stages
     )
 }
 
-fn roles(body: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
+fn roles(grid_ctas: u32) -> Vec<Role> {
     let role = |name, warps, about: &str| Role {
         name,
         ctas: (0, grid_ctas),
         warps,
         about: about.into(),
     };
-    let mut roles = Vec::new();
-    if body.send_warps > 0 {
-        roles.push(role(
-            "push",
-            (0, body.send_warps),
-            "own rows of the peers' tokens, added up",
-        ));
-    }
-    roles.push(role(
-        "collect",
-        (body.send_warps, THREADS / 32),
-        "sums of the own tokens",
-    ));
-    roles
+    vec![
+        role("load", (0, 1), "rows of sums to shared memory"),
+        role("store", (1, 1 + OUTS), "sums to C and to peers"),
+        role("math", (1 + OUTS, THREADS / 32), "sums in fp32"),
+    ]
 }
 
 fn workspace(body: &CombinePlan, world: u32) -> Workspace {
@@ -169,12 +250,12 @@ fn workspace(body: &CombinePlan, world: u32) -> Workspace {
         ("fault", FLAG_STRIDE_BYTES),
         ("told", ranks * FLAG_STRIDE_BYTES),
         ("headers", 2 * ranks * HEADER_WORDS * 4),
-        ("choices", ranks * body.choices() * 8),
-        ("flags", ranks * body.blocks() * FLAG_STRIDE_BYTES),
+        ("choices", 2 * ranks * body.choices() * 8),
         (
-            "partials",
-            ranks * body.shape.max_tokens * body.shape.hidden * ELEM_BYTES,
+            "flags",
+            ranks * body.shape.max_tokens * body.parts() * FLAG_STRIDE_BYTES,
         ),
+        ("partials", ranks * body.shape.max_tokens * body.row_bytes()),
     ])
 }
 

@@ -8,11 +8,11 @@ pub(super) fn about(plan: &KernelPlan, body: &CombinePlan) -> About {
     About {
         computes: computes(plan, body),
         summary: format!(
-            "{} CTAs, {} tokens under one flag",
-            plan.grid_ctas, body.block_tokens
+            "{} CTAs, {} stages of {} bytes",
+            plan.grid_ctas, body.stages, body.part_bytes
         ),
         sections: vec![("transfer", transfer(plan, body))],
-        shared: "a word by which a CTA agrees".to_owned(),
+        shared: format!("{} stages", body.stages),
     }
 }
 
@@ -34,9 +34,8 @@ fn transfer(plan: &KernelPlan, body: &CombinePlan) -> Vec<String> {
         return vec!["none: one rank".to_owned()];
     }
     vec![format!(
-        "by {} warps of each CTA, {} tokens under one flag; if experts are chosen evenly, {:.0} rows of {} choices",
-        body.send_warps,
-        body.block_tokens,
+        "by all CTAs, in {} parts with a flag each; if experts are chosen evenly, {:.0} rows of {} choices",
+        body.parts(),
         body.spread(world).sent_tokens,
         body.choices(),
     )]

@@ -1,0 +1,178 @@
+//! Layers of experts, `dispatch_gemm` and `combine`, with exact results: random and skewed choices, numbers of tokens that
+//! change from call to call, graphs, ranks that stay away, choices that are wrong.
+
+use crate::lab::TimeLimit;
+use crate::layer::Layer;
+use crate::ranks::worlds;
+use crate::simulated::Where;
+use crate::simulated::attention::Pace;
+use std::time::{Duration, Instant};
+
+/// Rows of experts from all ranks in a row of a model, tails of all tiles, columns of no whole vector of a warp.
+fn layers(world: u32) -> Vec<(&'static str, Layer)> {
+    let ranks = world as usize;
+    let sizes = |[hidden, intermediate]: [u64; 2], layer: Layer| Layer {
+        hidden,
+        intermediate,
+        tile: None,
+        ..layer
+    };
+    let new = |local: u64, top_k, max_tokens| {
+        Layer::new(world, local * u64::from(world), top_k, max_tokens)
+    };
+    let mut some: Vec<usize> = (0..ranks).map(|rank| rank * 37).collect();
+    some.reverse();
+    let (full, none) = (vec![300; ranks], vec![0; ranks]);
+    vec![
+        (
+            "random",
+            sizes([1024, 512], new(8, 8, 300))
+                .random(&full, false)
+                .random(&some, false)
+                .random(&none, false)
+                .random(&full, false),
+        ),
+        (
+            "skewed",
+            sizes([1024, 512], new(16, 6, 300))
+                .random(&full, true)
+                .random(&some, true)
+                .random(&full, true),
+        ),
+        (
+            "odd sizes",
+            Layer {
+                nk: true,
+                ..sizes([1000, 264], new(3, 2, 301)).mixed([&full, &some, &full])
+            },
+        ),
+        (
+            "long rows",
+            sizes([136, 7168], new(4, 4, 64))
+                .random(&vec![64; ranks], false)
+                .random(&vec![1; ranks], true),
+        ),
+        (
+            "one expert",
+            sizes([264, 136], new(4, 1, 300))
+                .call(&full, |_, _| vec![2])
+                .call(&some, |_, _| vec![1])
+                .call(&full, |rank, _| vec![rank as i32]),
+        ),
+    ]
+}
+
+/// What all ranks found.
+fn right(name: &str, layer: &Layer) -> Vec<Vec<u32>> {
+    let said = layer.run_on(Where::Gpus);
+    let said: Result<Vec<_>, _> = said.into_iter().collect();
+    said.unwrap_or_else(|failure| panic!("{name} on {} ranks: {failure}", layer.world))
+}
+
+fn run(world: u32) {
+    let layers = layers(world);
+    for (name, layer) in &layers {
+        let first = right(name, layer);
+        assert!(
+            first == right(name, layer),
+            "{name}: other bits than before"
+        );
+    }
+    println!("world {world}: {} layers", layers.len());
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn experts_of_one_rank() {
+    let _limit = TimeLimit::start("experts of one rank", Duration::from_secs(240));
+    run(1);
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn experts_of_several_ranks() {
+    let _limit = TimeLimit::start("experts of several ranks", Duration::from_secs(480));
+    worlds(2).into_iter().for_each(run);
+}
+
+/// Ranks that come when they like, and a graph that is replayed with other tokens, experts and numbers of them, give the
+/// same bits.
+#[test]
+#[ignore = "needs GPUs"]
+fn experts_out_of_step_and_in_graphs() {
+    let _limit = TimeLimit::start("experts out of step", Duration::from_secs(480));
+    for world in worlds(1) {
+        for (name, layer) in layers(world) {
+            let kept = right(name, &layer);
+            for pace in [Pace::OutOfStep, Pace::Graph] {
+                let paced = Layer {
+                    pace,
+                    ..layer.clone()
+                };
+                for _ in 0..3 {
+                    assert!(right(name, &paced) == kept, "{name}, {pace:?}: other bits");
+                }
+            }
+        }
+    }
+}
+
+/// Then new communicators compute again.
+#[test]
+#[ignore = "needs GPUs"]
+fn a_rank_that_does_not_come_to_its_experts() {
+    let _limit = TimeLimit::start("experts without a rank", Duration::from_secs(120));
+    for world in worlds(2) {
+        let (name, layer) = layers(world).swap_remove(0);
+        let alone = Layer {
+            pace: Pace::Without { rank: 1 },
+            ..layer.clone()
+        };
+        let started = Instant::now();
+        for (rank, said) in alone.run_on(Where::Gpus).into_iter().enumerate() {
+            match (rank, said) {
+                (1, said) => assert_eq!(said, Ok(Vec::new())),
+                (_, Ok(_)) => panic!("rank {rank} went on without rank 1"),
+                (_, Err(failure)) => assert!(failure.contains("from rank 1"), "{failure}"),
+            }
+        }
+        assert!(started.elapsed() < Duration::from_secs(30));
+        right(name, &layer);
+    }
+}
+
+/// All ranks say which choice is wrong, also where the next calls were right; new communicators compute again.
+#[test]
+#[ignore = "needs GPUs"]
+fn wrong_choices_of_experts() {
+    let _limit = TimeLimit::start("wrong choices", Duration::from_secs(120));
+    for world in worlds(1) {
+        let last = world as usize - 1;
+        let right_choice = |_: usize, token: usize| vec![(token % 4) as i32];
+        let full = vec![50; world as usize];
+        let new = || Layer::new(world, 4 * u64::from(world), 1, 50).call(&full, right_choice);
+        for wrong in [4 * world as i32, -1] {
+            let layer = new().call(&full, move |rank, token| {
+                vec![if (rank, token) == (last, 7) { wrong } else { 0 }]
+            });
+            let layer = layer.call(&full, right_choice);
+            for said in layer.run_on(Where::Gpus) {
+                let failure = said.expect_err("a wrong choice");
+                for part in ["call 2", "token 7", &format!("expert {wrong}")] {
+                    assert!(failure.contains(part), "{part:?} in {failure:?}");
+                }
+            }
+            right("after a wrong choice", &new().call(&full, right_choice));
+        }
+    }
+}
+
+/// Without a GPU: what is expected is exact in bf16, so that any order of additions gives it.
+#[test]
+fn every_layer_is_exact() {
+    for world in mkernel::spec::spec::WORLDS {
+        for (name, layer) in layers(world) {
+            assert!(layer.is_exact(), "{name} on {world} ranks");
+        }
+    }
+}
