@@ -56,11 +56,16 @@ fn calls_are_out_of_step_and_in_graphs() {
     all_are_right(&named([jobs, masked].concat()));
 }
 
+/// Whether its peer waits in vain, or hears first that it has ended. Nodes of one rank: in others, ranks that have given up
+/// write over what those read that have not seen it yet. Nobody gets such results, but the simulator tells of it first.
 #[test]
-fn a_rank_that_makes_no_call_is_an_error_on_every_other() {
-    let missing = job((2, 2), [1, 140, 2, 2, 64]).at(Pace::Without { rank: 3 });
-    let failure = missing.run(1).expect_err("rank 3 is missing");
-    assert!(failure.contains("waited"), "{failure}");
+fn a_node_that_makes_no_call_is_named() {
+    let missing = job((2, 1), [1, 140, 2, 2, 64]).at(Pace::Without { rank: 1 });
+    for seed in 0..SEEDS {
+        let failure = missing.run(seed).expect_err("rank 1 is missing");
+        let is_named = failure.contains("rank 1") && !failure.contains("simulator found");
+        assert!(is_named, "{failure}");
+    }
 }
 
 /// Several tiles, of two heads in turn.
