@@ -29,8 +29,9 @@ const MAX_STAGES: u32 = 16;
 const MAX_PART_BYTES: u64 = 16 << 10;
 /// The shortest, with which neither the link nor TMA is much slower.
 const MIN_PART_BYTES: u64 = 2 << 10;
-/// Own sums of a CTA, at least, unless parts were too short: the last ones leave SMs idle.
-const SUMS_PER_CTA: u64 = 16;
+/// Own sums of a CTA, at least, unless parts were too short: the last ones leave SMs idle. With 16, rows of 1024 tokens were in
+/// seven parts, and took twice as long as whole ones: the loading warp was the limit.
+const SUMS_PER_CTA: u64 = 4;
 /// Parts begin at lines of L2.
 const LINE_BYTES: u64 = 128;
 /// Words of each row in the ring and of each sum: see `about_row` of the template.
