@@ -170,7 +170,8 @@ fn wrong_choices_of_experts() {
 /// Without a GPU: what is expected is exact in bf16, so that any order of additions gives it.
 #[test]
 fn every_layer_is_exact() {
-    for world in mkernel::spec::spec::WORLDS {
+    // Others have the same tokens of each rank, and as many experts.
+    for world in [1, 4] {
         for (name, layer) in layers(world) {
             assert!(layer.is_exact(), "{name} on {world} ranks");
         }

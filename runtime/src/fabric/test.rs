@@ -247,11 +247,14 @@ impl FabricTest {
             }
             std::thread::sleep(Duration::from_micros(20));
         }
-        // The cause comes before its consequence: without a network waits fail.
-        if let Some(error) = self.fabric.failure() {
-            self.shared.poison(error);
+        // The cause comes before its consequence: without a network waits fail, and ranks are lost.
+        match self.fabric.failure() {
+            Some(error) => {
+                self.shared.poison(error.clone());
+                Err(error)
+            }
+            None => self.shared.check(),
         }
-        self.shared.check()
     }
 
     fn measured(&self, load: &Load) -> Measured {

@@ -357,13 +357,21 @@ impl Layer {
                 .enumerate()
                 .flat_map(|(rank, tokens)| (0..tokens.len()).map(move |token| (rank, token)));
             tokens.all(|(rank, token)| {
-                let ranks =
-                    (0..self.world as usize).map(|of| self.sum(index, (rank, token), Some(of)));
-                let rows = call[rank][token].iter();
-                let rows = rows.map(|expert| self.product(index, (rank, token), *expert as usize));
-                let sum = self.sum(index, (rank, token), None);
-                let mut all = ranks.chain(rows).chain([sum]).flatten();
-                all.all(|x| x.abs() <= 256.0)
+                // By rank, and at the end of all.
+                let cols = self.intermediate as usize;
+                let mut sums = vec![vec![0.0; cols]; self.world as usize + 1];
+                let mut is_exact = true;
+                for (choice, expert) in call[rank][token].iter().enumerate() {
+                    let expert = *expert as usize;
+                    let row = self.product(index, (rank, token), expert);
+                    for of in [expert / self.local(), self.world as usize] {
+                        for (sum, x) in sums[of].iter_mut().zip(&row) {
+                            *sum += gate_value(token, choice) * x;
+                        }
+                    }
+                    is_exact &= row.iter().all(|x| x.abs() <= 256.0);
+                }
+                is_exact && sums.iter().flatten().all(|x: &f32| x.abs() <= 256.0)
             })
         })
     }
@@ -382,15 +390,11 @@ impl Layer {
         (0..self.intermediate as usize).map(of).collect()
     }
 
-    /// What experts of rank `of`, or of all, make of a token.
-    fn sum(&self, index: usize, (rank, token): (usize, usize), of: Option<usize>) -> Vec<f32> {
+    /// What its experts make of a token.
+    fn sum(&self, index: usize, (rank, token): (usize, usize)) -> Vec<f32> {
         let mut sum = vec![0.0; self.intermediate as usize];
         for (choice, expert) in self.calls[index][rank][token].iter().enumerate() {
-            let expert = *expert as usize;
-            if of.is_some_and(|of| expert / self.local() != of) {
-                continue;
-            }
-            let row = self.product(index, (rank, token), expert);
+            let row = self.product(index, (rank, token), *expert as usize);
             for (sum, x) in sum.iter_mut().zip(row) {
                 *sum += gate_value(token, choice) * x;
             }
@@ -431,7 +435,7 @@ impl Layer {
         rows.resize(self.max_rows() * cols, f32::NAN);
         let mut sums = Vec::new();
         for token in 0..call[rank].len() {
-            sums.extend(self.sum(index, (rank, token), None));
+            sums.extend(self.sum(index, (rank, token)));
         }
         sums.resize(self.max_tokens as usize * cols, f32::NAN);
         Got {
