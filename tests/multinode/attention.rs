@@ -107,7 +107,7 @@ const MISTAKES: &[Mistake] = &[
     ("nobody waits for readers", far_ahead, "slot.earlier * readers(reader, part.source)", "0"),
     ("the source is told, not who relays", all_keys, "read_at(watch.workspaces[sender], source, watch.local(), slot.index)", "read_at(watch.workspaces[sender], watch.rank, watch.local(), slot.index)"),
     ("a node that needs keys gets none", one_way, "is_needed ? bytes : 0", "!is_needed ? bytes : 0"),
-    ("calls end before all puts have come", one_way, "      watch_arrivals(args, watch);\n", ""),
+    ("calls end before all puts have come", one_way, "      watch_arrivals(args, watch, [&](u32) { return watch.epoch * cfg::kPuts; });\n", ""),
 ];
 
 #[test]

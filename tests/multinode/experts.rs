@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 /// Seeds per job.
-const SEEDS: u64 = 3;
+const SEEDS: u64 = 2;
 
 fn job(ranks: (u32, u32), sizes: (u64, u64, u64)) -> Experts {
     let mut job = Experts::new(ranks, sizes);
