@@ -1,10 +1,9 @@
 //! `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, and mistakes.
 
+use crate::simulated::Simulated;
 use crate::simulated::attention::{AttentionJob, Pace};
-use crate::simulated::{Simulated, in_parallel};
-use crate::{all_are_right, bad_network};
+use crate::{all_are_found, all_are_right, bad_network};
 use mkernel::Placement::{Contiguous, Zigzag};
-use std::sync::Mutex;
 
 /// Seeds within which a mistake must be found.
 const SEEDS: u64 = 20;
@@ -112,16 +111,8 @@ const MISTAKES: &[Mistake] = &[
 
 #[test]
 fn every_mistake_is_found() {
-    let missed = Mutex::new(Vec::new());
-    in_parallel(MISTAKES, |(name, make, from, to)| {
-        let mut job = make();
-        job.edit(vec![((*from).to_owned(), (*to).to_owned())]);
-        let failure = (0..SEEDS).find_map(|seed| job.run(seed).err());
-        // A rank whose kernel lacks the text panics.
-        if failure.is_none_or(|failure| failure.contains("a rank panicked")) {
-            missed.lock().expect("no panic").push(*name);
-        }
-    });
-    let missed = missed.into_inner().expect("no panic");
-    assert!(missed.is_empty(), "not found: {missed:?}");
+    let mistaken = MISTAKES
+        .iter()
+        .map(|(name, make, from, to)| (*name, make(), (*from, *to)));
+    all_are_found(mistaken.collect(), SEEDS);
 }

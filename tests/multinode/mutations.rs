@@ -1,9 +1,8 @@
 //! Mistakes planted in kernels of several nodes, one at a time: some seed finds each.
 
-use crate::simulated::{Job, Simulated, in_parallel};
-use crate::{few_ctas, job};
+use crate::simulated::Job;
+use crate::{all_are_found, few_ctas, job};
 use mkernel::{GemmOp, Tuning};
-use std::sync::Mutex;
 
 /// Seeds within which a mistake must be found.
 const SEEDS: u64 = 40;
@@ -58,16 +57,8 @@ const MISTAKES: &[Mistake] = &[
 
 #[test]
 fn every_mistake_is_found() {
-    let missed = Mutex::new(Vec::new());
-    in_parallel(MISTAKES, |(name, make, from, to)| {
-        let mut job = make();
-        job.edits = vec![((*from).to_owned(), (*to).to_owned())];
-        let failure = (0..SEEDS).find_map(|seed| job.run(seed).err());
-        // A rank whose kernel lacks the text panics.
-        if failure.is_none_or(|failure| failure.contains("a rank panicked")) {
-            missed.lock().expect("no panic").push(*name);
-        }
-    });
-    let missed = missed.into_inner().expect("no panic");
-    assert!(missed.is_empty(), "not found: {missed:?}");
+    let mistaken = MISTAKES
+        .iter()
+        .map(|(name, make, from, to)| (*name, make(), (*from, *to)));
+    all_are_found(mistaken.collect(), SEEDS);
 }
