@@ -3,6 +3,7 @@
 use super::Data;
 use mkernel::half::bf16;
 use mkernel::{AttentionConfig, AttentionShape, Layout, Placement};
+use std::num::NonZero;
 
 /// Rows of each rank are a part of the sequence: the plan's words, written anew.
 #[derive(Clone, Copy)]
@@ -71,46 +72,72 @@ impl Call {
         call
     }
 
-    /// Fills in what should come out.
+    /// Fills in what should come out, on all cores.
     fn attend(&mut self, config: &AttentionConfig, shape: AttentionShape) {
-        let (seq, dim) = (shape.seq as usize, shape.head_dim as usize);
-        let scale = config.scale.of(shape.head_dim);
-        let per_kv = (shape.heads / shape.kv_heads) as usize;
-        let of_head = |all: &[bf16], head: usize| -> Vec<f64> {
-            let elems = &all[head * seq * dim..][..seq * dim];
-            elems.iter().map(|x| x.to_f64()).collect()
+        let dim = shape.head_dim as usize;
+        let wide = |all: &[bf16]| -> Vec<f64> { all.iter().map(|x| x.to_f64()).collect() };
+        let head = Heads {
+            q: &wide(&self.q),
+            k: &wide(&self.k),
+            v: &wide(&self.v),
+            shape,
+            scale: config.scale.of(shape.head_dim),
+            causal: config.causal,
         };
-        for head in 0..(shape.batch * shape.heads) as usize {
-            let q = of_head(&self.q, head);
-            let (k, v) = (
-                of_head(&self.k, head / per_kv),
-                of_head(&self.v, head / per_kv),
-            );
-            for (row, q) in q.chunks(dim).enumerate() {
-                let end = if config.causal { row + 1 } else { seq };
-                let keys = k.chunks(dim).take(end);
-                let scores: Vec<f64> = keys.map(|k| dot(q, k) * scale).collect();
-                let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|score| weight(*score, top)).collect();
-                let sum: f64 = weights.iter().sum();
-                self.lse.push(if sum == 0.0 {
-                    f64::NEG_INFINITY
-                } else {
-                    top + sum.ln()
-                });
-                let mut o = vec![Wanted::default(); dim];
-                if sum != 0.0 {
-                    for (weight, v) in weights.iter().zip(v.chunks(dim)) {
-                        let weight = weight / sum;
-                        for (o, v) in o.iter_mut().zip(v) {
-                            o.value += weight * v;
-                            o.magnitude += weight * v.abs();
-                        }
+        let rows = (shape.batch * shape.heads * shape.seq) as usize;
+        self.o = vec![Wanted::default(); rows * dim];
+        self.lse = vec![f64::NEG_INFINITY; rows];
+        // Several parts for each core: with a mask, later rows have more keys.
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let part = rows.div_ceil(4 * cores);
+        let parts = self.o.chunks_mut(part * dim).zip(self.lse.chunks_mut(part));
+        std::thread::scope(|scope| {
+            for (index, (o, lse)) in parts.enumerate() {
+                let head = &head;
+                scope.spawn(move || {
+                    for (row, (o, lse)) in o.chunks_mut(dim).zip(lse).enumerate() {
+                        *lse = head.attend(index * part + row, o);
                     }
-                }
-                self.o.extend(o);
+                });
+            }
+        });
+    }
+}
+
+/// Operands of a call by `[B, H, S, D]`.
+struct Heads<'a> {
+    q: &'a [f64],
+    k: &'a [f64],
+    v: &'a [f64],
+    shape: AttentionShape,
+    scale: f64,
+    causal: bool,
+}
+
+impl Heads<'_> {
+    /// Of a row of all heads: O, which is 0 before, and the LSE, which is returned.
+    fn attend(&self, row: usize, o: &mut [Wanted]) -> f64 {
+        let (seq, dim) = (self.shape.seq as usize, self.shape.head_dim as usize);
+        let kv_head = row / seq / (self.shape.heads / self.shape.kv_heads) as usize;
+        let keys = if self.causal { row % seq + 1 } else { seq };
+        let of_head = kv_head * seq * dim..(kv_head * seq + keys) * dim;
+        let q = &self.q[row * dim..][..dim];
+        let keys = self.k[of_head.clone()].chunks(dim);
+        let scores: Vec<f64> = keys.map(|k| dot(q, k) * self.scale).collect();
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| weight(*score, top)).collect();
+        let sum: f64 = weights.iter().sum();
+        if sum == 0.0 {
+            return f64::NEG_INFINITY;
+        }
+        for (weight, v) in weights.iter().zip(self.v[of_head].chunks(dim)) {
+            let weight = weight / sum;
+            for (o, v) in o.iter_mut().zip(v) {
+                o.value += weight * v;
+                o.magnitude += weight * v.abs();
             }
         }
+        top + sum.ln()
     }
 }
 
@@ -122,8 +149,15 @@ fn weight(score: f64, top: f64) -> f64 {
     }
 }
 
+/// Sums that don't wait for each other: one would take most of a large test's time.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
+    let mut sums = [0.0; 8];
+    for (a, b) in a.chunks(8).zip(b.chunks(8)) {
+        for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
+            *sum += a * b;
+        }
+    }
+    sums.iter().sum()
 }
 
 impl Place {
