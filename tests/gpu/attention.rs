@@ -1,12 +1,13 @@
 //! Attention against fp64: lengths that no tile divides, masks, both placements and layouts, heads that share K and V, few
 //! slots; with the same bits each time.
 
+use crate::compile::compile;
 use crate::lab::{Failure, Lab, TimeLimit};
 use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
 use crate::simulated::attention::{AttentionJob, Data, Pace, small};
 use crate::simulated::{Where, in_parallel};
 use mkernel::Placement::{Contiguous, Zigzag};
-use mkernel::{BLayout, GemmShape, Tuning};
+use mkernel::{BLayout, GemmShape, KernelSpec, Tuning};
 use std::time::Duration;
 
 /// Sizes that only GPUs do.
@@ -44,6 +45,7 @@ fn large(world: u32) -> Vec<(String, AttentionJob)> {
 
 fn run(world: u32) {
     let jobs: Vec<_> = [small(world), large(world)].concat();
+    compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
     in_parallel(&jobs, |(_, job)| {
         job.calls();
     });
@@ -152,15 +154,19 @@ fn attention_beside_gemms() {
     }
 }
 
+fn spec(job: &AttentionJob) -> KernelSpec {
+    let spec = KernelSpec::validate(job.kernel());
+    spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
+}
+
 /// Without a GPU: the jobs are all possible.
 #[test]
 fn every_job_of_attention_has_a_plan() {
     use mkernel::spec::spec::WORLDS;
-    use mkernel::{Device, KernelConfig, KernelPlan, KernelSpec};
+    use mkernel::{Device, KernelPlan};
     for world in WORLDS {
         for (name, job) in [small(world), large(world)].concat() {
-            let spec = KernelSpec::validate(KernelConfig::new(world, job.config));
-            let plan = spec.and_then(|spec| KernelPlan::new(&spec, &Device::h200()));
+            let plan = KernelPlan::new(&spec(&job), &Device::h200());
             plan.unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }

@@ -251,7 +251,7 @@ fn transfers() -> Vec<Case> {
 mod tests {
     use super::*;
     use mkernel::spec::spec::WORLDS;
-    use mkernel::{Device, KernelPlan, KernelSpec};
+    use mkernel::{Device, KernelPlan};
     use mkernel_compile::{CudaSource, Nvrtc};
     use mkernel_spec::Target;
 
@@ -259,9 +259,7 @@ mod tests {
     fn every_case_has_a_plan() {
         for world in WORLDS {
             for case in cases(world) {
-                let spec = KernelSpec::validate(case.problem.config(world));
-                let spec = spec.and_then(|spec| spec.specialise(case.problem.shape));
-                let plan = spec.and_then(|spec| KernelPlan::new(&spec, &Device::h200()));
+                let plan = KernelPlan::new(&case.problem.spec(world), &Device::h200());
                 plan.unwrap_or_else(|error| panic!("world {world}, {case:?}: {error}"));
             }
         }

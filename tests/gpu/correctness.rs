@@ -1,11 +1,10 @@
 //! Many shapes, both layouts of B, every tile and way between ranks, against a reference.
 
 use crate::cases::{Case, cases};
+use crate::compile::compile;
 use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::ranks::{compute, on_ranks, prepare, seed, worlds};
-use mkernel::{Communicator, Device, KernelPlan, KernelSpec};
-use mkernel_compile::{Store, build};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use mkernel::Communicator;
 use std::time::Duration;
 
 const CALLS: usize = 3;
@@ -30,7 +29,8 @@ fn several_ranks() {
 
 fn run(world: u32, seed: u64) {
     let cases = cases(world);
-    compile(world, &cases);
+    let specs: Vec<_> = cases.iter().map(|case| case.problem.spec(world)).collect();
+    compile(&specs);
     let errors = on_ranks(world, |ranks| {
         let lab = Lab::new(&ranks.context().default_stream())?;
         let mut seeds = Random(seed);
@@ -51,26 +51,4 @@ fn run(world: u32, seed: u64) {
 fn check(ranks: &Communicator, lab: &Lab, case: &Case, seed: u64) -> Result<f64, Failure> {
     let (operator, operands) = prepare(ranks, lab, case.problem, case.pad)?;
     compute(ranks, lab, &operator, &operands, (CALLS, seed))
-}
-
-/// Puts the kernels into the cache, by all cores of the host: ranks compile one after the other.
-fn compile(world: u32, cases: &[Case]) {
-    let device = on_ranks(1, |ranks| Ok::<Device, Failure>(ranks.device().clone())).remove(0);
-    let store = Store::from_env();
-    let next = AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(32));
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let spec = KernelSpec::validate(case.problem.config(world));
-                    let spec = spec
-                        .and_then(|spec| spec.specialise(case.problem.shape))
-                        .expect("valid");
-                    let plan = KernelPlan::new(&spec, &device).expect("a plan");
-                    build(&plan, &store).expect("a kernel");
-                }
-            });
-        }
-    });
 }

@@ -10,6 +10,7 @@
 mod attention;
 mod back_to_back;
 mod cases;
+mod compile;
 mod correctness;
 mod experts;
 mod failures;

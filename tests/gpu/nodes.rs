@@ -1,6 +1,7 @@
 //! Kernels of several nodes: ranks of this host are put into nodes, between which emulated NICs carry puts by peer copies.
 
 use crate::back_to_back::{Skew, calls};
+use crate::compile::compile;
 use crate::graphs::replays;
 use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::processes::{Job, lost};
@@ -9,7 +10,8 @@ use crate::simulated::attention::{AttentionJob, Data, Pace};
 use crate::simulated::{Where, in_parallel};
 use mkernel::Placement::{Contiguous, Zigzag};
 use mkernel::{
-    Activation, BLayout, Communicator, Dtype, Epilogue, Faults, GemmOp, GemmShape, Tuning,
+    Activation, BLayout, Communicator, Dtype, Epilogue, Faults, GemmOp, GemmShape, KernelSpec,
+    Tuning,
 };
 use std::time::Duration;
 
@@ -88,6 +90,8 @@ fn every_shape_is_right() {
             .into_iter()
             .flat_map(|op| problems(op, nodes))
             .collect();
+        let specs: Vec<_> = all.iter().map(|problem| problem.spec(world)).collect();
+        compile(&specs);
         let errors = on_ranks(world, |ranks| {
             let lab = Lab::new(&ranks.context().default_stream())?;
             let mut seeds = Random(seed);
@@ -165,6 +169,7 @@ fn attention_is_right() {
     let _limit = TimeLimit::start("nodes: attention", Duration::from_secs(480));
     for (world, nodes) in topologies() {
         let jobs = attention(world, nodes);
+        compile(&jobs.iter().map(spec).collect::<Vec<_>>());
         in_parallel(&jobs, |job| {
             job.calls();
         });
@@ -200,14 +205,18 @@ fn attention_out_of_step_and_in_graphs() {
     }
 }
 
+fn spec(job: &AttentionJob) -> KernelSpec {
+    let spec = KernelSpec::validate(job.kernel());
+    spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
+}
+
 /// Without a GPU: the jobs are all possible.
 #[test]
 fn every_job_of_attention_on_nodes_has_a_plan() {
-    use mkernel::{Device, KernelPlan, KernelSpec};
+    use mkernel::{Device, KernelPlan};
     for (world, nodes) in [(2, 2), (4, 2), (4, 4), (8, 2), (8, 8)] {
         for job in attention(world, nodes) {
-            let spec = KernelSpec::validate(job.kernel());
-            let plan = spec.and_then(|spec| KernelPlan::new(&spec, &Device::h200()));
+            let plan = KernelPlan::new(&spec(&job), &Device::h200());
             plan.unwrap_or_else(|error| panic!("{:?}: {error}", job.config));
         }
     }

@@ -4,8 +4,8 @@ use crate::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, seed_from_
 use mkernel::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use mkernel::spec::spec::WORLDS;
 use mkernel::{
-    BLayout, Communicator, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, Operator,
-    RawOperand, Tuning,
+    BLayout, Communicator, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelSpec,
+    Operator, RawOperand, Tuning,
 };
 use std::error::Error;
 use std::ops::Range;
@@ -123,6 +123,13 @@ impl Problem {
             nodes: self.nodes,
             ..KernelConfig::new(world, config)
         }
+    }
+
+    /// Its kernel, of its sizes.
+    pub fn spec(&self, world: u32) -> KernelSpec {
+        let spec = KernelSpec::validate(self.config(world));
+        let spec = spec.and_then(|spec| spec.specialise(self.shape));
+        spec.unwrap_or_else(|error| panic!("world {world}, {self:?}: {error}"))
     }
 }
 

@@ -1,0 +1,25 @@
+//! Kernels into the cache by all cores of the host: ranks compile one after the other.
+
+use crate::lab::Failure;
+use crate::ranks::on_ranks;
+use mkernel::{Device, KernelPlan, KernelSpec};
+use mkernel_compile::{Store, build};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Compiles the kernels of `specs` for the GPUs at hand.
+pub fn compile(specs: &[KernelSpec]) {
+    let device = on_ranks(1, |ranks| Ok::<Device, Failure>(ranks.device().clone())).remove(0);
+    let store = Store::from_env();
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(32));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(spec) = specs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let plan = KernelPlan::new(spec, &device).expect("a plan");
+                    build(&plan, &store).expect("a kernel");
+                }
+            });
+        }
+    });
+}
