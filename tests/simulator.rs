@@ -6,8 +6,7 @@ mod simulated;
 use configs::Golden;
 use mkernel::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 use simulated::attention::{self, AttentionJob, Pace};
-use simulated::{Job, Simulated, agreed, always_right, in_parallel};
-use std::sync::Mutex;
+use simulated::{Job, Simulated, agreed, all_are_right};
 
 /// Seeds per kernel and world …
 const SEEDS: u64 = 100;
@@ -60,7 +59,7 @@ fn job(golden: &Golden, world: u32) -> Job {
 }
 
 /// Runs the golden kernels of `op` on 1, 2 and 4 ranks.
-fn all_are_right(op: GemmOp, seeds: u64) {
+fn goldens_are_right(op: GemmOp, seeds: u64) {
     let goldens = Golden::all();
     let all: Vec<(String, Job)> = goldens
         .iter()
@@ -75,33 +74,22 @@ fn all_are_right(op: GemmOp, seeds: u64) {
             })
         })
         .collect();
-    expect_right(&all, seeds);
-}
-
-fn expect_right<J: Simulated + Sync>(all: &[(String, J)], seeds: u64) {
-    let failures = Mutex::new(Vec::new());
-    in_parallel(all, |(name, job)| {
-        if let Err(failure) = always_right(name, job, 0..seeds) {
-            failures.lock().expect("no panic").push(failure);
-        }
-    });
-    let failures = failures.into_inner().expect("no panic");
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    all_are_right(&all, seeds);
 }
 
 #[test]
 fn ag_gemm_is_right_on_every_seed() {
-    all_are_right(GemmOp::AgGemm, SEEDS_EACH_TIME);
+    goldens_are_right(GemmOp::AgGemm, SEEDS_EACH_TIME);
 }
 
 #[test]
 fn gemm_rs_is_right_on_every_seed() {
-    all_are_right(GemmOp::GemmRs, SEEDS_EACH_TIME);
+    goldens_are_right(GemmOp::GemmRs, SEEDS_EACH_TIME);
 }
 
 #[test]
 fn gemm_ar_is_right_on_every_seed() {
-    all_are_right(GemmOp::GemmAr, SEEDS_EACH_TIME);
+    goldens_are_right(GemmOp::GemmAr, SEEDS_EACH_TIME);
 }
 
 /// After a change of the simulator or of what the operators share.
@@ -109,7 +97,7 @@ fn gemm_ar_is_right_on_every_seed() {
 #[ignore = "takes an hour"]
 fn every_operator_is_right_on_all_seeds() {
     for op in [GemmOp::AgGemm, GemmOp::GemmRs, GemmOp::GemmAr] {
-        all_are_right(op, SEEDS);
+        goldens_are_right(op, SEEDS);
     }
 }
 
@@ -118,7 +106,7 @@ fn every_operator_is_right_on_all_seeds() {
 fn attention_is_right_on_every_seed() {
     let all: Vec<(String, AttentionJob)> =
         [1, 2, 4].into_iter().flat_map(attention::small).collect();
-    expect_right(&all, 2);
+    all_are_right(&all, 2);
 }
 
 /// Waits for keys, and for room at a peer. (With fewer slots, what is sent after an abort meets what was there: then the
@@ -149,5 +137,5 @@ fn a_missing_rank_of_attention_is_named() {
 #[test]
 fn jobs_that_gpus_do_too_have_the_expected_bits() {
     let all: Vec<(String, Job)> = [1, 2, 4].into_iter().flat_map(agreed).collect();
-    expect_right(&all, 1);
+    all_are_right(&all, 1);
 }

@@ -1,7 +1,7 @@
 //! Mistakes planted in kernels of several nodes, one at a time: some seed finds each.
 
-use crate::simulated::Job;
-use crate::{all_are_found, few_ctas, job};
+use crate::simulated::{Job, all_are_found, planted};
+use crate::{few_ctas, job};
 use mkernel::{GemmOp, Tuning};
 
 /// Seeds within which a mistake must be found.
@@ -57,8 +57,6 @@ const MISTAKES: &[Mistake] = &[
 
 #[test]
 fn every_mistake_is_found() {
-    let mistaken = MISTAKES
-        .iter()
-        .map(|(name, make, from, to)| (*name, make(), (*from, *to)));
-    all_are_found(mistaken.collect(), SEEDS);
+    let plant = |(name, job, from, to): &Mistake| (*name, planted(job(), &[(*from, *to)]));
+    all_are_found(&MISTAKES.iter().map(plant).collect::<Vec<_>>(), SEEDS);
 }

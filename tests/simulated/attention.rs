@@ -4,7 +4,7 @@ mod reference;
 
 use reference::{Call, Place, Random};
 
-use super::{Machine, Results, Simulated, Where, apply, emulated};
+use super::{Kept, Machine, Results, Simulated, Where, apply, emulated};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaStream, DevicePtr};
 use mkernel::half::bf16;
@@ -13,7 +13,7 @@ use mkernel::{
     AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Faults, KernelConfig, Layout,
     Operator, Placement, RawOperand, Scale,
 };
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -57,8 +57,6 @@ pub struct AttentionJob {
     pub data: Data,
     pub pace: Pace,
     pub edits: Vec<(String, String)>,
-    /// Made by the first run.
-    calls: Arc<OnceLock<Vec<Call>>>,
 }
 
 impl AttentionJob {
@@ -84,7 +82,6 @@ impl AttentionJob {
             data: Data::Random,
             pace: Pace::BackToBack,
             edits: Vec::new(),
-            calls: Arc::default(),
         }
     }
 
@@ -165,10 +162,12 @@ impl AttentionJob {
     }
 
     /// Operands and results of all calls, which take a CPU long.
-    pub fn calls(&self) -> &[Call] {
-        self.calls.get_or_init(|| {
+    pub fn calls(&self) -> &'static [Call] {
+        static ALL: Kept<Vec<Call>> = Kept::new();
+        let (config, place, data) = (&self.config, self.place(), self.data);
+        ALL.get(format!("{config:?} {} {data:?}", place.world), || {
             (0..CALLS)
-                .map(|call| Call::new(&self.config, self.place(), self.data, call))
+                .map(|call| Call::new(config, place, data, call))
                 .collect()
         })
     }

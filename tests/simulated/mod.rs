@@ -4,8 +4,10 @@
 pub mod attention;
 mod data;
 pub mod experts;
+mod kept;
 
 use data::{Call, is_right};
+use kept::Kept;
 use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
 use mkernel::{
@@ -14,8 +16,8 @@ use mkernel::{
 };
 use std::num::NonZero;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Consecutive calls of a job: two buffers are used by turns, so the third reuses the first.
 pub const CALLS: u32 = 3;
@@ -34,7 +36,6 @@ pub struct Job {
     pub skew: u32,
     /// Replacements in the kernel's text, each of which must be found.
     pub edits: Vec<(String, String)>,
-    calls: Arc<[Call]>,
 }
 
 /// What it runs on.
@@ -81,9 +82,6 @@ impl Number for f32 {
 impl Job {
     /// The kernel as it is rendered.
     pub fn new(world: u32, config: GemmConfig, shape: GemmShape, sms: u32) -> Self {
-        let calls = (0..CALLS)
-            .map(|call| Call::new(&config, world, shape, call))
-            .collect();
         Self {
             world,
             nodes: 1,
@@ -93,8 +91,17 @@ impl Job {
             sms,
             skew: 60,
             edits: Vec::new(),
-            calls,
         }
+    }
+
+    fn calls(&self) -> &'static [Call] {
+        static ALL: Kept<Vec<Call>> = Kept::new();
+        let (config, world, shape) = (&self.config, self.world, self.shape);
+        ALL.get(format!("{config:?} {world} {shape:?}"), || {
+            (0..CALLS)
+                .map(|call| Call::new(config, world, shape, call))
+                .collect()
+        })
     }
 
     /// Runs it.
@@ -128,7 +135,7 @@ impl Job {
         let stream = ranks.context().default_stream();
         let rank = ranks.rank() as usize;
         let mut buffers = Vec::new();
-        for call in self.calls.iter() {
+        for call in self.calls() {
             let mut given = Vec::new();
             for operand in [&call.a, &call.b, &call.bias, &call.residual] {
                 // An allocation cannot be empty.
@@ -149,7 +156,7 @@ impl Job {
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
-        for (call, (_, c)) in self.calls.iter().zip(&buffers) {
+        for (call, (_, c)) in self.calls().iter().zip(&buffers) {
             let got: Vec<f32> = stream.clone_dtoh(c)?.into_iter().map(Into::into).collect();
             ranks.check()?;
             let wrong = got
@@ -344,6 +351,49 @@ pub fn in_parallel<T: Sync>(items: &[T], body: impl Fn(&T) + Sync) {
             });
         }
     });
+}
+
+/// `job` with replacements in its kernel's text: a planted mistake.
+pub fn planted<J: Simulated>(mut job: J, edits: &[(&str, &str)]) -> J {
+    let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
+    job.edit(edits.iter().map(owned).collect());
+    job
+}
+
+/// Of each mistake, by name, some seed below `seeds` finds something.
+pub fn all_are_found<J: Simulated + Sync>(mistakes: &[(&str, J)], seeds: u64) {
+    none_fails(mistakes, |(name, job)| {
+        let found = (0..seeds).find_map(|seed| Some((seed, job.run(seed).err()?)));
+        let (seed, failure) = found.ok_or(format!("{name}: not found"))?;
+        let mut lines = failure.lines();
+        let line = lines.find(|line| !line.contains("simulator found"));
+        println!("{name}: seed {seed}: {}", line.unwrap_or(""));
+        // A text that does not compile, or a replacement that finds nothing, proves nothing.
+        let nothing = ["does not compile", "a rank panicked"];
+        match nothing.iter().any(|text| failure.contains(text)) {
+            true => Err(format!("{name}: {failure}")),
+            false => Ok(()),
+        }
+    });
+}
+
+/// Each job, by name, is right with all seeds below `seeds`.
+pub fn all_are_right<J: Simulated + Sync>(jobs: &[(impl AsRef<str> + Sync, J)], seeds: u64) {
+    none_fails(jobs, |(name, job)| {
+        always_right(name.as_ref(), job, 0..seeds)
+    });
+}
+
+/// Does `body` for each of `items`, over all cores; then panics with all that failed.
+pub fn none_fails<T: Sync>(items: &[T], body: impl Fn(&T) -> Result<(), String> + Sync) {
+    let failures = Mutex::new(Vec::new());
+    in_parallel(items, |item| {
+        if let Err(failure) = body(item) {
+            failures.lock().expect("no panic").push(failure);
+        }
+    });
+    let failures = failures.into_inner().expect("no panic");
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
 /// Runs `job` with all `seeds`: right every time, and the same bits. Failures are told with their seeds.

@@ -1,4 +1,4 @@
-use mkernel::fused_kernel;
+use mkernel_macros::fused_kernel;
 
 const HIDDEN: u64 = 8192;
 

@@ -1,4 +1,4 @@
-use mkernel::fused_kernel;
+use mkernel_macros::fused_kernel;
 
 #[fused_kernel(
     op = ag_gemm, world = 1, m = dynamic, n = 1024, k = 8192,

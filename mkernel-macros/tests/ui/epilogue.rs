@@ -1,4 +1,4 @@
-use mkernel::fused_kernel;
+use mkernel_macros::fused_kernel;
 
 #[fused_kernel(
     op = gemm_rs, world = 8, m = dynamic, n = 8192, k = 1024,

@@ -29,5 +29,3 @@ pub fn forward(
         other => other,
     }
 }
-
-fn main() {}

@@ -1,4 +1,4 @@
-use mkernel::fused_kernel;
+use mkernel_macros::fused_kernel;
 
 #[fused_kernel(op = gemm_rs, world = 9, nodes = 2, m = dynamic, n = 1024, k = 8192, shots = 1)]
 pub struct Down;

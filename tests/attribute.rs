@@ -1,7 +1,9 @@
-#![deny(warnings, missing_docs)]
 //! Every way to write a value, and what the attribute generates.
+#![deny(warnings, missing_docs)]
 
-use mkernel::{Activation, BLayout, Dim, Dtype, FusedKernel, GemmConfig, KernelConfig, Transfer, fused_kernel};
+use mkernel::{
+    Activation, BLayout, Dim, Dtype, FusedKernel, GemmConfig, KernelConfig, Transfer, fused_kernel,
+};
 
 /// All sizes are known.
 #[fused_kernel(op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192)]
@@ -30,7 +32,15 @@ pub struct Finished;
 pub struct Experts;
 
 /// … and back.
-#[fused_kernel(op = "combine", world = 8, experts = 256, top_k = 8, max_tokens = 4096, hidden = 7168, max_rows = 65536)]
+#[fused_kernel(
+    op = "combine",
+    world = 8,
+    experts = 256,
+    top_k = 8,
+    max_tokens = 4096,
+    hidden = 7168,
+    max_rows = 65536
+)]
 pub struct Sums;
 
 #[mkernel::fused_kernel(op = ag_gemm, world = 1, m = dynamic, n = dynamic, k = dynamic)]
@@ -46,7 +56,8 @@ layer!(FromMacro, 2048, copy_engine);
 
 type Prepared = Result<mkernel::Operator, mkernel::Error>;
 
-fn main() {
+#[test]
+fn declarations_are_what_was_written() {
     let _: fn(&mkernel::Communicator) -> Prepared = Static::prepare;
     let _: fn(&mkernel::Communicator, u64, u64) -> Prepared = Chosen::prepare;
     let _: fn(&mkernel::Communicator, u64, u64, u64) -> Prepared = Private::prepare;
@@ -57,12 +68,18 @@ fn main() {
     let config = Chosen::config();
     assert_eq!(config.name.as_deref(), Some("up"));
     let chosen = gemm(config);
-    assert_eq!((chosen.m, chosen.n, chosen.k), (Dim::DYNAMIC, Dim::DYNAMIC, Dim::Static(8192)));
+    assert_eq!(
+        (chosen.m, chosen.n, chosen.k),
+        (Dim::DYNAMIC, Dim::DYNAMIC, Dim::Static(8192))
+    );
     assert_eq!(chosen.b_layout, BLayout::Nk);
     assert_eq!(chosen.tuning.tile_n, Some(128));
     let epilogue = gemm(Finished::config()).epilogue;
     assert!(epilogue.bias && epilogue.residual);
-    assert_eq!((epilogue.activation, epilogue.output), (Activation::Gelu, Dtype::Fp32));
+    assert_eq!(
+        (epilogue.activation, epilogue.output),
+        (Activation::Gelu, Dtype::Fp32)
+    );
     let from_macro = gemm(FromMacro::config());
     assert_eq!(from_macro.tuning.transfer, Some(Transfer::CopyEngine));
     assert_eq!(from_macro.n, Dim::Static(2048));

@@ -1,4 +1,4 @@
-use mkernel::fused_kernel;
+use mkernel_macros::fused_kernel;
 
 // 8 stages of this tile do not fit in shared memory.
 #[fused_kernel(op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192, tile_m = 128, tile_n = 256, stages = 8)]

@@ -1,0 +1,10 @@
+//! What rustc says about each mistake in `#[fused_kernel(...)]`: one file in `tests/ui` per message.
+//!
+//! The `.stderr` files are those of the pinned toolchain: `TRYBUILD=overwrite cargo test -p mkernel-macros --test ui`. The
+//! files need no other crate than this one, so that little is built for them; what compiles is in the workspace's
+//! `tests/attribute.rs`.
+
+#[test]
+fn messages() {
+    trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
+}
