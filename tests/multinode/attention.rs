@@ -85,8 +85,8 @@ fn one_way() -> AttentionJob {
 /// Only the second rank waits for another, the first: that can be two calls ahead.
 fn far_ahead() -> AttentionJob {
     let mut job = job((2, 2), [1, 2, 4, 4, 64]).causal(Contiguous);
-    job.machine.skew = 95;
-    job
+    (job.machine.sms, job.machine.skew) = (2, 95);
+    job.pushed_by(1)
 }
 
 /// What it is, where, and what is replaced by what.

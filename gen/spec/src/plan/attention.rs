@@ -14,10 +14,13 @@
 //! the peers of its node that need them; a peer tells who relays that it has met keys, not the source. No credits cross
 //! between nodes: all heads have slots, twice, and calls take turns in them. A rank that starts call e + 2 has seen all
 //! puts of e + 1 from its peers on other nodes, so these have finished e, with all that they read of its keys then. All CTAs
-//! compute: a warp of each sends own parts of keys, and relays others', while the others are at work.
+//! compute: a warp of some of them sends own parts of keys, and relays others', meanwhile.
 
+mod push;
 mod slots;
 mod work;
+
+pub use push::PUSH_LEAD;
 
 use super::{Body, KernelPlan, Region, Registers, Role, THREADS, Workspace};
 use crate::abi::{
@@ -46,12 +49,6 @@ const SMEM_ALIGN: u32 = 1024;
 const MAX_STAGES: u32 = 4;
 /// Tiles of queries, one being loaded while the other is computed.
 const QUERY_BUFFERS: u32 = 2;
-/// CTAs that may push: eight nearly fill the link; each is missing where there is enough to compute.
-const PUSH_CTAS: [u32; 4] = [4, 8, 16, 32];
-/// Across nodes: own parts that are sent before the first that is relayed. A NIC of 50 GB/s takes 170 µs for them, more than a
-/// put takes to come.
-pub const PUSH_LEAD: u32 = (8 << 20) / SUB_TILE_BYTES;
-const _: () = assert!(PUSH_LEAD * SUB_TILE_BYTES >= 2 * PUT_BYTES);
 /// Scores, sums and weights of a warpgroup's 64 x 128 take 160 registers of each thread at once, and 24 more are enough;
 /// movers need more than 56 where they push and have many cases to tell apart.
 const REGISTERS: Registers = Registers {
@@ -221,24 +218,7 @@ fn body(
     }
     if world > 1 {
         slots::choose(&mut body, topology, device, &mut found);
-        let (usual, most) = match topology.nodes {
-            1 => (PUSH_CTAS.to_vec(), (device.sm_count / 2).max(1)), // the others compute meanwhile
-            _ => (vec![device.sm_count], grid_ctas(&body, world, device)),
-        };
-        let traffic = work::traffic(&body, topology);
-        let choices = config.tuning.comm_ctas.map_or(usual, |ctas| vec![ctas]);
-        let estimate = |ctas: &u32| {
-            let body = AttentionPlan {
-                push_ctas: *ctas,
-                ..body.clone()
-            };
-            cost::attention_us(&body, world, &traffic, device)
-        };
-        let best = choices
-            .into_iter()
-            .map(|ctas| ctas.min(most))
-            .min_by(|a, b| estimate(a).total_cmp(&estimate(b)));
-        body.push_ctas = best.unwrap_or(most);
+        push::choose(&mut body, topology, device);
     }
     found.into_result(body)
 }
