@@ -13,7 +13,8 @@ this rank's factors (all of A, for ag_gemm), in blocks that take turns; and the 
 one rank, as for the benchmark.
 
 For ring_attention, rows are those of one rank, and the times are those of cuDNN's attention of own queries over all keys,
-alone and after NCCL has gathered K and V. A mask is for one rank only: torch has none for the rows of others.
+alone and after NCCL has gathered K and V. A mask is for one rank only: torch has none for the rows of others. Its errors are of
+random data of its own; accuracy.py compares errors on the same data.
 """
 import argparse
 import json

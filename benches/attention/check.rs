@@ -135,7 +135,7 @@ fn error_of(body: &AttentionPlan, world: u32, rank: u32, all: &[&Found]) -> Resu
                     if body.config.causal && position(body, world, source, key) > place {
                         continue;
                     }
-                    // Elements are at most 1, so no exponential overflows.
+                    // Scores are small, so that no exponential overflows fp64.
                     let weight = (dot(q, k) / (dim as f64).sqrt()).exp();
                     sum += weight;
                     for (o, v) in o.iter_mut().zip(v) {

@@ -3,6 +3,7 @@
 #[path = "../operators/blocks.rs"]
 mod blocks;
 mod check;
+mod dump;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "../../tests/gpu/lab.rs"]
 mod lab;
@@ -11,6 +12,7 @@ use blocks::{Blocks, MAX_ITERATIONS};
 use check::{Found, Gathered};
 use clap::Parser;
 use lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
+use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::spec::cost::Bound;
 use mkernel::spec::plan::Body;
@@ -18,6 +20,7 @@ use mkernel::{
     AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Dtype, Faults, KernelConfig,
     Nic, Operator, Placement, RawOperand, Transport,
 };
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -62,12 +65,21 @@ struct Flags {
     /// Attend to no later rows; the sequence is placed as zigzag
     #[arg(long)]
     causal: bool,
-    /// Fix the CTAs that send K and V before they compute; several with commas, in turns
+    /// Fix the CTAs that send K and V; several with commas, in turns
     #[arg(long, value_delimiter = ',')]
     comm_ctas: Vec<u32>,
     /// Fix the heads of K and V that there is room for
     #[arg(long)]
     kv_slots: Option<u32>,
+    /// What queries are multiplied by: with 8, a few keys of a row have most of its weight
+    #[arg(long, default_value_t = 1.0)]
+    query_scale: f32,
+    /// Change the text of kernels, "kLead = 4=>kLead = 8"; what the host does must still fit
+    #[arg(long, value_parser = edit)]
+    edit: Vec<(String, String)>,
+    /// Write operands and results of the last size to this folder, for benches/accuracy.py
+    #[arg(long)]
+    dump: Option<PathBuf>,
     /// Blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -77,6 +89,12 @@ struct Flags {
     /// Cargo passes this.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+fn edit(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once("=>");
+    let (from, to) = parts.ok_or("write what is replaced, =>, and by what")?;
+    Ok((from.to_owned(), to.to_owned()))
 }
 
 fn main() -> ExitCode {
@@ -153,9 +171,9 @@ fn one_size(
 ) -> Result<(), Failure> {
     let mut operators = Vec::new();
     for tuning in tunings(flags) {
-        operators.push(ranks.prepare(&config(flags, seq, tuning), shape(flags, seq))?);
+        operators.push(prepare(flags, ranks, seq, tuning)?);
     }
-    let operands = operands(&operators[0], ranks.rank(), lab, seed)?;
+    let operands = operands(flags, &operators[0], ranks.rank(), lab, seed)?;
     let raw: Vec<RawOperand> = operands.iter().map(|(_, m)| m.operand()).collect();
     let call = |operator: &Operator| {
         // SAFETY: the operands are the plan's, in its order, and live until the block is over.
@@ -200,12 +218,38 @@ fn one_size(
                 plan.id,
             );
         }
+        if let (Some(to), Body::Attention(body)) = (&flags.dump, &plan.body) {
+            dump::dump(to, plan, body, ranks.rank(), &operands, lab)?;
+        }
         if error.is_nan() || error > check::MAX_RELATIVE_ERROR {
             return Err(format!("relative error {error:.1e}").into());
         }
     }
     // Memory is freed while no rank's kernel runs.
     Ok(ranks.barrier()?)
+}
+
+/// The operator, its text changed as was asked for. Collective.
+fn prepare(
+    flags: &Flags,
+    ranks: &Communicator,
+    seq: u64,
+    tuning: AttentionTuning,
+) -> Result<Operator, Failure> {
+    let mut missing = Vec::new();
+    let config = config(flags, seq, tuning);
+    let operator = ranks.prepare_edited(&config, shape(flags, seq), |text| {
+        for (from, to) in &flags.edit {
+            if !text.contains(from) {
+                missing.push(from);
+            }
+            *text = text.replace(from, to);
+        }
+    })?;
+    match missing.is_empty() {
+        true => Ok(operator),
+        false => Err(format!("the kernel has no {missing:?}").into()),
+    }
 }
 
 /// The planner's choice, or those that were asked for.
@@ -258,6 +302,7 @@ fn shape(flags: &Flags, seq: u64) -> mkernel::AttentionShape {
 
 /// Random inputs and poisoned results of a rank.
 fn operands(
+    flags: &Flags,
     operator: &Operator,
     rank: u32,
     lab: &Lab,
@@ -267,7 +312,7 @@ fn operands(
     specs
         .enumerate()
         .map(|(index, spec)| {
-            let matrix = lab.matrix_of(spec.dtype, spec.rows.on(rank), spec.cols, 0)?;
+            let mut matrix = lab.matrix_of(spec.dtype, spec.rows.on(rank), spec.cols, 0)?;
             if !spec.written && spec.dtype == Dtype::Bf16 {
                 let stream = (index as u64) << 32 | u64::from(rank);
                 lab.fill(
@@ -275,6 +320,13 @@ fn operands(
                     0,
                     seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15),
                 )?;
+            }
+            if spec.operand == Operand::Q && flags.query_scale != 1.0 {
+                let mut elems = lab.stream.clone_dtoh(&matrix.memory)?;
+                for elem in &mut elems {
+                    *elem = bf16::from_f32(elem.to_f32() * flags.query_scale);
+                }
+                lab.stream.memcpy_htod(&elems, &mut matrix.memory)?;
             }
             Ok((spec.operand, matrix))
         })

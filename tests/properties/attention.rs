@@ -302,9 +302,9 @@ impl<'a> Run<'a> {
             self.sent[rank] += 1;
             happened = true;
         }
-        // Those that send compute when they are done, on one node.
+        // Those that send compute when they are done; across nodes, meanwhile.
         let crosses = kernel.plan.network.is_some();
-        let sending = if crosses || self.sent[rank] < heads {
+        let sending = if !crosses && self.sent[rank] < heads {
             kernel.body.push_ctas
         } else {
             0

@@ -204,7 +204,5 @@ fn attention_on_several_nodes_keeps_all_heads() {
     assert_eq!(fields, [Field::Seq], "{found}");
 
     let small = KernelSpec::validate(attention(4096, None)).expect("possible");
-    let found = KernelPlan::new(&small, &Device::simulated(1)).expect_err("one SM");
-    let fields: Vec<_> = found.iter().map(|v| v.field).collect();
-    assert_eq!(fields, [Field::Nodes], "{found}");
+    assert!(KernelPlan::new(&small, &Device::simulated(1)).is_ok());
 }

@@ -280,7 +280,7 @@ impl Simulated for AttentionJob {
     }
 
     fn edit(&mut self, edits: Vec<(String, String)>) {
-        self.edits = edits;
+        self.edits.extend(edits);
     }
 }
 

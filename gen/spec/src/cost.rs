@@ -261,19 +261,19 @@ pub(crate) fn attention_us(
 ) -> f64 {
     let bound = Bound::new(traffic, device);
     let (sms, push_ctas) = (f64::from(device.sm_count), f64::from(body.push_ctas));
-    let computing = f64::from(body.compute_ctas(device.sm_count));
-    let rounds = f64::from(body.tiles) / computing;
-    let compute = bound.compute_us / ATTENTION_SHARE * sms / computing * rounds.ceil() / rounds;
+    let rounds = f64::from(body.tiles) / sms;
+    let compute = bound.compute_us / ATTENTION_SHARE * rounds.ceil() / rounds;
     // What a CTA does of the keys of one rank.
     let one_us = compute / rounds.ceil() / f64::from(world);
     let mut us = compute.max(bound.memory_us);
     let share = store_share(compute, bound.link_us);
-    let rate = (share * device.link_gb_s).min(KEYS_CTA_GB_S * push_ctas);
-    // What is put is first stored where it is put from.
-    let push_us = FLAG_US + (traffic.link_bytes + traffic.nic_bytes) as f64 / rate / 1e3;
     if traffic.nic_bytes > 0 {
-        us = us.max(push_us + one_us).max(put_us(&bound) + one_us) + UNSEEN_SHARE * compute;
+        // Keys of the last head come last, and half of those that its tiles meet.
+        let link_us = FLAG_US + bound.link_us / share;
+        us = us.max(link_us.max(put_us(&bound)) + one_us * f64::from(world) / 2.0);
     } else if traffic.link_bytes > 0 {
+        let rate = (share * device.link_gb_s).min(KEYS_CTA_GB_S * push_ctas);
+        let push_us = FLAG_US + traffic.link_bytes as f64 / rate / 1e3;
         // The first tiles await keys of all their heads, and have own ones until then.
         let first_us = (push_us / rounds).min(push_us) - one_us;
         us = (us + first_us.max(0.0) + push_us * push_ctas / sms).max(push_us);

@@ -14,7 +14,7 @@ use crate::spec::KernelSpec;
 use crate::violation::Violations;
 use serde::Serialize;
 
-pub use attention::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
+pub use attention::{AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
 pub use combine::{CombinePlan, HEADER_WORDS, OUTS};
 pub use dispatch::{Across, COPIES_AHEAD, DispatchPlan, FAULT_WORDS, Spread};
 pub use gemm::{

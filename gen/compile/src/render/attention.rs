@@ -2,7 +2,7 @@
 
 use super::constants::{Constant, Constants};
 use super::{Parts, Variables, puts_line, ranks};
-use mkernel_spec::plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
+use mkernel_spec::plan::{AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
 use mkernel_spec::{AttentionConfig, KernelPlan, Placement, abi};
 use serde::Serialize;
 use std::f64::consts::LOG2_E;
@@ -40,8 +40,6 @@ struct Names {
     epoch_argument: &'static str,
     /// Ranks on to the first that a part goes to.
     nearest: &'static str,
-    /// CTAs that take tiles.
-    compute_ctas: &'static str,
 }
 
 static ONE_NODE: Names = Names {
@@ -50,7 +48,6 @@ static ONE_NODE: Names = Names {
     ranks_here: "kWorld",
     epoch_argument: "",
     nearest: "1",
-    compute_ctas: "gridDim.x",
 };
 
 static SEVERAL_NODES: Names = Names {
@@ -59,7 +56,6 @@ static SEVERAL_NODES: Names = Names {
     ranks_here: "kLocalWorld",
     epoch_argument: "watch.epoch, ",
     nearest: "nearest",
-    compute_ctas: "gridDim.x - cfg::kPushCtas",
 };
 
 /// A plan of an attention operator.
@@ -198,8 +194,16 @@ impl Attention<'_> {
 
         if world > 1 {
             c.section("push");
-            c.u32("kPushCtas", body.push_ctas, "");
-            c.u32("kPushWarps", body.push_warps, "of each");
+            match plan.network {
+                None => {
+                    c.u32("kPushCtas", body.push_ctas, "");
+                    c.u32("kPushWarps", body.push_warps, "of each");
+                }
+                Some(_) => {
+                    c.u32("kPushCtas", body.push_ctas, "a warp of each");
+                    c.u32("kLead", PUSH_LEAD, "own parts sent before a relayed one");
+                }
+            }
         }
 
         c.section("registers");
@@ -226,12 +230,14 @@ impl Attention<'_> {
             ("kSmemQ", "q"),
             ("kSmemK", "k"),
             ("kSmemV", "v"),
+            ("kSmemPart", "part"),
             ("kSmemBarriers", "barriers"),
             ("kSmemTiles", "tiles"),
         ];
         for (name, region) in names {
-            let region = plan.smem.iter().find(|r| r.name == region);
-            c.u32(name, region.map_or(0, |r| r.offset_bytes), "");
+            if let Some(region) = plan.smem.iter().find(|r| r.name == region) {
+                c.u32(name, region.offset_bytes, "");
+            }
         }
 
         c.section("workspace, bytes");

@@ -158,7 +158,7 @@ impl fmt::Display for Scale {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AttentionTuning {
-    /// CTAs that send K and V before they compute.
+    /// CTAs that send K and V: before they compute, on several nodes meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comm_ctas: Option<u32>,
     /// Heads of K and V that a rank has room for, of each peer.

@@ -13,10 +13,14 @@
 //! the other nodes, some tiles of a head at a time. Each of these raises its flags as if the source had, and relays them to
 //! the peers of its node that need them; a peer tells who relays that it has met keys, not the source. No credits cross
 //! between nodes: all heads have slots, twice, and calls take turns in them. A rank that starts call e + 2 has seen all
-//! puts of e + 1 from its peers on other nodes, so these have finished e, with all that they read of its keys then.
+//! puts of e + 1 from its peers on other nodes, so these have finished e, with all that they read of its keys then. All CTAs
+//! compute: a warp of some of them sends own parts of keys, and relays others', meanwhile.
 
+mod push;
 mod slots;
 mod work;
+
+pub use push::PUSH_LEAD;
 
 use super::{Body, KernelPlan, Region, Registers, Role, THREADS, Workspace};
 use crate::abi::{
@@ -45,10 +49,6 @@ const SMEM_ALIGN: u32 = 1024;
 const MAX_STAGES: u32 = 4;
 /// Tiles of queries, one being loaded while the other is computed.
 const QUERY_BUFFERS: u32 = 2;
-/// CTAs that may push: eight nearly fill the link; each is missing where there is enough to compute.
-const PUSH_CTAS: [u32; 4] = [4, 8, 16, 32];
-/// Across nodes they do nothing else: nodes of one rank need few.
-const PUSH_CTAS_ACROSS: [u32; 5] = [1, 2, 4, 8, 16];
 /// Scores, sums and weights of a warpgroup's 64 x 128 take 160 registers of each thread at once, and 24 more are enough;
 /// movers need more than 56 where they push and have many cases to tell apart.
 const REGISTERS: Registers = Registers {
@@ -76,7 +76,8 @@ pub struct AttentionPlan {
     pub group_heads: u32,
     /// Stages of K, and as many of V.
     pub stages: u32,
-    /// CTAs that send K and V before they compute; 0 in a world of 1. Across nodes they send, relay, and don't compute.
+    /// CTAs that send K and V before they compute; 0 in a world of 1. Across nodes a warp of each sends and relays while the
+    /// others compute.
     pub push_ctas: u32,
     /// Warps of each of them that do.
     pub push_warps: u32,
@@ -125,15 +126,6 @@ impl AttentionPlan {
     #[must_use]
     pub fn slot_bytes(&self, world: u32) -> u64 {
         self.slot_tiles(world) * 2 * u64::from(self.tile_bytes() * self.buffers)
-    }
-
-    /// CTAs that compute.
-    #[must_use]
-    pub const fn compute_ctas(&self, grid_ctas: u32) -> u32 {
-        match self.put_tiles {
-            0 => grid_ctas,
-            _ => grid_ctas - self.push_ctas,
-        }
     }
 
     /// Puts of a chunk of a head to another node.
@@ -186,14 +178,15 @@ fn body(
         "split the batch",
     );
     let stage_bytes = 2 * tile_bytes(shape);
-    let stages = device.smem_bytes.saturating_sub(fixed_bytes(shape)) / stage_bytes;
+    let fixed_bytes = fixed_bytes(shape, topology);
+    let stages = device.smem_bytes.saturating_sub(fixed_bytes) / stage_bytes;
     found.require(
         stages >= 2,
         Field::HeadDim,
         || {
             format!(
                 "two stages of K and V need {} bytes of shared memory of {} ({})",
-                fixed_bytes(shape) + 2 * stage_bytes,
+                fixed_bytes + 2 * stage_bytes,
                 device.smem_bytes,
                 device.name
             )
@@ -211,8 +204,11 @@ fn body(
         group_heads: group_heads(config, shape, row_tiles, device),
         stages,
         push_ctas: 0,
-        push_warps: (THREADS / 32)
-            .min((QUERY_BUFFERS + 2 * stages) * tile_bytes(shape) / SUB_TILE_BYTES),
+        push_warps: match topology.nodes {
+            1 => (THREADS / 32)
+                .min((QUERY_BUFFERS + 2 * stages) * tile_bytes(shape) / SUB_TILE_BYTES),
+            _ => 1,
+        },
         kv_slots: 0,
         buffers: topology.nodes.min(2),
         put_tiles: 0,
@@ -222,25 +218,7 @@ fn body(
     }
     if world > 1 {
         slots::choose(&mut body, topology, device, &mut found);
-        let most = (device.sm_count / 2).max(1); // the others compute meanwhile
-        let traffic = work::traffic(&body, topology);
-        let usual = match topology.nodes {
-            1 => PUSH_CTAS.to_vec(),
-            _ => PUSH_CTAS_ACROSS.to_vec(),
-        };
-        let choices = config.tuning.comm_ctas.map_or(usual, |ctas| vec![ctas]);
-        let estimate = |ctas: &u32| {
-            let body = AttentionPlan {
-                push_ctas: *ctas,
-                ..body.clone()
-            };
-            cost::attention_us(&body, world, &traffic, device)
-        };
-        let best = choices
-            .into_iter()
-            .map(|ctas| ctas.min(most))
-            .min_by(|a, b| estimate(a).total_cmp(&estimate(b)));
-        body.push_ctas = best.unwrap_or(most);
+        push::choose(&mut body, topology, device);
     }
     found.into_result(body)
 }
@@ -261,9 +239,27 @@ fn group_heads(
     heads.max(per_kv).min(shape.batch * shape.heads) as u32
 }
 
+/// CTAs of the kernel.
+fn grid_ctas(body: &AttentionPlan, world: u32, device: &Device) -> u32 {
+    let pushing = match body.put_tiles {
+        0 if world > 1 => body.push_ctas,
+        _ => 0,
+    };
+    device.sm_count.min(pushing + body.tiles)
+}
+
 /// Shared memory beside the stages.
-const fn fixed_bytes(shape: AttentionShape) -> u32 {
-    QUERY_BUFFERS * tile_bytes(shape) + barrier_bytes(MAX_STAGES, THREADS / 32) + 16 + SMEM_ALIGN
+const fn fixed_bytes(shape: AttentionShape, topology: Topology) -> u32 {
+    let barriers = barrier_bytes(MAX_STAGES, THREADS / 32);
+    QUERY_BUFFERS * tile_bytes(shape) + part_bytes(topology) + barriers + 16 + SMEM_ALIGN
+}
+
+/// Across nodes: of what the warp of a CTA sends.
+const fn part_bytes(topology: Topology) -> u32 {
+    match topology.nodes {
+        1 => 0,
+        _ => SUB_TILE_BYTES,
+    }
 }
 
 /// Full and free of each buffer and stage; full of what each pushing warp has loaded.
@@ -274,11 +270,8 @@ const fn barrier_bytes(stages: u32, push_warps: u32) -> u32 {
 fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan {
     let (world, topology) = (spec.world(), spec.topology());
     let traffic = work::traffic(&body, topology);
-    let (smem, smem_bytes) = smem(&body);
-    let grid_ctas = match world {
-        1 => body.tiles.min(device.sm_count),
-        _ => device.sm_count.min(body.push_ctas + body.tiles),
-    };
+    let (smem, smem_bytes) = smem(&body, topology);
+    let grid_ctas = grid_ctas(&body, world, device);
     KernelPlan {
         id: id(&body, topology),
         spec: spec.clone(),
@@ -334,24 +327,29 @@ fn roles(body: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
         warps,
         about: about.into(),
     };
-    let computing = (grid_ctas - body.compute_ctas(grid_ctas), grid_ctas);
+    let all = (0, grid_ctas);
+    let pushing = (0, body.push_ctas);
     let mut roles = Vec::new();
-    if body.push_ctas > 0 {
-        let about = match body.put_tiles {
-            0 => "first, own K and V to the peers",
-            _ => "own K and V to this node and to puts; then other nodes'",
-        };
-        let ctas = (0, body.push_ctas);
-        roles.push(role("push", ctas, (0, body.push_warps), about));
+    if body.put_tiles > 0 {
+        roles.push(role("watch", (0, 1), (1, 2), "arrivals, from host memory"));
+        roles.push(role("put", (0, 1), (2, 3), "own K and V, to other nodes"));
+        roles.push(role(
+            "push",
+            pushing,
+            (3, 4),
+            "own K and V to this node and to puts, other nodes' to this node",
+        ));
+    } else if body.push_ctas > 0 {
+        roles.push(role(
+            "push",
+            pushing,
+            (0, body.push_warps),
+            "first, own K and V to the peers",
+        ));
     }
-    roles.push(role(
-        "load",
-        computing,
-        (0, 1),
-        "Q, K and V to shared memory",
-    ));
+    roles.push(role("load", all, (0, 1), "Q, K and V to shared memory"));
     let math = (4, THREADS / 32);
-    roles.push(role("math", computing, math, "wgmma, softmax, O and LSE"));
+    roles.push(role("math", all, math, "wgmma, softmax, O and LSE"));
     roles
 }
 
@@ -364,7 +362,7 @@ fn network(body: &AttentionPlan) -> Option<Network> {
     })
 }
 
-fn smem(body: &AttentionPlan) -> (Vec<Region>, u32) {
+fn smem(body: &AttentionPlan, topology: Topology) -> (Vec<Region>, u32) {
     let mut offset = 0;
     let mut region = |name, bytes: u32| {
         let region = Region {
@@ -380,13 +378,16 @@ fn smem(body: &AttentionPlan) -> (Vec<Region>, u32) {
     } else {
         0
     };
-    let regions = vec![
+    let mut regions = vec![
         region("q", QUERY_BUFFERS * body.tile_bytes()),
         region("k", body.stages * body.tile_bytes()),
         region("v", body.stages * body.tile_bytes()),
-        region("barriers", barrier_bytes(body.stages, push_warps)),
-        region("tiles", QUERY_BUFFERS * 4),
     ];
+    if topology.nodes > 1 {
+        regions.push(region("part", part_bytes(topology)));
+    }
+    regions.push(region("barriers", barrier_bytes(body.stages, push_warps)));
+    regions.push(region("tiles", QUERY_BUFFERS * 4));
     (regions, offset + SMEM_ALIGN)
 }
 

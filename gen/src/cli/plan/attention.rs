@@ -51,7 +51,7 @@ fn computes(plan: &KernelPlan, body: &AttentionPlan) -> String {
 
 fn tiles(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
     let heads = body.shape.batch * body.shape.heads;
-    let ctas = body.compute_ctas(plan.grid_ctas);
+    let ctas = plan.grid_ctas;
     vec![
         format!(
             "{} per head x {heads} heads = {} tiles, {:.2} waves of {} CTAs",
@@ -79,7 +79,7 @@ fn transfer(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
         false => "all heads of K and V".to_owned(),
     };
     let pushers = match &plan.network {
-        Some(_) => "CTAs that relay too",
+        Some(_) => "CTAs, a warp of each, which relays too",
         None => "CTAs before they compute",
     };
     vec![

@@ -57,7 +57,7 @@ pub(super) fn choose(
     };
 }
 
-/// Whether all heads of K and V of all nodes fit, and a CTA can send them while another computes.
+/// Whether all heads of K and V of all nodes fit.
 fn check_across(body: &AttentionPlan, world: u32, device: &Device, found: &mut Violations) {
     let (bytes, most) = (
         body.slot_bytes(world),
@@ -73,17 +73,6 @@ fn check_across(body: &AttentionPlan, world: u32, device: &Device, found: &mut V
             )
         },
         "split the batch or the heads, or use one node, where heads take turns in few slots",
-    );
-    found.require(
-        device.sm_count > 1,
-        Field::Nodes,
-        || {
-            format!(
-                "several nodes need an SM that talks to the network while others compute ({})",
-                device.name
-            )
-        },
-        "use a GPU of two SMs or more",
     );
 }
 

@@ -1,0 +1,55 @@
+//! What ranks read and wrote, as files: for `benches/accuracy.py`.
+
+use crate::lab::{Failure, Lab, Matrix};
+use mkernel::KernelPlan;
+use mkernel::spec::abi::Operand;
+use mkernel::spec::plan::AttentionPlan;
+use std::fs;
+use std::path::Path;
+
+/// Writes each operand of `rank` to `<name>.<rank>`, its elements as they lie in memory; rank 0 also what they are.
+pub fn dump(
+    to: &Path,
+    plan: &KernelPlan,
+    body: &AttentionPlan,
+    rank: u32,
+    operands: &[(Operand, Matrix)],
+    lab: &Lab,
+) -> Result<(), Failure> {
+    fs::create_dir_all(to)?;
+    for (operand, matrix) in operands {
+        let elems = lab.stream.clone_dtoh(&matrix.memory)?;
+        let bytes: Vec<u8> = elems
+            .iter()
+            .flat_map(|elem| elem.to_bits().to_le_bytes())
+            .collect();
+        let name = operand.name();
+        fs::write(to.join(format!("{name}.{rank}")), bytes)?;
+    }
+    if rank == 0 {
+        fs::write(to.join("about.json"), about(plan, body))?;
+    }
+    Ok(())
+}
+
+/// Sizes, and which chunks of the sequence each rank has.
+fn about(plan: &KernelPlan, body: &AttentionPlan) -> String {
+    let (shape, world) = (body.shape, plan.spec.world());
+    let placement = body.config.placement;
+    let chunks = |rank| -> Vec<u32> {
+        (0..placement.segments())
+            .map(|segment| placement.chunk_of(world, rank, segment))
+            .collect()
+    };
+    let chunks: Vec<_> = (0..world).map(chunks).collect();
+    format!(
+        r#"{{"plan": "{}", "batch": {}, "seq": {}, "heads": {}, "kv_heads": {}, "head_dim": {}, "causal": {}, "chunks": {chunks:?}}}"#,
+        plan.id,
+        shape.batch,
+        shape.seq,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        body.config.causal
+    )
+}
