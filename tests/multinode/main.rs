@@ -5,6 +5,8 @@ mod attention;
 mod experts;
 mod failures;
 mod graphs;
+#[path = "../experts/layer/mod.rs"]
+mod layer;
 mod mutations;
 mod rank;
 #[path = "../simulated/mod.rs"]
@@ -14,7 +16,7 @@ mod steps;
 mod unfused;
 
 use mkernel::{BLayout, Dim, Epilogue, Faults, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::{Job, Simulated, always_right, in_parallel};
+use simulated::{Job, Simulated, all_are_found, always_right, in_parallel};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -106,23 +108,4 @@ fn gemm_rs_is_right_on_every_seed() {
 #[test]
 fn gemm_ar_is_right_on_every_seed() {
     all_are_right(&jobs(GemmOp::GemmAr));
-}
-
-/// Plants a mistake in each job, a text for another: some seed finds it. A text that does not compile, or that a rank's kernel
-/// lacks, proves nothing.
-fn all_are_found<J: Simulated + Sync>(mut mistaken: Vec<(&str, J, (&str, &str))>, seeds: u64) {
-    for (_, job, (from, to)) in &mut mistaken {
-        job.edit(vec![((*from).to_owned(), (*to).to_owned())]);
-    }
-    let missed = Mutex::new(Vec::new());
-    in_parallel(&mistaken, |(name, job, _)| {
-        let failure = (0..seeds).find_map(|seed| job.run(seed).err());
-        let proves_nothing =
-            |text: &String| text.contains("does not compile") || text.contains("a rank panicked");
-        if failure.as_ref().is_none_or(proves_nothing) {
-            missed.lock().expect("no panic").push((*name, failure));
-        }
-    });
-    let missed = missed.into_inner().expect("no panic");
-    assert!(missed.is_empty(), "not found: {missed:?}");
 }

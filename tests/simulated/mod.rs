@@ -3,7 +3,6 @@
 
 pub mod attention;
 mod data;
-pub mod experts;
 
 use data::{Call, is_right};
 use mkernel::cudarc::driver::DeviceRepr;
@@ -187,7 +186,7 @@ impl Simulated for Job {
 }
 
 /// Emulated NICs whose faults depend on the seed.
-fn emulated(faults: &Faults, place: Where) -> Transport {
+pub fn emulated(faults: &Faults, place: Where) -> Transport {
     let seed = match place {
         Where::Simulated { seed } => seed,
         Where::Gpus => 0,
@@ -210,7 +209,7 @@ pub fn apply(edits: &[(String, String)], text: &mut String) {
 
 impl Machine {
     /// Runs `body` on every rank; the first failure ends the others' kernels.
-    fn run<T: Send>(
+    pub fn run<T: Send>(
         self,
         place: Where,
         body: impl Fn(&Communicator) -> Result<T, Box<dyn std::error::Error>> + Sync,
@@ -359,4 +358,23 @@ pub fn always_right(name: &str, job: &impl Simulated, seeds: Range<u64>) -> Resu
         }
     }
     Ok(())
+}
+
+/// Plants a mistake in each job, a text for another: some seed finds it. A text that does not compile, or that a rank's kernel
+/// lacks, proves nothing.
+pub fn all_are_found<J: Simulated + Sync>(mut mistaken: Vec<(&str, J, (&str, &str))>, seeds: u64) {
+    for (_, job, (from, to)) in &mut mistaken {
+        job.edit(vec![((*from).to_owned(), (*to).to_owned())]);
+    }
+    let missed = Mutex::new(Vec::new());
+    in_parallel(&mistaken, |(name, job, _)| {
+        let failure = (0..seeds).find_map(|seed| job.run(seed).err());
+        let proves_nothing =
+            |text: &String| text.contains("does not compile") || text.contains("a rank panicked");
+        if failure.as_ref().is_none_or(proves_nothing) {
+            missed.lock().expect("no panic").push((*name, failure));
+        }
+    });
+    let missed = missed.into_inner().expect("no panic");
+    assert!(missed.is_empty(), "not found: {missed:?}");
 }

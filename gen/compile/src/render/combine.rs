@@ -115,16 +115,32 @@ fn constants(plan: &KernelPlan, body: &CombinePlan) -> Vec<Constant> {
             ("kFault", "fault", "epoch of the last, and what is wrong"),
             ("kListers", "listers", "CTAs that have listed their tokens"),
             ("kListed", "listed", "tokens by peer, over all calls"),
-            ("kListedBefore", "listed_before", "by parity of the epoch and peer"),
+            (
+                "kListedBefore",
+                "listed_before",
+                "by parity of the epoch and peer",
+            ),
             ("kEntries", "entries", "by peer and token"),
-            ("kPacketsOut", "packets_out", "by parity of the epoch and peer"),
-            ("kPacketsIn", "packets_in", "by parity of the epoch and peer"),
+            (
+                "kPacketsOut",
+                "packets_out",
+                "by parity of the epoch and peer",
+            ),
+            (
+                "kPacketsIn",
+                "packets_in",
+                "by parity of the epoch and peer",
+            ),
             ("kIncoming", "incoming", "sums by peer"),
         ] {
             c.u64(name, offset(region), note);
         }
         c.u64("kPacketBytes", lists.packet_bytes, "of the longest");
-        c.u64("kPacketHeaderBytes", PACKET_HEADER_BYTES, "of them, before choices");
+        c.u64(
+            "kPacketHeaderBytes",
+            PACKET_HEADER_BYTES,
+            "of them, before choices",
+        );
     }
     c.into_list()
 }

@@ -13,7 +13,9 @@
 
 mod across;
 
-use super::{Body, KernelPlan, Region, Registers, Role, Spread, THREADS, Traffic, Workspace, network};
+use super::{
+    Body, KernelPlan, Region, Registers, Role, Spread, THREADS, Traffic, Workspace, network,
+};
 use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec};
 use crate::config::{CombineConfig, CombineShape, Dtype, all_rows};
 use crate::cost::{self, Bound};
@@ -36,9 +38,10 @@ const MAX_STAGES: u32 = 16;
 const MAX_PART_BYTES: u64 = 16 << 10;
 /// The shortest, with which neither the link nor TMA is much slower.
 const MIN_PART_BYTES: u64 = 2 << 10;
-/// Own sums of a CTA, at least, unless parts were too short: the last ones leave SMs idle. With 16, rows of 1024 tokens were in
-/// seven parts, and took twice as long as whole ones: the loading warp was the limit.
+/// Own sums of a CTA, at least, unless parts were too short: the last ones leave SMs idle. On one rank more pay, since no flag
+/// follows each of them.
 const SUMS_PER_CTA: u64 = 4;
+const SUMS_PER_CTA_ALONE: u64 = 12;
 /// Parts begin at lines of L2.
 const LINE_BYTES: u64 = 128;
 /// Words of each row in the ring and of each sum: see `about_row` of the template.
@@ -130,7 +133,7 @@ pub(super) fn plan(
     let shape = config.shape()?;
     let (world, topology) = (spec.world(), spec.topology());
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
-    let part_bytes = part_bytes(&shape, device);
+    let part_bytes = part_bytes(&shape, world, device);
     let room = device.smem_bytes.saturating_sub(fixed_bytes(MAX_STAGES));
     let mut body = CombinePlan {
         config: *config,
@@ -175,9 +178,14 @@ pub(super) fn plan(
 }
 
 /// Whole rows, if they are short and many.
-fn part_bytes(shape: &CombineShape, device: &Device) -> u32 {
+fn part_bytes(shape: &CombineShape, world: u32, device: &Device) -> u32 {
     let row_bytes = shape.hidden * ELEM_BYTES;
-    let sums = SUMS_PER_CTA * u64::from(device.sm_count);
+    let per_cta = if world == 1 {
+        SUMS_PER_CTA_ALONE
+    } else {
+        SUMS_PER_CTA
+    };
+    let sums = per_cta * u64::from(device.sm_count);
     let wanted = sums
         .div_ceil(shape.max_tokens)
         .min(row_bytes / MIN_PART_BYTES);
@@ -241,7 +249,10 @@ fn traffic(body: &CombinePlan, topology: Topology) -> Traffic {
     let shape = body.shape;
     let spread = body.spread(topology);
     let row_bytes = body.row_bytes() as f64;
-    let (sent, put) = (spread.sent_tokens * row_bytes, spread.put_tokens * row_bytes);
+    let (sent, put) = (
+        spread.sent_tokens * row_bytes,
+        spread.put_tokens * row_bytes,
+    );
     let tells = topology.nodes * (topology.local_world - 1);
     let told = u64::from(tells) * body.choices() * TOLD_BYTES;
     let listed = (spread.put_tokens * (shape.top_k * across::CHOICE_BYTES) as f64) as u64;

@@ -15,8 +15,8 @@
 
 use super::{CombinePlan, Device, Violations};
 use crate::abi::FLAG_STRIDE_BYTES;
-use crate::plan::network::{self, Network, PUT_BYTES};
 use crate::plan::MAX_PUT_BYTES;
+use crate::plan::network::{self, Network, PUT_BYTES};
 use crate::topology::Topology;
 use crate::violation::Field;
 use serde::Serialize;
@@ -41,7 +41,8 @@ impl Lists {
         let chunk = u64::from(PUT_BYTES) / body.row_bytes();
         (topology.peers() > 0).then(|| Self {
             chunk_tokens: chunk.clamp(1, body.shape.max_tokens),
-            packet_bytes: (PACKET_HEADER_BYTES + body.choices() * CHOICE_BYTES).next_multiple_of(16),
+            packet_bytes: (PACKET_HEADER_BYTES + body.choices() * CHOICE_BYTES)
+                .next_multiple_of(16),
         })
     }
 
@@ -68,7 +69,12 @@ impl Lists {
         found.require(
             device.sm_count > body.comm_ctas(),
             Field::Nodes,
-            || format!("one CTA communicates, and {} has {} SM", device.name, device.sm_count),
+            || {
+                format!(
+                    "one CTA communicates, and {} has {} SM",
+                    device.name, device.sm_count
+                )
+            },
             "use a GPU with more",
         );
         found.into_result(())
