@@ -14,7 +14,7 @@ use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::{
     BLayout, CombineConfig, CombineOp, CombineShape, Communicator, Dim, DispatchConfig, DispatchOp,
-    DispatchShape, KernelConfig, KernelPlan, Operator, RawOperand,
+    DispatchShape, KernelConfig, KernelPlan, Operator, Problem, RawOperand,
 };
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,6 +39,9 @@ struct Flags {
     /// GPUs to use: 1, 2, 4 or 8
     #[arg(long, default_value_t = 1)]
     world: u32,
+    /// Nodes into which they are put, with emulated NICs
+    #[arg(long, default_value_t = 1)]
+    nodes: u32,
     /// Tokens of each rank; several with commas
     #[arg(
         long,
@@ -188,6 +191,13 @@ impl Case<'_> {
         self.ranks.rank().into()
     }
 
+    fn config(&self, problem: impl Into<Problem>) -> KernelConfig {
+        KernelConfig {
+            nodes: self.flags.nodes,
+            ..KernelConfig::new(self.flags.world, problem)
+        }
+    }
+
     fn dispatch(&self) -> Result<(), Failure> {
         let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
         let shape = DispatchShape {
@@ -210,9 +220,7 @@ impl Case<'_> {
             comm_ctas: flags.comm_ctas,
             ..DispatchConfig::new(DispatchOp::DispatchGemm)
         };
-        let operator = self
-            .ranks
-            .prepare(&KernelConfig::new(flags.world, config), shape)?;
+        let operator = self.ranks.prepare(&self.config(config), shape)?;
         let local = tokens.local_experts();
         let (rows, cols) = match flags.nk {
             true => (local * flags.intermediate, flags.hidden),
@@ -295,11 +303,15 @@ impl Case<'_> {
         let rows = self.tokens.rows().into_iter().max().unwrap_or(0);
         let flops = 2 * rows * flags.hidden * flags.intermediate;
         let compute_us = flops as f64 / plan.device.gemm_tflops / 1e6;
-        compute_us.max(plan.bound.memory_us).max(self.link_us(plan))
+        let moved_us = plan.bound.memory_us.max(plan.bound.nic_us);
+        compute_us.max(moved_us).max(self.link_us(plan))
     }
 
-    /// Rows of `hidden` elements that cross to or from the rank that has most.
+    /// Rows of `hidden` elements that cross to or from the rank that has most; across nodes, if experts are chosen evenly.
     fn link_us(&self, plan: &KernelPlan) -> f64 {
+        if self.flags.nodes > 1 {
+            return plan.bound.link_us;
+        }
         let world = self.ranks.world() as usize;
         let (mut sent, mut received) = (vec![0u64; world], vec![0u64; world]);
         for (source, ids) in self.tokens.ids.iter().enumerate() {
@@ -336,15 +348,16 @@ impl Case<'_> {
             ..CombineConfig::new(CombineOp::Combine)
         };
         let mut missing = Vec::new();
-        let config = KernelConfig::new(flags.world, config);
-        let operator = self.ranks.prepare_edited(&config, shape, |text| {
-            for (from, to) in &flags.combine_edit {
-                if !text.contains(from) {
-                    missing.push(from);
+        let operator = self
+            .ranks
+            .prepare_edited(&self.config(config), shape, |text| {
+                for (from, to) in &flags.combine_edit {
+                    if !text.contains(from) {
+                        missing.push(from);
+                    }
+                    *text = text.replace(from, to);
                 }
-                *text = text.replace(from, to);
-            }
-        })?;
+            })?;
         if !missing.is_empty() {
             return Err(format!("combine has no {missing:?}").into());
         }
@@ -371,7 +384,9 @@ impl Case<'_> {
             &operator,
             &times,
             error,
-            self.link_us(plan).max(plan.bound.memory_us),
+            self.link_us(plan)
+                .max(plan.bound.memory_us)
+                .max(plan.bound.nic_us),
         )
     }
 

@@ -5,7 +5,7 @@ use crate::simulated::attention::Pace;
 
 fn fails(layer: &Layer, parts: &[&str]) {
     for seed in 0..3 {
-        for (rank, result) in layer.run(seed).into_iter().enumerate() {
+        for (rank, result) in layer.each(seed).into_iter().enumerate() {
             let failure = result.expect_err("a fault");
             assert!(!failure.contains("simulator found"), "{failure}");
             for part in parts {
@@ -76,7 +76,7 @@ fn more_rows_than_room() {
 fn a_rank_that_does_not_come() {
     let mut layer = Layer::new(2, 4, 1, 10).mixed([&[10, 10], &[10, 10], &[10, 10]]);
     layer.pace = Pace::Without { rank: 1 };
-    let said = layer.run(0);
+    let said = layer.each(0);
     let failure = said[0].as_ref().expect_err("nobody came");
     assert!(
         failure.contains("where its tokens go") && failure.contains("from rank 1"),

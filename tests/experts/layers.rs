@@ -8,7 +8,7 @@ fn is_right(name: &str, layer: &Layer, seeds: u64) {
     assert!(layer.is_exact(), "{name}");
     let mut first = None;
     for seed in 0..seeds {
-        let said: Result<Vec<_>, _> = layer.run(seed).into_iter().collect();
+        let said: Result<Vec<_>, _> = layer.each(seed).into_iter().collect();
         let bits = said.unwrap_or_else(|failure| panic!("{name}, seed {seed}: {failure}"));
         let same = first.get_or_insert_with(|| bits.clone()) == &bits;
         assert!(same, "{name}, seed {seed}: other bits than before");

@@ -64,7 +64,7 @@ fn layers(world: u32) -> Vec<(&'static str, Layer)> {
 
 /// What all ranks found.
 fn right(name: &str, layer: &Layer) -> Vec<Vec<u32>> {
-    let said = layer.run_on(Where::Gpus);
+    let said = layer.each_on(Where::Gpus);
     let said: Result<Vec<_>, _> = said.into_iter().collect();
     said.unwrap_or_else(|failure| panic!("{name} on {} ranks: {failure}", layer.world))
 }
@@ -129,7 +129,7 @@ fn a_rank_that_does_not_come_to_its_experts() {
             ..layer.clone()
         };
         let started = Instant::now();
-        for (rank, said) in alone.run_on(Where::Gpus).into_iter().enumerate() {
+        for (rank, said) in alone.each_on(Where::Gpus).into_iter().enumerate() {
             match (rank, said) {
                 (1, said) => assert_eq!(said, Ok(Vec::new())),
                 (_, Ok(_)) => panic!("rank {rank} went on without rank 1"),
@@ -156,7 +156,7 @@ fn wrong_choices_of_experts() {
                 vec![if (rank, token) == (last, 7) { wrong } else { 0 }]
             });
             let layer = layer.call(&full, right_choice);
-            for said in layer.run_on(Where::Gpus) {
+            for said in layer.each_on(Where::Gpus) {
                 let failure = said.expect_err("a wrong choice");
                 for part in ["call 2", "token 7", &format!("expert {wrong}")] {
                     assert!(failure.contains(part), "{part:?} in {failure:?}");

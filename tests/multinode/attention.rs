@@ -124,5 +124,8 @@ const MISTAKES: &[Mistake] = &[
 #[test]
 fn every_mistake_is_found() {
     let plant = |(name, job, from, to): &Mistake| (*name, planted(job(), &[(*from, *to)]));
-    all_are_found(&MISTAKES.iter().map(plant).collect::<Vec<_>>(), SEEDS_TO_FIND);
+    all_are_found(
+        &MISTAKES.iter().map(plant).collect::<Vec<_>>(),
+        SEEDS_TO_FIND,
+    );
 }

@@ -1,66 +1,37 @@
-//! `dispatch_gemm` on several nodes: each token's rows where they belong, whatever the routing, the schedule and the network.
+//! `dispatch_gemm` and `combine` on several nodes: each token's rows where they belong, and their sums back, whatever the
+//! routing, the schedule and the network.
 
-use crate::bad_network;
-use crate::simulated::experts::Experts;
+use crate::layer::{Combining, Layer};
+use crate::simulated::attention::Pace;
 use crate::simulated::{Simulated, all_are_found, all_are_right, planted};
-use std::time::Duration;
+use crate::{SEEDS, bad_network};
 
-/// Seeds per job.
-const SEEDS: u64 = 2;
-
-fn job(ranks: (u32, u32), sizes: (u64, u64, u64)) -> Experts {
-    let mut job = Experts::new(ranks, sizes);
-    job.faults = bad_network();
-    job
+fn job((nodes, local_world): (u32, u32), (experts, top_k, max_tokens): (u64, u64, u64)) -> Layer {
+    let layer = Layer::new(nodes * local_world, experts, top_k, max_tokens);
+    layer.across(nodes, bad_network())
 }
 
-/// Choices that differ from token to token, and never have an expert twice.
-fn mixed(job: &Experts, salt: usize) -> impl Fn(usize, usize) -> Vec<i32> + use<> {
-    let (experts, top_k) = (job.shape.experts as usize, job.shape.top_k as usize);
-    move |rank, token| {
-        let first = (rank * 5 + token * 3 + salt) % experts;
-        (0..top_k)
-            .map(|j| ((first + j * (1 + token % 2)) % experts) as i32)
-            .collect()
+/// Right each time, with exact sums.
+fn are_right<const N: usize>(layers: [(&str, Layer); N]) {
+    for (name, layer) in &layers {
+        assert!(layer.is_exact(), "{name}");
     }
-}
-
-/// Calls with other numbers of tokens each, so that each buffer is used again.
-fn calls(job: Experts, counts: [&[usize]; 3]) -> Experts {
-    counts
-        .into_iter()
-        .enumerate()
-        .fold(job, |job, (salt, counts)| {
-            let choose = mixed(&job, salt);
-            job.call(counts, choose)
-        })
+    all_are_right(&layers, SEEDS);
 }
 
 #[test]
 fn topologies() {
-    let mut alone = calls(job((2, 1), (6, 3, 20)), [&[20, 20], &[0, 20], &[20, 7]]);
+    let mut alone = job((2, 1), (6, 3, 20)).mixed([&[20, 20], &[0, 20], &[20, 7]]);
     alone.comm_ctas = Some(1);
-    let two = calls(
-        job((2, 2), (12, 3, 12)),
-        [&[12, 0, 5, 12], &[0, 0, 12, 1], &[12; 4]],
-    );
-    let three = calls(
-        job((3, 2), (12, 4, 6)),
-        [&[6; 6], &[0, 0, 0, 0, 0, 2], &[6, 1, 6, 0, 3, 6]],
-    );
-    let odd = calls(
-        job((2, 3), (6, 2, 7)),
-        [&[7; 6], &[0; 6], &[7, 0, 7, 0, 7, 0]],
-    );
-    all_are_right(
-        &[
-            ("2 nodes of 1", alone),
-            ("2 nodes of 2", two),
-            ("3 nodes of 2", three),
-            ("2 nodes of 3", odd),
-        ],
-        SEEDS,
-    );
+    let two = job((2, 2), (12, 3, 12)).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12; 4]]);
+    let three = job((3, 2), (12, 4, 6)).mixed([&[6; 6], &[0, 0, 0, 0, 0, 2], &[6, 1, 6, 0, 3, 6]]);
+    let odd = job((2, 3), (6, 2, 7)).mixed([&[7; 6], &[0; 6], &[7, 0, 7, 0, 7, 0]]);
+    are_right([
+        ("2 nodes of 1", alone),
+        ("2 nodes of 2", two),
+        ("3 nodes of 2", three),
+        ("2 nodes of 3", odd),
+    ]);
 }
 
 /// One expert has all, nobody sends anything, every token goes everywhere, no token leaves its node.
@@ -86,35 +57,32 @@ fn skewed_choices() {
                 rank as i32 * 2,
             ]
         });
-    all_are_right(
-        &[
-            ("one pair", one),
-            ("all experts", everywhere),
-            ("near, then far", near),
-        ],
-        SEEDS,
-    );
+    are_right([
+        ("one pair", one),
+        ("all experts", everywhere),
+        ("near, then far", near),
+    ]);
 }
 
 /// Tokens longer than a slot of shared memory, more than one put has.
 #[test]
 fn several_puts() {
     let mut long = job((2, 2), (4, 2, 140));
-    long.shape.hidden = 8200;
-    long.shape.intermediate = 8;
+    long.hidden = 8200;
+    long.intermediate = 8;
     long.comm_ctas = Some(2);
-    let choose = mixed(&long, 0);
-    let long = long
-        .call(&[140, 3, 0, 66], &choose)
-        .call(&[1, 140, 70, 0], &choose);
-    all_are_right(&[("long tokens", long)], SEEDS);
+    let long = long.mixed([&[140, 3, 0, 66], &[0; 4], &[1, 140, 70, 0]]);
+    let mut wide = job((2, 2), (4, 2, 140));
+    wide.hidden = 8;
+    wide.intermediate = 8200;
+    let wide = wide.mixed([&[140, 3, 0, 66], &[0; 4], &[1, 140, 70, 0]]);
+    are_right([("long tokens", long), ("long rows", wide)]);
 }
 
-fn fails(job: &Experts, parts: &[&str]) {
+fn fails(job: &Layer, parts: &[&str]) {
     for seed in 0..2 {
-        let failures = job.failures(seed).expect("simulated ranks");
-        for (rank, failure) in failures.into_iter().enumerate() {
-            let failure = failure.expect("a fault");
+        for (rank, said) in job.each(seed).into_iter().enumerate() {
+            let failure = said.expect_err("a fault");
             assert!(!failure.contains("simulator found"), "{failure}");
             for part in parts {
                 assert!(
@@ -154,29 +122,40 @@ fn more_rows_than_room() {
     fails(&full, &["rank 2, call 1", "40 rows", "3 more", "(37)"]);
 }
 
-/// Ranks of both nodes give up at their deadlines: whoever is missing is needed before the first token leaves.
+/// Ranks of both nodes give up at their deadlines, or hear that the missing one has ended: it is needed before the first token
+/// leaves.
 #[test]
 fn an_absent_rank_ends_the_calls_of_all() {
-    let job = job((2, 2), (8, 2, 9));
-    let choose = mixed(&job, 0);
-    let job = job.call(&[9; 4], choose);
     for absent in [0, 3] {
-        let told = job.failures_without(absent, Duration::from_millis(500), 1);
-        for (rank, told) in (0..).zip(told.expect("no findings")) {
-            let is_right = match &told {
-                None => rank == absent,
-                Some(told) => told.contains("waited") && told.contains("call 2"),
+        let mut layer = job((2, 2), (8, 2, 9)).mixed([&[9; 4]; 3]);
+        layer.pace = Pace::Without { rank: absent };
+        for (rank, said) in (0..).zip(layer.each(1)) {
+            let is_right = match &said {
+                Ok(_) => rank == absent,
+                Err(told) => told.contains("waited") || told.contains(&format!("rank {absent}")),
             };
-            assert!(is_right, "rank {rank} without {absent}: {told:?}");
+            assert!(is_right, "rank {rank} without {absent}: {said:?}");
         }
     }
+}
+
+/// Graphs whose replays have other tokens, numbers and experts; ranks that come when they like.
+#[test]
+fn calls_are_out_of_step_and_in_graphs() {
+    are_right([Pace::OutOfStep, Pace::Graph].map(|pace| {
+        let mut layer = job((2, 2), (8, 2, 12));
+        layer.pace = pace;
+        let layer = layer.random(&[12; 4], true);
+        let layer = layer.mixed([&[12, 0, 5, 12], &[0; 4], &[3, 12, 0, 1]]);
+        ("paced", layer.random(&[12; 4], false))
+    }));
 }
 
 /// What is wrong, and what is replaced by what.
 type Mistake = (&'static str, &'static str, &'static str);
 
 #[rustfmt::skip]
-const MISTAKES: &[Mistake] = &[
+const DISPATCH: &[Mistake] = &[
     ("a packet put before it is written", "mk::Awaited{mk::kPush, mk::kRouting, watch.rank, watch.rank, watch.epoch * gridDim.x}", "mk::Awaited{mk::kPush, mk::kRouting, watch.rank, watch.rank, (watch.epoch - 1) * gridDim.x}"),
     ("a packet relayed before it has come", "      wait_put(watch, mk::kPush, 0, i / cfg::kLocalWorld, 0);\n", ""),
     ("numbers relayed without a fence", "  if (lane != 0) return;\n  mk::fence_sys();\n", "  if (lane != 0) return;\n"),
@@ -193,16 +172,40 @@ const MISTAKES: &[Mistake] = &[
     ("arrivals not told to all", "        mk::store_release_gpu(here, now);\n", "        mk::store(here, now);\n"),
 ];
 
-/// Some seed finds each, and none finds anything in the kernel as it is.
+#[rustfmt::skip]
+const COMBINE: &[Mistake] = &[
+    ("a list put before it is written", "  wait_lists(watch);\n  if (mk::is_given_up(watch)) return;\n", ""),
+    ("a list relayed before it has come", "    wait_put(watch, mk::kPush, 0, peer, 0);\n    if (mk::broadcast(mk::is_given_up(watch), 0)) return;\n    const u32 source", "    const u32 source"),
+    ("one buffer of lists for all calls", "cfg::kPacketsIn + u64{epoch % 2 * cfg::kPeers", "cfg::kPacketsIn + u64{0 * cfg::kPeers"),
+    ("relayed before this rank has read what it was sent", "      mk::fence_sys();  // this rank has read what it was sent before\n", ""),
+    ("puts of the call before counted again", "mk::store(puts_at(watch, watch.epoch + 1, peer), wanted_of(peer));", "mk::store(puts_at(watch, watch.epoch + 1, peer), wanted_of(peer) - 1);"),
+    ("tokens of calls before on the list", "mk::store(listed_before_at(watch, watch.epoch + 1, peer), mk::load(listed_at(watch, peer)));", "mk::store(listed_before_at(watch, watch.epoch + 1, peer), 0);"),
+    ("a token on a list for each of its choices", "is_told |= node_of_choice(args, first + i) == node;", "is_told |= false;"),
+    ("a token's place on the list before it is there", "    if (epoch == watch.epoch) return static_cast<u32>(both >> 32);", "    return static_cast<u32>(both >> 32);"),
+    ("another place on the list", "here + incoming_at(peer, entry)", "here + incoming_at(peer, part.entry)"),
+    ("a chunk put before its sums are there", "        mk::wait_flag(watch, flag_at(watch.here(), watch.local(), source, Part{j}), what);\n", "        (void)what;\n"),
+    ("a chunk of sums not awaited", "+ 2 + entry / cfg::kChunkTokens", "+ 1 + entry / cfg::kChunkTokens"),
+    ("sums of other nodes left out", "group = rank - rank % cfg::kLocalWorld;", "group = kNone;"),
+    ("loaded without a fence for what NICs wrote", "    mk::fence_proxy_async();  // what the flags acquired, and NICs wrote,", "    // what the flags acquired, and NICs wrote,"),
+    ("arrivals not told to all", "        mk::store_release_gpu(here, now);\n", "        mk::store(here, now);\n"),
+];
+
+/// Some seed finds each, and none finds anything in the kernels as they are.
 #[test]
 fn every_mistake_is_found() {
-    const SEEDS: u64 = 20;
-    let job = calls(
-        job((2, 2), (8, 3, 12)),
-        [&[12; 4], &[12, 0, 12, 5], &[12; 4]],
-    );
-    let alarm = (0..SEEDS / 4).find_map(|seed| job.run(seed).err());
+    const SEEDS_TO_FIND: u64 = 20;
+    let job = job((2, 2), (8, 3, 12)).mixed([&[12; 4], &[12, 0, 12, 5], &[12; 4]]);
+    let alarm = (0..SEEDS_TO_FIND / 4).find_map(|seed| job.run(seed).err());
     assert_eq!(alarm, None);
-    let plant = |(name, from, to): &Mistake| (*name, planted(job.clone(), &[(*from, *to)]));
-    all_are_found(&MISTAKES.iter().map(plant).collect::<Vec<_>>(), SEEDS);
+    let dispatch = |(name, from, to): &Mistake| (*name, planted(job.clone(), &[(*from, *to)]));
+    all_are_found(
+        &DISPATCH.iter().map(dispatch).collect::<Vec<_>>(),
+        SEEDS_TO_FIND,
+    );
+    let combine =
+        |(name, from, to): &Mistake| (*name, planted(Combining(job.clone()), &[(*from, *to)]));
+    all_are_found(
+        &COMBINE.iter().map(combine).collect::<Vec<_>>(),
+        SEEDS_TO_FIND,
+    );
 }

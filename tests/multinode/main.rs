@@ -5,6 +5,8 @@ mod attention;
 mod experts;
 mod failures;
 mod graphs;
+#[path = "../experts/layer/mod.rs"]
+mod layer;
 mod mutations;
 mod rank;
 #[path = "../simulated/mod.rs"]

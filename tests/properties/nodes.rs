@@ -5,8 +5,8 @@ use mkernel_compile::render;
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use mkernel_spec::plan::{Body, MAX_PUT_BYTES};
 use mkernel_spec::{
-    AttentionConfig, AttentionOp, BLayout, Device, Dim, DispatchConfig, DispatchOp, Field,
-    GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec, Op,
+    AttentionConfig, AttentionOp, BLayout, CombineConfig, CombineOp, Device, Dim, DispatchConfig,
+    DispatchOp, Field, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec,
 };
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -163,14 +163,57 @@ fn choices_of_one_node_are_refused_on_several() {
     let found = KernelSpec::validate(several).expect_err("two mistakes");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
     assert_eq!(fields, [Field::CommCtas, Field::KSlices], "{found}");
+}
 
-    let combine = KernelConfig {
-        nodes: 2,
-        ..KernelConfig::new(4, Op::Combine.problem())
+fn combine(nodes: u32, local: u32, max_tokens: u64, hidden: u64) -> KernelConfig {
+    let combine = CombineConfig {
+        experts: Dim::Static(8 * u64::from(nodes * local)),
+        top_k: Dim::Static(4),
+        max_tokens: Dim::Static(max_tokens),
+        hidden: Dim::Static(hidden),
+        ..CombineConfig::new(CombineOp::Combine)
     };
-    let found = KernelSpec::validate(combine).expect_err("no plan");
-    let text = "nodes: combine has no plan for 2 nodes, only for one";
-    assert!(found.to_string().contains(text), "{found}");
+    KernelConfig {
+        nodes,
+        ..KernelConfig::new(nodes * local, combine)
+    }
+}
+
+/// A row crosses at most once for each token and node that its choices can reach; what a rank keeps grows with ranks times
+/// tokens, as what it may be sent does.
+#[test]
+fn combine_puts_a_row_per_token_and_node() {
+    for (nodes, local, max_tokens, hidden) in [
+        (2, 1, 1, 8),
+        (2, 8, 4096, 7168),
+        (3, 5, 100, 200),
+        (16, 8, 1024, 2048),
+    ] {
+        let spec =
+            KernelSpec::validate(combine(nodes, local, max_tokens, hidden)).expect("possible");
+        let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
+        let (peers, ranks) = (u64::from(nodes - 1), u64::from(nodes * local));
+        let (rows, choices) = (max_tokens * hidden * 2, max_tokens * 4);
+        let reached = peers.min(4);
+        assert!(plan.traffic.nic_bytes <= reached * (rows + choices * 8));
+        let network = plan.network.as_ref().expect("puts");
+        assert!(network.put_bytes <= MAX_PUT_BYTES && network.puts >= 2);
+        let of = |name: &str| {
+            plan.workspace
+                .regions
+                .iter()
+                .find(|r| r.name == name)
+                .map_or(0, |r| r.bytes)
+        };
+        assert_eq!(of("partials"), ranks * rows);
+        assert_eq!(of("incoming"), peers * rows);
+        assert_eq!(of("told"), 2 * ranks * (48 + choices * 16));
+        assert!(of("packets_in") <= 2 * peers * (32 + choices * 8 + 16));
+    }
+    let small = KernelSpec::validate(combine(2, 2, 64, 64)).expect("possible");
+    let found = KernelPlan::new(&small, &Device::simulated(1)).expect_err("one SM");
+    let fields: Vec<_> = found.iter().map(|v| v.field).collect();
+    assert_eq!(fields, [Field::Nodes], "{found}");
 }
 
 fn attention(seq: u64, kv_slots: Option<u32>) -> KernelConfig {

@@ -3,7 +3,6 @@
 
 pub mod attention;
 mod data;
-pub mod experts;
 mod kept;
 
 use data::{Call, is_right};
@@ -194,7 +193,7 @@ impl Simulated for Job {
 }
 
 /// Emulated NICs whose faults depend on the seed.
-fn emulated(faults: &Faults, place: Where) -> Transport {
+pub fn emulated(faults: &Faults, place: Where) -> Transport {
     let seed = match place {
         Where::Simulated { seed } => seed,
         Where::Gpus => 0,
@@ -217,7 +216,7 @@ pub fn apply(edits: &[(String, String)], text: &mut String) {
 
 impl Machine {
     /// Runs `body` on every rank; the first failure ends the others' kernels.
-    fn run<T: Send>(
+    pub fn run<T: Send>(
         self,
         place: Where,
         body: impl Fn(&Communicator) -> Result<T, Box<dyn std::error::Error>> + Sync,

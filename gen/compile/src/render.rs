@@ -14,6 +14,7 @@ use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::TEMPLATES;
 use attention::AttentionVariables;
+use combine::CombineVariables;
 use constants::Constant;
 use dispatch::DispatchVariables;
 use gemm::GemmVariables;
@@ -46,7 +47,7 @@ enum Variables<'a> {
     Gemm(GemmVariables<'a>),
     Attention(AttentionVariables<'a>),
     Dispatch(DispatchVariables<'a>),
-    Combine {},
+    Combine(CombineVariables),
 }
 
 /// All that the templates know. Field names are the templates' variables.

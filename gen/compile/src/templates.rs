@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 31] = [
+pub(crate) const TEMPLATES: [(&str, &str); 35] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -83,6 +83,22 @@ pub(crate) const TEMPLATES: [(&str, &str); 31] = [
     (
         "ops/combine.cu.tera",
         include_str!("../../../templates/ops/combine.cu.tera"),
+    ),
+    (
+        "parts/choices.cu.tera",
+        include_str!("../../../templates/parts/choices.cu.tera"),
+    ),
+    (
+        "parts/told.cu.tera",
+        include_str!("../../../templates/parts/told.cu.tera"),
+    ),
+    (
+        "parts/choices_across.cu.tera",
+        include_str!("../../../templates/parts/choices_across.cu.tera"),
+    ),
+    (
+        "parts/sums.cu.tera",
+        include_str!("../../../templates/parts/sums.cu.tera"),
     ),
     (
         "parts/routing.cu.tera",

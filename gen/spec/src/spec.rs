@@ -152,17 +152,6 @@ fn check_topology(config: &KernelConfig, found: &mut Violations) {
         || format!("{world} ranks cannot be {nodes} nodes of 1 to {most} ranks each"),
         format!("use {nodes} times 1 to {most}"),
     );
-    found.require(
-        !matches!(config.problem, Problem::Combine(_)),
-        Field::Nodes,
-        || {
-            format!(
-                "{} has no plan for {nodes} nodes, only for one",
-                config.op()
-            )
-        },
-        "use nodes = 1, and as many ranks as one node has",
-    );
 }
 
 fn is_identifier(name: &str) -> bool {

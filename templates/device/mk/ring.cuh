@@ -16,6 +16,14 @@ struct Ring {
       parity ^= 1;
     }
   }
+  // By at most all of them.
+  __device__ __forceinline__ void advance(u32 by) {
+    stage += by;
+    if (stage >= kStages) {
+      stage -= kStages;
+      parity ^= 1;
+    }
+  }
 };
 
 }  // namespace mk

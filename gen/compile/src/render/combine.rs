@@ -1,38 +1,60 @@
 //! What templates know of `combine`.
 
 use super::constants::{Constant, Constants};
-use super::{Parts, Variables, plural};
-use mkernel_spec::plan::{CombinePlan, HEADER_WORDS, OUTS};
+use super::{Parts, Variables, plural, ranks};
+use mkernel_spec::plan::{CombinePlan, OUTS, PACKET_HEADER_BYTES};
 use mkernel_spec::{KernelPlan, abi};
+use serde::Serialize;
+
+/// Variables of the templates of `combine`.
+#[derive(Serialize)]
+pub(super) struct CombineVariables {
+    /// Nodes, and ranks on each.
+    nodes: u32,
+    local_world: u32,
+}
 
 /// What is said of such a plan.
 pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a CombinePlan) -> Parts<'a> {
     let world = plan.spec.world();
-    let shape = body.shape;
+    let (shape, topology) = (body.shape, plan.spec.topology());
     let computes = vec![format!(
-        "spec    {} of {} experts per token, up to {} tokens of {} on each of {world} rank{}, up to {} rows, bf16",
+        "spec    {} of {} experts per token, up to {} tokens of {} on each of {}, up to {} rows, bf16",
         shape.top_k,
         shape.experts,
         shape.max_tokens,
         shape.hidden,
-        plural(world),
+        ranks(topology),
         body.max_rows
     )];
-    let exchanges = match world {
-        1 => Vec::new(),
-        _ => vec![format!(
+    let mut exchanges = Vec::new();
+    if world > 1 {
+        exchanges.push(format!(
             "arrive  one row per token and rank, a flag for each of {} part{}",
             body.parts(),
             plural(body.parts() as u32)
-        )],
-    };
+        ));
+    }
+    if let (Some(lists), Some(network)) = (&body.lists, &plan.network) {
+        exchanges.push(format!(
+            "network one row per token and node, {} in a put; up to {} puts of up to {} bytes to each peer",
+            lists.chunk_tokens, network.puts, network.put_bytes
+        ));
+    }
+    let mut headers = vec!["barrier", "memory", "mma", "ring", "tma", "watch"];
+    if plan.network.is_some() {
+        headers.insert(1, "fabric");
+    }
     Parts {
         title: "C = weighted sums of what experts made of tokens, one launch",
-        headers: vec!["barrier", "memory", "mma", "ring", "tma", "watch"],
+        headers,
         computes,
         exchanges,
         constants: constants(plan, body),
-        variables: Variables::Combine {},
+        variables: Variables::Combine(CombineVariables {
+            nodes: topology.nodes,
+            local_world: topology.local_world,
+        }),
     }
 }
 
@@ -41,6 +63,14 @@ fn constants(plan: &KernelPlan, body: &CombinePlan) -> Vec<Constant> {
     let (world, shape) = (plan.spec.world(), body.shape);
     c.section("ranks and tokens");
     c.u32("kWorld", world, "");
+    if world > 1 {
+        c.u32("kLocalWorld", plan.spec.topology().local_world, "of a node");
+    }
+    if let Some(network) = &plan.network {
+        c.u32("kPeers", plan.spec.topology().peers(), "other nodes");
+        c.u32("kChannels", network.channels, "to each of them");
+        c.u32("kCommCtas", body.comm_ctas(), "only communicate");
+    }
     c.u32("kTopK", shape.top_k, "choices of a token");
     c.u32("kMaxTokens", shape.max_tokens, "of a rank");
     c.u32("kMaxRows", body.max_rows, "of a rank");
@@ -67,21 +97,50 @@ fn constants(plan: &KernelPlan, body: &CombinePlan) -> Vec<Constant> {
     }
     c.section("workspace, bytes");
     let offset = |region| plan.workspace.offset_of(region).unwrap_or(0);
-    c.u32(
-        "kHeaderWords",
-        HEADER_WORDS,
-        "that a rank tells beside its choices",
-    );
-    c.u64("kFault", offset("fault"), "epoch of the last fault");
-    c.u64("kTold", offset("told"), "one flag per rank");
     c.u64(
-        "kHeaders",
-        offset("headers"),
-        "by parity of the epoch and source",
+        "kTold",
+        offset("told"),
+        "choices by parity of the epoch and source",
     );
-    c.u64("kChoices", offset("choices"), "likewise");
+    c.u64("kToldBytes", body.told_bytes(), "of one");
+    c.u32("kHeaderBytes", body.header_bytes(), "before them");
     c.u64("kFlags", offset("flags"), "by rank, token and part");
     c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
     c.u64("kPartials", offset("partials"), "rows by rank and token");
+    if let Some(lists) = &body.lists {
+        c.u32("kChunkTokens", lists.chunk_tokens, "of a put");
+        for (name, region, note) in [
+            ("kArrived", "arrived", "counts of puts by peer"),
+            ("kPutsBefore", "puts", "by parity of the epoch and peer"),
+            ("kFault", "fault", "epoch of the last, and what is wrong"),
+            ("kListers", "listers", "CTAs that have listed their tokens"),
+            ("kListed", "listed", "tokens by peer, over all calls"),
+            (
+                "kListedBefore",
+                "listed_before",
+                "by parity of the epoch and peer",
+            ),
+            ("kEntries", "entries", "by peer and token"),
+            (
+                "kPacketsOut",
+                "packets_out",
+                "by parity of the epoch and peer",
+            ),
+            (
+                "kPacketsIn",
+                "packets_in",
+                "by parity of the epoch and peer",
+            ),
+            ("kIncoming", "incoming", "sums by peer"),
+        ] {
+            c.u64(name, offset(region), note);
+        }
+        c.u64("kPacketBytes", lists.packet_bytes, "of the longest");
+        c.u64(
+            "kPacketHeaderBytes",
+            PACKET_HEADER_BYTES,
+            "of them, before choices",
+        );
+    }
     c.into_list()
 }

@@ -1,22 +1,31 @@
 //! `combine`: what experts made of each token, weighted and summed, at the token's rank.
 //!
-//! A rank tells every other where its tokens' rows are and what each counts. Every rank adds up the rows that it has of a
-//! token and sends one row of bf16; the token's rank adds those, in the order of ranks. A CTA makes one sum after the
-//! other, its own and those for peers: rows come through a ring in shared memory, sums leave from shared memory, both by
-//! TMA, so that nothing in flight needs a register or holds up a warp.
+//! A rank tells every other where its tokens' rows are and what each counts, in words that carry the epoch: whoever finds
+//! them has them. Every rank adds up the rows that it has of a token and sends one row of bf16; the token's rank adds those,
+//! in the order of ranks. A CTA makes one sum after the other, its own and those for peers: rows come through a ring in
+//! shared memory, sums leave from shared memory, both by TMA, so that nothing in flight needs a register or holds up a warp.
 //!
 //! What a rank tells is double-buffered by parity of the epoch: who starts epoch e has finished e-1, for which every peer
 //! had begun e-1 and so finished e-2. Sums need one buffer: they are sent to a rank that has told of this epoch, and so
 //! has finished the one before.
+//!
+//! Across nodes see `across`.
 
-use super::{Body, KernelPlan, Region, Registers, Role, Spread, THREADS, Traffic, Workspace};
+mod across;
+
+use super::{
+    Body, KernelPlan, Region, Registers, Role, Spread, THREADS, Traffic, Workspace, network,
+};
 use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec};
 use crate::config::{CombineConfig, CombineShape, Dtype, all_rows};
 use crate::cost::{self, Bound};
 use crate::device::Device;
 use crate::spec::KernelSpec;
+use crate::topology::Topology;
 use crate::violation::{Field, Violations};
 use serde::Serialize;
+
+pub use across::{Lists, PACKET_HEADER_BYTES};
 
 const ELEM_BYTES: u64 = 2;
 /// Sums that have left the ring but not the CTA, a warp for each. One is on its way for 2 to 5 µs, in which 344 GB/s over
@@ -29,15 +38,16 @@ const MAX_STAGES: u32 = 16;
 const MAX_PART_BYTES: u64 = 16 << 10;
 /// The shortest, with which neither the link nor TMA is much slower.
 const MIN_PART_BYTES: u64 = 2 << 10;
-/// Own sums of a CTA, at least, unless parts were too short: the last ones leave SMs idle. With 16, rows of 1024 tokens were in
-/// seven parts, and took twice as long as whole ones: the loading warp was the limit.
+/// Own sums of a CTA, at least, unless parts were too short: the last ones leave SMs idle. On one rank more pay, since no flag
+/// follows each of them.
 const SUMS_PER_CTA: u64 = 4;
+const SUMS_PER_CTA_ALONE: u64 = 12;
 /// Parts begin at lines of L2.
 const LINE_BYTES: u64 = 128;
 /// Words of each row in the ring and of each sum: see `about_row` of the template.
 const ABOUT_BYTES: u32 = 32;
-/// What a rank tells beside its choices.
-pub const HEADER_WORDS: u64 = 8;
+/// A choice as a rank tells it, beside epochs.
+const TOLD_BYTES: u64 = 16;
 /// Dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 128;
 const REGISTERS: Registers = Registers {
@@ -59,6 +69,8 @@ pub struct CombinePlan {
     pub part_bytes: u32,
     /// Parts in the ring of a CTA.
     pub stages: u32,
+    /// What travels between nodes, if there are several.
+    pub lists: Option<Lists>,
 }
 
 impl CombinePlan {
@@ -80,11 +92,35 @@ impl CombinePlan {
         self.row_bytes().div_ceil(self.part_bytes.into())
     }
 
+    /// Bytes of what a rank tells before its choices: across nodes also a fault.
+    #[must_use]
+    pub const fn header_bytes(&self) -> u64 {
+        match self.lists {
+            None => TOLD_BYTES,
+            Some(_) => 3 * TOLD_BYTES,
+        }
+    }
+
+    /// Bytes of all that a rank tells.
+    #[must_use]
+    pub const fn told_bytes(&self) -> u64 {
+        self.header_bytes() + self.choices() * TOLD_BYTES
+    }
+
+    /// The first CTAs of the launch only communicate: as many.
+    #[must_use]
+    pub const fn comm_ctas(&self) -> u32 {
+        match self.lists {
+            None => 0,
+            Some(_) => 1,
+        }
+    }
+
     /// Where tokens go if experts are chosen evenly.
     #[must_use]
-    pub fn spread(&self, world: u32) -> Spread {
+    pub fn spread(&self, topology: Topology) -> Spread {
         let shape = self.shape;
-        Spread::even(world, shape.experts, shape.top_k, shape.max_tokens)
+        Spread::across(topology, shape.experts, shape.top_k, shape.max_tokens)
     }
 }
 
@@ -95,37 +131,44 @@ pub(super) fn plan(
     device: &Device,
 ) -> Option<Result<KernelPlan, Violations>> {
     let shape = config.shape()?;
-    let world = spec.world();
+    let (world, topology) = (spec.world(), spec.topology());
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
-    let part_bytes = part_bytes(&shape, device);
+    let part_bytes = part_bytes(&shape, world, device);
     let room = device.smem_bytes.saturating_sub(fixed_bytes(MAX_STAGES));
-    let body = CombinePlan {
+    let mut body = CombinePlan {
         config: *config,
         shape,
         max_rows: config.max_rows.map_or(rows, |most| rows.min(most.into())),
         part_bytes,
         stages: (room / part_bytes).saturating_sub(OUTS).min(MAX_STAGES),
+        lists: None,
     };
     if body.stages < 2 {
         return Some(Err(no_room(part_bytes, device)));
     }
+    body.lists = Lists::new(&body, topology);
+    if let Some(lists) = &body.lists
+        && let Err(found) = lists.check(&body, device)
+    {
+        return Some(Err(found));
+    }
     let (smem, smem_bytes) = smem(&body);
-    let traffic = traffic(&body, world);
+    let traffic = traffic(&body, topology);
     let bound = Bound::new(&traffic, device);
     Some(Ok(KernelPlan {
-        id: id(&body, world),
+        id: id(&body, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,
         grid_ctas: device.sm_count,
-        roles: roles(device.sm_count),
+        roles: roles(&body, device.sm_count),
         smem,
         smem_bytes,
-        workspace: workspace(&body, world),
+        workspace: workspace(&body, topology),
         copies: None,
-        network: None,
+        network: body.lists.as_ref().map(|lists| lists.network(&body)),
         operands: operands(&body),
-        args: args(),
+        args: args(topology),
         registers: REGISTERS,
         estimate_us: cost::combine_us(&bound),
         bound,
@@ -135,9 +178,14 @@ pub(super) fn plan(
 }
 
 /// Whole rows, if they are short and many.
-fn part_bytes(shape: &CombineShape, device: &Device) -> u32 {
+fn part_bytes(shape: &CombineShape, world: u32, device: &Device) -> u32 {
     let row_bytes = shape.hidden * ELEM_BYTES;
-    let sums = SUMS_PER_CTA * u64::from(device.sm_count);
+    let per_cta = if world == 1 {
+        SUMS_PER_CTA_ALONE
+    } else {
+        SUMS_PER_CTA
+    };
+    let sums = per_cta * u64::from(device.sm_count);
     let wanted = sums
         .div_ceil(shape.max_tokens)
         .min(row_bytes / MIN_PART_BYTES);
@@ -197,22 +245,28 @@ fn smem(body: &CombinePlan) -> (Vec<Region>, u32) {
     (regions, offset + SMEM_ALIGN)
 }
 
-fn traffic(body: &CombinePlan, world: u32) -> Traffic {
+fn traffic(body: &CombinePlan, topology: Topology) -> Traffic {
     let shape = body.shape;
-    let spread = body.spread(world);
-    let row_bytes = shape.hidden * ELEM_BYTES;
-    let sent = (spread.sent_tokens * row_bytes as f64) as u64;
-    let told = u64::from(world - 1) * body.choices() * 8;
+    let spread = body.spread(topology);
+    let row_bytes = body.row_bytes() as f64;
+    let (sent, put) = (
+        spread.sent_tokens * row_bytes,
+        spread.put_tokens * row_bytes,
+    );
+    let tells = topology.nodes * (topology.local_world - 1);
+    let told = u64::from(tells) * body.choices() * TOLD_BYTES;
+    let listed = (spread.put_tokens * (shape.top_k * across::CHOICE_BYTES) as f64) as u64;
     let rows = body.choices() + shape.max_tokens;
     Traffic {
-        link_bytes: sent + told,
-        nic_bytes: 0,
-        memory_bytes: rows * row_bytes + 2 * sent,
+        link_bytes: sent as u64 + told,
+        nic_bytes: put as u64 + listed,
+        // What is put is written, read by the NIC, written by the other, and read.
+        memory_bytes: rows * body.row_bytes() + 2 * sent as u64 + 4 * put as u64,
         flops: 2 * body.choices() * shape.hidden,
     }
 }
 
-fn id(body: &CombinePlan, world: u32) -> String {
+fn id(body: &CombinePlan, topology: Topology) -> String {
     let CombineShape {
         experts,
         top_k,
@@ -220,7 +274,7 @@ fn id(body: &CombinePlan, world: u32) -> String {
         hidden,
     } = body.shape;
     format!(
-        "{}_sm90a_g{world}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}_p{}s{}",
+        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}_p{}s{}",
         body.config.op,
         body.max_rows,
         body.parts(),
@@ -228,36 +282,44 @@ fn id(body: &CombinePlan, world: u32) -> String {
     )
 }
 
-fn roles(grid_ctas: u32) -> Vec<Role> {
-    let role = |name, warps, about: &str| Role {
+fn roles(body: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
+    let role = |name, ctas, warps, about: &str| Role {
         name,
-        ctas: (0, grid_ctas),
+        ctas,
         warps,
         about: about.into(),
     };
-    vec![
-        role("load", (0, 1), "rows of sums to shared memory"),
-        role("store", (1, 1 + OUTS), "sums to C and to peers"),
-        role("math", (1 + OUTS, THREADS / 32), "sums in fp32"),
-    ]
+    let comm = (0, body.comm_ctas());
+    let adding = (body.comm_ctas(), grid_ctas);
+    let network = body.lists.as_ref().map(|_| {
+        role(
+            "put",
+            comm,
+            (0, THREADS / 32),
+            "arrivals; lists and sums to puts; other nodes' lists to this node's ranks",
+        )
+    });
+    let rest = [
+        role("load", adding, (0, 1), "rows of sums to shared memory"),
+        role("store", adding, (1, 1 + OUTS), "sums to C and to peers"),
+        role("math", adding, (1 + OUTS, THREADS / 32), "sums in fp32"),
+    ];
+    network.into_iter().chain(rest).collect()
 }
 
-fn workspace(body: &CombinePlan, world: u32) -> Workspace {
-    let ranks = u64::from(world);
-    if world == 1 {
+fn workspace(body: &CombinePlan, topology: Topology) -> Workspace {
+    let ranks = u64::from(topology.world());
+    if ranks == 1 {
         return Workspace::new([]);
     }
-    Workspace::new([
-        ("fault", FLAG_STRIDE_BYTES),
-        ("told", ranks * FLAG_STRIDE_BYTES),
-        ("headers", 2 * ranks * HEADER_WORDS * 4),
-        ("choices", 2 * ranks * body.choices() * 8),
-        (
-            "flags",
-            ranks * body.shape.max_tokens * body.parts() * FLAG_STRIDE_BYTES,
-        ),
-        ("partials", ranks * body.shape.max_tokens * body.row_bytes()),
-    ])
+    // Of each rank of this node, for this one's number on each.
+    let rows = ranks * body.shape.max_tokens;
+    let told = ("told", 2 * ranks * body.told_bytes());
+    let flags = ("flags", rows * body.parts() * FLAG_STRIDE_BYTES);
+    let partials = ("partials", rows * body.row_bytes());
+    let lists = body.lists.iter();
+    let across = lists.flat_map(|lists| lists.regions(body, topology));
+    Workspace::new([told, flags].into_iter().chain(across).chain([partials]))
 }
 
 fn operands(body: &CombinePlan) -> Vec<OperandSpec> {
@@ -273,8 +335,8 @@ fn operands(body: &CombinePlan) -> Vec<OperandSpec> {
     ]
 }
 
-fn args() -> ArgLayout {
-    ArgLayout::new(vec![
+fn args(topology: Topology) -> ArgLayout {
+    let mut kinds = vec![
         ("rows", ArgKind::Pointer(Operand::Rows)),
         ("row_bytes", ArgKind::RowStrideBytes(Operand::Rows)),
         ("count", ArgKind::Pointer(Operand::Count)),
@@ -286,5 +348,7 @@ fn args() -> ArgLayout {
         ("host", ArgKind::HostPage),
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
-    ])
+    ];
+    kinds.extend(network::args(topology));
+    ArgLayout::new(kinds)
 }

@@ -24,7 +24,7 @@ fn computes(plan: &KernelPlan, body: &CombinePlan) -> String {
         shape.experts,
         shape.max_tokens,
         shape.hidden,
-        super::ranks(plan.spec.world()),
+        super::ranks_on(plan.spec.topology()),
     )
 }
 
@@ -33,10 +33,21 @@ fn transfer(plan: &KernelPlan, body: &CombinePlan) -> Vec<String> {
     if world == 1 {
         return vec!["none: one rank".to_owned()];
     }
-    vec![format!(
+    let topology = plan.spec.topology();
+    let spread = body.spread(topology);
+    let mut lines = vec![format!(
         "by all CTAs, in {} parts with a flag each; if experts are chosen evenly, {:.0} rows of {} choices",
         body.parts(),
-        body.spread(world).sent_tokens,
+        spread.sent_tokens,
         body.choices(),
-    )]
+    )];
+    if let Some(lists) = &body.lists {
+        lines.push(format!(
+            "a row once per token and node, {} in a put; if chosen evenly, {:.0} of {} tokens times nodes",
+            lists.chunk_tokens,
+            spread.put_tokens,
+            body.shape.max_tokens * u64::from(topology.peers()),
+        ));
+    }
+    lines
 }

@@ -244,6 +244,7 @@ pub fn expected_of_combine(
     rank: u32,
 ) -> Vec<Matrix> {
     let sizes = Sizes::of_combine(plan, body);
+    let topology = plan.spec.topology();
     let hidden = body.shape.hidden as usize;
     let rank = rank as usize;
     let count = inputs.numbers(Operand::Count)[rank][0] as usize;
@@ -265,9 +266,16 @@ pub fn expected_of_combine(
         );
         let from = &rows[of][row * hidden..(row + 1) * hidden];
         let at = choice / sizes.top_k * hidden;
+        // What a rank makes is rounded, and what its node makes of that once more, if it is another one.
+        let is_far = topology.node_of(of as u32) != topology.node_of(rank as u32);
+        let roundings = if is_far && topology.local_world > 1 {
+            2.0
+        } else {
+            1.0
+        };
         for (i, x) in from.iter().enumerate() {
             values[at + i] += gate * x.to_f32();
-            rounded[at + i] += (gate * x.to_f32()).abs();
+            rounded[at + i] += roundings * (gate * x.to_f32()).abs();
         }
     }
     vec![Matrix {
