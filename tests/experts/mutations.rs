@@ -47,6 +47,12 @@ const DISPATCH: &[(&str, &[(&str, &str)])] = &[
     ("flag before tokens have come", &[("  mk::tma_wait<0>();\n  mk::fence_proxy_async();\n}", "  mk::fence_proxy_async();\n}")]),
     ("flag that releases nothing", &[("mk::store_release_sys(flag_at", "mk::store_relaxed_sys(flag_at")]),
     ("slot not full", &[("      mk::wait_barrier(watch, loaded, parity, mk::kPush, mk::kStageFull, first);\n", "")]),
+    ("stages where slots are still in use", &[("    __syncthreads();  // the slots become stages\n", "")]),
+    // Tiles.
+    ("a tile read before it is there", &[("    mk::wait_barrier(watch, smem.tile_full(read.stage), read.parity, role, mk::kStageFull, read.stage);\n", "")]),
+    ("a tile's place taken before it is read", &[("    mk::wait_barrier(watch, smem.tile_free(given.stage), given.parity ^ 1, mk::kLoad, mk::kStageFree, given.stage);\n", "")]),
+    ("a tile read by one lane", &[("    __syncwarp();\n    if (mk::lane_index() == 0) mk::barrier_arrive(smem.tile_free(read.stage));", "    if (mk::lane_index() == 0) mk::barrier_arrive(smem.tile_free(read.stage));")]),
+    ("the counter of tiles not set back", &[("  mk::store(taken_tiles(watch), 0);\n", "")]),
     // Rows into the ring.
     ("stage not free", &[("      mk::wait_barrier(watch, smem.stage_free(ring.stage), ring.parity ^ 1, mk::kLoad, mk::kStageFree, ring.stage);\n", "")]),
     ("copies not awaited", &[("      mk::copy_wait<cfg::kCopiesAhead>();\n", "")]),

@@ -40,8 +40,6 @@ struct Names {
     epoch_argument: &'static str,
     /// Ranks on to the first that a part goes to.
     nearest: &'static str,
-    /// CTAs that take tiles.
-    compute_ctas: &'static str,
 }
 
 static ONE_NODE: Names = Names {
@@ -50,7 +48,6 @@ static ONE_NODE: Names = Names {
     ranks_here: "kWorld",
     epoch_argument: "",
     nearest: "1",
-    compute_ctas: "gridDim.x",
 };
 
 static SEVERAL_NODES: Names = Names {
@@ -59,7 +56,6 @@ static SEVERAL_NODES: Names = Names {
     ranks_here: "kLocalWorld",
     epoch_argument: "watch.epoch, ",
     nearest: "nearest",
-    compute_ctas: "gridDim.x - cfg::kPushCtas",
 };
 
 /// A plan of an attention operator.
@@ -236,7 +232,7 @@ impl Attention<'_> {
 
         c.section("workspace, bytes");
         let offset = |region| plan.workspace.offset_of(region).unwrap_or(0);
-        c.u64("kTaken", offset("taken"), "tiles taken, over all calls");
+        c.u64("kTaken", offset("taken"), "tiles taken in this call");
         if world == 1 {
             return;
         }

@@ -39,11 +39,11 @@ const CHOICE_WORDS: u64 = 4;
 const EXPERT_WORDS: u64 = 4;
 /// A fault, before the numbers of each expert.
 pub const FAULT_WORDS: u64 = 8;
-/// Loaders keep eight addresses of rows; math warps have 128 sums each.
+/// Loaders keep eight addresses of rows and where tiles are; math warps have 128 sums each.
 const REGISTERS: Registers = Registers {
     entry: 168,
-    mover: 72,
-    math: 216,
+    mover: 104,
+    math: 200,
 };
 
 /// Tiles, largest first.
@@ -67,7 +67,7 @@ pub struct DispatchPlan {
     pub split: Split,
     /// Stages of the shared-memory ring.
     pub stages: u32,
-    /// The first CTAs of the launch only communicate: as many.
+    /// The first CTAs of the launch communicate before they compute: as many.
     pub comm_ctas: u32,
     /// Rows that there is room for on each rank.
     pub max_rows: u64,
@@ -191,15 +191,15 @@ fn candidate(
         _ => config.comm_ctas.unwrap_or(usual),
     };
     found.require(
-        comm_ctas < device.sm_count,
+        comm_ctas <= device.sm_count,
         Field::CommCtas,
         || {
             format!(
-                "{comm_ctas} communication CTAs leave none of {} SMs to compute",
+                "{comm_ctas} communication CTAs are more than {} SMs",
                 device.sm_count
             )
         },
-        format!("use fewer than {}", device.sm_count),
+        format!("use at most {}", device.sm_count),
     );
     let local = shape.experts / u64::from(world);
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
