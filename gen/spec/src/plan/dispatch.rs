@@ -2,8 +2,9 @@
 //!
 //! Every CTA counts the choices of a slice of the rank's tokens; from all counts each knows where its tokens go. A rank
 //! tells every other how many tokens it sends to each expert, and in which slot of the receiver's buffer each row's token
-//! will be; then it sends each token once per rank, those for a rank's first expert first. Compute CTAs gather the rows of
-//! a tile through that list, as they come. Numbers and lists are double-buffered by parity of the epoch: who starts epoch
+//! will be; then some of its CTAs send each token once per rank, those for a rank's first expert first. The others gather the
+//! rows of a tile through that list, as they come, and so do those when they have sent all. Each takes a tile when it is
+//! about to have none, so that who waits for rows holds up nothing else. Numbers and lists are double-buffered by parity of the epoch: who starts epoch
 //! e has finished e-1, for which it had those of every peer, so that each peer has finished e-2. Tokens need one buffer:
 //! they are sent once the receiver's numbers of this epoch are here, so that it has finished the one before.
 //!
