@@ -10,6 +10,18 @@ fn long_tokens() -> Layer {
     layer.call(&[48, 48], |rank, _| vec![1 - rank as i32])
 }
 
+/// A stage per tile, and more stages than there are places for tiles: loaders run ahead of products.
+fn short_tokens() -> Layer {
+    let mut layer = Layer::new(2, 6, 2, 24);
+    layer.hidden = 64;
+    layer.intermediate = 600;
+    layer.tile = Some((64, 128));
+    layer.call(&[24, 24], |rank, token| {
+        let first = (rank * 5 + token * 3) % 6;
+        vec![first as i32, ((first + 1) % 6) as i32]
+    })
+}
+
 /// Seeds within which a mistake must be found.
 const SEEDS_TO_FIND: u64 = 10;
 
@@ -50,8 +62,6 @@ const DISPATCH: &[(&str, &[(&str, &str)])] = &[
     ("stages where slots are still in use", &[("    __syncthreads();  // the slots become stages\n", "")]),
     // Tiles.
     ("a tile read before it is there", &[("    mk::wait_barrier(watch, smem.tile_full(read.stage), read.parity, role, mk::kStageFull, read.stage);\n", "")]),
-    ("a tile's place taken before it is read", &[("    mk::wait_barrier(watch, smem.tile_free(given.stage), given.parity ^ 1, mk::kLoad, mk::kStageFree, given.stage);\n", "")]),
-    ("a tile read by one lane", &[("    __syncwarp();\n    if (mk::lane_index() == 0) mk::barrier_arrive(smem.tile_free(read.stage));", "    if (mk::lane_index() == 0) mk::barrier_arrive(smem.tile_free(read.stage));")]),
     ("the counter of tiles not set back", &[("  mk::store(taken_tiles(watch), 0);\n", "")]),
     // Rows into the ring.
     ("stage not free", &[("      mk::wait_barrier(watch, smem.stage_free(ring.stage), ring.parity ^ 1, mk::kLoad, mk::kStageFree, ring.stage);\n", "")]),
@@ -64,6 +74,12 @@ const DISPATCH: &[(&str, &[(&str, &str)])] = &[
     ("stage freed before it is read", &[("      mk::mma_wait<0>();\n      if (lane == 0) mk::barrier_arrive(smem.stage_free(ring.stage));", "      if (lane == 0) mk::barrier_arrive(smem.stage_free(ring.stage));\n      mk::mma_wait<0>();")]),
     ("rows beyond an expert's", &[("if (first + row >= tile.rows", "if (first + row > tile.rows")]),
     ("output buffer not read", &[("  __syncwarp();  // the rows before are read\n", "")]),
+];
+
+#[rustfmt::skip]
+const TILES: &[(&str, &[(&str, &str)])] = &[
+    ("a tile's place taken before it is read", &[("    mk::wait_barrier(watch, smem.tile_free(given.stage), given.parity ^ 1, mk::kLoad, mk::kStageFree, given.stage);\n", "")]),
+    ("a tile read by one lane", &[("    __syncwarp();\n    if (mk::lane_index() == 0) mk::barrier_arrive(smem.tile_free(read.stage));", "    if (mk::lane_index() == 0) mk::barrier_arrive(smem.tile_free(read.stage));")]),
 ];
 
 #[rustfmt::skip]
@@ -125,6 +141,14 @@ fn slots_that_are_not_free_are_found() {
     assert_eq!(long_tokens().failure(0), None);
     let edit = [("      mk::tma_wait_read<0>();  // the slot is free\n", "")];
     all_are_found(long_tokens, &[("slot not free", &edit)], |layer, edits| {
+        layer.dispatch_edits = edits;
+    });
+}
+
+#[test]
+fn places_of_tiles_that_are_not_free_are_found() {
+    assert_eq!(short_tokens().failure(0), None);
+    all_are_found(short_tokens, TILES, |layer, edits| {
         layer.dispatch_edits = edits;
     });
 }
