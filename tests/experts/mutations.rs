@@ -79,7 +79,6 @@ const DISPATCH: &[(&str, &[(&str, &str)])] = &[
 #[rustfmt::skip]
 const TILES: &[(&str, &[(&str, &str)])] = &[
     ("a tile's place taken before it is read", &[("    mk::wait_barrier(watch, smem.tile_free(given.stage), given.parity ^ 1, mk::kLoad, mk::kStageFree, given.stage);\n", "")]),
-    ("a tile read by one lane", &[("    __syncwarp();\n    if (mk::lane_index() == 0) mk::barrier_arrive(smem.tile_free(read.stage));", "    if (mk::lane_index() == 0) mk::barrier_arrive(smem.tile_free(read.stage));")]),
 ];
 
 #[rustfmt::skip]
