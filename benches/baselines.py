@@ -12,12 +12,15 @@ A line of JSON per shape and variant: the median over calls of the slowest rank'
 this rank's factors (all of A, for ag_gemm), in blocks that take turns; and the error against fp64, as the benchmark computes its own. N and K are those of
 one rank, as for the benchmark.
 
+For dispatch_gemm, grouped_mm is the product alone: with --taste zipf that of the busiest rank's rows, the slowest.
+
 For ring_attention, rows are those of one rank, and the times are those of cuDNN's attention of own queries over all keys,
 alone and after NCCL has gathered K and V. A mask is for one rank only: torch has none for the rows of others. Its errors are of
 random data of its own; accuracy.py compares errors on the same data.
 """
 import argparse
 import json
+import math
 import os
 import signal
 import statistics
@@ -73,6 +76,8 @@ def arguments():
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--tokens", type=int, nargs="+", default=[16, 64, 1024, 2048, 4096, 8192, 16384], help="of each rank, for dispatch_gemm")
+    parser.add_argument("--taste", choices=["even", "zipf"], default="even", help="how tokens choose, for dispatch_gemm")
+    parser.add_argument("--seed", type=int, default=0, help="of their choices")
     parser.add_argument("--experts", type=int, help="over all ranks [default: 32 for each]")
     parser.add_argument("--hidden", type=int, default=7168)
     parser.add_argument("--intermediate", type=int, default=2048)
@@ -273,12 +278,36 @@ def attention(flags, seq):
         yield dict(variant=variant, us=round(us[variant], 2), tflops=tflops, error=round(err, 6))
 
 
-class Dispatch:
-    """Tokens to experts, even ids: index_select, all-to-all, rows by expert, _grouped_mm. A token goes to each expert."""
+def choices(flags, tokens, experts, top_k):
+    """The experts of this rank's tokens: with the same --taste and --seed those of the benchmark (tokens.rs)."""
+    mask, state = (1 << 64) - 1, flags.seed
 
-    def __init__(self, tokens, hidden, cols, experts, top_k):
-        local = experts // WORLD
-        ids = torch.rand(tokens, experts, device="cuda").topk(top_k, dim=1).indices.flatten()
+    def draw():
+        nonlocal state
+        state = x = (state + 0x9E3779B97F4A7C15) & mask
+        x = ((x ^ x >> 30) * 0xBF58476D1CE4E5B9) & mask
+        x = ((x ^ x >> 27) * 0x94D049BB133111EB) & mask
+        x ^= x >> 31
+        if flags.taste == "even":
+            return x % experts
+        return min(int(math.exp((x >> 11) / (1 << 53) * math.log(experts + 1))) - 1, experts - 1)
+
+    for _ in range(RANK + 1):
+        ids = []
+        for _ in range(tokens):
+            chosen = {}  # in order
+            while len(chosen) < top_k:
+                chosen[draw()] = None
+            ids += chosen
+    return torch.tensor(ids, device="cuda")
+
+
+class Dispatch:
+    """Tokens to experts: index_select, all-to-all, rows by expert, _grouped_mm. A token goes to each expert."""
+
+    def __init__(self, flags, tokens, experts, top_k):
+        hidden, cols, local = flags.hidden, flags.intermediate, experts // WORLD
+        ids = choices(flags, tokens, experts, top_k)
         self.token = ids.argsort() // top_k
         counts = torch.bincount(ids, minlength=experts)
         all_counts = torch.empty(WORLD, experts, device="cuda", dtype=counts.dtype)
@@ -309,13 +338,15 @@ def dispatch(flags):
     """The lines of dispatch_gemm, one per number of tokens and variant."""
     experts = flags.experts or 32 * WORLD
     for tokens in flags.tokens:
-        case = Dispatch(tokens, flags.hidden, flags.intermediate, experts, 8)
+        case = Dispatch(flags, tokens, experts, 8)
         names = {"grouped_mm": case.alone, "NCCL+grouped_mm": case.nccl}
-        flops = 2 * tokens * 8 * flags.hidden * flags.intermediate
+        busiest = torch.tensor(case.rows.shape[0], device="cuda")
+        dist.all_reduce(busiest, op=dist.ReduceOp.MAX)
+        flops = 2 * busiest.item() * flags.hidden * flags.intermediate
         calls = max(6, min(40, int(BLOCK_US / (flops / 740e6 + 200))))
         us = measure(names, lambda: case.handle.barrier(channel=0), calls, flags.rounds)
         for variant, time_us in us.items():
-            yield dict(op="dispatch_gemm", world=WORLD, tokens=tokens, experts=experts, variant=variant, us=round(time_us, 2))
+            yield dict(op="dispatch_gemm", world=WORLD, tokens=tokens, rows=busiest.item(), experts=experts, variant=variant, us=round(time_us, 2))
         del case
         torch.cuda.empty_cache()
 

@@ -14,7 +14,7 @@ use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::{
     BLayout, CombineConfig, CombineOp, CombineShape, Communicator, Dim, DispatchConfig, DispatchOp,
-    DispatchShape, KernelConfig, KernelPlan, Operator, Problem, RawOperand,
+    DispatchShape, KernelConfig, KernelPlan, Operator, Problem, RawOperand, Shape,
 };
 use std::process::ExitCode;
 use std::time::Duration;
@@ -64,6 +64,9 @@ struct Flags {
     /// How tokens choose experts
     #[arg(long, value_enum, default_value_t = Taste::Even)]
     taste: Taste,
+    /// Of the choices [default: the time]
+    #[arg(long)]
+    seed: Option<u64>,
     /// Fix the rows of a tile
     #[arg(long)]
     tile_m: Option<u32>,
@@ -73,6 +76,9 @@ struct Flags {
     /// Fix the CTAs that only communicate
     #[arg(long)]
     comm_ctas: Option<u32>,
+    /// Change the text of `dispatch_gemm`, "if (a)=>if (b)"; what the host does must still fit
+    #[arg(long, value_parser = edit)]
+    dispatch_edit: Vec<(String, String)>,
     /// Change the text of `combine`, "kStages = 13=>kStages = 6"; what the host does must still fit
     #[arg(long, value_parser = edit)]
     combine_edit: Vec<(String, String)>,
@@ -105,7 +111,7 @@ fn main() -> ExitCode {
 
 fn run(flags: &Flags) -> Result<(), Failure> {
     let _limit = TimeLimit::start("the benchmark", Duration::from_secs(flags.limit_s));
-    let seed = seed_from_clock();
+    let seed = flags.seed.unwrap_or_else(seed_from_clock);
     println!(
         "{} of {} GPUs, seed {seed}",
         flags.world,
@@ -191,13 +197,6 @@ impl Case<'_> {
         self.ranks.rank().into()
     }
 
-    fn config(&self, problem: impl Into<Problem>) -> KernelConfig {
-        KernelConfig {
-            nodes: self.flags.nodes,
-            ..KernelConfig::new(self.flags.world, problem)
-        }
-    }
-
     fn dispatch(&self) -> Result<(), Failure> {
         let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
         let shape = DispatchShape {
@@ -220,7 +219,7 @@ impl Case<'_> {
             comm_ctas: flags.comm_ctas,
             ..DispatchConfig::new(DispatchOp::DispatchGemm)
         };
-        let operator = self.ranks.prepare(&self.config(config), shape)?;
+        let operator = self.prepare(config, shape, &flags.dispatch_edit)?;
         let local = tokens.local_experts();
         let (rows, cols) = match flags.nk {
             true => (local * flags.intermediate, flags.hidden),
@@ -347,20 +346,7 @@ impl Case<'_> {
             max_rows: Some(self.max_rows as u32),
             ..CombineConfig::new(CombineOp::Combine)
         };
-        let mut missing = Vec::new();
-        let operator = self
-            .ranks
-            .prepare_edited(&self.config(config), shape, |text| {
-                for (from, to) in &flags.combine_edit {
-                    if !text.contains(from) {
-                        missing.push(from);
-                    }
-                    *text = text.replace(from, to);
-                }
-            })?;
-        if !missing.is_empty() {
-            return Err(format!("combine has no {missing:?}").into());
-        }
+        let operator = self.prepare(config, shape, &flags.combine_edit)?;
         let rows = lab.matrix(self.max_rows, flags.hidden, 0)?;
         lab.fill(&rows, self.rank() * self.max_rows, ROW_SEED)?;
         let c = lab.matrix(tokens.per_rank, flags.hidden, 0)?;
@@ -415,6 +401,31 @@ impl Case<'_> {
             }
         }
         Ok((error2 / sum2).sqrt())
+    }
+
+    fn prepare(
+        &self,
+        problem: impl Into<Problem>,
+        shape: impl Into<Shape>,
+        edits: &[(String, String)],
+    ) -> Result<Operator, Failure> {
+        let config = KernelConfig {
+            nodes: self.flags.nodes,
+            ..KernelConfig::new(self.flags.world, problem)
+        };
+        let mut missing = Vec::new();
+        let operator = self.ranks.prepare_edited(&config, shape, |text| {
+            for (from, to) in edits {
+                if !text.contains(from) {
+                    missing.push(from);
+                }
+                *text = text.replace(from, to);
+            }
+        })?;
+        match missing.is_empty() {
+            true => Ok(operator),
+            false => Err(format!("the kernel has no {missing:?}").into()),
+        }
     }
 
     fn time(&self, operator: &Operator, raw: &[RawOperand]) -> Result<Vec<f64>, Failure> {

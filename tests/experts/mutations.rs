@@ -14,6 +14,18 @@ fn long_tokens() -> Layer {
     layer.call(&[48, 48], |rank, _| vec![1 - rank as i32])
 }
 
+/// A stage per tile, and more stages than there are places for tiles: loaders run ahead of products.
+fn short_tokens() -> Layer {
+    let mut layer = Layer::new(2, 6, 2, 24);
+    layer.hidden = 64;
+    layer.intermediate = 600;
+    layer.tile = Some((64, 128));
+    layer.call(&[24, 24], |rank, token| {
+        let first = (rank * 5 + token * 3) % 6;
+        vec![first as i32, ((first + 1) % 6) as i32]
+    })
+}
+
 /// Seeds within which a mistake must be found.
 const SEEDS_TO_FIND: u64 = 10;
 
@@ -58,6 +70,10 @@ const DISPATCH: &[Mistake] = &[
     ("flag before tokens have come", "  mk::tma_wait<0>();\n  mk::fence_proxy_async();\n}", "  mk::fence_proxy_async();\n}"),
     ("flag that releases nothing", "mk::store_release_sys(flag_at", "mk::store_relaxed_sys(flag_at"),
     ("slot not full", "      mk::wait_barrier(watch, loaded, parity, mk::kPush, mk::kStageFull, first);\n", ""),
+    ("stages where slots are still in use", "    __syncthreads();  // the slots become stages\n", ""),
+    // Tiles.
+    ("a tile read before it is there", "    mk::wait_barrier(watch, smem.tile_full(read.stage), read.parity, role, mk::kStageFull, read.stage);\n", ""),
+    ("the counter of tiles not set back", "  mk::store(taken_tiles(watch), 0);\n", ""),
     // Rows into the ring.
     ("stage not free", "      mk::wait_barrier(watch, smem.stage_free(ring.stage), ring.parity ^ 1, mk::kLoad, mk::kStageFree, ring.stage);\n", ""),
     ("copies not awaited", "      mk::copy_wait<cfg::kCopiesAhead>();\n", ""),
@@ -120,6 +136,17 @@ fn slots_that_are_not_free_are_found() {
         "",
     );
     are_found(long_tokens, &[mistake]);
+}
+
+#[test]
+fn places_of_tiles_that_are_not_free_are_found() {
+    assert_eq!(short_tokens().run(0).err(), None);
+    let mistake = (
+        "a tile's place taken before it is read",
+        "    mk::wait_barrier(watch, smem.tile_free(given.stage), given.parity ^ 1, mk::kLoad, mk::kStageFree, given.stage);\n",
+        "",
+    );
+    are_found(short_tokens, &[mistake]);
 }
 
 #[test]

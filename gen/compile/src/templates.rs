@@ -3,7 +3,7 @@
 use mkernel_spec::Target;
 
 /// Templates by the name under which they include each other.
-pub(crate) const TEMPLATES: [(&str, &str); 35] = [
+pub(crate) const TEMPLATES: [(&str, &str); 36] = [
     (
         "fabric_test.cu.tera",
         include_str!("../../../templates/fabric_test.cu.tera"),
@@ -39,6 +39,10 @@ pub(crate) const TEMPLATES: [(&str, &str); 35] = [
     (
         "parts/leave.cu.tera",
         include_str!("../../../templates/parts/leave.cu.tera"),
+    ),
+    (
+        "parts/take_tile.cu.tera",
+        include_str!("../../../templates/parts/take_tile.cu.tera"),
     ),
     (
         "parts/network.cu.tera",

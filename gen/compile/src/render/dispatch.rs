@@ -226,9 +226,12 @@ impl Dispatch<'_> {
 
         c.section("CTAs and registers");
         if world > 1 {
-            c.u32("kCommCtas", body.comm_ctas, "only communicate");
+            c.u32(
+                "kCommCtas",
+                body.comm_ctas,
+                "communicate before they compute",
+            );
         }
-        c.u32("kComputeCtas", plan.grid_ctas - body.comm_ctas, "");
         c.u32("kMoverRegisters", plan.registers.mover, "per thread");
         c.u32("kMathRegisters", plan.registers.math, "");
 
@@ -270,6 +273,7 @@ impl Dispatch<'_> {
             ("kSmemB", "b"),
             ("kSmemOut", "out"),
             ("kSmemRows", "rows"),
+            ("kSmemTiles", "tiles"),
             ("kSmemBarriers", "barriers"),
             ("kSmemTables", "tables"),
         ] {
@@ -284,6 +288,7 @@ impl Dispatch<'_> {
             offset("counted"),
             "CTAs that have counted, over all calls",
         );
+        c.u64("kTaken", offset("taken"), "tiles taken in this call");
         c.u64("kFault", offset("fault"), "epoch, and what is wrong");
         c.u64("kSlices", offset("slices"), "numbers of each CTA's slice");
         c.u64("kRouted", offset("routed"), "one flag per rank");

@@ -65,7 +65,7 @@ pub struct DispatchConfig {
     /// Columns of a tile, taken from the planner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tile_n: Option<u32>,
-    /// CTAs that only communicate, taken from the planner.
+    /// CTAs that communicate before they compute, taken from the planner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm_ctas: Option<u32>,
 }

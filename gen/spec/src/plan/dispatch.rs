@@ -2,8 +2,9 @@
 //!
 //! Every CTA counts the choices of a slice of the rank's tokens; from all counts each knows where its tokens go. A rank
 //! tells every other how many tokens it sends to each expert, and in which slot of the receiver's buffer each row's token
-//! will be; then it sends each token once per rank, those for a rank's first expert first. Compute CTAs gather the rows of
-//! a tile through that list, as they come. Numbers and lists are double-buffered by parity of the epoch: who starts epoch
+//! will be; then some of its CTAs send each token once per rank, those for a rank's first expert first. The others gather the
+//! rows of a tile through that list, as they come, and so do those when they have sent all. Each takes a tile when it is
+//! about to have none, so that who waits for rows holds up nothing else. Numbers and lists are double-buffered by parity of the epoch: who starts epoch
 //! e has finished e-1, for which it had those of every peer, so that each peer has finished e-2. Tokens need one buffer:
 //! they are sent once the receiver's numbers of this epoch are here, so that it has finished the one before.
 //!
@@ -39,11 +40,11 @@ const CHOICE_WORDS: u64 = 4;
 const EXPERT_WORDS: u64 = 4;
 /// A fault, before the numbers of each expert.
 pub const FAULT_WORDS: u64 = 8;
-/// Loaders keep eight addresses of rows; math warps have 128 sums each.
+/// Loaders keep eight addresses of rows and where tiles are; math warps have 128 sums each.
 const REGISTERS: Registers = Registers {
     entry: 168,
-    mover: 72,
-    math: 216,
+    mover: 104,
+    math: 200,
 };
 
 /// Tiles, largest first.
@@ -67,7 +68,7 @@ pub struct DispatchPlan {
     pub split: Split,
     /// Stages of the shared-memory ring.
     pub stages: u32,
-    /// The first CTAs of the launch only communicate: as many.
+    /// The first CTAs of the launch communicate before they compute: as many.
     pub comm_ctas: u32,
     /// Rows that there is room for on each rank.
     pub max_rows: u64,
@@ -191,15 +192,15 @@ fn candidate(
         _ => config.comm_ctas.unwrap_or(usual),
     };
     found.require(
-        comm_ctas < device.sm_count,
+        comm_ctas <= device.sm_count,
         Field::CommCtas,
         || {
             format!(
-                "{comm_ctas} communication CTAs leave none of {} SMs to compute",
+                "{comm_ctas} communication CTAs are more than {} SMs",
                 device.sm_count
             )
         },
-        format!("use fewer than {}", device.sm_count),
+        format!("use at most {}", device.sm_count),
     );
     let local = shape.experts / u64::from(world);
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);

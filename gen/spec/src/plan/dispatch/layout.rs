@@ -12,6 +12,8 @@ use crate::topology::Topology;
 
 /// Sixteen rows of 64 columns for each of eight math warps.
 const OUT_BYTES: u32 = 8 * 16 * OUT_COLS * ELEM_BYTES as u32;
+/// Two tiles that were taken, four words each.
+const TILE_RING_BYTES: u32 = 2 * 16;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
 
@@ -28,6 +30,7 @@ fn table_words(body: &DispatchPlan, topology: Topology) -> u32 {
 pub(super) fn fixed_bytes(body: &DispatchPlan, topology: Topology) -> u32 {
     OUT_BYTES
         + row_bytes()
+        + TILE_RING_BYTES
         + 4 * table_words(body, topology)
         + 8
         + barrier_bytes(MAX_STAGES)
@@ -39,11 +42,9 @@ const fn row_bytes() -> u32 {
     128 * 8
 }
 
-/// Full and free of each stage; loaded of each warp's slot.
+/// Full and free of each stage and of each tile that was taken; loaded of each warp's slot.
 const fn barrier_bytes(stages: u32) -> u32 {
-    let pairs = 2 * stages;
-    let warps = THREADS / 32;
-    8 * if pairs > warps { pairs } else { warps }
+    8 * (2 * stages + 4 + THREADS / 32)
 }
 
 pub(super) fn id(body: &DispatchPlan, topology: Topology) -> String {
@@ -69,7 +70,6 @@ pub(super) fn id(body: &DispatchPlan, topology: Topology) -> String {
 }
 
 pub(super) fn roles(body: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
-    let compute = (body.comm_ctas, grid_ctas);
     let role = |name, ctas, warps, about: &str| Role {
         name,
         ctas,
@@ -77,14 +77,15 @@ pub(super) fn roles(body: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
         about: about.into(),
     };
     let all = (0, THREADS / 32);
-    let mut roles = vec![role("route", (0, grid_ctas), all, "where tokens go")];
+    let compute = (0, grid_ctas);
+    let mut roles = vec![role("route", compute, all, "where tokens go")];
     if body.comm_ctas > 0 {
         roles.push(role(
             "push",
             (0, body.comm_ctas),
             all,
             match body.across {
-                None => "tokens to their ranks",
+                None => "tokens to their ranks, before they compute",
                 Some(_) => {
                     "arrivals, puts; tokens to this node's ranks and to puts, then other nodes'"
                 }
@@ -123,6 +124,7 @@ pub(super) fn smem(body: &DispatchPlan, topology: Topology) -> (Vec<Region>, u32
         region("b", body.stages * body.tile.n * stage_row),
         region("out", OUT_BYTES),
         region("rows", row_bytes()),
+        region("tiles", TILE_RING_BYTES),
         region("barriers", barrier_bytes(body.stages)),
         region("tables", 4 * table_words(body, topology)),
     ];
@@ -136,6 +138,7 @@ pub(super) fn workspace(body: &DispatchPlan, topology: Topology, grid_ctas: u32)
     let shape = body.shape;
     let mut parts = vec![
         ("counted", FLAG_STRIDE_BYTES),
+        ("taken", 4),
         ("fault", 4 * FAULT_WORDS),
         ("slices", u64::from(grid_ctas) * shape.experts * 4),
         ("routed", ranks * FLAG_STRIDE_BYTES),

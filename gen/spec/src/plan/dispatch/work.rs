@@ -82,7 +82,6 @@ pub(super) fn traffic(body: &DispatchPlan, topology: Topology) -> Traffic {
 /// Expected time, µs.
 pub(super) fn estimate_us(body: &DispatchPlan, topology: Topology, device: &Device) -> f64 {
     let (spread, world) = (body.spread(topology), topology.world());
-    let ctas = device.sm_count - body.comm_ctas;
     // Of many rows half of the last tile is empty; of few, some experts have none.
     let per_expert = spread.expert_rows / f64::from(body.tile.m);
     let row_tiles = (per_expert + 0.5).min(spread.expert_rows).max(per_expert);
@@ -93,7 +92,7 @@ pub(super) fn estimate_us(body: &DispatchPlan, topology: Topology, device: &Devi
         tile: body.tile,
         tiles,
         k: steps * u64::from(TILE_K),
-        ctas,
+        ctas: device.sm_count,
     };
     cost::dispatch_us(gemm, &Bound::new(&traffic(body, topology), device), device)
 }
