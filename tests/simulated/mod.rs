@@ -4,6 +4,7 @@
 pub mod attention;
 mod data;
 mod kept;
+mod turns;
 
 use data::{Call, is_right};
 use kept::Kept;
@@ -17,6 +18,7 @@ use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use turns::Turn;
 
 /// Consecutive calls of a job: two buffers are used by turns, so the third reuses the first.
 pub const CALLS: u32 = 3;
@@ -244,6 +246,7 @@ impl Machine {
         body: impl Fn(&Communicator, &[Communicator]) -> Result<T, Box<dyn std::error::Error>> + Sync,
     ) -> Result<Vec<Result<T, String>>, String> {
         let world = self.world;
+        let _turn = matches!(place, Where::Simulated { .. }).then(Turn::wait);
         let ranks = match place {
             Where::Simulated { seed } => Communicator::simulated(&Simulation {
                 ranks: world,

@@ -84,6 +84,7 @@ impl Layer {
     /// On so many nodes, whose network has faults.
     pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
         (self.nodes, self.faults) = (nodes, faults);
+        self.sms = 3; // one that communicates, and two: simulated GPUs take as long as they have threads
         self
     }
 
@@ -227,6 +228,7 @@ impl Simulated for Layer {
 }
 
 /// The same, with mistakes in `combine`.
+#[derive(Clone)]
 pub struct Combining(pub Layer);
 
 impl Simulated for Combining {
