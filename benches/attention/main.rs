@@ -4,6 +4,8 @@
 mod blocks;
 mod check;
 mod dump;
+#[path = "../operators/edits.rs"]
+mod edits;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "../../tests/gpu/lab.rs"]
 mod lab;
@@ -11,6 +13,7 @@ mod lab;
 use blocks::{Blocks, MAX_ITERATIONS};
 use check::{Found, Gathered};
 use clap::Parser;
+use edits::{Edit, edit};
 use lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
@@ -76,7 +79,7 @@ struct Flags {
     query_scale: f32,
     /// Change the text of kernels, "kLead = 4=>kLead = 8"; what the host does must still fit
     #[arg(long, value_parser = edit)]
-    edit: Vec<(String, String)>,
+    edit: Vec<Edit>,
     /// Write operands and results of the last size to this folder, for benches/accuracy.py
     #[arg(long)]
     dump: Option<PathBuf>,
@@ -89,12 +92,6 @@ struct Flags {
     /// Cargo passes this.
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-fn edit(text: &str) -> Result<(String, String), String> {
-    let parts = text.split_once("=>");
-    let (from, to) = parts.ok_or("write what is replaced, =>, and by what")?;
-    Ok((from.to_owned(), to.to_owned()))
 }
 
 fn main() -> ExitCode {
@@ -236,20 +233,8 @@ fn prepare(
     seq: u64,
     tuning: AttentionTuning,
 ) -> Result<Operator, Failure> {
-    let mut missing = Vec::new();
     let config = config(flags, seq, tuning);
-    let operator = ranks.prepare_edited(&config, shape(flags, seq), |text| {
-        for (from, to) in &flags.edit {
-            if !text.contains(from) {
-                missing.push(from);
-            }
-            *text = text.replace(from, to);
-        }
-    })?;
-    match missing.is_empty() {
-        true => Ok(operator),
-        false => Err(format!("the kernel has no {missing:?}").into()),
-    }
+    edits::prepare(ranks, &config, shape(flags, seq), &flags.edit)
 }
 
 /// The planner's choice, or those that were asked for.

@@ -2,6 +2,8 @@
 
 #[path = "../operators/blocks.rs"]
 mod blocks;
+#[path = "../operators/edits.rs"]
+mod edits;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
 #[path = "../../tests/gpu/lab.rs"]
 mod lab;
@@ -9,6 +11,7 @@ mod tokens;
 
 use blocks::{Blocks, MAX_ITERATIONS};
 use clap::Parser;
+use edits::{Edit, edit};
 use lab::{Failure, Finish, Lab, Matrix, Random, TimeLimit, seed_from_clock};
 use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
 use mkernel::half::bf16;
@@ -78,10 +81,10 @@ struct Flags {
     comm_ctas: Option<u32>,
     /// Change the text of `dispatch_gemm`, "if (a)=>if (b)"; what the host does must still fit
     #[arg(long, value_parser = edit)]
-    dispatch_edit: Vec<(String, String)>,
+    dispatch_edit: Vec<Edit>,
     /// Change the text of `combine`, "kStages = 13=>kStages = 6"; what the host does must still fit
     #[arg(long, value_parser = edit)]
-    combine_edit: Vec<(String, String)>,
+    combine_edit: Vec<Edit>,
     /// Blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -91,12 +94,6 @@ struct Flags {
     /// Cargo passes this.
     #[arg(long, hide = true)]
     bench: bool,
-}
-
-fn edit(text: &str) -> Result<(String, String), String> {
-    let parts = text.split_once("=>");
-    let (from, to) = parts.ok_or("write what is replaced, =>, and by what")?;
-    Ok((from.to_owned(), to.to_owned()))
 }
 
 fn main() -> ExitCode {
@@ -407,25 +404,13 @@ impl Case<'_> {
         &self,
         problem: impl Into<Problem>,
         shape: impl Into<Shape>,
-        edits: &[(String, String)],
+        edits: &[Edit],
     ) -> Result<Operator, Failure> {
         let config = KernelConfig {
             nodes: self.flags.nodes,
             ..KernelConfig::new(self.flags.world, problem)
         };
-        let mut missing = Vec::new();
-        let operator = self.ranks.prepare_edited(&config, shape, |text| {
-            for (from, to) in edits {
-                if !text.contains(from) {
-                    missing.push(from);
-                }
-                *text = text.replace(from, to);
-            }
-        })?;
-        match missing.is_empty() {
-            true => Ok(operator),
-            false => Err(format!("the kernel has no {missing:?}").into()),
-        }
+        edits::prepare(self.ranks, &config, shape, edits)
     }
 
     fn time(&self, operator: &Operator, raw: &[RawOperand]) -> Result<Vec<f64>, Failure> {
