@@ -37,6 +37,13 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
+// The greatest that a lane of this warp has.
+__device__ __forceinline__ u32 max_of_warp(u32 value) {
+  u32 greatest;
+  asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(greatest) : "r"(value));
+  return greatest;
+}
+
 // Gives registers of this warpgroup back to the SM.
 template <u32 kCount>
 __device__ __forceinline__ void release_registers() {

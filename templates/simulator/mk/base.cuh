@@ -70,6 +70,15 @@ __forceinline__ u32 warp_index() { return mk_calls->shuffle(threadIdx.x / kWarp,
 
 __forceinline__ u32 broadcast(u32 value, u32 lane) { return mk_calls->shuffle(value, lane, sim::place()); }
 
+__forceinline__ u32 max_of_warp(u32 value) {
+  u32 greatest = 0;
+  for (u32 lane = 0; lane < kWarp; ++lane) {
+    const u32 other = broadcast(value, lane);
+    greatest = other > greatest ? other : greatest;
+  }
+  return greatest;
+}
+
 __forceinline__ float exchange(float value, u32 mask) {
   return __builtin_bit_cast(float, mk_calls->shuffle_xor(__builtin_bit_cast(u32, value), mask, sim::place()));
 }

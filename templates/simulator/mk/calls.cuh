@@ -29,7 +29,7 @@ struct Thread {
 enum Order : u32 { kWeak = 0, kConstant = 1, kRelaxed = 2, kAcquire = 3, kRelease = 4, kAcqRel = 5 };
 enum Scope : u32 { kCta = 0, kGpu = 1, kSys = 2 };
 enum Rmw : u32 { kAdd = 0, kExchange = 1 };
-enum Fence : u32 { kFenceThread = 0, kFenceProxy = 1, kFenceProxyShared = 2, kFenceBarrierInit = 3 };
+enum Fence : u32 { kFenceThread = 0, kFenceProxyGlobal = 1, kFenceProxyShared = 2, kFenceBarrierInit = 3 };
 
 // Bump kVersion with every change here; the simulator refuses kernels of another version.
 struct Calls {

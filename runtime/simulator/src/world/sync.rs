@@ -172,16 +172,19 @@ impl Machine {
         self.thread().published = Some((view, scope as u32));
     }
 
-    pub fn fence_proxy(&mut self, global_too: bool) {
+    /// Of one memory, not of the other.
+    pub fn fence_proxy(&mut self, is_global: bool) {
         let thread = self.thread();
         let generic = thread.view.generic.clone();
-        thread.view.ways().shared.join(&generic);
-        thread.fenced_shared = thread.solo_step;
-        thread.unfenced_shared = false;
-        if global_too {
+        let step = thread.solo_step;
+        if is_global {
             thread.view.ways().global.join(&generic);
-            thread.fenced_global = thread.solo_step;
+            thread.fenced_global = step;
             thread.unfenced_global = false;
+        } else {
+            thread.view.ways().shared.join(&generic);
+            thread.fenced_shared = step;
+            thread.unfenced_shared = false;
         }
         thread.solo_step += 1;
     }

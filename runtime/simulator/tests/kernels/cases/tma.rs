@@ -23,6 +23,8 @@ cases! {
     "stores by TMA": "store", Shape { bytes: MATRIX_BYTES, ..SHAPE }, [] {
         "TMA does not know the words": ["mk::fence_proxy_async_shared();" => ""],
             "missing proxy fence", ["mk::tma_store_bytes", "mk::store_shared(smem + i * 4"];
+        "a fence for global memory alone": ["mk::fence_proxy_async_shared();" => "mk::fence_proxy_async();"],
+            "missing proxy fence", ["mk::tma_store_bytes", "mk::store_shared(smem + i * 4"];
         "words that TMA still reads": ["mk::tma_wait_read<0>();" => ""],
             "race", ["mk::store_shared(smem + i * 4", "mk::tma_store_bytes"];
         "words that nobody wrote": ["mk::store_shared(smem + i * 4" => "mk::store_shared(smem + 4096 + i * 4"],
