@@ -393,7 +393,7 @@ fn smem(body: &AttentionPlan, topology: Topology) -> (Vec<Region>, u32) {
 
 fn workspace(body: &AttentionPlan, topology: Topology) -> Workspace {
     let world = topology.world();
-    let mut parts = vec![("taken", 4)];
+    let mut parts = vec![("taken", 8)];
     if world > 1 {
         let slots = u64::from(world) * u64::from(body.kv_slots);
         if topology.local_world > 1 {

@@ -138,7 +138,7 @@ pub(super) fn workspace(body: &DispatchPlan, topology: Topology, grid_ctas: u32)
     let shape = body.shape;
     let mut parts = vec![
         ("counted", FLAG_STRIDE_BYTES),
-        ("taken", 4),
+        ("taken", 8),
         ("fault", 4 * FAULT_WORDS),
         ("slices", u64::from(grid_ctas) * shape.experts * 4),
         ("routed", ranks * FLAG_STRIDE_BYTES),
