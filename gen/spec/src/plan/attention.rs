@@ -363,32 +363,23 @@ fn network(body: &AttentionPlan) -> Option<Network> {
 }
 
 fn smem(body: &AttentionPlan, topology: Topology) -> (Vec<Region>, u32) {
-    let mut offset = 0;
-    let mut region = |name, bytes: u32| {
-        let region = Region {
-            name,
-            offset_bytes: u64::from(offset),
-            bytes: u64::from(bytes),
-        };
-        offset += bytes;
-        region
-    };
     let push_warps = if body.push_ctas > 0 {
         body.push_warps
     } else {
         0
     };
-    let mut regions = vec![
-        region("q", QUERY_BUFFERS * body.tile_bytes()),
-        region("k", body.stages * body.tile_bytes()),
-        region("v", body.stages * body.tile_bytes()),
+    let mut parts = vec![
+        ("q", QUERY_BUFFERS * body.tile_bytes()),
+        ("k", body.stages * body.tile_bytes()),
+        ("v", body.stages * body.tile_bytes()),
     ];
     if topology.nodes > 1 {
-        regions.push(region("part", part_bytes(topology)));
+        parts.push(("part", part_bytes(topology)));
     }
-    regions.push(region("barriers", barrier_bytes(body.stages, push_warps)));
-    regions.push(region("tiles", QUERY_BUFFERS * 4));
-    (regions, offset + SMEM_ALIGN)
+    parts.push(("barriers", barrier_bytes(body.stages, push_warps)));
+    parts.push(("tiles", QUERY_BUFFERS * 4));
+    let (regions, bytes) = Region::in_a_row(1, parts);
+    (regions, bytes as u32 + SMEM_ALIGN)
 }
 
 fn workspace(body: &AttentionPlan, topology: Topology) -> Workspace {
