@@ -2,6 +2,8 @@
 
 #[path = "../operators/blocks.rs"]
 mod blocks;
+mod combine;
+mod dispatch;
 #[path = "../operators/edits.rs"]
 mod edits;
 #[allow(dead_code, reason = "the GPU tests use the rest")]
@@ -12,25 +14,15 @@ mod tokens;
 use blocks::{Blocks, MAX_ITERATIONS};
 use clap::Parser;
 use edits::{Edit, edit};
-use lab::{Failure, Finish, Lab, Matrix, Random, TimeLimit, seed_from_clock};
+use lab::{Failure, Lab, TimeLimit, seed_from_clock};
 use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
-use mkernel::half::bf16;
-use mkernel::{
-    BLayout, CombineConfig, CombineOp, CombineShape, Communicator, Dim, DispatchConfig, DispatchOp,
-    DispatchShape, KernelConfig, KernelPlan, Operator, Problem, RawOperand, Shape,
-};
+use mkernel::{Communicator, KernelConfig, KernelPlan, Operator, Problem, RawOperand, Shape};
 use std::process::ExitCode;
 use std::time::Duration;
-use tokens::{Taste, Tokens, fraction};
+use tokens::{Taste, Tokens};
 
 /// Time of a block.
 const BLOCK_US: f64 = 20_000.0;
-/// Experts of a rank of which every row is checked.
-const CHECKED_EXPERTS: u64 = 3;
-/// Tokens of a rank whose sums are checked.
-const CHECKED_TOKENS: u64 = 5;
-const TOKEN_SEED: u64 = 0x746f;
-const ROW_SEED: u64 = 0x726f;
 
 /// Times `dispatch_gemm` and `combine` on random data, and checks experts of the one and tokens of the other.
 ///
@@ -194,115 +186,6 @@ impl Case<'_> {
         self.ranks.rank().into()
     }
 
-    fn dispatch(&self) -> Result<(), Failure> {
-        let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
-        let shape = DispatchShape {
-            experts: self.experts,
-            top_k: flags.top_k,
-            max_tokens: tokens.per_rank,
-            hidden: flags.hidden,
-            intermediate: flags.intermediate,
-        };
-        let config = DispatchConfig {
-            experts: Dim::Static(shape.experts),
-            top_k: Dim::Static(shape.top_k),
-            max_tokens: Dim::Static(shape.max_tokens),
-            hidden: Dim::Static(shape.hidden),
-            intermediate: Dim::Static(shape.intermediate),
-            b_layout: if flags.nk { BLayout::Nk } else { BLayout::Kn },
-            max_rows: Some(self.max_rows as u32),
-            tile_m: flags.tile_m,
-            tile_n: flags.tile_n,
-            comm_ctas: flags.comm_ctas,
-            ..DispatchConfig::new(DispatchOp::DispatchGemm)
-        };
-        let operator = self.prepare(config, shape, &flags.dispatch_edit)?;
-        let local = tokens.local_experts();
-        let (rows, cols) = match flags.nk {
-            true => (local * flags.intermediate, flags.hidden),
-            false => (local * flags.hidden, flags.intermediate),
-        };
-        let x = lab.matrix(tokens.per_rank, flags.hidden, 0)?;
-        lab.fill(&x, self.rank() * tokens.per_rank, TOKEN_SEED)?;
-        let w = lab.matrix(rows, cols, 0)?;
-        lab.fill(&w, 0, self.rank() + 1)?;
-        let c = lab.matrix(self.max_rows, flags.intermediate, 0)?;
-        let ids = lab.stream.clone_htod(&tokens.ids[self.rank() as usize])?;
-        let offsets = lab.stream.clone_htod(&vec![-1; local as usize + 1])?;
-        let raw = [
-            x.operand(),
-            operand(&self.count),
-            operand(&ids),
-            w.operand(),
-            c.operand(),
-            operand(&offsets),
-            operand(&self.places),
-        ];
-        let times = self.time(&operator, &raw)?;
-        let error = self.check_dispatch(&w, &c)?;
-        self.print(
-            &operator,
-            &times,
-            error,
-            self.dispatch_bound_us(operator.plan()),
-        )
-    }
-
-    /// The products of experts, row by row.
-    fn check_dispatch(&self, w: &Matrix, c: &Matrix) -> Result<f64, Failure> {
-        let (flags, lab) = (self.flags, self.lab);
-        let local = self.tokens.local_experts();
-        let first = self.rank() * local;
-        let rows: Vec<_> = (first..first + local)
-            .map(|e| self.tokens.rows_of(e))
-            .collect();
-        let begin = |e: u64| rows[..e as usize].iter().map(Vec::len).sum::<usize>() as u64;
-        let verdicts = lab.verdicts(local as usize)?;
-        for expert in (0..local).step_by((local / CHECKED_EXPERTS).max(1) as usize) {
-            let rows = &rows[expert as usize];
-            let a = lab.matrix(rows.len() as u64, flags.hidden, 0)?;
-            for (row, token) in (0..).zip(rows) {
-                lab.fill(&a.part(row..row + 1, 0..flags.hidden), *token, TOKEN_SEED)?;
-            }
-            let (per_expert, cols) = match flags.nk {
-                true => (flags.intermediate, flags.hidden),
-                false => (flags.hidden, flags.intermediate),
-            };
-            let b = w.part(expert * per_expert..(expert + 1) * per_expert, 0..cols);
-            let at = begin(expert);
-            let found = c.part(at..at + rows.len() as u64, 0..flags.intermediate);
-            let views = (&a.view, &b, &found);
-            lab.check(
-                views,
-                flags.nk,
-                (1, 1),
-                Finish::default(),
-                &verdicts,
-                expert as usize,
-            )?;
-            self.ranks.synchronize(&lab.stream)?;
-        }
-        let verdicts = lab.read_verdicts(&verdicts)?;
-        let wrong: u64 = verdicts.iter().map(|verdict| verdict.wrong).sum();
-        if wrong > 0 {
-            return Err(format!("{wrong} elements of experts are wrong").into());
-        }
-        Ok(verdicts
-            .iter()
-            .map(|verdict| verdict.relative_error)
-            .fold(0.0, f64::max))
-    }
-
-    /// Of the rank that has most to do: products at the rate of the plan's bound, or tokens over the link.
-    fn dispatch_bound_us(&self, plan: &KernelPlan) -> f64 {
-        let flags = self.flags;
-        let rows = self.tokens.rows().into_iter().max().unwrap_or(0);
-        let flops = 2 * rows * flags.hidden * flags.intermediate;
-        let compute_us = flops as f64 / plan.device.gemm_tflops / 1e6;
-        let moved_us = plan.bound.memory_us.max(plan.bound.nic_us);
-        compute_us.max(moved_us).max(self.link_us(plan))
-    }
-
     /// Rows of `hidden` elements that cross to or from the rank that has most; across nodes, if experts are chosen evenly.
     fn link_us(&self, plan: &KernelPlan) -> f64 {
         if self.flags.nodes > 1 {
@@ -325,79 +208,6 @@ impl Case<'_> {
         }
         let most = sent.into_iter().chain(received).max().unwrap_or(0);
         (most * self.flags.hidden * 2) as f64 / plan.device.link_gb_s / 1e3
-    }
-
-    fn combine(&self) -> Result<(), Failure> {
-        let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
-        let shape = CombineShape {
-            experts: self.experts,
-            top_k: flags.top_k,
-            max_tokens: tokens.per_rank,
-            hidden: flags.hidden,
-        };
-        let config = CombineConfig {
-            experts: Dim::Static(shape.experts),
-            top_k: Dim::Static(shape.top_k),
-            max_tokens: Dim::Static(shape.max_tokens),
-            hidden: Dim::Static(shape.hidden),
-            max_rows: Some(self.max_rows as u32),
-            ..CombineConfig::new(CombineOp::Combine)
-        };
-        let operator = self.prepare(config, shape, &flags.combine_edit)?;
-        let rows = lab.matrix(self.max_rows, flags.hidden, 0)?;
-        lab.fill(&rows, self.rank() * self.max_rows, ROW_SEED)?;
-        let c = lab.matrix(tokens.per_rank, flags.hidden, 0)?;
-        let mut random = Random(self.rank());
-        let gates: Vec<f32> = tokens.ids[0]
-            .iter()
-            .map(|_| fraction(&mut random) as f32)
-            .collect();
-        let on_gpu = lab.stream.clone_htod(&gates)?;
-        let raw = [
-            rows.operand(),
-            operand(&self.count),
-            operand(&self.places),
-            operand(&on_gpu),
-            c.operand(),
-        ];
-        let times = self.time(&operator, &raw)?;
-        let error = self.check_combine(&gates, &c)?;
-        let plan = operator.plan();
-        self.print(
-            &operator,
-            &times,
-            error,
-            self.link_us(plan)
-                .max(plan.bound.memory_us)
-                .max(plan.bound.nic_us),
-        )
-    }
-
-    /// The sums of some tokens, in fp64.
-    fn check_combine(&self, gates: &[f32], c: &Matrix) -> Result<f64, Failure> {
-        let (lab, hidden, top_k) = (self.lab, self.flags.hidden, self.flags.top_k);
-        let places = lab.stream.clone_dtoh(&self.places)?;
-        let found = lab.stream.clone_dtoh(&c.memory)?;
-        let (mut error2, mut sum2) = (0.0, 0.0);
-        let step = (self.tokens.per_rank / CHECKED_TOKENS).max(1) as usize;
-        for token in (0..self.tokens.per_rank).step_by(step) {
-            let choices = (token * top_k) as usize..((token + 1) * top_k) as usize;
-            let mut sums = vec![0.0; hidden as usize];
-            for (place, gate) in places[choices.clone()].iter().zip(&gates[choices]) {
-                let row = lab.matrix(1, hidden, 0)?;
-                lab.fill(&row, *place as u64, ROW_SEED)?;
-                let row: Vec<bf16> = lab.stream.clone_dtoh(&row.memory)?;
-                for (sum, x) in sums.iter_mut().zip(row) {
-                    *sum += f64::from(*gate) * x.to_f64();
-                }
-            }
-            let at = (token * hidden) as usize;
-            for (found, sum) in found[at..at + hidden as usize].iter().zip(sums) {
-                error2 += (found.to_f64() - sum).powi(2);
-                sum2 += sum * sum;
-            }
-        }
-        Ok((error2 / sum2).sqrt())
     }
 
     fn prepare(

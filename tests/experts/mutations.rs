@@ -47,6 +47,17 @@ fn layer() -> Layer {
         .call(&[24, 24], choose(2))
 }
 
+/// Tokens of rank 0 stay there, those of the others go round among them. These make a sum for a peer and wait for one of their
+/// own, by turns, and read rank 0's choices as they get on; it waits for none of them, and comes to its next call meanwhile.
+fn staying() -> Combining {
+    let mut layer = Layer::new(4, 4, 1, 16);
+    (layer.hidden, layer.intermediate) = (8, 8);
+    (layer.sms, layer.skew) = (1, 100);
+    Combining((0..3).fold(layer, |layer, _| {
+        layer.call(&[16; 4], |rank, _| vec![[0, 2, 3, 1][rank]])
+    }))
+}
+
 /// More rows of a CTA than stages of its ring.
 fn combining() -> Combining {
     let mut layer = layer();
@@ -87,6 +98,9 @@ const DISPATCH: &[Mistake] = &[
     ("output buffer not read", "  __syncwarp();  // the rows before are read\n", ""),
 ];
 
+/// Without the proxy fence in `Sum::load` nothing is wrong on one node, so it is not here: what is loaded there was written by
+/// TMA, whose completion is followed by a proxy fence, before the flag was released, or before the kernel began. What NICs
+/// write needs it: see `multinode`.
 #[rustfmt::skip]
 const COMBINE: &[Mistake] = &[
     // Choices.
@@ -149,6 +163,19 @@ fn places_of_tiles_that_are_not_free_are_found() {
         "",
     );
     are_found(short_tokens, &[mistake]);
+}
+
+#[test]
+fn one_buffer_of_choices_for_all_calls_is_found() {
+    for seed in 0..SEEDS_TO_FIND / 2 {
+        assert_eq!(staying().run(seed).err(), None, "seed {seed}");
+    }
+    let mistake = (
+        "one buffer of choices for all calls",
+        "u64{epoch % 2 * cfg::kWorld + source} * cfg::kToldBytes",
+        "u64{source} * cfg::kToldBytes",
+    );
+    are_found(staying, &[mistake]);
 }
 
 #[test]

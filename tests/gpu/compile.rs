@@ -6,9 +6,10 @@ use mkernel::{Device, KernelPlan, KernelSpec};
 use mkernel_compile::{Store, build};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Compiles the kernels of `specs` for the GPUs at hand.
+/// Compiles the kernels of `specs` for the GPUs at hand, whose contexts stay from now on.
 pub fn compile(specs: &[KernelSpec]) {
-    let device = on_ranks(1, |ranks| Ok::<Device, Failure>(ranks.device().clone())).remove(0);
+    let world = specs.iter().map(KernelSpec::world).max().unwrap_or(1);
+    let device = on_ranks(world, |ranks| Ok::<Device, Failure>(ranks.device().clone())).remove(0);
     let store = Store::from_env();
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get().min(32));

@@ -1,15 +1,18 @@
 //! Layers of experts, `dispatch_gemm` and `combine`, with exact results: random and skewed choices, numbers of tokens that
 //! change from call to call, graphs, ranks that stay away, choices that are wrong.
 
+use crate::compile::compile;
 use crate::lab::TimeLimit;
 use crate::layer::Layer;
 use crate::ranks::worlds;
 use crate::simulated::Where;
 use crate::simulated::attention::Pace;
+use mkernel::Faults;
 use std::time::{Duration, Instant};
 
-/// Rows of experts from all ranks in a row of a model, tails of all tiles, columns of no whole vector of a warp.
-fn layers(world: u32) -> Vec<(&'static str, Layer)> {
+/// Rows of experts from all ranks in a row of a model, tails of all tiles, columns of no whole vector of a warp; with their
+/// ranks on so many nodes.
+fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
     let ranks = world as usize;
     let sizes = |[hidden, intermediate]: [u64; 2], layer: Layer| Layer {
         hidden,
@@ -18,7 +21,8 @@ fn layers(world: u32) -> Vec<(&'static str, Layer)> {
         ..layer
     };
     let new = |local: u64, top_k, max_tokens| {
-        Layer::new(world, local * u64::from(world), top_k, max_tokens)
+        let layer = Layer::new(world, local * u64::from(world), top_k, max_tokens);
+        layer.across(nodes, Faults::default())
     };
     let mut some: Vec<usize> = (0..ranks).map(|rank| rank * 37).collect();
     some.reverse();
@@ -69,8 +73,18 @@ fn right(name: &str, layer: &Layer) -> Vec<Vec<u32>> {
     said.unwrap_or_else(|failure| panic!("{name} on {} ranks: {failure}", layer.world))
 }
 
-fn run(world: u32) {
-    let layers = layers(world);
+/// Kernels of `layers`, by all cores.
+fn compile_all(layers: &[(&str, Layer)]) {
+    let specs = layers
+        .iter()
+        .flat_map(|(name, layer)| layer.specs().unwrap_or_else(|no| panic!("{name}: {no}")));
+    compile(&specs.collect::<Vec<_>>());
+}
+
+/// Every layer is right, and has the same bits each time.
+pub fn are_right(world: u32, nodes: u32) {
+    let layers = layers(world, nodes);
+    compile_all(&layers);
     for (name, layer) in &layers {
         let first = right(name, layer);
         assert!(
@@ -78,42 +92,50 @@ fn run(world: u32) {
             "{name}: other bits than before"
         );
     }
-    println!("world {world}: {} layers", layers.len());
+    println!("{world} ranks, {nodes} nodes: {} layers", layers.len());
+}
+
+/// Ranks that come when they like, and a graph that is replayed with other tokens, experts and numbers of them, give the
+/// same bits.
+pub fn are_right_at_any_pace(world: u32, nodes: u32) {
+    let layers = layers(world, nodes);
+    compile_all(&layers);
+    for (name, layer) in layers {
+        let kept = right(name, &layer);
+        for pace in [Pace::OutOfStep, Pace::Graph] {
+            let paced = Layer {
+                pace,
+                ..layer.clone()
+            };
+            for _ in 0..3 {
+                assert!(right(name, &paced) == kept, "{name}, {pace:?}: other bits");
+            }
+        }
+    }
 }
 
 #[test]
 #[ignore = "needs GPUs"]
 fn experts_of_one_rank() {
     let _limit = TimeLimit::start("experts of one rank", Duration::from_secs(240));
-    run(1);
+    are_right(1, 1);
 }
 
 #[test]
 #[ignore = "needs GPUs"]
 fn experts_of_several_ranks() {
     let _limit = TimeLimit::start("experts of several ranks", Duration::from_secs(480));
-    worlds(2).into_iter().for_each(run);
+    for world in worlds(2) {
+        are_right(world, 1);
+    }
 }
 
-/// Ranks that come when they like, and a graph that is replayed with other tokens, experts and numbers of them, give the
-/// same bits.
 #[test]
 #[ignore = "needs GPUs"]
 fn experts_out_of_step_and_in_graphs() {
     let _limit = TimeLimit::start("experts out of step", Duration::from_secs(480));
     for world in worlds(1) {
-        for (name, layer) in layers(world) {
-            let kept = right(name, &layer);
-            for pace in [Pace::OutOfStep, Pace::Graph] {
-                let paced = Layer {
-                    pace,
-                    ..layer.clone()
-                };
-                for _ in 0..3 {
-                    assert!(right(name, &paced) == kept, "{name}, {pace:?}: other bits");
-                }
-            }
-        }
+        are_right_at_any_pace(world, 1);
     }
 }
 
@@ -123,7 +145,7 @@ fn experts_out_of_step_and_in_graphs() {
 fn a_rank_that_does_not_come_to_its_experts() {
     let _limit = TimeLimit::start("experts without a rank", Duration::from_secs(120));
     for world in worlds(2) {
-        let (name, layer) = layers(world).swap_remove(0);
+        let (name, layer) = layers(world, 1).swap_remove(0);
         let alone = Layer {
             pace: Pace::Without { rank: 1 },
             ..layer.clone()
@@ -171,9 +193,9 @@ fn wrong_choices_of_experts() {
 #[test]
 fn every_layer_is_exact() {
     // Others have the same tokens of each rank, and as many experts.
-    for world in [1, 4] {
-        for (name, layer) in layers(world) {
-            assert!(layer.is_exact(), "{name} on {world} ranks");
+    for (world, nodes) in [(1, 1), (4, 1), (4, 2), (4, 4)] {
+        for (name, layer) in layers(world, nodes) {
+            assert!(layer.is_exact(), "{name} on {world} ranks, {nodes} nodes");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::back_to_back::{Skew, calls};
 use crate::compile::compile;
+use crate::experts;
 use crate::graphs::replays;
 use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::processes::{Job, lost};
@@ -202,6 +203,24 @@ fn attention_out_of_step_and_in_graphs() {
                 }
             }
         }
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn experts_are_right() {
+    let _limit = TimeLimit::start("nodes: experts", Duration::from_secs(240));
+    for (world, nodes) in topologies() {
+        experts::are_right(world, nodes);
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn experts_out_of_step_and_in_graphs() {
+    let _limit = TimeLimit::start("nodes: experts out of step", Duration::from_secs(240));
+    for (world, nodes) in topologies() {
+        experts::are_right_at_any_pace(world, nodes);
     }
 }
 

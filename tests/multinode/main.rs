@@ -5,6 +5,7 @@ mod attention;
 mod experts;
 mod failures;
 mod graphs;
+#[allow(dead_code, reason = "compiling ahead is for GPUs")]
 #[path = "../experts/layer/mod.rs"]
 mod layer;
 mod mutations;

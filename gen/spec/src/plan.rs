@@ -46,6 +46,27 @@ pub struct Region {
     pub bytes: u64,
 }
 
+impl Region {
+    /// Regions one behind the other, from multiples of `align_bytes` on; and where one more would start.
+    fn in_a_row<B: Into<u64>>(
+        align_bytes: u64,
+        parts: impl IntoIterator<Item = (&'static str, B)>,
+    ) -> (Vec<Self>, u64) {
+        let mut end_bytes = 0u64;
+        let place = |(name, bytes): (&'static str, B)| {
+            let region = Self {
+                name,
+                offset_bytes: end_bytes,
+                bytes: bytes.into(),
+            };
+            end_bytes = (end_bytes + region.bytes).next_multiple_of(align_bytes);
+            region
+        };
+        let regions = parts.into_iter().map(place).collect();
+        (regions, end_bytes)
+    }
+}
+
 /// Symmetric memory of one operator instance on each rank: zeroed once, never reset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Workspace {
@@ -58,20 +79,8 @@ pub struct Workspace {
 impl Workspace {
     /// The state, then `parts`.
     fn new(parts: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
-        let mut bytes = 0;
-        let regions = [("state", size_of::<State>() as u64)]
-            .into_iter()
-            .chain(parts)
-            .map(|(name, size)| {
-                let region = Region {
-                    name,
-                    offset_bytes: bytes,
-                    bytes: size,
-                };
-                bytes = (bytes + size).next_multiple_of(1024);
-                region
-            })
-            .collect();
+        let state = ("state", size_of::<State>() as u64);
+        let (regions, bytes) = Region::in_a_row(1024, [state].into_iter().chain(parts));
         Self { bytes, regions }
     }
 

@@ -8,7 +8,7 @@ use crate::simulated::attention::Pace;
 use crate::simulated::{Machine, Results, Simulated, Where, apply, emulated};
 use mkernel::{
     BLayout, CombineConfig, CombineOp, CombineShape, Communicator, Dim, DispatchConfig, DispatchOp,
-    DispatchShape, Error, Faults, KernelConfig, Operator,
+    DispatchShape, Error, Faults, KernelConfig, KernelSpec, Operator, Violations,
 };
 
 /// Tokens of a call, by rank: the experts of each.
@@ -185,26 +185,39 @@ impl Layer {
         said.expect("GPUs")
     }
 
-    fn prepare(&self, ranks: &Communicator) -> Result<(Operator, Operator), Error> {
-        let (dispatch, combine) = self.configs();
-        let dispatch_shape = DispatchShape {
+    fn shapes(&self) -> (DispatchShape, CombineShape) {
+        let dispatch = DispatchShape {
             experts: self.experts,
             top_k: self.top_k,
             max_tokens: self.max_tokens,
             hidden: self.hidden,
             intermediate: self.intermediate,
         };
-        let combine_shape = CombineShape {
+        let combine = CombineShape {
             experts: self.experts,
             top_k: self.top_k,
             max_tokens: self.max_tokens,
             hidden: self.intermediate,
         };
+        (dispatch, combine)
+    }
+
+    /// Both kernels.
+    pub fn specs(&self) -> Result<[KernelSpec; 2], Violations> {
+        let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
+        Ok([
+            KernelSpec::validate(dispatch)?.specialise(shapes.0)?,
+            KernelSpec::validate(combine)?.specialise(shapes.1)?,
+        ])
+    }
+
+    fn prepare(&self, ranks: &Communicator) -> Result<(Operator, Operator), Error> {
+        let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
         Ok((
-            ranks.prepare_edited(&dispatch, dispatch_shape, |text| {
+            ranks.prepare_edited(&dispatch, shapes.0, |text| {
                 apply(&self.dispatch_edits, text);
             })?,
-            ranks.prepare_edited(&combine, combine_shape, |text| {
+            ranks.prepare_edited(&combine, shapes.1, |text| {
                 apply(&self.combine_edits, text);
             })?,
         ))

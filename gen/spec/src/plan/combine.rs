@@ -226,23 +226,14 @@ const fn fixed_bytes(stages: u32) -> u32 {
 }
 
 fn smem(body: &CombinePlan) -> (Vec<Region>, u32) {
-    let mut offset = 0;
-    let mut region = |name, bytes: u32| {
-        let region = Region {
-            name,
-            offset_bytes: u64::from(offset),
-            bytes: u64::from(bytes),
-        };
-        offset += bytes;
-        region
-    };
-    let regions = vec![
-        region("rows", body.stages * body.part_bytes),
-        region("out", OUTS * body.part_bytes),
-        region("about", about_bytes(body.stages)),
-        region("barriers", barrier_bytes(body.stages)),
+    let parts = [
+        ("rows", body.stages * body.part_bytes),
+        ("out", OUTS * body.part_bytes),
+        ("about", about_bytes(body.stages)),
+        ("barriers", barrier_bytes(body.stages)),
     ];
-    (regions, offset + SMEM_ALIGN)
+    let (regions, bytes) = Region::in_a_row(1, parts);
+    (regions, bytes as u32 + SMEM_ALIGN)
 }
 
 fn traffic(body: &CombinePlan, topology: Topology) -> Traffic {

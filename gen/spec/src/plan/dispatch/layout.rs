@@ -108,27 +108,18 @@ pub(super) fn roles(body: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
 }
 
 pub(super) fn smem(body: &DispatchPlan, topology: Topology) -> (Vec<Region>, u32) {
-    let mut offset = 0;
-    let mut region = |name, bytes: u32| {
-        let region = Region {
-            name,
-            offset_bytes: u64::from(offset),
-            bytes: u64::from(bytes),
-        };
-        offset += bytes;
-        region
-    };
     let stage_row = TILE_K * ELEM_BYTES as u32;
-    let regions = vec![
-        region("a", body.stages * body.tile.m * stage_row),
-        region("b", body.stages * body.tile.n * stage_row),
-        region("out", OUT_BYTES),
-        region("rows", row_bytes()),
-        region("tiles", TILE_RING_BYTES),
-        region("barriers", barrier_bytes(body.stages)),
-        region("tables", 4 * table_words(body, topology)),
+    let parts = [
+        ("a", body.stages * body.tile.m * stage_row),
+        ("b", body.stages * body.tile.n * stage_row),
+        ("out", OUT_BYTES),
+        ("rows", row_bytes()),
+        ("tiles", TILE_RING_BYTES),
+        ("barriers", barrier_bytes(body.stages)),
+        ("tables", 4 * table_words(body, topology)),
     ];
-    (regions, offset + SMEM_ALIGN)
+    let (regions, bytes) = Region::in_a_row(1, parts);
+    (regions, bytes as u32 + SMEM_ALIGN)
 }
 
 pub(super) fn workspace(body: &DispatchPlan, topology: Topology, grid_ctas: u32) -> Workspace {

@@ -108,22 +108,13 @@ impl CoreLayout {
         );
         found.into_result(())?;
 
-        let mut offset = 0;
-        let mut region = |name, bytes: u32| {
-            let region = Region {
-                name,
-                offset_bytes: u64::from(offset),
-                bytes: u64::from(bytes),
-            };
-            offset += bytes;
-            region
-        };
-        let smem = vec![
-            region("a", stages * tile.m * TILE_K * ELEM_BYTES),
-            region("b", stages * tile.n * TILE_K * ELEM_BYTES),
-            region("out", 2 * OUT_BUFFERS * OUT_BYTES),
-            region("barriers", 8 * (2 * stages + 4 * OUT_BUFFERS)),
+        let parts = [
+            ("a", stages * tile.m * TILE_K * ELEM_BYTES),
+            ("b", stages * tile.n * TILE_K * ELEM_BYTES),
+            ("out", 2 * OUT_BUFFERS * OUT_BYTES),
+            ("barriers", 8 * (2 * stages + 4 * OUT_BUFFERS)),
         ];
+        let (smem, bytes) = Region::in_a_row(1, parts);
         let split = if tile.m == 128 {
             Split::Rows
         } else {
@@ -134,7 +125,7 @@ impl CoreLayout {
             split,
             stages,
             smem,
-            smem_bytes: offset + SMEM_ALIGN,
+            smem_bytes: bytes as u32 + SMEM_ALIGN,
         })
     }
 }

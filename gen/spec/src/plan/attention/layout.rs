@@ -1,0 +1,216 @@
+//! Names, roles and memory of a `ring_attention` kernel, and what it is passed.
+
+use super::{
+    AttentionPlan, ELEM_BYTES, MAX_STAGES, QUERY_BUFFERS, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS,
+    tile_bytes,
+};
+use crate::abi::{
+    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec, Source, Stride,
+    TensorMapSpec,
+};
+use crate::config::{AttentionConfig, AttentionShape, Dtype, Layout};
+use crate::plan::{Region, Role, THREADS, Workspace, network};
+use crate::topology::Topology;
+
+/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
+const SMEM_ALIGN: u32 = 1024;
+
+/// Shared memory beside the stages.
+pub(super) const fn fixed_bytes(shape: AttentionShape, topology: Topology) -> u32 {
+    let barriers = barrier_bytes(MAX_STAGES, THREADS / 32);
+    QUERY_BUFFERS * tile_bytes(shape) + part_bytes(topology) + barriers + 16 + SMEM_ALIGN
+}
+
+/// Across nodes: of what the warp of a CTA sends.
+const fn part_bytes(topology: Topology) -> u32 {
+    match topology.nodes {
+        1 => 0,
+        _ => SUB_TILE_BYTES,
+    }
+}
+
+/// Full and free of each buffer and stage; full of what each pushing warp has loaded.
+const fn barrier_bytes(stages: u32, push_warps: u32) -> u32 {
+    8 * (2 * QUERY_BUFFERS + 4 * stages + push_warps)
+}
+
+pub(super) fn id(body: &AttentionPlan, topology: Topology) -> String {
+    let AttentionShape {
+        batch,
+        seq,
+        heads,
+        kv_heads,
+        head_dim,
+    } = body.shape;
+    let AttentionConfig {
+        op,
+        layout,
+        causal,
+        placement,
+        ..
+    } = body.config;
+    let causal = if causal { "_causal" } else { "" };
+    let ring = match body.is_ring() && topology.world() > 1 {
+        true => format!("_ring{}", body.kv_slots),
+        false => String::new(),
+    };
+    format!(
+        "{op}_sm90a_g{}_b{batch}s{seq}h{heads}x{kv_heads}d{head_dim}_{layout}{causal}_{placement}{ring}",
+        topology
+    )
+}
+
+pub(super) fn roles(body: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
+    let role = |name, ctas, warps, about: &str| Role {
+        name,
+        ctas,
+        warps,
+        about: about.into(),
+    };
+    let all = (0, grid_ctas);
+    let pushing = (0, body.push_ctas);
+    let mut roles = Vec::new();
+    if body.put_tiles > 0 {
+        roles.push(role("watch", (0, 1), (1, 2), "arrivals, from host memory"));
+        roles.push(role("put", (0, 1), (2, 3), "own K and V, to other nodes"));
+        roles.push(role(
+            "push",
+            pushing,
+            (3, 4),
+            "own K and V to this node and to puts, other nodes' to this node",
+        ));
+    } else if body.push_ctas > 0 {
+        roles.push(role(
+            "push",
+            pushing,
+            (0, body.push_warps),
+            "first, own K and V to the peers",
+        ));
+    }
+    roles.push(role("load", all, (0, 1), "Q, K and V to shared memory"));
+    let math = (4, THREADS / 32);
+    roles.push(role("math", all, math, "wgmma, softmax, O and LSE"));
+    roles
+}
+
+pub(super) fn smem(body: &AttentionPlan, topology: Topology) -> (Vec<Region>, u32) {
+    let push_warps = if body.push_ctas > 0 {
+        body.push_warps
+    } else {
+        0
+    };
+    let mut parts = vec![
+        ("q", QUERY_BUFFERS * body.tile_bytes()),
+        ("k", body.stages * body.tile_bytes()),
+        ("v", body.stages * body.tile_bytes()),
+    ];
+    if topology.nodes > 1 {
+        parts.push(("part", part_bytes(topology)));
+    }
+    parts.push(("barriers", barrier_bytes(body.stages, push_warps)));
+    parts.push(("tiles", QUERY_BUFFERS * 4));
+    let (regions, bytes) = Region::in_a_row(1, parts);
+    (regions, bytes as u32 + SMEM_ALIGN)
+}
+
+pub(super) fn workspace(body: &AttentionPlan, topology: Topology) -> Workspace {
+    let world = topology.world();
+    let mut parts = vec![("taken", 8)];
+    if world > 1 {
+        let slots = u64::from(world) * u64::from(body.kv_slots);
+        if topology.local_world > 1 {
+            parts.push(("read", slots * FLAG_STRIDE_BYTES));
+        }
+        parts.push(("flags", body.slot_tiles(world) * FLAG_STRIDE_BYTES));
+        parts.push(("slots", body.slot_bytes(world)));
+        parts.extend(network::arrived_region(topology, 1));
+    }
+    Workspace::new(parts)
+}
+
+/// Rows of this rank: those of its chunks, `times` over.
+fn rows(body: &AttentionPlan, world: u32, times: u64) -> Extent {
+    Extent::Chunks {
+        total: body.shape.seq,
+        per_chunk: u64::from(body.segment_rows),
+        mirror: (body.config.placement.segments() > 1).then(|| 2 * u64::from(world) - 1),
+        times,
+    }
+}
+
+/// Heads of an operand.
+const fn heads_of(shape: AttentionShape, operand: Operand) -> u64 {
+    match operand {
+        Operand::K | Operand::V => shape.kv_heads,
+        _ => shape.heads,
+    }
+}
+
+pub(super) fn operands(body: &AttentionPlan, world: u32) -> Vec<OperandSpec> {
+    let AttentionShape {
+        batch,
+        heads,
+        head_dim,
+        ..
+    } = body.shape;
+    let tensor = |operand| {
+        let of_operand = heads_of(body.shape, operand);
+        let (rows, cols) = match body.config.layout {
+            Layout::Bshd => (rows(body, world, batch), of_operand * head_dim),
+            Layout::Bhsd => (rows(body, world, batch * of_operand), head_dim),
+        };
+        OperandSpec::new(operand, rows, cols, Dtype::Bf16)
+    };
+    let mut operands: Vec<_> = [Operand::Q, Operand::K, Operand::V, Operand::O]
+        .map(tensor)
+        .into();
+    let lse_rows = rows(body, world, batch * heads);
+    operands.push(OperandSpec::new(Operand::Lse, lse_rows, 1, Dtype::Fp32));
+    operands
+}
+
+/// Q, K or V as `[B, H, S, D]`, however it lies in memory: 64 columns of 128 rows of a head.
+fn map(body: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
+    let AttentionShape {
+        batch, head_dim, ..
+    } = body.shape;
+    let heads = heads_of(body.shape, operand);
+    let times = |times| Stride::RowsOf {
+        operand,
+        rows: rows(body, world, times),
+    };
+    let (head_stride, batch_stride) = match body.config.layout {
+        Layout::Bshd => (Stride::Bytes(head_dim * ELEM_BYTES), times(1)),
+        Layout::Bhsd => (times(1), times(heads)),
+    };
+    ArgKind::TensorMap(TensorMapSpec {
+        source: Source::Operand(operand),
+        dtype: Dtype::Bf16,
+        extents: vec![
+            Extent::Fixed(head_dim),
+            rows(body, world, 1),
+            Extent::Fixed(heads),
+            Extent::Fixed(batch),
+        ],
+        strides: vec![Stride::RowOf(operand), head_stride, batch_stride],
+        box_elems: vec![SUB_TILE_COLS, TILE_ROWS, 1, 1],
+    })
+}
+
+pub(super) fn args(body: &AttentionPlan, topology: Topology) -> ArgLayout {
+    let world = topology.world();
+    let mut kinds = vec![
+        ("q", map(body, world, Operand::Q)),
+        ("k", map(body, world, Operand::K)),
+        ("v", map(body, world, Operand::V)),
+        ("o", ArgKind::Pointer(Operand::O)),
+        ("o_row_bytes", ArgKind::RowStrideBytes(Operand::O)),
+        ("lse", ArgKind::Pointer(Operand::Lse)),
+        ("workspaces", ArgKind::Workspaces),
+        ("host", ArgKind::HostPage),
+        ("deadline_ns", ArgKind::DeadlineNs),
+        ("rank", ArgKind::Rank),
+    ];
+    kinds.extend(network::args(topology));
+    ArgLayout::new(kinds)
+}

@@ -1,0 +1,118 @@
+//! However ranks take turns, slots are enough.
+
+use super::kernel::{Kernel, Tile};
+use super::plans;
+use crate::cases;
+use proptest::prelude::*;
+
+/// Ranks that take tiles, and send heads of K and V, in order: until nothing more happens.
+struct Run<'a> {
+    kernels: &'a [Kernel<'a>],
+    /// By rank: tiles that no CTA has taken, last first.
+    waiting: Vec<Vec<Tile>>,
+    /// By rank: tiles that CTAs have taken.
+    taken: Vec<Vec<Tile>>,
+    /// By rank: heads of K and V that it has sent.
+    sent: Vec<u32>,
+    /// By reader, source and slot: tiles that have met the source's keys there.
+    told: Vec<Vec<Vec<usize>>>,
+}
+
+impl<'a> Run<'a> {
+    fn new(kernels: &'a [Kernel<'a>]) -> Self {
+        let tiles: Vec<Vec<Tile>> = kernels.iter().map(Kernel::tiles).collect();
+        let slots = vec![0; kernels[0].body.kv_slots.max(1) as usize];
+        Self {
+            kernels,
+            told: vec![vec![slots; kernels.len()]; kernels.len()],
+            waiting: tiles
+                .into_iter()
+                .map(|tiles| tiles.into_iter().rev().collect())
+                .collect(),
+            taken: vec![Vec::new(); kernels.len()],
+            sent: vec![0; kernels.len()],
+        }
+    }
+
+    /// A turn of `rank`; whether anything happened.
+    fn turn(&mut self, rank: usize) -> bool {
+        let kernel = &self.kernels[rank];
+        let heads = kernel.body.kv_heads() as u32;
+        let mut happened = false;
+        while self.sent[rank] < heads && self.may_send(rank) {
+            self.sent[rank] += 1;
+            happened = true;
+        }
+        // Those that send compute when they are done; across nodes, meanwhile.
+        let crosses = kernel.plan.network.is_some();
+        let sending = if !crosses && self.sent[rank] < heads {
+            kernel.body.push_ctas
+        } else {
+            0
+        };
+        while self.taken[rank].len() < (kernel.plan.grid_ctas - sending) as usize {
+            let Some(tile) = self.waiting[rank].pop() else {
+                break;
+            };
+            self.taken[rank].push(tile);
+            happened = true;
+        }
+        let (done, taken) = std::mem::take(&mut self.taken[rank])
+            .into_iter()
+            .partition::<Vec<_>, _>(|tile| self.has_come(rank, *tile));
+        self.taken[rank] = taken;
+        for tile in &done {
+            let slot = (kernel.kv_head(*tile) % kernel.body.kv_slots.max(1)) as usize;
+            for source in kernel.sources(*tile) {
+                self.told[rank][source][slot] += 1;
+            }
+        }
+        happened || !done.is_empty()
+    }
+
+    /// Whether the next head has room at all peers that it goes to.
+    fn may_send(&self, rank: usize) -> bool {
+        let kernel = &self.kernels[rank];
+        let (slots, head) = (kernel.body.kv_slots.max(1), self.sent[rank]);
+        let earlier = (head / slots) as usize;
+        let is_free = |peer: usize| {
+            peer == rank
+                || kernel.sent_to(peer as u32).is_empty()
+                || self.told[peer][rank][(head % slots) as usize]
+                    >= earlier * self.kernels[peer].readers(rank)
+        };
+        let may_send = (0..self.kernels.len()).all(is_free);
+        // Whoever is to read what was there has done so.
+        let is_late = |peer: usize, tile: &Tile| {
+            let reader = &self.kernels[peer];
+            reader.kv_head(*tile) + slots == head && reader.sources(*tile).contains(&rank)
+        };
+        for peer in (0..self.kernels.len()).filter(|_| may_send && head >= slots) {
+            let mut left = self.waiting[peer].iter().chain(&self.taken[peer]);
+            assert!(!left.any(|tile| is_late(peer, tile)), "{:?}", kernel.body);
+        }
+        may_send
+    }
+
+    fn has_come(&self, rank: usize, tile: Tile) -> bool {
+        let kernel = &self.kernels[rank];
+        let is_there = |source: usize| self.sent[source] > kernel.kv_head(tile);
+        kernel.sources(tile).into_iter().all(is_there)
+    }
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    /// However few slots there are, no rank waits for ever.
+    #[test]
+    fn every_tile_is_computed(plan in plans()) {
+        let Some(plan) = plan else { return Ok(()) };
+        let kernels = Kernel::all(&plan);
+        let mut run = Run::new(&kernels);
+        while (0..kernels.len()).any(|rank| run.turn(rank)) {}
+        let heads = kernels[0].body.kv_heads() as u32;
+        prop_assert!(run.sent.iter().all(|sent| *sent == heads), "{:?} of {heads} heads sent", run.sent);
+        prop_assert!(run.waiting.iter().chain(&run.taken).all(Vec::is_empty), "{:?}", plan.body);
+    }
+}
