@@ -58,14 +58,10 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
         ),
         (
             "one expert",
-            Layer {
-                // Of 128 x 256, which would be taken on two nodes of one GPU, ptxas spills 4 bytes.
-                tile: Some((64, 128)),
-                ..sizes([264, 136], new(4, 1, 300))
-                    .call(&full, |_, _| vec![2])
-                    .call(&some, |_, _| vec![1])
-                    .call(&full, |rank, _| vec![rank as i32])
-            },
+            sizes([264, 136], new(4, 1, 300))
+                .call(&full, |_, _| vec![2])
+                .call(&some, |_, _| vec![1])
+                .call(&full, |rank, _| vec![rank as i32]),
         ),
     ]
 }
