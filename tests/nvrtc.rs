@@ -17,7 +17,7 @@ fn nvrtc() -> &'static Nvrtc {
     Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"))
 }
 
-/// [`Nvrtc::compile`] refuses spills and every line of the log that a sound kernel does not cause, of the compiler
+/// No spill at all, and [`Nvrtc::compile`] refuses every line of the log that a sound kernel does not cause, of the compiler
 /// proper (unused code, for one) and of ptxas (setmaxnreg ignored, wgmma serialised).
 #[test]
 fn every_golden_compiles_without_a_spill_or_a_warning() {

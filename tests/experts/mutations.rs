@@ -108,7 +108,7 @@ const COMBINE: &[Mistake] = &[
     ("a rank tells before it has read what it was sent", "  if (from_last < cfg::kLocalWorld) mk::fence_sys();  // this rank has read what it was sent before\n", ""),
     ("a rank that has told is not known to have read", "    mk::load_acquire_sys(reinterpret_cast<const u32*>(at));  // sees the same or a later one, on its way beside it\n", ""),
     ("number of tokens not awaited", "      if (mk::lane_index() >= cfg::kTopK) told = wait_told(watch, source, next_at(), told);  // loaded before begin() saw it\n", ""),
-    ("the epoch passes before it is read", "  __syncthreads();\n  if (threadIdx.x == blockDim.x - 1) enter(watch);", "  if (threadIdx.x == blockDim.x - 1) enter(watch);\n  __syncthreads();"),
+    ("the epoch passes before it is read", "  __syncthreads();\n\n  const u32 warp", "  if (threadIdx.x == 0) advance_epoch(watch);\n  __syncthreads();\n\n  const u32 warp"),
     // Sums of peers.
     ("sums of peers not awaited", "is_here = static_cast<int>(mk::load_acquire_sys(flag) - awaited.wanted) >= 0;", "is_here = 1;"),
     ("the last sums of peers not awaited", "        mk::wait_flag(watch, flag, awaited);\n", ""),

@@ -34,11 +34,15 @@ pub struct Resources {
     pub stack_bytes: u32,
 }
 
+/// Spills of a kernel that passes, bytes stored: two registers of a thread. ptxas spills one or two in some of the shapes that
+/// users have (`dispatch_gemm` on nodes of one GPU, say): a kernel that is a little slower is better than none.
+pub(crate) const TOLERATED_SPILL_BYTES: u32 = 8;
+
 /// A log of NVRTC, read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogReport {
     pub resources: Resources,
-    /// Lines that a sound kernel does not cause: warnings, spills, lost optimisations.
+    /// Lines that a sound kernel does not cause: warnings, more spills than are tolerated, lost optimisations.
     pub faults: Vec<String>,
     /// The log less what differs from run to run.
     pub log: String,
@@ -75,7 +79,10 @@ impl Resources {
             let (stores, loads) = (before("bytes spill stores"), before("bytes spill loads"));
             self.spill_store_bytes += stores;
             self.spill_load_bytes += loads;
-            return stores == 0 && loads == 0;
+            return stores <= TOLERATED_SPILL_BYTES;
+        }
+        if text.contains("Registers are spilled to local memory") {
+            return figure_before(text, "bytes spill stores") <= TOLERATED_SPILL_BYTES;
         }
         if text.starts_with("Used ") {
             self.registers = self.registers.max(figure_before(text, "registers"));
@@ -150,8 +157,18 @@ ptxas info    : Compile time = 3.289 ms
             ),
             (632, 636)
         );
-        let line = "ptxas warning : Registers are spilled to local memory in function 'k', 8 bytes spill stores, 8 bytes spill loads";
+        let line = "ptxas warning : Registers are spilled to local memory in function 'k', 12 bytes spill stores, 8 bytes spill loads";
         assert_eq!(faults(line), [line]);
+    }
+
+    #[test]
+    fn two_registers_may_be_spilled() {
+        let warning = "ptxas warning : Registers are spilled to local memory in function 'k', 8 bytes spill stores, 240 bytes spill loads";
+        let properties =
+            "ptxas         .     8 bytes stack frame, 8 bytes spill stores, 240 bytes spill loads";
+        let report = read_log(&format!("{warning}\n{properties}"));
+        assert_eq!(report.faults, [""; 0]);
+        assert_eq!(report.resources.spill_store_bytes, 8);
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub enum GenError {
         /// The folder with source and log.
         saved: Option<PathBuf>,
     },
-    /// It compiles, but spills registers, loses an optimisation it was written for, or has warnings.
+    /// It compiles, but spills more than two registers, loses an optimisation it was written for, or has warnings.
     #[error(
         "kernel {id} compiles, but is rejected{}; try a smaller tile, and report it if no tuning was given:\n{}",
         Saved(saved),

@@ -37,8 +37,8 @@ pub(crate) const TEMPLATES: [(&str, &str); 36] = [
         include_str!("../../../templates/parts/attention.cu.tera"),
     ),
     (
-        "parts/enter.cu.tera",
-        include_str!("../../../templates/parts/enter.cu.tera"),
+        "parts/advance_epoch.cu.tera",
+        include_str!("../../../templates/parts/advance_epoch.cu.tera"),
     ),
     (
         "parts/take_tile.cu.tera",

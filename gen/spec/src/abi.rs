@@ -224,10 +224,10 @@ pub struct HostPage {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// Calls that all CTAs have begun.
+    /// Calls of which all CTAs know.
     pub epoch: u32,
-    /// CTAs that have begun, over all calls.
-    pub entered: u32,
+    /// CTAs that have read the epoch, over all calls.
+    pub readers: u32,
     /// Any rank → this rank: 1 + the rank that gave up, or [`LOST`] and a rank; not 0 makes every wait of this rank end.
     pub abort: u32,
     /// Whether a report was claimed.

@@ -53,8 +53,8 @@ struct HostPage {
 
 // Start of each rank's workspace; monotone, never reset.
 struct State {
-  u32 epoch;            // calls that all CTAs have begun
-  u32 entered;          // CTAs that have begun, over all calls
+  u32 epoch;            // calls of which all CTAs know
+  u32 readers;          // CTAs that have read the epoch, over all calls
   u32 abort;            // 1 + the rank that raised it, or kLost and a rank
   u32 reported;         // whether this rank's report was claimed
   u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)

@@ -242,7 +242,11 @@ impl Attention<'_> {
 
         c.section("workspace, bytes");
         let offset = |region| plan.workspace.offset_of(region).unwrap_or(0);
-        c.u64("kTaken", offset("taken"), "tiles taken in a call, by parity of the epoch");
+        c.u64(
+            "kTaken",
+            offset("taken"),
+            "tiles taken in a call, by parity of the epoch",
+        );
         if world == 1 {
             return;
         }

@@ -288,7 +288,11 @@ impl Dispatch<'_> {
             offset("counted"),
             "CTAs that have counted, over all calls",
         );
-        c.u64("kTaken", offset("taken"), "tiles taken in a call, by parity of the epoch");
+        c.u64(
+            "kTaken",
+            offset("taken"),
+            "tiles taken in a call, by parity of the epoch",
+        );
         c.u64("kFault", offset("fault"), "epoch, and what is wrong");
         c.u64("kSlices", offset("slices"), "numbers of each CTA's slice");
         c.u64("kRouted", offset("routed"), "one flag per rank");
