@@ -305,11 +305,14 @@ fn cores_are_taken_or_refused() {
     let core = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core));
     let cores = vec![core.expect("a core")];
     let [a, _b] = crate::pair::wholes([Options::default(), Options::default()]);
-    Proxy::start(a.endpoint, &ProxyOptions { cores }).expect("starts");
+    let on = |cores| ProxyOptions {
+        cores,
+        ..ProxyOptions::default()
+    };
+    Proxy::start(a.endpoint, &on(cores)).expect("starts");
     for core in [1023, 1 << 20] {
         let [a, _b] = crate::pair::wholes([Options::default(), Options::default()]);
-        let options = ProxyOptions { cores: vec![core] };
-        let error = Proxy::start(a.endpoint, &options)
+        let error = Proxy::start(a.endpoint, &on(vec![core]))
             .err()
             .expect("no such core");
         assert!(error.to_string().contains(&core.to_string()), "{error}");

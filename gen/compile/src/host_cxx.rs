@@ -23,10 +23,12 @@ use std::time::{Duration, Instant};
 ///
 /// Lines must be those of the kernel's text, inlined functions included (`-g1`), since findings name them; arithmetic
 /// must be that of the text, without fused multiply-adds that the compiler makes up.
-pub(crate) const OPTIONS: [&str; 11] = [
+pub(crate) const OPTIONS: [&str; 12] = [
     "-std=c++20",
     "-Og",
     "-g1",
+    // Where variables are is a quarter of a compile, and nobody asks.
+    "-fno-var-tracking",
     // Version 5 has the folder of the compile in its line table, whatever the prefix maps say.
     "-gdwarf-4",
     "-gno-record-gcc-switches",

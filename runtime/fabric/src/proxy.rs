@@ -34,6 +34,8 @@ const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(5_000).unwrap();
 pub struct ProxyOptions {
     /// The cores it may run on: best one of the NIC's NUMA node that nothing else uses. Empty: any.
     pub cores: Vec<usize>,
+    /// Naps at once when there is nothing to do, for 50 µs: where others, such as simulated GPUs, need the core.
+    pub naps_at_once: bool,
 }
 
 struct Shared {
@@ -64,6 +66,7 @@ impl Proxy {
     /// [`FabricError::Config`] if there is no such core, or no more threads.
     pub fn start(endpoint: Endpoint, options: &ProxyOptions) -> Result<Self, FabricError> {
         let cores = cpu_set(&options.cores)?;
+        let naps_at_once = options.naps_at_once;
         let shared = Arc::new(Shared {
             control: Control::new(),
             error: OnceLock::new(),
@@ -77,7 +80,7 @@ impl Proxy {
             // The owner waits for it.
             let _ = pinned.send(outcome);
             if may_run {
-                run(endpoint, &theirs);
+                run(endpoint, &theirs, naps_at_once);
             }
         };
         let thread = std::thread::Builder::new().name("mkernel-fabric".into());
@@ -177,10 +180,12 @@ fn ns(duration: Duration) -> u64 {
 }
 
 /// The thread's body. Whatever ends it but a drain is told to kernels, a panic too.
-fn run(mut endpoint: Endpoint, shared: &Shared) {
+fn run(mut endpoint: Endpoint, shared: &Shared, naps_at_once: bool) {
     // Refused, naps are longer.
     let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
-    let outcome = catch_unwind(AssertUnwindSafe(|| live(&mut endpoint, shared)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        live(&mut endpoint, shared, naps_at_once)
+    }));
     if let Err(error) = outcome.unwrap_or_else(|_| Err(panicked())) {
         // The only place that sets it while the thread lives.
         let _ = shared.error.set(error.clone());
@@ -190,7 +195,7 @@ fn run(mut endpoint: Endpoint, shared: &Shared) {
     }
 }
 
-fn live(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
+fn live(endpoint: &mut Endpoint, shared: &Shared, naps_at_once: bool) -> Result<(), FabricError> {
     let endpoint = RefCell::new(endpoint);
     let mut last_moved = Instant::now();
     let step = || {
@@ -208,6 +213,8 @@ fn live(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
     let rest = |step: Step| {
         if step.has_moved || shared.control.was_woken() {
             last_moved = Instant::now();
+        } else if naps_at_once && last_moved.elapsed() < DOZE {
+            std::thread::park_timeout(NAP);
         } else {
             back_off(last_moved.elapsed(), step.is_idle);
         }

@@ -132,7 +132,11 @@ impl Fabric {
         // Also the barrier before which nobody puts.
         let (endpoint, _) = ranks.agree(STEP, connected, timeout)?;
         let proxy = nics::cores(shared, &spec.transport).and_then(|cores| {
-            let proxy = Proxy::start(endpoint, &ProxyOptions { cores }).map_err(Error::Fabric)?;
+            let options = ProxyOptions {
+                cores,
+                naps_at_once: shared.simulated.is_some(),
+            };
+            let proxy = Proxy::start(endpoint, &options).map_err(Error::Fabric)?;
             Ok((proxy, Vec::new()))
         });
         let (proxy, _) = ranks.agree("start of the proxies", proxy, timeout)?;

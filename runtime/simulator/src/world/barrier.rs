@@ -1,6 +1,6 @@
 //! Barriers in shared memory that count arrivals and bytes.
 
-use super::clock::{Component, View};
+use super::clock::{Component, Published, View};
 use super::launch::Strand;
 use super::machine::{Machine, SHARED_BITS, State};
 use super::shadow::{Accessor, Way};
@@ -19,8 +19,8 @@ pub(super) struct Barrier {
     /// Counts the bytes' writers: what a phase waited for is known to all that waited for the phase.
     pub strand: Strand,
     /// Published by the arrivals of this phase, and of those before.
-    arriving: Arrivals,
-    arrived: Arrivals,
+    arriving: Arrivals<Published>,
+    arrived: Arrivals<View>,
     /// Whether TMA may know of it.
     pub fenced: bool,
     waiting: Vec<usize>,
@@ -28,9 +28,9 @@ pub(super) struct Barrier {
 
 /// What those published who arrived at a barrier: a wait at the scope of a CTA sees the first alone.
 #[derive(Debug, Default)]
-struct Arrivals {
-    of_own_cta: View,
-    of_others: View,
+struct Arrivals<T> {
+    of_own_cta: T,
+    of_others: T,
 }
 
 impl Barrier {
@@ -116,7 +116,7 @@ impl Machine {
         }
         self.check_running(cta, "arrival at a barrier", place);
         self.check_barrier_word(cta, address, place);
-        let view = self.release(self.current);
+        let release = self.release(self.current);
         let barrier = &mut self.ctas[cta].barriers[index];
         barrier.bytes += i64::from(bytes);
         if barrier.pending == 0 {
@@ -135,7 +135,7 @@ impl Machine {
         } else {
             &mut arrivals.of_own_cta
         };
-        seen_by.join(&view);
+        seen_by.add(&release);
         self.note(place, || {
             format!("arrives at {address:#x} announcing {bytes} bytes")
         });
@@ -155,10 +155,9 @@ impl Machine {
         }
         barrier.phases += 1;
         barrier.pending = barrier.count;
-        let Arrivals {
-            mut of_own_cta,
-            of_others,
-        } = std::mem::take(&mut barrier.arriving);
+        let arriving = std::mem::take(&mut barrier.arriving);
+        let mut of_own_cta = arriving.of_own_cta.into_view();
+        let of_others = arriving.of_others.into_view();
         let (component, step) = barrier.strand.at(barrier.phases);
         of_own_cta.raise(component, step);
         barrier.arrived.of_own_cta.join(&of_own_cta);

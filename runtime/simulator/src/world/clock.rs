@@ -8,19 +8,27 @@ use std::sync::Arc;
 /// Index of a counter.
 pub(super) type Component = u32;
 
-/// Up to which step of each component something is known. Shared until it changes.
+/// Components whose steps are copied together.
+const PAGE: usize = 64;
+
+/// Steps of neighbouring components.
+type Page = [u32; PAGE];
+
+/// Up to which step of each component something is known. Pages are shared until they change: what two clocks know is
+/// mostly the same pages, which a join need not read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Clock(Arc<Vec<u32>>);
+pub(super) struct Clock(Arc<Vec<Arc<Page>>>);
 
 impl Clock {
     /// The last step known of `component`.
     pub fn at(&self, component: Component) -> u32 {
-        self.0.get(component as usize).copied().unwrap_or(0)
+        let (page, place) = place_of(component);
+        self.0.get(page).map_or(0, |page| page[place])
     }
 
     /// Learns all that `other` knows.
     pub fn join(&mut self, other: &Self) {
-        if Arc::ptr_eq(&self.0, &other.0) || other.is_within(self) {
+        if other.is_within(self) {
             return;
         }
         if self.is_within(other) {
@@ -28,12 +36,11 @@ impl Clock {
             return;
         }
         let own = Arc::make_mut(&mut self.0);
-        if own.len() < other.0.len() {
-            own.resize(other.0.len(), 0);
-        }
         for (mine, theirs) in own.iter_mut().zip(other.0.iter()) {
-            *mine = (*mine).max(*theirs);
+            join_page(mine, theirs);
         }
+        let common = own.len().min(other.0.len());
+        own.extend_from_slice(&other.0[common..]);
     }
 
     /// Learns of `component` up to `step`.
@@ -41,21 +48,45 @@ impl Clock {
         if self.at(component) >= step {
             return;
         }
+        let (page, place) = place_of(component);
         let own = Arc::make_mut(&mut self.0);
-        if own.len() <= component as usize {
-            own.resize(component as usize + 1, 0);
+        while own.len() <= page {
+            own.push(Arc::new([0; PAGE]));
         }
-        own[component as usize] = step;
+        Arc::make_mut(&mut own[page])[place] = step;
     }
 
     fn is_within(&self, other: &Self) -> bool {
-        let (mine, theirs) = (&*self.0, &*other.0);
-        let common = mine.len().min(theirs.len());
-        let within = mine[..common]
-            .iter()
-            .zip(&theirs[..common])
-            .fold(true, |all, (a, b)| all & (a <= b));
-        within && mine[common..].iter().all(|step| *step == 0)
+        Arc::ptr_eq(&self.0, &other.0)
+            || self.0.len() <= other.0.len()
+                && self
+                    .0
+                    .iter()
+                    .zip(other.0.iter())
+                    .all(|(mine, theirs)| is_page_within(mine, theirs))
+    }
+}
+
+fn place_of(component: Component) -> (usize, usize) {
+    (component as usize / PAGE, component as usize % PAGE)
+}
+
+fn is_page_within(mine: &Arc<Page>, theirs: &Arc<Page>) -> bool {
+    // Without a branch per step.
+    let steps = || mine.iter().zip(theirs.iter());
+    Arc::ptr_eq(mine, theirs) || steps().fold(true, |all, (a, b)| all & (a <= b))
+}
+
+fn join_page(mine: &mut Arc<Page>, theirs: &Arc<Page>) {
+    if is_page_within(theirs, mine) {
+        return;
+    }
+    if is_page_within(mine, theirs) {
+        *mine = theirs.clone();
+        return;
+    }
+    for (mine, theirs) in Arc::make_mut(mine).iter_mut().zip(theirs.iter()) {
+        *mine = (*mine).max(*theirs);
     }
 }
 
@@ -107,7 +138,11 @@ impl View {
 
     /// Learns all that `other` knows.
     pub fn join(&mut self, other: &Self) {
-        if self.is(other) {
+        if self.is(other) || other.is_within(self) {
+            return;
+        }
+        if self.is_within(other) {
+            *self = other.clone();
             return;
         }
         let ways = self.ways();
@@ -128,8 +163,73 @@ impl View {
         ways.global.raise(component, step);
     }
 
-    fn is(&self, other: &Self) -> bool {
+    /// Learns all that `release` says.
+    pub fn learn(&mut self, release: &Release) {
+        self.join(&release.view);
+        self.raise_to(release);
+    }
+
+    /// Learns what who published `release` did; not what it knew.
+    fn raise_to(&mut self, release: &Release) {
+        let ways = self.ways();
+        ways.generic.raise(release.component, release.generic);
+        ways.shared.raise(release.component, release.shared);
+        ways.global.raise(release.component, release.global);
+    }
+
+    fn is_within(&self, other: &Self) -> bool {
+        self.generic.is_within(&other.generic)
+            && self.shared.is_within(&other.shared)
+            && self.global.is_within(&other.global)
+    }
+
+    /// Whether both are the same by their making: a quick look.
+    pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// What a thread publishes: all that it knows, and what it did. Its view stays shared with it: others of its warp mostly know
+/// the same, so what they publish together is soon joined.
+#[derive(Clone, Debug)]
+pub(super) struct Release {
+    pub view: View,
+    /// What the thread publishes on its own, and its step by each way.
+    pub component: Component,
+    pub generic: u32,
+    pub shared: u32,
+    pub global: u32,
+}
+
+impl From<&Release> for View {
+    fn from(release: &Release) -> Self {
+        let mut view = release.view.clone();
+        view.raise_to(release);
+        view
+    }
+}
+
+/// What several have published.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    all: View,
+    /// The view joined last: the next thread of the same warp mostly has the same.
+    last: View,
+}
+
+impl Published {
+    /// One more publishes.
+    pub fn add(&mut self, release: &Release) {
+        if !release.view.is(&self.last) {
+            self.all.join(&release.view);
+            self.last = release.view.clone();
+        }
+        self.all.raise_to(release);
+    }
+
+    /// What is known by all of it.
+    pub fn into_view(self) -> View {
+        self.all
     }
 }
 
@@ -189,9 +289,18 @@ mod tests {
         let (mut a, mut b) = (Clock::default(), Clock::default());
         a.raise(0, 3);
         b.raise(2, 5);
+        b.raise(200, 7);
         a.join(&b);
         assert_eq!((a.at(0), a.at(1), a.at(2), a.at(9)), (3, 0, 5, 0));
+        assert_eq!((a.at(200), a.at(201), a.at(999)), (7, 0, 0));
         assert_eq!(b.at(0), 0, "the other is unchanged");
+        b.raise(1, 2);
+        a.join(&b);
+        assert_eq!(
+            (a.at(0), a.at(1), a.at(200)),
+            (3, 2, 7),
+            "each page of both"
+        );
         b.join(&a);
         assert!(Arc::ptr_eq(&a.0, &b.0), "what is within another is shared");
     }

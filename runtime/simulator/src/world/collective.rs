@@ -88,9 +88,12 @@ impl Machine {
             .map(|thread| self.threads[*thread].warp)
             .collect();
         warps.dedup();
-        for thread in arrived {
-            let view = &self.threads[*thread].view;
-            all.join(view);
+        for pair in arrived.windows(2) {
+            let (before, view) = (&self.threads[pair[0]].view, &self.threads[pair[1]].view);
+            // Neighbours mostly know the same.
+            if !view.is(before) {
+                all.join(view);
+            }
         }
         for warp in &warps {
             let (component, step, first) = {
@@ -137,10 +140,10 @@ impl Machine {
         if !self.come_to_named(barrier, expected, place) {
             return;
         }
-        let view = self.release(current);
+        let release = self.release(current);
         let meeting = &mut self.cta_of(current).named[barrier as usize];
         meeting.went_on += 1;
-        meeting.published.join(&view);
+        meeting.published.add(&release);
         if self.is_complete(barrier) {
             self.part_named(barrier);
         }
@@ -198,13 +201,14 @@ impl Machine {
     fn part_named(&mut self, barrier: u32) {
         let meeting = &mut self.cta_of(self.current).named[barrier as usize];
         let arrived = std::mem::take(&mut meeting.arrived);
-        let published = std::mem::take(&mut meeting.published);
+        let published = std::mem::take(&mut meeting.published).into_view();
         meeting.went_on = 0;
         if arrived.is_empty() {
             return;
         }
         for thread in &arrived {
-            self.threads[*thread].view.join(&published);
+            self.lately
+                .join(&mut self.threads[*thread].view, &published);
         }
         self.part(arrived);
     }

@@ -1,7 +1,7 @@
 //! [`Machine`]: all that kernels see of the world while they run.
 
 use super::barrier::Barrier;
-use super::clock::{Clock, Component, Lately, View};
+use super::clock::{Clock, Component, Lately, Published, Release, View};
 use super::fiber::FiberYielder;
 use super::gather::Gather;
 use super::launch::{CtaSlot, Free, Strand};
@@ -82,7 +82,7 @@ pub(super) struct Meeting {
     pub expected: u32,
     /// Those that have come, and did not wait; what they had done.
     pub went_on: u32,
-    pub published: View,
+    pub published: Published,
 }
 
 impl Meeting {
@@ -164,7 +164,7 @@ pub(super) struct Thread {
     pub unfenced_global: bool,
     /// What relaxed loads have seen, for a fence to acquire; what the last fence published.
     pub seen: View,
-    pub published: Option<(View, u32)>,
+    pub published: Option<(Release, u32)>,
     pub stamps: Vec<(u64, u32, Way, u32)>,
     /// Words that it loaded since it slept last, and what it saw.
     pub polled: Vec<Polled>,
@@ -325,7 +325,7 @@ impl Machine {
     }
 
     /// What `thread` publishes now to whoever acquires it: all that it knows and did.
-    pub fn release(&mut self, thread: usize) -> View {
+    pub fn release(&mut self, thread: usize) -> Release {
         let slot = self.threads[thread].slot as usize;
         let component = match self.shadow.solos[slot] {
             Some(component) => component,
@@ -336,16 +336,16 @@ impl Machine {
             }
         };
         let t = &mut self.threads[thread];
-        let mut view = t.view.clone();
-        let ways = view.ways();
-        ways.generic.raise(component, t.solo_step);
         let whole = |unfenced: bool, fenced: u32| if unfenced { fenced } else { t.solo_step };
-        ways.shared
-            .raise(component, whole(t.unfenced_shared, t.fenced_shared));
-        ways.global
-            .raise(component, whole(t.unfenced_global, t.fenced_global));
+        let release = Release {
+            view: t.view.clone(),
+            component,
+            generic: t.solo_step,
+            shared: whole(t.unfenced_shared, t.fenced_shared),
+            global: whole(t.unfenced_global, t.fenced_global),
+        };
         t.solo_step += 1;
-        view
+        release
     }
 
     /// Blocks the running thread.

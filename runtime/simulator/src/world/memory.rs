@@ -2,7 +2,6 @@
 
 use super::PhysicalId;
 use super::shadow::{Cell, WORD_BYTES};
-use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
 /// Where addresses of simulated memory begin. They are not canonical, so no memory of this process can be there: a
@@ -49,8 +48,8 @@ pub(super) enum Found {
 #[derive(Debug)]
 pub(super) struct Memory {
     next_address: u64,
-    next_id: u64,
-    physical: FxHashMap<PhysicalId, Physical>,
+    /// By number; none where it was freed.
+    physical: Vec<Option<Physical>>,
     mappings: BTreeMap<u64, Mapping>,
 }
 
@@ -58,8 +57,8 @@ impl Default for Memory {
     fn default() -> Self {
         Self {
             next_address: FIRST_ADDRESS,
-            next_id: 1,
-            physical: FxHashMap::default(),
+            // Handles of 0 are none.
+            physical: vec![None],
             mappings: BTreeMap::new(),
         }
     }
@@ -67,8 +66,7 @@ impl Default for Memory {
 
 impl Memory {
     pub fn create(&mut self, device: u32, bytes: u64) -> PhysicalId {
-        let id = PhysicalId(self.next_id);
-        self.next_id += 1;
+        let id = PhysicalId(self.physical.len() as u64);
         // The content is undefined on a GPU. This reads as a NaN in bf16 and in fp32.
         let physical = Physical {
             bytes: vec![0xff; bytes as usize],
@@ -77,12 +75,12 @@ impl Memory {
             mappings: 0,
             released: false,
         };
-        self.physical.insert(id, physical);
+        self.physical.push(Some(physical));
         id
     }
 
     pub fn release(&mut self, id: PhysicalId) {
-        if let Some(physical) = self.physical.get_mut(&id) {
+        if let Some(physical) = self.physical_mut(id) {
             physical.released = true;
         }
         self.drop_unused(id);
@@ -95,7 +93,7 @@ impl Memory {
     }
 
     pub fn map(&mut self, address: u64, id: PhysicalId, device: u32) {
-        if let Some(physical) = self.physical.get_mut(&id) {
+        if let Some(physical) = self.physical_mut(id) {
             physical.mappings += 1;
             let bytes = physical.bytes.len() as u64;
             self.mappings.insert(
@@ -126,19 +124,15 @@ impl Memory {
         else {
             return;
         };
-        if let Some(physical) = self.physical.get_mut(&id) {
+        if let Some(physical) = self.physical_mut(id) {
             physical.mappings -= 1;
         }
         self.drop_unused(id);
     }
 
     fn drop_unused(&mut self, id: PhysicalId) {
-        if self
-            .physical
-            .get(&id)
-            .is_some_and(|physical| physical.released && physical.mappings == 0)
-        {
-            self.physical.remove(&id);
+        if let Some(physical) = self.physical.get_mut(id.0 as usize) {
+            physical.take_if(|physical| physical.released && physical.mappings == 0);
         }
     }
 
@@ -177,7 +171,11 @@ impl Memory {
     /// # Panics
     /// If it was freed since.
     pub fn physical(&mut self, id: PhysicalId) -> &mut Physical {
-        self.physical.get_mut(&id).expect("found before")
+        self.physical_mut(id).expect("found before")
+    }
+
+    fn physical_mut(&mut self, id: PhysicalId) -> Option<&mut Physical> {
+        self.physical.get_mut(id.0 as usize)?.as_mut()
     }
 }
 
@@ -210,6 +208,6 @@ mod tests {
         memory.unmap(first);
         assert_eq!(memory.physical(id).bytes.len(), 4096, "still mapped");
         memory.unmap(second);
-        assert!(memory.physical.is_empty());
+        assert!(memory.physical[id.0 as usize].is_none());
     }
 }

@@ -1,10 +1,12 @@
 //! Who accessed each word last, and whether the next access is ordered after it.
 
 use super::clock::{Clock, Component};
-use rustc_hash::FxHashMap;
 
 /// Bytes that one [`Cell`] stands for. What is smaller counts as the whole word.
 pub(super) const WORD_BYTES: usize = 4;
+
+/// Of the number of a place in [`Shadow::longer`], which fits the first cache with this.
+const LONGER_BITS: u32 = 10;
 
 /// The last accesses of a word.
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,9 +112,9 @@ pub(super) struct Shadow {
     pub stamps: Vec<Stamp>,
     /// Sets of reads as chains: (rest, stamp).
     reads: Vec<(u32, u32)>,
-    longer: FxHashMap<(u32, u32), u32>,
-    /// The last lookup in it, and the last (access, write before it) in good order: neighbours ask the same.
-    last_longer: (u32, u32, u32),
+    /// Chains made lately, each (rest, stamp, chain) at a place of its own: one forgotten is made anew.
+    longer: Vec<(u32, u32, u32)>,
+    /// The last (access, write before it) in good order: neighbours ask the same.
     last_ordered: (u32, u32),
     /// By slot: the component of what a thread published on its own, if it did.
     pub solos: Vec<Option<Component>>,
@@ -131,8 +133,7 @@ impl Default for Shadow {
         Self {
             stamps: vec![nobody],
             reads: vec![(0, 0)],
-            longer: FxHashMap::default(),
-            last_longer: (0, 0, 0),
+            longer: vec![(0, 0, 0); 1 << LONGER_BITS],
             last_ordered: (0, 0),
             solos: Vec::new(),
         }
@@ -213,15 +214,14 @@ impl Shadow {
         if self.reads[chain as usize].1 == stamp {
             return chain;
         }
-        if (self.last_longer.0, self.last_longer.1) == (chain, stamp) {
-            return self.last_longer.2;
-        }
-        let longer = *self.longer.entry((chain, stamp)).or_insert_with(|| {
+        let hash = (u64::from(chain) << 32 | u64::from(stamp)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let lately = &mut self.longer[(hash >> (64 - LONGER_BITS)) as usize];
+        // Stamp 0 is nobody's.
+        if (lately.0, lately.1) != (chain, stamp) {
             self.reads.push((chain, stamp));
-            (self.reads.len() - 1) as u32
-        });
-        self.last_longer = (chain, stamp, longer);
-        longer
+            *lately = (chain, stamp, (self.reads.len() - 1) as u32);
+        }
+        lately.2
     }
 
     /// What is wrong with an access after the write of stamp `earlier`.

@@ -112,8 +112,9 @@ impl Machine {
             return;
         };
         let Found::Global { id, offset } = found else {
-            let view = self.release(self.current);
-            self.host.join(&view.generic);
+            let release = self.release(self.current);
+            self.host.join(&release.view.generic);
+            self.host.raise(release.component, release.generic);
             return Self::store_host(address, from);
         };
         self.access(id, offset, from.len(), way, true, place);
@@ -168,8 +169,8 @@ impl Machine {
     pub fn fence_thread(&mut self, scope: Scope) {
         let seen = std::mem::take(&mut self.thread().seen);
         self.thread().view.join(&seen);
-        let view = self.release(self.current);
-        self.thread().published = Some((view, scope as u32));
+        let release = self.release(self.current);
+        self.thread().published = Some((release, scope as u32));
     }
 
     /// Of one memory, not of the other.
@@ -200,12 +201,12 @@ impl Machine {
     /// The running thread has read a word: by an acquire it knows what was published there, else a fence may make it.
     fn learn(&mut self, word: Word, order: Ordering, scope: Scope) {
         let view = self.published_at(word, scope);
-        let thread = self.thread();
-        if order.acquire {
-            thread.view.join(&view);
-        } else {
-            thread.seen.join(&view);
-        }
+        let thread = &mut self.threads[self.current];
+        let known = match order.acquire {
+            true => &mut thread.view,
+            false => &mut thread.seen,
+        };
+        self.lately.join(known, &view);
     }
 
     /// The same for a word of the host's: it may have been written after all copies that are done, and after what kernels
@@ -240,23 +241,25 @@ impl Machine {
 
     fn publish(&mut self, word: Word, order: Ordering, scope: Scope) {
         let device = self.ctas[self.threads[self.current].cta].device;
-        let view = if order.release {
+        let release = if order.release {
             Some((self.release(self.current), scope))
         } else {
             // A relaxed store after a fence publishes what came before the fence, as far as both reach.
-            self.thread().published.clone().map(|(view, reach)| {
+            self.thread().published.clone().map(|(release, reach)| {
                 let reach = [Scope::Cta, Scope::Gpu, Scope::Sys][reach as usize];
-                (view, reach.min(scope))
+                (release, reach.min(scope))
             })
         };
-        let Some((view, scope)) = view else { return };
+        let Some((release, scope)) = release else {
+            return;
+        };
         let published = self.locations.published.entry(word).or_default();
         match published
             .iter_mut()
             .find(|(from, reach, _)| (*from, *reach) == (device, scope))
         {
-            Some((.., known)) => known.join(&view),
-            None => published.push((device, scope, view)),
+            Some((.., known)) => known.learn(&release),
+            None => published.push((device, scope, View::from(&release))),
         }
     }
 
