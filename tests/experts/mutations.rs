@@ -85,7 +85,6 @@ const DISPATCH: &[Mistake] = &[
     // Tiles.
     ("a tile read before it is there", "    mk::wait_barrier(watch, smem.tile_full(read.stage), read.parity, role, mk::kStageFull, read.stage);\n", ""),
     ("the counter of tiles not set back", "  mk::store(taken_tiles(watch, watch.epoch + 1), 0);\n", ""),
-    ("the counter of this call's tiles set back", "mk::store(taken_tiles(watch, watch.epoch + 1), 0);", "mk::store(taken_tiles(watch, watch.epoch), 0);"),
     // Rows into the ring.
     ("stage not free", "      mk::wait_barrier(watch, smem.stage_free(ring.stage), ring.parity ^ 1, mk::kLoad, mk::kStageFree, ring.stage);\n", ""),
     ("copies not awaited", "      mk::copy_wait<cfg::kCopiesAhead>();\n", ""),
