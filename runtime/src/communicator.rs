@@ -4,9 +4,9 @@ use crate::bootstrap::{Collective, Job, local, meet};
 use crate::driver::{self, Kind};
 use crate::env::{self, Place};
 use crate::error::Error;
-use crate::fabric::Transport;
+use crate::fabric::{self, Transport};
 use crate::fused::FusedKernel;
-use crate::neighbours::{self, Hosts};
+use crate::neighbours::{self, Hosts, Presentation, Ranks};
 use crate::operator::Operator;
 use crate::prepare;
 use crate::shared::{Gpu, Shared};
@@ -70,11 +70,21 @@ impl Communicator {
             .map_or_else(by_host, |local| local as usize);
         let opened = open_local(local_rank).and_then(|(gpu, simulated)| {
             let id = driver::bus_id(gpu.ctx.cu_device())?;
-            Ok(((gpu, simulated), neighbours::presentation(&id)))
+            let mut device = gpu.device.clone();
+            if nodes.count() > 1 {
+                device.nic_gb_s = fabric::nic_gb_s(&id)?.unwrap_or(device.nic_gb_s);
+            }
+            let presentation = Presentation::new(id, device).to_bytes()?;
+            Ok(((gpu, simulated), presentation))
         });
         let step = "opening of the GPUs";
-        let ((gpu, simulated), told) = ranks.agree(step, opened, timeout)?;
-        let (bus_ids, hosts) = neighbours::hosts(&nodes, &told, step)?;
+        let ((mut gpu, simulated), presentations) = ranks.agree(step, opened, timeout)?;
+        let Ranks {
+            bus_ids,
+            hosts,
+            device,
+        } = neighbours::ranks(&nodes, &presentations, step)?;
+        gpu.device = device;
         neighbours::check_gpus(&nodes, &bus_ids)?;
         let access = neighbours::check_access(&gpu.ctx, &nodes, place.rank, &bus_ids);
         ranks.agree(
@@ -142,10 +152,16 @@ impl Communicator {
         simulated: Option<Arc<Host>>,
     ) -> Result<Vec<Self>, Error> {
         let kind = simulated.as_ref().map_or(Kind::Gpu, |_| Kind::Simulated);
-        let gpus = ordinals
+        let mut gpus = ordinals
             .iter()
             .map(|&ordinal| Gpu::open(ordinal, kind))
             .collect::<Result<Vec<_>, _>>()?;
+        let devices: Vec<_> = gpus.iter().map(|gpu| gpu.device.clone()).collect();
+        if let Some(slowest) = Device::slowest(&devices) {
+            for gpu in &mut gpus {
+                gpu.device = slowest.clone();
+            }
+        }
         let ids = gpus
             .iter()
             .map(|gpu| driver::bus_id(gpu.ctx.cu_device()))
@@ -204,7 +220,7 @@ impl Communicator {
         &self.shared.ctx
     }
 
-    /// The figures of this rank's GPU that plans are made from.
+    /// The figures that plans are made from: of each the least of all ranks' GPUs.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.shared.device

@@ -74,6 +74,18 @@ pub enum Error {
         /// The other.
         peer: u32,
     },
+    /// `cuDeviceGetP2PAttribute`
+    #[error(
+        "the GPUs of ranks {rank} and {peer} reach each other over PCIe alone, which carries no atomic instructions, and \
+         kernels count in each other's memory with these; choose GPUs that are joined by NVLink: `mkernel-gen topology` \
+         shows them"
+    )]
+    NoNvLink {
+        /// This rank.
+        rank: u32,
+        /// The other.
+        peer: u32,
+    },
     /// Two ranks have one GPU.
     #[error(
         "ranks {first} and {second} use the same GPU ({bus_id}); give each rank its own, by LOCAL_RANK or CUDA_VISIBLE_DEVICES"

@@ -4,7 +4,10 @@ use crate::bootstrap::{Nodes, ProtocolFault, printable};
 use crate::driver;
 use crate::error::{Error, Peer};
 use cudarc::driver::CudaContext;
+use mkernel_spec::Device;
 use mkernel_spec::abi::MAX_RANKS;
+use mkernel_topology::GpuLink;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The same in all processes of a host, containers included, and in those of no other: the kernel's boot id.
@@ -23,6 +26,7 @@ pub(crate) fn host_id() -> Result<String, Error> {
 }
 
 /// The hosts of a job.
+#[derive(Debug)]
 pub(crate) struct Hosts {
     pub nodes: Nodes,
     /// What each rank's host calls itself.
@@ -61,36 +65,81 @@ impl Hosts {
     }
 }
 
-/// What a rank tells the others of where it is.
-pub(crate) fn presentation(bus_id: &str) -> Vec<u8> {
-    let host = rustix::system::uname();
-    [bus_id.as_bytes(), b"\n", host.nodename().to_bytes()].concat()
+/// What every rank sends to the others about its GPU and its host.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Presentation {
+    /// Its GPU's PCI bus id.
+    bus_id: String,
+    /// What its host calls itself.
+    host: String,
+    /// The figures of its GPU.
+    device: Device,
 }
 
-/// Takes apart what all ranks told: their GPUs' bus ids, and the hosts.
-pub(crate) fn hosts(
+impl Presentation {
+    pub fn new(bus_id: String, device: Device) -> Self {
+        let host = rustix::system::uname();
+        let host = host.nodename().to_string_lossy().into_owned();
+        Self {
+            bus_id,
+            host,
+            device,
+        }
+    }
+
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        serde_json::to_vec(self).map_err(|source| Error::Os {
+            call: "writing the figures of the GPU",
+            source: Arc::new(source.into()),
+        })
+    }
+
+    /// What another rank sent. Its figures are those of a possible GPU, and its texts can be printed.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let mut read: Self = serde_json::from_slice(bytes).ok()?;
+        for text in [&mut read.bus_id, &mut read.host, &mut read.device.name] {
+            *text = printable(text.as_bytes());
+        }
+        read.device.bad_figures().is_empty().then_some(read)
+    }
+}
+
+/// The GPUs of all ranks, and the hosts that these are on.
+#[derive(Debug)]
+pub(crate) struct Ranks {
+    pub bus_ids: Vec<String>,
+    pub hosts: Hosts,
+    /// The figures that every rank plans with.
+    pub device: Device,
+}
+
+/// What follows from the [`Presentation`]s of all ranks.
+pub(crate) fn ranks(
     nodes: &Nodes,
-    told: &[Vec<u8>],
+    presentations: &[Vec<u8>],
     step: &'static str,
-) -> Result<(Vec<String>, Hosts), Error> {
-    let mut bus_ids = Vec::with_capacity(told.len());
-    let mut names = Vec::with_capacity(told.len());
-    for (rank, told) in (0..).zip(told) {
-        let Some(end) = told.iter().position(|byte| *byte == b'\n') else {
-            return Err(Error::Protocol {
-                peer: Peer::Rank(rank),
-                step,
-                source: ProtocolFault::Malformed,
-            });
-        };
-        bus_ids.push(printable(&told[..end]));
-        names.push(printable(&told[end..]));
+) -> Result<Ranks, Error> {
+    let (mut bus_ids, mut names, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+    for (rank, bytes) in (0..).zip(presentations) {
+        let read = Presentation::read(bytes).ok_or(Error::Protocol {
+            peer: Peer::Rank(rank),
+            step,
+            source: ProtocolFault::Malformed,
+        })?;
+        bus_ids.push(read.bus_id);
+        names.push(read.host);
+        devices.push(read.device);
     }
     let hosts = Hosts {
         nodes: nodes.clone(),
         names,
     };
-    Ok((bus_ids, hosts))
+    let device = Device::slowest(&devices).ok_or(Error::World(0))?;
+    Ok(Ranks {
+        bus_ids,
+        hosts,
+        device,
+    })
 }
 
 /// That all hosts have as many ranks, and no more than kernels can have.
@@ -138,17 +187,42 @@ pub(crate) fn check_access(
         .into_iter()
         .filter(|peer| *peer != rank)
     {
-        // A GPU that this process does not see shows when its memory is mapped.
-        if driver::can_access_peer(ctx, &bus_ids[peer as usize])? == Some(false) {
-            return Err(Error::NoPeerAccess { rank, peer });
+        // Whether a GPU can be accessed that this process does not see shows when its memory is mapped.
+        if let Some(link) = driver::link_to(ctx, &bus_ids[peer as usize])? {
+            check_link(rank, peer, link)?;
         }
     }
     Ok(())
 }
 
+/// Whether kernels of `rank` can use the memory of `peer`'s GPU as they do: by loads, stores and atomic instructions.
+fn check_link(rank: u32, peer: u32, link: GpuLink) -> Result<(), Error> {
+    match link {
+        GpuLink::NvLink => Ok(()),
+        GpuLink::Pcie => Err(Error::NoNvLink { rank, peer }),
+        GpuLink::None => Err(Error::NoPeerAccess { rank, peer }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_without_nvlink_are_refused() {
+        check_link(0, 1, GpuLink::NvLink).expect("NVLink");
+        let error = check_link(2, 3, GpuLink::Pcie).expect_err("PCIe alone");
+        assert!(error.to_string().contains("ranks 2 and 3"), "{error}");
+        let error = check_link(2, 3, GpuLink::None).expect_err("no access");
+        assert!(
+            matches!(error, Error::NoPeerAccess { rank: 2, peer: 3 }),
+            "{error}"
+        );
+    }
+
+    fn presentation(bus_id: &str) -> Presentation {
+        Presentation::new(bus_id.to_owned(), Device::h200())
+    }
 
     fn ids(texts: &[&str]) -> Vec<String> {
         texts.iter().map(|text| (*text).to_owned()).collect()
@@ -191,28 +265,44 @@ mod tests {
     #[test]
     fn what_has_no_way_across_names_the_hosts() {
         Hosts::one(2).ensure_one().expect("one host");
-        let told = [presentation("1"), b"1\nfar\x1b[31m".to_vec()];
-        let (bus_ids, hosts) = hosts(&nodes(&["a", "b"]), &told, "test").expect("two hosts");
-        assert_eq!(bus_ids, ["1", "1"]);
-        assert_eq!(hosts.name_of(1), "rank 1 on far[31m");
+        let far = Presentation {
+            host: "far\x1b[31m".into(),
+            ..presentation("1")
+        };
+        let sent = [presentation("1"), far].map(|sent| sent.to_bytes().expect("text"));
+        let found = ranks(&nodes(&["a", "b"]), &sent, "test").expect("two hosts");
+        assert_eq!(found.bus_ids, ["1", "1"]);
+        assert_eq!(found.hosts.name_of(1), "rank 1 on far[31m");
         assert_eq!(Hosts::one(2).name_of(1), "rank 1");
-        let error = hosts.ensure_one().expect_err("two hosts").to_string();
+        let error = found.hosts.ensure_one().expect_err("two hosts").to_string();
         assert!(error.contains("rank 0 | rank 1"), "{error}");
     }
 
     #[test]
-    fn who_says_nothing_of_its_host_is_named() {
-        let told = [presentation("1"), b"1".to_vec()];
-        let error = hosts(&nodes(&["a", "b"]), &told, "test")
-            .err()
-            .expect("malformed");
-        let is_named = matches!(
-            error,
-            Error::Protocol {
-                peer: Peer::Rank(1),
-                ..
-            }
-        );
-        assert!(is_named, "{error}");
+    fn all_ranks_plan_for_the_slowest_gpu() {
+        let mut slow = presentation("2");
+        slow.device.link_gb_s = 100.0;
+        let sent = [presentation("1"), slow].map(|sent| sent.to_bytes().expect("text"));
+        let found = ranks(&nodes(&["a", "a"]), &sent, "test").expect("two GPUs");
+        assert_eq!(found.device.link_gb_s, 100.0);
+    }
+
+    #[test]
+    fn a_malformed_presentation_names_its_rank() {
+        let mut impossible = presentation("1");
+        impossible.device.link_gb_s = -1.0;
+        let impossible = impossible.to_bytes().expect("text");
+        for malformed in [b"1".to_vec(), impossible] {
+            let sent = [presentation("1").to_bytes().expect("text"), malformed];
+            let error = ranks(&nodes(&["a", "b"]), &sent, "test").expect_err("malformed");
+            let is_named = matches!(
+                error,
+                Error::Protocol {
+                    peer: Peer::Rank(1),
+                    ..
+                }
+            );
+            assert!(is_named, "{error}");
+        }
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// A GPU, and what the runtime itself needs on it.
 pub(crate) struct Gpu {
     pub ctx: Arc<CudaContext>,
-    device: Device,
+    pub device: Device,
     stream: Stream,
     event: Event,
 }

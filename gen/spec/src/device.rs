@@ -32,7 +32,131 @@ pub struct Device {
     pub nic_gb_s: f64,
 }
 
+/// What a driver reports of a Hopper GPU and its links, from which [`Device::hopper`] derives rates. A figure that the
+/// driver does not report is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hardware {
+    /// Streaming multiprocessors.
+    pub sm_count: u32,
+    /// The highest clock of the SMs, kHz.
+    pub sm_clock_khz: u32,
+    /// The highest clock of the memory, kHz. Memory transfers twice per clock.
+    pub memory_clock_khz: u32,
+    /// Width of the memory bus, bits.
+    pub memory_bus_bits: u32,
+    /// Active NVLink links.
+    pub nvlinks: u32,
+}
+
+impl Hardware {
+    /// The GPU on which the rates of [`Device::h200`] were measured.
+    pub const H200: Self = Self {
+        sm_count: 132,
+        sm_clock_khz: 1_980_000,
+        memory_clock_khz: 3_201_000,
+        memory_bus_bits: 6016,
+        nvlinks: 18,
+    };
+}
+
+/// `figure` over `reference`, or 1 if the figure is unknown.
+fn ratio(figure: u32, reference: u32) -> f64 {
+    match figure {
+        0 => 1.0,
+        _ => f64::from(figure) / f64::from(reference),
+    }
+}
+
+/// A figure of a [`Device`] with which no plan can be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadFigure {
+    /// The field.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What is possible.
+    pub help: &'static str,
+}
+
 impl Device {
+    /// A Hopper GPU. Its rates are those of [`Device::h200`], scaled by what `hardware` has of what bounds them: SMs and
+    /// their clock for tensor cores and L2, clock and width of the memory, the number of links for NVLink. Rates of other
+    /// GPUs than H200 are therefore estimates.
+    #[must_use]
+    pub fn hopper(hardware: &Hardware) -> Self {
+        let reference = Hardware::H200;
+        let sms = ratio(hardware.sm_count, reference.sm_count)
+            * ratio(hardware.sm_clock_khz, reference.sm_clock_khz);
+        let memory = ratio(hardware.memory_clock_khz, reference.memory_clock_khz)
+            * ratio(hardware.memory_bus_bits, reference.memory_bus_bits);
+        let links = ratio(hardware.nvlinks, reference.nvlinks);
+        let h200 = Self::h200();
+        Self {
+            sm_count: hardware.sm_count,
+            gemm_tflops: h200.gemm_tflops * sms,
+            l2_gb_s: h200.l2_gb_s * sms,
+            memory_gb_s: h200.memory_gb_s * memory,
+            link_gb_s: h200.link_gb_s * links,
+            copy_engine_gb_s: h200.copy_engine_gb_s * links,
+            ..h200
+        }
+    }
+
+    /// The least of each figure of `devices`, which are those of all ranks: every rank has to make the same plan, and none
+    /// is faster than the slowest. Nothing if there is no device.
+    #[must_use]
+    pub fn slowest(devices: &[Self]) -> Option<Self> {
+        let (first, others) = devices.split_first()?;
+        let mut least = first.clone();
+        for device in others {
+            if !least.name.split(", ").any(|name| name == device.name) {
+                least.name = format!("{}, {}", least.name, device.name);
+            }
+            least.sm_count = least.sm_count.min(device.sm_count);
+            least.smem_bytes = least.smem_bytes.min(device.smem_bytes);
+            least.memory_bytes = least.memory_bytes.min(device.memory_bytes);
+            least.l2_bytes = least.l2_bytes.min(device.l2_bytes);
+            least.gemm_tflops = least.gemm_tflops.min(device.gemm_tflops);
+            least.memory_gb_s = least.memory_gb_s.min(device.memory_gb_s);
+            least.l2_gb_s = least.l2_gb_s.min(device.l2_gb_s);
+            least.link_gb_s = least.link_gb_s.min(device.link_gb_s);
+            least.copy_engine_gb_s = least.copy_engine_gb_s.min(device.copy_engine_gb_s);
+            least.nic_gb_s = least.nic_gb_s.min(device.nic_gb_s);
+        }
+        Some(least)
+    }
+
+    /// The figures with which no plan can be made: counts beyond what a GPU has, and rates that the cost model cannot
+    /// divide by.
+    #[must_use]
+    pub fn bad_figures(&self) -> Vec<BadFigure> {
+        let mut found = Vec::new();
+        if !(1..=1024).contains(&self.sm_count) {
+            found.push(BadFigure {
+                name: "sm_count",
+                value: self.sm_count.to_string(),
+                help: "use 1 to 1024",
+            });
+        }
+        for (name, rate) in [
+            ("gemm_tflops", self.gemm_tflops),
+            ("memory_gb_s", self.memory_gb_s),
+            ("l2_gb_s", self.l2_gb_s),
+            ("link_gb_s", self.link_gb_s),
+            ("copy_engine_gb_s", self.copy_engine_gb_s),
+            ("nic_gb_s", self.nic_gb_s),
+        ] {
+            if !(rate.is_finite() && rate > 0.0) {
+                found.push(BadFigure {
+                    name,
+                    value: rate.to_string(),
+                    help: "use a rate above 0",
+                });
+            }
+        }
+        found
+    }
+
     /// NVIDIA H200 on an NVLink host. Rates were measured with 8 GPUs busy at once: GEMM on random data
     /// (cuBLAS, mid sizes; the largest are power-limited to 650-690), 16-byte and TMA stores to 7 peers, copy-engine pushes of 16 MiB on 3 streams.
     /// The NIC is one of 400 Gbit/s.
@@ -91,5 +215,86 @@ impl Target {
 impl Default for Device {
     fn default() -> Self {
         Self::h200()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H100_SXM: Hardware = Hardware {
+        memory_clock_khz: 2_619_000,
+        memory_bus_bits: 5120,
+        ..Hardware::H200
+    };
+
+    #[test]
+    fn an_h200_has_the_rates_that_were_measured_on_it() {
+        assert_eq!(Device::hopper(&Hardware::H200), Device::h200());
+    }
+
+    #[test]
+    fn rates_follow_what_bounds_them() {
+        let (h100, h200) = (Device::hopper(&H100_SXM), Device::h200());
+        let share = h100.memory_gb_s / h200.memory_gb_s;
+        assert!((0.68..0.71).contains(&share), "{share}");
+        assert_eq!(h100.gemm_tflops, h200.gemm_tflops);
+        assert_eq!(h100.link_gb_s, h200.link_gb_s);
+        let h800 = Device::hopper(&Hardware {
+            nvlinks: 8,
+            ..H100_SXM
+        });
+        assert!(h800.link_gb_s < 0.45 * h200.link_gb_s);
+        assert!(h800.copy_engine_gb_s < 0.45 * h200.copy_engine_gb_s);
+        let half = Device::hopper(&Hardware {
+            sm_count: 66,
+            ..Hardware::H200
+        });
+        assert_eq!(half.gemm_tflops, h200.gemm_tflops / 2.0);
+        assert_eq!(half.sm_count, 66);
+    }
+
+    #[test]
+    fn a_figure_that_is_not_reported_is_that_of_an_h200() {
+        let unknown = Hardware {
+            sm_count: 132,
+            sm_clock_khz: 0,
+            memory_clock_khz: 0,
+            memory_bus_bits: 0,
+            nvlinks: 0,
+        };
+        assert_eq!(Device::hopper(&unknown), Device::h200());
+    }
+
+    #[test]
+    fn ranks_plan_for_the_slowest_of_their_gpus() {
+        let slow = Device {
+            name: "NVIDIA H100".into(),
+            memory_gb_s: 3000.0,
+            ..Device::h200()
+        };
+        let few = Device {
+            sm_count: 78,
+            ..Device::h200()
+        };
+        let all = [Device::h200(), slow, few];
+        let least = Device::slowest(&all).expect("three GPUs");
+        assert_eq!((least.sm_count, least.memory_gb_s), (78, 3000.0));
+        assert_eq!(least.name, "NVIDIA H200, NVIDIA H100");
+        assert_eq!(Device::slowest(&all[..1]), Some(Device::h200()));
+        assert_eq!(Device::slowest(&[]), None);
+    }
+
+    #[test]
+    fn every_figure_that_is_not_possible_is_found() {
+        assert_eq!(Device::h200().bad_figures(), []);
+        let wrong = Device {
+            sm_count: 0,
+            link_gb_s: f64::NAN,
+            nic_gb_s: -1.0,
+            ..Device::h200()
+        };
+        let names: Vec<_> = (wrong.bad_figures().iter().map(|bad| bad.name)).collect();
+        assert_eq!(names, ["sm_count", "link_gb_s", "nic_gb_s"]);
     }
 }

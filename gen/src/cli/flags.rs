@@ -239,40 +239,17 @@ impl DeviceFlags {
         device.sm_count = self.sm_count.unwrap_or(device.sm_count);
         device.link_gb_s = self.link_gb_s.unwrap_or(device.link_gb_s);
         device.nic_gb_s = self.nic_gb_s.unwrap_or(device.nic_gb_s);
-        let wrong = mistakes(&device);
+        let wrong: Vec<_> = (device.bad_figures().into_iter())
+            .map(|figure| Mistake {
+                place: "device".to_owned(),
+                reason: format!("{}: {} is not possible", figure.name, figure.value),
+                help: figure.help.to_owned(),
+            })
+            .collect();
         if wrong.is_empty() {
             Ok(device)
         } else {
             Err(Failure::Mistakes(wrong))
         }
     }
-}
-
-/// Figures that the cost model cannot divide by.
-fn mistakes(device: &Device) -> Vec<Mistake<String>> {
-    let mut found = Vec::new();
-    let mut wrong = |name, value: String, help: &str| {
-        let reason = format!("{name}: {value} is not possible");
-        found.push(Mistake {
-            place: "device".to_owned(),
-            reason,
-            help: help.to_owned(),
-        });
-    };
-    if !(1..=1024).contains(&device.sm_count) {
-        wrong("sm_count", device.sm_count.to_string(), "use 1 to 1024");
-    }
-    for (name, rate) in [
-        ("gemm_tflops", device.gemm_tflops),
-        ("memory_gb_s", device.memory_gb_s),
-        ("l2_gb_s", device.l2_gb_s),
-        ("link_gb_s", device.link_gb_s),
-        ("copy_engine_gb_s", device.copy_engine_gb_s),
-        ("nic_gb_s", device.nic_gb_s),
-    ] {
-        if !(rate.is_finite() && rate > 0.0) {
-            wrong(name, rate.to_string(), "use a rate above 0");
-        }
-    }
-    found
 }

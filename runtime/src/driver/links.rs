@@ -33,7 +33,8 @@ pub fn gpu_links() -> Result<GpuLinks, Error> {
     Ok(links)
 }
 
-fn link(device: sys::CUdevice, peer: sys::CUdevice) -> Result<GpuLink, Error> {
+/// How two GPUs of the driver reach each other.
+pub(super) fn link(device: sys::CUdevice, peer: sys::CUdevice) -> Result<GpuLink, Error> {
     let has = |attribute| {
         let mut value = 0;
         // SAFETY: the pointer is to a live int, and both devices are the driver's.

@@ -5,6 +5,7 @@ mod choice;
 mod function;
 mod links;
 mod memory;
+mod nvml;
 mod stream;
 
 pub(crate) use choice::{Kind, choose, use_simulated, wants_simulated};
@@ -17,6 +18,8 @@ use crate::error::Error;
 use crate::simulation;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use mkernel_spec::Device;
+use mkernel_spec::device::Hardware;
+use mkernel_topology::GpuLink;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::{Arc, OnceLock};
 use sys::CUdevice_attribute as Attribute;
@@ -111,13 +114,20 @@ pub(crate) fn open(ordinal: usize, kind: Kind) -> Result<(Arc<CudaContext>, Devi
     if kind == Kind::Simulated {
         return Ok((ctx, Device::simulated(sm_count)));
     }
+    let hardware = Hardware {
+        sm_count,
+        sm_clock_khz: figure(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_clock_khz: figure(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        memory_bus_bits: figure(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+        nvlinks: nvml::active_links(&bus_id(ctx.cu_device())?).unwrap_or(0),
+    };
+    tracing::debug!(ordinal, name, ?hardware, "opened a GPU");
     let device = Device {
         name,
-        sm_count,
         smem_bytes: figure(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         memory_bytes: named("cuDeviceTotalMem_v2", ctx.total_mem())? as u64,
         l2_bytes: u64::from(figure(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
-        ..Device::h200()
+        ..Device::hopper(&hardware)
     };
     Ok((ctx, device))
 }
@@ -134,24 +144,18 @@ pub(crate) fn bus_id(device: sys::CUdevice) -> Result<String, Error> {
         .into_owned())
 }
 
-/// Whether `ctx`'s GPU can access the one at `bus_id`; `None` if this process does not see that one.
-pub(crate) fn can_access_peer(ctx: &CudaContext, bus_id: &str) -> Result<Option<bool>, Error> {
+/// How `ctx`'s GPU reaches the one at `bus_id`; `None` if this process does not see that one.
+pub(crate) fn link_to(ctx: &CudaContext, bus_id: &str) -> Result<Option<GpuLink>, Error> {
     let Ok(text) = CString::new(bus_id) else {
         return Ok(None);
     };
-    let (mut peer, mut can) = (0, 0);
-    // SAFETY: both pointers are to live values, the text ends with a NUL.
-    if unsafe { sys::cuDeviceGetByPCIBusId(&raw mut peer, text.as_ptr()) }
-        .result()
-        .is_err()
-    {
+    let mut peer = 0;
+    // SAFETY: the pointer is to a live value, and the text ends with a NUL.
+    let seen = unsafe { sys::cuDeviceGetByPCIBusId(&raw mut peer, text.as_ptr()) };
+    if seen.result().is_err() {
         return Ok(None);
     }
-    // SAFETY: the pointer is to a live int.
-    check("cuDeviceCanAccessPeer", unsafe {
-        sys::cuDeviceCanAccessPeer(&raw mut can, ctx.cu_device(), peer)
-    })?;
-    Ok(Some(can != 0))
+    links::link(ctx.cu_device(), peer).map(Some)
 }
 
 /// Waits for all work of the context.

@@ -16,5 +16,6 @@ mod signs;
 mod test;
 mod transport;
 
+pub(crate) use nics::nic_gb_s;
 pub use test::{FabricTest, FabricTestOptions, Load, Measured};
 pub use transport::{NicOptions, Transport};

@@ -159,6 +159,18 @@ fn wanted(transport: &Transport) -> String {
     nics.unwrap_or_else(env::wanted_nics)
 }
 
+/// The rate of the NICs that the GPU at `bus_id` would use, GB/s, if sysfs knows it.
+pub(crate) fn nic_gb_s(bus_id: &str) -> Result<Option<f64>, Error> {
+    let topology = Topology::read(&env::sysfs());
+    let choices = topology.choose(&env::wanted_nics());
+    let choices = choices.map_err(|error| Error::Nics {
+        reason: error.to_string(),
+    })?;
+    let gpu = bus_id.parse().ok().and_then(|id| topology.gpu_at(id));
+    let choice = gpu.and_then(|gpu| choices.gpus.get(gpu));
+    Ok(choice.and_then(|choice| choice.gb_per_s(&topology)))
+}
+
 /// The cores near a GPU's first NIC, as far as they are its own.
 fn near(topology: &Topology, gpu: usize, wanted: &str) -> Result<Vec<usize>, Error> {
     let wrong = |reason| Error::Nics { reason };

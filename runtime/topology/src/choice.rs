@@ -33,6 +33,22 @@ pub struct Choice {
     pub cores: Vec<u32>,
 }
 
+impl Choice {
+    /// The rate of the GPU's NICs together, one direction, GB/s, a NIC's rate being divided evenly among the GPUs that use
+    /// it. None without a NIC, or where the tree does not give the rate of one.
+    #[must_use]
+    pub fn gb_per_s(&self, topology: &Topology) -> Option<f64> {
+        let of_rail = |rail: &Rail| {
+            let mbps = topology.nics.get(rail.nic)?.rate_mbps?;
+            Some(mbps as f64 / 8000.0 / (1 + rail.shared_with.len()) as f64)
+        };
+        let rates: Option<Vec<f64>> = self.rails.iter().map(of_rail).collect();
+        rates
+            .filter(|rates| !rates.is_empty())
+            .map(|rates| rates.iter().sum())
+    }
+}
+
 /// One NIC of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rail {

@@ -159,6 +159,7 @@ fn code(outcome: &Outcome) -> u8 {
             | Error::NoDevice { .. }
             | Error::UnsupportedDevice { .. }
             | Error::NoPeerAccess { .. }
+            | Error::NoNvLink { .. }
             | Error::OtherDevices { .. }
             | Error::Simulator(_)
             | Error::NoSimulator

@@ -50,6 +50,27 @@ fn a_roce_host_with_one_nic_and_two_gpus() {
 }
 
 #[test]
+fn a_gpu_has_the_rate_of_its_nics_together() {
+    let rates = |tree: &Tree| -> Vec<Option<f64>> {
+        let topology = Topology::read(tree.root());
+        let choices = automatic(&topology);
+        (choices.gpus.iter())
+            .map(|choice| choice.gb_per_s(&topology))
+            .collect()
+    };
+    assert_eq!(rates(&hosts::dgx(hosts::H100, NDR)), [Some(50.0); 8]);
+    assert_eq!(rates(&hosts::p5en()), [Some(50.0); 8]);
+    assert_eq!(rates(&hosts::p5()), [Some(50.0); 8]);
+    // Two GPUs share one NIC.
+    let shared = rates(&hosts::small());
+    assert_eq!(shared.len(), 2);
+    assert!(
+        shared.iter().all(|rate| *rate == shared[0]) && shared[0] < Some(50.0),
+        "{shared:?}"
+    );
+}
+
+#[test]
 fn a_machine_with_nothing() {
     let tree = Tree::new(&[]);
     insta::assert_snapshot!(report(&tree));

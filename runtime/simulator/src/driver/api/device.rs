@@ -160,12 +160,31 @@ pub(super) unsafe extern "C" fn cuDeviceCanAccessPeer(
     peer: CUdevice,
 ) -> Code {
     answer(|| {
-        device(dev).and(device(peer))?;
-        let per_host = DEVICES_PER_HOST as c_int;
-        let can_access = dev != peer && dev / per_host == peer / per_host;
+        let can_access = are_peers(dev, peer)?;
         // SAFETY: by the caller.
         unsafe { put(can, c_int::from(can_access)) }
     })
+}
+
+/// The GPUs of a host are joined by NVLink, which has everything that there is an attribute for.
+pub(super) unsafe extern "C" fn cuDeviceGetP2PAttribute(
+    value: *mut c_int,
+    _attribute: sys::CUdevice_P2PAttribute,
+    dev: CUdevice,
+    peer: CUdevice,
+) -> Code {
+    answer(|| {
+        let has = are_peers(dev, peer)?;
+        // SAFETY: by the caller.
+        unsafe { put(value, c_int::from(has)) }
+    })
+}
+
+/// Whether two GPUs are different ones of a host.
+fn are_peers(dev: CUdevice, peer: CUdevice) -> Result<bool> {
+    device(dev).and(device(peer))?;
+    let per_host = DEVICES_PER_HOST as c_int;
+    Ok(dev != peer && dev / per_host == peer / per_host)
 }
 
 /// What the device's host is like; none if nobody has claimed it.

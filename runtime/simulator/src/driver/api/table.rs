@@ -110,7 +110,7 @@ pub(in crate::driver) fn functions() -> Vec<Entry> {
             cuMemsetD8_v2 cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuStreamCreateWithPriority
             cuStreamWaitEvent cuEventElapsedTime_v2 cuGraphInstantiateWithFlags cuModuleGetFunction cuFuncGetAttribute
             cuFuncSetAttribute;
-        same4: cuMemcpyHtoDAsync_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpyAsync cuMemsetD8Async cuMemCreate
+        same4: cuDeviceGetP2PAttribute cuMemcpyHtoDAsync_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpyAsync cuMemsetD8Async cuMemCreate
             cuMemSetAccess cuMemExportToShareableHandle cuStreamWriteValue32_v2
             cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernelEx;
         same5: cuMemAddressReserve cuMemMap;

@@ -149,6 +149,11 @@ fn peers_are_those_of_one_host() {
         // SAFETY: the pointer is to a live int.
         let code = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, dev, peer) };
         assert_eq!(code, Code::CUDA_SUCCESS);
+        let mut has = -1;
+        let atomics = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        // SAFETY: the pointer is to a live int.
+        let code = unsafe { sys::cuDeviceGetP2PAttribute(&raw mut has, atomics, dev, peer) };
+        assert_eq!((code, has), (Code::CUDA_SUCCESS, can));
         can == 1
     };
     assert!(can(0, 7) && can(8, 15));
