@@ -1,0 +1,223 @@
+//! Runs test programs over and over beside busy loops. A test that depends on timing passes on a quiet machine, and fails
+//! where its threads seldom get a core.
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+#[derive(clap::Args)]
+pub struct Flags {
+    /// How often each program runs
+    #[arg(long, default_value_t = 20)]
+    runs: u32,
+    /// Busy loops beside it
+    #[arg(long, default_value_t = 4)]
+    busy: u32,
+    /// Cores for the program and the loops together
+    #[arg(long, default_value_t = 2)]
+    cores: usize,
+    /// Seconds after which a run counts as one that hangs
+    #[arg(long, default_value_t = 3600)]
+    limit_s: u64,
+    /// Only programs whose name contains one of these
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Leave out programs whose name contains one of these
+    #[arg(long, value_name = "TEXT")]
+    skip: Vec<String>,
+    /// Folder for the output of runs that failed
+    #[arg(long, default_value = "target/soak", value_name = "DIR")]
+    out: PathBuf,
+    /// Passed on to each program, such as the name of one test
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+/// A test program as cargo builds it.
+struct Program {
+    /// `package/target`
+    name: String,
+    executable: PathBuf,
+    /// The folder of its package, in which cargo runs it.
+    folder: PathBuf,
+}
+
+/// Whether all runs of all programs passed.
+pub fn run(flags: &Flags) -> Result<bool> {
+    let programs: Vec<Program> = (build()?.into_iter())
+        .filter(|program| flags.wants(&program.name))
+        .collect();
+    if programs.is_empty() {
+        return Err("no test program has such a name".into());
+    }
+    std::fs::create_dir_all(&flags.out)?;
+    stay_on(flags.cores)?;
+    let _busy = Busy::start(flags.busy);
+    let mut all_passed = true;
+    println!(
+        "{:40} {:>6} {:>6} {:>8} {:>8}",
+        "program", "runs", "failed", "least s", "most s"
+    );
+    for program in &programs {
+        let mut seconds = Vec::new();
+        let mut failed = 0;
+        for run in 0..flags.runs {
+            let begun = Instant::now();
+            let log = flags
+                .out
+                .join(format!("{}-{run}.log", program.name.replace('/', "-")));
+            match program.run(flags, &log)? {
+                Some(status) if status.success() => std::fs::remove_file(&log)?,
+                status => {
+                    failed += 1;
+                    let how = status.map_or("it hangs".to_owned(), |status| status.to_string());
+                    println!("{}: run {run}: {how}; see {}", program.name, log.display());
+                }
+            }
+            seconds.push(begun.elapsed().as_secs_f64());
+        }
+        let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = seconds.iter().copied().fold(0.0, f64::max);
+        println!(
+            "{:40} {:>6} {failed:>6} {least:>8.1} {most:>8.1}",
+            program.name, flags.runs
+        );
+        all_passed &= failed == 0;
+    }
+    Ok(all_passed)
+}
+
+impl Flags {
+    fn wants(&self, name: &str) -> bool {
+        let has = |texts: &[String]| texts.iter().any(|text| name.contains(text.as_str()));
+        (self.only.is_empty() || has(&self.only)) && !has(&self.skip)
+    }
+}
+
+/// Builds all tests of the workspace.
+fn build() -> Result<Vec<Program>> {
+    let mut cargo = Command::new(cargo())
+        .args([
+            "test",
+            "--workspace",
+            "--no-run",
+            "--locked",
+            "--message-format=json",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut programs = BTreeMap::new();
+    let output = cargo.stdout.take().ok_or("cargo has no output")?;
+    for line in BufReader::new(output).lines() {
+        let message: serde_json::Value = serde_json::from_str(&line?)?;
+        let is_test = message["profile"]["test"].as_bool() == Some(true);
+        let (Some(executable), true) = (message["executable"].as_str(), is_test) else {
+            continue;
+        };
+        let manifest = Path::new(message["manifest_path"].as_str().unwrap_or_default());
+        let folder = manifest.parent().unwrap_or(Path::new("."));
+        let package = folder.file_name().unwrap_or_default().to_string_lossy();
+        let target = message["target"]["name"].as_str().unwrap_or("?");
+        let name = format!("{package}/{target}");
+        let program = Program {
+            name: name.clone(),
+            executable: executable.into(),
+            folder: folder.into(),
+        };
+        programs.insert((name, executable.to_owned()), program);
+    }
+    if !cargo.wait()?.success() {
+        return Err("the tests do not build".into());
+    }
+    Ok(programs.into_values().collect())
+}
+
+fn cargo() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or("cargo".into())
+}
+
+impl Program {
+    /// One run, its output in `log`; none if it was ended at its limit.
+    fn run(&self, flags: &Flags, log: &Path) -> Result<Option<ExitStatus>> {
+        let output = File::create(log)?;
+        let mut child = Command::new(&self.executable)
+            .args(&flags.args)
+            .current_dir(&self.folder)
+            // As cargo sets it; what the programs have at compile time needs nothing.
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()?;
+        let status = wait(&mut child, Duration::from_secs(flags.limit_s))?;
+        if status.is_none() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(status)
+    }
+}
+
+fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(None)
+}
+
+/// Restricts this process, and those that it starts, to `cores` of the cores that it has.
+fn stay_on(cores: usize) -> Result<()> {
+    let allowed = sched_getaffinity(None)?;
+    let mut few = CpuSet::new();
+    (0..CpuSet::MAX_CPU)
+        .filter(|core| allowed.is_set(*core))
+        .take(cores)
+        .for_each(|core| few.set(core));
+    sched_setaffinity(None, &few)?;
+    Ok(())
+}
+
+/// Threads that compute until this is dropped.
+struct Busy {
+    is_over: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Busy {
+    fn start(count: u32) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let spin = |is_over: Arc<AtomicBool>| {
+            move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            }
+        };
+        let threads = (0..count)
+            .map(|_| thread::spawn(spin(is_over.clone())))
+            .collect();
+        Self { is_over, threads }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
