@@ -1,11 +1,11 @@
 //! The hosts and GPUs of a job: hosts with as many ranks each, GPUs of one rank each, and with access to others of a host.
 
+use crate::bootstrap::files::os;
 use crate::bootstrap::{Nodes, ProtocolFault, printable};
 use crate::driver;
 use crate::error::{Error, Peer};
 use cudarc::driver::CudaContext;
 use mkernel_spec::abi::MAX_RANKS;
-use std::sync::Arc;
 
 /// The same in all processes of a host, containers included, and in those of no other: the kernel's boot id.
 pub(crate) fn host_id() -> Result<String, Error> {
@@ -15,10 +15,7 @@ pub(crate) fn host_id() -> Result<String, Error> {
         return Ok(host);
     }
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    let id = read.map_err(|source| Error::Os {
-        call: "reading the boot id",
-        source: Arc::new(source),
-    })?;
+    let id = read.map_err(os("reading the boot id"))?;
     Ok(id.trim().to_owned())
 }
 

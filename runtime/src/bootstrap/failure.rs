@@ -2,7 +2,7 @@
 
 use super::ProtocolFault;
 use super::wire::{Reader, put_string};
-use crate::error::{Error, Peer};
+use crate::error::{Error, Peer, with_causes};
 use std::time::Duration;
 
 /// Text of another process, short and without control characters.
@@ -31,6 +31,8 @@ pub(super) enum Failure {
         rank: u32,
         fault: ProtocolFault,
     },
+    /// Of rank 0 itself.
+    Own(Error),
 }
 
 /// [`Failure`] as the other ranks hear of it.
@@ -49,6 +51,7 @@ impl Failure {
             Self::Left { rank } => (2, vec![*rank], String::new()),
             Self::Protocol { rank, fault } => (3, vec![*rank], fault.to_string()),
             Self::Lost { rank } => (4, vec![*rank], String::new()),
+            Self::Own(error) => (3, vec![0], with_causes(error)),
         };
         let mut bytes = vec![code];
         bytes.extend_from_slice(&u32::try_from(ranks.len()).unwrap_or(u32::MAX).to_le_bytes());
@@ -89,6 +92,7 @@ impl Failure {
                 step,
                 source: fault,
             },
+            Self::Own(error) => error,
         }
     }
 }

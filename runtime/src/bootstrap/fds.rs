@@ -3,19 +3,21 @@
 //! The random names of the sockets travel over the ranks' own connections, so there is no path that
 //! somebody else could create first. Both ends check the other's user, and the receiver the job's nonce.
 
+use super::files::os;
 use super::{POLL, ProtocolFault};
 use crate::error::{Error, Peer};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(super) const STEP: &str = "exchange of memory handles";
@@ -76,6 +78,7 @@ impl Mailbox {
                     Ok((peer, _)) => {
                         tracing::warn!(peer, "a memory handle from an unexpected rank was dropped")
                     }
+                    Err(error @ Error::OpenFiles { .. }) => return Err(error),
                     Err(error) => {
                         tracing::warn!(%error, "a connection to the handle socket was dropped")
                     }
@@ -117,12 +120,14 @@ pub(super) fn deliver(
     let fds = [fd];
     control.push(SendAncillaryMessage::ScmRights(&fds));
     // A new socket's buffer holds a message this small, so this does not wait for the peer.
-    let sent = sendmsg(
-        &stream,
-        &[IoSlice::new(&message)],
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )
+    let sent = retry_on_intr(|| {
+        sendmsg(
+            &stream,
+            &[IoSlice::new(&message)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )
+    })
     .map_err(|error| os("sendmsg of a memory handle")(error.into()))?;
     if sent == MESSAGE_BYTES {
         Ok(())
@@ -152,12 +157,14 @@ fn receive(
     let mut message = [0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(
-        stream,
-        &mut [IoSliceMut::new(&mut message)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )
+    let received = retry_on_intr(|| {
+        recvmsg(
+            stream,
+            &mut [IoSliceMut::new(&mut message)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )
+    })
     .map_err(|error| os("recvmsg of a memory handle")(error.into()))?;
     let fd = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
@@ -167,7 +174,14 @@ fn receive(
         return Err(protocol(ProtocolFault::OtherJob));
     }
     let rank = u32::from_le_bytes([message[16], message[17], message[18], message[19]]);
-    Ok((rank, fd.ok_or_else(|| protocol(ProtocolFault::Malformed))?))
+    match fd {
+        Some(fd) => Ok((rank, fd)),
+        // The kernel leaves out a descriptor for which this process has no room.
+        None if received.flags.contains(ReturnFlags::CTRUNC) => {
+            Err(os("recvmsg of a memory handle")(Errno::MFILE.into()))
+        }
+        None => Err(protocol(ProtocolFault::Malformed)),
+    }
 }
 
 fn check_user(stream: &UnixStream) -> Result<(), ProtocolFault> {
@@ -192,17 +206,13 @@ fn address(name: &[u8]) -> Result<SocketAddr, Error> {
 /// 16 bytes that nobody can guess.
 pub(super) fn random_bytes() -> Result<[u8; 16], Error> {
     let mut bytes = [0; 16];
-    let read = std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
-    read.map_err(os("reading /dev/urandom"))?;
-    Ok(bytes)
-}
-
-fn os(call: &'static str) -> impl Fn(std::io::Error) -> Error {
-    move |source| Error::Os {
-        call,
-        source: Arc::new(source),
+    let mut rest = &mut bytes[..];
+    while !rest.is_empty() {
+        let count = retry_on_intr(|| getrandom(&mut *rest, GetRandomFlags::empty()))
+            .map_err(|error| os("getrandom")(error.into()))?;
+        rest = &mut rest[count..];
     }
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Ranks that are threads of one process.
 
+use super::files::{os, raise_limit};
 use super::{Group, Nodes, ProtocolFault};
 use crate::error::{Error, Peer};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -49,6 +50,7 @@ pub(crate) struct LocalGroup {
 
 /// The ends of a group of `world` ranks, by rank.
 pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
+    raise_limit();
     let count = world as usize;
     let state = State {
         offers: vec![None; count],
@@ -181,11 +183,8 @@ impl Group for LocalGroup {
         fd: BorrowedFd<'_>,
         timeout: Duration,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
-        let os = |source: std::io::Error| Error::Os {
-            call: "dup of a memory handle",
-            source: Arc::new(source),
-        };
-        let own = Arc::new(fd.try_clone_to_owned().map_err(os)?);
+        let os = os("dup of a memory handle");
+        let own = Arc::new(fd.try_clone_to_owned().map_err(&os)?);
         let offer = Offer {
             step: "exchange of memory handles",
             bytes: Vec::new(),
@@ -195,7 +194,7 @@ impl Group for LocalGroup {
         (0..self.world)
             .zip(complete.iter())
             .map(|(rank, offer)| match &offer.fd {
-                Some(fd) if rank != self.rank => fd.try_clone().map(Some).map_err(os),
+                Some(fd) if rank != self.rank => fd.try_clone().map(Some).map_err(&os),
                 _ => Ok(None),
             })
             .collect()

@@ -5,6 +5,7 @@
 
 mod failure;
 pub(crate) mod fds;
+pub(crate) mod files;
 mod gather;
 mod greeting;
 mod join;

@@ -10,6 +10,9 @@ fn child() {
     if std::env::var_os("TEST_COMMUNICATOR").is_some() {
         return println!("read {}", across_hosts());
     }
+    if let Some(what) = std::env::var_os("TEST_NO_FILES") {
+        return println!("read {}", without_files(&what.to_string_lossy()));
+    }
     let place = crate::env::place().expect("variables are set");
     let timeout = crate::env::timeout().expect("a timeout");
     let mut ranks = crate::communicator::join(&place, timeout).expect("the ranks meet");
@@ -21,6 +24,58 @@ fn child() {
         return println!("read {}", lost(ranks));
     }
     println!("read {}", work(ranks));
+}
+
+/// What goes wrong in a process that may open few files and has them all open.
+fn without_files(what: &str) -> String {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let few = Rlimit {
+        current: Some(FEW / 2),
+        maximum: Some(FEW),
+    };
+    setrlimit(Resource::Nofile, few).expect("a lower limit");
+    files::raise_limit();
+    assert_eq!(getrlimit(Resource::Nofile).current, Some(FEW));
+    let mailbox = fds::Mailbox::open().expect("opened");
+    let null = || std::fs::File::open("/dev/null");
+    let file = null().expect("opened");
+    fds::deliver(file.as_fd(), 1, &[5; 16], 0, mailbox.name()).expect("delivered");
+    let mut open: Vec<_> = std::iter::from_fn(|| null().ok()).collect();
+    let error = match what {
+        "mailbox" => {
+            open.pop();
+            mailbox.collect(&[1], 2, &[5; 16], TIMEOUT).err()
+        }
+        rank => {
+            // Rank 0 can listen, and no more.
+            open.truncate(open.len() - usize::from(rank == "0"));
+            let place = crate::env::place().expect("variables are set");
+            crate::communicator::join(&place, TIMEOUT).err()
+        }
+    };
+    error.expect("no file can be opened").to_string()
+}
+
+const FEW: u64 = 64;
+
+#[test]
+fn too_many_open_files_are_named_at_once() {
+    let expected = |call| {
+        format!(
+            "{call} failed: too many open files, this process may have {FEW}; raise its limit (ulimit -n, LimitNOFILE= of a systemd unit, --ulimit nofile= of a container) or, if it is the system's, sysctl fs.file-max"
+        )
+    };
+    let started = Instant::now();
+    for (rank, what, call) in [
+        (0, "0", "accepting a rank's connection"),
+        (1, "1", "connecting to rank 0"),
+        (1, "mailbox", "recvmsg of a memory handle"),
+    ] {
+        let port = listener().1;
+        let child = start_child(rank, 2, port, &[("TEST_NO_FILES", what)]);
+        expect_read(rank, child, &expected(call));
+    }
+    assert!(started.elapsed() < TIMEOUT);
 }
 
 /// Who is lost, as a rank hears that is in no step. One of them ends, as it should.
