@@ -302,7 +302,8 @@ impl Communicator {
     /// Gives `bytes`, at most 64 KiB, to all ranks; returns what each gave, by rank. Collective.
     ///
     /// # Errors
-    /// [`Error::RanksMissing`], [`Error::RankLeft`].
+    /// [`Error::OfferTooLong`] on the rank that gives more, [`Error::RanksFailed`] on the others; [`Error::RanksMissing`],
+    /// [`Error::RankLeft`].
     pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.shared
             .ranks()

@@ -205,6 +205,18 @@ pub enum Error {
         /// Who, and what they said.
         failures: Vec<(u32, String)>,
     },
+    /// A rank gives the others more than a step can carry.
+    #[error(
+        "this rank gives {bytes} bytes to the others in {step:?}, {limit} are the most; give them in several steps, or prepare a kernel for fewer nodes"
+    )]
+    OfferTooLong {
+        /// The step.
+        step: &'static str,
+        /// How much.
+        bytes: usize,
+        /// The most.
+        limit: usize,
+    },
     /// Ranks prepare different kernels.
     #[error(
         "{} preparing another kernel than rank 0 ({theirs} instead of {reference}); every rank must pass the same configuration and shape",

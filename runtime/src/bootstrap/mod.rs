@@ -32,6 +32,9 @@ use std::time::Duration;
 /// The most that one rank may contribute to a step.
 pub const MAX_OFFER_BYTES: usize = 64 << 10;
 
+/// The longest contribution with the byte that says how the step came out on its rank.
+const MAX_STEP_BYTES: usize = MAX_OFFER_BYTES + 1;
+
 /// How long one poll of sockets sleeps. Steps of `prepare` take milliseconds, so this costs nothing.
 const POLL: Duration = Duration::from_micros(200);
 
@@ -182,25 +185,16 @@ impl Collective {
         self.group.nodes()
     }
 
-    /// See [`Group::all_gather`].
+    /// Gives `bytes`, at most [`MAX_OFFER_BYTES`], to all ranks; returns what each gave, by rank.
     pub fn all_gather(
         &mut self,
         step: &'static str,
         bytes: &[u8],
         timeout: Duration,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        if bytes.len() > MAX_OFFER_BYTES {
-            let source = ProtocolFault::TooLong {
-                bytes: bytes.len(),
-                limit: MAX_OFFER_BYTES,
-            };
-            return Err(Error::Protocol {
-                peer: crate::error::Peer::Rank(self.rank()),
-                step,
-                source,
-            });
-        }
-        self.run(|group| group.all_gather(step, bytes, timeout))
+        let own = Ok(((), bytes.to_vec()));
+        let ((), all) = self.agree(step, own, timeout)?;
+        Ok(all)
     }
 
     /// See [`Group::exchange_fds`].
@@ -268,11 +262,22 @@ fn agree<T>(
     result: Result<(T, Vec<u8>), Error>,
     timeout: Duration,
 ) -> Result<Agreed<T>, Error> {
-    let mut offer = match &result {
-        Ok((_, bytes)) => [&[OK], bytes.as_slice()].concat(),
-        Err(error) => [&[FAILED], with_causes(error).as_bytes()].concat(),
+    let result = result.and_then(|(value, payload)| match payload.len() {
+        ..=MAX_OFFER_BYTES => Ok((value, payload)),
+        bytes => Err(Error::OfferTooLong {
+            step,
+            bytes,
+            limit: MAX_OFFER_BYTES,
+        }),
+    });
+    let offer = match &result {
+        Ok((_, payload)) => [&[OK], payload.as_slice()].concat(),
+        Err(error) => {
+            let mut text = with_causes(error);
+            text.truncate(text.floor_char_boundary(MAX_OFFER_BYTES));
+            [&[FAILED], text.as_bytes()].concat()
+        }
     };
-    offer.truncate(MAX_OFFER_BYTES);
     let offers = group.all_gather(step, &offer, timeout);
     // The own failure says more than how the others took it.
     let (value, offers) = match (result, offers) {

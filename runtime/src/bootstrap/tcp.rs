@@ -3,7 +3,7 @@
 use super::failure::{Failure, Heard, printable};
 use super::fds::{self, Mailbox, random_bytes};
 use super::wire::{Frame, Kind, Link, LinkError, Nonce, Reader, put_string};
-use super::{Group, MAX_OFFER_BYTES, Nodes, POLL, ProtocolFault, agree};
+use super::{Group, MAX_STEP_BYTES, Nodes, POLL, ProtocolFault, agree};
 use crate::error::{Error, Peer};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -246,10 +246,10 @@ pub(super) fn offer_in(frame: &Frame, nonce: &Nonce, step: &str) -> Result<Vec<u
         });
     }
     let offer = reader.string()?;
-    if offer.len() > MAX_OFFER_BYTES {
+    if offer.len() > MAX_STEP_BYTES {
         return Err(ProtocolFault::TooLong {
             bytes: offer.len(),
-            limit: MAX_OFFER_BYTES,
+            limit: MAX_STEP_BYTES,
         });
     }
     Ok(offer.to_vec())

@@ -1,6 +1,6 @@
 //! Frames on a TCP connection between two ranks: magic, version, kind, the job's nonce, length, payload.
 
-use super::{MAX_OFFER_BYTES, POLL, ProtocolFault};
+use super::{MAX_STEP_BYTES, POLL, ProtocolFault};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use std::time::Instant;
 /// The longest payload of rank 0: what all ranks offered, or where they are.
 pub(super) fn root_bytes(world: u32) -> usize {
     (world as usize)
-        .saturating_mul(MAX_OFFER_BYTES + 4)
+        .saturating_mul(MAX_STEP_BYTES + 4)
         .saturating_add(STRANGER_BYTES)
 }
 
@@ -19,7 +19,7 @@ pub(super) const VERSION: u16 = 3;
 /// The longest payload of who has not proved yet that it is a rank.
 pub(super) const STRANGER_BYTES: usize = 1 << 10;
 /// The longest payload of a rank: its offer, and the name of the step.
-pub(super) const RANK_BYTES: usize = MAX_OFFER_BYTES + (1 << 10);
+pub(super) const RANK_BYTES: usize = MAX_STEP_BYTES + (1 << 10);
 const MAGIC: [u8; 4] = *b"MKRN";
 const HEADER_BYTES: usize = 28;
 

@@ -138,3 +138,11 @@ fn eight_threads_meet_and_work() {
         assert_eq!(read, expected_work(rank, 8));
     }
 }
+
+#[test]
+fn threads_that_give_too_much_are_told_so() {
+    let results = on_ranks(3, steps::too_much);
+    for (rank, result) in results.into_iter().enumerate() {
+        steps::check_too_much(rank, result);
+    }
+}

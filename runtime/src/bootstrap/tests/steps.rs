@@ -90,23 +90,41 @@ fn after_a_missing_rank_every_later_step_fails_at_once() {
     );
 }
 
+/// On the rank that gives it, by name; on the others as that rank's failure. Nobody gets a part of it.
 #[test]
-fn too_much_is_refused_before_anything_is_sent() {
-    let mut alone = Collective::new(local::groups(1).remove(0));
-    let error = alone
-        .all_gather("big", &vec![0; MAX_OFFER_BYTES + 1], TIMEOUT)
-        .expect_err("too long");
-    assert!(
-        matches!(
-            error,
-            Error::Protocol {
-                source: ProtocolFault::TooLong { .. },
-                ..
-            }
-        ),
-        "{error}"
-    );
-    alone
-        .barrier("small", TIMEOUT)
-        .expect("the group still works");
+fn too_much_is_an_error_with_the_limit_and_the_group_goes_on() {
+    let results = on_ranks(3, too_much);
+    for (rank, result) in results.into_iter().enumerate() {
+        check_too_much(rank, result);
+    }
+}
+
+type Outcome = Result<Vec<Vec<u8>>, Error>;
+
+/// What comes of too much on rank 1, then of the most that there may be on every rank.
+pub fn too_much(mut ranks: Collective) -> (Outcome, Outcome) {
+    let more = usize::from(ranks.rank() == 1) * 70_000;
+    let first = ranks.all_gather("big", &vec![7; more], TIMEOUT);
+    let second = ranks.all_gather("full", &vec![8; MAX_OFFER_BYTES], TIMEOUT);
+    (first, second)
+}
+
+pub fn check_too_much(rank: usize, (first, second): (Outcome, Outcome)) {
+    match first.expect_err("too much on rank 1") {
+        Error::OfferTooLong {
+            step: "big",
+            bytes: 70_000,
+            limit: 65_536,
+        } => assert_eq!(rank, 1),
+        Error::RanksFailed { failures, .. } => {
+            assert_ne!(rank, 1);
+            assert!(
+                matches!(&failures[..], [(1, text)] if text.contains("70000") && text.contains("65536")),
+                "{failures:?}"
+            );
+        }
+        other => panic!("{other}"),
+    }
+    let full = second.expect("the ranks are still in step");
+    assert_eq!(full, [[8; MAX_OFFER_BYTES]; 3]);
 }
