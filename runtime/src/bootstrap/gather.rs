@@ -91,7 +91,7 @@ impl Door<'_> {
                 // Nobody is there, or is no more.
                 Err(_) => return Ok(()),
             };
-            let Ok(link) = Link::new(stream) else {
+            let Ok(link) = Link::new(stream, self.job.timeout) else {
                 continue;
             };
             if self.strangers.len() == MAX_STRANGERS {

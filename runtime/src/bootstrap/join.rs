@@ -22,6 +22,7 @@ pub(super) fn join(job: &Job) -> Result<TcpGroup, Error> {
     let mut pause = Duration::from_millis(10);
     loop {
         let connected = addresses(job, deadline).and_then(|found| connect(&found, deadline));
+        let connected = connected.and_then(|stream| Link::new(stream, job.timeout));
         let failure = match connected {
             Ok(link) => match greet(job, link, deadline) {
                 Ok(group) => return Ok(group),
@@ -47,13 +48,13 @@ pub(super) fn join(job: &Job) -> Result<TcpGroup, Error> {
 
 /// A connection to the first of `addresses` that takes it. Each gets a fair share of the time that is left, since one
 /// that drops all packets would take all of it.
-pub(super) fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Link> {
+pub(super) fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut failures = Vec::new();
     for (address, left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
         let rest = deadline.saturating_duration_since(Instant::now());
         let share = (rest / left).min(PER_ADDRESS).max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(address, share).and_then(Link::new) {
-            Ok(link) => return Ok(link),
+        match TcpStream::connect_timeout(address, share) {
+            Ok(stream) => return Ok(stream),
             Err(error) if is_exhausted(&error) => return Err(error),
             Err(error) => failures.push((address, error)),
         }

@@ -39,6 +39,11 @@ impl TcpGroup {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn links(&self) -> &[Link] {
+        &self.links
+    }
+
     /// Who is at the other end.
     fn rank_of(&self, link: usize) -> u32 {
         if self.rank == 0 { rank_of(link) } else { 0 }

@@ -5,6 +5,7 @@ mod hosts;
 mod parsers;
 mod processes;
 mod secrets;
+mod silence;
 mod steps;
 mod strangers;
 
