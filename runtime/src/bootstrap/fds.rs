@@ -4,7 +4,7 @@
 //! somebody else could create first. Both ends check the other's user, and the receiver the job's nonce.
 
 use super::files::os;
-use super::{POLL, ProtocolFault};
+use super::{POLL, ProtocolFault, Wait};
 use crate::error::{Error, Peer};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::socket_peercred;
@@ -18,7 +18,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(super) const STEP: &str = "exchange of memory handles";
 
@@ -53,24 +53,19 @@ impl Mailbox {
         peers: &[u32],
         world: u32,
         nonce: &[u8; 16],
-        timeout: Duration,
+        mut wait: Wait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
-        let deadline = Instant::now() + timeout;
         let mut fds: Vec<Option<OwnedFd>> = (0..world).map(|_| None).collect();
         let missing = |fds: &[Option<OwnedFd>]| -> Vec<u32> {
             let missing = peers.iter().filter(|&&peer| fds[peer as usize].is_none());
             missing.copied().collect()
         };
         while !missing(&fds).is_empty() {
-            if Instant::now() >= deadline {
-                return Err(Error::RanksMissing {
-                    step: STEP,
-                    ranks: missing(&fds),
-                    waited: timeout,
-                });
+            if let Some(ended) = wait.look(Duration::ZERO) {
+                return Err(wait.error(ended, missing(&fds)));
             }
             match self.listener.accept() {
-                Ok((stream, _)) => match receive(&stream, nonce, deadline) {
+                Ok((stream, _)) => match receive(&stream, nonce) {
                     Ok((peer, fd)) if peers.contains(&peer) && fds[peer as usize].is_none() => {
                         fds[peer as usize] = Some(fd);
                     }
@@ -136,11 +131,7 @@ pub(super) fn deliver(
     }
 }
 
-fn receive(
-    stream: &UnixStream,
-    nonce: &[u8; 16],
-    deadline: Instant,
-) -> Result<(u32, OwnedFd), Error> {
+fn receive(stream: &UnixStream, nonce: &[u8; 16]) -> Result<(u32, OwnedFd), Error> {
     let protocol = |source| Error::Protocol {
         peer: Peer::Unknown,
         step: STEP,
@@ -148,11 +139,8 @@ fn receive(
     };
     check_user(stream).map_err(protocol)?;
     // A sender writes right after connecting, so who is silent for a second is none of the ranks.
-    let rest = deadline
-        .saturating_duration_since(Instant::now())
-        .min(Duration::from_secs(1));
     stream
-        .set_read_timeout(Some(rest.max(POLL)))
+        .set_read_timeout(Some(Duration::from_secs(1)))
         .map_err(os("set_read_timeout"))?;
     let mut message = [0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -217,6 +205,7 @@ pub(super) fn random_bytes() -> Result<[u8; 16], Error> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Stop;
     use super::*;
     use std::io::{Read, Seek, Write};
 
@@ -254,7 +243,7 @@ mod tests {
         let silent = UnixStream::connect_addr(&to).expect("connects");
         deliver(file_with("two").as_fd(), 2, &NONCE, 0, mailbox.name()).expect("sent");
         let fds = mailbox
-            .collect(&[1, 2], 3, &NONCE, Duration::from_secs(20))
+            .collect(&[1, 2], 3, &NONCE, Wait::new(STEP, Duration::from_secs(20)))
             .expect("both ranks came");
         drop(silent);
         let texts: Vec<_> = fds.into_iter().map(|fd| fd.map(text_of)).collect();
@@ -272,12 +261,26 @@ mod tests {
         let message = [&NONCE[..], &1u32.to_le_bytes()].concat();
         stream.write_all(&message).expect("sent");
         let error = mailbox
-            .collect(&[1], 2, &NONCE, Duration::from_millis(200))
+            .collect(&[1], 2, &NONCE, Wait::new(STEP, Duration::from_millis(200)))
             .expect_err("nothing came");
         assert!(
             matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [1]),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_stop_ends_the_wait_for_descriptors() {
+        let mailbox = Mailbox::open().expect("opened");
+        let stop = Stop::default();
+        let wait = Wait::new(STEP, Duration::from_secs(20)).with(stop.clone(), None);
+        let started = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| stop.set());
+            let error = mailbox.collect(&[1], 2, &NONCE, wait).err();
+            assert!(matches!(error, Some(Error::Aborted { cause: None })));
+        });
+        assert!(started.elapsed() < Duration::from_secs(10));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) fn gather(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Erro
             return Err(door.give_up(Failure::Missing { ranks }));
         }
         if let Err(error) = door.accept(listener) {
-            return Err(door.give_up(Failure::Own(error)));
+            return Err(door.give_up(Failure::Own { rank: 0, error }));
         }
         door.attend();
         std::thread::sleep(POLL);

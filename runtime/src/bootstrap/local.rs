@@ -1,11 +1,15 @@
 //! Ranks that are threads of one process.
 
 use super::files::{os, raise_limit};
-use super::{Group, Nodes, ProtocolFault};
+use super::wait::{Ended, STOPPED};
+use super::{Group, Nodes, ProtocolFault, Wait};
 use crate::error::{Error, Peer};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// How often a waiting rank looks whether its wait is over for another reason than that all have come.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// What a rank brings to a step.
 #[derive(Clone, Default)]
@@ -72,9 +76,8 @@ pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
 }
 
 impl LocalGroup {
-    fn exchange(&self, offer: Offer, timeout: Duration) -> Result<Arc<Vec<Offer>>, Error> {
-        let step = offer.step;
-        let started = Instant::now();
+    fn exchange(&self, offer: Offer, mut wait: Wait) -> Result<Arc<Vec<Offer>>, Error> {
+        let step = wait.step;
         let mut state = self.shared.lock();
         if let Some(error) = &state.failed {
             return Err(error.clone());
@@ -91,6 +94,9 @@ impl LocalGroup {
                     source,
                 },
             ));
+        }
+        if wait.stop.is_set() {
+            return Err(self.stopped(state, step));
         }
         state.offers[self.rank as usize] = Some(offer);
         if state.offers.iter().all(Option::is_some) {
@@ -113,23 +119,26 @@ impl LocalGroup {
             if let Some(&rank) = missing.iter().find(|&&rank| state.left[rank as usize]) {
                 return Err(self.fail(state, Error::RankLeft { rank, step }));
             }
-            let Some(rest) = timeout.checked_sub(started.elapsed()) else {
-                return Err(self.fail(
-                    state,
-                    Error::RanksMissing {
-                        step,
-                        ranks: missing,
-                        waited: timeout,
-                    },
-                ));
-            };
+            wait.warn(self.rank, &missing);
+            match wait.look(Duration::ZERO) {
+                None => {}
+                Some(Ended::Stopped) => return Err(self.stopped(state, step)),
+                Some(late) => return Err(self.fail(state, wait.error(late, missing))),
+            }
             state = self
                 .shared
                 .changed
-                .wait_timeout(state, rest)
+                .wait_timeout(state, LOOK)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
+    }
+
+    /// The others hear who was stopped.
+    fn stopped(&self, state: MutexGuard<'_, State>, step: &'static str) -> Error {
+        let failures = vec![(self.rank, STOPPED.to_owned())];
+        self.fail(state, Error::RanksFailed { step, failures });
+        Error::Aborted { cause: None }
     }
 
     fn fail(&self, mut state: MutexGuard<'_, State>, error: Error) -> Error {
@@ -161,36 +170,29 @@ impl Group for LocalGroup {
         &self.nodes
     }
 
-    fn all_gather(
-        &mut self,
-        step: &'static str,
-        bytes: &[u8],
-        timeout: Duration,
-    ) -> Result<Vec<Vec<u8>>, Error> {
-        let complete = self.exchange(
-            Offer {
-                step,
-                bytes: bytes.to_vec(),
-                fd: None,
-            },
-            timeout,
-        )?;
+    fn all_gather(&mut self, bytes: &[u8], wait: Wait) -> Result<Vec<Vec<u8>>, Error> {
+        let offer = Offer {
+            step: wait.step,
+            bytes: bytes.to_vec(),
+            fd: None,
+        };
+        let complete = self.exchange(offer, wait)?;
         Ok(complete.iter().map(|offer| offer.bytes.clone()).collect())
     }
 
     fn exchange_fds(
         &mut self,
         fd: BorrowedFd<'_>,
-        timeout: Duration,
+        wait: &Wait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
         let os = os("dup of a memory handle");
         let own = Arc::new(fd.try_clone_to_owned().map_err(&os)?);
         let offer = Offer {
-            step: "exchange of memory handles",
+            step: wait.step,
             bytes: Vec::new(),
             fd: Some(own),
         };
-        let complete = self.exchange(offer, timeout)?;
+        let complete = self.exchange(offer, wait.clone())?;
         (0..self.world)
             .zip(complete.iter())
             .map(|(rank, offer)| match &offer.fd {
@@ -225,6 +227,7 @@ mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
+    use std::time::Instant;
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -249,7 +252,7 @@ mod tests {
                 .map(|round| {
                     let mine = (round * 8 + group.rank()).to_le_bytes();
                     group
-                        .all_gather("round", &mine, TIMEOUT)
+                        .all_gather(&mine, Wait::new("round", TIMEOUT))
                         .expect("all ranks come")
                 })
                 .collect::<Vec<_>>()
@@ -271,7 +274,7 @@ mod tests {
             if group.rank() == 3 {
                 None
             } else {
-                Some(group.all_gather("plan", &[], TIMEOUT))
+                Some(group.all_gather(&[], Wait::new("plan", TIMEOUT)))
             }
         });
         for result in results.into_iter().flatten() {
@@ -294,7 +297,7 @@ mod tests {
     fn different_steps_are_an_error_on_both_sides() {
         let results = on_ranks(2, |mut group| {
             let step = if group.rank() == 0 { "plan" } else { "barrier" };
-            group.all_gather(step, &[], TIMEOUT)
+            group.all_gather(&[], Wait::new(step, TIMEOUT))
         });
         for result in results {
             let error = result.expect_err("the steps differ");
@@ -317,7 +320,7 @@ mod tests {
             let mut file = tempfile::tempfile().expect("a temporary file");
             write!(file, "rank {}", group.rank()).expect("written");
             let fds = group
-                .exchange_fds(file.as_fd(), TIMEOUT)
+                .exchange_fds(file.as_fd(), &Wait::new("handles", TIMEOUT))
                 .expect("all ranks come");
             drop(file);
             fds.into_iter()

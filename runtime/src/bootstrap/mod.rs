@@ -16,6 +16,7 @@ mod secret;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
+mod wait;
 mod wire;
 pub(crate) mod wires;
 
@@ -23,6 +24,7 @@ pub(crate) use failure::printable;
 pub(crate) use meet::{Job, meet};
 pub(crate) use nodes::Nodes;
 pub(crate) use secret::Secret;
+pub(crate) use wait::{IsBusy, Stop, Wait};
 
 use crate::error::{Error, with_causes};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -136,19 +138,14 @@ pub(crate) trait Group: Send {
     fn nodes(&self) -> &Nodes;
 
     /// Gives `bytes` to all ranks; returns what each gave, by rank. Returns on no rank before all have come.
-    fn all_gather(
-        &mut self,
-        step: &'static str,
-        bytes: &[u8],
-        timeout: Duration,
-    ) -> Result<Vec<Vec<u8>>, Error>;
+    fn all_gather(&mut self, bytes: &[u8], wait: Wait) -> Result<Vec<Vec<u8>>, Error>;
 
     /// Gives a duplicate of `fd` to all other ranks of the node; returns theirs by rank, `None` in the own place and in
     /// those of other nodes. All ranks of all nodes come here.
     fn exchange_fds(
         &mut self,
         fd: BorrowedFd<'_>,
-        timeout: Duration,
+        wait: &Wait,
     ) -> Result<Vec<Option<OwnedFd>>, Error>;
 
     /// A rank that is lost: gone without a goodbye, or so others told. Does not wait.
@@ -162,6 +159,8 @@ pub(crate) trait Group: Send {
 pub(crate) struct Collective {
     group: Box<dyn Group>,
     broken: Option<Arc<Error>>,
+    stop: Stop,
+    is_busy: Option<IsBusy>,
 }
 
 impl Collective {
@@ -169,7 +168,29 @@ impl Collective {
         Self {
             group: Box::new(group),
             broken: None,
+            stop: Stop::default(),
+            is_busy: None,
         }
+    }
+
+    /// Ends the waits of the call of the program that is under way, from any thread.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// A call of the program begins, which earlier stops do not concern.
+    pub fn begin(&mut self) {
+        self.stop.renew();
+    }
+
+    /// Lets deadlines of steps stand still while `is_busy` says so.
+    pub fn pause_while(&mut self, is_busy: IsBusy) {
+        self.is_busy = Some(is_busy);
+    }
+
+    /// A wait of this rank in `step`.
+    pub fn wait(&self, step: &'static str, timeout: Duration) -> Wait {
+        Wait::new(step, timeout).with(self.stop.clone(), self.is_busy.clone())
     }
 
     pub fn rank(&self) -> u32 {
@@ -203,7 +224,8 @@ impl Collective {
         fd: BorrowedFd<'_>,
         timeout: Duration,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
-        self.run(|group| group.exchange_fds(fd, timeout))
+        let wait = self.wait(fds::STEP, timeout);
+        self.run(|group| group.exchange_fds(fd, &wait))
     }
 
     /// Returns when every rank has come.
@@ -229,17 +251,21 @@ impl Collective {
         result: Result<(T, Vec<u8>), Error>,
         timeout: Duration,
     ) -> Agreed<T> {
-        self.run(|group| agree(group, step, result, timeout))?
+        let wait = self.wait(step, timeout);
+        self.run(|group| agree(group, result, wait))?
     }
 
     fn run<T>(
         &mut self,
         step: impl FnOnce(&mut dyn Group) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if let Some(cause) = &self.broken {
-            return Err(Error::Aborted {
-                cause: Some(cause.clone()),
-            });
+        match self.broken.as_deref() {
+            Some(aborted @ Error::Aborted { .. }) => return Err(aborted.clone()),
+            Some(_) => {
+                let cause = self.broken.clone();
+                return Err(Error::Aborted { cause });
+            }
+            None => {}
         }
         let result = step(self.group.as_mut());
         if let Err(error) = &result {
@@ -258,10 +284,10 @@ pub(crate) type Agreed<T> = Result<(T, Vec<Vec<u8>>), Error>;
 /// See [`Collective::agree`]. The outer error is one of the group, which then is of no more use.
 fn agree<T>(
     group: &mut dyn Group,
-    step: &'static str,
     result: Result<(T, Vec<u8>), Error>,
-    timeout: Duration,
+    wait: Wait,
 ) -> Result<Agreed<T>, Error> {
+    let step = wait.step;
     let result = result.and_then(|(value, payload)| match payload.len() {
         ..=MAX_OFFER_BYTES => Ok((value, payload)),
         bytes => Err(Error::OfferTooLong {
@@ -278,7 +304,7 @@ fn agree<T>(
             [&[FAILED], text.as_bytes()].concat()
         }
     };
-    let offers = group.all_gather(step, &offer, timeout);
+    let offers = group.all_gather(&offer, wait);
     // The own failure says more than how the others took it.
     let (value, offers) = match (result, offers) {
         (Ok((value, _)), Ok(offers)) => (value, offers),

@@ -199,6 +199,15 @@ impl Link {
     }
 
     pub fn send(&mut self, frame: &Frame, deadline: Instant) -> Result<(), LinkError> {
+        self.send_until(frame, || Instant::now() >= deadline)
+    }
+
+    /// [`send`](Self::send), given up when `is_over`.
+    pub fn send_until(
+        &mut self,
+        frame: &Frame,
+        mut is_over: impl FnMut() -> bool,
+    ) -> Result<(), LinkError> {
         let bytes = frame.encode();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
@@ -206,7 +215,7 @@ impl Link {
                 Ok(count) => rest = &rest[count..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if Instant::now() >= deadline {
+                    if is_over() {
                         return Err(LinkError::Deadline);
                     }
                     std::thread::sleep(POLL);

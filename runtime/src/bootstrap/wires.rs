@@ -34,7 +34,7 @@ pub(crate) fn connect(
             streams.push((peer, ours));
         }
         let lower: Vec<u32> = peers.iter().copied().filter(|peer| *peer < rank).collect();
-        let came = mailbox.collect(&lower, world, &nonce, timeout)?;
+        let came = mailbox.collect(&lower, world, &nonce, ranks.wait(STEP, timeout))?;
         for (peer, fd) in (0..).zip(came) {
             streams.extend(fd.map(|fd| (peer, UnixStream::from(fd))));
         }

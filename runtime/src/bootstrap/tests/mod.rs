@@ -42,6 +42,31 @@ fn listener() -> (TcpListener, u16) {
     (listener, port)
 }
 
+/// What `body` logs on this thread.
+pub(super) fn logged(body: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("no panic").write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone());
+    tracing::subscriber::with_default(subscriber.finish(), body);
+    let bytes = log.0.lock().expect("no panic").clone();
+    String::from_utf8(bytes).expect("text")
+}
+
 /// Runs `body` on `world` threads that meet over TCP; returns what each returned, by rank.
 fn on_ranks<T: Send>(world: u32, body: impl Fn(Collective) -> T + Sync) -> Vec<T> {
     on_jobs(world, |rank, port| job(rank, world, port), body)
@@ -145,5 +170,14 @@ fn threads_that_give_too_much_are_told_so() {
     let results = on_ranks(3, steps::too_much);
     for (rank, result) in results.into_iter().enumerate() {
         steps::check_too_much(rank, result);
+    }
+}
+
+#[test]
+fn a_stop_ends_a_step_of_threads_that_met() {
+    for stops in [0, 1] {
+        let end = std::sync::Barrier::new(3);
+        let results = on_ranks(3, |ranks| steps::stopped(ranks, stops, &end));
+        steps::check_stopped(stops, results);
     }
 }

@@ -13,9 +13,13 @@ fn child() {
     if let Some(what) = std::env::var_os("TEST_NO_FILES") {
         return println!("read {}", without_files(&what.to_string_lossy()));
     }
+    if std::env::var_os("TEST_LONE").is_some() {
+        return println!("read {}", lone());
+    }
     let place = crate::env::place().expect("variables are set");
-    let timeout = crate::env::timeout().expect("a timeout");
-    let mut ranks = crate::communicator::join(&place, timeout).expect("the ranks meet");
+    let timeouts = crate::env::timeouts().expect("time-outs");
+    let mut ranks =
+        crate::communicator::join(&place, timeouts.host(false)).expect("the ranks meet");
     if std::env::var_os("TEST_DIE").is_some() {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
         std::process::abort();
@@ -24,6 +28,34 @@ fn child() {
         return println!("read {}", lost(ranks));
     }
     println!("read {}", work(ranks));
+}
+
+/// What a rank of simulated GPUs gets that nobody joins.
+fn lone() -> String {
+    let ranks = crate::Communicator::local(&[0, 1]).expect("simulated GPUs");
+    let gathered = crate::GemmConfig::new(crate::GemmOp::AgGemm);
+    let config = crate::KernelConfig::new(2, gathered);
+    let (m, n, k) = (256, 128, 64);
+    let started = Instant::now();
+    let error = ranks[0]
+        .prepare(&config, crate::GemmShape { m, n, k })
+        .expect_err("rank 1 does not come");
+    let took = started.elapsed();
+    let is_in_time = (Duration::from_secs(3)..Duration::from_secs(10)).contains(&took);
+    format!("{is_in_time}: {error}")
+}
+
+/// The deadline is that of the variable, as on GPUs.
+#[test]
+fn a_rank_that_nobody_joins_names_the_missing_one_in_time() {
+    let more = [
+        ("TEST_LONE", "1"),
+        ("MKERNEL_DEVICE", "sim"),
+        ("MKERNEL_TIMEOUT_MS", "3000"),
+    ];
+    let told =
+        "true: rank 1 has not come to \"planning\" within 3s; every rank must make the same calls";
+    expect_read(0, start_child(0, 1, 1, &more), told);
 }
 
 /// What goes wrong in a process that may open few files and has them all open.
@@ -44,7 +76,8 @@ fn without_files(what: &str) -> String {
     let error = match what {
         "mailbox" => {
             open.pop();
-            mailbox.collect(&[1], 2, &[5; 16], TIMEOUT).err()
+            let wait = Wait::new("step", TIMEOUT);
+            mailbox.collect(&[1], 2, &[5; 16], wait).err()
         }
         rank => {
             // Rank 0 can listen, and no more.

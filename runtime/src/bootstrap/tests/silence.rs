@@ -83,7 +83,7 @@ fn a_host_without_power_is_noticed() {
 
         let mut met = impatient();
         switch_off(&met[is_off]);
-        let error = met[1 - is_off].all_gather("step", &[], TIMEOUT);
+        let error = met[1 - is_off].all_gather(&[], Wait::new("step", TIMEOUT));
         let error = error.expect_err("nobody answers");
         let rank = is_off as u32;
         assert!(

@@ -128,3 +128,59 @@ pub fn check_too_much(rank: usize, (first, second): (Outcome, Outcome)) {
     let full = second.expect("the ranks are still in step");
     assert_eq!(full, [[8; MAX_OFFER_BYTES]; 3]);
 }
+
+/// Stops `stops` in a step that rank 2 does not come to: what ranks 0 and 1 get of it, and how long they waited.
+pub fn stopped(
+    mut ranks: Collective,
+    stops: u32,
+    end: &std::sync::Barrier,
+) -> Option<(Error, Duration)> {
+    ranks.barrier("before", TIMEOUT).expect("all ranks come");
+    if ranks.rank() == 2 {
+        end.wait();
+        return None;
+    }
+    let (rank, stop) = (ranks.rank(), ranks.stop());
+    let started = std::time::Instant::now();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            if rank == stops {
+                stop.set();
+            }
+        });
+        ranks
+            .barrier("step", TIMEOUT)
+            .expect_err("a rank is stopped")
+    });
+    let took = started.elapsed();
+    ranks.begin();
+    let next = ranks.barrier("next", TIMEOUT).expect_err("out of step");
+    assert!(matches!(next, Error::Aborted { .. }), "{next}");
+    end.wait();
+    Some((error, took))
+}
+
+pub fn check_stopped(stops: u32, results: Vec<Option<(Error, Duration)>>) {
+    for (rank, (error, took)) in (0..).zip(results.into_iter().flatten()) {
+        assert!(took < TIMEOUT / 2, "rank {rank}: {took:?}");
+        match error {
+            Error::Aborted { cause: None } => assert_eq!(rank, stops),
+            Error::RanksFailed { step, failures } => {
+                assert_ne!(rank, stops);
+                assert_eq!(step, "step");
+                let told = [(stops, "Communicator::abort was called".to_owned())];
+                assert_eq!(failures, told);
+            }
+            other => panic!("rank {rank}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_stop_ends_a_step_on_all_ranks() {
+    for stops in [0, 1] {
+        let end = std::sync::Barrier::new(3);
+        check_stopped(stops, on_ranks(3, |ranks| stopped(ranks, stops, &end)));
+    }
+}
