@@ -1,6 +1,6 @@
 //! [`Communicator`]: the ranks of a job, one GPU each, and what one of them holds.
 
-use crate::bootstrap::{Collective, Job, local, meet};
+use crate::bootstrap::{Collective, Job, Owner, local, meet};
 use crate::driver::{self, Kind};
 use crate::env::{self, Place, Timeouts};
 use crate::error::Error;
@@ -30,8 +30,12 @@ pub(crate) const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 /// communicators are then out of use. So is one whose thread panics.
 ///
 /// Streams and slices must be of [`context`](Self::context), the GPU's primary context.
+///
+/// A forked child has no part in the job: a communicator that it drops stays as it is. Let children `exec` soon, for as long
+/// as one has its parent's connections, the others do not notice that the parent has died.
 pub struct Communicator {
     shared: Arc<Shared>,
+    owner: Owner,
 }
 
 impl Communicator {
@@ -175,6 +179,7 @@ impl Communicator {
     ) -> Self {
         Self {
             shared: Arc::new(Shared::new(gpu, ranks, hosts, timeouts, simulated)),
+            owner: Owner::this_process(),
         }
     }
 
@@ -371,6 +376,15 @@ impl Communicator {
     /// they notice at their deadline.
     pub fn abort(&self) {
         self.shared.standing.abort();
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if !self.owner.is_here() {
+            // Threads, locks and CUDA's context are those of the parent, so nothing that waits for them may be dropped.
+            std::mem::forget(self.shared.clone());
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`Standing`]: whether a communicator is of use, and what ends its kernels' waits if not; and [`Vigil`], which looks
 //! whether all ranks are there.
 
-use crate::bootstrap::{Collective, Stop};
+use crate::bootstrap::{Collective, Owner, Stop};
 use crate::error::Error;
 use crate::operator::Live;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,6 +131,7 @@ pub(crate) struct Vigil {
     standing: Arc<Standing>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    owner: Owner,
 }
 
 impl Vigil {
@@ -153,12 +154,16 @@ impl Vigil {
             standing: standing.clone(),
             is_over,
             thread: thread.ok(),
+            owner: Owner::this_process(),
         }
     }
 }
 
 impl Drop for Vigil {
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            return;
+        }
         self.is_over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();

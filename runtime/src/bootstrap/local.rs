@@ -2,7 +2,7 @@
 
 use super::files::{os, raise_limit};
 use super::wait::{Ended, STOPPED};
-use super::{Group, Nodes, ProtocolFault, Wait};
+use super::{Group, Nodes, Owner, ProtocolFault, Wait};
 use crate::error::{Error, Peer};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -50,6 +50,7 @@ pub(crate) struct LocalGroup {
     rank: u32,
     world: u32,
     nodes: Nodes,
+    owner: Owner,
 }
 
 /// The ends of a group of `world` ranks, by rank.
@@ -71,6 +72,7 @@ pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
             rank,
             world,
             nodes: Nodes::one(world),
+            owner: Owner::this_process(),
         })
         .collect()
 }
@@ -213,6 +215,10 @@ impl Group for LocalGroup {
 
 impl Drop for LocalGroup {
     fn drop(&mut self) {
+        // A thread that a forked child does not have may have held the lock.
+        if !self.owner.is_here() {
+            return;
+        }
         if std::thread::panicking() {
             self.tell_lost(self.rank);
         }

@@ -12,6 +12,7 @@ mod join;
 pub(crate) mod local;
 mod meet;
 mod nodes;
+mod owner;
 mod secret;
 pub(crate) mod tcp;
 #[cfg(test)]
@@ -23,6 +24,7 @@ pub(crate) mod wires;
 pub(crate) use failure::printable;
 pub(crate) use meet::{Job, meet};
 pub(crate) use nodes::Nodes;
+pub(crate) use owner::Owner;
 pub(crate) use secret::Secret;
 pub(crate) use wait::{IsBusy, Stop, Wait};
 

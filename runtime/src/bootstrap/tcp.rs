@@ -4,7 +4,7 @@ use super::failure::{Failure, Heard, printable};
 use super::fds::{self, Mailbox, random_bytes};
 use super::wait::{Ended, STOPPED};
 use super::wire::{Frame, Kind, Link, LinkError, Nonce, Reader, put_string};
-use super::{Group, MAX_STEP_BYTES, Nodes, POLL, ProtocolFault, Wait, agree};
+use super::{Group, MAX_STEP_BYTES, Nodes, Owner, POLL, ProtocolFault, Wait, agree};
 use crate::error::{Error, Peer};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ pub(crate) struct TcpGroup {
     early: Vec<Option<Frame>>,
     left: Vec<bool>,
     lost: Option<u32>,
+    owner: Owner,
 }
 
 impl TcpGroup {
@@ -37,6 +38,7 @@ impl TcpGroup {
             left: vec![false; links.len()],
             links,
             lost: None,
+            owner: Owner::this_process(),
         }
     }
 
@@ -391,7 +393,7 @@ impl Group for TcpGroup {
 impl Drop for TcpGroup {
     /// A thread that panics ends as a process that is killed.
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if !std::thread::panicking() && self.owner.is_here() {
             let frame = self.frame(Kind::Goodbye, Vec::new());
             tell(&frame, self.links.iter_mut());
         }

@@ -1,6 +1,7 @@
 //! Processes and threads that meet over TCP: as they should, and as they shouldn't.
 
 mod failures;
+mod forks;
 mod hosts;
 mod parsers;
 mod processes;

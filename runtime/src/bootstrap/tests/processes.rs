@@ -27,6 +27,9 @@ fn child() {
     if std::env::var_os("TEST_LOST").is_some() {
         return println!("read {}", lost(ranks));
     }
+    if std::env::var_os("TEST_FORK").is_some() {
+        return println!("read {}", super::forks::rank_that_forks(ranks));
+    }
     println!("read {}", work(ranks));
 }
 
@@ -158,7 +161,7 @@ fn across_hosts() -> String {
     format!("{hosts} hosts; {operator}; {test}")
 }
 
-fn start_child(rank: u32, world: u32, port: u16, more: &[(&str, &str)]) -> Child {
+pub fn start_child(rank: u32, world: u32, port: u16, more: &[(&str, &str)]) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("the test program"));
     command.args([
         "--exact",
@@ -182,7 +185,7 @@ fn start_child(rank: u32, world: u32, port: u16, more: &[(&str, &str)]) -> Child
         .expect("a process")
 }
 
-fn expect_read(rank: u32, child: Child, read: &str) {
+pub fn expect_read(rank: u32, child: Child, read: &str) {
     let output = child.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "rank {rank}: {text}");
