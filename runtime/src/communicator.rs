@@ -1,8 +1,8 @@
 //! [`Communicator`]: the ranks of a job, one GPU each, and what one of them holds.
 
-use crate::bootstrap::{Collective, Job, local, meet};
+use crate::bootstrap::{Collective, Job, Owner, local, meet};
 use crate::driver::{self, Kind};
-use crate::env::{self, Place};
+use crate::env::{self, Place, Timeouts};
 use crate::error::Error;
 use crate::fabric::{self, Transport};
 use crate::fused::FusedKernel;
@@ -30,8 +30,12 @@ pub(crate) const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 /// communicators are then out of use. So is one whose thread panics.
 ///
 /// Streams and slices must be of [`context`](Self::context), the GPU's primary context.
+///
+/// A forked child has no part in the job: a communicator that it drops stays as it is. Let children `exec` soon, for as long
+/// as one has its parent's connections, the others do not notice that the parent has died.
 pub struct Communicator {
     shared: Arc<Shared>,
+    owner: Owner,
 }
 
 impl Communicator {
@@ -50,12 +54,14 @@ impl Communicator {
     /// [`Error::Launch`], [`Error::Environment`], [`Error::DriverMissing`], or what went wrong between the ranks.
     pub fn from_env() -> Result<Self, Error> {
         let place = env::place()?;
-        let timeout = env::timeout()?;
+        let timeouts = env::timeouts()?;
         let is_simulated = driver::wants_simulated()?;
         let on_one_host = place.meeting.as_ref().is_some_and(|m| !m.several_hosts);
         if is_simulated && on_one_host {
             return Err(Error::SimulatedProcesses { world: place.world });
         }
+        // Before ranks have met, nobody is at work on simulated GPUs.
+        let timeout = timeouts.host(false);
         let mut ranks = join(&place, timeout)?;
         // The same on all ranks, so none is waited for.
         let nodes = ranks.nodes().clone();
@@ -92,7 +98,7 @@ impl Communicator {
             access.map(|()| ((), Vec::new())),
             timeout,
         )?;
-        Ok(Self::new(gpu, ranks, hosts, timeout, simulated))
+        Ok(Self::new(gpu, ranks, hosts, &timeouts, simulated))
     }
 
     /// A rank for each GPU of `devices`, all in this process; move each to a thread of its own.
@@ -102,12 +108,12 @@ impl Communicator {
     /// # Errors
     /// [`Error::DriverMissing`], [`Error::NoDevice`], [`Error::NoPeerAccess`] and the like.
     pub fn local(devices: &[usize]) -> Result<Vec<Self>, Error> {
-        let timeout = env::timeout()?;
+        let timeouts = env::timeouts()?;
         if !(1..=MAX_RANKS).contains(&devices.len()) {
             return Err(Error::World(devices.len()));
         }
         if driver::choose()? == Kind::Gpu {
-            return Self::on_gpus(devices, timeout, None);
+            return Self::on_gpus(devices, &timeouts, None);
         }
         let most = devices.iter().copied().max().unwrap_or(0);
         if most >= simulation::MAX_RANKS {
@@ -121,7 +127,7 @@ impl Communicator {
             .iter()
             .map(|device| host.first_ordinal() + device)
             .collect();
-        Self::on_gpus(&ordinals, timeout, Some(Arc::new(host)))
+        Self::on_gpus(&ordinals, &timeouts, Some(Arc::new(host)))
     }
 
     /// The ranks of a job on simulated GPUs, which every machine with a C++ compiler has; move each to a thread of its
@@ -134,7 +140,7 @@ impl Communicator {
     /// [`Error::OtherDevices`] if the process has used GPUs, [`Error::Simulator`] if there is no compiler,
     /// [`Error::World`] and [`Error::SimulationOption`] for options that are none.
     pub fn simulated(simulation: &Simulation) -> Result<Vec<Self>, Error> {
-        let timeout = env::timeout()?;
+        let timeouts = env::timeouts()?;
         let world = simulation.ranks as usize;
         if !(1..=MAX_RANKS).contains(&world) {
             return Err(Error::World(world));
@@ -143,12 +149,12 @@ impl Communicator {
         let host = Host::claim(simulation)?;
         let first = host.first_ordinal();
         let ordinals: Vec<usize> = (first..first + simulation.ranks as usize).collect();
-        Self::on_gpus(&ordinals, timeout, Some(Arc::new(host)))
+        Self::on_gpus(&ordinals, &timeouts, Some(Arc::new(host)))
     }
 
     fn on_gpus(
         ordinals: &[usize],
-        timeout: Duration,
+        timeouts: &Timeouts,
         simulated: Option<Arc<Host>>,
     ) -> Result<Vec<Self>, Error> {
         let kind = simulated.as_ref().map_or(Kind::Gpu, |_| Kind::Simulated);
@@ -174,7 +180,7 @@ impl Communicator {
         }
         let communicator = |(gpu, group)| {
             let (ranks, hosts) = (Collective::new(group), Hosts::one(world));
-            Self::new(gpu, ranks, hosts, timeout, simulated.clone())
+            Self::new(gpu, ranks, hosts, timeouts, simulated.clone())
         };
         let groups = local::groups(world);
         Ok(gpus.into_iter().zip(groups).map(communicator).collect())
@@ -184,11 +190,12 @@ impl Communicator {
         gpu: Gpu,
         ranks: Collective,
         hosts: Hosts,
-        timeout: Duration,
+        timeouts: &Timeouts,
         simulated: Option<Arc<Host>>,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared::new(gpu, ranks, hosts, timeout, simulated)),
+            shared: Arc::new(Shared::new(gpu, ranks, hosts, timeouts, simulated)),
+            owner: Owner::this_process(),
         }
     }
 
@@ -226,15 +233,29 @@ impl Communicator {
         &self.shared.device
     }
 
-    /// How long any wait may take: of kernels launched from now on, and of collective steps.
+    /// How long waits of kernels that are launched from now on may take.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.shared.timeout()
     }
 
-    /// Sets the deadline; at first it is `MKERNEL_TIMEOUT_MS`, or 30 s. A graph keeps the one it was captured with.
+    /// Sets the deadline of every wait; at first it is `MKERNEL_TIMEOUT_MS`, or 30 s. A graph keeps the one it was
+    /// captured with. On simulated GPUs this is simulated time, and collective steps keep their own deadline.
     pub fn set_timeout(&self, timeout: Duration) {
         self.shared.set_timeout(timeout);
+    }
+
+    /// How long ranks wait for each other in collective steps: [`prepare`](Self::prepare), [`barrier`](Self::barrier),
+    /// [`all_gather`](Self::all_gather). While a thread waits for simulated GPUs, this time stands still.
+    #[must_use]
+    pub fn host_timeout(&self) -> Duration {
+        self.shared.host_timeout()
+    }
+
+    /// Sets the deadline of collective steps alone; call it after [`set_timeout`](Self::set_timeout). At first it is
+    /// `MKERNEL_HOST_TIMEOUT_MS`, or else that of every wait, or 300 s on simulated GPUs where neither is set.
+    pub fn set_host_timeout(&self, timeout: Duration) {
+        self.shared.set_host_timeout(timeout);
     }
 
     /// Whether this rank's GPU is a simulated one.
@@ -318,7 +339,8 @@ impl Communicator {
     /// Gives `bytes`, at most 64 KiB, to all ranks; returns what each gave, by rank. Collective.
     ///
     /// # Errors
-    /// [`Error::RanksMissing`], [`Error::RankLeft`].
+    /// [`Error::OfferTooLong`] on the rank that gives more, [`Error::RanksFailed`] on the others; [`Error::RanksMissing`],
+    /// [`Error::RankLeft`].
     pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.shared
             .ranks()
@@ -333,7 +355,7 @@ impl Communicator {
     /// [`Error::Simulation`] if a simulated kernel did what it must not.
     pub fn synchronize(&self, stream: &CudaStream) -> Result<(), Error> {
         driver::bind(&self.shared.ctx)?;
-        let limit = self.shared.host_timeout() + DRAIN_MARGIN;
+        let limit = self.shared.gpu_timeout() + DRAIN_MARGIN;
         let started = Instant::now();
         // SAFETY: the stream is borrowed, so it is alive.
         let is_done = || unsafe { driver::is_done(stream.cu_stream()) };
@@ -363,11 +385,22 @@ impl Communicator {
         self.shared.check()
     }
 
-    /// Ends all waits of this rank's kernels, and takes this communicator out of use. May be called from any thread.
+    /// Ends all waits that are under way on this rank, of its kernels and in collective steps, and takes this communicator
+    /// out of use. May be called from any thread.
     ///
-    /// A kernel that is running here tells the other ranks; without one they notice at their deadline.
+    /// A kernel that is running here tells the other ranks, and so does a collective step that is ended; without either
+    /// they notice at their deadline.
     pub fn abort(&self) {
-        self.shared.poison(Error::Aborted { cause: None });
+        self.shared.standing.abort();
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if !self.owner.is_here() {
+            // Threads, locks and CUDA's context are those of the parent, so nothing that waits for them may be dropped.
+            std::mem::forget(self.shared.clone());
+        }
     }
 }
 

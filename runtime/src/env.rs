@@ -8,6 +8,7 @@
 //! | `MKERNEL_PORT` | our port, whatever the others say |
 //! | `MKERNEL_SECRET` | what all ranks must know, 16 bytes or more; without it, whoever reaches the port can be a rank |
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
+//! | `MKERNEL_HOST_TIMEOUT_MS` | deadline of steps in which ranks wait for each other on the host; if absent, `MKERNEL_TIMEOUT_MS` if that is set, else 30000, or 300000 on simulated GPUs |
 //! | `MKERNEL_TRANSPORT` | what carries puts of operators between nodes: `emulated`, `rc` or `efa`; if absent, the first on one host, the second on several |
 //! | `MKERNEL_NICS` | NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`; the nearest if absent |
 //! | `MKERNEL_PROXY_CORES` | where the fabric's proxies run: `near` the GPU's first NIC, or `8-15,24`; any core if absent |
@@ -30,6 +31,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Programs on simulated GPUs are tests, which compute on the host what kernels should; for minutes on a busy machine.
+const SIMULATED_HOST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What a launcher calls the place of a process.
 struct Launcher {
@@ -120,9 +123,27 @@ fn read_secret(lookup: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Option<Secret
     }
 }
 
-/// The deadline of every wait.
-pub(crate) fn timeout() -> Result<Duration, Error> {
-    read_timeout(read)
+/// The deadlines of waits.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Timeouts {
+    pub device: Duration,
+    /// As it is set.
+    host: Option<Duration>,
+}
+
+impl Timeouts {
+    /// Of steps in which ranks wait for each other on the host.
+    pub fn host(&self, is_simulated: bool) -> Duration {
+        self.host.unwrap_or(match is_simulated {
+            true => SIMULATED_HOST_TIMEOUT,
+            false => self.device,
+        })
+    }
+}
+
+/// The deadlines of waits.
+pub(crate) fn timeouts() -> Result<Timeouts, Error> {
+    read_timeouts(read)
 }
 
 /// What tests pretend to be the host of a process that they start.
@@ -238,13 +259,19 @@ fn read(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-fn read_timeout(lookup: impl Fn(&str) -> Option<String>) -> Result<Duration, Error> {
-    let expected = "a number of milliseconds, 1 or more";
-    match parse::<u64>(&lookup, "MKERNEL_TIMEOUT_MS", expected)? {
-        Some(0) => Err(wrong("MKERNEL_TIMEOUT_MS", Some("0".into()), expected)),
-        Some(ms) => Ok(Duration::from_millis(ms)),
-        None => Ok(DEFAULT_TIMEOUT),
-    }
+fn read_timeouts(lookup: impl Fn(&str) -> Option<String>) -> Result<Timeouts, Error> {
+    let milliseconds = |name| {
+        let expected = "a number of milliseconds, 1 or more";
+        match parse::<u64>(&lookup, name, expected)? {
+            Some(0) => Err(wrong(name, Some("0".into()), expected)),
+            ms => Ok(ms.map(Duration::from_millis)),
+        }
+    };
+    let every = milliseconds("MKERNEL_TIMEOUT_MS")?;
+    Ok(Timeouts {
+        device: every.unwrap_or(DEFAULT_TIMEOUT),
+        host: milliseconds("MKERNEL_HOST_TIMEOUT_MS")?.or(every),
+    })
 }
 
 fn parse<T: FromStr>(
@@ -300,17 +327,23 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_is_a_positive_number() {
-        assert_eq!(
-            read_timeout(with(&[])).expect("the default"),
-            DEFAULT_TIMEOUT
-        );
-        assert_eq!(
-            read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "250")])).expect("set"),
-            Duration::from_millis(250)
-        );
-        assert!(read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "0")])).is_err());
-        assert!(read_timeout(with(&[("MKERNEL_TIMEOUT_MS", "soon")])).is_err());
+    fn timeouts_are_positive_numbers() {
+        let timeouts = |variables| read_timeouts(with(variables));
+        let (ms, s) = (Duration::from_millis, Duration::from_secs);
+        let usual = timeouts(&[]).expect("the default");
+        let all = |t: Timeouts| (t.device, t.host(false), t.host(true));
+        assert_eq!(all(usual), (s(30), s(30), s(300)));
+        let every = timeouts(&[("MKERNEL_TIMEOUT_MS", "250")]).expect("set");
+        assert_eq!(all(every), (ms(250), ms(250), ms(250)));
+        let host = timeouts(&[("MKERNEL_HOST_TIMEOUT_MS", "9")]).expect("set");
+        assert_eq!(all(host), (s(30), ms(9), ms(9)));
+        for name in ["MKERNEL_TIMEOUT_MS", "MKERNEL_HOST_TIMEOUT_MS"] {
+            for value in ["0", "soon"] {
+                let lookup = |found: &str| (found == name).then(|| value.to_owned());
+                let error = read_timeouts(lookup).expect_err("no time").to_string();
+                assert!(error.contains(name) && error.contains(value), "{error}");
+            }
+        }
     }
 
     #[test]

@@ -12,7 +12,6 @@ use mkernel_fabric::FabricError;
 use mkernel_spec::Violations;
 use mkernel_spec::abi::Operand;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use words::{
@@ -159,16 +158,16 @@ pub enum Error {
         /// Why not.
         source: Arc<std::io::Error>,
     },
-    /// Connecting to rank 0.
+    /// Looking up the name of rank 0's host, or connecting to it.
     #[error(
         "rank 0 was not found at {address} within {waited:?}; check that it runs, MASTER_ADDR and MASTER_PORT (or MKERNEL_PORT)"
     )]
     Connect {
-        /// Where.
-        address: SocketAddr,
+        /// The name or address that was given, and the port.
+        address: String,
         /// How long it was tried.
         waited: Duration,
-        /// The last failure.
+        /// The last failures: of the look-up, or of every address.
         source: Arc<std::io::Error>,
     },
     /// A message of another process is not what this step expects.
@@ -217,6 +216,18 @@ pub enum Error {
         step: &'static str,
         /// Who, and what they said.
         failures: Vec<(u32, String)>,
+    },
+    /// A rank gives the others more than a step can carry.
+    #[error(
+        "this rank gives {bytes} bytes to the others in {step:?}, {limit} are the most; give them in several steps, or prepare a kernel for fewer nodes"
+    )]
+    OfferTooLong {
+        /// The step.
+        step: &'static str,
+        /// How much.
+        bytes: usize,
+        /// The most.
+        limit: usize,
     },
     /// Ranks prepare different kernels.
     #[error(
@@ -433,6 +444,19 @@ pub enum Error {
     Simulation {
         /// All that was found so far on the ranks of this job.
         findings: Vec<Finding>,
+    },
+    /// `EMFILE` or `ENFILE`: this process, or the system, can have no more open files.
+    #[error(
+        "{call} failed: too many open files, this process may have {}; raise its limit (ulimit -n, LimitNOFILE= of a systemd unit, --ulimit nofile= of a container) or, if it is the system's, sysctl fs.file-max",
+        .limit.map_or_else(|| "any number".to_owned(), |limit| limit.to_string())
+    )]
+    OpenFiles {
+        /// What.
+        call: &'static str,
+        /// The soft limit of this process, which was raised to the hard one.
+        limit: Option<u64>,
+        /// Which of the two.
+        source: Arc<std::io::Error>,
     },
     /// A call of the operating system.
     #[error("{call} failed")]

@@ -54,7 +54,8 @@
 //! [`Communicator::fabric_test`] tests the way between nodes alone.
 //!
 //! # When something goes wrong
-//! Every wait has a deadline: `MKERNEL_TIMEOUT_MS`, [`Communicator::set_timeout`], 30 s by default. When a rank dies,
+//! Every wait has a deadline: `MKERNEL_TIMEOUT_MS`, [`Communicator::set_timeout`], 30 s by default; waits of hosts for each
+//! other can have another, `MKERNEL_HOST_TIMEOUT_MS`, [`Communicator::set_host_timeout`]. When a rank dies,
 //! all others get an error that names it, [`Error::RankLost`] or what the network said. When one does not launch,
 //! kernels on the others give up, and [`Communicator::synchronize`] returns [`Error::Timeout`]
 //! with who waited for what. The communicator is out of use then, the process and its CUDA context are not: drop it

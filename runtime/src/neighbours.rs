@@ -1,5 +1,6 @@
 //! The hosts and GPUs of a job: hosts with as many ranks each, GPUs of one rank each, and with access to others of a host.
 
+use crate::bootstrap::files::os;
 use crate::bootstrap::{Nodes, ProtocolFault, printable};
 use crate::driver;
 use crate::error::{Error, Peer};
@@ -8,7 +9,6 @@ use mkernel_spec::Device;
 use mkernel_spec::abi::MAX_RANKS;
 use mkernel_topology::GpuLink;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 
 /// The same in all processes of a host, containers included, and in those of no other: the kernel's boot id.
 pub(crate) fn host_id() -> Result<String, Error> {
@@ -18,10 +18,7 @@ pub(crate) fn host_id() -> Result<String, Error> {
         return Ok(host);
     }
     let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    let id = read.map_err(|source| Error::Os {
-        call: "reading the boot id",
-        source: Arc::new(source),
-    })?;
+    let id = read.map_err(os("reading the boot id"))?;
     Ok(id.trim().to_owned())
 }
 
@@ -88,10 +85,7 @@ impl Presentation {
     }
 
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        serde_json::to_vec(self).map_err(|source| Error::Os {
-            call: "writing the figures of the GPU",
-            source: Arc::new(source.into()),
-        })
+        serde_json::to_vec(self).map_err(|error| os("writing the figures of the GPU")(error.into()))
     }
 
     /// What another rank sent. Its figures are those of a possible GPU, and its texts can be printed.

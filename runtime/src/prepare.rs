@@ -53,7 +53,7 @@ pub(crate) fn prepare(
 
     let loaded = first.map_or_else(|| build(&store, &plan, &source), Ok);
     let loaded = loaded
-        .and_then(|cubin| load(shared, &plan, &cubin, timeout))
+        .and_then(|cubin| load(shared, &plan, &cubin, shared.gpu_timeout()))
         .map(|(loaded, memory)| {
             let size = memory.as_ref().map_or(0, OwnMemory::bytes);
             ((loaded, memory), size.to_string().into_bytes())

@@ -3,7 +3,7 @@
 use crate::bootstrap::Collective;
 use crate::copies::CopyThread;
 use crate::driver::{self, Event, Kind, Stream};
-use crate::env;
+use crate::env::{self, Timeouts};
 use crate::error::Error;
 use crate::fabric::{NicOptions, Transport};
 use crate::neighbours::Hosts;
@@ -46,6 +46,7 @@ pub(crate) struct Shared {
     /// Where the GPU is a simulated one.
     pub simulated: Option<Arc<Host>>,
     timeout_ns: AtomicU64,
+    host_timeout_ns: AtomicU64,
     // Before what it looks at.
     _vigil: Option<Vigil>,
     pub standing: Arc<Standing>,
@@ -58,8 +59,14 @@ pub(crate) struct Shared {
     transport: Mutex<Option<Transport>>,
 }
 
-/// The least that steps of the host may take beside simulated GPUs.
+/// The least that work of simulated GPUs may take.
 const SIMULATED_TIMEOUT: Duration = Duration::from_secs(3600);
+
+fn ns(timeout: Duration) -> u64 {
+    // Clocks of the device count ns in 64 bits; half of that is 292 years.
+    let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+    ns.min(u64::MAX / 2)
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What these mutexes guard is whole between any two statements.
@@ -69,21 +76,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub fn new(
         gpu: Gpu,
-        ranks: Collective,
+        mut ranks: Collective,
         hosts: Hosts,
-        timeout: Duration,
+        timeouts: &Timeouts,
         simulated: Option<Arc<Host>>,
     ) -> Self {
         let (rank, world) = (ranks.rank(), ranks.world());
+        if let Some(host) = &simulated {
+            let host = host.clone();
+            // A rank may be late because its kernels, which are slow here, are not over.
+            ranks.pause_while(Arc::new(move || host.is_awaited()));
+        }
         let standing = Arc::new(Standing::new(ranks));
-        let shared = Self {
+        let host_timeout = timeouts.host(simulated.is_some());
+        Self {
             rank,
             world,
             hosts,
             ctx: gpu.ctx,
             device: gpu.device,
             simulated,
-            timeout_ns: AtomicU64::new(0),
+            timeout_ns: ns(timeouts.device).into(),
+            host_timeout_ns: ns(host_timeout).into(),
             _vigil: (world > 1).then(|| Vigil::start(&standing)),
             standing,
             stream: gpu.stream,
@@ -93,9 +107,7 @@ impl Shared {
             }),
             copies: Mutex::default(),
             transport: Mutex::default(),
-        };
-        shared.set_timeout(timeout);
-        shared
+        }
     }
 
     pub fn ranks(&self) -> MutexGuard<'_, Collective> {
@@ -110,21 +122,30 @@ impl Shared {
         Duration::from_nanos(self.timeout_ns())
     }
 
-    /// The deadline of steps that the host takes. Simulated GPUs are slow, and notice by themselves when nothing can
-    /// go on; their kernels' deadline is one of simulated time.
+    /// The deadline of steps in which ranks wait for each other on the host.
     pub fn host_timeout(&self) -> Duration {
+        Duration::from_nanos(self.host_timeout_ns.load(Ordering::Relaxed))
+    }
+
+    /// How long the host waits for this rank's GPU. Simulated ones are slow, and notice by themselves when nothing can
+    /// go on; their kernels' deadline is one of simulated time.
+    pub fn gpu_timeout(&self) -> Duration {
         match self.simulated {
             Some(_) => self.timeout().max(SIMULATED_TIMEOUT),
             None => self.timeout(),
         }
     }
 
+    /// Of kernels, and, where both are of real time, of the host.
     pub fn set_timeout(&self, timeout: Duration) {
-        // Clocks of the device count ns in 64 bits; half of that is 292 years.
-        let ns = u64::try_from(timeout.as_nanos())
-            .unwrap_or(u64::MAX)
-            .min(u64::MAX / 2);
-        self.timeout_ns.store(ns, Ordering::Relaxed);
+        self.timeout_ns.store(ns(timeout), Ordering::Relaxed);
+        if self.simulated.is_none() {
+            self.set_host_timeout(timeout);
+        }
+    }
+
+    pub fn set_host_timeout(&self, timeout: Duration) {
+        self.host_timeout_ns.store(ns(timeout), Ordering::Relaxed);
     }
 
     pub fn set_transport(&self, transport: Transport) {

@@ -125,6 +125,11 @@ mod host {
             self.host.first_ordinal()
         }
 
+        /// Whether a thread of the program waits for its GPUs.
+        pub fn is_awaited(&self) -> bool {
+            self.host.is_awaited()
+        }
+
         pub fn findings(&self) -> Vec<Finding> {
             let findings = self.host.findings().into_iter();
             findings
@@ -168,6 +173,10 @@ mod host {
         }
 
         pub fn first_ordinal(&self) -> usize {
+            match *self {}
+        }
+
+        pub fn is_awaited(&self) -> bool {
             match *self {}
         }
 

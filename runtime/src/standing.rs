@@ -1,7 +1,7 @@
 //! [`Standing`]: whether a communicator is of use, and what ends its kernels' waits if not; and [`Vigil`], which looks
 //! whether all ranks are there.
 
-use crate::bootstrap::Collective;
+use crate::bootstrap::{Collective, Owner, Stop};
 use crate::error::Error;
 use crate::operator::Live;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,8 @@ pub(crate) type Lost = Arc<OnceLock<u32>>;
 /// What a communicator, its operators and its vigil share.
 pub(crate) struct Standing {
     ranks: Mutex<Collective>,
+    /// Ends a step under way, which holds `ranks`.
+    stop: Stop,
     operators: Mutex<Vec<Weak<Live>>>,
     poison: Mutex<Option<Arc<Error>>>,
     is_poisoned: AtomicBool,
@@ -32,6 +34,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Standing {
     pub fn new(ranks: Collective) -> Self {
         Self {
+            stop: ranks.stop(),
             ranks: Mutex::new(ranks),
             operators: Mutex::default(),
             poison: Mutex::default(),
@@ -40,8 +43,12 @@ impl Standing {
         }
     }
 
+    /// For a call of the program. If it needs a communicator that is of use, it must look only after this: of an
+    /// [`abort`](Self::abort), it sees one or the other effect.
     pub fn ranks(&self) -> MutexGuard<'_, Collective> {
-        lock(&self.ranks)
+        let mut ranks = lock(&self.ranks);
+        ranks.begin();
+        ranks
     }
 
     /// Makes `abort` and `check` see an operator.
@@ -82,6 +89,12 @@ impl Standing {
             .for_each(|operator| operator.page.abort());
     }
 
+    /// [`poison`](Self::poison) by the program, which ends the step under way with other ranks too.
+    pub fn abort(&self) {
+        self.poison(Error::Aborted { cause: None });
+        self.stop.set();
+    }
+
     fn give_up(&self, error: Error) {
         lock(&self.poison).get_or_insert_with(|| Arc::new(error));
         self.is_poisoned.store(true, Ordering::Release);
@@ -118,6 +131,7 @@ pub(crate) struct Vigil {
     standing: Arc<Standing>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    owner: Owner,
 }
 
 impl Vigil {
@@ -140,12 +154,16 @@ impl Vigil {
             standing: standing.clone(),
             is_over,
             thread: thread.ok(),
+            owner: Owner::this_process(),
         }
     }
 }
 
 impl Drop for Vigil {
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            return;
+        }
         self.is_over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();

@@ -11,6 +11,7 @@ use mkernel::{
     KernelConfig, OperandFault, Operator, RawOperand, Simulation, Transfer, Tuning,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const SHAPE: GemmShape = GemmShape {
@@ -339,6 +340,57 @@ fn an_abort_ends_the_waits_of_all_ranks() {
             "{:?}",
             started.elapsed()
         );
+    });
+}
+
+/// From another thread, on the rank and on the one that waits with it.
+#[test]
+fn an_abort_ends_a_prepare_that_waits() {
+    let simulation = Simulation {
+        ranks: 4,
+        ..Simulation::default()
+    };
+    let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
+    let config = KernelConfig::new(4, config(None));
+    let prepare = |rank: usize| ranks[rank].prepare(&config, SHAPE).expect_err("aborted");
+    let (started, is_over) = (Instant::now(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| prepare(1));
+        scope.spawn(|| {
+            // Again, for the first may come before it waits.
+            while !is_over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(100));
+                ranks[0].abort();
+            }
+        });
+        let error = prepare(0);
+        is_over.store(true, Ordering::Relaxed);
+        assert!(matches!(error, Error::Aborted { cause: None }), "{error}");
+        let error = other.join().expect("no panic");
+        let Error::RanksFailed { failures, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(failures[0].0, 0, "{error}");
+    });
+    assert!(started.elapsed() < Duration::from_secs(20));
+}
+
+/// Its kernel waits longer than ranks wait for each other, in a step to which it comes afterwards.
+#[test]
+fn a_rank_that_waits_for_its_simulated_gpu_is_not_missing() {
+    on_ranks(2, |rank| {
+        rank.ranks.barrier().expect("all came");
+        rank.ranks.set_timeout(Duration::from_secs(6));
+        rank.ranks.set_host_timeout(Duration::from_secs(4));
+        if rank.ranks.rank() == 1 {
+            let mut c = rank.poisoned();
+            rank.launch(&mut c).expect("launched");
+            let error = rank.ranks.synchronize(&rank.stream);
+            let error = error.expect_err("the other rank launches nothing");
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        }
+        rank.ranks.barrier().expect("the slow rank came");
+        rank.ranks.set_host_timeout(Duration::from_secs(20));
     });
 }
 

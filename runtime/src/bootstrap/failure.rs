@@ -1,8 +1,8 @@
-//! Why rank 0 cannot complete a step, and how the other ranks hear of it.
+//! Why a step cannot be completed, and how the other ranks hear of it.
 
 use super::ProtocolFault;
 use super::wire::{Reader, put_string};
-use crate::error::{Error, Peer};
+use crate::error::{Error, Peer, with_causes};
 use std::time::Duration;
 
 /// Text of another process, short and without control characters.
@@ -14,7 +14,7 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Why rank 0 cannot complete a step.
+/// Why a step cannot be completed: rank 0 tells all others, any other rank tells rank 0.
 #[derive(Debug)]
 pub(super) enum Failure {
     Missing {
@@ -30,6 +30,16 @@ pub(super) enum Failure {
     Protocol {
         rank: u32,
         fault: ProtocolFault,
+    },
+    /// Of another rank, in its own words.
+    Told {
+        rank: u32,
+        text: String,
+    },
+    /// Of this rank itself.
+    Own {
+        rank: u32,
+        error: Error,
     },
 }
 
@@ -49,6 +59,8 @@ impl Failure {
             Self::Left { rank } => (2, vec![*rank], String::new()),
             Self::Protocol { rank, fault } => (3, vec![*rank], fault.to_string()),
             Self::Lost { rank } => (4, vec![*rank], String::new()),
+            Self::Told { rank, text } => (3, vec![*rank], text.clone()),
+            Self::Own { rank, error } => (3, vec![*rank], with_causes(error)),
         };
         let mut bytes = vec![code];
         bytes.extend_from_slice(&u32::try_from(ranks.len()).unwrap_or(u32::MAX).to_le_bytes());
@@ -89,6 +101,8 @@ impl Failure {
                 step,
                 source: fault,
             },
+            Self::Told { rank, text } => Heard::Told(rank, text).into_error(step, waited),
+            Self::Own { error, .. } => error,
         }
     }
 }

@@ -3,20 +3,22 @@
 //! The random names of the sockets travel over the ranks' own connections, so there is no path that
 //! somebody else could create first. Both ends check the other's user, and the receiver the job's nonce.
 
-use super::{POLL, ProtocolFault};
+use super::files::os;
+use super::{POLL, ProtocolFault, Wait};
 use crate::error::{Error, Peer};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(super) const STEP: &str = "exchange of memory handles";
 
@@ -51,24 +53,19 @@ impl Mailbox {
         peers: &[u32],
         world: u32,
         nonce: &[u8; 16],
-        timeout: Duration,
+        mut wait: Wait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
-        let deadline = Instant::now() + timeout;
         let mut fds: Vec<Option<OwnedFd>> = (0..world).map(|_| None).collect();
         let missing = |fds: &[Option<OwnedFd>]| -> Vec<u32> {
             let missing = peers.iter().filter(|&&peer| fds[peer as usize].is_none());
             missing.copied().collect()
         };
         while !missing(&fds).is_empty() {
-            if Instant::now() >= deadline {
-                return Err(Error::RanksMissing {
-                    step: STEP,
-                    ranks: missing(&fds),
-                    waited: timeout,
-                });
+            if let Some(ended) = wait.look(Duration::ZERO) {
+                return Err(wait.error(ended, missing(&fds)));
             }
             match self.listener.accept() {
-                Ok((stream, _)) => match receive(&stream, nonce, deadline) {
+                Ok((stream, _)) => match receive(&stream, nonce) {
                     Ok((peer, fd)) if peers.contains(&peer) && fds[peer as usize].is_none() => {
                         fds[peer as usize] = Some(fd);
                     }
@@ -76,6 +73,7 @@ impl Mailbox {
                     Ok((peer, _)) => {
                         tracing::warn!(peer, "a memory handle from an unexpected rank was dropped")
                     }
+                    Err(error @ Error::OpenFiles { .. }) => return Err(error),
                     Err(error) => {
                         tracing::warn!(%error, "a connection to the handle socket was dropped")
                     }
@@ -117,12 +115,14 @@ pub(super) fn deliver(
     let fds = [fd];
     control.push(SendAncillaryMessage::ScmRights(&fds));
     // A new socket's buffer holds a message this small, so this does not wait for the peer.
-    let sent = sendmsg(
-        &stream,
-        &[IoSlice::new(&message)],
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )
+    let sent = retry_on_intr(|| {
+        sendmsg(
+            &stream,
+            &[IoSlice::new(&message)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )
+    })
     .map_err(|error| os("sendmsg of a memory handle")(error.into()))?;
     if sent == MESSAGE_BYTES {
         Ok(())
@@ -131,11 +131,7 @@ pub(super) fn deliver(
     }
 }
 
-fn receive(
-    stream: &UnixStream,
-    nonce: &[u8; 16],
-    deadline: Instant,
-) -> Result<(u32, OwnedFd), Error> {
+fn receive(stream: &UnixStream, nonce: &[u8; 16]) -> Result<(u32, OwnedFd), Error> {
     let protocol = |source| Error::Protocol {
         peer: Peer::Unknown,
         step: STEP,
@@ -143,21 +139,20 @@ fn receive(
     };
     check_user(stream).map_err(protocol)?;
     // A sender writes right after connecting, so who is silent for a second is none of the ranks.
-    let rest = deadline
-        .saturating_duration_since(Instant::now())
-        .min(Duration::from_secs(1));
     stream
-        .set_read_timeout(Some(rest.max(POLL)))
+        .set_read_timeout(Some(Duration::from_secs(1)))
         .map_err(os("set_read_timeout"))?;
     let mut message = [0; MESSAGE_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(
-        stream,
-        &mut [IoSliceMut::new(&mut message)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )
+    let received = retry_on_intr(|| {
+        recvmsg(
+            stream,
+            &mut [IoSliceMut::new(&mut message)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        )
+    })
     .map_err(|error| os("recvmsg of a memory handle")(error.into()))?;
     let fd = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
@@ -167,7 +162,14 @@ fn receive(
         return Err(protocol(ProtocolFault::OtherJob));
     }
     let rank = u32::from_le_bytes([message[16], message[17], message[18], message[19]]);
-    Ok((rank, fd.ok_or_else(|| protocol(ProtocolFault::Malformed))?))
+    match fd {
+        Some(fd) => Ok((rank, fd)),
+        // The kernel leaves out a descriptor for which this process has no room.
+        None if received.flags.contains(ReturnFlags::CTRUNC) => {
+            Err(os("recvmsg of a memory handle")(Errno::MFILE.into()))
+        }
+        None => Err(protocol(ProtocolFault::Malformed)),
+    }
 }
 
 fn check_user(stream: &UnixStream) -> Result<(), ProtocolFault> {
@@ -192,21 +194,18 @@ fn address(name: &[u8]) -> Result<SocketAddr, Error> {
 /// 16 bytes that nobody can guess.
 pub(super) fn random_bytes() -> Result<[u8; 16], Error> {
     let mut bytes = [0; 16];
-    let read = std::fs::File::open("/dev/urandom")
-        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
-    read.map_err(os("reading /dev/urandom"))?;
-    Ok(bytes)
-}
-
-fn os(call: &'static str) -> impl Fn(std::io::Error) -> Error {
-    move |source| Error::Os {
-        call,
-        source: Arc::new(source),
+    let mut rest = &mut bytes[..];
+    while !rest.is_empty() {
+        let count = retry_on_intr(|| getrandom(&mut *rest, GetRandomFlags::empty()))
+            .map_err(|error| os("getrandom")(error.into()))?;
+        rest = &mut rest[count..];
     }
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Stop;
     use super::*;
     use std::io::{Read, Seek, Write};
 
@@ -244,7 +243,7 @@ mod tests {
         let silent = UnixStream::connect_addr(&to).expect("connects");
         deliver(file_with("two").as_fd(), 2, &NONCE, 0, mailbox.name()).expect("sent");
         let fds = mailbox
-            .collect(&[1, 2], 3, &NONCE, Duration::from_secs(20))
+            .collect(&[1, 2], 3, &NONCE, Wait::new(STEP, Duration::from_secs(20)))
             .expect("both ranks came");
         drop(silent);
         let texts: Vec<_> = fds.into_iter().map(|fd| fd.map(text_of)).collect();
@@ -262,12 +261,26 @@ mod tests {
         let message = [&NONCE[..], &1u32.to_le_bytes()].concat();
         stream.write_all(&message).expect("sent");
         let error = mailbox
-            .collect(&[1], 2, &NONCE, Duration::from_millis(200))
+            .collect(&[1], 2, &NONCE, Wait::new(STEP, Duration::from_millis(200)))
             .expect_err("nothing came");
         assert!(
             matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [1]),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_stop_ends_the_wait_for_descriptors() {
+        let mailbox = Mailbox::open().expect("opened");
+        let stop = Stop::default();
+        let wait = Wait::new(STEP, Duration::from_secs(20)).with(stop.clone(), None);
+        let started = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| stop.set());
+            let error = mailbox.collect(&[1], 2, &NONCE, wait).err();
+            assert!(matches!(error, Some(Error::Aborted { cause: None })));
+        });
+        assert!(started.elapsed() < Duration::from_secs(10));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use super::failure::Failure;
 use super::fds::random_bytes;
+use super::files::{is_exhausted, os};
 use super::greeting::{Challenge, Conversation, Hello};
 use super::meet::{HELLO, Job, STEP};
 use super::nodes::Nodes;
@@ -33,7 +34,9 @@ pub(super) fn gather(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Erro
             let ranks = door.missing();
             return Err(door.give_up(Failure::Missing { ranks }));
         }
-        door.accept(listener);
+        if let Err(error) = door.accept(listener) {
+            return Err(door.give_up(Failure::Own { rank: 0, error }));
+        }
         door.attend();
         std::thread::sleep(POLL);
     }
@@ -72,19 +75,27 @@ impl Door<'_> {
             .collect()
     }
 
-    fn accept(&mut self, listener: &TcpListener) {
+    fn accept(&mut self, listener: &TcpListener) -> Result<(), Error> {
         // No more at once, so that those who are here are attended to.
         for _ in 0..MAX_STRANGERS {
-            let Ok((stream, _)) = listener.accept() else {
-                return;
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                // Strangers must not be able to use up this process's files.
+                Err(error) if is_exhausted(&error) && !self.strangers.is_empty() => {
+                    self.drop_stranger();
+                    continue;
+                }
+                Err(error) if is_exhausted(&error) => {
+                    return Err(os("accepting a rank's connection")(error));
+                }
+                // Nobody is there, or is no more.
+                Err(_) => return Ok(()),
             };
-            let Ok(link) = Link::new(stream) else {
+            let Ok(link) = Link::new(stream, self.job.timeout) else {
                 continue;
             };
             if self.strangers.len() == MAX_STRANGERS {
-                // They are in the order in which they came.
-                let silent = self.strangers.iter().position(|s| s.hello.is_none());
-                self.strangers.remove(silent.unwrap_or(0));
+                self.drop_stranger();
             }
             self.strangers.push(Stranger {
                 link,
@@ -92,6 +103,13 @@ impl Door<'_> {
                 hello: None,
             });
         }
+        Ok(())
+    }
+
+    fn drop_stranger(&mut self) {
+        // They are in the order in which they came.
+        let silent = self.strangers.iter().position(|s| s.hello.is_none());
+        self.strangers.remove(silent.unwrap_or(0));
     }
 
     /// Hears everyone once.

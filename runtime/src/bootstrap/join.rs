@@ -1,33 +1,42 @@
 //! The other ranks' side of the rendezvous: they connect to rank 0 and wait to be welcomed.
 
 use super::failure::{Failure, printable};
+use super::files::{is_exhausted, os};
 use super::greeting::{Challenge, Conversation, Hello};
 use super::meet::{HELLO, Job, STEP, addresses};
 use super::tcp::TcpGroup;
 use super::wire::{Frame, Kind, Link, LinkError, STRANGER_BYTES, root_bytes};
 use super::{POLL, ProtocolFault};
 use crate::error::{Error, Peer};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How long one address may take to answer: the others may be those that work.
+const PER_ADDRESS: Duration = Duration::from_secs(2);
 
 /// Connects, again and again until rank 0 listens, and waits to be welcomed.
 pub(super) fn join(job: &Job) -> Result<TcpGroup, Error> {
     let deadline = Instant::now() + job.timeout;
     let mut pause = Duration::from_millis(10);
     loop {
-        let (address, failure) = match connect(job, deadline) {
-            Ok((link, address)) => match greet(job, link, deadline) {
+        let connected = addresses(job, deadline).and_then(|found| connect(&found, deadline));
+        let connected = connected.and_then(|stream| Link::new(stream, job.timeout));
+        let failure = match connected {
+            Ok(link) => match greet(job, link, deadline) {
                 Ok(group) => return Ok(group),
                 Err(Some(error)) => return Err(error),
-                Err(None) => (address, std::io::Error::from(ErrorKind::ConnectionReset)),
+                Err(None) => io::Error::from(ErrorKind::ConnectionReset),
             },
+            Err(failure) if is_exhausted(&failure) => {
+                return Err(os("connecting to rank 0")(failure));
+            }
             Err(failure) => failure,
         };
         if Instant::now() + pause >= deadline {
             return Err(Error::Connect {
-                address,
+                address: format!("{}:{}", job.host, job.port),
                 waited: job.timeout,
                 source: Arc::new(failure),
             });
@@ -37,25 +46,23 @@ pub(super) fn join(job: &Job) -> Result<TcpGroup, Error> {
     }
 }
 
-fn connect(
-    job: &Job,
-    deadline: Instant,
-) -> Result<(Link, SocketAddr), (SocketAddr, std::io::Error)> {
-    let mut failure = (
-        SocketAddr::from(([0, 0, 0, 0], job.port)),
-        std::io::Error::from(ErrorKind::NotFound),
-    );
-    let found = addresses(job).map_err(|error| (failure.0, error))?;
-    for address in found {
-        let rest = deadline
-            .saturating_duration_since(Instant::now())
-            .max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(&address, rest).and_then(Link::new) {
-            Ok(link) => return Ok((link, address)),
-            Err(error) => failure = (address, error),
+/// A connection to the first of `addresses` that takes it. Each gets a fair share of the time that is left, since one
+/// that drops all packets would take all of it.
+pub(super) fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
+    let mut failures = Vec::new();
+    for (address, left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
+        let rest = deadline.saturating_duration_since(Instant::now());
+        let share = (rest / left).min(PER_ADDRESS).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(address, share) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if is_exhausted(&error) => return Err(error),
+            Err(error) => failures.push((address, error)),
         }
     }
-    Err(failure)
+    let texts = failures.iter().map(|(at, error)| format!("{at}: {error}"));
+    let text = texts.collect::<Vec<_>>().join("; ");
+    let last = failures.last().map(|(_, error)| error.kind());
+    Err(io::Error::new(last.unwrap_or(ErrorKind::NotFound), text))
 }
 
 /// Why there is no group. None if the other end hung up: rank 0 may be starting again, or had too many callers.

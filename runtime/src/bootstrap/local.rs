@@ -1,10 +1,15 @@
 //! Ranks that are threads of one process.
 
-use super::{Group, Nodes, ProtocolFault};
+use super::files::{os, raise_limit};
+use super::wait::{Ended, STOPPED};
+use super::{Group, Nodes, Owner, ProtocolFault, Wait};
 use crate::error::{Error, Peer};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// How often a waiting rank looks whether its wait is over for another reason than that all have come.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// What a rank brings to a step.
 #[derive(Clone, Default)]
@@ -45,10 +50,12 @@ pub(crate) struct LocalGroup {
     rank: u32,
     world: u32,
     nodes: Nodes,
+    owner: Owner,
 }
 
 /// The ends of a group of `world` ranks, by rank.
 pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
+    raise_limit();
     let count = world as usize;
     let state = State {
         offers: vec![None; count],
@@ -65,14 +72,14 @@ pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
             rank,
             world,
             nodes: Nodes::one(world),
+            owner: Owner::this_process(),
         })
         .collect()
 }
 
 impl LocalGroup {
-    fn exchange(&self, offer: Offer, timeout: Duration) -> Result<Arc<Vec<Offer>>, Error> {
-        let step = offer.step;
-        let started = Instant::now();
+    fn exchange(&self, offer: Offer, mut wait: Wait) -> Result<Arc<Vec<Offer>>, Error> {
+        let step = wait.step;
         let mut state = self.shared.lock();
         if let Some(error) = &state.failed {
             return Err(error.clone());
@@ -89,6 +96,9 @@ impl LocalGroup {
                     source,
                 },
             ));
+        }
+        if wait.stop.is_set() {
+            return Err(self.stopped(state, step));
         }
         state.offers[self.rank as usize] = Some(offer);
         if state.offers.iter().all(Option::is_some) {
@@ -111,23 +121,26 @@ impl LocalGroup {
             if let Some(&rank) = missing.iter().find(|&&rank| state.left[rank as usize]) {
                 return Err(self.fail(state, Error::RankLeft { rank, step }));
             }
-            let Some(rest) = timeout.checked_sub(started.elapsed()) else {
-                return Err(self.fail(
-                    state,
-                    Error::RanksMissing {
-                        step,
-                        ranks: missing,
-                        waited: timeout,
-                    },
-                ));
-            };
+            wait.warn(self.rank, &missing);
+            match wait.look(Duration::ZERO) {
+                None => {}
+                Some(Ended::Stopped) => return Err(self.stopped(state, step)),
+                Some(late) => return Err(self.fail(state, wait.error(late, missing))),
+            }
             state = self
                 .shared
                 .changed
-                .wait_timeout(state, rest)
+                .wait_timeout(state, LOOK)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
+    }
+
+    /// The others hear who was stopped.
+    fn stopped(&self, state: MutexGuard<'_, State>, step: &'static str) -> Error {
+        let failures = vec![(self.rank, STOPPED.to_owned())];
+        self.fail(state, Error::RanksFailed { step, failures });
+        Error::Aborted { cause: None }
     }
 
     fn fail(&self, mut state: MutexGuard<'_, State>, error: Error) -> Error {
@@ -159,43 +172,33 @@ impl Group for LocalGroup {
         &self.nodes
     }
 
-    fn all_gather(
-        &mut self,
-        step: &'static str,
-        bytes: &[u8],
-        timeout: Duration,
-    ) -> Result<Vec<Vec<u8>>, Error> {
-        let complete = self.exchange(
-            Offer {
-                step,
-                bytes: bytes.to_vec(),
-                fd: None,
-            },
-            timeout,
-        )?;
+    fn all_gather(&mut self, bytes: &[u8], wait: Wait) -> Result<Vec<Vec<u8>>, Error> {
+        let offer = Offer {
+            step: wait.step,
+            bytes: bytes.to_vec(),
+            fd: None,
+        };
+        let complete = self.exchange(offer, wait)?;
         Ok(complete.iter().map(|offer| offer.bytes.clone()).collect())
     }
 
     fn exchange_fds(
         &mut self,
         fd: BorrowedFd<'_>,
-        timeout: Duration,
+        wait: &Wait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
-        let os = |source: std::io::Error| Error::Os {
-            call: "dup of a memory handle",
-            source: Arc::new(source),
-        };
-        let own = Arc::new(fd.try_clone_to_owned().map_err(os)?);
+        let os = os("dup of a memory handle");
+        let own = Arc::new(fd.try_clone_to_owned().map_err(&os)?);
         let offer = Offer {
-            step: "exchange of memory handles",
+            step: wait.step,
             bytes: Vec::new(),
             fd: Some(own),
         };
-        let complete = self.exchange(offer, timeout)?;
+        let complete = self.exchange(offer, wait.clone())?;
         (0..self.world)
             .zip(complete.iter())
             .map(|(rank, offer)| match &offer.fd {
-                Some(fd) if rank != self.rank => fd.try_clone().map(Some).map_err(os),
+                Some(fd) if rank != self.rank => fd.try_clone().map(Some).map_err(&os),
                 _ => Ok(None),
             })
             .collect()
@@ -212,6 +215,10 @@ impl Group for LocalGroup {
 
 impl Drop for LocalGroup {
     fn drop(&mut self) {
+        // A thread that a forked child does not have may have held the lock.
+        if !self.owner.is_here() {
+            return;
+        }
         if std::thread::panicking() {
             self.tell_lost(self.rank);
         }
@@ -226,6 +233,7 @@ mod tests {
     use std::io::Write;
     use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
+    use std::time::Instant;
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -250,7 +258,7 @@ mod tests {
                 .map(|round| {
                     let mine = (round * 8 + group.rank()).to_le_bytes();
                     group
-                        .all_gather("round", &mine, TIMEOUT)
+                        .all_gather(&mine, Wait::new("round", TIMEOUT))
                         .expect("all ranks come")
                 })
                 .collect::<Vec<_>>()
@@ -272,7 +280,7 @@ mod tests {
             if group.rank() == 3 {
                 None
             } else {
-                Some(group.all_gather("plan", &[], TIMEOUT))
+                Some(group.all_gather(&[], Wait::new("plan", TIMEOUT)))
             }
         });
         for result in results.into_iter().flatten() {
@@ -295,7 +303,7 @@ mod tests {
     fn different_steps_are_an_error_on_both_sides() {
         let results = on_ranks(2, |mut group| {
             let step = if group.rank() == 0 { "plan" } else { "barrier" };
-            group.all_gather(step, &[], TIMEOUT)
+            group.all_gather(&[], Wait::new(step, TIMEOUT))
         });
         for result in results {
             let error = result.expect_err("the steps differ");
@@ -318,7 +326,7 @@ mod tests {
             let mut file = tempfile::tempfile().expect("a temporary file");
             write!(file, "rank {}", group.rank()).expect("written");
             let fds = group
-                .exchange_fds(file.as_fd(), TIMEOUT)
+                .exchange_fds(file.as_fd(), &Wait::new("handles", TIMEOUT))
                 .expect("all ranks come");
             drop(file);
             fds.into_iter()

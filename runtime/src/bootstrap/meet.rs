@@ -1,14 +1,15 @@
 //! Who meets, and where.
 
+use super::files::{is_exhausted, os, raise_limit};
 use super::gather::gather;
 use super::join::join;
 use super::secret::Secret;
 use super::tcp::TcpGroup;
 use crate::error::Error;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 pub(super) const STEP: &str = "rendezvous";
 
@@ -36,6 +37,7 @@ pub(crate) struct Job {
 
 /// Returns on every rank when all have met.
 pub(crate) fn meet(job: &Job) -> Result<TcpGroup, Error> {
+    raise_limit();
     if job.rank == 0 {
         listen(job).and_then(|listener| gather(job, &listener))
     } else {
@@ -43,15 +45,30 @@ pub(crate) fn meet(job: &Job) -> Result<TcpGroup, Error> {
     }
 }
 
-pub(super) fn addresses(job: &Job) -> Result<Vec<SocketAddr>, std::io::Error> {
-    let found: Vec<_> = (job.host.as_str(), job.port).to_socket_addrs()?.collect();
-    if found.is_empty() {
-        Err(std::io::Error::new(
+/// The addresses of rank 0. Name servers that do not answer are given up at the deadline.
+pub(super) fn addresses(job: &Job, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = job.host.parse::<IpAddr>() {
+        return Ok(vec![(address, job.port).into()]);
+    }
+    let (tell, told) = mpsc::channel();
+    let name = (job.host.clone(), job.port);
+    let look_up = move || {
+        let found = name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        // Who asked may have given up.
+        let _ = tell.send(found);
+    };
+    // The C library's look-up takes as long as it likes.
+    let thread = std::thread::Builder::new().name("mkernel-lookup".into());
+    thread.spawn(look_up)?;
+    let rest = deadline.saturating_duration_since(Instant::now());
+    let silent = |_| io::Error::new(ErrorKind::TimedOut, "no name server has answered");
+    let found = told.recv_timeout(rest).map_err(silent)??;
+    match found.is_empty() {
+        true => Err(io::Error::new(
             ErrorKind::NotFound,
             "the name has no address",
-        ))
-    } else {
-        Ok(found)
+        )),
+        false => Ok(found),
     }
 }
 
@@ -61,7 +78,7 @@ fn listen(job: &Job) -> Result<TcpListener, Error> {
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, job.port)))
     };
     let bind = || {
-        let found = addresses(job)?;
+        let found = addresses(job, Instant::now() + job.timeout)?;
         if job.several_hosts && is_own_name(job, &found) {
             return everywhere();
         }
@@ -72,9 +89,12 @@ fn listen(job: &Job) -> Result<TcpListener, Error> {
         }
     };
     let listener = bind().and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    listener.map_err(|source| Error::Listen {
-        address: format!("{}:{}", job.host, job.port),
-        source: Arc::new(source),
+    listener.map_err(|source| match is_exhausted(&source) {
+        true => os("listening for the ranks")(source),
+        false => Error::Listen {
+            address: format!("{}:{}", job.host, job.port),
+            source: Arc::new(source),
+        },
     })
 }
 

@@ -5,23 +5,28 @@
 
 mod failure;
 pub(crate) mod fds;
+pub(crate) mod files;
 mod gather;
 mod greeting;
 mod join;
 pub(crate) mod local;
 mod meet;
 mod nodes;
+mod owner;
 mod secret;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
+mod wait;
 mod wire;
 pub(crate) mod wires;
 
 pub(crate) use failure::printable;
 pub(crate) use meet::{Job, meet};
 pub(crate) use nodes::Nodes;
+pub(crate) use owner::Owner;
 pub(crate) use secret::Secret;
+pub(crate) use wait::{IsBusy, Stop, Wait};
 
 use crate::error::{Error, with_causes};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -30,6 +35,9 @@ use std::time::Duration;
 
 /// The most that one rank may contribute to a step.
 pub const MAX_OFFER_BYTES: usize = 64 << 10;
+
+/// The longest contribution with the byte that says how the step came out on its rank.
+const MAX_STEP_BYTES: usize = MAX_OFFER_BYTES + 1;
 
 /// How long one poll of sockets sleeps. Steps of `prepare` take milliseconds, so this costs nothing.
 const POLL: Duration = Duration::from_micros(200);
@@ -132,19 +140,14 @@ pub(crate) trait Group: Send {
     fn nodes(&self) -> &Nodes;
 
     /// Gives `bytes` to all ranks; returns what each gave, by rank. Returns on no rank before all have come.
-    fn all_gather(
-        &mut self,
-        step: &'static str,
-        bytes: &[u8],
-        timeout: Duration,
-    ) -> Result<Vec<Vec<u8>>, Error>;
+    fn all_gather(&mut self, bytes: &[u8], wait: Wait) -> Result<Vec<Vec<u8>>, Error>;
 
     /// Gives a duplicate of `fd` to all other ranks of the node; returns theirs by rank, `None` in the own place and in
     /// those of other nodes. All ranks of all nodes come here.
     fn exchange_fds(
         &mut self,
         fd: BorrowedFd<'_>,
-        timeout: Duration,
+        wait: &Wait,
     ) -> Result<Vec<Option<OwnedFd>>, Error>;
 
     /// A rank that is lost: gone without a goodbye, or so others told. Does not wait.
@@ -158,6 +161,8 @@ pub(crate) trait Group: Send {
 pub(crate) struct Collective {
     group: Box<dyn Group>,
     broken: Option<Arc<Error>>,
+    stop: Stop,
+    is_busy: Option<IsBusy>,
 }
 
 impl Collective {
@@ -165,7 +170,29 @@ impl Collective {
         Self {
             group: Box::new(group),
             broken: None,
+            stop: Stop::default(),
+            is_busy: None,
         }
+    }
+
+    /// Ends the waits of the call of the program that is under way, from any thread.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// A call of the program begins, which earlier stops do not concern.
+    pub fn begin(&mut self) {
+        self.stop.renew();
+    }
+
+    /// Lets deadlines of steps stand still while `is_busy` says so.
+    pub fn pause_while(&mut self, is_busy: IsBusy) {
+        self.is_busy = Some(is_busy);
+    }
+
+    /// A wait of this rank in `step`.
+    pub fn wait(&self, step: &'static str, timeout: Duration) -> Wait {
+        Wait::new(step, timeout).with(self.stop.clone(), self.is_busy.clone())
     }
 
     pub fn rank(&self) -> u32 {
@@ -181,25 +208,16 @@ impl Collective {
         self.group.nodes()
     }
 
-    /// See [`Group::all_gather`].
+    /// Gives `bytes`, at most [`MAX_OFFER_BYTES`], to all ranks; returns what each gave, by rank.
     pub fn all_gather(
         &mut self,
         step: &'static str,
         bytes: &[u8],
         timeout: Duration,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        if bytes.len() > MAX_OFFER_BYTES {
-            let source = ProtocolFault::TooLong {
-                bytes: bytes.len(),
-                limit: MAX_OFFER_BYTES,
-            };
-            return Err(Error::Protocol {
-                peer: crate::error::Peer::Rank(self.rank()),
-                step,
-                source,
-            });
-        }
-        self.run(|group| group.all_gather(step, bytes, timeout))
+        let own = Ok(((), bytes.to_vec()));
+        let ((), all) = self.agree(step, own, timeout)?;
+        Ok(all)
     }
 
     /// See [`Group::exchange_fds`].
@@ -208,7 +226,8 @@ impl Collective {
         fd: BorrowedFd<'_>,
         timeout: Duration,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
-        self.run(|group| group.exchange_fds(fd, timeout))
+        let wait = self.wait(fds::STEP, timeout);
+        self.run(|group| group.exchange_fds(fd, &wait))
     }
 
     /// Returns when every rank has come.
@@ -234,17 +253,21 @@ impl Collective {
         result: Result<(T, Vec<u8>), Error>,
         timeout: Duration,
     ) -> Agreed<T> {
-        self.run(|group| agree(group, step, result, timeout))?
+        let wait = self.wait(step, timeout);
+        self.run(|group| agree(group, result, wait))?
     }
 
     fn run<T>(
         &mut self,
         step: impl FnOnce(&mut dyn Group) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if let Some(cause) = &self.broken {
-            return Err(Error::Aborted {
-                cause: Some(cause.clone()),
-            });
+        match self.broken.as_deref() {
+            Some(aborted @ Error::Aborted { .. }) => return Err(aborted.clone()),
+            Some(_) => {
+                let cause = self.broken.clone();
+                return Err(Error::Aborted { cause });
+            }
+            None => {}
         }
         let result = step(self.group.as_mut());
         if let Err(error) = &result {
@@ -263,16 +286,27 @@ pub(crate) type Agreed<T> = Result<(T, Vec<Vec<u8>>), Error>;
 /// See [`Collective::agree`]. The outer error is one of the group, which then is of no more use.
 fn agree<T>(
     group: &mut dyn Group,
-    step: &'static str,
     result: Result<(T, Vec<u8>), Error>,
-    timeout: Duration,
+    wait: Wait,
 ) -> Result<Agreed<T>, Error> {
-    let mut offer = match &result {
-        Ok((_, bytes)) => [&[OK], bytes.as_slice()].concat(),
-        Err(error) => [&[FAILED], with_causes(error).as_bytes()].concat(),
+    let step = wait.step;
+    let result = result.and_then(|(value, payload)| match payload.len() {
+        ..=MAX_OFFER_BYTES => Ok((value, payload)),
+        bytes => Err(Error::OfferTooLong {
+            step,
+            bytes,
+            limit: MAX_OFFER_BYTES,
+        }),
+    });
+    let offer = match &result {
+        Ok((_, payload)) => [&[OK], payload.as_slice()].concat(),
+        Err(error) => {
+            let mut text = with_causes(error);
+            text.truncate(text.floor_char_boundary(MAX_OFFER_BYTES));
+            [&[FAILED], text.as_bytes()].concat()
+        }
     };
-    offer.truncate(MAX_OFFER_BYTES);
-    let offers = group.all_gather(step, &offer, timeout);
+    let offers = group.all_gather(&offer, wait);
     // The own failure says more than how the others took it.
     let (value, offers) = match (result, offers) {
         (Ok((value, _)), Ok(offers)) => (value, offers),

@@ -2,8 +2,9 @@
 
 use super::failure::{Failure, Heard, printable};
 use super::fds::{self, Mailbox, random_bytes};
+use super::wait::{Ended, STOPPED};
 use super::wire::{Frame, Kind, Link, LinkError, Nonce, Reader, put_string};
-use super::{Group, MAX_OFFER_BYTES, Nodes, POLL, ProtocolFault, agree};
+use super::{Group, MAX_STEP_BYTES, Nodes, Owner, POLL, ProtocolFault, Wait, agree};
 use crate::error::{Error, Peer};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ pub(crate) struct TcpGroup {
     early: Vec<Option<Frame>>,
     left: Vec<bool>,
     lost: Option<u32>,
+    owner: Owner,
 }
 
 impl TcpGroup {
@@ -36,7 +38,13 @@ impl TcpGroup {
             left: vec![false; links.len()],
             links,
             lost: None,
+            owner: Owner::this_process(),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn links(&self) -> &[Link] {
+        &self.links
     }
 
     /// Who is at the other end.
@@ -97,17 +105,10 @@ impl TcpGroup {
     }
 
     /// Rank 0: collects all offers, then sends all of them to all.
-    fn complete(
-        &mut self,
-        step: &'static str,
-        own: &[u8],
-        timeout: Duration,
-    ) -> Result<Vec<Vec<u8>>, Failure> {
-        let deadline = Instant::now() + timeout;
+    fn complete(&mut self, own: &[u8], wait: &mut Wait) -> Result<Vec<Vec<u8>>, Failure> {
         let mut offers: Vec<Option<Vec<u8>>> = vec![None; self.links.len()];
         loop {
-            let waiting = offers.iter_mut().enumerate();
-            for (i, place) in waiting.filter(|(_, offer)| offer.is_none()) {
+            for (i, place) in offers.iter_mut().enumerate() {
                 let rank = rank_of(i);
                 match self.next(i) {
                     Ok(None) => {}
@@ -115,8 +116,15 @@ impl TcpGroup {
                         let rank = self.lost.unwrap_or(rank);
                         return Err(Failure::Lost { rank });
                     }
+                    // Also of a rank that has come already.
+                    Ok(Some(frame)) if frame.kind == Kind::Failed => {
+                        return Err(told_by(rank, &frame, &self.nonce));
+                    }
                     Ok(Some(frame)) => {
-                        let offer = offer_in(&frame, &self.nonce, step);
+                        let offer = match place {
+                            None => offer_in(&frame, &self.nonce, wait.step),
+                            Some(_) => Err(ProtocolFault::Malformed),
+                        };
                         *place = Some(offer.map_err(|fault| Failure::Protocol { rank, fault })?);
                     }
                     Err(LinkError::Fault(fault)) => return Err(Failure::Protocol { rank, fault }),
@@ -131,8 +139,11 @@ impl TcpGroup {
             if missing.is_empty() {
                 break;
             }
-            if Instant::now() >= deadline {
-                return Err(Failure::Missing { ranks: missing });
+            wait.warn(self.rank, &missing);
+            match wait.look(Duration::ZERO) {
+                None => {}
+                Some(Ended::Stopped) => return Err(self.stopped()),
+                Some(Ended::Late) => return Err(Failure::Missing { ranks: missing }),
             }
             std::thread::sleep(POLL);
         }
@@ -143,10 +154,18 @@ impl TcpGroup {
         all.iter().for_each(|offer| put_string(&mut payload, offer));
         let frame = self.frame(Kind::Complete, payload);
         for (i, link) in self.links.iter_mut().enumerate() {
-            link.send(&frame, deadline + GRACE)
+            link.send_until(&frame, || wait.look(GRACE).is_some())
                 .map_err(|_| Failure::Left { rank: rank_of(i) })?;
         }
         Ok(all)
+    }
+
+    /// That this rank gives up because it was told to.
+    fn stopped(&self) -> Failure {
+        Failure::Told {
+            rank: self.rank,
+            text: STOPPED.to_owned(),
+        }
     }
 
     /// Rank 0: tells the living; others: rank 0. So that none waits for its own deadline.
@@ -155,12 +174,8 @@ impl TcpGroup {
     }
 
     /// Other ranks: offers, then waits for rank 0.
-    fn offer(
-        &mut self,
-        step: &'static str,
-        own: &[u8],
-        timeout: Duration,
-    ) -> Result<Vec<Vec<u8>>, Error> {
+    fn offer(&mut self, own: &[u8], wait: &mut Wait) -> Result<Vec<Vec<u8>>, Error> {
+        let (step, timeout) = (wait.step, wait.timeout);
         let protocol = |source| Error::Protocol {
             peer: Peer::Rank(0),
             step,
@@ -175,12 +190,11 @@ impl TcpGroup {
                 waited: timeout,
             },
         };
-        let deadline = Instant::now() + timeout + GRACE;
         let mut payload = Vec::new();
         put_string(&mut payload, step.as_bytes());
         put_string(&mut payload, own);
         let frame = self.frame(Kind::Offer, payload);
-        let sent = self.links[0].send(&frame, deadline);
+        let sent = self.links[0].send_until(&frame, || wait.look(GRACE).is_some());
         let answer = loop {
             // Rank 0 may have said why it left before the connection broke, so it is heard first.
             match self.next(0) {
@@ -188,8 +202,13 @@ impl TcpGroup {
                 Ok(None) => {}
                 Err(error) => return Err(lost(error)),
             }
-            if Instant::now() >= deadline {
-                return Err(lost(sent.err().unwrap_or(LinkError::Deadline)));
+            match wait.look(GRACE) {
+                None => {}
+                Some(Ended::Stopped) => {
+                    self.announce(&self.stopped());
+                    return Err(Error::Aborted { cause: None });
+                }
+                Some(Ended::Late) => return Err(lost(sent.err().unwrap_or(LinkError::Deadline))),
             }
             std::thread::sleep(POLL);
         };
@@ -231,6 +250,17 @@ fn rank_of(link: usize) -> u32 {
     u32::try_from(link + 1).unwrap_or(u32::MAX)
 }
 
+/// Why a rank gives up, as it says.
+fn told_by(rank: u32, frame: &Frame, nonce: &Nonce) -> Failure {
+    let fault = match Failure::decode(&frame.payload) {
+        _ if frame.nonce != *nonce => ProtocolFault::OtherJob,
+        Ok(Heard::Told(told, text)) if told == rank => return Failure::Told { rank, text },
+        Ok(_) => ProtocolFault::Malformed,
+        Err(fault) => fault,
+    };
+    Failure::Protocol { rank, fault }
+}
+
 pub(super) fn offer_in(frame: &Frame, nonce: &Nonce, step: &str) -> Result<Vec<u8>, ProtocolFault> {
     if frame.nonce != *nonce {
         return Err(ProtocolFault::OtherJob);
@@ -246,10 +276,10 @@ pub(super) fn offer_in(frame: &Frame, nonce: &Nonce, step: &str) -> Result<Vec<u
         });
     }
     let offer = reader.string()?;
-    if offer.len() > MAX_OFFER_BYTES {
+    if offer.len() > MAX_STEP_BYTES {
         return Err(ProtocolFault::TooLong {
             bytes: offer.len(),
-            limit: MAX_OFFER_BYTES,
+            limit: MAX_STEP_BYTES,
         });
     }
     Ok(offer.to_vec())
@@ -277,31 +307,29 @@ impl Group for TcpGroup {
         &self.nodes
     }
 
-    fn all_gather(
-        &mut self,
-        step: &'static str,
-        bytes: &[u8],
-        timeout: Duration,
-    ) -> Result<Vec<Vec<u8>>, Error> {
+    fn all_gather(&mut self, bytes: &[u8], mut wait: Wait) -> Result<Vec<Vec<u8>>, Error> {
         if self.rank != 0 {
-            return self.offer(step, bytes, timeout);
+            return self.offer(bytes, &mut wait);
         }
-        self.complete(step, bytes, timeout).map_err(|failure| {
+        self.complete(bytes, &mut wait).map_err(|failure| {
             self.announce(&failure);
-            failure.into_error(step, timeout)
+            match wait.stop.is_set() {
+                true => Error::Aborted { cause: None },
+                false => failure.into_error(wait.step, wait.timeout),
+            }
         })
     }
 
     fn exchange_fds(
         &mut self,
         fd: BorrowedFd<'_>,
-        timeout: Duration,
+        wait: &Wait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
         let mailbox = Mailbox::open()?;
         // A key of its own, so that the nonce of the connections is not used for anything else.
         let mut offer = mailbox.name().to_vec();
         offer.extend_from_slice(&random_bytes()?);
-        let offers = self.all_gather(fds::STEP, &offer, timeout)?;
+        let offers = self.all_gather(&offer, wait.again(fds::STEP))?;
         let keys = offers
             .iter()
             .zip(0..)
@@ -325,11 +353,11 @@ impl Group for TcpGroup {
         // When all have delivered, nobody waits for a descriptor that does not come.
         agree(
             self,
-            "delivery of memory handles",
             delivered.map(|()| ((), Vec::new())),
-            timeout,
+            wait.again("delivery of memory handles"),
         )??;
-        mailbox.collect(&peers, self.world, &keys[self.rank as usize].1, timeout)
+        let wait = wait.again(fds::STEP);
+        mailbox.collect(&peers, self.world, &keys[self.rank as usize].1, wait)
     }
 
     fn lost(&mut self) -> Option<u32> {
@@ -365,7 +393,7 @@ impl Group for TcpGroup {
 impl Drop for TcpGroup {
     /// A thread that panics ends as a process that is killed.
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if !std::thread::panicking() && self.owner.is_here() {
             let frame = self.frame(Kind::Goodbye, Vec::new());
             tell(&frame, self.links.iter_mut());
         }

@@ -1,14 +1,17 @@
 //! Frames on a TCP connection between two ranks: magic, version, kind, the job's nonce, length, payload.
 
-use super::{MAX_OFFER_BYTES, POLL, ProtocolFault};
+use super::{MAX_STEP_BYTES, POLL, ProtocolFault};
+use rustix::net::sockopt::{
+    set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
+};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The longest payload of rank 0: what all ranks offered, or where they are.
 pub(super) fn root_bytes(world: u32) -> usize {
     (world as usize)
-        .saturating_mul(MAX_OFFER_BYTES + 4)
+        .saturating_mul(MAX_STEP_BYTES + 4)
         .saturating_add(STRANGER_BYTES)
 }
 
@@ -19,7 +22,7 @@ pub(super) const VERSION: u16 = 3;
 /// The longest payload of who has not proved yet that it is a rank.
 pub(super) const STRANGER_BYTES: usize = 1 << 10;
 /// The longest payload of a rank: its offer, and the name of the step.
-pub(super) const RANK_BYTES: usize = MAX_OFFER_BYTES + (1 << 10);
+pub(super) const RANK_BYTES: usize = MAX_STEP_BYTES + (1 << 10);
 const MAGIC: [u8; 4] = *b"MKRN";
 const HEADER_BYTES: usize = 28;
 
@@ -155,15 +158,21 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A connection with a stranger.
-    pub fn new(stream: TcpStream) -> std::io::Result<Self> {
+    /// A connection with a stranger, of a job whose waits end after `timeout`.
+    pub fn new(stream: TcpStream, timeout: Duration) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        notice_silence(&stream, timeout)?;
         Ok(Self {
             stream,
             received: Vec::new(),
             limit: STRANGER_BYTES,
         })
+    }
+
+    #[cfg(test)]
+    pub fn stream(&self) -> &TcpStream {
+        &self.stream
     }
 
     /// The other end may send payloads of up to `limit` bytes from now on.
@@ -190,6 +199,15 @@ impl Link {
     }
 
     pub fn send(&mut self, frame: &Frame, deadline: Instant) -> Result<(), LinkError> {
+        self.send_until(frame, || Instant::now() >= deadline)
+    }
+
+    /// [`send`](Self::send), given up when `is_over`.
+    pub fn send_until(
+        &mut self,
+        frame: &Frame,
+        mut is_over: impl FnMut() -> bool,
+    ) -> Result<(), LinkError> {
         let bytes = frame.encode();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
@@ -197,7 +215,7 @@ impl Link {
                 Ok(count) => rest = &rest[count..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if Instant::now() >= deadline {
+                    if is_over() {
                         return Err(LinkError::Deadline);
                     }
                     std::thread::sleep(POLL);
@@ -207,6 +225,20 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// Lets TCP give up a connection whose other end is silent for two thirds of `timeout`: a host that loses its power or
+/// its network closes nothing. The kernel of a process that is alive, or stopped, answers.
+pub(super) fn notice_silence(stream: &TcpStream, timeout: Duration) -> std::io::Result<()> {
+    // TCP counts whole seconds.
+    let silence = (timeout * 2 / 3).clamp(Duration::from_secs(2), Duration::from_secs(60));
+    let between = Duration::from_secs((silence / 8).as_secs().max(1));
+    set_tcp_keepidle(stream, between)?;
+    set_tcp_keepintvl(stream, between)?;
+    // After this time, whatever the number of unanswered packets.
+    set_tcp_user_timeout(stream, silence.as_millis() as u32)?;
+    set_socket_keepalive(stream, true)?;
+    Ok(())
 }
 
 /// Reads a payload from front to back; every read is checked.

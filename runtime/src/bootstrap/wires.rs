@@ -1,11 +1,11 @@
 //! Streams between pairs of ranks of a node: what emulated NICs speak over.
 
 use super::fds::{Mailbox, deliver, random_bytes};
+use super::files::os;
 use super::{Collective, ProtocolFault};
 use crate::error::{Error, Peer};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Duration;
 
 const STEP: &str = "connection of emulated NICs";
@@ -29,12 +29,12 @@ pub(crate) fn connect(
     let connected = (|| {
         let mut streams = Vec::new();
         for &peer in peers.iter().filter(|peer| **peer > rank) {
-            let (ours, theirs) = UnixStream::pair().map_err(os)?;
+            let (ours, theirs) = UnixStream::pair().map_err(os("socketpair"))?;
             deliver(theirs.as_fd(), rank, &nonce, peer, &offers[peer as usize].0)?;
             streams.push((peer, ours));
         }
         let lower: Vec<u32> = peers.iter().copied().filter(|peer| *peer < rank).collect();
-        let came = mailbox.collect(&lower, world, &nonce, timeout)?;
+        let came = mailbox.collect(&lower, world, &nonce, ranks.wait(STEP, timeout))?;
         for (peer, fd) in (0..).zip(came) {
             streams.extend(fd.map(|fd| (peer, UnixStream::from(fd))));
         }
@@ -61,11 +61,4 @@ fn names(offers: &[Vec<u8>]) -> Result<Vec<Name>, Error> {
         })
     };
     (0..).zip(offers).map(split).collect()
-}
-
-fn os(source: std::io::Error) -> Error {
-    Error::Os {
-        call: "socketpair",
-        source: Arc::new(source),
-    }
 }

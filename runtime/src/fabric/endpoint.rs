@@ -74,8 +74,10 @@ impl Fabric {
         let rails = &spec.rails;
         let peers = rails.peers();
         let rest = (size_of::<RingState>() as u64).next_multiple_of(FLAG_STRIDE_BYTES);
-        let allocate = |bytes| OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, timeout);
+        let allocate =
+            |bytes| OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, shared.gpu_timeout());
         let allocated = (|| {
+            shared.ensure_usable()?;
             let ring = DeviceRing::allocate(&shared.ctx)?;
             let arrivals = PinnedArrivals::allocate(shared, &peers, spec.channels, page)?;
             let state = allocate(rest + spec.state_bytes)?;
@@ -234,7 +236,7 @@ fn emulated(
         return Err(Error::Aborted { cause: None });
     };
     let regions = memory.addresses()[..shared.world as usize].to_vec();
-    let mover = PeerCopies::new(&shared.ctx, shared.rank, regions, shared.host_timeout())?;
+    let mover = PeerCopies::new(&shared.ctx, shared.rank, regions, shared.gpu_timeout())?;
     let wires = wires
         .into_iter()
         .map(|wire| Box::new(wire) as Box<dyn Wire>);

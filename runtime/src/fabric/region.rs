@@ -67,7 +67,7 @@ impl Way {
             let described = unsafe { Memory::new(address, bytes, MemoryKind::Host) };
             return Ok((Region::Pinned(memory), described));
         }
-        let timeout = shared.host_timeout();
+        let timeout = shared.gpu_timeout();
         let memory = OwnMemory::allocate_for_nics(&shared.ctx, &shared.stream, bytes, timeout)?;
         let dma_buf = match self {
             Self::DmaBuf => Some(DmaBuf {

@@ -112,7 +112,6 @@ impl Communicator {
 
 impl FabricTest {
     fn new(shared: &Arc<Shared>, options: &FabricTestOptions) -> Result<Self, Error> {
-        shared.ensure_usable()?;
         let timeout = shared.host_timeout();
         let checked = check(options).and_then(|()| {
             let rails = Rails::new(shared.rank, &shared.hosts.nodes, options.nodes)?;
@@ -122,9 +121,10 @@ impl FabricTest {
             }
             Ok((rails, identity(options).into_bytes()))
         });
-        let (rails, all) = shared
-            .ranks()
-            .agree("the fabric test's options", checked, timeout)?;
+        let mut ranks = shared.ranks();
+        let checked = shared.ensure_usable().and(checked);
+        let (rails, all) = ranks.agree("the fabric test's options", checked, timeout)?;
+        drop(ranks);
         let other = (0..).zip(&all).find(|(_, theirs)| **theirs != all[0]);
         if let Some((rank, theirs)) = other {
             let text = String::from_utf8_lossy;
@@ -239,7 +239,7 @@ impl FabricTest {
     }
 
     fn wait(&self) -> Result<(), Error> {
-        let (started, limit) = (Instant::now(), self.shared.host_timeout() + DRAIN_MARGIN);
+        let (started, limit) = (Instant::now(), self.shared.gpu_timeout() + DRAIN_MARGIN);
         while !self.shared.stream.is_done()? {
             let waited = started.elapsed();
             if waited >= limit {

@@ -82,6 +82,12 @@ impl SimulatedHost {
         Ok(Self(host))
     }
 
+    /// Whether a thread of the program waits for work of its GPUs, or has asked for it lately.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.0.lock().waits.values().any(|wait| !wait.is_over())
+    }
+
     #[cfg(test)]
     pub(super) fn inner(&self) -> &Host {
         &self.0

@@ -1,6 +1,7 @@
 //! Ranks that leave, are late, or disagree.
 
 use super::super::failure::{Failure, Heard};
+use super::super::join::connect;
 use super::super::tcp::offers_in;
 use super::*;
 use std::net::TcpStream;
@@ -102,6 +103,48 @@ fn no_rank_0_is_an_error_within_the_deadline() {
     .expect("nobody listens");
     assert!(matches!(error, Error::Connect { .. }), "{error}");
     assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+/// A listener that takes no further connection: as an address behind which all packets are dropped.
+fn black_hole() -> (TcpListener, Vec<TcpStream>, std::net::SocketAddr) {
+    let (listener, _) = listener();
+    let address = listener.local_addr().expect("an address");
+    // Linux drops packets that ask for a connection when nobody accepts those that are there.
+    rustix::net::listen(&listener, 0).expect("a queue of one");
+    let connect = || TcpStream::connect_timeout(&address, SHORT);
+    let waiting: Vec<_> = std::iter::from_fn(|| connect().ok()).take(8).collect();
+    assert!(waiting.len() < 8, "connections are still taken");
+    (listener, waiting, address)
+}
+
+#[test]
+fn an_address_that_drops_packets_leaves_time_for_the_others() {
+    let (_open, _waiting, hole) = black_hole();
+    let (_listener, port) = listener();
+    let rank_0 = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    let started = Instant::now();
+    connect(&[hole, hole, rank_0], started + TIMEOUT).expect("rank 0 is reached");
+    assert!(started.elapsed() < TIMEOUT / 2, "{:?}", started.elapsed());
+    let started = Instant::now();
+    connect(&[hole, rank_0], started + SHORT).expect("rank 0 is reached in half of the time");
+
+    let error = connect(&[hole, hole], Instant::now() + SHORT).err();
+    let text = error.expect("nobody is reached").to_string();
+    assert_eq!(text.matches(&hole.to_string()).count(), 2, "{text}");
+}
+
+#[test]
+fn a_name_that_cannot_be_looked_up_is_in_the_error() {
+    let job = |rank| Job {
+        host: "nohost.invalid".into(),
+        timeout: SHORT,
+        ..job(rank, 2, 29511)
+    };
+    for rank in [0, 1] {
+        let error = meet(&job(rank)).err().expect("there is no such host");
+        let text = error.to_string();
+        assert!(text.contains("nohost.invalid:29511"), "{text}");
+    }
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Processes and threads that meet over TCP: as they should, and as they shouldn't.
 
 mod failures;
+mod forks;
 mod hosts;
 mod parsers;
 mod processes;
 mod secrets;
+mod silence;
 mod steps;
 mod strangers;
 
@@ -39,6 +41,31 @@ fn listener() -> (TcpListener, u16) {
     listener.set_nonblocking(true).expect("non-blocking");
     let port = listener.local_addr().expect("an address").port();
     (listener, port)
+}
+
+/// What `body` logs on this thread.
+pub(super) fn logged(body: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("no panic").write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone());
+    tracing::subscriber::with_default(subscriber.finish(), body);
+    let bytes = log.0.lock().expect("no panic").clone();
+    String::from_utf8(bytes).expect("text")
 }
 
 /// Runs `body` on `world` threads that meet over TCP; returns what each returned, by rank.
@@ -136,5 +163,22 @@ fn expected_work(rank: u32, world: u32) -> String {
 fn eight_threads_meet_and_work() {
     for (rank, read) in (0..).zip(on_ranks(8, work)) {
         assert_eq!(read, expected_work(rank, 8));
+    }
+}
+
+#[test]
+fn threads_that_give_too_much_are_told_so() {
+    let results = on_ranks(3, steps::too_much);
+    for (rank, result) in results.into_iter().enumerate() {
+        steps::check_too_much(rank, result);
+    }
+}
+
+#[test]
+fn a_stop_ends_a_step_of_threads_that_met() {
+    for stops in [0, 1] {
+        let end = std::sync::Barrier::new(3);
+        let results = on_ranks(3, |ranks| steps::stopped(ranks, stops, &end));
+        steps::check_stopped(stops, results);
     }
 }

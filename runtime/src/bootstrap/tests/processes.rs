@@ -10,9 +10,16 @@ fn child() {
     if std::env::var_os("TEST_COMMUNICATOR").is_some() {
         return println!("read {}", across_hosts());
     }
+    if let Some(what) = std::env::var_os("TEST_NO_FILES") {
+        return println!("read {}", without_files(&what.to_string_lossy()));
+    }
+    if std::env::var_os("TEST_LONE").is_some() {
+        return println!("read {}", lone());
+    }
     let place = crate::env::place().expect("variables are set");
-    let timeout = crate::env::timeout().expect("a timeout");
-    let mut ranks = crate::communicator::join(&place, timeout).expect("the ranks meet");
+    let timeouts = crate::env::timeouts().expect("time-outs");
+    let mut ranks =
+        crate::communicator::join(&place, timeouts.host(false)).expect("the ranks meet");
     if std::env::var_os("TEST_DIE").is_some() {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
         std::process::abort();
@@ -20,7 +27,91 @@ fn child() {
     if std::env::var_os("TEST_LOST").is_some() {
         return println!("read {}", lost(ranks));
     }
+    if std::env::var_os("TEST_FORK").is_some() {
+        return println!("read {}", super::forks::rank_that_forks(ranks));
+    }
     println!("read {}", work(ranks));
+}
+
+/// What a rank of simulated GPUs gets that nobody joins.
+fn lone() -> String {
+    let ranks = crate::Communicator::local(&[0, 1]).expect("simulated GPUs");
+    let gathered = crate::GemmConfig::new(crate::GemmOp::AgGemm);
+    let config = crate::KernelConfig::new(2, gathered);
+    let (m, n, k) = (256, 128, 64);
+    let started = Instant::now();
+    let error = ranks[0]
+        .prepare(&config, crate::GemmShape { m, n, k })
+        .expect_err("rank 1 does not come");
+    let took = started.elapsed();
+    let is_in_time = (Duration::from_secs(3)..Duration::from_secs(10)).contains(&took);
+    format!("{is_in_time}: {error}")
+}
+
+/// The deadline is that of the variable, as on GPUs.
+#[test]
+fn a_rank_that_nobody_joins_names_the_missing_one_in_time() {
+    let more = [
+        ("TEST_LONE", "1"),
+        ("MKERNEL_DEVICE", "sim"),
+        ("MKERNEL_TIMEOUT_MS", "3000"),
+    ];
+    let told =
+        "true: rank 1 has not come to \"planning\" within 3s; every rank must make the same calls";
+    expect_read(0, start_child(0, 1, 1, &more), told);
+}
+
+/// What goes wrong in a process that may open few files and has them all open.
+fn without_files(what: &str) -> String {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let few = Rlimit {
+        current: Some(FEW / 2),
+        maximum: Some(FEW),
+    };
+    setrlimit(Resource::Nofile, few).expect("a lower limit");
+    files::raise_limit();
+    assert_eq!(getrlimit(Resource::Nofile).current, Some(FEW));
+    let mailbox = fds::Mailbox::open().expect("opened");
+    let null = || std::fs::File::open("/dev/null");
+    let file = null().expect("opened");
+    fds::deliver(file.as_fd(), 1, &[5; 16], 0, mailbox.name()).expect("delivered");
+    let mut open: Vec<_> = std::iter::from_fn(|| null().ok()).collect();
+    let error = match what {
+        "mailbox" => {
+            open.pop();
+            let wait = Wait::new("step", TIMEOUT);
+            mailbox.collect(&[1], 2, &[5; 16], wait).err()
+        }
+        rank => {
+            // Rank 0 can listen, and no more.
+            open.truncate(open.len() - usize::from(rank == "0"));
+            let place = crate::env::place().expect("variables are set");
+            crate::communicator::join(&place, TIMEOUT).err()
+        }
+    };
+    error.expect("no file can be opened").to_string()
+}
+
+const FEW: u64 = 64;
+
+#[test]
+fn too_many_open_files_are_named_at_once() {
+    let expected = |call| {
+        format!(
+            "{call} failed: too many open files, this process may have {FEW}; raise its limit (ulimit -n, LimitNOFILE= of a systemd unit, --ulimit nofile= of a container) or, if it is the system's, sysctl fs.file-max"
+        )
+    };
+    let started = Instant::now();
+    for (rank, what, call) in [
+        (0, "0", "accepting a rank's connection"),
+        (1, "1", "connecting to rank 0"),
+        (1, "mailbox", "recvmsg of a memory handle"),
+    ] {
+        let port = listener().1;
+        let child = start_child(rank, 2, port, &[("TEST_NO_FILES", what)]);
+        expect_read(rank, child, &expected(call));
+    }
+    assert!(started.elapsed() < TIMEOUT);
 }
 
 /// Who is lost, as a rank hears that is in no step. One of them ends, as it should.
@@ -70,7 +161,7 @@ fn across_hosts() -> String {
     format!("{hosts} hosts; {operator}; {test}")
 }
 
-fn start_child(rank: u32, world: u32, port: u16, more: &[(&str, &str)]) -> Child {
+pub fn start_child(rank: u32, world: u32, port: u16, more: &[(&str, &str)]) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("the test program"));
     command.args([
         "--exact",
@@ -94,7 +185,7 @@ fn start_child(rank: u32, world: u32, port: u16, more: &[(&str, &str)]) -> Child
         .expect("a process")
 }
 
-fn expect_read(rank: u32, child: Child, read: &str) {
+pub fn expect_read(rank: u32, child: Child, read: &str) {
     let output = child.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "rank {rank}: {text}");

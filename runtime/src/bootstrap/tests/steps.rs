@@ -90,23 +90,97 @@ fn after_a_missing_rank_every_later_step_fails_at_once() {
     );
 }
 
+/// On the rank that gives it, by name; on the others as that rank's failure. Nobody gets a part of it.
 #[test]
-fn too_much_is_refused_before_anything_is_sent() {
-    let mut alone = Collective::new(local::groups(1).remove(0));
-    let error = alone
-        .all_gather("big", &vec![0; MAX_OFFER_BYTES + 1], TIMEOUT)
-        .expect_err("too long");
-    assert!(
-        matches!(
-            error,
-            Error::Protocol {
-                source: ProtocolFault::TooLong { .. },
-                ..
+fn too_much_is_an_error_with_the_limit_and_the_group_goes_on() {
+    let results = on_ranks(3, too_much);
+    for (rank, result) in results.into_iter().enumerate() {
+        check_too_much(rank, result);
+    }
+}
+
+type Outcome = Result<Vec<Vec<u8>>, Error>;
+
+/// What comes of too much on rank 1, then of the most that there may be on every rank.
+pub fn too_much(mut ranks: Collective) -> (Outcome, Outcome) {
+    let more = usize::from(ranks.rank() == 1) * 70_000;
+    let first = ranks.all_gather("big", &vec![7; more], TIMEOUT);
+    let second = ranks.all_gather("full", &vec![8; MAX_OFFER_BYTES], TIMEOUT);
+    (first, second)
+}
+
+pub fn check_too_much(rank: usize, (first, second): (Outcome, Outcome)) {
+    match first.expect_err("too much on rank 1") {
+        Error::OfferTooLong {
+            step: "big",
+            bytes: 70_000,
+            limit: 65_536,
+        } => assert_eq!(rank, 1),
+        Error::RanksFailed { failures, .. } => {
+            assert_ne!(rank, 1);
+            assert!(
+                matches!(&failures[..], [(1, text)] if text.contains("70000") && text.contains("65536")),
+                "{failures:?}"
+            );
+        }
+        other => panic!("{other}"),
+    }
+    let full = second.expect("the ranks are still in step");
+    assert_eq!(full, [[8; MAX_OFFER_BYTES]; 3]);
+}
+
+/// Stops `stops` in a step that rank 2 does not come to: what ranks 0 and 1 get of it, and how long they waited.
+pub fn stopped(
+    mut ranks: Collective,
+    stops: u32,
+    end: &std::sync::Barrier,
+) -> Option<(Error, Duration)> {
+    ranks.barrier("before", TIMEOUT).expect("all ranks come");
+    if ranks.rank() == 2 {
+        end.wait();
+        return None;
+    }
+    let (rank, stop) = (ranks.rank(), ranks.stop());
+    let started = std::time::Instant::now();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            if rank == stops {
+                stop.set();
             }
-        ),
-        "{error}"
-    );
-    alone
-        .barrier("small", TIMEOUT)
-        .expect("the group still works");
+        });
+        ranks
+            .barrier("step", TIMEOUT)
+            .expect_err("a rank is stopped")
+    });
+    let took = started.elapsed();
+    ranks.begin();
+    let next = ranks.barrier("next", TIMEOUT).expect_err("out of step");
+    assert!(matches!(next, Error::Aborted { .. }), "{next}");
+    end.wait();
+    Some((error, took))
+}
+
+pub fn check_stopped(stops: u32, results: Vec<Option<(Error, Duration)>>) {
+    for (rank, (error, took)) in (0..).zip(results.into_iter().flatten()) {
+        assert!(took < TIMEOUT / 2, "rank {rank}: {took:?}");
+        match error {
+            Error::Aborted { cause: None } => assert_eq!(rank, stops),
+            Error::RanksFailed { step, failures } => {
+                assert_ne!(rank, stops);
+                assert_eq!(step, "step");
+                let told = [(stops, "Communicator::abort was called".to_owned())];
+                assert_eq!(failures, told);
+            }
+            other => panic!("rank {rank}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_stop_ends_a_step_on_all_ranks() {
+    for stops in [0, 1] {
+        let end = std::sync::Barrier::new(3);
+        check_stopped(stops, on_ranks(3, |ranks| stopped(ranks, stops, &end)));
+    }
 }

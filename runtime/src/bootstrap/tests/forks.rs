@@ -1,0 +1,64 @@
+//! Children that a rank forks.
+
+use super::processes::{expect_read, start_child};
+use super::*;
+use crate::standing::{Standing, Vigil};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+/// How a forked child ends that does `body`; it is killed if it takes too long.
+fn in_fork(body: impl FnOnce()) -> String {
+    // SAFETY: the child drops what it has and ends; the allocator is the C library's, which forks well.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        body();
+        // SAFETY: nothing of the parent's is to be ended here.
+        unsafe { libc::_exit(7) };
+    }
+    let child = Pid::from_raw(pid).expect("a child");
+    let started = Instant::now();
+    while started.elapsed() < TIMEOUT {
+        if let Some((_, status)) = waitpid(Some(child), WaitOptions::NOHANG).expect("it is ours") {
+            return format!("exit status {:?}", status.exit_status());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(child, Signal::KILL).expect("killed");
+    waitpid(Some(child), WaitOptions::empty()).expect("it is ours");
+    "it hung".to_owned()
+}
+
+/// What rank 1 does, in a process of its own: children drop their copies of its connections, then of its vigil.
+pub fn rank_that_forks(ranks: Collective) -> String {
+    let mut ranks = Some(ranks);
+    let first = in_fork(|| drop(ranks.take()));
+    let mut ranks = ranks.expect("the child took its own");
+    ranks.barrier("first", TIMEOUT).expect("no word of going");
+    let standing = Arc::new(Standing::new(ranks));
+    let mut vigil = Some(Vigil::start(&standing));
+    let second = in_fork(|| drop(vigil.take()));
+    let mut ranks = standing.ranks();
+    ranks.barrier("second", TIMEOUT).expect("no word of going");
+    format!("{first}, {second}")
+}
+
+#[test]
+fn a_forked_child_leaves_the_ranks_alone() {
+    let (listener, port) = listener();
+    let child = start_child(1, 2, port, &[("TEST_FORK", "1")]);
+    let mut ranks = Collective::new(gather(&job(0, 2, port), &listener).expect("the ranks meet"));
+    for step in ["first", "second"] {
+        ranks.barrier(step, 2 * TIMEOUT).expect("rank 1 is there");
+    }
+    expect_read(1, child, "exit status Some(7), exit status Some(7)");
+}
+
+#[test]
+fn children_that_execute_another_program_have_none_of_the_connections() {
+    let met = meet_all(2, |rank, port| job(rank, 2, port));
+    for group in met.into_iter().map(|group| group.expect("the ranks meet")) {
+        for link in group.links() {
+            let flags = rustix::io::fcntl_getfd(link.stream()).expect("flags");
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! [`Wait`]: how long a rank waits for the others in a step, and what ends that early.
+
+use crate::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Ends a rank's waits for the others, from any thread: those that are under way, and those that belong to the same
+/// call of the program.
+#[derive(Clone, Default)]
+pub(crate) struct Stop {
+    /// How often it was used.
+    count: Arc<AtomicU64>,
+    /// The same when the call began.
+    before: u64,
+}
+
+impl Stop {
+    pub fn set(&self) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.count.load(Ordering::Acquire) != self.before
+    }
+
+    /// Another call of the program begins.
+    pub fn renew(&mut self) {
+        self.before = self.count.load(Ordering::Acquire);
+    }
+}
+
+/// Whether ranks are at work for which deadlines of the host's steps stand still.
+pub(crate) type IsBusy = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Why a wait is over although not everybody has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Stopped,
+    Late,
+}
+
+/// A rank's wait in one step. Look at it again and again: time counts from look to look.
+#[derive(Clone)]
+pub(crate) struct Wait {
+    pub step: &'static str,
+    pub timeout: Duration,
+    pub stop: Stop,
+    is_busy: Option<IsBusy>,
+    /// The time that counted.
+    spent: Duration,
+    looked: Instant,
+    has_warned: bool,
+}
+
+impl Wait {
+    pub fn new(step: &'static str, timeout: Duration) -> Self {
+        Self {
+            step,
+            timeout,
+            stop: Stop::default(),
+            is_busy: None,
+            spent: Duration::ZERO,
+            looked: Instant::now(),
+            has_warned: false,
+        }
+    }
+
+    /// Lets `stop` end it, and its time stand still while ranks are busy.
+    pub fn with(self, stop: Stop, is_busy: Option<IsBusy>) -> Self {
+        Self {
+            stop,
+            is_busy,
+            ..self
+        }
+    }
+
+    /// As long a wait in another step, from now on.
+    pub fn again(&self, step: &'static str) -> Self {
+        Self::new(step, self.timeout).with(self.stop.clone(), self.is_busy.clone())
+    }
+
+    /// Whether it is over, at the deadline or `grace` later.
+    pub(super) fn look(&mut self, grace: Duration) -> Option<Ended> {
+        let passed = self.looked.elapsed();
+        self.looked += passed;
+        if self.stop.is_set() {
+            return Some(Ended::Stopped);
+        }
+        if !self.is_busy.as_ref().is_some_and(|is_busy| is_busy()) {
+            self.spent += passed;
+        }
+        (self.spent >= self.timeout + grace).then_some(Ended::Late)
+    }
+
+    /// Says once, long before the deadline, who is awaited.
+    pub(super) fn warn(&mut self, rank: u32, missing: &[u32]) {
+        let long = (self.timeout / 60).max(Duration::from_secs(5));
+        if self.spent >= long && !self.has_warned {
+            self.has_warned = true;
+            let step = self.step;
+            tracing::warn!(
+                rank,
+                step,
+                ?missing,
+                "still waiting for other ranks; does each have a thread or process of its own, and make the same calls?"
+            );
+        }
+    }
+
+    /// The error where nobody else is to be told.
+    pub(super) fn error(&self, ended: Ended, missing: Vec<u32>) -> Error {
+        match ended {
+            Ended::Stopped => Error::Aborted { cause: None },
+            Ended::Late => Error::RanksMissing {
+                step: self.step,
+                ranks: missing,
+                waited: self.timeout,
+            },
+        }
+    }
+}
+
+/// What other ranks are told of one that was stopped.
+pub(super) const STOPPED: &str = "Communicator::abort was called";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn time_stands_still_while_ranks_are_busy() {
+        let busy = Arc::new(AtomicBool::new(true));
+        let seen = busy.clone();
+        let is_busy: IsBusy = Arc::new(move || seen.load(Ordering::Relaxed));
+        let mut wait = Wait::new("step", SHORT).with(Stop::default(), Some(is_busy));
+        for _ in 0..4 {
+            std::thread::sleep(SHORT);
+            assert_eq!(wait.look(Duration::ZERO), None);
+        }
+        busy.store(false, Ordering::Relaxed);
+        std::thread::sleep(SHORT);
+        assert_eq!(wait.look(SHORT), None, "a grace");
+        assert_eq!(wait.look(Duration::ZERO), Some(Ended::Late));
+        assert_eq!(wait.again("next").look(Duration::ZERO), None);
+    }
+
+    #[test]
+    fn a_long_wait_is_logged_once_with_who_is_awaited() {
+        let log = crate::bootstrap::tests::logged(|| {
+            let mut wait = Wait::new("step", Duration::from_secs(30));
+            wait.warn(0, &[1, 3]);
+            wait.spent = Duration::from_secs(5);
+            wait.warn(0, &[1, 3]);
+            wait.warn(0, &[3]);
+        });
+        assert_eq!(log.lines().count(), 1, "{log}");
+        for part in ["WARN", "rank=0", "step=\"step\"", "missing=[1, 3]"] {
+            assert!(log.contains(part), "{log}");
+        }
+    }
+
+    #[test]
+    fn a_stop_ends_the_waits_of_a_call() {
+        let mut stop = Stop::default();
+        let mut wait = Wait::new("step", SHORT).with(stop.clone(), None);
+        assert_eq!(wait.look(SHORT), None);
+        stop.set();
+        assert_eq!(wait.look(SHORT), Some(Ended::Stopped));
+        assert_eq!(wait.again("next").look(SHORT), Some(Ended::Stopped));
+        stop.renew();
+        assert_eq!(wait.with(stop, None).look(SHORT), None);
+    }
+}
