@@ -89,10 +89,12 @@ impl Live {
 
     /// Why a call failed, if one did.
     pub fn failure(&self) -> Option<Error> {
-        // The cause comes before its consequence: failed copies, or a failed network, make waits fail.
+        // Failed copies, or a failed network, make waits fail. These causes are stored before the page says so, and read
+        // after it: whoever sees the consequence sees the cause.
+        let consequence = self.page.failure();
         self.network_failure()
             .or_else(|| self.job.as_ref().and_then(|job| job.failure()))
-            .or_else(|| self.page.failure())
+            .or(consequence)
     }
 }
 
