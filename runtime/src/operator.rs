@@ -87,6 +87,16 @@ impl Live {
         self.fabric.as_ref()?.failure()
     }
 
+    /// A launch is captured: from now on kernels may run that no launch announces.
+    fn capture(&self) {
+        if let Some(fabric) = &self.fabric {
+            fabric.capture();
+        }
+        if let Some(job) = &self.job {
+            job.capture();
+        }
+    }
+
     /// Why a call failed, if one did.
     pub fn failure(&self) -> Option<Error> {
         // Failed copies, or a failed network, make waits fail. These causes are stored before the page says so, and read
@@ -299,7 +309,9 @@ impl Operator {
             .unwrap_or_else(PoisonError::into_inner);
         let mut args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
         self.bind(&mut args, operands)?;
-        if !capturing {
+        if capturing {
+            self.live.capture();
+        } else {
             // SAFETY: by the caller.
             unsafe { order.follow(stream, owner)? };
         }
