@@ -134,10 +134,13 @@ fn spread(times_ns: &mut [u64]) -> String {
     )
 }
 
-fn report_pick_up(pause: Duration, rounds: usize) {
+fn report_pick_up(pause: Duration, rounds: usize, captured: bool) {
     let [a, b] = pair(&Nic::default(), sockets());
-    let _proxies = [a.endpoint, b.endpoint]
+    let proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
+    if captured {
+        proxies.iter().for_each(Proxy::capture);
+    }
     let mut times_ns: Vec<u64> = (0..rounds)
         .map(|_| {
             std::thread::sleep(pause);
@@ -151,7 +154,12 @@ fn report_pick_up(pause: Duration, rounds: usize) {
         })
         .collect();
     println!(
-        "pick-up, {pause:?} after the last: {}",
+        "pick-up{}, {pause:?} after the last: {}",
+        if captured {
+            " for a captured operator"
+        } else {
+            ""
+        },
         spread(&mut times_ns)
     );
 }
@@ -268,28 +276,40 @@ fn report_modelled(puts: u32) {
     );
 }
 
-fn report_idle() {
+fn report_idle(captured: bool) {
     let cpu = || clock_gettime(ClockId::ProcessCPUTime);
     let ns = |time: rustix::time::Timespec| time.tv_sec as f64 * 1e9 + time.tv_nsec as f64;
     let [a, b] = pair(&Nic::default(), sockets());
-    let _proxies = [a.endpoint, b.endpoint]
+    let proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
+    if captured {
+        proxies.iter().for_each(Proxy::capture);
+    }
     std::thread::sleep(Duration::from_millis(100));
     let (before, start) = (ns(cpu()), Instant::now());
     std::thread::sleep(Duration::from_secs(1));
     let share = (ns(cpu()) - before) / start.elapsed().as_nanos() as f64 / 2.0;
-    println!("an idle proxy takes {:.1} % of a core", share * 100.0);
+    let of = if captured {
+        ", of a captured operator,"
+    } else {
+        ""
+    };
+    println!("an idle proxy{of} takes {:.1} % of a core", share * 100.0);
 }
 
 fn main() {
-    report_pick_up(Duration::from_micros(10), 20_000);
-    report_pick_up(Duration::from_millis(5), 200);
-    report_pick_up(Duration::from_millis(60), 30);
+    report_pick_up(Duration::from_micros(10), 20_000, false);
+    for captured in [false, true] {
+        report_pick_up(Duration::from_millis(5), 200, captured);
+        report_pick_up(Duration::from_millis(30), 100, captured);
+        report_pick_up(Duration::from_millis(60), 30, captured);
+    }
     report_round_trip(5000);
     report_step(1_000_000);
     report_commands(2_000_000);
     report_threads(1_000_000, 0);
     report_threads(4000, 256 << 10);
     report_modelled(500);
-    report_idle();
+    report_idle(false);
+    report_idle(true);
 }

@@ -391,8 +391,7 @@ pub enum Error {
         Since(cause)
     )]
     Aborted {
-        /// The first failure, if it is known on this rank.
-        #[source]
+        /// The first failure, if it is known on this rank. The message repeats it.
         cause: Option<Arc<Error>>,
     },
     /// The stream still works after the deadline of its kernels.

@@ -87,12 +87,24 @@ impl Live {
         self.fabric.as_ref()?.failure()
     }
 
+    /// A launch is captured: from now on kernels may run that no launch announces.
+    fn capture(&self) {
+        if let Some(fabric) = &self.fabric {
+            fabric.capture();
+        }
+        if let Some(job) = &self.job {
+            job.capture();
+        }
+    }
+
     /// Why a call failed, if one did.
     pub fn failure(&self) -> Option<Error> {
-        // The cause comes before its consequence: failed copies, or a failed network, make waits fail.
+        // Failed copies, or a failed network, make waits fail. These causes are stored before the page says so, and read
+        // after it: whoever sees the consequence sees the cause.
+        let consequence = self.page.failure();
         self.network_failure()
             .or_else(|| self.job.as_ref().and_then(|job| job.failure()))
-            .or_else(|| self.page.failure())
+            .or(consequence)
     }
 }
 
@@ -297,7 +309,9 @@ impl Operator {
             .unwrap_or_else(PoisonError::into_inner);
         let mut args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
         self.bind(&mut args, operands)?;
-        if !capturing {
+        if capturing {
+            self.live.capture();
+        } else {
             // SAFETY: by the caller.
             unsafe { order.follow(stream, owner)? };
         }

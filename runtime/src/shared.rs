@@ -215,10 +215,7 @@ impl Shared {
         if let Some(error) = live.iter().find_map(|operator| operator.failure()) {
             self.poison(error);
         }
-        match self.standing.cause() {
-            Some(cause) => Err((*cause).clone()),
-            None => Ok(()),
-        }
+        self.standing.check()
     }
 }
 

@@ -15,13 +15,20 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The first rank that is known to be lost. Proxies and other ranks tell.
 pub(crate) type Lost = Arc<OnceLock<u32>>;
 
+/// Why a communicator is out of use.
+struct Poison {
+    cause: Arc<Error>,
+    /// Whether a caller has got the cause.
+    is_returned: bool,
+}
+
 /// What a communicator, its operators and its vigil share.
 pub(crate) struct Standing {
     ranks: Mutex<Collective>,
     /// Ends a step under way, which holds `ranks`.
     stop: Stop,
     operators: Mutex<Vec<Weak<Live>>>,
-    poison: Mutex<Option<Arc<Error>>>,
+    poison: Mutex<Option<Poison>>,
     is_poisoned: AtomicBool,
     pub lost: Lost,
 }
@@ -65,20 +72,35 @@ impl Standing {
             .collect()
     }
 
-    /// An error if the communicator is out of use.
+    /// An error if the communicator is out of use: the cause, if no call has returned that yet, so that the first error a
+    /// caller gets is always the cause; else [`Error::Aborted`], which repeats it.
     pub fn ensure_usable(&self) -> Result<(), Error> {
         if !self.is_poisoned.load(Ordering::Acquire) {
             return Ok(());
         }
-        Err(match self.cause() {
-            Some(cause) if matches!(*cause, Error::Aborted { .. }) => (*cause).clone(),
-            cause => Error::Aborted { cause },
+        let mut poison = lock(&self.poison);
+        let Some(poison) = poison.as_mut() else {
+            return Ok(());
+        };
+        let was_returned = std::mem::replace(&mut poison.is_returned, true);
+        Err(match &*poison.cause {
+            Error::Aborted { .. } => (*poison.cause).clone(),
+            _ if !was_returned => (*poison.cause).clone(),
+            _ => Error::Aborted {
+                cause: Some(poison.cause.clone()),
+            },
         })
     }
 
-    /// Why the communicator is out of use, if it is.
-    pub fn cause(&self) -> Option<Arc<Error>> {
-        lock(&self.poison).clone()
+    /// The cause as an error, if the communicator is out of use.
+    pub fn check(&self) -> Result<(), Error> {
+        match lock(&self.poison).as_mut() {
+            Some(poison) => {
+                poison.is_returned = true;
+                Err((*poison.cause).clone())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Takes the communicator out of use, for the first reason that is given, and ends all kernels' waits.
@@ -96,7 +118,10 @@ impl Standing {
     }
 
     fn give_up(&self, error: Error) {
-        lock(&self.poison).get_or_insert_with(|| Arc::new(error));
+        lock(&self.poison).get_or_insert_with(|| Poison {
+            cause: Arc::new(error),
+            is_returned: false,
+        });
         self.is_poisoned.store(true, Ordering::Release);
     }
 
@@ -171,5 +196,50 @@ impl Drop for Vigil {
         }
         // What this rank's proxies have noticed meanwhile.
         self.standing.look();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::local;
+
+    fn standing() -> Standing {
+        Standing::new(Collective::new(local::groups(1).remove(0)))
+    }
+
+    #[test]
+    fn the_first_error_is_the_cause_and_later_ones_repeat_it() {
+        let standing = standing();
+        standing.ensure_usable().expect("of use");
+        standing.poison(Error::RankLost { rank: 3 });
+        standing.poison(Error::RankLost { rank: 5 });
+        let first = standing.ensure_usable().expect_err("rank 3 is lost");
+        assert!(matches!(first, Error::RankLost { rank: 3 }), "{first}");
+        let later = standing.ensure_usable().expect_err("rank 3 is lost");
+        assert!(matches!(&later, Error::Aborted { cause: Some(_) }));
+        let (first, later) = (first.to_string(), later.to_string());
+        assert!(later.contains(&first), "{later}");
+        assert!(standing.check().is_err_and(|e| e.to_string() == first));
+    }
+
+    #[test]
+    fn a_checked_cause_is_no_news_to_the_next_call() {
+        let standing = standing();
+        standing.check().expect("of use");
+        standing.poison(Error::RankLost { rank: 3 });
+        standing.check().expect_err("rank 3 is lost");
+        let next = standing.ensure_usable().expect_err("rank 3 is lost");
+        assert!(matches!(next, Error::Aborted { cause: Some(_) }), "{next}");
+    }
+
+    #[test]
+    fn an_abort_is_its_own_cause() {
+        let standing = standing();
+        standing.poison(Error::Aborted { cause: None });
+        for _ in 0..2 {
+            let error = standing.ensure_usable().expect_err("aborted");
+            assert!(matches!(error, Error::Aborted { cause: None }), "{error}");
+        }
     }
 }

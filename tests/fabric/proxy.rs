@@ -287,10 +287,12 @@ fn a_proxy_that_is_dropped_with_puts_on_their_way_tells_kernels() {
 #[test]
 fn a_command_after_a_long_rest_is_picked_up() {
     let [a, b] = pair([Options::default(), Options::default()]);
-    for round in 1..=3 {
+    for round in 1..=4 {
         std::thread::sleep(Duration::from_millis(60));
-        if round == 2 {
-            a.proxy.wake();
+        match round {
+            2 => a.proxy.wake(),
+            3 => a.proxy.capture(),
+            _ => (),
         }
         post(&a, &put(0, 8, 0, 0)).expect("posted");
         until("the put", MARGIN, || {

@@ -177,6 +177,8 @@ fn a_nic_that_fails_is_an_error_on_every_rank() {
                 | Error::RankLost { .. }
         );
         assert!(is_told, "{error}");
+        let (first, later) = (error.to_string(), call().expect_err("a NIC has failed"));
+        assert!(later.to_string().contains(&first), "{first}; then {later}");
     });
 }
 

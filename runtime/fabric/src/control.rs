@@ -11,6 +11,7 @@ pub struct Control {
     mode: AtomicU32,
     drain_limit_ns: AtomicU64,
     woken: AtomicU32,
+    captured: AtomicU32,
 }
 
 /// What came of a step.
@@ -38,6 +39,7 @@ impl Control {
             mode: AtomicU32::new(RUN),
             drain_limit_ns: AtomicU64::new(u64::MAX),
             woken: AtomicU32::new(0),
+            captured: AtomicU32::new(0),
         }
     }
 
@@ -60,6 +62,16 @@ impl Control {
     /// Whether it was woken since this was last asked.
     pub fn was_woken(&self) -> bool {
         self.woken.load(Ordering::Relaxed) != 0 && self.woken.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// From now on kernels may run that nobody announces.
+    pub fn capture(&self) {
+        self.captured.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether [`capture`](Self::capture) was called.
+    pub fn is_captured(&self) -> bool {
+        self.captured.load(Ordering::Relaxed) != 0
     }
 
     /// When a drain must be over.

@@ -55,6 +55,11 @@ impl PeerState {
         }
     }
 
+    /// Whether something waits for credits or for the transport.
+    pub fn has_more(&self) -> bool {
+        self.message.is_some() || !self.queue.is_empty()
+    }
+
     /// What is to be said to the peer now, if anything. A goodbye is answered once all puts to that peer have left: it
     /// stays until then.
     pub fn news(&mut self, leave: Option<Leave>, has_puts: bool) -> Option<(Immediate, Cargo)> {

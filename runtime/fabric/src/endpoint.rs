@@ -8,6 +8,7 @@ use crate::flights::{Cargo, Flights};
 use crate::immediate::Immediate;
 use crate::ring::{Consumer, Ring};
 use crate::transport::{Event, Limits, PeerId, Place, RegionId, Transport, Write};
+use crate::turns::Turns;
 use mkernel_spec::fabric::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub struct Endpoint {
     blocked: Option<(u32, Command)>,
     arrivals: Box<dyn Arrivals>,
     peers: Vec<PeerState>,
+    /// Peers with a queue, and those of which something has come that may have to be answered.
+    turns: Turns,
     flights: Flights,
     events: Vec<Event>,
     leave: Option<Leave>,
@@ -53,6 +56,7 @@ impl Endpoint {
             ring: Consumer::new(ring),
             blocked: None,
             arrivals,
+            turns: Turns::new(peers.len()),
             peers,
             flights: Flights::new(),
             events: Vec::new(),
@@ -69,8 +73,15 @@ impl Endpoint {
         // Slots are given back before anything that takes longer.
         let mut has_moved = self.take_commands(now)?;
         self.ring.publish(0);
-        for peer in 0..self.peers.len() {
-            has_moved |= self.send(peer, now)?;
+        for _ in 0..self.turns.len() {
+            let Some(peer) = self.turns.take() else {
+                break;
+            };
+            let has_sent = self.send(peer.into(), now)?;
+            if has_sent || self.peers[usize::from(peer)].has_more() {
+                self.turns.add(peer);
+            }
+            has_moved |= has_sent;
         }
         has_moved |= self.hear()?;
         self.ring.publish(self.flights.leave());
@@ -94,6 +105,7 @@ impl Endpoint {
     /// more commands. Peers that have nothing more for it are then free of it, however it ends.
     pub fn leave(&mut self) {
         self.leave = Some(Leave { lost: None });
+        self.turns.add_all();
     }
 
     /// Begins to say goodbye because `lost` is lost, with whatever is on its way. Peers give up too, and say the same. Errors
@@ -102,6 +114,7 @@ impl Endpoint {
         self.leave = Some(Leave { lost: Some(lost) });
         self.blocked = None;
         self.peers.iter_mut().for_each(|peer| peer.queue.clear());
+        self.turns.add_all();
     }
 
     /// Whether all is said: every peer has said goodbye, too, or is gone. So none of them still waits for a completion. Of
@@ -134,6 +147,7 @@ impl Endpoint {
                     let done = self.flights.done(id);
                     let done = done.map_err(|reason| FabricError::Nic { reason })?;
                     if let Some((peer, cargo)) = done {
+                        self.turns.add(peer);
                         let state = &mut self.peers[usize::from(peer)];
                         state.in_flight -= 1;
                         match cargo {
@@ -143,8 +157,14 @@ impl Endpoint {
                         }
                     }
                 }
-                Event::Arrived { peer, immediate } => self.arrived(peer, immediate)?,
-                Event::Lost { peer, reason } => self.lost(peer, reason)?,
+                Event::Arrived { peer, immediate } => {
+                    self.turns.add(peer.0);
+                    self.arrived(peer, immediate)?;
+                }
+                Event::Lost { peer, reason } => {
+                    self.turns.add(peer.0);
+                    self.lost(peer, reason)?;
+                }
             }
         }
         self.events = events;
@@ -244,6 +264,7 @@ impl Endpoint {
                 self.blocked = Some((index, command));
                 return Ok(taken > 0);
             }
+            self.turns.add(command.peer);
             let sequence = state.outgoing.number(command.channel);
             state.queue.push_back(Write {
                 peer: PeerId(command.peer),
@@ -355,3 +376,6 @@ impl Endpoint {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,7 @@ mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transport;
+mod turns;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 pub mod window;

@@ -22,6 +22,9 @@ const DOZE: Duration = Duration::from_millis(20);
 /// in longer ones. This, plus what the system takes to wake a thread, is how late a command or an arrival may be picked
 /// up, unless [`Proxy::wake`] was called before. It costs about 2 % of a core.
 pub const LONG_NAP: Duration = Duration::from_micros(500);
+/// Replays of a graph call no [`Proxy::wake`]. Once a launch was captured, a proxy lets other threads go first until it has had
+/// no work for so long, which is more than a step of most models takes, and then sleeps in naps, never in long ones.
+const CAPTURED_YIELD: Duration = Duration::from_millis(50);
 
 /// How long peers may take to hear why this endpoint gives up.
 const FAREWELL: Duration = Duration::from_millis(100);
@@ -111,6 +114,12 @@ impl Proxy {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
+    }
+
+    /// Tells the thread that kernels may run from now on of which [`wake`](Self::wake) says nothing, such as replays of graphs.
+    /// To be called when a launch is captured.
+    pub fn capture(&self) {
+        self.shared.control.capture();
     }
 
     /// Ends the thread once all commands that were published before have left, peers were told, and none of them waits for
@@ -213,10 +222,13 @@ fn live(endpoint: &mut Endpoint, shared: &Shared, naps_at_once: bool) -> Result<
     let rest = |step: Step| {
         if step.has_moved || shared.control.was_woken() {
             last_moved = Instant::now();
-        } else if naps_at_once && last_moved.elapsed() < DOZE {
-            std::thread::park_timeout(NAP);
         } else {
-            back_off(last_moved.elapsed(), step.is_idle);
+            let is_captured = shared.control.is_captured();
+            match last_moved.elapsed() {
+                idle_for if !naps_at_once => back_off(idle_for, step.is_idle, is_captured),
+                idle_for if idle_for < DOZE => std::thread::park_timeout(NAP),
+                idle_for => back_off(idle_for, step.is_idle, false),
+            }
         }
     };
     let end = drive(&shared.control, step, rest)?;
@@ -242,7 +254,7 @@ fn say_goodbye(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricErr
         if endpoint.has_left() || shared.is_past_drain(now) {
             return Ok(());
         }
-        back_off(start.elapsed(), false);
+        back_off(start.elapsed(), false, false);
     }
 }
 
@@ -253,7 +265,7 @@ fn give_up(endpoint: &mut Endpoint, lost: u32) {
     while !endpoint.has_left() && start.elapsed() < FAREWELL {
         // It has failed already.
         let _ = endpoint.step(Instant::now());
-        back_off(start.elapsed(), false);
+        back_off(start.elapsed(), false, false);
     }
 }
 
@@ -269,14 +281,70 @@ fn undrained(endpoint: &Endpoint) -> FabricError {
     }
 }
 
-fn back_off(idle_for: Duration, is_idle: bool) {
+/// What a thread without work does before it looks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    Spin,
+    Yield,
+    Nap(Duration),
+}
+
+fn pause(idle_for: Duration, is_idle: bool, is_captured: bool) -> Pause {
+    let yield_for = match (is_idle, is_captured) {
+        (_, true) => CAPTURED_YIELD,
+        (true, false) => YIELD,
+        (false, false) => DOZE,
+    };
     if idle_for < SPIN {
-        std::hint::spin_loop();
-    } else if idle_for < if is_idle { YIELD } else { DOZE } {
-        std::thread::yield_now();
-    } else if idle_for < DOZE || !is_idle {
-        std::thread::park_timeout(NAP);
+        Pause::Spin
+    } else if idle_for < yield_for {
+        Pause::Yield
+    } else if idle_for < DOZE || !is_idle || is_captured {
+        Pause::Nap(NAP)
     } else {
-        std::thread::park_timeout(LONG_NAP);
+        Pause::Nap(LONG_NAP)
+    }
+}
+
+fn back_off(idle_for: Duration, is_idle: bool, is_captured: bool) {
+    match pause(idle_for, is_idle, is_captured) {
+        Pause::Spin => std::hint::spin_loop(),
+        Pause::Yield => std::thread::yield_now(),
+        Pause::Nap(nap) => std::thread::park_timeout(nap),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_rests_longer_the_longer_it_has_had_no_work() {
+        let after = |ms, is_idle| pause(Duration::from_millis(ms), is_idle, false);
+        for is_idle in [false, true] {
+            assert_eq!(after(0, is_idle), Pause::Spin);
+        }
+        assert_eq!(
+            (after(0, true), after(2, true)),
+            (Pause::Spin, Pause::Nap(NAP))
+        );
+        assert_eq!(after(30, true), Pause::Nap(LONG_NAP));
+        assert_eq!(
+            (after(2, false), after(30, false)),
+            (Pause::Yield, Pause::Nap(NAP))
+        );
+    }
+
+    #[test]
+    fn a_captured_proxy_is_awake_between_replays_and_never_takes_a_long_nap() {
+        for is_idle in [false, true] {
+            let after = |ms| pause(Duration::from_millis(ms), is_idle, true);
+            for ms in [1, 5, 20, 49] {
+                assert_eq!(after(ms), Pause::Yield, "{ms} ms");
+            }
+            for ms in [50, 1000, 1_000_000] {
+                assert_eq!(after(ms), Pause::Nap(NAP), "{ms} ms");
+            }
+        }
     }
 }

@@ -165,25 +165,72 @@ fn a_dead_wire() {
     );
 }
 
-/// Nothing is on its way, so only the port can tell.
+/// Takes an interface down; up again when dropped.
+struct Down(u8);
+
+impl Down {
+    fn new(device: u8) -> Self {
+        run(&format!("ip link set eth{device} down"));
+        Self(device)
+    }
+}
+
+impl Drop for Down {
+    fn drop(&mut self) {
+        run(&format!("ip link set eth{} up", self.0));
+    }
+}
+
+/// The first error of polling a node's transport.
+fn error_of(node: &mut Node) -> FabricError {
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut poll = || {
+        assert!(Instant::now() < end, "no error");
+        node.transport.poll(&mut Vec::new()).err()
+    };
+    std::iter::repeat_with(&mut poll)
+        .find_map(|error| error)
+        .unwrap()
+}
+
+/// Nothing is on its way, so only the port can tell. That is an error of this NIC, no loss of a peer.
 #[test]
 fn a_dead_port() {
     let _network = network();
     let mut nodes = meet(endpoints(&[0, 1]));
-    run("ip link set eth0 down");
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        verbs::until(&mut nodes, Duration::from_secs(10), "loss", |nodes| {
-            !nodes[0].lost.is_empty()
-        });
-    }));
-    run("ip link set eth0 up");
-    result.unwrap();
-    assert!(
-        nodes[0].lost[0].1.contains("rxe0: port 1 has been down"),
-        "{:?}",
-        nodes[0].lost
-    );
+    let _down = Down::new(0);
+    let error = error_of(&mut nodes[0]).to_string();
+    assert!(error.contains("rxe0: port 1 has been down for"), "{error}");
+    nodes[1].poll();
     assert!(nodes[1].lost.is_empty());
+}
+
+/// What is put after one of two ports went down takes the other one; that there is a port less becomes an error.
+#[test]
+fn one_of_two_ports() {
+    const WRITES: u32 = 12;
+    let _network = network();
+    let two = |devices: &[u8]| {
+        open(Options {
+            port_down: Duration::from_secs(15),
+            ..options(1, devices)
+        })
+    };
+    let mut nodes = meet(vec![two(&[0, 1]), two(&[2, 3])]);
+    let _down = Down::new(1);
+    let seen = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < seen {
+        nodes[0].poll();
+    }
+    let writes: Vec<_> = (0..WRITES)
+        .map(|number| verbs::write(PeerId(0), 0, 0, 100, number))
+        .collect();
+    assert_eq!(nodes[0].transport.post(&writes), Ok(writes.len()));
+    verbs::until(&mut nodes, Duration::from_secs(10), "arrivals", |nodes| {
+        nodes[0].sent.len() == writes.len() && nodes[1].arrived.len() == writes.len()
+    });
+    let error = error_of(&mut nodes[0]).to_string();
+    assert!(error.contains("rxe1: port 1 has been down"), "{error}");
 }
 
 #[test]

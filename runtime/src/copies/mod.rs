@@ -28,19 +28,50 @@ struct Pace {
     spin: Duration,
     /// The same while a launched kernel has not rung yet: it may stand behind long work of the caller's.
     spin_for_launched: Duration,
-    /// How long it sleeps between two looks after that. Replays of graphs ring without a launch.
+    /// Replays of graphs ring without a launch: once a launch was captured, the thread lets others go first so long after
+    /// the last sign of life, which is more than a step of most models takes.
+    yield_for_captured: Duration,
+    /// How long it sleeps between two looks after that.
     sleep: Duration,
 }
 
 const PACE: Pace = Pace {
     spin: Duration::from_millis(2),
     spin_for_launched: Duration::from_millis(100),
+    yield_for_captured: Duration::from_millis(50),
     sleep: Duration::from_micros(50),
 };
+
+/// What the thread does before it looks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pause {
+    Spin,
+    Yield,
+    Sleep,
+}
+
+impl Pace {
+    fn pause(
+        &self,
+        silence: Duration,
+        is_expected: impl Fn() -> bool,
+        is_captured: impl Fn() -> bool,
+    ) -> Pause {
+        if silence < self.spin || (silence < self.spin_for_launched && is_expected()) {
+            Pause::Spin
+        } else if silence < self.yield_for_captured && is_captured() {
+            Pause::Yield
+        } else {
+            Pause::Sleep
+        }
+    }
+}
+
 /// Simulated GPUs are slow, and need the CPU themselves.
 const SIMULATED_PACE: Pace = Pace {
     spin: Duration::ZERO,
     spin_for_launched: Duration::ZERO,
+    yield_for_captured: Duration::ZERO,
     sleep: Duration::from_millis(1),
 };
 /// How long it sleeps while no operator uses copies.
@@ -60,6 +91,8 @@ pub(crate) struct Job {
     workspace: Arc<Symmetric>,
     /// Whether a launched kernel has not rung yet.
     expected: AtomicBool,
+    /// Whether a launch was captured.
+    captured: AtomicBool,
     /// The epoch served last.
     served: AtomicU32,
     /// Whether the operator lives. Held while serving, so that dropping it waits for that.
@@ -82,6 +115,7 @@ impl Job {
             page,
             workspace,
             expected: AtomicBool::new(false),
+            captured: AtomicBool::new(false),
             served: AtomicU32::new(0),
             live: Mutex::new(true),
             failure: Mutex::default(),
@@ -98,9 +132,18 @@ impl Job {
         self.expected.store(true, Ordering::Relaxed);
     }
 
+    /// Announces replays, which ring without a launch.
+    pub fn capture(&self) {
+        self.captured.store(true, Ordering::Relaxed);
+    }
+
     /// Why copies could not be enqueued, if they could not.
     pub fn failure(&self) -> Option<Error> {
         lock(&self.failure).clone()
+    }
+
+    fn is_captured(&self) -> bool {
+        self.captured.load(Ordering::Relaxed)
     }
 
     fn is_expected(&self) -> bool {
@@ -266,12 +309,14 @@ fn watch(shared: &Shared, pace: &Pace, poll: impl Fn(&Job) -> bool) {
         let silence = last_sign.elapsed();
         if jobs.is_empty() {
             std::thread::park_timeout(SLEEP_UNUSED);
-        } else if silence < pace.spin
-            || (silence < pace.spin_for_launched && jobs.iter().any(|job| job.is_expected()))
-        {
-            std::hint::spin_loop();
         } else {
-            std::thread::park_timeout(pace.sleep);
+            let is_expected = || jobs.iter().any(|job| job.is_expected());
+            let is_captured = || jobs.iter().any(|job| job.is_captured());
+            match pace.pause(silence, is_expected, is_captured) {
+                Pause::Spin => std::hint::spin_loop(),
+                Pause::Yield => std::thread::yield_now(),
+                Pause::Sleep => std::thread::park_timeout(pace.sleep),
+            }
         }
     }
 }
@@ -279,6 +324,22 @@ fn watch(shared: &Shared, pace: &Pace, poll: impl Fn(&Job) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_thread_stays_awake_between_replays() {
+        let after = |ms, is_captured| {
+            let silence = Duration::from_millis(ms);
+            PACE.pause(silence, || false, || is_captured)
+        };
+        for is_captured in [false, true] {
+            assert_eq!(after(1, is_captured), Pause::Spin);
+            assert_eq!(after(50, is_captured), Pause::Sleep);
+        }
+        assert_eq!(
+            (after(10, false), after(10, true)),
+            (Pause::Sleep, Pause::Yield)
+        );
+    }
 
     #[test]
     fn the_watch_wakes_for_a_nudge_and_ends_when_told() {

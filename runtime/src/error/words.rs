@@ -1,6 +1,6 @@
 //! Parts of messages.
 
-use super::{Error, OperandFault};
+use super::{Error, OperandFault, with_causes};
 use crate::simulation::Finding;
 use mkernel_spec::abi::Operand;
 use std::fmt;
@@ -157,9 +157,13 @@ pub struct Since<'a>(pub &'a Option<Arc<Error>>);
 
 impl fmt::Display for Since<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Some(_) => "an earlier failure on this rank",
-            None => "a rank gave up (its own error says why)",
-        })
+        match self.0 {
+            Some(cause) => write!(
+                f,
+                "an earlier failure on this rank ({})",
+                with_causes(cause)
+            ),
+            None => f.write_str("a rank gave up (its own error says why)"),
+        }
     }
 }

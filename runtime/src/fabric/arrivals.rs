@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 pub(crate) struct PinnedArrivals {
     words: Arc<Pinned>,
     channels: u16,
+    rank: u32,
     /// The rank of each peer.
     peers: Arc<[u32]>,
     world: u32,
@@ -35,6 +36,7 @@ impl PinnedArrivals {
         Ok(Self {
             words: Arc::new(Pinned::allocate(&shared.ctx, bytes)?),
             channels,
+            rank: shared.rank,
             peers: peers.into(),
             world: shared.world,
             page: page.clone(),
@@ -58,6 +60,8 @@ impl Arrivals for PinnedArrivals {
     fn abort(&mut self, error: &FabricError) -> Option<u32> {
         let rank = match error {
             FabricError::GaveUp { lost, .. } => Some(*lost).filter(|lost| *lost < self.world),
+            // Without its network this rank is of no use to the others: they need not wait for their deadlines.
+            FabricError::Nic { .. } | FabricError::Command { .. } => Some(self.rank),
             _ => error
                 .peer()
                 .and_then(|peer| self.peers.get(usize::from(peer.0)).copied()),
@@ -69,5 +73,38 @@ impl Arrivals for PinnedArrivals {
             None => self.page.abort(),
         }
         lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Communicator, Simulation};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_rank_whose_own_network_fails_is_lost_to_all_others() {
+        let simulation = Simulation {
+            ranks: 3,
+            ..Simulation::default()
+        };
+        let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
+        let shared = ranks[1].shared();
+        let page = Arc::new(Page::allocate(&shared.ctx).expect("a page"));
+        let arrivals = PinnedArrivals::allocate(shared, &[2], 1, &page);
+        let reason = "port 1 has been down".to_owned();
+        let told = arrivals.expect("words").abort(&FabricError::Nic { reason });
+        assert_eq!((told, page.is_aborted()), (Some(1), true));
+        let end = Instant::now() + Duration::from_secs(60);
+        for other in [0, 2] {
+            let error = loop {
+                match ranks[other].check() {
+                    Err(error) => break error,
+                    Ok(()) => assert!(Instant::now() < end, "rank {other} was not told"),
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            assert!(matches!(error, Error::RankLost { rank: 1 }), "{error}");
+        }
     }
 }

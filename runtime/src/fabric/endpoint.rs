@@ -203,6 +203,13 @@ impl Fabric {
         }
     }
 
+    /// To be called when a launch is captured: replays of the graph call no [`wake`](Self::wake).
+    pub fn capture(&self) {
+        if let Some(proxy) = &self.proxy {
+            proxy.capture();
+        }
+    }
+
     /// Why the fabric has failed, if it has.
     pub fn failure(&self) -> Option<Error> {
         self.proxy.as_ref()?.error().map(Error::Fabric)

@@ -1,6 +1,7 @@
 //! The transport: tables of peers, regions and rails, how they are made, and the trait.
 
 use super::lane::{Kind, Lane};
+use super::lanes::Lanes;
 use super::memory::Registration;
 use super::offer::{Offer, QueuePairOffer, RailOffer, RegionOffer, Target};
 use super::options::Options;
@@ -19,7 +20,8 @@ const COMPLETIONS: usize = 64;
 
 /// A transport over queue pairs of a kind. Fields are dropped from the first to the last: queue pairs before memory.
 pub(super) struct Endpoint<K> {
-    pub(super) peers: Vec<PeerLanes<K>>,
+    pub(super) lanes: Lanes<K>,
+    pub(super) peers: Vec<PeerMemory>,
     pub(super) regions: Vec<Region>,
     pub(super) rails: Vec<Rail>,
     pub(super) options: Options,
@@ -36,34 +38,24 @@ pub(super) struct Region {
     pub(super) registrations: Vec<Registration>,
 }
 
-/// What an endpoint has for a peer.
-pub(super) struct PeerLanes<K> {
-    /// Lane i is on rail i modulo the number of rails.
-    pub(super) lanes: Vec<Lane<K>>,
+/// Where an endpoint may write at a peer.
+#[derive(Clone, Default)]
+pub(super) struct PeerMemory {
     pub(super) regions: Vec<RegionOffer>,
     /// For each rail.
     pub(super) scratch: Vec<Target>,
-    /// The lane that gets the next write.
-    pub(super) next: usize,
     pub(super) lost: bool,
 }
 
 impl<K: Kind> Endpoint<K> {
     pub(super) fn new(options: Options) -> Result<Self, FabricError> {
         options.check()?;
-        let peer = || PeerLanes {
-            lanes: vec![],
-            regions: vec![],
-            scratch: vec![],
-            next: 0,
-            lost: false,
-        };
+        let rails = Rail::open_all::<K>(&options)?;
         Ok(Self {
-            peers: std::iter::repeat_with(peer)
-                .take(options.peers.into())
-                .collect(),
+            lanes: Lanes::new(options.peers, rails.len(), random(0) as usize),
+            peers: vec![PeerMemory::default(); options.peers.into()],
             regions: Vec::new(),
-            rails: Rail::open_all::<K>(&options)?,
+            rails,
             options,
             lost: Vec::new(),
             completions: vec![ibv_wc::default(); COMPLETIONS],
@@ -73,24 +65,23 @@ impl<K: Kind> Endpoint<K> {
 
     /// Makes the queue pairs for a peer.
     fn make_lanes(&mut self, id: PeerId) -> Result<(), String> {
-        let Some(peer) = self.peers.get_mut(usize::from(id.0)) else {
+        let peer = usize::from(id.0);
+        if peer >= self.peers.len() {
             return Err(format!(
                 "peer {}, but this transport was made for {}",
                 id.0, self.options.peers
             ));
-        };
-        if !peer.lanes.is_empty() {
+        }
+        if !self.lanes.of(peer).is_empty() {
             return Err("its offer was made before".into());
         }
         for _ in 0..self.options.queue_pairs {
             for rail in &mut self.rails {
-                // A randomly keyed hash is what the standard library has for random numbers.
-                let random = RandomState::new().hash_one(id.0) as u32;
-                let lane = Lane::<K>::new(rail, self.options.depth(), random)
+                let lane = Lane::<K>::new(rail, self.options.depth(), random(id.0))
                     .map_err(|error| format!("{}: {error}", rail.device.name))?;
-                rail.lanes
-                    .insert(lane.pair.pair().number(), (id.0, peer.lanes.len() as u16));
-                peer.lanes.push(lane);
+                let number = self.lanes.of(peer).len() as u16;
+                rail.lanes.insert(lane.pair.pair().number(), (id.0, number));
+                self.lanes.push(peer, lane);
             }
         }
         Ok(())
@@ -99,11 +90,8 @@ impl<K: Kind> Endpoint<K> {
     /// What a peer must know of one rail.
     fn rail_offer(&self, index: usize, peer: PeerId) -> RailOffer {
         let rail = &self.rails[index];
-        let lanes = self.peers[usize::from(peer.0)]
-            .lanes
-            .iter()
-            .skip(index)
-            .step_by(self.rails.len());
+        let lanes = self.lanes.of(peer.0.into()).iter();
+        let lanes = lanes.skip(index).step_by(self.rails.len());
         RailOffer {
             link: rail.port.link as u8,
             mtu: rail.port.mtu,
@@ -178,11 +166,11 @@ impl<K: Kind> Endpoint<K> {
     }
 
     fn connect_peer(&mut self, id: PeerId, offer: Offer, deadline: Instant) -> Result<(), String> {
-        let peer = &mut self.peers[usize::from(id.0)];
-        if peer.lanes.is_empty() {
+        let lanes = self.lanes.of_mut(id.0.into());
+        if lanes.is_empty() {
             return Err("nothing was offered to it".into());
         }
-        for (index, lane) in peer.lanes.iter_mut().enumerate() {
+        for (index, lane) in lanes.iter_mut().enumerate() {
             if Instant::now() >= deadline {
                 return Err("the deadline passed".into());
             }
@@ -198,10 +186,16 @@ impl<K: Kind> Endpoint<K> {
                     )
                 })?;
         }
+        let peer = &mut self.peers[usize::from(id.0)];
         peer.scratch = offer.rails.iter().map(|rail| rail.scratch).collect();
         peer.regions = offer.regions;
         Ok(())
     }
+}
+
+/// 32 random bits. A randomly keyed hash is what the standard library has for that.
+fn random(number: u16) -> u32 {
+    RandomState::new().hash_one(number) as u32
 }
 
 impl<K: Kind> Transport for Endpoint<K> {

@@ -4,6 +4,7 @@ use super::device::{Device, Port};
 use super::offer::{QueuePairOffer, RailOffer};
 use super::queue::{Depth, QueuePair};
 use super::rail::Rail;
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
 
@@ -74,20 +75,30 @@ pub(super) struct Lane<K> {
 impl<K: Kind> Lane<K> {
     pub(super) fn new(rail: &Rail, depth: Depth, random: u32) -> Result<Self, String> {
         let nonce = K::nonce(random);
-        Ok(Self {
-            pair: K::new(rail, depth, nonce)?,
-            nonce,
-            outstanding: Outstanding::new(K::IN_ORDER, depth.writes),
-            batch: Vec::new(),
-            used_receives: 0,
-        })
+        Ok(Self::with(K::new(rail, depth, nonce)?, nonce, depth.writes))
     }
 
-    /// Puts a write into the batch, if the queue has room for it.
-    pub(super) fn accept(&mut self, id: u64, work: Work) -> bool {
-        let tag = self.outstanding.add(id);
-        self.batch.extend(tag.map(|tag| Work { id: tag, ..work }));
-        tag.is_some()
+    /// The lane of a queue pair that has room for so many writes.
+    pub(super) fn with(pair: K, nonce: u32, writes: u32) -> Self {
+        Self {
+            pair,
+            nonce,
+            outstanding: Outstanding::new(K::IN_ORDER, writes),
+            batch: Vec::new(),
+            used_receives: 0,
+        }
+    }
+
+    /// Whether the queue has room for a write.
+    pub(super) fn has_room(&self) -> bool {
+        self.outstanding.has_room()
+    }
+
+    /// Puts a write into the batch; the queue must have room for it. Whether it is the first of the batch.
+    pub(super) fn accept(&mut self, work: Work) -> bool {
+        let tag = self.outstanding.add(work.id, work.bytes);
+        self.batch.push(Work { id: tag, ..work });
+        self.batch.len() == 1
     }
 
     /// Posts the batch.
@@ -101,75 +112,97 @@ impl<K: Kind> Lane<K> {
         posted
     }
 
-    /// Posts as many receives as arrivals have used.
-    pub(super) fn repost(&mut self, rail: &Rail) -> io::Result<()> {
-        match std::mem::take(&mut self.used_receives) {
-            0 => Ok(()),
-            used => self.pair.receive(rail, used),
-        }
+    /// Calls `sent` with the ids and sizes of all writes that a successful completion stands for.
+    pub(super) fn complete(&mut self, tag: u64, sent: impl FnMut(u64, u32)) {
+        self.outstanding.remove(tag, sent);
     }
 
-    /// Calls `sent` with the ids of all writes that a successful completion stands for.
-    pub(super) fn complete(&mut self, tag: u64, sent: impl FnMut(u64)) {
-        self.outstanding.remove(tag, sent);
+    /// Forgets all writes: none of them completes any more. Calls `gone` with the size of each.
+    pub(super) fn forget(&mut self, gone: impl FnMut(u32)) {
+        self.outstanding.clear(gone);
     }
 }
 
-/// Which writes are posted. A queue pair has room for `limit`.
+/// Which writes are posted, with their sizes. A queue pair has room for `limit`.
 #[derive(Debug)]
 enum Outstanding {
-    /// Ids in the order of posting; the tag of the first is `first`, that of the next one more.
+    /// In the order of posting; the tag of the first is `first`, that of the next one more.
     InOrder {
-        ids: VecDeque<u64>,
+        writes: VecDeque<(u64, u32)>,
         first: u64,
         limit: usize,
     },
     /// A tag is an id.
-    AnyOrder { count: u32, limit: u32 },
+    AnyOrder {
+        writes: FxHashMap<u64, u32>,
+        limit: usize,
+    },
 }
 
 impl Outstanding {
     fn new(in_order: bool, limit: u32) -> Self {
+        let limit = limit as usize;
         match in_order {
             true => Self::InOrder {
-                ids: VecDeque::new(),
+                writes: VecDeque::new(),
                 first: 0,
-                limit: limit as usize,
+                limit,
             },
-            false => Self::AnyOrder { count: 0, limit },
+            false => Self::AnyOrder {
+                writes: FxHashMap::default(),
+                limit,
+            },
         }
     }
 
-    /// The tag for a new write, if there is room.
-    fn add(&mut self, id: u64) -> Option<u64> {
+    fn has_room(&self) -> bool {
         match self {
-            Self::InOrder { ids, first, limit } if ids.len() < *limit => {
-                ids.push_back(id);
-                Some(*first + ids.len() as u64 - 1)
+            Self::InOrder { writes, limit, .. } => writes.len() < *limit,
+            Self::AnyOrder { writes, limit } => writes.len() < *limit,
+        }
+    }
+
+    /// The tag for a new write.
+    fn add(&mut self, id: u64, bytes: u32) -> u64 {
+        match self {
+            Self::InOrder { writes, first, .. } => {
+                writes.push_back((id, bytes));
+                *first + writes.len() as u64 - 1
             }
-            Self::AnyOrder { count, limit } if *count < *limit => {
-                *count += 1;
-                Some(id)
+            Self::AnyOrder { writes, .. } => {
+                writes.insert(id, bytes);
+                id
             }
-            _ => None,
         }
     }
 
     /// Takes out what the completion with this tag says is done. A tag that is not known does nothing.
-    fn remove(&mut self, tag: u64, sent: impl FnMut(u64)) {
+    fn remove(&mut self, tag: u64, mut sent: impl FnMut(u64, u32)) {
         match self {
-            Self::InOrder { ids, first, .. } => {
+            Self::InOrder { writes, first, .. } => {
                 let done = tag
                     .checked_sub(*first)
                     .map_or(0, |before| before as usize + 1)
-                    .min(ids.len());
+                    .min(writes.len());
                 *first += done as u64;
-                ids.drain(..done).for_each(sent);
+                writes.drain(..done).for_each(|(id, bytes)| sent(id, bytes));
             }
-            Self::AnyOrder { count, .. } => {
-                *count = count.saturating_sub(1);
-                std::iter::once(tag).for_each(sent);
+            Self::AnyOrder { writes, .. } => {
+                if let Some(bytes) = writes.remove(&tag) {
+                    sent(tag, bytes);
+                }
             }
+        }
+    }
+
+    /// Takes all out.
+    fn clear(&mut self, mut gone: impl FnMut(u32)) {
+        match self {
+            Self::InOrder { writes, first, .. } => {
+                *first += writes.len() as u64;
+                writes.drain(..).for_each(|(_, bytes)| gone(bytes));
+            }
+            Self::AnyOrder { writes, .. } => writes.drain().for_each(|(_, bytes)| gone(bytes)),
         }
     }
 }
@@ -178,35 +211,46 @@ impl Outstanding {
 mod tests {
     use super::Outstanding;
 
-    fn removed(outstanding: &mut Outstanding, tag: u64) -> Vec<u64> {
-        let mut ids = Vec::new();
-        outstanding.remove(tag, |id| ids.push(id));
-        ids
+    fn removed(outstanding: &mut Outstanding, tag: u64) -> Vec<(u64, u32)> {
+        let mut writes = Vec::new();
+        outstanding.remove(tag, |id, bytes| writes.push((id, bytes)));
+        writes
     }
 
     #[test]
     fn a_completion_in_order_stands_for_all_before_it() {
         let mut outstanding = Outstanding::new(true, 3);
-        let tags: Vec<_> = [70, 71, 72, 73].map(|id| outstanding.add(id)).into();
-        assert_eq!(tags, [Some(0), Some(1), Some(2), None]);
-        assert_eq!(removed(&mut outstanding, 1), [70, 71]);
+        let tags = [70, 71, 72].map(|id| outstanding.add(id, id as u32 * 10));
+        assert_eq!((tags, outstanding.has_room()), ([0, 1, 2], false));
+        assert_eq!(removed(&mut outstanding, 1), [(70, 700), (71, 710)]);
         assert_eq!(removed(&mut outstanding, 1), [], "twice");
-        assert_eq!(outstanding.add(73), Some(3));
-        assert_eq!(outstanding.add(74), Some(4));
-        assert_eq!(outstanding.add(75), None);
-        assert_eq!(removed(&mut outstanding, 4), [72, 73, 74]);
+        assert_eq!(outstanding.add(73, 3), 3);
+        assert_eq!(outstanding.add(74, 4), 4);
+        assert!(!outstanding.has_room());
+        assert_eq!(removed(&mut outstanding, 4), [(72, 720), (73, 3), (74, 4)]);
         assert_eq!(removed(&mut outstanding, 99), [], "nothing is posted");
     }
 
     #[test]
     fn a_completion_out_of_order_stands_for_itself() {
         let mut outstanding = Outstanding::new(false, 2);
-        assert_eq!(
-            (outstanding.add(9), outstanding.add(8), outstanding.add(7)),
-            (Some(9), Some(8), None)
-        );
-        assert_eq!(removed(&mut outstanding, 8), [8]);
-        assert_eq!(outstanding.add(7), Some(7));
-        assert_eq!(outstanding.add(6), None);
+        let tags = [9, 8].map(|id| outstanding.add(id, 5));
+        assert_eq!((tags, outstanding.has_room()), ([9, 8], false));
+        assert_eq!(removed(&mut outstanding, 8), [(8, 5)]);
+        assert_eq!(removed(&mut outstanding, 8), [], "twice");
+        assert_eq!(outstanding.add(7, 0), 7);
+        assert!(!outstanding.has_room());
+    }
+
+    #[test]
+    fn what_is_forgotten_completes_no_more() {
+        for in_order in [true, false] {
+            let mut outstanding = Outstanding::new(in_order, 2);
+            let tag = outstanding.add(5, 50);
+            let mut gone = 0;
+            outstanding.clear(|bytes| gone += bytes);
+            assert_eq!((gone, outstanding.has_room()), (50, true));
+            assert_eq!(removed(&mut outstanding, tag), []);
+        }
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! endpoint ── tables of peers, regions, rails; the trait           rail ── device, port, completion queue
-//!    lane ── a queue pair to a peer and its account: rc or efa       └── device, gid, memory, queue, watch
+//!    lanes ── which lane a write takes                              └── device, gid, memory, queue, watch
+//!       lane ── a queue pair to a peer and its account: rc or efa
 //! ```
 
 mod device;
@@ -16,6 +17,7 @@ mod efadv;
 mod endpoint;
 mod gid;
 mod lane;
+mod lanes;
 mod library;
 mod memory;
 mod offer;

@@ -28,9 +28,11 @@ pub struct Options {
     pub writes: u32,
     /// Receives that are kept posted for each peer.
     pub receives: u32,
-    /// How long a peer that does not answer is tried before it is lost, and a port that is down is waited for. NICs of
-    /// RC take a quarter to four times of that (InfiniBand Architecture 9.7.6.1.3); SRD's have a time of their own.
+    /// How long a peer that does not answer is tried before it is lost. NICs of RC take a quarter to four times of that
+    /// (InfiniBand Architecture 9.7.6.1.3); SRD's have a time of their own.
     pub silence: Duration,
+    /// How long a port may be down before that is an error.
+    pub port_down: Duration,
 }
 
 impl Options {
@@ -48,6 +50,7 @@ impl Options {
             writes: 128,
             receives: 256,
             silence: Duration::from_secs(4),
+            port_down: Duration::from_millis(900),
         }
     }
 

@@ -109,6 +109,27 @@ impl Rail {
         })
     }
 
+    /// An error if the port has been down for `limit`.
+    ///
+    /// Other rails cannot take over what is on its way here. Such a write may have been delivered without its
+    /// acknowledgement; then its source and its target may be in use again by later calls, which know from the arrival that
+    /// the put is over. Posted again it would bring new bytes of the source, or overwrite new bytes of the target, and the
+    /// window of sequence numbers, which drops the second arrival, does not undo that. Only the receiver knows what has
+    /// arrived, and what the peer has on its way to this port is unknown here. New writes do take other rails.
+    pub(super) fn ensure_up(&self, now: Instant, limit: Duration) -> Result<(), FabricError> {
+        let Some(since) = self.down_since.filter(|since| now - *since >= limit) else {
+            return Ok(());
+        };
+        Err(FabricError::Nic {
+            reason: format!(
+                "{}: port {} has been down for {} ms: look at the cable, the switch and `ip link`",
+                self.device.name,
+                self.port.number,
+                (now - since).as_millis()
+            ),
+        })
+    }
+
     /// Where peers write 0 bytes.
     pub(super) fn scratch(&self) -> Target {
         Target {

@@ -1,10 +1,10 @@
 //! What a connected endpoint does: writes find a lane, completions become events, trouble becomes the loss of peers.
 
-use super::endpoint::{Endpoint, PeerLanes};
+use super::endpoint::{Endpoint, PeerMemory, Region};
 use super::lane::{Kind, Work};
 use super::offer::Target;
 use super::os::words;
-use super::rail::LaneAt;
+use super::rail::{LaneAt, Rail};
 use super::watch::{self, Trouble};
 use crate::error::FabricError;
 use crate::transport::{Event, MemoryKind, PeerId, Place, Write};
@@ -18,7 +18,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(10);
 const POLL_BATCHES: usize = 4;
 
 impl<K: Kind> Endpoint<K> {
-    /// Puts a write into the batch of the next lane that has room; false if none has.
+    /// Puts a write into the batch of a lane that has room; false if none has.
     pub(super) fn accept(&mut self, write: &Write) -> Result<bool, FabricError> {
         let nic = |what| FabricError::Nic {
             reason: format!("write {}: {what}", write.id),
@@ -31,70 +31,18 @@ impl<K: Kind> Endpoint<K> {
         if peer.lost {
             return Ok(true);
         }
-        let (lanes, rails) = (peer.lanes.len(), self.rails.len());
-        for lane in (peer.next..lanes).chain(0..peer.next) {
-            let work = self
-                .work(number, lane % rails, write)
-                .ok_or_else(|| nic("its bytes are not in a region"))?;
-            let peer = &mut self.peers[number];
-            if peer.lanes[lane].accept(write.id, work) {
-                peer.next = (lane + 1) % lanes;
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// A write as a rail's NIC gets it; none if it reaches beyond a region. One of 0 bytes goes from scratch memory to
-    /// scratch memory, because drivers differ in what they accept without any.
-    fn work(&self, peer: usize, rail: usize, write: &Write) -> Option<Work> {
-        let peer = &self.peers[peer];
-        let (remote, piece, on_host) = if write.bytes == 0 {
-            (
-                *peer.scratch.get(rail)?,
-                self.rails[rail].scratch_piece(),
-                true,
-            )
-        } else {
-            let region = self.regions.get(usize::from(write.source.region.0))?;
-            let mut piece = self.rails[rail].scratch_piece();
-            piece.addr = inside(
-                write.source,
-                write.bytes,
-                region.memory.address(),
-                region.memory.bytes(),
-            )?;
-            piece.lkey = region.registrations[rail].local_key();
-            (
-                remote(peer, rail, write)?,
-                piece,
-                matches!(region.memory.kind(), MemoryKind::Host),
-            )
-        };
-        Some(Work {
-            id: write.id,
-            local_address: piece.addr,
-            local_key: piece.lkey,
-            bytes: write.bytes,
-            remote_address: remote.address,
-            remote_key: remote.key,
-            immediate: write.immediate,
-            on_host,
-        })
+        let (rails, regions) = (&self.rails, &self.regions);
+        let accepted = self.lanes.accept(write.peer.0, |rail| {
+            work(peer, (&rails[rail], rail), regions, write)
+        });
+        accepted.ok_or_else(|| nic("its bytes are not in a region"))
     }
 
     /// Posts all batches.
     pub(super) fn flush(&mut self) {
-        for peer in 0..self.peers.len() {
-            for lane in 0..self.peers[peer].lanes.len() {
-                if let Err(error) = self.peers[peer].lanes[lane].flush() {
-                    let lost = self.lose(
-                        (peer as u16, lane as u16),
-                        &format!("takes no writes: {error}"),
-                    );
-                    self.lost.extend(lost);
-                }
-            }
+        for (at, error) in self.lanes.flush() {
+            let lost = self.lose(at, &format!("takes no writes: {error}"));
+            self.lost.extend(lost);
         }
     }
 
@@ -135,6 +83,10 @@ impl<K: Kind> Endpoint<K> {
         let Some(&at) = self.rails[rail].lanes.get(&completion.qp_num) else {
             return Ok(());
         };
+        // All that a lost peer's queue pairs had posted comes back, each with an error.
+        if self.peers[usize::from(at.0)].lost {
+            return Ok(());
+        }
         if let Some((status, vendor)) = completion.error() {
             if status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
                 // The queue pair failed before; only the device's event says why.
@@ -148,17 +100,13 @@ impl<K: Kind> Endpoint<K> {
             ));
             return Ok(());
         }
-        let peer = &mut self.peers[usize::from(at.0)];
-        if peer.lost {
-            return Ok(());
-        }
-        let lane = &mut peer.lanes[usize::from(at.1)];
         match (completion.opcode(), completion.imm_data()) {
             (ibv_wc_opcode::IBV_WC_RDMA_WRITE, _) => {
-                lane.complete(completion.wr_id(), |id| events.push(Event::Sent { id }));
+                let sent = |id| events.push(Event::Sent { id });
+                self.lanes.complete(at, completion.wr_id(), sent);
             }
             (ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, Some(immediate)) => {
-                lane.used_receives += 1;
+                self.lanes.use_receive(at);
                 events.push(Event::Arrived {
                     peer: PeerId(at.0),
                     immediate: u32::from_be(immediate),
@@ -174,16 +122,10 @@ impl<K: Kind> Endpoint<K> {
 
     /// Posts receives again where arrivals have used some.
     pub(super) fn repost(&mut self, events: &mut Vec<Event>) {
-        for peer in 0..self.peers.len() {
-            for lane in 0..self.peers[peer].lanes.len() {
-                let rail = &self.rails[lane % self.rails.len()];
-                if let Err(error) = self.peers[peer].lanes[lane].repost(rail) {
-                    events.extend(self.lose(
-                        (peer as u16, lane as u16),
-                        &format!("takes no receives: {error}"),
-                    ));
-                }
-            }
+        let rails = &self.rails;
+        let refused = (self.lanes).repost(|pair, rail, count| pair.receive(&rails[rail], count));
+        for (at, error) in refused {
+            events.extend(self.lose(at, &format!("takes no receives: {error}")));
         }
     }
 
@@ -196,9 +138,13 @@ impl<K: Kind> Endpoint<K> {
                 let rail = &mut self.rails[index];
                 match trouble {
                     Trouble::PortDown(port) if port == rail.port.number => {
-                        rail.down_since = Some(now)
+                        rail.down_since.get_or_insert(now);
+                        self.lanes.set_down(index, true);
                     }
-                    Trouble::PortUp(port) if port == rail.port.number => rail.down_since = None,
+                    Trouble::PortUp(port) if port == rail.port.number => {
+                        rail.down_since = None;
+                        self.lanes.set_down(index, false);
+                    }
                     Trouble::PortDown(_) | Trouble::PortUp(_) => {}
                     Trouble::QueuePair(number, text) => {
                         let at = rail.lanes.get(&number).copied();
@@ -211,35 +157,21 @@ impl<K: Kind> Endpoint<K> {
                     }
                 }
             }
-            self.lose_behind_dead_port(index, now, events);
+            self.rails[index].ensure_up(now, self.options.port_down)?;
         }
         Ok(())
-    }
-
-    /// All peers, if the rail's port has been down for too long: each has lanes there.
-    fn lose_behind_dead_port(&mut self, index: usize, now: Instant, events: &mut Vec<Event>) {
-        let rail = &self.rails[index];
-        let Some(since) = rail.down_since.filter(|since| now - *since >= rail.silence) else {
-            return;
-        };
-        let reason = format!(
-            "port {} has been down for {} ms",
-            rail.port.number,
-            (now - since).as_millis()
-        );
-        for peer in 0..self.peers.len() {
-            events.extend(self.lose((peer as u16, index as u16), &reason));
-        }
     }
 
     /// Ends everything with the peer of a lane; the event that says so, the first time.
     fn lose(&mut self, (peer, lane): LaneAt, reason: &str) -> Option<Event> {
         let device = &self.rails[usize::from(lane) % self.rails.len()].device.name;
-        let lanes = &mut self.peers[usize::from(peer)];
-        if std::mem::replace(&mut lanes.lost, true) {
+        let lost = &mut self.peers[usize::from(peer)].lost;
+        if std::mem::replace(lost, true) {
             return None;
         }
-        lanes.lanes.iter().for_each(|lane| lane.pair.pair().fail());
+        let lanes = self.lanes.of(peer.into());
+        lanes.iter().for_each(|lane| lane.pair.pair().fail());
+        self.lanes.forget(peer);
         Some(Event::Lost {
             peer: PeerId(peer),
             reason: format!("{device}: {reason}"),
@@ -247,8 +179,41 @@ impl<K: Kind> Endpoint<K> {
     }
 }
 
+/// A write as a rail's NIC gets it; none if it reaches beyond a region. One of 0 bytes goes from scratch memory to scratch
+/// memory, because drivers differ in what they accept without any.
+fn work(
+    peer: &PeerMemory,
+    (rail, index): (&Rail, usize),
+    regions: &[Region],
+    write: &Write,
+) -> Option<Work> {
+    let mut piece = rail.scratch_piece();
+    let (remote, on_host) = if write.bytes == 0 {
+        (*peer.scratch.get(index)?, true)
+    } else {
+        let region = regions.get(usize::from(write.source.region.0))?;
+        let memory = &region.memory;
+        piece.addr = inside(write.source, write.bytes, memory.address(), memory.bytes())?;
+        piece.lkey = region.registrations[index].local_key();
+        (
+            remote(peer, index, write)?,
+            matches!(memory.kind(), MemoryKind::Host),
+        )
+    };
+    Some(Work {
+        id: write.id,
+        local_address: piece.addr,
+        local_key: piece.lkey,
+        bytes: write.bytes,
+        remote_address: remote.address,
+        remote_key: remote.key,
+        immediate: write.immediate,
+        on_host,
+    })
+}
+
 /// Where a write goes.
-fn remote<K>(peer: &PeerLanes<K>, rail: usize, write: &Write) -> Option<Target> {
+fn remote(peer: &PeerMemory, rail: usize, write: &Write) -> Option<Target> {
     let region = peer.regions.get(usize::from(write.target.region.0))?;
     let address = inside(write.target, write.bytes, region.address, region.bytes)?;
     Some(Target {

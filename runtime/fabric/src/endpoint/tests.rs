@@ -1,0 +1,172 @@
+use super::*;
+use crate::arrivals::HostArrivals;
+use crate::error::Peer;
+use crate::ring::Producer;
+use crate::setup::{Config, Setup};
+use crate::transport::{Memory, PeerOffer};
+use mkernel_spec::fabric::COMMAND_PUT;
+use std::sync::Mutex;
+
+const PEERS: u16 = 63;
+
+/// What a [`Recorder`] was given and is to say.
+#[derive(Default)]
+struct Record {
+    is_full: bool,
+    posted: Vec<Write>,
+    events: Vec<Event>,
+}
+
+/// A transport without a network.
+struct Recorder(Arc<Mutex<Record>>);
+
+impl Transport for Recorder {
+    fn limits(&self) -> Limits {
+        Limits {
+            write_bytes: 1 << 20,
+            writes: 16,
+            receives: 64,
+            rails: 1,
+        }
+    }
+    fn register(&mut self, _: Memory) -> Result<RegionId, FabricError> {
+        Ok(RegionId(0))
+    }
+    fn offer(&mut self, _: PeerId) -> Result<Vec<u8>, FabricError> {
+        Ok(Vec::new())
+    }
+    fn connect(&mut self, _: &[PeerOffer], _: Instant) -> Result<(), FabricError> {
+        Ok(())
+    }
+    fn post(&mut self, writes: &[Write]) -> Result<usize, FabricError> {
+        let mut record = self.0.lock().expect("one thread");
+        if record.is_full {
+            return Ok(0);
+        }
+        record.posted.extend(writes);
+        Ok(writes.len())
+    }
+    fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError> {
+        events.append(&mut self.0.lock().expect("one thread").events);
+        Ok(())
+    }
+}
+
+struct Bench {
+    endpoint: Endpoint,
+    producer: Producer,
+    record: Arc<Mutex<Record>>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let record = Arc::<Mutex<Record>>::default();
+        let config = Config {
+            channels: 1,
+            deadline: Duration::from_secs(1000),
+            first_count: 0,
+        };
+        let transport = Box::new(Recorder(record.clone()));
+        let mut setup = Setup::new(transport, Vec::new(), config).expect("sound");
+        let offer = setup.offer(PeerId(0)).expect("an offer");
+        let peer = |id| PeerOffer {
+            peer: Peer {
+                id: PeerId(id),
+                name: "a peer".into(),
+            },
+            offer: offer.clone(),
+        };
+        let peers: Vec<_> = (0..PEERS).map(peer).collect();
+        let ring = Ring::on_host(4, 0).expect("a ring");
+        let arrivals = Box::new(HostArrivals::new(PEERS.into(), 1, 0));
+        let endpoint = setup.connect(&peers, ring.clone(), arrivals, Instant::now());
+        Self {
+            endpoint: endpoint.expect("connects"),
+            producer: Producer::new(ring),
+            record,
+        }
+    }
+
+    fn record(&self) -> std::sync::MutexGuard<'_, Record> {
+        self.record.lock().expect("one thread")
+    }
+
+    fn put(&self, peer: u16) {
+        let command = Command {
+            peer,
+            kind: COMMAND_PUT,
+            ..Command::default()
+        };
+        self.producer.publish(self.producer.claim(), &command);
+    }
+
+    /// A step; how many peers the next one looks at.
+    fn step(&mut self) -> usize {
+        self.endpoint.step(Instant::now()).expect("well");
+        self.endpoint.turns.len()
+    }
+}
+
+#[test]
+fn a_step_looks_only_at_peers_with_a_queue_or_news() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.step(), 0);
+    bench.record().is_full = true;
+    for peer in [5, 60, 5] {
+        bench.put(peer);
+    }
+    // The queues of two peers wait for the transport.
+    assert_eq!((bench.step(), bench.step()), (2, 2));
+    bench.record().is_full = false;
+    bench.step();
+    let (sent, posted): (Vec<_>, Vec<_>) = {
+        let mut record = bench.record();
+        let posted = std::mem::take(&mut record.posted);
+        let sent = posted.iter().map(|write| Event::Sent { id: write.id });
+        (
+            sent.collect(),
+            posted.iter().map(|write| write.peer.0).collect(),
+        )
+    };
+    assert_eq!(posted.len(), 3);
+    assert!(posted.iter().all(|peer| [5, 60].contains(peer)));
+    assert_eq!(bench.step(), 0);
+    bench.record().events = sent;
+    assert_eq!(bench.step(), 2, "completions may let something be sent");
+    assert_eq!(bench.step(), 0);
+}
+
+#[test]
+fn credits_are_given_back_to_the_peer_that_put() {
+    let mut bench = Bench::new();
+    let put = |sequence| Event::Arrived {
+        peer: PeerId(9),
+        immediate: Immediate::Put {
+            channel: 0,
+            sequence,
+        }
+        .encode(),
+    };
+    bench.record().events = (0..40).map(put).collect();
+    assert_eq!(bench.step(), 1);
+    bench.step();
+    let record = bench.record();
+    let credit = record.posted.first().expect("a message");
+    assert_eq!((record.posted.len(), credit.peer), (1, PeerId(9)));
+    let meaning = Immediate::decode(credit.immediate).expect("sound");
+    assert_eq!(meaning, Immediate::Credit { returned: 40 });
+}
+
+#[test]
+fn everybody_is_told_when_an_endpoint_leaves_or_gives_up() {
+    for lost in [None, Some(3)] {
+        let mut bench = Bench::new();
+        match lost {
+            None => bench.endpoint.leave(),
+            Some(lost) => bench.endpoint.give_up(lost),
+        }
+        while bench.step() > 0 {}
+        let told: Vec<_> = bench.record().posted.iter().map(|w| w.peer.0).collect();
+        assert_eq!(told, (0..PEERS).collect::<Vec<_>>());
+    }
+}
