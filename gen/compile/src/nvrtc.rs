@@ -284,7 +284,7 @@ mod tests {
         let refused = |mode, source| {
             fs::set_permissions(&library, fs::Permissions::from_mode(mode)).expect("own");
             let opened = Nvrtc::open(library.clone(), source, true);
-            opened.err().expect("not loaded")
+            opened.expect_err("not loaded")
         };
         for source in [Source::Installed, Source::Fetched] {
             let reason = refused(0o664, source);
