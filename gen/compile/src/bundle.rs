@@ -1,9 +1,10 @@
 //! [`Bundle`]: kernels compiled ahead of time, in a folder that can be shipped.
 
 use crate::cubin::Cubin;
-use crate::disk::{public_tempdir, read_file, sync_dir, write_file};
+use crate::disk::{public_tempdir, sync_dir, write_file};
 use crate::entry::{Entry, EntryFault, read_entry, write_entry};
 use crate::error::{BundleFault, GenError};
+use crate::folder::Folder;
 use crate::key::Key;
 use crate::source::CudaSource;
 use mkernel_spec::Target;
@@ -11,6 +12,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The file that makes a folder a bundle.
@@ -41,6 +43,8 @@ struct Listed {
 
 impl Bundle {
     /// Opens the bundle in the folder `path`. Kernels in it are read, and checked, when they are wanted.
+    ///
+    /// The folder and all that is used in it must belong to this user or to root, and nobody else may write to it.
     ///
     /// # Errors
     /// [`GenError::ReadBundle`]
@@ -78,10 +82,12 @@ impl Bundle {
     /// The kernels in it that are sound, in the order in which they were written.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
-        self.manifest
-            .kernels
-            .iter()
-            .filter_map(|kernel| Entry::read(self.folder(&kernel.key)))
+        let Ok(folder) = Folder::open(&self.path) else {
+            return Vec::new();
+        };
+        let kernels = self.manifest.kernels.iter();
+        kernels
+            .filter_map(|kernel| Entry::read(&folder, kernel.key.to_string().as_ref()))
             .collect()
     }
 
@@ -101,14 +107,10 @@ impl Bundle {
         {
             return Ok(None);
         }
-        match read_entry(&self.folder(key), key)? {
+        match read_entry(&Folder::open(&self.path)?, key)? {
             Some(cubin) => Ok(Some(cubin)),
             None => Err(EntryFault::Io(io::ErrorKind::NotFound.into())),
         }
-    }
-
-    fn folder(&self, key: &Key) -> PathBuf {
-        self.path.join(key.to_string())
     }
 }
 
@@ -117,7 +119,7 @@ fn read_manifest(path: &Path) -> Result<Manifest, BundleFault> {
     struct Versioned {
         schema: u32,
     }
-    let json = read_file(&path.join(BUNDLE_MANIFEST))?;
+    let json = Folder::open(path)?.read(BUNDLE_MANIFEST)?;
     let Versioned { schema } = serde_json::from_slice(&json)?;
     if schema != SCHEMA {
         return Err(BundleFault::Schema {
@@ -156,7 +158,7 @@ fn write_and_swap(
             continue;
         }
         let folder = temporary.path().join(key.to_string());
-        fs::create_dir(&folder)?;
+        fs::DirBuilder::new().mode(0o755).create(&folder)?;
         write_entry(&folder, &key, &source, &cubin)?;
         let Cubin { id, target, .. } = cubin;
         manifest.kernels.push(Listed { id, target, key });

@@ -1,33 +1,19 @@
 //! What the store does with files and folders.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Larger files are not ours; reading them would only cost memory.
-const MAX_FILE_BYTES: u64 = 64 << 20;
-
-/// Reads a regular file of a sane size.
-pub(crate) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    // Asked by path first: opening a pipe would block.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other(format!(
-            "{} is not a file",
-            path.display()
-        )));
-    }
-    let mut bytes = Vec::new();
-    File::open(path)?
-        .take(MAX_FILE_BYTES)
-        .read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Writes a new file and makes its contents durable.
+/// Writes a new file and makes its contents durable. Others may read it.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
+    let mut options = File::options();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -37,33 +23,31 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+/// How names of temporary folders begin.
+pub(crate) const TEMPORARY: &str = ".mkernel-";
+
 /// A temporary folder in `parent` that others may read once it has its final name; it is removed when dropped, if it
 /// still has its temporary one.
 pub(crate) fn public_tempdir(parent: &Path) -> io::Result<tempfile::TempDir> {
-    let usual = fs::Permissions::from_mode(0o777); // less the umask
     tempfile::Builder::new()
-        .prefix(".mkernel-")
-        .permissions(usual)
+        .prefix(TEMPORARY)
+        .permissions(fs::Permissions::from_mode(0o755))
         .tempdir_in(parent)
 }
 
-/// Size of the files in the folder `path`; those that vanish meanwhile count nothing.
+/// Size of the files in the folder `path` and below; those that vanish meanwhile count nothing.
 pub(crate) fn folder_bytes(path: &Path) -> u64 {
     let files = fs::read_dir(path).into_iter().flatten().flatten();
     files
-        .filter_map(|file| Some(file.metadata().ok()?.len()))
+        .filter_map(|file| {
+            let metadata = file.metadata().ok()?;
+            Some(if metadata.is_dir() {
+                folder_bytes(&file.path())
+            } else {
+                metadata.len()
+            })
+        })
         .sum()
-}
-
-/// Removes all but the `count` newest folders in `path`.
-pub(crate) fn keep_newest(path: &Path, count: usize) {
-    let mut folders: Vec<_> = folders_in(path)
-        .map(|folder| (modified(&folder), folder))
-        .collect();
-    folders.sort_by(|a, b| b.cmp(a));
-    for (_, folder) in folders.into_iter().skip(count) {
-        remove_or_debug(fs::remove_dir_all(&folder), &folder);
-    }
 }
 
 /// Notes a removal that failed: another process may have been faster.

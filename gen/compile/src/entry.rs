@@ -3,13 +3,15 @@
 
 use crate::compiler::Compiler;
 use crate::cubin::{Cubin, Resources};
-use crate::disk::{folder_bytes, read_file, sync_dir, write_file};
+use crate::disk::{folder_bytes, modified, sync_dir, write_file};
+use crate::elf;
+use crate::folder::Folder;
 use crate::key::{Key, hex};
 use crate::source::CudaSource;
 use mkernel_spec::Target;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::fs;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -19,7 +21,10 @@ pub(crate) const SCHEMA: u32 = 2;
 
 const CUBIN: &str = "kernel.cubin";
 const SOURCE: &str = "kernel.cu";
-const MANIFEST: &str = "manifest.json";
+pub(crate) const MANIFEST: &str = "manifest.json";
+
+/// The files of an entry.
+pub(crate) const ENTRY_FILES: [&str; 3] = [CUBIN, SOURCE, MANIFEST];
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,14 +67,14 @@ impl Manifest {
         json
     }
 
-    /// Reads the manifest in `dir`, and checks it against its own checksum.
-    fn read(dir: &Path) -> Result<Self, EntryFault> {
+    /// Reads the manifest in `folder`, and checks it against its own checksum.
+    fn read(folder: &Folder) -> Result<Self, EntryFault> {
         /// What every version of the format has.
         #[derive(Deserialize)]
         struct Versioned {
             schema: u32,
         }
-        let json = read_file(&dir.join(MANIFEST))?;
+        let json = folder.read(MANIFEST)?;
         let Versioned { schema } = serde_json::from_slice(&json)?;
         if schema != SCHEMA {
             return Err(EntryFault::Schema(schema));
@@ -86,8 +91,11 @@ impl Manifest {
 /// Why a stored kernel cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EntryFault {
-    #[error("a file cannot be read")]
+    #[error("it cannot be read")]
     Io(#[from] io::Error),
+    /// Not the kernel's fault: of the cache around it.
+    #[error("the cache cannot be read")]
+    Cache(#[source] io::Error),
     #[error("manifest.json is damaged")]
     Json(#[from] serde_json::Error),
     #[error("it has format {0}, not {SCHEMA}")]
@@ -96,22 +104,26 @@ pub(crate) enum EntryFault {
     Key,
     #[error("{0} does not have its checksum")]
     Checksum(&'static str),
+    #[error("kernel.cubin is no whole ELF image: {0}")]
+    Image(&'static str),
 }
 
-/// Reads the kernel that is stored in `dir` under `key`; none if there is no such folder. Both files are read into
+/// Reads the kernel that is stored in `parent` under `key`; none if there is no such folder. Both files are read into
 /// memory once and checked there.
-pub(crate) fn read_entry(dir: &Path, key: &Key) -> Result<Option<Cubin>, EntryFault> {
-    if !dir.is_dir() {
-        return Ok(None);
-    }
-    let manifest = Manifest::read(dir)?;
+pub(crate) fn read_entry(parent: &Folder, key: &Key) -> Result<Option<Cubin>, EntryFault> {
+    let folder = match parent.folder(key.to_string()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let manifest = Manifest::read(&folder)?;
     if manifest.key != *key {
         return Err(EntryFault::Key);
     }
-    let bytes = read_file(&dir.join(CUBIN))?;
+    let bytes = folder.read(CUBIN)?;
     if bytes.len() as u64 != manifest.cubin_bytes || sha256(&bytes) != manifest.cubin_sha256 {
         return Err(EntryFault::Checksum(CUBIN));
     }
+    elf::check(&bytes).map_err(EntryFault::Image)?;
     Ok(Some(Cubin {
         id: manifest.id,
         target: manifest.target,
@@ -157,18 +169,19 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Describes the kernel in the folder `path`; none if that is no sound entry.
-    pub(crate) fn read(path: PathBuf) -> Option<Self> {
-        let manifest = Manifest::read(&path).ok()?;
-        let stored = fs::metadata(path.join(MANIFEST)).ok()?.modified().ok()?;
+    /// Describes the kernel in the folder `name` of `parent`; none if that is no sound entry.
+    pub(crate) fn read(parent: &Folder, name: &OsStr) -> Option<Self> {
+        let folder = parent.folder(name).ok()?;
+        let manifest = Manifest::read(&folder).ok()?;
+        let stored = modified(&folder.pinned());
         Some(Self {
             key: manifest.key,
             id: manifest.id,
             target: manifest.target,
             resources: manifest.resources,
             compiler: manifest.compiler,
-            bytes: folder_bytes(&path),
-            path,
+            bytes: folder_bytes(&folder.pinned()),
+            path: folder.path().to_owned(),
             stored,
         })
     }

@@ -1,7 +1,7 @@
 //! [`GenError`]: one variant per operation that can fail.
 
 use crate::key::Key;
-use mkernel_spec::Violations;
+use mkernel_spec::{Target, Violations};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -87,15 +87,21 @@ pub enum GenError {
         /// The folder with source and log.
         saved: Option<PathBuf>,
     },
-    /// The kernel is in no bundle and not cached, and `MKERNEL_JIT=0`.
+    /// The kernel is in no bundle and not cached, or cannot be used from there, and `MKERNEL_JIT=0`.
     #[error(
-        "kernel {id} (key {key}) is in no bundle and not cached, and compiling is switched off; add it to the bundle with `mkernel-gen build`, or remove MKERNEL_JIT=0"
+        "kernel {id} (key {key}) {}, and compiling is switched off; {}, or remove MKERNEL_JIT=0",
+        Unusable(unusable),
+        how_to_store(*target)
     )]
     JitDisabled {
         /// The kernel.
         id: String,
         /// Its content address.
         key: Key,
+        /// Whose machine code is wanted.
+        target: Target,
+        /// Where it was found, and why it cannot be used.
+        unusable: Vec<Place>,
     },
     /// Writing an ahead-of-time bundle.
     #[error("the bundle {} cannot be written", path.display())]
@@ -115,6 +121,17 @@ pub enum GenError {
         path: PathBuf,
         /// Why not.
         source: BundleFault,
+    },
+    /// The folder of the cache holds something else.
+    #[error("nothing is removed: {0}")]
+    NotACache(String),
+    /// Reading the cache, to remove kernels from it.
+    #[error("the kernel cache {} cannot be cleaned", path.display())]
+    Clean {
+        /// Its folder.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
     },
     /// Removing kernels from the cache.
     #[error("{} cannot be removed from the cache", path.display())]
@@ -179,6 +196,31 @@ impl fmt::Display for Saved<'_> {
         self.0.as_ref().map_or(Ok(()), |path| {
             write!(f, " (source and log in {})", path.display())
         })
+    }
+}
+
+struct Unusable<'a>(&'a [Place]);
+
+impl fmt::Display for Unusable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return write!(f, "is in no bundle and not cached");
+        }
+        write!(f, "cannot be used from ")?;
+        for (i, place) in self.0.iter().enumerate() {
+            write!(f, "{}{place}", if i > 0 { "; " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+/// How a kernel gets to where it is found without compiling.
+fn how_to_store(target: Target) -> &'static str {
+    match target {
+        Target::Sm90a => "add it to the bundle with `mkernel-gen build`",
+        Target::Simulator => {
+            "bundles of `mkernel-gen build` have no kernels for simulated GPUs: run once without MKERNEL_JIT=0, which caches it"
+        }
     }
 }
 

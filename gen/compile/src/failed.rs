@@ -1,9 +1,10 @@
 //! Kernels that did not compile: source, headers and log are saved where a person can open them.
 
-use crate::disk::keep_newest;
+use crate::cache::Cache;
 use crate::error::GenError;
 use crate::host_cxx::{WRAPPER, wrapper};
 use crate::key::Key;
+use crate::parts::LOG;
 use crate::program::program_name;
 use crate::source::CudaSource;
 use crate::templates::headers;
@@ -12,12 +13,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Failures kept.
-const KEPT: usize = 32;
-
 /// Saves the source of a kernel that the compiler rejected, and has `error` say where. Other errors pass unchanged.
 pub(crate) fn save(
-    root: Option<&Path>,
+    cache: Option<&Cache>,
     key: &Key,
     source: &CudaSource,
     mut error: GenError,
@@ -29,7 +27,7 @@ pub(crate) fn save(
         } => (log, faults, saved),
         _ => return error,
     };
-    let in_cache = root.and_then(|root| save_in_cache(root, key, source, log).ok());
+    let in_cache = cache.and_then(|cache| save_in_cache(cache, key, source, log).ok());
     // Without a usable cache: a folder of its own where temporary files go.
     match in_cache.map_or_else(|| save_in_temporary(source, log), Ok) {
         Ok(folder) => {
@@ -46,25 +44,21 @@ pub(crate) fn save(
     error
 }
 
-fn save_in_cache(root: &Path, key: &Key, source: &CudaSource, log: &str) -> io::Result<PathBuf> {
-    let failed = root.join("failed");
-    let folder = failed.join(format!("{}-{}", file_stem(source), &key.to_string()[..16]));
-    write(&folder, source, log)?;
-    keep_newest(&failed, KEPT);
-    Ok(folder)
+fn save_in_cache(cache: &Cache, key: &Key, source: &CudaSource, log: &str) -> io::Result<PathBuf> {
+    let name = format!("{}-{}", file_stem(source), &key.to_string()[..16]);
+    cache.save_failed(&name, |folder, shown| write(folder, shown, source, log))
 }
 
 fn save_in_temporary(source: &CudaSource, log: &str) -> io::Result<PathBuf> {
     let folder = tempfile::Builder::new()
         .prefix("mkernel-failed-")
         .tempdir()?;
-    write(folder.path(), source, log)?;
+    write(folder.path(), folder.path(), source, log)?;
     Ok(folder.keep())
 }
 
-/// Writes all that a person needs to compile the kernel by hand.
-fn write(folder: &Path, source: &CudaSource, log: &str) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
+/// Writes all that a person needs to compile the kernel by hand to `folder`, whose path for people is `shown`.
+fn write(folder: &Path, shown: &Path, source: &CudaSource, log: &str) -> io::Result<()> {
     for (name, text) in headers(source.target) {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
@@ -77,7 +71,7 @@ fn write(folder: &Path, source: &CudaSource, log: &str) -> io::Result<()> {
             wrapper(&file_stem(source), &source.id),
         )?;
     }
-    fs::write(folder.join("log.txt"), with_real_paths(log, folder, source))
+    fs::write(folder.join(LOG), with_real_paths(log, shown, source))
 }
 
 /// The compiler names the source and the headers by the names it was given: makes them paths that an editor can open.

@@ -4,7 +4,6 @@
 //! compiler is found and checked; `subprocess` runs it.
 
 use crate::cubin::Cubin;
-use crate::disk::read_file;
 use crate::env::Env;
 use crate::error::{GenError, Place};
 use crate::program::program_name;
@@ -178,7 +177,7 @@ impl HostCxx {
         if !output.succeeded {
             return Err(rejected(log));
         }
-        let bytes = read_file(&path.join(OUTPUT)).map_err(failed)?;
+        let bytes = fs::read(path.join(OUTPUT)).map_err(failed)?;
         tracing::info!(
             "compiled {} for simulated GPUs in {} ms",
             source.id,

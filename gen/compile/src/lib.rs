@@ -29,8 +29,8 @@
 //!
 //! Environment variables are described in [`Env`].
 //!
-//! Reading order: `source`, `render`, `nvrtc` (with `locate`, `program`, `cubin`), `host_cxx` (with
-//! `subprocess`), `compiler`, `key`, `entry`, `bundle`, `cache`,
+//! Reading order: `source`, `render`, `nvrtc` (with `locate`, `library`, `program`, `cubin`), `host_cxx` (with
+//! `subprocess`), `compiler`, `key`, `folder`, `elf`, `entry`, `bundle`, `parts`, `cache`,
 //! `store` (with `lock`, `failed`), `build`.
 
 mod build;
@@ -39,15 +39,19 @@ mod cache;
 mod compiler;
 mod cubin;
 mod disk;
+mod elf;
 mod entry;
 mod env;
 mod error;
 mod failed;
+mod folder;
 mod host_cxx;
 mod key;
+mod library;
 mod locate;
 mod lock;
 mod nvrtc;
+mod parts;
 mod program;
 mod render;
 mod source;
@@ -57,13 +61,14 @@ mod templates;
 
 pub use build::build;
 pub use bundle::{BUNDLE_MANIFEST, Bundle};
+pub use cache::Cleaned;
 pub use cubin::{Cubin, Resources};
 pub use entry::Entry;
 pub use env::Env;
 pub use error::{BundleFault, GenError, Place};
 pub use host_cxx::HostCxx;
 pub use key::{Key, ParseKeyError};
-pub use locate::{fetch_command, fetch_dir};
+pub use locate::{FETCHED, fetch_command, fetch_dir, fetched_library};
 pub use nvrtc::{ARCH, Nvrtc, PINNED_VERSION};
 pub use render::{render, render_fabric_test};
 pub use source::CudaSource;

@@ -2,15 +2,52 @@
 
 use crate::disk::folders_in;
 use crate::env::Env;
+use crate::library::LibraryFile;
 use crate::nvrtc::PINNED_VERSION;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The package that has the pinned NVRTC.
-const PINNED_WHEEL: &str = "nvidia-cuda-nvrtc==13.0.88";
+/// The package that has the pinned NVRTC, with the digests of its wheels for x86-64 and aarch64, as a line of
+/// requirements for pip.
+const PINNED_WHEEL: &str = "nvidia-cuda-nvrtc==13.0.88 \
+--hash=sha256:ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575 \
+--hash=sha256:d27f20a0ca67a4bb34268a5e951033496c5b74870b868bacd046b1b8e0c3267b";
+
+/// The libraries in that package that are used, with their digests, by architecture.
+const PINNED_LIBRARIES: [(&str, [(&str, &str); 2]); 2] = [
+    (
+        "x86_64",
+        [
+            (
+                "libnvrtc.so.13",
+                "a49e67e8e74590f1e98de55c39c6287efd3f59e3c3797464d7bbe0fe01349b11",
+            ),
+            (
+                "libnvrtc-builtins.so.13.0",
+                "91dcd944d01da9c0f08fff5d779db136a47f6d62bdb63bae900d2f481e92c3a2",
+            ),
+        ],
+    ),
+    (
+        "aarch64",
+        [
+            (
+                "libnvrtc.so.13",
+                "64db9c3fc128f4a57a22c314fda08831a8e3a725d439a70076a0fb98f7bea1b7",
+            ),
+            (
+                "libnvrtc-builtins.so.13.0",
+                "84f1c5031bfe1146375b367b2c7fb8d31ea00430be7172177eeb5d04ab813b69",
+            ),
+        ],
+    ),
+];
 
 /// Where wheels keep the library, below the folder into which they are installed.
 const WHEEL_LIB: &str = "nvidia/cu13/lib";
+
+/// What `mkernel-gen fetch-nvrtc` writes to a file, for [`fetch_command`].
+pub const FETCHED: &str = PINNED_WHEEL;
 
 /// Where `mkernel-gen fetch-nvrtc` installs NVRTC: `nvrtc` in this user's mkernel cache (else in `MKERNEL_CACHE_DIR`).
 /// None if there is neither.
@@ -19,32 +56,80 @@ pub fn fetch_dir() -> Option<PathBuf> {
     fetch_dirs(Env::get()).into_iter().next()
 }
 
-/// The command that gets NVRTC, program first: `mkernel-gen fetch-nvrtc` runs it, messages show it.
+/// The command that installs NVRTC to `dir`, program first, where the file `requirements` has the text [`FETCHED`].
+///
+/// The installer runs nothing of the current folder (`-I`), nothing of the package (`--only-binary`), and takes only a
+/// package with the digests above, whatever index it is set to.
 #[must_use]
-pub fn fetch_command() -> Vec<String> {
-    let dir = fetch_dir().unwrap_or_else(|| "nvrtc".into());
+pub fn fetch_command(requirements: &Path, dir: &Path) -> Vec<String> {
     let words = [
         "python3",
+        "-I",
         "-m",
         "pip",
         "install",
         "--no-deps",
+        "--only-binary=:all:",
+        "--require-hashes",
+        "-r",
+        &requirements.to_string_lossy(),
         "--target",
         &dir.to_string_lossy(),
-        PINNED_WHEEL,
     ];
     words.map(str::to_owned).to_vec()
 }
 
 /// The same, as a person types it, with what else makes the library be found there.
 pub(crate) fn fetch_command_line() -> String {
-    let mut line = fetch_command().join(" ");
+    let dir = fetch_dir().unwrap_or_else(|| "nvrtc".into());
+    let command = fetch_command(Path::new("/dev/stdin"), &dir).join(" ");
+    let mut line = format!("echo '{PINNED_WHEEL}' | {command}");
     if fetch_dir().is_none() {
         line.push_str(&format!(" && export MKERNEL_NVRTC=$PWD/nvrtc/{WHEEL_LIB}"));
     } else if Env::get().nvrtc.is_some() {
         line.push_str(" && unset MKERNEL_NVRTC");
     }
     line
+}
+
+/// The library that [`fetch_command`] installed to `dir`; none if there is none. It and its builtins have the digests
+/// that are known, and only this user and root can change them.
+///
+/// # Errors
+/// What is wrong with the one that is there.
+pub fn fetched_library(dir: &Path) -> Result<Option<PathBuf>, String> {
+    let folder = dir.join(WHEEL_LIB);
+    let (_, names) = PINNED_LIBRARIES[0];
+    let library = folder.join(names[0].0);
+    if !library.exists() {
+        return Ok(None);
+    }
+    for (name, _) in names {
+        let path = folder.join(name);
+        let file = LibraryFile::open(&path)
+            .map_err(|error| format!("{} cannot be used: {error}", path.display()))?;
+        check_digest(&file)?;
+    }
+    Ok(Some(library))
+}
+
+/// Whether a library that was fetched is that of the package.
+pub(crate) fn check_digest(file: &LibraryFile) -> Result<(), String> {
+    let name = file.path.file_name().unwrap_or_default();
+    let arch = std::env::consts::ARCH;
+    let libraries = PINNED_LIBRARIES.iter().find(|(known, _)| *known == arch);
+    let expected = libraries
+        .and_then(|(_, libraries)| libraries.iter().find(|(known, _)| name == *known))
+        .map(|(_, digest)| *digest);
+    let digest = file.sha256().map_err(|error| error.to_string())?;
+    if expected == Some(&*digest) {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is not that of {}: its SHA-256 is {digest}; remove it, and fetch it anew",
+        file.path.display(),
+        PINNED_WHEEL.split(' ').next().unwrap_or_default()
+    ))
 }
 
 /// A way to libnvrtc.
@@ -54,6 +139,8 @@ pub(crate) enum Candidate {
     File(PathBuf),
     /// A folder.
     Folder(PathBuf),
+    /// The folder of a library that was fetched, whose contents are known.
+    Fetched(PathBuf),
     /// The loader's own search (`LD_LIBRARY_PATH`, `/etc/ld.so.cache`).
     Loader,
 }
@@ -73,9 +160,15 @@ pub(crate) fn candidates(env: &Env) -> Vec<Candidate> {
         .cloned()
         .chain(system_toolkits(Path::new("/usr/local")));
     let toolkits = toolkits.map(|toolkit| Candidate::Folder(toolkit.join("lib64")));
-    let wheels = fetch_dirs(env).into_iter().chain(site_packages(env));
+    let fetched = fetch_dirs(env).into_iter();
+    let fetched = fetched.map(|dir| Candidate::Fetched(dir.join(WHEEL_LIB)));
+    let wheels = site_packages(env).into_iter();
     let wheels = wheels.map(|site| Candidate::Folder(site.join(WHEEL_LIB)));
-    toolkits.chain([Candidate::Loader]).chain(wheels).collect()
+    toolkits
+        .chain([Candidate::Loader])
+        .chain(fetched)
+        .chain(wheels)
+        .collect()
 }
 
 /// Toolkits in `base`: that of the pinned version, `cuda`, then others, newest first.
@@ -113,14 +206,13 @@ fn fetch_dirs(env: &Env) -> Vec<PathBuf> {
 
 /// Folders into which pip installs: of the active environment, of each `python3` in `PATH`, of the user, of the system.
 fn site_packages(env: &Env) -> Vec<PathBuf> {
-    let pythons = env.path.iter().filter_map(|bin| {
+    let path = || env.path.iter().filter(|bin| bin.is_absolute());
+    let pythons = path().filter_map(|bin| {
         // Through links: the packages are those of the real interpreter's prefix.
         let python = fs::canonicalize(bin.join("python3")).ok()?;
         Some(python.parent()?.parent()?.to_owned())
     });
-    let bin_prefixes = env
-        .path
-        .iter()
+    let bin_prefixes = path()
         .filter(|bin| bin.join("python3").exists())
         .filter_map(|bin| bin.parent());
     let mut prefixes: Vec<PathBuf> = env.virtual_env.iter().cloned().collect();
@@ -129,6 +221,8 @@ fn site_packages(env: &Env) -> Vec<PathBuf> {
     prefixes.extend(env.home.iter().map(|home| home.join(".local")));
     prefixes.extend(["/usr/local".into(), "/usr".into()]);
     prefixes.extend(subfolders(Path::new("/opt")));
+    // What a relative path means depends on the folder in which the program is started, which may be anybody's.
+    prefixes.retain(|prefix| prefix.is_absolute());
 
     let mut sites = Vec::new();
     for prefix in prefixes {
@@ -157,6 +251,7 @@ fn subfolders(path: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use std::ffi::OsString;
+    use std::os::unix::fs::PermissionsExt;
 
     fn env(vars: &[(&str, &Path)]) -> Env {
         Env::read(|name| {
@@ -216,9 +311,49 @@ mod tests {
         let order = [
             Candidate::Folder(root.path().join("toolkit/lib64")),
             Candidate::Loader,
-            Candidate::Folder(root.path().join(".cache/mkernel/nvrtc").join(WHEEL_LIB)),
+            Candidate::Fetched(root.path().join(".cache/mkernel/nvrtc").join(WHEEL_LIB)),
             Candidate::Folder(site.join(WHEEL_LIB)),
         ];
         assert!(order.map(position).is_sorted());
+    }
+
+    #[test]
+    fn relative_folders_are_not_searched() {
+        // The folder in which tests run is that of the crate.
+        let here = std::env::current_dir().expect("a folder");
+        let dir = tempfile::tempdir_in(&here).expect("temporary folder");
+        let bin = dir.path().join("bin");
+        let site = dir.path().join("lib/python3.12/site-packages");
+        for folder in [&bin, &site] {
+            fs::create_dir_all(folder).expect("folder");
+        }
+        fs::write(bin.join("python3"), "").expect("file");
+        let relative = |path: &Path| path.strip_prefix(&here).expect("below").to_owned();
+        let has = |env: Env| {
+            site_packages(&env)
+                .iter()
+                .any(|found| found.ends_with(relative(&site)))
+        };
+        assert!(has(env(&[("PATH", &bin)])));
+        assert!(!has(env(&[("PATH", &relative(&bin))])));
+        assert!(has(env(&[("VIRTUAL_ENV", dir.path())])));
+        assert!(!has(env(&[("VIRTUAL_ENV", &relative(dir.path()))])));
+    }
+
+    #[test]
+    fn a_fetched_library_with_other_contents_is_refused() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        assert_eq!(fetched_library(dir.path()), Ok(None));
+        let folder = dir.path().join(WHEEL_LIB);
+        fs::create_dir_all(&folder).expect("folder");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("own");
+        let library = folder.join("libnvrtc.so.13");
+        fs::write(&library, "planted").expect("file");
+        fs::set_permissions(&library, fs::Permissions::from_mode(0o644)).expect("own");
+        let refused = fetched_library(dir.path()).expect_err("not NVIDIA's");
+        assert!(refused.contains("its SHA-256 is"), "{refused}");
+        fs::set_permissions(&library, fs::Permissions::from_mode(0o666)).expect("own");
+        let refused = fetched_library(dir.path()).expect_err("anybody's");
+        assert!(refused.contains("others can write"), "{refused}");
     }
 }

@@ -1,12 +1,12 @@
 //! Locks that make threads and processes compile a kernel once. They only save work: a store without them is right too.
 
 use crate::cubin::Cubin;
+use crate::folder::Folder;
 use crate::key::Key;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -34,17 +34,12 @@ impl FileLock {
     ///
     /// Keys share 256 lock files, so their number is bounded; two keys that share one wait for each other, no more.
     pub fn wait<T>(
-        dir: &Path,
+        dir: &Folder,
         key: &Key,
         limit: Duration,
         mut look: impl FnMut() -> Option<T>,
     ) -> io::Result<Waited<T>> {
-        let path = dir.join(&key.to_string()[..2]);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)?;
+        let file = dir.made_file(&key.to_string()[..2])?;
         let started = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {

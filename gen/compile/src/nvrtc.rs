@@ -5,11 +5,12 @@
 use crate::cubin::{Cubin, read_log};
 use crate::env::Env;
 use crate::error::{GenError, Place, with_causes};
-use crate::locate::{Candidate, candidates, fetch_command_line};
+use crate::folder::Folder;
+use crate::library::LibraryFile;
+use crate::locate::{Candidate, candidates, check_digest, fetch_command_line};
 use crate::program::{Functions, Program};
 use crate::source::CudaSource;
 use libloading::Library;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
@@ -77,14 +78,19 @@ impl Nvrtc {
     fn find(env: &Env) -> Result<Self, GenError> {
         let mut looked = Vec::new();
         for candidate in candidates(env) {
-            let (place, file) = match candidate {
-                Candidate::File(path) => (path.display().to_string(), real_path(&path)),
-                Candidate::Folder(path) => {
+            let (place, file) = match candidate.clone() {
+                Candidate::File(path) => (path.display().to_string(), Ok(path)),
+                Candidate::Folder(path) | Candidate::Fetched(path) => {
                     (path.display().to_string(), library_in(&path, env.nvrtc_any))
                 }
                 Candidate::Loader => ("the loader's path".into(), Ok(soname().into())),
             };
-            match file.and_then(|file| Self::open(file, env.nvrtc_any)) {
+            let source = match candidate {
+                Candidate::Loader => Source::Loader,
+                Candidate::Fetched(_) => Source::Fetched,
+                Candidate::File(_) | Candidate::Folder(_) => Source::Installed,
+            };
+            match file.and_then(|file| Self::open(file, source, env.nvrtc_any)) {
                 Ok(nvrtc) => return Ok(nvrtc),
                 Err(reason) => looked.push(Place {
                     path: place,
@@ -99,9 +105,9 @@ impl Nvrtc {
         })
     }
 
-    /// Loads a library, checks its version and loads its builtins. A bare file name is left to the loader.
-    fn open(path: PathBuf, any: bool) -> Result<Self, String> {
-        let library = open_library(&path)?;
+    /// Loads a library, checks its version and loads its builtins.
+    fn open(path: PathBuf, source: Source, any: bool) -> Result<Self, String> {
+        let (path, library) = open_library(path, source)?;
         let functions = Functions::find(&library)
             .map_err(|error| format!("it is not libnvrtc: {}", with_causes(&error)))?;
         let (major, minor) = functions.version().ok_or("it does not tell its version")?;
@@ -111,8 +117,10 @@ impl Nvrtc {
             ));
         }
         // NVRTC opens its builtins by bare name when it first compiles; the loader then finds them loaded already.
+        // They lie beside the real file.
         let builtins = path.with_file_name(format!("libnvrtc-builtins.so.{major}.{minor}"));
-        let builtins = open_library(&builtins).map_err(|error| format!("its builtins: {error}"))?;
+        let (_, builtins) =
+            open_library(builtins, source).map_err(|error| format!("its builtins: {error}"))?;
         Ok(Self {
             path,
             version: (major, minor),
@@ -187,64 +195,105 @@ fn soname() -> String {
     format!("libnvrtc.so.{}", PINNED_VERSION.0)
 }
 
-/// A file without links: the builtins lie beside the real one.
-fn real_path(path: &Path) -> Result<PathBuf, String> {
-    fs::canonicalize(path).map_err(|error| error.to_string())
+/// How a library is got at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// By the loader's own search.
+    Loader,
+    /// From a folder where somebody installed it.
+    Installed,
+    /// From the folder where `mkernel-gen fetch-nvrtc` installs it: its contents are known.
+    Fetched,
 }
 
 /// The library in a folder: of the pinned major version, or, if `any`, the highest.
 fn library_in(folder: &Path, any: bool) -> Result<PathBuf, String> {
-    let files = fs::read_dir(folder).map_err(|error| error.to_string())?;
-    let names = files
-        .flatten()
-        .map(|file| file.file_name().to_string_lossy().into_owned());
+    let names = Folder::open(folder).and_then(|folder| folder.names());
+    let names = names.map_err(|error| error.to_string())?;
+    let names = names.iter().filter_map(|name| name.to_str());
     let major = |name: &str| name.strip_prefix("libnvrtc.so.")?.parse::<u32>().ok();
     let mut found: Vec<_> = names
-        .filter_map(|name| Some((major(&name)?, name)))
+        .filter_map(|name| Some((major(name)?, name)))
         .collect();
     found.sort();
     let pinned = found.iter().find(|(major, _)| *major == PINNED_VERSION.0);
     match (pinned, found.last()) {
-        (Some((_, name)), _) => real_path(&folder.join(name)),
-        (None, Some((_, name))) if any => real_path(&folder.join(name)),
+        (Some((_, name)), _) => Ok(folder.join(name)),
+        (None, Some((_, name))) if any => Ok(folder.join(name)),
         (None, Some((_, name))) => Err(format!("has {name} only")),
         (None, None) => Err(format!("has no {}", soname())),
     }
 }
 
-fn open_library(path: &Path) -> Result<Library, String> {
-    // SAFETY: the initialisers of NVIDIA's libraries have no requirements; the user, or the folders searched, vouch
-    // for the file being one.
-    unsafe { Library::new(path) }.map_err(|error| with_causes(&error))
+/// Loads a library; its path comes without links, or is the name that the loader was given.
+fn open_library(path: PathBuf, source: Source) -> Result<(PathBuf, Library), String> {
+    if source == Source::Loader {
+        // SAFETY: the initialisers of NVIDIA's libraries have no requirements. The loader searches the system's folders,
+        // which are root's, and those that this user names in LD_LIBRARY_PATH.
+        let library = unsafe { Library::new(&path) }.map_err(|error| with_causes(&error))?;
+        return Ok((path, library));
+    }
+    let file = LibraryFile::open(&path).map_err(|error| error.to_string())?;
+    if source == Source::Fetched {
+        check_digest(&file)?;
+    }
+    let path = file.path.clone();
+    // SAFETY: as above. Nobody but this user and root can have written the file, which was checked on the descriptor that
+    // is loaded.
+    let library = unsafe { file.load() }?;
+    Ok((path, library))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn the_library_in_a_folder() {
         let dir = tempfile::tempdir().expect("temporary folder");
-        let folder = fs::canonicalize(dir.path()).expect("folder");
+        let folder = dir.path();
         let add = |name: &str| fs::write(folder.join(name), "").expect("file");
         assert!(library_in(&folder.join("absent"), false).is_err());
         add("libnvrtc.alt.so.13");
         add("libnvrtc-builtins.so.13.0");
         assert_eq!(
-            library_in(&folder, true),
+            library_in(folder, true),
             Err("has no libnvrtc.so.13".into())
         );
         add("libnvrtc.so.12");
         add("libnvrtc.so.9");
         assert_eq!(
-            library_in(&folder, false),
+            library_in(folder, false),
             Err("has libnvrtc.so.12 only".into())
         );
-        assert_eq!(library_in(&folder, true), Ok(folder.join("libnvrtc.so.12")));
+        assert_eq!(library_in(folder, true), Ok(folder.join("libnvrtc.so.12")));
         add("libnvrtc.so.13");
         add("libnvrtc.so.14");
         for any in [false, true] {
-            assert_eq!(library_in(&folder, any), Ok(folder.join("libnvrtc.so.13")));
+            assert_eq!(library_in(folder, any), Ok(folder.join("libnvrtc.so.13")));
         }
+    }
+
+    #[test]
+    fn libraries_that_somebody_planted_are_not_loaded() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let library = dir.path().join("libnvrtc.so.13");
+        fs::write(&library, "planted").expect("file");
+        let refused = |mode, source| {
+            fs::set_permissions(&library, fs::Permissions::from_mode(mode)).expect("own");
+            let opened = Nvrtc::open(library.clone(), source, true);
+            opened.expect_err("not loaded")
+        };
+        for source in [Source::Installed, Source::Fetched] {
+            let reason = refused(0o664, source);
+            assert!(reason.contains("others can write"), "{reason}");
+        }
+        let reason = refused(0o644, Source::Fetched);
+        assert!(reason.contains("its SHA-256 is"), "{reason}");
+        // A file of this user's own gets as far as the loader.
+        let reason = refused(0o644, Source::Installed);
+        assert!(reason.contains("/proc/self/fd/"), "{reason}");
     }
 }

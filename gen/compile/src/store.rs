@@ -1,19 +1,20 @@
 //! [`Store`]: each kernel is compiled once, then found.
 
 use crate::bundle::Bundle;
-use crate::cache::Cache;
+use crate::cache::{Cache, Cleaned};
 use crate::compiler::compile;
 use crate::cubin::Cubin;
 use crate::entry::{Entry, EntryFault};
 use crate::env::Env;
-use crate::error::{GenError, with_causes};
+use crate::error::{GenError, Place, with_causes};
 use crate::failed;
 use crate::key::Key;
 use crate::lock::{InFlight, Waited, lock};
 use crate::source::CudaSource;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// How long a process waits for another that compiles the same kernel: many times what a compile takes.
@@ -25,7 +26,11 @@ const LIMIT_BYTES: u64 = 1 << 30;
 /// Compiled kernels: ahead-of-time bundles, a cache on disk, and the compiler behind them.
 ///
 /// Share one among threads. No trouble with bundles or the cache is an error: it is a warning, and the kernel is
-/// compiled. Of trouble with the medium (read-only, full, not a folder) only the first is a warning.
+/// compiled. Of trouble with a cache or bundle (read-only, full, not a folder) only the first in a process is a warning.
+///
+/// Caches and bundles decide what code runs. So one is used only if it belongs to this user or to root and nobody else
+/// can write to it: the folder itself, the folders and files in it, all asked of open descriptors and without following
+/// links below the folder. Else it is a warning, and kernels are compiled without it.
 #[derive(Debug)]
 pub struct Store {
     cache: Option<Cache>,
@@ -34,7 +39,6 @@ pub struct Store {
     limit_bytes: u64,
     lock_wait: Duration,
     in_flight: InFlight,
-    warned: AtomicBool,
 }
 
 impl Store {
@@ -72,7 +76,6 @@ impl Store {
             limit_bytes: LIMIT_BYTES,
             lock_wait: LOCK_WAIT,
             in_flight: InFlight::default(),
-            warned: AtomicBool::new(false),
         }
     }
 
@@ -82,6 +85,9 @@ impl Store {
     pub fn with_bundle(mut self, path: impl Into<PathBuf>) -> Self {
         match Bundle::open(path) {
             Ok(bundle) => self.bundles.push(bundle),
+            Err(GenError::ReadBundle { path, source }) if !is_first(&path) => {
+                tracing::debug!("{}: {}", path.display(), with_causes(&source));
+            }
             Err(error) => tracing::warn!("{}", with_causes(&error)),
         }
         self
@@ -123,17 +129,30 @@ impl Store {
     /// The kernel of `key`, if a bundle or the cache has it. A damaged one counts as absent, with a warning.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Cubin> {
+        self.look(key).ok()
+    }
+
+    /// The same, or where it is and why it cannot be used.
+    fn look(&self, key: &Key) -> Result<Cubin, Vec<Place>> {
+        let mut unusable = Vec::new();
+        let mut note = |path: &Path, fault: &EntryFault| {
+            let (path, reason) = (path.display().to_string(), with_causes(fault));
+            tracing::warn!("kernel {key} in {path} is not used: {reason}");
+            unusable.push(Place { path, reason });
+        };
         for bundle in &self.bundles {
             match bundle.read(key) {
-                Ok(Some(cubin)) => return Some(cubin),
+                Ok(Some(cubin)) => return Ok(cubin),
                 Ok(None) => {}
-                Err(fault) => warn_damaged(bundle.path(), key, &fault),
+                Err(fault) => note(bundle.path(), &fault),
             }
         }
-        self.read_cached(key).unwrap_or_else(|fault| {
-            warn_damaged(self.root()?, key, &fault);
-            None
-        })
+        match self.read_cached(key) {
+            Ok(Some(cubin)) => return Ok(cubin),
+            Ok(None) => {}
+            Err(fault) => note(self.root().unwrap_or(Path::new("")), &fault),
+        }
+        Err(unusable)
     }
 
     /// Adds a kernel to the cache; if that fails, a warning. A kernel that is there stays.
@@ -164,14 +183,17 @@ impl Store {
         compile: impl FnOnce(&CudaSource) -> Result<Cubin, GenError>,
     ) -> Result<Cubin, GenError> {
         let key = Key::of(source);
-        if let Some(cubin) = self.get(&key) {
-            return Ok(cubin);
-        }
-        if !self.jit {
-            return Err(GenError::JitDisabled {
-                id: source.id.clone(),
-                key,
-            });
+        match self.look(&key) {
+            Ok(cubin) => return Ok(cubin),
+            Err(unusable) if !self.jit => {
+                return Err(GenError::JitDisabled {
+                    id: source.id.clone(),
+                    key,
+                    target: source.target,
+                    unusable,
+                });
+            }
+            Err(_) => {}
         }
         let slot = self.in_flight.slot(&key);
         // Held while this thread builds, which ends: waiting for another process does after `lock_wait`.
@@ -216,8 +238,8 @@ impl Store {
             Ok(None) => {}
             Err(_) => self.quarantine(key),
         }
-        let cubin =
-            compile(source).map_err(|error| failed::save(self.root(), key, source, error))?;
+        let cubin = compile(source)
+            .map_err(|error| failed::save(self.cache.as_ref(), key, source, error))?;
         self.put(key, source, &cubin);
         Ok(cubin)
     }
@@ -231,9 +253,16 @@ impl Store {
     }
 
     fn read_cached(&self, key: &Key) -> Result<Option<Cubin>, EntryFault> {
-        self.cache
-            .as_ref()
-            .map_or(Ok(None), |cache| cache.read(key))
+        let Some(cache) = &self.cache else {
+            return Ok(None);
+        };
+        match cache.read(key) {
+            Err(EntryFault::Cache(error)) => {
+                self.warn_once("the kernel cache is not used", &error);
+                Ok(None)
+            }
+            read => read,
+        }
     }
 
     fn quarantine(&self, key: &Key) {
@@ -247,7 +276,11 @@ impl Store {
     /// The sound kernels in the cache, sorted by name.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
-        self.cache.as_ref().map_or_else(Vec::new, Cache::entries)
+        let entries = self.cache.as_ref().map_or(Ok(Vec::new()), Cache::entries);
+        entries.unwrap_or_else(|error| {
+            self.warn_once("the kernel cache is not used", &error);
+            Vec::new()
+        })
     }
 
     /// Removes a kernel from the cache. False if it was not there.
@@ -260,31 +293,34 @@ impl Store {
             .map_or(Ok(false), |cache| cache.remove(key))
     }
 
-    /// Removes all kernels from the cache, and what is left of failed and damaged ones.
+    /// Removes all kernels from the cache, and what is left of failed, damaged and unfinished ones: folders that have
+    /// mkernel's names and contents. All else stays, and is listed in the result. With `dry_run` nothing is removed.
     ///
     /// # Errors
-    /// [`GenError::Remove`]
-    pub fn clear(&self) -> Result<(), GenError> {
-        self.cache.as_ref().map_or(Ok(()), Cache::clear)
+    /// [`GenError::NotACache`] if the folder has something else in it and was not made by mkernel;
+    /// [`GenError::Clean`], [`GenError::Remove`]
+    pub fn clean(&self, dry_run: bool) -> Result<Cleaned, GenError> {
+        self.cache
+            .as_ref()
+            .map_or(Ok(Cleaned::default()), |cache| cache.clean(dry_run))
     }
 
-    /// Says that the medium is in trouble: as a warning the first time.
+    /// Says that the cache is in trouble: as a warning the first time in this process.
     fn warn_once(&self, what: &str, error: &io::Error) {
-        let root = self.root().unwrap_or(Path::new("")).display();
-        if self.warned.swap(true, Ordering::Relaxed) {
-            tracing::debug!("{what}: {error} (cache {root})");
-        } else {
+        let root = self.root().unwrap_or(Path::new(""));
+        let shown = root.display();
+        if is_first(root) {
             tracing::warn!(
-                "{what}: {error} (cache {root}); kernels are compiled in each process. Set MKERNEL_CACHE_DIR to a folder that can be written, or MKERNEL_CACHE=0"
+                "{what}: {error} (cache {shown}); kernels are compiled in each process. Set MKERNEL_CACHE_DIR to a folder that this user can write and others cannot, or MKERNEL_CACHE=0"
             );
+        } else {
+            tracing::debug!("{what}: {error} (cache {shown})");
         }
     }
 }
 
-fn warn_damaged(place: &Path, key: &Key, fault: &EntryFault) {
-    tracing::warn!(
-        "kernel {key} in {} is not used: {}",
-        place.display(),
-        with_causes(fault)
-    );
+/// Whether trouble with the cache or bundle `path` is the first in this process: every rank has a store of its own.
+fn is_first(path: &Path) -> bool {
+    static TROUBLED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    lock(&TROUBLED).insert(path.to_owned())
 }

@@ -274,7 +274,9 @@ fn an_absent_library_is_an_error_with_the_way_out() {
         );
         assert_eq!(looked[0].path, dir.to_string_lossy());
         assert!(
-            command.starts_with("python3 -m pip install --no-deps --target "),
+            command.contains(
+                "| python3 -I -m pip install --no-deps --only-binary=:all: --require-hashes "
+            ),
             "{message}"
         );
         assert!(

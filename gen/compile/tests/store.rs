@@ -348,10 +348,16 @@ fn entries_remove_and_clear() {
     assert!(store.remove(&Key::of(&first)).expect("removes"));
     assert!(!store.remove(&Key::of(&first)).expect("nothing to remove"));
     assert_eq!(store.entries().len(), 1);
-    store.clear().expect("clears");
+    let cleaned = store.clean(false).expect("cleans");
+    assert_eq!(
+        (cleaned.kernels, cleaned.others, cleaned.left),
+        (1, 0, vec![])
+    );
+    assert!(cleaned.bytes > 50_000);
     assert_eq!(store.entries(), []);
-    store.clear().expect("nothing to clear");
+    let nothing = store.clean(false).expect("nothing to remove");
+    assert_eq!((nothing.kernels, nothing.bytes), (0, 0));
     Store::open(dir.path().join("absent"))
-        .clear()
-        .expect("nothing to clear");
+        .clean(false)
+        .expect("nothing to remove");
 }

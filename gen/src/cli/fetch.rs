@@ -2,15 +2,13 @@
 
 use super::Failure;
 use super::output::{print, print_json, say};
-use mkernel_compile::{fetch_command, fetch_dir};
+use mkernel_compile::{FETCHED, fetch_command, fetch_dir, fetched_library};
 use serde::Serialize;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-/// The library in the folder into which the wheel is installed.
-const LIBRARY: &str = "nvidia/cu13/lib/libnvrtc.so.13";
 
 /// Where to install.
 #[derive(Debug, Default, clap::Args)]
@@ -52,8 +50,7 @@ pub fn fetch(dir: Option<&Path>) -> Result<(PathBuf, bool), Failure> {
             "no folder is known for it; set HOME or MKERNEL_CACHE_DIR, or use --out",
         ));
     };
-    let library = dir.join(LIBRARY);
-    if library.is_file() {
+    if let Some(library) = fetched_library(&dir).map_err(|reason| failed(&reason))? {
         return Ok((library, false));
     }
     let write = |source| Failure::Write {
@@ -64,11 +61,14 @@ pub fn fetch(dir: Option<&Path>) -> Result<(PathBuf, bool), Failure> {
         .parent()
         .filter(|p| !p.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    fs::create_dir_all(parent).map_err(write)?;
+    // What others can write to is not used.
+    let mut folders = fs::DirBuilder::new();
+    let folders = folders.recursive(true).mode(0o755);
+    folders.create(parent).map_err(write)?;
     // Beside its place, then renamed: an interrupted installation leaves nothing that looks whole.
     let new = tempfile::Builder::new()
         .prefix(".nvrtc-")
-        .permissions(fs::Permissions::from_mode(0o777)) // less the umask
+        .permissions(fs::Permissions::from_mode(0o755))
         .tempdir_in(parent)
         .map_err(write)?;
     say(&format!(
@@ -76,28 +76,47 @@ pub fn fetch(dir: Option<&Path>) -> Result<(PathBuf, bool), Failure> {
         dir.display()
     ));
     install(new.path())?;
-    if !new.path().join(LIBRARY).is_file() {
-        return Err(failed(&format!("the wheel has no {LIBRARY}")));
+    close_to_others(new.path()).map_err(write)?;
+    if fetched_library(new.path())
+        .map_err(|reason| failed(&reason))?
+        .is_none()
+    {
+        return Err(failed("what pip installed has no libnvrtc"));
     }
-    match fs::rename(new.path(), &dir) {
-        Err(_) if library.is_file() => Ok((library, false)), // Another process was faster.
-        Err(error) => Err(write(error)),
-        Ok(()) => Ok((library, true)),
+    let renamed = fs::rename(new.path(), &dir);
+    let installed = renamed.is_ok();
+    // If it failed, another process may have been faster.
+    match (fetched_library(&dir), renamed) {
+        (Ok(Some(library)), _) => Ok((library, installed)),
+        (_, Err(error)) => Err(write(error)),
+        (Err(reason), _) => Err(failed(&reason)),
+        (Ok(None), _) => Err(failed("what was installed is gone")),
     }
 }
 
-fn install(target: &Path) -> Result<(), Failure> {
-    let command = fetch_command();
-    let mut pip = Command::new(&command[0]);
-    let mut is_target = false;
-    for word in &command[1..] {
-        if is_target {
-            pip.arg(target)
-        } else {
-            pip.arg(word)
-        };
-        is_target = word == "--target";
+/// Takes from others the right to write to anything in the folder `path`, which a permissive umask gives them.
+fn close_to_others(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        if metadata.is_symlink() {
+            continue;
+        }
+        let mode = metadata.permissions().mode() & !0o022;
+        fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode))?;
+        if metadata.is_dir() {
+            close_to_others(&entry.path())?;
+        }
     }
+    Ok(())
+}
+
+fn install(target: &Path) -> Result<(), Failure> {
+    let mut requirements = tempfile::NamedTempFile::new().map_err(temporary)?;
+    writeln!(requirements, "{FETCHED}").map_err(temporary)?;
+    let command = fetch_command(requirements.path(), target);
+    let mut pip = Command::new(&command[0]);
+    pip.args(&command[1..]);
     pip.args(["--quiet", "--disable-pip-version-check", "--no-compile"]);
     pip.env("PIP_ROOT_USER_ACTION", "ignore"); // A folder of its own harms no system package.
     // What pip says on standard output goes to standard error: ours carries results.
@@ -117,6 +136,13 @@ fn install(target: &Path) -> Result<(), Failure> {
         command.join(" "),
         output.status
     )))
+}
+
+fn temporary(source: io::Error) -> Failure {
+    Failure::Fetch {
+        what: "a temporary file cannot be written".to_owned(),
+        source: Some(source),
+    }
 }
 
 fn failed(what: &str) -> Failure {

@@ -68,7 +68,7 @@ enum Command {
     /// List the kernels in the cache or in a bundle
     List(store::List),
     /// Remove the kernels in the cache
-    Clean,
+    Clean(store::Clean),
     /// Install the NVRTC that this version is tested with, from its Python wheel
     FetchNvrtc(fetch::Fetch),
     /// Show what was found on this machine: NVRTC, C++ compiler, cache, driver
@@ -177,7 +177,7 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         Command::Run(run) => run.run(cli.json),
         Command::FabricTest(test) => test.run(cli.json),
         Command::List(list) => list.run(cli.json),
-        Command::Clean => store::clean(cli.json),
+        Command::Clean(clean) => clean.run(cli.json),
         Command::FetchNvrtc(fetch) => fetch.run(cli.json),
         Command::Doctor => doctor::run(cli.json),
         Command::Topology(show) => show.run(cli.json),

@@ -28,10 +28,21 @@ struct Listed<'a> {
     stored_unix_s: u64,
 }
 
+/// What to remove.
+#[derive(Debug, clap::Args)]
+pub struct Clean {
+    /// Remove nothing, and show what would be removed
+    #[arg(long)]
+    dry_run: bool,
+}
+
 #[derive(Serialize)]
-struct Cleaned {
+struct CleanedLine<'a> {
+    dry_run: bool,
     kernels: usize,
+    others: usize,
     bytes: u64,
+    left: &'a [PathBuf],
 }
 
 /// The cache that the environment names. Neither bundles nor `MKERNEL_JIT=0` count here: they are the runtime's.
@@ -76,20 +87,38 @@ impl List {
     }
 }
 
-/// Empties the cache.
-pub fn clean(json: bool) -> Result<(), Failure> {
-    let cache = cache();
-    let entries = cache.entries();
-    let cleaned = Cleaned {
-        kernels: entries.len(),
-        bytes: entries.iter().map(|e| e.bytes).sum(),
-    };
-    cache.clear().map_err(Failure::Gen)?;
-    if json {
-        return print_json(&cleaned);
+impl Clean {
+    /// Removes what mkernel stored in the cache, and prints what that was and what was left.
+    pub fn run(&self, json: bool) -> Result<(), Failure> {
+        let cleaned = cache().clean(self.dry_run).map_err(Failure::Gen)?;
+        if json {
+            return print_json(&CleanedLine {
+                dry_run: self.dry_run,
+                kernels: cleaned.kernels,
+                others: cleaned.others,
+                bytes: cleaned.bytes,
+                left: &cleaned.left,
+            });
+        }
+        let removed = if self.dry_run {
+            "would remove"
+        } else {
+            "removed"
+        };
+        let kernels = super::count(cleaned.kernels, "kernel");
+        let others = match cleaned.others {
+            0 => String::new(),
+            others => format!(
+                ", {} of failed, damaged or unfinished ones",
+                super::count(others, "folder")
+            ),
+        };
+        let mut text = format!("{removed} {kernels}{others}, {}\n", bytes(cleaned.bytes));
+        for path in &cleaned.left {
+            text.push_str(&format!("left, not mkernel's: {}\n", path.display()));
+        }
+        print(&text)
     }
-    let kernels = super::count(cleaned.kernels, "kernel");
-    print(&format!("removed {kernels}, {}\n", bytes(cleaned.bytes)))
 }
 
 fn listed(entry: &Entry) -> Listed<'_> {

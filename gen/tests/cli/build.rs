@@ -2,10 +2,27 @@
 
 use super::*;
 
-/// A `python3` that does `script` instead of installing; `$target` is the folder given to it.
+/// A `python3` that does `script` instead of installing; `$target` is the folder given to it, and `$requirements` the
+/// file. It refuses to run as one that takes modules from the current folder, or without the digests.
 fn fake_python(dir: &TempDir, script: &str) {
-    let text =
-        format!("#!/bin/sh\nwhile [ \"$1\" != --target ]; do shift; done; target=$2\n{script}\n");
+    let text = format!(
+        "#!/bin/sh
+[ \"$1 $2 $3\" = '-I -m pip' ] || {{ echo \"not isolated: $*\" >&2; exit 1; }}
+case \"$*\" in
+  *--only-binary=:all:*--require-hashes*) ;;
+  *) echo \"not pinned: $*\" >&2; exit 1 ;;
+esac
+while [ $# -gt 0 ]; do
+  case $1 in
+    --target) target=$2; shift ;;
+    -r) requirements=$2; shift ;;
+  esac
+  shift
+done
+[ $(grep -o 'sha256:[0-9a-f]\\{{64\\}}' \"$requirements\" | wc -l) = 2 ] || {{ echo no digests >&2; exit 1; }}
+{script}
+"
+    );
     let path = file(dir, "python3", &text);
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("chmod");
 }
@@ -21,12 +38,18 @@ fn fetch(path: &TempDir, out: &Path) -> Output {
 }
 
 #[test]
+#[ignore = "needs libnvrtc"]
 fn nvrtc_is_fetched_once() {
+    let real = mkernel_compile::fetch_dir().expect("HOME is set");
     let dir = TempDir::new().expect("temporary folder");
     let out = dir.path().join("nvrtc");
+    // What an umask of 0 leaves open is closed.
     fake_python(
         &dir,
-        "mkdir -p $target/nvidia/cu13/lib && : > $target/nvidia/cu13/lib/libnvrtc.so.13",
+        &format!(
+            "umask 0; mkdir -p $target/nvidia; cp -r {}/nvidia/cu13 $target/nvidia; chmod -R go+w $target",
+            real.display()
+        ),
     );
     let output = fetch(&dir, &out);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
@@ -48,24 +71,80 @@ fn nvrtc_is_fetched_once() {
 fn an_installation_that_fails_leaves_nothing() {
     let dir = TempDir::new().expect("temporary folder");
     let out = dir.path().join("nvrtc");
-    for script in [
-        "echo no network >&2; exit 1",
-        "mkdir -p $target/something/else",
+    for (script, reason) in [
+        ("echo no network >&2; exit 1", "no network"),
+        ("mkdir -p $target/something/else", "has no libnvrtc"),
+        (
+            "mkdir -p $target/nvidia/cu13/lib && echo planted > $target/nvidia/cu13/lib/libnvrtc.so.13",
+            "its SHA-256 is",
+        ),
     ] {
         fake_python(&dir, script);
         let output = fetch(&dir, &out);
         assert_eq!(code(&output), 4);
-        assert!(
-            stderr(&output).contains("cannot install NVRTC: "),
-            "{}",
-            stderr(&output)
-        );
+        for text in ["cannot install NVRTC: ", reason] {
+            assert!(stderr(&output).contains(text), "{}", stderr(&output));
+        }
         let names = std::fs::read_dir(dir.path())
             .expect("readable")
             .flatten()
             .map(|e| e.file_name());
         assert_eq!(names.collect::<Vec<_>>(), ["python3"]);
     }
+}
+
+/// A library that somebody put where one is fetched to is neither taken for it nor loaded.
+#[test]
+fn a_planted_library_is_not_used() {
+    let cache = TempDir::new().expect("temporary folder");
+    let folder = cache.path().join("nvrtc/nvidia/cu13/lib");
+    std::fs::create_dir_all(&folder).expect("folder");
+    let library = file(&cache, "nvrtc/nvidia/cu13/lib/libnvrtc.so.13", "planted");
+    let without_home = |args: &[&str]| {
+        let mut command = mkernel_gen(cache.path());
+        command.env_remove("XDG_CACHE_HOME").env_remove("HOME");
+        command.args(args).output().expect("mkernel-gen starts")
+    };
+    for (mode, reason) in [(0o644, "its SHA-256 is"), (0o666, "others can write to")] {
+        std::fs::set_permissions(&library, std::fs::Permissions::from_mode(mode)).expect("chmod");
+        let output = without_home(&["fetch-nvrtc"]);
+        assert_eq!(code(&output), 4);
+        assert!(stderr(&output).contains(reason), "{}", stderr(&output));
+    }
+}
+
+/// What people have in the folder that they name as a cache stays.
+#[test]
+fn cleaning_leaves_what_is_not_mkernels() {
+    let cache = TempDir::new().expect("temporary folder");
+    let work = cache.path().join("kernels/mydir/work");
+    let clean = |args: &[&str]| {
+        let mut command = mkernel_gen(cache.path());
+        let output = command.arg("clean").args(args).output();
+        output.expect("mkernel-gen starts")
+    };
+    std::fs::create_dir_all(&work).expect("folder");
+    for args in [&["--dry-run"][..], &[]] {
+        let output = clean(args);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let left = format!(
+            "left, not mkernel's: {}\n",
+            work.parent().expect("one").display()
+        );
+        assert!(stdout(&output).ends_with(&left), "{}", stdout(&output));
+        assert!(work.is_dir());
+    }
+    let text = stdout(&clean(&["--dry-run"])).to_owned();
+    assert!(text.starts_with("would remove 0 kernels, 0 B"), "{text}");
+
+    file(&cache, "Cargo.toml", "");
+    let output = clean(&[]);
+    assert_eq!(code(&output), 4);
+    assert!(
+        stderr(&output).contains("nothing is removed: ") && stderr(&output).contains("Cargo.toml"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -80,7 +159,7 @@ fn without_nvrtc_there_is_a_way_out() {
         let output = command.output().expect("mkernel-gen starts");
         assert_eq!(code(&output), 4);
         assert!(
-            stderr(&output).contains("python3 -m pip install"),
+            stderr(&output).contains("python3 -I -m pip install"),
             "{}",
             stderr(&output)
         );

@@ -27,7 +27,9 @@ impl Function {
     pub fn load(ctx: &Arc<CudaContext>, cubin: &[u8], name: &str) -> Result<Self, Error> {
         bind(ctx)?;
         let symbol = CString::new(name).unwrap_or_default();
-        // SAFETY: an ELF image says its own size, and the store has checked it against its digest.
+        // SAFETY: the driver reads as far as the image's header says. The image comes from the compiler, or from the
+        // store, which has checked that its tables, sections and segments lie within it, and that nobody but this user
+        // and root can have written it.
         let module = named("cuModuleLoadData", unsafe {
             result::module::load_data(cubin.as_ptr().cast())
         })?;

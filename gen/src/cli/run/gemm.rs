@@ -29,7 +29,8 @@ pub fn expected(
     let b_is_transposed = config.b_layout == BLayout::Nk;
     let product = |a: &[bf16], b: &[bf16]| multiply(a, b, b_is_transposed, (n, k), threads);
     let (a, b) = (inputs.of(Operand::A), inputs.of(Operand::B));
-    let sum = || Matrix::sum(a.iter().zip(b).map(|(a, b)| product(a, b)).collect());
+    let parts = || a.iter().zip(b).map(|(a, b)| product(a, b)).collect();
+    let sum = || Matrix::sum(parts(), plan.spec.topology());
     let sum = match config.op {
         GemmOp::AgGemm => product(&a.concat(), &b[rank as usize]),
         GemmOp::GemmRs => {

@@ -1,6 +1,7 @@
 //! Products in fp32 on the CPU, and how far a result is from them.
 
 use mkernel::half::bf16;
+use mkernel::spec::Topology;
 use mkernel::{Activation, Dtype, Epilogue};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use std::thread;
@@ -12,7 +13,8 @@ pub struct Matrix {
     pub cols: usize,
     /// Terms of each sum.
     pub terms: usize,
-    /// What ranks rounded to bf16 before it was added: the sum of its magnitudes, by element. Empty if nothing was.
+    /// What ranks and nodes rounded to bf16 before it was added: the sum of its magnitudes, by element. Empty if nothing
+    /// was.
     pub rounded: Vec<f32>,
     /// To what a result is rounded.
     pub dtype: Dtype,
@@ -26,17 +28,27 @@ pub struct Addends<'a> {
 }
 
 impl Matrix {
-    /// The sum of what ranks computed, of which all but one's travels in bf16.
-    pub fn sum(parts: Vec<Self>) -> Option<Self> {
+    /// The sum of what ranks computed, of which all but one's travels in bf16; and where there are several nodes of
+    /// several ranks, so do the sums of their parts.
+    pub fn sum(parts: Vec<Self>, topology: Topology) -> Option<Self> {
         let cols = parts.first()?.cols;
         let terms = parts.iter().map(|part| part.terms).sum();
         let elements = parts.first()?.values.len();
         let (mut values, mut rounded) = (vec![0.0; elements], vec![0.0; elements]);
-        for part in &parts {
-            for ((value, magnitude), term) in values.iter_mut().zip(&mut rounded).zip(&part.values)
-            {
-                *value += term;
-                *magnitude += term.abs();
+        let nodes_round = topology.nodes > 1 && topology.local_world > 1;
+        for node in parts.chunks(topology.local_world as usize) {
+            let mut of_node = vec![0.0; elements];
+            for part in node {
+                for ((sum, magnitude), term) in
+                    of_node.iter_mut().zip(&mut rounded).zip(&part.values)
+                {
+                    *sum += term;
+                    *magnitude += term.abs();
+                }
+            }
+            for ((value, magnitude), sum) in values.iter_mut().zip(&mut rounded).zip(&of_node) {
+                *value += sum;
+                *magnitude += if nodes_round { sum.abs() } else { 0.0 };
             }
         }
         Some(Self {
@@ -326,6 +338,34 @@ mod tests {
             let found = activate(activation, x);
             assert!((found - y).abs() < 1e-8, "{activation}({x}) is {found}");
         }
+    }
+
+    /// What a node makes of its ranks' rounded parts is rounded once more before it travels to another node.
+    #[test]
+    fn sums_of_nodes_may_be_rounded_twice() {
+        let part = |value: f32| Matrix {
+            values: vec![value],
+            cols: 1,
+            terms: 1,
+            rounded: Vec::new(),
+            dtype: Dtype::Fp32,
+        };
+        // Each rounding takes nearly as much as one can: to 1, to 1 + 2/256, and their sum to 2.
+        let parts = [1.0 + 0.999 / 256.0, 1.0 + 2.999 / 256.0, 0.0, 0.0];
+        let round = |x: f32| bf16::from_f32(x).to_f32();
+        let found = round(parts.iter().copied().map(round).sum());
+        assert_eq!(found, 2.0);
+        let wrong = |nodes, local_world| {
+            let topology = Topology { nodes, local_world };
+            let sum = Matrix::sum(parts.map(part).into(), topology).expect("four parts");
+            let sum = Matrix {
+                dtype: Dtype::Fp32,
+                ..sum
+            };
+            Verdict::of(&[found], &sum, (0, 0, "c")).wrong
+        };
+        assert_eq!(wrong(2, 2), 0);
+        assert_eq!((wrong(1, 4), wrong(4, 1)), (1, 1), "one rounding only");
     }
 
     #[test]

@@ -41,7 +41,8 @@ impl Image {
         file.write_all(bytes)
             .map_err(|e| os("writing the kernel's image", &e))?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        // SAFETY: the image comes from the store, which has checked its digest; it has no initialisers of its own.
+        // SAFETY: loading runs what initialisers the image has. It comes from the compiler, or from the store, which has
+        // checked that nobody but this user and root can have written it; mkernel's kernels have none but the compiler's.
         let library =
             unsafe { Library::new(&path) }.map_err(|e| os("loading the kernel's image", &e))?;
         // SAFETY: these are the entry points of MK_SIMULATED_KERNEL (templates/simulator/mk/base.cuh), with its types.

@@ -1,0 +1,130 @@
+//! Whether a file is a whole ELF image. The driver and the simulator are given the start of an image and no size: they
+//! read as far as its header says.
+
+/// Checks that the header's two tables, and the sections and segments that they list, lie within `image`: a 64-bit,
+/// little-endian ELF image.
+pub(crate) fn check(image: &[u8]) -> Result<(), &'static str> {
+    const HEADER_BYTES: usize = 64;
+    const SECTION: Table = Table {
+        entry_bytes: 64,
+        offset_at: 24,
+        size_at: 32,
+    };
+    const SEGMENT: Table = Table {
+        entry_bytes: 56,
+        offset_at: 8,
+        size_at: 32,
+    };
+    const NO_BITS: u64 = 8;
+    if image.len() < HEADER_BYTES || !image.starts_with(b"\x7fELF\x02\x01") {
+        return Err("it has no header of one");
+    }
+    let sections = SECTION.of(image, 40, 58, 60)?;
+    let segments = SEGMENT.of(image, 32, 54, 56)?;
+    let has_names = word(image, 62, 2) < word(image, 60, 2).max(1);
+    if !has_names {
+        return Err("its section of names is none of its sections");
+    }
+    for section in sections {
+        if word(section, 4, 4) != NO_BITS {
+            SECTION.check(image, section)?;
+        }
+    }
+    segments
+        .into_iter()
+        .try_for_each(|segment| SEGMENT.check(image, segment))
+}
+
+/// A table of an ELF image, whose entries have an offset and a size.
+struct Table {
+    entry_bytes: usize,
+    offset_at: usize,
+    size_at: usize,
+}
+
+impl Table {
+    /// Its entries; the header has offset, size of an entry and their number at these places.
+    fn of<'a>(
+        &self,
+        image: &'a [u8],
+        offset_at: usize,
+        entry_at: usize,
+        count_at: usize,
+    ) -> Result<Vec<&'a [u8]>, &'static str> {
+        let count = word(image, count_at, 2) as usize;
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        if word(image, entry_at, 2) != self.entry_bytes as u64 {
+            return Err("its tables have entries of another size");
+        }
+        let table = usize::try_from(word(image, offset_at, 8))
+            .ok()
+            .and_then(|start| {
+                let end = start.checked_add(count * self.entry_bytes)?;
+                image.get(start..end)
+            });
+        let table = table.ok_or("a table of its header lies outside")?;
+        Ok(table.chunks_exact(self.entry_bytes).collect())
+    }
+
+    fn check(&self, image: &[u8], entry: &[u8]) -> Result<(), &'static str> {
+        let (offset, size) = (word(entry, self.offset_at, 8), word(entry, self.size_at, 8));
+        match offset.checked_add(size) {
+            Some(end) if end <= image.len() as u64 => Ok(()),
+            _ => Err("a section or segment lies outside"),
+        }
+    }
+}
+
+/// A little-endian number of `size` bytes, 8 at most.
+fn word(bytes: &[u8], at: usize, size: usize) -> u64 {
+    let digits = bytes[at..at + size].iter().rev();
+    digits.fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The test program itself: an ELF image with sections and segments.
+    fn image() -> Vec<u8> {
+        let path = std::env::current_exe().expect("own path");
+        std::fs::read(path).expect("own file")
+    }
+
+    #[test]
+    fn a_whole_image_passes_and_a_cut_one_does_not() {
+        let image = image();
+        assert_eq!(check(&image), Ok(()));
+        assert!(check(&image[..image.len() - 1]).is_err());
+        for bytes in [&image[..63], b"", b"text"] {
+            assert!(check(bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn bounds_that_lie_are_found() {
+        let sound = image();
+        let (sections, segments) = (word(&sound, 40, 8), word(&sound, 32, 8));
+        let huge = [0xff; 8];
+        let beyond = (sound.len() as u64).to_le_bytes();
+        let lies = |at: u64, bytes: &[u8]| {
+            let mut image = sound.clone();
+            let at = at as usize;
+            image[at..at + bytes.len()].copy_from_slice(bytes);
+            assert!(check(&image).is_err(), "{at}: {bytes:x?}");
+        };
+        for value in [huge, beyond] {
+            lies(40, &value); // e_shoff
+            lies(32, &value); // e_phoff
+            lies(sections + 64 + 24, &value); // sh_offset of section 1
+            lies(sections + 64 + 32, &value); // sh_size
+            lies(segments + 8, &value); // p_offset of segment 0
+            lies(segments + 32, &value); // p_filesz
+        }
+        for at in [54, 56, 58, 60, 62] {
+            lies(at, &[0xff; 2]); // sizes of entries, their numbers, the section of names
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! [`Folder`]: a folder that only this user and root can change, and the files in it.
+//!
+//! Who can write to a cache decides what runs in this process and on its GPUs. So kernels, locks and libraries are used
+//! only from folders and files that belong to this user or to root and to which nobody else can write. That is asked of
+//! open descriptors, and everything below a folder is reached through its descriptor, without following links: what is
+//! read is what was checked, even if a parent folder is renamed or replaced meanwhile. Parents themselves are not
+//! checked. Who can replace one can only lead to another folder that passes the same checks, or to none. An access
+//! control list that lets others write shows in the group's bits of the mode, so it is seen too.
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, mkdirat, openat, statat};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Larger files are not mkernel's.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// Folders and files that are made can be read by all and written by their owner, whatever the umask allows.
+const FOLDER_MODE: u32 = 0o755;
+
+/// Somebody other than this user and root can change a file or folder.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Untrusted {
+    #[error(
+        "{} belongs to user {owner}, neither to this user ({user}) nor to root; use one of your own",
+        path.display()
+    )]
+    Owner {
+        path: PathBuf,
+        owner: u32,
+        user: u32,
+    },
+    #[error(
+        "others can write to {} (mode {mode:o}); if you trust what is in it, run `chmod -R go-w` on it",
+        path.display()
+    )]
+    Mode { path: PathBuf, mode: u32 },
+}
+
+/// An open folder that only this user and root can change.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Opens the folder `path`; links in the path are followed.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Self::checked(openat(CWD, path, flags, Mode::empty())?, path.to_owned())
+    }
+
+    /// Opens the folder `name` in this one, which must not be a link.
+    pub fn folder(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
+        let name = name.as_ref();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = openat(&self.fd, Path::new(name), flags, Mode::empty())?;
+        Self::checked(fd, self.path.join(name))
+    }
+
+    /// The same, made if it is not there.
+    pub fn made_folder(&self, name: &str) -> io::Result<Self> {
+        match mkdirat(&self.fd, name, Mode::from_raw_mode(FOLDER_MODE)) {
+            Ok(()) | Err(Errno::EXIST) => self.folder(name),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn checked(fd: OwnedFd, path: PathBuf) -> io::Result<Self> {
+        let stat = fstat(&fd)?;
+        check(&path, stat.st_uid, stat.st_mode)?;
+        Ok(Self { fd, path })
+    }
+
+    /// Opens the regular file `name` for reading.
+    pub fn file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+        self.open_file(name.as_ref(), OFlags::RDONLY)
+    }
+
+    /// Opens the regular file `name` for writing; makes it, empty, if it is not there.
+    pub fn made_file(&self, name: &str) -> io::Result<File> {
+        self.open_file(name.as_ref(), OFlags::WRONLY | OFlags::CREATE)
+    }
+
+    fn open_file(&self, name: &OsStr, flags: OFlags) -> io::Result<File> {
+        // Without NONBLOCK, opening a pipe would wait for its other end.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = openat(&self.fd, Path::new(name), flags, Mode::from_raw_mode(0o644))?;
+        let path = self.path.join(name);
+        let stat = fstat(&fd)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::other(format!(
+                "{} is not a file",
+                path.display()
+            )));
+        }
+        check(&path, stat.st_uid, stat.st_mode)?;
+        Ok(File::from(fd))
+    }
+
+    /// Reads the file `name`.
+    pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = self.file(name)?;
+        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            return Err(io::Error::other(format!(
+                "{} is larger than {} MiB",
+                self.path.join(name).display(),
+                MAX_FILE_BYTES >> 20
+            )));
+        }
+        Ok(bytes)
+    }
+
+    /// The names in it, sorted.
+    pub fn names(&self) -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.fd)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Whether something has the name `name`, be it a link to nothing.
+    pub fn has(&self, name: impl AsRef<OsStr>) -> bool {
+        statat(
+            &self.fd,
+            Path::new(name.as_ref()),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
+        .is_ok()
+    }
+
+    /// Its path, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path of the open folder itself, wherever it is by now; of no use once this is dropped.
+    pub fn pinned(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
+    }
+}
+
+/// Whether only this user and root can change what has this owner and mode.
+fn check(path: &Path, owner: u32, mode: u32) -> io::Result<()> {
+    check_for(rustix::process::geteuid().as_raw(), path, owner, mode)
+        .map_err(|untrusted| io::Error::new(io::ErrorKind::PermissionDenied, untrusted))
+}
+
+fn check_for(user: u32, path: &Path, owner: u32, mode: u32) -> Result<(), Untrusted> {
+    let path = path.to_owned();
+    let mode = mode & 0o7777;
+    if owner != user && owner != 0 {
+        return Err(Untrusted::Owner { path, owner, user });
+    }
+    if mode & 0o022 != 0 {
+        return Err(Untrusted::Mode { path, mode });
+    }
+    Ok(())
+}
+
+/// Whether an error is that somebody else can change what was to be used.
+pub(crate) fn is_untrusted(error: &io::Error) -> bool {
+    error
+        .get_ref()
+        .is_some_and(|source| source.is::<Untrusted>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn chmod(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("own file");
+    }
+
+    #[test]
+    fn only_this_user_and_root_are_trusted() {
+        let checked = |owner, mode| check_for(1000, Path::new("f"), owner, mode).is_ok();
+        for mode in [0o100_644, 0o40_755, 0o700, 0o1755] {
+            assert!(checked(1000, mode) && checked(0, mode), "{mode:o}");
+            assert!(!checked(1001, mode), "{mode:o}");
+        }
+        for mode in [0o664, 0o646, 0o1777, 0o40_775] {
+            assert!(!checked(1000, mode) && !checked(0, mode), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn folders_and_files_that_others_can_write_are_refused() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        fs::create_dir(dir.path().join("sub")).expect("folder");
+        fs::write(dir.path().join("sub/file"), "text").expect("file");
+        chmod(&dir.path().join("sub"), 0o755);
+        chmod(&dir.path().join("sub/file"), 0o644);
+        let folder = Folder::open(dir.path()).expect("own, 0700");
+        let sub = folder.folder("sub").expect("own, 0755");
+        assert_eq!(sub.read("file").expect("own"), b"text");
+        for mode in [0o666, 0o664] {
+            chmod(&dir.path().join("sub/file"), mode);
+            assert!(is_untrusted(&sub.read("file").expect_err("writable")));
+        }
+        for mode in [0o777, 0o1777, 0o775] {
+            chmod(&dir.path().join("sub"), mode);
+            let error = folder.folder("sub").expect_err("writable");
+            assert!(is_untrusted(&error), "{error}");
+            assert!(error.to_string().contains("chmod -R go-w"), "{error}");
+        }
+    }
+
+    #[test]
+    fn links_pipes_and_large_files_are_errors() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("file"), "text").expect("file");
+        symlink("file", path("link")).expect("link");
+        symlink(".", path("folder")).expect("link");
+        let made = std::process::Command::new("mkfifo")
+            .arg(path("pipe"))
+            .status();
+        assert!(made.expect("mkfifo starts").success());
+        let large = File::create(path("large")).expect("file");
+        large.set_len(MAX_FILE_BYTES + 1).expect("sparse");
+        chmod(&path("large"), 0o644);
+        let folder = Folder::open(dir.path()).expect("own");
+        for name in ["link", "pipe", "large", "absent", "."] {
+            assert!(folder.read(name).is_err(), "{name}");
+        }
+        assert!(folder.folder("folder").is_err());
+        assert!(folder.made_file("pipe").is_err());
+        large.set_len(MAX_FILE_BYTES).expect("sparse");
+        assert_eq!(
+            folder.read("large").expect("allowed").len() as u64,
+            MAX_FILE_BYTES
+        );
+    }
+
+    #[test]
+    fn a_folder_stays_the_same_when_its_parent_is_replaced() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = |name: &str| dir.path().join(name);
+        for (name, text) in [("parent", "checked"), ("other", "planted")] {
+            let (folder, file) = (path(name).join("sub"), path(name).join("sub/file"));
+            fs::create_dir_all(&folder).expect("folder");
+            fs::write(&file, text).expect("file");
+            chmod(&path(name), 0o755);
+            chmod(&folder, 0o755);
+            chmod(&file, 0o644);
+        }
+        let folder = Folder::open(&path("parent")).expect("own");
+        fs::rename(path("parent"), path("aside")).expect("own");
+        fs::rename(path("other"), path("parent")).expect("own");
+        let sub = folder.folder("sub").expect("the one that was opened");
+        assert_eq!(sub.read("file").expect("own"), b"checked");
+        assert_eq!(
+            fs::read(folder.pinned().join("sub/file")).expect("own"),
+            b"checked"
+        );
+    }
+}
