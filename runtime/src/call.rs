@@ -1,14 +1,19 @@
 //! [`Call`]: the operands of one call, as slices.
 
+use crate::driver::{self, Capture, Uncaptured, UserStream};
 use crate::error::Error;
 use crate::operands::OperandFault;
 use crate::operator::Operator;
 use crate::passed::{self, Passed};
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
+use crate::reaper::{self, Retired, Wait};
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, SyncOnDrop,
+};
 use half::bf16;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::Operand;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What elements of an operand can be.
 pub trait Element: sealed::Element {
@@ -18,6 +23,7 @@ pub trait Element: sealed::Element {
 
 mod sealed {
     pub trait Element {}
+    pub trait Slice<T> {}
 }
 
 macro_rules! elements {
@@ -30,6 +36,46 @@ macro_rules! elements {
 }
 elements!(bf16: Bf16, f32: Fp32, i32: Int32);
 
+/// Memory of a GPU that a kernel can read: cudarc's slices and views.
+///
+/// No other type can be one: what a kernel accesses is only as sound as the address and the length that a slice gives.
+pub trait Readable<T>: DevicePtr<T> + sealed::Slice<T> {}
+
+/// Memory of a GPU that a kernel can write; see [`Readable`].
+pub trait Writable<T>: DevicePtrMut<T> + sealed::Slice<T> {}
+
+impl<T> sealed::Slice<T> for CudaSlice<T> {}
+impl<T> sealed::Slice<T> for CudaView<'_, T> {}
+impl<T> sealed::Slice<T> for CudaViewMut<'_, T> {}
+impl<T> Readable<T> for CudaSlice<T> {}
+impl<T> Readable<T> for CudaView<'_, T> {}
+impl<T> Readable<T> for CudaViewMut<'_, T> {}
+impl<T> Writable<T> for CudaSlice<T> {}
+impl<T> Writable<T> for CudaViewMut<'_, T> {}
+
+/// Gives a slice's address, after which it is in use on the call's stream; or, if another stream is given for what the
+/// slice has to wait for, the address alone.
+type Take<'a> =
+    Box<dyn FnOnce(&'a CudaStream, Option<&CudaStream>) -> (u64, Option<SyncOnDrop<'a>>) + 'a>;
+
+/// A stream that has waited for what was captured before, and must live until the capture ends.
+struct Waiting(Arc<CudaStream>);
+
+impl Retired for Waiting {
+    fn name(&self) -> String {
+        "a stream of a capture".to_owned()
+    }
+
+    fn is_unused(&mut self) -> Result<Wait, Error> {
+        driver::bind(self.0.context())?;
+        // SAFETY: the stream is alive.
+        Ok(match unsafe { driver::is_capturing(self.0.cu_stream())? } {
+            true => Wait::Elsewhere,
+            false => Wait::Over,
+        })
+    }
+}
+
 /// One call of an [`Operator`], made by [`Operator::call`]: pass each operand of
 /// [`KernelPlan::operands`](crate::KernelPlan::operands), in any order, then [`launch`](Self::launch).
 ///
@@ -40,10 +86,10 @@ pub struct Call<'a> {
     stream: &'a Arc<CudaStream>,
     is_ours: bool,
     passed: Vec<Passed>,
+    /// Of each that was passed.
+    takes: Vec<Take<'a>>,
     /// What cannot be looked at any further.
     faults: Vec<(Operand, OperandFault)>,
-    /// Tell other streams, when dropped, until when a slice is in use: behind the kernel.
-    in_use: Vec<SyncOnDrop<'a>>,
 }
 
 impl<'a> Call<'a> {
@@ -54,7 +100,7 @@ impl<'a> Call<'a> {
             is_ours: operator.is_of_device(stream),
             passed: Vec::new(),
             faults: Vec::new(),
-            in_use: Vec::new(),
+            takes: Vec::new(),
         }
     }
 
@@ -62,19 +108,17 @@ impl<'a> Call<'a> {
     pub fn read<T, S>(mut self, operand: Operand, slice: &'a S) -> Self
     where
         T: Element,
-        S: DevicePtr<T> + ?Sized,
+        S: Readable<T> + ?Sized,
     {
         if self.takes(operand, slice.stream()) {
-            let elems = slice.len();
-            let (address, in_use) = slice.device_ptr(self.stream);
-            self.in_use.push(in_use);
-            self.passed.push(Passed {
-                operand,
-                elems,
-                dtype: T::DTYPE,
-                written: false,
-                address,
-            });
+            self.pass(operand, slice.len(), T::DTYPE, false);
+            self.takes.push(Box::new(move |stream, other| match other {
+                Some(other) => (slice.device_ptr(other).0, None),
+                None => {
+                    let (address, in_use) = slice.device_ptr(stream);
+                    (address, Some(in_use))
+                }
+            }));
         }
         self
     }
@@ -83,28 +127,112 @@ impl<'a> Call<'a> {
     pub fn write<T, S>(mut self, operand: Operand, slice: &'a mut S) -> Self
     where
         T: Element,
-        S: DevicePtrMut<T> + ?Sized,
+        S: Writable<T> + ?Sized,
     {
         if self.takes(operand, slice.stream()) {
-            let elems = slice.len();
-            let (address, in_use) = slice.device_ptr_mut(self.stream);
-            self.in_use.push(in_use);
-            self.passed.push(Passed {
-                operand,
-                elems,
-                dtype: T::DTYPE,
-                written: true,
-                address,
-            });
+            self.pass(operand, slice.len(), T::DTYPE, true);
+            self.takes.push(Box::new(move |stream, other| match other {
+                Some(other) => (slice.device_ptr_mut(other).0, None),
+                None => {
+                    let (address, in_use) = slice.device_ptr_mut(stream);
+                    (address, Some(in_use))
+                }
+            }));
         }
         self
+    }
+
+    fn pass(&mut self, operand: Operand, elems: usize, dtype: Dtype, written: bool) {
+        self.passed.push(Passed {
+            operand,
+            elems,
+            dtype,
+            written,
+            address: 0,
+        });
     }
 
     /// Enqueues the call. Returns at once; see [`Communicator::synchronize`](crate::Communicator::synchronize).
     ///
     /// # Errors
     /// [`Error::Operands`] with all mistakes, [`Error::WrongDevice`], [`Error::Aborted`] after an earlier failure.
-    pub fn launch(self) -> Result<(), Error> {
+    /// [`Error::StreamCaptured`] if the stream is being captured, which goes on: see [`Self::capture`].
+    pub fn launch(mut self) -> Result<(), Error> {
+        self.check()?;
+        let stream = UserStream::of(self.stream);
+        // SAFETY: the stream is borrowed, so it is alive.
+        if unsafe { driver::is_capturing(stream.handle())? } {
+            return Err(Error::StreamCaptured);
+        }
+        // Tell other streams, when dropped, until when a slice is in use: behind the kernel.
+        let mut in_use = Vec::with_capacity(self.takes.len());
+        for (passed, take) in self.passed.iter_mut().zip(self.takes) {
+            let (address, used) = take(self.stream, None);
+            passed.address = address;
+            in_use.extend(used);
+        }
+        let operands = passed::dense(&self.operator.plan().operands, &self.passed);
+        // SAFETY: the slices have the operands' sizes, and no type but cudarc's own can be one. cudarc frees their memory
+        // behind what it knows of: on their own stream, which waits for the stream of this call where they track events,
+        // since `in_use` is dropped behind the kernel. The kernel ends after all that reads or writes operands, also after
+        // an abort. The stream is not being captured, so the kernel runs once.
+        unsafe { self.operator.enqueue(&stream, None, &operands) }
+    }
+
+    /// Adds the call to the graph that the stream is being captured into. The graph keeps the operator and its
+    /// communicator alive, as long as it or an executable graph made of it lives; launches in one capture come one after
+    /// the other, also in different streams.
+    ///
+    /// It does not keep the operands alive, and does not wait for what other streams do with them: cudarc's events are
+    /// not a part of the graph.
+    ///
+    /// # Errors
+    /// As for [`Self::launch`]; [`Error::StreamNotCaptured`] if the stream is not being captured.
+    ///
+    /// # Safety
+    /// During every replay, the operands' memory must be allocated at the place that it has now, nothing else may write
+    /// what the kernel reads, and nothing else may access what it writes.
+    pub unsafe fn capture(mut self) -> Result<(), Error> {
+        self.check()?;
+        let stream = UserStream::of(self.stream);
+        // SAFETY: the stream is borrowed, so it is alive.
+        let Some(capture) = (unsafe { Capture::of(stream.handle())? }) else {
+            return Err(Error::StreamNotCaptured);
+        };
+        self.take_addresses()?;
+        let operands = passed::dense(&self.operator.plan().operands, &self.passed);
+        // SAFETY: the slices have the operands' sizes; the rest by the caller.
+        unsafe { self.operator.enqueue(&stream, Some(&capture), &operands) }
+    }
+
+    /// Takes the addresses of what was passed. A stream that is being captured must not wait for events from outside of
+    /// the capture, so another one waits for those.
+    fn take_addresses(&mut self) -> Result<(), Error> {
+        let call = "a stream beside one that is being captured";
+        let _uncaptured = Uncaptured::new();
+        let context = self.stream.context();
+        // Else nothing waits for events, and to make a stream would change that.
+        let tracks = context.is_managing_stream_synchronization();
+        let other = tracks.then(|| context.new_stream()).transpose();
+        let other = driver::named(call, other)?;
+        for (passed, take) in self.passed.iter_mut().zip(self.takes.drain(..)) {
+            let waits = other.as_ref().unwrap_or(self.stream);
+            (passed.address, _) = take(self.stream, Some(waits));
+        }
+        let Some(other) = other else {
+            return Ok(());
+        };
+        // SAFETY: the stream is alive.
+        if unsafe { driver::is_capturing(other.cu_stream())? } {
+            // Something captured before uses a slice, too, so this stream has become a part of the capture.
+            driver::named(call, self.stream.join(&other))?;
+            reaper::retire(Box::new(Waiting(other)), Duration::ZERO);
+        }
+        Ok(())
+    }
+
+    /// Finds what is wrong with the stream and the operands. Makes the context current.
+    fn check(&mut self) -> Result<(), Error> {
         let (given, expected) = (self.stream.context(), self.operator.context());
         if !self.is_ours {
             return Err(Error::WrongDevice {
@@ -113,14 +241,9 @@ impl<'a> Call<'a> {
             });
         }
         let specs = &self.operator.plan().operands;
-        passed::check(specs, &self.passed, self.faults, self.operator.rank())?;
-        let operands = passed::dense(specs, &self.passed);
-        // SAFETY: the slices have the operands' sizes; cudarc keeps their memory until the stream is past this call,
-        // since `in_use` is dropped behind it.
-        unsafe {
-            self.operator
-                .enqueue(self.stream.cu_stream(), Some(self.stream), &operands)
-        }
+        let faults = std::mem::take(&mut self.faults);
+        passed::check(specs, &self.passed, faults, self.operator.rank())?;
+        driver::bind(expected)
     }
 
     /// Whether the slice can be used on this call's stream. One of another GPU is a fault; with a stream of another GPU

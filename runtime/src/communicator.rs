@@ -1,7 +1,7 @@
 //! [`Communicator`]: the ranks of a job, one GPU each, and what one of them holds.
 
 use crate::bootstrap::{Collective, Job, Owner, local, meet};
-use crate::driver::{self, Kind};
+use crate::driver::{self, Kind, Uncaptured};
 use crate::env::{self, Place, Timeouts};
 use crate::error::Error;
 use crate::fabric::{self, Transport};
@@ -306,7 +306,11 @@ impl Communicator {
     ///
     /// # Errors
     /// As for [`prepare`](Self::prepare); text that does not compile is [`Error::Build`] with the compiler's messages.
-    pub fn prepare_edited(
+    ///
+    /// # Safety
+    /// Whatever the text says is run, on simulated GPUs as code of this process. It must access nothing but what the
+    /// kernel's arguments give it and the unchanged text would access, and must end.
+    pub unsafe fn prepare_edited(
         &self,
         config: &KernelConfig,
         shape: impl Into<Shape>,
@@ -355,6 +359,8 @@ impl Communicator {
     /// [`Error::Simulation`] if a simulated kernel did what it must not.
     pub fn synchronize(&self, stream: &CudaStream) -> Result<(), Error> {
         driver::bind(&self.shared.ctx)?;
+        // Another thread may be capturing a stream of its own.
+        let _uncaptured = Uncaptured::new();
         let limit = self.shared.gpu_timeout() + DRAIN_MARGIN;
         let started = Instant::now();
         // SAFETY: the stream is borrowed, so it is alive.

@@ -24,7 +24,7 @@ use words::{
 pub enum Error {
     /// `dlopen("libcuda.so.1")`
     #[error(
-        "no CUDA driver: libcuda.so.1 cannot be loaded; install the NVIDIA driver (580 or newer) or run on a GPU host"
+        "no CUDA driver: libcuda.so.1 cannot be loaded; install the NVIDIA driver (580 or newer), run on a GPU host, or use simulated GPUs (MKERNEL_DEVICE=auto where there is no GPU, MKERNEL_DEVICE=sim always)"
     )]
     DriverMissing(#[source] Arc<libloading::Error>),
     /// `cuDriverGetVersion`
@@ -347,6 +347,14 @@ pub enum Error {
         /// The communicator's.
         expected: usize,
     },
+    /// A call on a stream that is being captured, whose operands could be freed before a replay.
+    #[error(
+        "the stream is being captured, and nothing keeps the operands for the graph's replays; use the unsafe Call::capture, or launch_raw, and keep them yourself"
+    )]
+    StreamCaptured,
+    /// A call to capture on a stream that is not being captured.
+    #[error("the stream is not being captured; begin a capture first, or use Call::launch")]
+    StreamNotCaptured,
     /// A wait in the kernel passed its deadline, or was given up because one of another rank did.
     #[error("rank {rank} waited {waited:?} for {awaited}, number {index}, {}: wanted {wanted}, saw {seen} (role {role}, CTA {cta}, call {epoch}){}", From(*.peer), GaveUp(*.aborted_by, *.lost))]
     Timeout {

@@ -1,49 +1,48 @@
 //! [`Operator`]: a kernel that is ready to run, with its memory on every rank.
 
-use crate::args::{Bindings, Wires};
-use crate::call::{Call, Element};
+mod body;
+mod ends;
+
+use crate::args::Wires;
+use crate::call::{Call, Element, Readable, Writable};
 use crate::copies::{CopyThread, Job};
-use crate::driver;
+use crate::driver::{self, Capture, UserStream};
 use crate::error::Error;
 use crate::fabric::endpoint::Fabric;
 use crate::kernel::Kernel;
 use crate::operands::{self, RawOperand};
+use crate::order;
 use crate::report::Page;
 use crate::shared::Shared;
-use crate::simulation::Watch;
 use crate::symmetric::Symmetric;
-use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DevicePtrMut, sys};
+use body::{Body, Parts};
+use cudarc::driver::{CudaContext, CudaStream, sys};
 use half::bf16;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::abi::{MAX_RANKS, Operand};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A kernel with its workspace, made by [`Communicator::prepare`](crate::Communicator::prepare).
 ///
-/// Every rank must launch its operators the same number of times in the same order. Launches wait for each other
-/// even on different streams. A launch may be captured into a CUDA graph and replayed, on every rank alike; the
-/// operands' addresses are then those of the capture.
+/// Every rank must launch its operators the same number of times in the same order. Launches on one GPU wait for each
+/// other, also on different streams, and those of several communicators. A launch may be captured into a CUDA graph and
+/// replayed, on every rank alike: see [`Call::capture`]. Replays wait neither for other launches nor for other graphs;
+/// put them into an order, by one stream or by events.
 ///
-/// Dropping it waits for the GPU's work, and must not happen while a stream is being captured.
+/// Dropping an operator waits until its launches are over, as long as the deadline allows. Its memory is freed then, or,
+/// if a graph has captured a launch of it, when that graph and all executable graphs made of it are gone.
 pub struct Operator {
-    _watch: Option<Watch>,
-    plan: KernelPlan,
-    live: Arc<Live>,
-    kernel: Kernel,
-    memory: Memory,
-    args: Mutex<Args>,
-    copies: Option<Arc<CopyThread>>,
-    shared: Arc<Shared>,
+    body: Arc<Body>,
 }
 
 /// What a kernel's [`Epilogue`](mkernel_spec::Epilogue) reads beside the sum.
 #[derive(Clone, Copy, Default)]
 pub struct Addends<'a> {
     /// `[N]`, of this rank's columns.
-    pub bias: Option<&'a dyn DevicePtr<bf16>>,
+    pub bias: Option<&'a dyn Readable<bf16>>,
     /// With the rows and columns of this rank's C. `gemm_ar`: the same values on every rank, since of each row perhaps
     /// only one rank's is read.
-    pub residual: Option<&'a dyn DevicePtr<bf16>>,
+    pub residual: Option<&'a dyn Readable<bf16>>,
 }
 
 /// The workspaces, and across nodes the way between them.
@@ -88,7 +87,7 @@ impl Live {
     }
 
     /// A launch is captured: from now on kernels may run that no launch announces.
-    fn capture(&self) {
+    pub(crate) fn capture(&self) {
         if let Some(fabric) = &self.fabric {
             fabric.capture();
         }
@@ -114,14 +113,6 @@ pub(crate) struct Loaded {
     pub page: Arc<Page>,
     /// Where the plan wants copies.
     pub copies: Option<Arc<CopyThread>>,
-}
-
-/// The argument of the last launch, and what it was made of.
-#[derive(Default)]
-struct Args {
-    operands: Vec<RawOperand>,
-    deadline_ns: u64,
-    bytes: Vec<u8>,
 }
 
 impl Operator {
@@ -153,28 +144,32 @@ impl Operator {
         let fabric = memory.fabric().cloned();
         let live = Arc::new(Live { page, job, fabric });
         shared.register(&live);
-        Self {
+        let parts = Parts {
             _watch: watch,
             plan,
             live,
             kernel,
             memory,
-            args: Mutex::default(),
             copies,
             shared,
+        };
+        Self {
+            body: Arc::new(Body::new(parts)),
         }
+    }
+
+    fn parts(&self) -> &Parts {
+        &self.body.parts
     }
 
     /// How the kernel works.
     #[must_use]
     pub fn plan(&self) -> &KernelPlan {
-        &self.plan
+        &self.parts().plan
     }
 
     /// One call on `stream`: what [`Op`](crate::Op) says of the kernel's operator. Pass its operands by name, then
     /// [`launch`](Call::launch) it.
-    ///
-    /// While capturing, slices must not track events (`CudaContext::disable_event_tracking` before allocating).
     ///
     /// ```no_run
     /// # use mkernel::{Error, Operator, cudarc::driver::{CudaSlice, CudaStream}, half::bf16, spec::abi::Operand};
@@ -205,9 +200,9 @@ impl Operator {
         c: &mut C,
     ) -> Result<(), Error>
     where
-        A: DevicePtr<bf16> + ?Sized,
-        B: DevicePtr<bf16> + ?Sized,
-        C: DevicePtrMut<E> + ?Sized,
+        A: Readable<bf16> + ?Sized,
+        B: Readable<bf16> + ?Sized,
+        C: Writable<E> + ?Sized,
         E: Element,
     {
         self.launch_with(stream, a, b, c, Addends::default())
@@ -226,9 +221,9 @@ impl Operator {
         addends: Addends,
     ) -> Result<(), Error>
     where
-        A: DevicePtr<bf16> + ?Sized,
-        B: DevicePtr<bf16> + ?Sized,
-        C: DevicePtrMut<E> + ?Sized,
+        A: Readable<bf16> + ?Sized,
+        B: Readable<bf16> + ?Sized,
+        C: Writable<E> + ?Sized,
         E: Element,
     {
         let mut call = self
@@ -253,15 +248,20 @@ impl Operator {
     ///
     /// # Safety
     /// Operands must be device memory of the sizes in the plan (rows of this rank, columns, the given stride), which
-    /// stays until the call is over, and nothing else may write the inputs or touch the results meanwhile. `stream` must be of
-    /// the communicator's context, and live until the communicator's next launch on another stream.
+    /// stays until the call is over, and nothing else may write the inputs or touch the results meanwhile. If the stream is
+    /// being captured, this holds for every replay of the graph. `stream` must be of the communicator's context, and live
+    /// until this operator is launched on another stream, or dropped.
     pub unsafe fn launch_raw(
         &self,
         stream: sys::CUstream,
         operands: &[RawOperand],
     ) -> Result<(), Error> {
+        driver::bind(self.context())?;
         // SAFETY: by the caller.
-        unsafe { self.enqueue(stream, None, operands) }
+        unsafe {
+            let capture = Capture::of(stream)?;
+            self.enqueue(&UserStream::raw(stream), capture.as_ref(), operands)
+        }
     }
 
     /// [`Communicator::check`](crate::Communicator::check).
@@ -269,117 +269,60 @@ impl Operator {
     /// # Errors
     /// As there.
     pub fn check(&self) -> Result<(), Error> {
-        self.shared.check()
+        self.parts().shared.check()
     }
 
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
-        &self.shared.ctx
+        &self.parts().shared.ctx
     }
 
     pub(crate) fn rank(&self) -> u32 {
-        self.shared.rank
+        self.parts().shared.rank
     }
 
     pub(crate) fn is_of_device(&self, stream: &CudaStream) -> bool {
         stream.context() == self.context()
     }
 
+    /// Enqueues a call, or adds it to the graph that `stream` is captured into by `capture`.
+    ///
     /// # Safety
-    /// As for [`Self::launch_raw`].
+    /// As for [`Self::launch_raw`]; the context must be current, and `capture` be what the stream takes part in.
     pub(crate) unsafe fn enqueue(
         &self,
-        stream: sys::CUstream,
-        owner: Option<&Arc<CudaStream>>,
+        stream: &UserStream,
+        capture: Option<&Capture>,
         operands: &[RawOperand],
     ) -> Result<(), Error> {
-        if let Some(error) = self.live.failure() {
-            self.shared.poison(error);
+        let Parts {
+            plan, live, shared, ..
+        } = self.parts();
+        if let Some(error) = live.failure() {
+            shared.poison(error);
         }
-        self.shared.ensure_usable()?;
-        operands::check(&self.plan.operands, operands, self.shared.rank)?;
-        driver::bind(&self.shared.ctx)?;
-        // SAFETY: by the caller.
-        let capturing = unsafe { driver::is_capturing(stream)? };
-
+        shared.ensure_usable()?;
+        operands::check(&plan.operands, operands, shared.rank)?;
         // One launch at a time, so that the copies' order, the streams' order and the launches' order are the same.
-        let mut order = self
-            .shared
-            .order
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut args = self.args.lock().unwrap_or_else(PoisonError::into_inner);
-        self.bind(&mut args, operands)?;
-        if capturing {
-            self.live.capture();
-        } else {
-            // SAFETY: by the caller.
-            unsafe { order.follow(stream, owner)? };
-        }
-        if let Some(fabric) = self.memory.fabric() {
+        let mut order = order::lock(&shared.order);
+        let mut state = self.body.state();
+        self.parts().bind(&mut state.args, operands)?;
+        if let Some(fabric) = self.parts().memory.fabric() {
             fabric.wake();
         }
-        // SAFETY: the bytes are laid out by the plan's table; the workspaces and the page stay until drop, which
-        // waits for the GPU, and the operands by the caller.
-        let launched = unsafe { self.kernel.launch(stream, &mut args.bytes) };
-        if let (Some(job), Some(thread), Ok(()), false) =
-            (&self.live.job, &self.copies, &launched, capturing)
-        {
-            job.expect();
-            thread.nudge();
+        // SAFETY: by the caller.
+        unsafe {
+            match capture {
+                Some(capture) => self.body.capture(stream, capture, &mut order, &mut state),
+                None => self.body.launch(stream, &mut order, &mut state),
+            }
         }
-        launched
-    }
-
-    /// Renews the argument if it differs from the last launch's.
-    fn bind(&self, args: &mut Args, operands: &[RawOperand]) -> Result<(), Error> {
-        let deadline_ns = self.shared.timeout_ns();
-        if args.operands == operands && args.deadline_ns == deadline_ns {
-            return Ok(());
-        }
-        let (workspaces, local_rank) = match &self.memory {
-            Memory::Host(workspace) => (workspace.addresses(), self.shared.rank),
-            Memory::Node {
-                workspaces,
-                local_rank,
-                ..
-            } => (*workspaces, *local_rank),
-        };
-        let bindings = Bindings {
-            specs: &self.plan.operands,
-            operands,
-            workspaces,
-            local_rank,
-            host_page: self.live.page.device_address(),
-            deadline_ns,
-            rank: self.shared.rank,
-            wires: self.memory.wires(),
-        };
-        let bytes = bindings.fill(&self.plan.args, driver::encode_tensor_map)?;
-        *args = Args {
-            operands: operands.to_vec(),
-            deadline_ns,
-            bytes,
-        };
-        Ok(())
     }
 }
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        let wait = || {
-            if let Err(error) = driver::synchronize(&self.shared.ctx) {
-                tracing::warn!(
-                    error = crate::error::with_causes(&error),
-                    "waiting for an operator to end"
-                );
-            }
-        };
-        // Kernels end by themselves, at their deadline at the latest; they need their copies until then.
-        wait();
-        if let (Some(thread), Some(job)) = (&self.copies, &self.live.job) {
-            thread.remove(job);
-            wait();
-        }
+        // Graphs may keep the body, but streams without owners need not live any longer.
+        self.body.end();
     }
 }
 
@@ -388,7 +331,9 @@ impl std::fmt::Debug for Operator {
         write!(
             f,
             "Operator({}, rank {} of {})",
-            self.plan.id, self.shared.rank, self.shared.world
+            self.plan().id,
+            self.parts().shared.rank,
+            self.parts().shared.world
         )
     }
 }

@@ -1,5 +1,6 @@
 //! From a configuration to an [`Operator`], on all ranks together. Each step tells every rank how it came out on each.
 
+use crate::driver::Uncaptured;
 use crate::error::Error;
 use crate::fabric::Transport;
 use crate::fabric::endpoint::{Fabric, FabricSpec};
@@ -25,6 +26,8 @@ pub(crate) fn prepare(
     shape: Shape,
     edit: impl FnOnce(&mut String),
 ) -> Result<Operator, Error> {
+    // Another thread may be capturing a stream of its own.
+    let _uncaptured = Uncaptured::new();
     let timeout = shared.host_timeout();
     let mut ranks = shared.ranks();
 

@@ -2,15 +2,16 @@
 
 use crate::bootstrap::Collective;
 use crate::copies::CopyThread;
-use crate::driver::{self, Event, Kind, Stream};
+use crate::driver::{self, Kind, Stream};
 use crate::env::{self, Timeouts};
 use crate::error::Error;
 use crate::fabric::{NicOptions, Transport};
 use crate::neighbours::Hosts;
 use crate::operator::Live;
+use crate::order::{self, Order};
 use crate::simulation::{Finding, Host};
 use crate::standing::{Standing, Vigil};
-use cudarc::driver::{CudaContext, CudaStream, sys};
+use cudarc::driver::CudaContext;
 use mkernel_spec::Device;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +22,7 @@ pub(crate) struct Gpu {
     pub ctx: Arc<CudaContext>,
     pub device: Device,
     stream: Stream,
-    event: Event,
+    order: Arc<Mutex<Order>>,
 }
 
 impl Gpu {
@@ -29,7 +30,7 @@ impl Gpu {
         let (ctx, device) = driver::open(ordinal, kind)?;
         Ok(Self {
             stream: Stream::new(&ctx)?,
-            event: Event::new(&ctx)?,
+            order: order::of(&ctx)?,
             ctx,
             device,
         })
@@ -52,8 +53,8 @@ pub(crate) struct Shared {
     pub standing: Arc<Standing>,
     /// For the runtime's own work.
     pub stream: Stream,
-    /// The stream of the last launch.
-    pub order: Mutex<Order>,
+    /// Of the launches on this GPU.
+    pub order: Arc<Mutex<Order>>,
     copies: Mutex<Option<Arc<CopyThread>>>,
     /// What carries puts of operators, if it was chosen.
     transport: Mutex<Option<Transport>>,
@@ -101,10 +102,7 @@ impl Shared {
             _vigil: (world > 1).then(|| Vigil::start(&standing)),
             standing,
             stream: gpu.stream,
-            order: Mutex::new(Order {
-                event: gpu.event,
-                last: None,
-            }),
+            order: gpu.order,
             copies: Mutex::default(),
             transport: Mutex::default(),
         }
@@ -216,44 +214,5 @@ impl Shared {
             self.poison(error);
         }
         self.standing.check()
-    }
-}
-
-/// Keeps the launches of all operators in one order: two kernels that each wait for peers and share the GPU's SMs
-/// could keep each other from starting, in different ways on different ranks.
-pub(crate) struct Order {
-    event: Event,
-    last: Option<(LastStream, Option<Arc<CudaStream>>)>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct LastStream(sys::CUstream);
-
-// SAFETY: the driver's streams may be used from any thread.
-unsafe impl Send for LastStream {}
-
-impl Order {
-    /// Lets `stream` wait for the stream of the last launch, if it is another; `owner` keeps `stream` alive.
-    ///
-    /// # Safety
-    /// `stream` must be alive and not being captured. Without an owner, it must stay alive until the next launch on
-    /// another stream.
-    pub unsafe fn follow(
-        &mut self,
-        stream: sys::CUstream,
-        owner: Option<&Arc<CudaStream>>,
-    ) -> Result<(), Error> {
-        match &self.last {
-            Some((LastStream(last), _)) if *last == stream => return Ok(()),
-            // SAFETY: by the caller of the last launch.
-            Some((LastStream(last), _)) if !unsafe { driver::is_capturing(*last)? } => {
-                // SAFETY: both are alive, by the callers of this launch and of the last.
-                unsafe { self.event.order(*last, stream)? };
-            }
-            // Nothing can be recorded in a stream that is being captured, so this order is the caller's.
-            _ => {}
-        }
-        self.last = Some((LastStream(stream), owner.cloned()));
-        Ok(())
     }
 }

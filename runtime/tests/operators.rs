@@ -1,112 +1,21 @@
-//! Operators on simulated GPUs: calls, graphs, and ranks that fail, with the same kernels as on GPUs.
+//! Operators on simulated GPUs: calls, and ranks that fail, with the same kernels as on GPUs.
 
 #![cfg(feature = "simulator")]
 
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+mod rank;
+
+use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{
-    Addends, BLayout, Communicator, Dim, Dtype, Epilogue, Error, GemmConfig, GemmOp, GemmShape,
-    KernelConfig, OperandFault, Operator, RawOperand, Simulation, Transfer, Tuning,
+    Addends, Communicator, Dtype, Epilogue, Error, GemmConfig, KernelConfig, OperandFault,
+    RawOperand, Simulation,
 };
-use std::sync::Arc;
+use rank::{Rank, SHAPE, config, on_ranks};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const SHAPE: GemmShape = GemmShape {
-    m: 512,
-    n: 64,
-    k: 64,
-};
 const DEADLINE: Duration = Duration::from_millis(500);
-
-/// Runs `body` on each rank of a simulated job, for each way of transfer.
-fn on_ranks(ranks: u32, body: impl Fn(&Rank) + Sync) {
-    for (seed, transfer) in [(1, Transfer::SmPush), (2, Transfer::CopyEngine)] {
-        let simulation = Simulation {
-            ranks,
-            seed,
-            ..Simulation::default()
-        };
-        let communicators = Communicator::simulated(&simulation).expect("simulated GPUs");
-        std::thread::scope(|scope| {
-            for ranks in communicators {
-                let body = &body;
-                scope.spawn(move || {
-                    let rank = Rank::new(ranks, Some(transfer));
-                    body(&rank);
-                    rank.ranks.barrier().expect("all came to the end");
-                });
-            }
-        });
-    }
-}
-
-fn config(transfer: Option<Transfer>) -> GemmConfig {
-    GemmConfig {
-        m: Dim::Static(SHAPE.m),
-        n: Dim::Static(SHAPE.n),
-        k: Dim::Static(SHAPE.k),
-        b_layout: BLayout::Nk,
-        tuning: Tuning {
-            transfer,
-            ..Tuning::default()
-        },
-        ..GemmConfig::new(GemmOp::AgGemm)
-    }
-}
-
-struct Rank {
-    operator: Operator,
-    stream: Arc<CudaStream>,
-    a: CudaSlice<bf16>,
-    b: CudaSlice<bf16>,
-    ranks: Communicator,
-}
-
-impl Rank {
-    fn new(ranks: Communicator, transfer: Option<Transfer>) -> Self {
-        let config = KernelConfig::new(ranks.world(), config(transfer));
-        // SAFETY: this test uses one stream for each rank.
-        unsafe { ranks.context().disable_event_tracking() };
-        let operator = ranks.prepare(&config, SHAPE).expect("prepared");
-        let stream = ranks.context().new_stream().expect("a stream");
-        let rows = SHAPE.m / u64::from(ranks.world());
-        let upload = |elems: u64, value| {
-            let values = vec![bf16::from_f32(value); elems as usize];
-            stream.clone_htod(&values).expect("uploaded")
-        };
-        Self {
-            a: upload(rows * SHAPE.k, 1.0 + ranks.rank() as f32),
-            b: upload(SHAPE.n * SHAPE.k, 0.5),
-            operator,
-            stream,
-            ranks,
-        }
-    }
-
-    fn poisoned(&self) -> CudaSlice<bf16> {
-        let poison = vec![bf16::NAN; (SHAPE.m * SHAPE.n) as usize];
-        self.stream.clone_htod(&poison).expect("uploaded")
-    }
-
-    fn launch(&self, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
-        self.operator.launch(&self.stream, &self.a, &self.b, c)
-    }
-
-    /// Every row of C is the same number, which says whose shard it was computed from.
-    fn check(&self, c: &CudaSlice<bf16>) {
-        self.ranks.synchronize(&self.stream).expect("well");
-        let c = self.stream.clone_dtoh(c).expect("downloaded");
-        let rows = SHAPE.m / u64::from(self.ranks.world());
-        for (i, value) in (0..).zip(&c) {
-            let source = i / SHAPE.n / rows;
-            let expected = (1 + source) as f32 * 0.5 * SHAPE.k as f32;
-            assert_eq!(value.to_f32(), expected, "element {i}");
-        }
-    }
-}
 
 #[test]
 fn calls_one_after_the_other() {
@@ -251,28 +160,6 @@ fn addends_are_wanted_where_they_are_declared() {
     ranks.synchronize(stream).expect("well");
     let c = stream.clone_dtoh(&fp32).expect("downloaded");
     assert!(c.iter().all(|value| *value == 0.5 * SHAPE.k as f32 + 4.0));
-}
-
-#[test]
-fn calls_are_replayed() {
-    on_ranks(2, |rank| {
-        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        let mut c = rank.poisoned();
-        rank.stream.synchronize().expect("uploaded");
-        rank.stream.begin_capture(mode).expect("capturing");
-        rank.launch(&mut c).expect("captured");
-        let graph = rank.stream.end_capture(CUgraphInstantiate_flags(0));
-        let graph = graph.expect("captured").expect("a graph");
-        for _ in 0..3 {
-            let poison = vec![bf16::NAN; (SHAPE.m * SHAPE.n) as usize];
-            rank.stream.memcpy_htod(&poison, &mut c).expect("poisoned");
-            graph.launch().expect("replayed");
-            rank.check(&c);
-        }
-        let mut eager = rank.poisoned();
-        rank.launch(&mut eager).expect("launched");
-        rank.check(&eager);
-    });
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn graphs_are_replayed_beside_calls() {
             let mut c = rank.poisoned();
             rank.stream.synchronize().expect("uploaded");
             rank.stream.begin_capture(mode).expect("capturing");
-            rank.launch(&mut c).expect("captured");
+            rank.capture(&mut c).expect("captured");
             let graph = rank.stream.end_capture(CUgraphInstantiate_flags(0));
             let graph = graph.expect("captured").expect("a graph");
             for _ in 0..3 {

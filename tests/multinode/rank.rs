@@ -2,6 +2,7 @@
 
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
 use mkernel::{
     BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig, Nic,
     Operator, Simulation, Transport, Tuning,
@@ -122,6 +123,14 @@ impl Rank {
 
     pub fn launch(&self, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
         self.operator.launch(&self.stream, &self.a, &self.b, c)
+    }
+
+    /// Adds a call to a graph, which must be gone before `self` and `c`.
+    pub fn capture(&self, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
+        let call = self.operator.call(&self.stream);
+        let call = call.read(Operand::A, &self.a).read(Operand::B, &self.b);
+        // SAFETY: by the caller; all is done on one stream.
+        unsafe { call.write(Operand::C, c).capture() }
     }
 
     /// Waits for calls, and looks at every element of a result.

@@ -7,7 +7,7 @@
 mod schedule;
 mod streams;
 
-use crate::driver;
+use crate::driver::{self, Event};
 use crate::error::Error;
 use crate::operands::RawOperand;
 use crate::report::Page;
@@ -214,6 +214,7 @@ struct Shared {
 /// The thread. Dropping this ends it.
 pub(crate) struct CopyThread {
     shared: Arc<Shared>,
+    streams: Arc<Streams>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -223,14 +224,14 @@ impl CopyThread {
         (rank, world): (u32, u32),
         is_simulated: bool,
     ) -> Result<Self, Error> {
-        let streams = Streams::new(ctx, world)?;
+        let streams = Arc::new(Streams::new(ctx, world)?);
         let shared = Arc::new(Shared {
             jobs: Mutex::default(),
             changes: AtomicU64::new(0),
             nudged: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
-        let (ctx, theirs) = (ctx.clone(), shared.clone());
+        let (ctx, theirs, engine) = (ctx.clone(), shared.clone(), streams.clone());
         let thread = std::thread::Builder::new()
             .name(format!("mkernel-copies-{rank}"))
             .spawn(move || {
@@ -240,7 +241,7 @@ impl CopyThread {
                     tracing::warn!(error = crate::error::with_causes(&error), "copy thread");
                 }
                 let pace = if is_simulated { SIMULATED_PACE } else { PACE };
-                watch(&theirs, &pace, |job| job.poll(&streams));
+                watch(&theirs, &pace, |job| job.poll(&engine));
             })
             .map_err(|source| Error::Os {
                 call: "spawning the copy thread",
@@ -248,6 +249,7 @@ impl CopyThread {
             })?;
         Ok(Self {
             shared,
+            streams,
             thread: Some(thread),
         })
     }
@@ -264,6 +266,11 @@ impl CopyThread {
         lock(&self.shared.jobs).retain(|other| !Arc::ptr_eq(other, job));
         self.shared.changes.fetch_add(1, Ordering::Release);
         self.nudge();
+    }
+
+    /// The end of all copies so far.
+    pub fn ends(&self, ctx: &Arc<CudaContext>) -> Result<Vec<Event>, Error> {
+        self.streams.ends(ctx)
     }
 
     /// Tells the thread that a kernel will ring soon.
@@ -353,6 +360,7 @@ mod tests {
         let thread = std::thread::spawn(move || watch(&theirs, &PACE, |_| false));
         let watcher = CopyThread {
             shared: shared.clone(),
+            streams: Arc::default(),
             thread: Some(thread),
         };
         watcher.nudge();

@@ -1,7 +1,7 @@
 //! The streams on which copies and flags travel.
 
 use super::schedule::Transfer;
-use crate::driver::Stream;
+use crate::driver::{Event, Stream};
 use crate::error::Error;
 use crate::report::Page;
 use cudarc::driver::CudaContext;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A stream per peer, since one copy engine fills only part of the links.
+#[derive(Default)]
 pub(super) struct Streams {
     by_distance: Vec<Stream>,
     /// Whether the driver refuses to write words to peers.
@@ -30,6 +31,17 @@ impl Streams {
         let world = self.by_distance.len() + 1;
         let distance = (rank as usize + world - peer as usize) % world;
         &self.by_distance[distance.max(1) - 1]
+    }
+
+    /// The end of all that is in them now.
+    pub fn ends(&self, ctx: &Arc<CudaContext>) -> Result<Vec<Event>, Error> {
+        let end = |stream: &Stream| {
+            let event = Event::new(ctx)?;
+            // SAFETY: the stream is alive.
+            unsafe { event.record(stream.raw())? };
+            Ok(event)
+        };
+        self.by_distance.iter().map(end).collect()
     }
 
     /// # Safety

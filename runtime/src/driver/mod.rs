@@ -1,6 +1,7 @@
 //! The calls of the CUDA driver API that cudarc's safe layer lacks, each behind a function that is safe to call,
 //! or says what it asks of the caller. All handles are owned: they are freed on drop, and drop never panics.
 
+mod capture;
 mod choice;
 mod function;
 mod links;
@@ -8,11 +9,14 @@ mod memory;
 mod nvml;
 mod stream;
 
+pub(crate) use capture::{Capture, Node, Uncaptured};
 pub(crate) use choice::{Kind, choose, use_simulated, wants_simulated};
 pub(crate) use function::{Function, encode_tensor_map};
 pub use links::gpu_links;
 pub(crate) use memory::{Mapping, Memory, Pinned, nic_access};
-pub(crate) use stream::{Event, Stream, ignore_captures_of_others, is_capturing, is_done};
+pub(crate) use stream::{
+    Event, Stream, UserStream, ignore_captures_of_others, is_capturing, is_done,
+};
 
 use crate::error::Error;
 use crate::simulation;
@@ -158,7 +162,27 @@ pub(crate) fn link_to(ctx: &CudaContext, bus_id: &str) -> Result<Option<GpuLink>
     links::link(ctx.cu_device(), peer).map(Some)
 }
 
-/// Waits for all work of the context.
-pub(crate) fn synchronize(ctx: &CudaContext) -> Result<(), Error> {
-    named("cuCtxSynchronize", ctx.synchronize())
+/// Whether after this failure nothing runs in the context any more, and nothing ever will.
+pub(crate) fn has_ended_context(error: &Error) -> bool {
+    use sys::CUresult as Code;
+    let Error::Cuda { source, .. } = error else {
+        return false;
+    };
+    matches!(
+        source.0,
+        Code::CUDA_ERROR_ILLEGAL_ADDRESS
+            | Code::CUDA_ERROR_LAUNCH_FAILED
+            | Code::CUDA_ERROR_LAUNCH_TIMEOUT
+            | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
+            | Code::CUDA_ERROR_MISALIGNED_ADDRESS
+            | Code::CUDA_ERROR_INVALID_ADDRESS_SPACE
+            | Code::CUDA_ERROR_INVALID_PC
+            | Code::CUDA_ERROR_HARDWARE_STACK_ERROR
+            | Code::CUDA_ERROR_ASSERT
+            | Code::CUDA_ERROR_ECC_UNCORRECTABLE
+            | Code::CUDA_ERROR_NVLINK_UNCORRECTABLE
+            | Code::CUDA_ERROR_CONTAINED
+            | Code::CUDA_ERROR_CONTEXT_IS_DESTROYED
+            | Code::CUDA_ERROR_DEINITIALIZED
+    )
 }

@@ -2,7 +2,7 @@
 
 use super::{bind, check, named, warn};
 use crate::error::Error;
-use cudarc::driver::{CudaContext, result, sys};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -162,6 +162,45 @@ pub(crate) unsafe fn is_capturing(stream: sys::CUstream) -> Result<bool, Error> 
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
+/// A stream of the caller's.
+#[derive(Clone)]
+pub(crate) struct UserStream {
+    raw: sys::CUstream,
+    /// Keeps it alive. None where the caller has promised to.
+    owner: Option<Arc<CudaStream>>,
+}
+
+// SAFETY: the driver's streams may be used from any thread.
+unsafe impl Send for UserStream {}
+
+impl UserStream {
+    pub fn of(stream: &Arc<CudaStream>) -> Self {
+        Self {
+            raw: stream.cu_stream(),
+            owner: Some(stream.clone()),
+        }
+    }
+
+    /// One that somebody else keeps alive as long as this and its clones are used.
+    pub fn raw(raw: sys::CUstream) -> Self {
+        Self { raw, owner: None }
+    }
+
+    pub fn handle(&self) -> sys::CUstream {
+        self.raw
+    }
+
+    pub fn is_owned(&self) -> bool {
+        self.owner.is_some()
+    }
+}
+
+impl PartialEq for UserStream {
+    fn eq(&self, other: &Self) -> bool {
+        self.raw == other.raw
+    }
+}
+
 /// A point in a stream for which another stream can wait.
 pub(crate) struct Event(cudarc::driver::CudaEvent);
 
@@ -170,16 +209,35 @@ impl Event {
         named("cuEventCreate", ctx.new_event(None)).map(Self)
     }
 
+    /// Puts it behind what is in `stream` now.
+    ///
+    /// # Safety
+    /// The stream must be alive and of the event's context.
+    pub unsafe fn record(&self, stream: sys::CUstream) -> Result<(), Error> {
+        // SAFETY: by the caller.
+        named("cuEventRecord", unsafe {
+            result::event::record(self.0.cu_event(), stream)
+        })
+    }
+
+    /// Whether what it was recorded behind is over.
+    pub fn is_over(&self) -> Result<bool, Error> {
+        // SAFETY: the event is alive.
+        match unsafe { sys::cuEventQuery(self.0.cu_event()) } {
+            sys::CUresult::CUDA_SUCCESS => Ok(true),
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => check("cuEventQuery", code).map(|()| true),
+        }
+    }
+
     /// Work that comes to `later` from now on waits for what is in `earlier` now.
     ///
     /// # Safety
     /// Both streams must be alive and of the event's context.
     pub unsafe fn order(&self, earlier: sys::CUstream, later: sys::CUstream) -> Result<(), Error> {
-        let event = self.0.cu_event();
         // SAFETY: by the caller.
-        named("cuEventRecord", unsafe {
-            result::event::record(event, earlier)
-        })?;
+        unsafe { self.record(earlier)? };
+        let event = self.0.cu_event();
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: by the caller.
         named("cuStreamWaitEvent", unsafe {

@@ -4,10 +4,12 @@ use super::endpoint::{Fabric, FabricSpec};
 use super::rails::Rails;
 use super::transport::Transport;
 use crate::communicator::{Communicator, DRAIN_MARGIN};
-use crate::driver::{self, Function, Pinned};
+use crate::driver::{self, Function, Pinned, UserStream};
 use crate::error::Error;
 use crate::operator::Live;
+use crate::order::{self, Launcher};
 use crate::prepare::BUILD_TIMEOUT;
+use crate::reaper::{self, Retired, Wait};
 use crate::report::Page;
 use crate::shared::Shared;
 use mkernel_compile::Store;
@@ -15,7 +17,7 @@ use mkernel_spec::fabric_test::{
     CHANNELS, CTAS, FabricTestArgs, FabricTestResults, KERNEL, MAX_NODES, PICK_UPS, THREADS,
     WORD_BYTES,
 };
-use std::mem::offset_of;
+use std::mem::{ManuallyDrop, offset_of};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -79,7 +81,10 @@ pub struct Measured {
 }
 
 /// A kernel, and a fabric for it to use. See [`Communicator::fabric_test`].
-pub struct FabricTest {
+pub struct FabricTest(ManuallyDrop<Test>);
+
+struct Test {
+    launcher: Launcher,
     // Before what it uses.
     fabric: Fabric,
     options: FabricTestOptions,
@@ -106,11 +111,24 @@ impl Communicator {
     /// # Errors
     /// [`Error::Nodes`], [`Error::NoTransport`], [`Error::Nics`], [`Error::Fabric`], [`Error::Build`] and what goes wrong with memory.
     pub fn fabric_test(&self, options: &FabricTestOptions) -> Result<FabricTest, Error> {
-        FabricTest::new(self.shared(), options)
+        Test::new(self.shared(), options).map(|test| FabricTest(ManuallyDrop::new(test)))
     }
 }
 
 impl FabricTest {
+    /// Puts `load` on the network and waits for the end of this rank's part. All ranks must call it.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with all mistakes; [`Error::Fabric`] if the network failed; [`Error::Timeout`] if nothing came in
+    /// time.
+    pub fn run(&self, load: &Load) -> Result<Measured, Error> {
+        self.0.check_load(load)?;
+        self.0.shared.ensure_usable()?;
+        self.0.call(load)
+    }
+}
+
+impl Test {
     fn new(shared: &Arc<Shared>, options: &FabricTestOptions) -> Result<Self, Error> {
         let timeout = shared.host_timeout();
         let checked = check(options).and_then(|()| {
@@ -156,6 +174,7 @@ impl FabricTest {
         });
         shared.register(&live);
         Ok(Self {
+            launcher: Launcher::new(),
             fabric,
             options: options.clone(),
             rails,
@@ -167,17 +186,6 @@ impl FabricTest {
         })
     }
 
-    /// Puts `load` on the network and waits for the end of this rank's part. All ranks must call it.
-    ///
-    /// # Errors
-    /// [`Error::Load`] with all mistakes; [`Error::Fabric`] if the network failed; [`Error::Timeout`] if nothing came in
-    /// time.
-    pub fn run(&self, load: &Load) -> Result<Measured, Error> {
-        self.check_load(load)?;
-        self.shared.ensure_usable()?;
-        self.call(load)
-    }
-
     fn call(&self, load: &Load) -> Result<Measured, Error> {
         let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         driver::bind(&self.shared.ctx)?;
@@ -187,17 +195,13 @@ impl FabricTest {
             self.fabric.state() + RESULTS_OFFSET_BYTES,
         );
         let bytes = size_of::<FabricTestResults>();
-        let mut order = self
-            .shared
-            .order
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut order = order::lock(&self.shared.order);
         self.fabric.wake();
         // SAFETY: the results lie in the fabric's state, and in a page that is as long; both stay until the stream is done,
-        // or, after a time-out, as long as this, whose drop waits. The argument is the struct that the kernel declares.
-        // The stream is the communicator's, which outlives its order.
+        // or, after a time-out, until the reaper has seen that it is. The argument is the struct that the kernel declares.
+        // The stream is the communicator's, which lives until this is dropped and forgotten.
         unsafe {
-            order.follow(stream.raw(), None)?;
+            order.follow(&UserStream::raw(stream.raw()), self.launcher)?;
             stream.zero(results, bytes)?;
             self.function
                 .launch(stream.raw(), (CTAS, THREADS, 0), (&raw mut args).cast())?;
@@ -340,13 +344,25 @@ impl FabricTest {
 
 impl Drop for FabricTest {
     fn drop(&mut self) {
-        // The kernel ends by itself, at its deadline at the latest; it needs the fabric until then.
-        if let Err(error) = driver::synchronize(&self.shared.ctx) {
-            tracing::warn!(
-                error = crate::error::with_causes(&error),
-                "waiting for the fabric test to end"
-            );
-        }
+        // SAFETY: the test is not used after this, the end of what it is in.
+        let test = unsafe { ManuallyDrop::take(&mut self.0) };
+        order::lock(&test.shared.order).forget(test.launcher);
+        let limit = test.shared.gpu_timeout() + DRAIN_MARGIN;
+        reaper::retire(Box::new(test), limit);
+    }
+}
+
+impl Retired for Test {
+    fn name(&self) -> String {
+        KERNEL.to_owned()
+    }
+
+    fn is_unused(&mut self) -> Result<Wait, Error> {
+        driver::bind(&self.shared.ctx)?;
+        Ok(match self.shared.stream.is_done()? {
+            true => Wait::Over,
+            false => Wait::Here,
+        })
     }
 }
 
@@ -355,7 +371,7 @@ impl std::fmt::Debug for FabricTest {
         write!(
             f,
             "FabricTest(rank {} of {}, {} nodes)",
-            self.rails.rank, self.rails.world, self.rails.nodes
+            self.0.rails.rank, self.0.rails.world, self.0.rails.nodes
         )
     }
 }

@@ -1,7 +1,8 @@
 //! [`Host`]: a simulated host, its state, and how threads of the program wait for its GPUs.
 
+use super::graph::Graphs;
 use super::memory::Memory;
-use super::queue::{Point, Queues, Step, moment_of};
+use super::queue::{Point, Queues, moment_of};
 use super::registry::HostOptions;
 use super::{Code, Finding, Image, Moment, Result, World};
 use std::collections::{HashMap, VecDeque};
@@ -36,10 +37,7 @@ pub(super) struct State {
     pub memory: Memory,
     pub devices: Vec<Gpu>,
     pub events: HashMap<u64, Event>,
-    /// What is captured so far, by stream.
-    pub captures: HashMap<u64, Capture>,
-    /// Graphs, and what was made of them to launch.
-    pub graphs: HashMap<u64, Vec<Step>>,
+    pub graphs: Graphs,
     pub modules: HashMap<u64, Arc<Image>>,
     pub functions: HashMap<u64, Function>,
     /// What the program has seen of the GPUs' work, by waiting for it.
@@ -76,15 +74,8 @@ pub(super) struct Event {
 pub(super) enum Recorded {
     /// Behind what was in the stream then.
     Behind(Point),
-    /// In a stream that is being captured.
-    Captured(u64),
-}
-
-#[derive(Default)]
-pub(super) struct Capture {
-    pub steps: Vec<Step>,
-    /// Whether something was done that captures do not allow.
-    pub is_invalid: bool,
+    /// In a stream that was being captured: into which graph, and after which of its nodes.
+    Captured { graph: u64, after: Vec<u64> },
 }
 
 pub(super) struct Function {
@@ -131,8 +122,7 @@ impl Host {
             memory: Memory::default(),
             devices: (0..options.world.devices).map(|_| Gpu::default()).collect(),
             events: HashMap::new(),
-            captures: HashMap::new(),
-            graphs: HashMap::new(),
+            graphs: Graphs::default(),
             modules: HashMap::new(),
             functions: HashMap::new(),
             seen: Moment::default(),

@@ -7,6 +7,7 @@
 //! host      one of them: its state, and how threads of the program wait for it
 //! engine    the thread that drives its world: when work starts, and when simulated time passes
 //! queue     its streams: what comes after what
+//! graph     its graphs, and the captures that make them
 //! memory    its memory: what is mapped where
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 mod api;
 mod engine;
+mod graph;
 mod host;
 mod memory;
 mod queue;

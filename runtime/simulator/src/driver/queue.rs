@@ -1,5 +1,6 @@
 //! [`Queues`]: the streams of a simulated host. What they hold, in which order it starts, and after what.
 
+use super::graph::UserObject;
 use super::{Code, Moment, Outcome, Result, TaskId, Work, World};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -71,6 +72,8 @@ pub(super) enum Step {
     Work(Work),
     /// Nothing: a place in the stream.
     Marker,
+    /// The end of a graph's launch: what the graph retains is needed until then.
+    Release(#[allow(dead_code, reason = "its drop is what counts")] Vec<Arc<UserObject>>),
     /// Frees an allocation.
     Free(u64),
 }
@@ -342,7 +345,7 @@ impl Stream {
                 self.running = Some(world.start(device, work.clone(), &after));
                 return Some(None);
             }
-            Step::Work(_) | Step::Marker => None,
+            Step::Work(_) | Step::Marker | Step::Release(_) => None,
             Step::Free(address) => Some(*address),
         };
         self.moment = after;

@@ -75,7 +75,22 @@ pub(super) unsafe extern "C" fn cuCtxSetFlags(_flags: c_uint) -> Code {
 pub(super) unsafe extern "C" fn cuCtxSynchronize() -> Code {
     answer(|| {
         let here = here()?;
-        let end = here.host.call_on(here.device)?.queues.end(here.device);
+        let mut state = here.host.call_on(here.device)?;
+        let captured = state.graphs.branches.keys().copied();
+        let captured: Vec<u64> = captured
+            .filter(|stream| {
+                let id = state.queues.find(*stream);
+                id.is_ok_and(|id| id.device == here.device)
+            })
+            .collect();
+        if !captured.is_empty() {
+            for stream in captured {
+                state.graphs.invalidate(stream);
+            }
+            return Err(Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+        let end = state.queues.end(here.device);
+        drop(state);
         here.host.wait(here.device, end)
     })
 }

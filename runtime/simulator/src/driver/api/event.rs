@@ -1,6 +1,7 @@
 //! Events.
 
-use super::{Here, answer, here, put, stream};
+use super::{Here, answer, ensure_permitted, here, put, stream};
+use crate::driver::graph::Branch;
 use crate::driver::host::{Event, Recorded};
 use crate::driver::queue::{Point, Step};
 use crate::driver::registry::{host_of, new_handle};
@@ -36,9 +37,12 @@ pub(super) unsafe extern "C" fn cuEventRecord(event: CUevent, on: CUstream) -> C
     answer(|| {
         let (here, id) = stream(on)?;
         let mut state = here.host.call_on(id.device)?;
-        let recorded = match state.captures.contains_key(&id.handle) {
-            true => Recorded::Captured(id.handle),
-            false => Recorded::Behind(state.queues.point(id)),
+        let recorded = match state.graphs.branches.get(&id.handle) {
+            Some(Branch { graph, after }) => Recorded::Captured {
+                graph: *graph,
+                after: after.clone(),
+            },
+            None => Recorded::Behind(state.queues.point(id)),
         };
         let event = state.events.get_mut(&(event as u64));
         event.ok_or(Code::CUDA_ERROR_INVALID_HANDLE)?.recorded = Some(recorded);
@@ -55,20 +59,17 @@ pub(super) unsafe extern "C" fn cuStreamWaitEvent(
         let (here, id) = stream(on)?;
         let recorded = recorded(&here, event)?;
         let mut state = here.host.call_on(id.device)?;
-        let capture = state.captures.get_mut(&id.handle);
-        let point = match (recorded, capture) {
-            (None, _) => return Ok(()),
-            // What is captured runs in its order.
-            (Some(Recorded::Captured(from)), Some(_)) if from == id.handle => return Ok(()),
-            (Some(Recorded::Captured(_)), _) => {
-                tracing::error!("simulated GPUs capture one stream at a time");
-                return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
+        let is_captured = state.graphs.capture(id.handle).is_some();
+        let point = match recorded {
+            None => return Ok(()),
+            Some(Recorded::Captured { graph, after }) => {
+                return state.graphs.join(id.handle, graph, &after);
             }
-            (Some(Recorded::Behind(_)), Some(capture)) => {
-                capture.is_invalid = true;
+            Some(Recorded::Behind(_)) if is_captured => {
+                state.graphs.invalidate(id.handle);
                 return Err(Code::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
             }
-            (Some(Recorded::Behind(point)), None) => point,
+            Some(Recorded::Behind(point)) => point,
         };
         let mut after = state.seen.clone();
         after.join(&point.moment);
@@ -80,16 +81,22 @@ pub(super) unsafe extern "C" fn cuStreamWaitEvent(
 }
 
 pub(super) unsafe extern "C" fn cuEventSynchronize(event: CUevent) -> Code {
-    answer(|| match point(event)? {
-        Some((here, point)) => here.host.wait(here.device, point),
-        None => Ok(()),
+    answer(|| {
+        ensure_permitted(&*host_of(event as u64)?)?;
+        match point(event)? {
+            Some((here, point)) => here.host.wait(here.device, point),
+            None => Ok(()),
+        }
     })
 }
 
 pub(super) unsafe extern "C" fn cuEventQuery(event: CUevent) -> Code {
-    answer(|| match point(event)? {
-        Some((here, point)) => here.host.poll(here.device, point),
-        None => Ok(()),
+    answer(|| {
+        ensure_permitted(&*host_of(event as u64)?)?;
+        match point(event)? {
+            Some((here, point)) => here.host.poll(here.device, point),
+            None => Ok(()),
+        }
     })
 }
 
@@ -122,7 +129,7 @@ fn point(event: CUevent) -> Result<Option<(Here, Point)>> {
     match recorded {
         None => Ok(None),
         Some(Recorded::Behind(point)) => Ok(Some((Here { host, device }, point))),
-        Some(Recorded::Captured(_)) => Err(Code::CUDA_ERROR_CAPTURED_EVENT),
+        Some(Recorded::Captured { .. }) => Err(Code::CUDA_ERROR_CAPTURED_EVENT),
     }
 }
 

@@ -1,11 +1,15 @@
 //! Graphs: what a stream was captured into, to be launched again and again.
 
-use super::{answer, put, stream};
-use crate::driver::queue::Step;
+use super::{answer, here, put, stream};
+use crate::driver::graph::UserObject;
 use crate::driver::registry::{host_of, new_handle};
 use crate::driver::{Code, Result};
-use cudarc::driver::sys::{CUgraph, CUgraphExec, CUgraphInstantiate_flags, CUstream};
-use std::ffi::c_ulonglong;
+use cudarc::driver::sys::{
+    CUgraph, CUgraphExec, CUgraphInstantiate_flags, CUhostFn, CUstream, CUuserObject,
+    CUuserObject_flags, CUuserObjectRetain_flags,
+};
+use std::ffi::{c_uint, c_ulonglong, c_void};
+use std::sync::Arc;
 
 pub(super) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     to: *mut CUgraphExec,
@@ -19,10 +23,12 @@ pub(super) unsafe extern "C" fn cuGraphInstantiateWithFlags(
         }
         let host = host_of(graph as u64)?;
         let mut state = host.call()?;
-        let steps = state.graphs.get(&(graph as u64)).cloned();
-        let steps = steps.ok_or(Code::CUDA_ERROR_INVALID_HANDLE)?;
+        let graph = state.graphs.get(graph as u64)?.clone();
+        if graph.capture.is_some() {
+            return Err(Code::CUDA_ERROR_INVALID_VALUE);
+        }
         let handle = new_handle(&host);
-        state.graphs.insert(handle, steps);
+        state.graphs.graphs.insert(handle, graph);
         // SAFETY: by the caller.
         unsafe { put(to, handle as CUgraphExec) }
     })
@@ -32,19 +38,14 @@ pub(super) unsafe extern "C" fn cuGraphLaunch(graph: CUgraphExec, on: CUstream) 
     answer(|| {
         let (here, id) = stream(on)?;
         let mut state = here.host.call_on(id.device)?;
-        let steps = state.graphs.get(&(graph as u64)).cloned();
-        let mut steps = steps.ok_or(Code::CUDA_ERROR_INVALID_HANDLE)?;
-        if let Some(capture) = state.captures.get_mut(&id.handle) {
-            capture.steps.append(&mut steps);
+        let graph = state.graphs.get(graph as u64)?.clone();
+        let handle = || new_handle(&here.host);
+        if state.graphs.capture(id.handle).is_some() {
+            state.graphs.add_all(id.handle, graph, handle);
             return Ok(());
         }
         let seen = state.seen.clone();
-        // An empty graph is a place in the stream too.
-        steps.push(Step::Marker);
-        for step in steps {
-            state.queues.push(id, step, Vec::new(), seen.clone())?;
-        }
-        Ok(())
+        graph.launch(&mut state.queues, id, &seen, handle)
     })
 }
 
@@ -52,10 +53,7 @@ pub(super) unsafe extern "C" fn cuGraphLaunch(graph: CUgraphExec, on: CUstream) 
 pub(super) unsafe extern "C" fn cuGraphUpload(graph: CUgraphExec, on: CUstream) -> Code {
     answer(|| {
         let (here, _) = stream(on)?;
-        match here.host.call()?.graphs.contains_key(&(graph as u64)) {
-            true => Ok(()),
-            false => Err(Code::CUDA_ERROR_INVALID_HANDLE),
-        }
+        here.host.call()?.graphs.get(graph as u64).map(drop)
     })
 }
 
@@ -68,6 +66,64 @@ pub(super) unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> Code {
 }
 
 fn destroy(handle: u64) -> Result<()> {
-    let removed = host_of(handle)?.call()?.graphs.remove(&handle);
+    let removed = host_of(handle)?.call()?.graphs.graphs.remove(&handle);
     removed.map(drop).ok_or(Code::CUDA_ERROR_INVALID_HANDLE)
+}
+
+/// An object of one reference, which a graph then takes over.
+pub(super) unsafe extern "C" fn cuUserObjectCreate(
+    to: *mut CUuserObject,
+    data: *mut c_void,
+    destroy: CUhostFn,
+    references: c_uint,
+    flags: c_uint,
+) -> Code {
+    answer(|| {
+        let unsynchronised = CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as c_uint;
+        if references != 1 || flags != unsynchronised || destroy.is_none() {
+            return Err(Code::CUDA_ERROR_INVALID_VALUE);
+        }
+        let here = here()?;
+        let handle = new_handle(&here.host);
+        let mut state = here.host.call()?;
+        // SAFETY: by the caller.
+        unsafe { put(to, handle as CUuserObject)? };
+        let data = data as usize;
+        let object = Arc::new(UserObject { data, destroy });
+        state.graphs.objects.insert(handle, object);
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn cuUserObjectRelease(object: CUuserObject, count: c_uint) -> Code {
+    answer(|| {
+        let handle = object as u64;
+        let removed = host_of(handle)?.call()?.graphs.objects.remove(&handle);
+        match (removed, count) {
+            (Some(object), 1) => drop(object),
+            _ => return Err(Code::CUDA_ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    })
+}
+
+pub(super) unsafe extern "C" fn cuGraphRetainUserObject(
+    graph: CUgraph,
+    object: CUuserObject,
+    count: c_uint,
+    flags: c_uint,
+) -> Code {
+    answer(|| {
+        let moves = CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as c_uint;
+        if count != 1 || flags != moves {
+            return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let host = host_of(graph as u64)?;
+        let mut state = host.call()?;
+        state.graphs.get(graph as u64)?;
+        let object = state.graphs.objects.remove(&(object as u64));
+        let object = object.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
+        state.graphs.get(graph as u64)?.objects.push(object);
+        Ok(())
+    })
 }

@@ -1,6 +1,6 @@
 //! Plain allocations, on GPUs and pinned on the host.
 
-use super::{answer, enqueue, ensure_not_captured, here, put, stream};
+use super::{answer, enqueue, ensure_not_captured, ensure_permitted, here, put, stream};
 use crate::driver::queue::Step;
 use crate::driver::{Code, Result, memory::TOTAL_BYTES};
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
@@ -20,6 +20,7 @@ pub(super) unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: 
         if bytes == 0 {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
+        ensure_permitted(&here()?.host)?;
         // SAFETY: by the caller.
         unsafe { put(address, allocate(bytes)?) }
     })
@@ -36,6 +37,7 @@ fn allocate(bytes: usize) -> Result<u64> {
 pub(super) unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> Code {
     answer(|| {
         let here = here()?;
+        ensure_permitted(&here.host)?;
         // Freeing waits for the GPU; after a failure there is nothing to wait for.
         let end = here.host.call()?.queues.end(here.device);
         let waited = here.host.wait(here.device, end);
@@ -94,6 +96,7 @@ pub(super) unsafe extern "C" fn cuMemHostAlloc(
 pub(super) unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> Code {
     answer(|| {
         let (here, address) = (here()?, memory as u64);
+        ensure_permitted(&here.host)?;
         here.host
             .ask(move |world, state| state.memory.unpin(world, address))
     })

@@ -17,9 +17,10 @@ mod virtual_memory;
 
 pub(super) use table::functions;
 
+use super::graph::ensure_callable;
 use super::host::Host;
 use super::queue::{Step, StreamId, Ticket};
-use super::registry::{device as device_of, host_of};
+use super::registry::{device as device_of, host_of, new_handle};
 use super::{Code, Result};
 use cudarc::driver::sys;
 use std::cell::Cell;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 
 /// Runs the body of a function of the driver.
 fn answer(body: impl FnOnce() -> Result<()>) -> Code {
+    let body = || ensure_callable().and_then(|()| body());
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Code::CUDA_SUCCESS,
         Ok(Err(code)) => code,
@@ -115,13 +117,13 @@ fn stream(handle: sys::CUstream) -> Result<(Here, StreamId)> {
 /// Enqueues a step, or adds it to the graph that is being captured. The ticket is that of enqueued work.
 fn enqueue(here: &Here, id: StreamId, step: Step) -> Result<Option<Ticket>> {
     let mut state = here.host.call_on(id.device)?;
-    if let Some(capture) = state.captures.get_mut(&id.handle) {
+    if state.graphs.capture(id.handle).is_some() {
         if !matches!(step, Step::Work(_)) {
-            capture.is_invalid = true;
+            state.graphs.invalidate(id.handle);
             return Err(Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
-        capture.steps.push(step);
-        return Ok(None);
+        let node = new_handle(&here.host);
+        return state.graphs.add(id.handle, step, node).map(|()| None);
     }
     let seen = state.seen.clone();
     state.queues.push(id, step, Vec::new(), seen).map(Some)
@@ -129,11 +131,15 @@ fn enqueue(here: &Here, id: StreamId, step: Step) -> Result<Option<Ticket>> {
 
 /// Fails, and spoils the capture, if the stream is being captured.
 fn ensure_not_captured(here: &Here, id: StreamId) -> Result<()> {
-    match here.host.lock().captures.get_mut(&id.handle) {
-        Some(capture) => {
-            capture.is_invalid = true;
-            Err(Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
-        }
-        None => Ok(()),
+    let mut state = here.host.lock();
+    if state.graphs.capture(id.handle).is_none() {
+        return Ok(());
     }
+    state.graphs.invalidate(id.handle);
+    Err(Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+}
+
+/// Fails, and spoils captures, if one of them forbids this thread what could disturb it.
+fn ensure_permitted(host: &Host) -> Result<()> {
+    host.lock().graphs.ensure_permitted()
 }

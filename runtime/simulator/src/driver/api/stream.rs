@@ -1,16 +1,16 @@
 //! Streams, and capturing them.
 
-use super::{answer, ensure_not_captured, here, put, stream};
-use crate::driver::host::Capture;
+use super::{answer, ensure_not_captured, ensure_permitted, here, put, stream};
+use crate::driver::graph::{CAPTURE_MODE, Capture};
 use crate::driver::queue::StreamId;
 use crate::driver::registry::new_handle;
 use crate::driver::{Code, Result};
 use cudarc::driver::sys::{
-    CUgraph, CUstream, CUstream_flags, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUgraph, CUgraphEdgeData, CUgraphNode, CUstream, CUstream_flags, CUstreamCaptureMode,
+    CUstreamCaptureStatus, CUstreamUpdateCaptureDependencies_flags as UpdateFlags, cuuint64_t,
 };
-use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
-use std::ptr::null_mut;
+use std::ptr::null;
 
 pub(super) unsafe extern "C" fn cuStreamCreate(to: *mut CUstream, flags: c_uint) -> Code {
     // SAFETY: by the caller.
@@ -45,7 +45,7 @@ pub(super) unsafe extern "C" fn cuStreamDestroy_v2(on: CUstream) -> Code {
             return Err(Code::CUDA_ERROR_INVALID_HANDLE);
         }
         let mut state = here.host.call()?;
-        state.captures.remove(&id.handle);
+        state.graphs.invalidate(id.handle);
         state.queues.destroy(id);
         Ok(())
     })
@@ -55,6 +55,7 @@ pub(super) unsafe extern "C" fn cuStreamSynchronize(on: CUstream) -> Code {
     answer(|| {
         let (here, id) = stream(on)?;
         ensure_not_captured(&here, id)?;
+        ensure_permitted(&here.host)?;
         let point = here.host.call_on(id.device)?.queues.point(id);
         here.host.wait(id.device, point)
     })
@@ -64,6 +65,7 @@ pub(super) unsafe extern "C" fn cuStreamQuery(on: CUstream) -> Code {
     answer(|| {
         let (here, id) = stream(on)?;
         ensure_not_captured(&here, id)?;
+        ensure_permitted(&here.host)?;
         let point = here.host.lock().queues.point(id);
         here.host.poll(id.device, point)
     })
@@ -75,66 +77,123 @@ pub(super) unsafe extern "C" fn cuStreamIsCapturing(
 ) -> Code {
     answer(|| {
         let (here, id) = stream(on)?;
-        let status_now = match here.host.call()?.captures.get(&id.handle) {
-            None => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
-            Some(Capture {
-                is_invalid: false, ..
-            }) => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE,
-            Some(_) => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED,
-        };
+        let status_now = status_of(here.host.call()?.graphs.capture(id.handle));
         // SAFETY: by the caller.
         unsafe { put(status, status_now) }
     })
 }
 
+fn status_of(capture: Option<&Capture>) -> CUstreamCaptureStatus {
+    match capture {
+        None => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
+        Some(Capture {
+            is_invalid: false, ..
+        }) => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE,
+        Some(_) => CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+    }
+}
+
+/// The dependencies stay where they are until the stream is used again.
+pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
+    on: CUstream,
+    status: *mut CUstreamCaptureStatus,
+    number: *mut cuuint64_t,
+    graph: *mut CUgraph,
+    dependencies: *mut *const CUgraphNode,
+    edges: *mut *const CUgraphEdgeData,
+    dependency_count: *mut usize,
+) -> Code {
+    answer(|| {
+        let (here, id) = stream(on)?;
+        let state = here.host.call()?;
+        // SAFETY: by the caller, who may leave out all but the status.
+        unsafe { put(status, status_of(state.graphs.capture(id.handle)))? };
+        let Some(branch) = state.graphs.branches.get(&id.handle) else {
+            return Ok(());
+        };
+        // SAFETY: as above.
+        unsafe {
+            put_if_wanted(number, branch.graph);
+            put_if_wanted(graph, branch.graph as CUgraph);
+            put_if_wanted(dependencies, branch.after.as_ptr().cast());
+            put_if_wanted(edges, null());
+            put_if_wanted(dependency_count, branch.after.len());
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `to` must be null or a place for a `T`.
+unsafe fn put_if_wanted<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: by the caller.
+        unsafe { to.write(value) };
+    }
+}
+
+pub(super) unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
+    on: CUstream,
+    dependencies: *mut CUgraphNode,
+    _edges: *const CUgraphEdgeData,
+    count: usize,
+    flags: c_uint,
+) -> Code {
+    answer(|| {
+        let (here, id) = stream(on)?;
+        if flags != UpdateFlags::CU_STREAM_ADD_CAPTURE_DEPENDENCIES as c_uint {
+            return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let mut state = here.host.call()?;
+        let branch = state.graphs.branches.get(&id.handle);
+        let graph = branch.ok_or(Code::CUDA_ERROR_ILLEGAL_STATE)?.graph;
+        let nodes: &[u64] = match count {
+            0 => &[],
+            // SAFETY: by the caller, there are as many handles.
+            count => unsafe { std::slice::from_raw_parts(dependencies.cast(), count) },
+        };
+        let known = &state.graphs.get(graph)?.nodes;
+        let is_known = |node: &u64| known.iter().any(|known| known.handle == *node);
+        if !nodes.iter().all(is_known) {
+            return Err(Code::CUDA_ERROR_INVALID_VALUE);
+        }
+        state.graphs.join(id.handle, graph, nodes)
+    })
+}
+
 pub(super) unsafe extern "C" fn cuStreamBeginCapture_v2(
     on: CUstream,
-    _mode: CUstreamCaptureMode,
+    mode: CUstreamCaptureMode,
 ) -> Code {
     answer(|| {
         let (here, id) = stream(on)?;
         if id.handle == 0 {
             return Err(Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
+        let graph = new_handle(&here.host);
         let mut state = here.host.call_on(id.device)?;
-        if state.captures.contains_key(&id.handle) {
-            return Err(Code::CUDA_ERROR_ILLEGAL_STATE);
-        }
-        state.captures.insert(id.handle, Capture::default());
-        Ok(())
+        state.graphs.begin(id.handle, graph, mode)
     })
 }
 
 pub(super) unsafe extern "C" fn cuStreamEndCapture(on: CUstream, graph: *mut CUgraph) -> Code {
     answer(|| {
         let (here, id) = stream(on)?;
-        let mut state = here.host.call()?;
-        let capture = state.captures.remove(&id.handle);
-        let capture = capture.ok_or(Code::CUDA_ERROR_ILLEGAL_STATE)?;
-        if capture.is_invalid {
-            // SAFETY: by the caller.
-            unsafe { put(graph, null_mut())? };
-            return Err(Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-        }
-        let handle = new_handle(&here.host);
-        state.graphs.insert(handle, capture.steps);
+        let ended = here.host.call()?.graphs.end(id.handle);
+        let handle = *ended.as_ref().unwrap_or(&0);
         // SAFETY: by the caller.
-        unsafe { put(graph, handle as CUgraph) }
+        unsafe { put(graph, handle as CUgraph)? };
+        ended.map(drop)
     })
 }
 
-/// No call is forbidden because another thread captures, so the mode changes nothing.
 pub(super) unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(
     mode: *mut CUstreamCaptureMode,
 ) -> Code {
-    thread_local! {
-        static MODE: Cell<CUstreamCaptureMode> =
-            const { Cell::new(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL) };
-    }
     answer(|| {
         // SAFETY: by the caller.
         let mode = unsafe { mode.as_mut() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
-        *mode = MODE.replace(*mode);
+        *mode = CAPTURE_MODE.replace(*mode);
         Ok(())
     })
 }

@@ -43,6 +43,7 @@ same! {
     same4(A B C D);
     same5(A B C D E);
     same6(A B C D E F);
+    same7(A B C D E F G);
     same11(A B C D E F G H I J K);
     same12(A B C D E F G H I J K L);
 }
@@ -104,7 +105,7 @@ pub(in crate::driver) fn functions() -> Vec<Entry> {
             cuDeviceGetByPCIBusId cuDevicePrimaryCtxRetain cuCtxGetStreamPriorityRange cuMemGetInfo_v2 cuMemAlloc_v2
             cuMemFreeAsync cuMemcpy2DAsync_v2 cuMemAddressFree cuMemUnmap cuStreamCreate cuStreamIsCapturing
             cuStreamBeginCapture_v2 cuStreamEndCapture cuEventCreate cuEventRecord cuGraphLaunch cuGraphUpload
-            cuModuleLoadData;
+            cuModuleLoadData cuUserObjectRelease;
         same3: cuDeviceGetName cuDeviceGetAttribute cuDeviceGetPCIBusId cuDeviceCanAccessPeer cuMemAllocAsync
             cuMemHostAlloc cuMemHostGetDevicePointer_v2 cuMemcpyHtoD_v2 cuMemcpyDtoH_v2 cuMemcpyDtoD_v2 cuMemcpy
             cuMemsetD8_v2 cuMemGetAllocationGranularity cuMemImportFromShareableHandle cuStreamCreateWithPriority
@@ -112,9 +113,10 @@ pub(in crate::driver) fn functions() -> Vec<Entry> {
             cuFuncSetAttribute;
         same4: cuDeviceGetP2PAttribute cuMemcpyHtoDAsync_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemcpyAsync cuMemsetD8Async cuMemCreate
             cuMemSetAccess cuMemExportToShareableHandle cuStreamWriteValue32_v2
-            cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernelEx;
-        same5: cuMemAddressReserve cuMemMap;
+            cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernelEx cuGraphRetainUserObject;
+        same5: cuMemAddressReserve cuMemMap cuUserObjectCreate cuStreamUpdateCaptureDependencies_v2;
         same6: cuMemcpyPeerAsync;
+        same7: cuStreamGetCaptureInfo_v3;
         same11: cuLaunchKernel;
         same12: cuTensorMapEncodeTiled;
     };

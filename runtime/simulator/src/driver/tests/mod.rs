@@ -1,5 +1,6 @@
 //! The driver as cudarc uses it, over the fake world.
 
+mod graphs;
 mod kernels;
 mod memory;
 mod progress;

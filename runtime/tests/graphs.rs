@@ -1,0 +1,313 @@
+//! Calls captured into graphs, several streams, and operators that are dropped early, on simulated GPUs.
+
+#![cfg(feature = "simulator")]
+
+mod rank;
+
+use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream, result};
+use mkernel::half::bf16;
+use mkernel::{Communicator, Error, Simulation};
+use rank::{Rank, SHAPE, check, on_ranks, with_ranks};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+/// What takes no longer than simulated kernels do is not waited for.
+const PROMPT: Duration = Duration::from_secs(20);
+
+fn begin(stream: &CudaStream, mode: CUstreamCaptureMode) {
+    stream.begin_capture(mode).expect("capturing");
+}
+
+fn end(stream: &Arc<CudaStream>) -> CudaGraph {
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+    graph.expect("captured").expect("a graph")
+}
+
+fn poison(stream: &Arc<CudaStream>, c: &mut CudaSlice<bf16>) {
+    let poison = vec![bf16::NAN; (SHAPE.m * SHAPE.n) as usize];
+    stream.memcpy_htod(&poison, c).expect("poisoned");
+}
+
+fn free_bytes(ranks: &Communicator) -> usize {
+    ranks.context().mem_get_info().expect("figures").0
+}
+
+/// Waits until as much memory is free as there was; the driver and the reaper have threads of their own.
+fn expect_free(ranks: &Communicator, bytes: usize) {
+    let started = Instant::now();
+    while free_bytes(ranks) < bytes {
+        assert!(started.elapsed() < PROMPT, "memory is not freed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn calls_are_replayed() {
+    on_ranks(2, |rank| {
+        let mut c = rank.poisoned();
+        rank.stream.synchronize().expect("uploaded");
+        begin(&rank.stream, LOCAL);
+        rank.capture(&rank.stream, &mut c).expect("captured");
+        let graph = end(&rank.stream);
+        for _ in 0..3 {
+            poison(&rank.stream, &mut c);
+            graph.launch().expect("replayed");
+            rank.check(&c);
+        }
+        let mut eager = rank.poisoned();
+        rank.launch(&mut eager).expect("launched");
+        rank.check(&eager);
+        // Not before the peers are done.
+        rank.ranks.barrier().expect("all came");
+    });
+}
+
+#[test]
+fn a_graph_keeps_its_operator() {
+    with_ranks(2, |rank| {
+        let mut c = rank.poisoned();
+        rank.ranks.synchronize(&rank.stream).expect("uploaded");
+        let with_one = free_bytes(&rank.ranks);
+        let operator = rank.another();
+        let with_two = free_bytes(&rank.ranks);
+        assert!(with_two < with_one);
+        begin(&rank.stream, LOCAL);
+        for _ in 0..2 {
+            let captured = rank.capture_of(&operator, &rank.stream, &mut c);
+            captured.expect("captured");
+        }
+        let graph = end(&rank.stream);
+        drop(operator);
+        for _ in 0..2 {
+            poison(&rank.stream, &mut c);
+            graph.launch().expect("replayed");
+            rank.check(&c);
+        }
+        assert_eq!(free_bytes(&rank.ranks), with_two);
+        graph.launch().expect("replayed");
+        drop(graph);
+        rank.check(&c);
+        rank.ranks
+            .barrier()
+            .expect("no peer's graph is left, either");
+        expect_free(&rank.ranks, with_one);
+        assert_eq!(rank.ranks.findings(), []);
+        rank.ranks.barrier().expect("all came");
+    });
+}
+
+#[test]
+fn an_operator_is_dropped_while_another_stream_is_captured() {
+    with_ranks(2, |rank| {
+        let mut c = rank.poisoned();
+        rank.ranks.synchronize(&rank.stream).expect("uploaded");
+        let other = rank.ranks.context().new_stream().expect("a stream");
+        if rank.ranks.rank() == 1 {
+            // The kernel of rank 0 waits meanwhile, and its owner is gone.
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        rank.launch(&mut c).expect("launched");
+        let Rank {
+            operator,
+            stream,
+            ranks,
+            a: _a,
+            b: _b,
+            ..
+        } = rank;
+        begin(&other, GLOBAL);
+        drop(operator);
+        drop(end(&other));
+        check(&ranks, &stream, &c);
+        assert_eq!(ranks.findings(), []);
+        ranks.barrier().expect("all came");
+    });
+}
+
+#[test]
+fn an_operator_is_dropped_while_its_own_stream_is_captured() {
+    with_ranks(2, |rank| {
+        let mut c = rank.poisoned();
+        rank.ranks.synchronize(&rank.stream).expect("uploaded");
+        let with_one = free_bytes(&rank.ranks);
+        let operator = rank.another();
+        let (stream, ranks) = (&rank.stream, &rank.ranks);
+        if ranks.rank() == 1 {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let launched = operator.launch(stream, &rank.a, &rank.b, &mut c);
+        launched.expect("launched");
+        begin(stream, GLOBAL);
+        let started = Instant::now();
+        drop(operator);
+        assert!(started.elapsed() < PROMPT);
+        drop(end(stream));
+        rank.check(&c);
+        ranks.barrier().expect("no peer needs its memory any more");
+        expect_free(ranks, with_one);
+        assert_eq!(ranks.findings(), []);
+        ranks.barrier().expect("all came");
+    });
+}
+
+#[test]
+fn dropping_an_operator_waits_for_no_other() {
+    with_ranks(2, |rank| {
+        let mut c = [rank.poisoned(), rank.poisoned()];
+        rank.ranks.synchronize(&rank.stream).expect("uploaded");
+        let other = rank.ranks.context().new_stream().expect("a stream");
+        let behind = rank.another();
+        let [first, second] = &mut c;
+        rank.launch(first).expect("launched");
+        let launch = |c| behind.launch(&other, &rank.a, &rank.b, c);
+        if rank.ranks.rank() == 0 {
+            launch(second).expect("launched");
+        }
+        // On rank 0 the other operator's kernel cannot end before rank 1 has come here.
+        let Rank {
+            operator,
+            stream,
+            ranks,
+            a,
+            b,
+            ..
+        } = rank;
+        drop(operator);
+        ranks.barrier().expect("rank 0 did not wait");
+        if ranks.rank() == 1 {
+            let launched = behind.launch(&other, &a, &b, &mut c[1]);
+            launched.expect("launched");
+        }
+        check(&ranks, &other, &c[1]);
+        check(&ranks, &stream, &c[0]);
+        assert_eq!(ranks.findings(), []);
+        ranks.barrier().expect("all came");
+    });
+}
+
+#[test]
+fn branches_of_a_capture_take_turns() {
+    on_ranks(2, |rank| {
+        let ranks = &rank.ranks;
+        let operators = [&rank.operator, &rank.another()];
+        let mut c: Vec<_> = (0..4).map(|_| rank.poisoned()).collect();
+        ranks.synchronize(&rank.stream).expect("uploaded");
+        let branches: Vec<_> = (0..2)
+            .map(|_| ranks.context().new_stream().expect("a stream"))
+            .collect();
+        begin(&rank.stream, LOCAL);
+        for branch in &branches {
+            branch.join(&rank.stream).expect("forked");
+        }
+        // Both operators in both branches, in one order on all ranks.
+        for (i, c) in c.iter_mut().enumerate() {
+            let captured = rank.capture_of(operators[i / 2], &branches[i % 2], c);
+            captured.expect("captured");
+        }
+        for branch in &branches {
+            rank.stream.join(branch).expect("joined");
+        }
+        let graph = end(&rank.stream);
+        for _ in 0..3 {
+            c.iter_mut().for_each(|c| poison(&rank.stream, c));
+            graph.launch().expect("replayed");
+            c.iter().for_each(|c| rank.check(c));
+        }
+        assert_eq!(ranks.findings(), []);
+        ranks.barrier().expect("all came");
+    });
+}
+
+#[test]
+fn calls_on_several_streams_take_turns() {
+    on_ranks(2, |rank| {
+        let ranks = &rank.ranks;
+        let mut c: Vec<_> = (0..6).map(|_| rank.poisoned()).collect();
+        let mut captured = rank.poisoned();
+        ranks.synchronize(&rank.stream).expect("uploaded");
+        for (i, c) in c.iter_mut().enumerate() {
+            let stream = ranks.context().new_stream().expect("a stream");
+            if i == 3 {
+                // Nothing can be recorded in this one then.
+                begin(&rank.stream, LOCAL);
+                rank.capture(&rank.stream, &mut captured).expect("captured");
+                drop(end(&rank.stream));
+            }
+            let on = [&rank.stream, &stream][i % 2];
+            let launched = rank.operator.launch(on, &rank.a, &rank.b, c);
+            launched.expect("launched");
+            // The stream is destroyed while its kernel runs.
+        }
+        ranks.context().synchronize().expect("done");
+        c.iter().for_each(|c| rank.check(c));
+        assert_eq!(ranks.findings(), []);
+    });
+}
+
+/// The one rank of a job, whose slices track events.
+fn alone() -> Rank {
+    let simulation = Simulation {
+        ranks: 1,
+        ..Simulation::default()
+    };
+    let ranks = Communicator::simulated(&simulation).expect("a simulated GPU");
+    Rank::with_events(ranks.into_iter().next().expect("a rank"), None)
+}
+
+#[test]
+fn slices_that_track_events_are_captured() {
+    let rank = alone();
+    let other = rank.ranks.context().new_stream().expect("a stream");
+    let mut c = rank.poisoned();
+    // On this stream the graph would have to wait for events of that one.
+    begin(&other, GLOBAL);
+    let refused = rank.operator.launch(&other, &rank.a, &rank.b, &mut c);
+    let error = refused.expect_err("nothing keeps the operands");
+    assert!(matches!(error, Error::StreamCaptured), "{error}");
+    assert!(error.to_string().contains("Call::capture"), "{error}");
+    rank.capture(&other, &mut c).expect("captured");
+    drop(end(&other));
+
+    begin(&other, GLOBAL);
+    rank.capture(&other, &mut c).expect("captured");
+    let graph = end(&other);
+    rank.stream.synchronize().expect("uploaded");
+    for _ in 0..2 {
+        graph.launch().expect("replayed");
+        other.synchronize().expect("done");
+        rank.check(&c);
+        poison(&rank.stream, &mut c);
+        rank.stream.synchronize().expect("poisoned");
+    }
+    let not = rank.capture(&other, &mut c);
+    assert!(matches!(not, Err(Error::StreamNotCaptured)), "{not:?}");
+    assert_eq!(rank.ranks.findings(), []);
+}
+
+#[test]
+fn what_a_capture_made_is_waited_for() {
+    let rank = alone();
+    let other = rank.ranks.context().new_stream().expect("a stream");
+    let elems = (SHAPE.m * SHAPE.n) as usize;
+    // SAFETY: a context is current.
+    let address = unsafe { result::malloc_sync(elems * 2) }.expect("allocated");
+    // SAFETY: it has as many elements; its events were never recorded.
+    let mut c = unsafe { other.upgrade_device_ptr::<bf16>(address, elems) };
+    begin(&other, GLOBAL);
+    other.memset_zeros(&mut c).expect("captured");
+    rank.capture(&other, &mut c).expect("captured");
+    let graph = end(&other);
+    rank.stream.synchronize().expect("uploaded");
+    graph.launch().expect("replayed");
+    other.synchronize().expect("done");
+    let mut values = vec![bf16::NAN; elems];
+    // SAFETY: the slice has as many elements, and nothing else uses them now.
+    unsafe { result::memcpy_dtoh_sync(&mut values, address) }.expect("downloaded");
+    let expected = 0.5 * SHAPE.k as f32;
+    assert!(values.iter().all(|value| value.to_f32() == expected));
+    // The slice's events are the capture's for good, so cudarc cannot wait for them.
+    std::mem::forget(c);
+}

@@ -1,0 +1,147 @@
+//! Ranks on simulated GPUs, with operands by which each element of C says whose it is.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use mkernel::cudarc::driver::{CudaSlice, CudaStream};
+use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
+use mkernel::{
+    BLayout, Communicator, Dim, Error, GemmConfig, GemmOp, GemmShape, KernelConfig, Operator,
+    Simulation, Transfer, Tuning,
+};
+use std::sync::Arc;
+
+pub const SHAPE: GemmShape = GemmShape {
+    m: 512,
+    n: 64,
+    k: 64,
+};
+
+/// Runs `body` on each rank of a simulated job, for each way of transfer.
+pub fn on_ranks(ranks: u32, body: impl Fn(&Rank) + Sync) {
+    with_ranks(ranks, |rank| {
+        body(&rank);
+        rank.ranks.barrier().expect("all came to the end");
+    });
+}
+
+/// The same for what takes a rank to pieces, and comes to a barrier by itself where it needs one.
+pub fn with_ranks(ranks: u32, body: impl Fn(Rank) + Sync) {
+    for (seed, transfer) in [(1, Transfer::SmPush), (2, Transfer::CopyEngine)] {
+        let simulation = Simulation {
+            ranks,
+            seed,
+            ..Simulation::default()
+        };
+        let communicators = Communicator::simulated(&simulation).expect("simulated GPUs");
+        std::thread::scope(|scope| {
+            for ranks in communicators {
+                let body = &body;
+                scope.spawn(move || body(Rank::new(ranks, transfer)));
+            }
+        });
+    }
+}
+
+pub fn config(transfer: Option<Transfer>) -> GemmConfig {
+    GemmConfig {
+        m: Dim::Static(SHAPE.m),
+        n: Dim::Static(SHAPE.n),
+        k: Dim::Static(SHAPE.k),
+        b_layout: BLayout::Nk,
+        tuning: Tuning {
+            transfer,
+            ..Tuning::default()
+        },
+        ..GemmConfig::new(GemmOp::AgGemm)
+    }
+}
+
+fn prepare(ranks: &Communicator, transfer: Option<Transfer>) -> Operator {
+    let config = KernelConfig::new(ranks.world(), config(transfer));
+    ranks.prepare(&config, SHAPE).expect("prepared")
+}
+
+pub struct Rank {
+    pub operator: Operator,
+    pub stream: Arc<CudaStream>,
+    pub a: CudaSlice<bf16>,
+    pub b: CudaSlice<bf16>,
+    pub ranks: Communicator,
+    pub transfer: Option<Transfer>,
+}
+
+impl Rank {
+    pub fn new(ranks: Communicator, transfer: impl Into<Option<Transfer>>) -> Self {
+        // SAFETY: these tests order their streams themselves.
+        unsafe { ranks.context().disable_event_tracking() };
+        Self::with_events(ranks, transfer.into())
+    }
+
+    /// With slices that track events.
+    pub fn with_events(ranks: Communicator, transfer: Option<Transfer>) -> Self {
+        let operator = prepare(&ranks, transfer);
+        let stream = ranks.context().new_stream().expect("a stream");
+        let rows = SHAPE.m / u64::from(ranks.world());
+        let upload = |elems: u64, value| {
+            let values = vec![bf16::from_f32(value); elems as usize];
+            stream.clone_htod(&values).expect("uploaded")
+        };
+        Self {
+            a: upload(rows * SHAPE.k, 1.0 + ranks.rank() as f32),
+            b: upload(SHAPE.n * SHAPE.k, 0.5),
+            operator,
+            stream,
+            ranks,
+            transfer,
+        }
+    }
+
+    /// Another operator of the same kind.
+    pub fn another(&self) -> Operator {
+        prepare(&self.ranks, self.transfer)
+    }
+
+    pub fn poisoned(&self) -> CudaSlice<bf16> {
+        let poison = vec![bf16::NAN; (SHAPE.m * SHAPE.n) as usize];
+        self.stream.clone_htod(&poison).expect("uploaded")
+    }
+
+    pub fn launch(&self, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
+        self.operator.launch(&self.stream, &self.a, &self.b, c)
+    }
+
+    /// Adds a call to a graph.
+    pub fn capture(&self, stream: &Arc<CudaStream>, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
+        self.capture_of(&self.operator, stream, c)
+    }
+
+    pub fn capture_of(
+        &self,
+        operator: &Operator,
+        stream: &Arc<CudaStream>,
+        c: &mut CudaSlice<bf16>,
+    ) -> Result<(), Error> {
+        let call = operator.call(stream);
+        let call = call.read(Operand::A, &self.a).read(Operand::B, &self.b);
+        // SAFETY: these tests keep operands until their graphs are gone, and order their streams.
+        unsafe { call.write(Operand::C, c).capture() }
+    }
+
+    /// Every row of C is the same number, which says whose shard it was computed from.
+    pub fn check(&self, c: &CudaSlice<bf16>) {
+        check(&self.ranks, &self.stream, c);
+    }
+}
+
+/// See [`Rank::check`].
+pub fn check(ranks: &Communicator, stream: &Arc<CudaStream>, c: &CudaSlice<bf16>) {
+    ranks.synchronize(stream).expect("well");
+    let c = stream.clone_dtoh(c).expect("downloaded");
+    let rows = SHAPE.m / u64::from(ranks.world());
+    for (i, value) in (0..).zip(&c) {
+        let source = i / SHAPE.n / rows;
+        let expected = (1 + source) as f32 * 0.5 * SHAPE.k as f32;
+        assert_eq!(value.to_f32(), expected, "element {i}");
+    }
+}
