@@ -264,6 +264,18 @@ impl Operator {
         &self.shared.ctx
     }
 
+    /// Where this rank's workspace is.
+    pub(crate) fn workspace(&self) -> u64 {
+        match &self.memory {
+            Memory::Host(workspace) => workspace.addresses()[self.shared.rank as usize],
+            Memory::Node {
+                workspaces,
+                local_rank,
+                ..
+            } => workspaces[*local_rank as usize],
+        }
+    }
+
     pub(crate) fn rank(&self) -> u32 {
         self.shared.rank
     }

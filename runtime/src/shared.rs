@@ -194,10 +194,12 @@ impl Shared {
         if let Some(error) = live.iter().find_map(|operator| operator.failure()) {
             self.poison(error);
         }
-        match self.standing.cause() {
-            Some(cause) => Err((*cause).clone()),
-            None => Ok(()),
+        if let Some(cause) = self.standing.cause() {
+            return Err((*cause).clone());
         }
+        // Wrong values concern their call alone.
+        let fault = live.iter().find_map(|operator| operator.page.take_fault());
+        fault.map_or(Ok(()), Err)
     }
 }
 
