@@ -6,7 +6,7 @@ mod simulated;
 use configs::Golden;
 use mkernel::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 use simulated::attention::{self, AttentionJob, Pace};
-use simulated::{Job, Simulated, agreed, all_are_right};
+use simulated::{AGES, Job, Simulated, agreed, all_are_right};
 
 /// Seeds per kernel and world …
 const SEEDS: u64 = 100;
@@ -75,6 +75,43 @@ fn goldens_are_right(op: GemmOp, seeds: u64) {
         })
         .collect();
     all_are_right(&all, seeds);
+}
+
+/// Every kernel goes on when the count of its calls passes 2^31 and 2^32. Those of `dispatch_gemm` and `combine`: see
+/// `experts` and `multinode`.
+#[test]
+fn gemms_are_right_after_many_calls() {
+    let goldens = Golden::all();
+    let all: Vec<(String, Job)> = goldens
+        .iter()
+        .filter(|golden| golden.plan.network.is_none() && golden.plan.gemm().is_some())
+        .flat_map(|golden| {
+            AGES.map(|age| {
+                let job = Job {
+                    age: Some(age),
+                    ..job(golden, 2)
+                };
+                (format!("{} after {age} calls", golden.name), job)
+            })
+        })
+        .collect();
+    all_are_right(&all, 1);
+}
+
+#[test]
+fn attention_is_right_after_many_calls() {
+    let old = |(name, job): (String, AttentionJob)| {
+        AGES.map(|age| {
+            let job = AttentionJob {
+                age: Some(age),
+                pace: Pace::BackToBack,
+                ..job.clone()
+            };
+            (format!("{name} after {age} calls"), job)
+        })
+    };
+    let all: Vec<(String, AttentionJob)> = attention::small(2).into_iter().flat_map(old).collect();
+    all_are_right(&all, 1);
 }
 
 #[test]

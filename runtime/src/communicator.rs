@@ -355,7 +355,8 @@ impl Communicator {
     /// the caller's own work on the stream must fit in too.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if a kernel gave up, [`Error::StillBusy`] if the stream was not done in time;
+    /// [`Error::Timeout`] if a kernel gave up, [`Error::StillBusy`] if the stream was not done in time; [`Error::Routing`], once,
+    /// if tokens of a call were wrong, after which the communicator stays of use;
     /// [`Error::Simulation`] if a simulated kernel did what it must not.
     pub fn synchronize(&self, stream: &CudaStream) -> Result<(), Error> {
         driver::bind(&self.shared.ctx)?;
@@ -386,7 +387,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::RankLost`], [`Error::Aborted`], or why copies could not be made. The communicator is out of use then:
-    /// drop it with its operators, on every rank, and make a new one.
+    /// drop it with its operators, on every rank, and make a new one. But for [`Error::Routing`], which concerns one call: it
+    /// is returned once.
     pub fn check(&self) -> Result<(), Error> {
         self.shared.check()
     }

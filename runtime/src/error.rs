@@ -383,7 +383,10 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
-    /// Tokens, experts or places that cannot be; every rank returns it.
+    /// Tokens, experts or places that cannot be. Every rank returns it once, from [`check`](crate::Communicator::check) or
+    /// [`synchronize`](crate::Communicator::synchronize), and the communicator stays of use: the results of that call are
+    /// not written, or only as far as they are right, and the next call is one like any other. Of several such calls of an
+    /// operator before the host looks, the first is returned.
     #[error("rank {rank}, call {epoch}: {fault}")]
     Routing {
         /// The rank whose operands they are, or whose room is too small.

@@ -73,6 +73,7 @@
 //! numbers that they know it; without, whoever reaches the port and speaks the protocol can take a rank's place. TCP
 //! itself is neither encrypted nor signed, so who can change packets on the way is not kept out.
 
+mod age;
 mod args;
 mod bootstrap;
 mod call;

@@ -276,6 +276,19 @@ impl Operator {
         &self.parts().shared.ctx
     }
 
+    /// Where this rank's workspace is.
+    pub(crate) fn workspace(&self) -> u64 {
+        let Parts { memory, shared, .. } = self.parts();
+        match memory {
+            Memory::Host(workspace) => workspace.addresses()[shared.rank as usize],
+            Memory::Node {
+                workspaces,
+                local_rank,
+                ..
+            } => workspaces[*local_rank as usize],
+        }
+    }
+
     pub(crate) fn rank(&self) -> u32 {
         self.parts().shared.rank
     }

@@ -17,6 +17,11 @@ pub(crate) struct Page(Pinned);
 
 const PAGE_BYTES: usize = 4096;
 
+/// What [`Report::valid`] holds: nothing yet is 0, …
+const WRITTEN: u32 = 1;
+/// … and while the host reads.
+const TAKEN: u32 = 2;
+
 /// Words behind the [`HostPage`] from which copy engines take flag values.
 const FLAG_WORDS_OFFSET_BYTES: usize = 1024;
 
@@ -73,14 +78,33 @@ impl Page {
 
     /// The first failed wait of this rank, if there is one.
     pub fn failure(&self) -> Option<Error> {
-        let word = |field: usize| self.0.word(offset_of!(HostPage, report) + field);
-        if word(offset_of!(Report, valid)).load(Ordering::Acquire) == 0 {
-            return None;
-        }
+        let at = offset_of!(HostPage, report);
+        let valid = self.0.word(at + offset_of!(Report, valid));
+        (valid.load(Ordering::Acquire) != 0).then(|| timeout(&self.read(at)))
+    }
+
+    /// What was wrong with the operands of a call, if that was not taken yet. Kernels write the next one when it has been.
+    pub fn take_fault(&self) -> Option<Error> {
+        let at = offset_of!(HostPage, fault);
+        let valid = self.0.word(at + offset_of!(Report, valid));
+        // One thread takes it, and is left alone meanwhile: kernels write only where there is 0.
+        valid
+            .compare_exchange(WRITTEN, TAKEN, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
+        let report = self.read(at);
+        valid.store(0, Ordering::Release);
+        let (rank, fault) = RoutingFault::of(&report)?;
+        let epoch = report.epoch;
+        Some(Error::Routing { rank, epoch, fault })
+    }
+
+    /// The report at an offset, whose `valid` the caller has seen.
+    fn read(&self, at: usize) -> Report {
+        let word = |field: usize| self.0.word(at + field);
         let read = |field: usize| word(field).load(Ordering::Relaxed);
-        let waited_ns = offset_of!(HostPage, report) + offset_of!(Report, waited_ns);
-        decode(&Report {
-            valid: 1,
+        let waited_ns = at + offset_of!(Report, waited_ns);
+        Report {
+            valid: WRITTEN,
             rank: read(offset_of!(Report, rank)),
             cta: read(offset_of!(Report, cta)),
             role: read(offset_of!(Report, role)),
@@ -92,7 +116,7 @@ impl Page {
             epoch: read(offset_of!(Report, epoch)),
             aborted_by: read(offset_of!(Report, aborted_by)),
             waited_ns: self.0.double_word(waited_ns).load(Ordering::Relaxed),
-        })
+        }
     }
 
     /// Puts `epoch` where a copy engine can take it from; returns the address.
@@ -103,22 +127,15 @@ impl Page {
     }
 }
 
-/// `report` as an error; none if nothing was reported.
-fn decode(report: &Report) -> Option<Error> {
-    if report.valid == 0 {
-        return None;
-    }
+/// The report of a failed wait as an error.
+fn timeout(report: &Report) -> Error {
     let (aborted_by, lost) = match report.aborted_by {
-        HOST_ABORT => return Some(Error::Aborted { cause: None }),
+        HOST_ABORT => return Error::Aborted { cause: None },
         0 => (None, None),
         by if by & LOST != 0 => (None, Some(by & !LOST)),
         by => (Some(by - 1), None),
     };
-    if let Some((rank, fault)) = RoutingFault::of(report) {
-        let epoch = report.epoch;
-        return Some(Error::Routing { rank, epoch, fault });
-    }
-    Some(Error::Timeout {
+    Error::Timeout {
         rank: report.rank,
         cta: report.cta,
         role: abi::Role::describe(report.role),
@@ -131,7 +148,7 @@ fn decode(report: &Report) -> Option<Error> {
         aborted_by,
         lost,
         waited: Duration::from_nanos(report.waited_ns),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -155,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_report_becomes_an_error_that_says_all() {
-        let text = decode(&REPORT).expect("a report").to_string();
+        let text = timeout(&REPORT).to_string();
         for part in [
             "rank 2 waited 30s",
             "chunk",
@@ -173,25 +190,22 @@ mod tests {
 
     #[test]
     fn who_gave_up_first_is_told() {
-        let text = decode(&Report {
+        let text = timeout(&Report {
             aborted_by: 4,
             ..REPORT
         })
-        .expect("a report")
         .to_string();
         assert!(text.ends_with("until rank 3 gave up"), "{text}");
-        let text = decode(&Report {
+        let text = timeout(&Report {
             aborted_by: LOST | 11,
             ..REPORT
         })
-        .expect("a report")
         .to_string();
         assert!(text.ends_with("until rank 11 was lost"), "{text}");
-        let error = decode(&Report {
+        let error = timeout(&Report {
             aborted_by: HOST_ABORT,
             ..REPORT
-        })
-        .expect("a report");
+        });
         assert!(matches!(error, Error::Aborted { cause: None }), "{error}");
     }
 
@@ -203,7 +217,9 @@ mod tests {
                 aborted_by,
                 ..REPORT
             };
-            decode(&report).expect("a report").to_string()
+            let (rank, fault) = RoutingFault::of(&report).expect("a fault");
+            let epoch = report.epoch;
+            Error::Routing { rank, epoch, fault }.to_string()
         };
         let text = fault(abi::Wait::Expert, 4);
         for part in [
@@ -220,28 +236,22 @@ mod tests {
     }
 
     #[test]
-    fn nothing_reported_is_no_error_and_unknown_numbers_are_no_panic() {
-        assert!(decode(&Report::default()).is_none());
+    fn unknown_numbers_are_no_panic() {
         let odd = Report {
             role: 99,
             wait: 98,
             ..REPORT
         };
-        assert!(
-            decode(&odd)
-                .expect("a report")
-                .to_string()
-                .contains("unknown role")
-        );
+        assert!(timeout(&odd).to_string().contains("unknown role"));
+        assert!(RoutingFault::of(&odd).is_none());
     }
 
     #[test]
     fn the_page_holds_all_that_is_in_it() {
         assert!(size_of::<HostPage>() <= FLAG_WORDS_OFFSET_BYTES);
         assert!(FLAG_WORDS_OFFSET_BYTES + 4 * FLAG_WORDS as usize <= PAGE_BYTES);
-        assert_eq!(
-            (offset_of!(HostPage, report) + offset_of!(Report, waited_ns)) % 8,
-            0
-        );
+        for report in [offset_of!(HostPage, report), offset_of!(HostPage, fault)] {
+            assert_eq!((report + offset_of!(Report, waited_ns)) % 8, 0);
+        }
     }
 }

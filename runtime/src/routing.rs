@@ -2,7 +2,8 @@
 
 use mkernel_spec::abi::{Report, Wait};
 
-/// What is wrong with tokens, experts or places of a rank. Every rank returns it, and none writes its results.
+/// What is wrong with tokens, experts or places of a rank. Every rank returns it. Of `dispatch_gemm`, none writes results of
+/// that call; `combine` leaves out rows whose places are wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RoutingFault {

@@ -213,6 +213,9 @@ impl Shared {
         if let Some(error) = live.iter().find_map(|operator| operator.failure()) {
             self.poison(error);
         }
-        self.standing.check()
+        self.standing.check()?;
+        // Wrong values concern their call alone.
+        let fault = live.iter().find_map(|operator| operator.page.take_fault());
+        fault.map_or(Ok(()), Err)
     }
 }

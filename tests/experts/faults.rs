@@ -1,6 +1,6 @@
 //! What is wrong with tokens becomes an error on every rank, which names it.
 
-use crate::layer::Layer;
+use crate::layer::{Layer, Wrong};
 use crate::simulated::attention::Pace;
 
 fn fails(layer: &Layer, parts: &[&str]) {
@@ -70,6 +70,68 @@ fn more_rows_than_room() {
     // Rank 1 has room for 17 of 20.
     let layer = layer.call(&[10, 10], |_, _| vec![2]);
     fails(&layer, &["rank 1, call 1", "20 rows", "3 more", "(17)"]);
+}
+
+/// Each rank returns the fault of the first call once, and the call after it is right, whether the wrong one was made once
+/// or several times, launched or replayed.
+fn recovers(layer: &Layer, is_place: bool, parts: &[&str]) {
+    let ways = [(1, false), (3, false), (1, true), (3, true)];
+    for (seed, (times, in_graph)) in (0..).zip(ways) {
+        let wrong = Wrong {
+            is_place,
+            times,
+            in_graph,
+        };
+        for (rank, said) in layer.recover(seed, wrong).into_iter().enumerate() {
+            let fault = said.unwrap_or_else(|failure| panic!("rank {rank}, {wrong:?}: {failure}"));
+            for part in parts {
+                assert!(fault.contains(part), "rank {rank}: {part:?} in {fault:?}");
+            }
+        }
+    }
+}
+
+fn right_choices(rank: usize, token: usize) -> Vec<i32> {
+    vec![((rank + token) % 4) as i32, 4 + (token % 4) as i32]
+}
+
+#[test]
+fn a_call_after_an_expert_that_is_none() {
+    let layer = wrong_choice(8).call(&[9, 0, 9, 4], right_choices);
+    recovers(&layer, false, &["rank 1, call 1", "token 6", "expert 8"]);
+}
+
+#[test]
+fn a_call_after_more_rows_than_room() {
+    let mut layer = Layer::new(2, 4, 1, 10);
+    layer.max_rows = Some(17);
+    let layer = layer.call(&[10, 10], |_, _| vec![2]);
+    let layer = layer.call(&[10, 7], |_, token| vec![(token % 4) as i32]);
+    recovers(&layer, false, &["rank 1, call 1", "20 rows", "(17)"]);
+}
+
+#[test]
+fn a_call_after_a_place_that_is_none() {
+    let layer = Layer::new(2, 4, 2, 10);
+    let layer = layer.call(&[10, 10], |_, token| vec![(token % 2) as i32, 2]);
+    let layer = layer.call(&[9, 10], |rank, token| {
+        vec![(token % 2) as i32, 2 + rank as i32]
+    });
+    recovers(
+        &layer,
+        true,
+        &["rank 0, call 1", "choice 1 of token 0", "2147483647"],
+    );
+}
+
+/// One that nobody has read yet.
+#[test]
+fn a_fault_hides_no_time_out() {
+    let mut layer = wrong_choice(8).call(&[9; 4], right_choices);
+    layer.pace = Pace::WithoutLast { rank: 1 };
+    let said = layer.each(0);
+    let failure = said[0].as_ref().expect_err("nobody came");
+    assert!(failure.contains("from rank 1"), "{failure}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Right on every seed: skewed ranks, ranks without tokens, experts without rows and with all of them.
 
 use crate::layer::Layer;
+use crate::simulated::AGES;
 use crate::simulated::attention::Pace;
 
 /// Runs it under several schedules: right each time, and the same bits.
@@ -71,6 +72,24 @@ fn a_rank_that_comes_late() {
     layer.skew = 100;
     let layer = layer.mixed([&[16, 16], &[16, 0], &[16, 16]]);
     is_right("skewed", &layer, 8);
+}
+
+/// The count of calls passes 2^31 and 2^32.
+#[test]
+fn after_many_calls() {
+    for age in AGES {
+        for (name, layer) in [
+            ("one rank", Layer::new(1, 7, 3, 40)),
+            ("two ranks", Layer::new(2, 10, 4, 40)),
+            ("four ranks", Layer::new(4, 12, 3, 12)),
+            ("eight ranks", Layer::new(8, 16, 2, 4)),
+        ] {
+            is_right(&format!("{name}, {age} calls"), &layer.growing_old(age), 1);
+        }
+        let mut wide = Layer::new(2, 4, 2, 70);
+        (wide.tile, wide.nk, wide.intermediate) = (Some((128, 256)), true, 136);
+        is_right("large tiles", &wide.growing_old(age), 1);
+    }
 }
 
 /// As many rows as there is room for, to the last one.

@@ -1,7 +1,7 @@
 //! Mistakes planted in the kernels, one at a time: each is found.
 
 use crate::layer::{Combining, Layer};
-use crate::simulated::{Simulated, all_are_found, planted};
+use crate::simulated::{AGES, Simulated, all_are_found, planted};
 
 /// What is wrong, and what is replaced by what.
 type Mistake = (&'static str, &'static str, &'static str);
@@ -76,7 +76,7 @@ const DISPATCH: &[Mistake] = &[
     ("rows of all sources from the start", "if (source == watch.rank) rows_before = rows;", "rows_before = 0;"),
     ("TMA into the numbers of slices without a fence", "  mk::fence_proxy_async_shared();  // TMA writes next", "  // TMA writes next"),
     // Tokens on their way.
-    ("tokens not awaited", "mk::Awaited{mk::kLoad, mk::kChunk, source, block, watch.epoch}", "mk::Awaited{mk::kLoad, mk::kChunk, source, block, watch.epoch - 1}"),
+    ("tokens not awaited", "mk::Awaited{mk::kLoad, mk::kChunk, source, block, watch.mark()}", "mk::Awaited{mk::kLoad, mk::kChunk, source, block, mk::load(flag_at(workspace, source, block))}"),
     ("another block awaited", "const u32 block = where / cfg::kBlockTokens;", "const u32 block = where / cfg::kBlockTokens / 2;"),
     ("flag before tokens have come", "  mk::tma_wait<0>();\n  mk::fence_proxy_async();\n}", "  mk::fence_proxy_async();\n}"),
     ("flag that releases nothing", "mk::store_release_sys(flag_at", "mk::store_relaxed_sys(flag_at"),
@@ -106,13 +106,13 @@ const COMBINE: &[Mistake] = &[
     // Choices.
     ("choices read before they are there", "  while (!mk::is_tagged(v, watch.epoch)) {", "  while (false) {"),
     ("a rank tells before it has read what it was sent", "  if (from_last < cfg::kLocalWorld) mk::fence_sys();  // this rank has read what it was sent before\n", ""),
-    ("a rank that has told is not known to have read", "    mk::load_acquire_sys(reinterpret_cast<const u32*>(at));  // sees the same or a later one, on its way beside it\n", ""),
+    ("a rank that has told is not known to have read", "const mk::Vec16 header = mk::load_tagged_acquire(at);", "const mk::Vec16 header = mk::load_tagged(at);"),
     ("number of tokens not awaited", "      if (mk::lane_index() >= cfg::kTopK) told = wait_told(watch, source, next_at(), told);  // loaded before begin() saw it\n", ""),
     ("the epoch passes before it is read", "  __syncthreads();\n\n  const u32 warp", "  if (threadIdx.x == 0) advance_epoch(watch);\n  __syncthreads();\n\n  const u32 warp"),
     // Sums of peers.
-    ("sums of peers not awaited", "is_here = static_cast<int>(mk::load_acquire_sys(flag) - awaited.wanted) >= 0;", "is_here = 1;"),
-    ("the last sums of peers not awaited", "        mk::wait_flag(watch, flag, awaited);\n", ""),
-    ("sums of peers that nothing acquired", "mk::load_acquire_sys(flag) - awaited", "mk::load_relaxed_sys(flag) - awaited"),
+    ("sums of peers not awaited", "is_here = mk::load_acquire_sys(flag) == awaited.wanted;", "is_here = 1;"),
+    ("the last sums of peers not awaited", "        mk::wait_mark(watch, flag, awaited);\n", ""),
+    ("sums of peers that nothing acquired", "mk::load_acquire_sys(flag) == awaited", "mk::load_relaxed_sys(flag) == awaited"),
     ("flags that one lane saw", "for (u32 lane = 0; lane < cfg::kTopK; ++lane) all &= mk::broadcast(is_here, lane);", "all &= mk::broadcast(is_here, 0);"),
     ("flag before its sum has come", "      mk::tma_wait<0>();\n      mk::fence_proxy_async();\n      mk::store_release_sys(goal.flag", "      mk::fence_proxy_async();\n      mk::store_release_sys(goal.flag"),
     ("flag that releases nothing", "mk::store_release_sys(goal.flag", "mk::store_relaxed_sys(goal.flag"),
@@ -176,6 +176,48 @@ fn one_buffer_of_choices_for_all_calls_is_found() {
         "u64{source} * cfg::kToldBytes",
     );
     are_found(staying, &[mistake]);
+}
+
+/// What was written long ago, or never, is not what a call waits for.
+#[test]
+fn old_calls_that_are_taken_for_new_ones_are_found() {
+    let [half, whole] = AGES;
+    let layer = |age| Layer::new(2, 6, 2, 48).growing_old(age);
+    let window = [("mk::wait_mark(", "mk::wait_flag(")];
+    let windows = [
+        window[0],
+        (
+            "mk::load_acquire_sys(flag) == awaited.wanted",
+            "static_cast<int>(mk::load_acquire_sys(flag) - awaited.wanted) >= 0",
+        ),
+    ];
+    let epochs = [("watch.mark()", "watch.epoch")];
+    all_are_found(
+        &[
+            (
+                "dispatch_gemm: a window of calls",
+                planted(layer(half), &window),
+            ),
+            (
+                "dispatch_gemm: 0 is the mark of a call",
+                planted(layer(whole), &epochs),
+            ),
+        ],
+        SEEDS_TO_FIND,
+    );
+    all_are_found(
+        &[
+            (
+                "combine: a window of calls",
+                planted(Combining(layer(half)), &windows),
+            ),
+            (
+                "combine: 0 is the mark of a call",
+                planted(Combining(layer(whole)), &epochs),
+            ),
+        ],
+        SEEDS_TO_FIND,
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::layer::{Combining, Layer};
 use crate::simulated::attention::Pace;
-use crate::simulated::{Simulated, all_are_found, all_are_right, planted};
+use crate::simulated::{AGES, Simulated, all_are_found, all_are_right, planted};
 use crate::{SEEDS, bad_network};
 
 fn job((nodes, local_world): (u32, u32), (experts, top_k, max_tokens): (u64, u64, u64)) -> Layer {
@@ -32,6 +32,18 @@ fn topologies() {
         ("3 nodes of 2", three),
         ("2 nodes of 3", odd),
     ]);
+}
+
+/// The count of calls passes 2^31 and 2^32.
+#[test]
+fn after_many_calls() {
+    for age in AGES {
+        are_right([
+            ("2 nodes of 1", job((2, 1), (6, 3, 20)).growing_old(age)),
+            ("2 nodes of 2", job((2, 2), (12, 3, 12)).growing_old(age)),
+            ("3 nodes of 2", job((3, 2), (12, 4, 6)).growing_old(age)),
+        ]);
+    }
 }
 
 /// One expert has all, nobody sends anything, every token goes everywhere, no token leaves its node.

@@ -4,7 +4,9 @@ mod reference;
 
 use reference::{Call, Place, Random};
 
-use super::{Kept, Machine, Results, Simulated, Where, apply, emulated};
+use super::{
+    CALLS_AFTER, CALLS_BEFORE, Kept, Machine, Results, Simulated, Where, apply, emulated, grow_old,
+};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaStream, DevicePtr};
 use mkernel::half::bf16;
@@ -43,6 +45,8 @@ pub enum Pace {
     Graph,
     /// A rank makes none.
     Without { rank: u32 },
+    /// A rank does not make the last.
+    WithoutLast { rank: u32 },
 }
 
 /// What is run.
@@ -56,6 +60,8 @@ pub struct AttentionJob {
     pub faults: Faults,
     pub data: Data,
     pub pace: Pace,
+    /// As of a [`Job`](super::Job).
+    pub age: Option<u32>,
     pub edits: Vec<(String, String)>,
 }
 
@@ -81,6 +87,7 @@ impl AttentionJob {
             faults: Faults::default(),
             data: Data::Random,
             pace: Pace::BackToBack,
+            age: None,
             edits: Vec::new(),
         }
     }
@@ -214,7 +221,9 @@ impl AttentionJob {
         };
         let rank = ranks.rank();
         let mut buffers = Vec::new();
-        for call in calls {
+        let count = self.age.map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
+        let calls = || calls.iter().cycle().take(count as usize);
+        for call in calls() {
             let mut inputs = Vec::new();
             for (whole, heads) in [
                 (&call.q, place.shape.heads),
@@ -241,9 +250,12 @@ impl AttentionJob {
                 });
                 replay(operator, &stream, &operands.collect::<Vec<_>>())?;
             }
-            Pace::BackToBack | Pace::OutOfStep | Pace::Without { .. } => {
+            _ => {
                 let mut delays = Random(1 + u64::from(rank));
-                for (inputs, o, lse, _) in &mut buffers {
+                for (index, (inputs, o, lse, _)) in (0..).zip(&mut buffers) {
+                    if let Some(age) = self.age.filter(|_| index == CALLS_BEFORE) {
+                        grow_old(ranks, &[operator], age)?;
+                    }
                     if self.pace == Pace::OutOfStep {
                         let us = delays.next().abs() * 2000.0;
                         std::thread::sleep(Duration::from_micros(us as u64));
@@ -262,7 +274,7 @@ impl AttentionJob {
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
-        for (call, (_, o, lse, rows)) in calls.iter().zip(&buffers) {
+        for (call, (_, o, lse, rows)) in calls().zip(&buffers) {
             let mut o = stream.clone_dtoh(o)?;
             let mut lse = stream.clone_dtoh(lse)?;
             ranks.check()?;

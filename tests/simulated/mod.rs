@@ -35,9 +35,18 @@ pub struct Job {
     pub shape: GemmShape,
     pub sms: u32,
     pub skew: u32,
+    /// Calls that are pretended to have been made when two have been; then four follow.
+    pub age: Option<u32>,
     /// Replacements in the kernel's text, each of which must be found.
     pub edits: Vec<(String, String)>,
 }
+
+/// Calls after which the epoch of the next but one has its highest bit set for the first time, or is 0 again.
+pub const AGES: [u32; 2] = [(1 << 31) - 2, u32::MAX - 1];
+
+/// Of an aged job: calls before it is pretended to be old, so that both buffers have been used, and after.
+pub const CALLS_BEFORE: u32 = 2;
+pub const CALLS_AFTER: u32 = 4;
 
 /// What it runs on.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +100,7 @@ impl Job {
             shape,
             sms,
             skew: 60,
+            age: None,
             edits: Vec::new(),
         }
     }
@@ -136,7 +146,9 @@ impl Job {
         let stream = ranks.context().default_stream();
         let rank = ranks.rank() as usize;
         let mut buffers = Vec::new();
-        for call in self.calls() {
+        let count = self.age.map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
+        let calls = || self.calls().iter().cycle().take(count as usize);
+        for call in calls() {
             let mut given = Vec::new();
             for operand in [&call.a, &call.b, &call.bias, &call.residual] {
                 // An allocation cannot be empty.
@@ -148,7 +160,10 @@ impl Job {
         }
         stream.synchronize()?;
         let epilogue = self.config.epilogue;
-        for (given, c) in &mut buffers {
+        for (index, (given, c)) in (0..).zip(&mut buffers) {
+            if let Some(age) = self.age.filter(|_| index == CALLS_BEFORE) {
+                grow_old(ranks, &[&operator], age)?;
+            }
             let addends = Addends {
                 bias: epilogue.bias.then_some(&given[2]),
                 residual: epilogue.residual.then_some(&given[3]),
@@ -157,7 +172,7 @@ impl Job {
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
-        for (call, (_, c)) in self.calls().iter().zip(&buffers) {
+        for (call, (_, c)) in calls().zip(&buffers) {
             let got: Vec<f32> = stream.clone_dtoh(c)?.into_iter().map(Into::into).collect();
             ranks.check()?;
             let wrong = got
@@ -193,6 +208,17 @@ impl Simulated for Job {
     fn edit(&mut self, edits: Vec<(String, String)>) {
         self.edits = edits;
     }
+}
+
+/// Pretends, on each rank at the same time, that operators that have made [`CALLS_BEFORE`] calls have made `calls`.
+pub fn grow_old(ranks: &Communicator, operators: &[&Operator], calls: u32) -> Result<(), Error> {
+    ranks.synchronize(&ranks.context().default_stream())?;
+    ranks.barrier()?;
+    for operator in operators {
+        // SAFETY: all ranks have waited for their calls, and make no other before all have come here again.
+        unsafe { operator.pretend_calls(CALLS_BEFORE, calls)? };
+    }
+    ranks.barrier()
 }
 
 /// Emulated NICs whose faults depend on the seed.

@@ -173,7 +173,8 @@ pub const HOST_ABORT: u32 = u32::MAX;
 /// In abort words and [`Report::aborted_by`]: beside this bit, a rank that is lost.
 pub const LOST: u32 = 1 << 30;
 
-/// What a wait that passed its deadline leaves for the host. Written once per launch, `valid` last.
+/// What a wait that passed its deadline leaves for the host, or a call whose operands have wrong values. `valid` is
+/// written last.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -218,6 +219,8 @@ pub struct HostPage {
     pub source_row_bytes: u64,
     /// Device → host: the first wait that failed.
     pub report: Report,
+    /// Device → host: what is wrong with the values of a call's operands. `valid` is 0 again when the host has read it.
+    pub fault: Report,
 }
 
 /// The first bytes of each rank's workspace. Zero before the first call; nothing resets it after.
@@ -232,6 +235,8 @@ pub struct State {
     pub abort: u32,
     /// Whether a report was claimed.
     pub reported: u32,
+    /// The mark of the last call in which the report of wrong values was claimed.
+    pub faulted: u32,
     /// Copy engines → this rank: by destination rank, the epoch whose copies have all left.
     pub sent: [u32; MAX_RANKS],
 }

@@ -195,6 +195,22 @@ __device__ __forceinline__ Vec16 load_tagged(const u8* p) {
   return v;
 }
 
+// The same, and sees all that the threads which stored them had done before.
+__device__ __forceinline__ Vec16 load_tagged_acquire(const u8* p) {
+  Vec16 v;
+  asm volatile(
+      "{\n"
+      ".reg .b64 a, b;\n"
+      "ld.acquire.sys.global.v2.b64 {a, b}, [%4];\n"
+      "mov.b64 {%0, %1}, a;\n"
+      "mov.b64 {%2, %3}, b;\n"
+      "}"
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+      : "l"(p)
+      : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void store_vec16(u8* p, Vec16 v) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");

@@ -36,7 +36,7 @@ enum Wait : u32 {
   kPlace = 22
 };
 
-// The first failed wait of a rank, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r,
+// The first failed wait of a rank, or what is wrong with the values of a call's operands, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r,
 // kLost and r rank r is lost, ~0 the host.
 struct Report {
   u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
@@ -48,7 +48,8 @@ struct HostPage {
   u32 abort;     // host → device: 1, or kLost and a rank
   u32 doorbell;  // device → host: epoch whose copies are due, written after what they copy
   u64 source, source_row_bytes;
-  Report report;
+  Report report;  // device → host: a failed wait, after which the operator is of no use
+  Report fault;   // device → host: wrong values, which concern their call alone; free again when `valid` is 0
 };
 
 // Start of each rank's workspace; monotone, never reset.
@@ -57,6 +58,7 @@ struct State {
   u32 readers;          // CTAs that have read the epoch, over all calls
   u32 abort;            // 1 + the rank that raised it, or kLost and a rank
   u32 reported;         // whether this rank's report was claimed
+  u32 faulted;          // mark of the last call in which the report of wrong values was claimed
   u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)
 };
 
@@ -72,6 +74,13 @@ struct Watch {
   __device__ __forceinline__ u32 local() const { return rank - first; }
   __device__ __forceinline__ u8* here() const { return workspaces[local()]; }
   __device__ __forceinline__ State* state() const { return reinterpret_cast<State*>(here()); }
+
+  // What stands for this call in words that not every call writes. Such a word may be as old as the operator, so that no
+  // window tells old epochs from new ones: it is compared for equality. Words that were never written are 0, which is
+  // the mark of no call: call 2^32, whose epoch is 0, has the mark of call 2^31 instead. A mark comes again after 2^31
+  // calls at the earliest, and then deceives only who waits for a word that was last written in exactly that call.
+  // 64 bits would never come again, but tagged words have only 32 beside what they tell.
+  __device__ __forceinline__ u32 mark() const { return epoch != 0 ? epoch : 0x80000000u; }
 };
 
 constexpr u32 kHostAbort = 0xffffffffu;
@@ -86,11 +95,8 @@ struct Awaited {
   u32 peer, index, wanted;
 };
 
-// The first caller of a rank writes the report.
-__device__ __forceinline__ void report(const Watch& watch, const Awaited& what, u32 seen, u32 aborted_by,
-                                       u64 waited_ns) {
-  if (exchange_relaxed_gpu(&watch.state()->reported, 1) != 0) return;
-  Report* out = &watch.host->report;
+__device__ __forceinline__ void write_report(const Watch& watch, Report* out, const Awaited& what, u32 seen, u32 aborted_by,
+                                             u64 waited_ns) {
   store_relaxed_sys(&out->rank, watch.rank);
   store_relaxed_sys(&out->cta, blockIdx.x);
   store_relaxed_sys(&out->role, what.role);
@@ -103,6 +109,23 @@ __device__ __forceinline__ void report(const Watch& watch, const Awaited& what, 
   store_relaxed_sys(&out->aborted_by, aborted_by);
   store_relaxed_sys(&out->waited_ns, waited_ns);
   store_release_sys(&out->valid, 1);
+}
+
+// The first caller of a rank writes the report.
+__device__ __forceinline__ void report(const Watch& watch, const Awaited& what, u32 seen, u32 aborted_by,
+                                       u64 waited_ns) {
+  if (exchange_relaxed_gpu(&watch.state()->reported, 1) != 0) return;
+  write_report(watch, &watch.host->report, what, seen, aborted_by, waited_ns);
+}
+
+// What is wrong with the values of this call's operands, of rank `source`; the first caller of a call writes it. No wait is
+// given up, and the next call is a call like any other. What the host has not read yet stays: of several calls it gets the
+// first, and `valid` is 0 only when the host no longer reads the rest.
+__device__ __forceinline__ void report_fault(const Watch& watch, const Awaited& what, u32 value, u32 source) {
+  if (exchange_relaxed_gpu(&watch.state()->faulted, watch.mark()) == watch.mark()) return;
+  Report* out = &watch.host->fault;
+  if (load_acquire_sys(&out->valid) != 0) return;
+  write_report(watch, out, what, value, source == watch.rank ? 0 : 1 + source, 0);
 }
 
 // Whether to give up a wait that began at `start_ns`. `aborted_by` is what the caller saw of abort words. Tells every
@@ -160,13 +183,23 @@ struct Patience {
   }
 };
 
-// Until the flag, which only grows (modulo 2^32), has reached `what.wanted`. Acquires what came before the flag. Returns
-// what it has reached: less if the wait gave up.
+// Until the flag, which every call advances by as much (modulo 2^32), has reached `what.wanted`. Acquires what came before
+// the flag. Returns what it has reached: less if the wait gave up.
 __device__ __forceinline__ u32 wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
   Patience patience;
   for (;;) {
     const u32 seen = load_acquire_sys(flag);
     if (static_cast<int>(seen - what.wanted) >= 0 || patience.ends(watch, what, seen)) return seen;
+    __nanosleep(kPollPauseNs);
+  }
+}
+
+// Until the flag is `what.wanted`, the mark of this call; of a flag that not every call writes. Acquires what came before it.
+__device__ __forceinline__ void wait_mark(const Watch& watch, const u32* flag, const Awaited& what) {
+  Patience patience;
+  for (;;) {
+    const u32 seen = load_acquire_sys(flag);
+    if (seen == what.wanted || patience.ends(watch, what, seen)) return;
     __nanosleep(kPollPauseNs);
   }
 }

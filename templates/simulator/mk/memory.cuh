@@ -113,6 +113,13 @@ __forceinline__ Vec16 load_tagged(const u8* p) {
   return Vec16{static_cast<u32>(a), static_cast<u32>(a >> 32), static_cast<u32>(b), static_cast<u32>(b >> 32)};
 }
 
+__forceinline__ Vec16 load_tagged_acquire(const u8* p) {
+  const u64* words = reinterpret_cast<const u64*>(p);
+  const u64 a = sim::load(words, sim::kAcquire, sim::kSys);
+  const u64 b = sim::load(words + 1, sim::kAcquire, sim::kSys);
+  return Vec16{static_cast<u32>(a), static_cast<u32>(a >> 32), static_cast<u32>(b), static_cast<u32>(b >> 32)};
+}
+
 __forceinline__ void store_word(u8* p, u32 word) {
   sim::store(reinterpret_cast<u32*>(p), word, sim::kWeak, sim::kCta);
 }

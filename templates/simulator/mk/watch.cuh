@@ -4,11 +4,13 @@
 #include <mk/memory.cuh>
 
 #define wait_flag wait_flag_on_gpu
+#define wait_mark wait_mark_on_gpu
 #define wait_barrier wait_barrier_on_gpu
 #define wait_barrier_watched wait_barrier_watched_on_gpu
 #define Patience PatienceOnGpu
 #include <mk/gpu/watch.cuh>
 #undef wait_flag
+#undef wait_mark
 #undef wait_barrier
 #undef wait_barrier_watched
 #undef Patience
@@ -23,6 +25,12 @@ __forceinline__ u32 wait_flag(const Watch& watch, const u32* flag, const Awaited
   const u32 seen = wait_flag_on_gpu(watch, flag, what);
   wait_ended();
   return seen;
+}
+
+__forceinline__ void wait_mark(const Watch& watch, const u32* flag, const Awaited& what) {
+  mk_calls->waiting(what.role, what.wait, what.peer, what.index, what.wanted, sim::place());
+  wait_mark_on_gpu(watch, flag, what);
+  wait_ended();
 }
 
 __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {

@@ -84,6 +84,16 @@ impl Buffers {
         enqueue(call, stream)
     }
 
+    /// Makes the place of a token's choice one that no row has.
+    pub fn spoil_place(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        choice: usize,
+    ) -> Result<(), DriverError> {
+        let mut place = self.places.slice_mut(choice..choice + 1);
+        stream.memcpy_htod(&[i32::MAX], &mut place)
+    }
+
     pub fn combine(&mut self, stream: &Arc<CudaStream>, operator: &Operator) -> Result<(), Error> {
         let call = operator
             .call(stream)

@@ -4,6 +4,7 @@ use super::buffers::{Buffers, Got};
 use super::reference::same;
 use super::{Bits, Layer, fraction};
 use crate::simulated::attention::Pace;
+use crate::simulated::{CALLS_BEFORE, grow_old};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::{Communicator, Operator};
 use std::time::Duration;
@@ -13,7 +14,7 @@ impl Layer {
         let rank = ranks.rank() as usize;
         // Kernels' own deadlines pass in simulated time.
         ranks.set_timeout(match self.pace {
-            Pace::Without { .. } => Duration::from_millis(300),
+            Pace::Without { .. } | Pace::WithoutLast { .. } => Duration::from_millis(300),
             _ => Duration::from_secs(20),
         });
         let operators = self.prepare(ranks)?;
@@ -59,13 +60,23 @@ impl Layer {
                 std::thread::sleep(Duration::from_secs_f64(fraction(&mut delays) / 500.0));
             }
         };
-        for all in &mut buffers {
+        let grow_old = |index, operator: &Operator| match self.age {
+            Some(age) if index == CALLS_BEFORE => grow_old(ranks, &[operator], age),
+            _ => Ok(()),
+        };
+        let last = self.calls.len() as u32 - 1;
+        for (index, all) in (0..).zip(&mut buffers) {
+            if index == last && self.pace == (Pace::WithoutLast { rank }) {
+                return Ok(Vec::new());
+            }
             pause();
+            grow_old(index, dispatch)?;
             all.dispatch(&stream, dispatch, &weights)?;
         }
         // Only now: an operator's calls follow each other, and no other holds ranks together.
-        for all in &mut buffers {
+        for (index, all) in (0..).zip(&mut buffers) {
             pause();
+            grow_old(index, combine)?;
             all.combine(&stream, combine)?;
         }
         ranks.synchronize(&stream)?;

@@ -2,7 +2,10 @@
 
 mod buffers;
 mod calls;
+mod recovery;
 mod reference;
+
+pub use recovery::Wrong;
 
 use crate::simulated::attention::Pace;
 use crate::simulated::{Machine, Results, Simulated, Where, apply, emulated};
@@ -40,6 +43,8 @@ pub struct Layer {
     pub skew: u32,
     pub pace: Pace,
     pub calls: Vec<Call>,
+    /// Calls that are pretended to have been made when the first two have been.
+    pub age: Option<u32>,
     /// What is said of the number of tokens, if not the truth.
     pub count: Option<i32>,
     pub dispatch_edits: Edits,
@@ -66,6 +71,7 @@ impl Layer {
             skew: 60,
             pace: Pace::BackToBack,
             calls: Vec::new(),
+            age: None,
             count: None,
             dispatch_edits: Vec::new(),
             combine_edits: Vec::new(),
@@ -140,6 +146,32 @@ impl Layer {
             })
     }
 
+    /// Two calls before it is pretended to have made `age`, and four after. Most tokens come first in the call in which
+    /// what was never written is taken for what is awaited, if old calls are told from new ones by a window or by 0.
+    pub fn growing_old(mut self, age: u32) -> Self {
+        self.age = Some(age);
+        let (experts, top_k) = (self.experts as usize, self.top_k as usize);
+        let (most, world) = (self.max_tokens as usize, self.world as usize);
+        let first_of_all = if age < 1 << 31 { 4 } else { 3 };
+        (0..6).fold(self, |layer, salt| {
+            let few = [1 + salt % 2, salt % 3];
+            let count = |rank: usize| {
+                if salt < first_of_all {
+                    few[rank % 2].min(most)
+                } else {
+                    most
+                }
+            };
+            let counts: Vec<usize> = (0..world).map(count).collect();
+            layer.call(&counts, |rank, token| {
+                let first = (rank * 5 + token * 3 + salt) % experts;
+                (0..top_k)
+                    .map(|j| ((first + j * (1 + token % 2)) % experts) as i32)
+                    .collect()
+            })
+        })
+    }
+
     /// With another call whose ids look random; if `skewed`, expert e is chosen as often as 1 / (e + 1) says.
     pub fn random(self, counts: &[usize], skewed: bool) -> Self {
         let (experts, top_k) = (self.experts, self.top_k as usize);
@@ -162,7 +194,7 @@ impl Layer {
         })
     }
 
-    fn machine(&self) -> Machine {
+    pub(super) fn machine(&self) -> Machine {
         Machine {
             world: self.world,
             sms: self.sms,
