@@ -1,6 +1,7 @@
 //! What is wrong with tokens becomes an error on every rank, which names it.
 
-use crate::layer::{Layer, Wrong};
+use crate::layer::{self, Layer, ways};
+use crate::simulated::Where;
 use crate::simulated::attention::Pace;
 
 fn fails(layer: &Layer, parts: &[&str]) {
@@ -72,22 +73,9 @@ fn more_rows_than_room() {
     fails(&layer, &["rank 1, call 1", "20 rows", "3 more", "(17)"]);
 }
 
-/// Each rank returns the fault of the first call once, and the call after it is right, whether the wrong one was made once
-/// or several times, launched or replayed.
 fn recovers(layer: &Layer, is_place: bool, parts: &[&str]) {
-    let ways = [(1, false), (3, false), (1, true), (3, true)];
-    for (seed, (times, in_graph)) in (0..).zip(ways) {
-        let wrong = Wrong {
-            is_place,
-            times,
-            in_graph,
-        };
-        for (rank, said) in layer.recover(seed, wrong).into_iter().enumerate() {
-            let fault = said.unwrap_or_else(|failure| panic!("rank {rank}, {wrong:?}: {failure}"));
-            for part in parts {
-                assert!(fault.contains(part), "rank {rank}: {part:?} in {fault:?}");
-            }
-        }
+    for (seed, way) in (0..).zip(ways(is_place)) {
+        layer::recovers(layer, Where::Simulated { seed }, &[way], parts);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::compile::compile;
 use crate::lab::TimeLimit;
-use crate::layer::Layer;
+use crate::layer::{Layer, recovers, ways};
 use crate::ranks::worlds;
 use crate::simulated::Where;
 use crate::simulated::attention::Pace;
@@ -185,6 +185,42 @@ fn wrong_choices_of_experts() {
                 }
             }
             right("after a wrong choice", &new().call(&full, right_choice));
+        }
+    }
+}
+
+/// A wrong call costs nothing but itself, on one node and, where nodes are put together of these GPUs, on several.
+#[test]
+#[ignore = "needs GPUs"]
+fn calls_after_wrong_calls_are_right() {
+    let _limit = TimeLimit::start("calls after wrong ones", Duration::from_secs(240));
+    for world in worlds(1) {
+        let (full, last) = (vec![50; world as usize], world as usize - 1);
+        for nodes in (1..=world).filter(|nodes| world % nodes == 0) {
+            let layer = Layer::new(world, 4 * u64::from(world), 1, 50);
+            let layer = layer.across(nodes, Faults::default());
+            let right = |_: usize, token: usize| vec![(token % 4) as i32];
+            let wrong = move |rank, token| vec![if (rank, token) == (last, 7) { -1 } else { 0 }];
+            let choices = layer.clone().call(&full, wrong).call(&full, right);
+            let parts = ["call 1", "token 7", "expert -1"];
+            recovers(&choices, Where::Gpus, &ways(false), &parts);
+            let full_rows = 50 * world;
+            let small = Layer {
+                max_rows: Some(full_rows - 1),
+                ..layer.clone()
+            };
+            let fewer = vec![49; world as usize];
+            let alike = small.call(&full, |_, _| vec![0]).call(&fewer, right);
+            let rows = format!("{full_rows} rows");
+            recovers(
+                &alike,
+                Where::Gpus,
+                &ways(false),
+                &["rank 0, call 1", &rows],
+            );
+            let places = layer.call(&full, right).call(&full, right);
+            let parts = ["rank 0, call 1", "choice 0 of token 1"];
+            recovers(&places, Where::Gpus, &ways(true), &parts);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! `dispatch_gemm` and `combine` on several nodes: each token's rows where they belong, and their sums back, whatever the
 //! routing, the schedule and the network.
 
-use crate::layer::{Combining, Layer};
+use crate::layer::{Combining, Layer, recovers, ways};
 use crate::simulated::attention::Pace;
-use crate::simulated::{AGES, Simulated, all_are_found, all_are_right, planted};
+use crate::simulated::{AGES, Simulated, Where, all_are_found, all_are_right, planted};
 use crate::{SEEDS, bad_network};
 
 fn job((nodes, local_world): (u32, u32), (experts, top_k, max_tokens): (u64, u64, u64)) -> Layer {
@@ -132,6 +132,44 @@ fn more_rows_than_room() {
     let mut full = job((2, 2), (8, 1, 10)).call(&[10; 4], |_, _| vec![5]);
     full.max_rows = Some(37);
     fails(&full, &["rank 2, call 1", "40 rows", "3 more", "(37)"]);
+}
+
+/// On every node a wrong call is returned once, and the call after it is right.
+#[test]
+fn calls_after_wrong_calls_are_right() {
+    let new = || job((2, 2), (8, 2, 9));
+    let right = |rank: usize, token: usize| vec![(token % 4) as i32, 4 + (rank + token) as i32 % 4];
+    let place = Where::Simulated { seed: 1 };
+    let choice = new()
+        .call(&[9, 0, 9, 4], move |rank, token| match (rank, token) {
+            (2, 6) => vec![3, 8],
+            _ => right(rank, token),
+        })
+        .call(&[9, 3, 0, 9], right);
+    let replayed = &ways(false)[3..];
+    recovers(
+        &choice,
+        place,
+        replayed,
+        &["rank 2, call 1", "token 6", "expert 8"],
+    );
+    let mut rows = job((2, 2), (8, 1, 10));
+    rows.max_rows = Some(37);
+    let rows = rows.call(&[10; 4], |_, _| vec![5]);
+    let rows = rows.call(&[10, 9, 9, 9], |_, _| vec![5]);
+    recovers(
+        &rows,
+        place,
+        &ways(false)[..1],
+        &["rank 2, call 1", "40 rows", "(37)"],
+    );
+    let places = new().call(&[9; 4], right).call(&[9, 1, 2, 9], right);
+    recovers(
+        &places,
+        place,
+        &ways(true)[1..2],
+        &["rank 0, call 1", "choice 1 of token 0"],
+    );
 }
 
 /// Ranks of both nodes give up at their deadlines, or hear that the missing one has ended: it is needed before the first token

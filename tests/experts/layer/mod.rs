@@ -5,7 +5,7 @@ mod calls;
 mod recovery;
 mod reference;
 
-pub use recovery::Wrong;
+pub use recovery::{recovers, ways};
 
 use crate::simulated::attention::Pace;
 use crate::simulated::{Machine, Results, Simulated, Where, apply, emulated};

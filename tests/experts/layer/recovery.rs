@@ -25,9 +25,9 @@ pub struct Wrong {
 impl Layer {
     /// Makes the first call, which is wrong, then the second, which is right. What each rank says of the first: the only
     /// error there may be.
-    pub fn recover(&self, seed: u64, wrong: Wrong) -> Vec<Result<String, String>> {
-        let transport = emulated(&self.faults, Where::Simulated { seed });
-        let said = self.machine().each(Where::Simulated { seed }, |ranks, _| {
+    pub fn recover(&self, place: Where, wrong: Wrong) -> Vec<Result<String, String>> {
+        let transport = emulated(&self.faults, place);
+        let said = self.machine().each(place, |ranks, _| {
             ranks.set_transport(transport.clone());
             self.recover_on(ranks, wrong)
         });
@@ -85,6 +85,27 @@ impl Layer {
         // Not before the peers are done.
         Ok(ranks.barrier()?)
     }
+}
+
+/// On every rank each of `ways` returns a fault that has all `parts`, once, and the call after it is right.
+pub fn recovers(layer: &Layer, place: Where, ways: &[Wrong], parts: &[&str]) {
+    for wrong in ways {
+        for (rank, said) in layer.recover(place, *wrong).into_iter().enumerate() {
+            let fault = said.unwrap_or_else(|failure| panic!("rank {rank}, {wrong:?}: {failure}"));
+            for part in parts {
+                assert!(fault.contains(part), "rank {rank}: {part:?} in {fault:?}");
+            }
+        }
+    }
+}
+
+/// Wrong calls that are made once and several times, launched and replayed.
+pub fn ways(is_place: bool) -> [Wrong; 4] {
+    [(1, false), (3, false), (1, true), (3, true)].map(|(times, in_graph)| Wrong {
+        is_place,
+        times,
+        in_graph,
+    })
 }
 
 /// Makes a call as often as wanted.
