@@ -108,6 +108,7 @@ fn answer(
                     step: STEP,
                     ranks: vec![0],
                     waited: job.timeout,
+                    refused: Vec::new(),
                 }));
             }
             Ok(None) => std::thread::sleep(POLL),

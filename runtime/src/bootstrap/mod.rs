@@ -3,6 +3,7 @@
 //! Two ways: [`local`] for threads of one process, [`tcp`] for processes of one or several hosts. Every step has a
 //! deadline, and an error names the rank that did not come. What a peer sends is checked before use.
 
+mod crowd;
 mod failure;
 pub(crate) mod fds;
 pub(crate) mod files;
@@ -13,6 +14,7 @@ pub(crate) mod local;
 mod meet;
 mod nodes;
 mod owner;
+mod refusals;
 mod secret;
 pub(crate) mod tcp;
 #[cfg(test)]

@@ -116,6 +116,7 @@ impl Wait {
                 step: self.step,
                 ranks: missing,
                 waited: self.timeout,
+                refused: Vec::new(),
             },
         }
     }

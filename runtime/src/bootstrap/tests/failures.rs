@@ -158,7 +158,10 @@ fn a_port_that_is_taken_is_an_error_of_rank_0() {
 fn what_rank_0_says_survives_the_wire() {
     for (failure, heard) in [
         (
-            Failure::Missing { ranks: vec![1, 5] },
+            Failure::Missing {
+                ranks: vec![1, 5],
+                refused: vec!["9.9.9.9: why".into()],
+            },
             Heard::Missing(vec![1, 5]),
         ),
         (Failure::Left { rank: 3 }, Heard::Left(3)),
@@ -247,6 +250,7 @@ fn many_missing_ranks_are_all_named() {
     let ranks: Vec<u32> = (1..300).collect();
     let bytes = Failure::Missing {
         ranks: ranks.clone(),
+        refused: Vec::new(),
     }
     .encode();
     assert_eq!(Failure::decode(&bytes), Ok(Heard::Missing(ranks)));

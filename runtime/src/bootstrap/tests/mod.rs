@@ -37,6 +37,8 @@ fn job(rank: u32, world: u32, port: u16) -> Job {
 }
 
 fn listener() -> (TcpListener, u16) {
+    // Some tests have many connections, with both their ends in this process.
+    files::raise_limit();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.set_nonblocking(true).expect("non-blocking");
     let port = listener.local_addr().expect("an address").port();
