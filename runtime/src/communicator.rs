@@ -62,7 +62,7 @@ impl Communicator {
         }
         // Before ranks have met, nobody is at work on simulated GPUs.
         let timeout = timeouts.host(false);
-        let mut ranks = join(&place, timeout)?;
+        let mut ranks = join(&place, &timeouts)?;
         // The same on all ranks, so none is waited for.
         let nodes = ranks.nodes().clone();
         neighbours::check_nodes(&nodes)?;
@@ -399,7 +399,7 @@ impl std::fmt::Debug for Communicator {
 }
 
 /// Meets the other ranks.
-pub(crate) fn join(place: &Place, timeout: Duration) -> Result<Collective, Error> {
+pub(crate) fn join(place: &Place, timeouts: &Timeouts) -> Result<Collective, Error> {
     let Some(meeting) = &place.meeting else {
         return Ok(Collective::new(local::groups(1).remove(0)));
     };
@@ -412,7 +412,8 @@ pub(crate) fn join(place: &Place, timeout: Duration) -> Result<Collective, Error
         several_hosts: meeting.several_hosts,
         host_id: neighbours::host_id()?,
         secret: env::secret()?,
-        timeout,
+        timeout: timeouts.host(false),
+        silence: timeouts.host(false).min(timeouts.device),
     })?;
     Ok(Collective::new(group))
 }

@@ -7,6 +7,7 @@
 //! | `MASTER_PORT` | a port there: ours, or, if `TORCHELASTIC_USE_AGENT_STORE` is `True`, torchrun's own, and ours is the next; if absent under srun, one made of the job's number |
 //! | `MKERNEL_PORT` | our port, whatever the others say |
 //! | `MKERNEL_SECRET` | what all ranks must know, 16 bytes or more; without it, whoever reaches the port can be a rank |
+//! | `MKERNEL_HOST_ID` | what tells hosts apart: the same in all processes of a host, and different on every other; if absent, the kernel's boot id, the host's name and the network namespace |
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
 //! | `MKERNEL_HOST_TIMEOUT_MS` | deadline of steps in which ranks wait for each other on the host; if absent, `MKERNEL_TIMEOUT_MS` if that is set, else 30000, or 300000 on simulated GPUs |
 //! | `MKERNEL_TRANSPORT` | what carries puts of operators between nodes: `emulated`, `rc` or `efa`; if absent, the first on one host, the second on several |
@@ -22,7 +23,7 @@ mod place;
 
 pub(crate) use place::Place;
 
-use crate::bootstrap::Secret;
+use crate::bootstrap::{MAX_NAME_BYTES, Secret};
 use crate::error::Error;
 use crate::fabric::{NicOptions, Transport};
 use crate::simulation::Simulation;
@@ -146,10 +147,21 @@ pub(crate) fn timeouts() -> Result<Timeouts, Error> {
     read_timeouts(read)
 }
 
-/// What tests pretend to be the host of a process that they start.
-#[cfg(test)]
-pub(crate) fn test_host() -> Option<String> {
-    read("TEST_HOST")
+/// What this host is called among those of the job, if that is set.
+pub(crate) fn host_id() -> Result<Option<String>, Error> {
+    read_host_id(read)
+}
+
+fn read_host_id(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<String>, Error> {
+    let name = "MKERNEL_HOST_ID";
+    match lookup(name) {
+        Some(id) if id.trim().is_empty() || id.len() > MAX_NAME_BYTES => {
+            let expected =
+                "1 to 256 bytes, the same in all processes of a host and different on every other";
+            Err(wrong(name, Some(id), expected))
+        }
+        id => Ok(id),
+    }
 }
 
 /// What carries puts of operators between nodes.
@@ -343,6 +355,18 @@ mod tests {
                 let error = read_timeouts(lookup).expect_err("no time").to_string();
                 assert!(error.contains(name) && error.contains(value), "{error}");
             }
+        }
+    }
+
+    #[test]
+    fn a_host_id_is_neither_empty_nor_long() {
+        let id = |text: &str| read_host_id(|_| Some(text.to_owned()));
+        assert_eq!(read_host_id(|_| None).expect("absent"), None);
+        assert_eq!(id("rack 7").expect("set").as_deref(), Some("rack 7"));
+        id(&"x".repeat(256)).expect("as long as it may be");
+        for wrong in ["", " ", &"x".repeat(257)] {
+            let error = id(wrong).expect_err("no name").to_string();
+            assert!(error.contains("MKERNEL_HOST_ID"), "{error}");
         }
     }
 

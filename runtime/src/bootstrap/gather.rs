@@ -79,7 +79,7 @@ impl Door<'_> {
                 // Nobody is there, or is no more.
                 Err(_) => return Ok(()),
             };
-            let Ok(link) = Link::new(stream, self.job.timeout) else {
+            let Ok(link) = Link::new(stream, self.job.silence) else {
                 continue;
             };
             self.strangers.push(Stranger {

@@ -22,7 +22,7 @@ pub(super) fn join(job: &Job) -> Result<TcpGroup, Error> {
     let mut pause = Duration::from_millis(10);
     loop {
         let connected = addresses(job, deadline).and_then(|found| connect(&found, deadline));
-        let connected = connected.and_then(|stream| Link::new(stream, job.timeout));
+        let connected = connected.and_then(|stream| Link::new(stream, job.silence));
         let failure = match connected {
             Ok(link) => match greet(job, link, deadline) {
                 Ok(group) => return Ok(group),

@@ -33,6 +33,7 @@ fn job(rank: u32, world: u32, port: u16) -> Job {
         host_id: "host".into(),
         secret: None,
         timeout: TIMEOUT,
+        silence: TIMEOUT,
     }
 }
 

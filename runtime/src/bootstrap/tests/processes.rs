@@ -18,8 +18,7 @@ fn child() {
     }
     let place = crate::env::place().expect("variables are set");
     let timeouts = crate::env::timeouts().expect("time-outs");
-    let mut ranks =
-        crate::communicator::join(&place, timeouts.host(false)).expect("the ranks meet");
+    let mut ranks = crate::communicator::join(&place, &timeouts).expect("the ranks meet");
     if std::env::var_os("TEST_DIE").is_some() {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
         std::process::abort();
@@ -86,7 +85,8 @@ fn without_files(what: &str) -> String {
             // Rank 0 can listen, and no more.
             open.truncate(open.len() - usize::from(rank == "0"));
             let place = crate::env::place().expect("variables are set");
-            crate::communicator::join(&place, TIMEOUT).err()
+            let timeouts = crate::env::timeouts().expect("time-outs");
+            crate::communicator::join(&place, &timeouts).err()
         }
     };
     error.expect("no file can be opened").to_string()
@@ -176,7 +176,7 @@ pub fn start_child(rank: u32, world: u32, port: u16, more: &[(&str, &str)]) -> C
         .env("MKERNEL_PORT", port.to_string())
         .env("TORCHELASTIC_RUN_ID", "test")
         .env("MKERNEL_TIMEOUT_MS", "20000")
-        .env("TEST_HOST", "host")
+        .env("MKERNEL_HOST_ID", "host")
         .envs(more.iter().copied());
     command
         .stdout(Stdio::piped())
@@ -214,7 +214,7 @@ fn processes_of_two_hosts_meet_and_work() {
     let children: Vec<_> = (0..)
         .zip(hosts)
         .map(|(rank, host)| {
-            let more = [("TEST_HOST", host), ("LOCAL_WORLD_SIZE", "2"), secret];
+            let more = [("MKERNEL_HOST_ID", host), ("LOCAL_WORLD_SIZE", "2"), secret];
             start_child(rank, 4, port, &more)
         })
         .collect();
@@ -229,7 +229,7 @@ fn operators_and_emulated_nics_are_of_one_host() {
     let port = listener().1;
     let start = |(rank, host)| {
         let more = [
-            ("TEST_HOST", host),
+            ("MKERNEL_HOST_ID", host),
             ("TEST_COMMUNICATOR", "1"),
             ("MKERNEL_DEVICE", "sim"),
             ("LOCAL_RANK", "0"),
@@ -250,7 +250,7 @@ fn simulated_gpus_of_a_host_are_of_one_process() {
     let port = listener().1;
     let start = |(rank, host)| {
         let more = [
-            ("TEST_HOST", host),
+            ("MKERNEL_HOST_ID", host),
             ("TEST_COMMUNICATOR", "1"),
             ("MKERNEL_DEVICE", "sim"),
             ("LOCAL_WORLD_SIZE", "2"),
