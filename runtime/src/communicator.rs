@@ -29,6 +29,10 @@ pub(crate) const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 /// Drop it before the process ends: a rank that is gone without that is lost to the others ([`Error::RankLost`]), whose
 /// communicators are then out of use. So is one whose thread panics.
 ///
+/// All connections between processes end at rank 0. Once it has dropped its communicator, the others do not notice any more
+/// that one of them is lost, and wait for it until their deadlines: let rank 0 drop its own last, after a
+/// [`barrier`](Self::barrier).
+///
 /// Streams and slices must be of [`context`](Self::context), the GPU's primary context.
 ///
 /// A forked child has no part in the job: a communicator that it drops stays as it is. Let children `exec` soon, for as long

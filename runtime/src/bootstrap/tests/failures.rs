@@ -1,7 +1,7 @@
 //! Ranks that leave, are late, or disagree.
 
 use super::super::failure::{Failure, Heard};
-use super::super::join::connect;
+use super::super::join::{connect, not_to_itself};
 use super::super::tcp::offers_in;
 use super::*;
 use std::net::TcpStream;
@@ -93,7 +93,7 @@ fn different_steps_are_an_error_everywhere() {
 
 #[test]
 fn no_rank_0_is_an_error_within_the_deadline() {
-    let port = listener().1;
+    let port = free_port();
     let started = Instant::now();
     let error = meet(&Job {
         timeout: SHORT,
@@ -131,6 +131,21 @@ fn an_address_that_drops_packets_leaves_time_for_the_others() {
     let error = connect(&[hole, hole], Instant::now() + SHORT).err();
     let text = error.expect("nobody is reached").to_string();
     assert_eq!(text.matches(&hole.to_string()).count(), 2, "{text}");
+}
+
+#[test]
+fn a_connection_to_itself_is_none_to_rank_0() {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let stream = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&stream, &address).expect("a free port");
+    connect(&stream, &address).expect("to itself");
+    let error = not_to_itself(stream.into()).expect_err("nobody listens");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    let (listener, _) = listener();
+    let address = listener.local_addr().expect("an address");
+    let stream = TcpStream::connect(address).expect("connects");
+    not_to_itself(stream).expect("another socket");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn a_failure_on_one_host_is_known_on_all() {
 /// Debian resolves a host's own name to a loopback address: other hosts must reach rank 0 all the same.
 #[test]
 fn rank_0_listens_where_other_hosts_reach_it() {
-    let port = listener().1;
+    let port = free_port();
     let job = move |rank| Job {
         // A name, and one that leads to the loopback.
         host: "localhost".into(),
@@ -78,7 +78,7 @@ fn rank_0_says_when_it_listens_on_all_interfaces() {
             host: host.into(),
             several_hosts: true,
             secret,
-            ..job(0, 2, listener().1)
+            ..job(0, 2, free_port())
         };
         logged(|| drop(listen(&job).expect("a free port")))
     };

@@ -46,6 +46,19 @@ fn listener() -> (TcpListener, u16) {
     (listener, port)
 }
 
+/// A port that nobody listens on, of those that Linux does not give to connections: so nobody takes it meanwhile.
+fn free_port() -> u16 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let next = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 15_000 + (next % 16_000) as u16;
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
 /// What `body` logs on this thread.
 pub(super) fn logged(body: impl FnOnce()) -> String {
     #[derive(Clone, Default)]

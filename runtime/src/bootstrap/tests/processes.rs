@@ -107,7 +107,7 @@ fn too_many_open_files_are_named_at_once() {
         (1, "1", "connecting to rank 0"),
         (1, "mailbox", "recvmsg of a memory handle"),
     ] {
-        let port = listener().1;
+        let port = free_port();
         let child = start_child(rank, 2, port, &[("TEST_NO_FILES", what)]);
         expect_read(rank, child, &expected(call));
     }
@@ -197,8 +197,7 @@ pub fn expect_read(rank: u32, child: Child, read: &str) {
 
 #[test]
 fn eight_processes_meet_and_work() {
-    // The port is free when rank 0 binds it, unless somebody takes it in between: then rank 0 says so.
-    let port = listener().1;
+    let port = free_port();
     let children: Vec<_> = (0..8).map(|rank| start_child(rank, 8, port, &[])).collect();
     for (rank, child) in (0..).zip(children) {
         expect_read(rank, child, &expected_work(rank, 8));
@@ -208,7 +207,7 @@ fn eight_processes_meet_and_work() {
 /// Two hosts of two ranks, and a secret.
 #[test]
 fn processes_of_two_hosts_meet_and_work() {
-    let port = listener().1;
+    let port = free_port();
     let secret = ("MKERNEL_SECRET", "correct horse battery staple");
     let hosts = ["a", "a", "b", "b"];
     let children: Vec<_> = (0..)
@@ -226,7 +225,7 @@ fn processes_of_two_hosts_meet_and_work() {
 /// All of them meet, and what does not cross hosts says so, with who is where, on all.
 #[test]
 fn operators_and_emulated_nics_are_of_one_host() {
-    let port = listener().1;
+    let port = free_port();
     let start = |(rank, host)| {
         let more = [
             ("MKERNEL_HOST_ID", host),
@@ -247,7 +246,7 @@ fn operators_and_emulated_nics_are_of_one_host() {
 /// Simulated GPUs have no memory that another process could map.
 #[test]
 fn simulated_gpus_of_a_host_are_of_one_process() {
-    let port = listener().1;
+    let port = free_port();
     let start = |(rank, host)| {
         let more = [
             ("MKERNEL_HOST_ID", host),
@@ -268,7 +267,7 @@ fn simulated_gpus_of_a_host_are_of_one_process() {
 #[test]
 fn a_process_that_dies_is_named_by_all_that_wait_for_nobody() {
     for dies in [Some(2), Some(0), None] {
-        let port = listener().1;
+        let port = free_port();
         let start = |rank| {
             let what = match dies == Some(rank) {
                 true => "TEST_DIE",
