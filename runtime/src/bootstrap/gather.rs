@@ -2,7 +2,6 @@
 //!
 //! Anyone can connect. A stranger costs a bounded amount of memory for a bounded time, and none waits for another.
 
-use super::crowd::{Crowd, MOST, Stranger};
 use super::failure::Failure;
 use super::fds::random_bytes;
 use super::files::{is_exhausted, os};
@@ -10,6 +9,7 @@ use super::greeting::{Challenge, Conversation, Hello};
 use super::meet::{HELLO, Job, STEP};
 use super::nodes::Nodes;
 use super::refusals::Refusals;
+use super::strangers::{MOST, Stranger, Strangers};
 use super::tcp::{TcpGroup, announce};
 use super::wire::{Frame, Kind, Link, LinkError, Nonce, RANK_BYTES};
 use super::{POLL, ProtocolFault};
@@ -23,7 +23,7 @@ pub(super) fn gather(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Erro
     let mut door = Door {
         job,
         own: Hello::new(job)?,
-        strangers: Crowd::default(),
+        strangers: Strangers::default(),
         refusals: Refusals::default(),
         guests: (1..job.world).map(|_| None).collect(),
     };
@@ -51,7 +51,7 @@ struct Guest {
 struct Door<'a> {
     job: &'a Job,
     own: Hello,
-    strangers: Crowd,
+    strangers: Strangers,
     refusals: Refusals,
     /// By rank, from rank 1 on.
     guests: Vec<Option<Guest>>,

@@ -3,7 +3,6 @@
 //! Two ways: [`local`] for threads of one process, [`tcp`] for processes of one or several hosts. Every step has a
 //! deadline, and an error names the rank that did not come. What a peer sends is checked before use.
 
-mod crowd;
 mod failure;
 pub(crate) mod fds;
 pub(crate) mod files;
@@ -16,6 +15,7 @@ mod nodes;
 mod owner;
 mod refusals;
 mod secret;
+mod strangers;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;

@@ -43,7 +43,7 @@ fn lone() -> String {
         .prepare(&config, crate::GemmShape { m, n, k })
         .expect_err("rank 1 does not come");
     let took = started.elapsed();
-    let is_in_time = (Duration::from_secs(3)..Duration::from_secs(10)).contains(&took);
+    let is_in_time = (Duration::from_secs(3)..Duration::from_secs(15)).contains(&took);
     format!("{is_in_time}: {error}")
 }
 

@@ -1,8 +1,8 @@
 //! Connections that have not proved yet that they are ranks.
 //!
-//! There are at most [`MOST`], and each address has a share of them: where there are too many, one of the address with the
-//! most goes. So nobody keeps the ranks of other hosts out. Among those of one address, who has been silent for long goes
-//! first, then any, by chance: a rank, which connects again until the deadline, gets through.
+//! There are at most [`MOST`]. Where one more comes, one of the address that has the most is closed, so that nobody keeps the
+//! ranks of other hosts out: one that has been silent for long, or else any, at random. A rank whose connection is closed
+//! connects again, until its deadline.
 
 use super::fds::random_bytes;
 use super::greeting::{Conversation, Hello};
@@ -26,9 +26,9 @@ pub(super) struct Stranger {
 }
 
 #[derive(Default)]
-pub(super) struct Crowd(Vec<Stranger>);
+pub(super) struct Strangers(Vec<Stranger>);
 
-impl Crowd {
+impl Strangers {
     pub fn push(&mut self, stranger: Stranger) {
         if self.0.len() >= MOST {
             self.drop_one();
@@ -36,10 +36,11 @@ impl Crowd {
         self.0.push(stranger);
     }
 
-    /// Whether there was anybody.
+    /// Closes one; false if there is none.
     pub fn drop_one(&mut self) -> bool {
-        let of_all = self.0.iter().map(|s| (s.from, s.hello.is_none(), s.since));
-        let victim = victim(&of_all.collect::<Vec<_>>(), random());
+        let is_silent = |s: &Stranger| s.hello.is_none() && s.since.elapsed() > SILENT;
+        let all = self.0.iter().map(|s| (s.from, is_silent(s)));
+        let victim = victim(&all.collect::<Vec<_>>(), random());
         victim.is_some_and(|victim| {
             self.0.remove(victim);
             true
@@ -58,19 +59,18 @@ fn random() -> usize {
     usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))
 }
 
-/// Who has to go, of connections with their addresses, whether they have said nothing, and since when they are there; in
-/// the order in which they came.
-fn victim(strangers: &[(IpAddr, bool, Instant)], random: usize) -> Option<usize> {
+/// Which is to be closed, of connections with their addresses and whether they have been silent for long, in the order in
+/// which they came.
+fn victim(strangers: &[(IpAddr, bool)], random: usize) -> Option<usize> {
     let mut counts = HashMap::new();
-    for (from, ..) in strangers {
+    for (from, _) in strangers {
         *counts.entry(network(*from)).or_insert(0) += 1;
     }
     let most = counts.values().copied().max()?;
     let of_most: Vec<usize> = (0..strangers.len())
         .filter(|i| counts[&network(strangers[*i].0)] == most)
         .collect();
-    let is_silent = |i: &&usize| strangers[**i].1 && strangers[**i].2.elapsed() > SILENT;
-    let silent = of_most.iter().find(is_silent);
+    let silent = of_most.iter().find(|i| strangers[**i].1);
     silent.or(of_most.get(random % of_most.len())).copied()
 }
 
@@ -92,8 +92,7 @@ mod tests {
 
     #[test]
     fn one_of_the_address_with_the_most_goes() {
-        let now = Instant::now();
-        let of = |text| (address(text), false, now);
+        let of = |text| (address(text), false);
         let strangers = ["10.0.0.1", "10.0.0.9", "10.0.0.2", "10.0.0.9", "10.0.0.9"].map(of);
         let victims: Vec<_> = (0..4).map(|random| victim(&strangers, random)).collect();
         assert_eq!(victims, [1, 3, 4, 1].map(Some));
@@ -102,18 +101,10 @@ mod tests {
 
     #[test]
     fn who_is_silent_for_long_goes_first() {
-        let now = Instant::now();
-        let Some(before) = now.checked_sub(2 * SILENT) else {
-            panic!("the machine has just started");
-        };
         let from = address("10.0.0.1");
-        let strangers = [
-            (from, false, before),
-            (from, true, now),
-            (from, true, before),
-        ];
-        assert_eq!(victim(&strangers, 1), Some(2));
-        assert_eq!(victim(&strangers[..2], 1), Some(1));
+        let strangers = [(from, false), (from, false), (from, true)];
+        assert_eq!(victim(&strangers, 0), Some(2));
+        assert_eq!(victim(&strangers[..2], 0), Some(0));
     }
 
     #[test]
