@@ -29,6 +29,10 @@ pub(crate) const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 /// Drop it before the process ends: a rank that is gone without that is lost to the others ([`Error::RankLost`]), whose
 /// communicators are then out of use. So is one whose thread panics.
 ///
+/// All connections between processes end at rank 0. Once it has dropped its communicator, the others do not notice any more
+/// that one of them is lost, and wait for it until their deadlines: let rank 0 drop its own last, after a
+/// [`barrier`](Self::barrier).
+///
 /// Streams and slices must be of [`context`](Self::context), the GPU's primary context.
 ///
 /// A forked child has no part in the job: a communicator that it drops stays as it is. Let children `exec` soon, for as long
@@ -62,7 +66,7 @@ impl Communicator {
         }
         // Before ranks have met, nobody is at work on simulated GPUs.
         let timeout = timeouts.host(false);
-        let mut ranks = join(&place, timeout)?;
+        let mut ranks = join(&place, &timeouts)?;
         // The same on all ranks, so none is waited for.
         let nodes = ranks.nodes().clone();
         neighbours::check_nodes(&nodes)?;
@@ -423,7 +427,7 @@ impl std::fmt::Debug for Communicator {
 }
 
 /// Meets the other ranks.
-pub(crate) fn join(place: &Place, timeout: Duration) -> Result<Collective, Error> {
+pub(crate) fn join(place: &Place, timeouts: &Timeouts) -> Result<Collective, Error> {
     let Some(meeting) = &place.meeting else {
         return Ok(Collective::new(local::groups(1).remove(0)));
     };
@@ -436,7 +440,8 @@ pub(crate) fn join(place: &Place, timeout: Duration) -> Result<Collective, Error
         several_hosts: meeting.several_hosts,
         host_id: neighbours::host_id()?,
         secret: env::secret()?,
-        timeout,
+        timeout: timeouts.host(false),
+        silence: timeouts.host(false).min(timeouts.device),
     })?;
     Ok(Collective::new(group))
 }

@@ -7,6 +7,7 @@
 //! | `MASTER_PORT` | a port there: ours, or, if `TORCHELASTIC_USE_AGENT_STORE` is `True`, torchrun's own, and ours is the next; if absent under srun, one made of the job's number |
 //! | `MKERNEL_PORT` | our port, whatever the others say |
 //! | `MKERNEL_SECRET` | what all ranks must know, 16 bytes or more; without it, whoever reaches the port can be a rank |
+//! | `MKERNEL_HOST_ID` | what tells hosts apart: the same in all processes of a host, and different on every other; if absent, the kernel's boot id, the host's name and the network namespace |
 //! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
 //! | `MKERNEL_HOST_TIMEOUT_MS` | deadline of steps in which ranks wait for each other on the host; if absent, `MKERNEL_TIMEOUT_MS` if that is set, else 30000, or 300000 on simulated GPUs |
 //! | `MKERNEL_TRANSPORT` | what carries puts of operators between nodes: `emulated`, `rc` or `efa`; if absent, the first on one host, the second on several |
@@ -22,7 +23,7 @@ mod place;
 
 pub(crate) use place::Place;
 
-use crate::bootstrap::Secret;
+use crate::bootstrap::{MAX_NAME_BYTES, Secret};
 use crate::error::Error;
 use crate::fabric::{NicOptions, Transport};
 use crate::simulation::Simulation;
@@ -146,10 +147,21 @@ pub(crate) fn timeouts() -> Result<Timeouts, Error> {
     read_timeouts(read)
 }
 
-/// What tests pretend to be the host of a process that they start.
-#[cfg(test)]
-pub(crate) fn test_host() -> Option<String> {
-    read("TEST_HOST")
+/// What this host is called among those of the job, if that is set.
+pub(crate) fn host_id() -> Result<Option<String>, Error> {
+    read_host_id(read)
+}
+
+fn read_host_id(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<String>, Error> {
+    let name = "MKERNEL_HOST_ID";
+    match lookup(name) {
+        Some(id) if id.trim().is_empty() || id.len() > MAX_NAME_BYTES => {
+            let expected =
+                "1 to 256 bytes, the same in all processes of a host and different on every other";
+            Err(wrong(name, Some(id), expected))
+        }
+        id => Ok(id),
+    }
 }
 
 /// What carries puts of operators between nodes.
@@ -298,112 +310,4 @@ fn wrong(name: &'static str, value: Option<String>, expected: &'static str) -> E
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn with(variables: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
-        |name| {
-            variables
-                .iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| (*value).to_owned())
-        }
-    }
-
-    #[test]
-    fn a_secret_is_long_and_never_shown() {
-        let secret = |text: &'static str| read_secret(move |_| Some(text.as_bytes().to_vec()));
-        assert!(read_secret(|_| None).expect("absent").is_none());
-        assert!(secret("0123456789abcdef").expect("16 bytes").is_some());
-        let error = secret("open sesame").expect_err("too short").to_string();
-        assert!(
-            error.contains("11 bytes") && !error.contains("sesame"),
-            "{error}"
-        );
-        assert!(
-            secret("").is_err(),
-            "an empty one is a mistake, not the wish to have none"
-        );
-    }
-
-    #[test]
-    fn timeouts_are_positive_numbers() {
-        let timeouts = |variables| read_timeouts(with(variables));
-        let (ms, s) = (Duration::from_millis, Duration::from_secs);
-        let usual = timeouts(&[]).expect("the default");
-        let all = |t: Timeouts| (t.device, t.host(false), t.host(true));
-        assert_eq!(all(usual), (s(30), s(30), s(300)));
-        let every = timeouts(&[("MKERNEL_TIMEOUT_MS", "250")]).expect("set");
-        assert_eq!(all(every), (ms(250), ms(250), ms(250)));
-        let host = timeouts(&[("MKERNEL_HOST_TIMEOUT_MS", "9")]).expect("set");
-        assert_eq!(all(host), (s(30), ms(9), ms(9)));
-        for name in ["MKERNEL_TIMEOUT_MS", "MKERNEL_HOST_TIMEOUT_MS"] {
-            for value in ["0", "soon"] {
-                let lookup = |found: &str| (found == name).then(|| value.to_owned());
-                let error = read_timeouts(lookup).expect_err("no time").to_string();
-                assert!(error.contains(name) && error.contains(value), "{error}");
-            }
-        }
-    }
-
-    #[test]
-    fn proxies_run_where_the_variable_says() {
-        let cores = |value: &'static str| read_proxy_cores(move |_| Some(value.to_owned()));
-        assert_eq!(read_proxy_cores(|_| None).expect("absent"), ProxyCores::Any);
-        assert_eq!(cores(" near ").expect("set"), ProxyCores::Near);
-        assert_eq!(
-            cores("8-10,3").expect("set"),
-            ProxyCores::These(vec![3, 8, 9, 10])
-        );
-        for wrong in ["9-8", "far", "1;2", "-1", "0-99999999"] {
-            let error = cores(wrong).expect_err(wrong).to_string();
-            assert!(error.contains(wrong) && error.contains("near"), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_device_is_a_gpu_unless_it_is_said_otherwise() {
-        let device = |variables| read_device(with(variables));
-        assert_eq!(device(&[]).expect("absent"), Device::Gpu);
-        assert_eq!(
-            device(&[("MKERNEL_DEVICE", "sim")]).expect("set"),
-            Device::Simulated
-        );
-        assert_eq!(
-            device(&[("MKERNEL_DEVICE", "auto")]).expect("set"),
-            Device::Auto
-        );
-        let error = device(&[("MKERNEL_DEVICE", "cpu")]).expect_err("none of the three");
-        assert!(error.to_string().contains("gpu, sim or auto"), "{error}");
-    }
-
-    #[test]
-    fn the_transport_is_one_of_three_or_not_chosen() {
-        let transport = |variables| read_transport(with(variables));
-        assert!(transport(&[]).expect("absent").is_none());
-        for name in ["emulated", "rc", "efa"] {
-            let read = read_transport(|_| Some(name.to_owned())).expect("set");
-            assert_eq!(read.expect("chosen").name(), name);
-        }
-        let error = transport(&[("MKERNEL_TRANSPORT", "tcp")]).expect_err("none of the three");
-        assert!(error.to_string().contains("emulated, rc or efa"), "{error}");
-    }
-
-    #[test]
-    fn simulated_gpus_are_as_the_variables_say() {
-        let variables = &[
-            ("MKERNEL_SIM_SEED", "77"),
-            ("MKERNEL_SIM_SMS", "16"),
-            ("MKERNEL_SIM_SKEW", "90"),
-        ];
-        let expected = Simulation {
-            ranks: 4,
-            seed: 77,
-            sms: 16,
-            skew: 90,
-            timeline: false,
-        };
-        assert_eq!(read_simulation(with(variables), 4).expect("set"), expected);
-        assert!(read_simulation(with(&[("MKERNEL_SIM_SMS", "many")]), 1).is_err());
-    }
-}
+mod tests;

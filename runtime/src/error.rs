@@ -15,7 +15,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use words::{
-    Are, Failures, Faults, Findings, From, GaveUp, Have, Hosts, OnHosts, Settings, Since, Version,
+    Are, Failures, Faults, Findings, From, GaveUp, Have, Hosts, OnHosts, Refused, Settings, Since,
+    Version,
 };
 
 /// What the runtime could not do.
@@ -182,8 +183,9 @@ pub enum Error {
     },
     /// Ranks that did not come to a collective step in time.
     #[error(
-        "{} not come to {step:?} within {waited:?}; every rank must make the same calls",
-        Have(ranks)
+        "{} not come to {step:?} within {waited:?}; every rank must make the same calls{}",
+        Have(ranks),
+        Refused(refused)
     )]
     RanksMissing {
         /// The step.
@@ -192,6 +194,8 @@ pub enum Error {
         ranks: Vec<u32>,
         /// How long the others waited.
         waited: Duration,
+        /// On rank 0, who was refused at the rendezvous, by address, and why.
+        refused: Vec<String>,
     },
     /// A rank ended, or dropped its communicator, while others needed it.
     #[error("rank {rank} left before {step:?} was complete; its own output says why")]

@@ -10,16 +10,20 @@ use mkernel_spec::abi::MAX_RANKS;
 use mkernel_topology::GpuLink;
 use serde::{Deserialize, Serialize};
 
-/// The same in all processes of a host, containers included, and in those of no other: the kernel's boot id.
+/// The same in all processes of a host, and different on every other. Processes of one machine count as of several hosts
+/// where they have different network namespaces, in which they do not reach each other's sockets. Machines that were
+/// started from one image of a running one have the same boot id.
 pub(crate) fn host_id() -> Result<String, Error> {
-    // Tests have several hosts on one.
-    #[cfg(test)]
-    if let Some(host) = crate::env::test_host() {
-        return Ok(host);
+    if let Some(id) = crate::env::host_id()? {
+        return Ok(id);
     }
-    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    let id = read.map_err(os("reading the boot id"))?;
-    Ok(id.trim().to_owned())
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot = boot.map_err(os("reading the boot id"))?;
+    let network = std::fs::read_link("/proc/self/ns/net");
+    let network = network.map_err(os("reading the network namespace"))?;
+    let names = rustix::system::uname();
+    let name = names.nodename().to_string_lossy();
+    Ok(format!("{} {name} {}", boot.trim(), network.display()))
 }
 
 /// The hosts of a job.
@@ -201,6 +205,17 @@ fn check_link(rank: u32, peer: u32, link: GpuLink) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_known_by_its_start_its_name_and_its_network() {
+        let id = host_id().expect("Linux");
+        let parts: Vec<&str> = id.split(' ').collect();
+        assert_eq!(parts.len(), 3, "{id}");
+        assert_eq!(parts[0].len(), 36, "a UUID: {id}");
+        assert!(parts[2].starts_with("net:["), "{id}");
+        assert!(id.len() <= crate::bootstrap::MAX_NAME_BYTES);
+        assert_eq!(host_id().expect("Linux"), id);
+    }
 
     #[test]
     fn gpus_without_nvlink_are_refused() {

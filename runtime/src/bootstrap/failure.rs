@@ -19,6 +19,8 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
 pub(super) enum Failure {
     Missing {
         ranks: Vec<u32>,
+        /// Whom rank 0 refused, and why.
+        refused: Vec<String>,
     },
     Left {
         rank: u32,
@@ -55,7 +57,7 @@ pub(super) enum Heard {
 impl Failure {
     pub fn encode(&self) -> Vec<u8> {
         let (code, ranks, text) = match self {
-            Self::Missing { ranks } => (1, ranks.clone(), String::new()),
+            Self::Missing { ranks, .. } => (1, ranks.clone(), String::new()),
             Self::Left { rank } => (2, vec![*rank], String::new()),
             Self::Protocol { rank, fault } => (3, vec![*rank], fault.to_string()),
             Self::Lost { rank } => (4, vec![*rank], String::new()),
@@ -90,10 +92,11 @@ impl Failure {
 
     pub fn into_error(self, step: &'static str, waited: Duration) -> Error {
         match self {
-            Self::Missing { ranks } => Error::RanksMissing {
+            Self::Missing { ranks, refused } => Error::RanksMissing {
                 step,
                 ranks,
                 waited,
+                refused,
             },
             Self::Left { rank } | Self::Lost { rank } => Error::RankLeft { rank, step },
             Self::Protocol { rank, fault } => Error::Protocol {
@@ -114,6 +117,7 @@ impl Heard {
                 step,
                 ranks,
                 waited,
+                refused: Vec::new(),
             },
             Self::Left(rank) | Self::Lost(rank) => Error::RankLeft { rank, step },
             Self::Told(rank, text) => Error::RanksFailed {

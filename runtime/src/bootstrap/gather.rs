@@ -1,8 +1,6 @@
 //! Rank 0's side of the rendezvous: it listens until every rank has presented itself, then welcomes all.
 //!
-//! Anyone can connect. A stranger costs a bounded amount of memory for a bounded time, none waits for another, and
-//! when there are too many the one that has been silent longest goes: a rank, which speaks as soon as it is connected,
-//! gets through a crowd of those that don't. Where it does not, it connects again.
+//! Anyone can connect. A stranger costs a bounded amount of memory for a bounded time, and none waits for another.
 
 use super::failure::Failure;
 use super::fds::random_bytes;
@@ -10,15 +8,14 @@ use super::files::{is_exhausted, os};
 use super::greeting::{Challenge, Conversation, Hello};
 use super::meet::{HELLO, Job, STEP};
 use super::nodes::Nodes;
+use super::refusals::Refusals;
+use super::strangers::{MOST, Stranger, Strangers};
 use super::tcp::{TcpGroup, announce};
 use super::wire::{Frame, Kind, Link, LinkError, Nonce, RANK_BYTES};
 use super::{POLL, ProtocolFault};
 use crate::error::Error;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, Instant};
-
-/// Connections that have not presented themselves, at most.
-const MAX_STRANGERS: usize = 128;
 
 /// Waits for all ranks.
 pub(super) fn gather(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Error> {
@@ -26,13 +23,14 @@ pub(super) fn gather(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Erro
     let mut door = Door {
         job,
         own: Hello::new(job)?,
-        strangers: Vec::new(),
+        strangers: Strangers::default(),
+        refusals: Refusals::default(),
         guests: (1..job.world).map(|_| None).collect(),
     };
     while !door.missing().is_empty() {
         if Instant::now() >= deadline {
-            let ranks = door.missing();
-            return Err(door.give_up(Failure::Missing { ranks }));
+            let (ranks, refused) = (door.missing(), door.refusals.texts());
+            return Err(door.give_up(Failure::Missing { ranks, refused }));
         }
         if let Err(error) = door.accept(listener) {
             return Err(door.give_up(Failure::Own { rank: 0, error }));
@@ -41,14 +39,6 @@ pub(super) fn gather(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Erro
         std::thread::sleep(POLL);
     }
     door.welcome(deadline + HELLO)
-}
-
-/// Somebody who connected.
-struct Stranger {
-    link: Link,
-    since: Instant,
-    /// Set when it has said who it is.
-    hello: Option<(Hello, Conversation)>,
 }
 
 /// A rank that waits for the others.
@@ -61,7 +51,8 @@ struct Guest {
 struct Door<'a> {
     job: &'a Job,
     own: Hello,
-    strangers: Vec<Stranger>,
+    strangers: Strangers,
+    refusals: Refusals,
     /// By rank, from rank 1 on.
     guests: Vec<Option<Guest>>,
 }
@@ -77,28 +68,23 @@ impl Door<'_> {
 
     fn accept(&mut self, listener: &TcpListener) -> Result<(), Error> {
         // No more at once, so that those who are here are attended to.
-        for _ in 0..MAX_STRANGERS {
-            let stream = match listener.accept() {
-                Ok((stream, _)) => stream,
+        for _ in 0..MOST {
+            let (stream, from) = match listener.accept() {
+                Ok(accepted) => accepted,
                 // Strangers must not be able to use up this process's files.
-                Err(error) if is_exhausted(&error) && !self.strangers.is_empty() => {
-                    self.drop_stranger();
-                    continue;
-                }
+                Err(error) if is_exhausted(&error) && self.strangers.drop_one() => continue,
                 Err(error) if is_exhausted(&error) => {
                     return Err(os("accepting a rank's connection")(error));
                 }
                 // Nobody is there, or is no more.
                 Err(_) => return Ok(()),
             };
-            let Ok(link) = Link::new(stream, self.job.timeout) else {
+            let Ok(link) = Link::new(stream, self.job.silence) else {
                 continue;
             };
-            if self.strangers.len() == MAX_STRANGERS {
-                self.drop_stranger();
-            }
             self.strangers.push(Stranger {
                 link,
+                from: from.ip(),
                 since: Instant::now(),
                 hello: None,
             });
@@ -106,15 +92,9 @@ impl Door<'_> {
         Ok(())
     }
 
-    fn drop_stranger(&mut self) {
-        // They are in the order in which they came.
-        let silent = self.strangers.iter().position(|s| s.hello.is_none());
-        self.strangers.remove(silent.unwrap_or(0));
-    }
-
     /// Hears everyone once.
     fn attend(&mut self) {
-        for stranger in std::mem::take(&mut self.strangers) {
+        for stranger in self.strangers.take() {
             self.hear(stranger);
         }
         for (rank, place) in (1..).zip(&mut self.guests) {
@@ -134,23 +114,40 @@ impl Door<'_> {
                 self.strangers.push(stranger);
                 return;
             }
-            Err(LinkError::Fault(fault)) => return refuse(stranger.link, &fault),
+            Err(LinkError::Fault(fault)) => {
+                return self.refuse((stranger.link, stranger.from, fault));
+            }
+            Err(_) if stranger.hello.is_some() => {
+                return self.refusals.add(stranger.from, HUNG_UP);
+            }
             Ok(None) | Err(_) => return,
         };
         let heard = match stranger.hello.take() {
             None => self.greet(stranger, &frame),
             Some((hello, conversation)) => self.let_in(stranger, hello, conversation, &frame),
         };
-        if let Err((link, fault)) = heard {
-            refuse(link, &fault);
+        if let Err(refused) = heard {
+            self.refuse(refused);
         }
+    }
+
+    /// Not an error of this rank, for anyone can connect. The rank that was meant to come will be missing.
+    fn refuse(&mut self, (mut link, from, fault): Refused) {
+        let reason = fault.to_string();
+        self.refusals.add(from, &reason);
+        let frame = Frame {
+            kind: Kind::Refused,
+            nonce: Nonce::default(),
+            payload: reason.into_bytes(),
+        };
+        let _ = link.send(&frame, soon());
     }
 
     /// Asks somebody who says that it is a rank for a proof.
     fn greet(&mut self, mut stranger: Stranger, frame: &Frame) -> Result<(), Refused> {
         let hello = match Hello::check(frame, &self.own) {
             Ok(hello) => hello,
-            Err(fault) => return Err((stranger.link, fault)),
+            Err(fault) => return Err((stranger.link, stranger.from, fault)),
         };
         // Without a random number, or a connection, it is as if it had not come.
         let Ok(challenge) = Challenge::new(self.job) else {
@@ -172,15 +169,15 @@ impl Door<'_> {
         conversation: Conversation,
         frame: &Frame,
     ) -> Result<(), Refused> {
-        let link = stranger.link;
+        let (link, from) = (stranger.link, stranger.from);
         if let Err(fault) = conversation.check_proof(frame, self.job) {
-            return Err((link, fault));
+            return Err((link, from, fault));
         }
         let rank = hello.rank;
         // Checked with the hello: from 1 to the last rank.
         let place = &mut self.guests[rank as usize - 1];
         if place.is_some() {
-            return Err((link, ProtocolFault::DuplicateRank { rank }));
+            return Err((link, from, ProtocolFault::DuplicateRank { rank }));
         }
         *place = Some(Guest {
             link,
@@ -226,18 +223,11 @@ impl Door<'_> {
     }
 }
 
-type Refused = (Link, ProtocolFault);
+type Refused = (Link, IpAddr, ProtocolFault);
 
-fn refuse(mut link: Link, fault: &ProtocolFault) {
-    // Not an error of this rank: anyone can connect. The rank that was meant to come will be missing.
-    tracing::warn!(%fault, "a process that connected was refused");
-    let frame = Frame {
-        kind: Kind::Refused,
-        nonce: Nonce::default(),
-        payload: fault.to_string().into_bytes(),
-    };
-    let _ = link.send(&frame, soon());
-}
+/// What a rank does that has a secret where this one has none, or the other way round.
+const HUNG_UP: &str =
+    "it hung up when it was asked for a proof; set MKERNEL_SECRET to the same on all ranks";
 
 /// What is sent to strangers is so short that a new socket's buffer holds it.
 fn soon() -> Instant {

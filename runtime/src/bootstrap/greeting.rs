@@ -22,7 +22,7 @@ use crate::error::Error;
 type Number = [u8; 16];
 
 /// The most that a rank may say of its host or its job.
-const MAX_NAME_BYTES: usize = 256;
+pub(crate) const MAX_NAME_BYTES: usize = 256;
 
 /// How a rank presents itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ pub(super) fn join(job: &Job) -> Result<TcpGroup, Error> {
     let mut pause = Duration::from_millis(10);
     loop {
         let connected = addresses(job, deadline).and_then(|found| connect(&found, deadline));
-        let connected = connected.and_then(|stream| Link::new(stream, job.timeout));
+        let connected = connected.and_then(|stream| Link::new(stream, job.silence));
         let failure = match connected {
             Ok(link) => match greet(job, link, deadline) {
                 Ok(group) => return Ok(group),
@@ -53,7 +53,7 @@ pub(super) fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result
     for (address, left) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
         let rest = deadline.saturating_duration_since(Instant::now());
         let share = (rest / left).min(PER_ADDRESS).max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(address, share) {
+        match TcpStream::connect_timeout(address, share).and_then(not_to_itself) {
             Ok(stream) => return Ok(stream),
             Err(error) if is_exhausted(&error) => return Err(error),
             Err(error) => failures.push((address, error)),
@@ -63,6 +63,15 @@ pub(super) fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result
     let text = texts.collect::<Vec<_>>().join("; ");
     let last = failures.last().map(|(_, error)| error.kind());
     Err(io::Error::new(last.unwrap_or(ErrorKind::NotFound), text))
+}
+
+/// Where nobody listens, a connection within a host can get the very port that it is to reach as its own, and is then one
+/// with itself, which would also keep rank 0 from listening there.
+pub(super) fn not_to_itself(stream: TcpStream) -> io::Result<TcpStream> {
+    match stream.local_addr()? == stream.peer_addr()? {
+        true => Err(ErrorKind::ConnectionRefused.into()),
+        false => Ok(stream),
+    }
 }
 
 /// Why there is no group. None if the other end hung up: rank 0 may be starting again, or had too many callers.
@@ -108,6 +117,7 @@ fn answer(
                     step: STEP,
                     ranks: vec![0],
                     waited: job.timeout,
+                    refused: Vec::new(),
                 }));
             }
             Ok(None) => std::thread::sleep(POLL),

@@ -136,7 +136,7 @@ impl LocalGroup {
         }
     }
 
-    /// The others hear who was stopped.
+    /// This rank was stopped; the others get an error that names it.
     fn stopped(&self, state: MutexGuard<'_, State>, step: &'static str) -> Error {
         let failures = vec![(self.rank, STOPPED.to_owned())];
         self.fail(state, Error::RanksFailed { step, failures });

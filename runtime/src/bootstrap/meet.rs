@@ -33,6 +33,8 @@ pub(crate) struct Job {
     /// What strangers don't know.
     pub secret: Option<Secret>,
     pub timeout: Duration,
+    /// The deadline within which it is to be noticed that a host is gone.
+    pub silence: Duration,
 }
 
 /// Returns on every rank when all have met.
@@ -72,8 +74,16 @@ pub(super) fn addresses(job: &Job, deadline: Instant) -> io::Result<Vec<SocketAd
     }
 }
 
-fn listen(job: &Job) -> Result<TcpListener, Error> {
+pub(super) fn listen(job: &Job) -> Result<TcpListener, Error> {
     let everywhere = || {
+        let port = job.port;
+        match job.secret {
+            Some(_) => tracing::info!(port, "rank 0 listens on all interfaces"),
+            None => tracing::warn!(
+                port,
+                "rank 0 listens on all interfaces, and there is no secret: who reaches the port can be a rank; set MKERNEL_SECRET, or MASTER_ADDR to an address of this host"
+            ),
+        }
         TcpListener::bind((Ipv6Addr::UNSPECIFIED, job.port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, job.port)))
     };

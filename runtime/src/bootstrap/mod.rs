@@ -13,7 +13,9 @@ pub(crate) mod local;
 mod meet;
 mod nodes;
 mod owner;
+mod refusals;
 mod secret;
+mod strangers;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,7 @@ mod wire;
 pub(crate) mod wires;
 
 pub(crate) use failure::printable;
+pub(crate) use greeting::MAX_NAME_BYTES;
 pub(crate) use meet::{Job, meet};
 pub(crate) use nodes::Nodes;
 pub(crate) use owner::Owner;

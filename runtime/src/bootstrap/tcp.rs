@@ -143,7 +143,10 @@ impl TcpGroup {
             match wait.look(Duration::ZERO) {
                 None => {}
                 Some(Ended::Stopped) => return Err(self.stopped()),
-                Some(Ended::Late) => return Err(Failure::Missing { ranks: missing }),
+                Some(Ended::Late) => {
+                    let (ranks, refused) = (missing, Vec::new());
+                    return Err(Failure::Missing { ranks, refused });
+                }
             }
             std::thread::sleep(POLL);
         }
@@ -181,14 +184,11 @@ impl TcpGroup {
             step,
             source,
         };
+        let late = wait.error(Ended::Late, vec![0]);
         let lost = |error| match error {
             LinkError::Fault(fault) => protocol(fault),
             LinkError::Closed => Error::RankLeft { rank: 0, step },
-            LinkError::Deadline => Error::RanksMissing {
-                step,
-                ranks: vec![0],
-                waited: timeout,
-            },
+            LinkError::Deadline => late.clone(),
         };
         let mut payload = Vec::new();
         put_string(&mut payload, step.as_bytes());

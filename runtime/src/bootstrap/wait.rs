@@ -116,6 +116,7 @@ impl Wait {
                 step: self.step,
                 ranks: missing,
                 waited: self.timeout,
+                refused: Vec::new(),
             },
         }
     }
@@ -129,21 +130,24 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    const SHORT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(100);
+
+    /// Makes it look as if so much time had passed.
+    fn pass(wait: &mut Wait, time: Duration) {
+        wait.looked = wait.looked.checked_sub(time).expect("a time");
+    }
 
     #[test]
     fn time_stands_still_while_ranks_are_busy() {
         let busy = Arc::new(AtomicBool::new(true));
         let seen = busy.clone();
         let is_busy: IsBusy = Arc::new(move || seen.load(Ordering::Relaxed));
-        let mut wait = Wait::new("step", SHORT).with(Stop::default(), Some(is_busy));
-        for _ in 0..4 {
-            std::thread::sleep(SHORT);
-            assert_eq!(wait.look(Duration::ZERO), None);
-        }
+        let mut wait = Wait::new("step", LONG).with(Stop::default(), Some(is_busy));
+        pass(&mut wait, 3 * LONG);
+        assert_eq!(wait.look(Duration::ZERO), None);
         busy.store(false, Ordering::Relaxed);
-        std::thread::sleep(SHORT);
-        assert_eq!(wait.look(SHORT), None, "a grace");
+        pass(&mut wait, LONG);
+        assert_eq!(wait.look(LONG), None, "a grace");
         assert_eq!(wait.look(Duration::ZERO), Some(Ended::Late));
         assert_eq!(wait.again("next").look(Duration::ZERO), None);
     }
@@ -166,12 +170,12 @@ mod tests {
     #[test]
     fn a_stop_ends_the_waits_of_a_call() {
         let mut stop = Stop::default();
-        let mut wait = Wait::new("step", SHORT).with(stop.clone(), None);
-        assert_eq!(wait.look(SHORT), None);
+        let mut wait = Wait::new("step", LONG).with(stop.clone(), None);
+        assert_eq!(wait.look(LONG), None);
         stop.set();
-        assert_eq!(wait.look(SHORT), Some(Ended::Stopped));
-        assert_eq!(wait.again("next").look(SHORT), Some(Ended::Stopped));
+        assert_eq!(wait.look(LONG), Some(Ended::Stopped));
+        assert_eq!(wait.again("next").look(LONG), Some(Ended::Stopped));
         stop.renew();
-        assert_eq!(wait.with(stop, None).look(SHORT), None);
+        assert_eq!(wait.with(stop, None).look(LONG), None);
     }
 }

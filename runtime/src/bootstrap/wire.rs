@@ -158,7 +158,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A connection with a stranger, of a job whose waits end after `timeout`.
+    /// A connection with a stranger. See [`notice_silence`].
     pub fn new(stream: TcpStream, timeout: Duration) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;

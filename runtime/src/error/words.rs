@@ -81,6 +81,16 @@ impl fmt::Display for Have<'_> {
     }
 }
 
+pub struct Refused<'a>(pub &'a [String]);
+
+impl fmt::Display for Refused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let start = |i| if i > 0 { "; " } else { "; rank 0 refused " };
+        let mut refused = self.0.iter().enumerate();
+        refused.try_for_each(|(i, text)| write!(f, "{}{text}", start(i)))
+    }
+}
+
 pub struct Are<'a>(pub &'a [u32]);
 
 impl fmt::Display for Are<'_> {

@@ -164,6 +164,7 @@ fn code(outcome: &Outcome) -> u8 {
             | Error::Simulator(_)
             | Error::NoSimulator
             | Error::Environment { .. }
+            | Error::OpenFiles { .. }
             | Error::Os { .. },
         ) => 4,
         _ => 1,

@@ -1,7 +1,7 @@
 //! Ranks that leave, are late, or disagree.
 
 use super::super::failure::{Failure, Heard};
-use super::super::join::connect;
+use super::super::join::{connect, not_to_itself};
 use super::super::tcp::offers_in;
 use super::*;
 use std::net::TcpStream;
@@ -93,7 +93,7 @@ fn different_steps_are_an_error_everywhere() {
 
 #[test]
 fn no_rank_0_is_an_error_within_the_deadline() {
-    let port = listener().1;
+    let port = free_port();
     let started = Instant::now();
     let error = meet(&Job {
         timeout: SHORT,
@@ -126,11 +126,27 @@ fn an_address_that_drops_packets_leaves_time_for_the_others() {
     connect(&[hole, hole, rank_0], started + TIMEOUT).expect("rank 0 is reached");
     assert!(started.elapsed() < TIMEOUT / 2, "{:?}", started.elapsed());
     let started = Instant::now();
-    connect(&[hole, rank_0], started + SHORT).expect("rank 0 is reached in half of the time");
+    connect(&[hole, rank_0], started + TIMEOUT / 10)
+        .expect("rank 0 is reached in half of the time");
 
     let error = connect(&[hole, hole], Instant::now() + SHORT).err();
     let text = error.expect("nobody is reached").to_string();
     assert_eq!(text.matches(&hole.to_string()).count(), 2, "{text}");
+}
+
+#[test]
+fn a_connection_to_itself_is_none_to_rank_0() {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let stream = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&stream, &address).expect("a free port");
+    connect(&stream, &address).expect("to itself");
+    let error = not_to_itself(stream.into()).expect_err("nobody listens");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    let (listener, _) = listener();
+    let address = listener.local_addr().expect("an address");
+    let stream = TcpStream::connect(address).expect("connects");
+    not_to_itself(stream).expect("another socket");
 }
 
 #[test]
@@ -158,7 +174,10 @@ fn a_port_that_is_taken_is_an_error_of_rank_0() {
 fn what_rank_0_says_survives_the_wire() {
     for (failure, heard) in [
         (
-            Failure::Missing { ranks: vec![1, 5] },
+            Failure::Missing {
+                ranks: vec![1, 5],
+                refused: vec!["9.9.9.9: why".into()],
+            },
             Heard::Missing(vec![1, 5]),
         ),
         (Failure::Left { rank: 3 }, Heard::Left(3)),
@@ -247,6 +266,7 @@ fn many_missing_ranks_are_all_named() {
     let ranks: Vec<u32> = (1..300).collect();
     let bytes = Failure::Missing {
         ranks: ranks.clone(),
+        refused: Vec::new(),
     }
     .encode();
     assert_eq!(Failure::decode(&bytes), Ok(Heard::Missing(ranks)));

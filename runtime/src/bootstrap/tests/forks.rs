@@ -32,12 +32,16 @@ pub fn rank_that_forks(ranks: Collective) -> String {
     let mut ranks = Some(ranks);
     let first = in_fork(|| drop(ranks.take()));
     let mut ranks = ranks.expect("the child took its own");
-    ranks.barrier("first", TIMEOUT).expect("no word of going");
+    ranks
+        .barrier("first", TIMEOUT)
+        .expect("rank 0 still counts this rank");
     let standing = Arc::new(Standing::new(ranks));
     let mut vigil = Some(Vigil::start(&standing));
     let second = in_fork(|| drop(vigil.take()));
     let mut ranks = standing.ranks();
-    ranks.barrier("second", TIMEOUT).expect("no word of going");
+    ranks
+        .barrier("second", TIMEOUT)
+        .expect("rank 0 still counts this rank");
     format!("{first}, {second}")
 }
 

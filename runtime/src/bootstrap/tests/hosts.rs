@@ -1,5 +1,6 @@
 //! Ranks on several hosts: who is a neighbour, and what crosses from host to host.
 
+use super::super::meet::listen;
 use super::*;
 
 fn on_hosts(hosts: &'static [&'static str]) -> impl Fn(u32, u16) -> Job + Sync {
@@ -50,7 +51,7 @@ fn a_failure_on_one_host_is_known_on_all() {
 /// Debian resolves a host's own name to a loopback address: other hosts must reach rank 0 all the same.
 #[test]
 fn rank_0_listens_where_other_hosts_reach_it() {
-    let port = listener().1;
+    let port = free_port();
     let job = move |rank| Job {
         // A name, and one that leads to the loopback.
         host: "localhost".into(),
@@ -67,4 +68,29 @@ fn rank_0_listens_where_other_hosts_reach_it() {
         meet(&elsewhere).expect("the ranks meet");
         root.join().expect("no panic").expect("the ranks meet");
     });
+}
+
+/// Where others than the job's hosts may reach it.
+#[test]
+fn rank_0_says_when_it_listens_on_all_interfaces() {
+    let listening = |host: &str, secret| {
+        let job = Job {
+            host: host.into(),
+            several_hosts: true,
+            secret,
+            ..job(0, 2, free_port())
+        };
+        logged(|| drop(listen(&job).expect("a free port")))
+    };
+    assert_eq!(listening("127.0.0.1", None), "");
+    let log = listening("localhost", None);
+    assert!(
+        log.contains("WARN") && log.contains("MKERNEL_SECRET"),
+        "{log}"
+    );
+    let log = listening("localhost", Secret::new(&[7; 16]));
+    assert!(
+        log.contains("INFO") && log.contains("all interfaces"),
+        "{log}"
+    );
 }

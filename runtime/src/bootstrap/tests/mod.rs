@@ -33,14 +33,30 @@ fn job(rank: u32, world: u32, port: u16) -> Job {
         host_id: "host".into(),
         secret: None,
         timeout: TIMEOUT,
+        silence: TIMEOUT,
     }
 }
 
 fn listener() -> (TcpListener, u16) {
+    // Some tests have many connections, with both their ends in this process.
+    files::raise_limit();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.set_nonblocking(true).expect("non-blocking");
     let port = listener.local_addr().expect("an address").port();
     (listener, port)
+}
+
+/// A port that nobody listens on, of those that Linux does not give to connections: so nobody takes it meanwhile.
+fn free_port() -> u16 {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let next = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 15_000 + (next % 16_000) as u16;
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// What `body` logs on this thread.

@@ -22,8 +22,8 @@ fn ranks_that_know_it_meet_and_work() {
     }
 }
 
-/// What rank 1 gets of rank 0, where they know different secrets, or one knows none; rank 0 names it as missing.
-fn told(root: impl Fn(Job) -> Job + Sync, other: impl Fn(Job) -> Job + Sync) -> String {
+/// What ranks 0 and 1 get, where they know different secrets, or one knows none; rank 0 names the other as missing.
+fn told(root: impl Fn(Job) -> Job + Sync, other: impl Fn(Job) -> Job + Sync) -> [String; 2] {
     let jobs = |rank, port| {
         let brief = Job {
             timeout: Duration::from_secs(1),
@@ -43,19 +43,24 @@ fn told(root: impl Fn(Job) -> Job + Sync, other: impl Fn(Job) -> Job + Sync) -> 
         matches!(&missing, Error::RanksMissing { ranks, .. } if *ranks == [1]),
         "{missing}"
     );
-    crate::error::with_causes(&error())
+    [missing.to_string(), crate::error::with_causes(&error())]
 }
 
 #[test]
 fn who_does_not_know_it_is_kept_out_and_told_why() {
     let right = |job| with(SECRET, job);
-    let text = told(right, |job| with(b"incorrect horse battery", job));
-    assert!(text.contains("does not know this job's secret"), "{text}");
-    let text = told(right, |job| job);
-    assert!(text.contains("asks for a secret"), "{text}");
+    let check = |told: [String; 2], root: &str, other: &str| {
+        let refused = format!("rank 0 refused 127.0.0.1: {root}");
+        assert!(told[0].contains(&refused), "{}", told[0]);
+        assert!(told[1].contains(other), "{}", told[1]);
+    };
+    let reason = "it does not know this job's secret";
+    let told_wrong = told(right, |job| with(b"incorrect horse battery", job));
+    check(told_wrong, reason, reason);
+    let hung_up = "it hung up when it was asked for a proof; set MKERNEL_SECRET";
+    check(told(right, |job| job), hung_up, "asks for a secret");
     // Nor does a rank that has a secret trust a rank 0 that has none.
-    let text = told(|job| job, right);
-    assert!(text.contains("it has no secret"), "{text}");
+    check(told(|job| job, right), hung_up, "it has no secret");
 }
 
 /// All bytes of a meeting of two ranks: those of rank 1, and those of rank 0.

@@ -128,6 +128,67 @@ fn a_crowd_does_not_keep_the_ranks_from_meeting() {
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
+/// The log of rank 0 is what people read first.
+#[test]
+fn rank_0_says_whom_it_refused_and_why() {
+    let (listener, port) = listener();
+    let brief = Job {
+        timeout: Duration::from_secs(2),
+        ..job(0, 2, port)
+    };
+    std::thread::scope(|scope| {
+        let root = scope.spawn(|| gather(&brief, &listener));
+        for _ in 0..3 {
+            refusal(port, &hello(&job(1, 4, port)));
+        }
+        refusal(port, b"GET / HTTP/1.1\r\n\r\n");
+        let error = root.join().expect("no panic").err();
+        let text = error.expect("rank 1 is missing").to_string();
+        let expected = "rank 1 has not come to \"rendezvous\" within 2s; every rank must make the same calls; rank 0 refused 127.0.0.1 (3 times): it was started with WORLD_SIZE 4, rank 0 with 2; 127.0.0.1: it does not speak mkernel's protocol";
+        assert!(text.starts_with(expected), "{text}");
+    });
+}
+
+/// A connection from 127.0.0.2, as from another host.
+fn connect_from_elsewhere(port: u16) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    use std::net::SocketAddr;
+    let stream = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    bind(&stream, &SocketAddr::from(([127, 0, 0, 2], 0))).expect("an address of the loopback");
+    connect(&stream, &SocketAddr::from(([127, 0, 0, 1], port))).expect("connects");
+    stream.into()
+}
+
+/// More than there is room for say who they are, while a rank of another address takes its time for a proof.
+#[test]
+fn a_crowd_that_says_hello_does_not_push_out_ranks_of_other_hosts() {
+    let (listener, port) = listener();
+    std::thread::scope(|scope| {
+        let root = scope.spawn(|| gather(&job(0, 2, port), &listener));
+        let rank = job(1, 2, port);
+        let own = Hello::new(&rank).expect("random numbers");
+        let mut stream = connect(port);
+        stream.write_all(&own.frame().encode()).expect("sent");
+        let challenge = Challenge::check(&next_frame(&mut stream), &rank).expect("a challenge");
+        let mut crowd: Vec<TcpStream> = (0..150).map(|_| connect_from_elsewhere(port)).collect();
+        for one in &mut crowd {
+            // It may be closed already.
+            let _ = one.write_all(&hello(&rank));
+        }
+        let is_asked = |one: &mut TcpStream| matches!(one.read(&mut [0]), Ok(1));
+        let asked = crowd
+            .iter_mut()
+            .map(is_asked)
+            .filter(|asked| *asked)
+            .count();
+        assert!(asked >= 100, "{asked}");
+        let proof = Conversation::new(&own, &challenge).proof(&rank);
+        stream.write_all(&proof.encode()).expect("sent");
+        assert_eq!(next_frame(&mut stream).kind, Kind::Welcome);
+        root.join().expect("no panic").expect("the ranks meet");
+    });
+}
+
 #[test]
 fn the_second_process_with_a_rank_is_refused() {
     let (listener, port) = listener();
