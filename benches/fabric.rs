@@ -76,6 +76,7 @@ fn pair(nic: &Nic, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
         let config = Config {
             channels: 1,
             deadline: Duration::from_secs(10),
+            put_bytes: 0,
             first_count: 0,
         };
         let region = Buffer::new(REGION_BYTES).memory();

@@ -107,6 +107,7 @@ fn memory_of_node(
         rails: rails.clone(),
         transport,
         channels: network.channels,
+        put_bytes: network.put_bytes,
         region_bytes: plan.workspace.bytes,
         mapped_by_node: true,
         state_bytes: 0,

@@ -11,17 +11,19 @@ use std::time::{Duration, Instant};
 
 /// This rank's memory, mapped and zero, before the peers' is there.
 pub(crate) struct OwnMemory {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     fd: OwnedFd,
 }
 
 /// This rank's memory and that of all peers.
 ///
-/// Memory lives until its last mapping on any rank goes, so ranks drop this without waiting for each other.
+/// Memory lives until its last mapping on any rank goes, so ranks drop this without waiting for each other. Clones share the
+/// mappings.
+#[derive(Clone)]
 pub(crate) struct Symmetric {
     /// By number on the host.
     addresses: [u64; MAX_RANKS],
-    _mappings: Vec<Mapping>,
+    _mappings: Arc<[Arc<Mapping>]>,
 }
 
 impl OwnMemory {
@@ -51,7 +53,10 @@ impl OwnMemory {
         // SAFETY: mapped above, and kept until the stream is done: on a time-out the mapping is leaked.
         unsafe { stream.zero(mapping.address(), mapping.memory().bytes())? };
         match wait(stream, timeout) {
-            Ok(()) => Ok(Self { mapping, fd }),
+            Ok(()) => Ok(Self {
+                mapping: Arc::new(mapping),
+                fd,
+            }),
             Err(error) => {
                 std::mem::forget(mapping);
                 Err(error)
@@ -62,6 +67,11 @@ impl OwnMemory {
     /// Where it is for this process.
     pub fn address(&self) -> u64 {
         self.mapping.address()
+    }
+
+    /// What keeps it mapped.
+    pub fn mapping(&self) -> Arc<Mapping> {
+        self.mapping.clone()
     }
 
     /// A dma-buf of it.
@@ -92,7 +102,7 @@ impl OwnMemory {
                     Some(fd) => {
                         let mapping = Mapping::new(Memory::import(ctx, fd.as_fd(), bytes)?)?;
                         let address = mapping.address();
-                        mappings.push(mapping);
+                        mappings.push(Arc::new(mapping));
                         address
                     }
                     None => self.mapping.address(),
@@ -102,7 +112,7 @@ impl OwnMemory {
             Ok((
                 Symmetric {
                     addresses,
-                    _mappings: mappings,
+                    _mappings: mappings.into(),
                 },
                 Vec::new(),
             ))

@@ -19,6 +19,18 @@ fn emulated_nics_conform() {
 }
 
 #[test]
+fn a_region_is_kept_until_its_transport_is_dropped() {
+    let owner = Arc::new(());
+    let mut subject = EmulatedSubject::new(Nic::default(), vec![Faults::default()]);
+    let mut transports = subject.make(2);
+    let memory = Buffer::new(64).memory().kept_by(owner.clone());
+    transports[0].register(memory).expect("registers");
+    assert_eq!(Arc::strong_count(&owner), 2);
+    drop(transports);
+    assert_eq!(Arc::strong_count(&owner), 1);
+}
+
+#[test]
 fn unordered_ones_do_too() {
     let faults = Faults {
         seed: 5,

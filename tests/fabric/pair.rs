@@ -75,6 +75,7 @@ pub fn half(wire: Box<dyn Wire>, options: Options) -> Half {
     let config = Config {
         channels: 4,
         deadline: options.deadline,
+        put_bytes: 0,
         first_count: 0,
     };
     let regions = vec![source.memory(), target.memory()];

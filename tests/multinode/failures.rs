@@ -184,7 +184,11 @@ fn a_nic_that_fails_is_an_error_on_every_rank() {
 
 #[test]
 fn what_does_not_fit_the_ranks_is_refused() {
-    let prepare = |nodes, transports: [f64; 4]| -> Vec<Error> {
+    let nic = |gb_per_s| Nic {
+        gb_per_s,
+        ..Nic::default()
+    };
+    let prepare = |nodes, nics: [Nic; 4]| -> Vec<Error> {
         let simulation = Simulation {
             ranks: 4,
             ..Simulation::default()
@@ -203,14 +207,10 @@ fn what_does_not_fit_the_ranks_is_refused() {
         std::thread::scope(|scope| {
             let threads: Vec<_> = ranks
                 .into_iter()
-                .zip(transports)
-                .map(|(ranks, gb_per_s)| {
+                .zip(nics)
+                .map(|(ranks, nic)| {
                     let config = &config;
                     scope.spawn(move || {
-                        let nic = Nic {
-                            gb_per_s,
-                            ..Nic::default()
-                        };
                         let faults = Faults::default();
                         ranks.set_transport(Transport::Emulated { nic, faults });
                         ranks.prepare(config, SHAPE).expect_err("refused")
@@ -221,10 +221,23 @@ fn what_does_not_fit_the_ranks_is_refused() {
             joined.map(|result| result.expect("no panic")).collect()
         })
     };
-    for error in prepare(3, [50.0; 4]) {
+    for error in prepare(3, [50.0; 4].map(nic)) {
         assert!(matches!(error, Error::Nodes { nodes: 3, .. }), "{error}");
     }
-    for error in prepare(2, [50.0, 50.0, 25.0, 50.0]) {
+    let short = Nic {
+        write_bytes: 64,
+        ..Nic::default()
+    };
+    for error in prepare(2, [(); 4].map(|()| short.clone())) {
+        let Error::Fabric(FabricError::Config(mistakes)) = &error else {
+            panic!("{error}");
+        };
+        let [bytes] = &mistakes[..] else {
+            panic!("{mistakes:?}");
+        };
+        assert!(bytes.contains("has at most 64"), "{bytes}");
+    }
+    for error in prepare(2, [50.0, 50.0, 25.0, 50.0].map(nic)) {
         let Error::Mismatch { ranks, .. } = &error else {
             panic!("{error}");
         };

@@ -18,6 +18,8 @@ pub struct Config {
     pub channels: u16,
     /// The longest that a put may take, from its command to its completion. Then its peer counts as silent.
     pub deadline: Duration,
+    /// The longest put that kernels make.
+    pub put_bytes: u64,
     /// What each channel's count starts at, the same on all endpoints: 0, but in tests of wrapping.
     pub first_count: u32,
 }
@@ -51,6 +53,13 @@ impl Setup {
         }
         if config.deadline.is_zero() {
             mistakes.push("a deadline of 0, which every put would miss".into());
+        }
+        if config.put_bytes > limits.write_bytes.into() {
+            mistakes.push(format!(
+                "puts of up to {} bytes, but a write of these NICs has at most {}: choose other NICs, or a plan with smaller \
+                 puts",
+                config.put_bytes, limits.write_bytes
+            ));
         }
         if !RECEIVES.contains(&limits.receives) || limits.writes < 2 {
             mistakes.push(format!(

@@ -12,6 +12,7 @@
 //! An error of any call is final for the transport. No call waits, except `connect` (until its deadline).
 
 use crate::error::{FabricError, Peer};
+use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -127,6 +128,7 @@ pub struct Memory {
     address: u64,
     bytes: u64,
     kind: MemoryKind,
+    _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Memory {
@@ -143,6 +145,17 @@ impl Memory {
             address,
             bytes,
             kind,
+            _owner: None,
+        }
+    }
+
+    /// Keeps `owner`, which keeps the range mapped, for as long as a transport may reach the range: so the first promise of
+    /// [`new`](Self::new) holds whatever is dropped first.
+    #[must_use]
+    pub fn kept_by(self, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self {
+            _owner: Some(owner),
+            ..self
         }
     }
 
@@ -179,7 +192,8 @@ pub trait Transport: Send {
     /// Its figures.
     fn limits(&self) -> Limits;
 
-    /// Makes memory a region: numbers 0, 1, … in the order of calls, at most [`MAX_REGIONS`].
+    /// Makes memory a region: numbers 0, 1, … in the order of calls, at most [`MAX_REGIONS`]. The transport keeps the
+    /// [`Memory`] until it has ended all access to it.
     ///
     /// # Errors
     ///

@@ -37,6 +37,8 @@ pub(crate) struct FabricSpec {
     pub transport: Transport,
     /// Channels from each peer.
     pub channels: u16,
+    /// Of the longest put.
+    pub put_bytes: u64,
     /// Of region 0, which NICs read and write.
     pub region_bytes: u64,
     /// Whether GPUs of the same node map it, too.
@@ -89,6 +91,7 @@ impl Fabric {
             channels: spec.channels,
             // Where GPUs are simulated too, it is of real time.
             deadline: shared.timeout(),
+            put_bytes: spec.put_bytes,
             first_count: 0,
         };
         let prepared = match &spec.transport {
@@ -242,8 +245,12 @@ fn emulated(
     let Region::Symmetric { memory, .. } = &region else {
         return Err(Error::Aborted { cause: None });
     };
-    let regions = memory.addresses()[..shared.world as usize].to_vec();
-    let mover = PeerCopies::new(&shared.ctx, shared.rank, regions, shared.gpu_timeout())?;
+    let mover = PeerCopies::new(
+        &shared.ctx,
+        (shared.rank, shared.world),
+        memory.clone(),
+        shared.gpu_timeout(),
+    )?;
     let wires = wires
         .into_iter()
         .map(|wire| Box::new(wire) as Box<dyn Wire>);
@@ -258,8 +265,9 @@ fn emulated(
         device: shared.ctx.ordinal() as u32,
         dma_buf: None,
     };
-    // SAFETY: mapped until `Fabric` is dropped, after its proxy has ended and with it the transport; only GPUs reach it.
+    // SAFETY: mapped as long as its owner, which it keeps; only GPUs reach it.
     let described = unsafe { Memory::new(region.address(), region_bytes, kind) };
+    let described = described.kept_by(Arc::new(memory.clone()));
     let setup = transport
         .and_then(|transport| Setup::new(Box::new(transport), vec![described], config))
         .map_err(Error::Fabric)?;

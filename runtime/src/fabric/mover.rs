@@ -3,6 +3,7 @@
 
 use crate::driver::{self, Pinned, Stream};
 use crate::error::{Error, with_causes};
+use crate::symmetric::Symmetric;
 use cudarc::driver::CudaContext;
 use mkernel_fabric::emulated::{Mover, Placed};
 use mkernel_fabric::{Memory, MemoryKind};
@@ -28,16 +29,22 @@ const WORD_STRIDE_BYTES: usize = 128;
 pub(crate) struct PeerCopies {
     ctx: Arc<CudaContext>,
     rank: u32,
-    /// Where this process has mapped them, by rank.
-    regions: Vec<u64>,
+    world: u32,
     /// Of a copy.
     timeout: Duration,
     lanes: Vec<Lane>,
+    memory: Arc<Reached>,
+    waiting: VecDeque<Piece>,
+    done: Done,
+}
+
+/// The memory that copies read and write.
+struct Reached {
+    /// The regions, of all ranks.
+    regions: Symmetric,
     /// By lane, the number of its last copy that is over. A stream writes it behind the copy, so that the proxy sees the
     /// end of a copy without asking the driver, which would take it a microsecond each time.
     words: Pinned,
-    waiting: VecDeque<Piece>,
-    done: Done,
 }
 
 /// What was done, for the log.
@@ -70,8 +77,8 @@ struct Piece {
 impl PeerCopies {
     pub fn new(
         ctx: &Arc<CudaContext>,
-        rank: u32,
-        regions: Vec<u64>,
+        (rank, world): (u32, u32),
+        regions: Symmetric,
         timeout: Duration,
     ) -> Result<Self, Error> {
         let lane = |_| {
@@ -85,10 +92,13 @@ impl PeerCopies {
         Ok(Self {
             ctx: ctx.clone(),
             rank,
-            regions,
+            world,
             timeout,
             lanes: (0..LANES).map(lane).collect::<Result<_, Error>>()?,
-            words: Pinned::allocate(ctx, LANES * WORD_STRIDE_BYTES)?,
+            memory: Arc::new(Reached {
+                regions,
+                words: Pinned::allocate(ctx, LANES * WORD_STRIDE_BYTES)?,
+            }),
             waiting: VecDeque::new(),
             done: Done::default(),
         })
@@ -100,7 +110,7 @@ impl PeerCopies {
             if lane.tokens.is_empty() {
                 continue;
             }
-            let word = self.words.word(at * WORD_STRIDE_BYTES);
+            let word = self.memory.words.word(at * WORD_STRIDE_BYTES);
             if word.load(Ordering::Acquire) == lane.begun {
                 placed.append(&mut lane.tokens);
                 continue;
@@ -140,9 +150,9 @@ impl PeerCopies {
         driver::bind(&self.ctx)?;
         lane.begun = lane.begun.wrapping_add(1);
         lane.since = Instant::now();
-        let word = self.words.device_address() + (at * WORD_STRIDE_BYTES) as u64;
-        // SAFETY: both places are in regions, which are mapped until this is dropped, and the word is this value's; the
-        // drop waits for the stream.
+        let word = self.memory.words.device_address() + (at * WORD_STRIDE_BYTES) as u64;
+        // SAFETY: both places are in regions: `place` has checked the source, and its caller the target. The drop lets go of
+        // regions and words once the stream is done, or never.
         unsafe {
             lane.stream.copy(to, from, bytes as usize)?;
             lane.stream.write_word(word, lane.begun)?;
@@ -151,6 +161,12 @@ impl PeerCopies {
         self.done.pieces += lane.tokens.len() as u64;
         self.done.driver += lane.since.elapsed();
         Ok(())
+    }
+
+    /// Where this process has mapped a rank's region.
+    fn region(&self, rank: u32) -> Option<u64> {
+        let known = rank < self.world;
+        known.then(|| self.memory.regions.addresses()[rank as usize])
     }
 
     /// Waits for the copies that run.
@@ -173,9 +189,7 @@ impl PeerCopies {
 impl Mover for PeerCopies {
     fn check(&self, memory: &Memory) -> Result<(), String> {
         match memory.kind() {
-            MemoryKind::Gpu { .. } if memory.address() == self.regions[self.rank as usize] => {
-                Ok(())
-            }
+            MemoryKind::Gpu { .. } if self.region(self.rank) == Some(memory.address()) => Ok(()),
             _ => Err("only the memory that all ranks have mapped can be a region".to_owned()),
         }
     }
@@ -205,7 +219,7 @@ impl Mover for PeerCopies {
         let (rank, from) = payload.split_at(4);
         let rank = u32::from_le_bytes(rank.try_into().unwrap_or_default());
         let from = u64::from_le_bytes(from.try_into().unwrap_or_default());
-        let region = self.regions.get(rank as usize);
+        let region = self.region(rank);
         let ends = from.checked_add(bytes.into());
         let (Some(region), Some(true)) = (region, ends.map(|end| end <= to.bytes())) else {
             return Err(malformed());
@@ -245,7 +259,9 @@ impl Drop for PeerCopies {
             "an emulated NIC has moved"
         );
         if let Err(error) = self.finish() {
-            tracing::warn!(error = with_causes(&error), "waiting for copies to end");
+            let error = with_causes(&error);
+            tracing::warn!(error, "copies have not ended; their memory is never freed");
+            std::mem::forget(self.memory.clone());
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) enum Region {
     /// On this GPU.
     Device(OwnMemory),
     /// On the host; kernels reach it over PCIe.
-    Pinned(Pinned),
+    Pinned(Arc<Pinned>),
 }
 
 impl Region {
@@ -60,11 +60,11 @@ impl Way {
         if self == Self::Pinned {
             let bytes = bytes.max(1);
             let length = usize::try_from(bytes).unwrap_or(usize::MAX);
-            let memory = Pinned::allocate(&shared.ctx, length)?;
+            let memory = Arc::new(Pinned::allocate(&shared.ctx, length)?);
             let address = memory.host_address(0).as_ptr() as u64;
-            // SAFETY: mapped until its owner is dropped, after all that uses it (see `Prepared`); only kernels of this
-            // rank and NICs access it.
+            // SAFETY: mapped as long as its owner, which it keeps; only kernels of this rank and NICs access it.
             let described = unsafe { Memory::new(address, bytes, MemoryKind::Host) };
+            let described = described.kept_by(memory.clone());
             return Ok((Region::Pinned(memory), described));
         }
         let timeout = shared.gpu_timeout();
@@ -82,6 +82,7 @@ impl Way {
         };
         // SAFETY: as above.
         let described = unsafe { Memory::new(memory.address(), memory.bytes() as u64, kind) };
+        let described = described.kept_by(memory.mapping());
         Ok((Region::Device(memory), described))
     }
 }

@@ -157,6 +157,7 @@ impl Test {
             rails: rails.clone(),
             transport: options.transport.clone(),
             channels: CHANNELS,
+            put_bytes: options.message_bytes.into(),
             region_bytes: slots * u64::from(slot_bytes(options.message_bytes)),
             mapped_by_node: false,
             state_bytes: STATE_BYTES,

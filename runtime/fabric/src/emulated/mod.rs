@@ -39,6 +39,7 @@ pub struct Emulated {
     faults: Faults,
     timing: Timing,
     clock: Clock,
+    /// Dropped before the regions that it reaches.
     mover: Box<dyn Mover>,
     regions: Vec<Memory>,
     links: Vec<Link>,

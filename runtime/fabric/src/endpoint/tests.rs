@@ -64,6 +64,7 @@ impl Bench {
         let config = Config {
             channels: 1,
             deadline: Duration::from_secs(1000),
+            put_bytes: 0,
             first_count: 0,
         };
         let transport = Box::new(Recorder(record.clone()));
@@ -134,6 +135,28 @@ fn a_step_looks_only_at_peers_with_a_queue_or_news() {
     bench.record().events = sent;
     assert_eq!(bench.step(), 2, "completions may let something be sent");
     assert_eq!(bench.step(), 0);
+}
+
+#[test]
+fn longer_puts_than_the_nics_take_are_refused_before_the_first() {
+    let config = Config {
+        channels: 1,
+        deadline: Duration::ZERO,
+        put_bytes: 3 << 20,
+        first_count: 0,
+    };
+    let setup = Setup::new(Box::new(Recorder(Arc::default())), Vec::new(), config);
+    let Err(FabricError::Config(mistakes)) = setup.map(drop) else {
+        panic!("accepted")
+    };
+    let [deadline, bytes] = &mistakes[..] else {
+        panic!("{mistakes:?}")
+    };
+    assert!(deadline.contains("a deadline of 0"));
+    assert!(
+        bytes.contains("3145728") && bytes.contains("1048576"),
+        "{bytes}"
+    );
 }
 
 #[test]

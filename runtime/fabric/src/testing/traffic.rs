@@ -72,6 +72,7 @@ impl Traffic {
         Config {
             channels: self.channels,
             deadline: self.deadline,
+            put_bytes: self.sizes.iter().max().copied().unwrap_or(0).into(),
             first_count: self.first,
         }
     }

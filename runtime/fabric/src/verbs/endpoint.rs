@@ -33,9 +33,9 @@ pub(super) struct Endpoint<K> {
 
 /// A region of this endpoint.
 pub(super) struct Region {
-    pub(super) memory: Memory,
-    /// For each rail.
+    /// For each rail. Dropped before what they register.
     pub(super) registrations: Vec<Registration>,
+    pub(super) memory: Memory,
 }
 
 /// Where an endpoint may write at a peer.

@@ -31,7 +31,9 @@ impl Registration {
                 ..
             } => {
                 let (offset, fd) = (buffer.offset_bytes, buffer.fd.as_raw_fd());
-                // SAFETY: the caller of `Memory::new` promised that the range stays.
+                // SAFETY: the caller of `Memory::new` promised that the range is mapped, and stays so until the transport
+                // is dropped, which drops this registration before the memory's owner. The file is open for the call;
+                // the kernel keeps what it needs of it.
                 let mr = unsafe {
                     (verbs.reg_dmabuf_mr)(pd, offset, bytes, memory.address(), fd, ACCESS)
                 };
@@ -74,7 +76,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: queue pairs that could use it are gone, or answer with an error from now on.
+        // SAFETY: the queue pairs of its protection domain that could use it are gone: a transport drops them first.
         unsafe { (self.device.verbs.dereg_mr)(self.mr) };
     }
 }

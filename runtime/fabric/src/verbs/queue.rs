@@ -46,7 +46,9 @@ impl CompletionQueue {
 
     /// Fills `completions` from the front; fewer than all mean that the queue is empty.
     pub(super) fn poll(&self, completions: &mut [ibv_wc]) -> io::Result<usize> {
-        // SAFETY: drivers set the table's member; there is room for as many as are asked for.
+        // SAFETY: this is what ibv_poll_cq of verbs.h does, which is inline there: the queue's device has the table, in which
+        // its driver has set the member before the device was open. There is room for as many as are asked for, and a
+        // driver writes no more.
         let count = unsafe {
             let poll = (*self.device.context)
                 .ops
@@ -54,7 +56,9 @@ impl CompletionQueue {
                 .ok_or(io::ErrorKind::Unsupported)?;
             poll(self.cq, completions.len() as i32, completions.as_mut_ptr())
         };
-        usize::try_from(count).map_err(|_| io::Error::from_raw_os_error(count.saturating_abs()))
+        let count = usize::try_from(count)
+            .map_err(|_| io::Error::from_raw_os_error(count.saturating_abs()))?;
+        Ok(count.min(completions.len()))
     }
 }
 
@@ -177,7 +181,9 @@ impl QueuePair {
             let batch = left.min(CHAIN) as usize;
             link(&mut chain[..batch]);
             let mut refused = ptr::null_mut();
-            // SAFETY: the chain has `batch` requests and lives for the call; drivers set the table's member.
+            // SAFETY: as ibv_post_recv of verbs.h. The chain has `batch` requests; they and the piece of memory that they
+            // share live for the call, which copies them. The piece is of a rail's scratch memory, which outlives all queue
+            // pairs.
             result(unsafe {
                 let post = (*self.device().context)
                     .ops

@@ -24,8 +24,9 @@ pub(super) enum Trouble {
 pub(super) fn next(device: &Device) -> Option<Trouble> {
     loop {
         let mut event = ibv_async_event::default();
-        // SAFETY: the context is open, its file does not block; an event names a live queue pair until it is
-        // acknowledged, since destroying one waits for that.
+        // SAFETY: the context is open, its file does not block. Of an event's union, the member is read that its type says.
+        // The queue pair of an event lives until the event is acknowledged: ibv_destroy_qp takes back events that were not
+        // read, and waits for the acknowledgement of those that were.
         let trouble = unsafe {
             if (device.verbs.get_async_event)(device.context, &raw mut event) != 0 {
                 return None;
