@@ -2,11 +2,11 @@
 
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
 use mkernel::{
     BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig, Nic,
     Operator, Simulation, Transport, Tuning,
 };
-use mkernel::spec::abi::Operand;
 use std::sync::Arc;
 
 pub const SHAPE: GemmShape = GemmShape {
