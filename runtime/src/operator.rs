@@ -2,6 +2,8 @@
 
 mod body;
 mod ends;
+#[cfg(all(test, feature = "simulator"))]
+mod tests;
 
 use crate::args::Wires;
 use crate::call::{Call, Element, Readable, Writable};

@@ -9,7 +9,7 @@ use mkernel_spec::Dtype;
 use mkernel_spec::abi::{self, HOST_ABORT, HostPage, LOST, Report};
 use std::mem::offset_of;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// An [`abi::HostPage`] in pinned memory.
@@ -67,7 +67,42 @@ impl Page {
             .load(Ordering::Acquire)
     }
 
-    /// What the kernel that rang wants copied: its rows of A. Read after [`Self::doorbell`], which was written after it.
+    /// Announces the copies of `epoch`. False if the kernel has withdrawn: it may be over, and there must be none.
+    ///
+    /// Else the kernel goes on until its copies have left, or [`Self::answer`].
+    pub fn claim(&self, epoch: u32) -> bool {
+        self.0
+            .word(offset_of!(HostPage, claimed))
+            .store(epoch, Ordering::Relaxed);
+        // As in the kernel, between its own word and a look at the other's: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        !self.is_withdrawn()
+    }
+
+    /// Whether a kernel that rang has given up.
+    pub fn is_withdrawn(&self) -> bool {
+        self.0
+            .word(offset_of!(HostPage, withdrawn))
+            .load(Ordering::Acquire)
+            != 0
+    }
+
+    /// Says that no copy of `epoch` runs or ever will.
+    pub fn answer(&self, epoch: u32) {
+        self.0
+            .word(offset_of!(HostPage, answered))
+            .store(epoch, Ordering::Release);
+    }
+
+    /// The epoch of the last answer.
+    pub fn answered(&self) -> u32 {
+        self.0
+            .word(offset_of!(HostPage, answered))
+            .load(Ordering::Relaxed)
+    }
+
+    /// What the kernel that rang wants copied: its rows of A. Read after [`Self::claim`], until which a kernel may give up
+    /// and another one ring.
     pub fn copy_source(&self) -> RawOperand {
         let read = |offset| self.0.double_word(offset).load(Ordering::Relaxed);
         RawOperand {

@@ -11,7 +11,7 @@ use mkernel::{
     Addends, Communicator, Dtype, Epilogue, Error, GemmConfig, KernelConfig, OperandFault,
     RawOperand, Simulation,
 };
-use rank::{Rank, SHAPE, config, on_ranks};
+use rank::{Rank, SHAPE, config, on_ranks, with_ranks};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -279,6 +279,42 @@ fn a_rank_that_waits_for_its_simulated_gpu_is_not_missing() {
         rank.ranks.barrier().expect("the slow rank came");
         rank.ranks.set_host_timeout(Duration::from_secs(20));
     });
+}
+
+#[test]
+fn after_an_abort_operands_can_go_when_the_kernel_has_ended() {
+    for delay_us in [0, 2_000, 10_000] {
+        with_ranks(4, |rank| {
+            let mut c = rank.poisoned();
+            rank.launch(&mut c).expect("launched");
+            rank.check(&c);
+            rank.ranks.barrier().expect("all came");
+            if rank.ranks.rank() == 1 {
+                // Without it the others are not deadlocked, but wait.
+                rank.ranks.barrier().expect("all came to the end");
+                return;
+            }
+            let _ = rank.launch(&mut c);
+            if rank.ranks.rank() == 0 {
+                std::thread::sleep(Duration::from_micros(delay_us));
+                rank.ranks.abort();
+            }
+            let Rank {
+                a,
+                b,
+                stream,
+                ranks,
+                operator,
+                ..
+            } = rank;
+            stream.synchronize().expect("the kernel has ended");
+            drop((a, b, c));
+            stream.synchronize().expect("freed");
+            drop(operator);
+            assert_eq!(ranks.findings(), []);
+            ranks.barrier().expect("all came to the end");
+        });
+    }
 }
 
 #[test]

@@ -217,6 +217,12 @@ pub struct HostPage {
     pub source: u64,
     /// Device → host: their row stride.
     pub source_row_bytes: u64,
+    /// Host → device: the epoch whose copies the host begins, unless they are withdrawn.
+    pub claimed: u32,
+    /// Host → device: the claimed epoch of which no copy runs or ever will.
+    pub answered: u32,
+    /// Device → host: not 0 after a kernel gave up its copies; none are wanted from then on.
+    pub withdrawn: u32,
     /// Device → host: the first wait that failed.
     pub report: Report,
     /// Device → host: what is wrong with the values of a call's operands. `valid` is 0 again when the host has read it.

@@ -3,6 +3,9 @@
 //! A kernel rings when it starts, so copies never run ahead of the caller's stream, and graph replays need nothing
 //! of the host's program. Every chunk goes to the peers in turn, a flag behind each; when all chunks of a peer have
 //! left, the sender's own `sent` word says so, and the kernel ends only then: the caller may reuse A.
+//!
+//! A kernel that gives up its waits ends when there are no copies of it either: it withdraws from those that the thread
+//! has not claimed yet, and waits for the thread's answer where it has. See `end_copies` in watch.cuh.
 
 mod schedule;
 mod streams;
@@ -17,6 +20,7 @@ use mkernel_spec::abi::State;
 use mkernel_spec::plan::Copies;
 use schedule::{schedule, transfer};
 use std::mem::offset_of;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -98,6 +102,9 @@ pub(crate) struct Job {
     /// Whether the operator lives. Held while serving, so that dropping it waits for that.
     live: Mutex<bool>,
     failure: Mutex<Option<Error>>,
+    /// Tests hold them to stop the thread before its claim, and between that and the copies.
+    #[cfg(test)]
+    pub pauses: [Mutex<()>; 2],
 }
 
 impl Job {
@@ -119,12 +126,23 @@ impl Job {
             served: AtomicU32::new(0),
             live: Mutex::new(true),
             failure: Mutex::default(),
+            #[cfg(test)]
+            pauses: Default::default(),
         }
     }
 
-    /// Whether a kernel has rung and was not served yet.
+    /// Whether a kernel has rung and was not served yet, or waits for an answer.
     pub fn is_busy(&self) -> bool {
-        self.page.doorbell() != self.served.load(Ordering::Relaxed)
+        #[cfg(test)]
+        if self.pauses.iter().any(|pause| pause.try_lock().is_err()) {
+            return false;
+        }
+        let served = self.served.load(Ordering::Relaxed);
+        self.page.doorbell() != served || self.owes_answer(served)
+    }
+
+    fn owes_answer(&self, served: u32) -> bool {
+        self.page.is_withdrawn() && self.page.answered() != served
     }
 
     /// Announces a launch, for which the thread then looks out.
@@ -155,22 +173,54 @@ impl Job {
         let epoch = self.page.doorbell();
         let served = self.served.load(Ordering::Relaxed);
         if epoch == served {
-            return false;
+            return self.owes_answer(served) && self.answer(engine, served);
         }
         let live = lock(&self.live);
         self.served.store(epoch, Ordering::Relaxed);
         self.expected.store(false, Ordering::Relaxed);
-        // After an abort nobody waits for the copies, and A may be gone.
-        if *live && !self.page.is_aborted() {
-            let a = self.page.copy_source();
-            // SAFETY: the kernel that rang runs until its copies have left, and its caller keeps A until then;
-            // the workspaces are mapped while the operator lives.
-            if let Err(error) = unsafe { self.enqueue(engine, epoch, a) } {
-                lock(&self.failure).get_or_insert(error);
-                self.page.abort();
-            }
+        if !*live {
+            return true;
+        }
+        #[cfg(test)]
+        drop(lock(&self.pauses[0]));
+        // After an abort nobody waits for the copies.
+        if !self.page.claim(epoch) || self.page.is_aborted() {
+            self.page.answer(epoch);
+            return true;
+        }
+        #[cfg(test)]
+        drop(lock(&self.pauses[1]));
+        let a = self.page.copy_source();
+        // SAFETY: the kernel that rang had not withdrawn when its copies were claimed. So it runs until all of them have
+        // left, which `sent` says, or, if it gives up, until the answer to this epoch, which comes only when the streams
+        // are done; or it traps, after which nothing runs in the context any more. Its caller keeps A until then. The
+        // workspaces are mapped while the operator lives, which waits for these streams when it is dropped.
+        if let Err(error) = unsafe { self.enqueue(engine, epoch, a) } {
+            self.fail(error);
         }
         true
+    }
+
+    /// Answers a kernel that has given up, once its copies are over. True if it did.
+    fn answer(&self, engine: &Streams, epoch: u32) -> bool {
+        match engine.are_done() {
+            Ok(true) => {}
+            Ok(false) => return false,
+            // Copies do not go on in such a context, nor do kernels.
+            Err(error) if driver::has_ended_context(&error) => {}
+            Err(error) => {
+                self.fail(error);
+                return false;
+            }
+        }
+        self.page.answer(epoch);
+        true
+    }
+
+    /// Ends all waits of the kernel, because of the first error.
+    fn fail(&self, error: Error) {
+        lock(&self.failure).get_or_insert(error);
+        self.page.abort();
     }
 
     /// # Safety
@@ -241,7 +291,7 @@ impl CopyThread {
                     tracing::warn!(error = crate::error::with_causes(&error), "copy thread");
                 }
                 let pace = if is_simulated { SIMULATED_PACE } else { PACE };
-                watch(&theirs, &pace, |job| job.poll(&engine));
+                serve(&theirs, &pace, |job| job.poll(&engine));
             })
             .map_err(|source| Error::Os {
                 call: "spawning the copy thread",
@@ -291,6 +341,19 @@ impl Drop for CopyThread {
                 tracing::error!("the copy thread had panicked");
             }
         }
+    }
+}
+
+/// Watches, also after a panic: kernels that have given up wait for an answer.
+fn serve(shared: &Shared, pace: &Pace, poll: impl Fn(&Job) -> bool) {
+    while catch_unwind(AssertUnwindSafe(|| watch(shared, pace, &poll))).is_err() {
+        for job in lock(&shared.jobs).iter() {
+            job.fail(Error::Os {
+                call: "enqueueing copies",
+                source: Arc::new(std::io::Error::other("the copy thread has panicked")),
+            });
+        }
+        std::thread::sleep(pace.sleep);
     }
 }
 

@@ -33,6 +33,16 @@ impl Streams {
         &self.by_distance[distance.max(1) - 1]
     }
 
+    /// Whether all that is in them is over.
+    pub fn are_done(&self) -> Result<bool, Error> {
+        for stream in &self.by_distance {
+            if !stream.is_done()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The end of all that is in them now.
     pub fn ends(&self, ctx: &Arc<CudaContext>) -> Result<Vec<Event>, Error> {
         let end = |stream: &Stream| {

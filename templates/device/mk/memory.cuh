@@ -119,6 +119,10 @@ __device__ __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
 // What this thread did and saw before comes before what it does after, for whoever sees the latter.
 __device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
+// The same, and also its stores before come before its loads after: of two threads that each store a word, have this
+// fence, and load the other's word, one sees the other's.
+__device__ __forceinline__ void fence_sc_sys() { asm volatile("fence.sc.sys;" ::: "memory"); }
+
 // The same, for threads of this GPU alone.
 __device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 

@@ -48,6 +48,9 @@ struct HostPage {
   u32 abort;     // host → device: 1, or kLost and a rank
   u32 doorbell;  // device → host: epoch whose copies are due, written after what they copy
   u64 source, source_row_bytes;
+  u32 claimed;    // host → device: epoch whose copies the host begins, unless they are withdrawn
+  u32 answered;   // host → device: claimed epoch of which no copy runs or ever will
+  u32 withdrawn;  // device → host: not 0 after a kernel gave up its copies; none are wanted from then on
   Report report;  // device → host: a failed wait, after which the operator is of no use
   Report fault;   // device → host: wrong values, which concern their call alone; free again when `valid` is 0
 };
@@ -161,6 +164,12 @@ constexpr u32 kFlagPollsPerLook = 128;
 // down all else that does, the copy engines' commands first (measured: 0.3 ms per copy).
 constexpr u64 kHostLookNs = 10'000'000;
 
+// Between two looks at the host's answer, which cross PCIe.
+constexpr u32 kAnswerPauseNs = 1000;
+
+// What the host may need for its answer beyond twice the deadline: its thread may stand still for long.
+constexpr u64 kAnswerLimitNs = 60'000'000'000;
+
 // How long a wait for a peer has lasted.
 struct Patience {
   u64 start_ns = 0, host_look_ns = 0;
@@ -201,6 +210,24 @@ __device__ __forceinline__ void wait_mark(const Watch& watch, const u32* flag, c
     const u32 seen = load_acquire_sys(flag);
     if (seen == what.wanted || patience.ends(watch, what, seen)) return;
     __nanosleep(kPollPauseNs);
+  }
+}
+
+// One thread, after a wait for the end of its copies was given up: until no copy reads what the caller may now free. The
+// kernel withdraws, then looks whether the host has claimed; the host claims, then looks whether the kernel has withdrawn.
+// Between the two steps each has a fence, so one of them sees the other's word: either the host makes no copies, or the
+// kernel waits for its answer. Copies end by themselves. If the answer stays away all the same, only a trap ends both.
+__device__ __forceinline__ void end_copies(const Watch& watch) {
+  store_relaxed_sys(&watch.host->withdrawn, 1);
+  fence_sc_sys();
+  if (load_relaxed_sys(&watch.host->claimed) != watch.epoch) return;
+  const u64 start_ns = global_time_ns();
+  while (load_acquire_sys(&watch.host->answered) != watch.epoch) {
+    __nanosleep(kAnswerPauseNs);
+    const u64 waited_ns = global_time_ns() - start_ns;
+    if (waited_ns < 2 * watch.deadline_ns + kAnswerLimitNs) continue;
+    report(watch, Awaited{kPush, kSent, watch.rank, watch.rank, watch.epoch}, 0, 0, waited_ns);
+    __trap();
   }
 }
 

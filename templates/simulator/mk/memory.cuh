@@ -70,6 +70,7 @@ __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
 }
 
 __forceinline__ void fence_sys() { mk_calls->fence(sim::kFenceThread, sim::kSys, sim::place()); }
+__forceinline__ void fence_sc_sys() { mk_calls->fence(sim::kFenceThread, sim::kSys, sim::place()); }
 __forceinline__ void fence_gpu() { mk_calls->fence(sim::kFenceThread, sim::kGpu, sim::place()); }
 __forceinline__ void fence_proxy_async() { mk_calls->fence(sim::kFenceProxyGlobal, sim::kCta, sim::place()); }
 __forceinline__ void fence_proxy_async_shared() { mk_calls->fence(sim::kFenceProxyShared, sim::kCta, sim::place()); }

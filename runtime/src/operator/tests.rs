@@ -1,0 +1,155 @@
+//! Copies of calls that are given up, with a copy thread that is late.
+
+use super::*;
+use crate::{
+    BLayout, Communicator, Dim, GemmConfig, GemmOp, GemmShape, KernelConfig, Simulation, Transfer,
+    Tuning,
+};
+use cudarc::driver::CudaSlice;
+use std::sync::MutexGuard;
+use std::time::{Duration, Instant};
+
+const SHAPE: GemmShape = GemmShape {
+    m: 512,
+    n: 64,
+    k: 64,
+};
+const DEADLINE: Duration = Duration::from_millis(100);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What happens while the thread is stopped; what is returned resumes it when A is gone.
+type Then = dyn for<'a> Fn(&Rank, MutexGuard<'a, ()>) -> Option<MutexGuard<'a, ()>> + Sync;
+
+struct Rank {
+    ranks: Communicator,
+    operator: Operator,
+    stream: Arc<CudaStream>,
+    a: CudaSlice<bf16>,
+    b: CudaSlice<bf16>,
+    c: CudaSlice<bf16>,
+}
+
+impl Rank {
+    fn new(ranks: Communicator) -> Self {
+        let config = GemmConfig {
+            m: Dim::Static(SHAPE.m),
+            n: Dim::Static(SHAPE.n),
+            k: Dim::Static(SHAPE.k),
+            b_layout: BLayout::Nk,
+            tuning: Tuning {
+                transfer: Some(Transfer::CopyEngine),
+                ..Tuning::default()
+            },
+            ..GemmConfig::new(GemmOp::AgGemm)
+        };
+        let config = KernelConfig::new(ranks.world(), config);
+        let operator = ranks.prepare(&config, SHAPE).expect("prepared");
+        let stream = ranks.context().new_stream().expect("a stream");
+        let zeros = |elems: u64| stream.alloc_zeros(elems as usize).expect("allocated");
+        let rows = SHAPE.m / u64::from(ranks.world());
+        Self {
+            a: zeros(rows * SHAPE.k),
+            b: zeros(SHAPE.n * SHAPE.k),
+            c: zeros(SHAPE.m * SHAPE.n),
+            operator,
+            stream,
+            ranks,
+        }
+    }
+
+    fn launch(&mut self) {
+        let operands = (&self.a, &self.b, &mut self.c);
+        let launched = self
+            .operator
+            .launch(&self.stream, operands.0, operands.1, operands.2);
+        launched.expect("launched");
+    }
+
+    fn is_stopped(&mut self, place: usize, then: &Then) {
+        let job = self.operator.parts().live.job.clone().expect("copies");
+        let pause = job.pauses[place].lock().expect("no panic");
+        self.launch();
+        let pause = then(self, pause);
+        // What a copy would still read is gone when the kernel has ended.
+        self.stream.synchronize().expect("it ended");
+        let epoch = self.page().doorbell();
+        let b = self.b.clone();
+        drop(std::mem::replace(&mut self.a, b));
+        self.stream.synchronize().expect("freed");
+        drop(pause);
+        self.wait_until(|| self.page().answered() == epoch);
+        assert!(job.failure().is_none(), "{:?}", job.failure());
+        assert_eq!(self.ranks.findings(), []);
+    }
+
+    fn page(&self) -> &Page {
+        &self.operator.parts().live.page
+    }
+
+    /// Looks at the stream until `is_so`.
+    fn wait_until(&self, is_so: impl Fn() -> bool) {
+        let started = Instant::now();
+        while !is_so() {
+            assert!(started.elapsed() < LIMIT, "it never came");
+            self.is_done();
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        // SAFETY: the stream is alive.
+        unsafe { driver::is_done(self.stream.cu_stream()) }.expect("it works")
+    }
+}
+
+/// Two calls, the second without rank 2, and with a thread of rank 0 that is stopped at a place until `then` resumes it, or
+/// A is gone.
+fn stopped(place: usize, then: &Then) {
+    let simulation = Simulation {
+        ranks: 4,
+        ..Simulation::default()
+    };
+    let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
+    std::thread::scope(|scope| {
+        for ranks in ranks {
+            scope.spawn(move || {
+                let mut rank = Rank::new(ranks);
+                rank.launch();
+                rank.ranks.synchronize(&rank.stream).expect("well");
+                rank.ranks.set_timeout(DEADLINE);
+                rank.ranks.barrier().expect("all came");
+                match rank.ranks.rank() {
+                    0 => rank.is_stopped(place, then),
+                    2 => {}
+                    _ => {
+                        rank.launch();
+                        let error = rank.ranks.synchronize(&rank.stream);
+                        assert!(matches!(error, Err(Error::Timeout { .. })), "{error:?}");
+                    }
+                }
+                rank.ranks.barrier().expect("all came to the end");
+            });
+        }
+    });
+}
+
+#[test]
+fn copies_that_are_not_begun_are_withdrawn() {
+    stopped(0, &|rank, pause| {
+        // The kernel does not wait for a thread that may never come.
+        rank.wait_until(|| rank.is_done());
+        assert!(rank.page().is_withdrawn());
+        Some(pause)
+    });
+}
+
+#[test]
+fn copies_that_are_begun_are_waited_for() {
+    stopped(1, &|rank, pause| {
+        rank.wait_until(|| rank.page().is_withdrawn());
+        for _ in 0..100 {
+            assert!(!rank.is_done(), "the kernel ended before its copies");
+        }
+        drop(pause);
+        None
+    });
+}
