@@ -19,24 +19,30 @@ fn the_program_compiles() {
     );
 }
 
-/// The variables that the crates document are those of the README.
+/// The variables that the crates read are those that they document, and those of the README.
 #[test]
 fn all_environment_variables_are_listed() {
-    let documented = [
+    let sources = [
         include_str!("../../gen/compile/src/env.rs"),
         include_str!("../../runtime/src/env.rs"),
+        include_str!("../../runtime/src/env/place.rs"),
     ];
-    let documented = documented.iter().flat_map(|text| variables(text)).collect();
+    let of_all = |quote| sources.iter().flat_map(move |text| variables(text, quote));
+    let documented: BTreeSet<_> = of_all('`').collect();
+    let read: BTreeSet<_> = of_all('"').collect();
     let table = README
         .lines()
         .filter(|line| line.starts_with("| `MKERNEL_"));
-    let listed: BTreeSet<_> = table.flat_map(variables).collect();
+    let listed: BTreeSet<_> = table.flat_map(|line| variables(line, '`')).collect();
     assert_eq!(listed, documented);
+    assert_eq!(listed, read);
 }
 
-/// `MKERNEL_…` in `text`, in backquotes.
-fn variables(text: &str) -> BTreeSet<&str> {
-    text.split('`')
-        .filter(|word| word.starts_with("MKERNEL_") && !word.contains(char::is_whitespace))
+/// `MKERNEL_…` in `text`, between quotes.
+fn variables(text: &str, quote: char) -> BTreeSet<&str> {
+    let is_name = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    text.split(quote)
+        .filter(|word| word.starts_with("MKERNEL_"))
+        .filter(is_name)
         .collect()
 }
