@@ -351,6 +351,9 @@ impl Communicator {
     ///
     /// A kernel that is running here tells the other ranks; without one they notice at their deadline.
     pub fn abort(&self) {
+        if let Some(host) = &self.shared.simulated {
+            host.abort();
+        }
         self.shared.poison(Error::Aborted { cause: None });
     }
 }

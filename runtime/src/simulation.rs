@@ -36,6 +36,13 @@ impl Default for Simulation {
 }
 
 impl Simulation {
+    /// Bytes of this host's memory that so many bytes of a simulated GPU's take.
+    #[cfg(feature = "simulator")]
+    #[must_use]
+    pub const fn host_bytes(gpu_bytes: u64) -> u64 {
+        mkernel_sim::host_bytes(gpu_bytes)
+    }
+
     fn check(&self) -> Result<(), Error> {
         let ranges = [
             ("ranks", self.ranks, 1, MAX_RANKS as u32, "1 to 8"),
@@ -81,7 +88,7 @@ mod host {
     use mkernel_sim::world::Options;
     use mkernel_sim::{HostOptions, SimulatedHost};
     use mkernel_spec::Device;
-    use std::sync::Arc;
+    use std::sync::{Arc, OnceLock};
 
     pub(crate) use mkernel_sim::Watch;
 
@@ -94,6 +101,8 @@ mod host {
     pub(crate) struct Host {
         host: SimulatedHost,
         has_timeline: bool,
+        /// What was found before a rank aborted: after that, kernels run to their end over what is in their buffers.
+        before_abort: OnceLock<Vec<Finding>>,
     }
 
     impl Host {
@@ -117,6 +126,7 @@ mod host {
             Ok(Self {
                 host: claimed.map_err(|error| Error::Simulator(Arc::new(error)))?,
                 has_timeline: simulation.timeline,
+                before_abort: OnceLock::new(),
             })
         }
 
@@ -125,7 +135,18 @@ mod host {
             self.host.first_ordinal()
         }
 
+        /// What was found so far, or until the first rank aborted.
         pub fn findings(&self) -> Vec<Finding> {
+            let before = self.before_abort.get();
+            before.cloned().unwrap_or_else(|| self.all_findings())
+        }
+
+        /// A rank aborts: nothing that is found later is a mistake.
+        pub fn abort(&self) {
+            self.before_abort.get_or_init(|| self.all_findings());
+        }
+
+        fn all_findings(&self) -> Vec<Finding> {
             let findings = self.host.findings().into_iter();
             findings
                 .map(|finding| Finding {
@@ -172,6 +193,10 @@ mod host {
         }
 
         pub fn findings(&self) -> Vec<Finding> {
+            match *self {}
+        }
+
+        pub fn abort(&self) {
             match *self {}
         }
 
