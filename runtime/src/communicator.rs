@@ -403,6 +403,9 @@ impl Communicator {
     /// A kernel that is running here tells the other ranks, and so does a collective step that is ended; without either
     /// they notice at their deadline.
     pub fn abort(&self) {
+        if let Some(host) = &self.shared.simulated {
+            host.abort();
+        }
         self.shared.standing.abort();
     }
 }

@@ -294,7 +294,8 @@ pub enum Error {
     Config(Violations),
     /// The configuration is for another number of ranks.
     #[error(
-        "the kernel is declared for {declared} ranks, the communicator has {world}; declare world = {world}, or start {declared} ranks"
+        "the kernel is declared for {declared} ranks, the communicator has {world}; {}start {declared} ranks",
+        declare_world(*world)
     )]
     WrongWorld {
         /// In the configuration.
@@ -511,4 +512,11 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+/// How a kernel gets so many ranks, if it can have as many on one node.
+fn declare_world(world: u32) -> String {
+    match world {
+        1 | 2 | 4 | 8 => format!("declare world = {world}, or "),
+        _ => String::new(),
+    }
 }

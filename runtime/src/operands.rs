@@ -48,8 +48,11 @@ pub enum OperandFault {
         row_stride_elems: u64,
     },
     /// An operand of the kernel's that was not passed.
-    #[error("it was not passed; use `call` or `launch_with`, or declare the kernel without it")]
-    Missing,
+    #[error("it was not passed; pass it with `call` or `launch_with`{}", declare_without(*.operand))]
+    Missing {
+        /// Which.
+        operand: Operand,
+    },
     /// An operand that the kernel does not have.
     #[error("the kernel has none, only {}; leave it out{}", .names.join(", "), declare_it(*.operand))]
     Unexpected {
@@ -79,9 +82,12 @@ pub enum OperandFault {
     },
     /// Elements of another type.
     #[error(
-        "its elements are {given}, the kernel's are {expected}; pass those, or declare `output = {given}`"
+        "its elements are {given}, the kernel's are {expected}; pass those{}",
+        declare_output(*.operand, *.given)
     )]
     Dtype {
+        /// Which.
+        operand: Operand,
         /// Of the slice.
         given: Dtype,
         /// Of the kernel's operand.
@@ -106,6 +112,25 @@ fn declare_it(operand: Operand) -> String {
             format!(", or declare the kernel with `{} = true`", operand.name())
         }
         _ => String::new(),
+    }
+}
+
+/// How a kernel comes to need no such operand, if that is possible.
+fn declare_without(operand: Operand) -> String {
+    match operand {
+        Operand::Bias | Operand::Residual => {
+            format!(", or declare the kernel without `{}`", operand.name())
+        }
+        _ => String::new(),
+    }
+}
+
+/// How a kernel comes to write such elements, if it can.
+fn declare_output(operand: Operand, given: Dtype) -> String {
+    if operand == Operand::C && Dtype::FLOATS.contains(&given) {
+        format!(", or declare `output = {given}`")
+    } else {
+        String::new()
     }
 }
 

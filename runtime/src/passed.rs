@@ -37,7 +37,8 @@ pub(crate) fn check(
     for spec in specs {
         let Some(passed) = passed.iter().find(|p| p.operand == spec.operand) else {
             if !absent.contains(&spec.operand) {
-                faults.push((spec.operand, OperandFault::Missing));
+                let operand = spec.operand;
+                faults.push((operand, OperandFault::Missing { operand }));
             }
             continue;
         };
@@ -46,8 +47,12 @@ pub(crate) fn check(
             faults.push((spec.operand, OperandFault::Access { written }));
         }
         if passed.dtype != spec.dtype {
-            let (given, expected) = (passed.dtype, spec.dtype);
-            faults.push((spec.operand, OperandFault::Dtype { given, expected }));
+            let fault = OperandFault::Dtype {
+                operand: spec.operand,
+                given: passed.dtype,
+                expected: spec.dtype,
+            };
+            faults.push((spec.operand, fault));
         }
         faults.extend(check_length(spec, passed.elems, rank));
     }

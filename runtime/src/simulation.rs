@@ -36,6 +36,13 @@ impl Default for Simulation {
 }
 
 impl Simulation {
+    /// Bytes of this host's memory that so many bytes of a simulated GPU's take.
+    #[cfg(feature = "simulator")]
+    #[must_use]
+    pub const fn host_bytes(gpu_bytes: u64) -> u64 {
+        mkernel_sim::host_bytes(gpu_bytes)
+    }
+
     fn check(&self) -> Result<(), Error> {
         let ranges = [
             ("ranks", self.ranks, 1, MAX_RANKS as u32, "1 to 8"),
@@ -81,7 +88,7 @@ mod host {
     use mkernel_sim::world::Options;
     use mkernel_sim::{HostOptions, SimulatedHost};
     use mkernel_spec::Device;
-    use std::sync::Arc;
+    use std::sync::{Arc, OnceLock};
 
     pub(crate) use mkernel_sim::Watch;
 
@@ -90,10 +97,17 @@ mod host {
         mkernel_sim::activate().map_err(|error| Error::Simulator(Arc::new(error)))
     }
 
+    /// Whether a kind of finding says that an access came before what it should have waited for.
+    fn lacks_order(kind: &str) -> bool {
+        ["race", "missing fence", "uninitialised read", "deadlock"].contains(&kind)
+    }
+
     /// The simulated host of a job.
     pub(crate) struct Host {
         host: SimulatedHost,
         has_timeline: bool,
+        /// How many findings there were when a rank aborted.
+        before_abort: OnceLock<usize>,
     }
 
     impl Host {
@@ -117,6 +131,7 @@ mod host {
             Ok(Self {
                 host: claimed.map_err(|error| Error::Simulator(Arc::new(error)))?,
                 has_timeline: simulation.timeline,
+                before_abort: OnceLock::new(),
             })
         }
 
@@ -130,14 +145,23 @@ mod host {
             self.host.is_awaited()
         }
 
+        /// What was found so far. After a rank has aborted, kernels run to their end without waiting for each other: what
+        /// lacks an order then is a consequence. An access to memory that is not the kernel's is still a mistake.
         pub fn findings(&self) -> Vec<Finding> {
-            let findings = self.host.findings().into_iter();
+            let before = self.before_abort.get().copied().unwrap_or(usize::MAX);
+            let findings = self.host.findings().into_iter().enumerate();
             findings
-                .map(|finding| Finding {
+                .filter(|(i, finding)| *i < before || !lacks_order(finding.kind))
+                .map(|(_, finding)| Finding {
                     kind: finding.kind,
                     text: finding.text,
                 })
                 .collect()
+        }
+
+        /// A rank aborts.
+        pub fn abort(&self) {
+            self.before_abort.get_or_init(|| self.host.findings().len());
         }
 
         /// Lets simulated time stand still while the host's part of a kernel's work is busy.
@@ -181,6 +205,10 @@ mod host {
         }
 
         pub fn findings(&self) -> Vec<Finding> {
+            match *self {}
+        }
+
+        pub fn abort(&self) {
             match *self {}
         }
 

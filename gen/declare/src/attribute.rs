@@ -112,7 +112,7 @@ mod tests {
                 "world | this is not `key = value`",
                 "m = | this is not `key = value`",
                 "4 * 256 | n: an expression is not possible",
-                "1.5 | k: a fraction is not possible",
+                "1.5 | k: 1.5 is not possible",
                 "true | name: a boolean is not possible",
                 "- 4 | stages: -4 is not possible",
                 "stagess | there is no option `stagess`",

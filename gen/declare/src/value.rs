@@ -22,7 +22,7 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Integer(value) => write!(f, "{value}"),
-            Self::Fraction(_) => f.write_str("a fraction"),
+            Self::Fraction(text) => f.write_str(text),
             Self::Word(word) => write!(f, "`{word}`"),
             Self::Boolean(_) => f.write_str("a boolean"),
             Self::Other(what) => f.write_str(what),
@@ -39,7 +39,10 @@ pub(crate) fn boolean(value: &Value) -> Result<bool, String> {
 
 pub(crate) fn integer<T: TryFrom<i128>>(value: &Value) -> Result<T, String> {
     let Value::Integer(number) = value else {
-        return Err("write an integer, as a plain number".to_owned());
+        return Err(match whole(value) {
+            Some(number) => format!("write {number}"),
+            None => "write an integer, as a plain number".to_owned(),
+        });
     };
     T::try_from(*number).map_err(|_| {
         format!(
@@ -47,6 +50,16 @@ pub(crate) fn integer<T: TryFrom<i128>>(value: &Value) -> Result<T, String> {
             (1_u128 << (8 * size_of::<T>())) - 1
         )
     })
+}
+
+/// The integer that `1e3` or `128.0` is.
+fn whole(value: &Value) -> Option<u64> {
+    let Value::Fraction(text) = value else {
+        return None;
+    };
+    let number: f64 = text.replace('_', "").parse().ok()?;
+    let is_whole = number.fract() == 0.0 && (0.0..1e15).contains(&number);
+    is_whole.then_some(number as u64)
 }
 
 pub(crate) fn number(value: &Value) -> Result<f32, String> {
@@ -61,8 +74,19 @@ pub(crate) fn number(value: &Value) -> Result<f32, String> {
 pub(crate) fn dim(value: &Value) -> Result<Dim, String> {
     match value {
         Value::Word(word) if word == "dynamic" => Ok(Dim::DYNAMIC),
-        Value::Integer(_) => integer(value).map(Dim::Static),
-        _ => Err("write an integer, as a plain number, or `dynamic`".to_owned()),
+        // Which sizes a dimension can have is the spec's to say, and why.
+        Value::Integer(number) => u64::try_from(*number).map(Dim::Static).map_err(|_| {
+            let help = if *number < 0 {
+                "1 or more"
+            } else {
+                "less than 2^64"
+            };
+            format!("write a size of {help}")
+        }),
+        _ => Err(match whole(value) {
+            Some(number) => format!("write {number}"),
+            None => "write an integer, as a plain number, or `dynamic`".to_owned(),
+        }),
     }
 }
 
@@ -103,5 +127,28 @@ fn one_of(names: &[&str]) -> String {
     match names {
         [only] => format!("write `{only}`"),
         _ => format!("use one of {}", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_on_numbers_can_be_followed() {
+        let fraction = |text: &str| Value::Fraction(text.to_owned());
+        for (value, help) in [
+            (fraction("1e3"), "write 1000"),
+            (fraction("1_024.0"), "write 1024"),
+            (
+                fraction("1.5"),
+                "write an integer, as a plain number, or `dynamic`",
+            ),
+            (Value::Integer(-3), "write a size of 1 or more"),
+            (Value::Integer(1 << 64), "write a size of less than 2^64"),
+        ] {
+            assert_eq!(dim(&value), Err(help.to_owned()), "{value}");
+        }
+        assert_eq!(integer::<u32>(&fraction("128.0")), Err("write 128".into()));
     }
 }

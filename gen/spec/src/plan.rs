@@ -4,6 +4,7 @@ mod attention;
 mod combine;
 mod dispatch;
 mod gemm;
+mod memory;
 mod network;
 
 use crate::abi::{ArgLayout, OperandSpec, State};
@@ -223,7 +224,8 @@ impl KernelPlan {
     /// Chooses the plan that the cost model expects to be fastest among those that `spec` allows.
     ///
     /// # Errors
-    /// A dimension that is still dynamic, or a fixed choice that fits no plan: all at once.
+    /// A dimension that is still dynamic, or a fixed choice that fits no plan: all at once; or operands and workspace that
+    /// the device's memory cannot hold.
     pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Violations> {
         let planned = match spec.problem() {
             Problem::Gemm(config) => gemm::plan(spec, config, device),
@@ -231,7 +233,9 @@ impl KernelPlan {
             Problem::Dispatch(config) => dispatch::plan(spec, config, device),
             Problem::Combine(config) => combine::plan(spec, config, device),
         };
-        planned.unwrap_or_else(|| Err(unknown_dims(spec)))
+        let plan = planned.unwrap_or_else(|| Err(unknown_dims(spec)))?;
+        plan.check_memory()?;
+        Ok(plan)
     }
 
     /// The sizes it is for.

@@ -17,8 +17,8 @@ use std::thread;
 #[derive(Debug, clap::Args)]
 pub struct FabricTest {
     /// What sends
-    #[arg(long, value_enum, default_value_t = Choice::Auto)]
-    device: Choice,
+    #[arg(long, value_enum)]
+    device: Option<Choice>,
     /// GPUs over all nodes: 1, 2, 4 or 8
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     ranks: u32,
@@ -39,7 +39,12 @@ pub struct FabricTest {
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     window: u32,
     /// What contents, and faults, depend on
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        allow_negative_numbers = true,
+        default_value_t = 0
+    )]
     seed: u64,
     #[command(flatten)]
     network: Network,
@@ -90,23 +95,24 @@ impl FabricTest {
         }
     }
 
-    fn machine(&self) -> Machine {
+    fn machine(&self) -> Result<Machine, Failure> {
         let gpus = machine::gpus();
-        if self.device == Choice::Gpu || self.device == Choice::Auto && gpus >= self.ranks {
-            return Machine::Gpus;
+        let device = Choice::or_environment(self.device)?;
+        if device == Choice::Gpu || device == Choice::Auto && gpus >= self.ranks {
+            return Ok(Machine::Gpus);
         }
-        if self.device == Choice::Auto {
+        if device == Choice::Auto {
             let gpus = count(gpus as usize, "GPU");
             say(&format!(
                 "this host has {gpus}: simulating (--device gpu insists on GPUs)"
             ));
         }
         let usual = Simulation::default();
-        Machine::Simulated(Simulated {
+        Ok(Machine::Simulated(Simulated {
             sms: usual.sms,
             skew: usual.skew,
             timeline: false,
-        })
+        }))
     }
 
     fn sizes(&self, is_simulated: bool) -> Vec<u32> {
@@ -141,7 +147,7 @@ impl FabricTest {
     /// All ranks, as threads of this process.
     fn on_all_ranks(&self, transport: &Transport) -> Result<Option<Vec<Row>>, Failure> {
         let ranks = self
-            .machine()
+            .machine()?
             .ranks(self.ranks, self.seed)
             .map_err(Failure::Fabric)?;
         let results: Vec<Result<Vec<Row>, Error>> = thread::scope(|scope| {

@@ -30,6 +30,12 @@ impl KernelFlags {
         values.first()?.parse().ok()
     }
 
+    /// Whether there is one that is on or off, whose value must be joined to it.
+    pub fn has_switch(&self) -> bool {
+        let is_switch = |field| value_name(field) == "true|false";
+        self.0.iter().any(|(field, _)| is_switch(*field))
+    }
+
     /// Whether there are none at all.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -87,7 +93,9 @@ impl Args for KernelFlags {
                 .long(field.name().replace('_', "-"))
                 .value_name(value_name(field))
                 .help(help(field))
-                .help_heading("One kernel by flags");
+                .help_heading("One kernel by flags")
+                // So that what reads the value says what is possible.
+                .allow_negative_numbers(true);
             command.arg(match field {
                 _ if is_dim(field) => arg.value_delimiter(',').value_parser(parse_size),
                 Field::Bias | Field::Residual | Field::Causal | Field::Swiglu => arg
@@ -124,7 +132,7 @@ fn parse_size(text: &str) -> Result<String, &'static str> {
     if possible {
         Ok(text.to_owned())
     } else {
-        Err("write a size, several with commas, or `dynamic`")
+        Err("write a size of 1 or more, several with commas, or `dynamic`")
     }
 }
 

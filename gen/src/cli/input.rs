@@ -176,11 +176,17 @@ impl Sources {
         default: Option<(&'static str, &'static str)>,
         mistakes: &mut Vec<Mistake<String>>,
     ) -> Result<Vec<Declarant>, Failure> {
+        let is_value = |path: &PathBuf| path.as_os_str() == "true" || path.as_os_str() == "false";
+        if self.files.iter().any(is_value) && self.flags.has_switch() {
+            return Err(Failure::Usage(
+                "a value of a switch was taken for a file; join it to the flag, as in --bias=true",
+            ));
+        }
         let elsewhere = !self.files.is_empty() || self.crate_dir.is_some();
         match (elsewhere, self.flags.declare_a_kernel()) {
             (true, true) => {
                 return Err(Failure::Usage(
-                    "beside files or --crate only sizes can be given (--m, --n, --k) and --nodes; other flags declare a kernel",
+                    "beside files or --crate only sizes (--m, --seq, --max-tokens, ...) and --nodes can be given; other flags declare a kernel",
                 ));
             }
             (false, false) if default.is_some() => {

@@ -1,5 +1,6 @@
 //! [`Machine`]: the GPUs that kernels run on, real or simulated.
 
+use super::{Failure, environment};
 use mkernel::{Communicator, Error, Simulation};
 use std::fs;
 use std::path::Path;
@@ -13,6 +14,16 @@ pub enum Choice {
     Gpu,
     /// Simulated GPUs, on any machine
     Sim,
+}
+
+impl Choice {
+    /// What was chosen, else what `MKERNEL_DEVICE` says, else [`Choice::Auto`].
+    pub fn or_environment(given: Option<Self>) -> Result<Self, Failure> {
+        match given {
+            Some(choice) => Ok(choice),
+            None => Ok(environment::choice("MKERNEL_DEVICE")?.unwrap_or(Self::Auto)),
+        }
+    }
 }
 
 /// How simulated GPUs behave, but for the seed.

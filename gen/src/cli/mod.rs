@@ -3,6 +3,7 @@
 mod build;
 mod check;
 mod doctor;
+mod environment;
 mod fabric_test;
 mod fetch;
 mod flags;
@@ -84,12 +85,26 @@ enum Failure {
     Mistakes(Vec<Mistake<String>>),
     #[error("{0}")]
     Usage(&'static str),
+    #[error("environment variable {name} is {value:?}; it should be {expected}")]
+    Variable {
+        name: &'static str,
+        value: String,
+        expected: String,
+    },
     #[error("{} not compiled", count(.0.len(), "kernel"))]
     Compile(Vec<(String, GenError)>),
     #[error(transparent)]
     Gen(GenError),
     #[error("{failed} of {} failed", count(*.ran, "run"))]
     Runs { failed: usize, ran: usize, code: u8 },
+    #[error(
+        "{label} needs about {needed} of this host's memory on simulated GPUs, and {available} are free; use smaller sizes, fewer --calls, or GPUs"
+    )]
+    HostMemory {
+        label: String,
+        needed: String,
+        available: String,
+    },
     #[error("the network between nodes was not proved")]
     Fabric(#[source] mkernel::Error),
     #[error("cannot read {}", .path.display())]
@@ -116,7 +131,7 @@ impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Mistakes(_) | Self::Device { .. } | Self::Fabric(_) => 1,
-            Self::Usage(_) | Self::Nics(_) => 2,
+            Self::Usage(_) | Self::Variable { .. } | Self::Nics(_) => 2,
             Self::Compile(failed) => failed
                 .iter()
                 .map(|(_, error)| exit_code(error))
@@ -124,7 +139,11 @@ impl Failure {
                 .unwrap_or(3),
             Self::Gen(error) => exit_code(error),
             Self::Runs { code, .. } => *code,
-            Self::Read { .. } | Self::Write { .. } | Self::Fetch { .. } | Self::Output(_) => 4,
+            Self::HostMemory { .. }
+            | Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Fetch { .. }
+            | Self::Output(_) => 4,
         }
     }
 }

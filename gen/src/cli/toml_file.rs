@@ -185,7 +185,7 @@ tuning = { stages = -1, q = true }
             reasons(text),
             [
                 "f.toml:13:2: `other` is not a list of [[kernel]] tables",
-                "f.toml:7:5: k: a fraction is not possible",
+                "f.toml:7:5: k: 1.5 is not possible",
                 "f.toml:4:9: world: 3 ranks per node is not supported",
                 "f.toml:6:5: n: 9 is not a multiple of 8 (TMA row strides are multiples of 16 bytes)",
                 "f.toml:10:6: op: `gemm` is not possible",

@@ -79,6 +79,9 @@ fn wrong_usage_is_2() {
         (&["--seed", "1", "--seeds", "0..2"], "cannot be used with"),
         (&["--skew", "101"], "101"),
         (&["--sms", "0"], "0"),
+        (&["--seed", "-1"], "invalid value '-1'"),
+        (&["--m", "-3"], "a size of 1 or more"),
+        (&["examples/small.toml", "--bias", "true"], "--bias=true"),
         (&["--calls", "0"], "0"),
         (&["--device", "tpu"], "auto"),
         (&["--device", "gpu", "--sms", "4"], "--device sim"),
@@ -93,6 +96,87 @@ fn wrong_usage_is_2() {
     }
 }
 
+/// What neither a GPU nor this host can hold is refused before anything is allocated.
+#[test]
+fn sizes_that_do_not_fit_are_refused_with_the_figures() {
+    let large = [
+        "--op=gemm_rs",
+        "--world=8",
+        "--m=524288",
+        "--n=524288",
+        "--k=8",
+    ];
+    for command in ["check", "plan", "build"] {
+        let output = run(&[&[command], &large[..]].concat());
+        assert_eq!(code(&output), 1, "{command}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains("bytes of memory of NVIDIA H200"),
+            "{command}: {}",
+            stderr(&output)
+        );
+    }
+    let kernel = ["--device=sim", "--op=ag_gemm", "--world=2"];
+    let sizes = ["--m=2147483647", "--n=8", "--k=8"];
+    let (code, text) = errors_of(&[&kernel[..], &sizes].concat());
+    assert_eq!(code, 4, "{text}");
+    assert!(text.contains("of this host's memory"), "{text}");
+}
+
+/// The sum of a node's ranks is rounded before it travels, which is no mistake of the kernel.
+#[test]
+fn sums_of_several_nodes_are_right() {
+    let kernel = ["--op=gemm_rs", "--world=4", "--nodes=2", "--output=fp32"];
+    let sizes = ["--m=130", "--n=136", "--k=136", "--seed=0", "--calls=1"];
+    let output = run(&[&["run", "--device=sim"], &kernel[..], &sizes].concat());
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("right: all"),
+        "{}",
+        stdout(&output)
+    );
+}
+
+#[test]
+fn variables_stand_for_flags_that_were_not_given() {
+    let with = |name: &str, value: &str, args: &[&str]| {
+        let cache = TempDir::new().expect("temporary folder");
+        let mut command = mkernel_gen(cache.path());
+        let output = command.arg("run").env(name, value).args(args).output();
+        output.expect("mkernel-gen starts")
+    };
+    for (name, value, expected) in [
+        ("MKERNEL_DEVICE", "tpu", "one of auto, gpu, sim"),
+        ("MKERNEL_SIM_SMS", "foo", "a number from 1 to 1024"),
+        ("MKERNEL_SIM_SKEW", "101", "a number from 0 to 100"),
+        ("MKERNEL_SIM_SEED", "-1", "a number from 0"),
+        ("MKERNEL_TRANSPORT", "abc", "one of emulated, rc, efa"),
+    ] {
+        let device: &[&str] = match name {
+            "MKERNEL_DEVICE" => &[],
+            _ => &["--device=sim"],
+        };
+        let output = with(name, value, &[device, &TINY[2..]].concat());
+        assert_eq!(code(&output), 2, "{name}: {}", stderr(&output));
+        for part in [name, value, expected] {
+            assert!(stderr(&output).contains(part), "{}", stderr(&output));
+        }
+    }
+    let output = with(
+        "MKERNEL_SIM_SMS",
+        "3",
+        &[&TINY[1..6], &["--seed=1", "--calls=1"]].concat(),
+    );
+    let told = stdout(&output);
+    assert!(told.contains("2 simulated GPUs with 3 SMs"), "{told}");
+    let output = with("MKERNEL_DEVICE", "gpu", &["--sms=3"]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("add --device sim"),
+        "{}",
+        stderr(&output)
+    );
+}
+
 #[test]
 fn mistakes_are_1_at_the_flag_that_made_them() {
     let (code, text) = errors_of(&["--device=sim", "--ranks=3", "--k=9"]);
@@ -100,6 +184,15 @@ fn mistakes_are_1_at_the_flag_that_made_them() {
     assert!(text.contains("--ranks: error: world: 3 ranks"), "{text}");
     assert!(
         text.contains("--k: error: k: 9 is not a multiple of 8"),
+        "{text}"
+    );
+
+    let lone = ["--device=sim", "--sms=1", "--nodes=2", "--ranks=4"];
+    let (code, text) = errors_of(&lone);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.starts_with("--nodes: error: nodes: "), "{text}");
+    assert!(
+        text.contains("1 mistake in") && !text.contains("comm_ctas"),
         "{text}"
     );
 

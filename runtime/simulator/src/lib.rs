@@ -12,6 +12,8 @@ mod driver;
 pub mod tensor_map;
 pub mod world;
 
+pub use world::host_bytes;
+
 pub use driver::{
     ActivateError, ClaimError, DEVICES_PER_HOST, HOSTS, HostOptions, SimulatedHost, Watch, activate,
 };

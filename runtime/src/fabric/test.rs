@@ -308,9 +308,13 @@ impl Test {
             }
         };
         require(
-            message_bytes <= options.message_bytes && message_bytes.is_multiple_of(WORD_BYTES),
+            message_bytes.is_multiple_of(WORD_BYTES),
+            format!("messages of {message_bytes} bytes: a multiple of {WORD_BYTES} is possible"),
+        );
+        require(
+            message_bytes <= options.message_bytes,
             format!(
-                "messages of {message_bytes} bytes: a multiple of {WORD_BYTES}, at most {}, is possible",
+                "messages of {message_bytes} bytes: at most {} are possible",
                 options.message_bytes
             ),
         );

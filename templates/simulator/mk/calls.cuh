@@ -33,7 +33,8 @@ enum Fence : u32 { kFenceThread = 0, kFenceProxyGlobal = 1, kFenceProxyShared = 
 
 // Bump kVersion with every change here; the simulator refuses kernels of another version.
 struct Calls {
-  static constexpr u64 kVersion = 4;
+  static constexpr u64 kVersion = 5;
+  static constexpr u64 kNextPolled = ~0ull;
 
   const Thread* (*thread)();
   void (*trap)(Place);
@@ -49,7 +50,8 @@ struct Calls {
   void (*registers)(u32 count, u32 acquire, Place);
   // What the thread waits for from now on, for reports; role 0: no more.
   // Role 0: for nothing; `wait` then tells whether the wait before has ended.
-  void (*waiting)(u32 role, u32 wait, u32 peer, u32 index, u32 wanted, Place);
+  // `seen`: what the wait has seen so far, or kNextPolled: the word that is polled next.
+  void (*waiting)(u32 role, u32 wait, u32 peer, u32 index, u32 wanted, u64 seen, Place);
 
   void (*load)(const void* from, void* to, u32 bytes, u32 order, u32 scope, Place);
   void (*store)(void* to, const void* from, u32 bytes, u32 order, u32 scope, Place);

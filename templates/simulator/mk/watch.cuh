@@ -18,10 +18,10 @@
 namespace mk {
 
 // The wait that was announced has ended.
-__forceinline__ void wait_ended() { mk_calls->waiting(0, 1, 0, 0, 0, sim::place()); }
+__forceinline__ void wait_ended() { mk_calls->waiting(0, 1, 0, 0, 0, 0, sim::place()); }
 
 __forceinline__ u32 wait_flag(const Watch& watch, const u32* flag, const Awaited& what) {
-  mk_calls->waiting(what.role, what.wait, what.peer, what.index, what.wanted, sim::place());
+  mk_calls->waiting(what.role, what.wait, what.peer, what.index, what.wanted, sim::Calls::kNextPolled, sim::place());
   const u32 seen = wait_flag_on_gpu(watch, flag, what);
   wait_ended();
   return seen;
@@ -34,14 +34,14 @@ __forceinline__ void wait_mark(const Watch& watch, const u32* flag, const Awaite
 }
 
 __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {
-  mk_calls->waiting(role, wait, watch.rank, index, parity, sim::place());
+  mk_calls->waiting(role, wait, watch.rank, index, parity, sim::Calls::kNextPolled, sim::place());
   wait_barrier_on_gpu(watch, barrier, parity, role, wait, index);
   wait_ended();
 }
 
 __forceinline__ void wait_barrier_watched(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait,
                                           u32 index) {
-  mk_calls->waiting(role, wait, watch.rank, index, parity, sim::place());
+  mk_calls->waiting(role, wait, watch.rank, index, parity, sim::Calls::kNextPolled, sim::place());
   wait_barrier_watched_on_gpu(watch, barrier, parity, role, wait, index);
   wait_ended();
 }
@@ -51,10 +51,10 @@ struct Patience {
   PatienceOnGpu on_gpu;
 
   __forceinline__ bool ends(const Watch& watch, const Awaited& what, u32 seen) {
-    mk_calls->waiting(what.role, what.wait, what.peer, what.index, what.wanted, sim::place());
+    mk_calls->waiting(what.role, what.wait, what.peer, what.index, what.wanted, seen, sim::place());
     const bool ends = on_gpu.ends(watch, what, seen);
     if (!ends) mk_calls->sleep(kPollPauseNs, sim::place());
-    mk_calls->waiting(0, ends, 0, 0, 0, sim::place());
+    mk_calls->waiting(0, ends, 0, 0, 0, 0, sim::place());
     return ends;
   }
 };

@@ -1,7 +1,7 @@
 //! What is possible of an attention operator.
 
 use super::{MAX_DIM, MAX_ELEMS};
-use crate::config::AttentionConfig;
+use crate::config::{AttentionConfig, Scale};
 use crate::violation::{Field, Violations};
 
 /// Elements of a row of a head: rows of 64 bf16 are lines of the 128-byte swizzle, and registers hold 128.
@@ -19,7 +19,7 @@ pub(super) fn check(config: &AttentionConfig, nodes: u32, found: &mut Violations
                 HEAD_DIMS.contains(&size),
                 field,
                 || format!("heads of {size} elements are not supported"),
-                "use 64 or 128, padding Q, K and V with zeros",
+                padding(size, config.scale),
             );
             continue;
         }
@@ -57,6 +57,22 @@ pub(super) fn check(config: &AttentionConfig, nodes: u32, found: &mut Violations
             );
         }
     }
+}
+
+/// How heads of another size are computed. Padding with zeros leaves the scores as they are, but the usual scale would be
+/// that of the padded size.
+fn padding(size: u64, scale: Scale) -> String {
+    let Some(padded) = HEAD_DIMS.into_iter().find(|padded| size <= *padded) else {
+        return "use 64 or 128".to_owned();
+    };
+    let mut help = format!("use {padded}, padding Q, K and V with zeros");
+    if scale.fixed().is_none() && size > 0 {
+        let usual = 1.0 / (size as f64).sqrt();
+        help.push_str(&format!(
+            ", and scale = {usual:.7}, which is 1/√{size}: the default becomes 1/√{padded}"
+        ));
+    }
+    help
 }
 
 /// Who takes turns in slots tells who sends that they are free; that does not cross between nodes.
@@ -110,7 +126,7 @@ fn check_elems(config: &AttentionConfig, found: &mut Violations) {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig};
+    use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig, Scale};
     use crate::spec::KernelSpec;
 
     #[test]
@@ -126,6 +142,30 @@ mod tests {
         let found = KernelSpec::validate(KernelConfig::new(8, config)).expect_err("mistakes");
         let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
         assert_eq!(fields, ["batch", "seq", "head_dim", "kv_heads"], "{found}");
+    }
+
+    #[test]
+    fn advice_on_odd_heads_keeps_the_scale() {
+        let help = |head_dim, scale: Option<f32>| {
+            let mut config = AttentionConfig {
+                head_dim: Dim::Static(head_dim),
+                ..AttentionConfig::new(AttentionOp::RingAttention)
+            };
+            if let Some(scale) = scale {
+                config.scale = Scale::new(scale);
+            }
+            let found = KernelSpec::validate(KernelConfig::new(8, config)).expect_err("odd");
+            found.iter().next().expect("one").help.clone()
+        };
+        let usual = help(96, None);
+        assert!(usual.starts_with("use 128, padding"), "{usual}");
+        assert!(
+            usual.contains("scale = 0.1020621, which is 1/√96"),
+            "{usual}"
+        );
+        assert!(help(40, None).starts_with("use 64, padding"));
+        assert!(!help(96, Some(0.1)).contains("scale"));
+        assert_eq!(help(256, None), "use 64 or 128");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! [`Network`]: flags for what carries messages.
 
-use crate::cli::Failure;
+use crate::cli::{Failure, environment};
 use mkernel::{Faults, Nic, NicOptions, Transport};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ enum Kind {
 /// What carries messages, and how.
 #[derive(Debug, clap::Args)]
 pub struct Network {
-    /// What carries messages [default: emulated]
+    /// What carries messages [default: MKERNEL_TRANSPORT, else emulated]
     #[arg(long, value_enum)]
     transport: Option<Kind>,
     #[command(flatten)]
@@ -48,16 +48,16 @@ struct Nics {
 #[command(next_help_heading = "Transport emulated")]
 struct Emulated {
     /// What a NIC sends in a second, 10^9 bytes [default: 50]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_rate)]
     gb_per_s: Option<f64>,
     /// What a message takes besides its bytes, one way [default: 2]
-    #[arg(long, value_name = "NUMBER", value_parser = parse_us)]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_us)]
     latency_us: Option<f64>,
     /// Messages are late by up to this, and overtake each other [default: 0]
-    #[arg(long, value_name = "NUMBER", value_parser = parse_us)]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_us)]
     jitter_us: Option<f64>,
     /// The part of messages that are lost and sent again, 0 to 1 [default: 0]
-    #[arg(long, value_name = "NUMBER", value_parser = parse_probability)]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_probability)]
     loss: Option<f64>,
 }
 
@@ -69,7 +69,10 @@ impl Network {
 
     /// The transport; `seed` is what an emulated one's faults depend on.
     pub fn transport(&self, seed: u64) -> Result<Transport, Failure> {
-        let kind = self.transport.unwrap_or(Kind::Emulated);
+        let kind = match self.transport {
+            Some(kind) => kind,
+            None => environment::choice("MKERNEL_TRANSPORT")?.unwrap_or(Kind::Emulated),
+        };
         let emulated = kind == Kind::Emulated;
         if emulated && self.nics.any() {
             return Err(Failure::Usage(
@@ -135,6 +138,12 @@ impl Emulated {
             },
         }
     }
+}
+
+fn parse_rate(text: &str) -> Result<f64, &'static str> {
+    parse_within(text, 1e6)
+        .filter(|rate| *rate > 0.0)
+        .ok_or("a number above 0, at most 1000000, is possible")
 }
 
 /// Up to a second: longer than any network's, and far from where sums of times overflow.

@@ -4,6 +4,7 @@ mod attention;
 mod data;
 mod experts;
 mod gemm;
+mod need;
 mod ranks;
 mod reference;
 mod replay;
@@ -12,6 +13,7 @@ mod tensor;
 mod trace;
 
 use super::Failure;
+use super::environment;
 use super::fabric_test::Network;
 use super::input::{Changes, Kernel, Loaded, Sources};
 use super::machine::{self, Choice, Machine, Simulated};
@@ -46,25 +48,26 @@ const MAX_SEED: u64 = 1 << 63;
 pub struct Run {
     #[command(flatten)]
     sources: Sources,
-    /// What runs it
-    #[arg(long, value_enum, default_value_t = Choice::Auto)]
-    device: Choice,
+    /// What runs it [default: MKERNEL_DEVICE, else auto]
+    #[arg(long, value_enum)]
+    device: Option<Choice>,
     /// Plan for this many ranks instead of the declared world
     #[arg(long, value_name = "COUNT")]
     ranks: Option<u32>,
     /// Calls with new data each, back to back; one more repeats the first
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
-    /// What the data, and the order of events on simulated GPUs, depend on [default: another one each time]
-    #[arg(long, value_name = "NUMBER", conflicts_with = "seeds", value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
+    /// What the data, and the order of events on simulated GPUs, depend on [default: MKERNEL_SIM_SEED, else another one
+    /// each time]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "seeds", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
     seed: Option<u64>,
     /// Run once for each seed from A up to B, B excluded; simulated ones side by side
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Option<Range<u64>>,
-    /// SMs of a simulated GPU [default: 8]
+    /// SMs of a simulated GPU [default: MKERNEL_SIM_SMS, else 8]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Simulated GPUs")]
     sms: Option<u32>,
-    /// How unfair the simulator is to ranks, CTAs and warps, 0 to 100 [default: 20]
+    /// How unfair the simulator is to ranks, CTAs and warps, 0 to 100 [default: MKERNEL_SIM_SKEW, else 20]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100), help_heading = "Simulated GPUs")]
     skew: Option<u32>,
     /// Write what happened when, a line per event
@@ -81,12 +84,20 @@ impl Run {
     /// Runs every kernel with every seed; those that fail don't stop the others.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let (machine, kernels) = self.machine_and_kernels()?;
-        let seeds = self.seeds.clone().unwrap_or_else(|| {
-            let seed = self.seed.unwrap_or_else(seed_from_clock);
-            seed..seed + 1
-        });
+        let seeds = match (&self.seeds, self.seed) {
+            (Some(seeds), _) => seeds.clone(),
+            (None, Some(seed)) => seed..seed + 1,
+            (None, None) => {
+                let seed = environment::number("MKERNEL_SIM_SEED", 0..=MAX_SEED - 1)?;
+                let seed = seed.unwrap_or_else(seed_from_clock);
+                seed..seed + 1
+            }
+        };
         self.check_flags(machine, kernels.len(), &seeds)?;
         self.check_network(&kernels)?;
+        for (kernel, plan) in &kernels {
+            self.side_by_side(kernel, plan, machine, &seeds)?;
+        }
         let mut report = Report::new(json);
         for (kernel, plan) in &kernels {
             let about = About {
@@ -121,21 +132,27 @@ impl Run {
     /// What to run on, and the kernels planned for it.
     fn machine_and_kernels(&self) -> Result<(Machine, Vec<(Kernel, KernelPlan)>), Failure> {
         let gpus = machine::gpus();
-        if self.device == Choice::Gpu || self.device == Choice::Auto && gpus > 0 {
+        let device = Choice::or_environment(self.device)?;
+        if device == Choice::Gpu || device == Choice::Auto && gpus > 0 {
             let kernels = self.load(&Device::default())?.planned()?;
             let needed = kernels.iter().map(|(_, plan)| plan.spec.world()).max();
-            if self.device == Choice::Gpu || needed.is_some_and(|needed| needed <= gpus) {
+            if device == Choice::Gpu || needed.is_some_and(|needed| needed <= gpus) {
                 return Ok((Machine::Gpus, kernels));
             }
         }
         let usual = Simulation::default();
+        let sms = environment::number("MKERNEL_SIM_SMS", 1..=1024)?;
+        let skew = environment::number("MKERNEL_SIM_SKEW", 0..=100)?;
         let simulated = Simulated {
-            sms: self.sms.unwrap_or(usual.sms),
-            skew: self.skew.unwrap_or(usual.skew),
+            sms: self.sms.or(sms.map(|sms| sms as u32)).unwrap_or(usual.sms),
+            skew: self
+                .skew
+                .or(skew.map(|skew| skew as u32))
+                .unwrap_or(usual.skew),
             timeline: self.trace.is_some() || self.timeline.is_some(),
         };
         let kernels = self.load(&Device::simulated(simulated.sms))?.planned()?;
-        if self.device == Choice::Auto {
+        if device == Choice::Auto {
             let gpus = super::count(gpus as usize, "GPU");
             say(&format!(
                 "this host has {gpus}: simulating (--device gpu insists on GPUs)"
@@ -173,6 +190,22 @@ impl Run {
         Ok(())
     }
 
+    /// How many jobs of a kernel run at once; an error if this host's memory does not allow one.
+    fn side_by_side(
+        &self,
+        kernel: &Kernel,
+        plan: &KernelPlan,
+        machine: Machine,
+        seeds: &Range<u64>,
+    ) -> Result<usize, Failure> {
+        if machine == Machine::Gpus {
+            return Ok(1);
+        }
+        let seeds = usize::try_from(seeds.end - seeds.start).unwrap_or(usize::MAX);
+        let wanted = cores().min(MAX_HOSTS).min(seeds);
+        need::jobs_that_fit(&kernel.label, plan, self.calls, wanted)
+    }
+
     /// Runs one kernel with all seeds, and gives each outcome to `done` in their order. Ends early where another seed
     /// would make no difference.
     fn run_seeds(
@@ -181,11 +214,7 @@ impl Run {
         seeds: Range<u64>,
         mut done: impl FnMut(&Outcome) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let side_by_side = match about.machine {
-            Machine::Gpus => 1,
-            Machine::Simulated(_) => cores.min(MAX_HOSTS),
-        };
+        let side_by_side = self.side_by_side(about.kernel, about.plan, about.machine, &seeds)?;
         let world = about.plan.spec.world() as usize;
         let (next, end) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
         let (sender, outcomes) = mpsc::channel::<Result<Outcome, Failure>>();
@@ -206,7 +235,7 @@ impl Run {
                                 machine: about.machine,
                                 seed,
                                 calls: self.calls,
-                                threads: cores / (side_by_side * world),
+                                threads: cores() / (side_by_side * world),
                                 transport,
                             }
                             .run()
@@ -249,6 +278,10 @@ impl Run {
         }
         Ok(())
     }
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {

@@ -106,11 +106,11 @@ impl World {
         }
     }
 
-    pub fn create(&mut self, _device: u32, bytes: u64) -> PhysicalId {
+    pub fn create(&mut self, _device: u32, bytes: u64) -> Option<PhysicalId> {
         self.next += 1 << 30;
         let id = PhysicalId(self.next);
         self.physical.insert(id, vec![0xcc; bytes as usize]);
-        id
+        Some(id)
     }
 
     pub fn release(&mut self, _memory: PhysicalId) {}

@@ -61,9 +61,13 @@ impl Memory {
         if bytes == 0 || bytes > self.free_bytes(device) {
             return Err(Code::CUDA_ERROR_OUT_OF_MEMORY);
         }
+        let Some(id) = world.create(device, bytes) else {
+            tracing::error!("this host has not enough memory for {bytes} bytes of a simulated GPU");
+            return Err(Code::CUDA_ERROR_OUT_OF_MEMORY);
+        };
         self.last_handle += 1;
         let physical = Physical {
-            id: world.create(device, bytes),
+            id,
             device,
             bytes,
             handles: 1,

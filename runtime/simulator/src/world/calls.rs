@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 /// `mk::sim::Calls::kVersion`.
-pub(super) const VERSION: u64 = 4;
+pub(super) const VERSION: u64 = 5;
 
 thread_local! {
     /// The machine whose fibers this thread runs.
@@ -205,7 +205,15 @@ extern "C" fn sync_cluster(place: u64) {
 /// Registers are not simulated: kernels get as many as they want.
 extern "C" fn registers(_count: u32, _acquire: u32, _place: u64) {}
 
-extern "C" fn waiting(role: u32, wait: u32, peer: u32, index: u32, wanted: u32, place: u64) {
+extern "C" fn waiting(
+    role: u32,
+    wait: u32,
+    peer: u32,
+    index: u32,
+    wanted: u32,
+    seen: u64,
+    place: u64,
+) {
     with(|machine| {
         machine.waiting(Awaited {
             role,
@@ -213,6 +221,9 @@ extern "C" fn waiting(role: u32, wait: u32, peer: u32, index: u32, wanted: u32, 
             peer,
             index,
             wanted,
+            // Kernels pass more than 32 bits where the word that they poll next says it.
+            seen: u32::try_from(seen).ok(),
+            polled_before: 0,
             place,
             since_ns: 0,
         })
@@ -478,7 +489,7 @@ pub(super) struct Calls {
     arrive_threads: extern "C" fn(u32, u32, u64),
     sync_cluster: extern "C" fn(u64),
     registers: extern "C" fn(u32, u32, u64),
-    waiting: extern "C" fn(u32, u32, u32, u32, u32, u64),
+    waiting: extern "C" fn(u32, u32, u32, u32, u32, u64, u64),
     load: extern "C" fn(*const c_void, *mut c_void, u32, u32, u32, u64),
     store: extern "C" fn(*mut c_void, *const c_void, u32, u32, u32, u64),
     rmw: extern "C" fn(*mut c_void, u64, u32, u32, u32, u32, u64) -> u64,

@@ -132,6 +132,10 @@ pub(super) struct Awaited {
     pub peer: u32,
     pub index: u32,
     pub wanted: u32,
+    /// What it has seen so far; none if the word says it that it polls first.
+    pub seen: Option<u32>,
+    /// Words that it had polled before, for other waits.
+    pub polled_before: usize,
     pub place: u64,
     pub since_ns: u64,
 }

@@ -65,18 +65,20 @@ impl Default for Memory {
 }
 
 impl Memory {
-    pub fn create(&mut self, device: u32, bytes: u64) -> PhysicalId {
+    /// None if this host has not enough memory.
+    pub fn create(&mut self, device: u32, bytes: u64) -> Option<PhysicalId> {
         let id = PhysicalId(self.physical.len() as u64);
-        // The content is undefined on a GPU. This reads as a NaN in bf16 and in fp32.
+        let size = usize::try_from(bytes).ok()?;
         let physical = Physical {
-            bytes: vec![0xff; bytes as usize],
-            cells: vec![Cell::default(); (bytes as usize).div_ceil(WORD_BYTES)],
+            // The content is undefined on a GPU. This reads as a NaN in bf16 and in fp32.
+            bytes: filled(size, 0xff)?,
+            cells: filled(size.div_ceil(WORD_BYTES), Cell::default())?,
             device,
             mappings: 0,
             released: false,
         };
         self.physical.push(Some(physical));
-        id
+        Some(id)
     }
 
     pub fn release(&mut self, id: PhysicalId) {
@@ -186,6 +188,20 @@ impl Physical {
     }
 }
 
+/// So many elements, if there is memory for them.
+fn filled<T: Clone>(count: usize, value: T) -> Option<Vec<T>> {
+    let mut elements = Vec::new();
+    elements.try_reserve_exact(count).ok()?;
+    elements.resize(count, value);
+    Some(elements)
+}
+
+/// Bytes of this host that so many bytes of simulated memory take.
+#[must_use]
+pub const fn host_bytes(bytes: u64) -> u64 {
+    bytes.saturating_mul((WORD_BYTES + size_of::<Cell>()) as u64) / WORD_BYTES as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,7 +209,7 @@ mod tests {
     #[test]
     fn two_mappings_of_one_memory_lead_to_the_same_bytes() {
         let mut memory = Memory::default();
-        let id = memory.create(0, 4096);
+        let id = memory.create(0, 4096).expect("memory");
         let (first, second) = (memory.reserve(4096), memory.reserve(4096));
         memory.map(first, id, 0);
         memory.map(second, id, 1);
@@ -209,5 +225,13 @@ mod tests {
         assert_eq!(memory.physical(id).bytes.len(), 4096, "still mapped");
         memory.unmap(second);
         assert!(memory.physical[id.0 as usize].is_none());
+    }
+
+    #[test]
+    fn more_than_the_host_has_is_refused() {
+        let mut memory = Memory::default();
+        assert!(memory.create(0, 1 << 62).is_none());
+        assert!(memory.create(0, u64::MAX).is_none());
+        assert_eq!(host_bytes(1 << 20), 3 << 20);
     }
 }

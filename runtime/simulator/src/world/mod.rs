@@ -25,6 +25,7 @@ mod tensor;
 mod tma;
 
 pub use image::Image;
+pub use memory::host_bytes;
 
 use clock::Clock;
 use fiber::{Fiber, Stacks};
@@ -203,7 +204,9 @@ impl World {
     }
 
     /// Physical memory of a GPU; its content is undefined.
-    pub fn create(&mut self, device: u32, bytes: u64) -> PhysicalId {
+    ///
+    /// None if this host has not enough memory.
+    pub fn create(&mut self, device: u32, bytes: u64) -> Option<PhysicalId> {
         self.machine.memory.create(device, bytes)
     }
 

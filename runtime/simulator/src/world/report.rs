@@ -155,7 +155,10 @@ impl Machine {
         let now_ns = self.now_ns;
         let current = self.current;
         let before = std::mem::replace(&mut self.threads[current].awaited, now);
-        self.threads[current].awaited.since_ns = now_ns;
+        let thread = &mut self.threads[current];
+        thread.awaited.since_ns = now_ns;
+        // The next poll after a sleep forgets those before.
+        thread.awaited.polled_before = if thread.slept { 0 } else { thread.polled.len() };
         self.has_moved |= now.role == 0 && now.wait != 0;
         if self.options.timeline && before.role != 0 && now_ns > before.since_ns {
             let who = self.who(current, before.place);
@@ -261,7 +264,9 @@ impl Machine {
                 }
             }
             State::Polling => {
-                let seen = t.polled.first().map_or(0, |word| word.seen);
+                let polled = t.polled.get(awaited.polled_before);
+                let seen = awaited.seen.map(u64::from);
+                let seen = seen.or(polled.map(|word| word.seen)).unwrap_or(0);
                 let _ = write!(
                     text,
                     ", from rank {}: wanted {}, seen {seen}",

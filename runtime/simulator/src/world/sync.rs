@@ -87,6 +87,7 @@ impl Machine {
         let thread = self.thread();
         if std::mem::take(&mut thread.slept) || thread.polled.len() == MAX_POLLED {
             thread.polled.clear();
+            thread.awaited.polled_before = 0;
         }
         let mut seen = [0; 8];
         let bytes = value.len().min(8);

@@ -179,7 +179,7 @@ impl Lab {
         // SAFETY: the page lives as long as the world, and nobody else accesses it.
         unsafe { world.adopt_host(host_page.as_mut_ptr() as u64, 256) };
         let mut memory = |rank: u32, bytes: usize, ranks: u32| {
-            let id = world.create(rank, bytes as u64);
+            let id = world.create(rank, bytes as u64).expect("memory");
             // Each rank accesses it at the address of its own.
             let addresses = (0..ranks).map(|by| {
                 let address = world.reserve(bytes as u64);

@@ -130,6 +130,17 @@ fn candidates(
 
     let mut found = Vec::new();
     let mut refused = Violations::default();
+    if spec.crosses_nodes() && device.sm_count == 1 {
+        refused.push(
+            Field::Nodes,
+            format!(
+                "across nodes some SMs send while others compute, and {} has 1 SM",
+                device.name
+            ),
+            "use a GPU with 2 SMs or more",
+        );
+        return Err(refused);
+    }
     for way in ways(tuning, spec.crosses_nodes()) {
         if let Way::Sm { ctas, .. } = way
             && ctas >= device.sm_count

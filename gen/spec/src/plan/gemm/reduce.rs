@@ -87,6 +87,17 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Vi
 fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Violations {
     let mut found = Violations::default();
     let tile = core.tile;
+    if spec.crosses_nodes() && device.sm_count == 1 {
+        found.push(
+            Field::Nodes,
+            format!(
+                "across nodes some SMs send while others compute, and {} has 1 SM",
+                device.name
+            ),
+            "use a GPU with 2 SMs or more",
+        );
+        return found;
+    }
     if spec.crosses_nodes() {
         found.push(
             Field::CommCtas,

@@ -72,5 +72,7 @@ cases! {
     "waits with a deadline": "watch", TWO_RANKS, [] {
         "too little is sent": ["mk::store_release_sys(flag, 8)" => "mk::store_release_sys(flag, 7)"],
             "deadlock", ["in role load wait for", "number 24, from rank 0: wanted 8, seen 7", "mk::wait_flag(watch, flag"];
+        "nothing is sent": ["mk::store_release_sys(flag, 8)" => ""],
+            "deadlock", ["number 24, from rank 0: wanted 8, seen 0", "mk::wait_flag(watch, flag"];
     }
 }

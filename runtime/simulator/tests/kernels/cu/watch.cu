@@ -2,10 +2,14 @@
 KERNEL(32) {
   const mk::Watch watch{args.workspaces, args.host, 100'000'000, args.rank, 2, args.call};
   u32* flag = words(args.workspaces[1] + 1024);
+  u32* own = words(args.workspaces[1] + 2048);
   const u32 lane = mk::lane_index();
   if (args.rank == 0) {
     if (lane == 0) mk::store_release_sys(flag, 8);
   } else if (lane == 0) {
+    // What it waits for first is there.
+    mk::store_release_sys(own, 5);
+    mk::wait_flag(watch, own, mk::Awaited{mk::kLoad, mk::kChunk, 1, 23, 5});
     mk::wait_flag(watch, flag, mk::Awaited{mk::kLoad, mk::kChunk, 0, 24, 8});
   }
   mk::store(words(args.output) + lane, mk::load(words(args.input) + lane));
