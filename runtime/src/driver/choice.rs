@@ -96,3 +96,20 @@ fn has_gpu() -> bool {
         has
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn who_has_no_driver_is_told_of_simulated_gpus() {
+        // SAFETY: there is no such library.
+        let missing = unsafe { libloading::Library::new("libmkernel-none.so.1") };
+        let missing = missing.expect_err("none");
+        let text = Error::DriverMissing(Arc::new(missing)).to_string();
+        for way in ["MKERNEL_DEVICE=auto", "MKERNEL_DEVICE=sim"] {
+            assert!(text.contains(way), "{way:?} in {text:?}");
+        }
+    }
+}
