@@ -39,6 +39,14 @@ elements!(bf16: Bf16, f32: Fp32, i32: Int32);
 /// Memory of a GPU that a kernel can read: cudarc's slices and views.
 ///
 /// No other type can be one: what a kernel accesses is only as sound as the address and the length that a slice gives.
+///
+/// ```compile_fail,E0277
+/// # use mkernel::{Operator, cudarc::driver::{CudaStream, DevicePtr}, half::bf16, spec::abi::Operand};
+/// # use std::sync::Arc;
+/// fn read<S: DevicePtr<bf16>>(operator: &Operator, stream: &Arc<CudaStream>, any: &S) {
+///     let _ = operator.call(stream).read(Operand::A, any);
+/// }
+/// ```
 pub trait Readable<T>: DevicePtr<T> + sealed::Slice<T> {}
 
 /// Memory of a GPU that a kernel can write; see [`Readable`].

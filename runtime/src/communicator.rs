@@ -311,6 +311,13 @@ impl Communicator {
     /// # Errors
     /// As for [`prepare`](Self::prepare); text that does not compile is [`Error::Build`] with the compiler's messages.
     ///
+    /// ```compile_fail,E0133
+    /// # use mkernel::{Communicator, KernelConfig, Shape};
+    /// # fn f(ranks: &Communicator, config: &KernelConfig, shape: Shape) {
+    /// let operator = ranks.prepare_edited(config, shape, |text| text.clear());
+    /// # }
+    /// ```
+    ///
     /// # Safety
     /// Whatever the text says is run, on simulated GPUs as code of this process. It must access nothing but what the
     /// kernel's arguments give it and the unchanged text would access, and must end.

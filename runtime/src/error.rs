@@ -329,6 +329,18 @@ pub enum Error {
         /// SMs of the GPU.
         sm_count: u32,
     },
+    /// The compiled kernel has another number of registers than the plan, so that its warps could not share them.
+    #[error(
+        "kernel {id} was compiled to {registers} registers per thread, its plan needs {planned}; compile it with NVRTC 13.0 (unset MKERNEL_NVRTC_ANY) and an empty cache, or make the bundle anew"
+    )]
+    Registers {
+        /// The kernel.
+        id: String,
+        /// Registers per thread.
+        registers: u32,
+        /// What the plan needs.
+        planned: u32,
+    },
     /// Operands that the kernel cannot take: all mistakes.
     #[error("{}", Faults(.0))]
     Operands(Vec<(Operand, OperandFault)>),

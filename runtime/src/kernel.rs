@@ -32,16 +32,7 @@ impl Kernel {
                 sm_count: plan.device.sm_count,
             });
         }
-        let registers = function.registers()?;
-        if !plan.registers.fit(registers) && plan.device.target != Target::Simulator {
-            // Setmaxnreg hands out what the plan says, so the kernel would not be the planned one.
-            tracing::warn!(
-                kernel = plan.id,
-                registers,
-                planned = plan.registers.entry,
-                "registers differ from the plan"
-            );
-        }
+        check_registers(plan, function.registers()?)?;
         Ok(Self {
             function,
             grid_ctas: plan.grid_ctas,
@@ -64,5 +55,58 @@ impl Kernel {
                 args.as_mut_ptr().cast(),
             )
         }
+    }
+}
+
+/// Warpgroups share registers anew as the plan says. Of a kernel that was compiled to another number, some would wait for
+/// registers that never come, until the deadline.
+fn check_registers(plan: &KernelPlan, registers: u32) -> Result<(), Error> {
+    if plan.registers.fit(registers) || plan.device.target == Target::Simulator {
+        return Ok(());
+    }
+    Err(Error::Registers {
+        id: plan.id.clone(),
+        registers,
+        planned: plan.registers.entry,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mkernel_spec::{
+        Device, Dim, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelSpec, plan::Registers,
+    };
+
+    fn plan(device: &Device) -> KernelPlan {
+        let (m, n, k) = (1024, 1024, 1024);
+        let config = GemmConfig {
+            n: Dim::Static(n),
+            k: Dim::Static(k),
+            ..GemmConfig::new(GemmOp::AgGemm)
+        };
+        let spec = KernelSpec::validate(KernelConfig::new(1, config)).expect("valid");
+        let spec = spec.specialise(GemmShape { m, n, k }).expect("a shape");
+        KernelPlan::new(&spec, device).expect("a plan")
+    }
+
+    #[test]
+    fn another_number_of_registers_is_an_error() {
+        let plan = plan(&Device::h200());
+        let Registers { entry, mover, .. } = plan.registers;
+        assert_ne!(mover, entry, "shared anew");
+        check_registers(&plan, entry).expect("as planned");
+        for registers in [entry - 8, entry + 8] {
+            let text = check_registers(&plan, registers).expect_err("it would hang");
+            let text = text.to_string();
+            for part in [&plan.id, &registers.to_string(), "MKERNEL_NVRTC_ANY"] {
+                assert!(text.contains(part), "{part:?} in {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_counts_registers_of_simulated_gpus() {
+        check_registers(&plan(&Device::simulated(8)), 0).expect("none");
     }
 }

@@ -17,6 +17,7 @@ mod failures;
 mod graphs;
 #[allow(dead_code, reason = "benches/operators uses the rest")]
 mod lab;
+mod launches;
 #[allow(dead_code, reason = "planted mistakes are for simulated GPUs")]
 #[path = "../experts/layer/mod.rs"]
 mod layer;

@@ -3,20 +3,62 @@
 #[allow(dead_code, reason = "it is only compiled")]
 #[rustfmt::skip] // lines of README.md may be longer
 mod program;
+#[rustfmt::skip] // as above
+mod graph;
 
+use mkernel::half::bf16;
+use mkernel::{
+    BLayout, Communicator, Dim, GemmConfig, GemmOp, GemmShape, KernelConfig, Simulation,
+};
 use std::collections::BTreeSet;
+use std::error::Error;
 
 const README: &str = include_str!("../../README.md");
 
-/// The program in the README is one that is compiled here.
+/// The programs in the README are those that are compiled here.
 #[test]
-fn the_program_compiles() {
-    let file = include_str!("program.rs");
-    let (_, program) = file.split_once("\n\n").expect("a heading, and the program");
-    assert!(
-        README.contains(&format!("```rust\n{program}```\n")),
-        "README.md shows another program than tests/readme/program.rs"
-    );
+fn the_programs_compile() {
+    let files = [
+        ("program.rs", include_str!("program.rs")),
+        ("graph.rs", include_str!("graph.rs")),
+    ];
+    for (name, file) in files {
+        let (_, program) = file.split_once("\n\n").expect("a heading, and the program");
+        assert!(
+            README.contains(&format!("```rust\n{program}```\n")),
+            "README.md shows another program than tests/readme/{name}"
+        );
+    }
+}
+
+/// The graph is captured and replayed, with slices that track events.
+#[test]
+fn the_graph_is_replayed() -> Result<(), Box<dyn Error>> {
+    let simulation = Simulation {
+        ranks: 1,
+        ..Simulation::default()
+    };
+    let ranks = Communicator::simulated(&simulation)?.remove(0);
+    let (m, n, k) = (64, 64, 64);
+    let config = GemmConfig {
+        n: Dim::Static(n),
+        k: Dim::Static(k),
+        b_layout: BLayout::Nk,
+        ..GemmConfig::new(GemmOp::AgGemm)
+    };
+    let up = ranks.prepare(&KernelConfig::new(1, config), GemmShape { m, n, k })?;
+    let (stream, other) = (ranks.context().new_stream()?, ranks.context().new_stream()?);
+    let ones = vec![bf16::ONE; (m * k) as usize];
+    let (x, w) = (other.clone_htod(&ones)?, other.clone_htod(&ones)?);
+    let mut y = other.alloc_zeros::<bf16>((m * n) as usize)?;
+    other.synchronize()?;
+    let graph = graph::graph(&up, &stream, (&x, &w, &mut y))?;
+    drop(up);
+    graph.launch()?;
+    ranks.synchronize(&stream)?;
+    let y = other.clone_dtoh(&y)?;
+    assert!(y.iter().all(|value| value.to_f32() == k as f32));
+    Ok(())
 }
 
 /// The variables that the crates read are those that they document, and those of the README.

@@ -79,7 +79,9 @@ fn make_ready(chosen: &mut Option<Kind>, kind: Kind) -> Result<(), Error> {
 
 /// Whether there is a driver that shows a GPU. Past cudarc, which would keep that driver.
 fn has_gpu() -> bool {
-    // SAFETY: libcuda's initialisers have no preconditions, and its functions are declared so.
+    // SAFETY: libcuda's initialisers have no preconditions, and its functions are declared so: they return an enumeration
+    // of 32 bits. `cuInit` may be called any number of times, so cudarc's call of it loses nothing. Before it the library
+    // has started nothing, so it may be closed; after it it stays open, whatever it said.
     unsafe {
         let Ok(library) = libloading::Library::new("libcuda.so.1") else {
             return false;
@@ -91,8 +93,25 @@ fn has_gpu() -> bool {
         };
         let mut gpus = 0;
         let has = init(0) == 0 && count(&raw mut gpus) == 0 && gpus > 0;
-        // The driver has threads of its own by now, so it stays.
+        // The driver may have threads of its own by now.
         std::mem::forget(library);
         has
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn who_has_no_driver_is_told_of_simulated_gpus() {
+        // SAFETY: there is no such library.
+        let missing = unsafe { libloading::Library::new("libmkernel-none.so.1") };
+        let missing = missing.expect_err("none");
+        let text = Error::DriverMissing(Arc::new(missing)).to_string();
+        for way in ["MKERNEL_DEVICE=auto", "MKERNEL_DEVICE=sim"] {
+            assert!(text.contains(way), "{way:?} in {text:?}");
+        }
     }
 }

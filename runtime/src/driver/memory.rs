@@ -203,7 +203,9 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         warn(bind(&self.memory.ctx));
         if self.mapped {
-            // SAFETY: the range is mapped; its owner has waited for the work that uses it.
+            // SAFETY: the range is mapped. What was given to a kernel or to copies is a part of an operator or a fabric test,
+            // which the reaper drops when it has seen their end; the fabric in it ends its proxy, and waits for its copies,
+            // before it drops its region. What was never given to any has waited for its own zeroing.
             warn(check("cuMemUnmap", unsafe {
                 sys::cuMemUnmap(self.address, self.memory.bytes)
             }));
@@ -277,29 +279,36 @@ impl Pinned {
     /// # Panics
     /// If it lies outside of the memory or is misaligned, which no caller in this crate asks for.
     pub fn word(&self, offset_bytes: usize) -> &AtomicU32 {
-        assert!(
-            offset_bytes.is_multiple_of(4) && offset_bytes < self.bytes,
-            "a word of the memory"
-        );
-        // SAFETY: inside the memory, aligned, and alive as long as `self`; the device accesses it with atomics too.
-        unsafe { &*self.host.as_ptr().add(offset_bytes).cast::<AtomicU32>() }
+        self.atomic(offset_bytes)
     }
 
     /// The double word at `offset_bytes`; see [`Self::word`].
     pub fn double_word(&self, offset_bytes: usize) -> &AtomicU64 {
+        self.atomic(offset_bytes)
+    }
+
+    /// `T` must be an atomic integer: all its values are bytes, and its alignment is its size.
+    fn atomic<T: Atomic>(&self, offset_bytes: usize) -> &T {
+        let size = size_of::<T>();
+        let ends = offset_bytes.checked_add(size);
         assert!(
-            offset_bytes.is_multiple_of(8) && offset_bytes < self.bytes,
-            "a double word of the memory"
+            offset_bytes.is_multiple_of(size) && ends.is_some_and(|ends| ends <= self.bytes),
+            "{size} bytes of the memory"
         );
-        // SAFETY: as in `word`.
-        unsafe { &*self.host.as_ptr().add(offset_bytes).cast::<AtomicU64>() }
+        // SAFETY: all of it is inside the memory, aligned, and alive as long as `self`; the device accesses it with
+        // atomics, too.
+        unsafe { &*self.host.as_ptr().add(offset_bytes).cast::<T>() }
     }
 }
+
+trait Atomic {}
+impl Atomic for AtomicU32 {}
+impl Atomic for AtomicU64 {}
 
 impl Drop for Pinned {
     fn drop(&mut self) {
         warn(bind(&self.ctx));
-        // SAFETY: allocated by cuMemHostAlloc; its owner has waited for the kernels that use it.
+        // SAFETY: allocated by cuMemHostAlloc; nothing uses it any more, as for a mapping.
         warn(named("cuMemFreeHost", unsafe {
             result::free_host(self.host.as_ptr().cast())
         }));
@@ -309,6 +318,21 @@ impl Drop for Pinned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "simulator")]
+    use std::sync::atomic::Ordering;
+
+    #[cfg(feature = "simulator")]
+    #[test]
+    fn words_lie_in_the_memory_as_a_whole() {
+        let ranks = crate::Communicator::simulated(&crate::Simulation::default());
+        let ranks = ranks.expect("simulated GPUs");
+        let memory = Pinned::allocate(ranks[0].context(), 12).expect("pinned");
+        assert_eq!(memory.double_word(0).load(Ordering::Relaxed), 0);
+        assert_eq!(memory.word(8).load(Ordering::Relaxed), 0);
+        let beyond = || memory.double_word(8).load(Ordering::Relaxed);
+        let beyond = std::panic::catch_unwind(std::panic::AssertUnwindSafe(beyond));
+        assert!(beyond.is_err(), "half of it lies behind the end");
+    }
 
     #[test]
     fn sizes_are_whole_granules() {
