@@ -12,6 +12,9 @@
 //! | `MKERNEL_HOST_TIMEOUT_MS` | deadline of steps in which ranks wait for each other on the host; if absent, `MKERNEL_TIMEOUT_MS` if that is set, else 30000, or 300000 on simulated GPUs |
 //! | `MKERNEL_TRANSPORT` | what carries puts of operators between nodes: `emulated`, `rc` or `efa`; if absent, the first on one host, the second on several |
 //! | `MKERNEL_NICS` | NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`; the nearest if absent |
+//! | `MKERNEL_GID_INDEX` | an index in the NICs' tables of GIDs, 0 to 255; the farthest-reaching of RoCE v2 if absent |
+//! | `MKERNEL_SERVICE_LEVEL` | InfiniBand's service level, or the priority of Ethernet, 0 to 15; 0 if absent |
+//! | `MKERNEL_TRAFFIC_CLASS` | DSCP and ECN of RoCE v2's packets, 0 to 255; 0 if absent |
 //! | `MKERNEL_PROXY_CORES` | where the fabric's proxies run: `near` the GPU's first NIC, or `8-15,24`; any core if absent |
 //! | `SYSFS_PATH` | where sysfs is; libibverbs reads it too; `/sys` if absent |
 //! | `MKERNEL_DEVICE` | `gpu`, if absent; `sim`: simulated GPUs; `auto`: simulated ones where there is no GPU |
@@ -169,6 +172,11 @@ pub(crate) fn transport() -> Result<Option<Transport>, Error> {
     read_transport(read)
 }
 
+/// How NICs are used, where the program does not say.
+pub(crate) fn nic_options() -> Result<NicOptions, Error> {
+    read_nic_options(read)
+}
+
 /// `MKERNEL_NICS`, as [`mkernel_topology::Wanted`] reads it; empty if it is not set.
 #[must_use]
 pub fn wanted_nics() -> String {
@@ -244,12 +252,29 @@ fn read_transport(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Tran
     Ok(match lookup(name).as_deref().map(str::trim) {
         None | Some("") => None,
         Some("emulated") => Some(Transport::default()),
-        Some("rc") => Some(Transport::Rc(NicOptions::default())),
-        Some("efa") => Some(Transport::Efa(NicOptions::default())),
+        Some("rc") => Some(Transport::Rc(read_nic_options(lookup)?)),
+        Some("efa") => Some(Transport::Efa(read_nic_options(lookup)?)),
         Some(other) => {
             let value = Some(other.to_owned());
             return Err(wrong(name, value, "emulated, rc or efa"));
         }
+    })
+}
+
+fn read_nic_options(lookup: impl Fn(&str) -> Option<String>) -> Result<NicOptions, Error> {
+    let number = |name, most: u8, range| match lookup(name).as_deref().map(str::trim) {
+        None | Some("") => Ok(None),
+        Some(text) => match text.parse::<u8>() {
+            Ok(number) if number <= most => Ok(Some(number)),
+            _ => Err(wrong(name, Some(text.to_owned()), range)),
+        },
+    };
+    let to_255 = "a number from 0 to 255";
+    Ok(NicOptions {
+        nics: None,
+        gid_index: number("MKERNEL_GID_INDEX", 255, to_255)?,
+        service_level: number("MKERNEL_SERVICE_LEVEL", 15, "a number from 0 to 15")?.unwrap_or(0),
+        traffic_class: number("MKERNEL_TRAFFIC_CLASS", 255, to_255)?.unwrap_or(0),
     })
 }
 

@@ -5,7 +5,7 @@ use crate::copies::CopyThread;
 use crate::driver::{self, Kind, Stream};
 use crate::env::{self, Timeouts};
 use crate::error::Error;
-use crate::fabric::{NicOptions, Transport};
+use crate::fabric::Transport;
 use crate::neighbours::Hosts;
 use crate::operator::Live;
 use crate::order::{self, Order};
@@ -156,11 +156,11 @@ impl Shared {
         if let Some(transport) = lock(&self.transport).clone() {
             return Ok(transport);
         }
-        let transport = env::transport()?;
-        Ok(transport.unwrap_or_else(|| match self.hosts.nodes.count() {
-            0 | 1 => Transport::default(),
-            _ => Transport::Rc(NicOptions::default()),
-        }))
+        match (env::transport()?, self.hosts.nodes.count()) {
+            (Some(transport), _) => Ok(transport),
+            (None, 0 | 1) => Ok(Transport::default()),
+            (None, _) => Ok(Transport::Rc(env::nic_options()?)),
+        }
     }
 
     /// The copy thread, started when first needed.

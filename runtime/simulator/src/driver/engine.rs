@@ -71,6 +71,8 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
                 continue;
             }
             Turn::Advance => {}
+            // Helpers have ended since the last look at what they write: their last words may be news.
+            Turn::Jump { .. } if world.look_at_host() => state.standstill = None,
             Turn::Jump { is_deadlock } => {
                 let jumped = Duration::from_nanos(world.let_time_pass(is_deadlock));
                 if let Some(standstill) = &mut state.standstill {

@@ -76,6 +76,9 @@ pub(super) const FAIL: u64 = 2;
 /// Writes the value to pinned memory, and tells the host so.
 pub(super) const RING: u64 = 3;
 
+/// Waits for the value in pinned memory; gives up when time passes.
+pub(super) const AWAIT_HOST: u64 = 4;
+
 #[derive(Debug)]
 struct Task {
     id: TaskId,
@@ -211,6 +214,8 @@ impl World {
             RING => unsafe {
                 (*(address as *const AtomicU32)).store(value as u32, Ordering::Release)
             },
+            AWAIT_HOST if !given_up && host_word(address) != value as u32 => return None,
+            AWAIT_HOST => {}
             _ => return Some(Outcome::Failed("it was told to".into())),
         }
         Some(Outcome::Done)
@@ -224,6 +229,17 @@ impl World {
 
     pub fn take_finished(&mut self) -> Vec<(TaskId, Outcome, Moment)> {
         std::mem::take(&mut self.finished)
+    }
+
+    pub fn look_at_host(&mut self) -> bool {
+        self.tasks.iter().any(|task| match &task.work {
+            Work::Kernel { args, .. } => {
+                let word =
+                    |i: usize| u64::from_ne_bytes(args[8 * i..][..8].try_into().expect("8 bytes"));
+                word(0) == AWAIT_HOST && host_word(word(1)) == word(2) as u32
+            }
+            _ => false,
+        })
     }
 
     pub fn let_time_pass(&mut self, report: bool) -> u64 {
@@ -250,4 +266,9 @@ impl World {
     pub fn timeline(&self) -> String {
         format!("{} tasks", self.log.len())
     }
+}
+
+fn host_word(address: u64) -> u32 {
+    // SAFETY: tests pass the address of a pinned word.
+    unsafe { (*(address as *const AtomicU32)).load(Ordering::Acquire) }
 }

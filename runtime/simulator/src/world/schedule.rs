@@ -145,6 +145,11 @@ impl World {
         Advance::Busy
     }
 
+    /// Looks whether words of host memory that threads wait for have changed. If so, these go on.
+    pub fn look_at_host(&mut self) -> bool {
+        self.machine.wake_pollers_of_host()
+    }
+
     /// When stuck: lets simulated time jump, so that deadlines in kernels pass; returns by how many ns. Says who waits
     /// for what as a finding first, once per standstill, if `report` is set.
     pub fn let_time_pass(&mut self, report: bool) -> u64 {

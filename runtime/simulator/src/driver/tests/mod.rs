@@ -6,7 +6,7 @@ mod memory;
 mod progress;
 mod streams;
 
-use super::fake::{self, ADD, AWAIT, FAIL, RING};
+use super::fake::{self, ADD, AWAIT, AWAIT_HOST, FAIL, RING};
 use super::*;
 use crate::world::Options;
 use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};

@@ -100,3 +100,25 @@ fn ranks_that_wait_for_each_other_are_a_deadlock() {
     assert_eq!(findings[0].kind, "deadlock");
     assert_eq!(lab.host.findings().len(), 0);
 }
+
+/// A part of the program writes what a kernel waits for, after the world has looked and before it is asked whether it is busy.
+#[test]
+fn what_a_helper_wrote_last_is_seen_before_time_passes() {
+    let lab = Lab::new(1);
+    // SAFETY: a word is valid whatever its bytes.
+    let mut pinned = unsafe { lab.gpus[0].alloc_pinned_with_flags::<u32>(1, 3) }.expect("pinned");
+    let word = pinned.as_mut_ptr().expect("an address") as u64;
+    // SAFETY: pinned memory is alive until the end of the test; the fake world uses atomics as well.
+    let store =
+        move |value| unsafe { &*(word as *const AtomicU32) }.store(value, Ordering::Release);
+    store(0);
+    let _watch = lab.host.watch(move || {
+        store(9);
+        false
+    });
+    let stream = lab.stream(0);
+    launch(&stream, [AWAIT_HOST, word, 9]).expect("launched");
+    stream.synchronize().expect("synchronized");
+    let findings = lab.host.take_findings();
+    assert!(findings.is_empty(), "{findings:?}");
+}
