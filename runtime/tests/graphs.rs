@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-/// What takes no longer than simulated kernels do is not waited for.
+/// More than a drop takes that waits for nothing, on a busy machine.
 const PROMPT: Duration = Duration::from_secs(120);
 
 fn begin(stream: &CudaStream, mode: CUstreamCaptureMode) {
