@@ -184,7 +184,6 @@ fn an_absent_rank_is_named() {
             return;
         }
         rank.ranks.set_timeout(DEADLINE);
-        let started = Instant::now();
         rank.launch(&mut c).expect("launched");
         let error = rank
             .ranks
@@ -200,7 +199,6 @@ fn an_absent_rank_is_named() {
             panic!("{error}");
         };
         assert!(waited < 2 * DEADLINE, "{waited:?}");
-        assert!(started.elapsed() < Duration::from_secs(10));
         assert_eq!(rank.ranks.findings(), []);
         assert!(matches!(rank.launch(&mut c), Err(Error::Aborted { .. })));
     });
@@ -217,7 +215,6 @@ fn an_abort_ends_the_waits_of_all_ranks() {
             return;
         }
         rank.launch(&mut c).expect("launched");
-        let started = Instant::now();
         let error = std::thread::scope(|scope| {
             if rank.ranks.rank() == 0 {
                 scope.spawn(|| {
@@ -229,15 +226,16 @@ fn an_abort_ends_the_waits_of_all_ranks() {
         });
         let right = match &error {
             Error::Aborted { .. } => rank.ranks.rank() == 0,
-            Error::Timeout { aborted_by, .. } => *aborted_by == Some(0) && rank.ranks.rank() != 0,
+            Error::Timeout {
+                aborted_by, waited, ..
+            } => {
+                // In simulated time: a busy machine is no reason to fail.
+                let early = *waited < rank.ranks.timeout();
+                *aborted_by == Some(0) && rank.ranks.rank() != 0 && early
+            }
             _ => false,
         };
         assert!(right, "{error}");
-        assert!(
-            started.elapsed() < Duration::from_secs(5),
-            "{:?}",
-            started.elapsed()
-        );
     });
 }
 

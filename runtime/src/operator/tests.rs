@@ -15,7 +15,7 @@ const SHAPE: GemmShape = GemmShape {
     k: 64,
 };
 const DEADLINE: Duration = Duration::from_millis(100);
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// What happens while the thread is stopped; what is returned resumes it when A is gone.
 type Then = dyn for<'a> Fn(&Rank, MutexGuard<'a, ()>) -> Option<MutexGuard<'a, ()>> + Sync;
@@ -146,7 +146,7 @@ fn copies_that_are_not_begun_are_withdrawn() {
 fn copies_that_are_begun_are_waited_for() {
     stopped(1, &|rank, pause| {
         rank.wait_until(|| rank.page().is_withdrawn());
-        for _ in 0..100 {
+        for _ in 0..30 {
             assert!(!rank.is_done(), "the kernel ended before its copies");
         }
         drop(pause);
