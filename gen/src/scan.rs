@@ -25,6 +25,7 @@ pub struct Found {
 
 /// Every `#[fused_kernel]` struct of the crate in `dir`, and mistakes outside of them.
 pub fn scan_crate(dir: &Path) -> io::Result<(Vec<Found>, Vec<Mistake<Place>>)> {
+    fs::read_dir(dir)?; // Else a folder that is not there has no kernels.
     let mut paths = Vec::new();
     for part in ["src", "examples"] {
         let part = dir.join(part);
@@ -35,7 +36,17 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<Found>, Vec<Mistake<Place>>)> {
     paths.sort();
     let (mut found, mut mistakes) = (Vec::new(), Vec::new());
     for path in paths {
-        let text = fs::read_to_string(&path)?;
+        let bytes = fs::read(&path).map_err(|error| {
+            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?;
+        let Ok(text) = String::from_utf8(bytes) else {
+            mistakes.push(Mistake {
+                place: path.display().to_string(),
+                reason: "cannot be read as Rust: it is not UTF-8".to_owned(),
+                help: "see what `cargo check` says".to_owned(),
+            });
+            continue;
+        };
         // Most files declare no kernel; they need not be valid Rust of this syn's edition either.
         if text.contains("fused_kernel") {
             match syn::parse_file(&text) {

@@ -10,7 +10,7 @@ use mkernel_compile::{Bundle, Cubin, CudaSource, Env, GenError, HostCxx, Key, Nv
 use mkernel_spec::{KernelPlan, Target};
 use serde::Serialize;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -94,7 +94,14 @@ impl Build {
             let kernels = built.iter();
             let kernels =
                 kernels.map(|(job, done)| (job.source.clone(), job.key, done.cubin.clone()));
+            let lost = lost_kernels(dir, &built);
             Bundle::write(dir, kernels).map_err(Failure::Gen)?;
+            if !lost.is_empty() {
+                say(&format!(
+                    "the bundle that was there had other kernels, which are gone: {}; build all that a bundle should have by one command",
+                    lost.join(", ")
+                ));
+            }
             say(&format!("bundle written to {}", dir.display()));
         }
         self.report(&built, json)?;
@@ -211,6 +218,18 @@ impl Build {
         rows.extend(built.iter().map(|(job, done)| row(job, done)));
         print(&table(&rows, &[1, 2, 3, 4, 6]))
     }
+}
+
+/// Kernels of the bundle `dir` that are not among those that replace it.
+fn lost_kernels(dir: &Path, built: &[(Job, Built)]) -> Vec<String> {
+    let Ok(bundle) = Bundle::open(dir) else {
+        return Vec::new();
+    };
+    let entries = bundle.entries().into_iter();
+    entries
+        .filter(|entry| built.iter().all(|(job, _)| job.key != entry.key))
+        .map(|entry| entry.id)
+        .collect()
 }
 
 fn build_one(job: &Job, cached: bool, cache: &Store) -> Result<Built, GenError> {

@@ -50,8 +50,10 @@ fn line(kernel: &Kernel) -> String {
     match plan {
         Some(plan) => format!("{place}: {label}: ok, {}\n", plan.id),
         None => {
-            let unknown = kernel.unknown_dims().join(" and ");
-            format!("{place}: {label}: ok, to be planned when {unknown} is known\n")
+            let unknown = kernel.unknown_dims();
+            let verb = if unknown.len() == 1 { "is" } else { "are" };
+            let unknown = unknown.join(" and ");
+            format!("{place}: {label}: ok, to be planned when {unknown} {verb} known\n")
         }
     }
 }

@@ -24,7 +24,7 @@ use mkernel_topology::WantedError;
 use output::say;
 use serde::Serialize;
 use std::error::Error;
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -170,6 +170,7 @@ pub fn main() -> ExitCode {
     };
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
         .with_max_level(level)
         .with_target(false)
         .without_time()

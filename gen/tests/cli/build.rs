@@ -245,6 +245,14 @@ fn kernels_are_built_once_and_bundled() {
     assert_eq!(listed(&["list", "--json"]), 0);
     assert_eq!(listed(&["list", "--json", &bundle]), 4);
 
+    let output = run(&["build", "--m=128", "--crate", &dir, "--out", &bundle]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("had other kernels, which are gone: "),
+        "{}",
+        stderr(&output)
+    );
+
     let kept = file(&cache, "file", "mine");
     let output = run(&[
         &["build", "--out", kept.to_str().expect("UTF-8")],

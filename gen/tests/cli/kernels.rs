@@ -294,8 +294,19 @@ fn mistakes_in_a_users_crate_have_places() {
     assert!(found[4].starts_with("/src/lib.rs:10:12: error: `world`, `m`, `n`, `k` are missing"));
 
     let output = run(&["check", "--crate", "/nowhere"]);
+    assert_eq!(code(&output), 4);
+    assert!(stderr(&output).contains("cannot read /nowhere"));
+
+    let dir = TempDir::new().expect("temporary folder");
+    std::fs::create_dir(dir.path().join("src")).expect("folder");
+    std::fs::write(dir.path().join("src/latin.rs"), b"// caf\xe9\n").expect("file");
+    let output = run(&["check", "--crate", dir.path().to_str().expect("UTF-8")]);
     assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("/nowhere: error: no #[fused_kernel]"));
+    let text = stderr(&output);
+    assert!(
+        text.contains("src/latin.rs: error: cannot be read as Rust: it is not UTF-8"),
+        "{text}"
+    );
 }
 
 #[test]

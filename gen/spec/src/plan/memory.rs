@@ -10,8 +10,11 @@ impl KernelPlan {
         let of = |written: bool| {
             let operands = self.operands.iter().filter(|spec| spec.written == written);
             operands
-                .map(|spec| spec.rows.on(rank) * spec.cols * spec.dtype.bytes())
-                .sum()
+                .map(|spec| {
+                    let elems = spec.rows.on(rank).saturating_mul(spec.cols);
+                    elems.saturating_mul(spec.dtype.bytes())
+                })
+                .fold(0, u64::saturating_add)
         };
         (of(false), of(true))
     }
@@ -21,9 +24,10 @@ impl KernelPlan {
     pub fn resident_bytes(&self) -> u64 {
         let operands = (0..self.spec.world()).map(|rank| {
             let (read, written) = self.operand_bytes(rank);
-            read + written
+            read.saturating_add(written)
         });
-        self.workspace.bytes + operands.max().unwrap_or(0)
+        let operands = operands.max().unwrap_or(0);
+        self.workspace.bytes.saturating_add(operands)
     }
 
     /// Whether that is no more than the device has. The mistake is that of the largest dimension.
