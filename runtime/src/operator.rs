@@ -11,7 +11,7 @@ use crate::operands::{self, RawOperand};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::simulation::Watch;
-use crate::symmetric::Symmetric;
+use crate::symmetric::{OwnMemory, Symmetric};
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DevicePtrMut, sys};
 use half::bf16;
 use mkernel_spec::KernelPlan;
@@ -33,6 +33,8 @@ pub struct Operator {
     memory: Memory,
     args: Mutex<Args>,
     copies: Option<Arc<CopyThread>>,
+    gate: Arc<OwnMemory>,
+    number: u32,
     shared: Arc<Shared>,
 }
 
@@ -102,6 +104,8 @@ pub(crate) struct Loaded {
     pub page: Arc<Page>,
     /// Where the plan wants copies.
     pub copies: Option<Arc<CopyThread>>,
+    /// What calls of all operators on this GPU have in common.
+    pub gate: Arc<OwnMemory>,
 }
 
 /// The argument of the last launch, and what it was made of.
@@ -124,6 +128,7 @@ impl Operator {
             kernel,
             page,
             copies,
+            gate,
         } = loaded;
         let job = match (plan.copies.clone(), &memory) {
             (Some(copies), Memory::Host(workspace)) => {
@@ -149,6 +154,8 @@ impl Operator {
             memory,
             args: Mutex::default(),
             copies,
+            gate,
+            number: shared.next_number(),
             shared,
         }
     }
@@ -348,6 +355,8 @@ impl Operator {
             workspaces,
             local_rank,
             host_page: self.live.page.device_address(),
+            gate: self.gate.address(),
+            operator_number: self.number,
             deadline_ns,
             rank: self.shared.rank,
             wires: self.memory.wires(),

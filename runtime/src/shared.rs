@@ -10,9 +10,11 @@ use crate::neighbours::Hosts;
 use crate::operator::Live;
 use crate::simulation::{Finding, Host};
 use crate::standing::{Standing, Vigil};
+use crate::symmetric::OwnMemory;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use mkernel_spec::Device;
-use std::sync::atomic::{AtomicU64, Ordering};
+use mkernel_spec::abi::Gate;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +56,10 @@ pub(crate) struct Shared {
     /// The stream of the last launch.
     pub order: Mutex<Order>,
     copies: Mutex<Option<Arc<CopyThread>>>,
+    /// The [`Gate`] of kernels on this GPU.
+    gate: Mutex<Option<Arc<OwnMemory>>>,
+    /// Operators so far.
+    operators: AtomicU32,
     /// What carries puts of operators, if it was chosen.
     transport: Mutex<Option<Transport>>,
 }
@@ -92,6 +98,8 @@ impl Shared {
                 last: None,
             }),
             copies: Mutex::default(),
+            gate: Mutex::default(),
+            operators: AtomicU32::new(0),
             transport: Mutex::default(),
         };
         shared.set_timeout(timeout);
@@ -120,10 +128,10 @@ impl Shared {
     }
 
     pub fn set_timeout(&self, timeout: Duration) {
-        // Clocks of the device count ns in 64 bits; half of that is 292 years.
+        // Clocks of the device count ns in 64 bits, and kernels multiply deadlines by 64; 2^57 ns are 4 years.
         let ns = u64::try_from(timeout.as_nanos())
             .unwrap_or(u64::MAX)
-            .min(u64::MAX / 2);
+            .min(1 << 57);
         self.timeout_ns.store(ns, Ordering::Relaxed);
     }
 
@@ -159,6 +167,22 @@ impl Shared {
         Ok(thread)
     }
 
+    /// The gate through which calls of all operators go, allocated when first needed.
+    pub fn gate(&self, timeout: Duration) -> Result<Arc<OwnMemory>, Error> {
+        let mut gate = lock(&self.gate);
+        if let Some(gate) = gate.as_ref() {
+            return Ok(gate.clone());
+        }
+        let bytes = size_of::<Gate>() as u64;
+        let memory = OwnMemory::allocate(&self.ctx, &self.stream, bytes, timeout)?;
+        Ok(gate.insert(Arc::new(memory)).clone())
+    }
+
+    /// The number of a new operator, from 1 on. Ranks make them in the same order.
+    pub fn next_number(&self) -> u32 {
+        1 + self.operators.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// See [`Standing::register`].
     pub fn register(&self, operator: &Arc<Live>) {
         self.standing.register(operator);
@@ -184,6 +208,10 @@ impl Shared {
     pub fn check(&self) -> Result<(), Error> {
         let live = self.standing.live();
         if let Some(error) = live.iter().find_map(|operator| operator.network_failure()) {
+            self.poison(error);
+        }
+        // Calls that overlap do what simulated kernels must not do.
+        if let Some(error) = live.iter().find_map(|operator| operator.page.overlap()) {
             self.poison(error);
         }
         // A deadlock makes waits fail as well, and says more.

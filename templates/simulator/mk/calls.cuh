@@ -33,7 +33,7 @@ enum Fence : u32 { kFenceThread = 0, kFenceProxyGlobal = 1, kFenceProxyShared = 
 
 // Bump kVersion with every change here; the simulator refuses kernels of another version.
 struct Calls {
-  static constexpr u64 kVersion = 4;
+  static constexpr u64 kVersion = 5;
 
   const Thread* (*thread)();
   void (*trap)(Place);
@@ -44,6 +44,8 @@ struct Calls {
   u32 (*shuffle_xor)(u32 value, u32 mask, Place);
   void (*sync_warp)(Place);
   void (*sync_threads)(u32 barrier, u32 threads, Place);
+  // The same of barrier 0: whether one of the threads has a value that is not 0.
+  u32 (*sync_threads_or)(u32 value, u32 threads, Place);
   void (*arrive_threads)(u32 barrier, u32 threads, Place);
   void (*sync_cluster)(Place);
   void (*registers)(u32 count, u32 acquire, Place);
