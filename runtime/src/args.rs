@@ -19,6 +19,8 @@ pub(crate) struct Bindings<'a> {
     /// Which of them is the own one.
     pub local_rank: u32,
     pub host_page: u64,
+    pub gate: u64,
+    pub operator_number: u32,
     pub deadline_ns: u64,
     pub rank: u32,
     /// Where the kernel puts to other nodes.
@@ -118,6 +120,8 @@ impl Bindings<'_> {
                     }
                 }
                 ArgKind::HostPage => put(to, &self.host_page.to_ne_bytes()),
+                ArgKind::Gate => put(to, &self.gate.to_ne_bytes()),
+                ArgKind::OperatorNumber => put(to, &self.operator_number.to_ne_bytes()),
                 ArgKind::DeadlineNs => put(to, &self.deadline_ns.to_ne_bytes()),
                 ArgKind::Rank => put(to, &self.rank.to_ne_bytes()),
                 ArgKind::Ring => {
@@ -156,6 +160,8 @@ mod tests {
             workspaces,
             local_rank: rank,
             host_page: 0xabc0,
+            gate: 0xdef0,
+            operator_number: 3,
             deadline_ns: 7_000_000_000,
             rank,
             wires: Wires {
@@ -190,6 +196,8 @@ mod tests {
             ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
             ("workspaces", ArgKind::Workspaces),
             ("host", ArgKind::HostPage),
+            ("gate", ArgKind::Gate),
+            ("operator_number", ArgKind::OperatorNumber),
             ("deadline_ns", ArgKind::DeadlineNs),
             ("ring", ArgKind::Ring),
             ("arrivals", ArgKind::Arrivals),
@@ -222,6 +230,9 @@ mod tests {
         assert_eq!(word(at("workspaces") + 16), 0x30_0000);
         assert_eq!(word(at("workspaces") + 32), 0);
         assert_eq!(word(at("host")), 0xabc0);
+        assert_eq!(word(at("gate")), 0xdef0);
+        let number = at("operator_number");
+        assert_eq!(bytes[number..number + 4], 3u32.to_ne_bytes());
         assert_eq!(
             [0, 8, 16, 24].map(|offset| word(at("ring") + offset)),
             [0x51, 0x52, 0x53, 10]

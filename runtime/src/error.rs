@@ -413,6 +413,23 @@ pub enum Error {
         /// What is wrong.
         fault: RoutingFault,
     },
+    /// A call began on a GPU while another one of the communicator was under way there, and did nothing. Launches wait for each
+    /// other on all streams, and so do those that are captured into one graph; graphs, and calls beside a graph, do not.
+    #[error(
+        "rank {rank}: call {call} of operator {operator} began while call {other_call} of operator {other_operator} was under way; replay graphs and launch calls of one communicator on one stream, or order their streams with events (operators are numbered in the order in which they were prepared, from 1 on)"
+    )]
+    Overlap {
+        /// The rank on whose GPU they met.
+        rank: u32,
+        /// The operator of the call that was refused, from 1 on in the order of `prepare`.
+        operator: u32,
+        /// Which of its calls, from 1 on.
+        call: u32,
+        /// The operator of the call that was under way.
+        other_operator: u32,
+        /// Which of its calls.
+        other_call: u32,
+    },
     /// Nothing runs on this communicator any more: a wait failed here or on a peer, or someone called `abort`.
     #[error(
         "the communicator is out of use since {}; drop it and its operators, and make a new one on every rank",

@@ -16,7 +16,7 @@ use crate::operands::{self, RawOperand};
 use crate::order;
 use crate::report::Page;
 use crate::shared::Shared;
-use crate::symmetric::Symmetric;
+use crate::symmetric::{OwnMemory, Symmetric};
 use body::{Body, Parts};
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use half::bf16;
@@ -115,6 +115,8 @@ pub(crate) struct Loaded {
     pub page: Arc<Page>,
     /// Where the plan wants copies.
     pub copies: Option<Arc<CopyThread>>,
+    /// What calls of all operators on this GPU have in common.
+    pub gate: Arc<OwnMemory>,
 }
 
 impl Operator {
@@ -129,6 +131,7 @@ impl Operator {
             kernel,
             page,
             copies,
+            gate,
         } = loaded;
         let job = match (plan.copies.clone(), &memory) {
             (Some(copies), Memory::Host(workspace)) => {
@@ -153,6 +156,8 @@ impl Operator {
             kernel,
             memory,
             copies,
+            gate,
+            number: shared.next_number(),
             shared,
         };
         Self {

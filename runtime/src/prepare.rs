@@ -146,12 +146,14 @@ fn load(
         // The fabric allocates it.
         Some(_) => None,
     };
+    let gate = shared.gate(timeout)?;
     let copies = plan.copies.as_ref().map(|_| shared.copies()).transpose()?;
     Ok((
         Loaded {
             kernel,
             page,
             copies,
+            gate,
         },
         memory,
     ))

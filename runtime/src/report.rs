@@ -118,6 +118,12 @@ impl Page {
         (valid.load(Ordering::Acquire) != 0).then(|| timeout(&self.read(at)))
     }
 
+    /// That a call met another one, if that is why it gave up.
+    pub fn overlap(&self) -> Option<Error> {
+        self.failure()
+            .filter(|error| matches!(error, Error::Overlap { .. }))
+    }
+
     /// What was wrong with the operands of a call, if that was not taken yet. Kernels write the next one when it has been.
     pub fn take_fault(&self) -> Option<Error> {
         let at = offset_of!(HostPage, fault);
@@ -170,6 +176,15 @@ fn timeout(report: &Report) -> Error {
         by if by & LOST != 0 => (None, Some(by & !LOST)),
         by => (Some(by - 1), None),
     };
+    if report.wait == abi::Wait::Overlap as u32 {
+        return Error::Overlap {
+            rank: report.rank,
+            operator: report.peer,
+            call: report.wanted,
+            other_operator: report.index,
+            other_call: report.seen,
+        };
+    }
     Error::Timeout {
         rank: report.rank,
         cta: report.cta,
@@ -268,6 +283,18 @@ mod tests {
         }
         assert!(fault(abi::Wait::ExpertTwice, 0).contains("rank 2, call 9: token 11"));
         assert!(fault(abi::Wait::Place, 0).contains("place 8 of 9"));
+    }
+
+    #[test]
+    fn calls_that_overlap_are_named() {
+        let text = timeout(&Report {
+            wait: abi::Wait::Overlap as u32,
+            ..REPORT
+        })
+        .to_string();
+        for part in ["rank 2: call 9 of operator 5", "call 8 of operator 11"] {
+            assert!(text.contains(part), "{part:?} in {text:?}");
+        }
     }
 
     #[test]

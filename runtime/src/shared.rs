@@ -11,9 +11,11 @@ use crate::operator::Live;
 use crate::order::{self, Order};
 use crate::simulation::{Finding, Host};
 use crate::standing::{Standing, Vigil};
+use crate::symmetric::OwnMemory;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Device;
-use std::sync::atomic::{AtomicU64, Ordering};
+use mkernel_spec::abi::Gate;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +58,10 @@ pub(crate) struct Shared {
     /// Of the launches on this GPU.
     pub order: Arc<Mutex<Order>>,
     copies: Mutex<Option<Arc<CopyThread>>>,
+    /// The [`Gate`] of kernels on this GPU.
+    gate: Mutex<Option<Arc<OwnMemory>>>,
+    /// Operators so far.
+    operators: AtomicU32,
     /// What carries puts of operators, if it was chosen.
     transport: Mutex<Option<Transport>>,
 }
@@ -64,9 +70,9 @@ pub(crate) struct Shared {
 const SIMULATED_TIMEOUT: Duration = Duration::from_secs(3600);
 
 fn ns(timeout: Duration) -> u64 {
-    // Clocks of the device count ns in 64 bits; half of that is 292 years.
+    // Clocks of the device count ns in 64 bits, and kernels multiply deadlines by 64; 2^57 ns are 4 years.
     let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-    ns.min(u64::MAX / 2)
+    ns.min(1 << 57)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -104,6 +110,8 @@ impl Shared {
             stream: gpu.stream,
             order: gpu.order,
             copies: Mutex::default(),
+            gate: Mutex::default(),
+            operators: AtomicU32::new(0),
             transport: Mutex::default(),
         }
     }
@@ -178,6 +186,22 @@ impl Shared {
         Ok(thread)
     }
 
+    /// The gate through which calls of all operators go, allocated when first needed.
+    pub fn gate(&self, timeout: Duration) -> Result<Arc<OwnMemory>, Error> {
+        let mut gate = lock(&self.gate);
+        if let Some(gate) = gate.as_ref() {
+            return Ok(gate.clone());
+        }
+        let bytes = size_of::<Gate>() as u64;
+        let memory = OwnMemory::allocate(&self.ctx, &self.stream, bytes, timeout)?;
+        Ok(gate.insert(Arc::new(memory)).clone())
+    }
+
+    /// The number of a new operator, from 1 on. Ranks make them in the same order.
+    pub fn next_number(&self) -> u32 {
+        1 + self.operators.fetch_add(1, Ordering::Relaxed)
+    }
+
     /// See [`Standing::register`].
     pub fn register(&self, operator: &Arc<Live>) {
         self.standing.register(operator);
@@ -203,6 +227,10 @@ impl Shared {
     pub fn check(&self) -> Result<(), Error> {
         let live = self.standing.live();
         if let Some(error) = live.iter().find_map(|operator| operator.network_failure()) {
+            self.poison(error);
+        }
+        // Calls that overlap do what simulated kernels must not do.
+        if let Some(error) = live.iter().find_map(|operator| operator.page.overlap()) {
             self.poison(error);
         }
         // A deadlock makes waits fail as well, and says more.

@@ -108,7 +108,7 @@ const COMBINE: &[Mistake] = &[
     ("a rank tells before it has read what it was sent", "  if (from_last < cfg::kLocalWorld) mk::fence_sys();  // this rank has read what it was sent before\n", ""),
     ("a rank that has told is not known to have read", "const mk::Vec16 header = mk::load_tagged_acquire(at);", "const mk::Vec16 header = mk::load_tagged(at);"),
     ("number of tokens not awaited", "      if (mk::lane_index() >= cfg::kTopK) told = wait_told(watch, source, next_at(), told);  // loaded before begin() saw it\n", ""),
-    ("the epoch passes before it is read", "  __syncthreads();\n\n  const u32 warp", "  if (threadIdx.x == 0) advance_epoch(watch);\n  __syncthreads();\n\n  const u32 warp"),
+    ("the epoch passes before it is read", "  if (!mk::enter(watch)) return;\n", "  if (threadIdx.x == 0) advance_epoch(watch);\n  if (!mk::enter(watch)) return;\n"),
     // Sums of peers.
     ("sums of peers not awaited", "is_here = mk::load_acquire_sys(flag) == awaited.wanted;", "is_here = 1;"),
     ("the last sums of peers not awaited", "        mk::wait_mark(watch, flag, awaited);\n", ""),

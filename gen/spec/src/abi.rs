@@ -79,6 +79,10 @@ pub enum ArgKind {
     Workspaces,
     /// Address of the [`HostPage`].
     HostPage,
+    /// Address of the [`Gate`].
+    Gate,
+    /// The operator's number in its communicator, from 1 on, u32.
+    OperatorNumber,
     /// The deadline of every wait, ns, u64.
     DeadlineNs,
     /// This rank, u32.
@@ -101,7 +105,8 @@ impl ArgKind {
             Self::RowStrideBytes(_) | Self::DeadlineNs => format!("mk::u64 {name}"),
             Self::Workspaces => format!("mk::u8* {name}[mk::kMaxRanks]"),
             Self::HostPage => format!("mk::HostPage* {name}"),
-            Self::Rank => format!("mk::u32 {name}"),
+            Self::Gate => format!("mk::Gate* {name}"),
+            Self::Rank | Self::OperatorNumber => format!("mk::u32 {name}"),
             Self::Ring => format!("mk::CommandRing {name}"),
             Self::Arrivals => format!("const mk::u8* {name}"),
         }
@@ -114,10 +119,11 @@ impl ArgKind {
             | Self::Result(_)
             | Self::RowStrideBytes(_)
             | Self::HostPage
+            | Self::Gate
             | Self::DeadlineNs
             | Self::Arrivals => (8, 8),
             Self::Workspaces => (8 * MAX_RANKS, 8),
-            Self::Rank => (4, 4),
+            Self::Rank | Self::OperatorNumber => (4, 4),
             Self::Ring => (size_of::<CommandRing>(), align_of::<CommandRing>()),
         }
     }
@@ -247,6 +253,25 @@ pub struct State {
     pub sent: [u32; MAX_RANKS],
 }
 
+/// What calls of all operators of a communicator on a GPU have in common: that one at a time is under way. In device memory,
+/// zero before the first call; nothing resets it after.
+#[repr(C, align(128))]
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    /// CTAs of all calls that are counted, modulo 2^32.
+    pub due: u32,
+    /// CTAs that have done everything.
+    pub left: u32,
+    /// Which call's first CTA has entered last.
+    pub last: u64,
+    padding: [u32; 28],
+    /// As `due`, with a call's CTAs added as soon as the one that has the word enters.
+    pub entered: [u32; GATE_WORDS],
+}
+
+/// CTAs that have a word of [`Gate::entered`] of their own.
+pub const GATE_WORDS: usize = 256;
+
 /// Who waits in a kernel.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -313,6 +338,8 @@ pub enum Wait {
     Rows = 21,
     /// Fault: the place of a token's row, of choice `peer`, is none.
     Place = 22,
+    /// Another call is under way: of operator `index`, its call `seen`; this one is call `wanted` of operator `peer`.
+    Overlap = 23,
 }
 
 impl Role {
@@ -341,7 +368,7 @@ impl Role {
 
 impl Wait {
     /// Every wait, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 22] = [
+    pub const ALL: [(Self, &'static str); 23] = [
         (Self::Chunk, "kChunk"),
         (Self::Sent, "kSent"),
         (Self::StageFull, "kStageFull"),
@@ -364,6 +391,7 @@ impl Wait {
         (Self::Tokens, "kTokens"),
         (Self::Rows, "kRows"),
         (Self::Place, "kPlace"),
+        (Self::Overlap, "kOverlap"),
     ];
 
     /// The wait numbered `value`, in words.
@@ -392,6 +420,7 @@ impl Wait {
             20 => "a possible number of tokens",
             21 => "room for all rows",
             22 => "the place of a row",
+            23 => "the end of another call",
             _ => "something unknown",
         }
     }

@@ -7,11 +7,12 @@ mod gemm;
 mod memory;
 mod network;
 
-use crate::abi::{ArgLayout, OperandSpec, State};
+use crate::abi::{ArgKind, ArgLayout, OperandSpec, State};
 use crate::config::{Problem, Shape};
 use crate::cost::Bound;
 use crate::device::Device;
 use crate::spec::KernelSpec;
+use crate::topology::Topology;
 use crate::violation::Violations;
 use serde::Serialize;
 
@@ -257,6 +258,15 @@ impl KernelPlan {
             _ => None,
         }
     }
+}
+
+/// What every kernel is passed besides: what its calls have in common with other operators', and what it has of a network.
+fn common_args(topology: Topology) -> Vec<(&'static str, ArgKind)> {
+    let gate = [
+        ("gate", ArgKind::Gate),
+        ("operator_number", ArgKind::OperatorNumber),
+    ];
+    gate.into_iter().chain(network::args(topology)).collect()
 }
 
 fn unknown_dims(spec: &KernelSpec) -> Violations {

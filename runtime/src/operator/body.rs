@@ -13,6 +13,7 @@ use crate::order::{self, Launcher};
 use crate::reaper;
 use crate::shared::Shared;
 use crate::simulation::Watch;
+use crate::symmetric::OwnMemory;
 use mkernel_spec::KernelPlan;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,8 @@ pub(super) struct Parts {
     pub kernel: Kernel,
     pub memory: Memory,
     pub copies: Option<Arc<CopyThread>>,
+    pub gate: Arc<OwnMemory>,
+    pub number: u32,
     pub shared: Arc<Shared>,
 }
 
@@ -74,6 +77,8 @@ impl Parts {
             workspaces,
             local_rank,
             host_page: self.live.page.device_address(),
+            gate: self.gate.address(),
+            operator_number: self.number,
             deadline_ns,
             rank: self.shared.rank,
             wires: self.memory.wires(),

@@ -10,7 +10,11 @@ __device__ __forceinline__ void store(u32* p, u32 value) { *p = value; }
 __device__ __forceinline__ u64 load(const u64* p) { return *p; }
 __device__ __forceinline__ void store(u64* p, u64 value) { *p = value; }
 
-// The same for a word of this CTA's shared memory.
+// A load whose value counts only if nobody writes the word meanwhile, which the caller finds out by other means. Unlike a
+// relaxed load it is one request of a CTA, not of each warp.
+__device__ __forceinline__ u32 load_early(const u32* p) { return *p; }
+
+// Ordinary accesses to a word of this CTA's shared memory.
 __device__ __forceinline__ u32 load_shared(u32 address) {
   u32 value;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");

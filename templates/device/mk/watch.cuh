@@ -33,7 +33,8 @@ enum Wait : u32 {
   kExpertTwice = 19,
   kTokens = 20,
   kRows = 21,
-  kPlace = 22
+  kPlace = 22,
+  kOverlap = 23
 };
 
 // The first failed wait of a rank, or what is wrong with the values of a call's operands, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r,
@@ -65,11 +66,24 @@ struct State {
   u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)
 };
 
+constexpr u32 kGateWords = 256;
+
+// What calls of all operators of a communicator on this GPU have in common: one at a time is under way. Counts are modulo
+// 2^32, and nothing resets them.
+struct alignas(128) Gate {
+  u32 due;                               // CTAs of all calls that are counted (advance_epoch)
+  u32 left;                              // CTAs that have done everything
+  u64 last;                              // which call's first CTA has entered last: see call_name
+  alignas(128) u32 entered[kGateWords];  // as `due`, with the call's CTAs added as soon as one that has the word enters
+};
+
 // What a wait needs to know of its surroundings.
 struct Watch {
   u8* const* workspaces;
   HostPage* host;
+  Gate* gate;
   u64 deadline_ns;
+  u32 number;              // of the operator, from 1 on
   u32 rank, world, epoch;  // the world of this node, whose workspaces are in reach
   u32 first = 0;  // its first rank
 
@@ -131,6 +145,13 @@ __device__ __forceinline__ void report_fault(const Watch& watch, const Awaited& 
   write_report(watch, out, what, value, source == watch.rank ? 0 : 1 + source, 0);
 }
 
+// Ends all waits of this node's ranks in this operator.
+__device__ __forceinline__ void raise_abort(const Watch& watch, u32 cause) {
+  for (u32 r = 0; r < watch.world; ++r) {
+    store_relaxed_sys(&reinterpret_cast<State*>(watch.workspaces[r])->abort, cause);
+  }
+}
+
 // Whether to give up a wait that began at `start_ns`. `aborted_by` is what the caller saw of abort words. Tells every
 // rank, unless the abort came from one.
 __device__ __forceinline__ bool give_up(const Watch& watch, const Awaited& what, u32 seen, u32 aborted_by,
@@ -140,10 +161,7 @@ __device__ __forceinline__ bool give_up(const Watch& watch, const Awaited& what,
   report(watch, what, seen, aborted_by, waited_ns);
   const bool is_lost = aborted_by != kHostAbort && (aborted_by & kLost) != 0;
   if (aborted_by == 0 || aborted_by == kHostAbort || is_lost) {
-    const u32 cause = is_lost ? aborted_by : 1 + watch.rank;
-    for (u32 r = 0; r < watch.world; ++r) {
-      store_relaxed_sys(&reinterpret_cast<State*>(watch.workspaces[r])->abort, cause);
-    }
+    raise_abort(watch, is_lost ? aborted_by : 1 + watch.rank);
   }
   return true;
 }
@@ -231,12 +249,82 @@ __device__ __forceinline__ void end_copies(const Watch& watch) {
   }
 }
 
+// A call in one word: its number, that of its operator, and the low bits of what `due` was when it began, plus 1.
+__device__ __forceinline__ u64 call_name(u32 epoch, u32 number, u32 due) {
+  return u64{epoch} << 32 | (number & 0xffff) << 16 | ((due + 1) & 0xffff);
+}
+
+// Who this call's CTA meets: for its report, and so that all other ranks stop waiting for a call that is none. Where both
+// calls are of one operator, they have read the same epoch; what is refused is the later.
+// `is_first`: whether the other call got the first word.
+__device__ __forceinline__ void refuse(const Watch& watch, u32 due, bool is_first) {
+  const Gate* gate = watch.gate;
+  u64 last = load_relaxed_sys(&gate->last);
+  // The other call's first CTA says who it is as soon as it has entered.
+  for (u32 polls = 0; polls < 1000 && static_cast<u16>(last) != static_cast<u16>(due + 1); ++polls) {
+    if (load_relaxed_sys(&gate->due) != due) break;  // it is counted, and some of its CTAs have not left
+    __nanosleep(1000);
+    last = load_relaxed_sys(&gate->last);
+  }
+  const u32 epoch = static_cast<u32>(last >> 32), number = static_cast<u32>(last) >> 16;
+  const bool is_same = number == (watch.number & 0xffff) && epoch == watch.epoch;
+  if (is_same && !is_first) return;  // if this is that call, the other one's first CTA is refused too
+  report(watch, Awaited{kLoad, kOverlap, watch.number, number, watch.epoch + is_same}, epoch, 0, 0);
+  raise_abort(watch, 1 + watch.rank);
+}
+
+// All threads of a CTA, before it does anything that others see; in place of __syncthreads. False if another call is under
+// way: then the CTA must end. Calls that wait for each other, as those of one stream do, find all words and `left` equal to
+// `due`. Of two others, one finds that the first of its words was raised since: each call raises every word once, and `due`
+// only when all its CTAs have raised theirs. That all CTAs of the call before have left is seen by the first CTA that
+// enters: before one of its own has left, `left` is less than `due` otherwise.
+__device__ __forceinline__ bool enter(const Watch& watch) {
+  u32 is_refused = 0, due = 0;
+  if (threadIdx.x / kWarp == 1) {
+    const u32 lane = lane_index();
+    due = load_relaxed_sys(&watch.gate->due);
+    const u32 left = load_relaxed_sys(&watch.gate->left);
+    for (u32 word = blockIdx.x + lane * gridDim.x; word < kGateWords; word += kWarp * gridDim.x) {
+      is_refused |= fetch_add_relaxed_gpu(&watch.gate->entered[word], gridDim.x) != due;
+    }
+    is_refused |= static_cast<int>(left - due) < 0;
+    if (blockIdx.x == 0 && lane == 0 && is_refused == 0) {
+      store_relaxed_sys(&watch.gate->last, call_name(watch.epoch, watch.number, due));
+    }
+  }
+  if (__syncthreads_or(is_refused) != 0) {
+    if (threadIdx.x == kWarp) refuse(watch, due, blockIdx.x == 0 && is_refused != 0);
+    return false;
+  }
+  return true;
+}
+
+// A named barrier that no role uses.
+constexpr u32 kLeaving = 15;
+
+// All threads of a CTA, when everything is done. Nobody waits but the first warp.
+__device__ __forceinline__ void leave(const Watch& watch) {
+  __syncwarp();
+  if (threadIdx.x >= kWarp) {
+    arrive_named(kLeaving, blockDim.x);
+    return;
+  }
+  sync_named(kLeaving, blockDim.x);
+  if (threadIdx.x == 0) add_relaxed_sys(&watch.gate->left, 1);
+}
+
 // Polls of a barrier in shared memory between two looks at the clock; they are short.
 constexpr u32 kBarrierPollsPerLook = 4096;
 
+// Who arrives at a barrier may have waited for one thing after the other, for each almost as long as the deadline. What it
+// waits for is of other ranks: of those that have not come yet, since one that has is kept by none but those. So it takes
+// as many deadlines as there are other ranks, which come one after the other, and one for the work itself. Jobs of up to
+// 63 ranks have as many; in larger ones, ranks would have to be late by a deadline each.
+constexpr u32 kBarrierDeadlines = 64;
+
 // Until the barrier's phase of `parity` is over. What a CTA's own warps and its TMA owe each other comes for certain
-// once every wait for a peer ends, so an abort must not break this wait: the ring of stages would lose count. If it
-// fails all the same, the kernel is wrong, and only a trap ends it.
+// once every wait for a peer ends, so an abort must not break this wait: the ring of stages would lose count. If it fails
+// all the same, the kernel is wrong, and only a trap ends it, after kBarrierDeadlines of them.
 __device__ __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u32 parity, Role role, Wait wait,
                                              u32 index) {
   if (barrier_try_wait(barrier, parity)) return;
@@ -245,7 +333,7 @@ __device__ __forceinline__ void wait_barrier(const Watch& watch, u32 barrier, u3
     if (polls % kBarrierPollsPerLook != 0) continue;
     if (start_ns == 0) start_ns = global_time_ns();
     const u64 waited_ns = global_time_ns() - start_ns;
-    if (waited_ns < 2 * watch.deadline_ns) continue;
+    if (waited_ns < kBarrierDeadlines * watch.deadline_ns) continue;
     report(watch, Awaited{role, wait, watch.rank, index, parity}, parity ^ 1, 0, waited_ns);
     __trap();
   }

@@ -52,6 +52,9 @@ inline mk::u8 dynamic_smem[1];
 }
 
 __forceinline__ void __syncthreads() { mk_calls->sync_threads(0, mk_calls->thread()->threads, mk::sim::place()); }
+__forceinline__ int __syncthreads_or(int value) {
+  return static_cast<int>(mk_calls->sync_threads_or(value != 0, mk_calls->thread()->threads, mk::sim::place()));
+}
 __forceinline__ void __syncwarp() { mk_calls->sync_warp(mk::sim::place()); }
 __forceinline__ void __nanosleep(mk::u32 ns) { mk_calls->sleep(ns, mk::sim::place()); }
 [[noreturn]] __forceinline__ void __trap() {

@@ -45,6 +45,8 @@ struct Calls {
   u32 (*shuffle_xor)(u32 value, u32 mask, Place);
   void (*sync_warp)(Place);
   void (*sync_threads)(u32 barrier, u32 threads, Place);
+  // The same of barrier 0: whether one of the threads has a value that is not 0.
+  u32 (*sync_threads_or)(u32 value, u32 threads, Place);
   void (*arrive_threads)(u32 barrier, u32 threads, Place);
   void (*sync_cluster)(Place);
   void (*registers)(u32 count, u32 acquire, Place);

@@ -13,9 +13,7 @@
 
 mod across;
 
-use super::{
-    Body, KernelPlan, Region, Registers, Role, Spread, THREADS, Traffic, Workspace, network,
-};
+use super::{Body, KernelPlan, Region, Registers, Role, Spread, THREADS, Traffic, Workspace};
 use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec};
 use crate::config::{CombineConfig, CombineShape, Dtype, all_rows};
 use crate::cost::{self, Bound};
@@ -340,6 +338,6 @@ fn args(topology: Topology) -> ArgLayout {
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
     ];
-    kinds.extend(network::args(topology));
+    kinds.extend(super::common_args(topology));
     ArgLayout::new(kinds)
 }

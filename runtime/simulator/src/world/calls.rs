@@ -192,6 +192,14 @@ extern "C" fn sync_threads(barrier: u32, threads: u32, place: u64) {
     together(|machine| machine.meet_cta(barrier, threads, place));
 }
 
+extern "C" fn sync_threads_or(value: u32, threads: u32, place: u64) -> u32 {
+    together(|machine| {
+        machine.thread().exchange[0] = value;
+        machine.meet_cta(0, threads, place)
+    });
+    with(|machine| machine.thread().result)
+}
+
 extern "C" fn arrive_threads(barrier: u32, threads: u32, place: u64) {
     give_way();
     with(|machine| machine.arrive_cta(barrier, threads, place));
@@ -486,6 +494,7 @@ pub(super) struct Calls {
     shuffle_xor: extern "C" fn(u32, u32, u64) -> u32,
     sync_warp: extern "C" fn(u64),
     sync_threads: extern "C" fn(u32, u32, u64),
+    sync_threads_or: extern "C" fn(u32, u32, u64) -> u32,
     arrive_threads: extern "C" fn(u32, u32, u64),
     sync_cluster: extern "C" fn(u64),
     registers: extern "C" fn(u32, u32, u64),
@@ -527,6 +536,7 @@ pub(super) static CALLS: Calls = Calls {
     shuffle_xor,
     sync_warp,
     sync_threads,
+    sync_threads_or,
     arrive_threads,
     sync_cluster,
     registers,

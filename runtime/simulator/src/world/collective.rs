@@ -229,6 +229,11 @@ impl Machine {
     pub fn part(&mut self, mut arrived: Vec<usize>) -> bool {
         arrived.sort_unstable();
         self.sync(&arrived);
+        // For those who ask whether one of them has something to say.
+        let any = arrived.iter().any(|t| self.threads[*t].exchange[0] != 0);
+        for thread in &arrived {
+            self.threads[*thread].result = u32::from(any);
+        }
         let current = self.current;
         for thread in arrived.into_iter().filter(|thread| *thread != current) {
             self.wake(thread);

@@ -9,7 +9,7 @@ use crate::abi::{
     TensorMapSpec,
 };
 use crate::config::{AttentionConfig, AttentionShape, Dtype, Layout};
-use crate::plan::{Region, Role, THREADS, Workspace, network};
+use crate::plan::{Region, Role, THREADS, Workspace, common_args, network};
 use crate::topology::Topology;
 
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
@@ -211,6 +211,6 @@ pub(super) fn args(body: &AttentionPlan, topology: Topology) -> ArgLayout {
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
     ];
-    kinds.extend(network::args(topology));
+    kinds.extend(common_args(topology));
     ArgLayout::new(kinds)
 }

@@ -7,7 +7,7 @@ use crate::abi::{
 };
 use crate::config::{BLayout, DispatchShape, Dtype};
 use crate::plan::gemm::OUT_COLS;
-use crate::plan::{Region, Role, THREADS, TILE_K, Workspace, network};
+use crate::plan::{Region, Role, THREADS, TILE_K, Workspace, common_args, network};
 use crate::topology::Topology;
 
 /// Sixteen rows of 64 columns for each of eight math warps.
@@ -224,6 +224,6 @@ pub(super) fn args(body: &DispatchPlan, topology: Topology) -> ArgLayout {
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
     ];
-    kinds.extend(network::args(topology));
+    kinds.extend(common_args(topology));
     ArgLayout::new(kinds)
 }

@@ -418,7 +418,7 @@ fn args(
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
-    kinds.extend(plan::network::args(spec.topology()));
+    kinds.extend(plan::common_args(spec.topology()));
     debug_assert!(spec.topology().local_world as usize <= MAX_RANKS);
     ArgLayout::new(kinds)
 }

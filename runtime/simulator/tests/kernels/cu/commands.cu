@@ -41,7 +41,7 @@ __device__ __forceinline__ void move(const Places& at, const Command& command) {
 }
 
 KERNEL(32) {
-  const mk::Watch watch{args.workspaces, args.host, 100'000'000, args.rank, 2, args.call};
+  const mk::Watch watch{args.workspaces, args.host, nullptr, 100'000'000, 0, args.rank, 2, args.call};
   const Places at = places(args);
   const u32 lane = mk::lane_index();
   if (args.rank == 0 && blockIdx.x == 0 && lane < 8) {

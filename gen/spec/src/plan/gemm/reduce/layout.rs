@@ -5,7 +5,7 @@ use super::super::{GemmSpec, Reduction, TileOrder, Workspace};
 use super::ELEM_BYTES;
 use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand};
 use crate::config::{GemmOp, Tile};
-use crate::plan::network;
+use crate::plan::{common_args, network};
 
 /// Symmetric memory.
 pub(super) fn workspace(
@@ -102,6 +102,6 @@ pub(super) fn args(
     kinds.push(("host", ArgKind::HostPage));
     kinds.push(("deadline_ns", ArgKind::DeadlineNs));
     kinds.push(("rank", ArgKind::Rank));
-    kinds.extend(network::args(spec.topology()));
+    kinds.extend(common_args(spec.topology()));
     ArgLayout::new(kinds)
 }
