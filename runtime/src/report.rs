@@ -60,6 +60,12 @@ impl Page {
             != 0
     }
 
+    /// Whether the kernels' waits have ended, or will at once: nobody keeps what is to be copied.
+    pub fn is_over(&self) -> bool {
+        let valid = offset_of!(HostPage, report) + offset_of!(Report, valid);
+        self.is_aborted() || self.0.word(valid).load(Ordering::Acquire) != 0
+    }
+
     /// The epoch whose copies are due.
     pub fn doorbell(&self) -> u32 {
         self.0

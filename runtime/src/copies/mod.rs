@@ -117,8 +117,8 @@ impl Job {
         let live = lock(&self.live);
         self.served.store(epoch, Ordering::Relaxed);
         self.expected.store(false, Ordering::Relaxed);
-        // After an abort nobody waits for the copies, and A may be gone.
-        if *live && !self.page.is_aborted() {
+        // After an abort, or a wait that was given up, nobody waits for the copies, and A may be gone.
+        if *live && !self.page.is_over() {
             let a = self.page.copy_source();
             // SAFETY: the kernel that rang runs until its copies have left, and its caller keeps A until then;
             // the workspaces are mapped while the operator lives.
