@@ -80,6 +80,11 @@ pub enum OperandFault {
         /// The communicator's.
         expected: usize,
     },
+    /// A residual some of whose elements are where others of C are.
+    #[error(
+        "it overlaps c; pass memory of its own, or exactly that of c: the same address, row stride and type of elements"
+    )]
+    OverlapsC,
     /// Elements of another type.
     #[error(
         "its elements are {given}, the kernel's are {expected}; pass those{}",
@@ -180,10 +185,42 @@ pub(crate) fn check(
             && row_stride_elems < MAX_STRIDE_BYTES / spec.dtype.bytes();
         require(takes, OperandFault::StrideStep { row_stride_elems });
     }
+    check_in_place(specs, operands, rank, &mut faults);
     if faults.is_empty() {
         Ok(())
     } else {
         Err(Error::Operands(faults))
+    }
+}
+
+/// Where C is written over the residual, each element must be over its own: kernels read an element of the residual before
+/// they write that of C, and others in any order.
+fn check_in_place(
+    specs: &[OperandSpec],
+    operands: &[RawOperand],
+    rank: u32,
+    faults: &mut Vec<(Operand, OperandFault)>,
+) {
+    let find = |wanted: Operand| {
+        let found = specs.iter().zip(operands);
+        let mut found = found.filter(|(spec, _)| spec.operand == wanted && spec.rows.on(rank) > 0);
+        found.next()
+    };
+    let (Some(residual), Some(c)) = (find(Operand::Residual), find(Operand::C)) else {
+        return;
+    };
+    let place = |(spec, operand): (&OperandSpec, &RawOperand)| {
+        let row_bytes = operand.row_stride_elems.saturating_mul(spec.dtype.bytes());
+        let rows = (spec.rows.on(rank) - 1).saturating_mul(row_bytes);
+        let end = operand
+            .ptr
+            .saturating_add(rows + spec.cols * spec.dtype.bytes());
+        (operand.ptr, end, row_bytes)
+    };
+    let (one, other) = (place(residual), place(c));
+    let overlap = one.0 < other.1 && other.0 < one.1;
+    if overlap && (one != other || residual.0.dtype != c.0.dtype) {
+        faults.push((Operand::Residual, OperandFault::OverlapsC));
     }
 }
 
@@ -281,6 +318,34 @@ pub(crate) mod tests {
         assert_eq!(faults, expected);
         let text = Error::Operands(faults).to_string();
         assert_eq!(text.lines().count(), 5, "{text}");
+    }
+
+    #[test]
+    fn a_residual_is_apart_from_c_or_the_same() {
+        let of = |operand, dtype| OperandSpec {
+            operand,
+            rows: Extent::Fixed(10),
+            cols: 32,
+            dtype,
+            written: operand == Operand::C,
+        };
+        let at = |ptr, row_stride_elems| RawOperand {
+            ptr,
+            row_stride_elems,
+        };
+        let checked = |dtype, residual| {
+            let specs = [of(Operand::C, Dtype::Bf16), of(Operand::Residual, dtype)];
+            check(&specs, &[at(0x1000, 40), residual], 0)
+        };
+        // Ten rows, of which the last ends at 0x1000 + 9 * 80 + 64.
+        for residual in [at(0x1000, 40), at(0x1310, 40), at(0x1000 - 0x310, 40)] {
+            assert!(checked(Dtype::Bf16, residual).is_ok(), "{residual:?}");
+        }
+        for residual in [at(0x1000, 48), at(0x1010, 40), at(0x1300, 40)] {
+            let error = checked(Dtype::Bf16, residual).expect_err("it overlaps");
+            assert!(error.to_string().contains("overlaps c"), "{error}");
+        }
+        assert!(checked(Dtype::Fp32, at(0x1000, 40)).is_err());
     }
 
     #[test]

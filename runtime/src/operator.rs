@@ -43,7 +43,8 @@ pub struct Addends<'a> {
     /// `[N]`, of this rank's columns.
     pub bias: Option<&'a dyn Readable<bf16>>,
     /// With the rows and columns of this rank's C. `gemm_ar`: the same values on every rank, since of each row perhaps
-    /// only one rank's is read.
+    /// only one rank's is read. It may be C itself, with the same row stride and type of elements, but must not overlap it
+    /// otherwise.
     pub residual: Option<&'a dyn Readable<bf16>>,
 }
 

@@ -137,6 +137,13 @@ fn check_rows(sizes: Sizes, max_rows: Option<u32>, world: u32, found: &mut Viola
     let Some(tokens) = sizes.max_tokens.fixed() else {
         return;
     };
+    let choices = tokens.saturating_mul(top_k);
+    found.require(
+        choices <= u32::MAX.into(),
+        Field::MaxTokens,
+        || format!("{tokens} tokens of {top_k} choices are {choices} choices, more than {} (choices are numbered in 32 bits)", u32::MAX),
+        format!("use at most {} tokens, in several calls", u64::from(u32::MAX) / top_k.max(1)),
+    );
     let most = all_rows(world.max(1), experts, top_k, tokens);
     let rows = max_rows.map_or(most, |rows| most.min(rows.into()));
     let limit = u64::from(i32::MAX as u32) / u64::from(world.max(1));
@@ -193,6 +200,21 @@ mod tests {
             "comm_ctas",
         ];
         assert_eq!(mistakes(8, config), fields);
+    }
+
+    #[test]
+    fn more_choices_than_numbers_are_refused_though_rows_are_bounded() {
+        let with = |tokens| CombineConfig {
+            experts: Dim::Static(64),
+            top_k: Dim::Static(8),
+            max_tokens: Dim::Static(tokens),
+            hidden: Dim::Static(64),
+            max_rows: Some(1000),
+            ..CombineConfig::new(CombineOp::Combine)
+        };
+        assert_eq!(mistakes(8, with(1 << 29)), ["max_tokens"]);
+        let largest = KernelConfig::new(8, with((1 << 29) - 1));
+        assert!(KernelSpec::validate(largest).is_ok());
     }
 
     #[test]
