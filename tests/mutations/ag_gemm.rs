@@ -132,7 +132,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("flag not acquired", push, &[RELAXED_WAIT, ("    mk::wait_flag(watch, flag_at(args.workspaces[args.rank], index),", "    mk::relaxed_wait(watch, flag_at(args.workspaces[args.rank], index),")]),
     mutation("flag of another source awaited", push, &[("const u32 index = flag_index(source, chunk, slice);\n    mk::wait_flag(", "const u32 index = flag_index((source + 1) % cfg::kWorld, chunk, slice);\n    mk::wait_flag(")]),
     mutation("flag of the first call awaited", push, &[("watch.epoch * cfg::kArrivals}", "cfg::kArrivals}")]),
-    mutation("epoch not advanced", push, &[("mk::store_relaxed_sys(&state->epoch, watch.epoch);", ";")]),
+    mutation("epoch not advanced", push, &[("mk::store_early(&state->epoch, watch.epoch);", ";")]),
     mutation("warp not together before the flag", push, &[("    __syncwarp();\n    const u32 peer", "    const u32 peer")]),
     mutation("no fence before the flag", push, &[("      mk::fence_sys();\n      mk::add", "      mk::add")]),
     mutation("fence of this GPU where all are meant", push, &[("      mk::fence_sys();\n      mk::add", "      mk_calls->fence(mk::sim::kFenceThread, mk::sim::kGpu, mk::sim::place());\n      mk::add")]),

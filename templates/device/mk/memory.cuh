@@ -13,6 +13,8 @@ __device__ __forceinline__ void store(u64* p, u64 value) { *p = value; }
 // A load whose value counts only if nobody writes the word meanwhile, which the caller finds out by other means. Unlike a
 // relaxed load it is one request of a CTA, not of each warp.
 __device__ __forceinline__ u32 load_early(const u32* p) { return *p; }
+// A store of such a word.
+__device__ __forceinline__ void store_early(u32* p, u32 value) { *p = value; }
 
 // Ordinary accesses to a word of this CTA's shared memory.
 __device__ __forceinline__ u32 load_shared(u32 address) {

@@ -259,13 +259,7 @@ __device__ __forceinline__ u64 call_name(u32 epoch, u32 number, u32 due) {
 // `is_first`: whether the other call got the first word.
 __device__ __forceinline__ void refuse(const Watch& watch, u32 due, bool is_first) {
   const Gate* gate = watch.gate;
-  u64 last = load_relaxed_sys(&gate->last);
-  // The other call's first CTA says who it is as soon as it has entered.
-  for (u32 polls = 0; polls < 1000 && static_cast<u16>(last) != static_cast<u16>(due + 1); ++polls) {
-    if (load_relaxed_sys(&gate->due) != due) break;  // it is counted, and some of its CTAs have not left
-    __nanosleep(1000);
-    last = load_relaxed_sys(&gate->last);
-  }
+  const u64 last = load_relaxed_sys(&gate->last);
   const u32 epoch = static_cast<u32>(last >> 32), number = static_cast<u32>(last) >> 16;
   const bool is_same = number == (watch.number & 0xffff) && epoch == watch.epoch;
   if (is_same && !is_first) return;  // if this is that call, the other one's first CTA is refused too
