@@ -22,8 +22,11 @@ mod launches;
 #[path = "../experts/layer/mod.rs"]
 mod layer;
 mod lifetimes;
+#[path = "../overlap/meeting.rs"]
+mod meeting;
 mod nodes;
 mod operands;
+mod overlap;
 mod processes;
 mod ranks;
 #[path = "../simulated/mod.rs"]

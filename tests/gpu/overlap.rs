@@ -1,0 +1,18 @@
+//! Calls that the host cannot order: the one that comes second is refused.
+
+use crate::lab::TimeLimit;
+use crate::meeting::{MEETINGS, meet};
+use crate::ranks::worlds;
+use crate::simulated::Where;
+use std::time::Duration;
+
+/// Their grids are small, so that both calls have SMs.
+#[test]
+#[ignore = "needs GPUs"]
+fn calls_that_overlap_are_refused_and_named() {
+    let _limit = TimeLimit::start("calls that overlap", Duration::from_secs(120));
+    worlds(2);
+    for meeting in MEETINGS {
+        assert_eq!(meet(Where::Gpus, meeting, &[]), Ok(()), "{meeting:?}");
+    }
+}

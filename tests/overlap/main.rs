@@ -1,0 +1,30 @@
+//! Overlapping calls on simulated GPUs: see [`meeting`].
+
+mod meeting;
+#[allow(dead_code, reason = "a part is used")]
+#[path = "../simulated/mod.rs"]
+mod simulated;
+
+use meeting::{MEETINGS, meet};
+use simulated::Where;
+
+#[test]
+fn calls_that_overlap_are_refused_and_named() {
+    for (seed, meeting) in (0..).zip(MEETINGS) {
+        assert_eq!(
+            meet(Where::Simulated { seed }, meeting, &[]),
+            Ok(()),
+            "{meeting:?}"
+        );
+    }
+}
+
+/// Without the guard nothing of this is said.
+#[test]
+fn a_missing_guard_is_found() {
+    let guard = [("  if (!mk::enter(watch)) return;\n", "  __syncthreads();\n")];
+    for (seed, meeting) in (0..).zip([MEETINGS[0], MEETINGS[3]]) {
+        let failure = meet(Where::Simulated { seed }, meeting, &guard).expect_err("no guard");
+        assert!(failure.contains("not the overlap"), "{failure}");
+    }
+}
