@@ -1,7 +1,6 @@
 //! Calls that the host cannot order: a graph beside a launch, two graphs, of one operator or of two. The kernel that comes
 //! second says so, and writes nothing; nobody waits for it until a deadline.
 
-#[allow(dead_code, reason = "a part is used")]
 mod simulated;
 
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
