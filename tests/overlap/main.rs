@@ -1,7 +1,6 @@
 //! Overlapping calls on simulated GPUs: see [`meeting`].
 
 mod meeting;
-#[allow(dead_code, reason = "a part is used")]
 #[path = "../simulated/mod.rs"]
 mod simulated;
 
