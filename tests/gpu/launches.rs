@@ -25,21 +25,26 @@ const LARGE: GemmShape = GemmShape {
 };
 const WORKSPACE_BYTES: usize = 64 << 20;
 
-fn with(transfer: Transfer) -> Tuning {
+fn with(transfer: Option<Transfer>) -> Tuning {
     Tuning {
-        transfer: Some(transfer),
+        transfer,
         ..Tuning::default()
     }
 }
 
-fn run(least: u32, body: impl Fn(&Communicator, Transfer, u64) -> Result<(), Failure> + Sync) {
+fn run(
+    least: u32,
+    body: impl Fn(&Communicator, Option<Transfer>, u64) -> Result<(), Failure> + Sync,
+) {
     let _limit = TimeLimit::start("launches", Duration::from_secs(120));
     let seed = seed();
     for world in worlds(least) {
-        for transfer in [Transfer::SmPush, Transfer::CopyEngine] {
-            if world == 1 && transfer == Transfer::CopyEngine {
-                continue;
-            }
+        // One rank transfers nothing.
+        let ways: &[Option<Transfer>] = match world {
+            1 => &[None],
+            _ => &[Some(Transfer::SmPush), Some(Transfer::CopyEngine)],
+        };
+        for &transfer in ways {
             on_ranks(world, |ranks| {
                 body(ranks, transfer, seed)?;
                 Ok(ranks.barrier()?)
@@ -107,11 +112,16 @@ fn operators_are_dropped_while_streams_are_captured() {
             let verdicts = lab.verdicts(1)?;
             lab.stream.synchronize()?;
             launch(&operator, &lab.stream, &operands.raw())?;
-            // A capture of this kind forbids much to the threads of the other ranks.
-            ranks.barrier()?;
-            captured.begin_capture(GLOBAL)?;
-            drop(operator);
-            drop(captured.end_capture(CUgraphInstantiate_flags(0))?);
+            // A capture of this kind forbids much to the threads of the other ranks, such as to make a graph.
+            let mut operator = Some(operator);
+            for turn in 0..ranks.world() {
+                ranks.barrier()?;
+                if turn == ranks.rank() {
+                    captured.begin_capture(GLOBAL)?;
+                    drop(operator.take());
+                    drop(captured.end_capture(CUgraphInstantiate_flags(0))?);
+                }
+            }
             ranks.barrier()?;
             operands.judge(&lab, &verdicts, 0)?;
             expect_right(ranks, &lab, &verdicts)?;
@@ -240,7 +250,7 @@ fn operands_go_when_an_aborted_kernel_has_ended() {
             // The context works.
             on_ranks(world, |ranks| {
                 let lab = Lab::new(&ranks.context().default_stream())?;
-                let problem = (SHAPE, BLayout::Nk, with(Transfer::CopyEngine));
+                let problem = (SHAPE, BLayout::Nk, with(Some(Transfer::CopyEngine)));
                 let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
                 compute(ranks, &lab, &operator, &operands, (2, seed))?;
                 Ok(ranks.barrier()?)
@@ -255,7 +265,7 @@ fn aborted(ranks: &Communicator, delay_us: u64) -> Result<(), Failure> {
         n: 256,
         k: 4096,
     };
-    let config = crate::ranks::config(ranks.world(), BLayout::Nk, with(Transfer::CopyEngine));
+    let config = crate::ranks::config(ranks.world(), BLayout::Nk, with(Some(Transfer::CopyEngine)));
     let operator = ranks.prepare(&config, shape)?;
     let stream: Arc<CudaStream> = ranks.context().new_stream()?;
     let zeros = |elems: u64| stream.alloc_zeros::<bf16>(elems as usize);

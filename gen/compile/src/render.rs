@@ -18,6 +18,7 @@ use combine::CombineVariables;
 use constants::Constant;
 use dispatch::DispatchVariables;
 use gemm::GemmVariables;
+use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{Body, Network};
 use mkernel_spec::{KernelPlan, Topology};
 use serde::Serialize;
@@ -72,6 +73,7 @@ struct Declaration<'a> {
     declaration: String,
     name: &'a str,
     offset_bytes: usize,
+    is_tensor_map: bool,
 }
 
 static TERA: LazyLock<Result<Tera, tera::Error>> = LazyLock::new(|| {
@@ -122,6 +124,7 @@ fn context(plan: &KernelPlan) -> RenderContext<'_> {
                 declaration: a.kind.declare(a.name),
                 name: a.name,
                 offset_bytes: a.offset_bytes,
+                is_tensor_map: matches!(a.kind, ArgKind::TensorMap(_)),
             })
             .collect(),
         args_bytes: plan.args.size_bytes,

@@ -260,8 +260,6 @@ pub struct State {
 pub struct Gate {
     /// CTAs of all calls that are counted, modulo 2^32.
     pub due: u32,
-    /// CTAs that have done everything.
-    pub left: u32,
     /// Which call's first CTA has entered last.
     pub last: u64,
     padding: [u32; 28],

@@ -4,6 +4,11 @@
 
 namespace mk {
 
+// Brings a tensor map near, so that the first copy does not wait for it (0.4 µs).
+__device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // Box at (x, y) of a 2-D tensor to shared memory; its bytes count on `barrier`. Out of bounds reads as 0.
 __device__ __forceinline__ void tma_load_2d(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y) {
   asm volatile(

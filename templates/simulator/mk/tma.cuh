@@ -4,6 +4,8 @@
 
 namespace mk {
 
+__forceinline__ void prefetch_tensor_map(const CUtensorMap&) {}
+
 __forceinline__ void tma_load_2d(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y) {
   const u32 at[] = {x, y};
   mk_calls->tensor_load(dst, &map, barrier, at, 2, 0, sim::place());
