@@ -28,7 +28,7 @@ __forceinline__ u32 wait_flag(const Watch& watch, const u32* flag, const Awaited
 }
 
 __forceinline__ void wait_mark(const Watch& watch, const u32* flag, const Awaited& what) {
-  mk_calls->waiting(what.role, what.wait, what.peer, what.index, what.wanted, sim::place());
+  mk_calls->waiting(what.role, what.wait, what.peer, what.index, what.wanted, sim::Calls::kNextPolled, sim::place());
   wait_mark_on_gpu(watch, flag, what);
   wait_ended();
 }

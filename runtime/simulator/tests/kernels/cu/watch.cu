@@ -1,6 +1,6 @@
 // Rank 1 waits for a chunk of rank 0's, under a deadline.
 KERNEL(32) {
-  const mk::Watch watch{args.workspaces, args.host, 100'000'000, args.rank, 2, args.call};
+  const mk::Watch watch{args.workspaces, args.host, nullptr, 100'000'000, 0, args.rank, 2, args.call};
   u32* flag = words(args.workspaces[1] + 1024);
   u32* own = words(args.workspaces[1] + 2048);
   const u32 lane = mk::lane_index();
