@@ -70,7 +70,7 @@ pub(crate) struct Shared {
 const SIMULATED_TIMEOUT: Duration = Duration::from_secs(3600);
 
 fn ns(timeout: Duration) -> u64 {
-    // Clocks of the device count ns in 64 bits, and kernels multiply deadlines by 64; 2^57 ns are 4 years.
+    // Clocks of the device count ns in 64 bits, and kernels multiply deadlines by 8; 2^57 ns are 4 years.
     let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
     ns.min(1 << 57)
 }

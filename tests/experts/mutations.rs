@@ -104,7 +104,7 @@ const DISPATCH: &[Mistake] = &[
 #[rustfmt::skip]
 const COMBINE: &[Mistake] = &[
     // Choices.
-    ("choices read before they are there", "  while (!mk::is_tagged(v, watch.epoch)) {", "  while (false) {"),
+    ("choices read before they are there", "  while (!mk::is_tagged(v, watch.mark())) {", "  while (false) {"),
     ("a rank tells before it has read what it was sent", "  if (from_last < cfg::kLocalWorld) mk::fence_sys();  // this rank has read what it was sent before\n", ""),
     ("a rank that has told is not known to have read", "const mk::Vec16 header = mk::load_tagged_acquire(at);", "const mk::Vec16 header = mk::load_tagged(at);"),
     ("number of tokens not awaited", "      if (mk::lane_index() >= cfg::kTopK) told = wait_told(watch, source, next_at(), told);  // loaded before begin() saw it\n", ""),

@@ -296,9 +296,9 @@ constexpr u32 kBarrierPollsPerLook = 4096;
 
 // Who arrives at a barrier may have waited for one thing after the other, for each almost as long as the deadline. What it
 // waits for is of other ranks: of those that have not come yet, since one that has is kept by none but those. So it takes
-// as many deadlines as there are other ranks, which come one after the other, and one for the work itself. Jobs of up to
-// 63 ranks have as many; in larger ones, ranks would have to be late by a deadline each.
-constexpr u32 kBarrierDeadlines = 64;
+// as many deadlines as there are other ranks, which come one after the other, and one for the work itself: 8 on a node.
+// In larger jobs more than 7 ranks would have to be late by a deadline each.
+constexpr u32 kBarrierDeadlines = 8;
 
 // Until the barrier's phase of `parity` is over. What a CTA's own warps and its TMA owe each other comes for certain
 // once every wait for a peer ends, so an abort must not break this wait: the ring of stages would lose count. If it fails
