@@ -208,7 +208,7 @@ impl AttentionJob {
         // The kernel's own deadlines pass in simulated time.
         ranks.set_timeout(match self.pace {
             Pace::Without { .. } => Duration::from_millis(300),
-            _ => Duration::from_secs(20),
+            _ => super::deadline(self.edits.is_empty()),
         });
         if self.pace == (Pace::Without { rank: ranks.rank() }) {
             return Ok(Vec::new());

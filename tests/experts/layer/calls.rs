@@ -4,7 +4,7 @@ use super::buffers::{Buffers, Got};
 use super::reference::same;
 use super::{Bits, Layer, fraction};
 use crate::simulated::attention::Pace;
-use crate::simulated::{CALLS_BEFORE, grow_old};
+use crate::simulated::{CALLS_BEFORE, deadline, grow_old};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::{Communicator, Operator};
 use std::time::Duration;
@@ -15,7 +15,7 @@ impl Layer {
         // Kernels' own deadlines pass in simulated time.
         ranks.set_timeout(match self.pace {
             Pace::Without { .. } | Pace::WithoutLast { .. } => Duration::from_millis(300),
-            _ => Duration::from_secs(20),
+            _ => deadline(self.dispatch_edits.is_empty() && self.combine_edits.is_empty()),
         });
         let operators = self.prepare(ranks)?;
         let got = match self.pace {
