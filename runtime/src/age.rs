@@ -23,6 +23,10 @@ const COUNTERS: [&str; 12] = [
     "tail_flags",
 ];
 
+/// Regions in which some words hold the mark of the call that wrote the words beside them: the period of the pattern in bytes,
+/// and where in it the marks are. Unchanged, the marks of the first calls would come again just after call 2^32.
+const MARKED: [(&str, usize, &[usize]); 2] = [("entries", 8, &[0]), ("told", 16, &[4, 12])];
+
 impl Operator {
     /// Makes this rank's workspace what it would be if the `made` calls so far had been repeated until there were `calls`.
     /// Every rank must do the same, between two barriers. Kernels of several nodes whose calls all make as many puts cannot
@@ -54,7 +58,13 @@ impl Operator {
                 name if COUNTERS.contains(&name) => (0..bytes.len())
                     .step_by(FLAG_STRIDE_BYTES as usize)
                     .collect(),
-                _ => continue,
+                name => match MARKED.iter().find(|marked| marked.0 == name) {
+                    Some((_, period, marks)) => (0..bytes.len())
+                        .step_by(*period)
+                        .flat_map(|at| marks.iter().map(move |mark| at + mark))
+                        .collect(),
+                    None => continue,
+                },
             };
             let failed = |call| move |source: DriverError| Error::Cuda { call, source };
             // SAFETY: the region is part of the workspace, which lives as long as this operator does; by the caller, nobody

@@ -215,7 +215,7 @@ const DISPATCH: &[Mistake] = &[
     ("one buffer of packets for all calls", "cfg::kPacketsIn + u64{epoch % 2 * cfg::kPeers", "cfg::kPacketsIn + u64{0 * cfg::kPeers"),
     ("the list of another rank", "e / cfg::kLocalExperts < to ? of_rows : 0", "0"),
     ("puts of the call before counted again", "mk::store(puts_at(watch, watch.epoch + 1, peer), wanted_of(peer));", "mk::store(puts_at(watch, watch.epoch + 1, peer), wanted_of(peer) - 1);"),
-    ("a chunk put before it is packed", "mk::Awaited{mk::kPush, mk::kChunk, watch.rank, block, watch.epoch}", "mk::Awaited{mk::kPush, mk::kChunk, watch.rank, block, watch.epoch - 1}"),
+    ("a chunk put before it is packed", "mk::Awaited{mk::kPush, mk::kChunk, watch.rank, block, watch.mark()}", "mk::Awaited{mk::kPush, mk::kChunk, watch.rank, block, mk::load(packed_flag_at(watch, peer, block))}"),
     ("a chunk relayed before it has come", "    wait_put(watch, mk::kPush, 0, peer, 1 + first / cfg::kChunkTokens);\n", ""),
     ("a chunk put to the place of another source", "received_at(rank_of_peer(watch.rank, peer), watch.rank, first)", "received_at(rank_of_peer(watch.rank, peer), watch.rank ^ 1, first)"),
     ("tokens relayed to nobody", "if (destination_of(watch, e) == to && local != watch.local()) ranks |= 1u << local;", "if (destination_of(watch, e) != to && local != watch.local()) ranks |= 1u << local;"),
@@ -234,7 +234,7 @@ const COMBINE: &[Mistake] = &[
     ("tokens of calls before on the list", "mk::store(listed_before_at(watch, watch.epoch + 1, peer), mk::load(listed_at(watch, peer)));", "mk::store(listed_before_at(watch, watch.epoch + 1, peer), 0);"),
     ("a token on a list for each of its choices", "is_told |= node_of_choice(args, first + i) == node;", "is_told |= false;"),
     ("another place on the list", "here + incoming_at(peer, entry)", "here + incoming_at(peer, part.entry)"),
-    ("a chunk put before its sums are there", "        mk::wait_flag(watch, flag_at(watch.here(), watch.local(), source, Part{j}), what);\n", "        (void)what;\n"),
+    ("a chunk put before its sums are there", "        mk::wait_mark(watch, flag_at(watch.here(), watch.local(), source, Part{j}), what);\n", "        (void)what;\n"),
     ("a chunk of sums not awaited", "+ 2 + entry / cfg::kChunkTokens", "+ 1 + entry / cfg::kChunkTokens"),
     ("sums of other nodes left out", "group = rank - rank % cfg::kLocalWorld;", "group = kNone;"),
     ("loaded without a fence for what NICs wrote", "    mk::fence_proxy_async();  // what the flags acquired, and NICs wrote,", "    // what the flags acquired, and NICs wrote,"),
@@ -245,7 +245,7 @@ const COMBINE: &[Mistake] = &[
 #[rustfmt::skip]
 const LISTS: &[Mistake] = &[
     ("a list put before it is written", "  wait_lists(watch);\n  if (mk::is_given_up(watch)) return;\n", ""),
-    ("a token's place on the list before it is there", "    if (epoch == watch.epoch) return static_cast<u32>(both >> 32);", "    return static_cast<u32>(both >> 32);"),
+    ("a token's place on the list before it is there", "    if (mark == watch.mark()) return static_cast<u32>(both >> 32);", "    return static_cast<u32>(both >> 32);"),
 ];
 
 /// Some seed finds each, and none finds anything in the kernels as they are.
