@@ -24,7 +24,7 @@ pub const PINNED_VERSION: (u32, u32) = (13, 0);
 /// All options of the compiler. With an `sm_` architecture ptxas runs too, and checks inline PTX.
 pub(crate) const OPTIONS: [&str; 4] = [
     "--gpu-architecture=sm_90a",
-    "--std=c++17",
+    "--std=c++20",
     "--ptxas-options=-v",
     "--ptxas-options=--warn-on-spills",
 ];

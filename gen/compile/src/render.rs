@@ -12,7 +12,7 @@ mod gemm;
 
 use crate::error::GenError;
 use crate::source::CudaSource;
-use crate::templates::TEMPLATES;
+use crate::templates::templates;
 use attention::AttentionVariables;
 use combine::CombineVariables;
 use constants::Constant;
@@ -79,7 +79,7 @@ struct Declaration<'a> {
 static TERA: LazyLock<Result<Tera, tera::Error>> = LazyLock::new(|| {
     let mut tera = Tera::default();
     tera.autoescape_on(Vec::<&str>::new());
-    tera.add_raw_templates(TEMPLATES.to_vec())?;
+    tera.add_raw_templates(templates())?;
     Ok(tera)
 });
 

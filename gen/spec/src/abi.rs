@@ -298,12 +298,12 @@ pub enum Wait {
     Sent = 2,
     /// A stage of the shared-memory ring being filled.
     StageFull = 3,
-    /// A stage of the shared-memory ring being free.
-    StageFree = 4,
+    /// A stage of the shared-memory ring being empty.
+    StageEmpty = 4,
     /// An output buffer being filled.
     OutputFull = 5,
-    /// An output buffer being free.
-    OutputFree = 6,
+    /// An output buffer being empty.
+    OutputEmpty = 6,
     /// Another CTA's part of a sum.
     Partial = 7,
     /// A peer's part of a sum.
@@ -370,9 +370,9 @@ impl Wait {
         (Self::Chunk, "kChunk"),
         (Self::Sent, "kSent"),
         (Self::StageFull, "kStageFull"),
-        (Self::StageFree, "kStageFree"),
+        (Self::StageEmpty, "kStageEmpty"),
         (Self::OutputFull, "kOutputFull"),
-        (Self::OutputFree, "kOutputFree"),
+        (Self::OutputEmpty, "kOutputEmpty"),
         (Self::Partial, "kPartial"),
         (Self::PeerPartial, "kPeerPartial"),
         (Self::Result, "kResult"),
@@ -399,9 +399,9 @@ impl Wait {
             1 => "a chunk of a peer's shard",
             2 => "the end of its own outgoing copies",
             3 => "a pipeline stage to be filled",
-            4 => "a pipeline stage to be free",
+            4 => "a pipeline stage to be empty",
             5 => "an output buffer to be filled",
-            6 => "an output buffer to be free",
+            6 => "an output buffer to be empty",
             7 => "another CTA's part of a sum",
             8 => "a peer's part of a sum",
             9 => "a tile that a peer adds up",

@@ -10,39 +10,6 @@
 
 namespace mk {
 
-constexpr u32 kTagValid = 0x80000000u;
-constexpr u64 kPhaseBit = 1ull << 63;
-constexpr u32 kCommandPut = 1;
-
-// A slot of the ring, in pinned host memory: 64-bit words, the last three with a phase bit that tells one lap from the
-// next, as the tag does.
-struct Command {
-  u32 tag;  // kTagValid | lap
-  u16 peer, channel;
-  u8 source_region, target_region;
-  u16 kind;
-  u32 bytes;
-  u64 source_offset, target_offset;
-};
-
-// Host → device, in pinned host memory: commands read, and commands whose bytes have left.
-struct RingWords {
-  u32 consumed, sent;
-};
-
-// In device memory: commands claimed, and `consumed` as a producer last saw it.
-struct RingState {
-  u32 claimed, consumed_seen;
-};
-
-// Any number of threads of a GPU post to it.
-struct CommandRing {
-  Command* slots;
-  RingWords* words;
-  RingState* state;
-  u32 capacity_log2;
-};
-
 // What is to be put where.
 struct Put {
   u32 peer, channel, source_region, target_region, bytes;

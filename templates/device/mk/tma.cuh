@@ -9,6 +9,12 @@ __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
+// One thread that has nothing else to do while its CTA enters, which takes as long.
+template <class... Maps>
+__device__ __forceinline__ void prefetch_tensor_maps(const Maps&... maps) {
+  if (threadIdx.x == 2 * kWarp) (prefetch_tensor_map(maps), ...);
+}
+
 // Box at (x, y) of a 2-D tensor to shared memory; its bytes count on `barrier`. Out of bounds reads as 0.
 __device__ __forceinline__ void tma_load_2d(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y) {
   asm volatile(

@@ -1,5 +1,8 @@
-// Types and constants that every header needs. Plain C++: GPUs and the simulator share it.
+// Types and constants that every header needs. GPUs and the simulator share it.
 #pragma once
+
+// Every device function is inlined: a role is one loop nest, and its state has to stay in registers.
+#define MK_DEVICE __device__ __forceinline__
 
 namespace mk {
 
@@ -11,6 +14,10 @@ using u64 = unsigned long long;
 constexpr u32 kMaxRanks = 8;
 constexpr u32 kWarp = 32;
 constexpr u32 kWarpgroup = 128;
+constexpr u32 kWarpgroupWarps = kWarpgroup / kWarp;
+
+template <u32 kCount, u32 kSize>
+constexpr u32 kCeilDiv = (kCount + kSize - 1) / kSize;
 
 }  // namespace mk
 

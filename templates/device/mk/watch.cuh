@@ -4,77 +4,11 @@
 // abort word of every rank. From then on every such wait of every rank returns at once: the kernel runs to its end over
 // whatever is in its buffers, and the host, which finds the record, discards the result. The context stays usable.
 #pragma once
+#include <mk/abi.cuh>
 #include <mk/barrier.cuh>
 #include <mk/memory.cuh>
 
 namespace mk {
-
-enum Role : u32 { kPush = 1, kLoad = 2, kMath = 3, kStore = 4, kCollect = 5 };
-
-enum Wait : u32 {
-  kChunk = 1,
-  kSent = 2,
-  kStageFull = 3,
-  kStageFree = 4,
-  kOutputFull = 5,
-  kOutputFree = 6,
-  kPartial = 7,
-  kPeerPartial = 8,
-  kResult = 9,
-  kBegun = 10,
-  kCommandSlot = 11,
-  kArrival = 12,
-  kPutSent = 13,
-  kPace = 14,
-  kRoom = 15,
-  kRouting = 16,
-  kCounted = 17,
-  kExpert = 18,
-  kExpertTwice = 19,
-  kTokens = 20,
-  kRows = 21,
-  kPlace = 22,
-  kOverlap = 23
-};
-
-// The first failed wait of a rank, or what is wrong with the values of a call's operands, for its host. `aborted_by`: 0 its own deadline, 1 + r abort of rank r,
-// kLost and r rank r is lost, ~0 the host.
-struct Report {
-  u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
-  u64 waited_ns;
-};
-
-// Pinned host memory of one operator.
-struct HostPage {
-  u32 abort;     // host → device: 1, or kLost and a rank
-  u32 doorbell;  // device → host: epoch whose copies are due, written after what they copy
-  u64 source, source_row_bytes;
-  u32 claimed;    // host → device: epoch whose copies the host begins, unless they are withdrawn
-  u32 answered;   // host → device: claimed epoch of which no copy runs or ever will
-  u32 withdrawn;  // device → host: not 0 after a kernel gave up its copies; none are wanted from then on
-  Report report;  // device → host: a failed wait, after which the operator is of no use
-  Report fault;   // device → host: wrong values, which concern their call alone; free again when `valid` is 0
-};
-
-// Start of each rank's workspace; monotone, never reset.
-struct State {
-  u32 epoch;            // calls of which all CTAs know
-  u32 readers;          // CTAs that have read the epoch, over all calls
-  u32 abort;            // 1 + the rank that raised it, or kLost and a rank
-  u32 reported;         // whether this rank's report was claimed
-  u32 faulted;          // mark of the last call in which the report of wrong values was claimed
-  u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)
-};
-
-constexpr u32 kGateWords = 256;
-
-// What calls of all operators of a communicator on this GPU have in common: one at a time is under way. Counts are modulo
-// 2^32, and nothing resets them.
-struct alignas(128) Gate {
-  u32 due;                               // CTAs of all calls that are counted (advance_epoch)
-  u64 last;                              // which call's first CTA has entered last: see call_name
-  alignas(128) u32 entered[kGateWords];  // as `due`, with the call's CTAs added as soon as one that has the word enters
-};
 
 // What a wait needs to know of its surroundings.
 struct Watch {
@@ -99,10 +33,7 @@ struct Watch {
   __device__ __forceinline__ u32 mark() const { return epoch != 0 ? epoch : 0x80000000u; }
 };
 
-constexpr u32 kHostAbort = 0xffffffffu;
-
-// In abort words: beside this bit, a rank that is lost.
-constexpr u32 kLost = 0x40000000u;
+constexpr Wait kStageFree = kStageEmpty, kOutputFree = kOutputEmpty;
 
 // What is waited for, for the report.
 struct Awaited {

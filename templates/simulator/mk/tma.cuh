@@ -6,6 +6,9 @@ namespace mk {
 
 __forceinline__ void prefetch_tensor_map(const CUtensorMap&) {}
 
+template <class... Maps>
+__forceinline__ void prefetch_tensor_maps(const Maps&...) {}
+
 __forceinline__ void tma_load_2d(u32 dst, const CUtensorMap& map, u32 barrier, u32 x, u32 y) {
   const u32 at[] = {x, y};
   mk_calls->tensor_load(dst, &map, barrier, at, 2, 0, sim::place());

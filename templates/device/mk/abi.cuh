@@ -1,0 +1,114 @@
+// What host and device both know: structs in shared memory of the two, and the numbers of roles and waits in reports.
+// Host code has the same declarations; every build compares sizes, offsets and numbers.
+#pragma once
+#include <mk/types.cuh>
+
+namespace mk {
+
+// Who waits.
+enum Role : u32 { kPush = 1, kLoad = 2, kMath = 3, kStore = 4, kCollect = 5 };
+
+// What is waited for; from kExpert to kPlace, what is wrong with an operand's values.
+enum Wait : u32 {
+  kChunk = 1,
+  kSent = 2,
+  kStageFull = 3,
+  kStageEmpty = 4,
+  kOutputFull = 5,
+  kOutputEmpty = 6,
+  kPartial = 7,
+  kPeerPartial = 8,
+  kResult = 9,
+  kBegun = 10,
+  kCommandSlot = 11,
+  kArrival = 12,
+  kPutSent = 13,
+  kPace = 14,
+  kRoom = 15,
+  kRouting = 16,
+  kCounted = 17,
+  kExpert = 18,
+  kExpertTwice = 19,
+  kTokens = 20,
+  kRows = 21,
+  kPlace = 22,
+  kOverlap = 23
+};
+
+// The first failed wait of a rank, or what is wrong with the values of a call's operands. `aborted_by`: 0 is the rank's
+// own deadline, 1 + r an abort by rank r, kLost | r says that rank r is lost, kHostAbort is the host.
+struct Report {
+  u32 valid, rank, cta, role, wait, peer, index, wanted, seen, epoch, aborted_by;
+  u64 waited_ns;
+};
+
+constexpr u32 kHostAbort = 0xffffffffu;
+constexpr u32 kLost = 0x40000000u;  // in abort words, beside the number of a rank that is lost
+
+// Pinned host memory of one operator.
+struct HostPage {
+  u32 abort;     // host → device: 1, or kLost and a rank
+  u32 doorbell;  // device → host: epoch whose copies are due, written after what they copy
+  u64 source, source_row_bytes;
+  u32 claimed;    // host → device: epoch whose copies the host begins, unless they are withdrawn
+  u32 answered;   // host → device: claimed epoch of which no copy runs or ever will
+  u32 withdrawn;  // device → host: not 0 after a kernel gave up its copies; none are wanted from then on
+  Report report;  // device → host: a failed wait, after which the operator is of no use
+  Report fault;   // device → host: wrong values, which concern their call alone; free again when `valid` is 0
+};
+
+// The start of each rank's workspace. Its counters only grow (modulo 2^32) and are never reset, so that no call has to
+// wait until another one has cleaned up.
+struct State {
+  u32 epoch;            // calls whose number every CTA has read
+  u32 readers;          // CTAs that have read the epoch, over all calls
+  u32 abort;            // 1 + the rank that raised it, or kLost and a rank
+  u32 reported;         // whether this rank's report was claimed
+  u32 faulted;          // mark of the last call in which the report of wrong values was claimed
+  u32 sent[kMaxRanks];  // by destination: epoch whose copies have left (copy engines)
+};
+
+constexpr u32 kGateWords = 256;
+
+// What calls of all operators of a communicator on this GPU have in common: one of them is under way at a time. Counts
+// are modulo 2^32, and nothing resets them.
+struct alignas(128) Gate {
+  u32 due;                               // CTAs of all calls that have counted themselves (advance_epoch)
+  u64 last;                              // the call whose first CTA has entered last: see call_name
+  alignas(128) u32 entered[kGateWords];  // like `due`, but a CTA adds its call's CTAs when it enters
+};
+
+constexpr u32 kTagValid = 0x80000000u;
+constexpr u64 kPhaseBit = 1ull << 63;
+constexpr u32 kCommandPut = 1;
+
+// A slot of the command ring, in pinned host memory: 64-bit words, of which the last three carry a phase bit that
+// distinguishes one lap of the ring from the next, as the tag does.
+struct Command {
+  u32 tag;  // kTagValid | lap
+  u16 peer, channel;
+  u8 source_region, target_region;
+  u16 kind;
+  u32 bytes;
+  u64 source_offset, target_offset;
+};
+
+// Host → device, in pinned host memory: commands that the proxy has read, and commands whose bytes have left.
+struct RingWords {
+  u32 consumed, sent;
+};
+
+// In device memory: commands claimed, and `consumed` as a producer last saw it.
+struct RingState {
+  u32 claimed, consumed_seen;
+};
+
+// Any number of threads of a GPU post to it.
+struct CommandRing {
+  Command* slots;
+  RingWords* words;
+  RingState* state;
+  u32 capacity_log2;
+};
+
+}  // namespace mk

@@ -1,0 +1,57 @@
+// Commands of the GPU for the proxy on the host, which posts them to the NIC.
+//
+// Any number of threads post to a ring in pinned host memory. A wait that is aborted leaves its slot unwritten and the
+// ring useless, which is harmless: the job is over.
+#pragma once
+#include <mk/deadline.cuh>
+
+namespace mk::comm {
+
+// What is to be put where.
+struct Put {
+  u32 peer, channel, source_region, target_region, bytes;
+  u64 source_offset, target_offset;
+};
+
+// Waits until the proxy has read what the slot of command `index` held one lap ago; false after an abort. What a
+// producer saw last is kept in device memory, so that only one who finds the ring full there reads across PCIe.
+MK_DEVICE bool wait_command_slot(const RankContext& ctx, Role role, const CommandRing& ring, u32 index) {
+  const u32 wanted = index + 1 - (1u << ring.capacity_log2);
+  u32 seen = load_relaxed_sys(&ring.state->consumed_seen);  // the fence of publish_command makes this an acquire
+  if (has_reached(seen, wanted)) return true;
+  Deadline deadline;
+  for (;;) {
+    seen = load_acquire_sys(&ring.words->consumed);
+    if (has_reached(seen, wanted)) break;
+    if (deadline.expired(ctx, WaitSite{role, kCommandSlot, ctx.rank, index, wanted}, seen)) return false;
+    __nanosleep(kPollPauseNs);
+  }
+  store_release_gpu(&ring.state->consumed_seen, seen);
+  return true;
+}
+
+// Fills a slot. The one fence publishes all that this thread did and saw before, so that the NIC finds the bytes to be
+// put. Every word says its lap, so the words need no order among themselves: a fence between them would wait until PCIe
+// has carried them to the host.
+MK_DEVICE void publish_command(const CommandRing& ring, u32 index, const Put& put) {
+  u64* slot = reinterpret_cast<u64*>(ring.slots + (index & ((1u << ring.capacity_log2) - 1)));
+  const u32 lap = index >> ring.capacity_log2;
+  const u64 phase = lap % 2 == 0 ? kPhaseBit : 0;
+  const u32 target = put.peer | put.channel << 16;
+  const u32 kinds = put.source_region | put.target_region << 8 | kCommandPut << 16;
+  fence_sys();
+  store_relaxed_sys(slot, kTagValid | lap | u64{target} << 32);
+  store_relaxed_sys(slot + 1, phase | kinds | u64{put.bytes} << 32);
+  store_relaxed_sys(slot + 2, phase | put.source_offset);
+  store_relaxed_sys(slot + 3, phase | put.target_offset);
+}
+
+// Posts a put and returns the command's index. Whoever claims an index must publish it, since the commands behind it
+// wait.
+MK_DEVICE u32 post_command(const RankContext& ctx, Role role, const CommandRing& ring, const Put& put) {
+  const u32 index = fetch_add_relaxed_gpu(&ring.state->claimed, 1);
+  if (wait_command_slot(ctx, role, ring, index)) publish_command(ring, index, put);
+  return index;
+}
+
+}  // namespace mk::comm

@@ -1,0 +1,165 @@
+// Waits that end: each has a deadline, and sees the abort of any rank and of the host.
+//
+// When the deadline of a wait for a peer expires, the kernel records who waited for what in host memory and raises the
+// abort word of every rank. From then on every wait of every rank returns at once: the kernel runs to its end over
+// whatever is in its buffers, and the host, which finds the record, discards the result. A trap would destroy the CUDA
+// context, and with it the memory of the process; after an abort it stays usable.
+#pragma once
+#include <mk/barrier.cuh>
+#include <mk/rank_context.cuh>
+
+namespace mk {
+
+// Who waits for what, for the report.
+struct WaitSite {
+  Role role;
+  Wait wait;
+  u32 peer, index, wanted;
+};
+
+// Flags are polled with pauses, so that their pollers do not crowd out their writer.
+constexpr u32 kPollPauseNs = 32;
+
+// Polls between two looks at the clock and at the abort word in device memory: about 50 µs.
+constexpr u32 kPollsPerLook = 128;
+
+// The host's abort word lies across PCIe. A hundred CTAs that read it every 50 µs slow down all that crosses PCIe, the
+// commands of the copy engines first (measured: 0.3 ms per copy), so they read it every 10 ms.
+constexpr u64 kHostLookNs = 10'000'000;
+
+// Polls of a barrier in shared memory between two looks at the clock. try_wait suspends the thread, so they are few.
+constexpr u32 kBarrierPollsPerLook = 4096;
+
+MK_DEVICE void write_report(const RankContext& ctx, Report* out, const WaitSite& site, u32 seen, u32 aborted_by,
+                            u64 waited_ns) {
+  store_relaxed_sys(&out->rank, ctx.rank);
+  store_relaxed_sys(&out->cta, blockIdx.x);
+  store_relaxed_sys(&out->role, site.role);
+  store_relaxed_sys(&out->wait, site.wait);
+  store_relaxed_sys(&out->peer, site.peer);
+  store_relaxed_sys(&out->index, site.index);
+  store_relaxed_sys(&out->wanted, site.wanted);
+  store_relaxed_sys(&out->seen, seen);
+  store_relaxed_sys(&out->epoch, ctx.epoch);
+  store_relaxed_sys(&out->aborted_by, aborted_by);
+  store_relaxed_sys(&out->waited_ns, waited_ns);
+  store_release_sys(&out->valid, 1);
+}
+
+// Reports a failed wait to the host. A rank has one report, and its first failure claims it.
+MK_DEVICE void report(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 waited_ns) {
+  if (exchange_relaxed_gpu(&ctx.state()->reported, 1) != 0) return;
+  write_report(ctx, &ctx.host->report, site, seen, aborted_by, waited_ns);
+}
+
+// Reports what is wrong with the values of this call's operands, of rank `source`; the first caller of a call writes it.
+// No wait is given up, and the next call is a call like any other. A report that the host has not read yet stays: of
+// several calls the host gets the first, and `valid` is 0 only when the host no longer reads the rest.
+MK_DEVICE void report_fault(const RankContext& ctx, const WaitSite& site, u32 value, u32 source) {
+  if (exchange_relaxed_gpu(&ctx.state()->faulted, ctx.mark()) == ctx.mark()) return;
+  Report* out = &ctx.host->fault;
+  if (load_acquire_sys(&out->valid) != 0) return;
+  write_report(ctx, out, site, value, source == ctx.rank ? 0 : 1 + source, 0);
+}
+
+// Ends all waits of this node's ranks in this operator.
+MK_DEVICE void raise_abort(const RankContext& ctx, u32 cause) {
+  for (u32 r = 0; r < ctx.local_world; ++r) {
+    store_relaxed_sys(&ctx.peer_ptr(r, Symmetric<State>{0})->abort, cause);
+  }
+}
+
+// Ends a wait that began at `start_ns` if its time is over or somebody has aborted; `aborted_by` is what the caller
+// read of the abort words. Passes an abort on to every rank, unless it came from one, which has told them all.
+MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 start_ns) {
+  const u64 waited_ns = global_time_ns() - start_ns;
+  if (aborted_by == 0 && waited_ns < ctx.deadline_ns) return false;
+  report(ctx, site, seen, aborted_by, waited_ns);
+  const bool is_lost = aborted_by != kHostAbort && (aborted_by & kLost) != 0;
+  if (aborted_by == 0 || aborted_by == kHostAbort || is_lost) {
+    raise_abort(ctx, is_lost ? aborted_by : 1 + ctx.rank);
+  }
+  return true;
+}
+
+// An aborted rank must not send: receivers treat every put as valid data. Whoever has acquired data that was computed
+// after an abort also sees the abort.
+MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
+
+// The time that a wait for a peer may take.
+struct Deadline {
+  u64 start_ns = 0, host_look_ns = 0;
+  u32 polls = 0;
+
+  // Call it after each poll that did not find what it wanted.
+  MK_DEVICE bool expired(const RankContext& ctx, const WaitSite& site, u32 seen) {
+    if (polls == 0) {
+      start_ns = global_time_ns();
+      host_look_ns = start_ns + kHostLookNs;
+    }
+    if (++polls % kPollsPerLook != 0) return false;
+    u32 aborted_by = load_relaxed_sys(&ctx.state()->abort);
+    if (aborted_by == 0 && global_time_ns() > host_look_ns) {
+      host_look_ns += kHostLookNs;
+      const u32 host_abort = load_relaxed_sys(&ctx.host->abort);
+      if (host_abort != 0) aborted_by = (host_abort & kLost) != 0 ? host_abort : kHostAbort;
+    }
+    return abort_if_due(ctx, site, seen, aborted_by, start_ns);
+  }
+};
+
+// Counters wrap around at 2^32, so they are compared by their difference.
+MK_DEVICE bool has_reached(u32 counter, u32 wanted) { return static_cast<int>(counter - wanted) >= 0; }
+
+// Waits until a counter that every call advances by as much has reached `site.wanted`, and acquires what its writers
+// released before. Returns the counter's value, which is less only after an abort.
+MK_DEVICE u32 wait_flag(const RankContext& ctx, const u32* flag, const WaitSite& site) {
+  Deadline deadline;
+  for (;;) {
+    const u32 seen = load_acquire_sys(flag);
+    if (has_reached(seen, site.wanted) || deadline.expired(ctx, site, seen)) return seen;
+    __nanosleep(kPollPauseNs);
+  }
+}
+
+// Waits until a flag that not every call writes is `site.wanted`, the mark of this call, and acquires what its writer
+// released before.
+MK_DEVICE void wait_mark(const RankContext& ctx, const u32* flag, const WaitSite& site) {
+  Deadline deadline;
+  for (;;) {
+    const u32 seen = load_acquire_sys(flag);
+    if (seen == site.wanted || deadline.expired(ctx, site, seen)) return;
+    __nanosleep(kPollPauseNs);
+  }
+}
+
+// A thread that arrives at a barrier may have waited for several peers in turn, for each almost as long as the deadline.
+// Only a peer that has not begun the call lets others wait that long, so there are as many such waits as other ranks,
+// and one more for the work itself: 8 on a node. In larger jobs more than 7 ranks would have to be late by a deadline
+// each.
+constexpr u32 kBarrierDeadlines = 8;
+
+// Waits until the barrier's phase of this parity is complete. An abort does not end this wait: what a CTA's own warps
+// and its TMA owe each other comes as soon as every wait for a peer has ended, and a pipeline whose waits return early
+// would lose count. If it does fail, the kernel is wrong, and only a trap ends it, after kBarrierDeadlines deadlines.
+MK_DEVICE void wait_barrier(const RankContext& ctx, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {
+  if (barrier_try_wait(barrier, parity)) return;
+  u64 start_ns = 0;
+  for (u32 polls = 1; !barrier_try_wait(barrier, parity); ++polls) {
+    if (polls % kBarrierPollsPerLook != 0) continue;
+    if (start_ns == 0) start_ns = global_time_ns();
+    const u64 waited_ns = global_time_ns() - start_ns;
+    if (waited_ns < kBarrierDeadlines * ctx.deadline_ns) continue;
+    report(ctx, WaitSite{role, wait, ctx.rank, index, parity}, parity ^ 1, 0, waited_ns);
+    __trap();
+  }
+}
+
+// The same without a deadline, for warps that have wgmma products in flight: beside a trap ptxas finds no registers for
+// their accumulators. Another thread of the CTA must wait for these warps with a deadline; its trap ends them too.
+MK_DEVICE void wait_barrier_watched(const RankContext&, u32 barrier, u32 parity, Role, Wait, u32) {
+  while (!barrier_try_wait(barrier, parity)) {
+  }
+}
+
+}  // namespace mk

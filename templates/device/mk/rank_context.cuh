@@ -1,0 +1,63 @@
+// What a rank knows of a call: which rank it is, which call this is, and whose memory is in reach.
+#pragma once
+#include <mk/abi.cuh>
+#include <mk/memory.cuh>
+#include <mk/region.cuh>
+
+namespace mk {
+
+struct RankContext {
+  u8* const* workspaces;  // of the ranks of this node, by local rank
+  HostPage* host;
+  Gate* gate;
+  u64 deadline_ns;
+  u32 operator_number;  // in its communicator, from 1
+  u32 rank;
+  u32 local_world;      // ranks of this node
+  u32 epoch;            // number of this call, from 1, modulo 2^32
+  u32 node_first_rank;  // the rank of this node whose local rank is 0
+
+  MK_DEVICE u32 local_rank() const { return rank - node_first_rank; }
+  MK_DEVICE u8* workspace() const { return workspaces[local_rank()]; }
+
+  // Buffers exist twice, and calls alternate between them. A rank that starts call e + 2 has received data of call e +
+  // 1 from every peer. Each peer has therefore finished call e, and nobody reads the buffers any more that e + 2
+  // overwrites.
+  MK_DEVICE u32 parity() const { return epoch % 2; }
+
+  // What stands for this call in words that not every call writes. Such a word may be as old as the operator, so no
+  // window distinguishes old epochs from new ones, and the word is compared for equality. Words that were never written
+  // are 0, which is the mark of no call: call 2^32, whose epoch is 0, has the mark of call 2^31 instead. A mark comes
+  // again after 2^31 calls at the earliest, and then misleads only a wait for a word that was last written in exactly
+  // that call. 64 bits would never come again, but packets have only 32 beside their data.
+  MK_DEVICE u32 mark() const { return epoch != 0 ? epoch : 0x80000000u; }
+
+  // An address of the workspace here, and on a peer of this node (NVSHMEM: nvshmem_ptr).
+  template <class T>
+  MK_DEVICE T* local_ptr(Symmetric<T> address) const {
+    return address.on(workspace());
+  }
+  template <class T>
+  MK_DEVICE T* peer_ptr(u32 peer, Symmetric<T> address) const {
+    return address.on(workspaces[peer]);
+  }
+
+  MK_DEVICE State* state() const { return local_ptr(Symmetric<State>{0}); }
+};
+
+// How ranks are spread over nodes.
+template <class Config>
+concept TopologyConfig = requires {
+  Config::kNodes;
+  Config::kLocalWorld;  // ranks of a node
+};
+
+template <TopologyConfig Config>
+struct Topology {
+  static constexpr u32 kNodes = Config::kNodes;
+  static constexpr u32 kLocalWorld = Config::kLocalWorld;
+  static constexpr u32 kWorld = kNodes * kLocalWorld;
+  static constexpr u32 kPeerNodes = kNodes - 1;
+};
+
+}  // namespace mk
