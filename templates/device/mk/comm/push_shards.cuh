@@ -79,13 +79,13 @@ struct PushShards {
     for (u32 i = worker; i < kPieces * Ranks::kPeerNodes; i += workers) {  // chunk by chunk, of all peers in turn
       const u32 peer = i / kArrivals % Ranks::kPeerNodes;
       const Piece piece = piece_at(i / (kArrivals * Ranks::kPeerNodes) * kArrivals + i % kArrivals);
-      Network::wait_put(ctx, kPush, kChannel, peer, piece.chunk);
+      Network::wait_put(ctx, kPush, kChannel, peer, piece.chunk);  // @push.arrival
       if (is_aborted(ctx)) return;
       const u32 source = Network::rank_of_peer(ctx, peer);
       fence_sys();
       add_relaxed_sys(ctx.local_ptr(Workspace::chunk_ready(source, piece.chunk, piece.slice)), 1);
       if constexpr (Ranks::kLocalWorld > 1) {
-        const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * Config::kShardRows)), kRowBytes};
+        const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * Config::kShardRows)), kRowBytes};  // @push.relayed
         const u32 rows = Shards::rows_of(source);
         if (piece.row < rows) {
           fence_proxy_async();  // a NIC has written what TMA reads
@@ -102,14 +102,14 @@ struct PushShards {
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 own_rows = Shards::rows_of(ctx.rank);
     for (u32 chunk = 0; chunk < Shards::kChunks; ++chunk) {
-      Shards::wait(ctx, kPush, ctx.rank, chunk, 0);
+      Shards::wait(ctx, kPush, ctx.rank, chunk, 0);  // @push.own-chunk
       if (is_aborted(ctx)) return;
       const u32 first = chunk * Config::kChunkRows;
       const u32 rows = first < own_rows ? min(Config::kChunkRows, own_rows - first) : 0;
-      const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), ctx.rank * Config::kShardRows + first);
+      const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), ctx.rank * Config::kShardRows + first);  // @push.put-slot
       for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {  // each node begins with another one
         const u32 peer = (ctx.rank / Ranks::kLocalWorld + i) % Ranks::kPeerNodes;
-        Network::put(args, ctx, peer, kChannel, slot, slot, rows * kRowBytes);
+        Network::put(args, ctx, peer, kChannel, slot, slot, rows * kRowBytes);  // @push.put
       }
     }
   }
@@ -121,13 +121,14 @@ struct PushShards {
     for (u32 i = worker; i < kPieces; i += workers) {
       const Piece piece = piece_at(i);
       if (piece.row < own_rows) {
-        store_piece<kUnroll>(args, ctx, piece, min(Config::kPieceRows, own_rows - piece.row));
+        store_piece<kUnroll>(args, ctx, piece, min(Config::kPieceRows, own_rows - piece.row));  // @push.piece
       }
-      __syncwarp();
+      __syncwarp();  // @push.warp
       const u32 peer = lane_index();
       if (peer < Ranks::kWorld && (kNearest == 0 || peer != ctx.rank)) {
-        fence_sys();  // orders the stores of the whole warp before the counts
-        add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.rank, piece.chunk, piece.slice)), 1);
+        // Orders the stores of the whole warp before the counts.
+        fence_sys();  // @push.fence
+        add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.rank, piece.chunk, piece.slice)), 1);  // @push.count
       }
     }
   }
@@ -151,7 +152,7 @@ struct PushShards {
 
   // Where a piece lies in `gathered`.
   static MK_DEVICE Symmetric<u8> gathered(const RankContext& ctx, u32 source, const Piece& piece) {
-    const Symmetric<u8> row = Workspace::gathered(ctx.parity(), source * Config::kShardRows + piece.row);
+    const Symmetric<u8> row = Workspace::gathered(ctx.parity(), source * Config::kShardRows + piece.row);  // @push.slot
     return {row.offset + slice_offset(piece)};
   }
 
@@ -189,7 +190,7 @@ struct PushShards {
 
   // One thread, behind the piece: counts it on the flags of the same ranks.
   static MK_DEVICE void count(const RankContext& ctx, u32 source, const Piece& piece, u32 nearest) {
-    fence_sys();
+    fence_sys();  // @push.staged-fence
     for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
       const auto ready = Workspace::chunk_ready(source, piece.chunk, piece.slice);
       add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), 1);

@@ -65,7 +65,7 @@ struct Results {
 
   // One thread: stores a piece from an output buffer to the slots of the other ranks of this node.
   static MK_DEVICE void send(const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer, u32 bytes) {
-    const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), group, piece);
+    const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), group, piece);  // @results.sent-slot
     // Puts to other nodes are taken from the own slot.
     for (u32 i = Ranks::kNodes > 1 ? 0 : 1; i < Ranks::kLocalWorld; ++i) {
       tma_store_bytes(ctx.peer_ptr(peer_at(ctx, i), slot), buffer, bytes);
@@ -89,7 +89,7 @@ struct Results {
       const Tile tile = Order::tile_of(ctx.local_rank(), index, ctx);
       const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), 0, 0);
       for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
-        Network::put(args, ctx, peer, kChannel, slot, slot, tiles * kTileBytes);
+        Network::put(args, ctx, peer, kChannel, slot, slot, tiles * kTileBytes);  // @results.put
       }
     }
   }
@@ -104,7 +104,7 @@ struct Results {
       const u32 peer = i % Ranks::kPeerNodes, index = i / Ranks::kPeerNodes;
       const Tile tile = Order::tile_of_rank(Network::rank_of_peer(ctx, peer), index, ctx);
       if (Order::is_gap(tile)) continue;
-      Network::wait_put(ctx, kPush, kChannel, peer, index / Config::kPutTiles);
+      Network::wait_put(ctx, kPush, kChannel, peer, index / Config::kPutTiles);  // @results.arrival
       if (is_aborted(ctx)) return;
       const Symmetric<u32> ready = Workspace::result_ready(number(tile));
       fence_sys();
@@ -118,7 +118,7 @@ struct Results {
             tma_store_bytes(there + staged.part, staged.address, staged.bytes);
           }
         });
-        copy.finish();
+        copy.finish();  // @results.relayed
         fence_sys();
         for (u32 distance = 1; distance < Ranks::kLocalWorld; ++distance) {
           add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), kSubTiles);
@@ -138,11 +138,11 @@ struct Results {
       const Tile tile = Order::tile_of_rank((ctx.rank + 1 + turn % others) % kAllOwners, turn / others, ctx);
       if (Order::is_gap(tile)) continue;
       if (lane_index() == 0) {
-        wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile))),
+        wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile))),  // @results.wait
                   WaitSite{mk::kCollect, kResult, Order::rank_of(tile), tile.index, ctx.epoch * kSubTiles});
       }
-      __syncwarp();
-      copy_piece(args, ctx.local_ptr(Workspace::results(ctx.parity(), number(tile), group, piece)),
+      __syncwarp();  // @results.warp
+      copy_piece(args, ctx.local_ptr(Workspace::results(ctx.parity(), number(tile), group, piece)),  // @results.read-slot
                  Order::row_in_c(tile) + Shape::group_row(group),
                  tile.col * Config::kTileN + Shape::group_col(group) + piece * kPieceCols);
     }
@@ -172,7 +172,7 @@ struct Results {
 #pragma unroll
       for (u32 u = 0; u < kUnroll; ++u) {
         const u32 line = first / 8 + u * (kWarp / 8);
-        const u32 to_row = row + line, to_col = col + (first % 8 ^ line % 8) * kVecCols;
+        const u32 to_row = row + line, to_col = col + (first % 8 ^ line % 8) * kVecCols;  // @results.swizzle
         if (to_row >= Config::kM || to_col >= Config::kN) continue;
         u8* to = args.c_rows + to_row * args.c_row_bytes;
         if constexpr (Config::kFp32Output) {

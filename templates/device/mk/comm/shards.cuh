@@ -38,8 +38,8 @@ struct Shards {
   // Waits until a slice of a chunk has arrived here.
   static MK_DEVICE void wait(const RankContext& ctx, Role role, u32 source, u32 chunk, u32 slice) {
     const u32 number = (source * kChunks + chunk) * kSlices + slice;
-    wait_flag(ctx, ctx.local_ptr(Workspace::chunk_ready(source, chunk, slice)),
-              WaitSite{role, kChunk, source, number, ctx.epoch * kArrivals});
+    wait_flag(ctx, ctx.local_ptr(Workspace::chunk_ready(source, chunk, slice)),  // @shards.wait
+              WaitSite{role, kChunk, source, number, ctx.epoch * kArrivals});  // @shards.wanted
   }
 
   // Waits until a slice of rows [row, end) has arrived, whichever shards they are of.

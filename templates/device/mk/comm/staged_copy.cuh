@@ -44,7 +44,7 @@ struct StagedCopy {
   template <CopySmem Smem>
   static MK_DEVICE StagedCopy of_warp(const RankContext& ctx, const Smem& smem) {
     const u32 warp = threadIdx.x / kWarp;
-    return {ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
+    return {ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};  // @copy.slot
   }
 
   // Brings `bytes` bytes to the slot and sends them on. `load(barrier)` issues the TMA loads to the slot, which count
@@ -52,11 +52,12 @@ struct StagedCopy {
   // source was written through another proxy, by a NIC for example, the caller has issued a fence_proxy_async.
   template <class Load, class Store>
   MK_DEVICE void move(u32 bytes, u32 index, const Load& load, const Store& store) {
-    tma_wait_read<0>();  // the stores before have read the slot
-    barrier_expect(loaded, bytes);
+    // The stores before must have read the slot.
+    tma_wait_read<0>();  // @copy.slot-read
+    barrier_expect(loaded, bytes);  // @copy.expected
     load(loaded);
-    wait_barrier(ctx, loaded, phase, kPush, kStageFull, index);
-    phase ^= 1;
+    wait_barrier(ctx, loaded, phase, kPush, kStageFull, index);  // @copy.wait
+    phase ^= 1;  // @copy.phase
     store();
     tma_commit();
   }
@@ -88,7 +89,7 @@ struct StagedCopy {
   // Waits until everything stored has arrived. TMA is another proxy, so a proxy fence orders its writes before what
   // this thread does next; with a fence_sys behind it, a relaxed add may count what has arrived.
   static MK_DEVICE void finish() {
-    tma_wait<0>();
+    tma_wait<0>();  // @copy.stored
     fence_proxy_async();
   }
 };

@@ -26,7 +26,7 @@ struct ShardOrder {
 
   static MK_DEVICE Tile tile(u32 index, const RankContext& ctx) {
     const TileCoord coord = raster<Config>(index);
-    return {row_tile(coord.row, ctx), coord.col};
+    return {row_tile(coord.row, ctx), coord.col};  // @gathered.tile
   }
   static MK_DEVICE bool is_gap(const Tile&) { return false; }
 
@@ -43,7 +43,7 @@ struct ShardOrder {
  private:
   static MK_DEVICE u32 row_tile(u32 position, const RankContext& ctx) {
     if constexpr (!kTilesInShards) {
-      return (position + ctx.rank * Config::kShardRows / Config::kTileM) % Config::kRowTiles;
+      return (position + ctx.rank * Config::kShardRows / Config::kTileM) % Config::kRowTiles;  // @gathered.straddling
     } else {
       constexpr u32 kNear = Ranks::kLocalWorld - 1;              // other ranks of this node
       constexpr u32 kFar = Ranks::kPeerNodes * Ranks::kLocalWorld;  // ranks of other nodes
@@ -79,13 +79,13 @@ struct GatheredA {
     if constexpr (Order::kTilesInShards) {
       if (Order::is_own(work, ctx)) return tma_load_2d(to, args.own_a, barrier, k, Order::row_in_shard(work));
     }
-    if (step == work.k_begin || step % kSliceSteps == 0) {
-      Shards::wait_rows(ctx, kLoad, row, min(row + Config::kTileM, Config::kM), step / kSliceSteps);
+    if (step == work.k_begin || step % kSliceSteps == 0) {  // @gathered.each-slice
+      Shards::wait_rows(ctx, kLoad, row, min(row + Config::kTileM, Config::kM), step / kSliceSteps);  // @gathered.wait-rows
       // Others have written the rows by ordinary stores or through a copy engine, and the flag has acquired them for
       // this thread. The fence lets TMA, which is another proxy, read them after that.
-      fence_proxy_async();
+      fence_proxy_async();  // @gathered.proxy-fence
     }
-    tma_load_3d(to, args.gathered_a, barrier, k, row, ctx.parity());
+    tma_load_3d(to, args.gathered_a, barrier, k, row, ctx.parity());  // @gathered.load
   }
 };
 

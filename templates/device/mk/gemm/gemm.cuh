@@ -45,13 +45,13 @@ struct Gemm {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         typename Shape::Accumulators sum;
         epilogue.prefetch_residual(work, group);
-        multiply_tile(ctx, smem, stages, work, group, sum);
+        multiply_tile(ctx, smem, stages, work, group, sum);  // @gemm.multiply
 #pragma unroll
         for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
           if (!Scheduler::completes(work, sub)) continue;
           float* sub_tile = sum + sub * kSubTileRegisters;
-          out.producer_acquire();
-          epilogue.apply_to_sub_tile(work, group, sub, sub_tile);
+          out.producer_acquire();  // @gemm.output-acquire
+          epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @gemm.epilogue
           Output::write(smem, out, group, sub_tile);
         }
       }
@@ -67,14 +67,14 @@ struct Gemm {
       auto& out = queue.out;
       for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
-        for (u32 piece = 0; piece < Shape::kSubTiles * Output::kPiecesPerSubTile; ++piece) {
+        for (u32 piece = 0; piece < Shape::kSubTiles * Output::kPiecesPerSubTile; ++piece) {  // @gemm.pieces
           if (!Scheduler::completes(work, piece / Output::kPiecesPerSubTile)) continue;
-          out.consumer_wait();
+          out.consumer_wait();  // @gemm.output-wait
           Output::store(args, smem.out(group, out.stage()), work, Order::row_in_c(work), group, piece);
           queue.commit();
         }
       }
-      tma_wait<0>();
+      tma_wait<0>();  // @gemm.stored
     }
   };
 
@@ -92,7 +92,7 @@ struct Gemm {
   static MK_DEVICE void multiply_tile(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages,
                                       const WorkTile& work, u32 group, typename Shape::Accumulators& sum) {
     Mainloop::multiply(smem, stages, work, group, sum);
-    if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Workspace, Shape>::reduce(ctx, work, group, sum);
+    if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
   }
 
   // Before the roles. False if the CTA must end at once.

@@ -53,17 +53,17 @@ struct OwnerReduce {
         typename Shape::Accumulators sum;
         if (is_owner) epilogue.prefetch_residual(work, group);
         Gemm::multiply_tile(ctx, smem, stages, work, group, sum);
-        if (Partials::is_reducer(work, ctx)) Partials::add(ctx, smem, stages, work, group, sum);
+        if (Partials::is_reducer(work, ctx)) Partials::add(ctx, smem, stages, work, group, sum);  // @reduce-scatter.add
 #pragma unroll
         for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
           if (!Scheduler::completes(work, sub)) continue;
           float* sub_tile = sum + sub * kSubTileRegisters;
           out.producer_acquire();
           if (is_owner) {
-            epilogue.apply_to_sub_tile(work, group, sub, sub_tile);
+            epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @reduce-scatter.epilogue
             Output::write(smem, out, group, sub_tile);
           } else {
-            Partials::write(smem.out(group, out.stage()), sub_tile);
+            Partials::write(smem.out(group, out.stage()), sub_tile);  // @reduce-scatter.write
             Output::commit(out);
           }
         }

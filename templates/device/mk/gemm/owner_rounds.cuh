@@ -65,7 +65,7 @@ struct TilesOfShards : TileOwners<Config> {
   static MK_DEVICE bool is_gap(const Tile&) { return false; }
 
   // Row tiles begin with a shard, so none straddles two.
-  static MK_DEVICE u32 row_in_a(const Tile& tile) { return rank_of(tile) * Config::kShardRows + row_in_c(tile); }
+  static MK_DEVICE u32 row_in_a(const Tile& tile) { return rank_of(tile) * Config::kShardRows + row_in_c(tile); }  // @order.row-in-a
   static MK_DEVICE u32 row_in_c(const Tile& tile) { return tile.row * Config::kTileM; }
 
   static MK_DEVICE u32 rows_of_c(const Tile& tile) {
@@ -159,7 +159,7 @@ struct OwnerRounds : Owned<Config> {
   static MK_DEVICE Tile tile_in_rounds(u32 index, const RankContext& ctx) {
     const u32 own = ctx.local_rank();
     if (index < kPeerOwners * Config::kRoundTiles) {
-      return tile_of((own + 1 + index / Config::kRoundTiles) % Config::kOwners, index % Config::kRoundTiles, ctx);
+      return tile_of((own + 1 + index / Config::kRoundTiles) % Config::kOwners, index % Config::kRoundTiles, ctx);  // @order.first-round
     }
     if (index >= kOwnFrom) return tile_of(own, index - kPeerOwners * kOwnerTiles, ctx);
     const u32 later = index - kPeerOwners * Config::kRoundTiles;

@@ -137,7 +137,7 @@ struct ReduceLl {
           if constexpr (kReducesAll) {
             for (u32 i = 1; i <= kWorld; ++i) send_packets(ctx.peer_ptr((ctx.rank + i) % kWorld, slot), d);
           } else {
-            send_packets(ctx.peer_ptr(owner_of(row), slot), d);
+            send_packets(ctx.peer_ptr(owner_of(row), slot), d);  // @ll.sent-slot
           }
         }
       }
@@ -185,7 +185,7 @@ struct ReduceLl {
     // This lane's packets of a source, in the workspace of whoever adds them up.
     MK_DEVICE Symmetric<u8> packets_of(u32 source, u32 sub, u32 half) const {
       const u32 tile = work.row * Config::kColTiles + work.col;
-      const Symmetric<u8> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, warp(), half);
+      const Symmetric<u8> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, warp(), half);  // @ll.slot
       return {slot.offset + lane_index() * Packet::kBytes};
     }
 
@@ -198,7 +198,7 @@ struct ReduceLl {
 
     // The row in this rank's C.
     MK_DEVICE u32 row_in_c(u32 row) const {
-      if constexpr (kExchange == LlExchange::kReduceScatter) return row - ctx.rank * Config::kShardRows;
+      if constexpr (kExchange == LlExchange::kReduceScatter) return row - ctx.rank * Config::kShardRows;  // @ll.row-in-c
       else return row;
     }
 
@@ -235,11 +235,11 @@ struct ReduceLl {
 #pragma unroll
         for (u32 source = 0; source < kWorld; ++source) {
           const Packet packet = packets[source][p];
-          d[0] += low_bf16(packet.first()), d[1] += high_bf16(packet.first());
+          d[0] += low_bf16(packet.first()), d[1] += high_bf16(packet.first());  // @ll.add
           d[2] += low_bf16(packet.second()), d[3] += high_bf16(packet.second());
         }
         Epilogue::apply(d[0], d[1], bias[p][0], residual[p][0]);
-        Epilogue::apply(d[2], d[3], bias[p][1], residual[p][1]);
+        Epilogue::apply(d[2], d[3], bias[p][1], residual[p][1]);  // @ll.epilogue
         store_pair(line, col + p * 16, d[0], d[1]);
         store_pair(line, col + p * 16 + 8, d[2], d[3]);
         if constexpr (kRelays) send_sum(sub, half, first + p, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]));
@@ -255,7 +255,7 @@ struct ReduceLl {
     }
 
     static MK_DEVICE void store_pair(u8* line, u32 col, float x, float y) {
-      if (col >= Config::kN) return;
+      if (col >= Config::kN) return;  // @ll.columns
       if constexpr (Config::kFp32Output) {
         store_float2(line + u64{col} * 4, x, y);
       } else {
@@ -278,7 +278,7 @@ struct ReduceLl {
         for (u32 source = 0; source < kWorld; ++source) {
 #pragma unroll
           for (u32 p = 0; p < kInFlight; ++p) {
-            if (!packets[source][p].has_arrived(ctx.epoch)) missing = source;
+            if (!packets[source][p].has_arrived(ctx.epoch)) missing = source;  // @ll.arrived
           }
         }
         if (missing == kWorld) return;
@@ -296,7 +296,7 @@ struct ReduceLl {
 #pragma unroll
         for (u32 p = 0; p < kPackets; ++p) sums[p] = comm::load_ll(slot + p * kLanePackets);
 #pragma unroll
-        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived(ctx.epoch);
+        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived(ctx.epoch);  // @ll.sum-arrived
         const WaitSite site{kMath, kResult, owner_of(row), work.col, ctx.epoch};
         if (!is_missing || deadline.expired(ctx, site, ctx.epoch - 1)) return;
       }
