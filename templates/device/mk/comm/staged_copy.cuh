@@ -72,7 +72,7 @@ struct StagedCopy {
       for (u32 part = 0; part < row_bytes; part += kSlotBytes) {
         const StagedRows staged{slot, first, count, part, min(kSlotBytes, row_bytes - part)};
         move(
-            staged.total_bytes(), index, [&](u32 barrier) { load(staged, barrier); }, [&] { store(staged); });
+            staged.total_bytes(), index, [&](u32 barrier) { load(staged, barrier); }, [&] { store(staged); });  // @copy.rows
       }
     }
   }

@@ -101,7 +101,7 @@ struct AllGather {
     } else {
       prefetch_tensor_maps(args.gathered_a, args.b, args.c);
     }
-    if (!enter(ctx)) return false;
+    if (!enter(ctx)) return false;  // @all-gather.enter
     if constexpr (kUsesCopyEngines) {
       if (blockIdx.x == 0 && threadIdx.x == 0) comm::request_copies(ctx, args.shard, args.shard_row_bytes);
     }
