@@ -212,7 +212,16 @@ pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     })
 }
 
-/// The same, of kernels whose index arithmetic is mirrored here; of others, the device code itself is run (`schedules`).
-pub fn plans_of_parts() -> impl Strategy<Value = Option<KernelPlan>> {
-    plans().prop_map(|plan| plan.filter(|plan| !crate::schedules::is_assembled(plan)))
+/// A plan for so many nodes of so many ranks each.
+pub fn gemm_of_nodes(
+    op: GemmOp,
+    (nodes, local_world): (u32, u32),
+    shape: (u64, u64, u64),
+) -> KernelPlan {
+    let config = KernelConfig {
+        nodes,
+        ..config(op, nodes * local_world, shape, BLayout::Nk)
+    };
+    let spec = KernelSpec::validate(config).expect("valid");
+    KernelPlan::new(&spec, &Device::h200()).expect("a plan")
 }

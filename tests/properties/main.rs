@@ -1,8 +1,9 @@
 //! Properties of every plan, and of the kernel that is rendered from it, for random configurations and devices.
 //!
-//! A configuration has violations or a plan; what holds for each plan is in the files of this folder: `compute` (tiles,
-//! roles), `attention` (of attention), `epilogue` (what is added to sums), `exchange` (what ranks send and await), `schedules` (the same by device code), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes,
-//! reading and writing).
+//! A configuration has violations or a plan; what holds for each plan is in the files of this folder: `compute` (roles),
+//! `attention` (of attention), `epilogue` (what is added to sums), `exchange` (copies), `schedules` (tiles and rows, by
+//! device code), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes, reading and
+//! writing).
 
 mod attention;
 mod compute;
@@ -10,7 +11,6 @@ mod config;
 mod configs;
 mod epilogue;
 mod exchange;
-mod kernel;
 mod memory;
 mod nodes;
 mod schedules;

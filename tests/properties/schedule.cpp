@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include KERNEL
+#include <mk/gemm/owner_rounds.cuh>
 
 const mk::sim::Calls* mk_calls = nullptr;  // nothing here asks the simulator
 
@@ -44,6 +45,7 @@ static Position positions(u32 rank) {
   u32 steps = 0;
   for (u32 i = 0; i < Config::kWorkTiles; ++i) {
     const auto work = Scheduler::work_tile(i, context(rank));
+    if (Order::is_gap(work)) continue;
     expect(work.row < Config::kRowTiles && work.col < Config::kColTiles, "a tile beyond C", rank, i);
     steps += work.k_end - work.k_begin;
     const bool is_new = at.try_emplace({owner_of<Order>(work), work.row, work.col}, i).second;
@@ -62,11 +64,12 @@ static Position positions(u32 rank) {
 }
 
 // Tiles of all owners, and rows of C in the tiles of each.
-template <class Order>
+template <class Config, class Order>
 static void check_owners(const std::map<u32, Position>& orders) {
   if constexpr (kHasOwners<Order>) {
     for (u32 rank = 0; rank < Ranks::kWorld; ++rank) {
-      const u32 tiles = Config::kOwners * Order::kOwnerTiles;
+      const u32 places = Config::kOwners * Order::kOwnerTiles;
+      const u32 tiles = Order::kHasGaps ? Config::kRowTiles * Config::kColTiles : places;
       expect(orders.at(rank).size() == tiles, "tiles are missing", rank, 0);
       if (context(rank).local_rank() >= Config::kOwners) continue;
       // A rank that reduces a tile finds that its peers compute their part no later in their order. So ranks with tiles
@@ -94,9 +97,74 @@ static void check_owners(const std::map<u32, Position>& orders) {
   }
 }
 
+// Where the epilogue does not ask, no tile has rows beyond C.
+template <class Order>
+static void check_rows(u32 rank) {
+  for (u32 i = 0; i < Config::kWorkTiles && !Order::kRaggedRows; ++i) {
+    const auto work = Scheduler::work_tile(i, context(rank));
+    const bool is_inside = Order::row_in_c(work) + Config::kTileM <= Order::rows_of_c(work);
+    expect(Order::is_gap(work) || is_inside, "a tile has rows beyond C", rank, i);
+  }
+}
+
+// CTAs that share a tile wait for each other, so each has at most one such tile, its last one.
+static void check_shared_tiles() {
+  const u32 shared = Config::kWorkTiles - Config::kWholeTiles;
+  expect(Scheduler::kSplits == 1 || shared <= Config::kComputeCtas, "a CTA shares two tiles", 0, shared);
+  expect(Scheduler::kSplits == 1 || Config::kWholeTiles % Config::kComputeCtas == 0, "a shared tile is not last", 0, 0);
+}
+
+// Own rows come first, unless the raster mixes them with others'.
+template <class Config, class Order>
+static void check_own_rows(u32 rank) {
+  if constexpr (requires { Order::kTilesInShards; }) {
+    if constexpr (Order::kTilesInShards) {
+      if (Order::kShardRowTiles % Config::kRasterRows != 0) return;
+      for (u32 i = 0; i < Order::kShardRowTiles * Config::kColTiles; ++i) {
+        const auto tile = Order::tile(i, context(rank));
+        expect(Order::is_own(tile, context(rank)), "a tile of others comes before own ones", rank, i);
+      }
+    }
+  }
+}
+
+// Every row of a shard travels once, in pieces that lie in one chunk; all flags of a source count alike, those of chunks
+// without rows too.
+template <class Config, class Kernel>
+static void check_pieces(u32 rank) {
+  if constexpr (requires { typename Kernel::PushShards; }) {
+    using Push = typename Kernel::PushShards;
+    using Shards = typename Kernel::Shards;
+    expect((Config::kKSteps - 1) * Config::kTileK / Config::kSliceCols < Shards::kSlices, "a slice is missing", rank, 0);
+    expect(Config::kSliceCols % Config::kTileK == 0 || Shards::kSlices == 1, "a stage has two slices", rank, 0);
+    expect(!Kernel::kUsesCopyEngines || Shards::kArrivals == 1, "a copy counts more than once", rank, 0);
+    if (Kernel::kUsesCopyEngines) return;
+    std::map<std::pair<u32, u32>, u32> rows, counts;  // by slice and row, and by chunk and slice
+    const u32 own_rows = Shards::rows_of(rank);
+    for (u32 i = 0; i < Push::kPieces; ++i) {
+      const auto piece = Push::piece_at(i);
+      expect(piece.chunk < Shards::kChunks && piece.slice < Shards::kSlices, "a piece has no flag", rank, i);
+      ++counts[{piece.chunk, piece.slice}];
+      for (u32 row = piece.row; row < own_rows && row < piece.row + Config::kPieceRows; ++row) {
+        expect(row / Config::kChunkRows == piece.chunk, "a row has another chunk's flag", rank, i);
+        expect(++rows[{piece.slice, row}] == 1, "a row travels twice", rank, i);
+      }
+    }
+    expect(rows.size() == own_rows * Shards::kSlices, "a row does not travel", rank, 0);
+    expect(counts.size() == Shards::kChunks * Shards::kSlices, "a flag counts nothing", rank, 0);
+    for (const auto& [flag, count] : counts) expect(count == Shards::kArrivals, "a flag counts amiss", rank, flag.first);
+  }
+}
+
 int main() {
   std::map<u32, Position> orders;
-  for (u32 rank = 0; rank < Ranks::kWorld; ++rank) orders[rank] = positions(rank);
-  check_owners<Order>(orders);
+  for (u32 rank = 0; rank < Ranks::kWorld; ++rank) {
+    orders[rank] = positions(rank);
+    check_rows<Order>(rank);
+    check_own_rows<Config, Order>(rank);
+    check_pieces<Config, Kernel>(rank);
+  }
+  check_owners<Config, Order>(orders);
+  check_shared_tiles();
   return failures != 0;
 }

@@ -27,6 +27,7 @@ struct AllGather {
   static constexpr u32 kWarps = Config::kThreads / kWarp;
   static constexpr bool kUsesCopyEngines = Config::kPushWarps == 0;
 
+  using Scheduler = typename Gemm::Scheduler;
   using Load = typename Gemm::Load;
   using Store = typename Gemm::Store;
 
