@@ -1,6 +1,6 @@
 //! Mistakes in operators that reduce.
 
-use crate::simulated::Job;
+use crate::simulated::{Job, Simulated, planted};
 use crate::{Kernel, Mutation, OLD_RELAXED_WAIT, RELAXED_WAIT, job, mutation};
 use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
 
@@ -106,3 +106,23 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("words stored beyond the columns of C", one_shot, &[("@ll.columns", "")]),
     mutation("tags of relayed sums not looked at", relay, &[("missing |= !mk::is_tagged(words[v], watch.epoch);", "missing |= false;")]),
 ];
+
+/// A finding says which element of which region it is about, and quotes the header's line.
+#[test]
+fn findings_name_regions_and_quote_headers() {
+    let job = planted(scatter(), &[("@partials.stored", "")]);
+    let failures = (0..crate::SEEDS_TO_FIND).filter_map(|seed| job.run(seed).err());
+    let parts = [
+        "race: partials[",
+        "] on GPU ",
+        "mk/comm/partials.cuh:",
+        "tma_load_bytes(",
+    ];
+    let all: Vec<String> = failures.collect();
+    let is_told = |failure: &String| parts.iter().all(|part| failure.contains(part));
+    assert!(
+        all.iter().any(is_told),
+        "{parts:?} in none of\n{}",
+        all.join("\n")
+    );
+}
