@@ -8,19 +8,20 @@ use mkernel_spec::abi::{FLAG_STRIDE_BYTES, State};
 use std::mem::{offset_of, size_of};
 
 /// Regions of the workspace whose words count alike in every call, or hold the call that wrote them last.
-const COUNTERS: [&str; 12] = [
+const COUNTERS: [&str; 13] = [
     "begun",
+    "chunk_ready",
     "counted",
     "flags",
     "listers",
     "pace",
     "packed",
-    "partial_flags",
-    "put_flags",
+    "partial_ready",
+    "put_ready",
     "read",
-    "result_flags",
+    "result_ready",
     "routed",
-    "tail_flags",
+    "split_ready",
 ];
 
 /// Regions in which some words hold the mark of the call that wrote the words beside them: the period of the pattern in bytes,
