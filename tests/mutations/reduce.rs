@@ -1,6 +1,6 @@
 //! Mistakes in operators that reduce.
 
-use crate::simulated::Job;
+use crate::simulated::{Job, Simulated, planted};
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
 use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
 
@@ -103,3 +103,18 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("words stored beyond the columns of C", one_shot, &[("@ll.columns", "")]),
     mutation("tags of relayed sums not looked at", relay, &[("@ll.sum-arrived", "!sums[p].has_arrived(ctx.epoch) => false")]),
 ];
+
+/// A finding says which element of which region it is about, and quotes the header's line.
+#[test]
+fn findings_name_regions_and_quote_headers() {
+    let job = planted(scatter(), &[("@partials.stored", "")]);
+    let mut failures = (0..crate::SEEDS_TO_FIND).filter_map(|seed| job.run(seed).err());
+    let parts = [
+        "race: partials[",
+        "] on GPU ",
+        "mk/comm/partials.cuh:",
+        "tma_load_bytes(",
+    ];
+    let has_all = |failure: String| parts.iter().all(|part| failure.contains(part));
+    assert!(failures.any(has_all), "{parts:?} in no finding");
+}
