@@ -40,7 +40,7 @@ concept LlArgs = requires(const Args& args) {
 
 // Config also has kShardRows, the rows of C that a rank reduces, unless every rank reduces all.
 template <LlExchange kExchange, class Config, class Args, class Workspace, GemmSmem Smem, TileOrder Order, class Epilogue>
-  requires LlConfig<Config> && LlWorkspace<Workspace>
+  requires LlConfig<Config> && LlArgs<Args> && LlWorkspace<Workspace>
 struct ReduceLl {
   using Ranks = Topology<Config>;
   using Gemm = gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue>;

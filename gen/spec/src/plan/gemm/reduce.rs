@@ -20,12 +20,11 @@
 
 mod across;
 mod layout;
+mod roles;
 
 use super::core::{self, CoreLayout, TILE_K};
 use super::memory::{self, Needs};
-use super::{
-    GemmPlan, GemmSpec, KernelPlan, Reduction, Role, SLOT_BYTES, THREADS, TileOrder, Traffic,
-};
+use super::{GemmPlan, GemmSpec, KernelPlan, Reduction, SLOT_BYTES, THREADS, TileOrder, Traffic};
 use crate::abi::Extent;
 use crate::config::{Dtype, GemmOp, GemmShape};
 use crate::cost::{self, Bound, Meeting};
@@ -306,41 +305,6 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     } else {
         comm_ctas + order.units().min(device.sm_count - comm_ctas)
     };
-    let mut roles = core::roles((comm_ctas, grid_ctas)).to_vec();
-    if comm_ctas > 0 && results {
-        roles.push(Role {
-            name: "communicate",
-            ctas: (0, comm_ctas),
-            warps: (0, THREADS / 32),
-            about: "a warp watches arrivals, one puts, all others relay results of other nodes"
-                .into(),
-        });
-    } else if comm_ctas > 0 {
-        // One CTA: arrivals have one watcher, and each sum is put once.
-        let first = |name, warp, about: &str| Role {
-            name,
-            ctas: (0, 1),
-            warps: (warp, warp + 1),
-            about: about.into(),
-        };
-        roles.push(first("watch_arrivals", 0, "puts of other nodes"));
-        roles.push(first(
-            "put_sums",
-            1,
-            "sums of this node to those who own them",
-        ));
-    }
-    if one_shot {
-        roles.retain(|role| role.name != "store");
-    }
-    if results {
-        roles.push(Role {
-            name: "collect",
-            ctas: (comm_ctas, grid_ctas),
-            warps: (3, 4),
-            about: "other owners' results to C".into(),
-        });
-    }
     // Nobody has to send more than two shots do.
     let least = traffic(spec, false, true);
     KernelPlan {
@@ -349,7 +313,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles,
+        roles: roles::roles(reduction.as_ref(), (comm_ctas, grid_ctas)),
         operands: core::operands(spec, Extent::Fixed(spec.shape.m), c_rows(spec)),
         args: args(
             spec,
