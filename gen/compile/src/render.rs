@@ -3,6 +3,7 @@
 //! Tera chooses which code exists, `constexpr` how big it is, arguments where it lives. A constant is printed only if
 //! the rendered code uses it: NVRTC warns of others, and a warning fails the build.
 
+mod assembly;
 mod attention;
 mod combine;
 mod constants;
@@ -13,6 +14,7 @@ mod gemm;
 use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::templates;
+use assembly::{Assembly, AssemblyContext};
 use attention::AttentionVariables;
 use combine::CombineVariables;
 use constants::Constant;
@@ -95,13 +97,31 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     let tera = TERA
         .as_ref()
         .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-    let context = Context::from_serialize(&context(plan)).map_err(failed)?;
-    let text = tera.render("kernel.cu.tera", &context).map_err(failed)?;
+    let (template, context) = match assembly(plan) {
+        Some(assembly) => (
+            format!("ops/{}.cu.tera", plan.spec.op().name()),
+            Context::from_serialize(&AssemblyContext::new(plan, assembly)),
+        ),
+        None => (
+            "parts/kernel.cu.tera".to_owned(),
+            Context::from_serialize(&context(plan)),
+        ),
+    };
+    let context = context.map_err(failed)?;
+    let text = tera.render(&template, &context).map_err(failed)?;
     Ok(CudaSource {
         id: plan.id.clone(),
         target: plan.device.target,
         text: tidy(&text),
     })
+}
+
+/// What is said of a plan whose kernel is made of headers.
+fn assembly(plan: &KernelPlan) -> Option<Assembly> {
+    match &plan.body {
+        Body::Gemm(body) => gemm::assembly(plan, body),
+        _ => None,
+    }
 }
 
 fn context(plan: &KernelPlan) -> RenderContext<'_> {
@@ -145,18 +165,23 @@ fn banner(plan: &KernelPlan, computes: Vec<String>, exchanges: Vec<String>) -> V
         ));
     }
     lines.extend(exchanges);
+    lines.push(shared_memory_line(plan));
+    lines
+}
+
+/// How a CTA uses its shared memory, as a line of the banner.
+fn shared_memory_line(plan: &KernelPlan) -> String {
     let regions: Vec<_> = plan
         .smem
         .iter()
         .map(|r| format!("{} {}", r.name, r.bytes))
         .collect();
-    lines.push(format!(
+    format!(
         "shared  {} = {} of {} bytes",
         regions.join(" | "),
         plan.smem_bytes,
         plan.device.smem_bytes
-    ));
-    lines
+    )
 }
 
 /// The puts of a kernel, as a line of the banner.

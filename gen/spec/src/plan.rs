@@ -6,6 +6,7 @@ mod dispatch;
 mod gemm;
 mod memory;
 mod network;
+mod region;
 
 use crate::abi::{ArgKind, ArgLayout, OperandSpec, State};
 use crate::config::{Problem, Shape};
@@ -23,11 +24,12 @@ pub use gemm::{
     Chunks, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
 pub use network::{MAX_PUT_BYTES, Network};
+pub use region::{Element, Index, Region};
 
 /// What some CTAs, or some warps of every CTA, do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Role {
-    /// `push`, `load`, `math`, `store`.
+    /// `load`, `multiply`, `store`: in kernels, a member type of the same name in camel case.
     pub name: &'static str,
     /// The CTAs that have it: `first..end`.
     pub ctas: (u32, u32),
@@ -35,38 +37,6 @@ pub struct Role {
     pub warps: (u32, u32),
     /// What it does, for people.
     pub about: String,
-}
-
-/// A part of shared memory or of the workspace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Region {
-    /// Its name.
-    pub name: &'static str,
-    /// Where it starts.
-    pub offset_bytes: u64,
-    /// How long it is.
-    pub bytes: u64,
-}
-
-impl Region {
-    /// Regions one behind the other, from multiples of `align_bytes` on; and where one more would start.
-    fn in_a_row<B: Into<u64>>(
-        align_bytes: u64,
-        parts: impl IntoIterator<Item = (&'static str, B)>,
-    ) -> (Vec<Self>, u64) {
-        let mut end_bytes = 0u64;
-        let place = |(name, bytes): (&'static str, B)| {
-            let region = Self {
-                name,
-                offset_bytes: end_bytes,
-                bytes: bytes.into(),
-            };
-            end_bytes = (end_bytes + region.bytes).next_multiple_of(align_bytes);
-            region
-        };
-        let regions = parts.into_iter().map(place).collect();
-        (regions, end_bytes)
-    }
 }
 
 /// Symmetric memory of one operator instance on each rank: zeroed once, never reset.
@@ -84,6 +54,19 @@ impl Workspace {
         let state = ("state", size_of::<State>() as u64);
         let (regions, bytes) = Region::in_a_row(1024, [state].into_iter().chain(parts));
         Self { bytes, regions }
+    }
+
+    /// Where regions after the state start: on a boundary of theirs.
+    pub(crate) const STATE_END_BYTES: u64 = (size_of::<State>() as u64).next_multiple_of(1024);
+
+    /// The state, then regions that start at [`Self::STATE_END_BYTES`] and end at `bytes`.
+    fn typed(regions: Vec<Region>, bytes: u64) -> Self {
+        let state = ("state", size_of::<State>() as u64);
+        let (state, _) = Region::in_a_row(1024, [state]);
+        Self {
+            bytes,
+            regions: state.into_iter().chain(regions).collect(),
+        }
     }
 
     /// Where region `name` starts, if there is one.
@@ -182,6 +165,8 @@ pub struct KernelPlan {
     pub roles: Vec<Role>,
     /// Shared memory, as dynamic shared memory is laid out from a 1024-byte boundary.
     pub smem: Vec<Region>,
+    /// Shared memory of CTAs that only communicate, from the same boundary; empty if it is not laid out in another way.
+    pub comm_smem: Vec<Region>,
     /// Dynamic shared memory of the launch, alignment slack included.
     pub smem_bytes: u32,
     /// Symmetric memory.

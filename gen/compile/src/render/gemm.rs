@@ -1,10 +1,11 @@
 //! What templates know of a GEMM operator.
 
+mod config;
 mod constants;
 mod names;
 
+use super::assembly::Assembly;
 use super::{Parts, Variables, plural, puts_line, ranks};
-use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{GemmPlan, Reduction, Split, TILE_K};
 use mkernel_spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, KernelPlan, Transfer};
 use names::{Names, names};
@@ -123,16 +124,51 @@ struct Gemm<'a> {
 pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a GemmPlan) -> Parts<'a> {
     let gemm = Gemm { plan, body };
     Parts {
-        title: match body.config.op {
-            GemmOp::AgGemm => "C = AllGather(A) B, one launch",
-            GemmOp::GemmRs => "C = rows of the sum of A B over ranks, one launch",
-            GemmOp::GemmAr => "C = sum of A B over ranks, one launch",
-        },
+        title: title(body.config.op),
         headers: headers(body.config.epilogue, plan.network.is_some()),
         computes: gemm.computes(),
         exchanges: gemm.exchanges(),
         constants: constants::constants(gemm),
         variables: Variables::Gemm(gemm.variables()),
+    }
+}
+
+/// What is said of such a plan if its kernel is made of headers.
+pub(super) fn assembly(plan: &KernelPlan, body: &GemmPlan) -> Option<Assembly> {
+    let reduction = body.reduction.as_ref()?;
+    if body.config.op != GemmOp::GemmRs {
+        return None;
+    }
+    let gemm = Gemm { plan, body };
+    let (kernel, header, order) = match reduction.shots {
+        1 => ("ReduceScatterLl", "gemm/reduce_scatter_ll", "RasterOrder"),
+        _ => ("ReduceScatter", "gemm/reduce_scatter", "OwnerRounds"),
+    };
+    let activation = match body.config.epilogue.activation {
+        Activation::None => "mk::gemm::identity".to_owned(),
+        activation => format!("mk::{}", activation.name()),
+    };
+    let policies = [
+        ("kernel", kernel.to_owned()),
+        ("order", order.to_owned()),
+        ("activation", activation),
+    ];
+    let mut banner = gemm.computes();
+    banner.extend(gemm.exchanges());
+    Some(Assembly {
+        title: title(body.config.op),
+        headers: vec![header],
+        config: config::config(gemm, reduction),
+        policies: policies.into(),
+        banner,
+    })
+}
+
+const fn title(op: GemmOp) -> &'static str {
+    match op {
+        GemmOp::AgGemm => "C = AllGather(A) B, one launch",
+        GemmOp::GemmRs => "C = rows of the sum of A B over ranks, one launch",
+        GemmOp::GemmAr => "C = sum of A B over ranks, one launch",
     }
 }
 
@@ -194,7 +230,7 @@ impl<'a> Gemm<'a> {
             ragged: self.is_ragged(),
             ragged_cols: self.has_ragged_cols(),
             finish: body.config.epilogue.into(),
-            short_a: self.rows_of_a() < body.tile.m,
+            short_a: body.load_rows_a < body.tile.m,
             partial_stage: if body.tile.n >= body.tile.m { "b" } else { "a" },
         }
     }
@@ -208,16 +244,6 @@ impl<'a> Gemm<'a> {
     /// Whether, in one shot, a rank adds up its own rows only.
     fn scatters(self, r: &Reduction) -> bool {
         r.shots == 1 && (r.results || self.body.config.op == GemmOp::GemmRs)
-    }
-
-    /// Rows of A that one load brings.
-    fn rows_of_a(self) -> u32 {
-        let Gemm { plan, body } = self;
-        let a = plan.args.args.iter().find(|arg| arg.name == "a");
-        match a.map(|arg| &arg.kind) {
-            Some(ArgKind::TensorMap(map)) => map.box_elems[1],
-            _ => body.tile.m,
-        }
     }
 
     /// Whether rows of some tiles are beyond the C of who adds them up.

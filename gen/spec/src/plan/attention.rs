@@ -255,6 +255,7 @@ fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan
         grid_ctas,
         roles: layout::roles(&body, grid_ctas),
         smem,
+        comm_smem: Vec::new(),
         smem_bytes,
         workspace: layout::workspace(&body, topology),
         copies: None,

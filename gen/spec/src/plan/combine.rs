@@ -161,6 +161,7 @@ pub(super) fn plan(
         grid_ctas: device.sm_count,
         roles: roles(&body, device.sm_count),
         smem,
+        comm_smem: Vec::new(),
         smem_bytes,
         workspace: workspace(&body, topology),
         copies: None,

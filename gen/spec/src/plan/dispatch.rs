@@ -288,6 +288,7 @@ fn finish(spec: &KernelSpec, device: &Device, body: DispatchPlan, estimate_us: f
         grid_ctas,
         roles: layout::roles(&body, grid_ctas),
         smem,
+        comm_smem: Vec::new(),
         smem_bytes,
         workspace: layout::workspace(&body, topology, grid_ctas),
         copies: None,

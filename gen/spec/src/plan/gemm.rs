@@ -3,6 +3,7 @@
 mod ag_gemm;
 mod core;
 mod exchange;
+mod memory;
 mod reduce;
 
 use super::{Copies, KernelPlan, Network, Region, Registers, Role, Traffic, Workspace};
@@ -34,6 +35,8 @@ pub struct GemmPlan {
     pub split: Split,
     /// Stages of the shared-memory ring.
     pub stages: u32,
+    /// Rows of A that one load brings: fewer than the tile has where C has fewer.
+    pub load_rows_a: u32,
     /// What moves rows of A to the peers; none in a world of 1, and for operators that reduce.
     pub transfer: Option<Transfer>,
     /// The first CTAs of the launch only communicate: as many.
@@ -86,6 +89,8 @@ pub struct Reduction {
     pub round_tiles: u32,
     /// Sub-tiles of 64 columns, per math warpgroup, of partial sums that a stage holds.
     pub partial_subs: u32,
+    /// One shot: packets of each source that a thread loads at a time; 0 with two shots.
+    pub packets_in_flight: u32,
     /// Whether who adds up a tile, or with one shot a row, sends the result to all peers.
     pub results: bool,
 }

@@ -104,10 +104,10 @@ fn core_constants(gemm: Gemm<'_>, c: &mut Constants) {
     c.section("shared memory, bytes");
     c.u32("kStages", body.stages, "");
     c.u32("kStageBytesA", tile.m * TILE_K * 2, "");
-    if gemm.rows_of_a() < tile.m {
+    if body.load_rows_a < tile.m {
         c.u32(
             "kLoadBytesA",
-            gemm.rows_of_a() * TILE_K * 2,
+            body.load_rows_a * TILE_K * 2,
             "of rows that there are",
         );
     }
@@ -116,7 +116,7 @@ fn core_constants(gemm: Gemm<'_>, c: &mut Constants) {
         ("kSmemA", "a"),
         ("kSmemB", "b"),
         ("kSmemOut", "out"),
-        ("kSmemBarriers", "barriers"),
+        ("kSmemBarriers", "stage_full"),
     ] {
         let region = plan.smem.iter().find(|r| r.name == region);
         c.u32(name, region.map_or(0, |r| r.offset_bytes), "");

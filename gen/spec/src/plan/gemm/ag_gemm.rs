@@ -12,14 +12,12 @@
 
 use super::core::{self, CoreLayout, TILE_K};
 use super::exchange::{Exchange, Way, network, own_bytes, put_bytes, ways};
+use super::memory::{self, Needs};
 use super::{
     Chunks, Copies, GemmPlan, GemmSpec, KernelPlan, Role, SLOT_BYTES, THREADS, TileOrder, Traffic,
     Workspace,
 };
-use crate::abi::{
-    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, MAX_RANKS, Operand, Source, Stride,
-    TensorMapSpec,
-};
+use crate::abi::{ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, Source, Stride, TensorMapSpec};
 use crate::config::{Dtype, GemmShape, Tile, Transfer};
 use crate::cost::{self, Bound, Push};
 use crate::device::Device;
@@ -244,7 +242,13 @@ fn finish(
         order,
         estimate_us,
     } = candidate;
-    let workspace = workspace(spec, &core, &order, chunks.as_ref());
+    let workspace = memory::workspace(&Needs {
+        spec,
+        core: &core,
+        order: &order,
+        chunks: chunks.as_ref(),
+        reduction: None,
+    });
     let pushes = transfer == Some(Transfer::SmPush);
     let compute_ctas = if pushes && comm_ctas == 0 {
         device.sm_count // every CTA pushes, also one without a tile
@@ -267,6 +271,7 @@ fn finish(
         operands: core::operands(spec, a_rows(spec), Extent::Fixed(spec.shape.m)),
         args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
+        comm_smem: Vec::new(),
         smem_bytes: core.smem_bytes,
         workspace,
         copies,
@@ -280,6 +285,7 @@ fn finish(
             tile: core.tile,
             split: core.split,
             stages: core.stages,
+            load_rows_a: core.tile.m,
             transfer,
             comm_ctas,
             order,
@@ -338,22 +344,6 @@ fn roles(spec: GemmSpec<'_>, pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Ve
     roles
 }
 
-fn workspace(
-    spec: GemmSpec<'_>,
-    core: &CoreLayout,
-    order: &TileOrder,
-    chunks: Option<&Chunks>,
-) -> Workspace {
-    let mut parts = core.order_regions(order);
-    if let Some(c) = chunks {
-        let flags = u64::from(spec.world()) * u64::from(c.per_shard * c.k_slices);
-        parts.push(("flags", flags * FLAG_STRIDE_BYTES));
-        parts.push(("gathered", 2 * spec.shape.m * spec.shape.k * ELEM_BYTES));
-        parts.extend(plan::network::arrived_region(spec.topology(), 1));
-    }
-    Workspace::new(parts)
-}
-
 fn copies(spec: GemmSpec<'_>, chunks: &Chunks, workspace: &Workspace) -> Option<Copies> {
     let gathered = workspace.offset_of("gathered")?;
     Some(Copies {
@@ -365,7 +355,7 @@ fn copies(spec: GemmSpec<'_>, chunks: &Chunks, workspace: &Workspace) -> Option<
             gathered,
             gathered + spec.shape.m * spec.shape.k * ELEM_BYTES,
         ],
-        flags_offset_bytes: workspace.offset_of("flags")?,
+        flags_offset_bytes: workspace.offset_of("chunk_ready")?,
         flags_per_source: chunks.per_shard * chunks.k_slices,
     })
 }

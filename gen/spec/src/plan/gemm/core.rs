@@ -1,9 +1,8 @@
 //! The GEMM core that operators share: tile, stages and shared-memory map.
 
+use super::memory::{GemmSmem, Stages};
 use super::{GemmSpec, Region, Registers, Role, SLOT_BYTES, THREADS, TileOrder};
-use crate::abi::{
-    ArgKind, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec, Source, Stride, TensorMapSpec,
-};
+use crate::abi::{ArgKind, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::config::{BLayout, Dtype, GemmShape, Tile, Tuning};
 use crate::device::Device;
 use crate::violation::{Field, Violations};
@@ -15,7 +14,7 @@ pub const TILE_K: u32 = 64;
 const ELEM_BYTES: u32 = 2;
 /// Output leaves in sub-tiles of 64 × 64.
 pub const OUT_COLS: u32 = 64;
-const OUT_BYTES: u32 = 64 * OUT_COLS * ELEM_BYTES;
+pub(super) const OUT_BYTES: u32 = 64 * OUT_COLS * ELEM_BYTES;
 /// A part of K shorter than this costs more to add than it saves.
 const MIN_PART_STEPS: u64 = 4;
 /// A GEMM of so many operations keeps pace: it takes so long that power limits it, and CTAs that have drifted apart read
@@ -25,7 +24,7 @@ const PACED_FLOPS: u64 = 10_000_000_000_000;
 /// About 13 µs; 4 and 64 are equal within noise.
 const PACE_STEPS: u32 = 16;
 /// Output buffers of a math warpgroup: one is stored while the next is filled.
-const OUT_BUFFERS: u32 = 2;
+pub(super) const OUT_BUFFERS: u32 = 2;
 /// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
 const SMEM_ALIGN: u32 = 1024;
 /// More stages gain nothing: eight hold 3 µs of loads.
@@ -108,24 +107,13 @@ impl CoreLayout {
         );
         found.into_result(())?;
 
-        let parts = [
-            ("a", stages * tile.m * TILE_K * ELEM_BYTES),
-            ("b", stages * tile.n * TILE_K * ELEM_BYTES),
-            ("out", 2 * OUT_BUFFERS * OUT_BYTES),
-            ("barriers", 8 * (2 * stages + 4 * OUT_BUFFERS)),
-        ];
-        let (smem, bytes) = Region::in_a_row(1, parts);
-        let split = if tile.m == 128 {
-            Split::Rows
-        } else {
-            Split::Cols
-        };
+        let smem = GemmSmem::new(Stages { tile, stages });
         Ok(Self {
             tile,
-            split,
+            split: Split::of(tile),
             stages,
-            smem,
-            smem_bytes: bytes as u32 + SMEM_ALIGN,
+            smem: smem.regions(),
+            smem_bytes: smem.bytes as u32 + SMEM_ALIGN,
         })
     }
 }
@@ -143,7 +131,7 @@ impl CoreLayout {
     /// Whether a communication CTA's slots end before the barriers, which they share with the stages.
     pub(super) fn holds_slots(&self) -> bool {
         let slots = u64::from(THREADS / 32 * SLOT_BYTES);
-        let barriers = self.smem.iter().find(|region| region.name == "barriers");
+        let barriers = self.smem.iter().find(|region| region.name == "stage_full");
         barriers.is_some_and(|region| slots <= region.offset_bytes)
     }
 
@@ -179,24 +167,6 @@ impl CoreLayout {
         };
         order.pace_steps = pace_steps.min(steps as u32);
         order
-    }
-
-    /// Workspace of the order: a count of CTAs to keep pace by; of the last round, sums in fp32 by (tile, part,
-    /// warpgroup, 64 columns), and a flag per tile and warp.
-    pub(super) fn order_regions(&self, order: &TileOrder) -> Vec<(&'static str, u64)> {
-        let mut regions = Vec::new();
-        if order.pace_steps > 0 {
-            regions.push(("pace", FLAG_STRIDE_BYTES));
-        }
-        if order.tail_parts > 1 {
-            let tiles = u64::from(order.tail_tiles());
-            let sum_bytes = 4 * u64::from(self.tile.m * self.tile.n);
-            regions.extend([
-                ("tail_flags", tiles * 8 * FLAG_STRIDE_BYTES),
-                ("tail_sums", tiles * u64::from(order.tail_parts) * sum_bytes),
-            ]);
-        }
-        regions
     }
 }
 
@@ -293,7 +263,7 @@ pub(super) fn roles(ctas: (u32, u32)) -> [Role; 3] {
     [
         role("load", (0, 1), "A and B to shared memory"),
         role("store", (1, 3), "C from shared memory"),
-        role("math", (4, THREADS / 32), "wgmma, bf16 to fp32"),
+        role("multiply", (4, THREADS / 32), "wgmma, bf16 to fp32"),
     ]
 }
 

@@ -22,6 +22,7 @@ mod across;
 mod layout;
 
 use super::core::{self, CoreLayout, TILE_K};
+use super::memory::{self, Needs};
 use super::{
     GemmPlan, GemmSpec, KernelPlan, Reduction, Role, SLOT_BYTES, THREADS, TileOrder, Traffic,
 };
@@ -31,7 +32,7 @@ use crate::cost::{self, Bound, Meeting};
 use crate::device::Device;
 use crate::plan::Body;
 use crate::violation::{Field, Violations};
-use layout::{args, c_rows, workspace};
+use layout::{args, c_rows};
 
 const ELEM_BYTES: u64 = 2;
 /// Row tiles that share B tiles in L2. In a round, as many of every owner advance together.
@@ -44,6 +45,11 @@ const ROUND_BYTES_OF_RESULTS: u32 = 1 << 19;
 const ONE_SHOT_COLS: u32 = 128;
 /// Bytes of a sub-tile of 64 x 64.
 const SUB_BYTES: u32 = 8192;
+
+/// Packets of a lane in eight rows of a sub-tile, …
+const PACKETS: u32 = 4;
+/// … and those of all ranks that fit into its registers.
+const MAX_PACKETS_IN_FLIGHT: u32 = 16;
 
 /// One way to do it; the cost model chooses among them.
 struct Candidate {
@@ -189,6 +195,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
                 shard_tiles: order.places,
                 put_tiles: 0,
                 partial_subs: 0,
+                packets_in_flight: (MAX_PACKETS_IN_FLIGHT / spec.world()).min(PACKETS),
                 results: *results,
             };
             candidate(spec, device, core, order.clone(), Some(reduction))
@@ -229,6 +236,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
             shard_tiles: owner_tiles,
             put_tiles: 0,
             partial_subs: partial_subs(core, order.tail_parts),
+            packets_in_flight: 0,
             results: spec.op() == GemmOp::GemmAr,
         };
         candidate(spec, device, core, order.clone(), Some(reduction))
@@ -274,7 +282,13 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         comm_ctas,
         estimate_us,
     } = candidate;
-    let workspace = workspace(spec, &core, &order, reduction.as_ref());
+    let workspace = memory::workspace(&Needs {
+        spec,
+        core: &core,
+        order: &order,
+        chunks: None,
+        reduction: reduction.as_ref(),
+    });
     let one_shot = reduction.as_ref().is_some_and(|r| r.shots == 1);
     let results = reduction.as_ref().is_some_and(|r| r.results) && !one_shot;
     let grid_ctas = if results {
@@ -283,16 +297,27 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         comm_ctas + order.units().min(device.sm_count - comm_ctas)
     };
     let mut roles = core::roles((comm_ctas, grid_ctas)).to_vec();
-    if comm_ctas > 0 {
+    if comm_ctas > 0 && results {
         roles.push(Role {
             name: "push",
             ctas: (0, comm_ctas),
             warps: (0, THREADS / 32),
-            about: match results {
-                true => "arrivals, puts; other nodes' results to this node".into(),
-                false => "arrivals, puts".into(),
-            },
+            about: "arrivals, puts; other nodes' results to this node".into(),
         });
+    } else if comm_ctas > 0 {
+        // One CTA: arrivals have one watcher, and each sum is put once.
+        let first = |name, warp, about: &str| Role {
+            name,
+            ctas: (0, 1),
+            warps: (warp, warp + 1),
+            about: about.into(),
+        };
+        roles.push(first("watch_arrivals", 0, "puts of other nodes"));
+        roles.push(first(
+            "put_sums",
+            1,
+            "sums of this node to those who own them",
+        ));
     }
     if one_shot {
         roles.retain(|role| role.name != "store");
@@ -321,6 +346,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
             (order.shard_row_tiles.is_some(), one_shot, results),
         ),
         smem: core.smem,
+        comm_smem: Vec::new(),
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,
@@ -340,6 +366,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
             tile: core.tile,
             split: core.split,
             stages: core.stages,
+            load_rows_a: layout::rows_of_a(spec, core.tile, order.shard_row_tiles.is_some()),
             transfer: None,
             comm_ctas,
             order,

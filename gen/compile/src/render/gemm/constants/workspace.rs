@@ -19,13 +19,13 @@ pub(super) fn constants(gemm: Gemm<'_>, c: &mut Constants) {
     if body.order.tail_parts > 1 {
         u64(
             "kTailFlags",
-            "tail_flags",
+            "split_ready",
             "one per shared tile and math warp",
         );
-        u64("kTailSums", "tail_sums", "fp32");
+        u64("kTailSums", "split_sums", "fp32");
     }
     if exchanges {
-        u64("kFlags", "flags", "");
+        u64("kFlags", "chunk_ready", "");
     }
     if body.transfer == Some(Transfer::SmPush) {
         u64(
@@ -36,12 +36,16 @@ pub(super) fn constants(gemm: Gemm<'_>, c: &mut Constants) {
     }
     let shots = body.reduction.as_ref().map_or(0, |r| r.shots);
     if shots == 1 {
-        u64("kSlots", "slots", "by parity of the epoch, source and tile");
+        u64(
+            "kSlots",
+            "packets",
+            "by parity of the epoch, source and tile",
+        );
     }
     if shots == 2 {
         u64(
             "kPartialFlags",
-            "partial_flags",
+            "partial_ready",
             "one per source rank and tile",
         );
         u64(
@@ -51,14 +55,14 @@ pub(super) fn constants(gemm: Gemm<'_>, c: &mut Constants) {
         );
     }
     if plan.workspace.offset_of("results").is_some() {
-        u64("kResultFlags", "result_flags", "one per tile");
+        u64("kResultFlags", "result_ready", "one per tile");
         u64("kResults", "results", "by parity of the epoch and tile");
     }
     if plan.workspace.offset_of("begun").is_some() {
         u64("kBegun", "begun", "one flag per rank that has rows");
     }
     if shots == 2 && plan.network.is_some() {
-        u64("kPutFlags", "put_flags", "one per put");
+        u64("kPutFlags", "put_ready", "one per put");
         u64("kSumsOut", "sums_out", "by parity of the epoch and tile");
         u64(
             "kSumsIn",

@@ -77,6 +77,7 @@ pub(super) fn candidates(
         shard_tiles,
         put_tiles: put_tiles(tile_bytes, shard_tiles, topology.peers()),
         partial_subs: partial_subs(core, order.tail_parts),
+        packets_in_flight: 0,
         results,
     };
     let mut candidate = candidate(spec, device, core, order, Some(reduction));

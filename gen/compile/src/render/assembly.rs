@@ -1,0 +1,287 @@
+//! What `templates/kernel.cu.tera` prints: numbers, lists and names, all of them the plan's.
+
+use super::Declaration;
+use mkernel_spec::plan::{Region, Role};
+use mkernel_spec::{KernelPlan, abi::ArgKind};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A kernel, but for its banner.
+pub(super) struct Assembly {
+    /// The operator, in a few words.
+    pub title: &'static str,
+    /// Headers that the kernel includes.
+    pub headers: Vec<&'static str>,
+    /// What the headers are instantiated for.
+    pub config: Config,
+    /// Names of C++ templates and functions that the operator's template prints.
+    pub policies: BTreeMap<&'static str, String>,
+    /// Lines of the banner: what is computed, and what crosses between ranks.
+    pub banner: Vec<String>,
+}
+
+/// Numbers under headings.
+#[derive(Default)]
+pub(super) struct Config(Vec<Section>);
+
+/// Numbers under a heading.
+#[derive(Serialize)]
+struct Section {
+    heading: &'static str,
+    constants: Vec<Constant>,
+}
+
+/// `static constexpr kind name = value;  // note`
+#[derive(Serialize)]
+struct Constant {
+    kind: &'static str,
+    name: &'static str,
+    value: String,
+    note: &'static str,
+}
+
+impl Config {
+    /// Numbers from now on are about this.
+    pub fn section(&mut self, heading: &'static str) -> &mut Self {
+        self.0.push(Section {
+            heading,
+            constants: Vec::new(),
+        });
+        self
+    }
+
+    pub fn u32(&mut self, name: &'static str, value: u32, note: &'static str) -> &mut Self {
+        self.push("u32", name, value.to_string(), note)
+    }
+
+    pub fn bool(&mut self, name: &'static str, value: bool, note: &'static str) -> &mut Self {
+        self.push("bool", name, value.to_string(), note)
+    }
+
+    /// The name of a value, which has its type.
+    pub fn name(
+        &mut self,
+        name: &'static str,
+        value: &'static str,
+        note: &'static str,
+    ) -> &mut Self {
+        self.push("auto", name, value.to_owned(), note)
+    }
+
+    fn push(
+        &mut self,
+        kind: &'static str,
+        name: &'static str,
+        value: String,
+        note: &'static str,
+    ) -> &mut Self {
+        if let Some(section) = self.0.last_mut() {
+            section.constants.push(Constant {
+                kind,
+                name,
+                value,
+                note,
+            });
+        }
+        self
+    }
+}
+
+/// All that the template knows. Field names are its variables.
+#[derive(Serialize)]
+pub(super) struct AssemblyContext<'a> {
+    id: &'a str,
+    op: &'a str,
+    title: &'a str,
+    banner: Vec<String>,
+    headers: Vec<&'a str>,
+    sections: Vec<Section>,
+    args: Vec<Declaration<'a>>,
+    args_bytes: usize,
+    workspace: Vec<Accessor<'a>>,
+    smem: Vec<Accessor<'a>>,
+    ctas: Vec<Ctas<'a>>,
+    #[serde(flatten)]
+    policies: BTreeMap<&'static str, String>,
+}
+
+impl<'a> AssemblyContext<'a> {
+    pub fn new(plan: &'a KernelPlan, assembly: Assembly) -> Self {
+        let mut banner = assembly.banner;
+        banner.push(super::shared_memory_line(plan));
+        let args = plan.args.args.iter();
+        Self {
+            id: &plan.id,
+            op: plan.spec.op().name(),
+            title: assembly.title,
+            banner,
+            headers: assembly.headers,
+            sections: assembly.config.0,
+            args: args
+                .map(|a| Declaration {
+                    declaration: a.kind.declare(a.name),
+                    name: a.name,
+                    offset_bytes: a.offset_bytes,
+                    is_tensor_map: matches!(a.kind, ArgKind::TensorMap(_)),
+                })
+                .collect(),
+            args_bytes: plan.args.size_bytes,
+            // The state has a type of its own.
+            workspace: plan.workspace.regions[1..]
+                .iter()
+                .map(Accessor::in_workspace)
+                .collect(),
+            smem: plan
+                .smem
+                .iter()
+                .chain(&plan.comm_smem)
+                .map(Accessor::in_shared_memory)
+                .collect(),
+            ctas: role_table(plan),
+            policies: assembly.policies,
+        }
+    }
+}
+
+/// What a kernel's text says of a region: sentences, and the accessor by its signature and its result.
+#[derive(Serialize)]
+struct Accessor<'a> {
+    doc: &'a [&'static str],
+    signature: String,
+    address: String,
+}
+
+impl<'a> Accessor<'a> {
+    /// A typed address that lacks the rank.
+    fn in_workspace(region: &'a Region) -> Self {
+        let (name, element) = (region.name, region.element.cxx());
+        let (parameters, indices) = (parameters(region), indices(region));
+        Self {
+            doc: &region.doc,
+            signature: format!("static MK_DEVICE mk::Symmetric<{element}> {name}({parameters})"),
+            address: format!("mk::Region<{element}, {}>::at({indices})", layout(region)),
+        }
+    }
+
+    /// Relative to the CTA's `base`.
+    fn in_shared_memory(region: &'a Region) -> Self {
+        let at: Vec<_> = ["base"]
+            .into_iter()
+            .chain(region.indices.iter().map(|index| index.name))
+            .collect();
+        Self {
+            doc: &region.doc,
+            signature: format!(
+                "MK_DEVICE u32 {}({}) const",
+                region.name,
+                parameters(region)
+            ),
+            address: format!(
+                "mk::SharedRegion<{}>::at({})",
+                layout(region),
+                at.join(", ")
+            ),
+        }
+    }
+}
+
+fn parameters(region: &Region) -> String {
+    let parameters = region.indices.iter().map(|i| format!("u32 {}", i.name));
+    parameters.collect::<Vec<_>>().join(", ")
+}
+
+fn indices(region: &Region) -> String {
+    let names: Vec<_> = region.indices.iter().map(|index| index.name).collect();
+    names.join(", ")
+}
+
+/// Offset, stride and extents.
+fn layout(region: &Region) -> String {
+    let numbers = [region.offset_bytes, region.element.stride_bytes()];
+    let extents = region.indices.iter().map(|index| index.extent);
+    let numbers = numbers.into_iter().chain(extents).map(|n| n.to_string());
+    numbers.collect::<Vec<_>>().join(", ")
+}
+
+/// CTAs before `end_cta`, from those of the entry before on, which have the same roles.
+#[derive(Serialize)]
+struct Ctas<'a> {
+    end_cta: u32,
+    producer_registers: u32,
+    consumer_registers: u32,
+    roles: Vec<Warps<'a>>,
+}
+
+/// Warps of a CTA that have a role.
+#[derive(Serialize)]
+struct Warps<'a> {
+    first_warp: u32,
+    end_warp: u32,
+    /// The role's type.
+    name: String,
+    about: &'a str,
+}
+
+/// The plan's roles, by CTAs and in the order of warps.
+fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
+    let mut ends: Vec<u32> = plan
+        .roles
+        .iter()
+        .flat_map(|role| [role.ctas.0, role.ctas.1])
+        .filter(|end| *end > 0)
+        .collect();
+    ends.push(plan.grid_ctas);
+    ends.sort_unstable();
+    ends.dedup();
+    let of_ctas = |first_cta: u32| {
+        let mut roles: Vec<_> = plan
+            .roles
+            .iter()
+            .filter(|role| role.ctas.0 <= first_cta && first_cta < role.ctas.1)
+            .collect();
+        roles.sort_by_key(|role| role.warps);
+        roles
+    };
+    let mut first_cta = 0;
+    let mut table = Vec::new();
+    for end_cta in ends {
+        let roles = of_ctas(first_cta);
+        // Only warpgroups that multiply need more registers than others.
+        let shares = roles.iter().any(|role| role.name == "multiply");
+        let registers = plan.registers;
+        table.push(Ctas {
+            end_cta,
+            producer_registers: if shares {
+                registers.mover
+            } else {
+                registers.entry
+            },
+            consumer_registers: if shares {
+                registers.math
+            } else {
+                registers.entry
+            },
+            roles: roles.into_iter().map(warps).collect(),
+        });
+        first_cta = end_cta;
+    }
+    table
+}
+
+fn warps(role: &Role) -> Warps<'_> {
+    Warps {
+        first_warp: role.warps.0,
+        end_warp: role.warps.1,
+        name: camel_case(role.name),
+        about: &role.about,
+    }
+}
+
+/// `put_sums` → `PutSums`
+fn camel_case(name: &str) -> String {
+    let capitalised = name.split('_').map(|word| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        first.to_uppercase() + rest
+    });
+    capitalised.collect()
+}

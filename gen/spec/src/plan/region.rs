@@ -1,0 +1,223 @@
+//! Regions of memory that a plan lays out. One declaration is the author of all that is known about a region: its size,
+//! its offset, the accessor that a kernel has of it, and the name of an address in a report.
+
+use crate::abi::FLAG_STRIDE_BYTES;
+use serde::Serialize;
+
+/// What a region is an array of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Element {
+    /// A u32 that others poll, or add to. Each lies on an L2 line of its own.
+    Flag,
+    /// u32s side by side.
+    Words(u64),
+    /// u64s side by side.
+    LongWords(u64),
+    /// fp32s side by side.
+    Floats(u64),
+    /// So many bytes.
+    Bytes(u64),
+    /// An mbarrier in shared memory.
+    Barrier,
+}
+
+impl Element {
+    /// From one element to the next.
+    #[must_use]
+    pub const fn stride_bytes(self) -> u64 {
+        match self {
+            Self::Flag => FLAG_STRIDE_BYTES,
+            Self::Words(count) | Self::Floats(count) => 4 * count,
+            Self::LongWords(count) => 8 * count,
+            Self::Bytes(count) => count,
+            Self::Barrier => 8,
+        }
+    }
+
+    /// The type of what its address points to, in CUDA.
+    #[must_use]
+    pub const fn cxx(self) -> &'static str {
+        match self {
+            Self::Flag | Self::Words(_) | Self::Barrier => "u32",
+            Self::LongWords(_) => "u64",
+            Self::Floats(_) => "float",
+            Self::Bytes(_) => "u8",
+        }
+    }
+}
+
+/// One dimension of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Index {
+    /// Its name.
+    pub name: &'static str,
+    /// Elements along it.
+    pub extent: u64,
+}
+
+/// A part of shared memory or of the workspace: an array in row-major order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Region {
+    /// Its name, which is that of the accessor in kernels.
+    pub name: &'static str,
+    /// What it is for, in sentences.
+    #[serde(skip)]
+    pub doc: Vec<&'static str>,
+    /// What it is an array of.
+    pub element: Element,
+    /// Its dimensions, outermost first; none if it is one element.
+    pub indices: Vec<Index>,
+    /// Where it starts.
+    pub offset_bytes: u64,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+impl Region {
+    /// Where an element starts; `None` if an index is missing, is one too many or is out of range.
+    ///
+    /// ```
+    /// use mkernel_spec::plan::{Element, Index, Region};
+    ///
+    /// let tile = Index { name: "tile", extent: 10 };
+    /// let partials = Region {
+    ///     name: "partials",
+    ///     doc: Vec::new(),
+    ///     element: Element::Bytes(64),
+    ///     indices: vec![Index { name: "source", extent: 4 }, tile],
+    ///     offset_bytes: 1024,
+    ///     bytes: 4 * 10 * 64,
+    /// };
+    /// assert_eq!(partials.offset_of(&[3, 7]), Some(1024 + 37 * 64));
+    /// assert_eq!(partials.name_of(1024 + 37 * 64 + 8).as_deref(), Some("partials[3][7] + 8"));
+    /// assert_eq!(partials.offset_of(&[4, 7]), None);
+    /// ```
+    #[must_use]
+    pub fn offset_of(&self, at: &[u64]) -> Option<u64> {
+        let in_range = at.len() == self.indices.len()
+            && at
+                .iter()
+                .zip(&self.indices)
+                .all(|(i, index)| *i < index.extent);
+        let number = at
+            .iter()
+            .zip(&self.indices)
+            .fold(0, |number, (i, index)| number * index.extent + i);
+        in_range.then(|| self.offset_bytes + number * self.element.stride_bytes())
+    }
+
+    /// The name of an address inside the region, as in `partials[3][7] + 8`.
+    #[must_use]
+    pub fn name_of(&self, offset_bytes: u64) -> Option<String> {
+        let within = offset_bytes
+            .checked_sub(self.offset_bytes)
+            .filter(|within| *within < self.bytes)?;
+        let stride_bytes = self.element.stride_bytes();
+        let mut number = within / stride_bytes;
+        let mut at = Vec::new();
+        for index in self.indices.iter().rev() {
+            at.push(number % index.extent);
+            number /= index.extent;
+        }
+        let at: String = at.iter().rev().map(|i| format!("[{i}]")).collect();
+        Some(match within % stride_bytes {
+            0 => format!("{}{at}", self.name),
+            rest => format!("{}{at} + {rest}", self.name),
+        })
+    }
+
+    /// Regions of bytes one behind the other, from multiples of `align_bytes` on; and where one more would start.
+    pub(super) fn in_a_row<B: Into<u64>>(
+        align_bytes: u64,
+        parts: impl IntoIterator<Item = (&'static str, B)>,
+    ) -> (Vec<Self>, u64) {
+        let mut placer = Placer::new(0, align_bytes);
+        let place = |(name, bytes): (&'static str, B)| {
+            placer.place(name, &[], Element::Bytes(bytes.into()), &[])
+        };
+        let regions = parts.into_iter().map(place).collect();
+        (regions, placer.end_bytes)
+    }
+}
+
+/// Places regions one behind the other.
+pub(super) struct Placer {
+    align_bytes: u64,
+    /// Where the next one starts.
+    pub end_bytes: u64,
+}
+
+impl Placer {
+    /// From `start_bytes` on, each at a multiple of `align_bytes`.
+    pub const fn new(start_bytes: u64, align_bytes: u64) -> Self {
+        Self {
+            align_bytes,
+            end_bytes: start_bytes,
+        }
+    }
+
+    /// The next region.
+    pub fn place(
+        &mut self,
+        name: &'static str,
+        doc: &[&'static str],
+        element: Element,
+        shape: &[(&'static str, u64)],
+    ) -> Region {
+        let indices = shape.iter().map(|&(name, extent)| Index { name, extent });
+        let elements = shape.iter().map(|(_, extent)| extent).product::<u64>();
+        let region = Region {
+            name,
+            doc: doc.iter().map(|line| line.trim()).collect(),
+            element,
+            indices: indices.collect(),
+            offset_bytes: self.end_bytes,
+            bytes: elements * element.stride_bytes(),
+        };
+        self.end_bytes = (self.end_bytes + region.bytes).next_multiple_of(self.align_bytes);
+        region
+    }
+}
+
+/// Declares memory: a struct with one field per region, so that a misspelt name does not compile, and its layout. A
+/// region that a plan does not need is `None`. An element and its dimensions may depend on the plan.
+macro_rules! regions {
+    (
+        $(#[$attr:meta])*
+        $vis:vis struct $memory:ident($plan:ident: $plan_type:ty), from $start:expr, aligned to $align:literal;
+        $(
+            $(#[doc = $doc:literal])*
+            $name:ident: $element:expr, [$($index:ident: $extent:expr),*] $(, if $needed:expr)?;
+        )+
+    ) => {
+        $(#[$attr])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(dead_code, reason = "some regions are only read by kernels")]
+        $vis struct $memory {
+            $($(#[doc = $doc])* pub $name: Option<$crate::plan::Region>,)+
+            /// All of it.
+            pub bytes: u64,
+        }
+
+        impl $memory {
+            /// What a plan needs, in the order of the declaration.
+            #[must_use]
+            $vis fn new($plan: $plan_type) -> Self {
+                let mut placer = $crate::plan::region::Placer::new($start, $align);
+                $(let $name = (true $(&& $needed)?).then(|| {
+                    let shape = [$((stringify!($index), u64::from($extent))),*];
+                    placer.place(stringify!($name), &[$($doc),*], $element, &shape)
+                });)+
+                Self { $($name,)+ bytes: placer.end_bytes }
+            }
+
+            /// Those that there are.
+            #[must_use]
+            $vis fn regions(&self) -> Vec<$crate::plan::Region> {
+                [$(&self.$name),+].into_iter().flatten().cloned().collect()
+            }
+        }
+    };
+}
+pub(crate) use regions;
