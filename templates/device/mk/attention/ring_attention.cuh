@@ -3,18 +3,12 @@
 // A CTA takes a tile of queries of one head and walks over the keys of all ranks, its own rank's first, with what it has of
 // the softmax in registers. K and V of each rank travel to the ranks that need them beside the computation.
 #pragma once
-#include <mk/attention/kv_exchange.cuh>
+#include <mk/attention/kv_forward.cuh>
 #include <mk/attention/mainloop.cuh>
 #include <mk/attention/output.cuh>
 #include <mk/roles.cuh>
 
 namespace mk::attention {
-
-// What there is instead of an exchange on one rank.
-struct NoExchange {
-  template <class Smem>
-  static MK_DEVICE void init_barriers(const Smem&) {}
-};
 
 template <MainloopConfig Config, MainloopArgs Args, schedule::TileCounterWorkspace Workspace, MainloopSmem Smem,
           MaskPolicy Mask>
@@ -100,7 +94,11 @@ struct RingAttention {
     static constexpr Agent kAgent = Agent::kWarp;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
-      if (warp < Config::kPushWarps) Exchange::push(args, ctx, smem, warp);
+      if constexpr (Ranks::kNodes == 1) {
+        KvPush<Config, Args, Workspace, Smem, Mask>::push(args, ctx, smem, warp);
+      } else {
+        KvForward<Config, Args, Workspace, Smem, Mask>::push(args, ctx, smem, warp);
+      }
     }
   };
 
@@ -108,7 +106,9 @@ struct RingAttention {
   struct PutKv {
     static constexpr Agent kAgent = Agent::kWarp;
 
-    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) { Exchange::put_all(args, ctx); }
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      KvForward<Config, Args, Workspace, Smem, Mask>::put_all(args, ctx);
+    }
   };
 
   // A warp: tells this GPU which puts of other nodes have arrived.
@@ -124,7 +124,7 @@ struct RingAttention {
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     if (threadIdx.x == 0) {
       Mainloop::init_barriers(smem);
-      Exchange::init_barriers(smem);
+      if constexpr (Ranks::kWorld > 1) KvPush<Config, Args, Workspace, Smem, Mask>::init_barriers(smem);
       fence_barrier_init();
     }
     prefetch_tensor_maps(args.q, args.k, args.v);
@@ -137,15 +137,6 @@ struct RingAttention {
   }
 
  private:
-  static MK_DEVICE auto exchange() {
-    if constexpr (Ranks::kWorld > 1) {
-      return KvExchange<Config, Args, Workspace, Smem, Mask>{};
-    } else {
-      return NoExchange{};
-    }
-  }
-  using Exchange = decltype(exchange());
-
   static MK_DEVICE void load_k(const Args& args, const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& k,
                                const QueryTile& tile, const KvBlock& block) {
     if constexpr (Ranks::kWorld > 1) {

@@ -38,16 +38,15 @@ struct TileScheduler {
 
   // One thread: the index of the next tile that has rows on this rank; kTiles or more if there is none.
   static MK_DEVICE u32 next(const RankContext& ctx) {
-    u32 index = Counter::take(ctx);
-    if constexpr (Sequence::kUneven) {
-      while (index < kTiles && is_empty(tile(index), ctx.rank)) index = Counter::take(ctx);
+    for (;;) {
+      const u32 index = Counter::take(ctx);
+      if (index >= kTiles || !is_empty(tile(index), ctx.rank)) return index;
     }
-    return index;
   }
 
  private:
   static MK_DEVICE bool is_empty(const QueryTile& tile, u32 rank) {
-    return tile.row >= Sequence::chunk_rows(rank, tile.rank_chunk);
+    return Sequence::kUneven && tile.row >= Sequence::chunk_rows(rank, tile.rank_chunk);
   }
 };
 
