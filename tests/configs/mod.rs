@@ -45,7 +45,12 @@ impl Golden {
 
     /// All of them, by name.
     pub fn all() -> Vec<Self> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configs");
+        // Of the package that has this file as a module, or of one above it.
+        let packages = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+        let folder = packages
+            .map(|package| package.join("tests/configs"))
+            .find(|folder| folder.is_dir());
+        let folder = folder.expect("the folder of this file");
         let mut paths: Vec<_> = fs::read_dir(folder)
             .expect("the folder of this file")
             .map(|entry| entry.expect("an entry").path())

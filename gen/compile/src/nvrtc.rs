@@ -29,6 +29,9 @@ pub(crate) const OPTIONS: [&str; 4] = [
     "--ptxas-options=--warn-on-spills",
 ];
 
+/// The same for PTX.
+const PTX_OPTIONS: [&str; 2] = ["--gpu-architecture=compute_90a", "--std=c++20"];
+
 /// The NVRTC version that keys are made for: the pinned one even where there is no libnvrtc, so that bundles and caches
 /// made elsewhere serve there.
 pub(crate) fn key_version() -> (u32, u32) {
@@ -149,7 +152,7 @@ impl Nvrtc {
     pub fn compile(&self, source: &CudaSource) -> Result<Cubin, GenError> {
         let started = Instant::now();
         let program = Program::create(&self.functions, source)?;
-        program.compile()?;
+        program.compile(&OPTIONS)?;
         let report = read_log(&program.log()?);
         let bytes = program.cubin()?;
         if !report.faults.is_empty() {
@@ -179,6 +182,18 @@ impl Nvrtc {
             resources: Some(report.resources),
             log: report.log,
         })
+    }
+}
+
+impl Nvrtc {
+    /// The PTX of a kernel: what the compiler makes of it before registers are assigned.
+    ///
+    /// # Errors
+    /// [`GenError::Compile`] with the log if the text is wrong.
+    pub fn ptx(&self, source: &CudaSource) -> Result<String, GenError> {
+        let program = Program::create(&self.functions, source)?;
+        program.compile(&PTX_OPTIONS)?;
+        program.ptx()
     }
 }
 

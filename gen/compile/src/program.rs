@@ -4,7 +4,6 @@
 //! checked: cudarc would open whichever `libnvrtc.so` the loader finds first, of any version, and panic without one.
 
 use crate::error::GenError;
-use crate::nvrtc::OPTIONS;
 use crate::source::CudaSource;
 use crate::templates::headers;
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
@@ -38,6 +37,7 @@ pub(crate) struct Functions {
     error_string: unsafe extern "C" fn(Status) -> *const c_char,
     log: (GetSize, GetBytes),
     cubin: (GetSize, GetBytes),
+    ptx: (GetSize, GetBytes),
 }
 
 impl Functions {
@@ -53,6 +53,10 @@ impl Functions {
                 library.get(c"nvrtcGetCUBINSize")?,
                 library.get(c"nvrtcGetCUBIN")?,
             );
+            let ptx = (
+                library.get(c"nvrtcGetPTXSize")?,
+                library.get(c"nvrtcGetPTX")?,
+            );
             Ok(Self {
                 version: *library.get(c"nvrtcVersion")?,
                 create: *library.get(c"nvrtcCreateProgram")?,
@@ -61,6 +65,7 @@ impl Functions {
                 error_string: *library.get(c"nvrtcGetErrorString")?,
                 log: (*log.0, *log.1),
                 cubin: (*cubin.0, *cubin.1),
+                ptx: (*ptx.0, *ptx.1),
             })
         }
     }
@@ -127,9 +132,12 @@ impl<'a> Program<'a> {
         Ok(program)
     }
 
-    /// Compiles it.
-    pub fn compile(&self) -> Result<(), GenError> {
-        let options = OPTIONS.map(|option| CString::new(option).expect("options have no NUL"));
+    /// Compiles it with these options.
+    pub fn compile(&self, options: &[&str]) -> Result<(), GenError> {
+        let options: Vec<_> = options
+            .iter()
+            .map(|option| CString::new(*option).expect("options have no NUL"))
+            .collect();
         let options = pointers(&options);
         // SAFETY: the program is alive; the options end with NUL and outlive the call.
         let status =
@@ -155,6 +163,12 @@ impl<'a> Program<'a> {
     /// The machine code.
     pub fn cubin(&self) -> Result<Vec<u8>, GenError> {
         self.bytes("nvrtcGetCUBIN", self.functions.cubin)
+    }
+
+    /// The virtual machine code, if it was compiled for a virtual architecture.
+    pub fn ptx(&self) -> Result<String, GenError> {
+        let bytes = self.bytes("nvrtcGetPTX", self.functions.ptx)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn bytes(
