@@ -327,7 +327,10 @@ impl Communicator {
         shape: impl Into<Shape>,
         edit: impl FnOnce(&mut String),
     ) -> Result<Operator, Error> {
-        prepare::prepare(&self.shared, config, shape.into(), edit)
+        prepare::prepare(&self.shared, config, shape.into(), |source| {
+            source.text = source.with_headers();
+            edit(&mut source.text);
+        })
     }
 
     /// [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.

@@ -24,7 +24,7 @@ pub(crate) fn prepare(
     shared: &Arc<Shared>,
     config: &KernelConfig,
     shape: Shape,
-    edit: impl FnOnce(&mut String),
+    edit: impl FnOnce(&mut CudaSource),
 ) -> Result<Operator, Error> {
     // Another thread may be capturing a stream of its own.
     let _uncaptured = Uncaptured::new();
@@ -36,7 +36,7 @@ pub(crate) fn prepare(
         .and_then(|()| way_between_nodes(shared, config))
         .and_then(|way| Ok((way, plan(shared, config, shape)?)));
     let planned = planned.map(|(way, (plan, mut source))| {
-        edit(&mut source.text);
+        edit(&mut source);
         let mut identity = identity(config, &plan, &source);
         if let Some((_, transport)) = &way {
             identity.extend_from_slice(format!(", transport {}", transport.identity()).as_bytes());

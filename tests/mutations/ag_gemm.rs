@@ -1,7 +1,7 @@
 //! Mistakes in `ag_gemm`, and in the GEMM core that all operators share.
 
 use crate::simulated::Job;
-use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
+use crate::{Kernel, Mutation, OLD_RELAXED_WAIT, job, mutation};
 use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 
 pub const KERNELS: &[Kernel] = &[
@@ -129,7 +129,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("rows not awaited", push, &[("  if (first || step % cfg::kSliceSteps == 0) wait_rows(args, watch, tile.row, step / cfg::kSliceSteps);\n", "")]),
     mutation("only the first slice of K awaited", push, &[("if (first || step % cfg::kSliceSteps == 0) wait_rows", "if (first) wait_rows")]),
     mutation("no proxy fence behind the flag", push, &[("  mk::fence_proxy_async();\n}\n\n// Columns", "}\n\n// Columns")]),
-    mutation("flag not acquired", push, &[RELAXED_WAIT, ("    mk::wait_flag(watch, flag_at(args.workspaces[args.rank], index),", "    mk::relaxed_wait(watch, flag_at(args.workspaces[args.rank], index),")]),
+    mutation("flag not acquired", push, &[OLD_RELAXED_WAIT, ("    mk::wait_flag(watch, flag_at(args.workspaces[args.rank], index),", "    mk::relaxed_wait(watch, flag_at(args.workspaces[args.rank], index),")]),
     mutation("flag of another source awaited", push, &[("const u32 index = flag_index(source, chunk, slice);\n    mk::wait_flag(", "const u32 index = flag_index((source + 1) % cfg::kWorld, chunk, slice);\n    mk::wait_flag(")]),
     mutation("flag of the first call awaited", push, &[("watch.epoch * cfg::kArrivals}", "cfg::kArrivals}")]),
     mutation("epoch not advanced", push, &[("mk::store_early(&state->epoch, watch.epoch);", ";")]),

@@ -1,7 +1,7 @@
 //! Mistakes in `ring_attention`.
 
 use crate::simulated::attention::AttentionJob;
-use crate::{Kernel, Mutation, RELAXED_WAIT, mutation};
+use crate::{Kernel, Mutation, OLD_RELAXED_WAIT, mutation};
 use mkernel::Placement;
 
 /// Tiles of attention take a simulated GPU long.
@@ -44,14 +44,14 @@ fn masked() -> AttentionJob {
 pub const MUTATIONS: &[Mutation<AttentionJob>] = &[
     // Between ranks.
     mutation("keys are not awaited", gathered, &[("    wait_keys(watch, tile, keys);  // while the stage is still in use\n", "")]),
-    mutation("the wait for keys does not acquire", gathered, &[RELAXED_WAIT, ("  mk::wait_flag(watch, flag_at(", "  mk::relaxed_wait(watch, flag_at(")]),
+    mutation("the wait for keys does not acquire", gathered, &[OLD_RELAXED_WAIT, ("  mk::wait_flag(watch, flag_at(", "  mk::relaxed_wait(watch, flag_at(")]),
     mutation("fewer parts of a tile are awaited", gathered, &[("(slot.earlier + 1) * cfg::kArrivals", "(slot.earlier + 1) * cfg::kArrivals - 1")]),
     mutation("keys of the call before are taken", gathered, &[("(slot.earlier + 1) * cfg::kArrivals", "slot.earlier * cfg::kArrivals")]),
     mutation("the flag comes before the bytes", gathered, &[("    mk::tma_wait<0>();\n", "    mk::tma_wait_read<0>();\n")]),
     mutation("the flag is not behind a fence", gathered, &[("    mk::fence_sys();\n", "")]),
     mutation("a peer's slot is not waited for", ring, &[("slot.earlier * readers(reader)", "0")]),
     mutation("a peer's slot is taken one tile early", ring, &[("slot.earlier * readers(reader)", "slot.earlier * (readers(reader) - 1)")]),
-    mutation("the wait for a slot does not acquire", ring, &[RELAXED_WAIT, ("    mk::wait_flag(watch, read_at(", "    mk::relaxed_wait(watch, read_at(")]),
+    mutation("the wait for a slot does not acquire", ring, &[OLD_RELAXED_WAIT, ("    mk::wait_flag(watch, read_at(", "    mk::relaxed_wait(watch, read_at(")]),
     mutation("sources are told before the keys are read", ring, &[("    if (row == 0) tell_sources(watch, tile);\n", ""), ("    Walk walk(tile, watch.rank);\n", "    if (row == 0) tell_sources(watch, tile);\n    Walk walk(tile, watch.rank);\n")]),
     mutation("sources are told without a fence", ring, &[("  mk::fence_sys();\n  mk::add_relaxed_sys(read_at(", "  mk::add_relaxed_sys(read_at(")]),
     // Within a CTA.

@@ -74,33 +74,30 @@ fn words() -> Job {
 }
 
 const FINISH: &str = "      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n";
-const ADD: &str = "    if (owned) add_partials(watch, smem, unit, group, ring, sum);\n";
-const NOT_OWNED: &str = "      if (!owned) {\n        write_fragments(";
-const PART: &str = "            d[0] += mk::low_bf16(part.x), d[1] += mk::high_bf16(part.x);\n";
 
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation] = &[
     // Once, and of the whole sum.
-    mutation("finished by every rank", finished_by_owners, &[(NOT_OWNED, "      if (!owned) {\n        finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n        write_fragments(")]),
-    mutation("finished before the peers' parts are added", finished_by_owners, &[(FINISH, ""), (ADD, "    for (u32 sub = 0; owned && sub < kSubTiles; ++sub) {\n      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n    }\n    if (owned) add_partials(watch, smem, unit, group, ring, sum);\n")]),
-    mutation("not finished", finished_by_owners, &[(FINISH, "")]),
-    mutation("finished twice", finished_by_owners, &[(FINISH, "      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n")]),
-    mutation("activation before the bias", finished_by_owners, &[("  x += mk::low_bf16(bias), y += mk::high_bf16(bias);\n  x = mk::relu(x), y = mk::relu(y);\n", "  x = mk::relu(x), y = mk::relu(y);\n  x += mk::low_bf16(bias), y += mk::high_bf16(bias);\n")]),
-    mutation("activation behind the residual", finished_by_owners, &[("  x = mk::relu(x), y = mk::relu(y);\n  x += mk::low_bf16(residual), y += mk::high_bf16(residual);\n", "  x += mk::low_bf16(residual), y += mk::high_bf16(residual);\n  x = mk::relu(x), y = mk::relu(y);\n")]),
+    mutation("finished by every rank", finished_by_owners, &[("@reduce-scatter.write", "Partials::write( => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), Partials::write(")]),
+    mutation("finished before the peers' parts are added", finished_by_owners, &[("@reduce-scatter.epilogue", ""), ("@reduce-scatter.add", "if (Partials::is_reducer( => for (u32 sub = 0; is_owner && sub < Shape::kSubTiles; ++sub) epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters); if (Partials::is_reducer(")]),
+    mutation("not finished", finished_by_owners, &[("@reduce-scatter.epilogue", "")]),
+    mutation("finished twice", finished_by_owners, &[("@reduce-scatter.epilogue", "epilogue. => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), epilogue.")]),
+    mutation("activation before the bias", finished_by_owners, &[("@epilogue.bias", ""), ("@epilogue.activation", "y = kActivation(y); => y = kActivation(y), x += low_bf16(bias), y += high_bf16(bias);")]),
+    mutation("activation behind the residual", finished_by_owners, &[("@epilogue.activation", ""), ("@epilogue.residual", "y += high_bf16(residual); => y += high_bf16(residual), x = kActivation(x), y = kActivation(y);")]),
     // The right elements of the addends.
-    mutation("bias of the next columns", finished_by_owners, &[("bias_at(args, col + j * 8)", "bias_at(args, col + (j ^ 1) * 8)")]),
-    mutation("addends of the first sub-tile", finished_by_owners, &[("first_col(unit, group) + sub * 64 + lane", "first_col(unit, group) + lane")]),
-    mutation("columns of the other warpgroup", finished_by_owners, &[("unit.tile.col * cfg::kTileN + group * cfg::kGroupN", "unit.tile.col * cfg::kTileN + (1 - group) * cfg::kGroupN")]),
-    mutation("neighbours swapped", finished_by_owners, &[("  x += mk::low_bf16(residual), y += mk::high_bf16(residual);\n", "  x += mk::high_bf16(residual), y += mk::low_bf16(residual);\n")]),
-    mutation("residual of the row above", finished_by_owners, &[("residual[1][j]);", "residual[0][j]);")]),
-    mutation("residual at the row of A", finished_by_owners, &[("  return row_in_c(unit.tile);\n}\n\n// A thread of", "  return row_in_a(unit.tile);\n}\n\n// A thread of")]),
-    mutation("residual read beyond its rows", finished_by_owners, &[("!inside ? 0 : ", "")]),
-    mutation("addends read beyond their columns", finished_by_owners, &[("  if (col >= cfg::kN) return 0;\n", "")]),
+    mutation("bias of the next columns", finished_by_owners, &[("@epilogue.bias-columns", "col + j => col + (j ^ 1)")]),
+    mutation("addends of the first sub-tile", finished_by_owners, &[("@epilogue.col", "sub * kSubTile + => ")]),
+    mutation("columns of the other warpgroup", finished_by_owners, &[("@epilogue.group-col", "(group) => (1 - group)")]),
+    mutation("neighbours swapped", finished_by_owners, &[("@epilogue.residual", "x += low_bf16(residual), y += high_bf16(residual) => x += high_bf16(residual), y += low_bf16(residual)")]),
+    mutation("residual of the row above", finished_by_owners, &[("@epilogue.lower-row", "residual[1] => residual[0]")]),
+    mutation("residual at the row of A", finished_by_owners, &[("@epilogue.row", "row_in_c => row_in_a")]),
+    mutation("residual read beyond its rows", finished_by_owners, &[("@epilogue.is-inside", "has_row(tile, row + half * 8) => true")]),
+    mutation("addends read beyond their columns", finished_by_owners, &[("@epilogue.is-beyond", "col >= Config::kN => false")]),
     mutation("finished before the other parts of K are added", shared_tiles, &[(FINISH, ""), ("    if (unit.part != kWhole) share_sum", "    for (u32 sub = 0; sub < kSubTiles; ++sub) {\n      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n    }\n    if (unit.part != kWhole) share_sum")]),
     // Words.
-    mutation("bias added with every part", words, &[(PART, "            d[0] += mk::low_bf16(part.x) + mk::low_bf16(bias[v][0]), d[1] += mk::high_bf16(part.x);\n")]),
-    mutation("residual of another rank's rows", words, &[("const u32 row_here = row + half * 8 - watch.rank * cfg::kShardRows;", "const u32 row_here = row + half * 8;")]),
-    mutation("residual of the first vector", words, &[("residual[v][1]", "residual[0][1]")]),
+    mutation("bias added with every part", words, &[("@ll.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
+    mutation("residual of another rank's rows", words, &[("@ll.row-in-c", "row - ctx.rank * Config::kShardRows => row")]),
+    mutation("residual of the first vector", words, &[("@ll.epilogue", "residual[p][1] => residual[0][1]")]),
     // fp32.
     mutation("no wait for the second output buffer", fp32_alone, &[("        if (half == 1) {\n", "        if (false) {\n")]),
     mutation("fp32 not swizzled", fp32_alone, &[("((lane % 4 / 2 + 2 * j) ^ (row % 8)) * 16", "(lane % 4 / 2 + 2 * j) * 16")]),

@@ -240,11 +240,43 @@ pub fn emulated(faults: &Faults, place: Where) -> Transport {
     }
 }
 
+/// Plants a mistake in a kernel's text. `from` is text that is replaced by `to`, or the tag of a line: `@name` is the line
+/// that ends with the comment `// @name`. Of a tagged line, `to` is what takes its place, if anything does; or, as in
+/// `a => b`, what becomes of a part of it.
 pub fn apply(edits: &[(String, String)], text: &mut String) {
     for (from, to) in edits {
-        assert!(text.contains(from.as_str()), "the kernel has no\n{from}");
-        *text = text.replace(from.as_str(), to);
+        *text = match from.strip_prefix('@') {
+            Some(tag) => edited_line(text, tag, to),
+            None => {
+                assert!(text.contains(from.as_str()), "the kernel has no\n{from}");
+                text.replace(from.as_str(), to)
+            }
+        };
     }
+}
+
+fn edited_line(text: &str, tag: &str, to: &str) -> String {
+    let comment = format!("// @{tag}");
+    let mut found = 0;
+    let edited = |line: &str| {
+        if !line.ends_with(&comment) {
+            return line.to_owned();
+        }
+        found += 1;
+        match to.split_once(" => ") {
+            None => to.to_owned(),
+            Some((part, other)) => {
+                assert!(
+                    line.contains(part),
+                    "the line @{tag} has no {part}:\n{line}"
+                );
+                line.replace(part, other)
+            }
+        }
+    };
+    let lines: Vec<String> = text.lines().map(edited).collect();
+    assert_eq!(found, 1, "lines of the kernel with the tag @{tag}");
+    lines.join("\n") + "\n"
 }
 
 impl Machine {

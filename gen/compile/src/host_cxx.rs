@@ -281,7 +281,8 @@ fn write(folder: &Path, source: &CudaSource) -> io::Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
         fs::write(path, text)?;
     }
-    fs::write(folder.join(program_name(&source.id)), &source.text)?;
+    // Findings quote the text, and the headers in it.
+    fs::write(folder.join(program_name(&source.id)), source.with_headers())?;
     fs::write(folder.join(WRAPPER), wrapper(&source.id, &source.id))
 }
 

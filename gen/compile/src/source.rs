@@ -1,6 +1,9 @@
 //! [`CudaSource`]: the text of one kernel.
 
+use crate::program::program_name;
+use crate::templates::{header_of, is_beside_primitives};
 use mkernel_spec::Target;
+use std::collections::BTreeSet;
 
 /// A kernel in CUDA, as rendered. It includes nothing but the [`headers`](crate::headers) of its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,4 +14,52 @@ pub struct CudaSource {
     pub target: Target,
     /// The text.
     pub text: String,
+}
+
+impl CudaSource {
+    /// The text with the headers in it that are made of primitives, and `#line` where one begins and ends. So the
+    /// simulator can quote them, and tests can plant mistakes in them. Headers of primitives, and what these include, stay
+    /// includes.
+    ///
+    /// ```
+    /// # use mkernel_compile::CudaSource;
+    /// # use mkernel_spec::Target;
+    /// let text = "#include <mk/memory.cuh>\n#include <mk/pipeline.cuh>\n".to_owned();
+    /// let source = CudaSource { id: "k".into(), target: Target::Simulator, text };
+    /// let whole = source.with_headers();
+    /// assert!(whole.starts_with("#include <mk/memory.cuh>\n#line 1 \"mk/pipeline.cuh\"\n"));
+    /// assert!(whole.contains("struct Pipeline"));
+    /// ```
+    #[must_use]
+    pub fn with_headers(&self) -> String {
+        let mut text = String::with_capacity(self.text.len());
+        let mut seen = BTreeSet::new();
+        inline(&self.text, &program_name(&self.id), &mut seen, &mut text);
+        text
+    }
+}
+
+fn inline(text: &str, file: &str, seen: &mut BTreeSet<&'static str>, out: &mut String) {
+    for (number, line) in (1..).zip(text.lines()) {
+        let header = included(line).and_then(header_of);
+        match header {
+            Some((name, body)) if is_beside_primitives(name) => {
+                if seen.insert(name) {
+                    out.push_str(&format!("#line 1 \"{name}\"\n"));
+                    inline(body, name, seen, out);
+                }
+                out.push_str(&format!("#line {} \"{file}\"\n", number + 1));
+            }
+            _ if line == "#pragma once" => out.push('\n'),
+            _ => {
+                out.push_str(line);
+                out.push('\n');
+            }
+        }
+    }
+}
+
+/// `mk/pipeline.cuh` of a line that includes it.
+pub(crate) fn included(line: &str) -> Option<&str> {
+    line.strip_prefix("#include <")?.strip_suffix('>')
 }

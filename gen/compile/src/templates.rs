@@ -1,6 +1,8 @@
 //! The templates and the headers of kernels, embedded.
 
+use crate::source::included;
 use mkernel_spec::Target;
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 include!(concat!(env!("OUT_DIR"), "/templates.rs"));
@@ -34,4 +36,30 @@ static SIMULATED: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
     let mut all: Vec<_> = SIMULATOR_HEADERS.iter().copied().chain(shared).collect();
     all.sort_unstable();
     all
+});
+
+/// A device header by its name, with its text.
+pub(crate) fn header_of(name: &str) -> Option<(&'static str, &'static str)> {
+    DEVICE_HEADERS
+        .iter()
+        .find(|header| header.0 == name)
+        .copied()
+}
+
+/// Whether a device header is made of primitives: the simulator has no file in its place, and no such file includes it.
+pub(crate) fn is_beside_primitives(name: &str) -> bool {
+    !OF_PRIMITIVES.contains(name)
+}
+
+/// The simulator's files, and all that they include.
+static OF_PRIMITIVES: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
+    let mut found = BTreeSet::new();
+    let mut left: Vec<_> = SIMULATOR_HEADERS.to_vec();
+    while let Some((name, text)) = left.pop() {
+        if found.insert(name) {
+            let names = text.lines().filter_map(included);
+            left.extend(names.filter_map(header_of));
+        }
+    }
+    found
 });

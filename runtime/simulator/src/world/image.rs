@@ -123,8 +123,8 @@ impl Image {
             .map(|pair| Frame::of(pair[0], pair[1]))
             .collect();
         // The primitives say nothing that the finding does not; the entry says nothing that its roles do not.
-        let own = frames.iter().filter(|frame| !frame.file.ends_with(".cuh"));
-        let mut told: Vec<&Frame<'_>> = own.collect();
+        let is_own = |frame: &&Frame<'_>| line_of(&self.source, frame.file, frame.line).is_some();
+        let mut told: Vec<&Frame<'_>> = frames.iter().filter(is_own).collect();
         if told.len() > 1 {
             told.pop();
         }
@@ -146,14 +146,38 @@ impl Image {
             return "code that the kernel calls, which is not its text's (the C library's, mostly)"
                 .into();
         }
-        let name = file.rsplit('/').next().unwrap_or(file);
-        let number: usize = line.parse().unwrap_or(0);
-        let quoted = (!file.ends_with(".cuh"))
-            .then(|| self.source.lines().nth(number.wrapping_sub(1)))
-            .flatten();
+        let name = name_of(file);
+        let quoted = line_of(&self.source, file, line);
         let quoted = quoted.map_or_else(String::new, |text| format!(": {}", text.trim()));
         format!("{name}:{line} in {function}{quoted}")
     }
+}
+
+/// The name of a file, as kernels include it.
+fn name_of(file: &str) -> &str {
+    match file.rfind("mk/") {
+        Some(start) if file.ends_with(".cuh") => &file[start..],
+        _ => file.rsplit('/').next().unwrap_or(file),
+    }
+}
+
+/// A line of a file that is in the kernel's text: of the kernel itself, or of a header between `#line` directives.
+fn line_of<'a>(source: &'a str, file: &str, line: &str) -> Option<&'a str> {
+    let (file, wanted): (_, usize) = (name_of(file), line.parse().ok()?);
+    // The kernel's own text comes first, and has no name in it.
+    let (mut is_there, mut number) = (!file.ends_with(".cuh"), 1);
+    for text in source.lines() {
+        if let Some(directive) = text.strip_prefix("#line ") {
+            let (first, name) = directive.split_once(' ')?;
+            (is_there, number) = (name.trim_matches('"') == file, first.parse().ok()?);
+            continue;
+        }
+        if is_there && number == wanted {
+            return Some(text);
+        }
+        number += 1;
+    }
+    None
 }
 
 /// A function into which a place was inlined.
@@ -180,7 +204,17 @@ impl<'a> Frame<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::Frame;
+    use super::{Frame, line_of};
+
+    #[test]
+    fn lines_of_headers_in_the_text_are_found_and_no_others() {
+        let source = "first\n#line 1 \"mk/gemm/a.cuh\"\nof a\n#line 3 \"k.cu\"\nthird\n";
+        assert_eq!(line_of(source, "/tmp/k.cu", "1"), Some("first"));
+        assert_eq!(line_of(source, "/tmp/x/mk/gemm/a.cuh", "1"), Some("of a"));
+        assert_eq!(line_of(source, "k.cu", "3"), Some("third"));
+        assert_eq!(line_of(source, "k.cu", "2"), None);
+        assert_eq!(line_of(source, "mk/memory.cuh", "1"), None);
+    }
 
     #[test]
     fn frames_are_read_as_addr2line_writes_them() {

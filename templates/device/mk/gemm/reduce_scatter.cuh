@@ -59,17 +59,17 @@ struct ReduceScatter {
         if (is_owner) epilogue.prefetch_residual(work, group);
         Mainloop::multiply(smem, stages, work, group, sum);
         if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Workspace, Shape>::reduce(ctx, work, group, sum);
-        if (Partials::is_reducer(work, ctx)) Partials::add(ctx, smem, stages, work, group, sum);
+        if (Partials::is_reducer(work, ctx)) Partials::add(ctx, smem, stages, work, group, sum);  // @reduce-scatter.add
 #pragma unroll
         for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
           if (!Scheduler::completes(work, sub)) continue;
           float* sub_tile = sum + sub * kSubTileRegisters;
           out.producer_acquire();
           if (is_owner) {
-            epilogue.apply_to_sub_tile(work, group, sub, sub_tile);
+            epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @reduce-scatter.epilogue
             Output::write(smem, out, group, sub_tile);
           } else {
-            Partials::write(smem.out(group, out.stage()), sub_tile);
+            Partials::write(smem.out(group, out.stage()), sub_tile);  // @reduce-scatter.write
             Output::commit(out);
           }
         }

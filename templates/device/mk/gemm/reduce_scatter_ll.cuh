@@ -129,7 +129,7 @@ struct ReduceScatterLl {
           const u32 row = first_row() + half * 8;
           if (row >= Config::kM) continue;
           const float* d = sum + sub * kSubTileRegisters + half * 2;
-          u8* slot = ctx.peer_ptr(row / Config::kShardRows, packets_of(ctx.rank, sub, half));
+          u8* slot = ctx.peer_ptr(row / Config::kShardRows, packets_of(ctx.rank, sub, half));  // @ll.sent-slot
 #pragma unroll
           for (u32 p = 0; p < kPackets; ++p) {
             comm::store_ll(slot + p * kLanePackets, pack_bf16(d[8 * p], d[8 * p + 1]),
@@ -159,14 +159,14 @@ struct ReduceScatterLl {
     // This lane's packets of a source, in the workspace of whoever adds them up.
     MK_DEVICE Symmetric<u8> packets_of(u32 source, u32 sub, u32 half) const {
       const u32 tile = work.row * Config::kColTiles + work.col;
-      const Symmetric<u8> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, warp(), half);
+      const Symmetric<u8> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, warp(), half);  // @ll.slot
       return {slot.offset + lane_index() * Packet::kBytes};
     }
 
     // Adds up kInFlight packets of all ranks and writes them to C.
     MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first) const {
       const Epilogue epilogue{args};
-      const u32 row_in_c = row - ctx.rank * Config::kShardRows;
+      const u32 row_in_c = row - ctx.rank * Config::kShardRows;  // @ll.row-in-c
       const u32 col = first_col() + sub * kSubTile + first * 16;
       u8* line = args.c_rows + row_in_c * args.c_row_bytes;
 
@@ -189,18 +189,18 @@ struct ReduceScatterLl {
 #pragma unroll
         for (u32 source = 0; source < kWorld; ++source) {
           const Packet packet = packets[source][p];
-          d[0] += low_bf16(packet.first()), d[1] += high_bf16(packet.first());
+          d[0] += low_bf16(packet.first()), d[1] += high_bf16(packet.first());  // @ll.add
           d[2] += low_bf16(packet.second()), d[3] += high_bf16(packet.second());
         }
         Epilogue::apply(d[0], d[1], bias[p][0], residual[p][0]);
-        Epilogue::apply(d[2], d[3], bias[p][1], residual[p][1]);
+        Epilogue::apply(d[2], d[3], bias[p][1], residual[p][1]);  // @ll.epilogue
         store_pair(line, col + p * 16, d[0], d[1]);
         store_pair(line, col + p * 16 + 8, d[2], d[3]);
       }
     }
 
     static MK_DEVICE void store_pair(u8* line, u32 col, float x, float y) {
-      if (col >= Config::kN) return;
+      if (col >= Config::kN) return;  // @ll.columns
       if constexpr (Config::kFp32Output) {
         store_float2(line + u64{col} * 4, x, y);
       } else {
@@ -223,7 +223,7 @@ struct ReduceScatterLl {
         for (u32 source = 0; source < kWorld; ++source) {
 #pragma unroll
           for (u32 p = 0; p < kInFlight; ++p) {
-            if (!packets[source][p].has_arrived(ctx.epoch)) missing = source;
+            if (!packets[source][p].has_arrived(ctx.epoch)) missing = source;  // @ll.arrived
           }
         }
         if (missing == kWorld) return;
