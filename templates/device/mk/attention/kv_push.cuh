@@ -100,16 +100,16 @@ struct KvPush {
         tma_store_bytes(ctx.peer_ptr(receiver, block.part(ctx, part.index)), buffer.address, Shape::kSubTileBytes);
       });
       tma_commit();
-      tma_wait<0>();
+      tma_wait<0>();  // @kv-push.stored
       // After the wait the stores are complete. TMA is another proxy, so a proxy fence orders them before this thread's
       // counts, and a system fence makes that hold for every rank.
       fence_proxy_async();
-      fence_sys();
+      fence_sys();  // @kv-push.count-fence
       for_each_receiver(ctx, part, nearest,
                         [&](u32 receiver) { add_relaxed_sys(ctx.peer_ptr(receiver, block.ready()), 1); });
     }
     __syncwarp();
-    buffer.phase ^= 1;
+    buffer.phase ^= 1;  // @kv-push.phase
   }
 
  private:
