@@ -15,14 +15,14 @@ concept KvForwardConfig = KvPushConfig<Config> && comm::NetworkConfig<Config> &&
   Config::kForwardLag;  // own parts that are sent before the first part of a peer is forwarded
 };
 
-template <KvForwardConfig Config, class Args, class Workspace, KvPushSmem Smem, MaskPolicy Mask>
+template <KvForwardConfig Config, class Args, class Workspace, comm::CopySmem Smem, MaskPolicy Mask>
 struct KvForward {
   using Push = KvPush<Config, Args, Workspace, Smem, Mask>;
   using Slots = typename Push::Slots;
   using Slot = typename Push::Slot;
   using BlockSlot = typename Push::BlockSlot;
   using Part = typename Push::Part;
-  using Buffer = typename Push::Buffer;
+  using StagedCopy = comm::StagedCopy;
   using Sequence = attention::Sequence<Config>;
   using Shape = TileShape<Config>;
   using Ranks = Topology<Config>;
@@ -65,11 +65,11 @@ struct KvForward {
   // A warp: its share of own K and V, and by turns of what peers put here, kForwardLag parts later. So NICs and the links
   // of this node carry the same heads at a time; were all own parts sent first, most heads would wait to be forwarded.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
-    Buffer buffer = Push::buffer(smem, warp);
+    StagedCopy copy{ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
     for (u32 i = Push::pusher(warp); i < Push::kParts + Config::kForwardLag; i += Push::kPushers) {  // @kv-forward.lag
-      if (i < Push::kParts) push_part(args, ctx, Push::part_at(ctx.rank, i), buffer);
+      if (i < Push::kParts) push_part(args, ctx, Push::part_at(ctx.rank, i), copy);
       for (u32 peer = 0; peer < Ranks::kPeerNodes && i >= Config::kForwardLag; ++peer) {
-        if (!forward_part(ctx, peer, i - Config::kForwardLag, buffer)) return;
+        if (!forward_part(ctx, peer, i - Config::kForwardLag, copy)) return;
       }
     }
   }
@@ -114,14 +114,14 @@ struct KvForward {
   }
 
   // A warp: a part of this rank's to the ranks of its node that need it, and to the own slot that it is put from.
-  static MK_DEVICE void push_part(const Args& args, const RankContext& ctx, const Part& part, Buffer& buffer) {
+  static MK_DEVICE void push_part(const Args& args, const RankContext& ctx, const Part& part, StagedCopy& copy) {
     if (!part.has_rows()) return;
-    Push::load_part(args, part, buffer);
-    Push::send_part(ctx, part, buffer, is_put(ctx, part.chunk()) ? 0 : 1);
+    Push::bring_part(args, part, copy);
+    Push::send_part(ctx, part, copy, is_put(ctx, part.chunk()) ? 0 : 1);
   }
 
   // A warp: a part that a peer on another node puts here, when it has arrived. False after an abort.
-  static MK_DEVICE bool forward_part(const RankContext& ctx, u32 peer, u32 number, Buffer& buffer) {
+  static MK_DEVICE bool forward_part(const RankContext& ctx, u32 peer, u32 number, StagedCopy& copy) {
     const Part part = Push::part_at(Network::rank_of_peer(ctx, peer), number);  // @kv-forward.part
     if (!part.has_rows()) return true;
     if (!node_attends(ctx.rank / Ranks::kLocalWorld, part.chunk())) return true;
@@ -134,11 +134,12 @@ struct KvForward {
       add_relaxed_sys(ctx.local_ptr(block.ready()), 1);
       if constexpr (Ranks::kLocalWorld > 1) {
         fence_proxy_async();  // NICs wrote what TMA reads
-        barrier_expect(buffer.full, Shape::kSubTileBytes);
-        tma_load_bytes(buffer.address, ctx.local_ptr(block.part(ctx, part.index)), Shape::kSubTileBytes, buffer.full);
+        copy.bring(Shape::kSubTileBytes, [&](u32 loaded) {
+          tma_load_bytes(copy.slot, ctx.local_ptr(block.part(ctx, part.index)), Shape::kSubTileBytes, loaded);
+        });
       }
     }
-    if constexpr (Ranks::kLocalWorld > 1) Push::send_part(ctx, part, buffer, 1);
+    if constexpr (Ranks::kLocalWorld > 1) Push::send_part(ctx, part, copy, 1);
     return true;
   }
 };
