@@ -122,8 +122,8 @@ struct KvSlots {
     return tiles * Shape::kHeadsPerKv;
   }
 
-  // A warp whose CTA has read all keys of a tile of queries: counts that at every rank which sent them. What comes from the
-  // rank of this local rank on another node, a NIC has put here or will put after the next call.
+  // A warp whose CTA has read all keys of a tile of queries: counts that at every rank which sent them. Keys of sources of
+  // this rank's own local rank are its own, or NICs have put them here: nobody waits for credits for those.
   static MK_DEVICE void release_slots(const RankContext& ctx, const QueryTile& tile)
     requires CreditsWorkspace<Workspace>
   {
