@@ -8,19 +8,20 @@ use mkernel_spec::abi::{FLAG_STRIDE_BYTES, State};
 use std::mem::{offset_of, size_of};
 
 /// Regions of the workspace whose words count alike in every call, or hold the call that wrote them last.
-const COUNTERS: [&str; 13] = [
+const COUNTERS: [&str; 14] = [
     "begun",
     "chunk_ready",
     "counted",
     "flags",
+    "kv_ready",
     "listers",
     "pace",
     "packed",
     "partial_ready",
     "put_ready",
-    "read",
     "result_ready",
     "routed",
+    "slot_reads",
     "split_ready",
 ];
 

@@ -15,12 +15,11 @@ use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::templates;
 use assembly::{Assembly, AssemblyContext};
-use attention::AttentionVariables;
 use combine::CombineVariables;
 use constants::Constant;
 use dispatch::DispatchVariables;
 use mkernel_spec::abi::ArgKind;
-use mkernel_spec::plan::{Body, Network};
+use mkernel_spec::plan::{Body, Element, Network, Region};
 use mkernel_spec::{KernelPlan, Topology};
 use serde::Serialize;
 use std::sync::LazyLock;
@@ -46,7 +45,6 @@ struct Parts<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Variables<'a> {
-    Attention(AttentionVariables<'a>),
     Dispatch(DispatchVariables<'a>),
     Combine(CombineVariables),
 }
@@ -95,12 +93,12 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     let tera = TERA
         .as_ref()
         .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-    let (template, context) = match contents(plan) {
-        Contents::Assembly(assembly) => (
+    let (template, context) = match content(plan) {
+        Content::Assembly(assembly) => (
             format!("ops/{}.cu.tera", plan.spec.op().name()),
             Context::from_serialize(&AssemblyContext::new(plan, assembly)),
         ),
-        Contents::Parts(parts) => (
+        Content::Parts(parts) => (
             "parts/kernel.cu.tera".to_owned(),
             Context::from_serialize(&context(plan, parts)),
         ),
@@ -114,18 +112,18 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     })
 }
 
-/// What is said of a plan: of one whose kernel is made of headers, or of templates' parts.
-enum Contents<'a> {
+/// What is said of a plan: its kernel is made of headers, or of parts.
+enum Content<'a> {
     Assembly(Assembly),
     Parts(Parts<'a>),
 }
 
-fn contents(plan: &KernelPlan) -> Contents<'_> {
+fn content(plan: &KernelPlan) -> Content<'_> {
     match &plan.body {
-        Body::Gemm(body) => Contents::Assembly(gemm::assembly(plan, body)),
-        Body::Attention(body) => Contents::Parts(attention::parts(plan, body)),
-        Body::Dispatch(body) => Contents::Parts(dispatch::parts(plan, body)),
-        Body::Combine(body) => Contents::Parts(combine::parts(plan, body)),
+        Body::Gemm(body) => Content::Assembly(gemm::assembly(plan, body)),
+        Body::Attention(body) => Content::Assembly(attention::assembly(plan, body)),
+        Body::Dispatch(body) => Content::Parts(dispatch::parts(plan, body)),
+        Body::Combine(body) => Content::Parts(combine::parts(plan, body)),
     }
 }
 
@@ -170,11 +168,12 @@ fn banner(plan: &KernelPlan, computes: Vec<String>, exchanges: Vec<String>) -> V
 
 /// How a CTA uses its shared memory, as a line of the banner.
 fn shared_memory_line(plan: &KernelPlan) -> String {
-    let regions: Vec<_> = plan
-        .smem
-        .iter()
-        .map(|r| format!("{} {}", r.name, r.bytes))
-        .collect();
+    let is_barrier = |region: &&Region| region.element == Element::Barrier;
+    let (barriers, others): (Vec<_>, Vec<_>) = plan.smem.iter().partition(is_barrier);
+    let others = others.iter().map(|r| format!("{} {}", r.name, r.bytes));
+    let barrier_bytes: u64 = barriers.iter().map(|r| r.bytes).sum();
+    let barriers = (barrier_bytes > 0).then(|| format!("barriers {barrier_bytes}"));
+    let regions: Vec<_> = others.chain(barriers).collect();
     format!(
         "shared  {} = {} of {} bytes",
         regions.join(" | "),
