@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include KERNEL
-#include <mk/gemm/owner_rounds.cuh>
 
 const mk::sim::Calls* mk_calls = nullptr;  // nothing here asks the simulator
 
@@ -13,7 +12,7 @@ using Scheduler = Kernel::Scheduler;
 using Ranks = mk::Topology<Config>;
 
 template <class Order>
-static constexpr bool kHasOwners = mk::gemm::OwnerOrder<Order>;
+static constexpr bool kHasOwners = requires(mk::gemm::Tile tile) { Order::rank_of(tile); };
 
 static mk::RankContext context(u32 rank) {
   const u32 first = Ranks::kNodes == 1 ? 0 : rank / Ranks::kLocalWorld * Ranks::kLocalWorld;
