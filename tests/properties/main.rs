@@ -10,6 +10,7 @@ mod config;
 mod configs;
 mod epilogue;
 mod exchange;
+mod host_program;
 mod kernel;
 mod memory;
 mod nodes;
