@@ -18,7 +18,6 @@ use assembly::{Assembly, AssemblyContext};
 use combine::CombineVariables;
 use constants::Constant;
 use dispatch::DispatchVariables;
-use gemm::GemmVariables;
 use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{Body, Element, Network, Region};
 use mkernel_spec::{KernelPlan, Topology};
@@ -46,7 +45,6 @@ struct Parts<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Variables<'a> {
-    Gemm(GemmVariables<'a>),
     Dispatch(DispatchVariables<'a>),
     Combine(CombineVariables),
 }
@@ -95,12 +93,12 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     let tera = TERA
         .as_ref()
         .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-    let (template, context) = match content(plan) {
-        Content::Assembly(assembly) => (
+    let (template, context) = match contents(plan) {
+        Contents::Assembly(assembly) => (
             format!("ops/{}.cu.tera", plan.spec.op().name()),
             Context::from_serialize(&AssemblyContext::new(plan, assembly)),
         ),
-        Content::Parts(parts) => (
+        Contents::Parts(parts) => (
             "parts/kernel.cu.tera".to_owned(),
             Context::from_serialize(&context(plan, parts)),
         ),
@@ -114,21 +112,18 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     })
 }
 
-/// What is said of a plan: its kernel is made of headers, or of parts.
-enum Content<'a> {
+/// What is said of a plan: of one whose kernel is made of headers, or of templates' parts.
+enum Contents<'a> {
     Assembly(Assembly),
     Parts(Parts<'a>),
 }
 
-fn content(plan: &KernelPlan) -> Content<'_> {
+fn contents(plan: &KernelPlan) -> Contents<'_> {
     match &plan.body {
-        Body::Gemm(body) => gemm::assembly(plan, body).map_or_else(
-            || Content::Parts(gemm::parts(plan, body)),
-            Content::Assembly,
-        ),
-        Body::Attention(body) => Content::Assembly(attention::assembly(plan, body)),
-        Body::Dispatch(body) => Content::Parts(dispatch::parts(plan, body)),
-        Body::Combine(body) => Content::Parts(combine::parts(plan, body)),
+        Body::Gemm(body) => Contents::Assembly(gemm::assembly(plan, body)),
+        Body::Attention(body) => Contents::Assembly(attention::assembly(plan, body)),
+        Body::Dispatch(body) => Contents::Parts(dispatch::parts(plan, body)),
+        Body::Combine(body) => Contents::Parts(combine::parts(plan, body)),
     }
 }
 
