@@ -93,12 +93,12 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     let tera = TERA
         .as_ref()
         .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-    let (template, context) = match contents(plan) {
-        Contents::Assembly(assembly) => (
+    let (template, context) = match content(plan) {
+        Content::Assembly(assembly) => (
             format!("ops/{}.cu.tera", plan.spec.op().name()),
             Context::from_serialize(&AssemblyContext::new(plan, assembly)),
         ),
-        Contents::Parts(parts) => (
+        Content::Parts(parts) => (
             "parts/kernel.cu.tera".to_owned(),
             Context::from_serialize(&context(plan, parts)),
         ),
@@ -112,18 +112,18 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     })
 }
 
-/// What is said of a plan: of one whose kernel is made of headers, or of templates' parts.
-enum Contents<'a> {
+/// What is said of a plan: its kernel is made of headers, or of parts.
+enum Content<'a> {
     Assembly(Assembly),
     Parts(Parts<'a>),
 }
 
-fn contents(plan: &KernelPlan) -> Contents<'_> {
+fn content(plan: &KernelPlan) -> Content<'_> {
     match &plan.body {
-        Body::Gemm(body) => Contents::Assembly(gemm::assembly(plan, body)),
-        Body::Attention(body) => Contents::Assembly(attention::assembly(plan, body)),
-        Body::Dispatch(body) => Contents::Parts(dispatch::parts(plan, body)),
-        Body::Combine(body) => Contents::Parts(combine::parts(plan, body)),
+        Body::Gemm(body) => Content::Assembly(gemm::assembly(plan, body)),
+        Body::Attention(body) => Content::Assembly(attention::assembly(plan, body)),
+        Body::Dispatch(body) => Content::Parts(dispatch::parts(plan, body)),
+        Body::Combine(body) => Content::Parts(combine::parts(plan, body)),
     }
 }
 

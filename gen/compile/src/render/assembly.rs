@@ -276,6 +276,10 @@ fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
     table
 }
 
+const fn comma_if(is_followed: bool) -> &'static str {
+    if is_followed { "," } else { "" }
+}
+
 /// Whether a warp has this role and afterwards the other one.
 fn precedes(plan: &KernelPlan, role: &Role, other: &Role) -> bool {
     let index = |role: &Role| {
@@ -327,10 +331,6 @@ fn list<'a>(roles: &[&'a Role], end_cta: u32) -> Vec<Warps<'a>> {
         }
     };
     (1..).zip(roles).map(warps).collect()
-}
-
-const fn comma_if(is_followed: bool) -> &'static str {
-    if is_followed { "," } else { "" }
 }
 
 /// `put_sums` → `PutSums`
