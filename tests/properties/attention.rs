@@ -70,8 +70,11 @@ fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
         },
     )
 }
-/// What holds of every kernel, by name.
-const CHECKS: &[(&str, fn(&[Kernel]))] = &[
+/// A check of a kernel's ranks, by name.
+type Check = (&'static str, fn(&[Kernel]));
+
+/// What holds of every kernel.
+const CHECKS: &[Check] = &[
     ("tiles", checks::every_tile_of_queries_is_taken_once),
     ("chunks", checks::chunks_are_those_of_the_plan),
     ("keys", checks::a_tile_meets_all_its_keys_once),
