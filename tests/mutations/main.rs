@@ -60,6 +60,14 @@ fn job(
     Job::new(world, config, shape, sms)
 }
 
+/// Defines a wait that does not acquire.
+const RELAXED_WAIT: (&str, &str) = (
+    "#include <mk/deadline.cuh>",
+    "#include <mk/deadline.cuh>\n#ifndef RELAXED_WAIT\n#define RELAXED_WAIT\nnamespace mk {\n\
+     inline void relaxed_wait(const RankContext&, const u32* flag, const WaitSite& site) {\n\
+     while (!has_reached(load_relaxed_sys(flag), site.wanted)) __nanosleep(32); }\n}\n#endif",
+);
+
 #[test]
 fn every_mistake_is_found() {
     all_are_found(&[ag_gemm::MUTATIONS, reduce::MUTATIONS, epilogue::MUTATIONS].concat());

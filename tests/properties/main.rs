@@ -11,6 +11,7 @@ mod config;
 mod configs;
 mod epilogue;
 mod exchange;
+mod host_program;
 mod memory;
 mod nodes;
 mod schedules;

@@ -1,10 +1,10 @@
 // The schedule of a kernel, by its own device code: headers are plain C++, so the host's compiler takes them as they are.
-// schedules.rs compiles this once per kernel, with -DKERNEL="<kernel>.cu", and runs it.
+// schedules.rs compiles this once per kernel, and runs it.
 #include <cstdio>
 #include <map>
 #include <tuple>
 
-#include KERNEL
+#include "kernel.cu"
 
 const mk::sim::Calls* mk_calls = nullptr;  // nothing here asks the simulator
 

@@ -1,57 +1,23 @@
 //! Who computes what and when, by the device code itself: the headers of random kernels, compiled for the host.
 
 use crate::configs::{gemm_of_nodes, gemm_rs_in_rounds, plans};
-use mkernel_compile::{CudaSource, HostCxx, headers, render};
-use mkernel_spec::{GemmOp, KernelPlan, Target};
+use crate::host_program;
+use mkernel_compile::{CudaSource, render};
+use mkernel_spec::{GemmOp, KernelPlan};
 use proptest::prelude::*;
-use std::fs;
-use std::path::Path;
 
 /// A compile takes about a second.
 const CASES: u32 = 24;
 
 /// What the check of a kernel's schedule finds wrong.
 fn faults(source: &CudaSource) -> String {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        fs::write(path, text).expect("a file");
-    };
-    for (name, text) in headers(Target::Simulator) {
-        write(name, text);
-    }
-    write("kernel.cu", &source.text);
-    write("schedule.cpp", include_str!("schedule.cpp"));
-    let mut compile = HostCxx::load().expect("a C++ compiler").command();
-    compile.args([
-        "-std=c++20",
-        "-w",
-        "-I.",
-        "-DKERNEL=\"kernel.cu\"",
-        "schedule.cpp",
-        "-o",
-        "schedule",
-    ]);
-    succeed(compile.current_dir(folder.path()));
-    let output = std::process::Command::new(Path::new("./schedule"))
-        .current_dir(folder.path())
-        .output();
-    let output = output.expect("a program");
+    let program = ("schedule.cpp", include_str!("schedule.cpp"));
+    let output = host_program::output(&[program, ("kernel.cu", &source.text)]);
     assert!(
         output.status.code().is_some_and(|code| code < 2),
         "{output:?}"
     );
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn succeed(command: &mut std::process::Command) {
-    let output = command.output().expect("a program");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
 }
 
 proptest! {

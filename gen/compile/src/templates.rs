@@ -51,15 +51,16 @@ pub(crate) fn is_beside_primitives(name: &str) -> bool {
     !OF_PRIMITIVES.contains(name)
 }
 
-/// The simulator's files, and all that they include.
+/// The simulator's files, their namesakes for GPUs, and all that any of them includes.
 static OF_PRIMITIVES: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
-    let mut found = BTreeSet::new();
-    let mut left: Vec<_> = SIMULATOR_HEADERS.to_vec();
-    while let Some((name, text)) = left.pop() {
-        if found.insert(name) {
-            let names = text.lines().filter_map(included);
-            left.extend(names.filter_map(header_of));
-        }
+    let namesakes = SIMULATOR_HEADERS
+        .iter()
+        .filter_map(|twin| header_of(twin.0));
+    let mut left: Vec<_> = SIMULATOR_HEADERS.iter().copied().chain(namesakes).collect();
+    let mut found: BTreeSet<_> = left.iter().map(|header| header.0).collect();
+    while let Some((_, text)) = left.pop() {
+        let headers = text.lines().filter_map(included).filter_map(header_of);
+        left.extend(headers.filter(|header| found.insert(header.0)));
     }
     found
 });

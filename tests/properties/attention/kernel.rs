@@ -3,7 +3,8 @@
 
 use super::plans;
 use crate::cases;
-use mkernel_compile::{HostCxx, headers, render};
+use crate::host_program;
+use mkernel_compile::{CudaSource, render};
 use mkernel_spec::plan::{AttentionPlan, Body, TILE_ROWS};
 use mkernel_spec::{KernelPlan, Target};
 use proptest::strategy::{Strategy, ValueTree};
@@ -11,10 +12,8 @@ use proptest::test_runner::TestRunner;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::path::Path;
-use std::process::Command;
+use std::iter;
 use std::sync::LazyLock;
-use std::{fs, iter};
 
 /// Plans whose kernels are compiled, at most; all of them in one program.
 const PLANS: usize = 48;
@@ -104,12 +103,48 @@ fn compute() -> Vec<Vec<Kernel>> {
         .take(PLANS.min(cases().cases as usize))
         .filter_map(|tree| tree.current())
         .collect();
-    let printed = print(&plans);
-    assert_eq!(printed.len(), plans.len());
-    plans.into_iter().zip(printed).map(ranks).collect()
+    kernels_of(&plans, &[])
 }
 
-fn ranks((plan, printed): (KernelPlan, Printed)) -> Vec<Kernel> {
+/// What kernels of these plans compute, after edits of their text and that of their headers.
+pub fn kernels_of(plans: &[KernelPlan], edits: &[(&str, &str)]) -> Vec<Vec<Kernel>> {
+    let mut program = probe(plans).with_headers();
+    for (from, to) in edits {
+        assert!(program.contains(from), "{from}");
+        program = program.replace(from, to);
+    }
+    let output = host_program::output(&[("probe.cpp", &program)]);
+    let text = String::from_utf8(output.stdout).expect("ASCII");
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let printed: Vec<Printed> = text.lines().map(parse).collect();
+    assert_eq!(printed.len(), plans.len());
+    plans.iter().zip(printed).map(ranks).collect()
+}
+
+/// A program that prints what kernels of these plans compute, a line each.
+fn probe(plans: &[KernelPlan]) -> CudaSource {
+    let mut text = include_str!("probe.hpp").to_owned();
+    for (number, plan) in plans.iter().enumerate() {
+        let source = render(plan).expect("a plan renders").text;
+        let start = source.find("struct Config").expect("what is instantiated");
+        let end = source.find("using Roles").expect("roles");
+        let names = "using mk::u32;\nusing mk::u64;\nusing mk::u8;\n";
+        let kernel = &source[start..end];
+        write!(text, "namespace k{number} {{\n{names}{kernel}\n}}\n").expect("memory");
+    }
+    text.push_str("int main() {\n");
+    for number in 0..plans.len() {
+        writeln!(text, "Probe<k{number}::Kernel>::print();\nstd::puts(\"\");").expect("memory");
+    }
+    text.push_str("}\n");
+    CudaSource {
+        id: "probe".into(),
+        target: Target::Simulator,
+        text,
+    }
+}
+
+fn ranks((plan, printed): (&KernelPlan, Printed)) -> Vec<Kernel> {
     let Body::Attention(body) = plan.body.clone() else {
         panic!("attention")
     };
@@ -121,61 +156,6 @@ fn ranks((plan, printed): (KernelPlan, Printed)) -> Vec<Kernel> {
         computed,
     };
     (0..).zip(printed.ranks).map(rank).collect()
-}
-
-/// Compiles and runs the program.
-fn print(plans: &[KernelPlan]) -> Vec<Printed> {
-    let folder = tempfile::tempdir().expect("a folder");
-    for (name, text) in headers(Target::Simulator) {
-        let path = folder.path().join(name);
-        fs::create_dir_all(path.parent().expect("in the folder")).expect("a folder");
-        fs::write(path, text).expect("a file");
-    }
-    let probe = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/properties/attention/probe.hpp");
-    let mut program = fs::read_to_string(probe).expect("the probe");
-    for (number, plan) in plans.iter().enumerate() {
-        let source = render(plan).expect("a plan renders").text;
-        let start = source.find("struct Config").expect("what is instantiated");
-        let end = source.find("using Roles").expect("roles");
-        let names = "using mk::u32;\nusing mk::u64;\nusing mk::u8;\n";
-        write!(
-            program,
-            "namespace k{number} {{\n{names}{}\n}}\n",
-            &source[start..end]
-        )
-        .expect("memory");
-    }
-    program.push_str("int main() {\n");
-    for number in 0..plans.len() {
-        writeln!(
-            program,
-            "Probe<k{number}::Kernel>::print();\nstd::puts(\"\");"
-        )
-        .expect("memory");
-    }
-    program.push_str("}\n");
-    fs::write(folder.path().join("probe.cpp"), program).expect("a file");
-
-    let cxx =
-        HostCxx::load().unwrap_or_else(|error| panic!("this test needs a C++ compiler: {error}"));
-    let compiled = Command::new(cxx.program())
-        .args(["-std=c++20", "-O0", "-w", "-I.", "probe.cpp", "-o", "probe"])
-        .current_dir(&folder)
-        .output()
-        .expect("the compiler runs");
-    assert!(
-        compiled.status.success(),
-        "{}",
-        String::from_utf8_lossy(&compiled.stderr)
-    );
-    let output = Command::new(folder.path().join("probe"))
-        .output()
-        .expect("it runs");
-    let text = String::from_utf8(output.stdout).expect("ASCII");
-    let lines = text.lines();
-    lines
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
-        .collect()
 }
 
 impl Kernel {

@@ -1,0 +1,28 @@
+//! Programs that include the headers of kernels: the host's compiler takes these as they are, so a program can compute what
+//! device code computes.
+
+use mkernel_compile::{HostCxx, headers};
+use mkernel_spec::Target;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// What a program of these files prints, of which the first is compiled.
+pub fn output(files: &[(&str, &str)]) -> Output {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, text) in headers(Target::Simulator).iter().chain(files) {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+    let mut compile = HostCxx::load().expect("a C++ compiler").command();
+    compile.args(["-std=c++20", "-w", "-I.", files[0].0, "-o", "program"]);
+    let compiled = compile.current_dir(folder.path()).output();
+    let compiled = compiled.expect("a program");
+    let log = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{log}");
+    let program = Command::new(Path::new("./program"))
+        .current_dir(folder.path())
+        .output();
+    program.expect("a program")
+}
