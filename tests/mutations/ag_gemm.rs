@@ -139,6 +139,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("flag before the data", push, &[("    if (piece.row < own_rows) push_piece", "    if (const u32 to = mk::lane_index(); to < cfg::kWorld && to != args.rank) {\n      mk::fence_sys();\n      mk::add_relaxed_sys(flag_at(args.workspaces[to], flag), 1);\n    }\n    if (piece.row < own_rows) push_piece"), ("      // Orders the stores of the whole warp before the counts.\n      mk::fence_sys();\n      mk::add_relaxed_sys(flag_at(args.workspaces[peer], flag), 1);\n", "")]),
     mutation("pushed to the same buffer in every call", push, &[("const u64 gathered_row = u64{watch.epoch % 2}", "const u64 gathered_row = u64{0}")]),
     mutation("loaded from the same buffer in every call", push, &[("tile.row * cfg::kTileM, watch.epoch % 2);", "tile.row * cfg::kTileM, 0);")]),
+    mutation("readers not counted with release and acquire", push, &[("mk::fetch_add_acq_rel_gpu(&state->readers, 1)", "mk::sim::rmw(&state->readers, 1u, mk::sim::kAdd, mk::sim::kRelaxed, mk::sim::kGpu)")]),
     mutation("tiles shifted by one", push, &[("return Tile{row_tile_at(first + within % rows, rank), within / rows};", "return Tile{row_tile_at(first + within % rows, rank), (within / rows + 1) % (cfg::kColTiles + 1)};")]),
     mutation("tail of the shard not masked", tails, &[("mk::min(cfg::kPieceRows, own_rows - piece.row)", "cfg::kPieceRows")]),
     mutation("row tiles start at the wrong shard", tails, &[("(position + rank * cfg::kShardRows / cfg::kTileM) % cfg::kRowTiles", "mk::min(position + 1, cfg::kRowTiles - 1)")]),
