@@ -8,29 +8,38 @@ use mkernel_spec::abi::{FLAG_STRIDE_BYTES, State};
 use std::mem::{offset_of, size_of};
 
 /// Regions of the workspace whose words count alike in every call, or hold the call that wrote them last.
-const COUNTERS: [&str; 12] = [
+const COUNTERS: &[&str] = &[
+    "arrived",
     "begun",
+    "chunk_ready",
     "counted",
     "flags",
+    "kv_ready",
     "listers",
     "pace",
     "packed",
-    "partial_flags",
-    "put_flags",
+    "partial_ready",
+    "put_ready",
     "read",
-    "result_flags",
+    "result_ready",
     "routed",
-    "tail_flags",
+    "slot_reads",
+    "split_ready",
 ];
 
-/// Regions in which some words hold the mark of the call that wrote the words beside them: the period of the pattern in bytes,
-/// and where in it the marks are. Unchanged, the marks of the first calls would come again just after call 2^32.
-const MARKED: [(&str, usize, &[usize]); 2] = [("entries", 8, &[0]), ("told", 16, &[4, 12])];
+/// Other regions in which words count, or hold the mark of the call that wrote the words beside them: the period of the
+/// pattern in bytes, and where in it these words are. Unchanged, the marks of the first calls would come again just after
+/// call 2^32.
+const PATTERNS: &[(&str, usize, &[usize])] = &[
+    ("entries", 8, &[0]),
+    ("puts", 4, &[0]),
+    ("told", 16, &[4, 12]),
+];
 
 impl Operator {
     /// Makes this rank's workspace what it would be if the `made` calls so far had been repeated until there were `calls`.
-    /// Every rank must do the same, between two barriers. Kernels of several nodes whose calls all make as many puts cannot
-    /// take part: their proxies count those, too.
+    /// Every rank must do the same, between two barriers. Counts of puts from other nodes grow as if all of these calls had
+    /// made as many.
     ///
     /// # Errors
     /// What the driver says.
@@ -58,10 +67,10 @@ impl Operator {
                 name if COUNTERS.contains(&name) => (0..bytes.len())
                     .step_by(FLAG_STRIDE_BYTES as usize)
                     .collect(),
-                name => match MARKED.iter().find(|marked| marked.0 == name) {
-                    Some((_, period, marks)) => (0..bytes.len())
+                name => match PATTERNS.iter().find(|pattern| pattern.0 == name) {
+                    Some((_, period, places)) => (0..bytes.len())
                         .step_by(*period)
-                        .flat_map(|at| marks.iter().map(move |mark| at + mark))
+                        .flat_map(|at| places.iter().map(move |place| at + place))
                         .collect(),
                     None => continue,
                 },
@@ -74,6 +83,9 @@ impl Operator {
                 words.into_iter().for_each(|word| scale(&mut bytes, word));
                 result::memcpy_htod_sync(at, &bytes).map_err(failed("cuMemcpyHtoD"))?;
             }
+        }
+        if let Some(fabric) = self.fabric() {
+            fabric.pretend_arrivals(times);
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, and mistakes.
 
 use crate::simulated::attention::{AttentionJob, Pace};
-use crate::simulated::{Simulated, all_are_found, all_are_right, planted};
+use crate::simulated::{
+    Simulated, all_are_found, all_are_right, all_are_right_when_old, planted,
+};
 use crate::{SEEDS, bad_network};
 use mkernel::Placement::{Contiguous, Zigzag};
 
@@ -55,6 +57,17 @@ fn masks_hold_across_nodes() {
         ]),
         SEEDS,
     );
+}
+
+/// The count of calls passes 2^31 and 2^32, and with it the count of puts passes 2^32.
+#[test]
+fn keys_come_after_many_calls() {
+    all_are_right_when_old(&named(vec![
+        job((2, 1), [1, 260, 4, 4, 64]),
+        job((2, 2), [2, 259, 2, 1, 64]).bhsd(),
+        job((3, 2), [1, 7, 2, 2, 64]).causal(Zigzag),
+        job((2, 2), [1, 300, 2, 2, 64]).causal(Contiguous),
+    ]));
 }
 
 #[test]

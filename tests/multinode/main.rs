@@ -17,7 +17,7 @@ mod steps;
 mod unfused;
 
 use mkernel::{BLayout, Dim, Epilogue, Faults, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::{Job, all_are_right};
+use simulated::{Job, all_are_right, all_are_right_when_old};
 use std::time::Duration;
 
 /// Seeds per job.
@@ -82,6 +82,13 @@ fn jobs(op: GemmOp) -> Vec<(String, Job)> {
         job(op, (2, 3), (384, 64, 64), few_ctas()),
         job(op, (2, 4), (9, 128, 64), few_ctas()),
     ]
+}
+
+/// The count of calls passes 2^31 and 2^32, and with it the count of puts passes 2^32.
+#[test]
+fn gemms_are_right_after_many_calls() {
+    let all: Vec<_> = GemmOp::ALL.into_iter().flat_map(jobs).collect();
+    all_are_right_when_old(&all);
 }
 
 #[test]
