@@ -21,7 +21,10 @@ fn calls_that_overlap_are_refused_and_named() {
 /// Without the guard nothing of this is said.
 #[test]
 fn a_missing_guard_is_found() {
-    let guard = [("    if (!enter(ctx)) return false;\n", "    __syncthreads();\n")];
+    let guard = [(
+        "    if (!enter(ctx)) return false;\n",
+        "    __syncthreads();\n",
+    )];
     let place = Where::Simulated { seed: 0 };
     let failure = meet(place, MEETINGS[0], &guard).expect_err("no guard");
     assert!(failure.contains("not the overlap"), "{failure}");

@@ -19,7 +19,6 @@ use attention::AttentionVariables;
 use combine::CombineVariables;
 use constants::Constant;
 use dispatch::DispatchVariables;
-use gemm::GemmVariables;
 use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{Body, Network};
 use mkernel_spec::{KernelPlan, Topology};
@@ -47,7 +46,6 @@ struct Parts<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Variables<'a> {
-    Gemm(GemmVariables<'a>),
     Attention(AttentionVariables<'a>),
     Dispatch(DispatchVariables<'a>),
     Combine(CombineVariables),
@@ -97,14 +95,14 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     let tera = TERA
         .as_ref()
         .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-    let (template, context) = match assembly(plan) {
-        Some(assembly) => (
+    let (template, context) = match contents(plan) {
+        Contents::Assembly(assembly) => (
             format!("ops/{}.cu.tera", plan.spec.op().name()),
             Context::from_serialize(&AssemblyContext::new(plan, assembly)),
         ),
-        None => (
+        Contents::Parts(parts) => (
             "parts/kernel.cu.tera".to_owned(),
-            Context::from_serialize(&context(plan)),
+            Context::from_serialize(&context(plan, parts)),
         ),
     };
     let context = context.map_err(failed)?;
@@ -116,21 +114,22 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     })
 }
 
-/// What is said of a plan whose kernel is made of headers.
-fn assembly(plan: &KernelPlan) -> Option<Assembly> {
+/// What is said of a plan: of one whose kernel is made of headers, or of templates' parts.
+enum Contents<'a> {
+    Assembly(Assembly),
+    Parts(Parts<'a>),
+}
+
+fn contents(plan: &KernelPlan) -> Contents<'_> {
     match &plan.body {
-        Body::Gemm(body) => gemm::assembly(plan, body),
-        _ => None,
+        Body::Gemm(body) => Contents::Assembly(gemm::assembly(plan, body)),
+        Body::Attention(body) => Contents::Parts(attention::parts(plan, body)),
+        Body::Dispatch(body) => Contents::Parts(dispatch::parts(plan, body)),
+        Body::Combine(body) => Contents::Parts(combine::parts(plan, body)),
     }
 }
 
-fn context(plan: &KernelPlan) -> RenderContext<'_> {
-    let parts = match &plan.body {
-        Body::Gemm(body) => gemm::parts(plan, body),
-        Body::Attention(body) => attention::parts(plan, body),
-        Body::Dispatch(body) => dispatch::parts(plan, body),
-        Body::Combine(body) => combine::parts(plan, body),
-    };
+fn context<'a>(plan: &'a KernelPlan, parts: Parts<'a>) -> RenderContext<'a> {
     let args = plan.args.args.iter();
     RenderContext {
         id: &plan.id,

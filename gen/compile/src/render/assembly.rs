@@ -37,7 +37,8 @@ struct Constant {
     kind: &'static str,
     name: &'static str,
     value: String,
-    note: &'static str,
+    /// What follows in the line.
+    comment: String,
 }
 
 impl Config {
@@ -80,7 +81,11 @@ impl Config {
                 kind,
                 name,
                 value,
-                note,
+                comment: if note.is_empty() {
+                    String::new()
+                } else {
+                    format!("  // {note}")
+                },
             });
         }
         self
@@ -209,7 +214,10 @@ struct Ctas<'a> {
     end_cta: u32,
     producer_registers: u32,
     consumer_registers: u32,
+    comma_before_roles: &'static str,
     roles: Vec<Warps<'a>>,
+    /// Behind all but the last.
+    comma: &'static str,
 }
 
 /// Warps of a CTA that have a role.
@@ -220,6 +228,8 @@ struct Warps<'a> {
     /// The role's type.
     name: String,
     about: &'a str,
+    /// Behind all but the last.
+    comma: &'static str,
 }
 
 /// The plan's roles, by CTAs and in the order of warps.
@@ -261,15 +271,25 @@ fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
             } else {
                 registers.entry
             },
-            roles: roles.into_iter().map(warps).collect(),
+            comma_before_roles: comma_if(!roles.is_empty()),
+            comma: comma_if(end_cta < plan.grid_ctas),
+            roles: (1..)
+                .zip(&roles)
+                .map(|(number, role)| warps(role, number < roles.len()))
+                .collect(),
         });
         first_cta = end_cta;
     }
     table
 }
 
-fn warps(role: &Role) -> Warps<'_> {
+const fn comma_if(is_followed: bool) -> &'static str {
+    if is_followed { "," } else { "" }
+}
+
+fn warps(role: &Role, is_followed: bool) -> Warps<'_> {
     Warps {
+        comma: comma_if(is_followed),
         first_warp: role.warps.0,
         end_warp: role.warps.1,
         name: camel_case(role.name),
