@@ -1,6 +1,5 @@
 //! An operator as it is after many calls: for tests of what happens when counts of calls wrap.
 
-use crate::driver;
 use crate::error::Error;
 use crate::operator::Operator;
 use cudarc::driver::{DriverError, result};
@@ -8,7 +7,8 @@ use mkernel_spec::abi::{FLAG_STRIDE_BYTES, State};
 use std::mem::{offset_of, size_of};
 
 /// Regions of the workspace whose words count alike in every call, or hold the call that wrote them last.
-const COUNTERS: [&str; 14] = [
+const COUNTERS: &[&str] = &[
+    "arrived",
     "begun",
     "chunk_ready",
     "counted",
@@ -25,14 +25,19 @@ const COUNTERS: [&str; 14] = [
     "split_ready",
 ];
 
-/// Regions in which some words hold the mark of the call that wrote the words beside them: the period of the pattern in bytes,
-/// and where in it the marks are. Unchanged, the marks of the first calls would come again just after call 2^32.
-const MARKED: [(&str, usize, &[usize]); 2] = [("entries", 8, &[0]), ("told", 16, &[4, 12])];
+/// Other regions in which words count, or hold the mark of the call that wrote the words beside them: the period of the
+/// pattern in bytes, and where in it these words are. Unchanged, the marks of the first calls would come again just after
+/// call 2^32.
+const PATTERNS: &[(&str, usize, &[usize])] = &[
+    ("entries", 8, &[0]),
+    ("puts", 4, &[0]),
+    ("told", 16, &[4, 12]),
+];
 
 impl Operator {
     /// Makes this rank's workspace what it would be if the `made` calls so far had been repeated until there were `calls`.
-    /// Every rank must do the same, between two barriers. Kernels of several nodes whose calls all make as many puts cannot
-    /// take part: their proxies count those, too.
+    /// Every rank must do the same, between two barriers. Counts of puts from other nodes grow as if all of these calls had
+    /// made as many.
     ///
     /// # Errors
     /// What the driver says.
@@ -41,7 +46,12 @@ impl Operator {
     /// No rank may have a call under way, `made` must be even, and `calls` a multiple of it.
     #[doc(hidden)]
     pub unsafe fn pretend_calls(&self, made: u32, calls: u32) -> Result<(), Error> {
-        driver::bind(self.context())?;
+        // Copy engines may still be at work behind the end of the last call.
+        let synchronized = self.context().synchronize();
+        synchronized.map_err(|source| Error::Cuda {
+            call: "cuCtxSynchronize",
+            source,
+        })?;
         let times = calls / made;
         let scale = |bytes: &mut [u8], at: usize| {
             if let Some(word) = bytes.get_mut(at..at + 4) {
@@ -60,10 +70,10 @@ impl Operator {
                 name if COUNTERS.contains(&name) => (0..bytes.len())
                     .step_by(FLAG_STRIDE_BYTES as usize)
                     .collect(),
-                name => match MARKED.iter().find(|marked| marked.0 == name) {
-                    Some((_, period, marks)) => (0..bytes.len())
+                name => match PATTERNS.iter().find(|pattern| pattern.0 == name) {
+                    Some((_, period, places)) => (0..bytes.len())
                         .step_by(*period)
-                        .flat_map(|at| marks.iter().map(move |mark| at + mark))
+                        .flat_map(|at| places.iter().map(move |place| at + place))
                         .collect(),
                     None => continue,
                 },
@@ -76,6 +86,9 @@ impl Operator {
                 words.into_iter().for_each(|word| scale(&mut bytes, word));
                 result::memcpy_htod_sync(at, &bytes).map_err(failed("cuMemcpyHtoD"))?;
             }
+        }
+        if let Some(fabric) = self.fabric() {
+            fabric.pretend_arrivals(times);
         }
         Ok(())
     }

@@ -301,6 +301,11 @@ impl Operator {
         self.parts().shared.rank
     }
 
+    /// The way to other nodes, if there are any.
+    pub(crate) fn fabric(&self) -> Option<&Arc<Fabric>> {
+        self.parts().memory.fabric()
+    }
+
     pub(crate) fn is_of_device(&self, stream: &CudaStream) -> bool {
         stream.context() == self.context()
     }
@@ -327,7 +332,7 @@ impl Operator {
         let mut order = order::lock(&shared.order);
         let mut state = self.body.state();
         self.parts().bind(&mut state.args, operands)?;
-        if let Some(fabric) = self.parts().memory.fabric() {
+        if let Some(fabric) = self.fabric() {
             fabric.wake();
         }
         // SAFETY: by the caller.

@@ -1,7 +1,7 @@
 //! `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, and mistakes.
 
 use crate::simulated::attention::{AttentionJob, Pace};
-use crate::simulated::{Simulated, all_are_found, all_are_right, planted};
+use crate::simulated::{Simulated, all_are_found, all_are_right, all_are_right_when_old, planted};
 use crate::{SEEDS, bad_network};
 use mkernel::Placement::{Contiguous, Zigzag};
 
@@ -32,9 +32,7 @@ fn named(jobs: Vec<AttentionJob>) -> Vec<(String, AttentionJob)> {
 fn all_keys_are_attended_to() {
     all_are_right(
         &named(vec![
-            job((2, 1), [1, 260, 4, 4, 64]),
             job((2, 2), [1, 70, 6, 6, 64]),
-            job((2, 2), [2, 259, 2, 1, 64]).bhsd(),
             job((3, 1), [1, 150, 2, 2, 128]),
             job((3, 2), [1, 5, 2, 2, 64]),
             job((2, 2), [1, 270, 1, 1, 64]).zigzag(),
@@ -48,13 +46,22 @@ fn masks_hold_across_nodes() {
     all_are_right(
         &named(vec![
             job((2, 1), [1, 301, 2, 1, 64]).causal(Contiguous),
-            job((2, 2), [1, 300, 2, 2, 64]).causal(Contiguous),
             job((2, 2), [2, 301, 2, 1, 64]).causal(Zigzag),
-            job((3, 2), [1, 7, 2, 2, 64]).causal(Zigzag),
             job((2, 3), [1, 200, 2, 2, 128]).causal(Contiguous),
         ]),
         SEEDS,
     );
+}
+
+/// The count of calls passes 2^31 and 2^32, and with it the count of puts passes 2^32.
+#[test]
+fn keys_come_after_many_calls() {
+    all_are_right_when_old(&named(vec![
+        job((2, 1), [1, 260, 4, 4, 64]),
+        job((2, 2), [2, 259, 2, 1, 64]).bhsd(),
+        job((3, 2), [1, 7, 2, 2, 64]).causal(Zigzag),
+        job((2, 2), [1, 300, 2, 2, 64]).causal(Contiguous),
+    ]));
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod steps;
 mod unfused;
 
 use mkernel::{BLayout, Dim, Epilogue, Faults, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::{Job, all_are_right};
+use simulated::{Job, all_are_right_when_old};
 use std::time::Duration;
 
 /// Seeds per job.
@@ -84,17 +84,19 @@ fn jobs(op: GemmOp) -> Vec<(String, Job)> {
     ]
 }
 
+// After two calls, the count of calls passes 2^31 and 2^32, and with it the count of puts passes 2^32.
+
 #[test]
-fn ag_gemm_is_right_on_every_seed() {
-    all_are_right(&jobs(GemmOp::AgGemm), SEEDS);
+fn ag_gemm_is_right_however_old_it_is() {
+    all_are_right_when_old(&jobs(GemmOp::AgGemm));
 }
 
 #[test]
-fn gemm_rs_is_right_on_every_seed() {
-    all_are_right(&jobs(GemmOp::GemmRs), SEEDS);
+fn gemm_rs_is_right_however_old_it_is() {
+    all_are_right_when_old(&jobs(GemmOp::GemmRs));
 }
 
 #[test]
-fn gemm_ar_is_right_on_every_seed() {
-    all_are_right(&jobs(GemmOp::GemmAr), SEEDS);
+fn gemm_ar_is_right_however_old_it_is() {
+    all_are_right_when_old(&jobs(GemmOp::GemmAr));
 }

@@ -147,6 +147,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("flag before the data", push, &[("@push.piece", COUNTED_FIRST), ("@push.fence", ""), ("@push.count", "")]),
     mutation("pushed to the same buffer in every call", push, &[("@push.slot", "ctx.parity() => 0u")]),
     mutation("loaded from the same buffer in every call", push, &[("@gathered.load", "ctx.parity() => 0u")]),
+    mutation("readers not counted with release and acquire", push, &[("fetch_add_acq_rel_gpu(&state->readers, 1)", "sim::rmw(&state->readers, 1u, sim::kAdd, sim::kRelaxed, sim::kGpu)")]),
     mutation("tiles shifted by one", push, &[("@gathered.tile", "coord.col => (coord.col + 1) % (Config::kColTiles + 1)")]),
     mutation("tail of the shard not masked", tails, &[("@push.piece", "min(Config::kPieceRows, own_rows - piece.row) => Config::kPieceRows")]),
     mutation("row tiles start at the wrong shard", tails, &[("@gathered.straddling", "      return min(position + 1, Config::kRowTiles - 1);")]),

@@ -5,7 +5,8 @@ mod reference;
 use reference::{Call, Place, Random};
 
 use super::{
-    CALLS_AFTER, CALLS_BEFORE, Kept, Machine, Results, Simulated, Where, apply, emulated, grow_old,
+    Ages, CALLS_AFTER, CALLS_BEFORE, Kept, Machine, Results, Simulated, Where, apply, emulated,
+    grow_old,
 };
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaStream, DevicePtr};
@@ -295,6 +296,14 @@ impl Simulated for AttentionJob {
 
     fn edit(&mut self, edits: Vec<(String, String)>) {
         self.edits.extend(edits);
+    }
+}
+
+/// Calls of a graph cannot be told from each other, so an old job makes them one by one.
+impl Ages for AttentionJob {
+    fn at_age(mut self, calls: u32) -> Self {
+        (self.age, self.pace) = (Some(calls), Pace::BackToBack);
+        self
     }
 }
 

@@ -442,6 +442,35 @@ pub fn all_are_found<J: Simulated + Sync>(mistakes: &[(&str, J)], seeds: u64) {
     });
 }
 
+/// What can be as old as if it had made many calls.
+pub trait Ages: Simulated + Clone {
+    /// The same, that old after [`CALLS_BEFORE`] calls.
+    fn at_age(self, calls: u32) -> Self;
+}
+
+impl Ages for Job {
+    fn at_age(mut self, calls: u32) -> Self {
+        self.age = Some(calls);
+        self
+    }
+}
+
+/// Each job, by name, is right when the count of its calls passes 2^31 and 2^32, and has the same bits both times.
+pub fn all_are_right_when_old<J: Ages + Sync>(jobs: &[(impl AsRef<str> + Sync, J)]) {
+    none_fails(jobs, |(name, job)| {
+        let name = name.as_ref();
+        let mut first = None;
+        for (seed, age) in (0..).zip(AGES) {
+            let results = job.clone().at_age(age).run(seed);
+            let results = results.map_err(|failure| format!("{name}, {age} calls: {failure}"))?;
+            if *first.get_or_insert_with(|| results.clone()) != results {
+                return Err(format!("{name}, {age} calls: other bits than before"));
+            }
+        }
+        Ok(())
+    });
+}
+
 /// Each job, by name, is right with all seeds below `seeds`.
 pub fn all_are_right<J: Simulated + Sync>(jobs: &[(impl AsRef<str> + Sync, J)], seeds: u64) {
     none_fails(jobs, |(name, job)| {

@@ -8,12 +8,14 @@ use crate::standing::Lost;
 use mkernel_fabric::{Arrivals, FabricError, PeerId};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The words of a rank, by peer and channel, [`FLAG_STRIDE_BYTES`] apart. Clones share them.
 #[derive(Clone)]
 pub(crate) struct PinnedArrivals {
     words: Arc<Pinned>,
+    /// What each word counts beyond the puts that arrived: 0, but in tests of wrapping.
+    pretended: Arc<[AtomicU32]>,
     channels: u16,
     rank: u32,
     /// The rank of each peer.
@@ -32,9 +34,11 @@ impl PinnedArrivals {
         channels: u16,
         page: &Arc<Page>,
     ) -> Result<Self, Error> {
-        let bytes = peers.len() * usize::from(channels) * FLAG_STRIDE_BYTES as usize;
+        let words = peers.len() * usize::from(channels);
+        let bytes = words * FLAG_STRIDE_BYTES as usize;
         Ok(Self {
             words: Arc::new(Pinned::allocate(&shared.ctx, bytes)?),
+            pretended: (0..words).map(|_| AtomicU32::new(0)).collect(),
             channels,
             rank: shared.rank,
             peers: peers.into(),
@@ -48,13 +52,29 @@ impl PinnedArrivals {
     pub fn device_address(&self) -> u64 {
         self.words.device_address()
     }
+
+    /// Multiplies the count of each word, and counts on from there. No put may be on its way.
+    pub fn pretend(&self, times: u32) {
+        for (index, pretended) in self.pretended.iter().enumerate() {
+            let word = self.word(index);
+            let count = word.load(Ordering::Relaxed);
+            let more = count.wrapping_mul(times).wrapping_sub(count);
+            pretended.fetch_add(more, Ordering::Relaxed);
+            word.store(count.wrapping_add(more), Ordering::Release);
+        }
+    }
+
+    fn word(&self, index: usize) -> &AtomicU32 {
+        self.words.word(index * FLAG_STRIDE_BYTES as usize)
+    }
 }
 
 impl Arrivals for PinnedArrivals {
     fn raise(&mut self, peer: PeerId, channel: u16, count: u32) {
         let index = usize::from(peer.0) * usize::from(self.channels) + usize::from(channel);
-        let word = self.words.word(index * FLAG_STRIDE_BYTES as usize);
-        word.store(count, Ordering::Release);
+        let pretended = self.pretended[index].load(Ordering::Relaxed);
+        let count = count.wrapping_add(pretended);
+        self.word(index).store(count, Ordering::Release);
     }
 
     fn abort(&mut self, error: &FabricError) -> Option<u32> {

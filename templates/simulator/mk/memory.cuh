@@ -34,9 +34,8 @@ __forceinline__ void store(u32* p, u32 value) { sim::store(p, value, sim::kWeak,
 __forceinline__ u64 load(const u64* p) { return sim::load(p, sim::kWeak, sim::kCta); }
 __forceinline__ void store(u64* p, u64 value) { sim::store(p, value, sim::kWeak, sim::kCta); }
 
-// Relaxed: values that do not count are not those of a race.
-__forceinline__ u32 load_early(const u32* p) { return sim::load(p, sim::kRelaxed, sim::kGpu); }
-__forceinline__ void store_early(u32* p, u32 value) { sim::store(p, value, sim::kRelaxed, sim::kGpu); }
+__forceinline__ u32 load_early(const u32* p) { return sim::load(p, sim::kEarly, sim::kGpu); }
+__forceinline__ void store_early(u32* p, u32 value) { sim::store(p, value, sim::kEarly, sim::kGpu); }
 
 __forceinline__ u32 load_shared(u32 address) {
   u32 value;

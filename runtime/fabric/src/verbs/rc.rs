@@ -241,16 +241,26 @@ fn timeout_code(silence: Duration) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::Options;
     use super::timeout_code;
     use std::time::Duration;
+
+    fn all_tries(silence: Duration) -> Duration {
+        Duration::from_nanos(7 * 4096) * 2u32.pow(timeout_code(silence).into())
+    }
 
     #[test]
     fn tries_take_no_longer_than_the_silence() {
         for ms in [10, 500, 4000, 60_000] {
             let silence = Duration::from_millis(ms);
-            let all = Duration::from_nanos(7 * 4096) * 2u32.pow(timeout_code(silence).into());
+            let all = all_tries(silence);
             assert!(all <= silence && all * 2 > silence, "{silence:?}: {all:?}");
         }
         assert_eq!(timeout_code(Duration::ZERO), 1);
+    }
+
+    #[test]
+    fn by_default_a_link_may_be_down_for_20_seconds() {
+        assert!(all_tries(Options::new(1).silence) >= Duration::from_secs(20));
     }
 }

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 
 /// `mk::sim::Calls::kVersion`.
-pub(super) const VERSION: u64 = 5;
+pub(super) const VERSION: u64 = 6;
 
 thread_local! {
     /// The machine whose fibers this thread runs.
@@ -102,7 +102,8 @@ fn order(order: u32) -> (Way, Ordering) {
         2 => (Way::AtomicGpu, ordering(false, false)),
         3 => (Way::AtomicGpu, ordering(true, false)),
         4 => (Way::AtomicGpu, ordering(false, true)),
-        _ => (Way::AtomicGpu, ordering(true, true)),
+        5 => (Way::AtomicGpu, ordering(true, true)),
+        _ => (Way::Early, ordering(false, false)),
     }
 }
 

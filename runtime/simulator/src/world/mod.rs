@@ -173,6 +173,8 @@ pub struct World {
     jump_ns: u64,
     /// How often it has jumped since work was started last.
     jumps: u32,
+    /// Whether time passes for waits at barriers while threads poll words.
+    barriers_see_time: bool,
 }
 
 // SAFETY: fibers run on whichever thread calls `advance`, one at a time; what they keep on their stacks is the kernel's
@@ -200,7 +202,14 @@ impl World {
             next_task: 0,
             jump_ns: schedule::FIRST_JUMP_NS,
             jumps: 0,
+            barriers_see_time: false,
         }
+    }
+
+    /// Lets time pass for waits at barriers, too, while threads poll words. Without it these waits never end before the
+    /// waits for words that they depend on, and a standstill takes less of the CPU's time.
+    pub fn let_barriers_see_time(&mut self) {
+        self.barriers_see_time = true;
     }
 
     /// Physical memory of a GPU; its content is undefined.

@@ -82,7 +82,7 @@ impl Machine {
             Way::Async => " by TMA or tensor cores",
             Way::AtomicGpu | Way::AtomicSys => " by an atomic or ordered access",
             Way::Host => " by a copy of the host's",
-            Way::Weak | Way::Constant => "",
+            Way::Weak | Way::Constant | Way::Early => "",
         };
         let (kind, text, earlier_is) = match fault {
             Fault::Uninitialised => (

@@ -97,6 +97,14 @@ impl Machine {
         }
     }
 
+    /// Lets threads that wait poll so many times.
+    fn wake_with(&mut self, threads: &[usize], polls: u32) {
+        for thread in threads {
+            self.threads[*thread].free_polls = polls;
+            self.wake(*thread);
+        }
+    }
+
     /// A warp that can run: its place in `ready`.
     fn pick(&mut self, speeds: &Speeds) -> Option<usize> {
         if self.ready.is_empty() {
@@ -175,21 +183,13 @@ impl World {
         let pollers: Vec<usize> = (0..machine.threads.len())
             .filter(|thread| machine.threads[*thread].state == State::Polling)
             .collect();
-        // A CTA's own barriers give up only when nothing else is left to give up.
-        let (waking, polls) = if pollers.is_empty() {
+        if pollers.is_empty() || self.barriers_see_time {
             let at_barriers =
                 |thread: &usize| matches!(machine.threads[*thread].state, State::Barrier { .. });
-            (
-                (0..machine.threads.len()).filter(at_barriers).collect(),
-                FREE_POLLS_OF_BARRIERS,
-            )
-        } else {
-            (pollers, FREE_POLLS_OF_FLAGS)
-        };
-        for thread in waking {
-            machine.threads[thread].free_polls = polls;
-            machine.wake(thread);
+            let waking: Vec<usize> = (0..machine.threads.len()).filter(at_barriers).collect();
+            machine.wake_with(&waking, FREE_POLLS_OF_BARRIERS);
         }
+        machine.wake_with(&pollers, FREE_POLLS_OF_FLAGS);
         jumped_ns
     }
 

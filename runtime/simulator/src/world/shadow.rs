@@ -24,6 +24,8 @@ pub(super) enum Way {
     Weak,
     /// By an ordinary read that promises that the kernel does not write the word.
     Constant,
+    /// By an ordinary access that another launch may race: a launch that overlaps with it does not use the value.
+    Early,
     /// By an atomic or ordered access that reaches this GPU only.
     AtomicGpu,
     /// The same for all GPUs and the host.
@@ -32,6 +34,13 @@ pub(super) enum Way {
     Async,
     /// By a copy of the host's.
     Host,
+}
+
+impl Way {
+    /// Whether the access is ordinary: it neither acquires nor publishes anything.
+    pub fn is_ordinary(self) -> bool {
+        matches!(self, Self::Weak | Self::Constant | Self::Early)
+    }
 }
 
 /// One access, or many by the same thread at the same place without a step in between.
@@ -269,6 +278,9 @@ impl Shadow {
             (Way::AtomicGpu | Way::AtomicSys, Way::AtomicGpu | Way::AtomicSys) if same_gpu => {
                 return true;
             }
+            (Way::Early, Way::Early) if same_gpu && stamp.who.launch != mine.who.launch => {
+                return true;
+            }
             _ => {}
         }
         let (clocks, own) = match by.proxy {
@@ -392,6 +404,34 @@ mod tests {
             [race],
             "of another GPU"
         );
+    }
+
+    #[test]
+    fn early_accesses_need_order_within_a_launch_only() {
+        let mut shadow = Shadow::default();
+        let none = Clock::default();
+        let [own, other, weak] = [Way::Early, Way::Early, Way::Weak].map(|way| {
+            let mut cells = [Cell::default()];
+            let first = stamp_of(&mut shadow, 0, 1, Way::Early);
+            faults(&mut shadow, &mut cells, first, &none, true);
+            let read = stamp_of(&mut shadow, 1, 1, way);
+            (cells, read)
+        });
+        for (_, read) in [&other, &weak] {
+            shadow.stamps[*read as usize].who.launch = 1;
+        }
+        let race = Fault::Race {
+            earlier_writes: true,
+            later_writes: false,
+        };
+        for ((mut cells, read), expected) in
+            [(own, vec![race]), (other, vec![]), (weak, vec![race])]
+        {
+            assert_eq!(
+                faults(&mut shadow, &mut cells, read, &none, false),
+                expected
+            );
+        }
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Machine {
         let Some(found) = self.find(address, to.len(), "load") else {
             return to.fill(0);
         };
-        let is_ordered = way != Way::Weak && way != Way::Constant;
+        let is_ordered = !way.is_ordinary();
         match found {
             Found::Host { .. } => {
                 Self::load_host(address, to);
@@ -120,7 +120,7 @@ impl Machine {
         };
         self.access(id, offset, from.len(), way, true, place);
         self.memory.physical(id).bytes[offset..offset + from.len()].copy_from_slice(from);
-        if way == Way::Weak {
+        if way.is_ordinary() {
             return;
         }
         self.locations.published.remove(&(id, offset));

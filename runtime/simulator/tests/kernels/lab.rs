@@ -33,6 +33,8 @@ pub struct Shape {
     pub bytes: usize,
     /// Whether the output is the input transposed.
     pub transposed: bool,
+    /// Whether threads are late on purpose: a standstill is no deadlock, and barriers see time pass.
+    pub late: bool,
 }
 
 /// What the host does while the kernel runs, on another stream.
@@ -57,6 +59,7 @@ pub const SHAPE: Shape = Shape {
     box_rows: 64,
     bytes: 128,
     transposed: false,
+    late: false,
 };
 
 /// Compiles a kernel of `cu/`, after replacements each of which must be found.
@@ -175,6 +178,9 @@ impl Lab {
             skew: (seed % 4 * 30) as u32,
             timeline: false,
         });
+        if shape.late {
+            world.let_barriers_see_time();
+        }
         let mut host_page = Box::new([0; 32]);
         // SAFETY: the page lives as long as the world, and nobody else accesses it.
         unsafe { world.adopt_host(host_page.as_mut_ptr() as u64, 256) };
@@ -322,7 +328,7 @@ impl Lab {
             match advance {
                 Advance::Busy | Advance::Idle => return has_moved || advance == Advance::Busy,
                 Advance::Stuck => {
-                    self.world.let_time_pass(true);
+                    self.world.let_time_pass(!self.shape.late);
                 }
             }
         }

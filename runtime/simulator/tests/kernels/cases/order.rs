@@ -75,4 +75,10 @@ cases! {
         "nothing is sent": ["mk::store_release_sys(flag, 8)" => ""],
             "deadlock", ["number 24, from rank 0: wanted 8, seen 0", "mk::wait_flag(watch, flag"];
     }
+    "a barrier that outlasts waits for peers": "late", Shape { threads: 64, late: true, ..TWO_RANKS }, [] {
+        "it waits no longer than they do": [
+            "barrier_deadline_ns = deadline_ns;" => "barrier_deadline_ns = deadline_ns / mk::kBarrierDeadlines;"
+        ],
+            "trap", ["mk::wait_barrier(watch, barrier"];
+    }
 }

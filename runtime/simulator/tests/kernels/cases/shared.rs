@@ -40,7 +40,7 @@ cases! {
     }
     "quads": "quads", SHAPE, [] {
         "lanes that are elsewhere": ["const float sum =" => "if (lane < 4) return;\n  const float sum ="],
-            "deadlock", ["mk::quad_sum(lane)"];
+            "deadlock", ["in quad_sum"];
     }
     "a barrier without a warp that has ended": "named", Shape { threads: 96, bytes: 256, ..SHAPE }, [
         "mk::sync_named(1, 64)" => "__syncthreads()",
