@@ -96,7 +96,7 @@ const MISTAKES_OF_SHARDS: &[Mistake] = &[
     (
         "const u32 row = chunk * Config::kChunkRows",
         "const u32 row = first_chunk + chunk * Config::kChunkRows",
-        "another chunk's flag",
+        "does not travel",
     ),
 ];
 
