@@ -5,7 +5,7 @@ use crate::{Kernel, Mutation, RELAXED_WAIT, mutation};
 use mkernel::Placement;
 
 /// Tiles of attention take a simulated GPU long.
-pub const SEEDS_EACH_TIME: u64 = 3;
+pub const SEEDS_EACH_TIME: u64 = 2;
 
 pub const KERNELS: &[Kernel<AttentionJob>] = &[
     ("gathered", gathered),

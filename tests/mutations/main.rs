@@ -18,7 +18,7 @@ const SEEDS_TO_FIND: u64 = 50;
 /// Seeds for which a kernel without a mistake must be right …
 const SEEDS_WITHOUT_ALARM: u64 = 200;
 /// … and for which it is run each time.
-const SEEDS_EACH_TIME: u64 = 4;
+const SEEDS_EACH_TIME: u64 = 2;
 /// Seeds that run in a row; others of the kernel run beside them.
 const SEEDS_IN_A_ROW: usize = 5;
 
