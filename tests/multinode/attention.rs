@@ -125,7 +125,7 @@ const MISTAKES: &[Mistake] = &[
     ("nobody waits for readers", far_ahead, "@kv-slots.credit", "slot.earlier => 0u"),
     ("credits for the source, not for the rank that forwards", all_keys, "@kv-slots.release-node", "source => ctx.rank"),
     ("a node that needs keys gets none", one_way, "@kv-forward.put", "is_needed => !is_needed"),
-    ("calls end before all puts have arrived", one_way, "@ring-attention.arrivals", ""),
+    ("calls end before all puts have arrived", one_way, "@put.watch-arrivals", ""),
 ];
 
 #[test]

@@ -69,5 +69,5 @@ pub const MUTATIONS: &[Mutation<AttentionJob>] = &[
     mutation("a key too many", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 2;")]),
     mutation("a key too few", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 0;")]),
     mutation("keys that there are not", masked, &[("@attention-mainloop.ragged", "Config::kTileKeys => 1")]),
-    mutation("the wrong chunk", masked, &[("@sequence.mirror", "- 1 - rank => - 1 - (rank ^ 1)")]),
+    mutation("the wrong chunk", masked, &[("@sequence.zigzag", "- 1 - rank => - 1 - (rank ^ 1)")]),
 ];

@@ -128,7 +128,6 @@ fn content(plan: &KernelPlan) -> Content<'_> {
 }
 
 fn context<'a>(plan: &'a KernelPlan, parts: Parts<'a>) -> RenderContext<'a> {
-    let args = plan.args.args.iter();
     RenderContext {
         id: &plan.id,
         op: plan.spec.op().name(),
@@ -136,19 +135,24 @@ fn context<'a>(plan: &'a KernelPlan, parts: Parts<'a>) -> RenderContext<'a> {
         banner: banner(plan, parts.computes, parts.exchanges),
         headers: parts.headers,
         constants: parts.constants,
-        args: args
-            .map(|a| Declaration {
-                declaration: a.kind.declare(a.name),
-                name: a.name,
-                offset_bytes: a.offset_bytes,
-                is_tensor_map: matches!(a.kind, ArgKind::TensorMap(_)),
-            })
-            .collect(),
+        args: declarations(plan),
         args_bytes: plan.args.size_bytes,
         world: plan.spec.world(),
         threads: plan.threads,
         variables: parts.variables,
     }
+}
+
+/// The fields of the kernel's parameter.
+fn declarations(plan: &KernelPlan) -> Vec<Declaration<'_>> {
+    let args = plan.args.args.iter();
+    args.map(|a| Declaration {
+        declaration: a.kind.declare(a.name),
+        name: a.name,
+        offset_bytes: a.offset_bytes,
+        is_tensor_map: matches!(a.kind, ArgKind::TensorMap(_)),
+    })
+    .collect()
 }
 
 /// What a kernel computes, who does what, how data crosses between ranks, and where it lies in shared memory.

@@ -70,7 +70,7 @@ MK_DEVICE void raise_abort(const RankContext& ctx, u32 cause) {
 }
 
 // Ends a wait that began at `start_ns` if its time is over or somebody has aborted; `aborted_by` is what the caller
-// read of the abort words. Passes an abort on to every rank, unless it came from one, which has told them all.
+// read of the abort words. Raises the abort word of every rank, unless a rank has aborted, which has raised them all.
 MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 seen, u32 aborted_by, u64 start_ns) {
   const u64 waited_ns = global_time_ns() - start_ns;
   if (aborted_by == 0 && waited_ns < ctx.deadline_ns) return false;
@@ -82,8 +82,8 @@ MK_DEVICE bool abort_if_due(const RankContext& ctx, const WaitSite& site, u32 se
   return true;
 }
 
-// An aborted rank must not send: receivers treat every put as valid data. Whoever has acquired data that was computed
-// after an abort also sees the abort.
+// An aborted rank must not send: receivers treat every put as valid data. A thread that has acquired data which
+// was computed after an abort also sees the abort.
 MK_DEVICE bool is_aborted(const RankContext& ctx) { return load_relaxed_sys(&ctx.state()->abort) != 0; }
 
 // The time that a wait for a peer may take.

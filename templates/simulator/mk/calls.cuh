@@ -25,7 +25,7 @@ struct Thread {
   u32 thread, threads, cta, ctas, cluster_rank;
 };
 
-// Kinds of access that the order of memory tells apart; `order` in the simulator's calls.rs has the same numbers. An early
+// Kinds of access that the order of memory distinguishes; `order` in the simulator's calls.rs has the same numbers. An early
 // access is weak, but may race with another launch, whose kernel then does not use the value.
 enum Order : u32 { kWeak = 0, kConstant = 1, kRelaxed = 2, kAcquire = 3, kRelease = 4, kAcqRel = 5, kEarly = 6 };
 enum Scope : u32 { kCta = 0, kGpu = 1, kSys = 2 };

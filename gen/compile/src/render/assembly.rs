@@ -1,8 +1,8 @@
 //! What `templates/kernel.cu.tera` prints: numbers, lists and names, all of them the plan's.
 
 use super::Declaration;
+use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::{Region, Role};
-use mkernel_spec::{KernelPlan, abi::ArgKind};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -119,7 +119,6 @@ impl<'a> AssemblyContext<'a> {
     pub fn new(plan: &'a KernelPlan, assembly: Assembly) -> Self {
         let mut banner = assembly.banner;
         banner.push(super::shared_memory_line(plan));
-        let args = plan.args.args.iter();
         Self {
             id: &plan.id,
             op: plan.spec.op().name(),
@@ -127,14 +126,7 @@ impl<'a> AssemblyContext<'a> {
             banner,
             headers: assembly.headers,
             sections: assembly.config.0,
-            args: args
-                .map(|a| Declaration {
-                    declaration: a.kind.declare(a.name),
-                    name: a.name,
-                    offset_bytes: a.offset_bytes,
-                    is_tensor_map: matches!(a.kind, ArgKind::TensorMap(_)),
-                })
-                .collect(),
+            args: super::declarations(plan),
             args_bytes: plan.args.size_bytes,
             // The state has a type of its own.
             workspace: plan.workspace.regions[1..]

@@ -111,14 +111,7 @@ struct RingAttention {
     }
   };
 
-  // A warp: tells this GPU which puts of other nodes have arrived.
-  struct WatchArrivals {
-    static constexpr Agent kAgent = Agent::kWarp;
-
-    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      comm::Network<Config, Workspace>::watch_arrivals(args, ctx);  // @ring-attention.arrivals
-    }
-  };
+  using WatchArrivals = comm::WatchArrivals<Config, Workspace>;
 
   // Before the roles; false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {

@@ -46,7 +46,7 @@ MK_DEVICE void publish_command(const CommandRing& ring, u32 index, const Put& pu
   store_relaxed_sys(slot + 3, phase | put.target_offset);
 }
 
-// Posts a put and returns the command's index. Whoever claims an index must publish it, since the commands behind it
+// Posts a put and returns the command's index. A thread that claims an index must publish it, since the commands behind it
 // wait.
 MK_DEVICE u32 post_command(const RankContext& ctx, Role role, const CommandRing& ring, const Put& put) {
   const u32 index = fetch_add_relaxed_gpu(&ring.state->claimed, 1);

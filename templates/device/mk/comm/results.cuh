@@ -1,4 +1,4 @@
-// Results: whoever reduces a tile sends it to all other ranks.
+// Results: the rank that reduces a tile sends it to all other ranks.
 //
 // A slot of the workspace holds one tile of C as the output buffers had it: pieces of 64 rows of 128 bytes, in TMA's
 // swizzle. The owner stores each piece to its own C and to the slot on every other rank of its node; a flag per tile

@@ -61,14 +61,7 @@ struct AllGather {
     }
   };
 
-  // A warp: copies the counts of puts that have arrived to this GPU.
-  struct WatchArrivals {
-    static constexpr Agent kAgent = Agent::kWarp;
-
-    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      comm::Network<Config, Workspace>::watch_arrivals(args, ctx);
-    }
-  };
+  using WatchArrivals = comm::WatchArrivals<Config, Workspace>;
 
   // One thread: puts the own rows to the peers on other nodes.
   struct PutShard {

@@ -112,14 +112,7 @@ struct OwnerReduce {
     }
   };
 
-  // A warp, in a CTA that only communicates: tells this GPU which puts of other nodes have arrived.
-  struct WatchArrivals {
-    static constexpr Agent kAgent = Agent::kWarp;
-
-    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      comm::Network<Config, Workspace>::watch_arrivals(args, ctx);
-    }
-  };
+  using WatchArrivals = comm::WatchArrivals<Config, Workspace>;
 
   // One thread of such a CTA: puts this node's sums of tiles that other nodes' ranks own, then this rank's results.
   struct PutSums {

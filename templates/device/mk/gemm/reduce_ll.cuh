@@ -182,7 +182,7 @@ struct ReduceLl {
    private:
     static MK_DEVICE u32 warp() { return threadIdx.x % kWarpgroup / kWarp; }
 
-    // This lane's packets of a source, in the workspace of whoever adds them up.
+    // This lane's packets of a source, in the workspace of the rank that adds them up.
     MK_DEVICE Symmetric<u8> packets_of(u32 source, u32 sub, u32 half) const {
       const u32 tile = work.row * Config::kColTiles + work.col;
       const Symmetric<u8> slot = Workspace::packets(ctx.parity(), source, tile, group, sub, warp(), half);  // @ll.slot
