@@ -1,0 +1,28 @@
+// Dynamic scheduling: a CTA that is free takes the next work tile from a counter in device memory. CTAs whose tiles are
+// short, or that have other work to do first, leave more of them to the others.
+#pragma once
+#include <mk/call.cuh>
+
+namespace mk::schedule {
+
+template <class Workspace>
+concept TileCounterWorkspace = requires(u32 parity) {
+  Workspace::tiles_taken(parity);  // in calls of this parity
+};
+
+// There are two counters, and calls alternate between them: a CTA may still take tiles of a call after the next one has
+// begun, so a call resets the counter of its successor, never its own.
+template <TileCounterWorkspace Workspace>
+struct TileCounter {
+  // One thread of a CTA: the index of the next tile that no CTA has taken. It may be one past the last tile, or more.
+  static MK_DEVICE u32 take(const RankContext& ctx) {
+    return fetch_add_relaxed_gpu(ctx.local_ptr(Workspace::tiles_taken(ctx.parity())), 1);
+  }
+
+  // The end of a call, in place of mk::advance_epoch.
+  static MK_DEVICE void advance_epoch(const RankContext& ctx) {
+    mk::advance_epoch(ctx, [&] { store(ctx.local_ptr(Workspace::tiles_taken((ctx.epoch + 1) % 2)), 0); });
+  }
+};
+
+}  // namespace mk::schedule
