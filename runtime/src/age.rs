@@ -8,18 +8,19 @@ use mkernel_spec::abi::{FLAG_STRIDE_BYTES, State};
 use std::mem::{offset_of, size_of};
 
 /// Regions of the workspace whose words count alike in every call, or hold the call that wrote them last.
-const COUNTERS: [&str; 12] = [
+const COUNTERS: [&str; 13] = [
     "begun",
     "counted",
     "flags",
+    "kv_ready",
     "listers",
     "pace",
     "packed",
     "partial_flags",
     "put_flags",
-    "read",
     "result_flags",
     "routed",
+    "slot_reads",
     "tail_flags",
 ];
 

@@ -15,13 +15,12 @@ use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::templates;
 use assembly::{Assembly, AssemblyContext};
-use attention::AttentionVariables;
 use combine::CombineVariables;
 use constants::Constant;
 use dispatch::DispatchVariables;
 use gemm::GemmVariables;
 use mkernel_spec::abi::ArgKind;
-use mkernel_spec::plan::{Body, Network};
+use mkernel_spec::plan::{Body, Element, Network, Region};
 use mkernel_spec::{KernelPlan, Topology};
 use serde::Serialize;
 use std::sync::LazyLock;
@@ -48,7 +47,6 @@ struct Parts<'a> {
 #[serde(untagged)]
 enum Variables<'a> {
     Gemm(GemmVariables<'a>),
-    Attention(AttentionVariables<'a>),
     Dispatch(DispatchVariables<'a>),
     Combine(CombineVariables),
 }
@@ -97,14 +95,14 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     let tera = TERA
         .as_ref()
         .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-    let (template, context) = match assembly(plan) {
-        Some(assembly) => (
+    let (template, context) = match content(plan) {
+        Content::Assembly(assembly) => (
             format!("ops/{}.cu.tera", plan.spec.op().name()),
             Context::from_serialize(&AssemblyContext::new(plan, assembly)),
         ),
-        None => (
+        Content::Parts(parts) => (
             "parts/kernel.cu.tera".to_owned(),
-            Context::from_serialize(&context(plan)),
+            Context::from_serialize(&context(plan, parts)),
         ),
     };
     let context = context.map_err(failed)?;
@@ -116,21 +114,25 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     })
 }
 
-/// What is said of a plan whose kernel is made of headers.
-fn assembly(plan: &KernelPlan) -> Option<Assembly> {
+/// What is said of a plan: its kernel is made of headers, or of parts.
+enum Content<'a> {
+    Assembly(Assembly),
+    Parts(Parts<'a>),
+}
+
+fn content(plan: &KernelPlan) -> Content<'_> {
     match &plan.body {
-        Body::Gemm(body) => gemm::assembly(plan, body),
-        _ => None,
+        Body::Gemm(body) => gemm::assembly(plan, body).map_or_else(
+            || Content::Parts(gemm::parts(plan, body)),
+            Content::Assembly,
+        ),
+        Body::Attention(body) => Content::Assembly(attention::assembly(plan, body)),
+        Body::Dispatch(body) => Content::Parts(dispatch::parts(plan, body)),
+        Body::Combine(body) => Content::Parts(combine::parts(plan, body)),
     }
 }
 
-fn context(plan: &KernelPlan) -> RenderContext<'_> {
-    let parts = match &plan.body {
-        Body::Gemm(body) => gemm::parts(plan, body),
-        Body::Attention(body) => attention::parts(plan, body),
-        Body::Dispatch(body) => dispatch::parts(plan, body),
-        Body::Combine(body) => combine::parts(plan, body),
-    };
+fn context<'a>(plan: &'a KernelPlan, parts: Parts<'a>) -> RenderContext<'a> {
     let args = plan.args.args.iter();
     RenderContext {
         id: &plan.id,
@@ -171,11 +173,12 @@ fn banner(plan: &KernelPlan, computes: Vec<String>, exchanges: Vec<String>) -> V
 
 /// How a CTA uses its shared memory, as a line of the banner.
 fn shared_memory_line(plan: &KernelPlan) -> String {
-    let regions: Vec<_> = plan
-        .smem
-        .iter()
-        .map(|r| format!("{} {}", r.name, r.bytes))
-        .collect();
+    let is_barrier = |region: &&Region| region.element == Element::Barrier;
+    let (barriers, others): (Vec<_>, Vec<_>) = plan.smem.iter().partition(is_barrier);
+    let others = others.iter().map(|r| format!("{} {}", r.name, r.bytes));
+    let barrier_bytes: u64 = barriers.iter().map(|r| r.bytes).sum();
+    let barriers = (barrier_bytes > 0).then(|| format!("barriers {barrier_bytes}"));
+    let regions: Vec<_> = others.chain(barriers).collect();
     format!(
         "shared  {} = {} of {} bytes",
         regions.join(" | "),

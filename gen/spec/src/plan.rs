@@ -26,7 +26,8 @@ pub use gemm::{
 pub use network::{MAX_PUT_BYTES, Network};
 pub use region::{Element, Index, Region};
 
-/// What some CTAs, or some warps of every CTA, do.
+/// What some CTAs, or some warps of every CTA, do. Where a warp has several roles, it has them in the order of the plan's
+/// list; all warps of the CTA are done with the first ones before any begins the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Role {
     /// `load`, `multiply`, `store`: in kernels, a member type of the same name in camel case.
@@ -165,7 +166,8 @@ pub struct KernelPlan {
     pub roles: Vec<Role>,
     /// Shared memory, as dynamic shared memory is laid out from a 1024-byte boundary.
     pub smem: Vec<Region>,
-    /// Shared memory of CTAs that only communicate, from the same boundary; empty if it is not laid out in another way.
+    /// Shared memory of CTAs that only communicate, or of what CTAs do before their other roles, from the same boundary;
+    /// empty if it is not laid out in another way.
     pub comm_smem: Vec<Region>,
     /// Dynamic shared memory of the launch, alignment slack included.
     pub smem_bytes: u32,

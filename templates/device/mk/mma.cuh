@@ -3,6 +3,7 @@
 // Operands are tiles of 64 bf16 (128 bytes) per row with the 128-byte swizzle that TMA writes, from a 1024-byte boundary.
 #pragma once
 #include <mk/descriptor.cuh>
+#include <mk/named_barriers.cuh>
 
 namespace mk {
 
@@ -25,10 +26,10 @@ __device__ __forceinline__ void mma_wait_after(float ready) {
       "{\n"
       ".reg .pred p;\n"
       "setp.eq.u32 p, %0, 0x7f800001;\n"
-      "@p bar.arrive 15, 64;\n"
+      "@p bar.arrive %2, 64;\n"
       "wgmma.wait_group.sync.aligned %1;\n"
       "}" ::"r"(__float_as_uint(ready)),
-      "n"(kPending)
+      "n"(kPending), "n"(static_cast<u32>(kNeverUsed))
       : "memory");
 }
 

@@ -54,6 +54,11 @@ impl Config {
         self.push("u32", name, value.to_string(), note)
     }
 
+    /// A literal that rounds to the nearest float.
+    pub fn float(&mut self, name: &'static str, value: f64, note: &'static str) -> &mut Self {
+        self.push("float", name, format!("{}f", value as f32), note)
+    }
+
     pub fn bool(&mut self, name: &'static str, value: bool, note: &'static str) -> &mut Self {
         self.push("bool", name, value.to_string(), note)
     }
@@ -203,12 +208,11 @@ fn layout(region: &Region) -> String {
     numbers.collect::<Vec<_>>().join(", ")
 }
 
-/// CTAs before `end_cta`, from those of the entry before on, which have the same roles.
+/// CTAs before `end_cta`, from those of the entry before on.
 #[derive(Serialize)]
 struct Ctas<'a> {
-    end_cta: u32,
-    producer_registers: u32,
-    consumer_registers: u32,
+    /// What they are listed as: `CtaRoles<…>`, or `FirstPhase<…>` if they have other roles afterwards.
+    head: String,
     roles: Vec<Warps<'a>>,
 }
 
@@ -218,63 +222,90 @@ struct Warps<'a> {
     first_warp: u32,
     end_warp: u32,
     /// The role's type.
-    name: String,
+    role: String,
     about: &'a str,
 }
 
-/// The plan's roles, by CTAs and in the order of warps.
+/// The plan's roles, by CTAs and in the order of warps. CTAs that share a role are listed together, so that its code exists
+/// once.
 fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
-    let mut ends: Vec<u32> = plan
-        .roles
-        .iter()
-        .flat_map(|role| [role.ctas.0, role.ctas.1])
-        .filter(|end| *end > 0)
-        .collect();
-    ends.push(plan.grid_ctas);
-    ends.sort_unstable();
-    ends.dedup();
-    let of_ctas = |first_cta: u32| {
-        let mut roles: Vec<_> = plan
-            .roles
-            .iter()
-            .filter(|role| role.ctas.0 <= first_cta && first_cta < role.ctas.1)
-            .collect();
-        roles.sort_by_key(|role| role.warps);
-        roles
-    };
-    let mut first_cta = 0;
+    let is_first = |role: &&Role| plan.roles.iter().any(|other| precedes(plan, role, other));
+    let (first, then): (Vec<_>, Vec<_>) = plan.roles.iter().partition(is_first);
     let mut table = Vec::new();
-    for end_cta in ends {
-        let roles = of_ctas(first_cta);
-        // Only warpgroups that multiply need more registers than others.
-        let shares = roles.iter().any(|role| role.name == "multiply");
+    for (_, end_cta) in ranges(&first, 0) {
+        let head = format!("FirstPhase<{end_cta}");
+        let roles = list(&first, end_cta);
+        table.push(Ctas { head, roles });
+    }
+    for (first_cta, end_cta) in ranges(&then, plan.grid_ctas) {
+        let of_ctas: Vec<_> = then
+            .iter()
+            .copied()
+            .filter(|role| is_within(role, first_cta, end_cta))
+            .collect();
         let registers = plan.registers;
+        // Only warpgroups that multiply need more registers than others.
+        let (producer, consumer) = match of_ctas.iter().any(|role| role.name == "multiply") {
+            true => (registers.mover, registers.math),
+            false => (registers.entry, registers.entry),
+        };
         table.push(Ctas {
-            end_cta,
-            producer_registers: if shares {
-                registers.mover
-            } else {
-                registers.entry
-            },
-            consumer_registers: if shares {
-                registers.math
-            } else {
-                registers.entry
-            },
-            roles: roles.into_iter().map(warps).collect(),
+            head: format!("CtaRoles<{end_cta}, {producer}, {consumer}"),
+            roles: list(&of_ctas, end_cta),
         });
-        first_cta = end_cta;
     }
     table
 }
 
-fn warps(role: &Role) -> Warps<'_> {
-    Warps {
-        first_warp: role.warps.0,
-        end_warp: role.warps.1,
-        name: camel_case(role.name),
-        about: &role.about,
-    }
+/// Whether a warp has this role and afterwards the other one.
+fn precedes(plan: &KernelPlan, role: &Role, other: &Role) -> bool {
+    let index = |role: &Role| {
+        plan.roles
+            .iter()
+            .position(|listed| std::ptr::eq(listed, role))
+    };
+    let overlap = |a: (u32, u32), b: (u32, u32)| a.0 < b.1 && b.0 < a.1;
+    index(role) < index(other) && overlap(role.ctas, other.ctas) && overlap(role.warps, other.warps)
+}
+
+fn is_within(role: &Role, first_cta: u32, end_cta: u32) -> bool {
+    first_cta <= role.ctas.0 && role.ctas.1 <= end_cta
+}
+
+/// CTAs from each end of a role to the next one, but for ends that lie within the CTAs of another role.
+fn ranges(roles: &[&Role], grid_ctas: u32) -> Vec<(u32, u32)> {
+    let is_split = |end: &u32| {
+        roles
+            .iter()
+            .any(|role| role.ctas.0 < *end && *end < role.ctas.1)
+    };
+    let ends = roles.iter().flat_map(|role| [role.ctas.0, role.ctas.1]);
+    let mut ends: Vec<u32> = ends
+        .chain([0, grid_ctas])
+        .filter(|end| !is_split(end))
+        .collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends.windows(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
+/// Roles of CTAs before `end_cta`, in the order of warps.
+fn list<'a>(roles: &[&'a Role], end_cta: u32) -> Vec<Warps<'a>> {
+    let mut roles = roles.to_vec();
+    roles.sort_by_key(|role| role.warps);
+    let warps = |role: &'a Role| {
+        let name = format!("Kernel::{}", camel_case(role.name));
+        Warps {
+            first_warp: role.warps.0,
+            end_warp: role.warps.1,
+            role: match role.ctas.1 == end_cta {
+                true => name,
+                false => format!("mk::OnCtas<{}, {name}>", role.ctas.1),
+            },
+            about: &role.about,
+        }
+    };
+    roles.into_iter().map(warps).collect()
 }
 
 /// `put_sums` → `PutSums`

@@ -17,6 +17,7 @@
 //! compute: a warp of some of them sends own parts of keys, and relays others', meanwhile.
 
 mod layout;
+mod memory;
 mod push;
 mod slots;
 mod work;
@@ -29,6 +30,7 @@ use crate::cost::{self, Bound};
 use crate::device::Device;
 use crate::plan::network::{Network, PUT_BYTES};
 use crate::spec::KernelSpec;
+use crate::topology::Topology;
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
@@ -131,6 +133,12 @@ impl AttentionPlan {
         }
     }
 
+    /// Parts of a block of K and V: sub-tiles of 64 columns.
+    #[must_use]
+    pub const fn block_parts(&self) -> u32 {
+        2 * self.shape.head_dim as u32 / SUB_TILE_COLS
+    }
+
     /// Bytes of a tile of K, or of V, or of queries.
     #[must_use]
     pub const fn tile_bytes(&self) -> u32 {
@@ -140,6 +148,18 @@ impl AttentionPlan {
 
 const fn tile_bytes(shape: AttentionShape) -> u32 {
     TILE_ROWS * shape.head_dim as u32 * ELEM_BYTES as u32
+}
+
+/// Warps of a CTA that push. Those that do so before it computes have their parts where queries and stages will be.
+fn push_warps(shape: AttentionShape, stages: u32, topology: Topology) -> u32 {
+    match (topology.world(), topology.nodes) {
+        (1, _) => 0,
+        (_, 1) => {
+            let parts = (QUERY_BUFFERS + 2 * stages) * tile_bytes(shape) / SUB_TILE_BYTES;
+            parts.min(THREADS / 32)
+        }
+        _ => 1,
+    }
 }
 
 /// The plan; none while a size is not known.
@@ -172,22 +192,18 @@ fn body(
         "split the batch",
     );
     let stage_bytes = 2 * tile_bytes(shape);
-    let fixed_bytes = layout::fixed_bytes(shape, topology);
-    let stages = device.smem_bytes.saturating_sub(fixed_bytes) / stage_bytes;
+    let (stages, least_bytes) = memory::stages(shape, topology, device.smem_bytes);
     found.require(
         stages >= 2,
         Field::HeadDim,
         || {
             format!(
-                "two stages of K and V need {} bytes of shared memory of {} ({})",
-                fixed_bytes + 2 * stage_bytes,
-                device.smem_bytes,
-                device.name
+                "two stages of K and V need {least_bytes} bytes of shared memory of {} ({})",
+                device.smem_bytes, device.name
             )
         },
         "use smaller heads",
     );
-    let stages = stages.min(MAX_STAGES);
     let mut body = AttentionPlan {
         config: *config,
         shape,
@@ -198,11 +214,7 @@ fn body(
         group_heads: group_heads(config, shape, row_tiles, device),
         stages,
         push_ctas: 0,
-        push_warps: match topology.nodes {
-            1 => (THREADS / 32)
-                .min((QUERY_BUFFERS + 2 * stages) * tile_bytes(shape) / SUB_TILE_BYTES),
-            _ => 1,
-        },
+        push_warps: push_warps(shape, stages, topology),
         kv_slots: 0,
         buffers: topology.nodes.min(2),
         put_tiles: 0,
@@ -245,7 +257,7 @@ fn grid_ctas(body: &AttentionPlan, world: u32, device: &Device) -> u32 {
 fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan {
     let (world, topology) = (spec.world(), spec.topology());
     let traffic = work::traffic(&body, topology);
-    let (smem, smem_bytes) = layout::smem(&body, topology);
+    let smem = memory::smem(&body, topology);
     let grid_ctas = grid_ctas(&body, world, device);
     KernelPlan {
         id: layout::id(&body, topology),
@@ -254,10 +266,10 @@ fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan
         threads: THREADS,
         grid_ctas,
         roles: layout::roles(&body, grid_ctas),
-        smem,
-        comm_smem: Vec::new(),
-        smem_bytes,
-        workspace: layout::workspace(&body, topology),
+        smem: smem.regions,
+        comm_smem: smem.push_regions,
+        smem_bytes: smem.bytes,
+        workspace: memory::workspace(&body, topology),
         copies: None,
         network: network(&body),
         operands: layout::operands(&body, world),

@@ -1,38 +1,10 @@
-//! Names, roles and memory of a `ring_attention` kernel, and what it is passed.
+//! Names and roles of a `ring_attention` kernel, and what it is passed.
 
-use super::{
-    AttentionPlan, ELEM_BYTES, MAX_STAGES, QUERY_BUFFERS, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS,
-    tile_bytes,
-};
-use crate::abi::{
-    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec, Source, Stride,
-    TensorMapSpec,
-};
+use super::{AttentionPlan, ELEM_BYTES, SUB_TILE_COLS, TILE_ROWS};
+use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::config::{AttentionConfig, AttentionShape, Dtype, Layout};
-use crate::plan::{Region, Role, THREADS, Workspace, common_args, network};
+use crate::plan::{Role, THREADS, common_args};
 use crate::topology::Topology;
-
-/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
-const SMEM_ALIGN: u32 = 1024;
-
-/// Shared memory beside the stages.
-pub(super) const fn fixed_bytes(shape: AttentionShape, topology: Topology) -> u32 {
-    let barriers = barrier_bytes(MAX_STAGES, THREADS / 32);
-    QUERY_BUFFERS * tile_bytes(shape) + part_bytes(topology) + barriers + 16 + SMEM_ALIGN
-}
-
-/// Across nodes: of what the warp of a CTA sends.
-const fn part_bytes(topology: Topology) -> u32 {
-    match topology.nodes {
-        1 => 0,
-        _ => SUB_TILE_BYTES,
-    }
-}
-
-/// Full and free of each buffer and stage; full of what each pushing warp has loaded.
-const fn barrier_bytes(stages: u32, push_warps: u32) -> u32 {
-    8 * (2 * QUERY_BUFFERS + 4 * stages + push_warps)
-}
 
 pub(super) fn id(body: &AttentionPlan, topology: Topology) -> String {
     let AttentionShape {
@@ -71,61 +43,27 @@ pub(super) fn roles(body: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
     let pushing = (0, body.push_ctas);
     let mut roles = Vec::new();
     if body.put_tiles > 0 {
-        roles.push(role("watch", (0, 1), (1, 2), "arrivals, from host memory"));
-        roles.push(role("put", (0, 1), (2, 3), "own K and V, to other nodes"));
+        let first = (0, 1);
+        roles.push(role("watch_arrivals", first, (1, 2), "puts of other nodes"));
+        roles.push(role("put_kv", first, (2, 3), "own K and V, to other nodes"));
         roles.push(role(
-            "push",
+            "push_kv",
             pushing,
             (3, 4),
             "own K and V to this node and to puts, other nodes' to this node",
         ));
     } else if body.push_ctas > 0 {
         roles.push(role(
-            "push",
+            "push_kv",
             pushing,
             (0, body.push_warps),
             "first, own K and V to the peers",
         ));
     }
     roles.push(role("load", all, (0, 1), "Q, K and V to shared memory"));
-    let math = (4, THREADS / 32);
-    roles.push(role("math", all, math, "wgmma, softmax, O and LSE"));
+    let multiply = (4, THREADS / 32);
+    roles.push(role("multiply", all, multiply, "wgmma, softmax, O and LSE"));
     roles
-}
-
-pub(super) fn smem(body: &AttentionPlan, topology: Topology) -> (Vec<Region>, u32) {
-    let push_warps = if body.push_ctas > 0 {
-        body.push_warps
-    } else {
-        0
-    };
-    let mut parts = vec![
-        ("q", QUERY_BUFFERS * body.tile_bytes()),
-        ("k", body.stages * body.tile_bytes()),
-        ("v", body.stages * body.tile_bytes()),
-    ];
-    if topology.nodes > 1 {
-        parts.push(("part", part_bytes(topology)));
-    }
-    parts.push(("barriers", barrier_bytes(body.stages, push_warps)));
-    parts.push(("tiles", QUERY_BUFFERS * 4));
-    let (regions, bytes) = Region::in_a_row(1, parts);
-    (regions, bytes as u32 + SMEM_ALIGN)
-}
-
-pub(super) fn workspace(body: &AttentionPlan, topology: Topology) -> Workspace {
-    let world = topology.world();
-    let mut parts = vec![("taken", 8)];
-    if world > 1 {
-        let slots = u64::from(world) * u64::from(body.kv_slots);
-        if topology.local_world > 1 {
-            parts.push(("read", slots * FLAG_STRIDE_BYTES));
-        }
-        parts.push(("flags", body.slot_tiles(world) * FLAG_STRIDE_BYTES));
-        parts.push(("slots", body.slot_bytes(world)));
-        parts.extend(network::arrived_region(topology, 1));
-    }
-    Workspace::new(parts)
 }
 
 /// Rows of this rank: those of its chunks, `times` over.

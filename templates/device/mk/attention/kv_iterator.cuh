@@ -1,0 +1,63 @@
+// The blocks of keys that a tile of queries meets.
+#pragma once
+#include <mk/attention/mask.cuh>
+#include <mk/attention/tile_scheduler.cuh>
+
+namespace mk::attention {
+
+// Config::kTileKeys rows of K and V of one rank.
+struct KvBlock {
+  u32 source;           // the rank
+  u32 rank_chunk, row;  // its chunk, and the first row within it
+  bool is_diagonal;     // the same rows as those of the queries
+};
+
+// Block by block in an order that never changes: first the own rank's, then those of the ranks of this node before this
+// one, around, then those of the nodes before this one. The order of additions, and so the result's bits, are the same in
+// every call.
+template <SequenceConfig Config, MaskPolicy Mask>
+struct KvIterator {
+  using Sequence = attention::Sequence<Config>;
+  using Ranks = Topology<Config>;
+
+  QueryTile tile;
+  u32 rank;
+  u32 span = 0;  // chunks of all ranks that lie behind
+  u32 row = 0, end;
+
+  MK_DEVICE KvIterator(const QueryTile& tile, u32 rank) : tile(tile), rank(rank), end(end_row()) {}
+
+  // False behind the last block.
+  MK_DEVICE bool next(KvBlock& block) {
+    while (row >= end) {
+      if (++span == Sequence::kChunks) return false;
+      row = 0;
+      end = end_row();
+    }
+    block = {source(), rank_chunk(), row, span == 0 && row == tile.row};
+    row += Config::kTileKeys;
+    return true;
+  }
+
+ private:
+  MK_DEVICE u32 source() const {
+    const u32 turn = span / Config::kRankChunks;
+    const u32 node = (rank / Ranks::kLocalWorld + Ranks::kNodes - turn / Ranks::kLocalWorld) % Ranks::kNodes;
+    return node * Ranks::kLocalWorld + (rank + Ranks::kWorld - turn) % Ranks::kLocalWorld;
+  }
+
+  MK_DEVICE u32 rank_chunk() const { return (tile.rank_chunk + span) % Config::kRankChunks; }
+
+  // Rows of the chunk up to the last one that any of the queries attends to.
+  MK_DEVICE u32 end_row() const {
+    const u32 source_rank = source(), source_chunk = rank_chunk();
+    if constexpr (Mask::kIsCausal) {
+      const u32 own = Sequence::chunk_of(rank, tile.rank_chunk), other = Sequence::chunk_of(source_rank, source_chunk);
+      if (other == own) return min(tile.row + Config::kTileRows, Sequence::chunk_rows(rank, tile.rank_chunk));
+      if (!Mask::attends(own, other)) return 0;
+    }
+    return Sequence::chunk_rows(source_rank, source_chunk);
+  }
+};
+
+}  // namespace mk::attention

@@ -1,0 +1,181 @@
+// The main loop of attention: TMA brings a tile of queries and then K and V block by block, two warpgroups multiply.
+//
+// Queries, K and V have a pipeline each. K is a block ahead of V, as the warpgroups need them: they multiply the queries
+// with the next block of K before they multiply the weights at hand with V.
+#pragma once
+#include <mk/attention/kv_iterator.cuh>
+#include <mk/attention/softmax.cuh>
+#include <mk/mma.cuh>
+#include <mk/named_barriers.cuh>
+#include <mk/pipeline.cuh>
+#include <mk/tma.cuh>
+
+namespace mk::attention {
+
+template <class Config>
+concept MainloopConfig = AttentionConfig<Config> && requires {
+  Config::kStages;     // of K, and as many of V
+  Config::kScaleLog2;  // of scores, times log2(e)
+};
+
+template <class Smem>
+concept MainloopSmem = requires(const Smem smem, u32 stage) {
+  smem.q(stage);
+  smem.k(stage);
+  smem.v(stage);
+  smem.query_tile(stage);  // the index of the tile whose queries a buffer holds
+  smem.q_full(stage);
+  smem.q_empty(stage);
+  smem.k_full(stage);
+  smem.k_empty(stage);
+  smem.v_full(stage);
+  smem.v_empty(stage);
+};
+
+// Args: the tensor maps q, k and v, each as [batch, head, row, column].
+template <class Args>
+concept MainloopArgs = requires(const Args& args) {
+  args.q;
+  args.k;
+  args.v;
+};
+
+constexpr u32 kQueryBuffers = 2;  // one is loaded while the other one is computed
+constexpr u32 kGroups = 2;        // warpgroups, of 64 queries each
+constexpr u32 kGroupRows = 64;
+
+template <MainloopConfig Config, MainloopSmem Smem>
+struct Mainloop {
+  using Shape = TileShape<Config>;
+  using Sequence = attention::Sequence<Config>;
+
+  // The load thread's arrival and all bytes make a buffer full, the arrivals of all consumer warps make it empty.
+  template <u32 kCount>
+  using Barriers = PipelineBarriers<kCount, 1, kGroups * kWarpgroupWarps>;
+  using Queries = Pipeline<Barriers<kQueryBuffers>, StageSites>;
+  using Stages = Pipeline<Barriers<Config::kStages>, StageSites>;
+
+  static MK_DEVICE Barriers<kQueryBuffers> query_barriers(const Smem& smem) { return {smem.q_full(0), smem.q_empty(0)}; }
+  static MK_DEVICE Barriers<Config::kStages> k_barriers(const Smem& smem) { return {smem.k_full(0), smem.k_empty(0)}; }
+  static MK_DEVICE Barriers<Config::kStages> v_barriers(const Smem& smem) { return {smem.v_full(0), smem.v_empty(0)}; }
+
+  // One thread.
+  static MK_DEVICE void init_barriers(const Smem& smem) {
+    query_barriers(smem).init();
+    k_barriers(smem).init();
+    v_barriers(smem).init();
+  }
+
+  // One thread: a tile of rows of a head on this rank, sub-tile by sub-tile.
+  static MK_DEVICE void load_tile(const CUtensorMap& map, u32 to, u32 full, u32 rank_chunk, u32 row, u32 head, u32 batch) {
+#pragma unroll
+    for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+      tma_load_4d(to + sub * Shape::kSubTileBytes, map, full, sub * Shape::kSubTileCols,
+                  rank_chunk * Config::kChunkRows + row, head, batch);
+    }
+  }
+
+  // ---- the two warpgroups
+
+  using Scores = float[Config::kTileKeys / 2];
+  using Weights = u32[Config::kTileKeys / 16][4];  // bf16, as the registers of a wgmma operand
+  using Accumulators = float[Config::kHeadDim / 2];
+
+  // A warpgroup: O of its 64 queries, whose shared memory `q` is, over all blocks of keys that the tile meets. `row` is the
+  // first query of this warp in the tile. While one warpgroup multiplies, the other one computes its softmax: they take
+  // turns. The scores of the next block are on their way before those at hand have become weights, so that a warpgroup
+  // never waits for itself.
+  template <MaskPolicy Mask>
+  static MK_DEVICE void attend(const RankContext& ctx, const Smem& smem, Stages& k, Stages& v, const QueryTile& tile,
+                               u32 group, u32 row, u32 q, Softmax<Config>& softmax, Accumulators& o) {
+    KvIterator<Config, Mask> blocks(tile, ctx.rank);
+    KvBlock block{};
+    Scores s;
+    float rescale[2];
+    Weights p;
+
+    blocks.next(block);
+    k.consumer_wait_watched();
+    multiply_keys(s, q, smem.k(k.stage()));
+    mma_wait<0>();
+    mma_hold(s);
+    k.consumer_release_warp();
+    mask<Mask>(s, block, row);
+    softmax.apply(s, rescale);
+    pack(p, s);
+#pragma unroll 1
+    while (blocks.next(block)) {
+      k.consumer_wait_watched();
+      take_turn(group);
+      multiply_keys(s, q, smem.k(k.stage()));
+      v.consumer_wait_watched();
+      multiply_values(o, p, smem.v(v.stage()));
+      pass_turn(group);
+      mma_wait<1>();
+      mma_hold(s);
+      k.consumer_release_warp();
+      mask<Mask>(s, block, row);
+      softmax.apply(s, rescale);
+      mma_wait_after<0>(softmax.row_sum[0] + softmax.row_sum[1]);
+      mma_hold(o);
+      v.consumer_release_warp();
+#pragma unroll
+      for (u32 i = 0; i < Config::kHeadDim / 2; ++i) o[i] *= rescale[i / 2 % 2];
+      pack(p, s);
+    }
+    v.consumer_wait_watched();
+    multiply_values(o, p, smem.v(v.stage()));
+    mma_wait<0>();
+    mma_hold(o);
+    v.consumer_release_warp();
+  }
+
+  // A warpgroup waits for its turn at the tensor cores, and leaves them to the other one. The second one passes the turn
+  // before the first tile, and the first one takes the one that is left behind the last tile.
+  static MK_DEVICE void take_turn(u32 group) { sync_named(kMmaTurn + group, kGroups * kWarpgroup); }
+  static MK_DEVICE void pass_turn(u32 group) { arrive_named(kMmaTurn + (group ^ 1), kGroups * kWarpgroup); }
+
+ private:
+  // S = Q Kᵀ
+  static MK_DEVICE void multiply_keys(Scores& s, u32 q, u32 k) {
+    const u64 a = mma_descriptor<false>(q), b = mma_descriptor<false>(k);
+    mma_fence();
+#pragma unroll
+    for (u32 k16 = 0; k16 < Config::kHeadDim / 16; ++k16) {
+      const u32 at = (k16 / 4 * Shape::kSubTileBytes >> 4) + k16 % 4 * kDescriptorStep<false>;
+      Mma<Config::kTileKeys, false>::issue(s, a + at, b + at, k16 != 0);
+    }
+    mma_commit();
+  }
+
+  // O += P V, with P from registers
+  static MK_DEVICE void multiply_values(Accumulators& o, const Weights& p, u32 v) {
+    const u64 b = mma_descriptor<true, Shape::kSubTileBytes>(v);
+    mma_fence();
+#pragma unroll
+    for (u32 k16 = 0; k16 < Config::kTileKeys / 16; ++k16) {
+      MmaRegisters<Config::kHeadDim, true>::issue(o, p[k16], b + k16 * kDescriptorStep<true>, true);
+    }
+    mma_commit();
+  }
+
+  // Scores of keys that are beyond the chunk, or later than the query, do not count.
+  template <MaskPolicy Mask>
+  static MK_DEVICE void mask(Scores& s, const KvBlock& block, u32 row) {
+    u32 keys = Config::kTileKeys;
+    if constexpr (Sequence::kRagged) keys = Sequence::chunk_rows(block.source, block.rank_chunk) - block.row;
+    if (Mask::kIsCausal && block.is_diagonal) {
+      const u32 first_end = row + lane_index() / 4 + 1;
+      mask_scores<Config::kTileKeys>(s, min(keys, first_end), min(keys, first_end + 8));
+    } else if (keys < Config::kTileKeys) {
+      mask_scores<Config::kTileKeys>(s, keys, keys);
+    }
+  }
+
+  static MK_DEVICE void pack(Weights& p, const Scores& s) {
+#pragma unroll
+    for (u32 i = 0; i < Config::kTileKeys / 4; ++i) p[i / 4][i % 4] = pack_bf16(s[2 * i], s[2 * i + 1]);
+  }
+};
+
+}  // namespace mk::attention

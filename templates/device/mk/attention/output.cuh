@@ -1,0 +1,79 @@
+// O and the log-sum-exp of its rows, from registers to memory.
+#pragma once
+#include <mk/attention/softmax.cuh>
+#include <mk/attention/tile_scheduler.cuh>
+#include <mk/mma.cuh>
+
+namespace mk::attention {
+
+// How O lies in memory: [batch, row, head, column] or [batch, head, row, column].
+enum class Layout { kBshd, kBhsd };
+
+template <class Config>
+concept OutputConfig = AttentionConfig<Config> && requires {
+  Config::kLayout;
+};
+
+// Args: o, with the bytes from one of its rows to the next, and lse.
+template <class Args>
+concept OutputArgs = requires(const Args& args) {
+  args.o;
+  args.o_row_bytes;
+  args.lse;
+};
+
+template <OutputConfig Config>
+struct Output {
+  using Sequence = attention::Sequence<Config>;
+  using Shape = TileShape<Config>;
+
+  // A warp: its 16 rows of a tile from `row` on. `q` is where shared memory has had its queries, in the swizzle of which the
+  // rows are put in order.
+  template <OutputArgs Args>
+  static MK_DEVICE void write(const Args& args, const RankContext& ctx, const QueryTile& tile, u32 row, u32 q,
+                              const Softmax<Config>& softmax, float (&o)[Config::kHeadDim / 2]) {
+    const u32 lane = lane_index();
+    const u32 rows = Sequence::rank_rows(ctx.rank), first = tile.rank_chunk * Config::kChunkRows + tile.row + row;
+    const u32 end = tile.rank_chunk * Config::kChunkRows + Sequence::chunk_rows(ctx.rank, tile.rank_chunk);
+    const u64 head = u64{tile.batch} * Config::kHeads + tile.head;
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      const float sum = softmax.total(half);
+      const float inverse = sum == 0.0f ? 0.0f : reciprocal_approx(sum);
+#pragma unroll
+      for (u32 i = half * 2; i < Config::kHeadDim / 2; i += 4) {
+        o[i] *= inverse;
+        o[i + 1] *= inverse;
+      }
+      const u32 at = first + half * 8 + lane / 4;
+      if (lane % 4 == 0 && at < end) store_float(args.lse + (head * rows + at) * 4, softmax.log_sum_exp(half, sum));
+    }
+#pragma unroll
+    for (u32 j = 0; j < Config::kHeadDim / 16; ++j) {  // 16 columns each
+      const float* d = o + j * 8;
+      const u32 line = q + j / 4 * Shape::kSubTileBytes + lane % 16 * 128;
+      store_matrix_x4(line + ((lane / 16 + j % 4 * 2) ^ (lane % 8)) * 16, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]),
+                      pack_bf16(d[4], d[5]), pack_bf16(d[6], d[7]));
+    }
+    __syncwarp();
+    constexpr u32 kPerRow = Config::kHeadDim / 8;
+    for (u32 i = lane; i < 16 * kPerRow; i += kWarp) {
+      const u32 r = i / kPerRow, part = i % kPerRow;
+      const u32 from = q + part / 8 * Shape::kSubTileBytes + r * 128 + (part % 8 ^ r % 8) * 16;
+      if (first + r >= end) continue;
+      store_vec16(line_of(args, tile, head, rows, first + r) + part * 16, load_shared_vec16(from));
+    }
+  }
+
+ private:
+  template <class Args>
+  static MK_DEVICE u8* line_of(const Args& args, const QueryTile& tile, u64 head, u32 rows, u32 row) {
+    if constexpr (Config::kLayout == Layout::kBshd) {
+      return args.o + (u64{tile.batch} * rows + row) * args.o_row_bytes + tile.head * Config::kHeadDim * 2;
+    } else {
+      return args.o + (head * rows + row) * args.o_row_bytes;
+    }
+  }
+};
+
+}  // namespace mk::attention

@@ -1,0 +1,170 @@
+// Ring attention: exact attention over a sequence whose rows are spread over ranks, O = softmax(Q Kᵀ scale) V.
+//
+// A CTA takes a tile of queries of one head and walks over the keys of all ranks, its own rank's first, with what it has of
+// the softmax in registers. K and V of each rank travel to the ranks that need them beside the computation.
+#pragma once
+#include <mk/attention/kv_forward.cuh>
+#include <mk/attention/mainloop.cuh>
+#include <mk/attention/output.cuh>
+#include <mk/roles.cuh>
+
+namespace mk::attention {
+
+template <MainloopConfig Config, MainloopArgs Args, schedule::TileCounterWorkspace Workspace, MainloopSmem Smem,
+          MaskPolicy Mask>
+  requires OutputConfig<Config> && TileSchedulerConfig<Config> && OutputArgs<Args>
+struct RingAttention {
+  using Ranks = Topology<Config>;
+  using Shape = TileShape<Config>;
+  using Scheduler = TileScheduler<Config, Workspace>;
+  using Mainloop = attention::Mainloop<Config, Smem>;
+  using Output = attention::Output<Config>;
+
+  // One thread: tiles of queries, and for each the blocks of K and V that it meets.
+  struct Load {
+    static constexpr Agent kAgent = Agent::kThread;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
+      typename Mainloop::Queries queries{ctx, Mainloop::query_barriers(smem)};
+      typename Mainloop::Stages k{ctx, Mainloop::k_barriers(smem)}, v{ctx, Mainloop::v_barriers(smem)};
+      for (;;) {
+        const u32 index = Scheduler::next(ctx);
+        queries.producer_acquire();
+        store_shared(smem.query_tile(queries.stage()), index);
+        if (index >= Scheduler::kTiles) {
+          queries.producer_commit();
+          // The consumers are done with the last tile. This is the only wait for them that has a deadline.
+          queries.producer_acquire();
+          return;
+        }
+        const QueryTile tile = Scheduler::tile(index);
+        const u32 full = queries.producer_expect(Shape::kTileBytes);
+        Mainloop::load_tile(args.q, smem.q(queries.stage()), full, tile.rank_chunk, tile.row, tile.head, tile.batch);
+        queries.advance();
+
+        KvIterator<Config, Mask> blocks(tile, ctx.rank);
+        KvBlock block{};
+        blocks.next(block);
+        load_k(args, ctx, smem, k, tile, block);
+        KvBlock before = block;
+#pragma unroll 1
+        while (blocks.next(block)) {
+          load_k(args, ctx, smem, k, tile, block);
+          load_v(args, ctx, smem, v, tile, before);
+          before = block;
+        }
+        load_v(args, ctx, smem, v, tile, before);
+      }
+    }
+  };
+
+  // A warpgroup: 64 rows of each tile of queries.
+  struct Multiply {
+    static constexpr Agent kAgent = Agent::kWarpgroup;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
+      typename Mainloop::Queries queries{ctx, Mainloop::query_barriers(smem)};
+      typename Mainloop::Stages k{ctx, Mainloop::k_barriers(smem)}, v{ctx, Mainloop::v_barriers(smem)};
+      const u32 row = group * kGroupRows + threadIdx.x % kWarpgroup / kWarp * 16;  // this warp's first one in the tile
+      if (group == 1) Mainloop::pass_turn(group);
+      for (;;) {
+        queries.consumer_wait_watched();
+        const u32 index = broadcast(load_shared(smem.query_tile(queries.stage())), 0);
+        if (index >= Scheduler::kTiles) break;
+        const QueryTile tile = Scheduler::tile(index);
+        const u32 q = smem.q(queries.stage());
+        Softmax<Config> softmax;
+        typename Mainloop::Accumulators o = {};
+        Mainloop::template attend<Mask>(ctx, smem, k, v, tile, group, row, q + group * kGroupRows * 128, softmax, o);
+        if constexpr (Ranks::kLocalWorld > 1) {
+          if (row == 0) KvSlots<Config, Workspace, Mask>::release_slots(ctx, tile);
+        }
+        sync_named(kQueriesRead + group, kWarpgroup);  // O takes the place of the group's queries
+        Output::write(args, ctx, tile, row, q + row * 128, softmax, o);
+        fence_proxy_async_shared();
+        __syncwarp();
+        queries.consumer_release_warp();
+      }
+      if (group == 0) Mainloop::take_turn(group);
+    }
+  };
+
+  // A warp: own K and V to the peers that need them, and on several nodes those of other nodes to this node.
+  struct PushKv {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
+      if constexpr (Ranks::kNodes == 1) {
+        KvPush<Config, Args, Workspace, Smem, Mask>::push(args, ctx, smem, warp);
+      } else {
+        KvForward<Config, Args, Workspace, Smem, Mask>::push(args, ctx, smem, warp);
+      }
+    }
+  };
+
+  // A warp: puts own K and V to other nodes.
+  struct PutKv {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      KvForward<Config, Args, Workspace, Smem, Mask>::put_all(args, ctx);
+    }
+  };
+
+  // A warp: tells this GPU which puts of other nodes have arrived.
+  struct WatchArrivals {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      comm::Network<Config, Workspace>::watch_arrivals(args, ctx);
+    }
+  };
+
+  // Before the roles; false if the CTA must end at once.
+  static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
+    if (threadIdx.x == 0) {
+      Mainloop::init_barriers(smem);
+      if constexpr (Ranks::kWorld > 1) KvPush<Config, Args, Workspace, Smem, Mask>::init_barriers(smem);
+      fence_barrier_init();
+    }
+    prefetch_tensor_maps(args.q, args.k, args.v);
+    return enter(ctx);
+  }
+
+  // After them. Thread 0 is of the load thread's warp, which is done before the CTA is.
+  static MK_DEVICE void end(const Args&, const RankContext& ctx) {
+    if (threadIdx.x == 0) Scheduler::Counter::advance_epoch(ctx);
+  }
+
+ private:
+  static MK_DEVICE void load_k(const Args& args, const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& k,
+                               const QueryTile& tile, const KvBlock& block) {
+    if constexpr (Ranks::kWorld > 1) {
+      // While the stage is still in use.
+      if (block.source != ctx.rank) KvSlots<Config, Workspace, Mask>::wait_block(ctx, tile, block);
+    }
+    const u32 full = k.producer_acquire_tma(Shape::kTileBytes);
+    load_block(args.k, ctx, tile, block, 0, smem.k(k.stage()), full);
+    k.advance();
+  }
+
+  // V of a block has arrived when its K has.
+  static MK_DEVICE void load_v(const Args& args, const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& v,
+                               const QueryTile& tile, const KvBlock& block) {
+    const u32 full = v.producer_acquire_tma(Shape::kTileBytes);
+    load_block(args.v, ctx, tile, block, Shape::kSubTiles, smem.v(v.stage()), full);
+    v.advance();
+  }
+
+  static MK_DEVICE void load_block(const CUtensorMap& map, const RankContext& ctx, const QueryTile& tile,
+                                   const KvBlock& block, u32 first_part, u32 to, u32 full) {
+    if constexpr (Ranks::kWorld > 1) {
+      if (block.source != ctx.rank) {
+        return KvSlots<Config, Workspace, Mask>::load_block(ctx, tile, block, first_part, to, full);
+      }
+    }
+    Mainloop::load_tile(map, to, full, block.rank_chunk, block.row, tile.head / Shape::kHeadsPerKv, tile.batch);
+  }
+};
+
+}  // namespace mk::attention

@@ -1,0 +1,53 @@
+// The online softmax: rows of scores come tile by tile, and what was summed before is rescaled when a row's maximum grows.
+#pragma once
+#include <mk/quad.cuh>
+
+namespace mk::attention {
+
+// Config: kScaleLog2, the scale of the scores times log2(e); kTileKeys.
+template <class Config>
+struct Softmax {
+  // What a thread keeps of its two rows, 8 apart, of a warpgroup's 64.
+  float row_max[2] = {-infinity(), -infinity()};
+  float row_sum[2] = {};  // of this thread's exponentials
+
+  // Turns scores into exp2(scale (score - row_max)), in place. `rescale` is what earlier exponentials, and what was summed
+  // with them, must be multiplied by.
+  MK_DEVICE void apply(float (&s)[Config::kTileKeys / 2], float (&rescale)[2]) {
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      float even = row_max[half], odd = s[half * 2 + 1];
+#pragma unroll
+      for (u32 i = half * 2; i < Config::kTileKeys / 2; i += 4) {
+        even = max(even, s[i]);
+        odd = max(odd, s[i + 1]);
+      }
+      const float before = row_max[half];
+      row_max[half] = quad_max(max(even, odd));
+      // A row all of whose scores are -inf has no exponentials but 0.
+      const float finite = row_max[half] == -infinity() ? 0.0f : row_max[half];
+      const float offset = -finite * Config::kScaleLog2;
+      rescale[half] = exp2_approx((before - finite) * Config::kScaleLog2);  // exactly 1 if the maximum has not grown
+      float sums[2] = {};
+#pragma unroll
+      for (u32 i = half * 2; i < Config::kTileKeys / 2; i += 4) {
+        s[i] = exp2_approx(s[i] * Config::kScaleLog2 + offset);
+        s[i + 1] = exp2_approx(s[i + 1] * Config::kScaleLog2 + offset);
+        sums[0] += s[i];
+        sums[1] += s[i + 1];
+      }
+      row_sum[half] = row_sum[half] * rescale[half] + (sums[0] + sums[1]);
+    }
+  }
+
+  // The sum over a row, and log(sum of exp(scale score)) of a row that has this sum.
+  MK_DEVICE float total(u32 half) const { return quad_sum(row_sum[half]); }
+  MK_DEVICE float log_sum_exp(u32 half, float total) const {
+    return (row_max[half] * Config::kScaleLog2 + log2_approx(total)) * kLn2;
+  }
+
+ private:
+  static constexpr float kLn2 = 0.6931472f;
+};
+
+}  // namespace mk::attention

@@ -1,0 +1,14 @@
+// The hardware barriers of a CTA by number, for sync_named and arrive_named. A CTA has 16; 0 is __syncthreads. All kernels
+// share this list, so that components which are joined in one kernel cannot take the same number.
+#pragma once
+#include <mk/types.cuh>
+
+namespace mk {
+
+enum NamedBarrier : u32 {
+  kMmaTurn = 1,      // and 2, one per warpgroup: its turn at the tensor cores
+  kQueriesRead = 3,  // and 4, one per warpgroup: its warps have read their queries
+  kNeverUsed = 15    // nobody arrives: see mma_wait_after
+};
+
+}  // namespace mk
