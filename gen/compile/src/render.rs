@@ -17,7 +17,6 @@ use crate::templates::templates;
 use assembly::{Assembly, AssemblyContext};
 use combine::CombineVariables;
 use constants::Constant;
-use dispatch::DispatchVariables;
 use gemm::GemmVariables;
 use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{Body, Element, Network, Region};
@@ -47,7 +46,6 @@ struct Parts<'a> {
 #[serde(untagged)]
 enum Variables<'a> {
     Gemm(GemmVariables<'a>),
-    Dispatch(DispatchVariables<'a>),
     Combine(CombineVariables),
 }
 
@@ -127,7 +125,7 @@ fn content(plan: &KernelPlan) -> Content<'_> {
             Content::Assembly,
         ),
         Body::Attention(body) => Content::Assembly(attention::assembly(plan, body)),
-        Body::Dispatch(body) => Content::Parts(dispatch::parts(plan, body)),
+        Body::Dispatch(body) => Content::Assembly(dispatch::assembly(plan, body)),
         Body::Combine(body) => Content::Parts(combine::parts(plan, body)),
     }
 }
