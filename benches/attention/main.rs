@@ -77,7 +77,7 @@ struct Flags {
     /// What queries are multiplied by: with 8, a few keys of a row have most of its weight
     #[arg(long, default_value_t = 1.0)]
     query_scale: f32,
-    /// Change the text of kernels, "kLead = 4=>kLead = 8"; what the host does must still fit
+    /// Change the text of kernels, "kForwardLag = 512=>kForwardLag = 256"; what the host does must still fit
     #[arg(long, value_parser = edit)]
     edit: Vec<Edit>,
     /// Write operands and results of the last size to this folder, for benches/accuracy.py

@@ -14,11 +14,11 @@ const SEEDS_WITHOUT_A_NODE: u64 = 20;
 fn job((nodes, local_world): (u32, u32), sizes: [u64; 5]) -> AttentionJob {
     let job = AttentionJob::new(nodes * local_world, sizes, 3);
     let mut job = job.across(nodes, bad_network()).pushed_by(2);
-    job.edit(vec![(LEAD.into(), "kLead = 4;".into())]);
+    job.edit(vec![(LAG.into(), "kForwardLag = 4;".into())]);
     job
 }
 
-const LEAD: &str = "kLead = 512;";
+const LAG: &str = "kForwardLag = 512;";
 
 fn named(jobs: Vec<AttentionJob>) -> Vec<(String, AttentionJob)> {
     let name = |job: &AttentionJob| {
@@ -105,22 +105,20 @@ type Mistake = (
     &'static str,
 );
 
-const OWN_TILE: &str = "      mk::wait_flag(watch, flag_at(watch.here(), tile),\n";
-
 #[rustfmt::skip]
 const MISTAKES: &[Mistake] = &[
-    ("keys put before they are there", all_keys, OWN_TILE, "      if (false) mk::wait_flag(watch, flag_at(watch.here(), tile),\n"),
-    ("keys relayed before they have come", all_keys, "  if (mk::elect_one()) wait_put(watch, mk::kPush, 0, peer, put_of(part));\n", ""),
-    ("the last parts are not relayed", all_keys, "i < kParts + cfg::kLead;", "i < kParts;"),
-    ("keys of another put awaited", all_keys, "peer, put_of(part));", "peer, 0);"),
-    ("keys of another peer relayed", all_keys, "const Part part = part_at(rank_of_peer(args.rank, peer), number);", "const Part part = part_at(args.rank, number);"),
-    ("keys put to another place", all_keys, "put(args, watch, peer, 0, offset, offset,", "put(args, watch, peer, 0, offset, cfg::kKept,"),
-    ("only K is put", all_keys, "tiles * 2 * cfg::kKeysBytes : 0", "tiles * cfg::kKeysBytes : 0"),
-    ("one buffer for all calls", all_keys, "(u64{epoch % 2} * cfg::kKeptTiles + tile)", "(u64{0} * cfg::kKeptTiles + tile)"),
-    ("nobody waits for readers", far_ahead, "slot.earlier * readers(reader, part.source)", "0"),
-    ("the source is told, not who relays", all_keys, "read_at(watch.workspaces[sender], source, watch.local(), slot.index)", "read_at(watch.workspaces[sender], watch.rank, watch.local(), slot.index)"),
-    ("a node that needs keys gets none", one_way, "is_needed ? tiles", "!is_needed ? tiles"),
-    ("calls end before all puts have come", one_way, "      watch_arrivals(args, watch, [&](u32) { return watch.epoch * cfg::kPuts; });\n", ""),
+    ("keys put before they are there", all_keys, "@kv-forward.own-wait", "wait_flag( => if (false) wait_flag("),
+    ("keys forwarded before they have arrived", all_keys, "@kv-forward.arrival", ""),
+    ("the last parts are not forwarded", all_keys, "@kv-forward.lag", " + Config::kForwardLag => "),
+    ("keys of another put awaited", all_keys, "@kv-forward.arrival", "put_of(part) => 0"),
+    ("keys of another peer forwarded", all_keys, "@kv-forward.part", "Network::rank_of_peer(ctx, peer) => ctx.rank"),
+    ("keys put to another place", all_keys, "@kv-forward.put", "blocks, blocks => blocks, Workspace::kv_parts(0, 0, 0, 0, 0)"),
+    ("only K is put", all_keys, "@kv-forward.put", "tiles * 2 => tiles"),
+    ("one buffer for all calls", all_keys, "@kv-slots.buffer", "ctx.epoch => 0u"),
+    ("nobody waits for readers", far_ahead, "@kv-slots.credit", "slot.earlier => 0u"),
+    ("credits for the source, not for the rank that forwards", all_keys, "@kv-slots.release-node", "source => ctx.rank"),
+    ("a node that needs keys gets none", one_way, "@kv-forward.put", "is_needed => !is_needed"),
+    ("calls end before all puts have arrived", one_way, "@ring-attention.arrivals", ""),
 ];
 
 #[test]

@@ -1,7 +1,7 @@
 //! Mistakes in `ring_attention`.
 
 use crate::simulated::attention::AttentionJob;
-use crate::{Kernel, Mutation, OLD_RELAXED_WAIT, mutation};
+use crate::{Kernel, Mutation, RELAXED_WAIT, mutation};
 use mkernel::Placement;
 
 /// Tiles of attention take a simulated GPU long.
@@ -43,31 +43,31 @@ fn masked() -> AttentionJob {
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation<AttentionJob>] = &[
     // Between ranks.
-    mutation("keys are not awaited", gathered, &[("    wait_keys(watch, tile, keys);  // while the stage is still in use\n", "")]),
-    mutation("the wait for keys does not acquire", gathered, &[OLD_RELAXED_WAIT, ("  mk::wait_flag(watch, flag_at(", "  mk::relaxed_wait(watch, flag_at(")]),
-    mutation("fewer parts of a tile are awaited", gathered, &[("(slot.earlier + 1) * cfg::kArrivals", "(slot.earlier + 1) * cfg::kArrivals - 1")]),
-    mutation("keys of the call before are taken", gathered, &[("(slot.earlier + 1) * cfg::kArrivals", "slot.earlier * cfg::kArrivals")]),
-    mutation("the flag comes before the bytes", gathered, &[("    mk::tma_wait<0>();\n", "    mk::tma_wait_read<0>();\n")]),
-    mutation("the flag is not behind a fence", gathered, &[("    mk::fence_sys();\n", "")]),
-    mutation("a peer's slot is not waited for", ring, &[("slot.earlier * readers(reader)", "0")]),
-    mutation("a peer's slot is taken one tile early", ring, &[("slot.earlier * readers(reader)", "slot.earlier * (readers(reader) - 1)")]),
-    mutation("the wait for a slot does not acquire", ring, &[OLD_RELAXED_WAIT, ("    mk::wait_flag(watch, read_at(", "    mk::relaxed_wait(watch, read_at(")]),
-    mutation("sources are told before the keys are read", ring, &[("    if (row == 0) tell_sources(watch, tile);\n", ""), ("    Walk walk(tile, watch.rank);\n", "    if (row == 0) tell_sources(watch, tile);\n    Walk walk(tile, watch.rank);\n")]),
-    mutation("sources are told without a fence", ring, &[("  mk::fence_sys();\n  mk::add_relaxed_sys(read_at(", "  mk::add_relaxed_sys(read_at(")]),
+    mutation("keys are not awaited", gathered, &[("@ring-attention.kv-wait", "")]),
+    mutation("the wait for keys does not acquire", gathered, &[RELAXED_WAIT, ("@kv-slots.wait", "wait_flag( => relaxed_wait(")]),
+    mutation("fewer parts of a block are awaited", gathered, &[("@kv-slots.wanted", "* kParts => * kParts - 1")]),
+    mutation("keys of the call before are taken", gathered, &[("@kv-slots.wanted", "(slot.earlier + 1) => slot.earlier")]),
+    mutation("the flag comes before the bytes", gathered, &[("@staged-copy.stored", "tma_wait< => tma_wait_read<")]),
+    mutation("the flag is not behind a fence", gathered, &[("@kv-push.count-fence", "")]),
+    mutation("a peer's slot is not waited for", ring, &[("@kv-slots.credit", "slot.earlier => 0u")]),
+    mutation("a peer's slot is taken one tile early", ring, &[("@kv-slots.credit", "}); => - slot.earlier});")]),
+    mutation("the wait for a slot does not acquire", ring, &[RELAXED_WAIT, ("@kv-slots.credit-wait", "wait_flag( => relaxed_wait(")]),
+    mutation("slots are released before the keys are read", ring, &[("@ring-attention.release", ""), ("@ring-attention.queries", "; => ; if (row == 0) KvSlots<Config, Workspace, Mask>::release_slots(ctx, tile);")]),
+    mutation("slots are released without a fence", ring, &[("@kv-slots.release-fence", "")]),
     // Within a CTA.
-    mutation("tiles come before the last push", gathered, &[("    __syncthreads();  // the buffers become those of tiles\n", "")]),
-    mutation("a pushing warp's buffer is loaded too early", gathered, &[("    mk::tma_wait<0>();\n    mk::fence_proxy_async();\n", "    mk::fence_proxy_async();\n")]),
-    mutation("K is free before it is read", gathered, &[("      mk::mma_wait<1>();\n      mk::mma_hold(s);\n      free_k();\n", "      free_k();\n      mk::mma_wait<1>();\n      mk::mma_hold(s);\n")]),
-    mutation("K is not awaited", gathered, &[("      mk::wait_barrier_watched(watch, smem.k_full(k.stage), k.parity, mk::kMath, mk::kStageFull, k.stage);\n      mk::sync", "      mk::sync")]),
-    mutation("V is not awaited", gathered, &[("      mk::wait_barrier_watched(watch, smem.v_full(v.stage), v.parity, mk::kMath, mk::kStageFull, v.stage);\n      multiply_values", "      multiply_values")]),
-    mutation("a turn is not handed on", gathered, &[("      mk::arrive_named(kTurn + (group ^ 1), 2 * mk::kWarpgroup);\n", "")]),
-    mutation("a call does not wait for the one before", one_way, &[("slot.earlier * readers(reader, part.source)", "(slot.earlier - (slot.earlier > 0)) * readers(reader, part.source)")]),
-    mutation("a pushing warp loses count", many, &[("  parity ^= 1;\n", "")]),
-    mutation("queries are loaded over results", many, &[("    mk::fence_proxy_async_shared();\n", "")]),
+    mutation("tiles come before the last push", gathered, &[("@roles.first-phase", "")]),
+    mutation("a pushing warp's buffer is loaded too early", gathered, &[("@staged-copy.stored", "")]),
+    mutation("K is free before it is read", gathered, &[("@attention-mainloop.k-release", ""), ("@attention-mainloop.scores", "mma_wait => k.consumer_release_warp(); mma_wait")]),
+    mutation("K is not awaited", gathered, &[("@attention-mainloop.k-wait", "")]),
+    mutation("V is not awaited", gathered, &[("@attention-mainloop.v-wait", "")]),
+    mutation("a turn is not passed on", gathered, &[("@attention-mainloop.pass-turn", "")]),
+    mutation("a call does not wait for the one before", one_way, &[("@kv-slots.credit", "slot.earlier => (slot.earlier - (slot.earlier > 0))")]),
+    mutation("a pushing warp loses count", many, &[("@staged-copy.phase", "")]),
+    mutation("queries are loaded over results", many, &[("@ring-attention.output-fence", "")]),
     // Arithmetic.
-    mutation("earlier sums do not fade", gathered, &[("o[i] *= fade[i / 2 % 2];", "o[i] *= 1.0f;")]),
-    mutation("a key too many", masked, &[("row + lane / 4 + 1;", "row + lane / 4 + 2;")]),
-    mutation("a key too few", masked, &[("row + lane / 4 + 1;", "row + lane / 4;")]),
-    mutation("keys that there are not", masked, &[("else if (there < cfg::kTileKeys) {", "else if (there < 1) {")]),
-    mutation("the wrong chunk", masked, &[("return segment == 0 ? rank : 2 * cfg::kWorld - 1 - rank;", "return segment == 0 ? rank : 2 * cfg::kWorld - 1 - (rank ^ 1);")]),
+    mutation("earlier sums are not rescaled", gathered, &[("@attention-mainloop.rescale", "rescale[i / 2 % 2] => 1.0f")]),
+    mutation("a key too many", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 2;")]),
+    mutation("a key too few", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 0;")]),
+    mutation("keys that there are not", masked, &[("@attention-mainloop.ragged", "Config::kTileKeys => 1")]),
+    mutation("the wrong chunk", masked, &[("@sequence.mirror", "- 1 - rank => - 1 - (rank ^ 1)")]),
 ];

@@ -4,8 +4,7 @@ mod kernel;
 mod memory;
 mod schedules;
 
-use crate::cases;
-use kernel::{Kernel, Keys, Tile};
+use kernel::{Kernel, Keys, Tile, kernels};
 use mkernel_spec::plan::TILE_ROWS;
 use mkernel_spec::{
     AttentionConfig, AttentionOp, AttentionTuning, Device, Dim, KernelConfig, KernelPlan,
@@ -14,7 +13,7 @@ use mkernel_spec::{
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     let seq = prop_oneof![
@@ -72,95 +71,199 @@ fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     )
 }
 
-proptest! {
-    #![proptest_config(cases())]
+#[test]
+fn every_tile_of_queries_is_taken_once() {
+    for kernels in kernels() {
+        let kernel = &kernels[0];
+        let taken: BTreeSet<&Tile> = kernel.all_tiles().iter().collect();
+        let lengths = (taken.len(), kernel.all_tiles().len());
+        let all = kernel.body.tiles as usize;
+        assert_eq!(lengths, (all, all), "{}", kernel.plan.id);
+        let shape = kernel.body.shape;
+        for tile in taken {
+            assert!(u64::from(tile.batch) < shape.batch && u64::from(tile.head) < shape.heads);
+            let chunks = kernel.chunks().len() as u32;
+            assert!(tile.chunk < chunks && tile.row < kernel.body.segment_tiles * TILE_ROWS);
+        }
+    }
+}
 
-    #[test]
-    fn every_tile_of_queries_is_taken_once(plan in plans()) {
-        let Some(plan) = plan else { return Ok(()) };
-        for kernel in Kernel::all(&plan) {
-            let taken: BTreeSet<Tile> = (0..kernel.body.tiles).map(|index| kernel.tile_at(index)).collect();
-            prop_assert_eq!(taken.len() as u32, kernel.body.tiles);
-            let shape = kernel.body.shape;
-            for tile in taken {
-                prop_assert!(u64::from(tile.batch) < shape.batch && u64::from(tile.head) < shape.heads);
-                prop_assert!(tile.segment < kernel.segments() && tile.row < kernel.body.segment_tiles * TILE_ROWS);
+/// Ranks have all rows of the sequence among them, those that the plan says.
+#[test]
+fn chunks_are_those_of_the_plan() {
+    for kernel in kernels().iter().flatten() {
+        let placement = kernel.body.config.placement;
+        for (index, chunk) in (0..).zip(kernel.chunks()) {
+            let number = placement.chunk_of(kernel.world(), kernel.rank, index);
+            let per_chunk = u64::from(kernel.body.segment_rows);
+            let before = u64::from(number) * per_chunk;
+            let rows = kernel.body.shape.seq.saturating_sub(before).min(per_chunk);
+            let found = (chunk.number, u64::from(chunk.rows));
+            assert_eq!(found, (number, rows), "{}", kernel.plan.id);
+        }
+    }
+}
+
+/// Own keys first, of the others each that is attended to, once.
+#[test]
+fn a_tile_meets_all_its_keys_once() {
+    for kernels in kernels() {
+        for kernel in kernels {
+            let tiles = kernel.tiles().into_iter();
+            for tile in tiles.filter(|tile| (tile.batch, tile.head) == (0, 0)) {
+                let met = kernel.blocks(tile);
+                let distinct: BTreeSet<&Keys> = met.iter().collect();
+                assert_eq!(distinct.len(), met.len(), "{tile:?} of {}", kernel.plan.id);
+                assert_eq!(met[0].source, kernel.rank);
+                let chunk = kernel.chunks()[tile.chunk as usize];
+                let rows = chunk.rows.min(tile.row + TILE_ROWS);
+                let last = chunk.number * kernel.body.segment_rows + rows - 1;
+                let is_needed = |keys: &Keys| {
+                    let chunk = kernels[keys.source as usize].chunks()[keys.chunk as usize];
+                    let place = chunk.number * kernel.body.segment_rows + keys.row;
+                    !kernel.body.config.causal || place <= last
+                };
+                let needed: BTreeSet<Keys> =
+                    all_keys(kernels).into_iter().filter(is_needed).collect();
+                assert!(
+                    distinct.into_iter().eq(&needed),
+                    "{tile:?} of {}",
+                    kernel.plan.id
+                );
             }
         }
     }
+}
 
-    /// Own keys first, of the others each that is attended to, once.
-    #[test]
-    fn a_tile_meets_all_its_keys_once(plan in plans()) {
-        let Some(plan) = plan else { return Ok(()) };
-        for kernel in Kernel::all(&plan) {
-            for tile in kernel.tiles().into_iter().filter(|tile| (tile.batch, tile.head) == (0, 0)) {
-                let met = kernel.walk(tile);
-                let distinct: BTreeSet<Keys> = met.iter().copied().collect();
-                prop_assert_eq!(distinct.len(), met.len(), "{:?}", tile);
-                prop_assert_eq!(met[0].source, kernel.rank);
-                let rows = kernel.segment_rows(kernel.rank, tile.segment).min(tile.row + TILE_ROWS);
-                let last = kernel.chunk_of(kernel.rank, tile.segment) * kernel.body.segment_rows + rows - 1;
-                for source in 0..kernel.world() {
-                    for segment in 0..kernel.segments() {
-                        for row in (0..kernel.segment_rows(source, segment)).step_by(TILE_ROWS as usize) {
-                            let place = kernel.chunk_of(source, segment) * kernel.body.segment_rows + row;
-                            let is_needed = !kernel.body.config.causal || place <= last;
-                            prop_assert_eq!(distinct.contains(&Keys { source, segment, row }), is_needed);
-                        }
-                    }
-                }
-            }
-        }
-    }
+/// Tiles of keys of all ranks.
+fn all_keys(kernels: &[Kernel]) -> Vec<Keys> {
+    let of_chunk = |kernel: &Kernel, chunk: u32| {
+        let (source, rows) = (kernel.rank, kernel.chunks()[chunk as usize].rows);
+        let rows = (0..rows).step_by(TILE_ROWS as usize);
+        rows.map(move |row| Keys { source, chunk, row })
+            .collect::<Vec<_>>()
+    };
+    let of_rank = |kernel| {
+        (0..Kernel::chunks(kernel).len() as u32).flat_map(move |chunk| of_chunk(kernel, chunk))
+    };
+    kernels.iter().flat_map(of_rank).collect()
+}
 
-    /// A rank awaits what is sent to it, and nothing else: so nothing arrives after its call.
-    #[test]
-    fn what_is_sent_is_awaited(plan in plans()) {
-        let Some(plan) = plan else { return Ok(()) };
-        let kernels = Kernel::all(&plan);
-        for kernel in &kernels {
-            let tiles = kernel.tiles().into_iter().filter(|tile| (tile.batch, tile.head) == (0, 0));
-            let mut awaited: BTreeSet<Keys> = tiles.flat_map(|tile| kernel.walk(tile)).collect();
+/// A rank awaits what is sent to it, and nothing else: so nothing arrives after its call.
+#[test]
+fn what_is_sent_is_awaited() {
+    for kernels in kernels() {
+        for kernel in kernels {
+            let tiles = kernel.tiles().into_iter();
+            let tiles = tiles.filter(|tile| (tile.batch, tile.head) == (0, 0));
+            let mut awaited: BTreeSet<Keys> = tiles
+                .flat_map(|tile| kernel.blocks(tile).to_vec())
+                .collect();
             awaited.retain(|keys| keys.source != kernel.rank);
             let others = kernels.iter().filter(|other| other.rank != kernel.rank);
-            let sent: BTreeSet<Keys> = others.flat_map(|other| other.sent_to(kernel.rank)).collect();
-            prop_assert_eq!(sent, awaited);
+            let sent: BTreeSet<Keys> = others
+                .flat_map(|other| other.sent_to(kernel.rank))
+                .collect();
+            assert_eq!(sent, awaited, "{}", kernel.plan.id);
         }
     }
+}
 
-    /// All that a node's ranks await of another node's rank is put to its peer there, each tile once, behind the put that
-    /// whoever relays it waits for; and nothing that none of them awaits.
-    #[test]
-    fn what_other_nodes_await_is_put_once(plan in plans()) {
-        let Some(plan) = plan else { return Ok(()) };
-        let Some(network) = &plan.network else { return Ok(()) };
+/// Every part of every head is sent once, head by head.
+#[test]
+fn parts_are_sent_head_by_head() {
+    for kernel in kernels()
+        .iter()
+        .flatten()
+        .filter(|kernel| kernel.world() > 1)
+    {
+        let order: Vec<_> = kernel
+            .parts()
+            .iter()
+            .map(|part| (part.head, part.chunk, part.row, part.index))
+            .collect();
+        let body = &kernel.body;
+        let all = body.kv_heads() as u32 * body.row_tiles * body.block_parts();
+        assert_eq!(order.len(), all as usize);
+        assert!(
+            order.windows(2).all(|pair| pair[0] < pair[1]),
+            "{}",
+            kernel.plan.id
+        );
+    }
+}
+
+/// A source counts as readers of a slot those tiles that meet its keys.
+#[test]
+fn readers_are_those_who_meet_keys() {
+    let several = kernels().iter().filter(|kernels| kernels.len() > 1);
+    for (kernels, kernel) in
+        several.flat_map(|kernels| kernels.iter().map(move |kernel| (kernels, kernel)))
+    {
+        let tiles = kernel.tiles();
+        let of_first: Vec<_> = tiles
+            .iter()
+            .filter(|tile| kernel.kv_head(**tile) == 0)
+            .collect();
+        for source in (0..kernel.world() as usize).filter(|source| *source != kernel.rank as usize)
+        {
+            let meets = |tile: &&&Tile| kernel.sources(***tile).contains(&source);
+            // Ranks without rows send nothing, so it does not matter how many would read it.
+            if kernels[source].sent_to(kernel.rank).is_empty() {
+                continue;
+            }
+            assert_eq!(
+                of_first.iter().filter(meets).count(),
+                kernel.readers(source),
+                "{}",
+                kernel.plan.id
+            );
+        }
+    }
+}
+
+/// All that a node's ranks await of another node's rank is put to its peer there, each tile once, behind the put that
+/// whoever forwards it waits for; and nothing that none of them awaits.
+#[test]
+fn what_other_nodes_await_is_put_once() {
+    for kernels in kernels() {
+        let plan = &kernels[0].plan;
+        let Some(network) = &plan.network else {
+            continue;
+        };
         let topology = plan.spec.topology();
-        let kernels = Kernel::all(&plan);
         let mut most = 0;
-        for kernel in &kernels {
+        for kernel in kernels {
+            assert_eq!(kernel.puts().len(), network.puts as usize);
+            let put_of: BTreeMap<_, _> = kernel
+                .parts()
+                .iter()
+                .map(|part| ((part.head, part.chunk, part.row), part.put))
+                .collect();
             let mut rows = 0;
             for node in (0..topology.nodes).filter(|node| *node != topology.node_of(kernel.rank)) {
-                let mut put = BTreeSet::new();
-                for index in 0..network.puts {
-                    let (head, tiles) = kernel.put_to(node, index);
+                let mut sent = BTreeSet::new();
+                for (index, put) in (0..).zip(kernel.puts()) {
+                    let tiles = kernel.put_to(node, put);
                     let bytes = tiles.len() as u64 * 2 * u64::from(kernel.body.tile_bytes());
-                    prop_assert!(bytes <= network.put_bytes);
+                    assert!(bytes <= network.put_bytes);
                     for keys in tiles {
-                        prop_assert_eq!(kernel.put_of(head, keys), index);
-                        prop_assert!(put.insert((head, keys)), "{:?} twice", keys);
-                        rows += u64::from(TILE_ROWS.min(kernel.segment_rows(kernel.rank, keys.segment) - keys.row));
+                        assert_eq!(put_of[&(put.head, keys.chunk, keys.row)], index);
+                        assert!(sent.insert((put.head, keys)), "{keys:?} twice");
+                        let left = kernel.chunks()[keys.chunk as usize].rows - keys.row;
+                        rows += u64::from(TILE_ROWS.min(left));
                     }
                 }
                 let readers = topology.first_of(node)..topology.first_of(node + 1);
-                let awaited: BTreeSet<Keys> = readers.flat_map(|reader| kernel.sent_to(reader)).collect();
+                let awaited: BTreeSet<Keys> =
+                    readers.flat_map(|reader| kernel.sent_to(reader)).collect();
                 let heads = 0..kernel.body.kv_heads() as u32;
-                let awaited = heads.flat_map(|head| awaited.iter().map(move |keys| (head, *keys))).collect();
-                prop_assert_eq!(put, awaited);
+                let awaited = heads.flat_map(|head| awaited.iter().map(move |keys| (head, *keys)));
+                assert_eq!(sent, awaited.collect(), "{}", plan.id);
             }
             most = most.max(rows);
         }
         let row_bytes = 2 * kernels[0].body.shape.head_dim * 2;
-        prop_assert_eq!(plan.traffic.nic_bytes, most * row_bytes);
+        assert_eq!(plan.traffic.nic_bytes, most * row_bytes);
     }
 }

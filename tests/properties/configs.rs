@@ -194,10 +194,25 @@ pub fn devices() -> impl Strategy<Value = Device> {
     })
 }
 
+/// Tiles in several rounds, shared tiles, and a shard that ends within a tile.
+pub fn gemm_rs_in_rounds() -> KernelPlan {
+    let mut config = config(GemmOp::GemmRs, 2, (4000, 2176, 2048), BLayout::Nk);
+    let tuning = &mut gemm_config(&mut config).tuning;
+    (tuning.tile_m, tuning.tile_n) = (Some(128), Some(128));
+    (tuning.shots, tuning.round_tiles) = (Some(2), Some(16));
+    let spec = KernelSpec::validate(config).expect("valid");
+    KernelPlan::new(&spec, &Device::h200()).expect("a plan")
+}
+
 /// A plan for most of [`configs`] and [`devices`]: none where the tuning does not fit.
 pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     (configs(), devices()).prop_map(|(config, device)| {
         let spec = KernelSpec::validate(config).ok()?;
         KernelPlan::new(&spec, &device).ok()
     })
+}
+
+/// The same, of kernels whose index arithmetic is mirrored here; of others, the device code itself is run (`schedules`).
+pub fn plans_of_parts() -> impl Strategy<Value = Option<KernelPlan>> {
+    plans().prop_map(|plan| plan.filter(|plan| !crate::schedules::is_assembled(plan)))
 }

@@ -1,7 +1,7 @@
 //! What ranks send to each other and wait for.
 
 use crate::cases;
-use crate::configs::{gemm, plans};
+use crate::configs::{gemm, plans_of_parts};
 use crate::kernel::Kernel;
 use mkernel_compile::{CudaSource, render};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
@@ -77,7 +77,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn every_row_travels_once_and_every_flag_counts_all_its_arrivals(plan in plans()) {
+    fn every_row_travels_once_and_every_flag_counts_all_its_arrivals(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         let Some((chunks, source)) = exchanges(&plan) else { return Ok(()) };
@@ -105,11 +105,11 @@ proptest! {
     }
 
     #[test]
-    fn a_tile_waits_for_all_its_rows_at_flags_that_exist(plan in plans()) {
+    fn a_tile_waits_for_all_its_rows_at_flags_that_exist(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         let Some((chunks, source)) = exchanges(&plan) else { return Ok(()) };
-        let flags = plan.workspace.regions.iter().find(|r| r.name == "flags").expect("flags");
+        let flags = plan.workspace.regions.iter().find(|r| r.name == "chunk_ready").expect("flags");
         let flags = flags.bytes / FLAG_STRIDE_BYTES;
         let kernel = Kernel::read(&source, plan.spec.world() - 1);
         let shard = kernel.get("kShardRows");
@@ -137,7 +137,7 @@ proptest! {
 
     /// What the host is told agrees with what the kernel was rendered with.
     #[test]
-    fn copies_agree_with_the_kernel(plan in plans()) {
+    fn copies_agree_with_the_kernel(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         let Some((chunks, source)) = exchanges(&plan) else { return Ok(()) };
@@ -153,7 +153,7 @@ proptest! {
         prop_assert_eq!(copies.shard_rows, gemm.shape.shard_rows(plan.spec.world()));
         prop_assert_eq!(copies.total_rows, gemm.shape.m);
         let start = |name| plan.workspace.offset_of(name).expect("a region");
-        prop_assert_eq!(copies.flags_offset_bytes, start("flags"));
+        prop_assert_eq!(copies.flags_offset_bytes, start("chunk_ready"));
         let buffer = gemm.shape.m * gemm.shape.k * 2;
         prop_assert_eq!(copies.gathered_offset_bytes, [start("gathered"), start("gathered") + buffer]);
     }

@@ -1,7 +1,7 @@
 //! Properties of every plan, and of the kernel that is rendered from it, for random configurations and devices.
 //!
 //! A configuration has violations or a plan; what holds for each plan is in the files of this folder: `compute` (tiles,
-//! roles), `attention` (of attention), `epilogue` (what is added to sums), `exchange` (what ranks send and await), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes,
+//! roles), `attention` (of attention), `epilogue` (what is added to sums), `exchange` (what ranks send and await), `schedules` (the same by device code), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes,
 //! reading and writing).
 
 mod attention;
@@ -13,6 +13,7 @@ mod exchange;
 mod kernel;
 mod memory;
 mod nodes;
+mod schedules;
 mod sums;
 
 use proptest::test_runner::Config;

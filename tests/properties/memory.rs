@@ -1,12 +1,12 @@
 //! Shared memory, workspace, arguments, registers.
 
 use crate::cases;
-use crate::configs::{gemm, plans};
+use crate::configs::{gemm, plans, plans_of_parts};
 use crate::kernel::{Kernel, WARPS};
 use mkernel_compile::render;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::abi::{ArgKind, FLAG_STRIDE_BYTES, MAX_RANKS, Source, State};
-use mkernel_spec::plan::{Region, THREADS};
+use mkernel_spec::plan::{Element, Region, THREADS};
 use proptest::prelude::*;
 use std::ops::Range;
 
@@ -24,7 +24,11 @@ fn check_regions(regions: &[Region], end: u64, align: u64) -> Result<(), TestCas
     for region in regions {
         prop_assert!(region.bytes > 0, "{region:?}");
         prop_assert!(region.offset_bytes >= free, "{region:?} overlaps");
-        let align = if region.name == "barriers" { 8 } else { align };
+        let align = if region.element == Element::Barrier || region.name == "barriers" {
+            8
+        } else {
+            align
+        };
         prop_assert!(region.offset_bytes.is_multiple_of(align), "{region:?}");
         free = region.offset_bytes + region.bytes;
     }
@@ -62,7 +66,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn shared_memory_fits(plan in plans()) {
+    fn shared_memory_fits(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         let kernel = Kernel::read(&render(&plan).expect("a plan renders"), 0);
@@ -77,22 +81,24 @@ proptest! {
         let buffers = 2 * u64::from(kernel.get("kOutBuffers"));
         prop_assert_eq!(length(bytes("out")), buffers * 64 * 64 * 2);
         // Full and free of each stage and of each output buffer.
-        prop_assert!(length(bytes("barriers")) >= 8 * 2 * (stages + buffers));
-        for (constant, name) in [("kSmemA", "a"), ("kSmemB", "b"), ("kSmemOut", "out"), ("kSmemBarriers", "barriers")] {
+        let barriers = ["stage_full", "stage_empty", "output_full", "output_empty"];
+        let barriers: u64 = barriers.map(|name| length(bytes(name))).iter().sum();
+        prop_assert!(barriers >= 8 * 2 * (stages + buffers));
+        for (constant, name) in [("kSmemA", "a"), ("kSmemB", "b"), ("kSmemOut", "out"), ("kSmemBarriers", "stage_full")] {
             prop_assert_eq!(u64::from(kernel.get(constant)), bytes(name).start);
         }
     }
 
     /// A communication CTA has the same shared memory, but a slot per warp in it, and a barrier per slot.
     #[test]
-    fn slots_of_communication_ctas_fit(plan in plans()) {
+    fn slots_of_communication_ctas_fit(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let kernel = Kernel::read(&render(&plan).expect("a plan renders"), 0);
         let Some(slot_bytes) = kernel.find("kSlotBytes") else {
             prop_assert_eq!(gemm(&plan).comm_ctas, 0);
             return Ok(());
         };
-        let barriers = bytes_of(&plan.smem, "barriers").expect("barriers");
+        let barriers = bytes_of(&plan.smem, "stage_full").expect("barriers");
         prop_assert!(u64::from(WARPS * slot_bytes) <= barriers.start, "slots overlap barriers: {:?}", plan.smem);
         prop_assert!(barriers.start + 8 * u64::from(WARPS) <= u64::from(plan.smem_bytes) - SWIZZLE_BYTES);
         let row_bytes = kernel.get("kSliceCols").min(kernel.get("kK")) * 2;
@@ -101,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn the_workspace_holds_all_that_is_written(plan in plans()) {
+    fn the_workspace_holds_all_that_is_written(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let source = render(&plan).expect("a plan renders");
         check_regions(&plan.workspace.regions, plan.workspace.bytes, SWIZZLE_BYTES)?;
@@ -117,18 +123,18 @@ proptest! {
             }
         }
         let kernel = Kernel::read(&source, 0);
-        prop_assert_eq!(kernel.find_u64("kFlags"), bytes("flags").map(|flags| flags.start));
+        prop_assert_eq!(kernel.find_u64("kFlags"), bytes("chunk_ready").map(|flags| flags.start));
         let stride = kernel.find_u64("kFlagStride");
         prop_assert!(stride.is_none_or(|stride| stride == FLAG_STRIDE_BYTES));
     }
 
     #[test]
-    fn sums_of_shared_tiles_have_places_of_their_own(plan in plans()) {
+    fn sums_of_shared_tiles_have_places_of_their_own(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let kernel = Kernel::read(&render(&plan).expect("a plan renders"), 0);
         let Some(parts) = kernel.find("kParts") else { return Ok(()) };
         let bytes = |name| bytes_of(&plan.workspace.regions, name).expect("a region");
-        let (sums, flags) = (bytes("tail_sums"), bytes("tail_flags"));
+        let (sums, flags) = (bytes("split_sums"), bytes("split_ready"));
         let tails = gemm(&plan).order.tail_tiles();
         prop_assert_eq!(kernel.find_u64("kTailSums"), Some(sums.start));
         prop_assert_eq!(kernel.find_u64("kTailFlags"), Some(flags.start));

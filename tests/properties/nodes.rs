@@ -79,8 +79,8 @@ proptest! {
             GemmOp::GemmAr => 2 * all + 2 * all,
         };
         let of = |name: &str| plan.workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
-        let tail = of("tail_sums") + of("tail_flags");
-        let flags = of("flags") + of("partial_flags") + of("result_flags") + of("put_flags") + of("arrived");
+        let tail = of("split_sums") + of("split_ready");
+        let flags = of("chunk_ready") + of("partial_ready") + of("result_ready") + of("put_ready") + of("arrived");
         prop_assert!(plan.workspace.bytes <= data + tail + flags + 16 * 1024, "{:?}", plan.workspace);
         let tiles = rows.div_ceil(tile.0.min(8)) * cols.div_ceil(tile.1.min(8));
         prop_assert!(of("arrived") == u64::from(network.channels) * peers * FLAG_STRIDE_BYTES);

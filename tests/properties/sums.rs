@@ -1,7 +1,7 @@
 //! Partial sums: which part of which tile goes where, who waits for it, and when.
 
 use crate::cases;
-use crate::configs::{gemm, plans};
+use crate::configs::{gemm, plans_of_parts};
 use crate::kernel::{Kernel, Tile};
 use mkernel_compile::{CudaSource, render};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
@@ -49,7 +49,7 @@ proptest! {
 
     /// Every rank sends a part of every tile to its owner, all of it, and the owner waits for no more.
     #[test]
-    fn every_partial_sum_is_sent_once_and_awaited(plan in plans()) {
+    fn every_partial_sum_is_sent_once_and_awaited(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let Some((reduction, source)) = owned(&plan) else { return Ok(()) };
         let mut tiles: Option<BTreeSet<Tile>> = None;
@@ -67,7 +67,7 @@ proptest! {
 
     /// An owner waits in its order for what others compute earlier in theirs: they cannot wait for each other.
     #[test]
-    fn nobody_waits_for_what_comes_later(plan in plans()) {
+    fn nobody_waits_for_what_comes_later(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let Some((reduction, source)) = owned(&plan) else { return Ok(()) };
         let places = reduction.owners * reduction.owner_tiles;
@@ -92,7 +92,7 @@ proptest! {
 
     /// Each row of C is in the tiles of one owner, and each tile is where its owner's C has it.
     #[test]
-    fn rows_have_one_owner(plan in plans()) {
+    fn rows_have_one_owner(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         let Some((reduction, source)) = owned(&plan) else { return Ok(()) };
@@ -128,11 +128,11 @@ proptest! {
 
     /// Slots, flags and results have places of their own.
     #[test]
-    fn slots_are_in_the_workspace(plan in plans()) {
+    fn slots_are_in_the_workspace(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let Some((reduction, source)) = owned(&plan) else { return Ok(()) };
         let kernel = Kernel::read(&source, 0);
-        let (slots, flags) = (region(&plan, "partials"), region(&plan, "partial_flags"));
+        let (slots, flags) = (region(&plan, "partials"), region(&plan, "partial_ready"));
         prop_assert_eq!(kernel.find_u64("kPartialFlags"), Some(flags.start));
         let flag_count = (flags.end - flags.start) / FLAG_STRIDE_BYTES;
         let mut free = slots.start;
@@ -148,7 +148,7 @@ proptest! {
         }
         prop_assert!(free <= slots.end);
         if !reduction.results { return Ok(()) }
-        let (results, flags) = (region(&plan, "results"), region(&plan, "result_flags"));
+        let (results, flags) = (region(&plan, "results"), region(&plan, "result_ready"));
         prop_assert_eq!(kernel.find_u64("kResultFlags"), Some(flags.start));
         let flag_count = (flags.end - flags.start) / FLAG_STRIDE_BYTES;
         let mut free = results.start;
@@ -165,7 +165,7 @@ proptest! {
 
     /// What a stage takes of partial sums fits the part of it that they go to, and is what a CTA finishes.
     #[test]
-    fn partial_sums_fit_a_stage(plan in plans()) {
+    fn partial_sums_fit_a_stage(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         let Some((reduction, source)) = owned(&plan) else { return Ok(()) };
@@ -179,12 +179,12 @@ proptest! {
 
     /// With one shot, every tile of every rank has its slots, for words and tags.
     #[test]
-    fn slots_of_one_shot_are_in_the_workspace(plan in plans()) {
+    fn slots_of_one_shot_are_in_the_workspace(plan in plans_of_parts()) {
         let Some(plan) = plan else { return Ok(()) };
         let gemm = gemm(&plan);
         let Some(reduction) = gemm.reduction.as_ref().filter(|r| r.shots == 1) else { return Ok(()) };
         let kernel = Kernel::read(&render(&plan).expect("a plan renders"), 0);
-        let slots = region(&plan, "slots");
+        let slots = region(&plan, "packets");
         prop_assert_eq!(kernel.find_u64("kSlots"), Some(slots.start));
         prop_assert_eq!(reduction.owner_tiles, gemm.order.tiles());
         // 64 rows and columns of words of 2 bytes, and as many of tags.

@@ -89,6 +89,14 @@ impl HostCxx {
         Ok(FOUND.get_or_init(|| cxx))
     }
 
+    /// The compiler as a command, for programs beside kernels.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.args);
+        command
+    }
+
     fn find(env: &Env) -> Result<Self, GenError> {
         let mut looked = Vec::new();
         for (program, args) in candidates(env) {
@@ -170,7 +178,8 @@ impl HostCxx {
         // The compiler knows the folder by its real path, and is to leave out just that.
         let path = fs::canonicalize(folder.path()).map_err(failed)?;
         write(&path, source).map_err(failed)?;
-        let output = output_within(&mut self.command(&path), COMPILE_LIMIT).map_err(failed)?;
+        let output =
+            output_within(&mut self.kernel_command(&path), COMPILE_LIMIT).map_err(failed)?;
         let folder_prefix = format!("{}/", path.display());
         let log = output.text.replace(&folder_prefix, "");
         let log = log.replace("./mk/", "mk/"); // Found through `-I.`.
@@ -192,7 +201,7 @@ impl HostCxx {
         })
     }
 
-    fn command(&self, folder: &Path) -> Command {
+    fn kernel_command(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command
             .args(&self.args)

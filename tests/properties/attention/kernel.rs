@@ -1,202 +1,263 @@
-//! The index arithmetic of `templates/ops/ring_attention.cu.tera` and `templates/parts/put_keys.cu.tera` with the numbers of the
-//! plan. Change both.
+//! What the device code of kernels computes: tiles, keys, parts and puts. The host's compiler takes the headers that kernels
+//! include and the text that instantiates them; a program prints what they compute.
 
+use super::plans;
+use crate::cases;
+use mkernel_compile::{HostCxx, headers, render};
 use mkernel_spec::plan::{AttentionPlan, Body, TILE_ROWS};
-use mkernel_spec::{KernelPlan, Topology};
+use mkernel_spec::{KernelPlan, Target};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use serde::Deserialize;
 use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
+use std::{fs, iter};
+
+/// Plans whose kernels are compiled, at most; all of them in one program.
+const PLANS: usize = 48;
 
 /// A tile of queries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub struct Tile {
     pub batch: u32,
     pub head: u32,
-    pub segment: u32,
+    /// The rank's chunk of the sequence, from 0.
+    pub chunk: u32,
+    /// The first row within it.
     pub row: u32,
 }
 
 /// A tile of keys of one rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub struct Keys {
     pub source: u32,
-    pub segment: u32,
+    pub chunk: u32,
     pub row: u32,
 }
 
-/// One rank of a rendered kernel.
-pub struct Kernel<'a> {
-    pub plan: &'a KernelPlan,
-    pub body: &'a AttentionPlan,
-    pub rank: u32,
+/// A rank's chunk of the sequence.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Chunk {
+    pub number: u32,
+    pub rows: u32,
 }
 
-impl<'a> Kernel<'a> {
-    pub fn all(plan: &'a KernelPlan) -> Vec<Self> {
-        let Body::Attention(body) = &plan.body else {
-            panic!("attention")
-        };
-        let ranks = 0..plan.spec.world();
-        ranks.map(|rank| Self { plan, body, rank }).collect()
-    }
+/// 64 columns of a tile of K or V, the ranks that it is sent to, and the put that brings it to other nodes.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Part {
+    pub head: u32,
+    pub chunk: u32,
+    pub row: u32,
+    pub index: u32,
+    pub receivers: BTreeSet<u32>,
+    pub put: u32,
+}
 
+/// A put: tiles of a chunk of a head, and by node whether it needs them.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Put {
+    pub head: u32,
+    chunk: u32,
+    row: u32,
+    tiles: u32,
+    nodes: Vec<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Printed {
+    tiles: Vec<Tile>,
+    ranks: Vec<PrintedRank>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct PrintedRank {
+    chunks: Vec<Chunk>,
+    /// By tile of rows.
+    blocks: Vec<Vec<Keys>>,
+    readers: Vec<u32>,
+    parts: Vec<Part>,
+    puts: Vec<Put>,
+}
+
+/// One rank of a kernel.
+pub struct Kernel {
+    pub plan: KernelPlan,
+    pub body: AttentionPlan,
+    pub rank: u32,
+    all_tiles: Vec<Tile>,
+    computed: PrintedRank,
+}
+
+/// All ranks of each kernel.
+pub fn kernels() -> &'static [Vec<Kernel>] {
+    static KERNELS: LazyLock<Vec<Vec<Kernel>>> = LazyLock::new(compute);
+    &KERNELS
+}
+
+fn compute() -> Vec<Vec<Kernel>> {
+    let mut runner = TestRunner::new(cases());
+    let trees = iter::repeat_with(|| plans().new_tree(&mut runner).expect("plans have no filter"));
+    let plans: Vec<KernelPlan> = trees
+        .take(PLANS.min(cases().cases as usize))
+        .filter_map(|tree| tree.current())
+        .collect();
+    let printed = print(&plans);
+    assert_eq!(printed.len(), plans.len());
+    plans.into_iter().zip(printed).map(ranks).collect()
+}
+
+fn ranks((plan, printed): (KernelPlan, Printed)) -> Vec<Kernel> {
+    let Body::Attention(body) = plan.body.clone() else {
+        panic!("attention")
+    };
+    let rank = |(rank, computed)| Kernel {
+        plan: plan.clone(),
+        body: body.clone(),
+        rank,
+        all_tiles: printed.tiles.clone(),
+        computed,
+    };
+    (0..).zip(printed.ranks).map(rank).collect()
+}
+
+/// Compiles and runs the program.
+fn print(plans: &[KernelPlan]) -> Vec<Printed> {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, text) in headers(Target::Simulator) {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().expect("in the folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
+    }
+    let probe = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/properties/attention/probe.hpp");
+    let mut program = fs::read_to_string(probe).expect("the probe");
+    for (number, plan) in plans.iter().enumerate() {
+        let source = render(plan).expect("a plan renders").text;
+        let start = source.find("struct Config").expect("what is instantiated");
+        let end = source.find("using Roles").expect("roles");
+        let names = "using mk::u32;\nusing mk::u64;\nusing mk::u8;\n";
+        write!(
+            program,
+            "namespace k{number} {{\n{names}{}\n}}\n",
+            &source[start..end]
+        )
+        .expect("memory");
+    }
+    program.push_str("int main() {\n");
+    for number in 0..plans.len() {
+        writeln!(
+            program,
+            "Probe<k{number}::Kernel>::print();\nstd::puts(\"\");"
+        )
+        .expect("memory");
+    }
+    program.push_str("}\n");
+    fs::write(folder.path().join("probe.cpp"), program).expect("a file");
+
+    let cxx =
+        HostCxx::load().unwrap_or_else(|error| panic!("this test needs a C++ compiler: {error}"));
+    let compiled = Command::new(cxx.program())
+        .args(["-std=c++20", "-O0", "-w", "-I.", "probe.cpp", "-o", "probe"])
+        .current_dir(&folder)
+        .output()
+        .expect("the compiler runs");
+    assert!(
+        compiled.status.success(),
+        "{}",
+        String::from_utf8_lossy(&compiled.stderr)
+    );
+    let output = Command::new(folder.path().join("probe"))
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8(output.stdout).expect("ASCII");
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
+}
+
+impl Kernel {
     pub fn world(&self) -> u32 {
         self.plan.spec.world()
     }
 
-    pub fn segments(&self) -> u32 {
-        self.body.config.placement.segments()
+    pub fn chunks(&self) -> &[Chunk] {
+        &self.computed.chunks
     }
 
-    pub fn chunk_of(&self, rank: u32, segment: u32) -> u32 {
-        self.body
-            .config
-            .placement
-            .chunk_of(self.world(), rank, segment)
+    /// All tiles, in the order in which they are taken.
+    pub fn all_tiles(&self) -> &[Tile] {
+        &self.all_tiles
     }
 
-    pub fn segment_rows(&self, rank: u32, segment: u32) -> u32 {
-        let before = u64::from(self.chunk_of(rank, segment)) * u64::from(self.body.segment_rows);
-        let left = self.body.shape.seq.saturating_sub(before);
-        left.min(u64::from(self.body.segment_rows)) as u32
-    }
-
-    pub fn tile_at(&self, index: u32) -> Tile {
-        let body = self.body;
-        let all = (body.shape.batch * body.shape.heads) as u32;
-        let heads = body.shape.heads as u32;
-        let per_group = body.group_heads * body.row_tiles;
-        let first = index / per_group * body.group_heads;
-        let in_group = body.group_heads.min(all - first);
-        let within = index % per_group;
-        let head = first + within % in_group;
-        let tile = body.row_tiles - 1 - within / in_group;
-        Tile {
-            batch: head / heads,
-            head: head % heads,
-            segment: tile / body.segment_tiles,
-            row: tile % body.segment_tiles * TILE_ROWS,
-        }
-    }
-
-    fn is_empty(&self, tile: Tile) -> bool {
-        tile.row >= self.segment_rows(self.rank, tile.segment)
-    }
-
-    /// Whose keys come as the `turn`th.
-    fn source(&self, turn: u32) -> u32 {
-        let Topology { nodes, local_world } = self.plan.spec.topology();
-        let node = (self.rank / local_world + nodes - turn / local_world) % nodes;
-        node * local_world + (self.rank + local_world - turn % local_world) % local_world
+    /// Those that have rows on this rank.
+    pub fn tiles(&self) -> Vec<Tile> {
+        let has_rows = |tile: &Tile| tile.row < self.chunks()[tile.chunk as usize].rows;
+        let tiles = self.all_tiles.iter().copied();
+        tiles.filter(has_rows).collect()
     }
 
     /// The keys of a tile, in order.
-    pub fn walk(&self, tile: Tile) -> Vec<Keys> {
-        let segments = self.segments();
-        let mut keys = Vec::new();
-        for span in 0..segments * self.world() {
-            let source = self.source(span / segments);
-            let segment = (tile.segment + span) % segments;
-            let own = self.chunk_of(self.rank, tile.segment);
-            let theirs = self.chunk_of(source, segment);
-            let end = match self.body.config.causal {
-                true if theirs > own => 0,
-                true if theirs == own => {
-                    (tile.row + TILE_ROWS).min(self.segment_rows(self.rank, tile.segment))
-                }
-                _ => self.segment_rows(source, segment),
-            };
-            let rows = (0..end).step_by(TILE_ROWS as usize);
-            keys.extend(rows.map(|row| Keys {
-                source,
-                segment,
-                row,
-            }));
-        }
-        keys
+    pub fn blocks(&self, tile: Tile) -> &[Keys] {
+        let row_tile = tile.chunk * self.body.segment_tiles + tile.row / TILE_ROWS;
+        &self.computed.blocks[row_tile as usize]
     }
 
-    fn attends(&self, rank: u32, chunk: u32) -> bool {
-        (0..self.segments()).any(|segment| {
-            self.segment_rows(rank, segment) > 0
-                && (!self.body.config.causal || self.chunk_of(rank, segment) > chunk)
-        })
+    pub fn parts(&self) -> &[Part] {
+        &self.computed.parts
     }
 
     /// Tiles of keys of this rank that it sends to `peer`, of each head.
     pub fn sent_to(&self, peer: u32) -> BTreeSet<Keys> {
-        let tile = |tile: u32| Keys {
+        let sent = self
+            .parts()
+            .iter()
+            .filter(|part| part.receivers.contains(&peer));
+        sent.map(|part| Keys {
             source: self.rank,
-            segment: tile / self.body.segment_tiles,
-            row: tile % self.body.segment_tiles * TILE_ROWS,
+            chunk: part.chunk,
+            row: part.row,
+        })
+        .collect()
+    }
+
+    pub fn puts(&self) -> &[Put] {
+        &self.computed.puts
+    }
+
+    /// The tiles of a put to the node.
+    pub fn put_to(&self, node: u32, put: &Put) -> Vec<Keys> {
+        let tiles = if put.nodes[node as usize] {
+            put.tiles
+        } else {
+            0
         };
-        let tiles = (0..self.body.row_tiles).map(tile);
-        tiles
-            .filter(|keys| {
-                keys.row < self.segment_rows(self.rank, keys.segment)
-                    && self.attends(peer, self.chunk_of(self.rank, keys.segment))
-            })
-            .collect()
-    }
-
-    /// Whether a rank of the node attends to keys of the chunk.
-    fn node_attends(&self, node: u32, chunk: u32) -> bool {
-        let topology = self.plan.spec.topology();
-        let mut ranks = topology.first_of(node)..topology.first_of(node + 1);
-        ranks.any(|rank| self.attends(rank, chunk))
-    }
-
-    /// Put `index` of this rank to the node: of which head, and its tiles.
-    pub fn put_to(&self, node: u32, index: u32) -> (u32, Vec<Keys>) {
-        let body = self.body;
-        let of_segment = body.segment_tiles.div_ceil(body.put_tiles);
-        let segments = self.segments();
-        let (head, segment) = (index / of_segment / segments, index / of_segment % segments);
-        let first = index % of_segment * body.put_tiles * TILE_ROWS;
-        let end = (first + body.put_tiles * TILE_ROWS).min(self.segment_rows(self.rank, segment));
-        let tiles = (first..end).step_by(TILE_ROWS as usize).map(|row| Keys {
+        let tile = |tile| Keys {
             source: self.rank,
-            segment,
-            row,
-        });
-        match self.node_attends(node, self.chunk_of(self.rank, segment)) {
-            true => (head, tiles.collect()),
-            false => (head, Vec::new()),
-        }
-    }
-
-    /// The put that brings a tile of this rank's.
-    pub fn put_of(&self, head: u32, keys: Keys) -> u32 {
-        let body = self.body;
-        let of_segment = body.segment_tiles.div_ceil(body.put_tiles);
-        (head * self.segments() + keys.segment) * of_segment
-            + keys.row / (body.put_tiles * TILE_ROWS)
+            chunk: put.chunk,
+            row: put.row + tile * TILE_ROWS,
+        };
+        (0..tiles).map(tile).collect()
     }
 
     /// Ranks whose keys a tile meets, but its own.
     pub fn sources(&self, tile: Tile) -> BTreeSet<usize> {
-        let sources = self.walk(tile).into_iter().map(|keys| keys.source);
+        let sources = self.blocks(tile).iter().map(|keys| keys.source);
         sources
             .filter(|source| *source != self.rank)
             .map(|source| source as usize)
             .collect()
     }
 
-    /// Tiles of a head of K and V that meet keys of `source`.
+    /// Tiles of a head of K and V that are counted as readers of `source`.
     pub fn readers(&self, source: usize) -> usize {
-        let of_first = |tile: &&Tile| self.kv_head(**tile) == 0;
-        let tiles = self.tiles();
-        let of_first = tiles.iter().filter(of_first);
-        of_first
-            .filter(|tile| self.sources(**tile).contains(&source))
-            .count()
+        self.computed.readers[source] as usize
     }
 
     pub fn kv_head(&self, tile: Tile) -> u32 {
         let shape = self.body.shape;
         tile.batch * shape.kv_heads as u32 + tile.head / (shape.heads / shape.kv_heads) as u32
-    }
-
-    pub fn tiles(&self) -> Vec<Tile> {
-        let tiles = (0..self.body.tiles).map(|index| self.tile_at(index));
-        tiles.filter(|tile| !self.is_empty(*tile)).collect()
     }
 }

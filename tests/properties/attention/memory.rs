@@ -1,8 +1,8 @@
 //! Shared memory, and slots in the workspace.
 
-use super::kernel::Kernel;
 use super::plans;
 use crate::cases;
+use mkernel_spec::plan::Body;
 use proptest::prelude::*;
 
 proptest! {
@@ -11,7 +11,7 @@ proptest! {
     #[test]
     fn memory_is_that_of_the_slots(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        let kernel = &Kernel::all(&plan)[0];
+        let Body::Attention(body) = &plan.body else { panic!("attention") };
         prop_assert!(plan.smem_bytes <= plan.device.smem_bytes);
         prop_assert!(plan.grid_ctas <= plan.device.sm_count);
         for regions in [&plan.smem, &plan.workspace.regions] {
@@ -19,11 +19,12 @@ proptest! {
                 prop_assert!(pair[0].offset_bytes + pair[0].bytes <= pair[1].offset_bytes, "{pair:?}");
             }
         }
-        let slots = plan.workspace.regions.iter().find(|region| region.name == "slots");
-        let bytes = slots.map_or(0, |region| region.bytes);
-        prop_assert_eq!(bytes, if kernel.world() == 1 { 0 } else { kernel.body.slot_bytes(kernel.world()) });
-        // Pushing warps have buffers of 64 columns of a tile where queries and keys will be.
-        let room = plan.smem.iter().find(|region| region.name == "barriers").expect("barriers");
-        prop_assert!(u64::from(kernel.body.push_warps) * 16_384 <= room.offset_bytes);
+        let (world, regions) = (plan.spec.world(), &plan.workspace.regions);
+        let bytes = regions.iter().find(|region| region.name == "kv_parts").map_or(0, |region| region.bytes);
+        prop_assert_eq!(bytes, if world == 1 { 0 } else { body.slot_bytes(world) });
+        // Warps that push before their CTA computes have their parts where queries and keys will be.
+        let barriers = plan.smem.iter().find(|region| region.name == "q_full").expect("barriers");
+        let end = plan.comm_smem.iter().map(|region| region.offset_bytes + region.bytes).max();
+        prop_assert!(end.unwrap_or(0) <= barriers.offset_bytes);
     }
 }

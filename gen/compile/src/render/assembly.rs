@@ -211,8 +211,10 @@ fn layout(region: &Region) -> String {
 /// CTAs before `end_cta`, from those of the entry before on.
 #[derive(Serialize)]
 struct Ctas<'a> {
-    /// What they are listed as: `CtaRoles<…>`, or `FirstPhase<…>` if they have other roles afterwards.
-    head: String,
+    /// What they are listed as: `CtaRoles`, or `FirstPhase` if they have other roles afterwards.
+    kind: &'static str,
+    /// Where they end, and what else the kind wants to know.
+    numbers: String,
     roles: Vec<Warps<'a>>,
 }
 
@@ -233,9 +235,11 @@ fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
     let (first, then): (Vec<_>, Vec<_>) = plan.roles.iter().partition(is_first);
     let mut table = Vec::new();
     for (_, end_cta) in ranges(&first, 0) {
-        let head = format!("FirstPhase<{end_cta}");
-        let roles = list(&first, end_cta);
-        table.push(Ctas { head, roles });
+        table.push(Ctas {
+            kind: "FirstPhase",
+            numbers: end_cta.to_string(),
+            roles: list(&first, end_cta),
+        });
     }
     for (first_cta, end_cta) in ranges(&then, plan.grid_ctas) {
         let of_ctas: Vec<_> = then
@@ -250,7 +254,8 @@ fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
             false => (registers.entry, registers.entry),
         };
         table.push(Ctas {
-            head: format!("CtaRoles<{end_cta}, {producer}, {consumer}"),
+            kind: "CtaRoles",
+            numbers: format!("{end_cta}, {producer}, {consumer}"),
             roles: list(&of_ctas, end_cta),
         });
     }

@@ -15,14 +15,14 @@ concept KvForwardConfig = KvPushConfig<Config> && comm::NetworkConfig<Config> &&
   Config::kForwardLag;  // own parts that are sent before the first part of a peer is forwarded
 };
 
-template <KvForwardConfig Config, class Args, class Workspace, KvPushSmem Smem, MaskPolicy Mask>
+template <KvForwardConfig Config, class Args, class Workspace, comm::CopySmem Smem, MaskPolicy Mask>
 struct KvForward {
   using Push = KvPush<Config, Args, Workspace, Smem, Mask>;
   using Slots = typename Push::Slots;
   using Slot = typename Push::Slot;
   using BlockSlot = typename Push::BlockSlot;
   using Part = typename Push::Part;
-  using Buffer = typename Push::Buffer;
+  using StagedCopy = comm::StagedCopy;
   using Sequence = attention::Sequence<Config>;
   using Shape = TileShape<Config>;
   using Ranks = Topology<Config>;
@@ -32,14 +32,44 @@ struct KvForward {
   // each other's puts otherwise.
   static_assert(Config::kForwardLag >= Config::kPutTiles * Slots::kParts);
 
+  static constexpr u32 kPutRows = Config::kPutTiles * Config::kTileKeys;
+  static constexpr u32 kChunkPuts = kCeilDiv<Sequence::kChunkTiles, Config::kPutTiles>;  // of a chunk of a head
+
+  // Blocks of a chunk of a head that are put together.
+  struct PutBlocks {
+    u32 head, rank_chunk, first_row;
+    u32 tiles;  // blocks that have rows
+  };
+
+  static MK_DEVICE PutBlocks put_at(u32 rank, u32 index) {
+    const u32 rank_chunk = index / kChunkPuts % Config::kRankChunks, first_row = index % kChunkPuts * kPutRows;
+    const u32 end = min(first_row + kPutRows, Sequence::chunk_rows(rank, rank_chunk));
+    const u32 tiles = end > first_row ? (end - first_row + Config::kTileKeys - 1) / Config::kTileKeys : 0;
+    return {index / kChunkPuts / Config::kRankChunks, rank_chunk, first_row, tiles};
+  }
+
+  // Which put of its source brings a part.
+  static MK_DEVICE u32 put_of(const Part& part) {
+    const u32 head = part.batch * Config::kKvHeads + part.kv_head;
+    return (head * Config::kRankChunks + part.rank_chunk) * kChunkPuts + part.row / kPutRows;
+  }
+
+  // Whether a rank of the node attends to keys of the chunk.
+  static MK_DEVICE bool node_attends(u32 node, u32 chunk) {
+    for (u32 local = 0; local < Ranks::kLocalWorld; ++local) {
+      if (Slots::attends(node * Ranks::kLocalWorld + local, chunk)) return true;
+    }
+    return false;
+  }
+
   // A warp: its share of own K and V, and by turns of what peers put here, kForwardLag parts later. So NICs and the links
   // of this node carry the same heads at a time; were all own parts sent first, most heads would wait to be forwarded.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
-    Buffer buffer = Push::buffer(smem, warp);
-    for (u32 i = Push::pusher(warp); i < Push::kParts + Config::kForwardLag; i += Push::kPushers) {
-      if (i < Push::kParts) push_part(args, ctx, Push::part_at(ctx.rank, i), buffer);
+    StagedCopy copy{ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
+    for (u32 i = Push::pusher(warp); i < Push::kParts + Config::kForwardLag; i += Push::kPushers) {  // @kv-forward.lag
+      if (i < Push::kParts) push_part(args, ctx, Push::part_at(ctx.rank, i), copy);
       for (u32 peer = 0; peer < Ranks::kPeerNodes && i >= Config::kForwardLag; ++peer) {
-        if (!forward_part(ctx, peer, i - Config::kForwardLag, buffer)) return;
+        if (!forward_part(ctx, peer, i - Config::kForwardLag, copy)) return;
       }
     }
   }
@@ -48,19 +78,15 @@ struct KvForward {
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
     const u32 lane = lane_index();
     for (u32 index = 0; index < Config::kPutsPerPeer; ++index) {
-      const u32 head = index / kChunkPuts / Config::kRankChunks, rank_chunk = index / kChunkPuts % Config::kRankChunks;
-      const u32 first_row = index % kChunkPuts * kPutRows;
-      const u32 end = min(first_row + kPutRows, Sequence::chunk_rows(ctx.rank, rank_chunk));
-      const u32 chunk = Sequence::chunk_of(ctx.rank, rank_chunk);
-      // If nobody needs them, or there are none, the put is empty: it only counts.
-      const bool is_empty = end <= first_row || !is_put(ctx, chunk);
-      const u32 tiles = is_empty ? 0 : (end - first_row + Config::kTileKeys - 1) / Config::kTileKeys;
-      const Slot slot(ctx.epoch, head / Config::kKvHeads, head % Config::kKvHeads);
-      const BlockSlot first(slot, ctx.rank, rank_chunk, first_row);
+      const PutBlocks put = put_at(ctx.rank, index);
+      const u32 chunk = Sequence::chunk_of(ctx.rank, put.rank_chunk);
+      const u32 tiles = is_put(ctx, chunk) ? put.tiles : 0;  // if 0, the put is empty: it only counts
+      const Slot slot(ctx.epoch, put.head / Config::kKvHeads, put.head % Config::kKvHeads);
+      const BlockSlot first(slot, ctx.rank, put.rank_chunk, put.first_row);
       for (u32 i = lane; i < tiles; i += kWarp) {
         BlockSlot block = first;
         block.tile += i;
-        wait_flag(ctx, ctx.local_ptr(block.ready()),
+        wait_flag(ctx, ctx.local_ptr(block.ready()),  // @kv-forward.own-wait
                   WaitSite{kPush, kChunk, ctx.rank, block.number(), ctx.epoch * Slots::kParts});
       }
       __syncwarp();
@@ -71,7 +97,7 @@ struct KvForward {
           // Nodes begin with different peers, so that their puts do not all go to the same node first.
           const u32 peer = (ctx.rank / Ranks::kLocalWorld + i) % Ranks::kPeerNodes;
           const bool is_needed = node_attends(Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk);
-          Network::put(args, ctx, peer, 0, blocks, blocks, is_needed ? tiles * 2 * Shape::kTileBytes : 0);
+          Network::put(args, ctx, peer, 0, blocks, blocks, is_needed ? tiles * 2 * Shape::kTileBytes : 0);  // @kv-forward.put
         }
       }
       __syncwarp();
@@ -79,17 +105,6 @@ struct KvForward {
   }
 
  private:
-  static constexpr u32 kPutRows = Config::kPutTiles * Config::kTileKeys;
-  static constexpr u32 kChunkPuts = kCeilDiv<Sequence::kChunkTiles, Config::kPutTiles>;  // of a chunk of a head
-
-  // Whether a rank of the node attends to keys of the chunk.
-  static MK_DEVICE bool node_attends(u32 node, u32 chunk) {
-    for (u32 local = 0; local < Ranks::kLocalWorld; ++local) {
-      if (Slots::attends(node * Ranks::kLocalWorld + local, chunk)) return true;
-    }
-    return false;
-  }
-
   // Whether a rank of another node does.
   static MK_DEVICE bool is_put(const RankContext& ctx, u32 chunk) {
     for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
@@ -98,25 +113,19 @@ struct KvForward {
     return false;
   }
 
-  // Which put of its source brings a part.
-  static MK_DEVICE u32 put_of(const Part& part) {
-    const u32 head = part.batch * Config::kKvHeads + part.kv_head;
-    return (head * Config::kRankChunks + part.rank_chunk) * kChunkPuts + part.row / kPutRows;
-  }
-
   // A warp: a part of this rank's to the ranks of its node that need it, and to the own slot that it is put from.
-  static MK_DEVICE void push_part(const Args& args, const RankContext& ctx, const Part& part, Buffer& buffer) {
+  static MK_DEVICE void push_part(const Args& args, const RankContext& ctx, const Part& part, StagedCopy& copy) {
     if (!part.has_rows()) return;
-    Push::load_part(args, part, buffer);
-    Push::send_part(ctx, part, buffer, is_put(ctx, part.chunk()) ? 0 : 1);
+    Push::bring_part(args, part, copy);
+    Push::send_part(ctx, part, copy, is_put(ctx, part.chunk()) ? 0 : 1);
   }
 
   // A warp: a part that a peer on another node puts here, when it has arrived. False after an abort.
-  static MK_DEVICE bool forward_part(const RankContext& ctx, u32 peer, u32 number, Buffer& buffer) {
-    const Part part = Push::part_at(Network::rank_of_peer(ctx, peer), number);
+  static MK_DEVICE bool forward_part(const RankContext& ctx, u32 peer, u32 number, StagedCopy& copy) {
+    const Part part = Push::part_at(Network::rank_of_peer(ctx, peer), number);  // @kv-forward.part
     if (!part.has_rows()) return true;
     if (!node_attends(ctx.rank / Ranks::kLocalWorld, part.chunk())) return true;
-    if (elect_one()) Network::wait_put(ctx, kPush, 0, peer, put_of(part));
+    if (elect_one()) Network::wait_put(ctx, kPush, 0, peer, put_of(part));  // @kv-forward.arrival
     __syncwarp();
     if (broadcast(is_aborted(ctx), 0) != 0) return false;
     const BlockSlot block(Slot(ctx.epoch, part.batch, part.kv_head), part.source, part.rank_chunk, part.row);
@@ -125,11 +134,12 @@ struct KvForward {
       add_relaxed_sys(ctx.local_ptr(block.ready()), 1);
       if constexpr (Ranks::kLocalWorld > 1) {
         fence_proxy_async();  // NICs wrote what TMA reads
-        barrier_expect(buffer.full, Shape::kSubTileBytes);
-        tma_load_bytes(buffer.address, ctx.local_ptr(block.part(ctx, part.index)), Shape::kSubTileBytes, buffer.full);
+        copy.bring(Shape::kSubTileBytes, [&](u32 loaded) {
+          tma_load_bytes(copy.slot, ctx.local_ptr(block.part(ctx, part.index)), Shape::kSubTileBytes, loaded);
+        });
       }
     }
-    if constexpr (Ranks::kLocalWorld > 1) Push::send_part(ctx, part, buffer, 1);
+    if constexpr (Ranks::kLocalWorld > 1) Push::send_part(ctx, part, copy, 1);
     return true;
   }
 };

@@ -2,6 +2,7 @@
 // need it, a count behind it.
 #pragma once
 #include <mk/attention/kv_slots.cuh>
+#include <mk/comm/staged_copy.cuh>
 
 namespace mk::attention {
 
@@ -11,13 +12,7 @@ concept KvPushConfig = KvSlotsConfig<Config> && requires {
   Config::kPushWarps;  // of each
 };
 
-template <class Smem>
-concept KvPushSmem = requires(const Smem smem, u32 warp) {
-  smem.push(warp);  // a part of a block; where warps push before their CTA computes, it may lie where stages will
-  smem.push_full(warp);
-};
-
-template <KvPushConfig Config, class Args, class Workspace, KvPushSmem Smem, MaskPolicy Mask>
+template <KvPushConfig Config, class Args, class Workspace, comm::CopySmem Smem, MaskPolicy Mask>
 struct KvPush {
   using Slots = KvSlots<Config, Workspace, Mask>;
   using Slot = typename Slots::Slot;
@@ -25,19 +20,15 @@ struct KvPush {
   using Sequence = attention::Sequence<Config>;
   using Shape = TileShape<Config>;
   using Ranks = Topology<Config>;
+  using StagedCopy = comm::StagedCopy;
 
   static constexpr u32 kParts = Config::kBatch * Config::kKvHeads * Sequence::kRowTiles * Slots::kParts;  // of a rank
   static constexpr u32 kPushers = Config::kPushCtas * Config::kPushWarps;
 
   // One thread.
   static MK_DEVICE void init_barriers(const Smem& smem) {
-    for (u32 warp = 0; warp < Config::kPushWarps; ++warp) barrier_init(smem.push_full(warp), 1);
+    for (u32 warp = 0; warp < Config::kPushWarps; ++warp) barrier_init(smem.copy_loaded(warp), 1);
   }
-
-  // A warp's part of shared memory, its barrier, and the parity of the next phase.
-  struct Buffer {
-    u32 address, full, phase = 0;
-  };
 
   // A part of a block: which sub-tile of K or of V, whose number K's come before V's.
   struct Part {
@@ -55,34 +46,33 @@ struct KvPush {
             tile % Sequence::kChunkTiles * Config::kTileKeys, number % Slots::kParts};
   }
 
-  static MK_DEVICE Buffer buffer(const Smem& smem, u32 warp) { return {smem.push(warp), smem.push_full(warp)}; }
-
   // The number of a warp among all that push.
   static MK_DEVICE u32 pusher(u32 warp) { return warp * Config::kPushCtas + blockIdx.x; }
 
   // A warp: its share of own K and V to the peers that need them.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
-    Buffer buffer = KvPush::buffer(smem, warp);
+    StagedCopy copy{ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
     for (u32 i = pusher(warp); i < kParts; i += kPushers) {
       const Part part = part_at(ctx.rank, i);
       if (!part.has_rows()) continue;
-      load_part(args, part, buffer);
-      send_part(ctx, part, buffer, 1);
+      bring_part(args, part, copy);
+      send_part(ctx, part, copy, 1);
     }
   }
 
-  // A warp: loads an own part to its buffer.
-  static MK_DEVICE void load_part(const Args& args, const Part& part, const Buffer& buffer) {
+  // A warp: an own part to its slot.
+  static MK_DEVICE void bring_part(const Args& args, const Part& part, StagedCopy& copy) {
     if (!elect_one()) return;
-    barrier_expect(buffer.full, Shape::kSubTileBytes);
-    tma_load_4d(buffer.address, part.index < Slots::kFirstPartOfV ? args.k : args.v, buffer.full,
-                part.index % Slots::kFirstPartOfV * Shape::kSubTileCols, part.rank_chunk * Config::kChunkRows + part.row,
-                part.kv_head, part.batch);
+    copy.bring(Shape::kSubTileBytes, [&](u32 loaded) {
+      tma_load_4d(copy.slot, part.index < Slots::kFirstPartOfV ? args.k : args.v, loaded,
+                  part.index % Slots::kFirstPartOfV * Shape::kSubTileCols, part.rank_chunk * Config::kChunkRows + part.row,
+                  part.kv_head, part.batch);
+    });
   }
 
-  // A warp, to whose buffer a part is on its way: to the peers on this node that need it, and a count on their flags behind
+  // A warp, to whose slot a part is on its way: to the peers on this node that need it, and a count on their flags behind
   // it. With `nearest` 0 also to this rank's own slot, with 1 not.
-  static MK_DEVICE void send_part(const RankContext& ctx, const Part& part, Buffer& buffer, u32 nearest) {
+  static MK_DEVICE void send_part(const RankContext& ctx, const Part& part, StagedCopy& copy, u32 nearest) {
     const Slot slot(ctx.epoch, part.batch, part.kv_head);
     if constexpr (Ranks::kLocalWorld > 1) {
       const u32 reader = lane_index();
@@ -94,22 +84,18 @@ struct KvPush {
     }
     if (elect_one()) {
       const BlockSlot block(slot, part.source, part.rank_chunk, part.row);
-      wait_barrier(ctx, buffer.full, buffer.phase, kPush, kStageFull, block.number());
-      fence_proxy_async();  // the readers' TMA has read what was there
-      for_each_receiver(ctx, part, nearest, [&](u32 receiver) {
-        tma_store_bytes(ctx.peer_ptr(receiver, block.part(ctx, part.index)), buffer.address, Shape::kSubTileBytes);
+      copy.send(block.number(), [&] {
+        fence_proxy_async();  // the readers' TMA has read what was there
+        for_each_receiver(ctx, part, nearest, [&](u32 receiver) {
+          tma_store_bytes(ctx.peer_ptr(receiver, block.part(ctx, part.index)), copy.slot, Shape::kSubTileBytes);
+        });
       });
-      tma_commit();
-      tma_wait<0>();
-      // After the wait the stores are complete. TMA is another proxy, so a proxy fence orders them before this thread's
-      // counts, and a system fence makes that hold for every rank.
-      fence_proxy_async();
-      fence_sys();
+      StagedCopy::finish();
+      fence_sys();  // @kv-push.count-fence
       for_each_receiver(ctx, part, nearest,
                         [&](u32 receiver) { add_relaxed_sys(ctx.peer_ptr(receiver, block.ready()), 1); });
     }
     __syncwarp();
-    buffer.phase ^= 1;
   }
 
  private:

@@ -64,7 +64,7 @@ struct KvSlots {
 
     MK_DEVICE Symmetric<u32> ready() const { return Workspace::kv_ready(source, slot, tile); }
     MK_DEVICE Symmetric<u8> part(const RankContext& ctx, u32 part) const {
-      return Workspace::kv_parts(ctx.epoch % Config::kKvBuffers, source, slot, tile, part);
+      return Workspace::kv_parts(ctx.epoch % Config::kKvBuffers, source, slot, tile, part);  // @kv-slots.buffer
     }
     // Its number among all of them, for reports.
     MK_DEVICE u32 number() const {
@@ -86,8 +86,8 @@ struct KvSlots {
   static MK_DEVICE void wait_block(const RankContext& ctx, const QueryTile& tile, const KvBlock& block) {
     const Slot slot(ctx.epoch, tile.batch, tile.head / Shape::kHeadsPerKv);
     const BlockSlot at(slot, block.source, block.rank_chunk, block.row);
-    wait_flag(ctx, ctx.local_ptr(at.ready()),
-              WaitSite{kLoad, kChunk, block.source, at.number(), (slot.earlier + 1) * kParts});
+    wait_flag(ctx, ctx.local_ptr(at.ready()),  // @kv-slots.wait
+              WaitSite{kLoad, kChunk, block.source, at.number(), (slot.earlier + 1) * kParts});  // @kv-slots.wanted
     // Another rank's TMA or a NIC has written the block, and the flag has acquired it for this thread. The fence lets TMA,
     // which is another proxy, read it after that.
     fence_proxy_async();
@@ -122,8 +122,8 @@ struct KvSlots {
     return tiles * Shape::kHeadsPerKv;
   }
 
-  // A warp whose CTA has read all keys of a tile of queries: counts that at every rank which sent them. What comes from the
-  // rank of this local rank on another node, a NIC has put here or will put after the next call.
+  // A warp whose CTA has read all keys of a tile of queries: counts that at every rank which sent them. Keys of sources of
+  // this rank's own local rank are its own, or NICs have put them here: nobody waits for credits for those.
   static MK_DEVICE void release_slots(const RankContext& ctx, const QueryTile& tile)
     requires CreditsWorkspace<Workspace>
   {
@@ -131,8 +131,8 @@ struct KvSlots {
       const u32 sender = source % Ranks::kLocalWorld;
       if (sender == ctx.local_rank() || !meets(ctx.rank, tile.rank_chunk, source)) continue;
       const Slot slot(ctx.epoch, tile.batch, tile.head / Shape::kHeadsPerKv);
-      fence_sys();
-      const u32 node = source / Ranks::kLocalWorld;
+      fence_sys();  // @kv-slots.release-fence
+      const u32 node = source / Ranks::kLocalWorld;  // @kv-slots.release-node
       add_relaxed_sys(ctx.peer_ptr(sender, Workspace::slot_reads(node, ctx.local_rank(), slot.index)), 1);
     }
   }
@@ -142,9 +142,9 @@ struct KvSlots {
     requires CreditsWorkspace<Workspace>
   {
     const u32 node = source / Ranks::kLocalWorld;
-    wait_flag(ctx, ctx.local_ptr(Workspace::slot_reads(node, reader, slot.index)),
+    wait_flag(ctx, ctx.local_ptr(Workspace::slot_reads(node, reader, slot.index)),  // @kv-slots.credit-wait
               WaitSite{kPush, kRoom, ctx.node_first_rank + reader, head,
-                       slot.earlier * readers(ctx.node_first_rank + reader, source)});
+                       slot.earlier * readers(ctx.node_first_rank + reader, source)});  // @kv-slots.credit
   }
 };
 

@@ -105,22 +105,22 @@ struct Mainloop {
     pack(p, s);
 #pragma unroll 1
     while (blocks.next(block)) {
-      k.consumer_wait_watched();
+      k.consumer_wait_watched();  // @attention-mainloop.k-wait
       take_turn(group);
       multiply_keys(s, q, smem.k(k.stage()));
-      v.consumer_wait_watched();
+      v.consumer_wait_watched();  // @attention-mainloop.v-wait
       multiply_values(o, p, smem.v(v.stage()));
-      pass_turn(group);
-      mma_wait<1>();
+      pass_turn(group);  // @attention-mainloop.pass-turn
+      mma_wait<1>();  // @attention-mainloop.scores
       mma_hold(s);
-      k.consumer_release_warp();
+      k.consumer_release_warp();  // @attention-mainloop.k-release
       mask<Mask>(s, block, row);
       softmax.apply(s, rescale);
       mma_wait_after<0>(softmax.row_sum[0] + softmax.row_sum[1]);
       mma_hold(o);
       v.consumer_release_warp();
 #pragma unroll
-      for (u32 i = 0; i < Config::kHeadDim / 2; ++i) o[i] *= rescale[i / 2 % 2];
+      for (u32 i = 0; i < Config::kHeadDim / 2; ++i) o[i] *= rescale[i / 2 % 2];  // @attention-mainloop.rescale
       pack(p, s);
     }
     v.consumer_wait_watched();
@@ -165,9 +165,9 @@ struct Mainloop {
     u32 keys = Config::kTileKeys;
     if constexpr (Sequence::kRagged) keys = Sequence::chunk_rows(block.source, block.rank_chunk) - block.row;
     if (Mask::kIsCausal && block.is_diagonal) {
-      const u32 first_end = row + lane_index() / 4 + 1;
+      const u32 first_end = row + lane_index() / 4 + 1;  // @attention-mainloop.diagonal
       mask_scores<Config::kTileKeys>(s, min(keys, first_end), min(keys, first_end + 8));
-    } else if (keys < Config::kTileKeys) {
+    } else if (keys < Config::kTileKeys) {  // @attention-mainloop.ragged
       mask_scores<Config::kTileKeys>(s, keys, keys);
     }
   }

@@ -72,16 +72,16 @@ struct RingAttention {
         const u32 index = broadcast(load_shared(smem.query_tile(queries.stage())), 0);
         if (index >= Scheduler::kTiles) break;
         const QueryTile tile = Scheduler::tile(index);
-        const u32 q = smem.q(queries.stage());
+        const u32 q = smem.q(queries.stage());  // @ring-attention.queries
         Softmax<Config> softmax;
         typename Mainloop::Accumulators o = {};
         Mainloop::template attend<Mask>(ctx, smem, k, v, tile, group, row, q + group * kGroupRows * 128, softmax, o);
         if constexpr (Ranks::kLocalWorld > 1) {
-          if (row == 0) KvSlots<Config, Workspace, Mask>::release_slots(ctx, tile);
+          if (row == 0) KvSlots<Config, Workspace, Mask>::release_slots(ctx, tile);  // @ring-attention.release
         }
         sync_named(kQueriesRead + group, kWarpgroup);  // O takes the place of the group's queries
         Output::write(args, ctx, tile, row, q + row * 128, softmax, o);
-        fence_proxy_async_shared();
+        fence_proxy_async_shared();  // @ring-attention.output-fence
         __syncwarp();
         queries.consumer_release_warp();
       }
@@ -116,7 +116,7 @@ struct RingAttention {
     static constexpr Agent kAgent = Agent::kWarp;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      comm::Network<Config, Workspace>::watch_arrivals(args, ctx);
+      comm::Network<Config, Workspace>::watch_arrivals(args, ctx);  // @ring-attention.arrivals
     }
   };
 
@@ -141,7 +141,7 @@ struct RingAttention {
                                const QueryTile& tile, const KvBlock& block) {
     if constexpr (Ranks::kWorld > 1) {
       // While the stage is still in use.
-      if (block.source != ctx.rank) KvSlots<Config, Workspace, Mask>::wait_block(ctx, tile, block);
+      if (block.source != ctx.rank) KvSlots<Config, Workspace, Mask>::wait_block(ctx, tile, block);  // @ring-attention.kv-wait
     }
     const u32 full = k.producer_acquire_tma(Shape::kTileBytes);
     load_block(args.k, ctx, tile, block, 0, smem.k(k.stage()), full);

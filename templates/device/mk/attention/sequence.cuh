@@ -37,7 +37,7 @@ struct Sequence {
   // A rank numbers its chunks from 0; the number of one in the sequence. With two, it has one of the first half and its
   // mirror image of the second half, so that a causal mask leaves every rank as much work.
   static MK_DEVICE u32 chunk_of(u32 rank, u32 rank_chunk) {
-    return Config::kRankChunks == 1 || rank_chunk == 0 ? rank : kChunks - 1 - rank;
+    return Config::kRankChunks == 1 || rank_chunk == 0 ? rank : kChunks - 1 - rank;  // @sequence.mirror
   }
 
   // Rows that there are of one.

@@ -36,17 +36,17 @@ struct TileScheduler {
             row_tile % Sequence::kChunkTiles * Config::kTileRows};
   }
 
+  // Whether a tile has no rows on a rank.
+  static MK_DEVICE bool is_empty(const QueryTile& tile, u32 rank) {
+    return Sequence::kUneven && tile.row >= Sequence::chunk_rows(rank, tile.rank_chunk);
+  }
+
   // One thread: the index of the next tile that has rows on this rank; kTiles or more if there is none.
   static MK_DEVICE u32 next(const RankContext& ctx) {
     for (;;) {
       const u32 index = Counter::take(ctx);
       if (index >= kTiles || !is_empty(tile(index), ctx.rank)) return index;
     }
-  }
-
- private:
-  static MK_DEVICE bool is_empty(const QueryTile& tile, u32 rank) {
-    return Sequence::kUneven && tile.row >= Sequence::chunk_rows(rank, tile.rank_chunk);
   }
 };
 

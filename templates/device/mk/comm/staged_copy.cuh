@@ -1,7 +1,7 @@
 // Copies of global memory to several ranks: TMA brings bytes to a slot of shared memory once, and stores them from
 // there to every rank that needs them.
 //
-// A copy belongs to one thread, which owns the slot. It waits for each load and leaves stores under way until it needs
+// A copy belongs to one thread, which owns the slot; elect_one always elects the same thread of a warp. It waits for each load and leaves stores under way until it needs
 // the slot again. One such thread does not keep the link busy, but twelve warps of a CTA do, each at another point of
 // load, store and count; so a ring of slots per thread would gain nothing.
 #pragma once
@@ -47,18 +47,29 @@ struct StagedCopy {
     return {ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
   }
 
-  // Brings `bytes` bytes to the slot and sends them on. `load(barrier)` issues the TMA loads to the slot, which count
-  // on the barrier; `store()` issues the TMA stores from it. `index` says in reports what the wait was for. If the
-  // source was written through another proxy, by a NIC for example, the caller has issued a fence_proxy_async.
-  template <class Load, class Store>
-  MK_DEVICE void move(u32 bytes, u32 index, const Load& load, const Store& store) {
+  // Brings `bytes` bytes to the slot: `load(barrier)` issues the TMA loads to it, which count on the barrier. If the source
+  // was written through another proxy, by a NIC for example, the caller has issued a fence_proxy_async.
+  template <class Load>
+  MK_DEVICE void bring(u32 bytes, const Load& load) {
     tma_wait_read<0>();  // the stores before have read the slot
     barrier_expect(loaded, bytes);
     load(loaded);
+  }
+
+  // Sends on what was brought: `store()` issues the TMA stores from the slot. `index` says in reports what the wait was for.
+  template <class Store>
+  MK_DEVICE void send(u32 index, const Store& store) {
     wait_barrier(ctx, loaded, phase, kPush, kStageFull, index);
-    phase ^= 1;
+    phase ^= 1;  // @staged-copy.phase
     store();
     tma_commit();
+  }
+
+  // Both in turn.
+  template <class Load, class Store>
+  MK_DEVICE void move(u32 bytes, u32 index, const Load& load, const Store& store) {
+    bring(bytes, load);
+    send(index, store);
   }
 
   // Copies `rows` rows of `row_bytes` bytes each, at most kRowBytes: as many at a time as the slot holds, or a part of
@@ -88,7 +99,7 @@ struct StagedCopy {
   // Waits until everything stored has arrived. TMA is another proxy, so a proxy fence orders its writes before what
   // this thread does next; with a fence_sys behind it, a relaxed add may count what has arrived.
   static MK_DEVICE void finish() {
-    tma_wait<0>();
+    tma_wait<0>();  // @staged-copy.stored
     fence_proxy_async();
   }
 };

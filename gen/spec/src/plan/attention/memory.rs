@@ -70,7 +70,7 @@ regions! {
     k: Element::Bytes(p.tile_bytes()), [stage: p.stages];
     v: Element::Bytes(p.tile_bytes()), [stage: p.stages];
     /// A part of a block on its way to other ranks.
-    push: Element::Bytes(SUB_TILE_BYTES.into()), [warp: p.push_warps], if p.pushes_beside;
+    copy_slot: Element::Bytes(SUB_TILE_BYTES.into()), [warp: p.push_warps], if p.pushes_beside;
     /// Barriers of the three pipelines.
     q_full: Element::Barrier, [buffer: QUERY_BUFFERS];
     q_empty: Element::Barrier, [buffer: QUERY_BUFFERS];
@@ -79,7 +79,7 @@ regions! {
     v_full: Element::Barrier, [stage: p.stages];
     v_empty: Element::Barrier, [stage: p.stages];
     /// Completes when a part has been loaded.
-    push_full: Element::Barrier, [warp: p.push_warps], if p.push_warps > 0;
+    copy_loaded: Element::Barrier, [warp: p.push_warps], if p.push_warps > 0;
     /// The index of the tile whose queries a buffer holds.
     query_tile: Element::Words(1), [buffer: QUERY_BUFFERS];
 }
@@ -89,7 +89,7 @@ regions! {
     struct PushSmem(push_warps: u32), from 0, aligned to 8;
 
     /// Before there are queries and stages, parts of blocks on their way to other ranks, one per warp.
-    push: Element::Bytes(SUB_TILE_BYTES.into()), [warp: push_warps];
+    copy_slot: Element::Bytes(SUB_TILE_BYTES.into()), [warp: push_warps];
 }
 
 /// The symmetric memory that a kernel needs.

@@ -1,0 +1,119 @@
+// Prints, as JSON, which tiles, keys, parts and puts the device code of a kernel computes: the host's compiler takes the
+// headers as they are. Each kernel's text up to its roles is in a namespace of its own.
+#include <cstdio>
+#include <mk/attention/ring_attention.cuh>
+
+extern "C" const mk::sim::Calls* mk_calls;
+const mk::sim::Calls* mk_calls = nullptr;  // nothing here asks the simulator
+
+using mk::u32;
+
+// An array of what `print(i)` prints for each i below `count`.
+template <class Print>
+void list(u32 count, Print print) {
+  std::printf("[");
+  for (u32 i = 0; i < count; ++i) {
+    if (i > 0) std::printf(",");
+    print(i);
+  }
+  std::printf("]");
+}
+
+template <class Kernel>
+struct Probe;
+
+template <class Config, class Args, class Workspace, class Smem, class Mask>
+struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> {
+  using Kernel = mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>;
+  using Ranks = mk::Topology<Config>;
+  using Sequence = mk::attention::Sequence<Config>;
+  using Scheduler = typename Kernel::Scheduler;
+
+  static void print() {
+    std::printf("{\"tiles\":");
+    list(Scheduler::kTiles, [](u32 i) {
+      const auto tile = Scheduler::tile(i);
+      std::printf("{\"batch\":%u,\"head\":%u,\"chunk\":%u,\"row\":%u}", tile.batch, tile.head, tile.rank_chunk, tile.row);
+    });
+    std::printf(",\"ranks\":");
+    list(Ranks::kWorld, print_rank);
+    std::printf("}");
+  }
+
+ private:
+  static constexpr u32 kPeers = Ranks::kWorld > 1 ? Ranks::kWorld : 0;
+
+  static void print_rank(u32 rank) {
+    std::printf("{\"chunks\":");
+    list(Config::kRankChunks, [&](u32 i) {
+      std::printf("{\"number\":%u,\"rows\":%u}", Sequence::chunk_of(rank, i), Sequence::chunk_rows(rank, i));
+    });
+    std::printf(",\"blocks\":");
+    list(Sequence::kRowTiles, [&](u32 i) { print_blocks(rank, i); });
+    std::printf(",\"readers\":");
+    list(kPeers, [&](u32 source) { print_readers(rank, source); });
+    std::printf(",\"parts\":");
+    if constexpr (Ranks::kWorld > 1) print_parts(rank);
+    if constexpr (Ranks::kWorld == 1) std::printf("[]");
+    std::printf(",\"puts\":");
+    if constexpr (Ranks::kNodes > 1) print_puts(rank);
+    if constexpr (Ranks::kNodes == 1) std::printf("[]");
+    std::printf("}");
+  }
+
+  // The blocks that a tile of queries meets; none if it has no rows.
+  static void print_blocks(u32 rank, u32 row_tile) {
+    const mk::attention::QueryTile tile{0, 0, row_tile / Sequence::kChunkTiles,
+                                        row_tile % Sequence::kChunkTiles * Config::kTileRows};
+    mk::attention::KvIterator<Config, Mask> blocks(tile, rank);
+    mk::attention::KvBlock block{};
+    const char* separator = "";
+    std::printf("[");
+    while (!Scheduler::is_empty(tile, rank) && blocks.next(block)) {
+      std::printf("%s{\"source\":%u,\"chunk\":%u,\"row\":%u}", separator, block.source, block.rank_chunk, block.row);
+      separator = ",";
+    }
+    std::printf("]");
+  }
+
+  static void print_readers(u32 rank, u32 source) {
+    if constexpr (Ranks::kWorld > 1) {
+      std::printf("%u", mk::attention::KvSlots<Config, Workspace, Mask>::readers(rank, source));
+    }
+  }
+
+  // Parts in the order in which they are sent: of which block, to which ranks, and in which put to other nodes.
+  static void print_parts(u32 rank) {
+    using Push = mk::attention::KvPush<Config, Args, Workspace, Smem, Mask>;
+    list(Push::kParts, [&](u32 i) {
+      const auto part = Push::part_at(rank, i);
+      std::printf("{\"head\":%u,\"chunk\":%u,\"row\":%u,\"index\":%u", part.batch * Config::kKvHeads + part.kv_head,
+                  part.rank_chunk, part.row, part.index);
+      std::printf(",\"receivers\":[");
+      const char* separator = "";
+      for (u32 peer = 0; peer < Ranks::kWorld && part.has_rows(); ++peer) {
+        if (peer == rank || !Push::Slots::attends(peer, part.chunk())) continue;
+        std::printf("%s%u", separator, peer);
+        separator = ",";
+      }
+      u32 put = 0;
+      if constexpr (Ranks::kNodes > 1) put = mk::attention::KvForward<Config, Args, Workspace, Smem, Mask>::put_of(part);
+      std::printf("],\"put\":%u}", put);
+    });
+  }
+
+  // Puts, and the nodes that need them.
+  static void print_puts(u32 rank) {
+    using Forward = mk::attention::KvForward<Config, Args, Workspace, Smem, Mask>;
+    list(Config::kPutsPerPeer, [&](u32 i) {
+      const auto put = Forward::put_at(rank, i);
+      std::printf("{\"head\":%u,\"chunk\":%u,\"row\":%u,\"tiles\":%u,\"nodes\":", put.head, put.rank_chunk, put.first_row,
+                  put.tiles);
+      list(Ranks::kNodes, [&](u32 node) {
+        const bool is_needed = Forward::node_attends(node, Sequence::chunk_of(rank, put.rank_chunk));
+        std::printf(is_needed ? "true" : "false");
+      });
+      std::printf("}");
+    });
+  }
+};
