@@ -10,18 +10,19 @@ use std::mem::{offset_of, size_of};
 /// Regions of the workspace whose words count alike in every call, or hold the call that wrote them last.
 const COUNTERS: [&str; 13] = [
     "begun",
+    "chunk_ready",
     "counted",
     "flags",
     "kv_ready",
     "listers",
     "pace",
     "packed",
-    "partial_flags",
-    "put_flags",
-    "result_flags",
+    "partial_ready",
+    "put_ready",
+    "result_ready",
     "routed",
     "slot_reads",
-    "tail_flags",
+    "split_ready",
 ];
 
 /// Regions in which some words hold the mark of the call that wrote the words beside them: the period of the pattern in bytes,

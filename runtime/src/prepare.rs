@@ -70,7 +70,11 @@ pub(crate) fn prepare(
             memory_of_node(shared, way, &plan, &loaded.page)?
         }
     };
-    Ok(Operator::new(plan, loaded, memory, shared.clone()))
+    let operator = Operator::new(plan, loaded, memory, shared.clone());
+    if let Some(host) = &shared.simulated {
+        host.name_workspace(operator.workspace(), operator.plan().workspace.clone());
+    }
+    Ok(operator)
 }
 
 /// Who puts to whom by what, for a kernel of several nodes; that one of one node has them all on it.

@@ -88,6 +88,7 @@ mod host {
     use mkernel_sim::world::Options;
     use mkernel_sim::{HostOptions, SimulatedHost};
     use mkernel_spec::Device;
+    use mkernel_spec::plan::Workspace;
     use std::sync::{Arc, OnceLock};
 
     pub(crate) use mkernel_sim::Watch;
@@ -145,6 +146,12 @@ mod host {
             self.host.is_awaited()
         }
 
+        /// Gives places of the workspace at `address` the names of its regions, for findings.
+        pub fn name_workspace(&self, address: u64, workspace: Workspace) {
+            self.host
+                .name_memory(address, move |offset| workspace.name_of(offset));
+        }
+
         /// What was found so far. After a rank has aborted, kernels run to their end without waiting for each other: what
         /// lacks an order then is a consequence. An access to memory that is not the kernel's is still a mistake.
         pub fn findings(&self) -> Vec<Finding> {
@@ -181,6 +188,7 @@ mod host {
 mod host {
     use super::{Finding, Simulation};
     use crate::error::Error;
+    use mkernel_spec::plan::Workspace;
 
     pub(crate) fn activate() -> Result<(), Error> {
         Err(Error::NoSimulator)
@@ -194,6 +202,10 @@ mod host {
         pub fn claim(simulation: &Simulation) -> Result<Self, Error> {
             simulation.check()?;
             Err(Error::NoSimulator)
+        }
+
+        pub fn name_workspace(&self, _: u64, _: Workspace) {
+            match *self {}
         }
 
         pub fn first_ordinal(&self) -> usize {

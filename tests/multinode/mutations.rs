@@ -37,25 +37,23 @@ fn to_all() -> Job {
     job(GemmOp::GemmAr, (2, 2), (256, 128, 128), tuning).1
 }
 
-const OWN_CHUNK: &str = "    mk::wait_flag(watch, flag_at(watch.here(), flag),\n";
-
 #[rustfmt::skip]
 const MISTAKES: &[Mistake] = &[
-    ("a chunk put before it is there", gather, &[(OWN_CHUNK, "    if (false) mk::wait_flag(watch, flag_at(watch.here(), flag),\n")]),
-    ("a chunk relayed before it has come", gather, &[("    wait_put(watch, mk::kPush, 0, peer, piece.chunk);\n", "")]),
-    ("puts of the call before awaited", gather, &[("(watch.epoch - 1) * cfg::kPuts + index + 1", "(watch.epoch - 1) * cfg::kPuts + index")]),
-    ("rows put to another place", gather, &[("put(args, watch, peer, 0, offset, offset,", "put(args, watch, peer, 0, offset, cfg::kGathered,")]),
-    ("rows of another peer relayed", gather, &[("const Shard shard{source, watch.here() + gathered", "const Shard shard{args.rank, watch.here() + gathered")]),
-    ("arrivals not told to all", gather, &[("        mk::store_release_gpu(here, now);\n", "        mk::store(here, now);\n")]),
-    ("one buffer for all calls", gather, &[("const u64 gathered_row = u64{watch.epoch % 2} * cfg::kM + args.rank", "const u64 gathered_row = args.rank")]),
+    ("a chunk put before it is there", gather, &[("@push.own-chunk", "Shards::wait( => if (false) Shards::wait(")]),
+    ("a chunk relayed before it has come", gather, &[("@push.arrival", "")]),
+    ("puts of the call before awaited", gather, &[("@put.wanted", "+ index + 1 => + index")]),
+    ("rows put to another place", gather, &[("@push.put", "slot, slot => slot, Workspace::gathered(0, 0)")]),
+    ("rows of another peer relayed", gather, &[("@push.relayed", "put{source, => put{ctx.rank,")]),
+    ("arrivals not told to all", gather, &[("@put.arrivals", "store_release_gpu( => store(")]),
+    ("one buffer for all calls", gather, &[("@push.put-slot", "ctx.parity() => 0u")]),
     ("sums put before they are there", scatter, &[("@node-sums.wait", "wait_flag( => if (false) wait_flag(")]),
     ("a sum of another node not awaited", scatter, &[("@node-sums.arrival", "")]),
     ("a sum of another node not added", scatter, &[("@partials.sources", "Ranks::kPeerNodes => 0")]),
     ("sums to the slot of another peer", scatter, &[("@node-sums.number-there", "node < to ? node : node - 1 => node")]),
     ("one buffer of sums for all calls", scatter, &[("@node-sums.read-slot", "ctx.parity() => 0u"), ("@node-sums.put-slot", "ctx.parity() => 0u")]),
-    ("results relayed before they have come", to_all, &[("    wait_put(watch, mk::kPush, 1, peer, index / cfg::kPutTiles);\n", "")]),
-    ("results relayed after the flag", to_all, &[("    mk::tma_wait<0>();\n    mk::fence_proxy_async();\n    mk::fence_sys();\n    for (u32 distance = 1;", "    mk::fence_sys();\n    for (u32 distance = 1;")]),
-    ("results put from another place", to_all, &[("put(args, watch, peer, 1, results, results,", "put(args, watch, peer, 1, cfg::kResults, results,")]),
+    ("results relayed before they have come", to_all, &[("@results.arrival", "")]),
+    ("results relayed after the flag", to_all, &[("@results.relayed", "")]),
+    ("results put from another place", to_all, &[("@results.put", "slot, slot => Workspace::results(0, 0, 0, 0), slot")]),
 ];
 
 #[test]

@@ -73,7 +73,18 @@ fn words() -> Job {
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 3)
 }
 
-const FINISH: &str = "      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n";
+/// The epilogue before the CTAs of a tile exchange their sums.
+const FINISHED_EARLY: &[(&str, &str)] = &[
+    ("@gemm.epilogue", ""),
+    (
+        "@gemm.multiply",
+        "        Mainloop::multiply(smem, stages, work, group, sum);
+        for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+          epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters);
+        }
+        SplitK<Scheduler, Workspace, Shape>::reduce(ctx, work, group, sum);",
+    ),
+];
 
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation] = &[
@@ -93,19 +104,19 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("residual at the row of A", finished_by_owners, &[("@epilogue.row", "row_in_c => row_in_a")]),
     mutation("residual read beyond its rows", finished_by_owners, &[("@epilogue.is-inside", "has_row(tile, row + half * 8) => true")]),
     mutation("addends read beyond their columns", finished_by_owners, &[("@epilogue.is-beyond", "col >= Config::kN => false")]),
-    mutation("finished before the other parts of K are added", shared_tiles, &[(FINISH, ""), ("    if (unit.part != kWhole) share_sum", "    for (u32 sub = 0; sub < kSubTiles; ++sub) {\n      finish_sub_tile(args, unit, group, sub, sum + sub * 32);\n    }\n    if (unit.part != kWhole) share_sum")]),
+    mutation("finished before the other parts of K are added", shared_tiles, FINISHED_EARLY),
     // Words.
     mutation("bias added with every part", words, &[("@ll.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
     mutation("residual of another rank's rows", words, &[("@ll.row-in-c", "row - ctx.rank * Config::kShardRows => row")]),
     mutation("residual of the first vector", words, &[("@ll.epilogue", "residual[p][1] => residual[0][1]")]),
     // fp32.
-    mutation("no wait for the second output buffer", fp32_alone, &[("        if (half == 1) {\n", "        if (false) {\n")]),
-    mutation("fp32 not swizzled", fp32_alone, &[("((lane % 4 / 2 + 2 * j) ^ (row % 8)) * 16", "(lane % 4 / 2 + 2 * j) * 16")]),
-    mutation("no proxy fence before fp32 is stored", fp32_alone, &[("        mk::fence_proxy_async_shared();\n", "")]),
-    mutation("warp not together before fp32 is stored", fp32_alone, &[("        mk::fence_proxy_async_shared();\n        __syncwarp();\n", "        mk::fence_proxy_async_shared();\n")]),
-    mutation("second halves stored over the first", fp32_alone, &[("col + piece * 32, row", "col + piece / 2 * 64, row")]),
-    mutation("one buffer of two stored", fp32_alone, &[("constexpr u32 per_sub = 2;", "constexpr u32 per_sub = 1;")]),
-    mutation("fp32 results overlap", fp32_to_all, &[("* cfg::kResultBytes;", "* cfg::kResultBytes / 2;")]),
-    mutation("pieces of results overlap", fp32_to_all, &[("result_at(watch.epoch, tile) + (group * kPieces + piece) * cfg::kOutBytes;\n  for", "result_at(watch.epoch, tile) + (group * kPieces + piece / 2) * cfg::kOutBytes;\n  for")]),
-    mutation("fp32 results not taken out of the swizzle", fp32_to_all, &[("(first % 8 ^ line % 8) * 4", "first % 8 * 4")]),
+    mutation("no wait for the second output buffer", fp32_alone, &[("@store.second-acquire", "")]),
+    mutation("fp32 not swizzled", fp32_alone, &[("@store.fp32-swizzle", "((lane % 4 / 2 + 2 * j) ^ (row % 8)) * 16 => (lane % 4 / 2 + 2 * j) * 16")]),
+    mutation("no proxy fence before fp32 is stored", fp32_alone, &[("@store.proxy-fence", "")]),
+    mutation("warp not together before fp32 is stored", fp32_alone, &[("@pipeline.warp-commit", "")]),
+    mutation("second halves stored over the first", fp32_alone, &[("@store.col", "piece * kPieceCols => piece / 2 * kSubTile")]),
+    mutation("one buffer of two stored", fp32_alone, &[("@gemm.pieces", "Shape::kSubTiles * Output::kPiecesPerSubTile => Shape::kSubTiles")]),
+    mutation("fp32 results overlap", fp32_to_all, &[("@results.sent-slot", "number(tile) => number(tile) / 2"), ("@results.read-slot", "number(tile) => number(tile) / 2")]),
+    mutation("pieces of results overlap", fp32_to_all, &[("@results.sent-slot", "group, piece => group, piece / 2")]),
+    mutation("fp32 results not taken out of the swizzle", fp32_to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
 ];

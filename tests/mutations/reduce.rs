@@ -1,7 +1,7 @@
 //! Mistakes in operators that reduce.
 
-use crate::simulated::Job;
-use crate::{Kernel, Mutation, OLD_RELAXED_WAIT, RELAXED_WAIT, job, mutation};
+use crate::simulated::{Job, Simulated, planted};
+use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
 use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
 
 pub const KERNELS: &[Kernel] = &[
@@ -62,9 +62,6 @@ fn relay() -> Job {
     reduce(GemmOp::GemmAr, 8, (64, 768, 64), tuning)
 }
 
-const RESULT_WAIT: &str = "      mk::wait_flag(watch, result_flag_at(workspace, tile),\n";
-const COUNT: &str = "  mk::tma_wait<0>();\n  mk::fence_proxy_async();\n  mk::fence_sys();\n";
-
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation] = &[
     // Partial sums on their way.
@@ -91,18 +88,33 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("owners wait for each other", scatter, &[("@order.first-round", "own + 1 + => own +")]),
     mutation("rows of the last warp not sent", ragged, &[("@partials.ragged-bytes", "first + 15) => first)")]),
     // Results.
-    mutation("results not awaited", to_all, &[(RESULT_WAIT, "      if (false) mk::wait_flag(watch, result_flag_at(workspace, tile),\n")]),
-    mutation("flag of results not acquired", to_all, &[OLD_RELAXED_WAIT, (RESULT_WAIT, "      mk::relaxed_wait(watch, result_flag_at(workspace, tile),\n")]),
-    mutation("warp not together behind the flag of results", to_all, &[("    __syncwarp();\n    const u8* from", "    const u8* from")]),
-    mutation("results counted before they arrive", to_all, &[(COUNT, "  mk::fence_proxy_async();\n  mk::fence_sys();\n")]),
-    mutation("results not taken out of the swizzle", to_all, &[("(first % 8 ^ line % 8) * 8", "first % 8 * 8")]),
-    mutation("results of one warpgroup taken twice", to_all, &[("from = workspace + result_at(watch.epoch, tile) + (group * kSubTiles", "from = workspace + result_at(watch.epoch, tile) + (0 * kSubTiles")]),
+    mutation("results not awaited", to_all, &[("@results.wait", "wait_flag( => if (false) wait_flag(")]),
+    mutation("flag of results not acquired", to_all, &[RELAXED_WAIT, ("@results.wait", "wait_flag( => relaxed_wait(")]),
+    mutation("warp not together behind the flag of results", to_all, &[("@results.warp", "")]),
+    mutation("results counted before they arrive", to_all, &[("@partials.stored", "")]),
+    mutation("results not taken out of the swizzle", to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
+    mutation("results of one warpgroup taken twice", to_all, &[("@results.read-slot", "group, piece => 0u, piece")]),
     // Tagged words.
     mutation("tags not looked at", one_shot, &[("@ll.arrived", "")]),
     mutation("tag of the call before", one_shot, &[("@ll.arrived", "ctx.epoch => ctx.epoch - 1")]),
     mutation("one of two tags looked at", one_shot, &[("@ll.arrived", "!packets[source][p].has_arrived(ctx.epoch) => packets[source][p].words.y != ctx.epoch")]),
     mutation("slots of words of sources overlap", one_shot, &[("@ll.slot", "source, tile => 0u, tile")]),
-    mutation("own part not sent to the own slot", one_shot, &[("@ll.sent-slot", "row / Config::kShardRows => 1 - ctx.rank")]),
+    mutation("own part not sent to the own slot", one_shot, &[("@ll.sent-slot", "owner_of(row) => 1 - ctx.rank")]),
     mutation("words stored beyond the columns of C", one_shot, &[("@ll.columns", "")]),
-    mutation("tags of relayed sums not looked at", relay, &[("missing |= !mk::is_tagged(words[v], watch.epoch);", "missing |= false;")]),
+    mutation("tags of relayed sums not looked at", relay, &[("@ll.sum-arrived", "!sums[p].has_arrived(ctx.epoch) => false")]),
 ];
+
+/// A finding says which element of which region it is about, and quotes the header's line.
+#[test]
+fn findings_name_regions_and_quote_headers() {
+    let job = planted(scatter(), &[("@partials.stored", "")]);
+    let mut failures = (0..crate::SEEDS_TO_FIND).filter_map(|seed| job.run(seed).err());
+    let parts = [
+        "race: partials[",
+        "] on GPU ",
+        "mk/comm/partials.cuh:",
+        "tma_load_bytes(",
+    ];
+    let has_all = |failure: String| parts.iter().all(|part| failure.contains(part));
+    assert!(failures.any(has_all), "{parts:?} in no finding");
+}

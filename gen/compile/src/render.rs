@@ -17,7 +17,6 @@ use crate::templates::templates;
 use assembly::{Assembly, AssemblyContext};
 use combine::CombineVariables;
 use constants::Constant;
-use gemm::GemmVariables;
 use mkernel_spec::abi::ArgKind;
 use mkernel_spec::plan::{Body, Element, Network, Region};
 use mkernel_spec::{KernelPlan, Topology};
@@ -28,7 +27,7 @@ use tera::{Context, Tera};
 pub use fabric_test::render_fabric_test;
 
 /// What a problem says of a plan.
-struct Parts<'a> {
+struct Parts {
     /// The operator, in a few words.
     title: &'static str,
     /// Headers that the kernel includes, after `base`.
@@ -38,14 +37,13 @@ struct Parts<'a> {
     /// … and what crosses between ranks.
     exchanges: Vec<String>,
     constants: Vec<Constant>,
-    variables: Variables<'a>,
+    variables: Variables,
 }
 
 /// Variables that only the templates of one problem have.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Variables<'a> {
-    Gemm(GemmVariables<'a>),
+enum Variables {
     Combine(CombineVariables),
 }
 
@@ -63,7 +61,7 @@ struct RenderContext<'a> {
     world: u32,
     threads: u32,
     #[serde(flatten)]
-    variables: Variables<'a>,
+    variables: Variables,
 }
 
 #[derive(Serialize)]
@@ -93,12 +91,12 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     let tera = TERA
         .as_ref()
         .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-    let (template, context) = match content(plan) {
-        Content::Assembly(assembly) => (
+    let (template, context) = match contents(plan) {
+        Contents::Assembly(assembly) => (
             format!("ops/{}.cu.tera", plan.spec.op().name()),
             Context::from_serialize(&AssemblyContext::new(plan, assembly)),
         ),
-        Content::Parts(parts) => (
+        Contents::Parts(parts) => (
             "parts/kernel.cu.tera".to_owned(),
             Context::from_serialize(&context(plan, parts)),
         ),
@@ -112,25 +110,22 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     })
 }
 
-/// What is said of a plan: its kernel is made of headers, or of parts.
-enum Content<'a> {
+/// What is said of a plan: of one whose kernel is made of headers, or of templates' parts.
+enum Contents {
     Assembly(Assembly),
-    Parts(Parts<'a>),
+    Parts(Parts),
 }
 
-fn content(plan: &KernelPlan) -> Content<'_> {
+fn contents(plan: &KernelPlan) -> Contents {
     match &plan.body {
-        Body::Gemm(body) => gemm::assembly(plan, body).map_or_else(
-            || Content::Parts(gemm::parts(plan, body)),
-            Content::Assembly,
-        ),
-        Body::Attention(body) => Content::Assembly(attention::assembly(plan, body)),
-        Body::Dispatch(body) => Content::Assembly(dispatch::assembly(plan, body)),
-        Body::Combine(body) => Content::Parts(combine::parts(plan, body)),
+        Body::Gemm(body) => Contents::Assembly(gemm::assembly(plan, body)),
+        Body::Attention(body) => Contents::Assembly(attention::assembly(plan, body)),
+        Body::Dispatch(body) => Contents::Assembly(dispatch::assembly(plan, body)),
+        Body::Combine(body) => Contents::Parts(combine::parts(plan, body)),
     }
 }
 
-fn context<'a>(plan: &'a KernelPlan, parts: Parts<'a>) -> RenderContext<'a> {
+fn context<'a>(plan: &'a KernelPlan, parts: Parts) -> RenderContext<'a> {
     let args = plan.args.args.iter();
     RenderContext {
         id: &plan.id,

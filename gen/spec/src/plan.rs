@@ -70,6 +70,12 @@ impl Workspace {
         }
     }
 
+    /// The name of a place in it, as in `partials[1][3][7] + 8`; none if it is between regions.
+    #[must_use]
+    pub fn name_of(&self, offset_bytes: u64) -> Option<String> {
+        self.regions.iter().find_map(|r| r.name_of(offset_bytes))
+    }
+
     /// Where region `name` starts, if there is one.
     #[must_use]
     pub fn offset_of(&self, name: &str) -> Option<u64> {

@@ -69,7 +69,7 @@ MK_DEVICE void advance_epoch(const RankContext& ctx, BeforeNext before_next) {
   State* state = ctx.state();
   if (fetch_add_acq_rel_gpu(&state->readers, 1) + 1 != ctx.epoch * gridDim.x) return;
   before_next();
-  store_early(&state->epoch, ctx.epoch);
+  store_early(&state->epoch, ctx.epoch);  // @call.advance
   add_relaxed_sys(&ctx.gate->due, gridDim.x);
 }
 

@@ -37,7 +37,8 @@ struct Constant {
     kind: &'static str,
     name: &'static str,
     value: String,
-    note: &'static str,
+    /// What follows in the line.
+    comment: String,
 }
 
 impl Config {
@@ -85,7 +86,11 @@ impl Config {
                 kind,
                 name,
                 value,
-                note,
+                comment: if note.is_empty() {
+                    String::new()
+                } else {
+                    format!("  // {note}")
+                },
             });
         }
         self
@@ -215,7 +220,10 @@ struct Ctas<'a> {
     kind: &'static str,
     /// Where they end, and what else the kind wants to know.
     numbers: String,
+    comma_before_roles: &'static str,
     roles: Vec<Warps<'a>>,
+    /// Behind all but the last.
+    comma: &'static str,
 }
 
 /// Warps of a CTA that have a role.
@@ -226,6 +234,8 @@ struct Warps<'a> {
     /// The role's type.
     role: String,
     about: &'a str,
+    /// Behind all but the last.
+    comma: &'static str,
 }
 
 /// The plan's roles, by CTAs and in the order of warps. CTAs that share a role are listed together, so that its code exists
@@ -238,6 +248,8 @@ fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
         table.push(Ctas {
             kind: "FirstPhase",
             numbers: end_cta.to_string(),
+            comma_before_roles: ",",
+            comma: ",",
             roles: list(&first, end_cta),
         });
     }
@@ -256,10 +268,16 @@ fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
         table.push(Ctas {
             kind: "CtaRoles",
             numbers: format!("{end_cta}, {producer}, {consumer}"),
+            comma_before_roles: comma_if(!of_ctas.is_empty()),
+            comma: comma_if(end_cta < plan.grid_ctas),
             roles: list(&of_ctas, end_cta),
         });
     }
     table
+}
+
+const fn comma_if(is_followed: bool) -> &'static str {
+    if is_followed { "," } else { "" }
 }
 
 /// Whether a warp has this role and afterwards the other one.
@@ -298,7 +316,8 @@ fn ranges(roles: &[&Role], grid_ctas: u32) -> Vec<(u32, u32)> {
 fn list<'a>(roles: &[&'a Role], end_cta: u32) -> Vec<Warps<'a>> {
     let mut roles = roles.to_vec();
     roles.sort_by_key(|role| role.warps);
-    let warps = |role: &'a Role| {
+    let count = roles.len();
+    let warps = |(number, role): (usize, &'a Role)| {
         let name = format!("Kernel::{}", camel_case(role.name));
         Warps {
             first_warp: role.warps.0,
@@ -308,9 +327,10 @@ fn list<'a>(roles: &[&'a Role], end_cta: u32) -> Vec<Warps<'a>> {
                 false => format!("mk::OnCtas<{}, {name}>", role.ctas.1),
             },
             about: &role.about,
+            comma: comma_if(number < count),
         }
     };
-    roles.into_iter().map(warps).collect()
+    (1..).zip(roles).map(warps).collect()
 }
 
 /// `put_sums` → `PutSums`

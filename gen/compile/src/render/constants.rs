@@ -48,10 +48,6 @@ impl Constants {
         });
     }
 
-    pub fn has(&self, name: &str) -> bool {
-        self.list.iter().any(|constant| constant.name == name)
-    }
-
     pub fn into_list(self) -> Vec<Constant> {
         self.list
     }

@@ -68,6 +68,8 @@ pub struct Chunks {
     pub panel_chunks: u32,
     /// `sm_push`: warps per pushing CTA; more than one in a compute CTA push before they multiply.
     pub push_warps: u32,
+    /// Where compute CTAs push: 16-byte loads in flight per thread; 0 elsewhere.
+    pub push_unroll: u32,
     /// Whether a rank sends its rows to itself too, since tiles straddle shards.
     pub to_self: bool,
 }
@@ -93,6 +95,8 @@ pub struct Reduction {
     pub packets_in_flight: u32,
     /// Whether who adds up a tile, or with one shot a row, sends the result to all peers.
     pub results: bool,
+    /// Where results of tiles are sent: 16-byte loads in flight per thread that collects them; 0 elsewhere.
+    pub collect_unroll: u32,
 }
 
 /// The order in which tiles are computed.

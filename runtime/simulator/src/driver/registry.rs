@@ -112,6 +112,19 @@ impl SimulatedHost {
         }
     }
 
+    /// Gives places of the allocation at `address` names by their offsets, for findings.
+    pub fn name_memory(
+        &self,
+        address: u64,
+        names: impl Fn(u64) -> Option<String> + Send + 'static,
+    ) {
+        // A host that has failed makes no more findings.
+        let _ = self.0.ask(move |world, _| {
+            world.name_memory(address, names);
+            Ok(())
+        });
+    }
+
     /// What was found so far: races, deadlocks, kernels that failed.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {

@@ -59,13 +59,8 @@ impl Machine {
             self.shadow.read(cells, &by, note);
         }
         if let Some((fault, earlier)) = found {
-            let device = self.memory.physical(id).device;
-            self.find_fault(
-                fault,
-                earlier,
-                stamp,
-                &format!("byte {offset} of an allocation on GPU {device}"),
-            );
+            let what = self.memory.physical(id).describe(offset);
+            self.find_fault(fault, earlier, stamp, &what);
         }
     }
 

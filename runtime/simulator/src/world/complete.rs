@@ -157,15 +157,9 @@ impl Machine {
                 memory.bytes[offset..offset + from.len()].copy_from_slice(from);
             }
         }
-        let device = memory.device;
         if let Some((fault, earlier, word)) = found {
-            let at = offset + 4 * word;
-            self.find_fault(
-                fault,
-                earlier,
-                stamp,
-                &format!("byte {at} of an allocation on GPU {device}"),
-            );
+            let what = memory.describe(offset + 4 * word);
+            self.find_fault(fault, earlier, stamp, &what);
         }
     }
 

@@ -163,17 +163,11 @@ impl Machine {
                 memory.bytes[offset..offset + bytes].copy_from_slice(from);
             }
         }
-        let device = memory.device;
         if let Some((fault, earlier, word)) = found
             && fault != super::shadow::Fault::Uninitialised
         {
-            let at = offset + 4 * word;
-            self.find_fault(
-                fault,
-                earlier,
-                stamp,
-                &format!("byte {at} of an allocation on GPU {device}"),
-            );
+            let what = memory.describe(offset + 4 * word);
+            self.find_fault(fault, earlier, stamp, &what);
         }
         Ok(())
     }

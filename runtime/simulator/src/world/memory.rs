@@ -12,13 +12,22 @@ const FIRST_ADDRESS: u64 = 1 << 60;
 const GAP_BYTES: u64 = 1 << 21;
 
 /// Memory of a GPU.
-#[derive(Debug)]
 pub(super) struct Physical {
     pub bytes: Vec<u8>,
     pub cells: Vec<Cell>,
     pub device: u32,
+    names: Option<Names>,
     mappings: u32,
     released: bool,
+}
+
+/// What places in an allocation are called, by their offsets.
+pub(super) type Names = Box<dyn Fn(u64) -> Option<String> + Send>;
+
+impl std::fmt::Debug for Physical {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes on GPU {}", self.bytes.len(), self.device)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +83,7 @@ impl Memory {
             bytes: filled(size, 0xff)?,
             cells: filled(size.div_ceil(WORD_BYTES), Cell::default())?,
             device,
+            names: None,
             mappings: 0,
             released: false,
         };
@@ -168,6 +178,13 @@ impl Memory {
         }
     }
 
+    /// Gives places of the allocation at `address` names, for findings.
+    pub fn name(&mut self, address: u64, names: Names) {
+        if let Ok(Found::Global { id, offset: 0 }) = self.find(address, 1, None) {
+            self.physical(id).names = Some(names);
+        }
+    }
+
     /// Memory that [`Self::find`] found.
     ///
     /// # Panics
@@ -182,6 +199,13 @@ impl Memory {
 }
 
 impl Physical {
+    /// A byte of it, for people.
+    pub fn describe(&self, offset: usize) -> String {
+        let name = self.names.as_ref().and_then(|names| names(offset as u64));
+        let name = name.unwrap_or_else(|| format!("byte {offset} of an allocation"));
+        format!("{name} on GPU {}", self.device)
+    }
+
     /// The cells of `bytes` from `offset`.
     pub fn cells_of(&mut self, offset: usize, bytes: usize) -> &mut [Cell] {
         &mut self.cells[offset / WORD_BYTES..(offset + bytes).div_ceil(WORD_BYTES)]

@@ -304,6 +304,15 @@ impl World {
         self.machine.reports.take()
     }
 
+    /// Gives places of the allocation at `address` names by their offsets, for findings.
+    pub fn name_memory(
+        &mut self,
+        address: u64,
+        names: impl Fn(u64) -> Option<String> + Send + 'static,
+    ) {
+        self.machine.memory.name(address, Box::new(names));
+    }
+
     /// What happened so far as JSON for Perfetto or chrome://tracing; with [`Options::timeline`].
     #[must_use]
     pub fn timeline(&self) -> String {

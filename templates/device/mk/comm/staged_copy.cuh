@@ -44,23 +44,24 @@ struct StagedCopy {
   template <CopySmem Smem>
   static MK_DEVICE StagedCopy of_warp(const RankContext& ctx, const Smem& smem) {
     const u32 warp = threadIdx.x / kWarp;
-    return {ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};
+    return {ctx, smem.copy_slot(warp), smem.copy_loaded(warp)};  // @copy.slot
   }
 
   // Brings `bytes` bytes to the slot: `load(barrier)` issues the TMA loads to it, which count on the barrier. If the source
   // was written through another proxy, by a NIC for example, the caller has issued a fence_proxy_async.
   template <class Load>
   MK_DEVICE void bring(u32 bytes, const Load& load) {
-    tma_wait_read<0>();  // the stores before have read the slot
-    barrier_expect(loaded, bytes);
+    // The stores before must have read the slot.
+    tma_wait_read<0>();  // @copy.slot-read
+    barrier_expect(loaded, bytes);  // @copy.expected
     load(loaded);
   }
 
   // Sends on what was brought: `store()` issues the TMA stores from the slot. `index` says in reports what the wait was for.
   template <class Store>
   MK_DEVICE void send(u32 index, const Store& store) {
-    wait_barrier(ctx, loaded, phase, kPush, kStageFull, index);
-    phase ^= 1;  // @staged-copy.phase
+    wait_barrier(ctx, loaded, phase, kPush, kStageFull, index);  // @copy.wait
+    phase ^= 1;  // @copy.phase
     store();
     tma_commit();
   }
@@ -82,7 +83,7 @@ struct StagedCopy {
       for (u32 part = 0; part < row_bytes; part += kSlotBytes) {
         const StagedRows staged{slot, first, count, part, min(kSlotBytes, row_bytes - part)};
         move(
-            staged.total_bytes(), index, [&](u32 barrier) { load(staged, barrier); }, [&] { store(staged); });
+            staged.total_bytes(), index, [&](u32 barrier) { load(staged, barrier); }, [&] { store(staged); });  // @copy.rows
       }
     }
   }
@@ -99,7 +100,7 @@ struct StagedCopy {
   // Waits until everything stored has arrived. TMA is another proxy, so a proxy fence orders its writes before what
   // this thread does next; with a fence_sys behind it, a relaxed add may count what has arrived.
   static MK_DEVICE void finish() {
-    tma_wait<0>();  // @staged-copy.stored
+    tma_wait<0>();  // @copy.stored
     fence_proxy_async();
   }
 };

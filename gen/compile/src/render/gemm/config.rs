@@ -2,60 +2,63 @@
 
 use super::Gemm;
 use crate::render::assembly::Config;
-use mkernel_spec::plan::{Reduction, Split, THREADS, TILE_K};
-use mkernel_spec::{BLayout, Dtype};
+use mkernel_spec::plan::{Chunks, Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
+use mkernel_spec::{BLayout, Dtype, GemmOp};
 
-pub(super) fn config(gemm: Gemm<'_>, r: &Reduction) -> Config {
+pub(super) fn config(gemm: Gemm<'_>) -> Config {
     let mut c = Config::default();
-    ranks(gemm, r, &mut c);
+    ranks(gemm, &mut c);
     problem(gemm, &mut c);
     tile(gemm, &mut c);
-    order(gemm, r, &mut c);
-    exchange(gemm, r, &mut c);
-    c.section("launch")
-        .u32("kThreads", THREADS, "")
-        .u32("kCommCtas", gemm.body.comm_ctas, "only communicate")
-        .u32(
-            "kComputeCtas",
-            gemm.plan.grid_ctas - gemm.body.comm_ctas,
-            "",
-        );
+    order(gemm, &mut c);
+    if let Some(reduction) = &gemm.body.reduction {
+        exchange(gemm, reduction, &mut c);
+    }
+    if let Some(chunks) = &gemm.body.chunks {
+        shards(gemm, chunks, &mut c);
+    }
+    launch(gemm, &mut c);
     c
 }
 
-fn ranks(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
+fn ranks(gemm: Gemm<'_>, c: &mut Config) {
     let topology = gemm.plan.spec.topology();
-    c.section("ranks")
-        .u32("kNodes", topology.nodes, "")
-        .u32("kLocalWorld", topology.local_world, "ranks of a node")
-        .u32("kOwners", r.owners, "of them that have rows of C");
+    c.section("ranks").u32("kNodes", topology.nodes, "").u32(
+        "kLocalWorld",
+        topology.local_world,
+        "ranks of a node",
+    );
+    if let Some(r) = &gemm.body.reduction {
+        c.u32("kOwners", r.owners, "of them that own tiles of C");
+    }
     if let Some(network) = &gemm.plan.network {
-        let note = "to each peer on another node";
-        c.u32("kChannels", network.channels.into(), note);
+        c.u32(
+            "kChannels",
+            network.channels.into(),
+            "to each peer on another node",
+        )
+        .u32("kPutsPerPeer", network.puts, "of a call, on each channel");
     }
 }
 
 fn problem(gemm: Gemm<'_>, c: &mut Config) {
     let Gemm { plan, body } = gemm;
-    let shard_rows = body.shape.shard_rows(plan.spec.world()) as u32;
     let (kn, b) = match body.config.b_layout {
         BLayout::Kn => (true, "B is [K,N]"),
         BLayout::Nk => (false, "B is [N,K]"),
     };
     c.section("C = A B")
         .u32("kM", body.shape.m as u32, "")
-        .u32("kN", body.shape.n as u32, "")
-        .u32(
-            "kShardRows",
-            shard_rows,
-            "rows of C on every rank but perhaps the last ones",
-        )
-        .bool("kBMnMajor", kn, b)
-        .bool(
-            "kFp32Output",
-            body.config.epilogue.output == Dtype::Fp32,
-            "",
-        );
+        .u32("kN", body.shape.n as u32, "");
+    if let Some(note) = gemm.shards() {
+        let shard_rows = body.shape.shard_rows(plan.spec.world()) as u32;
+        c.u32("kShardRows", shard_rows, note);
+    }
+    c.bool("kBMnMajor", kn, b).bool(
+        "kFp32Output",
+        body.config.epilogue.output == Dtype::Fp32,
+        "",
+    );
 }
 
 fn tile(gemm: Gemm<'_>, c: &mut Config) {
@@ -75,11 +78,12 @@ fn tile(gemm: Gemm<'_>, c: &mut Config) {
         .name("kGroupSplit", split, "how two warpgroups share a tile");
 }
 
-fn order(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
-    let order = &gemm.body.order;
+fn order(gemm: Gemm<'_>, c: &mut Config) {
+    let body = gemm.body;
+    let order = &body.order;
     let (row_tiles, of) = match order.shard_row_tiles {
-        Some(row_tiles) => (row_tiles, "of a shard of C"),
-        None => (order.row_tiles, ""),
+        Some(row_tiles) if body.reduction.is_some() => (row_tiles, "of a shard of C"),
+        _ => (order.row_tiles, ""),
     };
     c.section("order of tiles")
         .u32(
@@ -103,15 +107,18 @@ fn order(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
             "kRasterRows",
             order.group_m,
             "row tiles that advance along N together",
+        )
+        .u32(
+            "kPaceSteps",
+            order.pace_steps,
+            "stages after which load threads meet; 0: never",
         );
-    if r.shots == 2 {
-        c.u32("kShardTiles", r.shard_tiles, "of a shard of C")
-            .u32("kRoundTiles", r.round_tiles, "of each owner in a round")
-            .u32(
-                "kPaceSteps",
-                order.pace_steps,
-                "stages after which load threads meet; 0: never",
-            );
+    if let Some(r) = body.reduction.as_ref().filter(|r| r.shots == 2) {
+        c.u32("kShardTiles", r.shard_tiles, "that a rank owns").u32(
+            "kRoundTiles",
+            r.round_tiles,
+            "of each owner in a round",
+        );
     }
 }
 
@@ -130,11 +137,74 @@ fn exchange(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
         r.partial_subs,
         "of each group in a stage",
     );
-    if let Some(network) = &gemm.plan.network {
-        c.u32("kPutTiles", r.put_tiles, "of a put").u32(
-            "kPutsPerPeer",
-            network.puts,
-            "of a call, on each channel",
+    if gemm.plan.network.is_some() {
+        c.u32("kPutTiles", r.put_tiles, "of a put");
+    }
+    if r.results {
+        c.u32(
+            "kCollectUnroll",
+            r.collect_unroll,
+            "16-byte loads of results in flight, per thread",
         );
+    }
+}
+
+fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {
+    c.section("shards of A on their way")
+        .u32("kK", gemm.body.shape.k as u32, "columns")
+        .u32("kChunkRows", chunks.rows, "rows under a flag")
+        .u32("kSliceCols", chunks.slice_cols, "columns under a flag")
+        .u32(
+            "kPieceRows",
+            chunks.piece_rows,
+            "rows that arrive at a time",
+        )
+        .u32(
+            "kPanelChunks",
+            chunks.panel_chunks,
+            "chunks that are sent slice by slice",
+        )
+        .u32(
+            "kPushWarps",
+            chunks.push_warps,
+            "of each CTA that pushes; 0: copy engines do",
+        );
+    if chunks.push_unroll > 0 {
+        c.u32(
+            "kPushUnroll",
+            chunks.push_unroll,
+            "16-byte loads in flight, per thread",
+        );
+    }
+}
+
+fn launch(gemm: Gemm<'_>, c: &mut Config) {
+    let Gemm { plan, body } = gemm;
+    c.section("launch")
+        .u32("kThreads", THREADS, "")
+        .u32("kCommCtas", body.comm_ctas, "only communicate")
+        .u32("kComputeCtas", plan.grid_ctas - body.comm_ctas, "");
+    if !plan.comm_smem.is_empty() {
+        c.u32(
+            "kSlotBytes",
+            SLOT_BYTES,
+            "of a warp that copies through shared memory",
+        );
+    }
+}
+
+impl Gemm<'_> {
+    /// What the rows of a shard are, if a kernel needs to know how many there are.
+    fn shards(self) -> Option<&'static str> {
+        let body = self.body;
+        if body.chunks.is_some() {
+            return Some("rows of A on every rank but perhaps the last ones");
+        }
+        let r = body.reduction.as_ref()?;
+        match body.config.op {
+            GemmOp::GemmRs => Some("rows of C on every rank but perhaps the last ones"),
+            _ if self.scatters(r) => Some("rows of C that a rank reduces"),
+            _ => None,
+        }
     }
 }

@@ -271,7 +271,10 @@ fn finish(
         operands: core::operands(spec, a_rows(spec), Extent::Fixed(spec.shape.m)),
         args: args(spec, &core, chunks.as_ref(), &workspace),
         smem: core.smem,
-        comm_smem: Vec::new(),
+        comm_smem: match comm_ctas {
+            0 => Vec::new(),
+            _ => memory::comm_smem(),
+        },
         smem_bytes: core.smem_bytes,
         workspace,
         copies,
@@ -321,27 +324,34 @@ fn id(
 }
 
 fn roles(spec: GemmSpec<'_>, pushes: bool, comm_ctas: u32, grid_ctas: u32) -> Vec<Role> {
-    let warps = THREADS / 32;
     let compute = (comm_ctas, grid_ctas);
-    let mut roles = Vec::new();
-    if pushes {
-        let (ctas, warps) = if comm_ctas > 0 {
-            ((0, comm_ctas), (0, warps))
-        } else {
-            (compute, (3, 4))
-        };
-        roles.push(Role {
-            name: "push",
-            ctas,
-            warps,
-            about: match spec.crosses_nodes() {
-                true => "own rows of A to this node and to puts; then other nodes'".into(),
-                false => "own rows of A to every peer".into(),
-            },
-        });
-    }
-    roles.extend(core::roles(compute));
-    roles
+    let (name, ctas, warps, about) = match (comm_ctas, spec.crosses_nodes()) {
+        (0, _) => (
+            "push_by_registers",
+            compute,
+            (3, 4),
+            "own rows of A to every peer",
+        ),
+        (_, false) => (
+            "push",
+            (0, comm_ctas),
+            (0, THREADS / 32),
+            "own rows of A to every peer",
+        ),
+        (_, true) => (
+            "communicate",
+            (0, comm_ctas),
+            (0, THREADS / 32),
+            "a warp watches arrivals, one puts, all others push own rows and relay other nodes'",
+        ),
+    };
+    let push = pushes.then(|| Role {
+        name,
+        ctas,
+        warps,
+        about: about.into(),
+    });
+    push.into_iter().chain(core::roles(compute)).collect()
 }
 
 fn copies(spec: GemmSpec<'_>, chunks: &Chunks, workspace: &Workspace) -> Option<Copies> {
@@ -378,10 +388,12 @@ fn args(
     let tile = core.tile;
     let mut kinds = Vec::new();
     if chunks.is_none_or(|c| !c.to_self) {
-        let rows = a_rows(spec);
+        // A rank alone has all of A.
+        let name = if chunks.is_some() { "own_a" } else { "a" };
+        let extents = [Extent::Fixed(k), a_rows(spec)];
         kinds.push((
-            "own_a",
-            core::operand_map(Operand::A, [Extent::Fixed(k), rows], [TILE_K, tile.m]),
+            name,
+            core::operand_map(Operand::A, extents, [TILE_K, tile.m]),
         ));
     }
     if let Some(offset_bytes) = workspace.offset_of("gathered") {

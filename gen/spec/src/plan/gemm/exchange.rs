@@ -9,7 +9,9 @@ use crate::plan::network::PUT_BYTES;
 const ELEM_BYTES: u64 = 2;
 /// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
 const PIECE_BYTES: u64 = 8 << 10;
-/// The same for each of twelve warps of a communication CTA, which go through shared memory.
+/// 16-byte loads in flight of a thread that pushes beside others that compute: registers bound them.
+const PUSH_UNROLL: u32 = 4;
+/// What each of the twelve warps of a communication CTA copies through shared memory at a time.
 pub const SLOT_BYTES: u32 = 16 << 10;
 /// Four slots under one fence.
 const MAX_PIECE_BYTES: u64 = 4 * SLOT_BYTES as u64;
@@ -119,6 +121,7 @@ impl Exchange<'_> {
             arrivals: chunk_rows.div_ceil(piece_rows) as u32,
             panel_chunks,
             push_warps,
+            push_unroll: if comm_ctas == 0 { PUSH_UNROLL } else { 0 },
             to_self: !self.aligned,
         })
     }
@@ -157,6 +160,7 @@ impl Exchange<'_> {
             arrivals: 1,
             panel_chunks: 1,
             push_warps: 0,
+            push_unroll: 0,
             to_self: false,
         }
     }

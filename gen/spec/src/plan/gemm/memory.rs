@@ -1,10 +1,10 @@
 //! Memory of the GEMM operators: symmetric memory of a rank, and shared memory of a CTA.
 
 use super::core::{CoreLayout, OUT_BUFFERS, OUT_BYTES, OUT_COLS, TILE_K};
-use super::{Chunks, GemmSpec, Reduction, Split, TileOrder};
+use super::{Chunks, GemmSpec, Reduction, SLOT_BYTES, Split, THREADS, TileOrder};
 use crate::config::{GemmOp, Tile};
 use crate::plan::region::regions;
-use crate::plan::{Element, Workspace};
+use crate::plan::{Element, Region, Workspace};
 
 const ELEM_BYTES: u64 = 2;
 /// Warpgroups that multiply.
@@ -29,6 +29,11 @@ impl Needs<'_> {
     /// Sub-tiles of a warpgroup.
     fn subs(&self) -> u32 {
         self.core.group_n() / OUT_COLS
+    }
+
+    /// Output buffers that results of a warpgroup fill.
+    fn pieces(&self) -> u32 {
+        self.subs() * (self.spec.epilogue().output.bytes() / ELEM_BYTES) as u32
     }
 
     fn one_shot(&self) -> Option<&Reduction> {
@@ -126,9 +131,9 @@ regions! {
         [parity: 2u32, peer: p.spec.topology().peers(), tile: p.of_two_shots(|r| r.shard_tiles)], if p.puts_sums();
     /// Counts the sub-tiles of a tile whose results have arrived, over all calls.
     result_ready: Element::Flag, [tile: p.result_tiles()], if p.sends_results();
-    /// Results of a tile, as they are in C.
-    results: Element::Bytes(p.elems() * p.spec.epilogue().output.bytes()), [parity: 2u32, tile: p.result_tiles()],
-        if p.sends_results();
+    /// Results: 64 rows of 128 bytes in TMA's swizzle, as output buffers have them.
+    results: Element::Bytes(OUT_BYTES.into()),
+        [parity: 2u32, tile: p.result_tiles(), group: GROUPS, piece: p.pieces()], if p.sends_results();
     /// Counts the pieces of a chunk of a shard of A that have arrived, over all calls.
     chunk_ready: Element::Flag,
         [source: p.spec.world(), chunk: p.of_chunks(|c| c.per_shard), slice: p.of_chunks(|c| c.k_slices)],
@@ -167,6 +172,21 @@ regions! {
     stage_empty: Element::Barrier, [stage: p.stages];
     output_full: Element::Barrier, [group: GROUPS, buffer: OUT_BUFFERS];
     output_empty: Element::Barrier, [group: GROUPS, buffer: OUT_BUFFERS];
+}
+
+regions! {
+    /// Shared memory of a CTA that only communicates. Its slots end before the barriers of a CTA that computes
+    /// ([`CoreLayout::holds_slots`]), so that it needs no more than that one.
+    struct CommSmem(_p: ()), from 0, aligned to 8;
+
+    /// Of CTAs that only communicate: what a warp copies, and its barrier.
+    copy_slot: Element::Bytes(SLOT_BYTES.into()), [warp: THREADS / 32];
+    copy_loaded: Element::Barrier, [warp: THREADS / 32];
+}
+
+/// The shared memory of a CTA that only communicates.
+pub(super) fn comm_smem() -> Vec<Region> {
+    CommSmem::new(()).regions()
 }
 
 impl Split {

@@ -197,6 +197,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
                 partial_subs: 0,
                 packets_in_flight: (MAX_PACKETS_IN_FLIGHT / spec.world()).min(PACKETS),
                 results: *results,
+                collect_unroll: 0,
             };
             candidate(spec, device, core, order.clone(), Some(reduction))
         }));
@@ -238,10 +239,19 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
             partial_subs: partial_subs(core, order.tail_parts),
             packets_in_flight: 0,
             results: spec.op() == GemmOp::GemmAr,
+            collect_unroll: collect_unroll(spec),
         };
         candidate(spec, device, core, order.clone(), Some(reduction))
     }));
     found
+}
+
+/// 16-byte loads in flight of a thread that collects results: registers bound them.
+const fn collect_unroll(spec: GemmSpec<'_>) -> u32 {
+    match spec.op() {
+        GemmOp::GemmAr => 4,
+        _ => 0,
+    }
 }
 
 /// As many sub-tiles of each warpgroup as the larger part of a stage holds, and as a CTA finishes of a shared tile.
@@ -299,10 +309,11 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     let mut roles = core::roles((comm_ctas, grid_ctas)).to_vec();
     if comm_ctas > 0 && results {
         roles.push(Role {
-            name: "push",
+            name: "communicate",
             ctas: (0, comm_ctas),
             warps: (0, THREADS / 32),
-            about: "arrivals, puts; other nodes' results to this node".into(),
+            about: "a warp watches arrivals, one puts, all others relay results of other nodes"
+                .into(),
         });
     } else if comm_ctas > 0 {
         // One CTA: arrivals have one watcher, and each sum is put once.
@@ -346,7 +357,10 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
             (order.shard_row_tiles.is_some(), one_shot, results),
         ),
         smem: core.smem,
-        comm_smem: Vec::new(),
+        comm_smem: match comm_ctas > 0 && results {
+            true => memory::comm_smem(),
+            false => Vec::new(),
+        },
         smem_bytes: core.smem_bytes,
         workspace,
         copies: None,

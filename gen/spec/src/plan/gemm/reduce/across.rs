@@ -2,7 +2,9 @@
 
 use super::super::core::{self, CoreLayout};
 use super::super::{GemmSpec, Network, Reduction, TileOrder, Traffic};
-use super::{Candidate, ELEM_BYTES, ROUND_BYTES_OF_RESULTS, candidate, partial_subs};
+use super::{
+    Candidate, ELEM_BYTES, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs,
+};
 use crate::config::{GemmOp, GemmShape, Tile};
 use crate::cost;
 use crate::device::Device;
@@ -79,6 +81,7 @@ pub(super) fn candidates(
         partial_subs: partial_subs(core, order.tail_parts),
         packets_in_flight: 0,
         results,
+        collect_unroll: collect_unroll(spec),
     };
     let mut candidate = candidate(spec, device, core, order, Some(reduction));
     candidate.comm_ctas = comm_ctas;

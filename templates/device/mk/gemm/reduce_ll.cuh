@@ -1,42 +1,58 @@
-// GEMM + ReduceScatter for a few rows: latency is all that counts, so partial sums leave registers as packets that need
-// no flag and no fence.
+// A GEMM whose K is spread over ranks, for a few rows, in one shot: latency is all that counts, so partial sums leave
+// registers as packets that need no flag and no fence.
 //
-// A tile holds rows of several ranks. Every thread sends its elements to the ranks whose rows they are, then reduces
+// A tile holds rows of several ranks. Every thread sends its elements to the ranks that reduce them, and then reduces
 // those of this rank. It adds them in the order of ranks, its own rounded like the others': the same bits each time.
 #pragma once
-#include <mk/call.cuh>
 #include <mk/comm/idle_ranks.cuh>
 #include <mk/comm/ll.cuh>
-#include <mk/gemm/epilogue.cuh>
-#include <mk/gemm/smem.cuh>
-#include <mk/gemm/split_k.cuh>
-#include <mk/roles.cuh>
+#include <mk/gemm/gemm.cuh>
 
 namespace mk::gemm {
 
+// Which ranks reduce a row of C, and who has it then.
+enum class LlExchange {
+  kReduceScatter,  // the rank whose row it is reduces it, and keeps it
+  kAllReduce,      // every rank reduces every row
+  kRelay,          // the rank whose row it is reduces it, and sends it to all others
+};
+
 template <class Config>
-concept LlConfig = TopologyConfig<Config> && RasterConfig<Config> && ScheduleConfig<Config> && requires {
+concept LlConfig = TopologyConfig<Config> && RasterConfig<Config> && requires {
   Config::kM;
   Config::kN;
-  Config::kShardRows;        // rows of C that a rank reduces
   Config::kPacketsInFlight;  // of each source, that a thread loads at once: registers bound them
 };
 
 template <class Workspace>
 concept LlWorkspace = requires(u32 parity, u32 source, u32 tile, u32 group, u32 sub, u32 warp, u32 half) {
-  // What a warp has of eight rows of a sub-tile: one half of its sixteen, four packets of each lane.
+  // What a warp has of eight rows of a sub-tile: one half of its sixteen, four packets of each lane. The source is a
+  // rank; with kRelay, the one behind the last rank stands for the sum.
   Workspace::packets(parity, source, tile, group, sub, warp, half);
 };
 
-template <class Config, class Args, class Workspace, GemmSmem Smem, TileOrder Order, class Epilogue>
-  requires LlConfig<Config> && MainloopConfig<Config> && LlWorkspace<Workspace>
-struct ReduceScatterLl {
+// Args: C by address.
+template <class Args>
+concept LlArgs = requires(const Args& args) {
+  args.c_rows;
+  args.c_row_bytes;
+};
+
+// Config also has kShardRows, the rows of C that a rank reduces, unless every rank reduces all.
+template <LlExchange kExchange, class Config, class Args, class Workspace, GemmSmem Smem, TileOrder Order, class Epilogue>
+  requires LlConfig<Config> && LlWorkspace<Workspace>
+struct ReduceLl {
   using Ranks = Topology<Config>;
-  using Shape = TileShape<Config>;
-  using Scheduler = TileScheduler<Config, Order>;
-  using Mainloop = gemm::Mainloop<Config, Smem>;
+  using Gemm = gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue>;
+  using Shape = typename Gemm::Shape;
+  using Scheduler = typename Gemm::Scheduler;
+  using Mainloop = typename Gemm::Mainloop;
   using IdleRanks = comm::IdleRanks<Config, Workspace>;
   using Packet = comm::LlPacket;
+  using Load = typename Gemm::Load;
+
+  static constexpr bool kReducesAll = kExchange == LlExchange::kAllReduce;
+  static constexpr bool kRelays = kExchange == LlExchange::kRelay;
 
   static constexpr u32 kWorld = Ranks::kWorld;
   static constexpr u32 kPackets = 4;  // of a lane, in eight rows of a sub-tile: four bf16 each
@@ -44,22 +60,7 @@ struct ReduceScatterLl {
   static constexpr u32 kLanePackets = kWarp * Packet::kBytes;  // from one packet of a lane to its next
 
   static_assert(Ranks::kNodes == 1, "packets travel over NVLink");
-
-  // One thread: A and B of each work tile.
-  struct Load {
-    static constexpr Agent kAgent = Agent::kThread;
-
-    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
-      typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
-      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
-        const WorkTile work = Scheduler::work_tile(i, ctx);
-#pragma unroll 1
-        for (u32 step = work.k_begin; step < work.k_end; ++step) {
-          Mainloop::load_stage(args, smem, stages, step, Order::row_in_a(work), work.col * Config::kTileN);
-        }
-      }
-    }
-  };
+  static_assert(!kRelays || !Config::kFp32Output, "a packet has two pairs of bf16");
 
   // A warpgroup: its group's elements of each work tile.
   struct Multiply {
@@ -70,11 +71,11 @@ struct ReduceScatterLl {
       for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         typename Shape::Accumulators sum;
-        Mainloop::multiply(smem, stages, work, group, sum);
-        if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Workspace, Shape>::reduce(ctx, work, group, sum);
+        Gemm::multiply_tile(ctx, smem, stages, work, group, sum);
         const Exchange exchange{args, ctx, work, group};
         exchange.send(sum);
         exchange.reduce();
+        if constexpr (kRelays) exchange.collect();
         // Lanes without rows of C skipped the exchange, others waited; the next product needs them together.
         __syncwarp();
       }
@@ -86,7 +87,7 @@ struct ReduceScatterLl {
     if (threadIdx.x == 0) init_barriers<Config>(smem);
     prefetch_tensor_maps(args.a, args.b);
     if (!enter(ctx)) return false;
-    if constexpr (IdleRanks::kExist) {
+    if constexpr (kHasIdleRanks) {
       if (blockIdx.x == 0) IdleRanks::announce_begin(ctx, threadIdx.x);
     }
     return true;
@@ -98,12 +99,15 @@ struct ReduceScatterLl {
     __syncwarp();
     __syncthreads();
     if (threadIdx.x == 0) advance_epoch(ctx);
-    if constexpr (IdleRanks::kExist) {
+    if constexpr (kHasIdleRanks) {
       if (blockIdx.x == 0 && threadIdx.x == 0) IdleRanks::wait_for_owners(ctx);
     }
   }
 
  private:
+  // Of an all-reduce every rank gets packets from all others.
+  static constexpr bool kHasIdleRanks = kExchange == LlExchange::kReduceScatter && IdleRanks::kExist;
+
   // A warpgroup's exchange of a tile. Lanes stand for rows, so they diverge.
   struct Exchange {
     const Args& args;
@@ -129,11 +133,11 @@ struct ReduceScatterLl {
           const u32 row = first_row() + half * 8;
           if (row >= Config::kM) continue;
           const float* d = sum + sub * kSubTileRegisters + half * 2;
-          u8* slot = ctx.peer_ptr(row / Config::kShardRows, packets_of(ctx.rank, sub, half));  // @ll.sent-slot
-#pragma unroll
-          for (u32 p = 0; p < kPackets; ++p) {
-            comm::store_ll(slot + p * kLanePackets, pack_bf16(d[8 * p], d[8 * p + 1]),
-                           pack_bf16(d[8 * p + 4], d[8 * p + 5]), ctx.epoch);
+          const Symmetric<u8> slot = packets_of(ctx.rank, sub, half);
+          if constexpr (kReducesAll) {
+            for (u32 i = 1; i <= kWorld; ++i) send_packets(ctx.peer_ptr((ctx.rank + i) % kWorld, slot), d);
+          } else {
+            send_packets(ctx.peer_ptr(owner_of(row), slot), d);  // @ll.sent-slot
           }
         }
       }
@@ -146,9 +150,31 @@ struct ReduceScatterLl {
 #pragma unroll 1
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * 8;
-          if (row >= Config::kM || row / Config::kShardRows != ctx.rank) continue;
+          if (row >= Config::kM || !is_reducer(row)) continue;
 #pragma unroll 1
           for (u32 first = 0; first < kPackets; first += kInFlight) reduce_packets(row, sub, half, first);
+        }
+      }
+    }
+
+    // The other ranks' sums to C.
+    MK_DEVICE void collect() const {
+#pragma unroll 1
+      for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+        if (!Scheduler::completes(work, sub)) continue;
+#pragma unroll 1
+        for (u32 half = 0; half < 2; ++half) {
+          const u32 row = first_row() + half * 8;
+          if (row >= Config::kM || is_reducer(row)) continue;
+          Packet sums[kPackets];
+          wait_sums(row, sub, half, sums);
+          u8* line = args.c_rows + row * args.c_row_bytes;
+#pragma unroll
+          for (u32 p = 0; p < kPackets; ++p) {
+            const u32 col = first_col() + sub * kSubTile + p * 16;
+            if (col < Config::kN) store_word(line + col * 2, sums[p].first());
+            if (col + 8 < Config::kN) store_word(line + col * 2 + 16, sums[p].second());
+          }
         }
       }
     }
@@ -163,12 +189,32 @@ struct ReduceScatterLl {
       return {slot.offset + lane_index() * Packet::kBytes};
     }
 
-    // Adds up kInFlight packets of all ranks and writes them to C.
+    // The rank that reduces a row, unless all do, and whether this one does.
+    static MK_DEVICE u32 owner_of(u32 row) { return row / Config::kShardRows; }
+    MK_DEVICE bool is_reducer(u32 row) const {
+      if constexpr (kReducesAll) return true;
+      else return owner_of(row) == ctx.rank;
+    }
+
+    // The row in this rank's C.
+    MK_DEVICE u32 row_in_c(u32 row) const {
+      if constexpr (kExchange == LlExchange::kReduceScatter) return row - ctx.rank * Config::kShardRows;  // @ll.row-in-c
+      else return row;
+    }
+
+    MK_DEVICE void send_packets(u8* slot, const float* d) const {
+#pragma unroll
+      for (u32 p = 0; p < kPackets; ++p) {
+        comm::store_ll(slot + p * kLanePackets, pack_bf16(d[8 * p], d[8 * p + 1]),
+                       pack_bf16(d[8 * p + 4], d[8 * p + 5]), ctx.epoch);
+      }
+    }
+
+    // Adds up kInFlight packets of all ranks, writes them to C, and perhaps sends the sums on.
     MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first) const {
       const Epilogue epilogue{args};
-      const u32 row_in_c = row - ctx.rank * Config::kShardRows;  // @ll.row-in-c
       const u32 col = first_col() + sub * kSubTile + first * 16;
-      u8* line = args.c_rows + row_in_c * args.c_row_bytes;
+      u8* line = args.c_rows + row_in_c(row) * args.c_row_bytes;
 
       // What the epilogue adds is loaded before the wait for the packets.
       u32 bias[kInFlight][2], residual[kInFlight][2];
@@ -177,7 +223,7 @@ struct ReduceScatterLl {
 #pragma unroll
         for (u32 pair = 0; pair < 2; ++pair) {
           bias[p][pair] = epilogue.bias_at(col + p * 16 + pair * 8);
-          residual[p][pair] = epilogue.residual_at(row_in_c, col + p * 16 + pair * 8);
+          residual[p][pair] = epilogue.residual_at(row_in_c(row), col + p * 16 + pair * 8);
         }
       }
 
@@ -196,6 +242,15 @@ struct ReduceScatterLl {
         Epilogue::apply(d[2], d[3], bias[p][1], residual[p][1]);  // @ll.epilogue
         store_pair(line, col + p * 16, d[0], d[1]);
         store_pair(line, col + p * 16 + 8, d[2], d[3]);
+        if constexpr (kRelays) send_sum(sub, half, first + p, pack_bf16(d[0], d[1]), pack_bf16(d[2], d[3]));
+      }
+    }
+
+    MK_DEVICE void send_sum(u32 sub, u32 half, u32 packet, u32 first, u32 second) const {
+      const Symmetric<u8> slot = packets_of(kWorld, sub, half);
+      for (u32 i = 1; i < kWorld; ++i) {
+        u8* there = ctx.peer_ptr((ctx.rank + i) % kWorld, slot);
+        comm::store_ll(there + packet * kLanePackets, first, second, ctx.epoch);
       }
     }
 
@@ -231,7 +286,29 @@ struct ReduceScatterLl {
         if (deadline.expired(ctx, site, ctx.epoch - 1)) return;
       }
     }
+
+    // The same for the packets of a row's sum.
+    MK_DEVICE void wait_sums(u32 row, u32 sub, u32 half, Packet (&sums)[kPackets]) const {
+      const u8* slot = ctx.local_ptr(packets_of(kWorld, sub, half));
+      Deadline deadline;
+      for (;;) {
+        bool is_missing = false;
+#pragma unroll
+        for (u32 p = 0; p < kPackets; ++p) sums[p] = comm::load_ll(slot + p * kLanePackets);
+#pragma unroll
+        for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived(ctx.epoch);  // @ll.sum-arrived
+        const WaitSite site{kMath, kResult, owner_of(row), work.col, ctx.epoch};
+        if (!is_missing || deadline.expired(ctx, site, ctx.epoch - 1)) return;
+      }
+    }
   };
 };
+
+template <class... Policies>
+using ReduceScatterLl = ReduceLl<LlExchange::kReduceScatter, Policies...>;
+template <class... Policies>
+using AllReduceLl = ReduceLl<LlExchange::kAllReduce, Policies...>;
+template <class... Policies>
+using AllReduceRelayLl = ReduceLl<LlExchange::kRelay, Policies...>;
 
 }  // namespace mk::gemm

@@ -1,0 +1,229 @@
+// SMs push this rank's shard to the ranks of its node, piece by piece, and count each piece on the flags there.
+//
+// Where CTAs only communicate, threads push through shared memory by TMA. A CTA that also computes has no shared memory
+// left, so that its warps push through registers. Across nodes, the same CTAs put the shard to the peers on other nodes,
+// and pass on what these have put here.
+#pragma once
+#include <mk/comm/put.cuh>
+#include <mk/comm/shards.cuh>
+#include <mk/comm/staged_copy.cuh>
+
+namespace mk::comm {
+
+template <class Config>
+concept PushConfig = ShardConfig<Config> && requires {
+  Config::kPanelChunks;  // chunks that are sent slice by slice, since the peers' tiles advance along K together
+};
+
+template <class Workspace>
+concept PushWorkspace = ShardWorkspace<Workspace> && requires(u32 parity, u32 row) {
+  Workspace::gathered(parity, row);  // a row of kK columns
+};
+
+// Args: this rank's rows by address.
+template <class Args>
+concept PushArgs = requires(const Args& args) {
+  args.shard;
+  args.shard_row_bytes;
+};
+
+// kSendsToSelf: whether a rank's own rows are read from `gathered` too.
+template <PushConfig Config, PushWorkspace Workspace, bool kSendsToSelf>
+struct PushShards {
+  using Ranks = Topology<Config>;
+  using Shards = comm::Shards<Config, Workspace>;
+  using Network = comm::Network<Config, Workspace>;
+
+  static constexpr u32 kRowBytes = Config::kK * 2;
+  static constexpr u32 kSliceBytes = Config::kSliceCols * 2;
+  static constexpr u32 kPieces = Shards::kChunks * Shards::kSlices * Shards::kArrivals;
+
+  // How far back in the circle of ranks is the first one that own rows go to. Puts to other nodes are taken from
+  // `gathered`.
+  static constexpr u32 kNearest = kSendsToSelf || Ranks::kNodes > 1 ? 0 : 1;
+
+  // What is stored before flags count it: rows of a slice of a chunk.
+  struct Piece {
+    u32 chunk, slice, row;
+  };
+
+  // Panels of kPanelChunks chunks one behind the other; inside a panel, slice by slice.
+  static MK_DEVICE Piece piece_at(u32 index) {
+    constexpr u32 kPerPanel = Config::kPanelChunks * Shards::kSlices * Shards::kArrivals;
+    const u32 first_chunk = index / kPerPanel * Config::kPanelChunks;
+    const u32 per_slice = min(Config::kPanelChunks, Shards::kChunks - first_chunk) * Shards::kArrivals;
+    const u32 within = index % kPerPanel;
+    const u32 chunk = first_chunk + within % per_slice / Shards::kArrivals;
+    const u32 row = chunk * Config::kChunkRows + within % Shards::kArrivals * Config::kPieceRows;
+    return {chunk, within / per_slice, row};
+  }
+
+  // One thread, number `worker` of `workers`: pieces of the own shard, through a slot of shared memory.
+  template <u32 kSlotBytes, PushArgs Args>
+  static MK_DEVICE void push(const Args& args, const RankContext& ctx, StagedCopy& copy, u32 worker, u32 workers) {
+    const u32 own_rows = Shards::rows_of(ctx.rank);
+    const Rows own{ctx.rank, args.shard, args.shard_row_bytes};
+    for (u32 i = worker; i < kPieces; i += workers) {
+      const Piece piece = piece_at(i);
+      if (piece.row < own_rows) {
+        copy_piece<kSlotBytes>(ctx, copy, own, piece, min(Config::kPieceRows, own_rows - piece.row), kNearest);
+      }
+      count(ctx, ctx.rank, piece, kNearest);
+    }
+  }
+
+  // The same thread, afterwards: pieces that peers on other nodes have put here, to the other ranks of this node.
+  template <u32 kSlotBytes>
+  static MK_DEVICE void relay(const RankContext& ctx, StagedCopy& copy, u32 worker, u32 workers) {
+    constexpr u32 kArrivals = Shards::kArrivals;
+    for (u32 i = worker; i < kPieces * Ranks::kPeerNodes; i += workers) {  // chunk by chunk, of all peers in turn
+      const u32 peer = i / kArrivals % Ranks::kPeerNodes;
+      const Piece piece = piece_at(i / (kArrivals * Ranks::kPeerNodes) * kArrivals + i % kArrivals);
+      Network::wait_put(ctx, kPush, kChannel, peer, piece.chunk);  // @push.arrival
+      if (is_aborted(ctx)) return;
+      const u32 source = Network::rank_of_peer(ctx, peer);
+      fence_sys();
+      add_relaxed_sys(ctx.local_ptr(Workspace::chunk_ready(source, piece.chunk, piece.slice)), 1);
+      if constexpr (Ranks::kLocalWorld > 1) {
+        const Rows put{source, ctx.local_ptr(Workspace::gathered(ctx.parity(), source * Config::kShardRows)), kRowBytes};  // @push.relayed
+        const u32 rows = Shards::rows_of(source);
+        if (piece.row < rows) {
+          fence_proxy_async();  // a NIC has written what TMA reads
+          copy_piece<kSlotBytes>(ctx, copy, put, piece, min(Config::kPieceRows, rows - piece.row), 1);
+        }
+        count(ctx, source, piece, 1);
+      }
+    }
+  }
+
+  // One thread: puts chunks of the own shard to all peers, each as soon as it is among this rank's gathered rows. A
+  // chunk without rows is put too, since every peer waits for it.
+  template <class Args>
+  static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
+    const u32 own_rows = Shards::rows_of(ctx.rank);
+    for (u32 chunk = 0; chunk < Shards::kChunks; ++chunk) {
+      Shards::wait(ctx, kPush, ctx.rank, chunk, 0);  // @push.own-chunk
+      if (is_aborted(ctx)) return;
+      const u32 first = chunk * Config::kChunkRows;
+      const u32 rows = first < own_rows ? min(Config::kChunkRows, own_rows - first) : 0;
+      const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), ctx.rank * Config::kShardRows + first);  // @push.put-slot
+      for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {  // each node begins with another one
+        const u32 peer = (ctx.rank / Ranks::kLocalWorld + i) % Ranks::kPeerNodes;
+        Network::put(args, ctx, peer, kChannel, slot, slot, rows * kRowBytes);  // @push.put
+      }
+    }
+  }
+
+  // A warp, number `worker` of `workers`: pieces of the own shard, through registers, kUnroll loads at a time.
+  template <u32 kUnroll, PushArgs Args>
+  static MK_DEVICE void push_by_registers(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
+    const u32 own_rows = Shards::rows_of(ctx.rank);
+    for (u32 i = worker; i < kPieces; i += workers) {
+      const Piece piece = piece_at(i);
+      if (piece.row < own_rows) {
+        store_piece<kUnroll>(args, ctx, piece, min(Config::kPieceRows, own_rows - piece.row));  // @push.piece
+      }
+      __syncwarp();  // @push.warp
+      const u32 peer = lane_index();
+      if (peer < Ranks::kWorld && (kNearest == 0 || peer != ctx.rank)) {
+        // Orders the stores of the whole warp before the counts.
+        fence_sys();  // @push.fence
+        add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.rank, piece.chunk, piece.slice)), 1);  // @push.count
+      }
+    }
+  }
+
+ private:
+  static constexpr u32 kChannel = 0;
+
+  static_assert(Ranks::kNodes == 1 || Shards::kSlices == 1, "a put takes whole rows");
+
+  // Rows of a shard, and where they are now.
+  struct Rows {
+    u32 source;
+    const u8* first;
+    u64 row_bytes;
+  };
+
+  static MK_DEVICE u32 slice_offset(const Piece& piece) {
+    return Shards::kSlices == 1 ? 0 : piece.slice * kSliceBytes;
+  }
+  static MK_DEVICE u32 bytes_of_row(const Piece& piece) { return min(kSliceBytes, kRowBytes - slice_offset(piece)); }
+
+  // Where a piece lies in `gathered`.
+  static MK_DEVICE Symmetric<u8> gathered(const RankContext& ctx, u32 source, const Piece& piece) {
+    const Symmetric<u8> row = Workspace::gathered(ctx.parity(), source * Config::kShardRows + piece.row);  // @push.slot
+    return {row.offset + slice_offset(piece)};
+  }
+
+  // Peers in the order in which they need rows of this rank: the next to compute them is the one before it.
+  static MK_DEVICE u32 peer_at(const RankContext& ctx, u32 distance) {
+    return (ctx.rank + Ranks::kLocalWorld - distance) % Ranks::kLocalWorld;
+  }
+
+  // One thread: `rows` rows of a piece to the ranks of this node, from distance `nearest` on.
+  template <u32 kSlotBytes>
+  static MK_DEVICE void copy_piece(const RankContext& ctx, StagedCopy& copy, const Rows& shard, const Piece& piece,
+                                   u32 rows, u32 nearest) {
+    const Symmetric<u8> to = gathered(ctx, shard.source, piece);
+    const u8* from = shard.first + piece.row * shard.row_bytes + slice_offset(piece);
+    copy.copy_rows<kSlotBytes, kSliceBytes>(
+        rows, bytes_of_row(piece), piece.chunk,
+        [&](const StagedRows& staged, u32 barrier) {
+#pragma unroll 1
+          for (u32 row = 0; row < staged.count; ++row) {
+            const u8* source = from + (staged.first + row) * shard.row_bytes + staged.part;
+            tma_load_bytes(staged.row(row), source, staged.bytes, barrier);
+          }
+        },
+        [&](const StagedRows& staged) {
+          for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
+            u8* there = ctx.peer_ptr(peer_at(ctx, distance), to) + staged.part;
+#pragma unroll 1
+            for (u32 row = 0; row < staged.count; ++row) {
+              tma_store_bytes(there + u64{staged.first + row} * kRowBytes, staged.row(row), staged.bytes);
+            }
+          }
+        });
+    copy.finish();
+  }
+
+  // One thread, behind the piece: counts it on the flags of the same ranks.
+  static MK_DEVICE void count(const RankContext& ctx, u32 source, const Piece& piece, u32 nearest) {
+    fence_sys();  // @push.staged-fence
+    for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
+      const auto ready = Workspace::chunk_ready(source, piece.chunk, piece.slice);
+      add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), 1);
+    }
+  }
+
+  // A warp: loads rows of a piece once and stores them to the ranks of this node, 16 bytes per thread and access.
+  template <u32 kUnroll, class Args>
+  static MK_DEVICE void store_piece(const Args& args, const RankContext& ctx, const Piece& piece, u32 rows) {
+    const u32 vecs = bytes_of_row(piece) / 16;  // of a row
+    const u8* from = args.shard + piece.row * args.shard_row_bytes + slice_offset(piece);
+    Symmetric<u8> to = gathered(ctx, ctx.rank, piece);
+    for (u32 row = 0; row < rows; ++row, from += args.shard_row_bytes, to.offset += kRowBytes) {
+      for (u32 first = lane_index(); first < vecs; first += kWarp * kUnroll) {
+        Vec16 data[kUnroll];
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u) {
+          const u32 vec = first + u * kWarp;
+          if (vec < vecs) data[u] = load_vec16(from + vec * 16);
+        }
+        for (u32 distance = kNearest; distance < Ranks::kLocalWorld; ++distance) {
+          // The rank is read from the arguments each time: else the compiler keeps the addresses of all ranks, for which
+          // a warp that moves data has no registers.
+          u8* there = ctx.peer_ptr((args.rank + Ranks::kLocalWorld - distance) % Ranks::kLocalWorld, to);
+#pragma unroll
+          for (u32 u = 0; u < kUnroll; ++u) {
+            const u32 vec = first + u * kWarp;
+            if (vec < vecs) store_vec16(there + vec * 16, data[u]);
+          }
+        }
+      }
+    }
+  }
+};
+
+}  // namespace mk::comm

@@ -1,0 +1,188 @@
+// Results: whoever reduces a tile sends it to all other ranks.
+//
+// A slot of the workspace holds one tile of C as the output buffers had it: pieces of 64 rows of 128 bytes, in TMA's
+// swizzle. The owner stores each piece to its own C and to the slot on every other rank of its node; a flag per tile
+// counts the sub-tiles that have arrived. There a warp of every CTA copies them to C, in the order in which they come.
+//
+// Across nodes, the owner also keeps the tile in its own slot, from where it is put to its peers, who relay it to the
+// ranks of their nodes.
+#pragma once
+#include <mk/comm/node_sums.cuh>
+#include <mk/comm/staged_copy.cuh>
+#include <mk/gemm/store.cuh>
+
+namespace mk::comm {
+
+// The policy of an operator whose results stay where they are reduced.
+struct NoResults {
+  static constexpr bool kExist = false;
+
+  static MK_DEVICE void send(const RankContext&, const gemm::Tile&, u32, u32, u32, u32) {}
+  static MK_DEVICE void count(const RankContext&, const gemm::Tile&, u32) {}
+  template <class Args>
+  static MK_DEVICE void put_all(const Args&, const RankContext&) {}
+};
+
+template <class Config>
+concept ResultsConfig = TopologyConfig<Config> && gemm::OutputConfig<Config> && requires {
+  Config::kM;
+  Config::kN;
+  Config::kOwners;         // ranks of a node that own tiles
+  Config::kShardTiles;     // tiles that a rank owns
+  Config::kCollectUnroll;  // 16-byte loads that a thread has in flight
+};
+
+template <class Workspace>
+concept ResultsWorkspace = requires(u32 parity, u32 tile, u32 group, u32 piece) {
+  Workspace::results(parity, tile, group, piece);
+  Workspace::result_ready(tile);  // counts sub-tiles, over all calls
+};
+
+// Args: C by address.
+template <class Args>
+concept ResultsArgs = requires(const Args& args) {
+  args.c_rows;
+  args.c_row_bytes;
+};
+
+template <ResultsConfig Config, ResultsWorkspace Workspace, class Order>
+struct Results {
+  using Ranks = Topology<Config>;
+  using Shape = gemm::TileShape<Config>;
+  using Tile = gemm::Tile;
+  using Network = comm::Network<Config, Workspace>;
+  using NodeSums = comm::NodeSums<Config, Workspace>;
+
+  static constexpr bool kExist = true;
+  static constexpr u32 kPiecesPerSubTile = Config::kFp32Output ? 2 : 1;
+  static constexpr u32 kPieceCols = gemm::kSubTile / kPiecesPerSubTile;
+  static constexpr u32 kPieces = Shape::kSubTiles * kPiecesPerSubTile;  // of a group
+  static constexpr u32 kPieceBytes = gemm::kSubTileBytes;
+  static constexpr u32 kTileBytes = gemm::kGroups * kPieces * kPieceBytes;
+  static constexpr u32 kSubTiles = gemm::kGroups * Shape::kSubTiles;  // what a flag counts per tile and call
+
+  // ---- the owner: store threads and, across nodes, the thread that puts
+
+  // One thread: stores a piece from an output buffer to the slots of the other ranks of this node.
+  static MK_DEVICE void send(const RankContext& ctx, const Tile& tile, u32 group, u32 piece, u32 buffer, u32 bytes) {
+    const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), group, piece);  // @results.sent-slot
+    // Puts to other nodes are taken from the own slot.
+    for (u32 i = Ranks::kNodes > 1 ? 0 : 1; i < Ranks::kLocalWorld; ++i) {
+      tma_store_bytes(ctx.peer_ptr(peer_at(ctx, i), slot), buffer, bytes);
+    }
+  }
+
+  // One thread, after finish_stores: counts `sub_tiles` of a tile on the flags of the other ranks of this node.
+  static MK_DEVICE void count(const RankContext& ctx, const Tile& tile, u32 sub_tiles) {
+    for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
+      add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, i), Workspace::result_ready(number(tile))), sub_tiles);
+    }
+  }
+
+  // One thread: puts the results of own tiles to all peers. Returns early after an abort.
+  template <class Args>
+  static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
+    for (u32 first = 0; first < Config::kShardTiles; first += Config::kPutTiles) {
+      const u32 index = Ranks::kPeerNodes * Config::kShardTiles + first;  // own tiles come last
+      const u32 tiles = min(Config::kPutTiles, Config::kShardTiles - first);
+      if (!NodeSums::template wait_put_ready<Order>(ctx, index, tiles)) return;
+      const Tile tile = Order::tile_of(ctx.local_rank(), index, ctx);
+      const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), 0, 0);
+      for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
+        Network::put(args, ctx, peer, kChannel, slot, slot, tiles * kTileBytes);  // @results.put
+      }
+    }
+  }
+
+  // ---- the other ranks
+
+  // One thread, number `worker` of `workers`: passes results that peers on other nodes have put here on to the ranks of
+  // this node.
+  template <u32 kSlotBytes>
+  static MK_DEVICE void relay(const RankContext& ctx, StagedCopy copy, u32 worker, u32 workers) {
+    for (u32 i = worker; i < Config::kShardTiles * Ranks::kPeerNodes; i += workers) {
+      const u32 peer = i % Ranks::kPeerNodes, index = i / Ranks::kPeerNodes;
+      const Tile tile = Order::tile_of_rank(Network::rank_of_peer(ctx, peer), index, ctx);
+      if (Order::is_gap(tile)) continue;
+      Network::wait_put(ctx, kPush, kChannel, peer, index / Config::kPutTiles);  // @results.arrival
+      if (is_aborted(ctx)) return;
+      const Symmetric<u32> ready = Workspace::result_ready(number(tile));
+      fence_sys();
+      add_relaxed_sys(ctx.local_ptr(ready), kSubTiles);
+      if constexpr (Ranks::kLocalWorld > 1) {
+        const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), 0, 0);
+        fence_proxy_async();  // a NIC has written what TMA reads
+        copy.copy_bytes<kSlotBytes>(ctx.local_ptr(slot), kTileBytes, index, [&](const StagedRows& staged) {
+          for (u32 distance = 1; distance < Ranks::kLocalWorld; ++distance) {
+            u8* there = ctx.peer_ptr(peer_at(ctx, distance), slot);
+            tma_store_bytes(there + staged.part, staged.address, staged.bytes);
+          }
+        });
+        copy.finish();  // @results.relayed
+        fence_sys();
+        for (u32 distance = 1; distance < Ranks::kLocalWorld; ++distance) {
+          add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), kSubTiles);
+        }
+      }
+    }
+  }
+
+  // A warp, number `worker` of `workers`: copies pieces of the other owners' results to C.
+  template <ResultsArgs Args>
+  static MK_DEVICE void collect(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
+    constexpr u32 kAllOwners = Ranks::kNodes * Config::kOwners;
+    const bool is_idle = kAllOwners < Ranks::kWorld && ctx.rank >= kAllOwners;
+    const u32 others = is_idle ? kAllOwners : kAllOwners - 1;
+    for (u32 i = worker; i < others * Config::kShardTiles * gemm::kGroups * kPieces; i += workers) {
+      const u32 piece = i % kPieces, group = i / kPieces % gemm::kGroups, turn = i / (gemm::kGroups * kPieces);
+      const Tile tile = Order::tile_of_rank((ctx.rank + 1 + turn % others) % kAllOwners, turn / others, ctx);
+      if (Order::is_gap(tile)) continue;
+      if (lane_index() == 0) {
+        wait_flag(ctx, ctx.local_ptr(Workspace::result_ready(number(tile))),  // @results.wait
+                  WaitSite{mk::kCollect, kResult, Order::rank_of(tile), tile.index, ctx.epoch * kSubTiles});
+      }
+      __syncwarp();  // @results.warp
+      copy_piece(args, ctx.local_ptr(Workspace::results(ctx.parity(), number(tile), group, piece)),  // @results.read-slot
+                 Order::row_in_c(tile) + Shape::group_row(group),
+                 tile.col * Config::kTileN + Shape::group_col(group) + piece * kPieceCols);
+    }
+  }
+
+ private:
+  static constexpr u32 kChannel = 1;  // sums have the other one
+
+  // The number of a tile among those of all owners.
+  static MK_DEVICE u32 number(const Tile& tile) {
+    return Order::rank_of(tile) * Config::kShardTiles + Order::own_index(tile);
+  }
+
+  static MK_DEVICE u32 peer_at(const RankContext& ctx, u32 distance) {
+    return (ctx.local_rank() + distance) % Ranks::kLocalWorld;
+  }
+
+  // A warp: a piece out of TMA's swizzle to the rows and columns of C that there are.
+  template <class Args>
+  static MK_DEVICE void copy_piece(const Args& args, const u8* from, u32 row, u32 col) {
+    constexpr u32 kVecCols = kPieceCols / 8;  // of 16 bytes; a row of a piece has 8
+    constexpr u32 kUnroll = Config::kCollectUnroll;
+    for (u32 first = lane_index(); first < kPieceBytes / 16; first += kWarp * kUnroll) {
+      Vec16 data[kUnroll];
+#pragma unroll
+      for (u32 u = 0; u < kUnroll; ++u) data[u] = load_written_vec16(from + (first + u * kWarp) * 16);
+#pragma unroll
+      for (u32 u = 0; u < kUnroll; ++u) {
+        const u32 line = first / 8 + u * (kWarp / 8);
+        const u32 to_row = row + line, to_col = col + (first % 8 ^ line % 8) * kVecCols;  // @results.swizzle
+        if (to_row >= Config::kM || to_col >= Config::kN) continue;
+        u8* to = args.c_rows + to_row * args.c_row_bytes;
+        if constexpr (Config::kFp32Output) {
+          store_vec16(to + u64{to_col} * 4, data[u]);
+        } else {
+          store_vec16(to + to_col * 2, data[u]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace mk::comm

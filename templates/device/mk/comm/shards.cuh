@@ -1,0 +1,65 @@
+// Shards on their way to all ranks: rows of a matrix of which every rank has as many, but perhaps the last ones.
+//
+// A shard travels in chunks of rows and slices of columns to `gathered` on every rank that needs it, from where TMA reads
+// it. A flag per source, chunk and slice counts the pieces that have arrived, over all calls: nothing resets it.
+#pragma once
+#include <mk/deadline.cuh>
+
+namespace mk::comm {
+
+template <class Config>
+concept ShardConfig = TopologyConfig<Config> && requires {
+  Config::kM;          // rows over all ranks
+  Config::kK;          // columns
+  Config::kShardRows;  // rows of every rank but perhaps the last ones
+  Config::kChunkRows;  // rows under one flag
+  Config::kSliceCols;  // columns under one flag
+  Config::kPieceRows;  // rows of a chunk that arrive at a time
+};
+
+template <class Workspace>
+concept ShardWorkspace = requires(u32 source, u32 chunk, u32 slice) { Workspace::chunk_ready(source, chunk, slice); };
+
+template <ShardConfig Config, ShardWorkspace Workspace>
+struct Shards {
+  using Ranks = Topology<Config>;
+
+  static constexpr u32 kChunks = kCeilDiv<Config::kShardRows, Config::kChunkRows>;  // of a shard
+  static constexpr u32 kSlices = kCeilDiv<Config::kK, Config::kSliceCols>;
+  static constexpr u32 kArrivals = kCeilDiv<Config::kChunkRows, Config::kPieceRows>;  // pieces of a chunk's slice
+  static constexpr u32 kFirstEmpty = kCeilDiv<Config::kM, Config::kShardRows>;  // this rank has no rows, nor those after it
+
+  // The number of rows that a rank has.
+  static MK_DEVICE u32 rows_of(u32 source) {
+    const u32 before = source * Config::kShardRows;
+    return before < Config::kM ? min(Config::kShardRows, Config::kM - before) : 0;
+  }
+
+  // Waits until a slice of a chunk has arrived here.
+  static MK_DEVICE void wait(const RankContext& ctx, Role role, u32 source, u32 chunk, u32 slice) {
+    const u32 number = (source * kChunks + chunk) * kSlices + slice;
+    wait_flag(ctx, ctx.local_ptr(Workspace::chunk_ready(source, chunk, slice)),  // @shards.wait
+              WaitSite{role, kChunk, source, number, ctx.epoch * kArrivals});  // @shards.wanted
+  }
+
+  // Waits until a slice of rows [row, end) has arrived, whichever shards they are of.
+  static MK_DEVICE void wait_rows(const RankContext& ctx, Role role, u32 row, u32 end, u32 slice) {
+    while (row < end) {
+      const u32 source = row / Config::kShardRows;
+      const u32 chunk = row % Config::kShardRows / Config::kChunkRows;
+      wait(ctx, role, source, chunk, slice);
+      row = source * Config::kShardRows + min((chunk + 1) * Config::kChunkRows, Config::kShardRows);
+    }
+  }
+
+  // Waits until the ranks without rows have begun this call, since nobody waits for rows of theirs. A rank must know of
+  // every other one that it has begun the call before it leaves it: only then are the buffers free that its next call
+  // writes.
+  static MK_DEVICE void wait_empty(const RankContext& ctx, Role role) {
+    for (u32 source = kFirstEmpty; source < Ranks::kWorld; ++source) {
+      if (source != ctx.rank) wait(ctx, role, source, 0, 0);
+    }
+  }
+};
+
+}  // namespace mk::comm

@@ -1,0 +1,131 @@
+// AllGather + GEMM: every rank sends its rows of A to all others and multiplies the rows of all, own rows first and the
+// others' as they arrive.
+//
+// `gathered` has two buffers, and calls alternate between them. Either SMs push the rows or copy engines do.
+#pragma once
+#include <mk/comm/host_copies.cuh>
+#include <mk/comm/push_shards.cuh>
+#include <mk/gemm/gathered_a.cuh>
+#include <mk/gemm/gemm.cuh>
+
+namespace mk::gemm {
+
+// Config also has, if CTAs that compute push: kPushUnroll, the loads of 16 bytes that a thread has in flight. If CTAs that
+// only communicate push: kSlotBytes, the slot of a warp.
+template <class Config>
+concept AllGatherConfig = comm::PushConfig<Config> && requires {
+  Config::kPushWarps;  // of each CTA that pushes; 0 if copy engines do
+};
+
+template <AllGatherConfig Config, class Args, class Workspace, GemmSmem Smem, class Order, class Epilogue>
+struct AllGather {
+  using Gemm =
+      gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue, GatheredA<Config, Args, Workspace, Order>>;
+  using Shards = comm::Shards<Config, Workspace>;
+  using PushShards = comm::PushShards<Config, Workspace, !Order::kTilesInShards>;
+
+  static constexpr u32 kWarps = Config::kThreads / kWarp;
+  static constexpr bool kUsesCopyEngines = Config::kPushWarps == 0;
+
+  using Load = typename Gemm::Load;
+  using Store = typename Gemm::Store;
+
+  // A warpgroup: its group's elements of each work tile. If its warps push, they do so first.
+  struct Multiply {
+    static constexpr Agent kAgent = Agent::kWarpgroup;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
+      if constexpr (kPushesFirst) push_by_registers(args, ctx, threadIdx.x / kWarp - kFirstPushWarp);
+      Gemm::Multiply::run(args, ctx, smem, group);
+    }
+  };
+
+  // A warp of a CTA that computes: pieces of the own rows to every peer.
+  struct PushByRegisters {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      push_by_registers(args, ctx, 0);
+    }
+  };
+
+  // One thread of each warp of a CTA that only communicates: the same, through shared memory.
+  struct Push {
+    static constexpr Agent kAgent = Agent::kThread;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
+      auto copy = comm::StagedCopy::of_warp(ctx, smem);
+      PushShards::template push<Config::kSlotBytes>(args, ctx, copy, warp * Config::kCommCtas + blockIdx.x,
+                                                    Config::kCommCtas * kWarps);
+    }
+  };
+
+  // A warp: copies the counts of puts that have arrived to this GPU.
+  struct WatchArrivals {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      comm::Network<Config, Workspace>::watch_arrivals(args, ctx);
+    }
+  };
+
+  // One thread: puts the own rows to the peers on other nodes.
+  struct PutShard {
+    static constexpr Agent kAgent = Agent::kThread;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      PushShards::put_all(args, ctx);
+    }
+  };
+
+  // One thread: pieces of the own rows to the ranks of this node, then of the rows that peers have put here.
+  struct PushAndRelay {
+    static constexpr Agent kAgent = Agent::kThread;
+    static constexpr u32 kWorkers = Config::kCommCtas * kWarps - 2;  // the other two watch and put
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 worker) {
+      auto copy = comm::StagedCopy::of_warp(ctx, smem);
+      PushShards::template push<Config::kSlotBytes>(args, ctx, copy, worker, kWorkers);
+      PushShards::template relay<Config::kSlotBytes>(ctx, copy, worker, kWorkers);
+    }
+  };
+
+  // All warps of the CTAs that only communicate, across nodes.
+  using Communicate = InTurn<Config::kCommCtas, WatchArrivals, PutShard, PushAndRelay>;
+
+  // Before the roles; false if the CTA must end at once.
+  static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
+    if (threadIdx.x == 0) init_barriers<Config>(smem);
+    if constexpr (Order::kTilesInShards) {
+      prefetch_tensor_maps(args.own_a, args.gathered_a, args.b, args.c);
+    } else {
+      prefetch_tensor_maps(args.gathered_a, args.b, args.c);
+    }
+    if (!enter(ctx)) return false;  // @all-gather.enter
+    if constexpr (kUsesCopyEngines) {
+      if (blockIdx.x == 0 && threadIdx.x == 0) comm::request_copies(ctx, args.shard, args.shard_row_bytes);
+    }
+    return true;
+  }
+
+  // After them.
+  static MK_DEVICE void end(const Args& args, const RankContext& ctx) {
+    Gemm::end(args, ctx);
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    if constexpr (kUsesCopyEngines) comm::wait_copies<Topology<Config>::kWorld>(ctx);
+    if constexpr (Shards::kFirstEmpty < Topology<Config>::kWorld) Shards::wait_empty(ctx, kLoad);
+  }
+
+ private:
+  static constexpr u32 kFirstPushWarp = kWarpgroupWarps - 1;  // of a CTA that computes
+
+  // Whether the warps that multiply push, too.
+  static constexpr bool kPushesFirst = Config::kCommCtas == 0 && Config::kPushWarps > 1;
+
+  static MK_DEVICE void push_by_registers(const Args& args, const RankContext& ctx, u32 number) {
+    PushShards::template push_by_registers<Config::kPushUnroll>(args, ctx, number * gridDim.x + blockIdx.x,
+                                                                gridDim.x * Config::kPushWarps);
+  }
+};
+
+}  // namespace mk::gemm

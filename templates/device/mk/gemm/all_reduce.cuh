@@ -1,0 +1,44 @@
+// GEMM + AllReduce in two shots: every rank multiplies its slice of K; owners reduce tiles of C in turn and send the
+// results to all other ranks.
+#pragma once
+#include <mk/gemm/owner_reduce.cuh>
+
+namespace mk::gemm {
+
+template <class Config>
+using AllReduceRounds = OwnerRounds<Config, TilesOfRounds>;
+
+template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue>
+struct AllReduce
+    : OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, comm::Results<Config, Workspace, Order>> {
+  using Gemm = gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue>;
+  using Results = comm::Results<Config, Workspace, Order>;
+  using Reduce = OwnerReduce<Config, Args, Workspace, Smem, Order, Epilogue, Results>;
+
+  // A warp of each compute CTA: the other owners' results to C.
+  struct Collect {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      Results::collect(args, ctx, Gemm::Scheduler::first(), Gemm::Scheduler::kStride);
+    }
+  };
+
+  // One thread of a CTA that only communicates, number `worker` of those with this role: results that have come from
+  // other nodes, to the ranks of this node.
+  struct RelayResults {
+    static constexpr Agent kAgent = Agent::kThread;
+    // Two other warps of these CTAs watch arrivals and put.
+    static constexpr u32 kWorkers = Config::kCommCtas * (Config::kThreads / kWarp) - 2;
+
+    static MK_DEVICE void run(const Args&, const RankContext& ctx, const Smem& smem, u32 worker) {
+      const auto copy = comm::StagedCopy::of_warp(ctx, smem);
+      Results::template relay<Config::kSlotBytes>(ctx, copy, worker, kWorkers);
+    }
+  };
+
+  // All warps of the CTAs that only communicate.
+  using Communicate = InTurn<Config::kCommCtas, typename Reduce::WatchArrivals, typename Reduce::PutSums, RelayResults>;
+};
+
+}  // namespace mk::gemm

@@ -1,0 +1,111 @@
+// C = A B on one rank, and what every operator with a GEMM in it has in common: a thread loads, two warpgroups multiply,
+// two threads store.
+//
+// All roles walk the same work tiles. Where A comes from, which tile is next and what becomes of a sum are policies.
+#pragma once
+#include <mk/call.cuh>
+#include <mk/gemm/epilogue.cuh>
+#include <mk/gemm/pace.cuh>
+#include <mk/gemm/smem.cuh>
+#include <mk/gemm/split_k.cuh>
+#include <mk/roles.cuh>
+
+namespace mk::gemm {
+
+template <class Config, class Args, class Workspace, GemmSmem Smem, TileOrder Order, class Epilogue,
+          class Source = LocalA<Config, Args, Order>>
+  requires ScheduleConfig<Config> && MainloopConfig<Config> && OutputConfig<Config>
+struct Gemm {
+  using Shape = TileShape<Config>;
+  using Scheduler = TileScheduler<Config, Order>;
+  using Mainloop = gemm::Mainloop<Config, Smem>;
+  using Output = gemm::Output<Config, Smem>;
+
+  // One thread: A and B of each work tile.
+  struct Load {
+    static constexpr Agent kAgent = Agent::kThread;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
+      typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
+      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+        load_tile(args, ctx, smem, stages, i, Scheduler::work_tile(i, ctx));
+      }
+    }
+  };
+
+  // A warpgroup: its group's elements of each work tile.
+  struct Multiply {
+    static constexpr Agent kAgent = Agent::kWarpgroup;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
+      typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
+      typename Output::Buffers out{ctx, Output::barriers(smem, group)};
+      const Epilogue epilogue{args};
+      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+        const WorkTile work = Scheduler::work_tile(i, ctx);
+        typename Shape::Accumulators sum;
+        epilogue.prefetch_residual(work, group);
+        multiply_tile(ctx, smem, stages, work, group, sum);  // @gemm.multiply
+#pragma unroll
+        for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+          if (!Scheduler::completes(work, sub)) continue;
+          float* sub_tile = sum + sub * kSubTileRegisters;
+          out.producer_acquire();  // @gemm.output-acquire
+          epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @gemm.epilogue
+          Output::write(smem, out, group, sub_tile);
+        }
+      }
+    }
+  };
+
+  // One thread per group: its completed sub-tiles to C.
+  struct Store {
+    static constexpr Agent kAgent = Agent::kThread;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
+      StoreQueue<typename Output::Buffers> queue{{ctx, Output::barriers(smem, group)}};
+      auto& out = queue.out;
+      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+        const WorkTile work = Scheduler::work_tile(i, ctx);
+        for (u32 piece = 0; piece < Shape::kSubTiles * Output::kPiecesPerSubTile; ++piece) {  // @gemm.pieces
+          if (!Scheduler::completes(work, piece / Output::kPiecesPerSubTile)) continue;
+          out.consumer_wait();  // @gemm.output-wait
+          Output::store(args, smem.out(group, out.stage()), work, Order::row_in_c(work), group, piece);
+          queue.commit();
+        }
+      }
+      tma_wait<0>();  // @gemm.stored
+    }
+  };
+
+  // One thread: A and B of work tile `index`.
+  static MK_DEVICE void load_tile(const Args& args, const RankContext& ctx, const Smem& smem,
+                                  typename Mainloop::Stages& stages, u32 index, const WorkTile& work) {
+#pragma unroll 1
+    for (u32 step = work.k_begin; step < work.k_end; ++step) {
+      if constexpr (Config::kPaceSteps > 0) Pace<Config, Workspace>::keep(ctx, index, step);
+      Mainloop::template load_stage<Source>(args, ctx, smem, stages, work, step);
+    }
+  }
+
+  // A warpgroup: its group's sums of a work tile, those of the other CTAs included that share the tile.
+  static MK_DEVICE void multiply_tile(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages,
+                                      const WorkTile& work, u32 group, typename Shape::Accumulators& sum) {
+    Mainloop::multiply(smem, stages, work, group, sum);
+    if constexpr (Scheduler::kSplits > 1) SplitK<Scheduler, Workspace, Shape>::reduce(ctx, work, group, sum);  // @gemm.split-k
+  }
+
+  // Before the roles. False if the CTA must end at once.
+  static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
+    if (threadIdx.x == 0) init_barriers<Config>(smem);
+    prefetch_tensor_maps(args.a, args.b, args.c);
+    return enter(ctx);
+  }
+
+  // After them. Thread 0 is of the load thread's warp, which is done before the CTA is.
+  static MK_DEVICE void end(const Args&, const RankContext& ctx) {
+    if (threadIdx.x == 0) advance_epoch(ctx);
+  }
+};
+
+}  // namespace mk::gemm

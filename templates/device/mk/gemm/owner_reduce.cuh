@@ -1,0 +1,140 @@
+// A GEMM whose K is spread over ranks, in two shots: of each tile, one rank reduces what all ranks have. Partial sums
+// travel tile by tile beside the computation.
+//
+// All roles walk the same work tiles. If another rank reduces a tile, the consumers round their sums to bf16 and the
+// store threads send them. If this rank does, the load thread also brings what the others have sent, and the consumers
+// add it and finish C. Which rank that is, the order says; who else gets the result, `Results`.
+#pragma once
+#include <mk/comm/partials.cuh>
+#include <mk/comm/results.cuh>
+#include <mk/gemm/gemm.cuh>
+#include <mk/gemm/owner_rounds.cuh>
+
+namespace mk::gemm {
+
+template <class Config, class Args, class Workspace, GemmSmem Smem, OwnerOrder Order, class Epilogue, class Results>
+  requires OwnerConfig<Config>
+struct OwnerReduce {
+  using Gemm = gemm::Gemm<Config, Args, Workspace, Smem, Order, Epilogue>;
+  using Shape = typename Gemm::Shape;
+  using Scheduler = typename Gemm::Scheduler;
+  using Mainloop = typename Gemm::Mainloop;
+  using Output = typename Gemm::Output;
+  using Partials = comm::Partials<Config, Workspace, Smem, Scheduler, Order>;
+  using NodeSums = comm::NodeSums<Config, Workspace>;
+
+  // One thread: A and B of each work tile, and behind them, of tiles that this rank reduces, the others' partial sums.
+  struct Load {
+    static constexpr Agent kAgent = Agent::kThread;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
+      typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
+      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+        const WorkTile work = Scheduler::work_tile(i, ctx);
+        if (Order::is_gap(work)) continue;
+        Gemm::load_tile(args, ctx, smem, stages, i, work);
+        if (Partials::is_reducer(work, ctx)) Partials::load(ctx, smem, stages, work);
+      }
+    }
+  };
+
+  // A warpgroup: its group's elements of each work tile.
+  struct Multiply {
+    static constexpr Agent kAgent = Agent::kWarpgroup;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
+      typename Mainloop::Stages stages{ctx, Mainloop::barriers(smem)};
+      typename Output::Buffers out{ctx, Output::barriers(smem, group)};
+      const Epilogue epilogue{args};
+      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+        const WorkTile work = Scheduler::work_tile(i, ctx);
+        if (Order::is_gap(work)) continue;
+        const bool is_owner = Partials::is_owner(work, ctx);
+        typename Shape::Accumulators sum;
+        if (is_owner) epilogue.prefetch_residual(work, group);
+        Gemm::multiply_tile(ctx, smem, stages, work, group, sum);
+        if (Partials::is_reducer(work, ctx)) Partials::add(ctx, smem, stages, work, group, sum);  // @reduce-scatter.add
+#pragma unroll
+        for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
+          if (!Scheduler::completes(work, sub)) continue;
+          float* sub_tile = sum + sub * kSubTileRegisters;
+          out.producer_acquire();
+          if (is_owner) {
+            epilogue.apply_to_sub_tile(work, group, sub, sub_tile);  // @reduce-scatter.epilogue
+            Output::write(smem, out, group, sub_tile);
+          } else {
+            Partials::write(smem.out(group, out.stage()), sub_tile);  // @reduce-scatter.write
+            Output::commit(out);
+          }
+        }
+      }
+    }
+  };
+
+  // One thread per group: its completed sub-tiles to C and to the ranks that need results, or to the rank that reduces
+  // them.
+  struct Store {
+    static constexpr Agent kAgent = Agent::kThread;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
+      StoreQueue<typename Output::Buffers> queue{{ctx, Output::barriers(smem, group)}};
+      auto& out = queue.out;
+      for (u32 i = Scheduler::first(); i < Config::kWorkTiles; i += Scheduler::kStride) {
+        const WorkTile work = Scheduler::work_tile(i, ctx);
+        if (Order::is_gap(work)) continue;
+        const bool is_owner = Partials::is_owner(work, ctx);
+        const u32 pieces_per_sub_tile = is_owner ? Output::kPiecesPerSubTile : 1;
+        for (u32 piece = 0; piece < Shape::kSubTiles * pieces_per_sub_tile; ++piece) {
+          if (!Scheduler::completes(work, piece / pieces_per_sub_tile)) continue;
+          out.consumer_wait();
+          const u32 buffer = smem.out(group, out.stage());
+          const u32 bytes = Partials::bytes_of_rows(work, group);
+          if (bytes == 0) {
+            // All of the group's rows are beyond C.
+          } else if (is_owner) {
+            Output::store(args, buffer, work, Order::row_in_c(work), group, piece);
+            Results::send(ctx, work, group, piece, buffer, bytes);
+          } else {
+            Partials::send(ctx, work, group, piece, buffer, bytes);
+          }
+          queue.commit();
+        }
+        // A flag may only count sub-tiles that have arrived, so the queue runs dry behind every tile.
+        queue.drain();
+        if (is_owner && !Results::kExist) continue;
+        Partials::finish_stores();
+        const u32 sub_tiles = Scheduler::completed_sub_tiles(work);
+        if (is_owner) Results::count(ctx, work, sub_tiles);
+        // Across nodes, results wait for a put as sums do.
+        if (!is_owner || Config::kNodes > 1) Partials::count(ctx, work, sub_tiles);
+      }
+      tma_wait<0>();
+    }
+  };
+
+  // A warp, in a CTA that only communicates: tells this GPU which puts of other nodes have arrived.
+  struct WatchArrivals {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      comm::Network<Config, Workspace>::watch_arrivals(args, ctx);
+    }
+  };
+
+  // One thread of such a CTA: puts this node's sums of tiles that other nodes' ranks own, then this rank's results.
+  struct PutSums {
+    static constexpr Agent kAgent = Agent::kThread;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      if (!NodeSums::template put_all<Order>(args, ctx)) return;
+      Results::put_all(args, ctx);
+    }
+  };
+
+  static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
+    return Gemm::begin(args, ctx, smem);
+  }
+  static MK_DEVICE void end(const Args& args, const RankContext& ctx) { Gemm::end(args, ctx); }
+};
+
+}  // namespace mk::gemm

@@ -1,0 +1,182 @@
+//! Rules of the templates: device code is C++ that an editor opens, and Tera only assembles it.
+
+mod configs;
+
+use configs::Golden;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines of an emitted kernel, beside the headers.
+const MAX_LINES: usize = 200;
+/// Lines of all snapshots together.
+const MAX_SNAPSHOT_LINES: usize = 14_000;
+
+const OPERATORS: [&str; 5] = [
+    "ag_gemm",
+    "gemm_rs",
+    "gemm_ar",
+    "ring_attention",
+    "dispatch_gemm",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("templates")
+}
+
+/// All files below a folder that end so, with their text.
+fn files(folder: &Path, ending: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path, ending));
+        } else if path.extension().is_some_and(|e| e == ending) {
+            let text = fs::read_to_string(&path).expect("UTF-8");
+            found.push((path, text));
+        }
+    }
+    found
+}
+
+/// What a template does that C++ should do.
+fn template_faults(name: &str, text: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let mut fault =
+            |what: &str| faults.push(format!("{name}:{number}: {what}: {}", line.trim()));
+        let tags = line.matches("{%").count();
+        // Blocks hold what an operator adds, and nothing is decided there.
+        let is_block =
+            line.contains("{% block") || line.contains("block %}") || line.contains("{% extends");
+        if tags > 0
+            && !is_block
+            && !(line.trim().starts_with("{%") && line.trim().ends_with("%}") && tags == 1)
+        {
+            fault("a logic tag inside a line");
+        }
+        let condition = line.split("if ").nth(1).filter(|_| line.contains("{%"));
+        if condition
+            .is_some_and(|c| c.contains(['<', '>']) || c.contains(|x: char| x.is_ascii_digit()))
+        {
+            fault("a condition on a number");
+        }
+        for word in ["{% set", "{%- set", "{% macro", "{%- macro"] {
+            if line.contains(word) {
+                fault("a variable");
+            }
+        }
+    }
+    faults
+}
+
+#[test]
+fn tera_only_assembles() {
+    let root = root();
+    let faults: Vec<String> = files(&root, "tera")
+        .iter()
+        .flat_map(|(path, text)| {
+            let name = path.strip_prefix(&root).expect("below").to_string_lossy();
+            template_faults(&name, text)
+        })
+        .collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn the_rules_see_what_they_forbid() {
+    for (line, what) in [
+        (
+            "  a = {% if b %}1{% else %}2{% endif %};",
+            "a logic tag inside a line",
+        ),
+        ("{%- if nodes > 1 %}", "a condition on a number"),
+        ("{% set leaves = a or b %}", "a variable"),
+    ] {
+        let faults = template_faults("t", line);
+        assert!(
+            faults.iter().any(|fault| fault.contains(what)),
+            "{line}: {faults:?}"
+        );
+    }
+    for line in [
+        "  u32 {{ name }} = {{ value }};",
+        "{%- for x in list %}",
+        "{% block policies -%}",
+    ] {
+        assert_eq!(template_faults("t", line), Vec::<String>::new());
+    }
+}
+
+/// No tag, and no operator's name in what operators share.
+#[test]
+fn headers_are_plain_cpp() {
+    let mut faults = Vec::new();
+    let root = root();
+    let headers = files(&root, "cuh");
+    let shared = [root.join("kernel.cu.tera")].map(|path| {
+        let text = fs::read_to_string(&path).expect("UTF-8");
+        (path, text)
+    });
+    for (path, text) in headers.iter().chain(&shared) {
+        let name = path.strip_prefix(&root).expect("below").to_string_lossy();
+        for (number, line) in (1..).zip(text.lines()) {
+            let is_header = name.ends_with(".cuh");
+            if is_header && ["{%", "{#", "%}"].iter().any(|tag| line.contains(tag)) {
+                faults.push(format!("{name}:{number}: a tag: {line}"));
+            }
+            if OPERATORS.iter().any(|op| line.contains(op)) {
+                faults.push(format!("{name}:{number}: an operator's name: {line}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn emitted_kernels_are_short() {
+    let mut all = 0;
+    for golden in Golden::all() {
+        let lines = golden.source.text.lines().count();
+        assert!(lines <= MAX_LINES, "{} has {lines} lines", golden.name);
+        all += lines;
+    }
+    assert!(all <= MAX_SNAPSHOT_LINES, "{all} lines of all snapshots");
+}
+
+/// Headers that a text includes, and those that these include.
+fn included(text: &str, seen: &mut BTreeSet<String>, all: &mut String) {
+    for line in text.lines() {
+        let name = line
+            .strip_prefix("#include <")
+            .and_then(|rest| rest.strip_suffix('>'));
+        let Some(name) = name.filter(|name| seen.insert((*name).to_owned())) else {
+            continue;
+        };
+        let path = root().join("device").join(name);
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        all.push_str(&text);
+        included(&text, seen, all);
+    }
+}
+
+/// NVRTC does not warn of constants in a struct that nobody uses.
+#[test]
+fn every_number_of_a_kernel_is_used() {
+    let mut faults = Vec::new();
+    for golden in Golden::all() {
+        let text = &golden.source.text;
+        let mut used = text.clone();
+        included(text, &mut BTreeSet::new(), &mut used);
+        for line in text.lines() {
+            let Some(declaration) = line.trim().strip_prefix("static constexpr ") else {
+                continue;
+            };
+            let name = declaration.split(' ').nth(1).expect("a name");
+            if !used.contains(&format!("Config::{name}")) {
+                faults.push(format!("{}: {name}", golden.name));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
