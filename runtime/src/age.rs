@@ -8,21 +8,24 @@ use mkernel_spec::abi::{FLAG_STRIDE_BYTES, State};
 use std::mem::{offset_of, size_of};
 
 /// Regions of the workspace whose words count alike in every call, or hold the call that wrote them last.
-const COUNTERS: [&str; 13] = [
+const COUNTERS: [&str; 17] = [
     "begun",
     "chunk_ready",
     "counted",
+    "fault_mark",
     "flags",
     "kv_ready",
     "listers",
     "pace",
     "packed",
+    "packed_ready",
     "partial_ready",
     "put_ready",
     "result_ready",
     "routed",
     "slot_reads",
     "split_ready",
+    "token_ready",
 ];
 
 /// Regions in which some words hold the mark of the call that wrote the words beside them: the period of the pattern in bytes,

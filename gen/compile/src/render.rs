@@ -18,7 +18,7 @@ use assembly::{Assembly, AssemblyContext};
 use combine::CombineVariables;
 use constants::Constant;
 use mkernel_spec::abi::ArgKind;
-use mkernel_spec::plan::{Body, Element, Network, Region};
+use mkernel_spec::plan::{Body, Element, Network};
 use mkernel_spec::{KernelPlan, Topology};
 use serde::Serialize;
 use std::sync::LazyLock;
@@ -164,14 +164,22 @@ fn banner(plan: &KernelPlan, computes: Vec<String>, exchanges: Vec<String>) -> V
     lines
 }
 
-/// How a CTA uses its shared memory, as a line of the banner.
+/// How a CTA uses its shared memory, as a line of the banner. Tables of words, and barriers, are summed up.
 fn shared_memory_line(plan: &KernelPlan) -> String {
-    let is_barrier = |region: &&Region| region.element == Element::Barrier;
-    let (barriers, others): (Vec<_>, Vec<_>) = plan.smem.iter().partition(is_barrier);
-    let others = others.iter().map(|r| format!("{} {}", r.name, r.bytes));
-    let barrier_bytes: u64 = barriers.iter().map(|r| r.bytes).sum();
-    let barriers = (barrier_bytes > 0).then(|| format!("barriers {barrier_bytes}"));
-    let regions: Vec<_> = others.chain(barriers).collect();
+    let (mut named, mut tables, mut barriers) = (Vec::new(), 0, 0);
+    for region in &plan.smem {
+        match region.element {
+            Element::Barrier => barriers += region.bytes,
+            Element::Words(1) => tables += region.bytes,
+            _ => named.push((region.name, region.bytes)),
+        }
+    }
+    let sums = [("tables", tables), ("barriers", barriers)];
+    let sums = sums.into_iter().filter(|(_, bytes)| *bytes > 0);
+    let regions = named.into_iter().chain(sums);
+    let regions: Vec<_> = regions
+        .map(|(name, bytes)| format!("{name} {bytes}"))
+        .collect();
     format!(
         "shared  {} = {} of {} bytes",
         regions.join(" | "),

@@ -42,7 +42,7 @@ struct GroupedGemm {
   using Message = RoutingMessage<Config, Workspace>;
 
   // A stage is full when the weights have arrived and four warps have written their rows; empty like any other.
-  using Barriers = PipelineBarriers<Config::kStages, 1 + kLoadWarps, kMathWarps>;
+  using Barriers = PipelineBarriers<Config::kStages, 1 + kLoadWarps, kMathWarps>;  // @grouped.arrivals
   using Stages = Pipeline<Barriers, StageSites>;
 
   static MK_DEVICE Barriers barriers(const Smem& smem) { return {smem.stage_full(0), smem.stage_empty(0)}; }
@@ -150,13 +150,12 @@ struct GroupedGemm {
       typename Shape::Accumulators sum;
       Mainloop::multiply(smem, stages, 0, Shape::kKSteps, group, sum);
       const u32 row = Shape::group_row(group) + warp * 16;
-      const u32 rows_before = load_shared(smem.row_begin(tile.expert));
       const u32 col = tile.col * Shape::kTileCols + (Shape::kSplitsRows ? 0 : group * Shape::kGroupCols);
 #pragma unroll
       for (u32 sub = 0; sub < Shape::kGroupCols / gemm::kSubTile; ++sub) {
         float* sub_tile = sum + sub * gemm::kSubTileRegisters;
         Epilogue::template apply<Shape::kGroupCols>(sub_tile);
-        store_rows(args, smem, tile, row, col + sub * gemm::kSubTile, rows_before, sub_tile);
+        store_rows(args, smem, tile, row, col + sub * gemm::kSubTile, sub_tile);
       }
     }
   }
@@ -191,8 +190,9 @@ struct GroupedGemm {
 
   // A warp: its 16 rows of a sub-tile, from row `first` of the tile on, to C.
   static MK_DEVICE void store_rows(const Args& args, const Smem& smem, const ExpertTile& tile, u32 first, u32 col,
-                                   u32 rows_before, const float* sum) {
+                                   const float* sum) {
     const u32 lane = lane_index(), out = smem.out(warp_index() - kLoadWarps);
+    const u32 rows_before = load_shared(smem.row_begin(tile.expert));  // again: registers are scarce beside the sums
     __syncwarp();  // @grouped.out-read
     gemm::write_bf16_rows(out, sum);
     __syncwarp();

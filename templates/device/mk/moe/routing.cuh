@@ -66,7 +66,7 @@ struct Routing {
     if (blockIdx.x == 0 && threadIdx.x == 0) Choices::check_count(args, ctx);
     Choices::read(ctx, smem, slice);
     count(ctx, smem, slice);
-    if (!meet(ctx, smem)) return false;
+    if (!meet(ctx, smem)) return false;  // @routing.meet
     add_slices(ctx, smem, slice);
     const bool is_right = !Faults::is_kept(ctx);
     if (is_right) list_rows(ctx, smem, slice);

@@ -70,12 +70,22 @@ struct TileScheduler {
 
     // False when there is no tile left.
     MK_DEVICE bool next(ExpertTile& tile) {
-      tiles.consumer_wait();  // @tiles.wait
+      wait();  // @tiles.wait
       const Vec16 words = load_shared_vec16(smem.taken_tile(tiles.stage()));
       tile = ExpertTile{words.x, words.y, words.z, words.w};
       __syncwarp();
       tiles.consumer_release_warp();
       return tile.rows > 0;
+    }
+
+   private:
+    // The loaders wait for the same tiles with a deadline; beside it, warps that multiply would spill registers.
+    MK_DEVICE void wait() const {
+      if constexpr (kReader == kMath) {
+        tiles.consumer_wait_watched();
+      } else {
+        tiles.consumer_wait();
+      }
     }
   };
 

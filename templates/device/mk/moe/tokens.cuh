@@ -47,8 +47,8 @@ struct Tokens {
   // A token of rank `source` on this rank, once it is there.
   static MK_DEVICE const u8* acquire(const RankContext& ctx, u32 source, u32 slot) {
     const u32 block = slot / Config::kBlockTokens;  // @tokens.block
-    wait_mark(ctx, ready_flag(ctx, ctx.local_rank(), source, block),
-              WaitSite{kLoad, kChunk, source, block, ctx.mark()});  // @tokens.wait
+    const u32* flag = ready_flag(ctx, ctx.local_rank(), source, block);
+    wait_mark(ctx, flag, WaitSite{kLoad, kChunk, source, block, ctx.mark()});  // @tokens.wait
     return ctx.local_ptr(received(ctx.rank, source, slot));
   }
 

@@ -65,7 +65,7 @@ regions! {
     routed: Element::Flag, [source: p.world()];
     /// What a source sends first: a fault, rows of each expert, and tokens that it sends for each.
     messages: Element::Words(p.body.count_words()), [parity: 2u32, source: p.world()];
-    /// Of each row that a source's tokens make here, expert by expert, where its token is: its slot, or the number of an own one.
+    /// Of each row that a source's tokens make here, expert by expert, the slot of its token; of an own one the number.
     lists: Element::Words(1), [parity: 2u32, source: p.world(), row: p.body.source_rows];
     /// Tokens to send, by slot.
     send_list: Element::Words(1), [destination: p.topology.destinations(), slot: p.body.shape.max_tokens],
