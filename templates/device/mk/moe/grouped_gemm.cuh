@@ -191,7 +191,7 @@ struct GroupedGemm {
   // A warp: its 16 rows of a sub-tile, from row `first` of the tile on, to C.
   static MK_DEVICE void store_rows(const Args& args, const Smem& smem, const ExpertTile& tile, u32 first, u32 col,
                                    const float* sum) {
-    const u32 lane = lane_index(), out = smem.out(warp_index() - kLoadWarps);
+    const u32 lane = lane_index(), out = smem.out(threadIdx.x / kWarp - kLoadWarps);
     const u32 rows_before = load_shared(smem.row_begin(tile.expert));  // again: registers are scarce beside the sums
     __syncwarp();  // @grouped.out-read
     gemm::write_bf16_rows(out, sum);
