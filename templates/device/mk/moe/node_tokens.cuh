@@ -52,8 +52,8 @@ struct NodeTokens {
           wait_mark(ctx, packed_flag(ctx, peer, block), WaitSite{kPush, kChunk, ctx.rank, block, ctx.mark()});  // @node-tokens.packed
         }
         if (is_aborted(ctx)) return;
-        Network::put(args, ctx, peer, kChannel, Workspace::outgoing(peer, first),
-                     Tokens::received(Network::rank_of_peer(ctx, peer), ctx.rank, first),
+        const auto there = Tokens::received(Network::rank_of_peer(ctx, peer), ctx.rank, first);  // @node-tokens.there
+        Network::put(args, ctx, peer, kChannel, Workspace::outgoing(peer, first), there,
                      (end - first) * Tokens::kTokenBytes);
       }
     }

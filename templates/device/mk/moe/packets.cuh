@@ -55,15 +55,15 @@ struct Packets {
   // One thread: packets to all peers, once all CTAs have written them. A packet with a fault has no lists.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
-    wait_flag(ctx, ctx.local_ptr(Workspace::routed(ctx.rank)),
-              WaitSite{kPush, kRouting, ctx.rank, ctx.rank, ctx.epoch * gridDim.x});
+    const WaitSite site{kPush, kRouting, ctx.rank, ctx.rank, ctx.epoch * gridDim.x};
+    wait_flag(ctx, ctx.local_ptr(Workspace::routed(ctx.rank)), site);  // @packets.written
     if (is_aborted(ctx)) return;
     for (u32 i = 0; i < Experts::kPeerNodes; ++i) {  // not all nodes to the first one first
       const u32 peer = (ctx.node_first_rank / Experts::kLocalWorld + i) % Experts::kPeerNodes;
       u32 words = Config::kMessageWords;
       if (has_lists) words += Message::need_words(smem, peer) + load_shared(smem.rows_at(peer));
       Network::put(args, ctx, peer, kChannel, Workspace::packets_out(ctx.parity(), peer),
-                   Workspace::packets_in(ctx.parity(), Network::own_number_at(ctx, peer)), words * 4);
+                   Message::arriving(ctx, Network::own_number_at(ctx, peer)), words * 4);
     }
   }
 
@@ -80,7 +80,7 @@ struct Packets {
     for (u32 e = 0; e < Experts::kNodeExperts; ++e) {
       const u32 expert_rows = load(rows_of_node + e), local_rank = e / Config::kLocalExperts;
       if constexpr (Experts::kLocalWorld > 1) begin += load(sent_to_node + e);
-      begin += local_rank < to ? expert_rows : 0;
+      begin += local_rank < to ? expert_rows : 0;  // @packets.list
       rows += local_rank == to ? expert_rows : 0;
     }
     if (load(packet) != 0) rows = 0;  // a fault: there are no lists
@@ -88,7 +88,7 @@ struct Packets {
     for (u32 i = lane; i < rows; i += kWarp) store(list + i, load(Message::needs(packet) + begin + i));
     __syncwarp();
     if (lane != 0) return;
-    fence_sys();
+    fence_sys();  // @packets.forward-fence
     add_relaxed_sys(ctx.peer_ptr(to, Workspace::routed(source)), gridDim.x);
   }
 };

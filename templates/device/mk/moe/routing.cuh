@@ -191,9 +191,9 @@ struct Routing {
     const u32 to = Experts::destination_of(ctx, load_shared(smem.choice_expert(choice)));
     const u32 first = choice - choice % Config::kTopK;
     u32 ranks = 0;
-    for (u32 i = first; i < first + Config::kTopK; ++i) {
+    for (u32 i = first; i < first + Config::kTopK; ++i) {  // @routing.needing-choices
       const u32 e = load_shared(smem.choice_expert(i)), local_rank = e / Config::kLocalExperts % Experts::kLocalWorld;
-      if (Experts::destination_of(ctx, e) == to && local_rank != ctx.local_rank()) ranks |= 1u << local_rank;
+      if (Experts::destination_of(ctx, e) == to && local_rank != ctx.local_rank()) ranks |= 1u << local_rank;  // @routing.needing-ranks
     }
     return ranks;
   }

@@ -93,7 +93,11 @@ struct RoutingMessage {
     return ctx.local_ptr(Workspace::packets_out(ctx.parity(), peer));
   }
   static MK_DEVICE const u32* packet_in(const RankContext& ctx, u32 peer) {
-    return ctx.local_ptr(Workspace::packets_in(ctx.parity(), peer));
+    return ctx.local_ptr(arriving(ctx, peer));
+  }
+  // Where the packet of a peer arrives.
+  static MK_DEVICE Symmetric<u32> arriving(const RankContext& ctx, u32 peer) {
+    return Workspace::packets_in(ctx.parity(), peer);  // @packets.slot
   }
 };
 
