@@ -12,17 +12,20 @@ const COUNTERS: &[&str] = &[
     "begun",
     "chunk_ready",
     "counted",
+    "fault_mark",
     "flags",
     "kv_ready",
     "listers",
     "pace",
     "packed",
+    "packed_ready",
     "partial_ready",
     "put_ready",
     "result_ready",
     "routed",
     "slot_reads",
     "split_ready",
+    "token_ready",
 ];
 
 /// Other regions in which words count, or hold the mark of the call that wrote the words beside them: the period of the
@@ -31,6 +34,7 @@ const COUNTERS: &[&str] = &[
 const PATTERNS: &[(&str, usize, &[usize])] = &[
     ("entries", 8, &[0]),
     ("puts", 4, &[0]),
+    ("puts_before", 4, &[0]),
     ("told", 16, &[4, 12]),
 ];
 

@@ -68,34 +68,39 @@ fn combining() -> Combining {
 #[rustfmt::skip]
 const DISPATCH: &[Mistake] = &[
     // Routing.
-    ("slices added before all CTAs have counted", "  if (!meet(watch, tables)) return false;", "  __syncthreads();"),
-    ("lists read before a peer has written them", "watch.epoch * gridDim.x;\n    u32 is_here", "(watch.epoch - 1) * gridDim.x;\n    u32 is_here"),
-    ("no fence before lists are told", "      mk::fence_sys();\n      mk::add_relaxed_sys(routed_flag_at", "      mk::add_relaxed_sys(routed_flag_at"),
-    ("the same numbers in every call", "u64{epoch % 2 * cfg::kWorld + source} * cfg::kCountWords", "u64{source} * cfg::kCountWords"),
-    ("the same lists in every call", "u64{epoch % 2 * cfg::kWorld + source} * cfg::kSourceRows", "u64{source} * cfg::kSourceRows"),
-    ("rows of all sources from the start", "if (source == watch.rank) rows_before = rows;", "rows_before = 0;"),
-    ("TMA into the numbers of slices without a fence", "  mk::fence_proxy_async_shared();  // TMA writes next", "  // TMA writes next"),
+    ("slices added before all CTAs have counted", "@routing.meet", "__syncthreads();"),
+    ("lists read before a peer has written them", "@routing.wait", "wanted} => wanted - gridDim.x}"),
+    ("no fence before lists are signalled", "@routing.signal-fence", ""),
+    ("rows of all sources from the start", "@routing.rows-before", "rows_before = rows => rows_before = 0"),
+    ("TMA into the tables of slices without a fence", "@routing.reuse-fence", ""),
     // Tokens on their way.
-    ("tokens not awaited", "mk::Awaited{mk::kLoad, mk::kChunk, source, block, watch.mark()}", "mk::Awaited{mk::kLoad, mk::kChunk, source, block, mk::load(flag_at(workspace, source, block))}"),
-    ("another block awaited", "const u32 block = where / cfg::kBlockTokens;", "const u32 block = where / cfg::kBlockTokens / 2;"),
-    ("flag before tokens have come", "  mk::tma_wait<0>();\n  mk::fence_proxy_async();\n}", "  mk::fence_proxy_async();\n}"),
-    ("flag that releases nothing", "mk::store_release_sys(flag_at", "mk::store_relaxed_sys(flag_at"),
-    ("slot not full", "      mk::wait_barrier(watch, loaded, parity, mk::kPush, mk::kStageFull, first);\n", ""),
-    ("stages where slots are still in use", "    __syncthreads();  // the slots become stages\n", ""),
+    ("tokens not awaited", "@tokens.wait", ""),
+    ("another block awaited", "@tokens.block", "Config::kBlockTokens => Config::kBlockTokens / 2"),
+    ("flag before tokens have arrived", "@copy.stored", ""),
+    ("flag that releases nothing", "@tokens.signal", "store_release_sys => store_relaxed_sys"),
+    ("slot not full", "@copy.wait", ""),
+    ("stages where slots are still in use", "@roles.first-phase", ""),
     // Tiles.
-    ("a tile read before it is there", "    mk::wait_barrier(watch, smem.tile_full(read.stage), read.parity, role, mk::kStageFull, read.stage);\n", ""),
-    ("the counter of tiles not set back", "  mk::store(taken_tiles(watch, watch.epoch + 1), 0);\n", ""),
+    ("a tile read before it is there", "@tiles.wait", ""),
+    ("the counter of tiles not reset", "@tile-counter.reset", ""),
     // Rows into the ring.
-    ("stage not free", "      mk::wait_barrier(watch, smem.stage_free(ring.stage), ring.parity ^ 1, mk::kLoad, mk::kStageFree, ring.stage);\n", ""),
-    ("copies not awaited", "      mk::copy_wait<cfg::kCopiesAhead>();\n", ""),
-    ("last copies not awaited", "    mk::copy_wait<0>();  //", "    //"),
-    ("products of what copies wrote without a fence", "    mk::fence_proxy_async_shared();\n    __syncwarp();\n    if (lane == 0) mk::barrier_arrive(smem.stage_full(done.stage));", "    __syncwarp();\n    if (lane == 0) mk::barrier_arrive(smem.stage_full(done.stage));"),
-    ("a warp's rows not awaited", "mk::barrier_init(smem.stage_full(stage), 5);", "mk::barrier_init(smem.stage_full(stage), 4);"),
-    ("addresses read before they are there", "    __syncwarp();\n    const u8* from[kCopies];", "    const u8* from[kCopies];"),
+    ("stage not empty", "@grouped.acquire", ""),
+    ("copies not awaited", "@grouped.copies", ""),
+    ("last copies not awaited", "@grouped.last-copies", ""),
+    ("products of what copies wrote without a fence", "@grouped.copies-fence", ""),
+    ("a warp's rows not awaited", "@grouped.arrivals", "1 + kLoadWarps => kLoadWarps"),
+    ("addresses read before they are there", "@grouped.addresses", ""),
     // Results.
-    ("stage freed before it is read", "      mk::mma_wait<0>();\n      if (lane == 0) mk::barrier_arrive(smem.stage_free(ring.stage));", "      if (lane == 0) mk::barrier_arrive(smem.stage_free(ring.stage));\n      mk::mma_wait<0>();"),
-    ("rows beyond an expert's", "if (first + row >= tile.rows", "if (first + row > tile.rows"),
-    ("output buffer not read", "  __syncwarp();  // the rows before are read\n", ""),
+    ("stage released before it is read", "@mainloop.product", ""),
+    ("rows beyond an expert's", "@grouped.rows", ">= tile.rows => > tile.rows"),
+    ("output buffer not read", "@grouped.out-read", ""),
+];
+
+/// The same numbers and lists in every call: both sides of each.
+#[rustfmt::skip]
+const ONE_BUFFER: &[(&str, [(&str, &str); 2])] = &[
+    ("the same messages in every call", [("@routing.read-message", "ctx.parity() => 0u"), ("@routing.write-message", "ctx.parity() => 0u")]),
+    ("the same lists in every call", [("@routing.read-list", "ctx.parity() => 0u"), ("@routing.write-list", "ctx.parity() => 0u")]),
 ];
 
 /// Without the proxy fence in `Sum::load` nothing is wrong on one node, so it is not here: what is loaded there was written by
@@ -141,16 +146,18 @@ fn are_found<J: Simulated + Sync>(job: fn() -> J, mistakes: &[Mistake]) {
 #[test]
 fn every_mistake_in_dispatch_is_found() {
     are_found(layer, DISPATCH);
+    let plant =
+        |(name, edits): &(&'static str, [(&str, &str); 2])| (*name, planted(layer(), edits));
+    all_are_found(
+        &ONE_BUFFER.iter().map(plant).collect::<Vec<_>>(),
+        SEEDS_TO_FIND,
+    );
 }
 
 #[test]
 fn slots_that_are_not_free_are_found() {
     assert_eq!(long_tokens().run(0).err(), None);
-    let mistake = (
-        "slot not free",
-        "      mk::tma_wait_read<0>();  // the slot is free\n",
-        "",
-    );
+    let mistake = ("slot not read", "@copy.slot-read", "");
     are_found(long_tokens, &[mistake]);
 }
 
@@ -159,7 +166,7 @@ fn places_of_tiles_that_are_not_free_are_found() {
     assert_eq!(short_tokens().run(0).err(), None);
     let mistake = (
         "a tile's place taken before it is read",
-        "    mk::wait_barrier(watch, smem.tile_free(given.stage), given.parity ^ 1, mk::kLoad, mk::kStageFree, given.stage);\n",
+        "@tiles.acquire",
         "",
     );
     are_found(short_tokens, &[mistake]);
@@ -183,9 +190,8 @@ fn one_buffer_of_choices_for_all_calls_is_found() {
 fn old_calls_that_are_taken_for_new_ones_are_found() {
     let [half, whole] = AGES;
     let layer = |age| Layer::new(2, 6, 2, 48).growing_old(age);
-    let window = [("mk::wait_mark(", "mk::wait_flag(")];
     let windows = [
-        window[0],
+        ("mk::wait_mark(", "mk::wait_flag("),
         (
             "mk::load_acquire_sys(flag) == awaited.wanted",
             "static_cast<int>(mk::load_acquire_sys(flag) - awaited.wanted) >= 0",
@@ -196,11 +202,17 @@ fn old_calls_that_are_taken_for_new_ones_are_found() {
         &[
             (
                 "dispatch_gemm: a window of calls",
-                planted(layer(half), &window),
+                planted(layer(half), &[("@tokens.wait", "wait_mark => wait_flag")]),
             ),
             (
                 "dispatch_gemm: 0 is the mark of a call",
-                planted(layer(whole), &epochs),
+                planted(
+                    layer(whole),
+                    &[
+                        ("@tokens.wait", "ctx.mark() => ctx.epoch"),
+                        ("@tokens.signal", "ctx.mark() => ctx.epoch"),
+                    ],
+                ),
             ),
         ],
         SEEDS_TO_FIND,

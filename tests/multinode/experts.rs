@@ -212,20 +212,20 @@ type Mistake = (&'static str, &'static str, &'static str);
 
 #[rustfmt::skip]
 const DISPATCH: &[Mistake] = &[
-    ("a packet put before it is written", "mk::Awaited{mk::kPush, mk::kRouting, watch.rank, watch.rank, watch.epoch * gridDim.x}", "mk::Awaited{mk::kPush, mk::kRouting, watch.rank, watch.rank, (watch.epoch - 1) * gridDim.x}"),
-    ("a packet relayed before it has come", "      wait_put(watch, mk::kPush, 0, i / cfg::kLocalWorld, 0);\n", ""),
-    ("numbers relayed without a fence", "  if (lane != 0) return;\n  mk::fence_sys();\n", "  if (lane != 0) return;\n"),
-    ("one buffer of packets for all calls", "cfg::kPacketsIn + u64{epoch % 2 * cfg::kPeers", "cfg::kPacketsIn + u64{0 * cfg::kPeers"),
-    ("the list of another rank", "e / cfg::kLocalExperts < to ? of_rows : 0", "0"),
-    ("puts of the call before counted again", "mk::store(puts_at(watch, watch.epoch + 1, peer), wanted_of(peer));", "mk::store(puts_at(watch, watch.epoch + 1, peer), wanted_of(peer) - 1);"),
-    ("a chunk put before it is packed", "mk::Awaited{mk::kPush, mk::kChunk, watch.rank, block, watch.mark()}", "mk::Awaited{mk::kPush, mk::kChunk, watch.rank, block, mk::load(packed_flag_at(watch, peer, block))}"),
-    ("a chunk relayed before it has come", "    wait_put(watch, mk::kPush, 0, peer, 1 + first / cfg::kChunkTokens);\n", ""),
-    ("a chunk put to the place of another source", "received_at(rank_of_peer(watch.rank, peer), watch.rank, first)", "received_at(rank_of_peer(watch.rank, peer), watch.rank ^ 1, first)"),
-    ("tokens relayed to nobody", "if (destination_of(watch, e) == to && local != watch.local()) ranks |= 1u << local;", "if (destination_of(watch, e) != to && local != watch.local()) ranks |= 1u << local;"),
-    ("a token told to be needed by the first rank only", "for (u32 i = first; i < first + cfg::kTopK; ++i) {\n    const u32 e", "for (u32 i = first; i < first + 1; ++i) {\n    const u32 e"),
-    ("flags before relayed tokens have come", "  mk::tma_wait<0>();\n  mk::fence_proxy_async();\n  mk::fence_sys();\n", "  mk::fence_proxy_async();\n  mk::fence_sys();\n"),
-    ("relayed without a fence for what NICs wrote", "  mk::fence_proxy_async();  // NICs wrote what TMA reads\n", ""),
-    ("arrivals not told to all", "        mk::store_release_gpu(here, now);\n", "        mk::store(here, now);\n"),
+    ("a packet put before it is written", "@packets.written", ""),
+    ("a packet forwarded before it has arrived", "@packets.arrival", ""),
+    ("counts forwarded without a fence", "@packets.forward-fence", ""),
+    ("one buffer of packets for all calls", "@packets.slot", "ctx.parity() => 0u"),
+    ("the list of another rank", "@packets.list", ""),
+    ("puts of the call before counted again", "@counted-puts.next", "wanted_of(peer) => wanted_of(peer) - 1"),
+    ("a chunk put before it is packed", "@node-tokens.packed", ""),
+    ("a chunk forwarded before it has arrived", "@node-tokens.arrival", ""),
+    ("a chunk put to the place of another source", "@node-tokens.there", "ctx.rank, first => ctx.rank ^ 1, first"),
+    ("tokens forwarded to nobody", "@routing.needing-ranks", "== to => != to"),
+    ("a token needed by the first rank only", "@routing.needing-choices", "first + Config::kTopK => first + 1"),
+    ("flags before forwarded tokens have arrived", "@copy.stored", ""),
+    ("forwarded without a fence for what NICs wrote", "@node-tokens.forward-fence", ""),
+    ("arrivals not published to all", "@put.arrivals", "store_release_gpu => store"),
 ];
 
 #[rustfmt::skip]

@@ -17,9 +17,8 @@ use crate::templates::templates;
 use assembly::{Assembly, AssemblyContext};
 use combine::CombineVariables;
 use constants::Constant;
-use dispatch::DispatchVariables;
 use mkernel_spec::abi::ArgKind;
-use mkernel_spec::plan::{Body, Element, Network, Region};
+use mkernel_spec::plan::{Body, Element, Network};
 use mkernel_spec::{KernelPlan, Topology};
 use serde::Serialize;
 use std::sync::LazyLock;
@@ -28,7 +27,7 @@ use tera::{Context, Tera};
 pub use fabric_test::render_fabric_test;
 
 /// What a problem says of a plan.
-struct Parts<'a> {
+struct Parts {
     /// The operator, in a few words.
     title: &'static str,
     /// Headers that the kernel includes, after `base`.
@@ -38,14 +37,13 @@ struct Parts<'a> {
     /// … and what crosses between ranks.
     exchanges: Vec<String>,
     constants: Vec<Constant>,
-    variables: Variables<'a>,
+    variables: Variables,
 }
 
 /// Variables that only the templates of one problem have.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Variables<'a> {
-    Dispatch(DispatchVariables<'a>),
+enum Variables {
     Combine(CombineVariables),
 }
 
@@ -63,7 +61,7 @@ struct RenderContext<'a> {
     world: u32,
     threads: u32,
     #[serde(flatten)]
-    variables: Variables<'a>,
+    variables: Variables,
 }
 
 #[derive(Serialize)]
@@ -93,12 +91,12 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     let tera = TERA
         .as_ref()
         .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-    let (template, context) = match content(plan) {
-        Content::Assembly(assembly) => (
+    let (template, context) = match contents(plan) {
+        Contents::Assembly(assembly) => (
             format!("ops/{}.cu.tera", plan.spec.op().name()),
             Context::from_serialize(&AssemblyContext::new(plan, assembly)),
         ),
-        Content::Parts(parts) => (
+        Contents::Parts(parts) => (
             "parts/kernel.cu.tera".to_owned(),
             Context::from_serialize(&context(plan, parts)),
         ),
@@ -112,22 +110,22 @@ pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
     })
 }
 
-/// What is said of a plan: its kernel is made of headers, or of parts.
-enum Content<'a> {
+/// What is said of a plan: of one whose kernel is made of headers, or of templates' parts.
+enum Contents {
     Assembly(Assembly),
-    Parts(Parts<'a>),
+    Parts(Parts),
 }
 
-fn content(plan: &KernelPlan) -> Content<'_> {
+fn contents(plan: &KernelPlan) -> Contents {
     match &plan.body {
-        Body::Gemm(body) => Content::Assembly(gemm::assembly(plan, body)),
-        Body::Attention(body) => Content::Assembly(attention::assembly(plan, body)),
-        Body::Dispatch(body) => Content::Parts(dispatch::parts(plan, body)),
-        Body::Combine(body) => Content::Parts(combine::parts(plan, body)),
+        Body::Gemm(body) => Contents::Assembly(gemm::assembly(plan, body)),
+        Body::Attention(body) => Contents::Assembly(attention::assembly(plan, body)),
+        Body::Dispatch(body) => Contents::Assembly(dispatch::assembly(plan, body)),
+        Body::Combine(body) => Contents::Parts(combine::parts(plan, body)),
     }
 }
 
-fn context<'a>(plan: &'a KernelPlan, parts: Parts<'a>) -> RenderContext<'a> {
+fn context<'a>(plan: &'a KernelPlan, parts: Parts) -> RenderContext<'a> {
     RenderContext {
         id: &plan.id,
         op: plan.spec.op().name(),
@@ -170,14 +168,22 @@ fn banner(plan: &KernelPlan, computes: Vec<String>, exchanges: Vec<String>) -> V
     lines
 }
 
-/// How a CTA uses its shared memory, as a line of the banner.
+/// How a CTA uses its shared memory, as a line of the banner. Tables of words, and barriers, are summed up.
 fn shared_memory_line(plan: &KernelPlan) -> String {
-    let is_barrier = |region: &&Region| region.element == Element::Barrier;
-    let (barriers, others): (Vec<_>, Vec<_>) = plan.smem.iter().partition(is_barrier);
-    let others = others.iter().map(|r| format!("{} {}", r.name, r.bytes));
-    let barrier_bytes: u64 = barriers.iter().map(|r| r.bytes).sum();
-    let barriers = (barrier_bytes > 0).then(|| format!("barriers {barrier_bytes}"));
-    let regions: Vec<_> = others.chain(barriers).collect();
+    let (mut named, mut tables, mut barriers) = (Vec::new(), 0, 0);
+    for region in &plan.smem {
+        match region.element {
+            Element::Barrier => barriers += region.bytes,
+            Element::Words(1) => tables += region.bytes,
+            _ => named.push((region.name, region.bytes)),
+        }
+    }
+    let sums = [("tables", tables), ("barriers", barriers)];
+    let sums = sums.into_iter().filter(|(_, bytes)| *bytes > 0);
+    let regions = named.into_iter().chain(sums);
+    let regions: Vec<_> = regions
+        .map(|(name, bytes)| format!("{name} {bytes}"))
+        .collect();
     format!(
         "shared  {} = {} of {} bytes",
         regions.join(" | "),

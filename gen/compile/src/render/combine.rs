@@ -15,7 +15,7 @@ pub(super) struct CombineVariables {
 }
 
 /// What is said of such a plan.
-pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a CombinePlan) -> Parts<'a> {
+pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a CombinePlan) -> Parts {
     let world = plan.spec.world();
     let (shape, topology) = (body.shape, plan.spec.topology());
     let computes = vec![format!(

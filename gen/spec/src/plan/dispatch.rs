@@ -12,10 +12,11 @@
 
 mod across;
 mod layout;
+mod memory;
 mod work;
 
 use super::gemm::OUT_COLS;
-use super::{Body, KernelPlan, Registers, SLOT_BYTES, Split, THREADS, TILE_K};
+use super::{Body, KernelPlan, Registers, Split, THREADS, TILE_K};
 use crate::config::{BLayout, DispatchConfig, DispatchShape, Tile, all_rows};
 use crate::cost::Bound;
 use crate::device::Device;
@@ -35,9 +36,10 @@ pub const COPIES_AHEAD: u32 = 2;
 const COMM_CTAS: u32 = 8;
 /// Tokens under one flag, at most.
 const BLOCK_TOKENS: u64 = 8;
-/// Words in shared memory per choice of a token of the CTA's slice while it is routed, and per expert.
-const CHOICE_WORDS: u64 = 4;
-const EXPERT_WORDS: u64 = 4;
+/// Row tiles of an expert that advance along the columns together, so that they share weights in L2.
+pub const GROUP_ROWS: u32 = 16;
+/// Tiles that a CTA has taken: one is computed, and one comes next.
+const TILE_BUFFERS: u32 = 2;
 /// A fault, before the numbers of each expert.
 pub const FAULT_WORDS: u64 = 8;
 /// Loaders keep eight addresses of rows and where tiles are; math warps have 128 sums each.
@@ -228,8 +230,14 @@ fn candidate(
     if let Some(across) = &body.across {
         across.check(&body, &mut found);
     }
-    let fixed = layout::fixed_bytes(&body, topology);
     let stage_bytes = (tile.m + tile.n) * TILE_K * ELEM_BYTES as u32;
+    let needs = memory::Needs {
+        body: &body,
+        topology,
+        grid_ctas: device.sm_count,
+    };
+    let fixed = memory::smem(needs).1 - body.stages * stage_bytes;
+    let (routed, slots) = (memory::routing_bytes(needs), memory::slot_bytes(needs));
     let most = device.smem_bytes.saturating_sub(fixed) / stage_bytes;
     body.stages = most.min(MAX_STAGES);
     found.require(
@@ -249,7 +257,6 @@ fn candidate(
         "use more ranks or fewer experts, or a smaller tile",
     );
     let room = u64::from(body.stages * stage_bytes);
-    let routed = 4 * (CHOICE_WORDS * body.slice_choices() + EXPERT_WORDS * shape.experts);
     found.require(
         routed <= room,
         Field::MaxTokens,
@@ -261,13 +268,8 @@ fn candidate(
         },
         "use fewer tokens per call",
     );
-    let slots = if world > 1 {
-        THREADS / 32 * SLOT_BYTES
-    } else {
-        0
-    };
     found.require(
-        u64::from(slots) <= room,
+        slots <= room,
         Field::TileN,
         || format!("{slots} bytes of slots to send from do not fit into {room} bytes of stages"),
         "use a larger tile",
@@ -278,8 +280,13 @@ fn candidate(
 fn finish(spec: &KernelSpec, device: &Device, body: DispatchPlan, estimate_us: f64) -> KernelPlan {
     let (world, topology) = (spec.world(), spec.topology());
     let traffic = work::traffic(&body, topology);
-    let (smem, smem_bytes) = layout::smem(&body, topology);
     let grid_ctas = device.sm_count;
+    let needs = memory::Needs {
+        body: &body,
+        topology,
+        grid_ctas,
+    };
+    let (smem, smem_bytes) = memory::smem(needs);
     KernelPlan {
         id: layout::id(&body, topology),
         spec: spec.clone(),
@@ -288,9 +295,9 @@ fn finish(spec: &KernelSpec, device: &Device, body: DispatchPlan, estimate_us: f
         grid_ctas,
         roles: layout::roles(&body, grid_ctas),
         smem,
-        comm_smem: Vec::new(),
+        comm_smem: memory::smem_before_stages(needs),
         smem_bytes,
-        workspace: layout::workspace(&body, topology, grid_ctas),
+        workspace: memory::workspace(needs),
         copies: None,
         network: body.across.as_ref().map(|across| across.network(&body)),
         operands: layout::operands(&body, world),

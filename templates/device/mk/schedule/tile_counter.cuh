@@ -21,7 +21,9 @@ struct TileCounter {
 
   // The end of a call, in place of mk::advance_epoch.
   static MK_DEVICE void advance_epoch(const RankContext& ctx) {
-    mk::advance_epoch(ctx, [&] { store(ctx.local_ptr(Workspace::tiles_taken((ctx.epoch + 1) % 2)), 0); });
+    mk::advance_epoch(ctx, [&] {
+      store(ctx.local_ptr(Workspace::tiles_taken((ctx.epoch + 1) % 2)), 0);  // @tile-counter.reset
+    });
   }
 };
 

@@ -1,51 +1,13 @@
-//! Names, roles and memory of a `dispatch_gemm` kernel, and what it is passed.
+//! Names and roles of a `dispatch_gemm` kernel, and what it is passed.
 
-use super::{DispatchPlan, ELEM_BYTES, FAULT_WORDS, MAX_STAGES};
-use crate::abi::{
-    ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec, Source, Stride,
-    TensorMapSpec,
-};
+use super::DispatchPlan;
+use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::config::{BLayout, DispatchShape, Dtype};
-use crate::plan::gemm::OUT_COLS;
-use crate::plan::{Region, Role, THREADS, TILE_K, Workspace, common_args, network};
+use crate::plan::{Role, THREADS, TILE_K, common_args};
 use crate::topology::Topology;
 
-/// Sixteen rows of 64 columns for each of eight math warps.
-const OUT_BYTES: u32 = 8 * 16 * OUT_COLS * ELEM_BYTES as u32;
-/// Two tiles that were taken, four words each.
-const TILE_RING_BYTES: u32 = 2 * 16;
-/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
-const SMEM_ALIGN: u32 = 1024;
-
-/// Words of shared memory that say where rows and tiles of this rank's experts are.
-fn table_words(body: &DispatchPlan, topology: Topology) -> u32 {
-    let (world, peers) = (topology.world(), topology.peers());
-    let experts = body.local_experts(world) as u32;
-    // Ends of tiles and of rows; by source, rows before and the place in its list; by destination, tokens; by peer, rows
-    // there, and tokens from it; a word.
-    2 * (experts + 1) + experts * 2 * world + topology.destinations() + 2 * peers + 1
-}
-
-/// Shared memory beside the stages.
-pub(super) fn fixed_bytes(body: &DispatchPlan, topology: Topology) -> u32 {
-    OUT_BYTES
-        + row_bytes()
-        + TILE_RING_BYTES
-        + 4 * table_words(body, topology)
-        + 8
-        + barrier_bytes(MAX_STAGES)
-        + SMEM_ALIGN
-}
-
-/// Addresses of a tile's rows.
-const fn row_bytes() -> u32 {
-    128 * 8
-}
-
-/// Full and free of each stage and of each tile that was taken; loaded of each warp's slot.
-const fn barrier_bytes(stages: u32) -> u32 {
-    8 * (2 * stages + 4 + THREADS / 32)
-}
+/// Warps that load; the others multiply.
+const LOAD_WARPS: u32 = 4;
 
 pub(super) fn id(body: &DispatchPlan, topology: Topology) -> String {
     let DispatchShape {
@@ -76,83 +38,21 @@ pub(super) fn roles(body: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
         warps,
         about: about.into(),
     };
-    let all = (0, THREADS / 32);
-    let compute = (0, grid_ctas);
-    let mut roles = vec![role("route", compute, all, "where tokens go")];
+    let warps = THREADS / 32;
+    let all = (0, grid_ctas);
+    let mut roles = Vec::new();
     if body.comm_ctas > 0 {
-        roles.push(role(
-            "push",
-            (0, body.comm_ctas),
-            all,
-            match body.across {
-                None => "tokens to their ranks, before they compute",
-                Some(_) => {
-                    "arrivals, puts; tokens to this node's ranks and to puts, then other nodes'"
-                }
-            },
-        ));
+        let about = match body.across {
+            None => "first, tokens to the ranks of their experts",
+            Some(_) => "first, arrivals, puts, tokens to this node and to puts, other nodes' here",
+        };
+        roles.push(role("send_tokens", (0, body.comm_ctas), (0, warps), about));
     }
-    roles.push(role(
-        "load",
-        compute,
-        (0, 4),
-        "tokens and weights to shared memory",
-    ));
-    roles.push(role(
-        "math",
-        compute,
-        (4, THREADS / 32),
-        "wgmma, bf16 to fp32, and C",
-    ));
+    let about = "tokens and weights to shared memory";
+    roles.push(role("load", all, (0, LOAD_WARPS), about));
+    let about = "wgmma, bf16 to fp32, and C";
+    roles.push(role("multiply", all, (LOAD_WARPS, warps), about));
     roles
-}
-
-pub(super) fn smem(body: &DispatchPlan, topology: Topology) -> (Vec<Region>, u32) {
-    let stage_row = TILE_K * ELEM_BYTES as u32;
-    let parts = [
-        ("a", body.stages * body.tile.m * stage_row),
-        ("b", body.stages * body.tile.n * stage_row),
-        ("out", OUT_BYTES),
-        ("rows", row_bytes()),
-        ("tiles", TILE_RING_BYTES),
-        ("barriers", barrier_bytes(body.stages)),
-        ("tables", 4 * table_words(body, topology)),
-    ];
-    let (regions, bytes) = Region::in_a_row(1, parts);
-    (regions, bytes as u32 + SMEM_ALIGN)
-}
-
-pub(super) fn workspace(body: &DispatchPlan, topology: Topology, grid_ctas: u32) -> Workspace {
-    let ranks = u64::from(topology.world());
-    let destinations = u64::from(topology.destinations());
-    let peers = u64::from(topology.peers());
-    let shape = body.shape;
-    let mut parts = vec![
-        ("counted", FLAG_STRIDE_BYTES),
-        ("taken", 8),
-        ("fault", 4 * FAULT_WORDS),
-        ("slices", u64::from(grid_ctas) * shape.experts * 4),
-        ("routed", ranks * FLAG_STRIDE_BYTES),
-        ("counts", 2 * ranks * body.count_words() * 4),
-        ("list", 2 * ranks * body.source_rows * 4),
-    ];
-    if ranks > 1 {
-        parts.push(("sends", destinations * shape.max_tokens * 4));
-        parts.push(("flags", ranks * body.blocks() * FLAG_STRIDE_BYTES));
-        let tokens = (ranks - 1) * shape.max_tokens;
-        parts.push(("received", tokens * body.token_bytes()));
-    }
-    if let Some(across) = &body.across {
-        let packets = 2 * peers * across.packet_bytes;
-        parts.extend(network::arrived_region(topology, 1));
-        parts.push(("puts", 2 * peers * 4));
-        parts.push(("packets_out", packets));
-        parts.push(("packets_in", packets));
-        parts.push(("packed", peers * body.blocks() * FLAG_STRIDE_BYTES));
-        let tokens = peers * shape.max_tokens;
-        parts.push(("outgoing", tokens * body.token_bytes()));
-    }
-    Workspace::new(parts)
 }
 
 pub(super) fn operands(body: &DispatchPlan, world: u32) -> Vec<OperandSpec> {

@@ -1,0 +1,67 @@
+// Experts, the ranks that have them, and where tokens go for them.
+//
+// A rank has kLocalExperts consecutive experts. A token goes once to each destination, however many of its experts are
+// there. The destinations are the ranks of this node, by local rank, and behind them the other nodes in their order. A
+// node gets its tokens at the rank of this rank's local number, which forwards them on its node.
+#pragma once
+#include <mk/comm/counted_puts.cuh>
+
+namespace mk::moe {
+
+template <class Config>
+concept ExpertConfig = TopologyConfig<Config> && requires {
+  Config::kExperts;       // over all ranks
+  Config::kLocalExperts;  // of a rank
+  Config::kTopK;          // experts that a token chooses
+  Config::kMaxTokens;     // of a rank
+  Config::kMaxRows;       // of a rank's C
+};
+
+template <ExpertConfig Config, class Workspace>
+struct Experts : Topology<Config> {
+  using Ranks = Topology<Config>;
+  using Network = comm::Network<Config, Workspace>;
+
+  static constexpr u32 kDestinations = Ranks::kLocalWorld + Ranks::kPeerNodes;
+  static constexpr u32 kNodeExperts = Ranks::kLocalWorld * Config::kLocalExperts;
+  static_assert(Ranks::kWorld * Config::kLocalExperts == Config::kExperts);
+
+  static MK_DEVICE bool is_rank(u32 destination) { return Ranks::kNodes == 1 || destination < Ranks::kLocalWorld; }
+
+  static MK_DEVICE u32 destination_of(const RankContext& ctx, u32 expert) {
+    const u32 rank = expert / Config::kLocalExperts;
+    if constexpr (Ranks::kNodes == 1) {
+      return rank;
+    } else {
+      const u32 node = rank / Ranks::kLocalWorld, own = ctx.node_first_rank / Ranks::kLocalWorld;
+      if (node == own) return rank % Ranks::kLocalWorld;
+      return Ranks::kLocalWorld + (node < own ? node : node - 1);
+    }
+  }
+
+  // The place of an expert in the order in which its destination's tokens are sent: the first expert of each of its
+  // ranks, then the second of each, so that all ranks of a node have rows early.
+  static MK_DEVICE u32 order_of(u32 expert) {
+    return expert % Config::kLocalExperts * Ranks::kLocalWorld + expert / Config::kLocalExperts % Ranks::kLocalWorld;
+  }
+
+  // The experts of a destination: those of `ranks` ranks, from expert `first` on.
+  struct Range {
+    u32 first, ranks;
+
+    MK_DEVICE u32 count() const { return ranks * Config::kLocalExperts; }
+    // The expert whose tokens come in place `i` of the order.
+    MK_DEVICE u32 in_order(u32 i) const { return first + i % ranks * Config::kLocalExperts + i / ranks; }
+  };
+  static MK_DEVICE Range range_of(const RankContext& ctx, u32 destination) {
+    if constexpr (Ranks::kNodes > 1) {
+      if (!is_rank(destination)) {
+        const u32 rank = Network::rank_of_peer(ctx, destination - Ranks::kLocalWorld) - ctx.local_rank();
+        return {rank * Config::kLocalExperts, Ranks::kLocalWorld};
+      }
+    }
+    return {(ctx.node_first_rank + destination) * Config::kLocalExperts, 1};
+  }
+};
+
+}  // namespace mk::moe

@@ -1,0 +1,210 @@
+// Products of the rows of each expert with its weight: four warps load rows, wherever they are, and TMA loads weights;
+// two warpgroups multiply (mk/gemm/mainloop.cuh) and write C, as far as an expert has rows.
+#pragma once
+#include <mk/copy.cuh>
+#include <mk/gemm/mainloop.cuh>
+#include <mk/gemm/store.cuh>
+#include <mk/moe/tile_scheduler.cuh>
+#include <mk/moe/tokens.cuh>
+
+namespace mk::moe {
+
+constexpr u32 kLoadWarps = 4;
+constexpr u32 kMathWarps = gemm::kGroups * kWarpgroupWarps;
+constexpr u32 kVectorBytes = 16;              // of a copy of a thread
+constexpr u32 kRowVectors = 128 / kVectorBytes;  // of a row of a stage
+
+template <class Config>
+concept GroupedGemmConfig = GroupedConfig<Config> && gemm::MainloopConfig<Config> && requires {
+  Config::kCopiesAhead;  // stages whose copies a loader has under way; fewer than kStages
+};
+
+template <class Smem>
+concept GroupedSmem = gemm::MainloopSmem<Smem> && TileSmem<Smem> && requires(const Smem smem, u32 row, u32 warp) {
+  smem.row_address(row);  // of a row of the tile in global memory, or 0
+  smem.out(warp);         // 16 rows of 64 columns of a warp that multiplies
+};
+
+// Args: the tensor map b of the weights, and C.
+template <class Args>
+concept GroupedArgs = TokenArgs<Args> && requires(const Args& args) {
+  args.b;
+  args.c;
+  args.c_row_bytes;
+};
+
+template <GroupedGemmConfig Config, GroupedArgs Args, class Workspace, GroupedSmem Smem, GroupedEpilogue Epilogue>
+struct GroupedGemm {
+  using Shape = TileShape<Config, Epilogue>;
+  using Mainloop = gemm::Mainloop<Config, Smem>;
+  using Scheduler = TileScheduler<Config, Workspace, Smem, Shape>;
+  using Experts = moe::Experts<Config, Workspace>;
+  using Message = RoutingMessage<Config, Workspace>;
+
+  // A stage is full when the weights have arrived and four warps have written their rows; empty like any other.
+  using Barriers = PipelineBarriers<Config::kStages, 1 + kLoadWarps, kMathWarps>;  // @grouped.arrivals
+  using Stages = Pipeline<Barriers, StageSites>;
+
+  static MK_DEVICE Barriers barriers(const Smem& smem) { return {smem.stage_full(0), smem.stage_empty(0)}; }
+
+  // One thread, before the barrier of the CTA.
+  static MK_DEVICE void init_barriers(const Smem& smem) {
+    barriers(smem).init();
+    Scheduler::barriers(smem).init();
+  }
+
+  // A warp's part of a stage: its quarter of the tile's rows. A thread copies a vector of every fourth row of them.
+  struct RowLoader {
+    static constexpr u32 kRows = Config::kTileM / kLoadWarps, kRowsAtOnce = kWarp / kRowVectors;
+    static constexpr u32 kCopies = kRows / kRowsAtOnce;
+
+    const Smem& smem;
+    u32 warp, lane;
+    const u8* from[kCopies];
+
+    MK_DEVICE u32 row(u32 copy) const { return warp * kRows + lane / kRowVectors + copy * kRowsAtOnce; }
+    MK_DEVICE u32 vector() const { return lane % kRowVectors; }
+
+    // Finds the rows of a tile: a lane each, then all lanes read the addresses of those that they copy.
+    MK_DEVICE void find(const Args& args, const RankContext& ctx, const ExpertTile& tile) {
+      if (lane < kRows) {
+        const u32 row = warp * kRows + lane;
+        u64 at = 0;
+        if (row < tile.rows) at = reinterpret_cast<u64>(find_row(args, ctx, smem, tile.expert, tile.row + row));
+        store_shared(smem.row_address(row), static_cast<u32>(at));
+        store_shared(smem.row_address(row) + 4, static_cast<u32>(at >> 32));
+      }
+      __syncwarp();  // @grouped.addresses
+#pragma unroll
+      for (u32 i = 0; i < kCopies; ++i) {
+        const u32 address = smem.row_address(row(i));
+        from[i] = reinterpret_cast<const u8*>(u64{load_shared(address + 4)} << 32 | load_shared(address));
+      }
+    }
+
+    // Copies of stage `step`, in the swizzle that wgmma undoes; zeros where there is no row or no column.
+    MK_DEVICE void copy(u32 stage, u32 step, const ExpertTile& tile) const {
+      const u32 offset = (step * kRowVectors + vector()) * kVectorBytes;
+#pragma unroll
+      for (u32 i = 0; i < kCopies; ++i) {
+        bool exists = row(i) < tile.rows;
+        if constexpr (Shape::kRaggedHidden) exists = exists && offset < Config::kHidden * 2;
+        copy_async(stage + row(i) * 128 + (vector() ^ row(i) % 8) * kVectorBytes, from[i] + offset,
+                   exists ? kVectorBytes : 0);
+      }
+      copy_commit();
+    }
+  };
+
+  // A warp that loads. The first one's first thread takes the tiles, and loads the weights too.
+  static MK_DEVICE void load(const Args& args, const RankContext& ctx, const Smem& smem, u32 warp) {
+    const u32 lane = lane_index();
+    const bool is_first = warp == 0 && lane == 0;
+    Stages stages{ctx, barriers(smem)};
+    PipelineState<Config::kStages> copied;
+    const auto commit_stage = [&] {
+      fence_proxy_async_shared();  // @grouped.copies-fence
+      __syncwarp();
+      if (lane == 0) barrier_arrive(stages.barriers.full(copied.stage));
+      copied.advance();
+    };
+    typename Scheduler::Taker taker{ctx, smem};
+    typename Scheduler::template Reader<kLoad> tiles{ctx, smem};
+    RowLoader rows{smem, warp, lane, {}};
+    ExpertTile tile;
+    if (is_first) taker.take();
+    while (tiles.next(tile)) {
+      rows.find(args, ctx, tile);
+#pragma unroll 1
+      for (u32 step = 0; step < Shape::kKSteps; ++step) {
+        stages.producer_acquire();  // @grouped.acquire
+        if (is_first) load_weights(args, smem, stages, tile, step);
+        rows.copy(smem.a(stages.stage()), step, tile);
+        stages.advance();
+        if (step < Config::kCopiesAhead) continue;
+        copy_wait<Config::kCopiesAhead>();  // @grouped.copies
+        commit_stage();
+      }
+      if (is_first) taker.take();  // the counter answers while the last copies come
+      // Nothing stays under way: the next tile's rows may be long in coming.
+      copy_wait<0>();  // @grouped.last-copies
+      for (u32 left = min(Config::kCopiesAhead, Shape::kKSteps); left > 0; --left) commit_stage();
+    }
+  }
+
+  // A warpgroup: its group's part of each tile.
+  static MK_DEVICE void multiply(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
+    const u32 warp = threadIdx.x % kWarpgroup / kWarp;
+    Stages stages{ctx, barriers(smem)};
+    typename Scheduler::template Reader<kMath> tiles{ctx, smem};
+    ExpertTile tile;
+    while (tiles.next(tile)) {
+      if (Shape::kSplitsRows && Shape::group_row(group) >= tile.rows) {  // the other warpgroup has all rows
+#pragma unroll 1
+        for (u32 step = 0; step < Shape::kKSteps; ++step) {
+          stages.consumer_wait();
+          stages.consumer_release_warp();
+        }
+        continue;
+      }
+      typename Shape::Accumulators sum;
+      Mainloop::multiply(smem, stages, 0, Shape::kKSteps, group, sum);
+      const u32 row = Shape::group_row(group) + warp * 16;
+      const u32 col = tile.col * Shape::kTileCols + (Shape::kSplitsRows ? 0 : group * Shape::kGroupCols);
+#pragma unroll
+      for (u32 sub = 0; sub < Shape::kGroupCols / gemm::kSubTile; ++sub) {
+        float* sub_tile = sum + sub * gemm::kSubTileRegisters;
+        Epilogue::template apply<Shape::kGroupCols>(sub_tile);
+        store_rows(args, smem, tile, row, col + sub * gemm::kSubTile, sub_tile);
+      }
+    }
+  }
+
+ private:
+  // Where row `row` of an expert is, once it is there.
+  static MK_DEVICE const u8* find_row(const Args& args, const RankContext& ctx, const Smem& smem, u32 expert, u32 row) {
+    u32 source = 0;
+    while (source + 1 < Experts::kWorld && row >= load_shared(smem.source_row_begin(expert, source + 1))) ++source;
+    const u32 at = load_shared(smem.list_begin(expert, source)) + row - load_shared(smem.source_row_begin(expert, source));
+    const u32 token = mk::load(Message::list_from(ctx, source) + at);
+    if constexpr (Experts::kWorld > 1) {
+      if (source != ctx.rank) return Tokens<Config, Args, Workspace, Smem>::acquire(ctx, source, token);
+    }
+    return args.tokens + token * args.token_stride_bytes;
+  }
+
+  // One thread: the weights of stage `step`, in boxes.
+  static MK_DEVICE void load_weights(const Args& args, const Smem& smem, const Stages& stages, const ExpertTile& tile,
+                                     u32 step) {
+    const u32 full = stages.producer_expect(Shape::kStageBytesB), stage = smem.b(stages.stage());
+#pragma unroll
+    for (u32 at = 0; at < Config::kTileN; at += Config::kBoxCols) {
+      const u32 col = Shape::weight_col(tile.col, at), k = step * Config::kTileK;
+      if constexpr (Config::kBMnMajor) {
+        tma_load_3d(stage + at * Shape::kRowBytes, args.b, full, col, k, tile.expert);
+      } else {
+        tma_load_3d(stage + at * Shape::kRowBytes, args.b, full, k, col, tile.expert);
+      }
+    }
+  }
+
+  // A warp: its 16 rows of a sub-tile, from row `first` of the tile on, to C.
+  static MK_DEVICE void store_rows(const Args& args, const Smem& smem, const ExpertTile& tile, u32 first, u32 col,
+                                   const float* sum) {
+    const u32 lane = lane_index(), out = smem.out(threadIdx.x / kWarp - kLoadWarps);
+    const u32 rows_before = load_shared(smem.row_begin(tile.expert));  // again: registers are scarce beside the sums
+    __syncwarp();  // @grouped.out-read
+    gemm::write_bf16_rows(out, sum);
+    __syncwarp();
+    const u32 at = col + lane % 8 * 8;
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      const u32 row = i * 4 + lane / 8;
+      if (first + row >= tile.rows || (Shape::kRaggedCols && at >= Config::kCols)) continue;  // @grouped.rows
+      u8* line = args.c + u64{rows_before + tile.row + first + row} * args.c_row_bytes;
+      store_vec16(line + at * 2, load_shared_vec16(out + row * 128 + (lane % 8 ^ row % 8) * 16));
+    }
+  }
+};
+
+}  // namespace mk::moe

@@ -1,0 +1,146 @@
+// Tokens between nodes. A node gets a token once: its tokens for a node are packed in the order of sending, put in chunks
+// to the rank of the same local number there, to the place where that rank has tokens of this one, and forwarded from
+// there to those ranks of the node that need them, to the same slots, behind the same flags that senders on the node
+// raise. So loading rows knows nothing of how they came.
+#pragma once
+#include <mk/moe/packets.cuh>
+#include <mk/moe/tokens.cuh>
+
+namespace mk::moe {
+
+template <class Config>
+concept NodeTokenConfig = TokenConfig<Config> && PacketConfig<Config> && requires {
+  Config::kChunkTokens;  // of a put: whole blocks
+};
+
+template <class Workspace>
+concept NodeTokenWorkspace = TokenWorkspace<Workspace> && PacketWorkspace<Workspace> &&
+                             requires(u32 peer, u32 slot, u32 block) {
+                               Workspace::outgoing(peer, slot);       // where puts take tokens from
+                               Workspace::packed_ready(peer, block);  // like token_ready
+                             };
+
+template <NodeTokenConfig Config, class Args, NodeTokenWorkspace Workspace, NodeTokenTables Smem>
+struct NodeTokens {
+  using Tokens = moe::Tokens<Config, Args, Workspace, Smem>;
+  using Experts = typename Tokens::Experts;
+  using Message = RoutingMessage<Config, Workspace>;
+  using Network = comm::Network<Config, Workspace>;
+  using Puts = comm::CountedPuts<Config, Workspace>;
+
+  static constexpr u32 kChannel = 0;
+  static constexpr u32 kFirstChunkPut = Packets<Config, Workspace, Smem>::kPacketPut + 1;
+
+  // A warp: until all of the call's puts have arrived.
+  static MK_DEVICE void watch_arrivals(const Args& args, const RankContext& ctx, const Smem& smem) {
+    Puts::watch_arrivals(args, ctx, [&](u32 peer) {
+      return kFirstChunkPut + (load_shared(smem.tokens_from(peer)) + Config::kChunkTokens - 1) / Config::kChunkTokens;
+    });
+  }
+
+  // One thread: chunks of tokens to the peers, each as soon as it is packed. Returns early after an abort: receivers
+  // treat every put as valid data.
+  static MK_DEVICE void put_all(const Args& args, const RankContext& ctx, const Smem& smem) {
+    const auto tokens_to = [&](u32 peer) { return load_shared(smem.tokens_to(Experts::kLocalWorld + peer)); };
+    const u32 most = Tokens::greatest(Experts::kPeerNodes, tokens_to);
+    for (u32 first = 0; first < most; first += Config::kChunkTokens) {
+      for (u32 i = 0; i < Experts::kPeerNodes; ++i) {  // not all nodes to the first one first
+        const u32 peer = (ctx.node_first_rank / Experts::kLocalWorld + i) % Experts::kPeerNodes;
+        const u32 end = min(first + Config::kChunkTokens, tokens_to(peer));
+        if (first >= end) continue;
+        for (u32 block = first / Config::kBlockTokens; block * Config::kBlockTokens < end; ++block) {
+          wait_mark(ctx, packed_flag(ctx, peer, block), WaitSite{kPush, kChunk, ctx.rank, block, ctx.mark()});  // @node-tokens.packed
+        }
+        if (is_aborted(ctx)) return;
+        const auto there = Tokens::received(Network::rank_of_peer(ctx, peer), ctx.rank, first);  // @node-tokens.there
+        Network::put(args, ctx, peer, kChannel, Workspace::outgoing(peer, first), there,
+                     (end - first) * Tokens::kTokenBytes);
+      }
+    }
+  }
+
+  // One thread, sender `sender` of `senders`: own tokens, then what peers put here.
+  static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 sender, u32 senders) {
+    auto copy = comm::StagedCopy::of_warp(ctx, smem);
+    Tokens::begin_sending();
+    push_own(args, ctx, smem, copy, sender, senders);
+    forward_arrived(ctx, smem, copy, sender, senders);
+  }
+
+ private:
+  static MK_DEVICE u32* packed_flag(const RankContext& ctx, u32 peer, u32 block) {
+    return ctx.local_ptr(Workspace::packed_ready(peer, block));
+  }
+
+  // Blocks of own tokens to the place that puts take them from and to the ranks of this node, and a flag behind each.
+  static MK_DEVICE void push_own(const Args& args, const RankContext& ctx, const Smem& smem, comm::StagedCopy& copy,
+                                 u32 sender, u32 senders) {
+    constexpr u32 kOthers = Experts::kDestinations - 1;
+    const u32 most = Tokens::greatest(Experts::kDestinations, [&](u32 to) { return load_shared(smem.tokens_to(to)); });
+    for (u32 i = sender; i / kOthers * Config::kBlockTokens < most; i += senders) {
+      const u32 turn = i % kOthers;
+      const bool is_put = Experts::kLocalWorld == 1 || turn < Experts::kPeerNodes;
+      const u32 to = is_put ? Experts::kLocalWorld + turn
+                            : (ctx.local_rank() + 1 + turn - Experts::kPeerNodes) % Experts::kLocalWorld;
+      const auto block = Tokens::block_at(i / kOthers, load_shared(smem.tokens_to(to)));
+      if (block.first >= block.end) continue;
+      u8* there = is_put ? ctx.local_ptr(Workspace::outgoing(turn, block.first))
+                         : ctx.peer_ptr(to, Tokens::received(ctx.node_first_rank + to, ctx.rank, block.first));
+      Tokens::send(args, copy, to, block, there);
+      u32* flag = is_put ? packed_flag(ctx, turn, block.index) : Tokens::ready_flag(ctx, to, ctx.rank, block.index);
+      store_release_sys(flag, ctx.mark());  // @node-tokens.signal
+    }
+  }
+
+  // Blocks that peers put here, of all peers in turn, as they arrive: a flag of this rank's, and the tokens to the other
+  // ranks of this node that need them.
+  static MK_DEVICE void forward_arrived(const RankContext& ctx, const Smem& smem, comm::StagedCopy& copy, u32 sender,
+                                        u32 senders) {
+    const auto tokens_from = [&](u32 peer) { return load_shared(smem.tokens_from(peer)); };
+    const u32 most = Tokens::greatest(Experts::kPeerNodes, tokens_from);
+    for (u32 i = sender; i / Experts::kPeerNodes * Config::kBlockTokens < most; i += senders) {
+      const u32 peer = i % Experts::kPeerNodes;
+      const auto block = Tokens::block_at(i / Experts::kPeerNodes, tokens_from(peer));
+      if (block.first >= block.end) continue;
+      Puts::wait_put(ctx, kPush, kChannel, peer, kFirstChunkPut + block.first / Config::kChunkTokens);  // @node-tokens.arrival
+      if (is_aborted(ctx)) return;
+      const u32 source = Network::rank_of_peer(ctx, peer);
+      store_release_sys(Tokens::ready_flag(ctx, ctx.local_rank(), source, block.index), ctx.mark());
+      if constexpr (Experts::kLocalWorld > 1) forward(ctx, copy, peer, source, block);
+    }
+  }
+
+  static MK_DEVICE void forward(const RankContext& ctx, comm::StagedCopy& copy, u32 peer, u32 source,
+                                const typename Tokens::Block& block) {
+    const u32* needs = Message::needs(Message::packet_in(ctx, peer));
+    u32 needing = 0;
+    for (u32 slot = block.first; slot < block.end; ++slot) needing |= load(needs + slot);
+    if (needing == 0) return;
+    fence_proxy_async();  // @node-tokens.forward-fence
+    const u8* from = ctx.local_ptr(Tokens::received(ctx.rank, source, block.first));  // NICs wrote what TMA reads
+    copy.template copy_rows<Config::kSlotBytes, Tokens::kTokenBytes>(
+        block.end - block.first, Tokens::kTokenBytes, block.index,
+        [&](const comm::StagedRows& staged, u32 barrier) {
+          tma_load_bytes(staged.address, from + staged.first * Tokens::kTokenBytes + staged.part, staged.total_bytes(),
+                         barrier);
+        },
+        [&](const comm::StagedRows& staged) {
+          for (u32 i = 0; i < staged.count; ++i) {
+            const u32 slot = block.first + staged.first + i, ranks = load(needs + slot);
+            for (u32 to = 0; to < Experts::kLocalWorld; ++to) {
+              if ((ranks >> to & 1) == 0) continue;
+              u8* there = ctx.peer_ptr(to, Tokens::received(ctx.node_first_rank + to, source, slot)) + staged.part;
+              tma_store_bytes(there, staged.row(i), staged.bytes);
+            }
+          }
+        });
+    copy.finish();
+    fence_sys();  // @node-tokens.forward-signal-fence
+    for (u32 to = 0; to < Experts::kLocalWorld; ++to) {  // who needs none may have left the call
+      if ((needing >> to & 1) == 0) continue;
+      store_relaxed_sys(Tokens::ready_flag(ctx, to, source, block.index), ctx.mark());
+    }
+  }
+};
+
+}  // namespace mk::moe

@@ -1,0 +1,335 @@
+// Where tokens go, and where this rank's rows come from: what all CTAs of a rank work out together before any token
+// moves.
+//
+// Each CTA counts the choices of its slice of the tokens. Once all have counted, each CTA adds up the counts, and writes
+// its part of the messages and lists for all destinations. Once those of all ranks are here, each CTA fills the tables
+// that it needs for the rest of the call. All functions are for all threads of a CTA.
+#pragma once
+#include <mk/moe/choices.cuh>
+#include <mk/moe/packets.cuh>
+#include <mk/moe/tables.cuh>
+#include <mk/moe/tile_shape.cuh>
+
+namespace mk::moe {
+
+template <class Workspace>
+concept RoutingWorkspace = FaultWorkspace<Workspace> && MessageWorkspace<Workspace> &&
+                           requires(u32 cta, u32 expert, u32 source) {
+                             Workspace::counted();                  // counts CTAs that have counted, over all calls
+                             Workspace::slice_counts(cta, expert);  // rows and tokens to send of a CTA's slice
+                             Workspace::routed(source);             // counts CTAs whose part is here, over all calls
+                           };
+
+// While tokens are routed. Of choice i of the slice, and of an expert.
+template <class Smem>
+concept RoutingSmem = ChoiceSmem<Smem> && RowTables<Smem> && requires(const Smem smem, u32 i, u32 expert, u32 rank) {
+  smem.choice_row(i);   // its place among this rank's rows of its expert
+  smem.choice_slot(i);  // of a choice for which a token is sent, the token's place among those for its destination
+  // This rank's rows, and tokens that it sends for the expert: in slices before this one, and in all of them.
+  smem.slice_rows_before(expert);
+  smem.slice_sent_before(expert);
+  smem.own_rows(expert);
+  smem.own_sent(expert);
+  // Where the expert's rows begin in the list for its destination, and where its tokens begin among those sent there.
+  smem.own_list_begin(expert);
+  smem.own_slot_begin(expert);
+  // Rows of all ranks, those of ranks before this one, and where they begin on the expert's rank.
+  smem.expert_rows(expert);
+  smem.expert_rows_before(expert);
+  smem.expert_row_begin(expert);
+  smem.rank_rows(rank);     // rows that a rank gets
+  smem.is_routed();         // whether all went well so far
+};
+
+// Args: where the caller finds the rows of each choice, and where the rows of this rank's experts begin.
+template <class Args>
+concept RoutingArgs = ChoiceArgs<Args> && requires(const Args& args) {
+  args.places;
+  args.offsets;
+};
+
+template <MessageConfig Config, RoutingArgs Args, RoutingWorkspace Workspace, RoutingSmem Smem, class Shape>
+struct Routing {
+  using Experts = moe::Experts<Config, Workspace>;
+  using Choices = moe::Choices<Config, Workspace, Smem>;
+  using Faults = moe::Faults<Workspace>;
+  using Message = RoutingMessage<Config, Workspace>;
+
+  // Before the first barrier of the CTA.
+  static MK_DEVICE void load_choices(const Args& args, const Smem& smem) {
+    Choices::load(args, smem, Choices::slice_of(args));
+  }
+
+  // False if nothing can be sent or multiplied; then this rank's host has a report.
+  static MK_DEVICE bool route(const Args& args, const RankContext& ctx, const Smem& smem) {
+    const Slice slice = Choices::slice_of(args);  // again: kept from load_choices until here, it would take registers
+    if (blockIdx.x == 0 && threadIdx.x == 0) Choices::check_count(args, ctx);
+    Choices::read(ctx, smem, slice);
+    count(ctx, smem, slice);
+    if (!meet(ctx, smem)) return false;  // @routing.meet
+    add_slices(ctx, smem, slice);
+    const bool is_right = !Faults::is_kept(ctx);
+    if (is_right) list_rows(ctx, smem, slice);
+    if (!exchange(args, ctx, smem, is_right) || has_fault(ctx)) return false;
+    place_experts(ctx, smem);
+    if (is_full(ctx, smem)) return false;
+    write_places(args, smem, slice);
+    fence_proxy_async_shared();  // @routing.reuse-fence
+    __syncthreads();             // TMA writes next where the slice's tables are
+    return true;
+  }
+
+ private:
+  // Rows of each expert in the slice, and tokens that are sent for it, for all CTAs of the rank.
+  static MK_DEVICE void count(const RankContext& ctx, const Smem& smem, const Slice& slice) {
+    for (u32 e = threadIdx.x; e < Config::kExperts; e += blockDim.x) {
+      u32 rows = 0, sent = 0;
+      Choices::for_each(smem, slice, e, [&](u32 i) {
+        ++rows;
+        if (Choices::is_sender(smem, i)) ++sent;
+      });
+      store(ctx.local_ptr(Workspace::slice_counts(blockIdx.x, e)), rows << 16 | sent);
+    }
+  }
+
+  // Waits until all CTAs of the rank have counted; false if one never will.
+  static MK_DEVICE bool meet(const RankContext& ctx, const Smem& smem) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      u32* counted = ctx.local_ptr(Workspace::counted());
+      add_release_gpu(counted, 1);
+      const u32 wanted = ctx.epoch * gridDim.x;
+      const u32 seen = wait_flag(ctx, counted, WaitSite{kPush, kCounted, ctx.rank, 0, wanted});
+      store_shared(smem.is_routed(), has_reached(seen, wanted));
+    }
+    __syncthreads();
+    return load_shared(smem.is_routed()) != 0;
+  }
+
+  // Adds up all slices. The first CTAs write the sums to the destinations, one each, and the fault if there is one.
+  static MK_DEVICE void add_slices(const RankContext& ctx, const Smem& smem, const Slice& slice) {
+    const u32* slices = ctx.local_ptr(Workspace::slice_counts(0, 0));
+    for (u32 e = threadIdx.x; e < Config::kExperts; e += blockDim.x) {
+      u32 rows = 0, sent = 0, rows_before = 0, sent_before = 0;
+#pragma unroll 8
+      for (u32 i = 0; i < slice.slices; ++i) {
+        const u32 both = load(slices + i * Config::kExperts + e);
+        if (i < blockIdx.x) rows_before += both >> 16, sent_before += both & 0xffff;
+        rows += both >> 16, sent += both & 0xffff;
+      }
+      store_shared(smem.slice_rows_before(e), rows_before);
+      store_shared(smem.slice_sent_before(e), sent_before);
+      store_shared(smem.own_rows(e), rows);
+      store_shared(smem.own_sent(e), sent);
+      for (u32 to = blockIdx.x; to < Experts::kDestinations; to += gridDim.x) {
+        u32* message = Message::to(ctx, to);
+        store(Message::rows(message) + e, rows);
+        store(Message::sent(message) + e, sent);
+      }
+    }
+    for (u32 to = blockIdx.x; to < Experts::kDestinations && threadIdx.x == 0; to += gridDim.x) {
+      Faults::write(ctx, Message::to(ctx, to));
+    }
+    __syncthreads();
+  }
+
+  // A thread: where rows of each expert of a destination, and tokens that are sent for it, begin.
+  static MK_DEVICE void add_experts(const RankContext& ctx, const Smem& smem, u32 to) {
+    const auto range = Experts::range_of(ctx, to);
+    u32 rows = 0, sent = 0;
+    for (u32 i = 0; i < range.count(); ++i) {
+      const u32 e = range.first + i, sent_for = range.in_order(i);
+      const u32 expert_rows = load_shared(smem.own_rows(e)), expert_sent = load_shared(smem.own_sent(sent_for));
+      store_shared(smem.own_list_begin(e), rows);
+      store_shared(smem.own_slot_begin(sent_for), sent);
+      rows += expert_rows, sent += expert_sent;
+    }
+    if constexpr (Experts::kWorld > 1) store_shared(smem.tokens_to(to), to == ctx.local_rank() ? 0 : sent);
+    if constexpr (Experts::kNodes > 1) {
+      if (!Experts::is_rank(to)) store_shared(smem.rows_at(to - Experts::kLocalWorld), rows);
+    }
+  }
+
+  // To each destination where its rows of the slice's tokens will be, and in order the tokens to send.
+  static MK_DEVICE void list_rows(const RankContext& ctx, const Smem& smem, const Slice& slice) {
+    for (u32 to = threadIdx.x; to < Experts::kDestinations; to += blockDim.x) add_experts(ctx, smem, to);
+    __syncthreads();
+    for (u32 e = threadIdx.x; e < Config::kExperts; e += blockDim.x) {
+      u32 row = load_shared(smem.slice_rows_before(e));
+      u32 slot = load_shared(smem.own_slot_begin(e)) + load_shared(smem.slice_sent_before(e));
+      Choices::for_each(smem, slice, e, [&](u32 i) {
+        store_shared(smem.choice_row(i), row++);
+        if (Choices::is_sender(smem, i)) store_shared(smem.choice_slot(i), slot++);
+      });
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < Choices::count(slice); i += blockDim.x) list_row(ctx, smem, slice, i);
+    __syncthreads();
+  }
+
+  // A thread: the row of a choice.
+  static MK_DEVICE void list_row(const RankContext& ctx, const Smem& smem, const Slice& slice, u32 i) {
+    const u32 e = load_shared(smem.choice_expert(i)), to = Experts::destination_of(ctx, e);
+    const u32 token = Choices::token_of(slice, i);
+    const u32 row = load_shared(smem.own_list_begin(e)) + load_shared(smem.choice_row(i));
+    u32* list = Message::list_to(ctx, smem, to);
+    if constexpr (Experts::kWorld == 1) {
+      store(list + row, token);
+    } else {
+      const u32 sender = load_shared(smem.choice_sender(i)), slot = load_shared(smem.choice_slot(sender));
+      store(list + row, to == ctx.local_rank() ? token : slot);
+      if (sender != i) return;
+      store(ctx.local_ptr(Workspace::send_list(to, slot)), token);
+      if constexpr (Experts::kNodes > 1 && Experts::kLocalWorld > 1) {
+        if (!Experts::is_rank(to)) store(Message::needs(Message::to(ctx, to)) + slot, needing_ranks(ctx, smem, i));
+      }
+    }
+  }
+
+  // Which ranks of its node need the token of a choice, but for the one that forwards it: a bit for each.
+  static MK_DEVICE u32 needing_ranks(const RankContext& ctx, const Smem& smem, u32 choice) {
+    const u32 to = Experts::destination_of(ctx, load_shared(smem.choice_expert(choice)));
+    const u32 first = choice - choice % Config::kTopK;
+    u32 ranks = 0;
+    for (u32 i = first; i < first + Config::kTopK; ++i) {  // @routing.needing-choices
+      const u32 e = load_shared(smem.choice_expert(i)), local_rank = e / Config::kLocalExperts % Experts::kLocalWorld;
+      if (Experts::destination_of(ctx, e) == to && local_rank != ctx.local_rank()) ranks |= 1u << local_rank;  // @routing.needing-ranks
+    }
+    return ranks;
+  }
+
+  // Signals to the ranks of this node that this CTA's part of messages and lists is there, and waits for those of all
+  // ranks; other nodes exchange packets.
+  static MK_DEVICE bool exchange(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
+    const u32 warp = warp_index(), lane = lane_index(), wanted = ctx.epoch * gridDim.x;
+    if (warp == 0 && lane < Experts::kLocalWorld) {
+      fence_sys();  // @routing.signal-fence
+      add_relaxed_sys(ctx.peer_ptr(lane, Workspace::routed(ctx.rank)), 1);
+    }
+    __syncwarp();
+    if constexpr (Experts::kNodes > 1) {
+      if (blockIdx.x < Config::kCommCtas) {
+        Packets<Config, Workspace, Smem>::exchange(args, ctx, smem, has_lists);
+      }
+      __syncwarp();
+    }
+    if (warp == 0) {
+      u32 is_here = 1;
+      for (u32 source = lane; source < Experts::kWorld; source += kWarp) {
+        const WaitSite site{kPush, kRouting, source, source, wanted};  // @routing.wait
+        is_here &= has_reached(wait_flag(ctx, ctx.local_ptr(Workspace::routed(source)), site), wanted);
+      }
+      __syncwarp();
+      u32 are_here = 1;
+      for (u32 i = 0; i < min(Experts::kWorld, kWarp); ++i) are_here &= broadcast(is_here, i);
+      if (lane == 0) store_shared(smem.is_routed(), are_here);
+    }
+    __syncthreads();
+    return load_shared(smem.is_routed()) != 0;
+  }
+
+  // What is wrong on any rank, every rank reports: all have the same messages.
+  static MK_DEVICE bool has_fault(const RankContext& ctx) {
+    for (u32 source = 0; source < Experts::kWorld; ++source) {
+      if (Faults::report_from(ctx, Message::from(ctx, source), source)) return true;
+    }
+    return false;
+  }
+
+  // From the messages of all ranks, where rows are, and the tables of this rank's experts.
+  static MK_DEVICE void place_experts(const RankContext& ctx, const Smem& smem) {
+    const u32 own = ctx.rank * Config::kLocalExperts;
+    for (u32 e = threadIdx.x; e < Config::kExperts; e += blockDim.x) {
+      u32 rows = 0, rows_before = 0;
+      for (u32 source = 0; source < Experts::kWorld; ++source) {
+        if (source == ctx.rank) rows_before = rows;  // @routing.rows-before
+        if (e - own < Config::kLocalExperts) store_shared(smem.source_row_begin(e - own, source), rows);
+        rows += load(Message::rows(Message::from(ctx, source)) + e);
+      }
+      store_shared(smem.expert_rows(e), rows);
+      store_shared(smem.expert_rows_before(e), rows_before);
+    }
+    __syncthreads();
+    const u32 warp = threadIdx.x / kWarp;
+    for (u32 rank = lane_index(); warp == 0 && rank < Experts::kWorld; rank += kWarp) place_rows(ctx, smem, rank);
+    for (u32 source = lane_index(); warp == 1 && source < Experts::kWorld; source += kWarp) {
+      place_lists(ctx, smem, source);
+    }
+    if (warp == 2 && lane_index() == 0) place_tiles(ctx, smem);
+    if constexpr (Experts::kNodes > 1) {
+      for (u32 peer = lane_index(); warp == 3 && peer < Experts::kPeerNodes; peer += kWarp) {
+        count_tokens_from(ctx, smem, peer);
+      }
+    }
+    __syncthreads();
+  }
+
+  // A thread each, of a rank, a source, all tiles, a peer.
+  static MK_DEVICE void place_rows(const RankContext& ctx, const Smem& smem, u32 rank) {
+    u32 row = 0;
+    for (u32 i = 0; i < Config::kLocalExperts; ++i) {
+      const u32 e = rank * Config::kLocalExperts + i, rows = load_shared(smem.expert_rows(e));
+      store_shared(smem.expert_row_begin(e), row);
+      if (rank == ctx.rank) store_shared(smem.row_begin(i), row);
+      row += rows;
+    }
+    if (rank == ctx.rank) store_shared(smem.row_begin(Config::kLocalExperts), row);
+    store_shared(smem.rank_rows(rank), row);
+  }
+
+  static MK_DEVICE void place_lists(const RankContext& ctx, const Smem& smem, u32 source) {
+    const u32* rows = Message::rows(Message::from(ctx, source)) + ctx.rank * Config::kLocalExperts;
+    u32 begin = 0;
+    for (u32 i = 0; i < Config::kLocalExperts; ++i) {
+      store_shared(smem.list_begin(i, source), begin);
+      begin += load(rows + i);
+    }
+  }
+
+  static MK_DEVICE void place_tiles(const RankContext& ctx, const Smem& smem) {
+    u32 tiles = 0;
+    for (u32 i = 0; i < Config::kLocalExperts; ++i) {
+      store_shared(smem.tile_begin(i), tiles);
+      const u32 rows = load_shared(smem.expert_rows(ctx.rank * Config::kLocalExperts + i));
+      tiles += (rows + Config::kTileM - 1) / Config::kTileM * Shape::kColTiles;
+    }
+    store_shared(smem.tile_begin(Config::kLocalExperts), tiles);
+  }
+
+  static MK_DEVICE void count_tokens_from(const RankContext& ctx, const Smem& smem, u32 peer) {
+    const u32* sent = Message::sent(Message::from(ctx, Experts::Network::rank_of_peer(ctx, peer)));
+    u32 tokens = 0;
+    sent += ctx.node_first_rank * Config::kLocalExperts;
+    for (u32 e = 0; e < Experts::kNodeExperts; ++e) tokens += load(sent + e);
+    store_shared(smem.tokens_from(peer), tokens);
+  }
+
+  // Whether a rank has no room for its rows: then none gets any, and every rank says so.
+  static MK_DEVICE bool is_full(const RankContext& ctx, const Smem& smem) {
+    for (u32 rank = 0; rank < Experts::kWorld; ++rank) {
+      const u32 rows = load_shared(smem.rank_rows(rank));
+      if (rows <= Config::kMaxRows) continue;
+      if (blockIdx.x == 0 && threadIdx.x == 0) {
+        report_fault(ctx, WaitSite{kPush, kRows, rank, 0, Config::kMaxRows}, rows, rank);
+      }
+      return true;
+    }
+    return false;
+  }
+
+  // For the caller: where the rows of the slice's choices are, and where those of this rank's experts begin.
+  static MK_DEVICE void write_places(const Args& args, const Smem& smem, const Slice& slice) {
+    for (u32 i = threadIdx.x; i < Choices::count(slice); i += blockDim.x) {
+      const u32 e = load_shared(smem.choice_expert(i));
+      const u32 row = load_shared(smem.expert_row_begin(e)) + load_shared(smem.expert_rows_before(e)) +
+                      load_shared(smem.choice_row(i));
+      u8* place = args.places + (u64{slice.first} * Config::kTopK + i) * 4;
+      store_word(place, e / Config::kLocalExperts * Config::kMaxRows + row);
+    }
+    for (u32 i = threadIdx.x; i <= Config::kLocalExperts && blockIdx.x == 0; i += blockDim.x) {
+      store_word(args.offsets + i * 4, load_shared(smem.row_begin(i)));
+    }
+  }
+};
+
+}  // namespace mk::moe

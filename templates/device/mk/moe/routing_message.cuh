@@ -1,0 +1,104 @@
+// What a rank sends to each destination before it sends tokens.
+//
+// To a rank: a message of kMessageWords words, which are a fault, the rows that the sender's tokens make for each expert,
+// and how many tokens it sends for each; and a list that says of each row of the receiver, expert by expert, where its
+// token is: the slot among the sender's tokens, or of the receiver's own tokens the number.
+//
+// To another node: one put, a packet. It has the same message, then of each token a word that says which ranks of the
+// node need it (if the node has several), then the lists of the node's ranks, one behind the other and as long as they
+// are. The receiver passes its parts on to the ranks of its node, as if the sender had written there.
+//
+// Messages and lists exist twice, and calls alternate between them: a rank that starts call e has finished call e - 1,
+// for which it had those of every peer, so each peer has finished call e - 2.
+#pragma once
+#include <mk/moe/experts.cuh>
+
+namespace mk::moe {
+
+template <class Config>
+concept MessageConfig = ExpertConfig<Config> && requires {
+  Config::kFaultWords;    // room for a fault
+  Config::kMessageWords;  // a fault, and two words per expert
+};
+
+template <class Workspace>
+concept MessageWorkspace = requires(u32 parity, u32 source, u32 row) {
+  Workspace::messages(parity, source);
+  Workspace::lists(parity, source, row);
+};
+
+// Only kernels of several nodes have packets, and use functions that need them.
+template <MessageConfig Config, MessageWorkspace Workspace>
+struct RoutingMessage {
+  using Experts = moe::Experts<Config, Workspace>;
+
+  static_assert(Config::kMessageWords == Config::kFaultWords + 2 * Config::kExperts);
+
+  static MK_DEVICE u32* rows(u32* message) { return message + Config::kFaultWords; }
+  static MK_DEVICE const u32* rows(const u32* message) { return message + Config::kFaultWords; }
+  static MK_DEVICE u32* sent(u32* message) { return rows(message) + Config::kExperts; }
+  static MK_DEVICE const u32* sent(const u32* message) { return rows(message) + Config::kExperts; }
+
+  // The message of rank `source` to this one.
+  static MK_DEVICE const u32* from(const RankContext& ctx, u32 source) {
+    return ctx.local_ptr(Workspace::messages(ctx.parity(), source));  // @routing.read-message
+  }
+  // This rank's list of rank `source`'s tokens.
+  static MK_DEVICE const u32* list_from(const RankContext& ctx, u32 source) {
+    return ctx.local_ptr(Workspace::lists(ctx.parity(), source, 0));  // @routing.read-list
+  }
+
+  // Where rank `local_rank` of this node gets the message and the list of rank `source`.
+  static MK_DEVICE u32* message_of(const RankContext& ctx, u32 local_rank, u32 source) {
+    return ctx.peer_ptr(local_rank, Workspace::messages(ctx.parity(), source));  // @routing.write-message
+  }
+  static MK_DEVICE u32* list_of(const RankContext& ctx, u32 local_rank, u32 source) {
+    return ctx.peer_ptr(local_rank, Workspace::lists(ctx.parity(), source, 0));  // @routing.write-list
+  }
+
+  // Where this rank's message to a destination is written.
+  static MK_DEVICE u32* to(const RankContext& ctx, u32 destination) {
+    if constexpr (Experts::kNodes > 1) {
+      if (!Experts::is_rank(destination)) return packet_out(ctx, destination - Experts::kLocalWorld);
+    }
+    return message_of(ctx, destination, ctx.rank);
+  }
+
+  // The same of its list.
+  template <class Smem>
+  static MK_DEVICE u32* list_to(const RankContext& ctx, const Smem& smem, u32 destination) {
+    if constexpr (Experts::kNodes > 1) {
+      if (!Experts::is_rank(destination)) {
+        const u32 peer = destination - Experts::kLocalWorld;
+        return needs(packet_out(ctx, peer)) + need_words(smem, peer);
+      }
+    }
+    return list_of(ctx, destination, ctx.rank);
+  }
+
+  // Of each token of a packet which ranks of the node need it, a bit for each local rank but that which got the packet.
+  static MK_DEVICE u32* needs(u32* packet) { return packet + Config::kMessageWords; }
+  static MK_DEVICE const u32* needs(const u32* packet) { return packet + Config::kMessageWords; }
+  // Words of a packet that say so.
+  template <class Smem>
+  static MK_DEVICE u32 need_words(const Smem& smem, u32 peer) {
+    if constexpr (Experts::kLocalWorld > 1) {
+      return load_shared(smem.tokens_to(Experts::kLocalWorld + peer));
+    } else {
+      return 0;
+    }
+  }
+
+  static MK_DEVICE u32* packet_out(const RankContext& ctx, u32 peer) {
+    return ctx.local_ptr(Workspace::packets_out(ctx.parity(), peer));
+  }
+  static MK_DEVICE const u32* packet_in(const RankContext& ctx, u32 peer) {
+    return ctx.local_ptr(arriving(ctx, peer));
+  }
+  // Where the packet of a peer arrives.
+  static MK_DEVICE Symmetric<u32> arriving(const RankContext& ctx, u32 peer) {
+    return Workspace::packets_in(ctx.parity(), peer);  // @packets.slot
+  }
+};
+
+}  // namespace mk::moe

@@ -1,0 +1,63 @@
+// What follows from the shape of a tile of an expert's product, and from what becomes of its sums.
+#pragma once
+#include <mk/activation.cuh>
+#include <mk/gemm/tile_shape.cuh>
+
+namespace mk::moe {
+
+template <class Config>
+concept GroupedConfig = gemm::TileConfig<Config> && requires {
+  Config::kHidden;     // bf16 of a token
+  Config::kCols;       // of C
+  Config::kBoxCols;    // columns of the weight per load
+  Config::kGroupRows;  // row tiles that advance along the columns together
+};
+
+// What becomes of a warpgroup's sums: a policy. kWeightCols columns of the weight make a column of C. `apply` leaves a
+// sub-tile of C, a thread's part of it, where the sums of its first column are.
+template <class Epilogue>
+concept GroupedEpilogue = requires(float* sum) {
+  Epilogue::kWeightCols;
+  Epilogue::template apply<64>(sum);
+};
+
+// C is the product.
+struct Product {
+  static constexpr u32 kWeightCols = 1;
+
+  template <u32 kGroupCols>
+  static MK_DEVICE void apply(float*) {}
+};
+
+// C is silu(gate) · up. The weight has the columns of the gate, then as many of up; a warpgroup's part of a tile has some
+// of the gate, then as many of up, so that a thread has both factors of its elements.
+struct SwiGlu {
+  static constexpr u32 kWeightCols = 2;
+
+  template <u32 kGroupCols>
+  static MK_DEVICE void apply(float* sum) {
+#pragma unroll
+    for (u32 i = 0; i < gemm::kSubTileRegisters; ++i) sum[i] = silu(sum[i]) * sum[i + kGroupCols / 2];
+  }
+};
+
+template <GroupedConfig Config, GroupedEpilogue Epilogue>
+struct TileShape : gemm::TileShape<Config> {
+  using Base = gemm::TileShape<Config>;
+
+  static constexpr u32 kKSteps = kCeilDiv<Config::kHidden, Config::kTileK>;  // stages per tile
+  static constexpr u32 kTileCols = Config::kTileN / Epilogue::kWeightCols;   // of C
+  static constexpr u32 kGroupCols = Base::kGroupN / Epilogue::kWeightCols;   // of C, of a warpgroup
+  static constexpr u32 kColTiles = kCeilDiv<Config::kCols, kTileCols>;
+  static constexpr bool kRaggedHidden = Config::kHidden % Config::kTileK != 0;  // the last stage has more columns
+  static constexpr bool kRaggedCols = Config::kCols % kTileCols != 0;           // some tiles have more columns than C
+
+  // Column of the expert's weight that is column `col` of a tile's product.
+  static MK_DEVICE u32 weight_col(u32 col_tile, u32 col) {
+    const u32 within = col % Base::kGroupN;
+    return col_tile * kTileCols + col / Base::kGroupN * kGroupCols + within % kGroupCols +
+           within / kGroupCols * Config::kCols;
+  }
+};
+
+}  // namespace mk::moe

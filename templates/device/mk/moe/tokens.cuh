@@ -1,0 +1,126 @@
+// Tokens to the ranks that need them, and where they are then.
+//
+// Tokens that a rank sends to a destination have slots there, in the order of sending. One flag per kBlockTokens slots
+// of a source holds the mark of the call in which they arrived last. Tokens need one buffer, although calls alternate
+// between two of everything else: a token is sent once the message of its receiver in this call is here, so the receiver
+// has finished the call before.
+#pragma once
+#include <mk/comm/staged_copy.cuh>
+#include <mk/moe/routing_message.cuh>
+#include <mk/moe/tables.cuh>
+
+namespace mk::moe {
+
+template <class Config>
+concept TokenConfig = MessageConfig<Config> && requires {
+  Config::kHidden;       // bf16 of a token
+  Config::kBlockTokens;  // under one flag
+  Config::kSlotBytes;    // shared memory of a warp that sends
+};
+
+template <class Workspace>
+concept TokenWorkspace = requires(u32 source, u32 block, u32 distance, u32 slot, u32 destination) {
+  Workspace::token_ready(source, block);
+  Workspace::received(distance, slot);  // by how many ranks the source is behind this one, less one
+  Workspace::send_list(destination, slot);
+};
+
+// Args: this rank's tokens.
+template <class Args>
+concept TokenArgs = requires(const Args& args) {
+  args.tokens;
+  args.token_stride_bytes;
+};
+
+// Kernels of one rank have none of this.
+template <TokenConfig Config, class Args, class Workspace, class Smem>
+struct Tokens {
+  using Experts = moe::Experts<Config, Workspace>;
+
+  static constexpr u32 kTokenBytes = Config::kHidden * 2;
+
+  // Where rank `receiver` has a token of rank `source`.
+  static MK_DEVICE Symmetric<u8> received(u32 receiver, u32 source, u32 slot) {
+    return Workspace::received((source + Experts::kWorld - receiver - 1) % Experts::kWorld, slot);
+  }
+
+  // A token of rank `source` on this rank, once it is there.
+  static MK_DEVICE const u8* acquire(const RankContext& ctx, u32 source, u32 slot) {
+    const u32 block = slot / Config::kBlockTokens;  // @tokens.block
+    const u32* flag = ready_flag(ctx, ctx.local_rank(), source, block);
+    wait_mark(ctx, flag, WaitSite{kLoad, kChunk, source, block, ctx.mark()});  // @tokens.wait
+    return ctx.local_ptr(received(ctx.rank, source, slot));
+  }
+
+  static MK_DEVICE u32* ready_flag(const RankContext& ctx, u32 local_rank, u32 source, u32 block) {
+    return ctx.peer_ptr(local_rank, Workspace::token_ready(source, block));
+  }
+
+  // Slots [first, end) of a block; none if first >= end.
+  struct Block {
+    u32 index, first, end;
+  };
+  static MK_DEVICE Block block_at(u32 index, u32 tokens) {
+    const u32 first = index * Config::kBlockTokens;
+    return {index, first, min(first + Config::kBlockTokens, tokens)};
+  }
+
+  // One thread: own tokens of a block for a destination through the warp's slot of shared memory to `there`. All have
+  // arrived when it returns.
+  static MK_DEVICE void send(const Args& args, comm::StagedCopy& copy, u32 to, const Block& block, u8* there) {
+    const u32* list = copy.ctx.local_ptr(Workspace::send_list(to, block.first));
+    copy.template copy_rows<Config::kSlotBytes, kTokenBytes>(
+        block.end - block.first, kTokenBytes, block.first,
+        [&](const comm::StagedRows& staged, u32 barrier) {
+          for (u32 i = 0; i < staged.count; ++i) {
+            const u64 from = load(list + staged.first + i) * args.token_stride_bytes + staged.part;
+            tma_load_bytes(staged.row(i), args.tokens + from, staged.bytes, barrier);
+          }
+        },
+        [&](const comm::StagedRows& staged) {
+          // Several tokens only if they are whole.
+          tma_store_bytes(there + staged.first * kTokenBytes + staged.part, staged.address, staged.total_bytes());
+        });
+    copy.finish();
+  }
+
+  // What `tokens(destination)` is at most.
+  template <class CountOf>
+  static MK_DEVICE u32 greatest(u32 count, const CountOf& tokens) {
+    u32 most = 0;
+    for (u32 i = 0; i < count; ++i) {
+      const u32 some = tokens(i);
+      most = some > most ? some : most;
+    }
+    return most;
+  }
+
+  // Before a thread stores tokens to other ranks by TMA. Their last call has read the same slots by ordinary accesses.
+  // Routing has acquired that they are over, and this fence orders TMA behind them.
+  static MK_DEVICE void begin_sending() { fence_proxy_async(); }
+};
+
+// On one node: tokens to the ranks of their experts.
+template <TokenConfig Config, class Args, TokenWorkspace Workspace, TokenTables Smem>
+struct TokenPush {
+  using Tokens = moe::Tokens<Config, Args, Workspace, Smem>;
+  using Experts = typename Tokens::Experts;
+
+  // One thread, sender `sender` of `senders`: blocks of all ranks in turn, and a flag behind each block. Tokens for a
+  // rank's first expert come first.
+  static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 sender, u32 senders) {
+    constexpr u32 kOthers = Experts::kWorld - 1;
+    auto copy = comm::StagedCopy::of_warp(ctx, smem);
+    Tokens::begin_sending();
+    const u32 most = Tokens::greatest(Experts::kWorld, [&](u32 to) { return load_shared(smem.tokens_to(to)); });
+    for (u32 i = sender; i / kOthers * Config::kBlockTokens < most; i += senders) {
+      const u32 to = (ctx.rank + 1 + i % kOthers) % Experts::kWorld;
+      const auto block = Tokens::block_at(i / kOthers, load_shared(smem.tokens_to(to)));
+      if (block.first >= block.end) continue;
+      Tokens::send(args, copy, to, block, ctx.peer_ptr(to, Tokens::received(to, ctx.rank, block.first)));
+      store_release_sys(Tokens::ready_flag(ctx, to, ctx.rank, block.index), ctx.mark());  // @tokens.signal
+    }
+  }
+};
+
+}  // namespace mk::moe
