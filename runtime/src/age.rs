@@ -13,7 +13,7 @@ const COUNTERS: [&str; 13] = [
     "chunk_ready",
     "counted",
     "flags",
-    "listers",
+    "lists_ready",
     "pace",
     "packed",
     "partial_ready",
@@ -26,7 +26,11 @@ const COUNTERS: [&str; 13] = [
 
 /// Regions in which some words hold the mark of the call that wrote the words beside them: the period of the pattern in bytes,
 /// and where in it the marks are. Unchanged, the marks of the first calls would come again just after call 2^32.
-const MARKED: [(&str, usize, &[usize]); 2] = [("entries", 8, &[0]), ("told", 16, &[4, 12])];
+const MARKED: [(&str, usize, &[usize]); 3] = [
+    ("list_positions", 8, &[0]),
+    ("token_counts", 16, &[4, 12]),
+    ("topk_packets", 16, &[4, 12]),
+];
 
 impl Operator {
     /// Makes this rank's workspace what it would be if the `made` calls so far had been repeated until there were `calls`.

@@ -16,7 +16,6 @@ use crate::source::CudaSource;
 use crate::templates::templates;
 use assembly::{Assembly, AssemblyContext};
 use attention::AttentionVariables;
-use combine::CombineVariables;
 use constants::Constant;
 use dispatch::DispatchVariables;
 use mkernel_spec::abi::ArgKind;
@@ -48,7 +47,6 @@ struct Parts<'a> {
 enum Variables<'a> {
     Attention(AttentionVariables<'a>),
     Dispatch(DispatchVariables<'a>),
-    Combine(CombineVariables),
 }
 
 /// All that the templates know. Field names are the templates' variables.
@@ -125,7 +123,7 @@ fn contents(plan: &KernelPlan) -> Contents<'_> {
         Body::Gemm(body) => Contents::Assembly(gemm::assembly(plan, body)),
         Body::Attention(body) => Contents::Parts(attention::parts(plan, body)),
         Body::Dispatch(body) => Contents::Parts(dispatch::parts(plan, body)),
-        Body::Combine(body) => Contents::Parts(combine::parts(plan, body)),
+        Body::Combine(body) => Contents::Assembly(combine::assembly(plan, body)),
     }
 }
 

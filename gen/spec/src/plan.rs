@@ -18,7 +18,7 @@ use crate::violation::Violations;
 use serde::Serialize;
 
 pub use attention::{AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
-pub use combine::{CombinePlan, Lists, OUTS, PACKET_HEADER_BYTES};
+pub use combine::{CombinePlan, LIST_HEADER_BYTES, Lists, OUTPUTS, SUMS_AHEAD};
 pub use dispatch::{Across, COPIES_AHEAD, DispatchPlan, FAULT_WORDS, Spread};
 pub use gemm::{
     Chunks, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
