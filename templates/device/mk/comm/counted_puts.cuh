@@ -43,7 +43,7 @@ struct CountedPuts {
     const auto wanted_of = [&](u32 peer) { return load(before(ctx, ctx.epoch, peer)) + puts_of(peer); };
     Network::watch_arrivals_until(args, ctx, wanted_of);
     for (u32 peer = lane_index(); peer < Topology<Config>::kPeerNodes; peer += kWarp) {
-      store(before(ctx, ctx.epoch + 1, peer), wanted_of(peer));
+      store(before(ctx, ctx.epoch + 1, peer), wanted_of(peer));  // @counted-puts.next
     }
   }
 

@@ -46,6 +46,11 @@ struct TokenLists {
     return reinterpret_cast<u64*>(ctx.local_ptr(list) + Config::kListHeaderBytes);
   }
 
+  // The list of a peer, on the rank for which it is.
+  static MK_DEVICE Symmetric<u8> list_of(const RankContext& ctx, u32 peer) {
+    return Workspace::lists_in(ctx.parity(), peer);  // @lists.buffer
+  }
+
   // All threads of all CTAs: lists this rank's tokens.
   static MK_DEVICE void build(const Args& args, const RankContext& ctx, u32 given) {
     static_assert(TokenListConfig<Config> && TokenListWorkspace<Workspace>);
@@ -60,7 +65,7 @@ struct TokenLists {
   // Waits until all CTAs have listed their tokens.
   static MK_DEVICE void wait(const RankContext& ctx) {
     const WaitSite site{kPush, kCounted, ctx.rank, 0, ctx.epoch * gridDim.x};
-    wait_flag(ctx, ctx.local_ptr(Workspace::lists_ready()), site);  // @lists.wait
+    wait_flag(ctx, ctx.local_ptr(Workspace::lists_ready()), site);
   }
 
   // Tokens on the list for a peer, and on that of a peer for this rank, which has arrived.
@@ -69,7 +74,7 @@ struct TokenLists {
            load(ctx.local_ptr(Workspace::listed_before(ctx.parity(), peer)));
   }
   static MK_DEVICE u32 tokens_of(const RankContext& ctx, u32 peer) {
-    return min(load(header(ctx, Workspace::lists_in(ctx.parity(), peer)) + kTokens), Config::kMaxTokens);
+    return min(load(header(ctx, list_of(ctx, peer)) + kTokens), Config::kMaxTokens);
   }
 
   // The puts of a call from a peer: its list, then the sums of this rank's list in chunks.
@@ -94,13 +99,14 @@ struct TokenLists {
     wait(ctx);
     Puts::watch_arrivals(args, ctx, [&](u32 peer) { return puts_of(ctx, peer); });
     for (u32 peer = lane_index(); peer < Ranks::kPeerNodes; peer += kWarp) {
-      store(ctx.local_ptr(Workspace::listed_before((ctx.epoch + 1) % 2, peer)), load(ctx.local_ptr(Workspace::listed(peer))));
+      const u32 listed = load(ctx.local_ptr(Workspace::listed(peer)));
+      store(ctx.local_ptr(Workspace::listed_before((ctx.epoch + 1) % 2, peer)), listed);  // @lists.next
     }
   }
 
   // One thread: puts the lists, to each node another one first.
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 given) {
-    wait(ctx);
+    wait(ctx);  // @lists.put-wait
     if (is_aborted(ctx)) return;
     const u32* fault = ctx.local_ptr(Workspace::list_fault());
     const bool is_wrong = load_relaxed_sys(fault) == ctx.mark();
@@ -111,7 +117,7 @@ struct TokenLists {
       store(words + kGiven, given);
       store(words + kTokens, tokens);
       for (u32 word = 0; word < kFaultWords; ++word) store(words + kFault + word, is_wrong ? load(fault + 1 + word) : 0);
-      Network::put(args, ctx, peer, 0, list, Workspace::lists_in(ctx.parity(), Network::own_number_at(ctx, peer)),
+      Network::put(args, ctx, peer, 0, list, list_of(ctx, Network::own_number_at(ctx, peer)),
                    Config::kListHeaderBytes + tokens * Config::kTopK * 8);
     }
   }
@@ -130,11 +136,12 @@ struct TokenLists {
       Puts::wait_put(ctx, kPush, 0, peer, 0);  // @lists.relay-wait
       if (broadcast(is_aborted(ctx), 0)) return;
       const u32 source = Network::rank_of_peer(ctx, peer);
-      const Symmetric<u8> list = Workspace::lists_in(ctx.parity(), peer);
+      const Symmetric<u8> list = list_of(ctx, peer);
       const u32* words = header(ctx, list);
       for (u32 to = 0; to < Ranks::kLocalWorld && worker == 0 && lane < Config::kCountPackets; ++to) {
         u8* slot = ctx.peer_ptr(to, Exchange::count_packet(ctx, source, lane));
-        fence_sys();  // this rank has read what it was sent before
+        // The packets say that this rank has read what it was sent in earlier calls.
+        fence_sys();  // @lists.relay-fence
         comm::store_ll(slot, load(words + 2 * lane), load(words + 2 * lane + 1), ctx.mark());
       }
       const u32 end = tokens_of(ctx, peer) * Config::kTopK;
@@ -159,7 +166,7 @@ struct TokenLists {
     const u32 own_node = ctx.node_first_rank / Ranks::kLocalWorld;
     if (node > Ranks::kPeerNodes) return keep_fault(args, ctx, token, index);
     bool is_listed = node == own_node;
-    for (u32 i = 0; i < index; ++i) is_listed |= node_of_entry(args, first + i) == node;
+    for (u32 i = 0; i < index; ++i) is_listed |= node_of_entry(args, first + i) == node;  // @lists.listed
     if (is_listed) return;
     const u32 peer = node < own_node ? node : node - 1;
     const u32 position = fetch_add_relaxed_gpu(ctx.local_ptr(Workspace::listed(peer)), 1) -

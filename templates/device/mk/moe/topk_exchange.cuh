@@ -44,7 +44,7 @@ struct TopkExchange {
   };
 
   static MK_DEVICE Symmetric<u8> count_packet(const RankContext& ctx, u32 source, u32 packet) {
-    return Workspace::token_counts(ctx.parity(), source, packet);
+    return Workspace::token_counts(ctx.parity(), source, packet);  // @topk.counts-buffer
   }
   static MK_DEVICE Symmetric<u8> entry_packet(const RankContext& ctx, u32 source, u32 i) {
     return Workspace::topk_packets(ctx.parity(), source, i);  // @topk.buffer
