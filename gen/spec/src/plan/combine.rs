@@ -1,13 +1,14 @@
 //! `combine`: what experts made of each token, weighted and summed, at the token's rank.
 //!
-//! A rank tells every other where its tokens' rows are and what each counts, in words that carry the epoch: whoever finds
-//! them has them. Every rank adds up the rows that it has of a token and sends one row of bf16; the token's rank adds those,
-//! in the order of ranks. A CTA makes one sum after the other, its own and those for peers: rows come through a ring in
-//! shared memory, sums leave from shared memory, both by TMA, so that nothing in flight needs a register or holds up a warp.
+//! A rank sends every other one, for each of its tokens, where the rows are and how much each counts, in packets that carry
+//! the mark of the call. Every rank adds up the rows that it has of a token and sends one row of bf16; the token's rank adds
+//! those, in the order of ranks. A CTA makes one sum after the other, its own and those for peers: rows come through stages
+//! in shared memory, sums leave from shared memory, both by TMA, so that nothing in flight needs a register or holds up a
+//! warp.
 //!
-//! What a rank tells is double-buffered by parity of the epoch: who starts epoch e has finished e-1, for which every peer
-//! had begun e-1 and so finished e-2. Sums need one buffer: they are sent to a rank that has told of this epoch, and so
-//! has finished the one before.
+//! The packets are double-buffered by parity of the epoch: a rank that starts epoch e has finished e-1, for which every peer
+//! had begun e-1 and so finished e-2. Sums need one buffer: they are sent to a rank whose packets of this epoch have arrived,
+//! and which has therefore finished the one before.
 //!
 //! Across nodes see `across`.
 
@@ -27,13 +28,13 @@ use serde::Serialize;
 pub use across::{LIST_HEADER_BYTES, Lists};
 
 const ELEM_BYTES: u64 = 2;
-/// Sums that have left the ring but not the CTA, a warp for each. One is on its way for 2 to 5 µs, in which 344 GB/s over
+/// Output buffers: sums that are complete but have not left the CTA, with a storing thread for each. One is on its way for 2 to 5 µs, in which 344 GB/s over
 /// 132 SMs want 5 to 13 KiB.
 pub const OUTPUTS: u32 = 3;
 /// How many sums for peers a CTA sends at most before it waits for those of an own token. With more of them they would queue
 /// for the link, and own rows be read at the end, when it is idle.
 pub const SUMS_AHEAD: u32 = 2;
-/// The most stages of the ring. Memory wants 40 KiB under way in an SM (1.2 µs at 33 GB/s); as many rows again wait to be
+/// The most stages. Memory wants 40 KiB under way in an SM (1.2 µs at 33 GB/s); as many rows again wait to be
 /// added.
 const MAX_STAGES: u32 = 16;
 /// The longest part of a row that is a stage: fourteen fit.
@@ -65,7 +66,7 @@ pub struct CombinePlan {
     pub max_rows: u64,
     /// Bytes of a row that are summed at a time, under one flag.
     pub part_bytes: u32,
-    /// Parts in the ring of a CTA.
+    /// Stages of a CTA, each for a part of a row.
     pub stages: u32,
     /// What travels between nodes, if there are several.
     pub lists: Option<Lists>,
@@ -216,12 +217,12 @@ fn traffic(body: &CombinePlan, topology: Topology) -> Traffic {
         spread.sent_tokens * row_bytes,
         spread.put_tokens * row_bytes,
     );
-    let tells = topology.nodes * (topology.local_world - 1);
-    let told = u64::from(tells) * body.choices() * PACKET_BYTES;
+    let copies = topology.nodes * (topology.local_world - 1);
+    let packets = u64::from(copies) * body.choices() * PACKET_BYTES;
     let listed = (spread.put_tokens * (shape.top_k * across::CHOICE_BYTES) as f64) as u64;
     let rows = body.choices() + shape.max_tokens;
     Traffic {
-        link_bytes: sent as u64 + told,
+        link_bytes: sent as u64 + packets,
         nic_bytes: put as u64 + listed,
         // What is put is written, read by the NIC, written by the other, and read.
         memory_bytes: rows * body.row_bytes() + 2 * sent as u64 + 4 * put as u64,

@@ -129,7 +129,7 @@ struct Combine {
     static MK_DEVICE void run(const Args&, const RankContext& ctx, const Smem& smem, u32) { Rows::add(ctx, smem); }
   };
 
-  // A warp, in a CTA that only communicates: tells this GPU which puts of other nodes have arrived.
+  // A warp, in a CTA that only communicates: copies arrival counts to this GPU.
   struct WatchArrivals {
     static constexpr Agent kAgent = Agent::kWarp;
 
