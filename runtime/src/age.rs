@@ -3,40 +3,8 @@
 use crate::error::Error;
 use crate::operator::Operator;
 use cudarc::driver::{DriverError, result};
-use mkernel_spec::abi::{FLAG_STRIDE_BYTES, State};
+use mkernel_spec::abi::State;
 use std::mem::{offset_of, size_of};
-
-/// Regions of the workspace whose words count alike in every call, or hold the call that wrote them last.
-const COUNTERS: &[&str] = &[
-    "arrived",
-    "begun",
-    "chunk_ready",
-    "counted",
-    "fault_mark",
-    "flags",
-    "kv_ready",
-    "listers",
-    "pace",
-    "packed",
-    "packed_ready",
-    "partial_ready",
-    "put_ready",
-    "result_ready",
-    "routed",
-    "slot_reads",
-    "split_ready",
-    "token_ready",
-];
-
-/// Other regions in which words count, or hold the mark of the call that wrote the words beside them: the period of the
-/// pattern in bytes, and where in it these words are. Unchanged, the marks of the first calls would come again just after
-/// call 2^32.
-const PATTERNS: &[(&str, usize, &[usize])] = &[
-    ("entries", 8, &[0]),
-    ("puts", 4, &[0]),
-    ("puts_before", 4, &[0]),
-    ("told", 16, &[4, 12]),
-];
 
 impl Operator {
     /// Makes this rank's workspace what it would be if the `made` calls so far had been repeated until there were `calls`.
@@ -71,13 +39,10 @@ impl Operator {
                     .chain(offset_of!(State, sent)..size_of::<State>())
                     .step_by(4)
                     .collect(),
-                name if COUNTERS.contains(&name) => (0..bytes.len())
-                    .step_by(FLAG_STRIDE_BYTES as usize)
-                    .collect(),
-                name => match PATTERNS.iter().find(|pattern| pattern.0 == name) {
-                    Some((_, period, places)) => (0..bytes.len())
-                        .step_by(*period)
-                        .flat_map(|at| places.iter().map(move |place| at + place))
+                _ => match region.element.words_of_calls() {
+                    Some((period, places)) => (0..region.bytes)
+                        .step_by(period as usize)
+                        .flat_map(|at| places.iter().map(move |place| (at + place) as usize))
                         .collect(),
                     None => continue,
                 },

@@ -103,35 +103,35 @@ const ONE_BUFFER: &[(&str, [(&str, &str); 2])] = &[
     ("the same lists in every call", [("@routing.read-list", "ctx.parity() => 0u"), ("@routing.write-list", "ctx.parity() => 0u")]),
 ];
 
-/// Without the proxy fence in `Sum::load` nothing is wrong on one node, so it is not here: what is loaded there was written by
+/// Without the proxy fence in `TokenSum::load` nothing is wrong on one node, so it is not here: what is loaded there was written by
 /// TMA, whose completion is followed by a proxy fence, before the flag was released, or before the kernel began. What NICs
 /// write needs it: see `multinode`.
 #[rustfmt::skip]
 const COMBINE: &[Mistake] = &[
     // Choices.
-    ("choices read before they are there", "  while (!mk::is_tagged(v, watch.mark())) {", "  while (false) {"),
-    ("a rank tells before it has read what it was sent", "  if (from_last < cfg::kLocalWorld) mk::fence_sys();  // this rank has read what it was sent before\n", ""),
-    ("a rank that has told is not known to have read", "const mk::Vec16 header = mk::load_tagged_acquire(at);", "const mk::Vec16 header = mk::load_tagged(at);"),
-    ("number of tokens not awaited", "      if (mk::lane_index() >= cfg::kTopK) told = wait_told(watch, source, next_at(), told);  // loaded before begin() saw it\n", ""),
-    ("the epoch passes before it is read", "  if (!mk::enter(watch)) return;\n", "  if (threadIdx.x == 0) advance_epoch(watch);\n  if (!mk::enter(watch)) return;\n"),
+    ("choices read before they are there", "@topk.wait", "!packet.has_arrived(ctx.mark()) => false"),
+    ("a rank sends before it has read what it was sent", "@topk.send-fence", ""),
+    ("a rank that has sent is not known to have read", "@topk.acquire", "Ordering::kAcquire => Ordering::kRelaxed"),
+    ("number of tokens not awaited", "@peer-tokens.counts", ""),
+    ("the epoch passes before it is read", "@combine.enter", "if (threadIdx.x == 0) advance_epoch(ctx); if (!enter(ctx)) return false;"),
     // Sums of peers.
-    ("sums of peers not awaited", "is_here = mk::load_acquire_sys(flag) == awaited.wanted;", "is_here = 1;"),
-    ("the last sums of peers not awaited", "        mk::wait_mark(watch, flag, awaited);\n", ""),
-    ("sums of peers that nothing acquired", "mk::load_acquire_sys(flag) == awaited", "mk::load_relaxed_sys(flag) == awaited"),
-    ("flags that one lane saw", "for (u32 lane = 0; lane < cfg::kTopK; ++lane) all &= mk::broadcast(is_here, lane);", "all &= mk::broadcast(is_here, 0);"),
-    ("flag before its sum has come", "      mk::tma_wait<0>();\n      mk::fence_proxy_async();\n      mk::store_release_sys(goal.flag", "      mk::fence_proxy_async();\n      mk::store_release_sys(goal.flag"),
-    ("flag that releases nothing", "mk::store_release_sys(goal.flag", "mk::store_relaxed_sys(goal.flag"),
-    ("a sum of a peer for each of its rows", "(is_own || is_first) ?", "(is_own || true) ?"),
-    // The ring.
-    ("rows of a sum into the same stage", "        at.ring.advance(before - first);\n", ""),
-    ("stage not free", "    mk::wait_barrier(watch, smem.stage_free(stage), ring.parity ^ 1, mk::kLoad, mk::kStageFree, stage);\n", ""),
-    ("stage freed before it is read by all lanes", "    __syncwarp();\n    if (lane == 0) mk::barrier_arrive(smem.stage_free(ring.stage));", "    if (lane == 0) mk::barrier_arrive(smem.stage_free(ring.stage));"),
-    ("sum not free", "    mk::wait_barrier(watch, smem.out_free(out), outs.parity ^ 1, mk::kMath, mk::kOutputFree, out);\n", ""),
-    ("sum freed before it is read", "    mk::tma_wait_read<0>();\n    mk::barrier_arrive(smem.out_free(index));", "    mk::barrier_arrive(smem.out_free(index));"),
-    ("sum stored without a fence", "    mk::fence_proxy_async_shared();\n    __syncwarp();\n    if (lane == 0) mk::barrier_arrive(smem.out_full(out));", "    __syncwarp();\n    if (lane == 0) mk::barrier_arrive(smem.out_full(out));"),
-    ("a lane's columns not awaited", "    mk::fence_proxy_async_shared();\n    __syncwarp();\n    if (lane == 0) mk::barrier_arrive(smem.out_full(out));", "    mk::fence_proxy_async_shared();\n    if (lane == 0) mk::barrier_arrive(smem.out_full(out));"),
-    ("a warp's columns not awaited", "mk::barrier_init(smem.out_full(index), kAdders / mk::kWarp);", "mk::barrier_init(smem.out_full(index), kAdders / mk::kWarp - 1);"),
-    ("gates of other choices", "is_own ? choice.gate_bits : kOne", "kOne"),
+    ("sums of peers not awaited", "@sums.poll", "is_here = 1;"),
+    ("the last sums of peers not awaited", "@sums.wait", ""),
+    ("sums of peers that nothing acquired", "@sums.poll", "load_acquire_sys => load_relaxed_sys"),
+    ("flags that one lane saw", "@sums.all-lanes", "all &= broadcast(is_here, 0);"),
+    ("flag before its sum has come", "@rows.sum-arrived", ""),
+    ("flag that releases nothing", "@rows.sum-flag", "store_release_sys => store_relaxed_sys"),
+    ("a sum of a peer for each of its rows", "@sums.first-of-group", "(is_own || is_first) => (is_own || true)"),
+    // The pipelines.
+    ("rows of a sum into the same stage", "@rows.lane-stage", ""),
+    ("stage not free", "@rows.acquire", ""),
+    ("stage freed before it is read by all lanes", "@rows.release-warp", ""),
+    ("sum not free", "@rows.output-acquire", ""),
+    ("sum freed before it is read", "@rows.output-read", ""),
+    ("sum stored without a fence", "@rows.output-fence", ""),
+    ("a lane's columns not awaited", "@pipeline.warp-commit", ""),
+    ("a warp's columns not awaited", "@rows.output-barriers", "kAdderWarps => kAdderWarps - 1"),
+    ("gates of other choices", "@sums.gate", "is_own ? entry.gate_bits : kOneBits => kOneBits"),
 ];
 
 /// Each mistake alone, in `job`.
@@ -177,12 +177,12 @@ fn one_buffer_of_choices_for_all_calls_is_found() {
     for seed in 0..SEEDS_TO_FIND / 2 {
         assert_eq!(staying().run(seed).err(), None, "seed {seed}");
     }
+    let buffers = ["@topk.counts-buffer", "@topk.buffer"].map(|tag| (tag, "ctx.parity() => 0u"));
     let mistake = (
         "one buffer of choices for all calls",
-        "u64{epoch % 2 * cfg::kWorld + source} * cfg::kToldBytes",
-        "u64{source} * cfg::kToldBytes",
+        planted(staying(), &buffers),
     );
-    are_found(staying, &[mistake]);
+    all_are_found(&[mistake], SEEDS_TO_FIND);
 }
 
 /// What was written long ago, or never, is not what a call waits for.
@@ -191,13 +191,17 @@ fn old_calls_that_are_taken_for_new_ones_are_found() {
     let [half, whole] = AGES;
     let layer = |age| Layer::new(2, 6, 2, 48).growing_old(age);
     let windows = [
-        ("mk::wait_mark(", "mk::wait_flag("),
+        ("@sums.wait", "wait_mark => wait_flag"),
         (
-            "mk::load_acquire_sys(flag) == awaited.wanted",
-            "static_cast<int>(mk::load_acquire_sys(flag) - awaited.wanted) >= 0",
+            "@sums.poll",
+            "load_acquire_sys(flag) == site.wanted => has_reached(load_acquire_sys(flag), site.wanted)",
         ),
     ];
-    let epochs = [("watch.mark()", "watch.epoch")];
+    let marks = [(
+        "@rank-context.mark",
+        "epoch != 0 ? epoch : 0x80000000u => epoch",
+    )];
+
     all_are_found(
         &[
             (
@@ -225,7 +229,7 @@ fn old_calls_that_are_taken_for_new_ones_are_found() {
             ),
             (
                 "combine: 0 is the mark of a call",
-                planted(Combining(layer(whole)), &epochs),
+                planted(Combining(layer(whole)), &marks),
             ),
         ],
         SEEDS_TO_FIND,

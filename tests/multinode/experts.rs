@@ -230,25 +230,25 @@ const DISPATCH: &[Mistake] = &[
 
 #[rustfmt::skip]
 const COMBINE: &[Mistake] = &[
-    ("a list relayed before it has come", "    wait_put(watch, mk::kPush, 0, peer, 0);\n    if (mk::broadcast(mk::is_given_up(watch), 0)) return;\n    const u32 source", "    const u32 source"),
-    ("one buffer of lists for all calls", "cfg::kPacketsIn + u64{epoch % 2 * cfg::kPeers", "cfg::kPacketsIn + u64{0 * cfg::kPeers"),
-    ("relayed before this rank has read what it was sent", "      mk::fence_sys();  // this rank has read what it was sent before\n", ""),
-    ("puts of the call before counted again", "mk::store(puts_at(watch, watch.epoch + 1, peer), wanted_of(peer));", "mk::store(puts_at(watch, watch.epoch + 1, peer), wanted_of(peer) - 1);"),
-    ("tokens of calls before on the list", "mk::store(listed_before_at(watch, watch.epoch + 1, peer), mk::load(listed_at(watch, peer)));", "mk::store(listed_before_at(watch, watch.epoch + 1, peer), 0);"),
-    ("a token on a list for each of its choices", "is_told |= node_of_choice(args, first + i) == node;", "is_told |= false;"),
-    ("another place on the list", "here + incoming_at(peer, entry)", "here + incoming_at(peer, part.entry)"),
-    ("a chunk put before its sums are there", "        mk::wait_mark(watch, flag_at(watch.here(), watch.local(), source, Part{j}), what);\n", "        (void)what;\n"),
-    ("a chunk of sums not awaited", "+ 2 + entry / cfg::kChunkTokens", "+ 1 + entry / cfg::kChunkTokens"),
-    ("sums of other nodes left out", "group = rank - rank % cfg::kLocalWorld;", "group = kNone;"),
-    ("loaded without a fence for what NICs wrote", "    mk::fence_proxy_async();  // what the flags acquired, and NICs wrote,", "    // what the flags acquired, and NICs wrote,"),
-    ("arrivals not told to all", "        mk::store_release_gpu(here, now);\n", "        mk::store(here, now);\n"),
+    ("a list relayed before it has come", "@lists.relay-wait", ""),
+    ("one buffer of lists for all calls", "@lists.buffer", "ctx.parity() => 0u"),
+    ("relayed before this rank has read what it was sent", "@lists.relay-fence", ""),
+    ("puts of the call before counted again", "@counted-puts.next", "wanted_of(peer)) => wanted_of(peer) - 1)"),
+    ("tokens of calls before on the list", "@lists.next", "listed) => 0)"),
+    ("a token on a list for each of its choices", "@lists.listed", "node_of_entry(args, first + i) == node => false"),
+    ("another place on the list", "@sums.position", "sums_in(peer, position) => sums_in(peer, part.token)"),
+    ("a chunk put before its sums are there", "@put-sums.wait", "(void)site;"),
+    ("a chunk of sums not awaited", "@sums.put", "put_of_sum(position) => put_of_sum(position) - 1"),
+    ("sums of other nodes left out", "@sums.node-group", "rank - rank % Ranks::kLocalWorld => kNoGroup"),
+    ("loaded without a fence for what NICs wrote", "@sums.proxy-fence", ""),
+    ("arrivals not told to all", "@put.arrivals", "store_release_gpu => store"),
 ];
 
 /// Those that need lists to which several CTAs write.
 #[rustfmt::skip]
 const LISTS: &[Mistake] = &[
-    ("a list put before it is written", "  wait_lists(watch);\n  if (mk::is_given_up(watch)) return;\n", ""),
-    ("a token's place on the list before it is there", "    if (mark == watch.mark()) return static_cast<u32>(both >> 32);", "    return static_cast<u32>(both >> 32);"),
+    ("a list put before it is written", "@lists.put-wait", ""),
+    ("a token's place on the list before it is there", "@lists.position", "mark == ctx.mark() => true"),
 ];
 
 /// Some seed finds each, and none finds anything in the kernels as they are.

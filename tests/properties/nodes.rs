@@ -206,9 +206,10 @@ fn combine_puts_a_row_per_token_and_node() {
                 .map_or(0, |r| r.bytes)
         };
         assert_eq!(of("partials"), ranks * rows);
-        assert_eq!(of("incoming"), peers * rows);
-        assert_eq!(of("told"), 2 * ranks * (48 + choices * 16));
-        assert!(of("packets_in") <= 2 * peers * (32 + choices * 8 + 16));
+        assert_eq!(of("sums_in"), peers * rows);
+        assert_eq!(of("token_counts"), 2 * ranks * 48);
+        assert_eq!(of("topk_packets"), 2 * ranks * choices * 16);
+        assert!(of("lists_in") <= 2 * peers * (32 + choices * 8 + 16));
     }
     let small = KernelSpec::validate(combine(2, 2, 64, 64)).expect("possible");
     let found = KernelPlan::new(&small, &Device::simulated(1)).expect_err("one SM");

@@ -1,76 +1,29 @@
 //! `KernelPlan` → [`CudaSource`]: the only place where templates meet numbers.
 //!
-//! Tera chooses which code exists, `constexpr` how big it is, arguments where it lives. A constant is printed only if
-//! the rendered code uses it: NVRTC warns of others, and a warning fails the build.
+//! `templates/kernel.cu.tera` prints what the plan says, and an operator's template which headers and policies it takes.
 
 mod assembly;
 mod attention;
 mod combine;
-mod constants;
 mod dispatch;
 mod fabric_test;
 mod gemm;
+mod roles;
 
 use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::templates;
-use assembly::{Assembly, AssemblyContext};
-use combine::CombineVariables;
-use constants::Constant;
-use mkernel_spec::abi::ArgKind;
+use assembly::AssemblyContext;
 use mkernel_spec::plan::{Body, Element, Network};
-use mkernel_spec::{KernelPlan, Topology};
+use mkernel_spec::{KernelPlan, Target, Topology};
 use serde::Serialize;
 use std::sync::LazyLock;
 use tera::{Context, Tera};
 
 pub use fabric_test::render_fabric_test;
 
-/// What a problem says of a plan.
-struct Parts {
-    /// The operator, in a few words.
-    title: &'static str,
-    /// Headers that the kernel includes, after `base`.
-    headers: Vec<&'static str>,
-    /// Lines of the banner: what is computed, …
-    computes: Vec<String>,
-    /// … and what crosses between ranks.
-    exchanges: Vec<String>,
-    constants: Vec<Constant>,
-    variables: Variables,
-}
-
-/// Variables that only the templates of one problem have.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Variables {
-    Combine(CombineVariables),
-}
-
-/// All that the templates know. Field names are the templates' variables.
-#[derive(Serialize)]
-struct RenderContext<'a> {
-    id: &'a str,
-    op: &'a str,
-    title: &'a str,
-    banner: Vec<String>,
-    headers: Vec<&'a str>,
-    constants: Vec<Constant>,
-    args: Vec<Declaration<'a>>,
-    args_bytes: usize,
-    world: u32,
-    threads: u32,
-    #[serde(flatten)]
-    variables: Variables,
-}
-
-#[derive(Serialize)]
-struct Declaration<'a> {
-    declaration: String,
-    name: &'a str,
-    offset_bytes: usize,
-    is_tensor_map: bool,
-}
+/// Lines of C++ are broken here.
+const COLUMNS: usize = 140;
 
 static TERA: LazyLock<Result<Tera, tera::Error>> = LazyLock::new(|| {
     let mut tera = Tera::default();
@@ -84,97 +37,47 @@ static TERA: LazyLock<Result<Tera, tera::Error>> = LazyLock::new(|| {
 /// # Errors
 /// [`GenError::Render`] if a template is wrong, which is a defect of this crate.
 pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
+    let assembly = match &plan.body {
+        Body::Gemm(body) => gemm::assembly(plan, body),
+        Body::Attention(body) => attention::assembly(plan, body),
+        Body::Dispatch(body) => dispatch::assembly(plan, body),
+        Body::Combine(body) => combine::assembly(plan, body),
+    };
+    let template = format!("ops/{}.cu.tera", plan.spec.op().name());
+    let context = AssemblyContext::new(plan, assembly);
+    print(&plan.id, plan.device.target, &template, &context)
+}
+
+/// The text of a template.
+fn print(
+    id: &str,
+    target: Target,
+    template: &str,
+    context: &impl Serialize,
+) -> Result<CudaSource, GenError> {
     let failed = |source| GenError::Render {
-        id: plan.id.clone(),
+        id: id.to_owned(),
         source,
     };
     let tera = TERA
         .as_ref()
         .map_err(|e| failed(tera::Error::message(e.to_string())))?;
-    let (template, context) = match contents(plan) {
-        Contents::Assembly(assembly) => (
-            format!("ops/{}.cu.tera", plan.spec.op().name()),
-            Context::from_serialize(&AssemblyContext::new(plan, assembly)),
-        ),
-        Contents::Parts(parts) => (
-            "parts/kernel.cu.tera".to_owned(),
-            Context::from_serialize(&context(plan, parts)),
-        ),
-    };
-    let context = context.map_err(failed)?;
-    let text = tera.render(&template, &context).map_err(failed)?;
+    let context = Context::from_serialize(context).map_err(failed)?;
+    let text = tera.render(template, &context).map_err(failed)?;
     Ok(CudaSource {
-        id: plan.id.clone(),
-        target: plan.device.target,
+        id: id.to_owned(),
+        target,
         text: tidy(&text),
     })
 }
 
-/// What is said of a plan: of one whose kernel is made of headers, or of templates' parts.
-enum Contents {
-    Assembly(Assembly),
-    Parts(Parts),
-}
-
-fn contents(plan: &KernelPlan) -> Contents {
-    match &plan.body {
-        Body::Gemm(body) => Contents::Assembly(gemm::assembly(plan, body)),
-        Body::Attention(body) => Contents::Assembly(attention::assembly(plan, body)),
-        Body::Dispatch(body) => Contents::Assembly(dispatch::assembly(plan, body)),
-        Body::Combine(body) => Contents::Parts(combine::parts(plan, body)),
-    }
-}
-
-fn context<'a>(plan: &'a KernelPlan, parts: Parts) -> RenderContext<'a> {
-    RenderContext {
-        id: &plan.id,
-        op: plan.spec.op().name(),
-        title: parts.title,
-        banner: banner(plan, parts.computes, parts.exchanges),
-        headers: parts.headers,
-        constants: parts.constants,
-        args: declarations(plan),
-        args_bytes: plan.args.size_bytes,
-        world: plan.spec.world(),
-        threads: plan.threads,
-        variables: parts.variables,
-    }
-}
-
-/// The fields of the kernel's parameter.
-fn declarations(plan: &KernelPlan) -> Vec<Declaration<'_>> {
-    let args = plan.args.args.iter();
-    args.map(|a| Declaration {
-        declaration: a.kind.declare(a.name),
-        name: a.name,
-        offset_bytes: a.offset_bytes,
-        is_tensor_map: matches!(a.kind, ArgKind::TensorMap(_)),
-    })
-    .collect()
-}
-
-/// What a kernel computes, who does what, how data crosses between ranks, and where it lies in shared memory.
-fn banner(plan: &KernelPlan, computes: Vec<String>, exchanges: Vec<String>) -> Vec<String> {
-    let mut lines = computes;
-    for role in &plan.roles {
-        let ((cta, cta_end), (warp, warp_end)) = (role.ctas, role.warps);
-        lines.push(format!(
-            "role    {:<5}  CTAs [{cta}, {cta_end})  warps [{warp}, {warp_end})  {}",
-            role.name, role.about
-        ));
-    }
-    lines.extend(exchanges);
-    lines.push(shared_memory_line(plan));
-    lines
-}
-
-/// How a CTA uses its shared memory, as a line of the banner. Tables of words, and barriers, are summed up.
+/// How a CTA uses its shared memory, as a line of the banner. Tables of small elements, and barriers, are summed up.
 fn shared_memory_line(plan: &KernelPlan) -> String {
     let (mut named, mut tables, mut barriers) = (Vec::new(), 0, 0);
     for region in &plan.smem {
         match region.element {
             Element::Barrier => barriers += region.bytes,
-            Element::Words(1) => tables += region.bytes,
+            element if element.stride_bytes() <= 16 => tables += region.bytes,
             _ => named.push((region.name, region.bytes)),
         }
     }
@@ -211,6 +114,26 @@ fn ranks(topology: Topology) -> String {
         nodes => format!(" of {nodes} nodes"),
     };
     format!("{world} rank{}{of_nodes}", plural(world))
+}
+
+/// That a struct of a kernel lies in memory as the host's does.
+fn layout_assertion<'a>(
+    name: &str,
+    size_bytes: usize,
+    offsets: impl IntoIterator<Item = (&'a str, usize)>,
+) -> String {
+    let mut text = format!("static_assert(sizeof({name}) == {size_bytes}");
+    let mut columns = text.len();
+    for (field, offset) in offsets {
+        let term = format!(" && MK_OFFSET({name}, {field}) == {offset}");
+        if columns + term.len() > COLUMNS {
+            text.push_str("\n             ");
+            columns = 13;
+        }
+        columns += term.len();
+        text.push_str(&term);
+    }
+    text + &format!(",\n              \"{name} differs from the host's\");")
 }
 
 const fn plural(count: u32) -> &'static str {

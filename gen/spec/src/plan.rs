@@ -12,13 +12,14 @@ use crate::abi::{ArgKind, ArgLayout, OperandSpec, State};
 use crate::config::{Problem, Shape};
 use crate::cost::Bound;
 use crate::device::Device;
+use crate::plan::region::Placer;
 use crate::spec::KernelSpec;
 use crate::topology::Topology;
 use crate::violation::Violations;
 use serde::Serialize;
 
 pub use attention::{AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
-pub use combine::{CombinePlan, Lists, OUTS, PACKET_HEADER_BYTES};
+pub use combine::{CombinePlan, LIST_HEADER_BYTES, Lists, OUTPUTS, SUMS_AHEAD};
 pub use dispatch::{Across, COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, Spread};
 pub use gemm::{
     Chunks, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
@@ -50,24 +51,14 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// The state, then `parts`.
-    fn new(parts: impl IntoIterator<Item = (&'static str, u64)>) -> Self {
-        let state = ("state", size_of::<State>() as u64);
-        let (regions, bytes) = Region::in_a_row(1024, [state].into_iter().chain(parts));
-        Self { bytes, regions }
-    }
-
     /// Where regions after the state start: on a boundary of theirs.
     pub(crate) const STATE_END_BYTES: u64 = (size_of::<State>() as u64).next_multiple_of(1024);
 
     /// The state, then regions that start at [`Self::STATE_END_BYTES`] and end at `bytes`.
-    fn typed(regions: Vec<Region>, bytes: u64) -> Self {
-        let state = ("state", size_of::<State>() as u64);
-        let (state, _) = Region::in_a_row(1024, [state]);
-        Self {
-            bytes,
-            regions: state.into_iter().chain(regions).collect(),
-        }
+    fn new(mut regions: Vec<Region>, bytes: u64) -> Self {
+        let state = Element::Bytes(size_of::<State>() as u64);
+        regions.insert(0, Placer::new(0, 1024).place("state", &[], state, &[]));
+        Self { bytes, regions }
     }
 
     /// The name of a place in it, as in `partials[1][3][7] + 8`; none if it is between regions.

@@ -1,7 +1,6 @@
 // Barriers in shared memory that count arrivals and bytes (mbarrier), and the CTA's own for some of its warps.
 #pragma once
 #include <mk/base.cuh>
-#include <mk/ring.cuh>
 
 namespace mk {
 

@@ -174,9 +174,11 @@ __device__ __forceinline__ Vec16 load_written_vec16(const u8* p) {
   return v;
 }
 
-// Two words, each with a tag beside it in the same eight bytes, which come or do not come together. A reader who finds
-// the tags has the words: {first, tag, second, tag}.
-__device__ __forceinline__ void store_tagged(u8* p, u32 first, u32 second, u32 tag) {
+enum class Ordering { kRelaxed, kAcquire };
+
+// A packet of comm/ll.cuh: two words of data, each with a flag beside it in the same eight bytes, which arrive or do not
+// arrive together: {first, flag, second, flag}.
+__device__ __forceinline__ void store_packet(u8* p, u32 first, u32 second, u32 flag) {
   asm volatile(
       "{\n"
       ".reg .b64 a, b;\n"
@@ -184,40 +186,31 @@ __device__ __forceinline__ void store_tagged(u8* p, u32 first, u32 second, u32 t
       "mov.b64 b, {%2, %3};\n"
       "st.relaxed.sys.global.v2.b64 [%0], {a, b};\n"
       "}" ::"l"(p),
-      "r"(first), "r"(second), "r"(tag)
+      "r"(first), "r"(second), "r"(flag)
       : "memory");
 }
 
-__device__ __forceinline__ bool is_tagged(Vec16 v, u32 tag) { return v.y == tag && v.w == tag; }
-
-__device__ __forceinline__ Vec16 load_tagged(const u8* p) {
+// Loads one. An acquire sees all that the threads which stored it had done before.
+template <Ordering kOrdering>
+__device__ __forceinline__ Vec16 load_packet(const u8* p) {
   Vec16 v;
-  asm volatile(
-      "{\n"
-      ".reg .b64 a, b;\n"
-      "ld.relaxed.sys.global.v2.b64 {a, b}, [%4];\n"
-      "mov.b64 {%0, %1}, a;\n"
-      "mov.b64 {%2, %3}, b;\n"
-      "}"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-      : "l"(p)
-      : "memory");
-  return v;
-}
-
-// The same, and sees all that the threads which stored them had done before.
-__device__ __forceinline__ Vec16 load_tagged_acquire(const u8* p) {
-  Vec16 v;
-  asm volatile(
-      "{\n"
-      ".reg .b64 a, b;\n"
-      "ld.acquire.sys.global.v2.b64 {a, b}, [%4];\n"
-      "mov.b64 {%0, %1}, a;\n"
-      "mov.b64 {%2, %3}, b;\n"
-      "}"
-      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-      : "l"(p)
-      : "memory");
+#define MK_LOAD_PACKET(ordering)                    \
+  asm volatile(                                     \
+      "{\n"                                         \
+      ".reg .b64 a, b;\n"                           \
+      "ld." ordering ".sys.global.v2.b64 {a, b}, [%4];\n" \
+      "mov.b64 {%0, %1}, a;\n"                      \
+      "mov.b64 {%2, %3}, b;\n"                      \
+      "}"                                           \
+      : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)  \
+      : "l"(p)                                      \
+      : "memory")
+  if constexpr (kOrdering == Ordering::kAcquire) {
+    MK_LOAD_PACKET("acquire");
+  } else {
+    MK_LOAD_PACKET("relaxed");
+  }
+#undef MK_LOAD_PACKET
   return v;
 }
 

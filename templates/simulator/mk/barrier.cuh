@@ -1,7 +1,6 @@
 // Barriers in shared memory that count arrivals and bytes, and the CTA's own, on the simulator.
 #pragma once
 #include <mk/base.cuh>
-#include <mk/ring.cuh>
 
 namespace mk {
 

@@ -101,26 +101,21 @@ __forceinline__ Vec16 load_written_vec16(const u8* p) {
   return sim::load(reinterpret_cast<const Vec16*>(p), sim::kWeak, sim::kCta);
 }
 
-// Two stores and two loads, in which others may come: only eight bytes come together.
-__forceinline__ void store_tagged(u8* p, u32 first, u32 second, u32 tag) {
+enum class Ordering { kRelaxed, kAcquire };
+
+// Two stores and two loads, between which others may come: only eight bytes arrive together.
+__forceinline__ void store_packet(u8* p, u32 first, u32 second, u32 flag) {
   u64* words = reinterpret_cast<u64*>(p);
-  sim::store(words, u64{tag} << 32 | first, sim::kRelaxed, sim::kSys);
-  sim::store(words + 1, u64{tag} << 32 | second, sim::kRelaxed, sim::kSys);
+  sim::store(words, u64{flag} << 32 | first, sim::kRelaxed, sim::kSys);
+  sim::store(words + 1, u64{flag} << 32 | second, sim::kRelaxed, sim::kSys);
 }
 
-__forceinline__ bool is_tagged(Vec16 v, u32 tag) { return v.y == tag && v.w == tag; }
-
-__forceinline__ Vec16 load_tagged(const u8* p) {
+template <Ordering kOrdering>
+__forceinline__ Vec16 load_packet(const u8* p) {
+  constexpr sim::Order order = kOrdering == Ordering::kAcquire ? sim::kAcquire : sim::kRelaxed;
   const u64* words = reinterpret_cast<const u64*>(p);
-  const u64 a = sim::load(words, sim::kRelaxed, sim::kSys);
-  const u64 b = sim::load(words + 1, sim::kRelaxed, sim::kSys);
-  return Vec16{static_cast<u32>(a), static_cast<u32>(a >> 32), static_cast<u32>(b), static_cast<u32>(b >> 32)};
-}
-
-__forceinline__ Vec16 load_tagged_acquire(const u8* p) {
-  const u64* words = reinterpret_cast<const u64*>(p);
-  const u64 a = sim::load(words, sim::kAcquire, sim::kSys);
-  const u64 b = sim::load(words + 1, sim::kAcquire, sim::kSys);
+  const u64 a = sim::load(words, order, sim::kSys);
+  const u64 b = sim::load(words + 1, order, sim::kSys);
   return Vec16{static_cast<u32>(a), static_cast<u32>(a >> 32), static_cast<u32>(b), static_cast<u32>(b >> 32)};
 }
 

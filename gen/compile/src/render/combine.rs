@@ -1,146 +1,106 @@
-//! What templates know of `combine`.
+//! What the assembled text of `combine` says.
 
-use super::constants::{Constant, Constants};
-use super::{Parts, Variables, plural, ranks};
-use mkernel_spec::plan::{CombinePlan, OUTS, PACKET_HEADER_BYTES};
-use mkernel_spec::{KernelPlan, abi};
-use serde::Serialize;
-
-/// Variables of the templates of `combine`.
-#[derive(Serialize)]
-pub(super) struct CombineVariables {
-    /// Nodes, and ranks on each.
-    nodes: u32,
-    local_world: u32,
-}
+use super::assembly::{Assembly, Config};
+use super::{plural, ranks};
+use mkernel_spec::KernelPlan;
+use mkernel_spec::plan::{CombinePlan, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
 
 /// What is said of such a plan.
-pub(super) fn parts<'a>(plan: &'a KernelPlan, body: &'a CombinePlan) -> Parts {
-    let world = plan.spec.world();
-    let (shape, topology) = (body.shape, plan.spec.topology());
-    let computes = vec![format!(
+pub(super) fn assembly(plan: &KernelPlan, body: &CombinePlan) -> Assembly {
+    Assembly {
+        title: "C = weighted sums of what experts made of tokens, one launch",
+        headers: vec!["moe/combine"],
+        config: config(plan, body),
+        policies: [].into(),
+        banner: banner(plan, body),
+    }
+}
+
+fn banner(plan: &KernelPlan, body: &CombinePlan) -> Vec<String> {
+    let shape = body.shape;
+    let mut lines = vec![format!(
         "spec    {} of {} experts per token, up to {} tokens of {} on each of {}, up to {} rows, bf16",
         shape.top_k,
         shape.experts,
         shape.max_tokens,
         shape.hidden,
-        ranks(topology),
+        ranks(plan.spec.topology()),
         body.max_rows
     )];
-    let mut exchanges = Vec::new();
-    if world > 1 {
-        exchanges.push(format!(
+    if plan.spec.world() > 1 {
+        lines.push(format!(
             "arrive  one row per token and rank, a flag for each of {} part{}",
             body.parts(),
             plural(body.parts() as u32)
         ));
     }
     if let (Some(lists), Some(network)) = (&body.lists, &plan.network) {
-        exchanges.push(format!(
+        lines.push(format!(
             "network one row per token and node, {} in a put; up to {} puts of up to {} bytes to each peer",
             lists.chunk_tokens, network.puts, network.put_bytes
         ));
     }
-    let mut headers = vec!["barrier", "memory", "mma", "ring", "tma", "watch"];
-    if plan.network.is_some() {
-        headers.insert(1, "fabric");
-    }
-    Parts {
-        title: "C = weighted sums of what experts made of tokens, one launch",
-        headers,
-        computes,
-        exchanges,
-        constants: constants(plan, body),
-        variables: Variables::Combine(CombineVariables {
-            nodes: topology.nodes,
-            local_world: topology.local_world,
-        }),
-    }
+    lines
 }
 
-fn constants(plan: &KernelPlan, body: &CombinePlan) -> Vec<Constant> {
-    let mut c = Constants::default();
-    let (world, shape) = (plan.spec.world(), body.shape);
-    c.section("ranks and tokens");
-    c.u32("kWorld", world, "");
-    if world > 1 {
-        c.u32("kLocalWorld", plan.spec.topology().local_world, "of a node");
-    }
-    if let Some(network) = &plan.network {
-        c.u32("kPeers", plan.spec.topology().peers(), "other nodes");
-        c.u32("kChannels", network.channels, "to each of them");
-        c.u32("kCommCtas", body.comm_ctas(), "only communicate");
-    }
-    c.u32("kTopK", shape.top_k, "choices of a token");
-    c.u32("kMaxTokens", shape.max_tokens, "of a rank");
-    c.u32("kMaxRows", body.max_rows, "of a rank");
-    c.u32("kRowBytes", body.row_bytes(), "");
-    c.u32("kPartBytes", body.part_bytes, "summed at a time");
-    c.u32("kParts", body.parts(), "of a row");
-    c.section("shared memory, bytes");
-    c.u32(
-        "kStages",
-        body.stages,
-        "of the ring that parts of rows come through",
+fn config(plan: &KernelPlan, body: &CombinePlan) -> Config {
+    let (topology, shape) = (plan.spec.topology(), body.shape);
+    let mut c = Config::default();
+    c.section("ranks").u32("kNodes", topology.nodes, "").u32(
+        "kLocalWorld",
+        topology.local_world,
+        "ranks of a node",
     );
-    c.u32("kOuts", OUTS, "sums that leave");
-    for (name, region) in [
-        ("kSmemOut", "out"),
-        ("kSmemAbout", "about"),
-        ("kSmemBarriers", "barriers"),
-    ] {
-        let region = plan.smem.iter().find(|r| r.name == region);
-        c.u32(name, region.map_or(0, |r| r.offset_bytes), "");
+    c.section("tokens")
+        .u32("kTopK", shape.top_k as u32, "entries of a token")
+        .u32("kMaxTokens", shape.max_tokens as u32, "of a rank")
+        .u32("kMaxRows", body.max_rows as u32, "of a rank's experts");
+    c.section("sums")
+        .u32("kRowBytes", body.row_bytes() as u32, "")
+        .u32("kPartBytes", body.part_bytes, "of a row, summed at a time")
+        .u32("kStages", body.stages, "that hold parts of rows")
+        .u32("kOutputs", OUTPUTS, "buffers that sums leave from");
+    if plan.spec.world() > 1 {
+        exchange(plan, body, &mut c);
     }
-    if world == 1 {
-        return c.into_list();
-    }
-    c.section("workspace, bytes");
-    let offset = |region| plan.workspace.offset_of(region).unwrap_or(0);
-    c.u64(
-        "kTold",
-        offset("told"),
-        "choices by parity of the epoch and source",
+    c.section("launch").u32("kThreads", plan.threads, "").u32(
+        "kCommCtas",
+        body.comm_ctas(),
+        "only communicate",
     );
-    c.u64("kToldBytes", body.told_bytes(), "of one");
-    c.u32("kHeaderBytes", body.header_bytes(), "before them");
-    c.u64("kFlags", offset("flags"), "by rank, token and part");
-    c.u64("kFlagStride", abi::FLAG_STRIDE_BYTES, "a line of L2 each");
-    c.u64("kPartials", offset("partials"), "rows by rank and token");
-    if let Some(lists) = &body.lists {
-        c.u32("kChunkTokens", lists.chunk_tokens, "of a put");
-        for (name, region, note) in [
-            ("kArrived", "arrived", "counts of puts by peer"),
-            ("kPutsBefore", "puts", "by parity of the epoch and peer"),
-            ("kFault", "fault", "epoch of the last, and what is wrong"),
-            ("kListers", "listers", "CTAs that have listed their tokens"),
-            ("kListed", "listed", "tokens by peer, over all calls"),
-            (
-                "kListedBefore",
-                "listed_before",
-                "by parity of the epoch and peer",
-            ),
-            ("kEntries", "entries", "by peer and token"),
-            (
-                "kPacketsOut",
-                "packets_out",
-                "by parity of the epoch and peer",
-            ),
-            (
-                "kPacketsIn",
-                "packets_in",
-                "by parity of the epoch and peer",
-            ),
-            ("kIncoming", "incoming", "sums by peer"),
-        ] {
-            c.u64(name, offset(region), note);
+    c
+}
+
+fn exchange(plan: &KernelPlan, body: &CombinePlan, c: &mut Config) {
+    c.section("exchange").u32(
+        "kCountPackets",
+        body.count_packets(),
+        "of a rank, before those of its entries",
+    );
+    match (&body.lists, &plan.network) {
+        (Some(lists), Some(network)) => {
+            c.u32(
+                "kChannels",
+                network.channels.into(),
+                "to each peer on another node",
+            )
+            .u32(
+                "kChunkTokens",
+                lists.chunk_tokens as u32,
+                "of a put of sums",
+            )
+            .u32(
+                "kListHeaderBytes",
+                LIST_HEADER_BYTES as u32,
+                "before the entries of a list",
+            );
         }
-        c.u64("kPacketBytes", lists.packet_bytes, "of the longest");
-        c.u64(
-            "kPacketHeaderBytes",
-            PACKET_HEADER_BYTES,
-            "of them, before choices",
-        );
+        _ => {
+            c.u32(
+                "kSumsAhead",
+                SUMS_AHEAD,
+                "for peers, at most, before one of an own token",
+            );
+        }
     }
-    c.into_list()
 }

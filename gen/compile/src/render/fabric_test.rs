@@ -1,6 +1,6 @@
 //! The kernel of the fabric test, which is the same for all clusters.
 
-use super::{TERA, tidy};
+use super::{layout_assertion, print};
 use crate::error::GenError;
 use crate::source::CudaSource;
 use mkernel_spec::Target;
@@ -9,7 +9,6 @@ use mkernel_spec::fabric_test::{
     ACKS, CHANNELS, KERNEL, MAX_NODES, MESSAGES, PICK_UPS, THREADS, args_layout, results_layout,
 };
 use serde::Serialize;
-use tera::Context;
 
 /// All that the template knows.
 #[derive(Serialize)]
@@ -22,8 +21,8 @@ struct RenderContext {
     channels: u16,
     pick_ups: u32,
     flag_stride: u64,
-    args_asserts: String,
-    results_asserts: String,
+    args_assertion: String,
+    results_assertion: String,
 }
 
 /// Renders the kernel of the fabric test.
@@ -31,13 +30,6 @@ struct RenderContext {
 /// # Errors
 /// [`GenError::Render`] if the template is wrong, which is a defect of this crate.
 pub fn render_fabric_test(target: Target) -> Result<CudaSource, GenError> {
-    let failed = |source| GenError::Render {
-        id: KERNEL.to_owned(),
-        source,
-    };
-    let tera = TERA
-        .as_ref()
-        .map_err(|e| failed(tera::Error::message(e.to_string())))?;
     let context = RenderContext {
         id: KERNEL,
         threads: THREADS,
@@ -47,32 +39,12 @@ pub fn render_fabric_test(target: Target) -> Result<CudaSource, GenError> {
         channels: CHANNELS,
         pick_ups: PICK_UPS,
         flag_stride: FLAG_STRIDE_BYTES,
-        args_asserts: asserts("Args", &args_layout()),
-        results_asserts: asserts("Results", &results_layout()),
+        args_assertion: assertion("Args", &args_layout()),
+        results_assertion: assertion("Results", &results_layout()),
     };
-    let context = Context::from_serialize(&context).map_err(failed)?;
-    let text = tera
-        .render("fabric_test.cu.tera", &context)
-        .map_err(failed)?;
-    Ok(CudaSource {
-        id: KERNEL.to_owned(),
-        target,
-        text: tidy(&text),
-    })
+    print(KERNEL, target, "fabric_test.cu.tera", &context)
 }
 
-/// That the struct called `name` lies in memory as the host's does.
-fn asserts(name: &str, layout: &StructLayout) -> String {
-    let differs = format!("\"{name} differs from the host's\"");
-    let size = format!(
-        "static_assert(sizeof({name}) == {}, {differs});",
-        layout.size_bytes
-    );
-    let offsets = layout.fields.iter().map(|(field, offset)| {
-        format!("static_assert(MK_OFFSET({name}, {field}) == {offset}, {differs});")
-    });
-    std::iter::once(size)
-        .chain(offsets)
-        .collect::<Vec<_>>()
-        .join("\n")
+fn assertion(name: &str, layout: &StructLayout) -> String {
+    layout_assertion(name, layout.size_bytes, layout.fields.iter().copied())
 }

@@ -1,20 +1,22 @@
 //! `combine`: what experts made of each token, weighted and summed, at the token's rank.
 //!
-//! A rank tells every other where its tokens' rows are and what each counts, in words that carry the epoch: whoever finds
-//! them has them. Every rank adds up the rows that it has of a token and sends one row of bf16; the token's rank adds those,
-//! in the order of ranks. A CTA makes one sum after the other, its own and those for peers: rows come through a ring in
-//! shared memory, sums leave from shared memory, both by TMA, so that nothing in flight needs a register or holds up a warp.
+//! A rank sends every other one, for each of its tokens, where the rows are and how much each counts, in packets that carry
+//! the mark of the call. Every rank adds up the rows that it has of a token and sends one row of bf16; the token's rank adds
+//! those, in the order of ranks. A CTA makes one sum after the other, its own and those for peers: rows come through stages
+//! in shared memory, sums leave from shared memory, both by TMA, so that nothing in flight needs a register or holds up a
+//! warp.
 //!
-//! What a rank tells is double-buffered by parity of the epoch: who starts epoch e has finished e-1, for which every peer
-//! had begun e-1 and so finished e-2. Sums need one buffer: they are sent to a rank that has told of this epoch, and so
-//! has finished the one before.
+//! The packets are double-buffered by parity of the epoch: a rank that starts epoch e has finished e-1, for which every peer
+//! had begun e-1 and so finished e-2. Sums need one buffer: they are sent to a rank whose packets of this epoch have arrived,
+//! and which has therefore finished the one before.
 //!
 //! Across nodes see `across`.
 
 mod across;
+mod memory;
 
-use super::{Body, KernelPlan, Region, Registers, Role, Spread, THREADS, Traffic, Workspace};
-use crate::abi::{ArgKind, ArgLayout, Extent, FLAG_STRIDE_BYTES, Operand, OperandSpec};
+use super::{Body, KernelPlan, Registers, Role, Spread, THREADS, Traffic};
+use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::config::{CombineConfig, CombineShape, Dtype, all_rows};
 use crate::cost::{self, Bound};
 use crate::device::Device;
@@ -23,13 +25,16 @@ use crate::topology::Topology;
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
-pub use across::{Lists, PACKET_HEADER_BYTES};
+pub use across::{LIST_HEADER_BYTES, Lists};
 
 const ELEM_BYTES: u64 = 2;
-/// Sums that have left the ring but not the CTA, a warp for each. One is on its way for 2 to 5 µs, in which 344 GB/s over
+/// Output buffers: sums that are complete but have not left the CTA, with a storing thread for each. One is on its way for 2 to 5 µs, in which 344 GB/s over
 /// 132 SMs want 5 to 13 KiB.
-pub const OUTS: u32 = 3;
-/// The most stages of the ring. Memory wants 40 KiB under way in an SM (1.2 µs at 33 GB/s); as many rows again wait to be
+pub const OUTPUTS: u32 = 3;
+/// How many sums for peers a CTA sends at most before it waits for those of an own token. With more of them they would queue
+/// for the link, and own rows be read at the end, when it is idle.
+pub const SUMS_AHEAD: u32 = 2;
+/// The most stages. Memory wants 40 KiB under way in an SM (1.2 µs at 33 GB/s); as many rows again wait to be
 /// added.
 const MAX_STAGES: u32 = 16;
 /// The longest part of a row that is a stage: fourteen fit.
@@ -42,12 +47,8 @@ const SUMS_PER_CTA: u64 = 4;
 const SUMS_PER_CTA_ALONE: u64 = 12;
 /// Parts begin at lines of L2.
 const LINE_BYTES: u64 = 128;
-/// Words of each row in the ring and of each sum: see `about_row` of the template.
-const ABOUT_BYTES: u32 = 32;
-/// A choice as a rank tells it, beside epochs.
-const TOLD_BYTES: u64 = 16;
-/// Dynamic shared memory may start anywhere.
-const SMEM_ALIGN: u32 = 128;
+/// A packet of the low-latency protocol: a top-k entry, or two other words, beside flags.
+const PACKET_BYTES: u64 = 16;
 const REGISTERS: Registers = Registers {
     entry: 168,
     mover: 168,
@@ -65,7 +66,7 @@ pub struct CombinePlan {
     pub max_rows: u64,
     /// Bytes of a row that are summed at a time, under one flag.
     pub part_bytes: u32,
-    /// Parts in the ring of a CTA.
+    /// Stages of a CTA, each for a part of a row.
     pub stages: u32,
     /// What travels between nodes, if there are several.
     pub lists: Option<Lists>,
@@ -90,19 +91,13 @@ impl CombinePlan {
         self.row_bytes().div_ceil(self.part_bytes.into())
     }
 
-    /// Bytes of what a rank tells before its choices: across nodes also a fault.
+    /// Packets that a rank sends before those of its choices: how many tokens it has, and across nodes also a fault.
     #[must_use]
-    pub const fn header_bytes(&self) -> u64 {
+    pub const fn count_packets(&self) -> u32 {
         match self.lists {
-            None => TOLD_BYTES,
-            Some(_) => 3 * TOLD_BYTES,
+            None => 1,
+            Some(_) => 3,
         }
-    }
-
-    /// Bytes of all that a rank tells.
-    #[must_use]
-    pub const fn told_bytes(&self) -> u64 {
-        self.header_bytes() + self.choices() * TOLD_BYTES
     }
 
     /// The first CTAs of the launch only communicate: as many.
@@ -132,13 +127,12 @@ pub(super) fn plan(
     let (world, topology) = (spec.world(), spec.topology());
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
     let part_bytes = part_bytes(&shape, world, device);
-    let room = device.smem_bytes.saturating_sub(fixed_bytes(MAX_STAGES));
     let mut body = CombinePlan {
         config: *config,
         shape,
         max_rows: config.max_rows.map_or(rows, |most| rows.min(most.into())),
         part_bytes,
-        stages: (room / part_bytes).saturating_sub(OUTS).min(MAX_STAGES),
+        stages: stages(part_bytes, device),
         lists: None,
     };
     if body.stages < 2 {
@@ -150,7 +144,7 @@ pub(super) fn plan(
     {
         return Some(Err(found));
     }
-    let (smem, smem_bytes) = smem(&body);
+    let (smem, smem_bytes) = memory::smem(body.part_bytes, body.stages);
     let traffic = traffic(&body, topology);
     let bound = Bound::new(&traffic, device);
     Some(Ok(KernelPlan {
@@ -163,7 +157,7 @@ pub(super) fn plan(
         smem,
         comm_smem: Vec::new(),
         smem_bytes,
-        workspace: workspace(&body, topology),
+        workspace: memory::workspace(&body, topology),
         copies: None,
         network: body.lists.as_ref().map(|lists| lists.network(&body)),
         operands: operands(&body),
@@ -195,9 +189,15 @@ fn part_bytes(shape: &CombineShape, world: u32, device: &Device) -> u32 {
     }
 }
 
+/// As many as there is room for, or none if there is none for two.
+fn stages(part_bytes: u32, device: &Device) -> u32 {
+    let fits = |stages: &u32| memory::smem(part_bytes, *stages).1 <= device.smem_bytes;
+    (2..=MAX_STAGES).rev().find(fits).unwrap_or(0)
+}
+
 fn no_room(part_bytes: u32, device: &Device) -> Violations {
     let mut found = Violations::default();
-    let needed = (2 + OUTS) * part_bytes + fixed_bytes(2);
+    let (_, needed) = memory::smem(part_bytes, 2);
     found.push(
         Field::Hidden,
         format!(
@@ -209,32 +209,6 @@ fn no_room(part_bytes: u32, device: &Device) -> Violations {
     found
 }
 
-/// Full and free of each stage and sum.
-const fn barrier_bytes(stages: u32) -> u32 {
-    (stages + OUTS) * 2 * 8
-}
-
-/// What is known of each stage and sum, and a word by which a CTA agrees.
-const fn about_bytes(stages: u32) -> u32 {
-    (stages + OUTS) * ABOUT_BYTES + 16
-}
-
-/// Shared memory beside rows and sums.
-const fn fixed_bytes(stages: u32) -> u32 {
-    barrier_bytes(stages) + about_bytes(stages) + SMEM_ALIGN
-}
-
-fn smem(body: &CombinePlan) -> (Vec<Region>, u32) {
-    let parts = [
-        ("rows", body.stages * body.part_bytes),
-        ("out", OUTS * body.part_bytes),
-        ("about", about_bytes(body.stages)),
-        ("barriers", barrier_bytes(body.stages)),
-    ];
-    let (regions, bytes) = Region::in_a_row(1, parts);
-    (regions, bytes as u32 + SMEM_ALIGN)
-}
-
 fn traffic(body: &CombinePlan, topology: Topology) -> Traffic {
     let shape = body.shape;
     let spread = body.spread(topology);
@@ -243,12 +217,12 @@ fn traffic(body: &CombinePlan, topology: Topology) -> Traffic {
         spread.sent_tokens * row_bytes,
         spread.put_tokens * row_bytes,
     );
-    let tells = topology.nodes * (topology.local_world - 1);
-    let told = u64::from(tells) * body.choices() * TOLD_BYTES;
+    let copies = topology.nodes * (topology.local_world - 1);
+    let packets = u64::from(copies) * body.choices() * PACKET_BYTES;
     let listed = (spread.put_tokens * (shape.top_k * across::CHOICE_BYTES) as f64) as u64;
     let rows = body.choices() + shape.max_tokens;
     Traffic {
-        link_bytes: sent as u64 + told,
+        link_bytes: sent as u64 + packets,
         nic_bytes: put as u64 + listed,
         // What is put is written, read by the NIC, written by the other, and read.
         memory_bytes: rows * body.row_bytes() + 2 * sent as u64 + 4 * put as u64,
@@ -279,37 +253,31 @@ fn roles(body: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
         warps,
         about: about.into(),
     };
-    let comm = (0, body.comm_ctas());
-    let adding = (body.comm_ctas(), grid_ctas);
-    let network = body.lists.as_ref().map(|_| {
+    let (comm, adding) = ((0, body.comm_ctas()), (body.comm_ctas(), grid_ctas));
+    let warps = THREADS / 32;
+    let network = [
+        role("watch_arrivals", comm, (0, 1), "puts of other nodes"),
         role(
-            "put",
+            "put_sums",
             comm,
-            (0, THREADS / 32),
-            "arrivals; lists and sums to puts; other nodes' lists to this node's ranks",
-        )
-    });
+            (1, 2),
+            "lists of tokens, and sums of other nodes' tokens",
+        ),
+        role(
+            "relay_lists",
+            comm,
+            (2, warps),
+            "lists of other nodes to this node's ranks",
+        ),
+    ];
     let rest = [
         role("load", adding, (0, 1), "rows of sums to shared memory"),
-        role("store", adding, (1, 1 + OUTS), "sums to C and to peers"),
-        role("math", adding, (1 + OUTS, THREADS / 32), "sums in fp32"),
+        role("store", adding, (1, 1 + OUTPUTS), "sums to C and to peers"),
+        role("add", adding, (1 + OUTPUTS, warps), "sums in fp32"),
     ];
-    network.into_iter().chain(rest).collect()
-}
-
-fn workspace(body: &CombinePlan, topology: Topology) -> Workspace {
-    let ranks = u64::from(topology.world());
-    if ranks == 1 {
-        return Workspace::new([]);
-    }
-    // Of each rank of this node, for this one's number on each.
-    let rows = ranks * body.shape.max_tokens;
-    let told = ("told", 2 * ranks * body.told_bytes());
-    let flags = ("flags", rows * body.parts() * FLAG_STRIDE_BYTES);
-    let partials = ("partials", rows * body.row_bytes());
-    let lists = body.lists.iter();
-    let across = lists.flat_map(|lists| lists.regions(body, topology));
-    Workspace::new([told, flags].into_iter().chain(across).chain([partials]))
+    let crosses_nodes = body.lists.is_some();
+    let network = network.into_iter().filter(|_| crosses_nodes);
+    network.chain(rest).collect()
 }
 
 fn operands(body: &CombinePlan) -> Vec<OperandSpec> {

@@ -1,6 +1,6 @@
 //! What plans of several nodes have in common: puts, their arguments, and words for arrivals.
 
-use crate::abi::{ArgKind, FLAG_STRIDE_BYTES};
+use crate::abi::ArgKind;
 use crate::topology::Topology;
 use serde::Serialize;
 
@@ -29,10 +29,4 @@ pub(super) fn args(topology: Topology) -> Vec<(&'static str, ArgKind)> {
         1 => Vec::new(),
         _ => vec![("ring", ArgKind::Ring), ("arrivals", ArgKind::Arrivals)],
     }
-}
-
-/// Across nodes: words for arrivals, by channel and peer, in device memory, where all CTAs may look at them.
-pub(super) fn arrived_region(topology: Topology, channels: u32) -> Option<(&'static str, u64)> {
-    let words = u64::from(channels * topology.peers());
-    (words > 0).then_some(("arrived", words * FLAG_STRIDE_BYTES))
 }

@@ -10,6 +10,12 @@ use serde::Serialize;
 pub enum Element {
     /// A u32 that others poll, or add to. Each lies on an L2 line of its own.
     Flag,
+    /// A u32 that grows with the calls of an operator; side by side.
+    Count,
+    /// A mark, which says what call the element is of, and a u32.
+    Marked,
+    /// So many packets of the low-latency protocol: two u32s, each before its mark.
+    Packets(u64),
     /// u32s side by side.
     Words(u64),
     /// u64s side by side.
@@ -28,10 +34,22 @@ impl Element {
     pub const fn stride_bytes(self) -> u64 {
         match self {
             Self::Flag => FLAG_STRIDE_BYTES,
+            Self::Count => 4,
+            Self::Packets(count) => 16 * count,
             Self::Words(count) | Self::Floats(count) => 4 * count,
             Self::LongWords(count) => 8 * count,
             Self::Bytes(count) => count,
-            Self::Barrier => 8,
+            Self::Barrier | Self::Marked => 8,
+        }
+    }
+
+    /// Where words lie that count calls, or hold the mark of one: the period of the pattern in bytes, and places in it.
+    #[must_use]
+    pub const fn words_of_calls(self) -> Option<(u64, &'static [u64])> {
+        match self {
+            Self::Flag | Self::Count | Self::Marked => Some((self.stride_bytes(), &[0])),
+            Self::Packets(_) => Some((16, &[4, 12])),
+            _ => None,
         }
     }
 
@@ -39,10 +57,10 @@ impl Element {
     #[must_use]
     pub const fn cxx(self) -> &'static str {
         match self {
-            Self::Flag | Self::Words(_) | Self::Barrier => "u32",
-            Self::LongWords(_) => "u64",
+            Self::Flag | Self::Count | Self::Words(_) | Self::Barrier => "u32",
+            Self::LongWords(_) | Self::Marked => "u64",
             Self::Floats(_) => "float",
-            Self::Bytes(_) => "u8",
+            Self::Bytes(_) | Self::Packets(_) => "u8",
         }
     }
 }
@@ -125,19 +143,6 @@ impl Region {
             0 => format!("{}{at}", self.name),
             rest => format!("{}{at} + {rest}", self.name),
         })
-    }
-
-    /// Regions of bytes one behind the other, from multiples of `align_bytes` on; and where one more would start.
-    pub(super) fn in_a_row<B: Into<u64>>(
-        align_bytes: u64,
-        parts: impl IntoIterator<Item = (&'static str, B)>,
-    ) -> (Vec<Self>, u64) {
-        let mut placer = Placer::new(0, align_bytes);
-        let place = |(name, bytes): (&'static str, B)| {
-            placer.place(name, &[], Element::Bytes(bytes.into()), &[])
-        };
-        let regions = parts.into_iter().map(place).collect();
-        (regions, placer.end_bytes)
     }
 }
 

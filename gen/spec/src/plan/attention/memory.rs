@@ -95,7 +95,7 @@ regions! {
 /// The symmetric memory that a kernel needs.
 pub(super) fn workspace(body: &AttentionPlan, topology: Topology) -> Workspace {
     let memory = AttentionWorkspace::new(Needs { body, topology });
-    Workspace::typed(memory.regions(), memory.bytes)
+    Workspace::new(memory.regions(), memory.bytes)
 }
 
 /// Shared memory of a CTA that computes, and of one that pushes before.

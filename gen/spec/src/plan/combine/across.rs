@@ -14,9 +14,8 @@
 //! call before, in which it got all that was put to it.
 
 use super::{CombinePlan, Device, Violations};
-use crate::abi::FLAG_STRIDE_BYTES;
 use crate::plan::MAX_PUT_BYTES;
-use crate::plan::network::{self, Network, PUT_BYTES};
+use crate::plan::network::{Network, PUT_BYTES};
 use crate::topology::Topology;
 use crate::violation::Field;
 use serde::Serialize;
@@ -24,7 +23,7 @@ use serde::Serialize;
 /// A choice on a list: its row, and what it counts.
 pub(super) const CHOICE_BYTES: u64 = 8;
 /// Before a list: tokens, those on it, and a fault.
-pub const PACKET_HEADER_BYTES: u64 = 32;
+pub const LIST_HEADER_BYTES: u64 = 32;
 
 /// What travels between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,7 +31,7 @@ pub struct Lists {
     /// Sums of a put.
     pub chunk_tokens: u64,
     /// Bytes of the longest list.
-    pub packet_bytes: u64,
+    pub list_bytes: u64,
 }
 
 impl Lists {
@@ -41,13 +40,12 @@ impl Lists {
         let chunk = u64::from(PUT_BYTES) / body.row_bytes();
         (topology.peers() > 0).then(|| Self {
             chunk_tokens: chunk.clamp(1, body.shape.max_tokens),
-            packet_bytes: (PACKET_HEADER_BYTES + body.choices() * CHOICE_BYTES)
-                .next_multiple_of(16),
+            list_bytes: (LIST_HEADER_BYTES + body.choices() * CHOICE_BYTES).next_multiple_of(16),
         })
     }
 
     fn put_bytes(&self, body: &CombinePlan) -> u64 {
-        self.packet_bytes.max(self.chunk_tokens * body.row_bytes())
+        self.list_bytes.max(self.chunk_tokens * body.row_bytes())
     }
 
     /// # Errors
@@ -87,29 +85,5 @@ impl Lists {
             puts: 1 + body.shape.max_tokens.div_ceil(self.chunk_tokens) as u32,
             put_bytes: self.put_bytes(body),
         }
-    }
-
-    /// Its parts of the workspace.
-    pub(super) fn regions(
-        &self,
-        body: &CombinePlan,
-        topology: Topology,
-    ) -> Vec<(&'static str, u64)> {
-        let peers = u64::from(topology.peers());
-        let packets = 2 * peers * self.packet_bytes;
-        let tokens = peers * body.shape.max_tokens;
-        let arrived = network::arrived_region(topology, 1);
-        let rest = [
-            ("puts", 2 * peers * 4),
-            ("fault", FLAG_STRIDE_BYTES),
-            ("listers", FLAG_STRIDE_BYTES),
-            ("listed", peers * FLAG_STRIDE_BYTES),
-            ("listed_before", 2 * peers * 4),
-            ("entries", tokens * 8),
-            ("packets_out", packets),
-            ("packets_in", packets),
-            ("incoming", tokens * body.row_bytes()),
-        ];
-        arrived.into_iter().chain(rest).collect()
     }
 }

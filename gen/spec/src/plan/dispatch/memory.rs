@@ -78,7 +78,7 @@ regions! {
     /// Puts that have arrived from a peer, over all calls.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.puts();
     /// Puts of a peer before a call.
-    puts_before: Element::Words(1), [parity: 2u32, peer: p.topology.peers()], if p.puts();
+    puts_before: Element::Count, [parity: 2u32, peer: p.topology.peers()], if p.puts();
     /// Routing for peers, and from peers.
     packets_out: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     packets_in: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
@@ -92,7 +92,7 @@ regions! {
 /// The symmetric memory that a kernel needs.
 pub(super) fn workspace(needs: Needs<'_>) -> Workspace {
     let memory = DispatchWorkspace::new(needs);
-    Workspace::typed(memory.regions(), memory.bytes)
+    Workspace::new(memory.regions(), memory.bytes)
 }
 
 regions! {

@@ -10,7 +10,7 @@ const ELEM_BYTES: u64 = 2;
 /// Warpgroups that multiply.
 const GROUPS: u32 = 2;
 /// Packets of a warp: four of 16 bytes from each lane, which are 8 rows of 64 columns.
-const PACKETS_BYTES: u64 = 4 * 32 * 16;
+const PACKETS: u64 = 4 * 32;
 
 /// What decides which memory a kernel has.
 pub(super) struct Needs<'a> {
@@ -109,7 +109,7 @@ regions! {
     /// Calls that a rank with rows has begun, for ranks that have none.
     begun: Element::Flag, [owner: p.spec.world()], if p.has_idle_ranks();
     /// What a source has of eight rows of a sub-tile: four packets of each lane.
-    packets: Element::Bytes(PACKETS_BYTES),
+    packets: Element::Packets(PACKETS),
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),
          tile: p.one_shot().map_or(0, |r| r.owner_tiles), group: GROUPS, sub: p.subs(), warp: 4u32, half: 2u32],
         if p.one_shot().is_some();
@@ -147,7 +147,7 @@ regions! {
 /// The symmetric memory that a kernel needs.
 pub(super) fn workspace(needs: &Needs<'_>) -> Workspace {
     let memory = GemmWorkspace::new(needs);
-    Workspace::typed(memory.regions(), memory.bytes)
+    Workspace::new(memory.regions(), memory.bytes)
 }
 
 /// What decides the shared memory of a CTA that computes.

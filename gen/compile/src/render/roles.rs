@@ -1,0 +1,134 @@
+//! The table of roles that a kernel prints: which warps of which CTAs do what.
+
+use mkernel_spec::KernelPlan;
+use mkernel_spec::plan::Role;
+use serde::Serialize;
+
+/// CTAs before `end_cta`, from those of the entry before on.
+#[derive(Serialize)]
+pub(super) struct Ctas<'a> {
+    /// What they are listed as: `CtaRoles`, or `FirstPhase` if they have other roles afterwards.
+    kind: &'static str,
+    /// Where they end, and what else the kind wants to know.
+    numbers: String,
+    comma_before_roles: &'static str,
+    roles: Vec<Warps<'a>>,
+    /// Behind all but the last.
+    comma: &'static str,
+}
+
+/// Warps of a CTA that have a role.
+#[derive(Serialize)]
+struct Warps<'a> {
+    first_warp: u32,
+    end_warp: u32,
+    /// The role's type.
+    role: String,
+    about: &'a str,
+    /// Behind all but the last.
+    comma: &'static str,
+}
+
+/// The plan's roles, by CTAs and in the order of warps. CTAs that share a role are listed together, so that its code exists
+/// once.
+pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
+    let is_first = |role: &&Role| plan.roles.iter().any(|other| precedes(plan, role, other));
+    let (first, then): (Vec<_>, Vec<_>) = plan.roles.iter().partition(is_first);
+    let mut table = Vec::new();
+    for (_, end_cta) in ranges(&first, 0) {
+        table.push(Ctas {
+            kind: "FirstPhase",
+            numbers: end_cta.to_string(),
+            comma_before_roles: ",",
+            roles: list(&first, end_cta),
+            comma: ",",
+        });
+    }
+    for (first_cta, end_cta) in ranges(&then, plan.grid_ctas) {
+        let of_ctas: Vec<_> = then
+            .iter()
+            .copied()
+            .filter(|role| is_within(role, first_cta, end_cta))
+            .collect();
+        let registers = plan.registers;
+        // Only warpgroups that multiply need more registers than others.
+        let (producer, consumer) = match of_ctas.iter().any(|role| role.name == "multiply") {
+            true => (registers.mover, registers.math),
+            false => (registers.entry, registers.entry),
+        };
+        table.push(Ctas {
+            kind: "CtaRoles",
+            numbers: format!("{end_cta}, {producer}, {consumer}"),
+            comma_before_roles: comma_if(!of_ctas.is_empty()),
+            roles: list(&of_ctas, end_cta),
+            comma: comma_if(end_cta < plan.grid_ctas),
+        });
+    }
+    table
+}
+
+const fn comma_if(is_followed: bool) -> &'static str {
+    if is_followed { "," } else { "" }
+}
+
+/// Whether a warp has this role and afterwards the other one.
+fn precedes(plan: &KernelPlan, role: &Role, other: &Role) -> bool {
+    let index = |role: &Role| {
+        plan.roles
+            .iter()
+            .position(|listed| std::ptr::eq(listed, role))
+    };
+    let overlap = |a: (u32, u32), b: (u32, u32)| a.0 < b.1 && b.0 < a.1;
+    index(role) < index(other) && overlap(role.ctas, other.ctas) && overlap(role.warps, other.warps)
+}
+
+fn is_within(role: &Role, first_cta: u32, end_cta: u32) -> bool {
+    first_cta <= role.ctas.0 && role.ctas.1 <= end_cta
+}
+
+/// CTAs from each end of a role to the next one, but for ends that lie within the CTAs of another role.
+fn ranges(roles: &[&Role], grid_ctas: u32) -> Vec<(u32, u32)> {
+    let is_split = |end: &u32| {
+        roles
+            .iter()
+            .any(|role| role.ctas.0 < *end && *end < role.ctas.1)
+    };
+    let ends = roles.iter().flat_map(|role| [role.ctas.0, role.ctas.1]);
+    let mut ends: Vec<u32> = ends
+        .chain([0, grid_ctas])
+        .filter(|end| !is_split(end))
+        .collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends.windows(2).map(|pair| (pair[0], pair[1])).collect()
+}
+
+/// Roles of CTAs before `end_cta`, in the order of warps.
+fn list<'a>(roles: &[&'a Role], end_cta: u32) -> Vec<Warps<'a>> {
+    let mut roles = roles.to_vec();
+    roles.sort_by_key(|role| role.warps);
+    let count = roles.len();
+    let warps = |(number, role): (usize, &'a Role)| {
+        let name = format!("Kernel::{}", camel_case(role.name));
+        Warps {
+            first_warp: role.warps.0,
+            end_warp: role.warps.1,
+            role: match role.ctas.1 == end_cta {
+                true => name,
+                false => format!("mk::OnCtas<{}, {name}>", role.ctas.1),
+            },
+            about: &role.about,
+            comma: comma_if(number < count),
+        }
+    };
+    (1..).zip(roles).map(warps).collect()
+}
+
+/// `put_sums` → `PutSums`
+fn camel_case(name: &str) -> String {
+    let capitalised = name.split('_').map(|word| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        first.to_uppercase() + rest
+    });
+    capitalised.collect()
+}

@@ -1,0 +1,165 @@
+// The fabric test: messages to the same GPU of every other node, each acknowledged. It is what a cluster's network does
+// for kernels, without anything else.
+//
+// The numbers of nodes and messages are arguments, so that one kernel serves every cluster.
+#pragma once
+#include <mk/comm/command_ring.cuh>
+#include <mk/roles.cuh>
+
+namespace mk::comm {
+
+template <class Config>
+concept FabricTestConfig = requires {
+  Config::kThreads;
+  Config::kMaxNodes;
+  Config::kMessages;  // the channel of messages, and that of acknowledgements
+  Config::kAcks;
+  Config::kChannels;
+  Config::kArrivalStride;  // from one arrival word to the next
+  Config::kPickUps;        // timed commands that are kept
+};
+
+// Mixes every bit of a word into all others (Wellons, "Prospecting for Hash Functions", lowbias32).
+MK_DEVICE u32 mix(u32 x) {
+  x = (x ^ x >> 16) * 0x7feb352du;
+  x = (x ^ x >> 15) * 0x846ca68bu;
+  return x ^ x >> 16;
+}
+
+// What a message of a node contains: every word of every message is another one.
+struct MessageContent {
+  u32 first;
+
+  MK_DEVICE MessageContent(u64 seed, u32 node, u32 message)
+      : first(mix(mix(mix(static_cast<u32>(seed)) + static_cast<u32>(seed >> 32) + node) + message)) {}
+  MK_DEVICE u32 word(u32 index) const { return mix(first + index); }
+};
+
+// Args: `region` has slots for what is sent and, behind them, by peer, slots for what arrives.
+template <FabricTestConfig Config, class Args>
+struct FabricTest {
+  static MK_DEVICE u32* words_at(const Args& args, u64 offset) { return reinterpret_cast<u32*>(args.region + offset); }
+
+  static MK_DEVICE u64 source_slot(const Args& args, u32 message) {
+    return u64{message % args.window} * args.slot_bytes;
+  }
+
+  // Where a message arrives of the peer that has this number among the receiver's peers.
+  static MK_DEVICE u64 arrival_slot(const Args& args, u32 peer, u32 message) {
+    return (u64{args.window} * (1 + peer) + message % args.window) * args.slot_bytes;
+  }
+
+  // Peers are the other nodes in their order: the node of a peer, and this node's number among that node's peers.
+  static MK_DEVICE u32 node_of(const Args& args, u32 peer) { return peer < args.node ? peer : peer + 1; }
+  static MK_DEVICE u32 own_number_at(const Args& args, u32 peer) {
+    return args.node < node_of(args, peer) ? args.node : args.node - 1;
+  }
+
+  // Arrivals of a channel, by peer, as its one reader last saw them: a look crosses PCIe, and many may have arrived
+  // meanwhile.
+  struct Arrivals {
+    Role role;
+    u32 channel;
+    u32 counts[Config::kMaxNodes];
+
+    MK_DEVICE Arrivals(Role role, u32 channel, u32 before) : role(role), channel(channel) {
+      for (u32& count : counts) count = before;
+    }
+
+    MK_DEVICE void wait(const Args& args, const RankContext& ctx, u32 peer, u32 count) {
+      if (has_reached(counts[peer], count)) return;
+      const u8* word = args.arrivals + (peer * Config::kChannels + channel) * Config::kArrivalStride;
+      counts[peer] = wait_flag(ctx, reinterpret_cast<const u32*>(word), WaitSite{role, kArrival, peer, channel, count});
+    }
+  };
+
+  // A CTA: messages to every peer. A slot is filled again when all peers have acknowledged what it held.
+  struct Send {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, u32) {
+      const u32 peers = args.nodes - 1;
+      Arrivals acks(kPush, Config::kAcks, args.acks_before);
+      u64 start_ns = 0;
+      u32 probed = 0;
+      for (u32 i = 0; i < args.messages; ++i) {
+        const u32 message = args.messages_before + i;
+        if (threadIdx.x == 0) {
+          for (u32 peer = 0; peer < peers && i >= args.window; ++peer) {
+            acks.wait(args, ctx, peer, args.acks_before + (i - args.window) / args.batch + 1);
+          }
+          if (i == args.untimed) start_ns = global_time_ns();
+        }
+        if (args.checks) fill_slot(args, message);
+        for (u32 peer = 0; peer < peers && threadIdx.x == 0; ++peer) {
+          const u64 to = arrival_slot(args, own_number_at(args, peer), message);
+          const Put put{peer, Config::kMessages, 0, 0, args.message_bytes, source_slot(args, message), to};
+          const u32 index = post_command(ctx, kPush, args.ring, put);
+          const u64 posted_ns = global_time_ns();
+          if (args.probes && i >= args.untimed) {
+            store(&args.results->pick_up_ns[probed++ % Config::kPickUps], pick_up_ns(args, ctx, index, posted_ns));
+          }
+        }
+      }
+      if (threadIdx.x != 0) return;
+      for (u32 peer = 0; peer < peers; ++peer) {
+        acks.wait(args, ctx, peer, args.acks_before + args.messages / args.batch);
+      }
+      store(&args.results->elapsed_ns, global_time_ns() - start_ns);
+    }
+
+   private:
+    static MK_DEVICE void fill_slot(const Args& args, u32 message) {
+      __syncthreads();  // the slot is free
+      const MessageContent content(args.seed, args.node, message);
+      u32* words = words_at(args, source_slot(args, message));
+      for (u32 word = threadIdx.x; word < args.message_bytes / 4; word += Config::kThreads) {
+        store(words + word, content.word(word));
+      }
+      __syncthreads();  // the slot is full
+    }
+
+    // From the store of a command until the GPU sees that the proxy has read it: the proxy's answer crosses PCIe too.
+    static MK_DEVICE u32 pick_up_ns(const Args& args, const RankContext& ctx, u32 index, u64 posted_ns) {
+      wait_flag(ctx, &args.ring.words->consumed, WaitSite{kPush, kCommandSlot, args.rank, index, index + 1});
+      return static_cast<u32>(global_time_ns() - posted_ns);
+    }
+  };
+
+  // A CTA: messages of every peer in turn, and an acknowledgement per batch.
+  struct Receive {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, u32) {
+      Arrivals messages(kLoad, Config::kMessages, args.messages_before);
+      for (u32 i = 0; i < args.messages; ++i) {
+        const u32 message = args.messages_before + i;
+        for (u32 peer = 0; peer < args.nodes - 1; ++peer) {
+          if (threadIdx.x == 0) messages.wait(args, ctx, peer, message + 1);
+          if (args.checks) {
+            __syncthreads();  // the message is there
+            check_message(args, peer, message);
+            __syncthreads();  // the slot has been read
+          }
+          if (threadIdx.x == 0 && (i + 1) % args.batch == 0) {
+            post_command(ctx, kLoad, args.ring, Put{peer, Config::kAcks, 0, 0, 0, 0, 0});
+          }
+        }
+      }
+    }
+
+   private:
+    // Counts the words of a message that are not what its sender wrote.
+    static MK_DEVICE void check_message(const Args& args, u32 peer, u32 message) {
+      const MessageContent content(args.seed, node_of(args, peer), message);
+      const u32* words = words_at(args, arrival_slot(args, peer, message));
+      u32 wrong = 0;
+      for (u32 word = threadIdx.x; word < args.message_bytes / 4; word += Config::kThreads) {
+        wrong += load(words + word) != content.word(word);
+      }
+      if (wrong != 0) add_relaxed_sys(&args.results->wrong_words[peer], wrong);
+    }
+  };
+};
+
+}  // namespace mk::comm

@@ -1,0 +1,220 @@
+// Combine: the weighted sum of the experts' rows of every token, at the token's rank.
+//
+// A rank sends the others the top-k entries of its tokens. Every rank adds up the rows that it has of a token and sends
+// one row of bf16; the token's rank adds those. A CTA makes one sum after the other, its own and those for peers.
+#pragma once
+#include <mk/call.cuh>
+#include <mk/moe/token_sums.cuh>
+#include <mk/roles.cuh>
+
+namespace mk::moe {
+
+template <class Config, class Args, class Workspace, RowSmem Smem>
+  requires TopkConfig<Config> && RowConfig<Config> && TopkArgs<Args>
+struct Combine {
+  using Ranks = Topology<Config>;
+  using Topk = moe::Topk<Config, Args>;
+  using Exchange = TopkExchange<Config, Args, Workspace>;
+  using Lists = TokenLists<Config, Args, Workspace>;
+  using Partials = PartialSums<Config, Workspace>;
+  using Rows = RowPipeline<Config, Smem>;
+  using Loader = typename Rows::Loader;
+  using Sum = TokenSum<Config, Args, Workspace, Smem>;
+  using Peers = PeerTokens<Config, Args, Workspace>;
+  using Own = OwnTokens<Config, Args, Workspace, Smem>;
+
+  // A warp: the rows of all sums of the CTA.
+  struct Load {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32) {
+      Loader loader{ctx, smem};
+      if constexpr (Ranks::kNodes > 1) {
+        load_across_nodes(args, ctx, loader);
+      } else {
+        load_on_node(args, ctx, loader);
+      }
+      loader.end();
+    }
+
+   private:
+    // Sums for peers go first, since they have a way before them; an own one follows each of them if its rows are there.
+    static MK_DEVICE void load_on_node(const Args& args, const RankContext& ctx, Loader& loader) {
+      Own own(args, ctx);
+      Peers peers{ctx, false, 1, Ranks::kWorld - 1};
+      if constexpr (Ranks::kWorld > 1) peers.begin(true);
+      for (;;) {
+        bool is_sending = false, must = true;
+        if constexpr (Ranks::kWorld > 1) {
+          is_sending = load_sum_for_peer(args, ctx, loader, peers, true);
+          // Sums for peers that ran further ahead would queue for the link, and own rows be read at the end, when it is
+          // idle.
+          must = !is_sending || own.next + Config::kSumsAhead * part_stride<Config>() < peers.next / peers.sources;
+        }
+        if (!own.is_over()) {
+          // It waits only for sums of tokens before those whose sums this rank has sent: so nobody waits in a circle.
+          if (own.sum.is_complete(ctx, must)) own.load(args, ctx, loader);
+        } else if (!is_sending) {
+          break;
+        }
+      }
+    }
+
+    // What others wait for comes first, for other nodes before own ones, and waits for nobody's sums: so nobody waits in a
+    // circle.
+    static MK_DEVICE void load_across_nodes(const Args& args, const RankContext& ctx, Loader& loader) {
+      Peers near{ctx, false, 1, Ranks::kLocalWorld - 1};
+      Peers far{ctx, true, 1, Ranks::kPeerNodes * (Ranks::kLocalWorld - 1)};
+      if constexpr (Ranks::kLocalWorld > 1) near.begin(true);
+      Peers listed{ctx, true, 0, Ranks::kPeerNodes};  // of ranks of this local rank, whose sums this rank puts
+      Sum sum;
+      bool is_found = false;
+      Own own(args, ctx);
+      for (;;) {
+        bool is_sending = false, must = true;
+        if constexpr (Ranks::kLocalWorld > 1) {
+          is_sending = load_sum_for_peer(args, ctx, loader, far, near.is_over()) ||
+                       load_sum_for_peer(args, ctx, loader, near, true);
+          must = near.is_over() && far.is_over();
+        }
+        if (!is_found && (listed.has_begun || listed.begin(must)) && listed.find()) {
+          sum = Sum::of(args, ctx, listed.source, listed.part, listed.entry);
+          is_found = true;
+        }
+        if (is_found) {
+          if (!sum.is_complete(ctx, must)) continue;
+          sum.load(loader);
+          is_found = false;
+        } else if (listed.is_over() && !own.is_over()) {
+          if (own.sum.is_complete(ctx, must)) own.load(args, ctx, loader);
+        } else if (listed.is_over() && must && !is_sending) {
+          break;
+        }
+      }
+    }
+
+    // The next sum for a rank of this node of a token that has rows here; false if there is none any more, or if the counts
+    // have not arrived, for which it waits if it `must`.
+    static MK_DEVICE bool load_sum_for_peer(const Args& args, const RankContext& ctx, Loader& loader, Peers& peers,
+                                            bool must) {
+      if (Ranks::kNodes > 1 && !peers.has_begun && !peers.begin(must)) return false;
+      while (peers.find()) {
+        const bool is_own = peers.entry.rank() == ctx.rank;
+        u32 rows = 0;
+        for (u32 i = 0; i < Config::kTopK; ++i) rows += broadcast(is_own, i);
+        if (rows == 0) continue;
+        SumRow row;
+        if (is_own) row = SumRow{lane_index(), peers.entry.gate_bits, Sum::own_row(args, peers.entry, peers.part)};
+        const u32 to = Partials::local_rank_of(peers.source);
+        loader.load_sum(row, peers.part.bytes(), Partials::destination(ctx, to, peers.source, peers.part));
+        return true;
+      }
+      return false;
+    }
+  };
+
+  // One thread per output buffer: its sums to C and to peers.
+  struct Store {
+    static constexpr Agent kAgent = Agent::kThread;
+
+    static MK_DEVICE void run(const Args&, const RankContext& ctx, const Smem& smem, u32 buffer) {
+      Rows::store(ctx, smem, buffer);
+    }
+  };
+
+  // A warp: its columns of all sums of the CTA, in fp32.
+  struct Add {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args&, const RankContext& ctx, const Smem& smem, u32) { Rows::add(ctx, smem); }
+  };
+
+  // A warp, in a CTA that only communicates: copies arrival counts to this GPU.
+  struct WatchArrivals {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      Lists::watch_arrivals(args, ctx);
+    }
+  };
+
+  // A warp of the same CTA: puts lists of tokens, then sums in chunks, each as soon as it is complete.
+  struct PutSums {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      if (lane_index() == 0) Lists::put(args, ctx, load_word(args.count));
+      __syncwarp();
+      u32 most = 0;
+      for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
+        Lists::Puts::wait_put(ctx, kPush, 0, peer, 0);
+        if (broadcast(is_aborted(ctx), 0)) return;
+        const u32 tokens = Lists::tokens_of(ctx, peer);
+        most = tokens > most ? tokens : most;
+      }
+      for (u32 first = 0; first < most; first += Config::kChunkTokens) {
+        for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {
+          const u32 peer = Lists::peer_in_turn(ctx, i);
+          const u32 end = min(first + Config::kChunkTokens, Lists::tokens_of(ctx, peer));
+          if (first >= end) continue;
+          wait_sums(ctx, peer, first, end);
+          if (broadcast(is_aborted(ctx), 0)) return;
+          if (lane_index() == 0) put_sums(args, ctx, peer, first, end);
+          __syncwarp();
+        }
+      }
+    }
+
+   private:
+    using Network = comm::Network<Config, Workspace>;
+    using Part = RowPart<Config>;
+
+    static MK_DEVICE void wait_sums(const RankContext& ctx, u32 peer, u32 first, u32 end) {
+      const u32 source = Network::rank_of_peer(ctx, peer);
+      for (u32 i = first * Part::kParts + lane_index(); i < end * Part::kParts; i += kWarp) {
+        const WaitSite site{kPush, kPartial, ctx.rank, i / Part::kParts, ctx.mark()};
+        wait_mark(ctx, ctx.local_ptr(Partials::ready(ctx.local_rank(), source, Part{i})), site);  // @put-sums.wait
+      }
+      __syncwarp();
+    }
+
+    static MK_DEVICE void put_sums(const Args& args, const RankContext& ctx, u32 peer, u32 first, u32 end) {
+      const u32 source = Network::rank_of_peer(ctx, peer);
+      Network::put(args, ctx, peer, 0, Partials::row(ctx.local_rank(), source, first),
+                   Workspace::sums_in(Network::own_number_at(ctx, peer), first), (end - first) * Config::kRowBytes);
+    }
+  };
+
+  // The other warps of that CTA: relay lists of other nodes to the ranks of this one.
+  struct RelayLists {
+    static constexpr Agent kAgent = Agent::kWarp;
+    static constexpr u32 kWarps = Config::kThreads / kWarp - 2;
+
+    static MK_DEVICE void run(const Args&, const RankContext& ctx, const Smem&, u32 worker) {
+      Lists::template relay<kWarps>(ctx, worker);
+    }
+  };
+
+  // Before the roles; false if the CTA must end at once.
+  static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
+    // The roles load it again, from L1.
+    [[maybe_unused]] const u32 given = load_word(args.count);
+    if (threadIdx.x == 0) Rows::init_barriers(smem);
+    if constexpr (Ranks::kWorld > 1) {
+      const auto first = Topk::load_entry(args, blockIdx.x * Config::kThreads + threadIdx.x);
+      if (!enter(ctx)) return false;  // @combine.enter
+      Exchange::send(args, ctx, given, first);
+      if constexpr (Ranks::kNodes > 1) Lists::build(args, ctx, given);
+      return true;
+    } else {
+      return enter(ctx);
+    }
+  }
+
+  // After them.
+  static MK_DEVICE void end(const Args&, const RankContext& ctx) {
+    if (threadIdx.x == 0) advance_epoch(ctx);
+  }
+};
+
+}  // namespace mk::moe

@@ -1,0 +1,108 @@
+// A CTA's share of the tokens of other ranks: parts of rows, in the order of tokens, and of each the sources in turn.
+#pragma once
+#include <mk/comm/put.cuh>
+#include <mk/moe/row_pipeline.cuh>
+#include <mk/moe/topk_exchange.cuh>
+
+namespace mk::moe {
+
+// CTAs that sum take parts in turn.
+template <class Config>
+MK_DEVICE u32 first_part() {
+  return blockIdx.x - Config::kCommCtas;
+}
+template <class Config>
+MK_DEVICE u32 part_stride() {
+  return gridDim.x - Config::kCommCtas;
+}
+
+template <class Config, class Args, class Workspace>
+struct PeerTokens {
+  using Ranks = Topology<Config>;
+  using Network = comm::Network<Config, Workspace>;
+  using Topk = moe::Topk<Config, Args>;
+  using Exchange = TopkExchange<Config, Args, Workspace>;
+  using Entry = TopkEntry<Config>;
+  using Part = RowPart<Config>;
+
+  const RankContext& ctx;
+  bool is_far;      // whether the sources are ranks of other nodes
+  u32 first_local;  // how far the local rank of the first source is from this rank's
+  u32 sources;
+  u32 next = first_part<Config>(), end = 0;
+  bool has_begun = false;
+  u32 source = 0;
+  Part part;
+  Entry entry;
+  comm::LlPacket ahead = {};  // of the next part, loaded early
+
+  MK_DEVICE bool is_over() const { return has_begun && next >= end; }
+
+  MK_DEVICE u32 source_at(u32 i) const {
+    if constexpr (Ranks::kNodes > 1) {
+      const u32 local = (ctx.local_rank() + first_local + (is_far ? i / Ranks::kPeerNodes : i)) % Ranks::kLocalWorld;
+      const u32 first = is_far ? Network::rank_of_peer(ctx, i % Ranks::kPeerNodes) - ctx.local_rank() : ctx.node_first_rank;
+      return local + first;
+    } else {
+      return (ctx.rank + first_local + i) % Ranks::kWorld;
+    }
+  }
+
+  // A warp: whether the counts of all sources have arrived; waits for them if it `must`. On one node it always waits.
+  MK_DEVICE bool begin(bool must) {
+    u32 most = 0, is_missing = 0;
+    load_ahead();
+    for (u32 i = lane_index(); i < sources; i += kWarp) {
+      const u32 from = source_at(i);
+      typename Exchange::Counts counts;
+      if constexpr (Ranks::kNodes > 1) {
+        if (!Exchange::find_counts(ctx, from, is_far ? Config::kCountPackets : 1, must, counts)) is_missing = 1;
+        if (is_missing != 0) continue;
+        if (is_far) counts.report_fault_of(ctx, from);
+      } else {
+        counts = Exchange::wait_counts(ctx, from);
+      }
+      Topk::check_tokens(ctx, from, counts.given());
+      most = counts.tokens() > most ? counts.tokens() : most;
+    }
+    fence_proxy_async();  // the sources have read what TMA overwrites next
+    __syncwarp();
+    if (Ranks::kNodes > 1 && max_of_warp(is_missing) != 0) return false;
+    end = max_of_warp(most) * Part::kParts * sources;
+    has_begun = true;
+    return true;
+  }
+
+  // A warp: whether there is one more part; then `source`, `part` and `entry` say which.
+  MK_DEVICE bool find() {
+    while (next < end) {
+      source = source_at(next % sources), part = Part{next / sources};
+      comm::LlPacket packet = ahead;
+      // Lanes without an entry have the packet with the counts, and may have loaded it before begin() saw it.
+      if (lane_index() >= Config::kTopK) packet = Exchange::wait(ctx, source, next_slot(), packet);  // @peer-tokens.counts
+      const bool exists = part.token < broadcast(packet.second(), Config::kTopK);
+      if (exists) packet = Exchange::wait(ctx, source, next_slot(), packet);
+      __syncwarp();
+      next += part_stride<Config>();
+      load_ahead();
+      if (!exists) continue;
+      entry = lane_index() < Config::kTopK ? Entry{packet.first(), packet.second()} : Entry{};
+      // The source itself reports wrong places to other nodes.
+      if (Ranks::kNodes == 1 || !is_far) Topk::check_entries(ctx, source, part.token, entry);
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  MK_DEVICE const u8* next_slot() const {
+    const u32 lane = lane_index(), from = source_at(next % sources);
+    if (lane >= Config::kTopK) return ctx.local_ptr(Exchange::count_packet(ctx, from, 0));
+    return ctx.local_ptr(Exchange::entry_packet(ctx, from, Part{next / sources}.token * Config::kTopK + lane));
+  }
+  MK_DEVICE void load_ahead() {
+    if (next < Config::kMaxTokens * Part::kParts * sources) ahead = comm::load_ll(next_slot());
+  }
+};
+
+}  // namespace mk::moe

@@ -1,0 +1,240 @@
+// Weighted sums of rows, a part of a row at a time: one warp loads the parts, most warps add them in fp32, and one thread
+// per output buffer stores the sums.
+//
+// Parts of rows come through a pipeline of stages and sums leave through output buffers, both by TMA: so nothing that is
+// under way needs a register, or holds up a warp. A warp that adds stays on the same columns of every part.
+#pragma once
+#include <mk/mma.cuh>
+#include <mk/pipeline.cuh>
+#include <mk/tma.cuh>
+
+namespace mk::moe {
+
+template <class Config>
+concept RowConfig = TopologyConfig<Config> && requires {
+  Config::kTopK;       // rows of a sum, at most
+  Config::kRowBytes;
+  Config::kPartBytes;  // of a row that are summed at a time
+  Config::kStages;
+  Config::kOutputs;  // buffers, each with a thread that stores
+  Config::kThreads;
+};
+
+template <class Smem>
+concept RowSmem = requires(const Smem smem, u32 stage, u32 buffer) {
+  smem.row(stage);
+  smem.row_info(stage);
+  smem.row_destination(stage);
+  smem.output(buffer);
+  smem.output_info(buffer);
+  smem.output_destination(buffer);
+  smem.row_full(stage);
+  smem.row_empty(stage);
+  smem.output_full(buffer);
+  smem.output_empty(buffer);
+};
+
+// Part `index` of the row of a token.
+template <RowConfig Config>
+struct RowPart {
+  static constexpr u32 kParts = kCeilDiv<Config::kRowBytes, Config::kPartBytes>;
+
+  u32 token, index;
+
+  // Number `i` of all parts of all tokens.
+  MK_DEVICE RowPart(u32 i = 0) : token(i / kParts), index(i % kParts) {}
+  MK_DEVICE u32 offset() const { return index * Config::kPartBytes; }
+  MK_DEVICE u32 bytes() const { return min(Config::kPartBytes, Config::kRowBytes - offset()); }
+};
+
+// Where a sum goes, and the flag that it raises there, if others wait for it.
+struct Destination {
+  u8* to = nullptr;
+  u32* flag = nullptr;
+
+  // As 16 bytes of shared memory.
+  MK_DEVICE void write(u32 address) const {
+    const u64 to_bits = reinterpret_cast<u64>(to), flag_bits = reinterpret_cast<u64>(flag);
+    store_shared_vec16(address, Vec16{static_cast<u32>(to_bits), static_cast<u32>(to_bits >> 32),
+                                      static_cast<u32>(flag_bits), static_cast<u32>(flag_bits >> 32)});
+  }
+  static MK_DEVICE Destination read(u32 address) {
+    const Vec16 v = load_shared_vec16(address);
+    return {reinterpret_cast<u8*>(u64{v.y} << 32 | v.x), reinterpret_cast<u32*>(u64{v.w} << 32 | v.z)};
+  }
+};
+
+// What is known of a part in a stage: 16 bytes of shared memory. Of a sum in a buffer only the last two words count.
+struct RowInfo {
+  static constexpr u32 kEnd = ~0u;  // in place of a number of rows: no more sums come
+
+  u32 gate_bits;
+  u32 rows_left;  // of the sum, behind this one
+  u32 bytes;
+
+  MK_DEVICE void write(u32 address) const { store_shared_vec16(address, Vec16{gate_bits, rows_left, bytes, 0}); }
+  static MK_DEVICE RowInfo read(u32 address) {
+    const Vec16 v = load_shared_vec16(address);
+    return {v.x, v.y, v.z};
+  }
+};
+
+// A lane's row of a sum. Rows are added in the order of their places.
+struct SumRow {
+  static constexpr u32 kNone = ~0u;  // the place of a lane that has no row
+
+  u32 place = kNone, gate_bits = 0;
+  const u8* from = nullptr;
+};
+
+template <RowConfig Config, RowSmem Smem>
+struct RowPipeline {
+  // One warp loads and one per buffer stores; the others add.
+  static constexpr u32 kMoverThreads = (1 + Config::kOutputs) * kWarp;
+  static constexpr u32 kAdderThreads = Config::kThreads - kMoverThreads;
+  static constexpr u32 kAdderWarps = kAdderThreads / kWarp;
+
+  // A stage is full when its part has arrived, and empty when every adding warp has read it. A buffer is full when every
+  // adding warp has written its columns, and empty when TMA has read it.
+  using RowBarriers = PipelineBarriers<Config::kStages, 1, kAdderWarps>;
+  using OutputBarriers = PipelineBarriers<Config::kOutputs, kAdderWarps, 1>;  // @rows.output-barriers
+  using Rows = Pipeline<RowBarriers, StageSites>;
+  using Outputs = Pipeline<OutputBarriers, OutputSites>;
+
+  static MK_DEVICE RowBarriers row_barriers(const Smem& smem) { return {smem.row_full(0), smem.row_empty(0)}; }
+  static MK_DEVICE OutputBarriers output_barriers(const Smem& smem) {
+    return {smem.output_full(0), smem.output_empty(0)};
+  }
+
+  // One thread, before the barrier of the CTA.
+  static MK_DEVICE void init_barriers(const Smem& smem) {
+    row_barriers(smem).init();
+    output_barriers(smem).init();
+    fence_barrier_init();
+  }
+
+  // A warp: brings parts of rows to the stages. Every lane issues the load of its own row; one lane after the other would
+  // take some 170 ns for each.
+  struct Loader {
+    const RankContext& ctx;
+    const Smem& smem;
+    Rows rows;
+
+    MK_DEVICE Loader(const RankContext& ctx, const Smem& smem) : ctx(ctx), smem(smem), rows(ctx, row_barriers(smem)) {}
+
+    MK_DEVICE void load(const SumRow& row, u32 bytes, u32 rows_left, const Destination& destination) const {
+      const u32 stage = rows.stage(), full = rows.barriers.full(stage);
+      rows.producer_acquire();  // @rows.acquire
+      RowInfo{row.gate_bits, rows_left, bytes}.write(smem.row_info(stage));
+      destination.write(smem.row_destination(stage));
+      barrier_expect(full, bytes);
+      if (bytes > 0) tma_load_bytes(smem.row(stage), row.from, bytes, full);
+    }
+
+    // The rows of a sum, by all lanes that have one.
+    MK_DEVICE void load_sum(const SumRow& row, u32 bytes, const Destination& destination) {
+      u32 before = 0, count = 0;
+      for (u32 i = 0; i < Config::kTopK; ++i) {
+        const u32 place = broadcast(row.place, i);
+        before += place < row.place;
+        count += place != SumRow::kNone;
+      }
+      for (u32 first = 0; first < count; first += Config::kStages) {
+        const u32 next = min(count, first + Config::kStages);
+        if (row.place != SumRow::kNone && before >= first && before < next) {
+          Loader lane = *this;
+          lane.rows.state.advance(before - first);  // @rows.lane-stage
+          lane.load(row, bytes, count - before - 1, destination);
+        }
+        __syncwarp();
+        rows.state.advance(next - first);
+      }
+    }
+
+    MK_DEVICE void end() {
+      if (lane_index() == 0) load(SumRow{}, 0, RowInfo::kEnd, Destination{});
+      __syncwarp();
+    }
+  };
+
+  // A warp that adds: its columns of all sums.
+  static MK_DEVICE void add(const RankContext& ctx, const Smem& smem) {
+    constexpr u32 kVecs = kCeilDiv<Config::kPartBytes / 16, kAdderThreads>;  // of a thread, 8 columns each
+    const u32 first = threadIdx.x - kMoverThreads;
+    float sum[kVecs][8] = {};
+    Rows rows{ctx, row_barriers(smem)};
+    Outputs outputs{ctx, output_barriers(smem)};
+    for (;;) {
+      rows.consumer_wait();
+      const u32 stage = rows.stage();
+      const RowInfo info = RowInfo::read(smem.row_info(stage));
+      const Destination destination = Destination::read(smem.row_destination(stage));
+      const float gate = as_float(info.gate_bits);
+#pragma unroll
+      for (u32 i = 0; i < kVecs; ++i) {
+        const u32 at = (first + i * kAdderThreads) * 16;
+        if (at >= info.bytes) continue;
+        const Vec16 v = load_shared_vec16(smem.row(stage) + at);
+        const u32 words[] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+          sum[i][2 * j] += low_bf16(words[j]) * gate;
+          sum[i][2 * j + 1] += high_bf16(words[j]) * gate;
+        }
+      }
+      __syncwarp();  // @rows.release-warp
+      rows.consumer_release_warp();
+      if (info.rows_left == RowInfo::kEnd) break;
+      if (info.rows_left > 0) continue;
+      outputs.producer_acquire();  // @rows.output-acquire
+      const u32 buffer = outputs.stage();
+#pragma unroll
+      for (u32 i = 0; i < kVecs; ++i) {
+        const u32 at = (first + i * kAdderThreads) * 16;
+        if (at >= info.bytes) continue;
+        store_shared_vec16(smem.output(buffer) + at,
+                           Vec16{pack_bf16(sum[i][0], sum[i][1]), pack_bf16(sum[i][2], sum[i][3]),
+                                 pack_bf16(sum[i][4], sum[i][5]), pack_bf16(sum[i][6], sum[i][7])});
+#pragma unroll
+        for (u32 j = 0; j < 8; ++j) sum[i][j] = 0.0f;
+      }
+      if (first == 0) {
+        info.write(smem.output_info(buffer));
+        destination.write(smem.output_destination(buffer));
+      }
+      fence_proxy_async_shared();  // @rows.output-fence
+      outputs.producer_commit_warp();
+    }
+    for (u32 i = 0; i < Config::kOutputs; ++i) {  // the end, for each thread that stores
+      outputs.producer_acquire();
+      if (first == 0) RowInfo{0, RowInfo::kEnd, 0}.write(smem.output_info(outputs.stage()));
+      outputs.producer_commit_warp();
+    }
+  }
+
+  // One thread: stores the sums of one buffer. It waits until a sum has arrived at a peer; the other buffers go on
+  // meanwhile.
+  static MK_DEVICE void store(const RankContext& ctx, const Smem& smem, u32 buffer) {
+    const OutputBarriers barriers = output_barriers(smem);
+    for (u32 phase = 0;; phase ^= 1) {
+      wait_barrier(ctx, barriers.full(buffer), phase, kStore, kOutputFull, buffer);
+      const RowInfo info = RowInfo::read(smem.output_info(buffer));
+      if (info.rows_left == RowInfo::kEnd) break;
+      const Destination destination = Destination::read(smem.output_destination(buffer));
+      tma_store_bytes(destination.to, smem.output(buffer), info.bytes);
+      tma_commit();
+      if constexpr (Topology<Config>::kWorld > 1) {
+        if (destination.flag != nullptr) {
+          tma_wait<0>();  // @rows.sum-arrived
+          fence_proxy_async();
+          store_release_sys(destination.flag, ctx.mark());  // @rows.sum-flag
+        }
+      }
+      tma_wait_read<0>();  // @rows.output-read
+      barrier_arrive(barriers.empty(buffer));
+    }
+    tma_wait<0>();
+  }
+};
+
+}  // namespace mk::moe

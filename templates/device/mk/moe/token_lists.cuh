@@ -1,0 +1,192 @@
+// Lists of tokens between nodes.
+//
+// A rank lists for each other node those of its tokens that have rows there, with all their entries, and puts the list to
+// the rank of its own local rank there, which relays it to all ranks of its node. These send that rank what they have of
+// each token. It adds that up and puts the sums back in the order of the list, by which the token's rank finds them.
+#pragma once
+#include <mk/comm/counted_puts.cuh>
+#include <mk/moe/topk_exchange.cuh>
+
+namespace mk::moe {
+
+template <class Config>
+concept TokenListConfig = TopkExchangeConfig<Config> && requires {
+  Config::kChunkTokens;      // of a put of sums
+  Config::kListHeaderBytes;  // of a list, before its entries
+};
+
+template <class Workspace>
+concept TokenListWorkspace = requires(u32 parity, u32 peer, u32 token) {
+  Workspace::lists_ready();                // CTAs that have listed their tokens, over all calls
+  Workspace::listed(peer);                 // tokens on the lists for a peer, over all calls
+  Workspace::listed_before(parity, peer);  // the same before a call
+  Workspace::list_positions(peer, token);  // where a token is on a list, beside a mark
+  Workspace::fault_mark();                 // mark of the last call in which this rank found a wrong place
+  Workspace::fault();                      // that place
+  Workspace::lists_out(parity, peer);
+  Workspace::lists_in(parity, peer);
+};
+
+// Only kernels of several nodes instantiate its functions.
+template <class Config, class Args, class Workspace>
+struct TokenLists {
+  using Ranks = Topology<Config>;
+  using Network = comm::Network<Config, Workspace>;
+  using Puts = comm::CountedPuts<Config, Workspace>;
+  using Topk = moe::Topk<Config, Args>;
+  using Exchange = TopkExchange<Config, Args, Workspace>;
+
+  // A list begins with words: how many tokens the caller gave, how many are on the list, 1 + the index of a wrong entry or
+  // 0, and its token and place. The entries follow, each as its gate weight and its place.
+  static constexpr u32 kGiven = 0, kTokens = 1, kFault = 2, kFaultWords = 3;
+
+  static MK_DEVICE u32* header(const RankContext& ctx, Symmetric<u8> list) {
+    return reinterpret_cast<u32*>(ctx.local_ptr(list));
+  }
+  static MK_DEVICE u64* entries(const RankContext& ctx, Symmetric<u8> list) {
+    return reinterpret_cast<u64*>(ctx.local_ptr(list) + Config::kListHeaderBytes);
+  }
+
+  // The list of a peer, on the rank for which it is.
+  static MK_DEVICE Symmetric<u8> list_of(const RankContext& ctx, u32 peer) {
+    return Workspace::lists_in(ctx.parity(), peer);  // @lists.buffer
+  }
+
+  // All threads of all CTAs: lists this rank's tokens.
+  static MK_DEVICE void build(const Args& args, const RankContext& ctx, u32 given) {
+    static_assert(TokenListConfig<Config> && TokenListWorkspace<Workspace>);
+    const u32 end = Topk::valid_tokens(given) * Config::kTopK;
+    for (u32 i = blockIdx.x * Config::kThreads + threadIdx.x; i < end; i += gridDim.x * Config::kThreads) {
+      list_entry(args, ctx, i / Config::kTopK, i % Config::kTopK);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) add_release_gpu(ctx.local_ptr(Workspace::lists_ready()), 1);
+  }
+
+  // Waits until all CTAs have listed their tokens.
+  static MK_DEVICE void wait(const RankContext& ctx) {
+    const WaitSite site{kPush, kCounted, ctx.rank, 0, ctx.epoch * gridDim.x};
+    wait_flag(ctx, ctx.local_ptr(Workspace::lists_ready()), site);
+  }
+
+  // Tokens on the list for a peer, and on that of a peer for this rank, which has arrived.
+  static MK_DEVICE u32 tokens_for(const RankContext& ctx, u32 peer) {
+    return load(ctx.local_ptr(Workspace::listed(peer))) -
+           load(ctx.local_ptr(Workspace::listed_before(ctx.parity(), peer)));
+  }
+  static MK_DEVICE u32 tokens_of(const RankContext& ctx, u32 peer) {
+    return min(load(header(ctx, list_of(ctx, peer)) + kTokens), Config::kMaxTokens);
+  }
+
+  // The puts of a call from a peer: its list, then the sums of this rank's list in chunks.
+  static MK_DEVICE u32 puts_of(const RankContext& ctx, u32 peer) {
+    return 1 + (tokens_for(ctx, peer) + Config::kChunkTokens - 1) / Config::kChunkTokens;
+  }
+  static MK_DEVICE u32 put_of_sum(u32 position) { return 1 + position / Config::kChunkTokens; }
+
+  // A lane: waits until it is known where a token is on the list for a peer.
+  static MK_DEVICE u32 wait_position(const RankContext& ctx, u32 peer, u32 token) {
+    Deadline deadline;
+    for (;;) {
+      const u64 both = load_relaxed_sys(ctx.local_ptr(Workspace::list_positions(peer, token)));
+      const u32 mark = static_cast<u32>(both);
+      if (mark == ctx.mark()) return static_cast<u32>(both >> 32);  // @lists.position
+      if (deadline.expired(ctx, WaitSite{kLoad, kCounted, ctx.rank, token, ctx.mark()}, mark)) return 0;
+    }
+  }
+
+  // A warp: watches all puts of the call. The next call counts listed tokens on from here.
+  static MK_DEVICE void watch_arrivals(const Args& args, const RankContext& ctx) {
+    wait(ctx);
+    Puts::watch_arrivals(args, ctx, [&](u32 peer) { return puts_of(ctx, peer); });
+    for (u32 peer = lane_index(); peer < Ranks::kPeerNodes; peer += kWarp) {
+      const u32 listed = load(ctx.local_ptr(Workspace::listed(peer)));
+      store(ctx.local_ptr(Workspace::listed_before((ctx.epoch + 1) % 2, peer)), listed);  // @lists.next
+    }
+  }
+
+  // One thread: puts the lists, to each node another one first.
+  static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 given) {
+    wait(ctx);  // @lists.put-wait
+    if (is_aborted(ctx)) return;
+    const u32* fault = ctx.local_ptr(Workspace::fault());
+    const bool is_wrong = load_relaxed_sys(ctx.local_ptr(Workspace::fault_mark())) == ctx.mark();
+    for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {
+      const u32 peer = peer_in_turn(ctx, i), tokens = tokens_for(ctx, peer);
+      const Symmetric<u8> list = Workspace::lists_out(ctx.parity(), peer);
+      u32* words = header(ctx, list);
+      store(words + kGiven, given);
+      store(words + kTokens, tokens);
+      for (u32 word = 0; word < kFaultWords; ++word) store(words + kFault + word, is_wrong ? load(fault + word) : 0);
+      Network::put(args, ctx, peer, 0, list, list_of(ctx, Network::own_number_at(ctx, peer)),
+                   Config::kListHeaderBytes + tokens * Config::kTopK * 8);
+    }
+  }
+
+  // Peers in an order that begins with another one on each node.
+  static MK_DEVICE u32 peer_in_turn(const RankContext& ctx, u32 i) {
+    return (ctx.node_first_rank / Ranks::kLocalWorld + i) % Ranks::kPeerNodes;
+  }
+
+  // A warp, number `worker` of kWorkers: relays the lists of peers to all ranks of this node, as packets that look as if
+  // the source had sent them.
+  template <u32 kWorkers>
+  static MK_DEVICE void relay(const RankContext& ctx, u32 worker) {
+    const u32 lane = lane_index();
+    for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
+      Puts::wait_put(ctx, kPush, 0, peer, 0);  // @lists.relay-wait
+      if (broadcast(is_aborted(ctx), 0)) return;
+      const u32 source = Network::rank_of_peer(ctx, peer);
+      const Symmetric<u8> list = list_of(ctx, peer);
+      const u32* words = header(ctx, list);
+      for (u32 to = 0; to < Ranks::kLocalWorld && worker == 0 && lane < Config::kCountPackets; ++to) {
+        u8* slot = ctx.peer_ptr(to, Exchange::count_packet(ctx, source, lane));
+        // The packets say that this rank has read what it was sent in earlier calls.
+        fence_sys();  // @lists.relay-fence
+        comm::store_ll(slot, load(words + 2 * lane), load(words + 2 * lane + 1), ctx.mark());
+      }
+      const u32 end = tokens_of(ctx, peer) * Config::kTopK;
+      for (u32 i = worker * kWarp + lane; i < end; i += kWorkers * kWarp) {
+        const u64 both = load(entries(ctx, list) + i);
+        for (u32 to = 0; to < Ranks::kLocalWorld; ++to) {
+          comm::store_ll(ctx.peer_ptr(to, Exchange::entry_packet(ctx, source, i)), static_cast<u32>(both),
+                         static_cast<u32>(both >> 32), ctx.mark());
+        }
+      }
+    }
+  }
+
+ private:
+  static MK_DEVICE u32 node_of_entry(const Args& args, u32 i) {
+    return Topk::load_place(args, i) / Config::kMaxRows / Ranks::kLocalWorld;
+  }
+
+  // A thread: puts a token on the list for the node of one of its entries, unless an entry before it has.
+  static MK_DEVICE void list_entry(const Args& args, const RankContext& ctx, u32 token, u32 index) {
+    const u32 first = token * Config::kTopK, node = node_of_entry(args, first + index);
+    const u32 own_node = ctx.node_first_rank / Ranks::kLocalWorld;
+    if (node > Ranks::kPeerNodes) return keep_fault(args, ctx, token, index);
+    bool is_listed = node == own_node;
+    for (u32 i = 0; i < index; ++i) is_listed |= node_of_entry(args, first + i) == node;  // @lists.listed
+    if (is_listed) return;
+    const u32 peer = node < own_node ? node : node - 1;
+    const u32 position = fetch_add_relaxed_gpu(ctx.local_ptr(Workspace::listed(peer)), 1) -
+                         load(ctx.local_ptr(Workspace::listed_before(ctx.parity(), peer)));
+    u64* list = entries(ctx, Workspace::lists_out(ctx.parity(), peer)) + u64{position} * Config::kTopK;
+    for (u32 i = 0; i < Config::kTopK; ++i) {
+      store(list + i, u64{Topk::load_gate(args, first + i)} << 32 | Topk::load_place(args, first + i));
+    }
+    store_relaxed_sys(ctx.local_ptr(Workspace::list_positions(peer, token)), u64{position} << 32 | ctx.mark());
+  }
+
+  // The first thread of the call that finds a wrong place keeps it for the lists.
+  static MK_DEVICE void keep_fault(const Args& args, const RankContext& ctx, u32 token, u32 index) {
+    if (exchange_relaxed_gpu(ctx.local_ptr(Workspace::fault_mark()), ctx.mark()) == ctx.mark()) return;
+    u32* fault = ctx.local_ptr(Workspace::fault());
+    store(fault, index + 1);
+    store(fault + 1, token);
+    store(fault + 2, Topk::load_place(args, token * Config::kTopK + index));
+  }
+};
+
+}  // namespace mk::moe

@@ -1,0 +1,200 @@
+// Sums of tokens: of which rows each consists, when they are there, and where it goes.
+//
+// Every rank adds up the rows that it has of a token and sends the sum to the token's rank, or, if that is on another
+// node, to the rank of the same local rank on its own node. Rows are added in the order of ranks, and those of one rank
+// in the order of entries: so results are the same bits each time.
+#pragma once
+#include <mk/moe/peer_tokens.cuh>
+#include <mk/moe/token_lists.cuh>
+
+namespace mk::moe {
+
+template <class Workspace>
+concept PartialSumsWorkspace = requires(u32 from, u32 node, u32 token, u32 part) {
+  Workspace::partial_ready(from, node, token, part);  // the mark of the call in which the part arrived last
+  Workspace::partials(from, node, token);
+};
+
+// What ranks of a node send each other: sums of rank `from` for the rank of this local rank on a node. Of this rank itself
+// it is what goes on to the other node.
+template <class Config, class Workspace>
+struct PartialSums {
+  using Ranks = Topology<Config>;
+  using Part = RowPart<Config>;
+
+  static MK_DEVICE u32 local_rank_of(u32 rank) { return Ranks::kNodes == 1 ? rank : rank % Ranks::kLocalWorld; }
+  static MK_DEVICE u32 node_of(u32 rank) { return Ranks::kNodes == 1 ? 0 : rank / Ranks::kLocalWorld; }
+
+  static MK_DEVICE Symmetric<u8> row(u32 from, u32 source, u32 token) {
+    return Workspace::partials(from, node_of(source), token);
+  }
+  static MK_DEVICE Symmetric<u32> ready(u32 from, u32 source, const Part& part) {
+    return Workspace::partial_ready(from, node_of(source), part.token, part.index);
+  }
+
+  // Where this rank's sum of a token of `source` goes, on a rank of this node.
+  static MK_DEVICE Destination destination(const RankContext& ctx, u32 to, u32 source, const Part& part) {
+    static_assert(PartialSumsWorkspace<Workspace>);
+    return {ctx.peer_ptr(to, row(ctx.local_rank(), source, part.token)) + part.offset(),
+            ctx.peer_ptr(to, ready(ctx.local_rank(), source, part))};
+  }
+};
+
+// A sum that this rank adds up last. A lane has a row of it, which is there when `flag` says so.
+template <class Config, class Args, class Workspace, class Smem>
+struct TokenSum {
+  using Ranks = Topology<Config>;
+  using Network = comm::Network<Config, Workspace>;
+  using Partials = PartialSums<Config, Workspace>;
+  using Lists = TokenLists<Config, Args, Workspace>;
+  using Loader = typename RowPipeline<Config, Smem>::Loader;
+  using Entry = TopkEntry<Config>;
+  using Part = RowPart<Config>;
+
+  static constexpr u32 kOneBits = 0x3f800000;  // the gate weight of rows that others have weighted
+  static constexpr u32 kNoGroup = ~0u;
+
+  Part part;
+  SumRow row;
+  Destination destination;
+  const u32* flag = nullptr;
+  WaitSite site = {};
+
+  // A lane's row of an entry that this rank has.
+  static MK_DEVICE const u8* own_row(const Args& args, const Entry& entry, const Part& part) {
+    return args.rows + entry.row() * args.row_bytes + part.offset();
+  }
+
+  // A warp: the sum of a token of `source`: of this rank, all of it; of a peer, what this node has.
+  static MK_DEVICE TokenSum of(const Args& args, const RankContext& ctx, u32 source, const Part& part,
+                               const Entry& entry) {
+    TokenSum sum{part, SumRow{}, {args.c + part.token * args.c_row_bytes + part.offset()}};
+    const u32 rank = entry.rank();
+    const bool is_own = rank == (Ranks::kWorld == 1 ? 0 : ctx.rank);
+    const bool is_near = rank - ctx.node_first_rank < Ranks::kLocalWorld;
+    u32 group = is_near ? rank : kNoGroup;
+    if constexpr (Ranks::kNodes > 1) {
+      if (source != ctx.rank) {
+        sum.destination = Partials::destination(ctx, ctx.local_rank(), source, part);
+      } else if (!is_near && rank < Ranks::kWorld) {
+        group = rank - rank % Ranks::kLocalWorld;  // @sums.node-group
+      }
+    }
+    sum.row.place = place(group, is_own);
+    if (sum.row.place == SumRow::kNone) return sum;
+    sum.row.gate_bits = is_own ? entry.gate_bits : kOneBits;  // @sums.gate
+    if (is_own) {
+      sum.row.from = own_row(args, entry, part);
+    } else if (!is_near) {
+      if constexpr (Ranks::kNodes > 1) sum.expect_from_node(ctx, rank);
+    } else {
+      sum.expect_from_rank(ctx, source, rank);
+    }
+    return sum;
+  }
+
+  // A warp: whether all rows are there; waits for them if it `must`.
+  MK_DEVICE bool is_complete(const RankContext& ctx, bool must) const {
+    if constexpr (Ranks::kWorld == 1) return true;
+    u32 is_here = 1;
+    if (flag != nullptr) {
+      if (Ranks::kNodes > 1 && site.wait == kArrival) {  // puts are counted over all calls
+        if (must) {
+          wait_flag(ctx, flag, site);
+        } else {
+          is_here = has_reached(load_acquire_sys(flag), site.wanted);
+        }
+      } else if (must) {
+        wait_mark(ctx, flag, site);  // @sums.wait
+      } else {
+        is_here = load_acquire_sys(flag) == site.wanted;  // @sums.poll
+      }
+    }
+    __syncwarp();
+    u32 all = 1;
+    for (u32 lane = 0; lane < Config::kTopK; ++lane) all &= broadcast(is_here, lane);  // @sums.all-lanes
+    return all != 0;
+  }
+
+  MK_DEVICE void load(Loader& loader) const {
+    // What the flags have acquired, and NICs have written, is loaded by TMA.
+    if constexpr (Ranks::kWorld > 1) fence_proxy_async();  // @sums.proxy-fence
+    loader.load_sum(row, part.bytes(), destination);
+  }
+
+ private:
+  // A warp: the place of a lane's row in the sum. Rows are ordered by group, which is the rank or the node that has added
+  // them up; only this rank has several rows of a group, and of others the lane of the first entry has the row.
+  static MK_DEVICE u32 place(u32 group, bool is_own) {
+    const u32 lane = lane_index();
+    bool is_first = true;
+    if constexpr (Ranks::kWorld > 1) {
+      for (u32 i = 0; i < Config::kTopK; ++i) {
+        const u32 other = broadcast(group, i);
+        is_first &= i >= lane || other != group;
+      }
+    }
+    return group != kNoGroup && (is_own || is_first) ? group * kWarp + lane : SumRow::kNone;  // @sums.first-of-group
+  }
+
+  MK_DEVICE void expect_from_rank(const RankContext& ctx, u32 source, u32 rank) {
+    if constexpr (Ranks::kWorld > 1) {
+      const u32 from = rank - ctx.node_first_rank;
+      row.from = ctx.local_ptr(Partials::row(from, source, part.token)) + part.offset();
+      flag = ctx.local_ptr(Partials::ready(from, source, part));
+      site = WaitSite{kLoad, kPeerPartial, rank, part.token, ctx.mark()};
+    }
+  }
+
+  // The sum of another node, which the rank of this local rank there has put.
+  MK_DEVICE void expect_from_node(const RankContext& ctx, u32 rank) {
+    const u32 node = rank / Ranks::kLocalWorld;
+    const u32 peer = node < ctx.node_first_rank / Ranks::kLocalWorld ? node : node - 1;
+    const u32 position = Lists::wait_position(ctx, peer, part.token);
+    const u32 wanted = Lists::Puts::arrivals_with(ctx, peer, Lists::put_of_sum(position));  // @sums.put
+    row.from = ctx.local_ptr(Workspace::sums_in(peer, position)) + part.offset();  // @sums.position
+    flag = ctx.local_ptr(Workspace::arrived(0, peer));
+    site = WaitSite{kLoad, kArrival, Network::rank_of_peer(ctx, peer), 0, wanted};
+  }
+};
+
+// The CTA's share of this rank's tokens.
+template <class Config, class Args, class Workspace, class Smem>
+struct OwnTokens {
+  using Topk = moe::Topk<Config, Args>;
+  using Sum = TokenSum<Config, Args, Workspace, Smem>;
+  using Part = RowPart<Config>;
+
+  u32 next = first_part<Config>(), end;
+  TopkEntry<Config> ahead;  // of the next part's token, loaded early
+  Sum sum;
+
+  // The first entries are loaded beside the number of tokens, not after it.
+  MK_DEVICE OwnTokens(const Args& args, const RankContext& ctx) {
+    const u32 given = load_word(args.count);
+    if (next < Config::kMaxTokens * Part::kParts) ahead = Topk::load_entries(args, Part{next}.token);
+    end = Topk::check_tokens(ctx, ctx.rank, given) * Part::kParts;
+    find(args, ctx);
+  }
+
+  MK_DEVICE bool is_over() const { return next >= end; }
+
+  MK_DEVICE void load(const Args& args, const RankContext& ctx, typename Sum::Loader& loader) {
+    sum.load(loader);
+    next += part_stride<Config>();
+    find(args, ctx);
+  }
+
+ private:
+  MK_DEVICE void find(const Args& args, const RankContext& ctx) {
+    if (is_over()) return;
+    const Part part{next};
+    const TopkEntry<Config> entry = ahead;
+    const u32 after = next + part_stride<Config>();
+    if (after < end) ahead = Topk::load_entries(args, Part{after}.token);
+    Topk::check_entries(ctx, ctx.rank, part.token, entry);
+    sum = Sum::of(args, ctx, ctx.rank, part, entry);
+  }
+};
+
+}  // namespace mk::moe
