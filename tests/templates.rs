@@ -3,6 +3,7 @@
 mod configs;
 
 use configs::Golden;
+use mkernel_spec::abi::codes_header;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -191,4 +192,16 @@ fn every_number_of_a_kernel_is_used() {
         }
     }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+/// The declarations of roles and waits are those of the host.
+#[test]
+fn headers_that_are_printed_are_up_to_date() {
+    let path = root().join("device/mk/codes.cuh");
+    let text = fs::read_to_string(&path).expect("UTF-8");
+    assert!(
+        text == codes_header(),
+        "{} is out of date: cargo run -p xtask -- headers",
+        path.display()
+    );
 }

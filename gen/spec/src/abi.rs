@@ -1,5 +1,6 @@
 //! What host and device must agree on byte by byte. Written once here; the rendered kernel prints or asserts it.
 
+mod codes;
 mod operand;
 mod structs;
 
@@ -7,6 +8,7 @@ use crate::config::Dtype;
 use crate::fabric::CommandRing;
 use serde::Serialize;
 
+pub use codes::{Role, Wait, codes_header};
 pub use operand::{Extent, Operand, OperandSpec};
 pub(crate) use structs::layout;
 pub use structs::{StructLayout, shared_structs};
@@ -269,157 +271,3 @@ pub struct Gate {
 
 /// CTAs that have a word of [`Gate::entered`] of their own.
 pub const GATE_WORDS: usize = 256;
-
-/// Who waits in a kernel.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Sends this rank's shard to the peers.
-    Push = 1,
-    /// Brings tiles to shared memory.
-    Load = 2,
-    /// Multiplies.
-    Math = 3,
-    /// Writes tiles of the result.
-    Store = 4,
-    /// Takes results of other ranks to C.
-    Collect = 5,
-}
-
-/// What a kernel waits for; from [`Wait::Expert`] on, what it finds wrong with an operand's values.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Wait {
-    /// A chunk of a peer's shard.
-    Chunk = 1,
-    /// The end of this rank's outgoing copies.
-    Sent = 2,
-    /// A stage of the shared-memory ring being filled.
-    StageFull = 3,
-    /// A stage of the shared-memory ring being empty.
-    StageEmpty = 4,
-    /// An output buffer being filled.
-    OutputFull = 5,
-    /// An output buffer being empty.
-    OutputEmpty = 6,
-    /// Another CTA's part of a sum.
-    Partial = 7,
-    /// A peer's part of a sum.
-    PeerPartial = 8,
-    /// A tile that a peer adds up.
-    Result = 9,
-    /// A peer's word that it has begun the call.
-    Begun = 10,
-    /// A free slot of the ring of commands.
-    CommandSlot = 11,
-    /// Puts of a GPU of another node.
-    Arrival = 12,
-    /// The end of this rank's own puts.
-    PutSent = 13,
-    /// Other CTAs, to load the same tiles at the same time.
-    Pace = 14,
-    /// Room at a peer for the next keys.
-    Room = 15,
-    /// A peer's word how many tokens it sends where.
-    Routing = 16,
-    /// Other CTAs of this rank, which count tokens.
-    Counted = 17,
-    /// Fault: the expert of a token, of choice `peer`, is none.
-    Expert = 18,
-    /// Fault: a token has the same expert twice.
-    ExpertTwice = 19,
-    /// Fault: a rank has more tokens than it can have.
-    Tokens = 20,
-    /// Fault: rank `peer` gets more rows than it has room for.
-    Rows = 21,
-    /// Fault: the place of a token's row, of choice `peer`, is none.
-    Place = 22,
-    /// Another call is under way: of operator `index`, its call `seen`; this one is call `wanted` of operator `peer`.
-    Overlap = 23,
-}
-
-impl Role {
-    /// Every role, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 5] = [
-        (Self::Push, "kPush"),
-        (Self::Load, "kLoad"),
-        (Self::Math, "kMath"),
-        (Self::Store, "kStore"),
-        (Self::Collect, "kCollect"),
-    ];
-
-    /// The role numbered `value`, as a word.
-    #[must_use]
-    pub const fn describe(value: u32) -> &'static str {
-        match value {
-            1 => "push",
-            2 => "load",
-            3 => "math",
-            4 => "store",
-            5 => "collect",
-            _ => "unknown role",
-        }
-    }
-}
-
-impl Wait {
-    /// Every wait, with its name in CUDA.
-    pub const ALL: [(Self, &'static str); 23] = [
-        (Self::Chunk, "kChunk"),
-        (Self::Sent, "kSent"),
-        (Self::StageFull, "kStageFull"),
-        (Self::StageEmpty, "kStageEmpty"),
-        (Self::OutputFull, "kOutputFull"),
-        (Self::OutputEmpty, "kOutputEmpty"),
-        (Self::Partial, "kPartial"),
-        (Self::PeerPartial, "kPeerPartial"),
-        (Self::Result, "kResult"),
-        (Self::Begun, "kBegun"),
-        (Self::CommandSlot, "kCommandSlot"),
-        (Self::Arrival, "kArrival"),
-        (Self::PutSent, "kPutSent"),
-        (Self::Pace, "kPace"),
-        (Self::Room, "kRoom"),
-        (Self::Routing, "kRouting"),
-        (Self::Counted, "kCounted"),
-        (Self::Expert, "kExpert"),
-        (Self::ExpertTwice, "kExpertTwice"),
-        (Self::Tokens, "kTokens"),
-        (Self::Rows, "kRows"),
-        (Self::Place, "kPlace"),
-        (Self::Overlap, "kOverlap"),
-    ];
-
-    /// The wait numbered `value`, in words.
-    #[must_use]
-    pub const fn describe(value: u32) -> &'static str {
-        match value {
-            1 => "a chunk of a peer's shard",
-            2 => "the end of its own outgoing copies",
-            3 => "a pipeline stage to be filled",
-            4 => "a pipeline stage to be empty",
-            5 => "an output buffer to be filled",
-            6 => "an output buffer to be empty",
-            7 => "another CTA's part of a sum",
-            8 => "a peer's part of a sum",
-            9 => "a tile that a peer adds up",
-            10 => "a peer's word that it has begun",
-            11 => "a free slot of the ring of commands",
-            12 => "puts of a GPU of another node",
-            13 => "the end of its own puts",
-            14 => "other CTAs, to load together",
-            15 => "room at a peer for the next keys",
-            16 => "a peer's word where its tokens go",
-            17 => "other CTAs, to count tokens",
-            18 => "the number of an expert",
-            19 => "another expert for the same token",
-            20 => "a possible number of tokens",
-            21 => "room for all rows",
-            22 => "the place of a row",
-            23 => "the end of another call",
-            _ => "something unknown",
-        }
-    }
-}

@@ -1,39 +1,9 @@
-// What host and device both know: structs in shared memory of the two, and the numbers of roles and waits in reports.
-// Host code has the same declarations; every build compares sizes, offsets and numbers.
+// What host and device both know: structs in memory that both access. Host code has the same declarations,
+// and a test compares sizes, offsets and numbers.
 #pragma once
-#include <mk/types.cuh>
+#include <mk/codes.cuh>
 
 namespace mk {
-
-// Who waits.
-enum Role : u32 { kPush = 1, kLoad = 2, kMath = 3, kStore = 4, kCollect = 5 };
-
-// What is waited for; from kExpert to kPlace, what is wrong with an operand's values.
-enum Wait : u32 {
-  kChunk = 1,
-  kSent = 2,
-  kStageFull = 3,
-  kStageEmpty = 4,
-  kOutputFull = 5,
-  kOutputEmpty = 6,
-  kPartial = 7,
-  kPeerPartial = 8,
-  kResult = 9,
-  kBegun = 10,
-  kCommandSlot = 11,
-  kArrival = 12,
-  kPutSent = 13,
-  kPace = 14,
-  kRoom = 15,
-  kRouting = 16,
-  kCounted = 17,
-  kExpert = 18,
-  kExpertTwice = 19,
-  kTokens = 20,
-  kRows = 21,
-  kPlace = 22,
-  kOverlap = 23
-};
 
 // The first failed wait of a rank, or what is wrong with the values of a call's operands. `aborted_by`: 0 is the rank's
 // own deadline, 1 + r an abort by rank r, kLost | r says that rank r is lost, kHostAbort is the host.

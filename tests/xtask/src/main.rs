@@ -6,6 +6,7 @@ mod machine_code;
 mod soak;
 
 use clap::{Parser, Subcommand};
+use std::error::Error;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -21,12 +22,15 @@ enum Command {
     Soak(soak::Flags),
     /// Compiles every golden kernel, prints what it uses of an SM, and compares with another revision
     MachineCode(machine_code::Flags),
+    /// Prints the device headers whose content host code declares
+    Headers,
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Soak(flags) => soak::run(&flags),
         Command::MachineCode(flags) => machine_code::run(&flags),
+        Command::Headers => print_headers(),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -36,4 +40,13 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn print_headers() -> Result<bool, Box<dyn Error>> {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../templates/device/mk/codes.cuh"
+    );
+    std::fs::write(path, mkernel_spec::abi::codes_header()).map_err(|e| format!("{path}: {e}"))?;
+    Ok(true)
 }

@@ -282,7 +282,7 @@ struct ReduceLl {
           }
         }
         if (missing == kWorld) return;
-        const WaitSite site{kMath, kPeerPartial, missing, work.col, ctx.epoch};
+        const WaitSite site{kMultiply, kPeerPartial, missing, work.col, ctx.epoch};
         if (deadline.expired(ctx, site, ctx.epoch - 1)) return;
       }
     }
@@ -297,7 +297,7 @@ struct ReduceLl {
         for (u32 p = 0; p < kPackets; ++p) sums[p] = comm::load_ll(slot + p * kLanePackets);
 #pragma unroll
         for (u32 p = 0; p < kPackets; ++p) is_missing |= !sums[p].has_arrived(ctx.epoch);  // @ll.sum-arrived
-        const WaitSite site{kMath, kResult, owner_of(row), work.col, ctx.epoch};
+        const WaitSite site{kMultiply, kResult, owner_of(row), work.col, ctx.epoch};
         if (!is_missing || deadline.expired(ctx, site, ctx.epoch - 1)) return;
       }
     }

@@ -136,7 +136,7 @@ struct GroupedGemm {
   static MK_DEVICE void multiply(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
     const u32 warp = threadIdx.x % kWarpgroup / kWarp;
     Stages stages{ctx, barriers(smem)};
-    typename Scheduler::template Reader<kMath> tiles{ctx, smem};
+    typename Scheduler::template Reader<kMultiply> tiles{ctx, smem};
     ExpertTile tile;
     while (tiles.next(tile)) {
       if (Shape::kSplitsRows && Shape::group_row(group) >= tile.rows) {  // the other warpgroup has all rows

@@ -81,7 +81,7 @@ struct TileScheduler {
    private:
     // The loaders wait for the same tiles with a deadline; beside it, warps that multiply would spill registers.
     MK_DEVICE void wait() const {
-      if constexpr (kReader == kMath) {
+      if constexpr (kReader == kMultiply) {
         tiles.consumer_wait_watched();
       } else {
         tiles.consumer_wait();

@@ -13,17 +13,17 @@ const SHAPE_OF_PUTS: Shape = Shape {
 cases! {
     "commands": "commands", SHAPE_OF_PUTS, [] {
         "published without release": [
-            "mk::publish_command(at.ring, index, put);"
+            "mk::comm::publish_command(at.ring, index, put);"
                 => "{\n      const u64 phase = index / 4 % 2 == 0 ? mk::kPhaseBit : 0;\n      u64* slot = reinterpret_cast<u64*>(at.ring.slots + index % 4);\n            mk::store_relaxed_sys(slot, u64{mk::kTagValid | index / 4});\n      mk::store_relaxed_sys(slot + 1, phase | 4ull << 32);\n      mk::store_relaxed_sys(slot + 2, phase | put.source_offset);\n      mk::store_relaxed_sys(slot + 3, phase | put.target_offset);\n    }"
         ],
             "race", ["in move: if (command.words", "mk::store(at.source + lane, word)"];
         "published for this GPU alone": [
-            "mk::publish_command(at.ring, index, put);"
+            "mk::comm::publish_command(at.ring, index, put);"
                 => "{\n      const u64 phase = index / 4 % 2 == 0 ? mk::kPhaseBit : 0;\n      u64* slot = reinterpret_cast<u64*>(at.ring.slots + index % 4);\n      mk::fence_gpu();\n      mk::store_relaxed_sys(slot, u64{mk::kTagValid | index / 4});\n      mk::store_relaxed_sys(slot + 1, phase | 4ull << 32);\n      mk::store_relaxed_sys(slot + 2, phase | put.source_offset);\n      mk::store_relaxed_sys(slot + 3, phase | put.target_offset);\n    }"
         ],
             "race", ["in move: if (command.words", "mk::store(at.source + lane, word)"];
         "no wait for a slot": [
-            "if (mk::wait_command_slot(watch, mk::kPush, at.ring, index)) mk::publish_command" => "mk::publish_command"
+            "if (mk::comm::wait_command_slot(ctx, mk::kPush, at.ring, index)) mk::comm::publish_command" => "mk::comm::publish_command"
         ],
             "deadlock", ["in take: while"];
         "a slot given back before it was read": [
@@ -31,21 +31,21 @@ cases! {
                 => "mk::store_release_sys(&at.ring.words->consumed, index + 1);\n      const Command command = take"
         ],
             "deadlock", ["in take: while"];
-        "a source overwritten before it was sent": ["mk::wait_put_sent(watch, mk::kPush, at.ring, index);" => ""],
+        "a source overwritten before it was sent": ["mk::wait_flag(ctx, &at.ring.words->sent, mk::WaitSite{mk::kPush, mk::kPutSent, args.rank, index, index + 1});" => ""],
             "race", ["mk::store(at.source + lane, 0)"];
         "an arrival raised before the data": [
             "move(at, command);" => "mk::store_release_sys(at.arrived, index + 1);\n      move(at, command);"
         ],
             "race", ["mk::load(at.target + lane)"];
-        "too few puts awaited": ["0, 5, 8 * args.call)" => "0, 5, 8 * args.call - 1)"],
+        "too few puts awaited": ["0, 5, 8 * args.call}" => "0, 5, 8 * args.call - 1}"],
             "race", ["mk::load(at.target + lane)"];
-        "a claimed slot left empty": ["const u32 index = mk::claim" => "mk::claim_command(at.ring);\n    const u32 index = mk::claim"],
+        "a claimed slot left empty": ["const u32 index = mk::fetch_add" => "mk::fetch_add_relaxed_gpu(&at.ring.state->claimed, 1);\n    const u32 index = mk::fetch_add"],
             "deadlock", ["in role push wait", "the end of its own puts"];
         "a proxy that reads no more": ["index != 8 * args.call; ++index" => "index != 8 * args.call - 7; ++index"],
             "deadlock", ["in role push wait for a free slot of the ring of commands"];
     }
     "commands posted at once": "commands", SHAPE_OF_PUTS, [
-        "const u32 index = mk::claim_command(at.ring);" => "const u32 index = mk::post_command(watch, mk::kPush, at.ring, put);",
-        "if (mk::wait_command_slot(watch, mk::kPush, at.ring, index)) mk::publish_command(at.ring, index, put);" => ""
+        "const u32 index = mk::fetch_add_relaxed_gpu(&at.ring.state->claimed, 1);" => "const u32 index = mk::comm::post_command(ctx, mk::kPush, at.ring, put);",
+        "if (mk::comm::wait_command_slot(ctx, mk::kPush, at.ring, index)) mk::comm::publish_command(at.ring, index, put);" => ""
     ] {}
 }

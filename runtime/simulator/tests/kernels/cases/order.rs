@@ -71,14 +71,14 @@ cases! {
     "a copy by the host": "host", Shape { host: Host::CopyThenFlag, ..SHAPE }, [] {}
     "waits with a deadline": "watch", TWO_RANKS, [] {
         "too little is sent": ["mk::store_release_sys(flag, 8)" => "mk::store_release_sys(flag, 7)"],
-            "deadlock", ["in role load wait for", "number 24, from rank 0: wanted 8, seen 7", "mk::wait_flag(watch, flag"];
+            "deadlock", ["in role load wait for", "number 24, from rank 0: wanted 8, seen 7", "mk::wait_flag(ctx, flag"];
         "nothing is sent": ["mk::store_release_sys(flag, 8)" => ""],
-            "deadlock", ["number 24, from rank 0: wanted 8, seen 0", "mk::wait_flag(watch, flag"];
+            "deadlock", ["number 24, from rank 0: wanted 8, seen 0", "mk::wait_flag(ctx, flag"];
     }
     "a barrier that outlasts waits for peers": "late", Shape { threads: 64, late: true, ..TWO_RANKS }, [] {
         "it waits no longer than they do": [
             "barrier_deadline_ns = deadline_ns;" => "barrier_deadline_ns = deadline_ns / mk::kBarrierDeadlines;"
         ],
-            "trap", ["mk::wait_barrier(watch, barrier"];
+            "trap", ["mk::wait_barrier(ctx, barrier"];
     }
 }

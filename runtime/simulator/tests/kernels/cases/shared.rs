@@ -35,7 +35,7 @@ cases! {
             "race", ["shared memory", "mk::copy_async(smem", "mk::load_shared_vec16(from)"];
         "one too few waited for": ["mk::copy_wait<1>();" => "mk::copy_wait<2>();"],
             "race", ["shared memory", "mk::copy_async(smem"];
-        "into what is still read": ["WAIT(free + ring.stage * 8, ring.parity ^ 1);" => ""],
+        "into what is still read": ["WAIT(free + state.stage * 8, state.phase ^ 1);" => ""],
             "race", ["mk::copy_async(smem", "mk::load_shared_vec16(from)"];
     }
     "quads": "quads", SHAPE, [] {
@@ -51,9 +51,9 @@ cases! {
             "deadlock", ["phase 32", "WAIT(full"];
         "too few arrive": ["mk::barrier_init(full + i * 8, 1)" => "mk::barrier_init(full + i * 8, 2)"],
             "deadlock", ["lacks 1 of 2 arrivals", "WAIT(full"];
-        "the wrong phase": ["WAIT(full + ring.stage * 8, ring.parity)" => "WAIT(full + ring.stage * 8, ring.parity ^ 1)"],
+        "the wrong phase": ["WAIT(full + state.stage * 8, state.phase)" => "WAIT(full + state.stage * 8, state.phase ^ 1)"],
             "uninitialised read", ["mk::load_shared(buffer)"];
-        "a buffer that is not free": ["WAIT(free + ring.stage * 8, ring.parity ^ 1)" => ""],
+        "a buffer that is not free": ["WAIT(free + state.stage * 8, state.phase ^ 1)" => ""],
             "race", ["mk::store_shared(buffer", "mk::load_shared(buffer)"];
         "nobody knows that they are there": ["__syncthreads();" => ""],
             "barrier", ["no barrier was initialised"];
@@ -62,7 +62,7 @@ cases! {
                 => "if (lane == 0) mk::barrier_arrive(full"
         ],
             "race", ["mk::store_shared(buffer"];
-        "out of bounds": ["smem + ring.stage * 128" => "smem + 20480 + ring.stage * 128"],
+        "out of bounds": ["smem + state.stage * 128" => "smem + 20480 + state.stage * 128"],
             "failure", ["out of bounds: shared memory has 20480 bytes"];
     }
     "matrices": "matrices", Shape { bytes: 512, ..SHAPE }, [] {

@@ -10,20 +10,20 @@ KERNEL(64) {
     }
   }
   __syncthreads();
-  mk::Ring<2> ring;
+  mk::PipelineState<2> state;
   for (u32 round = 0; round < 4; ++round) {
-    const u32 buffer = smem + ring.stage * 128 + lane * 4;
+    const u32 buffer = smem + state.stage * 128 + lane * 4;
     if (mk::warp_index() == 0) {
-      WAIT(free + ring.stage * 8, ring.parity ^ 1);
+      WAIT(free + state.stage * 8, state.phase ^ 1);
       mk::store_shared(buffer, mk::load(words(args.input) + round * 32 + lane));
       __syncwarp();
-      if (lane == 0) mk::barrier_arrive(full + ring.stage * 8);
+      if (lane == 0) mk::barrier_arrive(full + state.stage * 8);
     } else {
-      WAIT(full + ring.stage * 8, ring.parity);
+      WAIT(full + state.stage * 8, state.phase);
       mk::store(words(args.output) + round * 32 + lane, mk::load_shared(buffer));
       __syncwarp();
-      if (lane == 0) mk::barrier_arrive(free + ring.stage * 8);
+      if (lane == 0) mk::barrier_arrive(free + state.stage * 8);
     }
-    ring.advance();
+    state.advance();
   }
 }

@@ -41,17 +41,17 @@ __device__ __forceinline__ void move(const Places& at, const Command& command) {
 }
 
 KERNEL(32) {
-  const mk::Watch watch{args.workspaces, args.host, nullptr, 100'000'000, 0, args.rank, 2, args.call};
+  const mk::RankContext ctx{args.workspaces, args.host, nullptr, 100'000'000, 0, args.rank, 2, args.call, 0};
   const Places at = places(args);
   const u32 lane = mk::lane_index();
   if (args.rank == 0 && blockIdx.x == 0 && lane < 8) {
     const u32 word = mk::load(words(args.input) + lane);
     mk::store(words(args.output) + lane, word);
     mk::store(at.source + lane, word);
-    const mk::Put put{0, 5, 0, 0, 4, lane * 4, lane * 4};
-    const u32 index = mk::claim_command(at.ring);
-    if (mk::wait_command_slot(watch, mk::kPush, at.ring, index)) mk::publish_command(at.ring, index, put);
-    mk::wait_put_sent(watch, mk::kPush, at.ring, index);
+    const mk::comm::Put put{0, 5, 0, 0, 4, lane * 4, lane * 4};
+    const u32 index = mk::fetch_add_relaxed_gpu(&at.ring.state->claimed, 1);
+    if (mk::comm::wait_command_slot(ctx, mk::kPush, at.ring, index)) mk::comm::publish_command(at.ring, index, put);
+    mk::wait_flag(ctx, &at.ring.words->sent, mk::WaitSite{mk::kPush, mk::kPutSent, args.rank, index, index + 1});
     mk::store(at.source + lane, 0);
   }
   if (args.rank == 1 && blockIdx.x == 0 && lane == 0) {
@@ -64,7 +64,7 @@ KERNEL(32) {
     }
   }
   if (args.rank == 1 && blockIdx.x == 1) {
-    if (lane == 0) mk::wait_arrival(watch, mk::kLoad, at.arrived, 0, 5, 8 * args.call);
+    if (lane == 0) mk::wait_flag(ctx, at.arrived, mk::WaitSite{mk::kLoad, mk::kArrival, 0, 5, 8 * args.call});
     __syncwarp();
     if (lane < 8) mk::store(words(args.output) + lane, mk::load(at.target + lane));
   }

@@ -10,13 +10,13 @@ KERNEL(64) {
     }
   }
   __syncthreads();
-  mk::Ring<4> ring, done;
+  mk::PipelineState<4> state, done;
   if (mk::warp_index() == 0) {
     for (u32 round = 0; round < 16; ++round) {
-      WAIT(free + ring.stage * 8, ring.parity ^ 1);
-      mk::copy_async(smem + ring.stage * 512 + lane * 16, args.input + round * 512 + lane * 16, 16);
+      WAIT(free + state.stage * 8, state.phase ^ 1);
+      mk::copy_async(smem + state.stage * 512 + lane * 16, args.input + round * 512 + lane * 16, 16);
       mk::copy_commit();
-      ring.advance();
+      state.advance();
       if (round == 0) continue;
       mk::copy_wait<1>();
       mk::barrier_arrive(full + done.stage * 8);
@@ -26,11 +26,11 @@ KERNEL(64) {
     mk::barrier_arrive(full + done.stage * 8);
   } else {
     for (u32 round = 0; round < 16; ++round) {
-      WAIT(full + ring.stage * 8, ring.parity);
-      const u32 from = smem + ring.stage * 512 + (mk::kWarp - 1 - lane) * 16;
+      WAIT(full + state.stage * 8, state.phase);
+      const u32 from = smem + state.stage * 512 + (mk::kWarp - 1 - lane) * 16;
       mk::store_vec16(args.output + round * 512 + (mk::kWarp - 1 - lane) * 16, mk::load_shared_vec16(from));
-      mk::barrier_arrive(free + ring.stage * 8);
-      ring.advance();
+      mk::barrier_arrive(free + state.stage * 8);
+      state.advance();
     }
   }
 }

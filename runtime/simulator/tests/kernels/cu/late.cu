@@ -3,7 +3,7 @@
 KERNEL(64) {
   constexpr u64 deadline_ns = 100'000'000;
   constexpr u64 barrier_deadline_ns = deadline_ns;
-  mk::Watch watch{args.workspaces, args.host, nullptr, deadline_ns, 0, args.rank, 2, args.call};
+  mk::RankContext ctx{args.workspaces, args.host, nullptr, deadline_ns, 0, args.rank, 2, args.call, 0};
   const u32 barrier = shared_start();
   const u32* never = words(args.workspaces[0] + 1024);
   u32* flags = words(args.workspaces[1] + 2048);
@@ -20,12 +20,12 @@ KERNEL(64) {
     }
   } else if (mk::warp_index() == 1) {
     if (lane == 0) {
-      for (u32 i = 0; i < 3; ++i) mk::wait_flag(watch, flags + i, mk::Awaited{mk::kLoad, mk::kChunk, 0, i, 1});
+      for (u32 i = 0; i < 3; ++i) mk::wait_flag(ctx, flags + i, mk::WaitSite{mk::kLoad, mk::kChunk, 0, i, 1});
       mk::barrier_arrive(barrier);
     }
   } else {
-    watch.deadline_ns = barrier_deadline_ns;
-    if (lane == 0) mk::wait_barrier(watch, barrier, 0, mk::kMath, mk::kStageFull, 0);
+    ctx.deadline_ns = barrier_deadline_ns;
+    if (lane == 0) mk::wait_barrier(ctx, barrier, 0, mk::kMultiply, mk::kStageFull, 0);
     __syncwarp();
   }
   if (mk::warp_index() == 0) mk::store(words(args.output) + lane, mk::load(words(args.input) + lane));

@@ -2,13 +2,13 @@
 #include <mk/activation.cuh>
 #include <mk/barrier.cuh>
 #include <mk/cluster.cuh>
+#include <mk/comm/command_ring.cuh>
 #include <mk/copy.cuh>
-#include <mk/fabric.cuh>
 #include <mk/memory.cuh>
 #include <mk/mma.cuh>
+#include <mk/pipeline.cuh>
 #include <mk/quad.cuh>
 #include <mk/tma.cuh>
-#include <mk/watch.cuh>
 
 using mk::u32;
 using mk::u64;

@@ -1,6 +1,6 @@
 // Rank 1 waits for a chunk of rank 0's, under a deadline.
 KERNEL(32) {
-  const mk::Watch watch{args.workspaces, args.host, nullptr, 100'000'000, 0, args.rank, 2, args.call};
+  const mk::RankContext ctx{args.workspaces, args.host, nullptr, 100'000'000, 0, args.rank, 2, args.call, 0};
   u32* flag = words(args.workspaces[1] + 1024);
   u32* own = words(args.workspaces[1] + 2048);
   const u32 lane = mk::lane_index();
@@ -9,8 +9,8 @@ KERNEL(32) {
   } else if (lane == 0) {
     // What it waits for first is there.
     mk::store_release_sys(own, 5);
-    mk::wait_flag(watch, own, mk::Awaited{mk::kLoad, mk::kChunk, 1, 23, 5});
-    mk::wait_flag(watch, flag, mk::Awaited{mk::kLoad, mk::kChunk, 0, 24, 8});
+    mk::wait_flag(ctx, own, mk::WaitSite{mk::kLoad, mk::kChunk, 1, 23, 5});
+    mk::wait_flag(ctx, flag, mk::WaitSite{mk::kLoad, mk::kChunk, 0, 24, 8});
   }
   mk::store(words(args.output) + lane, mk::load(words(args.input) + lane));
 }
