@@ -12,12 +12,14 @@ use std::time::Duration;
 impl Layer {
     pub(super) fn rank(&self, ranks: &Communicator) -> Result<Bits, Box<dyn std::error::Error>> {
         let rank = ranks.rank() as usize;
-        // Kernels' own deadlines pass in simulated time.
-        ranks.set_timeout(match self.pace {
-            Pace::Without { .. } | Pace::WithoutLast { .. } => Duration::from_millis(300),
-            _ => deadline(self.dispatch_edits.is_empty() && self.combine_edits.is_empty()),
-        });
+        ranks.set_timeout(deadline(
+            self.dispatch_edits.is_empty() && self.combine_edits.is_empty(),
+        ));
         let operators = self.prepare(ranks)?;
+        // Only for kernels, whose deadlines pass in simulated time: proxies keep the one above, and need it on a busy host.
+        if let Pace::Without { .. } | Pace::WithoutLast { .. } = self.pace {
+            ranks.set_timeout(Duration::from_millis(300));
+        }
         let got = match self.pace {
             Pace::Without { rank } if rank == ranks.rank() => return Ok(Vec::new()),
             Pace::Graph => self.replayed(ranks, &operators)?,
