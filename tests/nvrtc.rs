@@ -69,7 +69,7 @@ fn the_fabric_test_compiles() {
 
 /// Asserts of what `mkernel_spec::abi` and the device headers both define.
 fn abi_asserts() -> CudaSource {
-    let mut text = String::from("#include <mk/abi.cuh>\n");
+    let mut text = String::from("#include <mk/abi.cuh>\n#include <mk/base.cuh>\n");
     let mut claim = |condition: String| {
         writeln!(
             text,

@@ -197,10 +197,7 @@ fn old_calls_that_are_taken_for_new_ones_are_found() {
             "load_acquire_sys(flag) == site.wanted => has_reached(load_acquire_sys(flag), site.wanted)",
         ),
     ];
-    let marks = [(
-        "@rank-context.mark",
-        "epoch != 0 ? epoch : 0x80000000u => epoch",
-    )];
+    let marks = ["@sums.expected", "@rows.sum-flag"].map(|tag| (tag, "ctx.mark() => ctx.epoch"));
 
     all_are_found(
         &[

@@ -117,7 +117,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("descriptor of A does not advance", push, &[("@mainloop.step-a", "a + k16 * kDescriptorStep<false> => a")]),
     mutation("descriptor of B advances as if of the other major", push, &[("@mainloop.step-b", "<Config::kBMnMajor> => <!Config::kBMnMajor>")]),
     mutation("swapped halves of A", push, &[("@mainloop.descriptor-a", "+ group * => + (1 - group) *")]),
-    mutation("sums not started at zero", push, &[("@mainloop.accumulate", "step != work.k_begin || k16 != 0 => true")]),
+    mutation("sums not started at zero", push, &[("@mainloop.accumulate", "step != k_begin || k16 != 0 => true")]),
     mutation("wrong leading offset of a descriptor", kn, &[("@mainloop.descriptor-b", "kGroupOffsetB); => kGroupOffsetB) ^ (u64{(8192 ^ 4096) >> 4} << 16);")]),
     mutation("wrong stride offset of a descriptor", kn, &[("@mainloop.descriptor-b", "kGroupOffsetB); => kGroupOffsetB) ^ (u64{(1024 ^ 512) >> 4} << 32);")]),
     mutation("descriptor without its swizzle", push, &[("@mainloop.descriptor-a", "kGroupOffsetA); => kGroupOffsetA) ^ 3ull << 62;")]),
@@ -130,7 +130,7 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("no wait for a full output buffer", push, &[("@gemm.output-wait", "")]),
     mutation("output buffer freed while it is read", push, &[("@store.other-read", "<1> => <2>")]),
     mutation("wrong output buffer freed", push, &[("@store.release-other", "out.stage() ^ 1 => out.stage()")]),
-    mutation("output not swizzled", push, &[("@store.swizzle", "((lane / 16 + 2 * j) ^ (row % 8)) * 16 => (lane / 16 + 2 * j) * 16")]),
+    mutation("output not swizzled", push, &[("@store.swizzle", "((lane_index() / 16 + 2 * j) ^ (row % 8)) * 16 => (lane_index() / 16 + 2 * j) * 16")]),
     mutation("kernel left before its stores are done", push, &[("@gemm.stored", "")]),
     mutation("wait for reads where writes are meant", push, &[("@gemm.stored", "tma_wait< => tma_wait_read<")]),
     // Rows of peers.

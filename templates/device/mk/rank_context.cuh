@@ -30,7 +30,7 @@ struct RankContext {
   // are 0, which is the mark of no call: call 2^32, whose epoch is 0, has the mark of call 2^31 instead. A mark comes
   // again after 2^31 calls at the earliest, and then misleads only a wait for a word that was last written in exactly
   // that call. 64 bits would never come again, but packets have only 32 beside their data.
-  MK_DEVICE u32 mark() const { return epoch != 0 ? epoch : 0x80000000u; }  // @rank-context.mark
+  MK_DEVICE u32 mark() const { return epoch != 0 ? epoch : 0x80000000u; }
 
   // An address of the workspace here, and on a peer of this node (NVSHMEM: nvshmem_ptr).
   template <class T>

@@ -142,7 +142,7 @@ struct TokenSum {
       const u32 from = rank - ctx.node_first_rank;
       row.from = ctx.local_ptr(Partials::row(from, source, part.token)) + part.offset();
       flag = ctx.local_ptr(Partials::ready(from, source, part));
-      site = WaitSite{kLoad, kPeerPartial, rank, part.token, ctx.mark()};
+      site = WaitSite{kLoad, kPeerPartial, rank, part.token, ctx.mark()};  // @sums.expected
     }
   }
 
