@@ -169,6 +169,7 @@ mod host {
         /// A rank aborts.
         pub fn abort(&self) {
             self.before_abort.get_or_init(|| self.host.findings().len());
+            self.host.give_up();
         }
 
         /// Lets simulated time stand still while the host's part of a kernel's work is busy.

@@ -428,11 +428,16 @@ pub fn planted<J: Simulated>(mut job: J, edits: &[(&str, &str)]) -> J {
 /// Of each mistake, by name, some seed below `seeds` finds something.
 pub fn all_are_found<J: Simulated + Sync>(mistakes: &[(&str, J)], seeds: u64) {
     none_fails(mistakes, |(name, job)| {
+        let started = std::time::Instant::now();
         let found = (0..seeds).find_map(|seed| Some((seed, job.run(seed).err()?)));
         let (seed, failure) = found.ok_or(format!("{name}: not found"))?;
         let mut lines = failure.lines();
         let line = lines.find(|line| !line.contains("simulator found"));
-        println!("{name}: seed {seed}: {}", line.unwrap_or(""));
+        println!(
+            "{name}: seed {seed}, {:?}: {}",
+            started.elapsed(),
+            line.unwrap_or("")
+        );
         // A text that does not compile, or a replacement that finds nothing, proves nothing.
         let nothing = ["does not compile", "a rank panicked"];
         match nothing.iter().any(|text| failure.contains(text)) {

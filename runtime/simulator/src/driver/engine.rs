@@ -110,7 +110,7 @@ impl State {
         if self.waits.values().all(|wait| wait.is_over()) {
             return Turn::Sleep(UNUSED);
         }
-        let all_wait = self.every_gpu_waits();
+        let all_wait = self.is_given_up || self.every_gpu_waits();
         let quiet = now.saturating_duration_since(self.last_call);
         if !all_wait && quiet < START_GRACE && self.queues.has_kernels() {
             return Turn::Sleep(START_GRACE - quiet);
@@ -277,6 +277,10 @@ mod tests {
         );
         state.note(Advance::Stuck, false, now + START_GRACE);
         assert_eq!(state.turn(now + 40 * MS), Turn::Sleep(10 * MS), "in pace");
+
+        state.is_given_up = true;
+        assert_eq!(state.turn(now + STANDSTILL_GRACE), jump, "nobody comes");
+        state.is_given_up = false;
 
         wait(&mut state, 1);
         assert_eq!(

@@ -50,6 +50,8 @@ pub(super) struct State {
     /// The last call that was no question, or the last wait that ended.
     pub last_call: Instant,
     pub standstill: Option<Standstill>,
+    /// Whether the program has given up, so that no GPU is to wait for threads that may come late.
+    pub is_given_up: bool,
     pub is_claimed: bool,
     pub phase: Phase,
 }
@@ -132,6 +134,7 @@ impl Host {
             helpers: HashMap::new(),
             last_call: Instant::now(),
             standstill: None,
+            is_given_up: false,
             is_claimed: true,
             phase: Phase::Open,
         };

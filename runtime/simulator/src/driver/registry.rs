@@ -112,6 +112,12 @@ impl SimulatedHost {
         }
     }
 
+    /// The program gives up: threads that have not come yet are not expected any more. Simulated time, which else passes no
+    /// faster than real time while a GPU has no waiting thread, then jumps whenever nothing can go on.
+    pub fn give_up(&self) {
+        self.0.lock().is_given_up = true;
+    }
+
     /// Gives places of the allocation at `address` names by their offsets, for findings.
     pub fn name_memory(
         &self,
