@@ -3,12 +3,13 @@
 use super::calls::{CALLS, Calls, VERSION};
 use libloading::os::unix::Library;
 use rustix::fs::{MemfdFlags, memfd_create};
+use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A kernel: a shared object that the host's C++ compiler made of its text and the primitives' twins.
 pub struct Image {
@@ -16,6 +17,8 @@ pub struct Image {
     args_bytes: usize,
     start: u64,
     source: String,
+    /// What [`Self::describe`] has found, since it runs a program.
+    described: Mutex<HashMap<u64, Vec<String>>>,
     // Before `file`: the loader knows libraries by their paths. While this one is loaded, its path, which is the
     // number of the open file, must not come to mean another kernel.
     _library: Library,
@@ -77,6 +80,7 @@ impl Image {
                 args_bytes: args_bytes() as usize,
                 start: start(),
                 source,
+                described: Mutex::default(),
                 _library: library,
                 file,
             }))
@@ -103,6 +107,17 @@ impl Image {
 
     /// Where in the kernel's text `place` is: a line per function, the innermost first, with what is written there.
     pub(super) fn describe(&self, place: u64) -> Vec<String> {
+        let mut described = self
+            .described
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let lines = described
+            .entry(place)
+            .or_insert_with(|| self.look_up(place));
+        lines.clone()
+    }
+
+    fn look_up(&self, place: u64) -> Vec<String> {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
         let offset = format!("{:#x}", place.wrapping_sub(self.start));
         let mut command = Command::new("addr2line");
