@@ -1,4 +1,4 @@
-//! What kernels and the host's proxy agree on byte by byte, to put data on other nodes. `mk/fabric.cuh` has the same.
+//! What kernels and the host's proxy agree on byte by byte, to put data on other nodes. `mk/abi.cuh` has the same.
 
 /// Channels from one endpoint to one peer are numbered below this: 11 bits of a put's immediate.
 pub const MAX_CHANNELS: u32 = 1 << 11;

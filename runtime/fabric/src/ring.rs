@@ -1,4 +1,4 @@
-//! The ring of commands, on the host: its memory, its one consumer, and a producer that does what `mk/fabric.cuh` does.
+//! The ring of commands, on the host: its memory, its one consumer, and a producer that does what `mk/comm/command_ring.cuh` does.
 
 use crate::error::FabricError;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};

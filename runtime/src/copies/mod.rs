@@ -5,7 +5,7 @@
 //! left, the sender's own `sent` word says so, and the kernel ends only then: the caller may reuse A.
 //!
 //! A kernel that gives up its waits ends when there are no copies of it either: it withdraws from those that the thread
-//! has not claimed yet, and waits for the thread's answer where it has. See `end_copies` in watch.cuh.
+//! has not claimed yet, and waits for the thread's answer where it has. See `withdraw_copies` in mk/comm/host_copies.cuh.
 
 mod schedule;
 mod streams;

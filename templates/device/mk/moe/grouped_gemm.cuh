@@ -10,7 +10,7 @@
 namespace mk::moe {
 
 constexpr u32 kLoadWarps = 4;
-constexpr u32 kMathWarps = gemm::kGroups * kWarpgroupWarps;
+constexpr u32 kMultiplyWarps = gemm::kGroups * kWarpgroupWarps;
 constexpr u32 kVectorBytes = 16;              // of a copy of a thread
 constexpr u32 kRowVectors = 128 / kVectorBytes;  // of a row of a stage
 
@@ -42,7 +42,7 @@ struct GroupedGemm {
   using Message = RoutingMessage<Config, Workspace>;
 
   // A stage is full when the weights have arrived and four warps have written their rows; empty like any other.
-  using Barriers = PipelineBarriers<Config::kStages, 1 + kLoadWarps, kMathWarps>;  // @grouped.arrivals
+  using Barriers = PipelineBarriers<Config::kStages, 1 + kLoadWarps, kMultiplyWarps>;  // @grouped.arrivals
   using Stages = Pipeline<Barriers, StageSites>;
 
   static MK_DEVICE Barriers barriers(const Smem& smem) { return {smem.stage_full(0), smem.stage_empty(0)}; }
