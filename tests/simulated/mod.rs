@@ -1,10 +1,19 @@
 //! Jobs on simulated GPUs, for `simulator` and `mutations`: back-to-back calls with exact results.
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
 pub mod attention;
 mod data;
 mod kept;
+mod machine;
+mod mistakes;
+mod runs;
 mod turns;
+
+pub use machine::{Machine, emulated};
+pub use mistakes::{all_are_found, apply, planted};
+pub use runs::{
+    Ages, all_are_right, all_are_right_when_old, always_right, in_parallel, none_fails,
+};
 
 use data::{Call, is_right};
 use kept::Kept;
@@ -12,13 +21,8 @@ use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
 use mkernel::{
     Activation, Addends, BLayout, Communicator, Dim, Dtype, Element, Epilogue, Error, Faults,
-    GemmConfig, GemmOp, GemmShape, KernelConfig, Nic, Operator, Simulation, Transport, Tuning,
+    GemmConfig, GemmOp, GemmShape, KernelConfig, Operator, Tuning,
 };
-use std::num::NonZero;
-use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use turns::Turn;
 
 /// Consecutive calls of a job: two buffers are used by turns, so the third reuses the first.
 pub const CALLS: u32 = 3;
@@ -65,14 +69,6 @@ pub trait Simulated {
 
     /// Replaces parts of the kernel's text, each of which must be found.
     fn edit(&mut self, edits: Vec<(String, String)>);
-}
-
-/// GPUs of a job.
-#[derive(Clone, Copy, Debug)]
-pub struct Machine {
-    pub world: u32,
-    pub sms: u32,
-    pub skew: u32,
 }
 
 /// What C can be made of.
@@ -225,127 +221,6 @@ pub fn grow_old(ranks: &Communicator, operators: &[&Operator], calls: u32) -> Re
     ranks.barrier()
 }
 
-/// Emulated NICs whose faults depend on the seed.
-pub fn emulated(faults: &Faults, place: Where) -> Transport {
-    let seed = match place {
-        Where::Simulated { seed } => seed,
-        Where::Gpus => 0,
-    };
-    Transport::Emulated {
-        nic: Nic::default(),
-        faults: Faults {
-            seed,
-            ..faults.clone()
-        },
-    }
-}
-
-/// Plants a mistake in a kernel's text. `from` is text that is replaced by `to`, or the tag of a line: `@name` is the line
-/// that ends with the comment `// @name`. Of a tagged line, `to` is what takes its place, if anything does; or, as in
-/// `a => b`, what becomes of a part of it.
-pub fn apply(edits: &[(String, String)], text: &mut String) {
-    for (from, to) in edits {
-        *text = match from.strip_prefix('@') {
-            Some(tag) => edited_line(text, tag, to),
-            None => {
-                assert!(text.contains(from.as_str()), "the kernel has no\n{from}");
-                text.replace(from.as_str(), to)
-            }
-        };
-    }
-}
-
-fn edited_line(text: &str, tag: &str, to: &str) -> String {
-    let comment = format!("// @{tag}");
-    let mut found = 0;
-    let edited = |line: &str| {
-        if !line.ends_with(&comment) {
-            return line.to_owned();
-        }
-        found += 1;
-        match to.split_once(" => ") {
-            None => to.to_owned(),
-            Some((part, other)) => {
-                assert!(
-                    line.contains(part),
-                    "the line @{tag} has no {part}:\n{line}"
-                );
-                line.replace(part, other)
-            }
-        }
-    };
-    let lines: Vec<String> = text.lines().map(edited).collect();
-    assert_eq!(found, 1, "lines of the kernel with the tag @{tag}");
-    lines.join("\n") + "\n"
-}
-
-impl Machine {
-    /// Runs `body` on every rank; the first failure ends the others' kernels.
-    pub fn run<T: Send>(
-        self,
-        place: Where,
-        body: impl Fn(&Communicator) -> Result<T, Box<dyn std::error::Error>> + Sync,
-    ) -> Result<Vec<T>, String> {
-        let results = self.each(place, |rank, all| {
-            // The others end at once then, not at their deadlines.
-            body(rank).inspect_err(|_| all.iter().for_each(Communicator::abort))
-        })?;
-        // What the simulator found says more than what came of it.
-        let mut failures: Vec<String> = results
-            .iter()
-            .filter_map(|result| result.as_ref().err().cloned())
-            .collect();
-        failures.sort_by_key(|failure| !failure.contains("simulator found"));
-        match failures.first() {
-            None => Ok(results.into_iter().flatten().collect()),
-            Some(failure) => Err(failure.clone()),
-        }
-    }
-
-    /// Runs `body` on every rank, of all ranks; what each says.
-    pub fn each<T: Send>(
-        self,
-        place: Where,
-        body: impl Fn(&Communicator, &[Communicator]) -> Result<T, Box<dyn std::error::Error>> + Sync,
-    ) -> Result<Vec<Result<T, String>>, String> {
-        let world = self.world;
-        let _turn = matches!(place, Where::Simulated { .. }).then(Turn::wait);
-        let ranks = match place {
-            Where::Simulated { seed } => Communicator::simulated(&Simulation {
-                ranks: world,
-                seed,
-                sms: self.sms,
-                skew: self.skew,
-                timeline: false,
-            }),
-            Where::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
-        };
-        let ranks = ranks.map_err(|error| error.to_string())?;
-        let (all, body) = (&ranks, &body);
-        std::thread::scope(|scope| {
-            // Ranks stay until the last is done.
-            let threads: Vec<_> = ranks
-                .iter()
-                .map(|rank| scope.spawn(move || body(rank, all).map_err(|e| with_causes(&*e))))
-                .collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            Ok(joined
-                .map(|result| result.unwrap_or_else(|_| Err("a rank panicked".into())))
-                .collect())
-        })
-    }
-}
-
-fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
-}
-
 /// Jobs that GPUs and simulated GPUs do with the same bits: whole tiles, tails, several rounds, one row.
 pub fn agreed(world: u32) -> Vec<(String, Job)> {
     const SHAPES: [(u64, u64, u64); 5] = [
@@ -399,113 +274,4 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
         .flat_map(of)
         .map(|(op, index, epilogue)| job(op, index, epilogue))
         .collect()
-}
-
-/// Runs `body` for each of `items`, over all cores.
-pub fn in_parallel<T: Sync>(items: &[T], body: impl Fn(&T) + Sync) {
-    let next = AtomicU64::new(0);
-    let cores = std::thread::available_parallelism()
-        .map_or(1, NonZero::get)
-        .min(8);
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-                    body(item);
-                }
-            });
-        }
-    });
-}
-
-/// `job` with replacements in its kernel's text: a planted mistake.
-pub fn planted<J: Simulated>(mut job: J, edits: &[(&str, &str)]) -> J {
-    let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
-    job.edit(edits.iter().map(owned).collect());
-    job
-}
-
-/// Of each mistake, by name, some seed below `seeds` finds something.
-pub fn all_are_found<J: Simulated + Sync>(mistakes: &[(&str, J)], seeds: u64) {
-    none_fails(mistakes, |(name, job)| {
-        let started = std::time::Instant::now();
-        let found = (0..seeds).find_map(|seed| Some((seed, job.run(seed).err()?)));
-        let (seed, failure) = found.ok_or(format!("{name}: not found"))?;
-        let mut lines = failure.lines();
-        let line = lines.find(|line| !line.contains("simulator found"));
-        println!(
-            "{name}: seed {seed}, {:?}: {}",
-            started.elapsed(),
-            line.unwrap_or("")
-        );
-        // A text that does not compile, or a replacement that finds nothing, proves nothing.
-        let nothing = ["does not compile", "a rank panicked"];
-        match nothing.iter().any(|text| failure.contains(text)) {
-            true => Err(format!("{name}: {failure}")),
-            false => Ok(()),
-        }
-    });
-}
-
-/// What can be as old as if it had made many calls.
-pub trait Ages: Simulated + Clone {
-    /// The same, that old after [`CALLS_BEFORE`] calls.
-    fn at_age(self, calls: u32) -> Self;
-}
-
-impl Ages for Job {
-    fn at_age(mut self, calls: u32) -> Self {
-        self.age = Some(calls);
-        self
-    }
-}
-
-/// Each job, by name, is right when the count of its calls passes 2^31 and 2^32, and has the same bits both times.
-pub fn all_are_right_when_old<J: Ages + Sync>(jobs: &[(impl AsRef<str> + Sync, J)]) {
-    none_fails(jobs, |(name, job)| {
-        let name = name.as_ref();
-        let mut first = None;
-        for (seed, age) in (0..).zip(AGES) {
-            let results = job.clone().at_age(age).run(seed);
-            let results = results.map_err(|failure| format!("{name}, {age} calls: {failure}"))?;
-            if *first.get_or_insert_with(|| results.clone()) != results {
-                return Err(format!("{name}, {age} calls: other bits than before"));
-            }
-        }
-        Ok(())
-    });
-}
-
-/// Each job, by name, is right with all seeds below `seeds`.
-pub fn all_are_right<J: Simulated + Sync>(jobs: &[(impl AsRef<str> + Sync, J)], seeds: u64) {
-    none_fails(jobs, |(name, job)| {
-        always_right(name.as_ref(), job, 0..seeds)
-    });
-}
-
-/// Does `body` for each of `items`, over all cores; then panics with all that failed.
-pub fn none_fails<T: Sync>(items: &[T], body: impl Fn(&T) -> Result<(), String> + Sync) {
-    let failures = Mutex::new(Vec::new());
-    in_parallel(items, |item| {
-        if let Err(failure) = body(item) {
-            failures.lock().expect("no panic").push(failure);
-        }
-    });
-    let failures = failures.into_inner().expect("no panic");
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
-}
-
-/// Runs `job` with all `seeds`: right every time, and the same bits. Failures are told with their seeds.
-pub fn always_right(name: &str, job: &impl Simulated, seeds: Range<u64>) -> Result<(), String> {
-    let first: Mutex<Option<Results>> = Mutex::default();
-    for seed in seeds {
-        let results = job
-            .run(seed)
-            .map_err(|failure| format!("{name}, seed {seed}: {failure}"))?;
-        let mut first = first.lock().map_err(|_| "a run panicked")?;
-        if first.get_or_insert_with(|| results.clone()) != &results {
-            return Err(format!("{name}, seed {seed}: other bits than before"));
-        }
-    }
-    Ok(())
 }
