@@ -18,16 +18,14 @@ use proc_macro::TokenStream;
 /// let operator = GateUp::prepare(&communicator, 4096)?;
 /// ```
 ///
-/// Required are `op`, `world`, `m`, `n` and `k`; a size is an integer or `dynamic`. `b_layout` is `kn` or `nk`.
-/// What becomes of the sum is said by `bias = true`, `activation` (`relu`, `gelu`, `gelu_tanh`, `silu`),
-/// `residual = true` and `output` (`bf16`, `fp32`): `C = activation(sum + bias) + residual`.
-/// The rest fixes what the planner would choose: `tile_m`, `tile_n`, `stages`, `transfer`, `comm_ctas`,
-/// `k_slices`, `chunk_rows`, `group_m`, `round_tiles`, `shots`, `pace_steps`. Values are words, strings, plain numbers, `true` or
-/// `false`: constants are not visible here.
+/// Required are `op`, `world` and the sizes of the operator; a size is an integer or `dynamic`. Values are words, strings,
+/// plain numbers, `true` or `false`: constants are not visible here.
 ///
 /// Every mistake is a compile error at its own token, all of them at once; where all sizes are known that includes
 /// what does not fit the default device, an H200. The struct gets documentation, an `mkernel::FusedKernel`
-/// impl, and `prepare`, which takes the sizes of the dynamic dimensions, in the order m, n, k.
+/// impl, and `prepare`, which takes the sizes of the dynamic dimensions, in the order in which the tables have them.
+///
+#[doc = include_str!(concat!(env!("OUT_DIR"), "/options.md"))]
 #[proc_macro_attribute]
 pub fn fused_kernel(attribute: TokenStream, item: TokenStream) -> TokenStream {
     expand::expand(attribute.into(), item.into()).into()

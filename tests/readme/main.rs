@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "it is only compiled")]
 #[rustfmt::skip] // lines of README.md may be longer
 mod program;
+mod options;
 #[rustfmt::skip] // as above
 mod graph;
 
@@ -59,6 +60,15 @@ fn the_graph_is_replayed() -> Result<(), Box<dyn Error>> {
     let y = other.clone_dtoh(&y)?;
     assert!(y.iter().all(|value| value.to_f32() == k as f32));
     Ok(())
+}
+
+/// Every option stands in one of the tables, as the code has it.
+#[test]
+fn the_tables_of_options_are_up_to_date() {
+    assert!(
+        options::with_tables(README).as_deref() == Ok(README),
+        "README.md is out of date: cargo run -p xtask -- readme"
+    );
 }
 
 /// The variables that the crates read are those that they document, and those of the README.

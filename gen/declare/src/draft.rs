@@ -1,6 +1,5 @@
 //! [`Draft`]: keys and values as they are found, then a [`Declaration`](crate::Declaration).
 
-use crate::assign::operator;
 use crate::declaration::{Declared, Mistake};
 use crate::reading::{Pair, Reading, field_of};
 use crate::value::Value;
@@ -73,7 +72,10 @@ impl<P: Clone> Draft<P> {
     /// The operator, if one is given that there is.
     fn op(&self) -> Option<Op> {
         let op = self.pairs().find(|pair| pair.key == Field::Op.name())?;
-        operator(&op.value).ok()
+        match &op.value {
+            Value::Word(name) => Op::from_name(name),
+            _ => None,
+        }
     }
 
     /// The first operator that takes as many of the options as any does.

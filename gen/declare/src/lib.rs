@@ -4,7 +4,6 @@
 //! [`Draft`] turns them into a spec and reports every mistake at once, so that all doors say the same;
 //! a place is whatever the door points with: tokens, or `file:line:column`.
 
-mod assign;
 mod attribute;
 mod declaration;
 mod draft;

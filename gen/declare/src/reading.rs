@@ -1,9 +1,8 @@
 //! [`Reading`]: pairs of an operator's options into its configuration.
 
-use crate::assign::assign;
 use crate::declaration::{Declaration, Declared, Mistake, Places};
 use crate::value::{Value, nearest};
-use mkernel_spec::{Field, KernelConfig, KernelSpec, Op};
+use mkernel_spec::{Field, KernelConfig, KernelSpec, Op, Options};
 use std::collections::BTreeMap;
 
 /// `key = value`
@@ -63,15 +62,19 @@ impl<P: Clone> Reading<P> {
             return self.mistake(key_place, reason, "remove one of them");
         }
         self.places.insert(field, value_place.clone());
-        if !self.config.op().takes(field) {
-            // Of an operator that is not known, nobody can say.
-            if let Some(op) = self.op {
-                let owners = Op::ALL.into_iter().filter(|op| op.takes(field));
-                let reason = format!("`{key}` is not an option of {op}");
-                self.mistake(key_place, reason, owned_by(owners));
+        match self.config.assign(field, &value) {
+            Ok(true) => {}
+            Ok(false) => {
+                // Of an operator that is not known, nobody can say.
+                if let Some(op) = self.op {
+                    let owners = Op::ALL.into_iter().filter(|op| op.takes(field));
+                    let reason = format!("`{key}` is not an option of {op}");
+                    self.mistake(key_place, reason, owned_by(owners));
+                }
             }
-        } else if let Err(help) = assign(&mut self.config, field, &value) {
-            self.mistake(value_place, format!("{key}: {value} is not possible"), help);
+            Err(help) => {
+                self.mistake(value_place, format!("{key}: {value} is not possible"), help);
+            }
         }
     }
 
@@ -140,6 +143,7 @@ fn enumerate(names: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mkernel_spec::Values;
 
     #[test]
     fn owners_of_an_option_are_named() {
@@ -147,5 +151,31 @@ mod tests {
         assert_eq!(owned_by(owners), "it is of ag_gemm, gemm_rs and gemm_ar");
         let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::Causal));
         assert_eq!(owned_by(owners), "it is of ring_attention");
+    }
+
+    #[test]
+    fn every_option_is_read_and_written() {
+        for op in Op::ALL {
+            let plain = KernelConfig::new(8, op.problem());
+            for option in op.options() {
+                let value = match &option.values {
+                    Values::Size | Values::Count(_) => Value::Integer(64),
+                    Values::Number => Value::Fraction("0.5".to_owned()),
+                    Values::Switch => Value::Boolean(true),
+                    Values::Name => Value::Word("up".to_owned()),
+                    Values::Words(words) => Value::Word(words[words.len() - 1].to_owned()),
+                };
+                let (field, mut config) = (option.field, plain.clone());
+                assert_eq!(config.assign(field, &value), Ok(true), "{field} of {op}");
+                let wrong = config.assign(field, &Value::Other("a date"));
+                assert!(wrong.is_err(), "{field} of {op}");
+                if field != Field::Op {
+                    assert_ne!(config, plain, "{field} of {op}");
+                    let name = format!("{field}: ");
+                    assert_ne!(config.literal(), plain.literal(), "{field} of {op}");
+                    assert!(config.literal().contains(&name), "{}", config.literal());
+                }
+            }
+        }
     }
 }

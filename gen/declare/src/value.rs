@@ -1,6 +1,6 @@
-//! [`Value`], and what it can be read as: an error is what would work.
+//! [`Value`], and what it can be read as.
 
-use mkernel_spec::Dim;
+use mkernel_spec::{Dim, Written};
 use std::fmt;
 
 /// A value as it was written.
@@ -30,81 +30,78 @@ impl fmt::Display for Value {
     }
 }
 
-pub(crate) fn boolean(value: &Value) -> Result<bool, String> {
-    match value {
-        Value::Boolean(value) => Ok(*value),
-        _ => Err("write `true` or `false`".to_owned()),
+impl Written for Value {
+    fn size(&self) -> Result<Dim, String> {
+        match self {
+            Self::Word(word) if word == "dynamic" => Ok(Dim::DYNAMIC),
+            // Which sizes a dimension can have is the spec's to say, and why.
+            Self::Integer(number) => u64::try_from(*number).map(Dim::Static).map_err(|_| {
+                let help = if *number < 0 {
+                    "1 or more"
+                } else {
+                    "less than 2^64"
+                };
+                format!("write a size of {help}")
+            }),
+            _ => Err(match self.whole() {
+                Some(number) => format!("write {number}"),
+                None => "write an integer, as a plain number, or `dynamic`".to_owned(),
+            }),
+        }
+    }
+
+    fn count(&self) -> Result<u32, String> {
+        let Self::Integer(number) = self else {
+            return Err(match self.whole() {
+                Some(number) => format!("write {number}"),
+                None => "write an integer, as a plain number".to_owned(),
+            });
+        };
+        u32::try_from(*number).map_err(|_| format!("write an integer from 0 to {}", u32::MAX))
+    }
+
+    fn number(&self) -> Result<f32, String> {
+        let read = match self {
+            Self::Integer(number) => Some(*number as f32),
+            Self::Fraction(text) => text.replace('_', "").parse().ok(),
+            _ => None,
+        };
+        read.ok_or_else(|| "write a number, as in 0.125".to_owned())
+    }
+
+    fn switch(&self) -> Result<bool, String> {
+        match self {
+            Self::Boolean(value) => Ok(*value),
+            _ => Err("write `true` or `false`".to_owned()),
+        }
+    }
+
+    fn name(&self) -> Result<String, String> {
+        match self {
+            Self::Word(word) => Ok(word.clone()),
+            _ => Err("write a word or a string".to_owned()),
+        }
+    }
+
+    fn word(&self, of: &[&str]) -> Result<usize, String> {
+        let Self::Word(given) = self else {
+            return Err(one_of(of));
+        };
+        let index = of.iter().position(|word| word == given);
+        index.ok_or_else(|| nearest(given, of))
     }
 }
 
-pub(crate) fn integer<T: TryFrom<i128>>(value: &Value) -> Result<T, String> {
-    let Value::Integer(number) = value else {
-        return Err(match whole(value) {
-            Some(number) => format!("write {number}"),
-            None => "write an integer, as a plain number".to_owned(),
-        });
-    };
-    T::try_from(*number).map_err(|_| {
-        format!(
-            "write an integer from 0 to {}",
-            (1_u128 << (8 * size_of::<T>())) - 1
-        )
-    })
-}
-
-/// The integer that `1e3` or `128.0` is.
-fn whole(value: &Value) -> Option<u64> {
-    let Value::Fraction(text) = value else {
-        return None;
-    };
-    let number: f64 = text.replace('_', "").parse().ok()?;
-    let is_whole = number.fract() == 0.0 && (0.0..1e15).contains(&number);
-    is_whole.then_some(number as u64)
-}
-
-pub(crate) fn number(value: &Value) -> Result<f32, String> {
-    let read = match value {
-        Value::Integer(number) => Some(*number as f32),
-        Value::Fraction(text) => text.replace('_', "").parse().ok(),
-        _ => None,
-    };
-    read.ok_or_else(|| "write a number, as in 0.125".to_owned())
-}
-
-pub(crate) fn dim(value: &Value) -> Result<Dim, String> {
-    match value {
-        Value::Word(word) if word == "dynamic" => Ok(Dim::DYNAMIC),
-        // Which sizes a dimension can have is the spec's to say, and why.
-        Value::Integer(number) => u64::try_from(*number).map(Dim::Static).map_err(|_| {
-            let help = if *number < 0 {
-                "1 or more"
-            } else {
-                "less than 2^64"
-            };
-            format!("write a size of {help}")
-        }),
-        _ => Err(match whole(value) {
-            Some(number) => format!("write {number}"),
-            None => "write an integer, as a plain number, or `dynamic`".to_owned(),
-        }),
+impl Value {
+    /// The integer that `1e3` or `128.0` is.
+    fn whole(&self) -> Option<u64> {
+        let Self::Fraction(text) = self else {
+            return None;
+        };
+        let number: f64 = text.replace('_', "").parse().ok()?;
+        let is_whole = number.fract() == 0.0 && (0.0..1e15).contains(&number);
+        is_whole.then_some(number as u64)
     }
-}
-
-pub(crate) fn word(value: &Value) -> Result<&str, String> {
-    match value {
-        Value::Word(word) => Ok(word),
-        _ => Err("write a word or a string".to_owned()),
-    }
-}
-
-pub(crate) fn choice<T: Copy>(value: &Value, all: &[(&str, T)]) -> Result<T, String> {
-    let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-    let Value::Word(given) = value else {
-        return Err(one_of(&names));
-    };
-    all.iter()
-        .find_map(|(name, choice)| (name == given).then_some(*choice))
-        .ok_or_else(|| nearest(given, &names))
 }
 
 /// "did you mean …" if some of `known` are near, else all of them.
@@ -147,8 +144,13 @@ mod tests {
             (Value::Integer(-3), "write a size of 1 or more"),
             (Value::Integer(1 << 64), "write a size of less than 2^64"),
         ] {
-            assert_eq!(dim(&value), Err(help.to_owned()), "{value}");
+            assert_eq!(value.size(), Err(help.to_owned()), "{value}");
         }
-        assert_eq!(integer::<u32>(&fraction("128.0")), Err("write 128".into()));
+        assert_eq!(fraction("128.0").count(), Err("write 128".into()));
+        let large = Value::Integer(1 << 32).count();
+        assert_eq!(
+            large,
+            Err("write an integer from 0 to 4294967295".to_owned())
+        );
     }
 }

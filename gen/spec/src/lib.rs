@@ -24,11 +24,12 @@ pub mod violation;
 pub use config::{
     Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, BLayout,
     CombineConfig, CombineOp, CombineShape, Dim, DispatchConfig, DispatchOp, DispatchShape, Dtype,
-    Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, Layout, Op, Placement, Problem, Scale,
-    Shape, Tile, Transfer, Tuning,
+    Epilogue, Field, GemmConfig, GemmOp, GemmShape, KernelConfig, Layout, Limits, Op, OptionSpec,
+    OptionTable, Options, Placement, Problem, Scale, Shape, Tile, Transfer, Tuning, Values,
+    Written,
 };
 pub use device::{Device, Target};
 pub use plan::KernelPlan;
 pub use spec::KernelSpec;
 pub use topology::Topology;
-pub use violation::{Field, Violation, Violations};
+pub use violation::{Violation, Violations};

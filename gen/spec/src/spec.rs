@@ -10,6 +10,7 @@ use crate::topology::Topology;
 use crate::violation::{Field, Violations};
 use serde::Serialize;
 
+pub use attention::MAX_HEADS;
 pub use gemm::{DIM_STEP, MAX_DIM, MAX_ELEMS};
 
 /// Rank counts that kernels of one node support.

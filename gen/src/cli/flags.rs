@@ -2,15 +2,32 @@
 
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use mkernel_declare::{Declared, Draft, Mistake, Value};
-use mkernel_spec::{Device, Field, Op};
+use mkernel_spec::{Device, Field, Limits, Op, OptionSpec, Values};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use super::Failure;
 
+/// Every option of every operator.
+static OPTIONS: LazyLock<Vec<(Op, OptionSpec)>> = LazyLock::new(|| {
+    let of = |op: Op| op.options().into_iter().map(move |option| (op, option));
+    Op::ALL.into_iter().flat_map(of).collect()
+});
+
+/// The options of this name, with the operators that have them.
+fn options(field: Field) -> impl Iterator<Item = &'static (Op, OptionSpec)> {
+    OPTIONS
+        .iter()
+        .filter(move |(_, option)| option.field == field)
+}
+
+fn takes(field: Field, values: &Values) -> bool {
+    options(field).any(|(_, option)| option.values == *values)
+}
+
 /// Whether a field is a dimension of some operator: its flag also gives sizes to kernels that are declared elsewhere.
 fn is_dim(field: Field) -> bool {
-    let dims = Op::ALL.into_iter().flat_map(|op| op.problem().dims());
-    dims.into_iter().any(|(dim, _)| dim == field)
+    takes(field, &Values::Size)
 }
 
 /// What was given for each field; of a dimension perhaps several sizes.
@@ -32,8 +49,9 @@ impl KernelFlags {
 
     /// Whether there is one that is on or off, whose value must be joined to it.
     pub fn has_switch(&self) -> bool {
-        let is_switch = |field| value_name(field) == "true|false";
-        self.0.iter().any(|(field, _)| is_switch(*field))
+        self.0
+            .iter()
+            .any(|(field, _)| takes(*field, &Values::Switch))
     }
 
     /// Whether there are none at all.
@@ -89,16 +107,20 @@ pub fn flag_of(field: Field) -> String {
 impl Args for KernelFlags {
     fn augment_args(command: Command) -> Command {
         Field::ALL.into_iter().fold(command, |command, field| {
+            let Some((_, option)) = options(field).next() else {
+                return command;
+            };
             let arg = Arg::new(field.name())
                 .long(field.name().replace('_', "-"))
-                .value_name(value_name(field))
-                .help(help(field))
-                .help_heading("One kernel by flags")
+                .value_name(value_name(&option.values))
+                .help(summary(option))
+                .long_help(help(field))
+                .help_heading("One kernel by flags (sizes and --nodes also hold for kernels that are declared elsewhere)")
                 // So that what reads the value says what is possible.
                 .allow_negative_numbers(true);
-            command.arg(match field {
-                _ if is_dim(field) => arg.value_delimiter(',').value_parser(parse_size),
-                Field::Bias | Field::Residual | Field::Causal | Field::Swiglu => arg
+            command.arg(match option.values {
+                Values::Size => arg.value_delimiter(',').value_parser(parse_size),
+                Values::Switch => arg
                     .num_args(0..=1)
                     .require_equals(true)
                     .default_missing_value("true"),
@@ -136,81 +158,52 @@ fn parse_size(text: &str) -> Result<String, &'static str> {
     }
 }
 
-fn value_name(field: Field) -> &'static str {
-    match field {
-        Field::Op => "OPERATOR",
-        Field::Name => "NAME",
-        _ if is_dim(field) => "SIZES",
-        Field::BLayout => "kn|nk",
-        Field::Bias | Field::Residual | Field::Causal | Field::Swiglu => "true|false",
-        Field::Activation => "none|relu|gelu|gelu_tanh|silu",
-        Field::Output => "bf16|fp32",
-        Field::Transfer => "sm_push|copy_engine",
-        Field::Layout => "bshd|bhsd",
-        Field::Placement => "contiguous|zigzag",
-        Field::Scale => "FACTOR",
-        _ => "COUNT",
+fn value_name(values: &Values) -> String {
+    match values {
+        Values::Size => "SIZES".to_owned(),
+        Values::Count(None) => "COUNT".to_owned(),
+        Values::Count(Some(Limits::Range(low, high))) => format!("{low}..={high}"),
+        Values::Count(Some(Limits::OneOf(counts, _))) => {
+            let counts: Vec<_> = counts.iter().map(u32::to_string).collect();
+            counts.join("|")
+        }
+        Values::Number => "NUMBER".to_owned(),
+        Values::Switch => "true|false".to_owned(),
+        Values::Name => "NAME".to_owned(),
+        Values::Words(words) => words.join("|"),
     }
 }
 
-fn help(field: Field) -> &'static str {
-    match field {
-        Field::Op => {
-            "Operator: ag_gemm, gemm_rs, gemm_ar, ring_attention, dispatch_gemm or combine"
-        }
-        Field::Name => "Name for listings",
-        Field::World => "Ranks, one GPU each: 1, 2, 4 or 8, or up to 8 for each of several nodes",
-        Field::Nodes => {
-            "Nodes that the ranks are on, as many on each; also spreads kernels that are declared elsewhere [default: 1]"
-        }
-        Field::M => {
-            "Rows of C over all ranks; also gives a size, or several, to kernels with m = dynamic"
-        }
-        Field::N => "Columns of this rank's B and C; the same for n = dynamic",
-        Field::K => "The contracted dimension; the same for k = dynamic",
-        Field::BLayout => {
-            "B, or each expert's weight, as [K,N] or as [N,K], a linear layer's weight"
-        }
-        Field::Bias => "Add a bias [N] to each row of the sum",
-        Field::Activation => "Apply this to each element then",
-        Field::Residual => "Add a matrix like C last",
-        Field::Output => "Elements of C [default: bf16]",
-        Field::TileM => "Fix the rows of a tile",
-        Field::TileN => "Fix the columns of a tile",
-        Field::Stages => "Fix the stages of the shared-memory ring",
-        Field::Transfer => "Fix what moves bytes to the peers",
-        Field::CommCtas => {
-            "Fix the CTAs that send to the peers (ring_attention: before they compute)"
-        }
-        Field::KSlices => "Fix the parts of K that arrive one after the other",
-        Field::ChunkRows => "Fix the rows that arrive under one flag",
-        Field::GroupM => "Fix the row tiles that are computed together",
-        Field::RoundTiles => "Fix the tiles of each owner in a round (gemm_rs, gemm_ar)",
-        Field::Shots => {
-            "Fix how partial sums meet: 1 = in registers, 2 = at owners of tiles (gemm_rs, gemm_ar)"
-        }
-        Field::PaceSteps => {
-            "Fix after how many steps of K the CTAs wait for each other, to load together; 0 = never"
-        }
-        Field::Batch => "Sequences (ring_attention)",
-        Field::Seq => "Rows of a sequence over all ranks",
-        Field::Heads => "Heads of Q and O",
-        Field::KvHeads => "Heads of K and V, a divisor of the heads",
-        Field::HeadDim => "Columns of a head: 64 or 128",
-        Field::Layout => "How Q, K, V and O lie in memory [default: bshd]",
-        Field::Causal => "Attend to no later rows",
-        Field::Experts => "Experts over all ranks (dispatch_gemm, combine)",
-        Field::TopK => "Experts of each token",
-        Field::MaxTokens => "The most tokens that a rank can have",
-        Field::Hidden => "Elements of a token",
-        Field::Intermediate => "Columns of an expert's result",
-        Field::Swiglu => "Weights are a gate and an up projection; the result is silu(gate) * up",
-        Field::MaxRows => "The most rows of a rank's result [default: all that there can be]",
-        Field::Placement => "Which chunks of a sequence a rank has [default: contiguous]",
-        Field::Scale => "What scores are multiplied by [default: 1/√D]",
-        Field::KvSlots => "Fix the heads of K and V that there is room for, of each peer",
-        _ => "",
+/// What `-h` says of an option.
+fn summary(option: &OptionSpec) -> String {
+    let text = plain(&option.doc[0]);
+    let text = text.trim_end_matches('.');
+    match &option.default {
+        Some(word) => format!("{text} [default: {word}]"),
+        None => text.to_owned(),
     }
+}
+
+/// What `--help` says: all that there is, and of which operators it is true.
+fn help(field: Field) -> String {
+    let mut texts: Vec<(String, Vec<&str>)> = Vec::new();
+    for (op, option) in options(field) {
+        let text = plain(&option.doc.join(" "));
+        match texts.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, ops)) => ops.push(op.name()),
+            None => texts.push((text, vec![op.name()])),
+        }
+    }
+    let of_ops = texts.into_iter().map(|(text, ops)| match ops.len() {
+        count if count == Op::ALL.len() => text,
+        _ => format!("{text} ({})", ops.join(", ")),
+    });
+    of_ops.collect::<Vec<_>>().join("\n")
+}
+
+/// Markdown as a terminal shows it.
+fn plain(text: &str) -> String {
+    text.replace('`', "")
 }
 
 /// The GPU to plan for.

@@ -1,6 +1,7 @@
 //! TOML files with `[[kernel]]` tables.
 
 use mkernel_declare::{Declared, Draft, Mistake, Value};
+use mkernel_spec::Op;
 use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
@@ -53,8 +54,7 @@ fn read_kernel(table: &Spanned<DeValue>, at: &impl Fn(&Range<usize>) -> String) 
     };
     for (key, value) in in_file_order(entries) {
         match value.get_ref() {
-            // The epilogue and the choices of the plan may stand in tables of their own.
-            DeValue::Table(group) if ["epilogue", "tuning"].contains(&key.get_ref().as_ref()) => {
+            DeValue::Table(group) if is_group(key.get_ref().as_ref()) => {
                 for (key, value) in in_file_order(group) {
                     set(&mut draft, key, value, at);
                 }
@@ -63,6 +63,12 @@ fn read_kernel(table: &Spanned<DeValue>, at: &impl Fn(&Range<usize>) -> String) 
         }
     }
     draft
+}
+
+/// Whether some options may stand in a table of this name.
+fn is_group(name: &str) -> bool {
+    let mut options = Op::ALL.into_iter().flat_map(Op::options);
+    options.any(|option| option.group == Some(name))
 }
 
 fn set(

@@ -3,6 +3,8 @@
 #[path = "../../configs/mod.rs"]
 mod configs;
 mod machine_code;
+#[path = "../../readme/options.rs"]
+mod options;
 mod soak;
 
 use clap::{Parser, Subcommand};
@@ -24,6 +26,8 @@ enum Command {
     MachineCode(machine_code::Flags),
     /// Prints the device headers whose content host code declares
     Headers,
+    /// Prints the tables of options in README.md
+    Readme,
 }
 
 fn main() -> ExitCode {
@@ -31,6 +35,7 @@ fn main() -> ExitCode {
         Command::Soak(flags) => soak::run(&flags),
         Command::MachineCode(flags) => machine_code::run(&flags),
         Command::Headers => print_headers(),
+        Command::Readme => print_tables(),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -48,5 +53,12 @@ fn print_headers() -> Result<bool, Box<dyn Error>> {
         "/../../templates/device/mk/codes.cuh"
     );
     std::fs::write(path, mkernel_spec::abi::codes_header()).map_err(|e| format!("{path}: {e}"))?;
+    Ok(true)
+}
+
+fn print_tables() -> Result<bool, Box<dyn Error>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
+    let readme = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+    std::fs::write(path, options::with_tables(&readme)?).map_err(|e| format!("{path}: {e}"))?;
     Ok(true)
 }

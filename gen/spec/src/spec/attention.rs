@@ -8,7 +8,7 @@ use crate::violation::{Field, Violations};
 const HEAD_DIMS: [u64; 2] = [64, 128];
 
 /// Heads over all batches: tiles of queries are counted in 32 bits.
-const MAX_HEADS: u64 = 1 << 20;
+pub const MAX_HEADS: u64 = 1 << 20;
 
 /// Records every mistake.
 pub(super) fn check(config: &AttentionConfig, nodes: u32, found: &mut Violations) {
@@ -43,20 +43,7 @@ pub(super) fn check(config: &AttentionConfig, nodes: u32, found: &mut Violations
             "use such a number, or negate Q",
         );
     }
-    let tuning = config.tuning;
-    for (field, value, high) in [
-        (Field::CommCtas, tuning.comm_ctas, 128),
-        (Field::KvSlots, tuning.kv_slots, MAX_HEADS as u32),
-    ] {
-        if let Some(value) = value {
-            found.require(
-                (1..=high).contains(&value),
-                field,
-                || format!("{value} is not in 1..={high}"),
-                "use a value in that range, or leave it to the planner",
-            );
-        }
-    }
+    config.tuning.check_limits(found);
 }
 
 /// How heads of another size are computed. Padding with zeros leaves the scores as they are, but the usual scale would be

@@ -36,32 +36,12 @@ pub(super) fn check_dispatch(config: &DispatchConfig, world: u32, found: &mut Vi
             "spread the experts over more ranks",
         );
     }
-    for (field, value, allowed) in [
-        (Field::TileM, config.tile_m, [64, 128]),
-        (Field::TileN, config.tile_n, [128, 256]),
-    ] {
-        if let Some(value) = value {
-            found.require(
-                allowed.contains(&value),
-                field,
-                || format!("{value} is not possible (a CTA has two math warpgroups)"),
-                format!("use one of {allowed:?}, or leave it to the planner"),
-            );
-        }
-    }
+    config.check_limits(found);
     if let (true, Some(64), Some(128)) = (config.swiglu, config.tile_m, config.tile_n) {
         found.push(
             Field::TileN,
             "64 columns of a warpgroup are no sub-tile each of gate and up",
             "use tile_n = 256 with tile_m = 64",
-        );
-    }
-    if let Some(ctas) = config.comm_ctas {
-        found.require(
-            (1..=128).contains(&ctas),
-            Field::CommCtas,
-            || format!("{ctas} is not in 1..=128"),
-            "leave it to the planner",
         );
     }
 }

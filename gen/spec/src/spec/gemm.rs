@@ -82,62 +82,13 @@ fn check_areas(found: &mut Violations, config: &GemmConfig) {
 
 fn check_tuning(found: &mut Violations, config: &GemmConfig, (world, nodes): (u32, u32)) {
     let tuning = &config.tuning;
-    let mut one_of = |field, value: Option<u32>, allowed: &[u32], source: &str| {
-        if let Some(value) = value {
-            found.require(
-                allowed.contains(&value),
-                field,
-                || format!("{value} is not possible ({source})"),
-                format!("use one of {allowed:?}, or leave it to the planner"),
-            );
-        }
-    };
-    one_of(
-        Field::TileM,
-        tuning.tile_m,
-        &[64, 128],
-        "wgmma works on 64 rows, a CTA has two math warpgroups",
-    );
-    one_of(
-        Field::TileN,
-        tuning.tile_n,
-        &[64, 128, 256],
-        "a wgmma is at most 256 columns wide",
-    );
-    one_of(
-        Field::KSlices,
-        tuning.k_slices,
-        &[1, 2, 4, 8],
-        "slices of K are equal and few",
-    );
-    one_of(
-        Field::Shots,
-        tuning.shots,
-        &[1, 2],
-        "partial sums go to every rank, or to owners and from there to every rank",
-    );
+    tuning.check_limits(found);
     if let (Some(64), Some(64)) = (tuning.tile_m, tuning.tile_n) {
         found.push(
             Field::TileN,
             "64 columns with tile_m = 64 leave half a 128-byte swizzle row to each warpgroup",
             "use tile_n = 128 or 256 with tile_m = 64",
         );
-    }
-    for (field, value, low, high) in [
-        (Field::Stages, tuning.stages, 2, 8),
-        (Field::CommCtas, tuning.comm_ctas, 0, 128),
-        (Field::GroupM, tuning.group_m, 1, 64),
-        (Field::RoundTiles, tuning.round_tiles, 1, 1 << 20),
-        (Field::PaceSteps, tuning.pace_steps, 0, 1 << 20),
-    ] {
-        if let Some(value) = value {
-            found.require(
-                (low..=high).contains(&value),
-                field,
-                || format!("{value} is not in {low}..={high}"),
-                "use a value in that range, or leave it to the planner",
-            );
-        }
     }
     if let Some(rows) = tuning.chunk_rows {
         found.require(

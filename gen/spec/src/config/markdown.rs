@@ -1,0 +1,114 @@
+//! The options in Markdown, for README.md and the documentation of `#[fused_kernel]`.
+
+use super::{Limits, Op, OptionSpec, Values};
+use std::fmt;
+
+/// The options of one struct. It is displayed as a table.
+#[derive(Clone, Debug)]
+pub struct OptionTable {
+    /// The struct.
+    pub of: &'static str,
+    /// The operators that take them.
+    pub ops: Vec<Op>,
+    /// Them, in the order of the struct.
+    pub options: Vec<OptionSpec>,
+}
+
+impl OptionTable {
+    /// Every one, that of all operators first.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut tables: Vec<Self> = Vec::new();
+        for (op, option) in Op::ALL
+            .into_iter()
+            .flat_map(|op| op.options().into_iter().map(move |o| (op, o)))
+        {
+            let known = tables.iter().position(|table| table.of == option.of);
+            let index = known.unwrap_or_else(|| {
+                tables.push(Self {
+                    of: option.of,
+                    ops: Vec::new(),
+                    options: Vec::new(),
+                });
+                tables.len() - 1
+            });
+            let Self { ops, options, .. } = &mut tables[index];
+            if !ops.contains(&op) {
+                ops.push(op);
+            }
+            if !options.contains(&option) {
+                options.push(option);
+            }
+        }
+        tables
+    }
+
+    /// Whose options these are: `ring_attention`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        if self.ops.len() == Op::ALL.len() {
+            return "every operator".to_owned();
+        }
+        let names: Vec<_> = self.ops.iter().map(|op| format!("`{op}`")).collect();
+        names.join(", ")
+    }
+}
+
+impl fmt::Display for OptionTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "| option | values | |\n|---|---|---|")?;
+        for option in &self.options {
+            let (values, doc) = (values(option), option.doc.join(" "));
+            writeln!(f, "| `{}` | {values} | {doc} |", option.field)?;
+        }
+        Ok(())
+    }
+}
+
+/// What an option takes, and which of it holds if it is not given.
+fn values(option: &OptionSpec) -> String {
+    let default = option.default.as_deref();
+    let words = |words: &[&str]| {
+        let word = |word: &&str| match default == Some(*word) {
+            true => format!("`{word}` (default)"),
+            false => format!("`{word}`"),
+        };
+        words.iter().map(word).collect::<Vec<_>>().join(", ")
+    };
+    match &option.values {
+        Values::Size => "size".to_owned(),
+        Values::Count(None) => "integer".to_owned(),
+        Values::Count(Some(Limits::Range(low, high))) => format!("{low} to {high}"),
+        Values::Count(Some(Limits::OneOf(counts, _))) => {
+            let counts: Vec<_> = counts.iter().map(u32::to_string).collect();
+            counts.join(", ")
+        }
+        Values::Number => format!("number (default {})", default.unwrap_or("none")),
+        Values::Switch => words(&["true", "false"]),
+        Values::Name => "identifier".to_owned(),
+        Values::Words(all) => words(all),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::violation::Field;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_option_is_described_in_one_row() {
+        let tables = OptionTable::all();
+        let options = tables.iter().flat_map(|table| &table.options);
+        for option in options.clone() {
+            let OptionSpec { field, doc, .. } = option;
+            assert!(doc[0].ends_with('.'), "{field}: {doc:?}");
+            let cells = |c: char| c == '|' || c == '\n';
+            assert!(!doc.concat().contains(cells), "{field}: {doc:?}");
+        }
+        let described: BTreeSet<_> = options.map(|option| option.field).collect();
+        assert!(described.into_iter().eq(BTreeSet::from(Field::ALL)));
+        let names: BTreeSet<_> = tables.iter().map(|table| table.of).collect();
+        assert_eq!(names.len(), tables.len());
+    }
+}

@@ -1,0 +1,325 @@
+//! What an option is, and the macros that make options of the [table](super::table).
+
+use super::option_type::OptionType;
+use crate::config::Dim;
+use crate::violation::{Field, Violations};
+
+/// A value as a person wrote it, read as what its option takes. An error says what would work.
+#[expect(missing_docs, reason = "each reads what its result is")]
+pub trait Written {
+    fn size(&self) -> Result<Dim, String>;
+    fn count(&self) -> Result<u32, String>;
+    fn number(&self) -> Result<f32, String>;
+    fn switch(&self) -> Result<bool, String>;
+    fn name(&self) -> Result<String, String>;
+    /// Which of these words it is.
+    fn word(&self, of: &[&str]) -> Result<usize, String>;
+}
+
+/// What an option takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// A size, or `dynamic`.
+    Size,
+    /// An integer, perhaps within limits.
+    Count(Option<Limits>),
+    /// A number that may be a fraction.
+    Number,
+    /// `true` or `false`.
+    Switch,
+    /// An identifier.
+    Name,
+    /// One of these words.
+    Words(Vec<&'static str>),
+}
+
+/// Which counts are possible, of those that nothing else decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limits {
+    /// From the first to the second.
+    Range(u32, u32),
+    /// One of these, and why.
+    OneOf(&'static [u32], &'static str),
+}
+
+impl Limits {
+    /// Records that `value` is not possible, if so.
+    pub(super) fn check(self, field: Field, value: u32, found: &mut Violations) {
+        let (ok, reason, help) = match self {
+            Self::Range(low, high) => (
+                (low..=high).contains(&value),
+                format!("{value} is not in {low}..={high}"),
+                "use a value in that range".to_owned(),
+            ),
+            Self::OneOf(allowed, why) => (
+                allowed.contains(&value),
+                format!("{value} is not possible ({why})"),
+                format!("use one of {allowed:?}"),
+            ),
+        };
+        let help = format!("{help}, or leave it to the planner");
+        found.require(ok, field, || reason, help);
+    }
+}
+
+/// An option of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionSpec {
+    /// Its name.
+    pub field: Field,
+    /// The struct that has it.
+    pub of: &'static str,
+    /// The table in which it may also stand in TOML.
+    pub group: Option<&'static str>,
+    /// What it is: paragraphs, of which the first is a summary.
+    pub doc: Vec<String>,
+    /// What it takes.
+    pub values: Values,
+    /// The word that holds if it is not given.
+    pub default: Option<String>,
+}
+
+impl OptionSpec {
+    /// An option of type `T`; `doc` is its documentation as rustc has it, line by line.
+    pub(super) fn new<T: OptionType>(
+        field: Field,
+        (of, group): (&'static str, Option<&'static str>),
+        doc: &[&str],
+        default: Option<String>,
+    ) -> Self {
+        let lines: Vec<_> = doc.iter().map(|line| line.trim()).collect();
+        let paragraphs = lines.split(|line| line.is_empty());
+        Self {
+            field,
+            of,
+            group,
+            doc: paragraphs.map(|lines| lines.join(" ")).collect(),
+            values: T::values(),
+            default,
+        }
+    }
+
+    /// The same, within limits.
+    pub(super) fn within(mut self, limits: Limits) -> Self {
+        self.values = Values::Count(Some(limits));
+        self
+    }
+}
+
+/// What has options: a struct of the table, or one of several.
+pub trait Options {
+    /// Them all, those of its groups last; `group` is where it stands itself.
+    fn options(&self, group: Option<&'static str>) -> Vec<OptionSpec>;
+
+    /// Puts a value into its option; false if there is no such option.
+    ///
+    /// # Errors
+    /// What would work instead of this value.
+    fn assign(&mut self, field: Field, written: &dyn Written) -> Result<bool, String>;
+
+    /// The Rust expression that makes it, with the paths that user code has.
+    fn literal(&self) -> String;
+}
+
+/// Structs of options, and [`Field`], which has all of them. A struct may have
+///
+/// - `op: Type, sizes: Shape { … }`: the dimensions of a problem, in the order in which `prepare` takes their sizes, and
+///   the name of the struct that has them all;
+/// - `options { … }`: whatever else a person may write;
+/// - `groups { … }`: structs of options that stand in a table of their own in TOML, or beside the others.
+///
+/// `name as Variant` makes an option, `name as =Variant` is an option of another struct, too. Its documentation is what
+/// help and README.md say of it. `: Default` after a struct's name: it is written as such where nothing of it is given.
+macro_rules! options {
+    (@new $Struct:ident [] $($rest:tt)*) => {};
+    (@new $Struct:ident [$Op:ident] [$($size:ident)+] [$($name:ident)*] [$($group:ident)*]) => {
+        impl $Struct {
+            /// Every size dynamic, and all else as if it were not written.
+            #[must_use]
+            pub fn new(op: $Op) -> Self {
+                Self {
+                    op,
+                    $($size: Dim::DYNAMIC,)+
+                    $($name: Default::default(),)*
+                    $($group: Default::default(),)*
+                }
+            }
+        }
+    };
+    ($(
+        $(#[$meta:meta])*
+        pub struct $Struct:ident $(: $Default:ident)? {
+            $(op: $Op:ident, sizes: $Shape:ident {$(
+                $(#[doc = $size_doc:literal])*
+                $size:ident as $(=$OldSize:ident)? $($NewSize:ident)?,
+            )+})?
+            options {$(
+                $(#[doc = $doc:literal])*
+                $(#[limits($limits:expr)])?
+                $(#[serde($($serde:tt)*)])?
+                $name:ident: $type:ty as $(=$Old:ident)? $($New:ident)?,
+            )*}
+            $(groups {$(
+                $(#[$group_meta:meta])*
+                $group:ident: $Group:ident,
+            )+})?
+        }
+    )+) => {
+        /// An option of [`KernelConfig`](crate::KernelConfig), by the one name it has in TOML, in
+        /// `#[fused_kernel(...)]`, as a flag (`--tile-m`) and in messages.
+        ///
+        /// This crate knows fields, never files or tokens: each front door maps a field to its own place.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Field {
+            /// `op`
+            Op,
+            $(
+                $($($(#[doc = concat!("`", stringify!($size), "`")] $NewSize,)?)+)?
+                $($(#[doc = concat!("`", stringify!($name), "`")] $New,)?)*
+            )+
+        }
+
+        impl Field {
+            /// Every field, in the order in which a person writes them.
+            pub const ALL: [Self; Self::COUNT] = [
+                Self::Op,
+                $($($($(Self::$NewSize,)?)+)? $($(Self::$New,)?)*)+
+            ];
+
+            const COUNT: usize = [Self::Op, $($($($(Self::$NewSize,)?)+)? $($(Self::$New,)?)*)+].len();
+
+            /// The field's name, as in TOML.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    Self::Op => "op",
+                    $(
+                        $($($(Self::$NewSize => stringify!($size),)?)+)?
+                        $($(Self::$New => stringify!($name),)?)*
+                    )+
+                }
+            }
+        }
+
+        impl std::fmt::Display for Field {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        $(
+            $(#[$meta])*
+            pub struct $Struct {
+                $(
+                    /// The operator.
+                    pub op: $Op,
+                    $($(#[doc = $size_doc])* pub $size: Dim,)+
+                )?
+                $(
+                    $(#[doc = $doc])*
+                    $(#[serde($($serde)*)])?
+                    pub $name: $type,
+                )*
+                $($($(#[$group_meta])* pub $group: $Group,)+)?
+            }
+
+            impl Options for $Struct {
+                fn options(&self, group: Option<&'static str>) -> Vec<OptionSpec> {
+                    let place = (stringify!($Struct), group);
+                    #[allow(unused_mut, reason = "not every struct has groups")]
+                    let mut all = vec![
+                        $($(OptionSpec::new::<Dim>(
+                            Field::$($OldSize)?$($NewSize)?, place, &[$($size_doc),*], None,
+                        ),)+)?
+                        $(OptionSpec::new::<$type>(
+                            Field::$($Old)?$($New)?, place, &[$($doc),*], <$type>::default().word(),
+                        )$(.within($limits))?,)*
+                    ];
+                    $($(all.extend(self.$group.options(Some(stringify!($group))));)+)?
+                    all
+                }
+
+                fn assign(&mut self, field: Field, written: &dyn Written) -> Result<bool, String> {
+                    match field {
+                        $($(Field::$($OldSize)?$($NewSize)? => self.$size = OptionType::read(written)?,)+)?
+                        $(Field::$($Old)?$($New)? => self.$name = OptionType::read(written)?,)*
+                        _ => return Ok(false $($(|| self.$group.assign(field, written)?)+)?),
+                    }
+                    Ok(true)
+                }
+
+                fn literal(&self) -> String {
+                    $(
+                        if *self == <Self as $Default>::default() {
+                            return concat!("::mkernel::", stringify!($Struct), "::default()").to_owned();
+                        }
+                    )?
+                    let fields = [
+                        $(
+                            format!("op: ::mkernel::{}::{:?}", stringify!($Op), self.op),
+                            $(format!("{}: {}", stringify!($size), self.$size.literal()),)+
+                        )?
+                        $(format!("{}: {}", stringify!($name), self.$name.literal()),)*
+                        $($(format!("{}: {}", stringify!($group), self.$group.literal()),)+)?
+                    ];
+                    format!("::mkernel::{} {{ {}, }}", stringify!($Struct), fields.join(", "))
+                }
+            }
+
+            impl $Struct {
+                /// Records counts that are out of their limits, but not those of groups.
+                #[allow(dead_code, unused_variables, reason = "not every struct has limits")]
+                pub(crate) fn check_limits(&self, found: &mut Violations) {
+                    $(
+                        let limits = None::<Limits>$(.or(Some($limits)))?;
+                        if let (Some(limits), Some(value)) = (limits, self.$name.given_count()) {
+                            limits.check(Field::$($Old)?$($New)?, value, found);
+                        }
+                    )*
+                }
+            }
+
+            options!(@new $Struct [$($Op)?] [$($($size)+)?] [$($name)*] [$($($group)+)?]);
+
+            $(
+                impl $Struct {
+                    /// The dimensions, in the order in which `prepare` takes their sizes.
+                    #[must_use]
+                    pub fn dims(&self) -> Vec<(Field, Dim)> {
+                        vec![$((Field::$($OldSize)?$($NewSize)?, self.$size)),+]
+                    }
+
+                    /// The same, to be changed.
+                    pub fn dims_mut(&mut self) -> Vec<(Field, &mut Dim)> {
+                        vec![$((Field::$($OldSize)?$($NewSize)?, &mut self.$size)),+]
+                    }
+
+                    /// The shape, if no dimension is dynamic.
+                    #[must_use]
+                    pub fn shape(&self) -> Option<$Shape> {
+                        Some($Shape { $($size: self.$size.fixed()?),+ })
+                    }
+                }
+
+                #[doc = concat!("Sizes of [`", stringify!($Struct), "`].")]
+                #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+                pub struct $Shape {
+                    $($(#[doc = $size_doc])* pub $size: u64,)+
+                }
+
+                impl $Shape {
+                    /// The size of a dimension; none if the problem does not have it.
+                    #[must_use]
+                    pub const fn size(&self, field: Field) -> Option<u64> {
+                        match field {
+                            $(Field::$($OldSize)?$($NewSize)? => Some(self.$size),)+
+                            _ => None,
+                        }
+                    }
+                }
+            )?
+        )+
+    };
+}
+pub(super) use options;
