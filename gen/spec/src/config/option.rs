@@ -218,6 +218,7 @@ macro_rules! options {
                 )?
                 $(
                     $(#[doc = $doc])*
+                    $(#[doc = concat!("\n\nLimits: `", stringify!($limits), "`")])?
                     $(#[serde($($serde)*)])?
                     pub $name: $type,
                 )*
