@@ -226,13 +226,22 @@ mod tests {
             ),
         )
         .to_string();
-        for field in [
-            quote!(tile_m: ::core::option::Option::Some(128u32),),
-            quote!(stages: ::core::option::Option::None,),
-            quote!(transfer: ::core::option::Option::Some(::mkernel::Transfer::CopyEngine),),
-        ] {
-            assert!(expanded.contains(&field.to_string()), "{expanded}");
-        }
+        let tuning = quote! {
+            tuning: ::mkernel::Tuning {
+                tile_m: ::core::option::Option::Some(128u32),
+                tile_n: ::core::option::Option::None,
+                stages: ::core::option::Option::None,
+                transfer: ::core::option::Option::Some(::mkernel::Transfer::CopyEngine),
+                comm_ctas: ::core::option::Option::None,
+                k_slices: ::core::option::Option::None,
+                chunk_rows: ::core::option::Option::None,
+                group_m: ::core::option::Option::None,
+                round_tiles: ::core::option::Option::None,
+                shots: ::core::option::Option::None,
+                pace_steps: ::core::option::Option::None,
+            }
+        };
+        assert!(expanded.contains(&tuning.to_string()), "{expanded}");
         assert!(expanded.contains(r#"String :: from ("up")"#), "{expanded}");
         assert!(expanded.contains("| A | `[1024, 8192]` |"), "{expanded}");
         assert!(

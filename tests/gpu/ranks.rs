@@ -1,13 +1,13 @@
 //! Ranks of this process, a thread for each, and what they compute.
 
 use crate::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, seed_from_clock};
+use crate::simulated::with_causes;
 use mkernel::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use mkernel::spec::spec::WORLDS;
 use mkernel::{
     BLayout, Communicator, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelSpec,
     Operator, RawOperand, Tuning,
 };
-use std::error::Error;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -72,16 +72,6 @@ pub fn on_ranks<T: Send>(
     }
     assert!(failures.is_empty(), "{failures}");
     values
-}
-
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// What is computed.

@@ -69,7 +69,8 @@ impl Machine {
     }
 }
 
-fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+/// An error and its causes, on one line.
+pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -9,7 +9,7 @@ mod mistakes;
 mod runs;
 mod turns;
 
-pub use machine::{Machine, emulated};
+pub use machine::{Machine, emulated, with_causes};
 pub use mistakes::{all_are_found, apply, planted};
 pub use runs::{
     Ages, all_are_right, all_are_right_when_old, always_right, in_parallel, none_fails,

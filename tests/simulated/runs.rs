@@ -71,7 +71,7 @@ pub fn none_fails<T: Sync>(items: &[T], body: impl Fn(&T) -> Result<(), String> 
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// Runs `job` with all `seeds`: right every time, and the same bits. Failures are told with their seeds.
+/// Runs `job` with each of `seeds`. Every run must be right, and all must give the same bits. An error names its seed.
 pub fn always_right(name: &str, job: &impl Simulated, seeds: Range<u64>) -> Result<(), String> {
     let first: Mutex<Option<Results>> = Mutex::default();
     for seed in seeds {
