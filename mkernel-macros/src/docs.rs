@@ -5,6 +5,7 @@ mod combine;
 mod dispatch;
 mod gemm;
 
+use mkernel_spec::by_problem;
 use mkernel_spec::plan::Body;
 use mkernel_spec::{Dim, KernelConfig, KernelPlan, Problem};
 
@@ -15,12 +16,7 @@ pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
         format!("# Fused kernel: `{}`", config.op()),
         String::new(),
     ];
-    lines.extend(match &config.problem {
-        Problem::Gemm(gemm) => gemm::lines(gemm, config.world, config.nodes),
-        Problem::Attention(attention) => attention::lines(attention, config.world, config.nodes),
-        Problem::Dispatch(dispatch) => dispatch::lines(dispatch, config.world, config.nodes),
-        Problem::Combine(combine) => combine::lines(combine, config.world),
-    });
+    lines.extend(by_problem!(&config.problem, Problem(of) => lines(of, config)));
     lines.push(String::new());
     lines.push(match plan {
         Some(plan) => planned(plan),
@@ -29,12 +25,7 @@ pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
     lines
 }
 
-/// `8 ranks of one node`
-fn ranks(world: u32) -> String {
-    ranks_on(world, 1)
-}
-
-/// `16 ranks of 2 nodes`
+/// `8 ranks of one node`, `16 ranks of 2 nodes`
 fn ranks_on(world: u32, nodes: u32) -> String {
     match (world, nodes) {
         (1, _) => "One rank".to_owned(),
@@ -52,12 +43,7 @@ fn part(dim: Dim, world: u32, name: &str) -> String {
 }
 
 fn planned(plan: &KernelPlan) -> String {
-    let how = match &plan.body {
-        Body::Gemm(body) => gemm::planned(body),
-        Body::Attention(body) => attention::planned(body),
-        Body::Dispatch(body) => dispatch::planned(body),
-        Body::Combine(body) => combine::planned(body),
-    };
+    let how = by_problem!(&plan.body, Body(body) => planned(body));
     format!(
         "Planned for {}: {how}; bound {:.0} µs ({}), estimate {:.0} µs.",
         plan.device.name,

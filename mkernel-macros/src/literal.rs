@@ -15,16 +15,11 @@ pub fn config(config: &KernelConfig) -> TokenStream {
 
 /// The shape of a problem, where a dynamic dimension is a variable of its name: `::mkernel::GemmShape { m, n: 1024 }`
 pub fn shape(problem: &Problem) -> TokenStream {
-    let shape = match problem {
-        Problem::Gemm(_) => quote!(::mkernel::GemmShape),
-        Problem::Attention(_) => quote!(::mkernel::AttentionShape),
-        Problem::Dispatch(_) => quote!(::mkernel::DispatchShape),
-        Problem::Combine(_) => quote!(::mkernel::CombineShape),
-    };
+    let shape = format_ident!("{}Shape", problem.kind());
     let sizes = problem.dims().into_iter().map(|(field, dim)| {
         let name = format_ident!("{}", field.name());
         dim.fixed()
             .map_or_else(|| quote!(#name), |size| quote!(#name: #size))
     });
-    quote!(#shape { #(#sizes),* })
+    quote!(::mkernel::#shape { #(#sizes),* })
 }

@@ -11,21 +11,21 @@ use std::collections::BTreeSet;
 /// Mistakes that don't depend on each other: each on a field of its own.
 type Plant = fn(&mut KernelConfig);
 const MISTAKES: [(Field, Plant); 11] = [
-    (Field::Name, |c| c.name = Some("not an identifier".into())),
-    (Field::World, |c| c.world = 3),
+    (Field::NAME, |c| c.name = Some("not an identifier".into())),
+    (Field::WORLD, |c| c.world = 3),
     (Field::M, |c| gemm_config(c).m = Dim::Static(0)),
     (Field::N, |c| gemm_config(c).n = Dim::Static(12)),
     (Field::K, |c| gemm_config(c).k = Dim::Static(20)),
-    (Field::TileM, |c| gemm_config(c).tuning.tile_m = Some(100)),
-    (Field::TileN, |c| gemm_config(c).tuning.tile_n = Some(96)),
-    (Field::Stages, |c| gemm_config(c).tuning.stages = Some(1)),
-    (Field::CommCtas, |c| {
+    (Field::TILE_M, |c| gemm_config(c).tuning.tile_m = Some(100)),
+    (Field::TILE_N, |c| gemm_config(c).tuning.tile_n = Some(96)),
+    (Field::STAGES, |c| gemm_config(c).tuning.stages = Some(1)),
+    (Field::COMM_CTAS, |c| {
         gemm_config(c).tuning.comm_ctas = Some(1000)
     }),
-    (Field::ChunkRows, |c| {
+    (Field::CHUNK_ROWS, |c| {
         gemm_config(c).tuning.chunk_rows = Some(100)
     }),
-    (Field::GroupM, |c| gemm_config(c).tuning.group_m = Some(0)),
+    (Field::GROUP_M, |c| gemm_config(c).tuning.group_m = Some(0)),
 ];
 
 /// Two ranks, and nothing that a mistake could contradict.

@@ -148,7 +148,7 @@ proptest! {
             }
             Err(found) => {
                 prop_assert!(!possible, "{}", found);
-                prop_assert!(found.iter().all(|v| [Field::Nodes, Field::World].contains(&v.field)));
+                prop_assert!(found.iter().all(|v| [Field::NODES, Field::WORLD].contains(&v.field)));
             }
         }
     }
@@ -162,7 +162,7 @@ fn choices_of_one_node_are_refused_on_several() {
     tuning.k_slices = Some(2);
     let found = KernelSpec::validate(several).expect_err("two mistakes");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
-    assert_eq!(fields, [Field::CommCtas, Field::KSlices], "{found}");
+    assert_eq!(fields, [Field::COMM_CTAS, Field::K_SLICES], "{found}");
 }
 
 fn combine(nodes: u32, local: u32, max_tokens: u64, hidden: u64) -> KernelConfig {
@@ -214,7 +214,7 @@ fn combine_puts_a_row_per_token_and_node() {
     let small = KernelSpec::validate(combine(2, 2, 64, 64)).expect("possible");
     let found = KernelPlan::new(&small, &Device::simulated(1)).expect_err("one SM");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
-    assert_eq!(fields, [Field::Nodes], "{found}");
+    assert_eq!(fields, [Field::NODES], "{found}");
 }
 
 fn attention(seq: u64, kv_slots: Option<u32>) -> KernelConfig {
@@ -238,14 +238,14 @@ fn attention(seq: u64, kv_slots: Option<u32>) -> KernelConfig {
 fn attention_on_several_nodes_keeps_all_heads() {
     let found = KernelSpec::validate(attention(4096, Some(3))).expect_err("a ring");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
-    assert_eq!(fields, [Field::KvSlots], "{found}");
+    assert_eq!(fields, [Field::KV_SLOTS], "{found}");
     assert!(found.to_string().contains("3 of 16 heads"), "{found}");
     assert!(KernelSpec::validate(attention(4096, Some(16))).is_ok());
 
     let large = KernelSpec::validate(attention(1 << 22, None)).expect("possible elsewhere");
     let found = KernelPlan::new(&large, &Device::h200()).expect_err("too much memory");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
-    assert_eq!(fields, [Field::Seq], "{found}");
+    assert_eq!(fields, [Field::SEQ], "{found}");
 
     let small = KernelSpec::validate(attention(4096, None)).expect("possible");
     assert!(KernelPlan::new(&small, &Device::simulated(1)).is_ok());

@@ -14,6 +14,7 @@ use crate::error::GenError;
 use crate::source::CudaSource;
 use crate::templates::templates;
 use assembly::AssemblyContext;
+use mkernel_spec::by_problem;
 use mkernel_spec::plan::{Body, Element, Network};
 use mkernel_spec::{KernelPlan, Target, Topology};
 use serde::Serialize;
@@ -37,12 +38,7 @@ static TERA: LazyLock<Result<Tera, tera::Error>> = LazyLock::new(|| {
 /// # Errors
 /// [`GenError::Render`] if a template is wrong, which is a defect of this crate.
 pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
-    let assembly = match &plan.body {
-        Body::Gemm(body) => gemm::assembly(plan, body),
-        Body::Attention(body) => attention::assembly(plan, body),
-        Body::Dispatch(body) => dispatch::assembly(plan, body),
-        Body::Combine(body) => combine::assembly(plan, body),
-    };
+    let assembly = by_problem!(&plan.body, Body(body) => assembly(plan, body));
     let template = format!("ops/{}.cu.tera", plan.spec.op().name());
     let context = AssemblyContext::new(plan, assembly);
     print(&plan.id, plan.device.target, &template, &context)

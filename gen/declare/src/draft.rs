@@ -71,7 +71,7 @@ impl<P: Clone> Draft<P> {
 
     /// The operator, if one is given that there is.
     fn op(&self) -> Option<Op> {
-        let op = self.pairs().find(|pair| pair.key == Field::Op.name())?;
+        let op = self.pairs().find(|pair| pair.key == Field::OP.name())?;
         match &op.value {
             Value::Word(name) => Op::from_name(name),
             _ => None,
@@ -208,7 +208,7 @@ mod tests {
         let mut declaration = draft(&minimal()).finish("whole").expect("valid");
         let mut found = Violations::default();
         found.push(Field::N, "too wide", "halve it");
-        found.push(Field::Stages, "too many", "use fewer");
+        found.push(Field::STAGES, "too many", "use fewer");
         found.push(Field::M, "too long", "halve it");
         declaration.set_place(Field::M, "--m");
         let places: Vec<_> = declaration

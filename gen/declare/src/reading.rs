@@ -15,7 +15,7 @@ pub(crate) struct Pair<P> {
 }
 
 pub(crate) fn field_of(key: &str) -> Option<Field> {
-    Field::ALL.into_iter().find(|field| field.name() == key)
+    Field::all().into_iter().find(|field| field.name() == key)
 }
 
 /// Pairs on their way into a configuration.
@@ -81,7 +81,7 @@ impl<P: Clone> Reading<P> {
     /// What may be written.
     fn options(&self) -> Vec<&'static str> {
         let takes = |field: &Field| self.op.is_none_or(|op| op.takes(*field));
-        let fields = Field::ALL.into_iter().filter(takes);
+        let fields = Field::all().into_iter().filter(takes);
         fields.map(Field::name).collect()
     }
 
@@ -89,7 +89,7 @@ impl<P: Clone> Reading<P> {
     pub fn require(&mut self, whole: &P) {
         let dims = self.config.problem.dims();
         let sizes = dims.iter().map(|(field, _)| *field);
-        let required: Vec<_> = [Field::Op, Field::World].into_iter().chain(sizes).collect();
+        let required: Vec<_> = [Field::OP, Field::WORLD].into_iter().chain(sizes).collect();
         let missing: Vec<_> = required
             .iter()
             .filter(|field| !self.places.contains_key(field))
@@ -147,9 +147,9 @@ mod tests {
 
     #[test]
     fn owners_of_an_option_are_named() {
-        let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::Shots));
+        let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::SHOTS));
         assert_eq!(owned_by(owners), "it is of ag_gemm, gemm_rs and gemm_ar");
-        let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::Causal));
+        let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::CAUSAL));
         assert_eq!(owned_by(owners), "it is of ring_attention");
     }
 
@@ -169,7 +169,7 @@ mod tests {
                 assert_eq!(config.assign(field, &value), Ok(true), "{field} of {op}");
                 let wrong = config.assign(field, &Value::Other("a date"));
                 assert!(wrong.is_err(), "{field} of {op}");
-                if field != Field::Op {
+                if field != Field::OP {
                     assert_ne!(config, plain, "{field} of {op}");
                     let name = format!("{field}: ");
                     assert_ne!(config.literal(), plain.literal(), "{field} of {op}");

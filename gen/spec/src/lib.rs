@@ -12,11 +12,13 @@
 
 pub mod abi;
 pub mod config;
-pub mod cost;
+mod cost;
 pub mod device;
 pub mod fabric;
 pub mod fabric_test;
+mod ops;
 pub mod plan;
+pub mod roofline;
 pub mod spec;
 pub mod topology;
 pub mod violation;

@@ -1,17 +1,20 @@
 //! [`KernelSpec`]: a configuration that was checked. Its only door is [`KernelSpec::validate`].
 
-mod attention;
-mod experts;
-mod gemm;
+mod limits;
 
 use crate::abi::MAX_RANKS;
-use crate::config::{Dim, KernelConfig, Op, Problem, Shape};
+use crate::by_problem;
+use crate::config::{Dim, Field, KernelConfig, Op, Problem, Shape};
+use crate::ops::attention::check as attention;
+use crate::ops::combine::check as combine;
+use crate::ops::dispatch::check as dispatch;
+use crate::ops::gemm::check as gemm;
 use crate::topology::Topology;
-use crate::violation::{Field, Violations};
+use crate::violation::Violations;
 use serde::Serialize;
 
-pub use attention::MAX_HEADS;
-pub use gemm::{DIM_STEP, MAX_DIM, MAX_ELEMS};
+pub use crate::ops::attention::MAX_HEADS;
+pub use limits::{DIM_STEP, MAX_DIM, MAX_ELEMS};
 
 /// Rank counts that kernels of one node support.
 pub const WORLDS: [u32; 4] = [1, 2, 4, 8];
@@ -35,19 +38,13 @@ impl KernelSpec {
         if let Some(name) = &config.name {
             found.require(
                 is_identifier(name),
-                Field::Name,
+                Field::NAME,
                 || format!("\"{name}\" is not an identifier of at most 64 characters"),
                 "use letters, digits and '_', not a digit first",
             );
         }
         check_topology(&config, &mut found);
-        let world = config.world;
-        match &config.problem {
-            Problem::Gemm(gemm) => gemm::check(gemm, (config.world, config.nodes), &mut found),
-            Problem::Attention(attention) => attention::check(attention, config.nodes, &mut found),
-            Problem::Dispatch(config) => experts::check_dispatch(config, world, &mut found),
-            Problem::Combine(config) => experts::check_combine(config, world, &mut found),
-        }
+        by_problem!(&config.problem, Problem(of) => check(of, &config, &mut found));
         found.into_result(Self { config })
     }
 
@@ -135,7 +132,7 @@ fn check_topology(config: &KernelConfig, found: &mut Violations) {
     if nodes == 1 {
         found.require(
             WORLDS.contains(&world),
-            Field::World,
+            Field::WORLD,
             || format!("{world} ranks per node is not supported"),
             "use 1, 2, 4 or 8",
         );
@@ -143,13 +140,13 @@ fn check_topology(config: &KernelConfig, found: &mut Violations) {
     }
     if !(1..=MAX_NODES).contains(&nodes) {
         let reason = format!("{nodes} is not in 1..={MAX_NODES}");
-        found.push(Field::Nodes, reason, "use as many nodes as there are hosts");
+        found.push(Field::NODES, reason, "use as many nodes as there are hosts");
         return;
     }
     let most = MAX_RANKS as u32;
     found.require(
         world.is_multiple_of(nodes) && (1..=most).contains(&(world / nodes)),
-        Field::World,
+        Field::WORLD,
         || format!("{world} ranks cannot be {nodes} nodes of 1 to {most} ranks each"),
         format!("use {nodes} times 1 to {most}"),
     );

@@ -37,13 +37,13 @@ pub struct KernelFlags(Vec<(Field, Vec<String>)>);
 impl KernelFlags {
     /// Fields that kernels which are declared elsewhere do not take.
     pub fn declare_a_kernel(&self) -> bool {
-        let goes_elsewhere = |field| is_dim(field) || field == Field::Nodes;
+        let goes_elsewhere = |field| is_dim(field) || field == Field::NODES;
         self.0.iter().any(|(field, _)| !goes_elsewhere(*field))
     }
 
     /// Over how many nodes ranks are to be spread, if it was said.
     pub fn nodes(&self) -> Option<u32> {
-        let (_, values) = self.0.iter().find(|(field, _)| *field == Field::Nodes)?;
+        let (_, values) = self.0.iter().find(|(field, _)| *field == Field::NODES)?;
         values.first()?.parse().ok()
     }
 
@@ -106,7 +106,7 @@ pub fn flag_of(field: Field) -> String {
 
 impl Args for KernelFlags {
     fn augment_args(command: Command) -> Command {
-        Field::ALL.into_iter().fold(command, |command, field| {
+        Field::all().into_iter().fold(command, |command, field| {
             let Some((_, option)) = options(field).next() else {
                 return command;
             };
@@ -140,7 +140,7 @@ impl FromArgMatches for KernelFlags {
             let values = matches.get_many::<String>(field.name())?;
             Some((field, values.cloned().collect()))
         };
-        Ok(Self(Field::ALL.into_iter().filter_map(given).collect()))
+        Ok(Self(Field::all().into_iter().filter_map(given).collect()))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {

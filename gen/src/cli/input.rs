@@ -238,11 +238,11 @@ impl Sources {
         let mut config = declaration.spec.config().clone();
         if let Some((world, flag)) = changes.world {
             config.world = world;
-            declaration.set_place(Field::World, flag.to_owned());
+            declaration.set_place(Field::WORLD, flag.to_owned());
         }
         if let Some(nodes) = self.flags.nodes() {
             config.nodes = nodes;
-            declaration.set_place(Field::Nodes, flag_of(Field::Nodes));
+            declaration.set_place(Field::NODES, flag_of(Field::NODES));
         }
         let mut sizes = Vec::new();
         for (field, dim) in config.problem.dims() {

@@ -11,6 +11,7 @@ use super::input::{Input, Kernel};
 use super::output::{bytes, micros, print, print_json, table};
 use mkernel_declare::Mistake;
 use mkernel_spec::abi::{Extent, OperandSpec};
+use mkernel_spec::by_problem;
 use mkernel_spec::plan::{Body, Region};
 use mkernel_spec::{KernelPlan, Target, Topology, Violation, Violations};
 use serde::Serialize;
@@ -40,12 +41,7 @@ struct About {
 
 impl About {
     fn of(plan: &KernelPlan) -> Self {
-        match &plan.body {
-            Body::Gemm(body) => gemm::about(plan, body),
-            Body::Attention(body) => attention::about(plan, body),
-            Body::Dispatch(body) => dispatch::about(plan, body),
-            Body::Combine(body) => combine::about(plan, body),
-        }
+        by_problem!(&plan.body, Body(body) => about(plan, body))
     }
 }
 

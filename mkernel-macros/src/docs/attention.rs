@@ -1,10 +1,11 @@
 //! What rustdoc shows of an attention operator.
 
 use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
-use mkernel_spec::{AttentionConfig, Dim, Layout, Placement};
+use mkernel_spec::{AttentionConfig, Dim, KernelConfig, Layout, Placement};
 
 /// Semantics, and what each rank passes.
-pub fn lines(config: &AttentionConfig, world: u32, nodes: u32) -> Vec<String> {
+pub fn lines(config: &AttentionConfig, kernel: &KernelConfig) -> Vec<String> {
+    let KernelConfig { world, nodes, .. } = *kernel;
     let mask = match config.causal {
         true => ", each row over itself and earlier rows",
         false => "",

@@ -1,10 +1,10 @@
 //! What rustdoc shows of `combine`.
 
 use mkernel_spec::plan::CombinePlan;
-use mkernel_spec::{CombineConfig, Dim};
+use mkernel_spec::{CombineConfig, Dim, KernelConfig};
 
 /// Semantics, and what each rank passes.
-pub fn lines(config: &CombineConfig, world: u32) -> Vec<String> {
+pub fn lines(config: &CombineConfig, kernel: &KernelConfig) -> Vec<String> {
     let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
     let [top_k, tokens, hidden] = [
         (config.top_k, "k"),
@@ -17,7 +17,10 @@ pub fn lines(config: &CombineConfig, world: u32) -> Vec<String> {
             "The sum of what a token's {top_k} experts made of it, weighted by its gates, at the token's rank."
         ),
         String::new(),
-        format!("{}; bf16, fp32 accumulate.", super::ranks(world)),
+        format!(
+            "{}; bf16, fp32 accumulate.",
+            super::ranks_on(kernel.world, kernel.nodes)
+        ),
         String::new(),
         "| operand | on each rank | |".to_owned(),
         "|---|---|---|".to_owned(),

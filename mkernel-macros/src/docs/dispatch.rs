@@ -1,10 +1,11 @@
 //! What rustdoc shows of `dispatch_gemm`.
 
 use mkernel_spec::plan::DispatchPlan;
-use mkernel_spec::{BLayout, Dim, DispatchConfig};
+use mkernel_spec::{BLayout, Dim, DispatchConfig, KernelConfig};
 
 /// Semantics, and what each rank passes.
-pub fn lines(config: &DispatchConfig, world: u32, nodes: u32) -> Vec<String> {
+pub fn lines(config: &DispatchConfig, kernel: &KernelConfig) -> Vec<String> {
+    let KernelConfig { world, nodes, .. } = *kernel;
     let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
     let [experts, top_k, tokens, hidden, cols] = [
         (config.experts, "E"),

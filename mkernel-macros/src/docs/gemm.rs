@@ -1,10 +1,11 @@
 //! What is said of a GEMM operator.
 
 use mkernel_spec::plan::GemmPlan;
-use mkernel_spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp};
+use mkernel_spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, KernelConfig};
 
 /// Semantics, and what each rank passes.
-pub fn lines(config: &GemmConfig, world: u32, nodes: u32) -> Vec<String> {
+pub fn lines(config: &GemmConfig, kernel: &KernelConfig) -> Vec<String> {
+    let KernelConfig { world, nodes, .. } = *kernel;
     let mut lines = vec![
         format!("{} {}", semantics(config.op), layout(config, world, nodes)),
         String::new(),

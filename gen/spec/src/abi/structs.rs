@@ -1,31 +1,8 @@
-//! Sizes and offsets of what both sides define.
+//! The structs that both sides define.
 
-use super::{Gate, HostPage, Report, State};
+use super::layout::{StructLayout, layout};
+use super::state::{Gate, HostPage, Report, State};
 use crate::fabric::{Command, CommandRing, RingState, RingWords};
-use serde::Serialize;
-
-/// A struct that a device header defines too: the rendered kernel asserts size and offsets.
-#[derive(Clone, Debug, Serialize)]
-pub struct StructLayout {
-    /// Its name in CUDA.
-    pub name: &'static str,
-    /// Its size.
-    pub size_bytes: usize,
-    /// Its fields and their offsets.
-    pub fields: Vec<(&'static str, usize)>,
-}
-
-/// The [`StructLayout`] of a struct: its name, and all its fields.
-macro_rules! layout {
-    ($t:ident: $($f:ident),+) => {
-        $crate::abi::StructLayout {
-            name: stringify!($t),
-            size_bytes: std::mem::size_of::<$t>(),
-            fields: vec![$((stringify!($f), std::mem::offset_of!($t, $f))),+],
-        }
-    };
-}
-pub(crate) use layout;
 
 /// The structs that device headers share with this crate.
 #[must_use]

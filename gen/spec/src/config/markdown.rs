@@ -1,6 +1,7 @@
 //! The options in Markdown, for README.md and the documentation of `#[fused_kernel]`.
 
-use super::{Limits, Op, OptionSpec, Values};
+use super::op::Op;
+use super::option::{Limits, OptionSpec, Values};
 use std::fmt;
 
 /// The options of one struct. It is displayed as a table.
@@ -107,7 +108,7 @@ mod tests {
             assert!(!doc.concat().contains(cells), "{field}: {doc:?}");
         }
         let described: BTreeSet<_> = options.map(|option| option.field).collect();
-        assert!(described.into_iter().eq(BTreeSet::from(Field::ALL)));
+        assert!(described.into_iter().eq(BTreeSet::from_iter(Field::all())));
         let names: BTreeSet<_> = tables.iter().map(|table| table.of).collect();
         assert_eq!(names.len(), tables.len());
     }

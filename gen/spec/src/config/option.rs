@@ -1,8 +1,9 @@
-//! What an option is, and the macros that make options of the [table](super::table).
+//! What an option is, and the macro that declares structs of options.
 
+use super::dim::Dim;
+use super::field::Field;
 use super::option_type::OptionType;
-use crate::config::Dim;
-use crate::violation::{Field, Violations};
+use crate::violation::Violations;
 
 /// A value as a person wrote it, read as what its option takes. An error says what would work.
 #[expect(missing_docs, reason = "each reads what its result is")]
@@ -44,7 +45,7 @@ pub enum Limits {
 
 impl Limits {
     /// Records that `value` is not possible, if so.
-    pub(super) fn check(self, field: Field, value: u32, found: &mut Violations) {
+    pub(crate) fn check(self, field: Field, value: u32, found: &mut Violations) {
         let (ok, reason, help) = match self {
             Self::Range(low, high) => (
                 (low..=high).contains(&value),
@@ -81,7 +82,7 @@ pub struct OptionSpec {
 
 impl OptionSpec {
     /// An option of type `T`; `doc` is its documentation as rustc has it, line by line.
-    pub(super) fn new<T: OptionType>(
+    pub(crate) fn new<T: OptionType>(
         field: Field,
         (of, group): (&'static str, Option<&'static str>),
         doc: &[&str],
@@ -100,7 +101,7 @@ impl OptionSpec {
     }
 
     /// The same, within limits.
-    pub(super) fn within(mut self, limits: Limits) -> Self {
+    pub(crate) fn within(mut self, limits: Limits) -> Self {
         self.values = Values::Count(Some(limits));
         self
     }
@@ -121,14 +122,14 @@ pub trait Options {
     fn literal(&self) -> String;
 }
 
-/// Structs of options, and [`Field`], which has all of them. A struct may have
+/// Structs of options, and the [`Field`] of each option. A struct may have
 ///
 /// - `op: Type, sizes: Shape { … }`: the dimensions of a problem, in the order in which `prepare` takes their sizes, and
 ///   the name of the struct that has them all;
 /// - `options { … }`: whatever else a person may write;
 /// - `groups { … }`: structs of options that stand in a table of their own in TOML, or beside the others.
 ///
-/// `name as Variant` makes an option, `name as =Variant` is an option of another struct, too. Its documentation is what
+/// `name as NAME` declares an option and `Field::NAME`; `name as =NAME` is an option that another struct declares. Its documentation is what
 /// help and README.md say of it. `: Default` after a struct's name: it is written as such where nothing of it is given.
 macro_rules! options {
     (@new $Struct:ident [] $($rest:tt)*) => {};
@@ -165,47 +166,11 @@ macro_rules! options {
             )+})?
         }
     )+) => {
-        /// An option of [`KernelConfig`](crate::KernelConfig), by the one name it has in TOML, in
-        /// `#[fused_kernel(...)]`, as a flag (`--tile-m`) and in messages.
-        ///
-        /// This crate knows fields, never files or tokens: each front door maps a field to its own place.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[non_exhaustive]
-        pub enum Field {
-            /// `op`
-            Op,
+        impl $crate::config::Field {
             $(
-                $($($(#[doc = concat!("`", stringify!($size), "`")] $NewSize,)?)+)?
-                $($(#[doc = concat!("`", stringify!($name), "`")] $New,)?)*
+                $($($(#[doc = concat!("`", stringify!($size), "`")] pub const $NewSize: Self = Self::new(stringify!($size));)?)+)?
+                $($(#[doc = concat!("`", stringify!($name), "`")] pub const $New: Self = Self::new(stringify!($name));)?)*
             )+
-        }
-
-        impl Field {
-            /// Every field, in the order in which a person writes them.
-            pub const ALL: [Self; Self::COUNT] = [
-                Self::Op,
-                $($($($(Self::$NewSize,)?)+)? $($(Self::$New,)?)*)+
-            ];
-
-            const COUNT: usize = [Self::Op, $($($($(Self::$NewSize,)?)+)? $($(Self::$New,)?)*)+].len();
-
-            /// The field's name, as in TOML.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    Self::Op => "op",
-                    $(
-                        $($($(Self::$NewSize => stringify!($size),)?)+)?
-                        $($(Self::$New => stringify!($name),)?)*
-                    )+
-                }
-            }
-        }
-
-        impl std::fmt::Display for Field {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
         }
 
         $(
@@ -225,7 +190,7 @@ macro_rules! options {
                 $($($(#[$group_meta])* pub $group: $Group,)+)?
             }
 
-            impl Options for $Struct {
+            impl $crate::config::Options for $Struct {
                 fn options(&self, group: Option<&'static str>) -> Vec<OptionSpec> {
                     let place = (stringify!($Struct), group);
                     #[allow(unused_mut, reason = "not every struct has groups")]
@@ -312,7 +277,7 @@ macro_rules! options {
                 impl $Shape {
                     /// The size of a dimension; none if the problem does not have it.
                     #[must_use]
-                    pub const fn size(&self, field: Field) -> Option<u64> {
+                    pub fn size(&self, field: Field) -> Option<u64> {
                         match field {
                             $(Field::$($OldSize)?$($NewSize)? => Some(self.$size),)+
                             _ => None,
@@ -323,4 +288,4 @@ macro_rules! options {
         )+
     };
 }
-pub(super) use options;
+pub(crate) use options;

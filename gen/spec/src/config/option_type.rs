@@ -1,11 +1,12 @@
 //! [`OptionType`]: how a value of an option is read and written, once for each type.
 
+use super::dim::Dim;
+use super::dtype::Dtype;
 use super::option::{Values, Written};
-use super::{Dim, Dtype, Scale};
 use std::fmt;
 
 /// A type of options.
-pub(super) trait OptionType: Sized {
+pub(crate) trait OptionType: Sized {
     /// What a person writes.
     fn values() -> Values;
 
@@ -93,27 +94,6 @@ impl OptionType for String {
     }
 }
 
-impl OptionType for Scale {
-    fn values() -> Values {
-        Values::Number
-    }
-
-    fn read(written: &dyn Written) -> Result<Self, String> {
-        written.number().map(Self::new)
-    }
-
-    fn literal(&self) -> String {
-        match self.fixed() {
-            Some(value) => format!("::mkernel::Scale::new({value:?}f32)"),
-            None => "::mkernel::Scale::default()".to_owned(),
-        }
-    }
-
-    fn word(&self) -> Option<String> {
-        Some(self.to_string())
-    }
-}
-
 impl<T: OptionType> OptionType for Option<T> {
     fn values() -> Values {
         T::values()
@@ -136,7 +116,7 @@ impl<T: OptionType> OptionType for Option<T> {
 }
 
 /// A type of few values, of which an option takes some.
-pub(super) trait Choice: Copy + fmt::Debug + fmt::Display + 'static {
+pub(crate) trait Choice: Copy + fmt::Debug + fmt::Display + 'static {
     /// The type's name.
     const TYPE: &'static str;
     /// What an option takes, by name.
@@ -211,4 +191,4 @@ macro_rules! choices {
         }
     };
 }
-pub(super) use choices;
+pub(crate) use choices;

@@ -21,12 +21,21 @@ pub struct Network {
 pub const MAX_PUT_BYTES: u64 = 16 << 20;
 
 /// About what a put has: with fewer bytes the proxy is the limit, with more the last ones are relayed late.
-pub(super) const PUT_BYTES: u32 = 1 << 20;
+pub(crate) const PUT_BYTES: u32 = 1 << 20;
 
 /// Across nodes: the ring of commands, and what the proxy says of arrivals.
-pub(super) fn args(topology: Topology) -> Vec<(&'static str, ArgKind)> {
+fn args(topology: Topology) -> Vec<(&'static str, ArgKind)> {
     match topology.nodes {
         1 => Vec::new(),
         _ => vec![("ring", ArgKind::Ring), ("arrivals", ArgKind::Arrivals)],
     }
+}
+
+/// What every kernel is passed besides: what its calls have in common with other operators', and what it has of a network.
+pub(crate) fn common_args(topology: Topology) -> Vec<(&'static str, ArgKind)> {
+    let gate = [
+        ("gate", ArgKind::Gate),
+        ("operator_number", ArgKind::OperatorNumber),
+    ];
+    gate.into_iter().chain(args(topology)).collect()
 }

@@ -147,7 +147,7 @@ impl Region {
 }
 
 /// Places regions one behind the other.
-pub(super) struct Placer {
+pub(crate) struct Placer {
     align_bytes: u64,
     /// Where the next one starts.
     pub end_bytes: u64,

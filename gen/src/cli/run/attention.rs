@@ -1,12 +1,17 @@
 //! What an attention operator should compute, in fp64.
 
-use super::data::Inputs;
-use super::reference::Matrix;
+use super::inputs::Inputs;
+use super::reference::{Matrix, matrix_sums_bytes};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::AttentionPlan;
 use mkernel::{Dtype, KernelPlan, Layout};
 use std::thread;
+
+/// Random queries, keys and values.
+pub fn inputs(plan: &KernelPlan, _: &AttentionPlan, seed: u64, call: u32) -> Inputs {
+    Inputs::random(plan, seed, call, |_| false)
+}
 
 /// O and LSE of `rank`.
 pub fn expected(
@@ -15,24 +20,24 @@ pub fn expected(
     inputs: &Inputs,
     rank: u32,
     threads: usize,
-) -> Vec<Matrix> {
+) -> Option<Vec<Matrix>> {
     let world = plan.spec.world();
-    let place = Place::new(body, world);
+    let map = RowMap::new(body, world);
     let shape = body.shape;
     let (heads, dim) = (shape.heads as usize, shape.head_dim as usize);
-    let positions = place.positions(rank);
+    let positions = map.positions(rank);
     let rows = shape.batch as usize * heads * positions.len();
     // [B, H, S], as LSE lies.
     let mut found = vec![Row::default(); rows];
     let per_thread = rows.div_ceil(threads.max(1)).max(1);
     thread::scope(|scope| {
         for (part, found) in found.chunks_mut(per_thread).enumerate() {
-            let (place, positions) = (&place, &positions);
+            let (map, positions) = (&map, &positions);
             scope.spawn(move || {
                 for (row, found) in (part * per_thread..).zip(found) {
                     let (head, index) = (row / positions.len(), row % positions.len());
                     let of = (head / heads, head % heads);
-                    *found = place.attend(inputs, rank, of, (index, positions[index]));
+                    *found = map.attend(inputs, rank, of, (index, positions[index]));
                 }
             });
         }
@@ -41,7 +46,7 @@ pub fn expected(
     let mut magnitudes = vec![0.0; rows * dim];
     for (row, of_row) in found.iter().enumerate() {
         let (head, index) = (row / positions.len(), row % positions.len());
-        let at = place.at(Operand::Q, rank, (head / heads, head % heads), index);
+        let at = map.at(Operand::Q, rank, (head / heads, head % heads), index);
         o[at..at + dim].copy_from_slice(&of_row.o);
         magnitudes[at..at + dim].copy_from_slice(&of_row.magnitudes);
     }
@@ -54,10 +59,15 @@ pub fn expected(
         dtype,
     };
     let lse = found.iter().map(|row| row.lse).collect();
-    vec![
+    Some(vec![
         matrix(o, magnitudes, dim, Dtype::Bf16),
         matrix(lse, Vec::new(), 1, Dtype::Fp32),
-    ]
+    ])
+}
+
+/// Bytes of the sums that all ranks' references need at a time: those of the results in fp32, and what was rounded.
+pub fn reference_bytes(plan: &KernelPlan, _: &AttentionPlan) -> u64 {
+    matrix_sums_bytes(plan)
 }
 
 /// A row of O and its LSE.
@@ -70,12 +80,12 @@ struct Row {
 }
 
 /// Where rows lie: on which rank, and where in its operands.
-struct Place<'a> {
+struct RowMap<'a> {
     body: &'a AttentionPlan,
     world: u32,
 }
 
-impl<'a> Place<'a> {
+impl<'a> RowMap<'a> {
     fn new(body: &'a AttentionPlan, world: u32) -> Self {
         Self { body, world }
     }

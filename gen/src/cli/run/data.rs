@@ -1,107 +1,15 @@
-//! Random operands of all ranks, and what the operator should make of them.
-//!
-//! The GPU tests have their own, as kernels: theirs must be fast at sizes that no CPU checks, these must not depend on
-//! a GPU. They have no code in common.
+//! What a run computes with: random operands, and what the operator should make of them.
 
-use super::experts::{Routing, Sizes};
+use super::inputs::Inputs;
 use super::reference::Matrix;
-use super::{attention, experts, gemm};
-use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
+use super::{attention, combine, dispatch, gemm};
+use mkernel::KernelPlan;
+use mkernel::spec::by_problem;
 use mkernel::spec::plan::Body;
-use mkernel::{Dtype, KernelPlan, Problem};
-
-/// Elements of an operand, by rank.
-type Elements<T> = (Operand, Vec<Vec<T>>);
-
-/// What a call reads: of each operand the elements of every rank, as many as in the plan.
-#[derive(Default, PartialEq)]
-pub struct Inputs {
-    matrices: Vec<Elements<bf16>>,
-    numbers: Vec<Elements<i32>>,
-    fractions: Vec<Elements<f32>>,
-}
-
-fn find<T>(all: &[Elements<T>], wanted: Operand) -> &[Vec<T>] {
-    let found = all.iter().find(|(operand, _)| *operand == wanted);
-    found.map_or(&[], |(_, ranks)| ranks)
-}
-
-impl Inputs {
-    /// An operand's elements, by rank; none if the kernel does not have it.
-    pub fn of(&self, wanted: Operand) -> &[Vec<bf16>] {
-        find(&self.matrices, wanted)
-    }
-
-    /// The same of one of int32.
-    pub fn numbers(&self, wanted: Operand) -> &[Vec<i32>] {
-        find(&self.numbers, wanted)
-    }
-
-    /// The same of one of fp32.
-    pub fn fractions(&self, wanted: Operand) -> &[Vec<f32>] {
-        find(&self.fractions, wanted)
-    }
-}
 
 /// Random operands that depend on plan, seed and call alone.
 pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
-    let fill = |operand: Operand, stream: u64| {
-        let is_common = match plan.spec.problem() {
-            Problem::Gemm(config) => gemm::is_common(config, operand),
-            _ => false,
-        };
-        (0..plan.spec.world())
-            .map(|rank| {
-                let of_rank = if is_common { 0 } else { rank };
-                let stream = stream << 48 | u64::from(call) << 8 | u64::from(of_rank);
-                let mut random = Random(seed ^ Random(stream).next());
-                (0..elems(plan, operand, rank))
-                    .map(|_| random.element())
-                    .collect()
-            })
-            .collect()
-    };
-    let specs = (1..).zip(&plan.operands);
-    let specs = specs.filter(|(_, spec)| !spec.written && spec.dtype == Dtype::Bf16);
-    let mut inputs = Inputs {
-        matrices: specs
-            .map(|(stream, spec)| (spec.operand, fill(spec.operand, stream)))
-            .collect(),
-        ..Inputs::default()
-    };
-    match &plan.body {
-        Body::Dispatch(body) => {
-            let sizes = Sizes::of_dispatch(plan, body);
-            let (ids, counts) = experts::choose(sizes, seed, call);
-            let counts = counts.into_iter().map(|count| vec![count]).collect();
-            inputs.numbers = vec![(Operand::Ids, ids), (Operand::Count, counts)];
-        }
-        Body::Combine(body) => {
-            let sizes = Sizes::of_combine(plan, body);
-            let (ids, counts) = experts::choose(sizes, seed, call);
-            let mut places = Routing::new(sizes, &ids, &counts).places;
-            let choices = sizes.max_tokens * sizes.top_k;
-            for places in &mut places {
-                places.resize(choices, -1); // of tokens that there are not
-            }
-            let counts = counts.into_iter().map(|count| vec![count]).collect();
-            inputs.numbers = vec![(Operand::Places, places), (Operand::Count, counts)];
-            let mut random = Random(seed ^ u64::from(call));
-            let gates = (0..sizes.world)
-                .map(|_| (0..choices).map(|_| random.element().to_f32()).collect())
-                .collect();
-            inputs.fractions = vec![(Operand::Gates, gates)];
-        }
-        Body::Gemm(_) | Body::Attention(_) => {}
-    }
-    inputs
-}
-
-/// Elements of an operand on `rank`.
-pub fn elems(plan: &KernelPlan, operand: Operand, rank: u32) -> usize {
-    let spec = plan.operands.iter().find(|spec| spec.operand == operand);
-    spec.map_or(0, |spec| spec.rows.on(rank) * spec.cols) as usize
+    by_problem!(&plan.body, Body(body) => inputs(plan, body, seed, call))
 }
 
 /// The results of `rank`, in fp32 and in the order of the plan's operands; none for an operator that has no reference
@@ -112,42 +20,19 @@ pub fn expected(
     rank: u32,
     threads: usize,
 ) -> Option<Vec<Matrix>> {
-    match &plan.body {
-        Body::Gemm(body) => Some(vec![gemm::expected(plan, body, inputs, rank, threads)?]),
-        Body::Attention(body) => Some(attention::expected(plan, body, inputs, rank, threads)),
-        Body::Dispatch(body) => Some(experts::expected_of_dispatch(
-            plan, body, inputs, rank, threads,
-        )),
-        Body::Combine(body) => Some(experts::expected_of_combine(plan, body, inputs, rank)),
-    }
+    by_problem!(&plan.body, Body(body) => expected(plan, body, inputs, rank, threads))
 }
 
-/// splitmix64: numbers that differ for seeds that differ little.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    /// In 0 .. end.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
-    }
-
-    /// In -1 .. 1, with all bits of a bf16.
-    fn element(&mut self) -> bf16 {
-        bf16::from_f32((self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0)
-    }
+/// Bytes of the sums that all ranks' references need at a time, beside operands and results.
+pub fn reference_bytes(plan: &KernelPlan) -> u64 {
+    by_problem!(&plan.body, Body(body) => reference_bytes(plan, body))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mkernel::half::bf16;
+    use mkernel::spec::abi::Operand;
     use mkernel::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelSpec};
 
     #[test]

@@ -1,19 +1,24 @@
 //! What a GEMM operator should compute.
 
-use super::data::{Inputs, elems};
-use super::reference::{Addends, Matrix, multiply};
+use super::inputs::{Inputs, elems};
+use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::GemmPlan;
-use mkernel::{BLayout, GemmConfig, GemmOp, KernelPlan};
+use mkernel::{BLayout, Dtype, GemmConfig, GemmOp, KernelPlan};
 
 /// Whether all ranks pass the same: who adds up a part of C adds its own.
-pub fn is_common(config: &GemmConfig, operand: Operand) -> bool {
+fn is_common(config: &GemmConfig, operand: Operand) -> bool {
     match operand {
         Operand::Bias => config.op.reduces(),
         Operand::Residual => config.op == GemmOp::GemmAr,
         _ => false,
     }
+}
+
+/// Random operands.
+pub fn inputs(plan: &KernelPlan, body: &GemmPlan, seed: u64, call: u32) -> Inputs {
+    Inputs::random(plan, seed, call, |operand| is_common(&body.config, operand))
 }
 
 /// C of `rank`, in fp32.
@@ -23,7 +28,7 @@ pub fn expected(
     inputs: &Inputs,
     rank: u32,
     threads: usize,
-) -> Option<Matrix> {
+) -> Option<Vec<Matrix>> {
     let GemmPlan { config, shape, .. } = body;
     let (n, k) = (shape.n as usize, shape.k as usize);
     let b_is_transposed = config.b_layout == BLayout::Nk;
@@ -49,5 +54,14 @@ pub fn expected(
         bias: of_rank(Operand::Bias),
         residual: of_rank(Operand::Residual),
     };
-    Some(sum.finish(config.epilogue, addends))
+    Some(vec![sum.finish(config.epilogue, addends)])
+}
+
+/// Bytes of the sums that all ranks' references need at a time: every rank multiplies for all that it adds up.
+pub fn reference_bytes(plan: &KernelPlan, body: &GemmPlan) -> u64 {
+    if !body.config.op.reduces() {
+        return matrix_sums_bytes(plan);
+    }
+    let world = u64::from(plan.spec.world());
+    world * (world + 4) * body.shape.m * body.shape.n * Dtype::Fp32.bytes()
 }

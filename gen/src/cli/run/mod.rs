@@ -1,14 +1,17 @@
 //! `mkernel-gen run`: a fused operator on real input, on GPUs or simulated ones, checked element by element.
 
 mod attention;
+mod combine;
 mod data;
-mod experts;
+mod dispatch;
 mod gemm;
+mod inputs;
 mod need;
 mod ranks;
 mod reference;
 mod replay;
 mod report;
+mod routing;
 mod tensor;
 mod trace;
 

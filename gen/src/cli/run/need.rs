@@ -2,7 +2,7 @@
 
 use super::super::Failure;
 use super::super::output::bytes;
-use mkernel::spec::plan::Body;
+use super::data::reference_bytes;
 use mkernel::{KernelPlan, Simulation};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
@@ -41,12 +41,7 @@ fn host_bytes(plan: &KernelPlan, calls: u32) -> u64 {
     // One more call repeats the first.
     let results = (calls + 1) * written / BF16 * FP32;
     // Ranks make their references at the same time: operands in fp32, then sums and what was rounded for them.
-    let sums = match &plan.body {
-        Body::Gemm(body) if body.config.op.reduces() => {
-            u64::from(world) * u64::from(world + 4) * body.shape.m * body.shape.n * FP32
-        }
-        _ => 4 * written / BF16 * FP32,
-    };
+    let sums = reference_bytes(plan);
     let references = u64::from(world) * read / BF16 * FP32 + sums;
     [Simulation::host_bytes(gpus), inputs, results, references]
         .into_iter()

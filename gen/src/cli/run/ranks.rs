@@ -1,6 +1,7 @@
 //! One run: the ranks of a job, a thread for each, and several calls in a row on all of them.
 
-use super::data::{Inputs, elems, expected, inputs};
+use super::data::{expected, inputs};
+use super::inputs::{Inputs, elems};
 use super::reference::Verdict;
 use super::tensor::Tensor;
 use crate::cli::machine::Machine;

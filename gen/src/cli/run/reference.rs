@@ -2,7 +2,7 @@
 
 use mkernel::half::bf16;
 use mkernel::spec::Topology;
-use mkernel::{Activation, Dtype, Epilogue};
+use mkernel::{Activation, Dtype, Epilogue, KernelPlan};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use std::thread;
 
@@ -275,6 +275,19 @@ impl Verdict {
         }
         (self.error_squares / self.squares).sqrt()
     }
+}
+
+/// Bytes of the results of all ranks in fp32, twice, and of what was rounded for them, as often.
+pub fn matrix_sums_bytes(plan: &KernelPlan) -> u64 {
+    let ranks = 0..plan.spec.world();
+    let written: u64 = ranks.map(|rank| plan.operand_bytes(rank).1).sum();
+    4 * written / Dtype::Bf16.bytes() * Dtype::Fp32.bytes()
+}
+
+/// What nobody writes stays what it was: it is no number.
+pub fn padded(mut values: Vec<f32>, len: usize) -> Vec<f32> {
+    values.resize(len, f32::NAN);
+    values
 }
 
 #[cfg(test)]

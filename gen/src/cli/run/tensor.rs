@@ -1,6 +1,6 @@
 //! Operands in device memory.
 
-use super::data::Inputs;
+use super::inputs::Inputs;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError};
 use mkernel::half::bf16;
 use mkernel::spec::abi::{Operand, OperandSpec};

@@ -1,0 +1,163 @@
+//! The kernel's parameter: what each argument holds, and where it lies.
+
+use super::limits::MAX_RANKS;
+use super::operand::{Extent, Operand};
+use crate::config::Dtype;
+use crate::fabric::CommandRing;
+use serde::Serialize;
+
+/// Where a tensor map or pointer starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// At the operand's first element.
+    Operand(Operand),
+    /// In this rank's workspace.
+    Workspace {
+        /// From its start.
+        offset_bytes: u64,
+    },
+}
+
+/// Bytes from one index to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stride {
+    /// Known to the plan.
+    Bytes(u64),
+    /// The row stride that the caller gives for the operand.
+    RowOf(Operand),
+    /// As many of those rows.
+    RowsOf {
+        /// Whose.
+        operand: Operand,
+        /// How many on this rank.
+        rows: Extent,
+    },
+}
+
+/// A tensor map (`CUtensorMap`), 128-byte swizzle, zero fill out of bounds, 256-byte L2 promotion.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TensorMapSpec {
+    /// Where it starts.
+    pub source: Source,
+    /// What its elements are.
+    pub dtype: Dtype,
+    /// Elements per dimension, innermost first. A dimension that is 0 on this rank is encoded as 1, over the workspace.
+    pub extents: Vec<Extent>,
+    /// Strides of dimensions 1, 2, …
+    pub strides: Vec<Stride>,
+    /// Elements of the box that one instruction moves, innermost first.
+    pub box_elems: Vec<u32>,
+}
+
+/// What one kernel argument holds; the runtime fills it in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ArgKind {
+    /// A tensor map, 128 bytes, aligned to 128.
+    TensorMap(TensorMapSpec),
+    /// The operand's address, …
+    Pointer(Operand),
+    /// … of one that is written though it is usually read.
+    Result(Operand),
+    /// The operand's row stride in bytes, u64.
+    RowStrideBytes(Operand),
+    /// Addresses of the workspaces of this node's ranks as this rank sees them, `[u64; MAX_RANKS]`, by their number on
+    /// the node; 0 beyond the last.
+    Workspaces,
+    /// Address of the [`HostPage`](super::HostPage).
+    HostPage,
+    /// Address of the [`Gate`](super::Gate).
+    Gate,
+    /// The operator's number in its communicator, from 1 on, u32.
+    OperatorNumber,
+    /// The deadline of every wait, ns, u64.
+    DeadlineNs,
+    /// This rank, u32.
+    Rank,
+    /// The [`CommandRing`] of this rank.
+    Ring,
+    /// Address of the arrival words in host memory, by peer and channel, [`FLAG_STRIDE_BYTES`](super::FLAG_STRIDE_BYTES) apart.
+    Arrivals,
+}
+
+impl ArgKind {
+    /// Its declaration in CUDA, with `name`.
+    #[must_use]
+    pub fn declare(&self, name: &str) -> String {
+        match self {
+            Self::TensorMap(_) => format!("CUtensorMap {name}"),
+            Self::Pointer(operand) if operand.is_result() => format!("mk::u8* {name}"),
+            Self::Result(_) => format!("mk::u8* {name}"),
+            Self::Pointer(_) => format!("const mk::u8* {name}"),
+            Self::RowStrideBytes(_) | Self::DeadlineNs => format!("mk::u64 {name}"),
+            Self::Workspaces => format!("mk::u8* {name}[mk::kMaxRanks]"),
+            Self::HostPage => format!("mk::HostPage* {name}"),
+            Self::Gate => format!("mk::Gate* {name}"),
+            Self::Rank | Self::OperatorNumber => format!("mk::u32 {name}"),
+            Self::Ring => format!("mk::CommandRing {name}"),
+            Self::Arrivals => format!("const mk::u8* {name}"),
+        }
+    }
+
+    const fn size_align(&self) -> (usize, usize) {
+        match self {
+            Self::TensorMap(_) => (128, 128),
+            Self::Pointer(_)
+            | Self::Result(_)
+            | Self::RowStrideBytes(_)
+            | Self::HostPage
+            | Self::Gate
+            | Self::DeadlineNs
+            | Self::Arrivals => (8, 8),
+            Self::Workspaces => (8 * MAX_RANKS, 8),
+            Self::Rank | Self::OperatorNumber => (4, 4),
+            Self::Ring => (size_of::<CommandRing>(), align_of::<CommandRing>()),
+        }
+    }
+}
+
+/// One kernel argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Arg {
+    /// Its name in the kernel.
+    pub name: &'static str,
+    /// What it holds.
+    pub kind: ArgKind,
+    /// Where it lies in the argument struct.
+    pub offset_bytes: usize,
+}
+
+/// The kernel's one parameter, a struct passed by value; the template prints it from this table and asserts each offset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ArgLayout {
+    /// The fields, in order.
+    pub args: Vec<Arg>,
+    /// Size of the struct.
+    pub size_bytes: usize,
+}
+
+impl ArgLayout {
+    /// Lays the arguments out as a C compiler does.
+    #[must_use]
+    pub fn new(kinds: Vec<(&'static str, ArgKind)>) -> Self {
+        let (mut offset, mut align) = (0, 1);
+        let mut args = Vec::with_capacity(kinds.len());
+        for (name, kind) in kinds {
+            let (size, field_align) = kind.size_align();
+            offset = usize::next_multiple_of(offset, field_align);
+            align = align.max(field_align);
+            args.push(Arg {
+                name,
+                kind,
+                offset_bytes: offset,
+            });
+            offset += size;
+        }
+        Self {
+            args,
+            size_bytes: offset.next_multiple_of(align),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Constants that host and device share.
+
+/// The largest world of one node; arrays over ranks have this length.
+pub const MAX_RANKS: usize = 8;
+
+/// Bytes from one flag to the next: a line of L2, so that who polls one flag doesn't hold up the writer of another.
+pub const FLAG_STRIDE_BYTES: u64 = 128;

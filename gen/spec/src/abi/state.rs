@@ -1,0 +1,100 @@
+//! Structs in memory that the host and kernels share: reports, the host page, and the state of calls.
+
+use super::limits::MAX_RANKS;
+
+/// [`Report::aborted_by`] when the rank's own host set [`HostPage::abort`].
+pub const HOST_ABORT: u32 = u32::MAX;
+
+/// In abort words and [`Report::aborted_by`]: beside this bit, a rank that is lost.
+pub const LOST: u32 = 1 << 30;
+
+/// What a wait that passed its deadline leaves for the host, or a call whose operands have wrong values. `valid` is
+/// written last.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// 1 once the rest is written.
+    pub valid: u32,
+    /// The rank that waited.
+    pub rank: u32,
+    /// Its CTA.
+    pub cta: u32,
+    /// Who waited: a [`Role`](super::Role).
+    pub role: u32,
+    /// For what: a [`Wait`](super::Wait).
+    pub wait: u32,
+    /// The rank that should have come, where there is one.
+    pub peer: u32,
+    /// Which flag, stage or buffer.
+    pub index: u32,
+    /// The value awaited.
+    pub wanted: u32,
+    /// The value last seen.
+    pub seen: u32,
+    /// The call, counted from 1.
+    pub epoch: u32,
+    /// 0: its own deadline passed; 1 + r: rank r aborted; [`LOST`] and r: rank r is lost; [`HOST_ABORT`]:
+    /// the host aborted.
+    pub aborted_by: u32,
+    /// How long it waited.
+    pub waited_ns: u64,
+}
+
+/// A page of pinned host memory per operator instance, mapped on the device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostPage {
+    /// Host → device: not 0 makes every wait of this rank end. 1, or [`LOST`] and a rank.
+    pub abort: u32,
+    /// Device → host: the epoch whose copies the host is to enqueue (copy-engine transfer).
+    pub doorbell: u32,
+    /// Device → host: the address of the rows to copy; written before the doorbell.
+    pub source: u64,
+    /// Device → host: their row stride.
+    pub source_row_bytes: u64,
+    /// Host → device: the epoch whose copies the host begins, unless they are withdrawn.
+    pub claimed: u32,
+    /// Host → device: the claimed epoch of which no copy runs or ever will.
+    pub answered: u32,
+    /// Device → host: not 0 after a kernel gave up its copies; none are wanted from then on.
+    pub withdrawn: u32,
+    /// Device → host: the first wait that failed.
+    pub report: Report,
+    /// Device → host: what is wrong with the values of a call's operands. `valid` is 0 again when the host has read it.
+    pub fault: Report,
+}
+
+/// The first bytes of each rank's workspace. Zero before the first call; nothing resets it after.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Calls of which all CTAs know.
+    pub epoch: u32,
+    /// CTAs that have read the epoch, over all calls.
+    pub readers: u32,
+    /// Any rank → this rank: 1 + the rank that gave up, or [`LOST`] and a rank; not 0 makes every wait of this rank end.
+    pub abort: u32,
+    /// Whether a report was claimed.
+    pub reported: u32,
+    /// The mark of the last call in which the report of wrong values was claimed.
+    pub faulted: u32,
+    /// Copy engines → this rank: by destination rank, the epoch whose copies have all left.
+    pub sent: [u32; MAX_RANKS],
+}
+
+/// What calls of all operators of a communicator on a GPU have in common: that one at a time is under way. In device memory,
+/// zero before the first call; nothing resets it after.
+#[repr(C, align(128))]
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    /// CTAs of all calls that are counted, modulo 2^32.
+    pub due: u32,
+    /// Which call's first CTA has entered last.
+    pub last: u64,
+    padding: [u32; 28],
+    /// As `due`, with a call's CTAs added as soon as the one that has the word enters.
+    pub entered: [u32; GATE_WORDS],
+}
+
+/// CTAs that have a word of [`Gate::entered`] of their own.
+pub const GATE_WORDS: usize = 256;

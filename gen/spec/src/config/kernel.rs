@@ -1,0 +1,89 @@
+//! [`KernelConfig`]: a kernel as a person asks for it.
+
+use super::field::Field;
+use super::op::Op;
+use super::option::{Limits, OptionSpec, Options, Written, options};
+use super::option_type::OptionType;
+use super::problem::Problem;
+use crate::violation::Violations;
+use serde::{Deserialize, Serialize};
+
+const fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_one(nodes: &u32) -> bool {
+    *nodes == 1
+}
+
+options! {
+    /// A kernel as a person asks for it. Its options and the problem's stand side by side where it is written.
+    #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    pub struct KernelConfig {
+        options {
+            /// What listings call it; the kernel's own id if absent.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            name: Option<String> as NAME,
+            /// Ranks, one GPU each: on one node 1, 2, 4 or 8; on several up to 8 of each.
+            world: u32 as WORLD,
+            /// Nodes, with as many ranks each, numbered node by node; 1 if absent.
+            #[serde(default = "one", skip_serializing_if = "is_one")]
+            nodes: u32 as NODES,
+        }
+        groups {
+            /// What it computes.
+            #[serde(flatten)]
+            problem: Problem,
+        }
+    }
+}
+
+impl KernelConfig {
+    /// A kernel for one node, without a name.
+    #[must_use]
+    pub fn new(world: u32, problem: impl Into<Problem>) -> Self {
+        Self {
+            name: None,
+            world,
+            nodes: 1,
+            problem: problem.into(),
+        }
+    }
+
+    /// The operator.
+    #[must_use]
+    pub const fn op(&self) -> Op {
+        self.problem.op()
+    }
+}
+
+impl Op {
+    /// The options of its kernels, the operator first.
+    #[must_use]
+    pub fn options(self) -> Vec<OptionSpec> {
+        let mut options = KernelConfig::new(1, self.problem()).options(None);
+        options.sort_by_key(|option| option.field != Field::OP);
+        options
+    }
+
+    /// Whether a person may write `field` of a kernel of this operator.
+    #[must_use]
+    pub fn takes(self, field: Field) -> bool {
+        self.options().iter().any(|option| option.field == field)
+    }
+}
+
+impl Field {
+    /// Every field, in the order in which a person writes them.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for option in Op::ALL.into_iter().flat_map(Op::options) {
+            if !all.contains(&option.field) {
+                all.push(option.field);
+            }
+        }
+        all
+    }
+}

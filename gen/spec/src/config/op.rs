@@ -1,0 +1,76 @@
+//! The operators.
+
+use super::option_type::choices;
+use serde::{Deserialize, Serialize};
+
+choices! {
+    /// The operator: what is computed, and what crosses between ranks.
+    #[non_exhaustive]
+    pub enum Op {
+        /// `C[M,N] = AllGather(A)[M,K] · B`: rank r holds rows r of A and its own B.
+        AgGemm = "ag_gemm",
+        /// `C = Σ_r A_r[M,K] · B_r`, of which rank r keeps rows r: a reduce-scatter. M, N and K are those of every A_r, B_r.
+        ///
+        /// A rank adds what its peers computed of its rows, rounded to bf16, to its own sums in fp32, always in the same
+        /// order, and rounds once more: the same bits each time, and fewer roundings than a GEMM and NCCL make.
+        GemmRs = "gemm_rs",
+        /// The same sum, all of `C[M,N]` on every rank, with the same bits on all of them.
+        GemmAr = "gemm_ar",
+        /// `O = softmax(scale · Q Kᵀ) V` over a whole sequence of which each rank has rows of Q, K and V, exactly; rank r gets
+        /// its rows of O, and the logarithms of the sums of exponentials (LSE).
+        RingAttention = "ring_attention",
+        /// Each token goes to the ranks of its experts, which multiply it by each expert's weight: rows by expert, those of an
+        /// expert by source rank and token. Says also where they are, for [`Self::Combine`].
+        DispatchGemm = "dispatch_gemm",
+        /// The weighted sum of what experts made of each token, at the token's rank. Sums are in fp32 and in the same order
+        /// each time; what one rank's experts made of a token travels as one row of bf16.
+        Combine = "combine",
+    }
+}
+
+impl Op {
+    /// The operator called `name`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|op| op.name() == name)
+    }
+}
+
+/// The operators of one kind.
+macro_rules! operators {
+    ($Kind:ident: $($Op:ident),+) => {
+        #[doc = "Which operator of its kind; see [`Op`](crate::Op) for what each computes."]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $Kind {
+            $(#[doc = concat!("[`Op::", stringify!($Op), "`](crate::Op::", stringify!($Op), ")")]
+            $Op,)+
+        }
+
+        impl $Kind {
+            /// Every one.
+            pub const ALL: [Self; [$(stringify!($Op)),+].len()] = [$(Self::$Op),+];
+
+            /// It among all operators.
+            #[must_use]
+            pub const fn op(self) -> $crate::config::Op {
+                match self {
+                    $(Self::$Op => $crate::config::Op::$Op,)+
+                }
+            }
+
+            /// The operator's name in every file, flag and symbol.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                self.op().name()
+            }
+        }
+
+        impl std::fmt::Display for $Kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+pub(crate) use operators;

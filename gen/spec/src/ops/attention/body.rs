@@ -1,0 +1,136 @@
+//! What only plans of attention operators have.
+
+use super::config::{AttentionConfig, AttentionShape};
+use crate::device::Device;
+use crate::ops::gemm::THREADS;
+use crate::topology::Topology;
+use serde::Serialize;
+
+pub(super) const ELEM_BYTES: u64 = 2;
+/// Rows of queries that a CTA takes at a time, and of keys in a stage.
+pub const TILE_ROWS: u32 = 128;
+/// Columns that are together in shared memory: a line of the 128-byte swizzle.
+pub const SUB_TILE_COLS: u32 = 64;
+/// 128 rows of them.
+pub const SUB_TILE_BYTES: u32 = TILE_ROWS * SUB_TILE_COLS * 2;
+/// Stages of K, and as many of V; more than four gain nothing.
+pub(super) const MAX_STAGES: u32 = 4;
+/// Tiles of queries, one being loaded while the other is computed.
+pub(super) const QUERY_BUFFERS: u32 = 2;
+/// What only a plan of an attention operator has.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct AttentionPlan {
+    /// What is computed.
+    pub config: AttentionConfig,
+    /// Its sizes.
+    pub shape: AttentionShape,
+    /// Rows of a chunk of the sequence.
+    pub segment_rows: u32,
+    /// Tiles of a chunk.
+    pub segment_tiles: u32,
+    /// Tiles of a rank's rows of a head; on some ranks some are empty.
+    pub row_tiles: u32,
+    /// Tiles of queries over all heads.
+    pub tiles: u32,
+    /// Heads whose tiles are computed together, those with most keys first.
+    pub group_heads: u32,
+    /// Stages of K, and as many of V.
+    pub stages: u32,
+    /// CTAs that send K and V before they compute; 0 in a world of 1. Across nodes a warp of each sends and relays while the
+    /// others compute.
+    pub push_ctas: u32,
+    /// Warps of each of them that do.
+    pub push_warps: u32,
+    /// Heads of K and V, over all batches, that there is room for, of each source.
+    pub kv_slots: u32,
+    /// Buffers for all slots: across nodes calls take turns in two, else there is one.
+    pub buffers: u32,
+    /// Across nodes: tiles of a put, of one segment of a head; 0 on one node.
+    pub put_tiles: u32,
+}
+
+impl AttentionPlan {
+    /// Whether some tiles of keys have fewer rows than others.
+    #[must_use]
+    pub fn is_ragged(&self) -> bool {
+        let tile = u64::from(TILE_ROWS);
+        !u64::from(self.segment_rows).is_multiple_of(tile) || !self.shape.seq.is_multiple_of(tile)
+    }
+
+    /// Whether the sequence ends before the last chunk does.
+    #[must_use]
+    pub fn is_uneven(&self, world: u32) -> bool {
+        let chunks = u64::from(world * self.config.placement.segments());
+        self.shape.seq != chunks * u64::from(self.segment_rows)
+    }
+
+    /// Heads of K and V, over all batches.
+    #[must_use]
+    pub const fn kv_heads(&self) -> u64 {
+        self.shape.batch * self.shape.kv_heads
+    }
+
+    /// Whether heads of K and V take turns in the slots.
+    #[must_use]
+    pub const fn is_ring(&self) -> bool {
+        (self.kv_slots as u64) < self.kv_heads()
+    }
+
+    /// Tiles of K and V in all slots of a rank.
+    #[must_use]
+    pub fn slot_tiles(&self, world: u32) -> u64 {
+        u64::from(world) * u64::from(self.kv_slots) * u64::from(self.row_tiles)
+    }
+
+    /// Bytes of all slots of a rank.
+    #[must_use]
+    pub fn slot_bytes(&self, world: u32) -> u64 {
+        self.slot_tiles(world) * 2 * u64::from(self.tile_bytes() * self.buffers)
+    }
+
+    /// Puts of a chunk of a head to another node.
+    #[must_use]
+    pub const fn segment_puts(&self) -> u32 {
+        match self.put_tiles {
+            0 => 0,
+            tiles => self.segment_tiles.div_ceil(tiles),
+        }
+    }
+
+    /// Parts of a block of K and V: sub-tiles of 64 columns.
+    #[must_use]
+    pub const fn block_parts(&self) -> u32 {
+        2 * self.shape.head_dim as u32 / SUB_TILE_COLS
+    }
+
+    /// Bytes of a tile of K, or of V, or of queries.
+    #[must_use]
+    pub const fn tile_bytes(&self) -> u32 {
+        tile_bytes(self.shape)
+    }
+}
+
+pub(super) const fn tile_bytes(shape: AttentionShape) -> u32 {
+    TILE_ROWS * shape.head_dim as u32 * ELEM_BYTES as u32
+}
+
+/// Warps of a CTA that push. Those that do so before it computes have their parts where queries and stages will be.
+pub(super) fn push_warps(shape: AttentionShape, stages: u32, topology: Topology) -> u32 {
+    match (topology.world(), topology.nodes) {
+        (1, _) => 0,
+        (_, 1) => {
+            let parts = (QUERY_BUFFERS + 2 * stages) * tile_bytes(shape) / SUB_TILE_BYTES;
+            parts.min(THREADS / 32)
+        }
+        _ => 1,
+    }
+}
+
+/// CTAs of the kernel.
+pub(super) fn grid_ctas(body: &AttentionPlan, world: u32, device: &Device) -> u32 {
+    let pushing = match body.put_tiles {
+        0 if world > 1 => body.push_ctas,
+        _ => 0,
+    };
+    device.sm_count.min(pushing + body.tiles)
+}

@@ -1,0 +1,170 @@
+//! What is possible of an attention operator.
+
+use super::config::{AttentionConfig, MAX_HEADS, Scale};
+use crate::config::{Field, KernelConfig};
+use crate::spec::{MAX_DIM, MAX_ELEMS};
+use crate::violation::Violations;
+
+/// Elements of a row of a head: rows of 64 bf16 are lines of the 128-byte swizzle, and registers hold 128.
+const HEAD_DIMS: [u64; 2] = [64, 128];
+
+/// Records every mistake.
+pub(crate) fn check(config: &AttentionConfig, kernel: &KernelConfig, found: &mut Violations) {
+    for (field, dim) in config.dims() {
+        let Some(size) = dim.fixed() else { continue };
+        if field == Field::HEAD_DIM {
+            found.require(
+                HEAD_DIMS.contains(&size),
+                field,
+                || format!("heads of {size} elements are not supported"),
+                padding(size, config.scale),
+            );
+            continue;
+        }
+        found.require(
+            (1..=MAX_DIM).contains(&size),
+            field,
+            || format!("{size} is not in 1..={MAX_DIM} (TMA coordinates are 32-bit)"),
+            "use a size in that range",
+        );
+    }
+    check_heads(config, found);
+    check_elems(config, found);
+    if kernel.nodes > 1 {
+        check_slots(config, found);
+    }
+    if let Some(scale) = config.scale.fixed() {
+        found.require(
+            scale > 0.0 && scale.is_finite(),
+            Field::SCALE,
+            || format!("{scale} is not a finite number above 0"),
+            "use such a number, or negate Q",
+        );
+    }
+    config.tuning.check_limits(found);
+}
+
+/// How heads of another size are computed. Padding with zeros leaves the scores as they are, but the usual scale would be
+/// that of the padded size.
+fn padding(size: u64, scale: Scale) -> String {
+    let Some(padded) = HEAD_DIMS.into_iter().find(|padded| size <= *padded) else {
+        return "use 64 or 128".to_owned();
+    };
+    let mut help = format!("use {padded}, padding Q, K and V with zeros");
+    if scale.fixed().is_none() && size > 0 {
+        let usual = 1.0 / (size as f64).sqrt();
+        help.push_str(&format!(
+            ", and scale = {usual:.7}, which is 1/√{size}: the default becomes 1/√{padded}"
+        ));
+    }
+    help
+}
+
+/// Who takes turns in slots tells who sends that they are free; that does not cross between nodes.
+fn check_slots(config: &AttentionConfig, found: &mut Violations) {
+    let sizes = (config.batch.fixed(), config.kv_heads.fixed());
+    if let (Some(slots), (Some(batch), Some(kv_heads))) = (config.tuning.kv_slots, sizes) {
+        let all = batch.saturating_mul(kv_heads);
+        found.require(
+            u64::from(slots) >= all,
+            Field::KV_SLOTS,
+            || format!("{slots} of {all} heads of K and V at a time: across nodes, heads don't take turns"),
+            format!("use {all}, or leave it to the planner"),
+        );
+    }
+}
+
+fn check_heads(config: &AttentionConfig, found: &mut Violations) {
+    let (heads, kv_heads) = (config.heads.fixed(), config.kv_heads.fixed());
+    if let (Some(heads), Some(kv_heads @ 1..)) = (heads, kv_heads) {
+        found.require(
+            heads.is_multiple_of(kv_heads),
+            Field::KV_HEADS,
+            || format!("{heads} heads cannot share {kv_heads} heads of K and V evenly"),
+            "use a divisor of the heads",
+        );
+    }
+    if let (Some(batch), Some(heads)) = (config.batch.fixed(), heads) {
+        found.require(
+            batch.saturating_mul(heads) <= MAX_HEADS,
+            Field::BATCH,
+            || format!("{batch} batches of {heads} heads are more than {MAX_HEADS} heads"),
+            "split the batch",
+        );
+    }
+}
+
+/// Sizes that are each possible may together be no tensor.
+fn check_elems(config: &AttentionConfig, found: &mut Violations) {
+    let sizes = [config.batch, config.seq, config.heads, config.head_dim];
+    let sizes: Option<Vec<u64>> = sizes.iter().map(|dim| dim.fixed()).collect();
+    let elems = sizes.map(|sizes| sizes.into_iter().fold(1, u64::saturating_mul));
+    if let Some(elems) = elems {
+        found.require(
+            elems <= MAX_ELEMS,
+            Field::SEQ,
+            || format!("Q has {elems} elements over all ranks, more than {MAX_ELEMS}"),
+            "split the batch or the heads",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig, Scale};
+    use crate::spec::KernelSpec;
+
+    #[test]
+    fn every_mistake_is_said_at_once() {
+        let config = AttentionConfig {
+            batch: Dim::Static(0),
+            seq: Dim::Static(1 << 40),
+            heads: Dim::Static(12),
+            kv_heads: Dim::Static(5),
+            head_dim: Dim::Static(96),
+            ..AttentionConfig::new(AttentionOp::RingAttention)
+        };
+        let found = KernelSpec::validate(KernelConfig::new(8, config)).expect_err("mistakes");
+        let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
+        assert_eq!(fields, ["batch", "seq", "head_dim", "kv_heads"], "{found}");
+    }
+
+    #[test]
+    fn advice_on_odd_heads_keeps_the_scale() {
+        let help = |head_dim, scale: Option<f32>| {
+            let mut config = AttentionConfig {
+                head_dim: Dim::Static(head_dim),
+                ..AttentionConfig::new(AttentionOp::RingAttention)
+            };
+            if let Some(scale) = scale {
+                config.scale = Scale::new(scale);
+            }
+            let found = KernelSpec::validate(KernelConfig::new(8, config)).expect_err("odd");
+            found.iter().next().expect("one").help.clone()
+        };
+        let usual = help(96, None);
+        assert!(usual.starts_with("use 128, padding"), "{usual}");
+        assert!(
+            usual.contains("scale = 0.1020621, which is 1/√96"),
+            "{usual}"
+        );
+        assert!(help(40, None).starts_with("use 64, padding"));
+        assert!(!help(96, Some(0.1)).contains("scale"));
+        assert_eq!(help(256, None), "use 64 or 128");
+    }
+
+    #[test]
+    fn tensors_that_no_gpu_holds_are_refused() {
+        let config = AttentionConfig {
+            batch: Dim::Static(1 << 12),
+            seq: Dim::Static(1 << 20),
+            heads: Dim::Static(1 << 12),
+            kv_heads: Dim::Static(1),
+            head_dim: Dim::Static(64),
+            ..AttentionConfig::new(AttentionOp::RingAttention)
+        };
+        let found = KernelSpec::validate(KernelConfig::new(8, config)).expect_err("mistakes");
+        let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
+        assert_eq!(fields, ["batch", "seq"], "{found}");
+    }
+}

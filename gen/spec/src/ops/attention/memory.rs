@@ -1,0 +1,147 @@
+//! Memory of `ring_attention`: symmetric memory of a rank, and shared memory of a CTA.
+
+use super::body::{
+    AttentionPlan, MAX_STAGES, QUERY_BUFFERS, SUB_TILE_BYTES, TILE_ROWS, push_warps, tile_bytes,
+};
+use super::config::AttentionShape;
+use crate::plan::region::regions;
+use crate::plan::{Element, Region, Workspace};
+use crate::topology::Topology;
+
+/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
+const SMEM_ALIGN: u32 = 1024;
+
+/// What decides which memory a kernel has.
+#[derive(Clone, Copy)]
+struct Needs<'a> {
+    body: &'a AttentionPlan,
+    topology: Topology,
+}
+
+impl Needs<'_> {
+    fn exchanges(&self) -> bool {
+        self.topology.world() > 1
+    }
+}
+
+regions! {
+    /// Symmetric memory of a rank: zeroed once and never reset, but for counts of tiles. The state comes first.
+    struct AttentionWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+
+    /// Counts the tiles of queries that CTAs have taken. Each call resets the counter of the next one.
+    tiles_taken: Element::Words(1), [parity: 2u32];
+    /// Counts the tiles of queries of a reader that have read a source's keys in a slot, over all calls.
+    slot_reads: Element::Flag,
+        [node: p.topology.nodes, reader: p.topology.local_world, slot: p.body.kv_slots],
+        if p.topology.local_world > 1;
+    /// Counts the parts of a block of K and V that have arrived, over all calls.
+    kv_ready: Element::Flag,
+        [source: p.topology.world(), slot: p.body.kv_slots, tile: p.body.row_tiles], if p.exchanges();
+    /// K and V of all ranks: of each block the parts of K, then those of V, as shared memory holds them.
+    kv_parts: Element::Bytes(SUB_TILE_BYTES.into()),
+        [buffer: p.body.buffers, source: p.topology.world(), slot: p.body.kv_slots, tile: p.body.row_tiles,
+         part: p.body.block_parts()],
+        if p.exchanges();
+    /// Puts that have arrived from a peer, over all calls.
+    arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.topology.peers() > 0;
+}
+
+/// What decides the shared memory of a CTA.
+#[derive(Clone, Copy)]
+struct Stages {
+    shape: AttentionShape,
+    stages: u32,
+    push_warps: u32,
+    /// Whether warps push beside those that compute.
+    pushes_beside: bool,
+}
+
+impl Stages {
+    const fn tile_bytes(self) -> u64 {
+        tile_bytes(self.shape) as u64
+    }
+}
+
+regions! {
+    /// Shared memory of a CTA. Tiles lie on the 1024 bytes after which the 128-byte swizzle repeats.
+    struct AttentionSmem(p: Stages), from 0, aligned to 8;
+
+    /// Queries of a tile, and then its rows of O.
+    q: Element::Bytes(p.tile_bytes()), [buffer: QUERY_BUFFERS];
+    /// A stage of K, and of V.
+    k: Element::Bytes(p.tile_bytes()), [stage: p.stages];
+    v: Element::Bytes(p.tile_bytes()), [stage: p.stages];
+    /// A part of a block on its way to other ranks.
+    copy_slot: Element::Bytes(SUB_TILE_BYTES.into()), [warp: p.push_warps], if p.pushes_beside;
+    /// Barriers of the three pipelines.
+    q_full: Element::Barrier, [buffer: QUERY_BUFFERS];
+    q_empty: Element::Barrier, [buffer: QUERY_BUFFERS];
+    k_full: Element::Barrier, [stage: p.stages];
+    k_empty: Element::Barrier, [stage: p.stages];
+    v_full: Element::Barrier, [stage: p.stages];
+    v_empty: Element::Barrier, [stage: p.stages];
+    /// Completes when a part has been loaded.
+    copy_loaded: Element::Barrier, [warp: p.push_warps], if p.push_warps > 0;
+    /// The index of the tile whose queries a buffer holds.
+    query_tile: Element::Words(1), [buffer: QUERY_BUFFERS];
+}
+
+regions! {
+    /// Shared memory of warps that push before their CTA computes.
+    struct PushSmem(push_warps: u32), from 0, aligned to 8;
+
+    /// Before there are queries and stages, parts of blocks on their way to other ranks, one per warp.
+    copy_slot: Element::Bytes(SUB_TILE_BYTES.into()), [warp: push_warps];
+}
+
+/// The symmetric memory that a kernel needs.
+pub(super) fn workspace(body: &AttentionPlan, topology: Topology) -> Workspace {
+    let memory = AttentionWorkspace::new(Needs { body, topology });
+    Workspace::new(memory.regions(), memory.bytes)
+}
+
+/// Shared memory of a CTA that computes, and of one that pushes before.
+pub(super) struct Smem {
+    pub regions: Vec<Region>,
+    pub push_regions: Vec<Region>,
+    pub bytes: u32,
+}
+
+pub(super) fn smem(body: &AttentionPlan, topology: Topology) -> Smem {
+    let push_warps = if body.push_ctas > 0 {
+        body.push_warps
+    } else {
+        0
+    };
+    let memory = AttentionSmem::new(Stages {
+        shape: body.shape,
+        stages: body.stages,
+        push_warps,
+        pushes_beside: topology.nodes > 1,
+    });
+    let pushes_before = push_warps > 0 && topology.nodes == 1;
+    let push_regions = pushes_before.then(|| PushSmem::new(push_warps).regions());
+    Smem {
+        regions: memory.regions(),
+        push_regions: push_regions.unwrap_or_default(),
+        bytes: memory.bytes as u32 + SMEM_ALIGN,
+    }
+}
+
+/// Stages of K, and as many of V, that shared memory of so many bytes has room for; and the bytes that two of them need.
+pub(super) fn stages(shape: AttentionShape, topology: Topology, smem_bytes: u32) -> (u32, u32) {
+    let bytes = |stages| {
+        let memory = AttentionSmem::new(Stages {
+            shape,
+            stages,
+            push_warps: push_warps(shape, stages, topology),
+            pushes_beside: topology.nodes > 1,
+        });
+        memory.bytes as u32 + SMEM_ALIGN
+    };
+    let most = (0..=MAX_STAGES)
+        .rev()
+        .find(|stages| bytes(*stages) <= smem_bytes);
+    (most.unwrap_or(0), bytes(2))
+}
+const _: () = assert!(SUB_TILE_BYTES.is_multiple_of(SMEM_ALIGN) && TILE_ROWS.is_multiple_of(8));

@@ -1,0 +1,157 @@
+//! For how many heads of K and V there is room.
+
+use super::body::AttentionPlan;
+use crate::config::Field;
+use crate::device::Device;
+use crate::topology::Topology;
+use crate::violation::Violations;
+
+/// Of a GPU's memory, what an operator may take to keep all heads of K and V: one in so many bytes.
+const MEMORY_SHARE: u64 = 16;
+
+/// The same across nodes, where heads don't take turns.
+const MEMORY_SHARE_ACROSS: u64 = 4;
+
+/// Chooses `kv_slots`: for all heads, if memory allows. With fewer, heads that are computed together must fit.
+pub(super) fn choose(
+    body: &mut AttentionPlan,
+    topology: Topology,
+    device: &Device,
+    found: &mut Violations,
+) {
+    let (all, world) = (body.kv_heads() as u32, topology.world());
+    if topology.nodes > 1 {
+        body.kv_slots = all;
+        return check_across(body, world, device, found);
+    }
+    let bytes_per_slot = {
+        body.kv_slots = 1;
+        body.slot_bytes(world)
+    };
+    let at_work = at_work(body, device);
+    body.kv_slots = match body.config.tuning.kv_slots {
+        Some(slots) => slots.min(all),
+        None if u64::from(all) * bytes_per_slot <= device.memory_bytes / MEMORY_SHARE => all,
+        // As many again are on their way.
+        None => (2 * at_work).min(all),
+    };
+    if !body.is_ring() {
+        return;
+    }
+    found.require(
+        device.sm_count > 1,
+        Field::KV_SLOTS,
+        || {
+            format!(
+                "{} of {all} heads at a time need an SM that sends while others compute ({})",
+                body.kv_slots, device.name
+            )
+        },
+        format!("use {all}"),
+    );
+    // A group's tiles are taken by turns, so its first head is not done before its last has come.
+    let per_kv = (body.shape.heads / body.shape.kv_heads) as u32;
+    let most = body.kv_slots * per_kv;
+    body.group_heads = match body.group_heads {
+        1 => 1,
+        heads => heads.next_multiple_of(per_kv).min(most),
+    };
+}
+
+/// Whether all heads of K and V of all nodes fit.
+fn check_across(body: &AttentionPlan, world: u32, device: &Device, found: &mut Violations) {
+    let (bytes, most) = (
+        body.slot_bytes(world),
+        device.memory_bytes / MEMORY_SHARE_ACROSS,
+    );
+    found.require(
+        bytes <= most,
+        Field::SEQ,
+        || {
+            format!(
+                "K and V of all ranks, of two calls, take {bytes} bytes on each, more than {most}: a quarter of its memory ({})",
+                device.name
+            )
+        },
+        "split the batch or the heads, or use one node, where heads take turns in few slots",
+    );
+}
+
+/// Heads of K and V whose tiles are computed at the same time.
+fn at_work(body: &AttentionPlan, device: &Device) -> u32 {
+    let per_kv = (body.shape.heads / body.shape.kv_heads) as u32;
+    match body.group_heads {
+        1 => device.sm_count.div_ceil(body.row_tiles * per_kv) + 1,
+        heads => 2 * heads.div_ceil(per_kv),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig};
+    use crate::device::Device;
+    use crate::plan::{AttentionPlan, Body, KernelPlan};
+    use crate::spec::KernelSpec;
+    use crate::violation::Violations;
+
+    fn config(heads: u64, kv_heads: u64, causal: bool) -> AttentionConfig {
+        AttentionConfig {
+            batch: Dim::Static(2),
+            seq: Dim::Static(4096),
+            heads: Dim::Static(heads),
+            kv_heads: Dim::Static(kv_heads),
+            head_dim: Dim::Static(128),
+            causal,
+            ..AttentionConfig::new(AttentionOp::RingAttention)
+        }
+    }
+
+    fn plan(config: AttentionConfig, device: &Device) -> Result<AttentionPlan, Violations> {
+        let spec = KernelSpec::validate(KernelConfig::new(4, config))?;
+        match KernelPlan::new(&spec, device)?.body {
+            Body::Attention(body) => Ok(body),
+            _ => panic!("attention"),
+        }
+    }
+
+    #[test]
+    fn all_heads_are_kept_where_memory_allows() {
+        let device = Device::h200();
+        let body = plan(config(64, 64, false), &device).expect("a plan");
+        assert_eq!((body.kv_slots, body.is_ring()), (128, false));
+        let small = Device {
+            memory_bytes: 16 * (body.slot_bytes(4) - 1),
+            ..device
+        };
+        let ring = plan(config(64, 64, false), &small).expect("a plan");
+        assert!(ring.is_ring() && ring.slot_bytes(4) < body.slot_bytes(4));
+    }
+
+    /// Whatever is forced, the heads of a group fit into the slots, whole.
+    #[test]
+    fn groups_fit_into_the_slots() {
+        for (heads, kv_heads) in [(16, 16), (16, 4), (16, 1), (12, 3)] {
+            for causal in [false, true] {
+                for slots in 1..=8 {
+                    let mut config = config(heads, kv_heads, causal);
+                    config.tuning.kv_slots = Some(slots);
+                    let body = plan(config, &Device::h200()).expect("a plan");
+                    let per_kv = (heads / kv_heads) as u32;
+                    if body.is_ring() && body.group_heads > 1 {
+                        assert!(body.group_heads.is_multiple_of(per_kv), "{body:?}");
+                        assert!(body.group_heads / per_kv <= body.kv_slots, "{body:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lone_sm_cannot_wait_for_itself() {
+        let mut config = config(4, 4, false);
+        config.tuning.kv_slots = Some(1);
+        let found = plan(config, &Device::simulated(1)).expect_err("a deadlock");
+        let fields: Vec<_> = found.iter().map(|v| v.field.name()).collect();
+        assert_eq!(fields, ["kv_slots"], "{found}");
+    }
+}

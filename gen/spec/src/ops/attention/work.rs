@@ -1,0 +1,210 @@
+//! What ranks compute and send.
+
+use super::body::{AttentionPlan, ELEM_BYTES};
+use super::config::AttentionShape;
+use crate::roofline::Traffic;
+use crate::topology::Topology;
+
+/// Of the rank that has most of each.
+pub(super) fn traffic(body: &AttentionPlan, topology: Topology) -> Traffic {
+    let AttentionShape {
+        batch,
+        seq,
+        heads,
+        kv_heads,
+        head_dim,
+    } = body.shape;
+    let ranks: Vec<RankWork> = (0..topology.world())
+        .map(|rank| work(body, topology, rank))
+        .collect();
+    let most = |of: fn(&RankWork) -> u64| ranks.iter().map(of).max().unwrap_or(0);
+    let row_bytes = head_dim * ELEM_BYTES;
+    Traffic {
+        nic_bytes: batch * kv_heads * 2 * row_bytes * most(|work| work.put_rows),
+        link_bytes: batch * kv_heads * 2 * row_bytes * most(|work| work.sent_rows),
+        memory_bytes: batch * row_bytes * (2 * heads * most(|work| work.rows) + 2 * kv_heads * seq),
+        flops: 4 * batch * heads * head_dim * most(|work| work.pairs),
+    }
+}
+
+/// What a rank does for each head.
+struct RankWork {
+    /// Its rows.
+    rows: u64,
+    /// Pairs of a query and a key that it attends to.
+    pairs: u64,
+    /// Rows of K that it sends inside its node, by receiver: its own, and those that it relays.
+    sent_rows: u64,
+    /// Rows of K that it puts, by node.
+    put_rows: u64,
+}
+
+fn work(body: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
+    let world = topology.world();
+    let (seq, per_chunk) = (body.shape.seq, u64::from(body.segment_rows));
+    let placement = body.config.placement;
+    let chunks = |rank| {
+        (0..placement.segments()).map(move |segment| {
+            let chunk = u64::from(placement.chunk_of(world, rank, segment));
+            let first = chunk * per_chunk;
+            (first, seq.saturating_sub(first).min(per_chunk))
+        })
+    };
+    let mut done = RankWork {
+        rows: 0,
+        pairs: 0,
+        sent_rows: 0,
+        put_rows: 0,
+    };
+    // Ranks of a node, but `rank`, that attend to keys from row `first` on.
+    let needs = |node: u32, first: u64| {
+        let all = topology.first_of(node)..topology.first_of(node + 1);
+        let attends = move |peer: &u32| {
+            let mut theirs = chunks(*peer).filter(|(_, rows)| *rows > 0);
+            *peer != rank && theirs.any(|(later, _)| !body.config.causal || later > first)
+        };
+        all.filter(attends).count() as u64
+    };
+    let node = topology.node_of(rank);
+    for (first, rows) in chunks(rank).filter(|(_, rows)| *rows > 0) {
+        done.rows += rows;
+        done.pairs += match body.config.causal {
+            true => rows * first + rows * (rows + 1) / 2,
+            false => rows * seq,
+        };
+        let others = (0..topology.nodes).filter(|other| *other != node);
+        let needing = others.filter(|other| needs(*other, first) > 0).count();
+        done.put_rows += rows * needing as u64;
+    }
+    for source in (0..topology.nodes).map(|of| topology.first_of(of) + topology.local_of(rank)) {
+        for (first, rows) in chunks(source) {
+            done.sent_rows += rows * needs(node, first);
+        }
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig, Placement};
+    use crate::device::Device;
+    use crate::plan::{Body, KernelPlan};
+    use crate::spec::KernelSpec;
+
+    fn one_node(world: u32) -> Topology {
+        Topology {
+            nodes: 1,
+            local_world: world,
+        }
+    }
+
+    fn plan(
+        world: u32,
+        seq: u64,
+        causal: bool,
+        placement: Placement,
+    ) -> (KernelPlan, AttentionPlan) {
+        let config = AttentionConfig {
+            batch: Dim::Static(1),
+            seq: Dim::Static(seq),
+            heads: Dim::Static(4),
+            kv_heads: Dim::Static(2),
+            head_dim: Dim::Static(128),
+            causal,
+            placement,
+            ..AttentionConfig::new(AttentionOp::RingAttention)
+        };
+        let spec = KernelSpec::validate(KernelConfig::new(world, config)).expect("valid");
+        let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
+        let Body::Attention(body) = plan.body.clone() else {
+            panic!("attention")
+        };
+        (plan, body)
+    }
+
+    /// Every pair counts once, whatever the length, and every row that is needed is sent once to each who needs it.
+    #[test]
+    fn ranks_share_all_pairs() {
+        for world in [1, 2, 4, 8] {
+            for seq in [1, 7, 100, 129, 1000, 4096] {
+                for placement in Placement::ALL {
+                    for causal in [false, true] {
+                        let (_, body) = plan(world, seq, causal, placement);
+                        let ranks: Vec<_> = (0..world)
+                            .map(|rank| work(&body, one_node(world), rank))
+                            .collect();
+                        let rows: u64 = ranks.iter().map(|work| work.rows).sum();
+                        let pairs: u64 = ranks.iter().map(|work| work.pairs).sum();
+                        assert_eq!(rows, seq);
+                        assert_eq!(
+                            pairs,
+                            if causal {
+                                seq * (seq + 1) / 2
+                            } else {
+                                seq * seq
+                            }
+                        );
+                        let sent: u64 = ranks.iter().map(|work| work.sent_rows).sum();
+                        assert!(
+                            sent <= seq * u64::from(world - 1),
+                            "{world} {seq} {placement}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// To a node once, and from there to each of its other ranks; under a mask, to those alone that have later rows.
+    #[test]
+    fn a_row_crosses_to_a_node_once() {
+        let (_, body) = plan(8, 8192, false, Placement::Contiguous);
+        let (nodes, local_world) = (2, 4);
+        let topology = Topology { nodes, local_world };
+        for rank in 0..8 {
+            let work = work(&body, topology, rank);
+            assert_eq!((work.put_rows, work.sent_rows), (1024, 2 * 3 * 1024));
+        }
+        let (_, body) = plan(8, 8192, true, Placement::Contiguous);
+        let work = |rank| work(&body, topology, rank);
+        assert_eq!((work(3).put_rows, work(4).put_rows), (1024, 0));
+        // Its own to three, and those of rank 0 as well; its own to none, and those of rank 3 to three.
+        assert_eq!((work(4).sent_rows, work(7).sent_rows), (6 * 1024, 3 * 1024));
+        assert_eq!((work(0).sent_rows, work(3).sent_rows), (3 * 1024, 0));
+    }
+
+    #[test]
+    fn zigzag_is_as_much_for_every_rank_under_a_mask() {
+        let (_, body) = plan(8, 8192, true, Placement::Zigzag);
+        let pairs: Vec<u64> = (0..8)
+            .map(|rank| work(&body, one_node(8), rank).pairs)
+            .collect();
+        assert!(
+            pairs.iter().all(|of_rank| *of_rank == pairs[0]),
+            "{pairs:?}"
+        );
+        let (_, body) = plan(8, 8192, true, Placement::Contiguous);
+        let sent = |rank| work(&body, one_node(8), rank).sent_rows;
+        assert_eq!(
+            (sent(0), sent(7)),
+            (7 * 1024, 0),
+            "nobody needs the last rows"
+        );
+    }
+
+    #[test]
+    fn a_plan_stays_in_its_memory() {
+        for world in [1, 2, 4, 8] {
+            let (plan, body) = plan(world, 5000, true, Placement::Zigzag);
+            assert!(plan.smem_bytes <= plan.device.smem_bytes);
+            let ends = |regions: &[crate::plan::Region]| {
+                regions
+                    .windows(2)
+                    .all(|pair| pair[0].offset_bytes + pair[0].bytes <= pair[1].offset_bytes)
+            };
+            assert!(ends(&plan.smem) && ends(&plan.workspace.regions));
+            assert_eq!(body.stages, 2);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! What is possible of `combine`.
+
+use super::config::CombineConfig;
+use crate::config::KernelConfig;
+use crate::ops::dispatch::check::{Sizes, check_dims, check_rows};
+use crate::violation::Violations;
+
+/// Records every mistake.
+pub(crate) fn check(config: &CombineConfig, kernel: &KernelConfig, found: &mut Violations) {
+    let world = kernel.world;
+    check_dims(&config.dims(), world, found);
+    let sizes = Sizes {
+        experts: config.experts,
+        top_k: config.top_k,
+        max_tokens: config.max_tokens,
+        cols: [config.hidden; 2],
+    };
+    check_rows(sizes, config.max_rows, world, found);
+}

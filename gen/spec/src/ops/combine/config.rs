@@ -1,0 +1,34 @@
+//! What a person writes of the second half of a mixture of experts: `combine`.
+
+use crate::config::op::operators;
+use crate::config::option::{Limits, OptionSpec, Written, options};
+use crate::config::option_type::OptionType;
+use crate::config::{Dim, Field};
+use crate::violation::Violations;
+use serde::{Deserialize, Serialize};
+
+options! {
+    /// The weighted sums of what experts made of each token, back at the token's rank: bf16, fp32 accumulate. Options are those
+    /// of the operator that dispatched.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct CombineConfig {
+        op: CombineOp, sizes: CombineShape {
+            /// Experts over all ranks.
+            experts as =EXPERTS,
+            /// Experts of each token.
+            top_k as =TOP_K,
+            /// The most tokens that a rank can have; how many it has, each call says.
+            max_tokens as =MAX_TOKENS,
+            /// Elements of a token.
+            hidden as =HIDDEN,
+        }
+        options {
+            /// The most rows of a rank, as of the operator that dispatched.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            max_rows: Option<u32> as =MAX_ROWS,
+        }
+    }
+}
+
+operators!(CombineOp: Combine);

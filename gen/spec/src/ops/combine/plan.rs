@@ -1,0 +1,243 @@
+//! `combine`: what experts made of each token, weighted and summed, at the token's rank.
+//!
+//! A rank sends every other one, for each of its tokens, where the rows are and how much each counts, in packets that carry
+//! the mark of the call. Every rank adds up the rows that it has of a token and sends one row of bf16; the token's rank adds
+//! those, in the order of ranks. A CTA makes one sum after the other, its own and those for peers: rows come through stages
+//! in shared memory, sums leave from shared memory, both by TMA, so that nothing in flight needs a register or holds up a
+//! warp.
+//!
+//! The packets are double-buffered by parity of the epoch: a rank that starts epoch e has finished e-1, for which every peer
+//! had begun e-1 and so finished e-2. Sums need one buffer: they are sent to a rank whose packets of this epoch have arrived,
+//! and which has therefore finished the one before.
+//!
+//! Across nodes see `across`.
+
+use super::body::{CombinePlan, ELEM_BYTES, Lists, OUTPUTS};
+use super::config::{CombineConfig, CombineShape};
+use super::{across, cost, memory};
+use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
+use crate::config::{Dtype, Field};
+use crate::device::Device;
+use crate::ops::dispatch::all_rows;
+use crate::ops::gemm::THREADS;
+use crate::plan::network::common_args;
+use crate::plan::{Body, KernelPlan, Registers, Role};
+use crate::roofline::{Bound, Traffic};
+use crate::spec::KernelSpec;
+use crate::topology::Topology;
+use crate::violation::Violations;
+
+/// The most stages. Memory wants 40 KiB under way in an SM (1.2 µs at 33 GB/s); as many rows again wait to be
+/// added.
+const MAX_STAGES: u32 = 16;
+/// The longest part of a row that is a stage: fourteen fit.
+const MAX_PART_BYTES: u64 = 16 << 10;
+/// The shortest, with which neither the link nor TMA is much slower.
+const MIN_PART_BYTES: u64 = 2 << 10;
+/// Own sums of a CTA, at least, unless parts were too short: the last ones leave SMs idle. On one rank more pay, since no flag
+/// follows each of them.
+const SUMS_PER_CTA: u64 = 4;
+const SUMS_PER_CTA_ALONE: u64 = 12;
+/// Parts begin at lines of L2.
+const LINE_BYTES: u64 = 128;
+/// A packet of the low-latency protocol: a top-k entry, or two other words, beside flags.
+const PACKET_BYTES: u64 = 16;
+const REGISTERS: Registers = Registers {
+    entry: 168,
+    mover: 168,
+    math: 168,
+};
+
+/// The plan; none while a size is not known.
+pub(crate) fn plan(
+    spec: &KernelSpec,
+    config: &CombineConfig,
+    device: &Device,
+) -> Option<Result<KernelPlan, Violations>> {
+    let shape = config.shape()?;
+    let (world, topology) = (spec.world(), spec.topology());
+    let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
+    let part_bytes = part_bytes(&shape, world, device);
+    let mut body = CombinePlan {
+        config: *config,
+        shape,
+        max_rows: config.max_rows.map_or(rows, |most| rows.min(most.into())),
+        part_bytes,
+        stages: stages(part_bytes, device),
+        lists: None,
+    };
+    if body.stages < 2 {
+        return Some(Err(no_room(part_bytes, device)));
+    }
+    body.lists = Lists::new(&body, topology);
+    if let Some(lists) = &body.lists
+        && let Err(found) = lists.check(&body, device)
+    {
+        return Some(Err(found));
+    }
+    let (smem, smem_bytes) = memory::smem(body.part_bytes, body.stages);
+    let traffic = traffic(&body, topology);
+    let bound = Bound::new(&traffic, device);
+    Some(Ok(KernelPlan {
+        id: id(&body, topology),
+        spec: spec.clone(),
+        device: device.clone(),
+        threads: THREADS,
+        grid_ctas: device.sm_count,
+        roles: roles(&body, device.sm_count),
+        smem,
+        comm_smem: Vec::new(),
+        smem_bytes,
+        workspace: memory::workspace(&body, topology),
+        copies: None,
+        network: body.lists.as_ref().map(|lists| lists.network(&body)),
+        operands: operands(&body),
+        args: args(topology),
+        registers: REGISTERS,
+        estimate_us: cost::combine_us(&bound),
+        bound,
+        traffic,
+        body: Body::Combine(body),
+    }))
+}
+
+/// Whole rows, if they are short and many.
+fn part_bytes(shape: &CombineShape, world: u32, device: &Device) -> u32 {
+    let row_bytes = shape.hidden * ELEM_BYTES;
+    let per_cta = if world == 1 {
+        SUMS_PER_CTA_ALONE
+    } else {
+        SUMS_PER_CTA
+    };
+    let sums = per_cta * u64::from(device.sm_count);
+    let wanted = sums
+        .div_ceil(shape.max_tokens)
+        .min(row_bytes / MIN_PART_BYTES);
+    let parts = wanted.max(row_bytes.div_ceil(MAX_PART_BYTES)).max(1);
+    match parts {
+        1 => row_bytes as u32,
+        _ => row_bytes.div_ceil(parts).next_multiple_of(LINE_BYTES) as u32,
+    }
+}
+
+/// As many as there is room for, or none if there is none for two.
+fn stages(part_bytes: u32, device: &Device) -> u32 {
+    let fits = |stages: &u32| memory::smem(part_bytes, *stages).1 <= device.smem_bytes;
+    (2..=MAX_STAGES).rev().find(fits).unwrap_or(0)
+}
+
+fn no_room(part_bytes: u32, device: &Device) -> Violations {
+    let mut found = Violations::default();
+    let (_, needed) = memory::smem(part_bytes, 2);
+    found.push(
+        Field::HIDDEN,
+        format!(
+            "two stages of {part_bytes} bytes need {needed} bytes of shared memory of {} ({})",
+            device.smem_bytes, device.name
+        ),
+        "use a GPU with more",
+    );
+    found
+}
+
+fn traffic(body: &CombinePlan, topology: Topology) -> Traffic {
+    let shape = body.shape;
+    let spread = body.spread(topology);
+    let row_bytes = body.row_bytes() as f64;
+    let (sent, put) = (
+        spread.sent_tokens * row_bytes,
+        spread.put_tokens * row_bytes,
+    );
+    let copies = topology.nodes * (topology.local_world - 1);
+    let packets = u64::from(copies) * body.choices() * PACKET_BYTES;
+    let listed = (spread.put_tokens * (shape.top_k * across::CHOICE_BYTES) as f64) as u64;
+    let rows = body.choices() + shape.max_tokens;
+    Traffic {
+        link_bytes: sent as u64 + packets,
+        nic_bytes: put as u64 + listed,
+        // What is put is written, read by the NIC, written by the other, and read.
+        memory_bytes: rows * body.row_bytes() + 2 * sent as u64 + 4 * put as u64,
+        flops: 2 * body.choices() * shape.hidden,
+    }
+}
+
+fn id(body: &CombinePlan, topology: Topology) -> String {
+    let CombineShape {
+        experts,
+        top_k,
+        max_tokens,
+        hidden,
+    } = body.shape;
+    format!(
+        "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}_p{}s{}",
+        body.config.op,
+        body.max_rows,
+        body.parts(),
+        body.stages
+    )
+}
+
+fn roles(body: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
+    let role = |name, ctas, warps, about: &str| Role {
+        name,
+        ctas,
+        warps,
+        about: about.into(),
+    };
+    let (comm, adding) = ((0, body.comm_ctas()), (body.comm_ctas(), grid_ctas));
+    let warps = THREADS / 32;
+    let network = [
+        role("watch_arrivals", comm, (0, 1), "puts of other nodes"),
+        role(
+            "put_sums",
+            comm,
+            (1, 2),
+            "lists of tokens, and sums of other nodes' tokens",
+        ),
+        role(
+            "relay_lists",
+            comm,
+            (2, warps),
+            "lists of other nodes to this node's ranks",
+        ),
+    ];
+    let rest = [
+        role("load", adding, (0, 1), "rows of sums to shared memory"),
+        role("store", adding, (1, 1 + OUTPUTS), "sums to C and to peers"),
+        role("add", adding, (1 + OUTPUTS, warps), "sums in fp32"),
+    ];
+    let crosses_nodes = body.lists.is_some();
+    let network = network.into_iter().filter(|_| crosses_nodes);
+    network.chain(rest).collect()
+}
+
+fn operands(body: &CombinePlan) -> Vec<OperandSpec> {
+    let shape = body.shape;
+    let matrix =
+        |operand, rows| OperandSpec::new(operand, Extent::Fixed(rows), shape.hidden, Dtype::Bf16);
+    vec![
+        matrix(Operand::Rows, body.max_rows),
+        OperandSpec::vector(Operand::Count, 1, Dtype::Int32),
+        OperandSpec::vector(Operand::Places, body.choices(), Dtype::Int32),
+        OperandSpec::vector(Operand::Gates, body.choices(), Dtype::Fp32),
+        matrix(Operand::C, shape.max_tokens),
+    ]
+}
+
+fn args(topology: Topology) -> ArgLayout {
+    let mut kinds = vec![
+        ("rows", ArgKind::Pointer(Operand::Rows)),
+        ("row_bytes", ArgKind::RowStrideBytes(Operand::Rows)),
+        ("count", ArgKind::Pointer(Operand::Count)),
+        ("places", ArgKind::Pointer(Operand::Places)),
+        ("gates", ArgKind::Pointer(Operand::Gates)),
+        ("c", ArgKind::Pointer(Operand::C)),
+        ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
+        ("workspaces", ArgKind::Workspaces),
+        ("host", ArgKind::HostPage),
+        ("deadline_ns", ArgKind::DeadlineNs),
+        ("rank", ArgKind::Rank),
+    ];
+    kinds.extend(common_args(topology));
+    ArgLayout::new(kinds)
+}

@@ -1,0 +1,114 @@
+//! What only plans of `dispatch_gemm` have.
+
+use super::config::{DispatchConfig, DispatchShape};
+use crate::ops::gemm::body::OUT_COLS;
+use crate::ops::gemm::{BLayout, Split, Tile};
+use serde::Serialize;
+
+pub(super) const ELEM_BYTES: u64 = 2;
+/// Groups of copies that a loader leaves unfinished, each a stage: fewer than there are stages.
+pub const COPIES_AHEAD: u32 = 2;
+/// Row tiles of an expert that advance along the columns together, so that they share weights in L2.
+pub const GROUP_ROWS: u32 = 16;
+/// Tiles that a CTA has taken: one is computed, and one comes next.
+pub(super) const TILE_BUFFERS: u32 = 2;
+/// A fault, before the numbers of each expert.
+pub const FAULT_WORDS: u64 = 8;
+/// What only a plan of `dispatch_gemm` has.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DispatchPlan {
+    /// What is computed.
+    pub config: DispatchConfig,
+    /// Its sizes.
+    pub shape: DispatchShape,
+    /// Rows and columns of the product that a CTA computes at a time.
+    pub tile: Tile,
+    /// How two math warpgroups share a tile.
+    pub split: Split,
+    /// Stages of the shared-memory ring.
+    pub stages: u32,
+    /// The first CTAs of the launch communicate before they compute: as many.
+    pub comm_ctas: u32,
+    /// Rows that there is room for on each rank.
+    pub max_rows: u64,
+    /// Rows that one rank's tokens can make on another.
+    pub source_rows: u64,
+    /// Tokens that one warp sends under one flag.
+    pub block_tokens: u32,
+    /// The most tokens that a CTA routes.
+    pub slice_tokens: u64,
+    /// What travels between nodes, if there are several.
+    pub across: Option<Across>,
+}
+
+impl DispatchPlan {
+    /// Experts of a rank.
+    #[must_use]
+    pub const fn local_experts(&self, world: u32) -> u64 {
+        self.shape.experts / world as u64
+    }
+
+    /// Columns of an expert's weight.
+    #[must_use]
+    pub const fn weight_cols(&self) -> u64 {
+        self.shape.intermediate * if self.config.swiglu { 2 } else { 1 }
+    }
+
+    /// Columns of the result that a tile makes.
+    #[must_use]
+    pub const fn tile_cols(&self) -> u32 {
+        self.tile.n / if self.config.swiglu { 2 } else { 1 }
+    }
+
+    /// Columns of the product that a math warpgroup computes.
+    #[must_use]
+    pub fn group_n(&self) -> u32 {
+        match self.split {
+            Split::Rows => self.tile.n,
+            Split::Cols => self.tile.n / 2,
+        }
+    }
+
+    /// Columns of the weight that one load brings: whole lines of the swizzle, or as many as lie together.
+    #[must_use]
+    pub fn box_cols(&self) -> u32 {
+        match (self.config.b_layout, self.config.swiglu) {
+            (BLayout::Kn, _) => OUT_COLS,
+            (BLayout::Nk, true) => self.group_n() / 2,
+            (BLayout::Nk, false) => self.tile.n,
+        }
+    }
+
+    /// Bytes of a token.
+    #[must_use]
+    pub const fn token_bytes(&self) -> u64 {
+        self.shape.hidden * ELEM_BYTES
+    }
+
+    /// Flags of a source's tokens.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.shape.max_tokens.div_ceil(self.block_tokens.into())
+    }
+
+    /// Choices in shared memory while a slice is routed: whole vectors of four.
+    #[must_use]
+    pub const fn slice_choices(&self) -> u64 {
+        (self.slice_tokens * self.shape.top_k).next_multiple_of(4)
+    }
+
+    /// Words of the numbers that a rank sends to another: rows, and tokens that are sent for them.
+    #[must_use]
+    pub const fn count_words(&self) -> u64 {
+        FAULT_WORDS + 2 * self.shape.experts
+    }
+}
+
+/// What travels between nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Across {
+    /// Tokens of a put: whole blocks.
+    pub chunk_tokens: u64,
+    /// Bytes of the longest packet, in whole vectors.
+    pub packet_bytes: u64,
+}

@@ -1,0 +1,208 @@
+//! What is possible of operators that route tokens to experts.
+
+use super::config::{DispatchConfig, all_rows};
+use crate::config::KernelConfig;
+use crate::config::{Dim, Field};
+use crate::spec::{DIM_STEP, MAX_DIM, MAX_ELEMS};
+use crate::violation::Violations;
+
+/// Experts over all ranks: a kernel's tables of them are in shared memory.
+pub const MAX_EXPERTS: u64 = 1024;
+/// Experts of a token.
+pub const MAX_TOP_K: u64 = 16;
+
+/// Records every mistake.
+pub(crate) fn check(config: &DispatchConfig, kernel: &KernelConfig, found: &mut Violations) {
+    let world = kernel.world;
+    check_dims(&config.dims(), world, found);
+    let sizes = Sizes {
+        experts: config.experts,
+        top_k: config.top_k,
+        max_tokens: config.max_tokens,
+        cols: [config.hidden, config.intermediate],
+    };
+    check_rows(sizes, config.max_rows, world, found);
+    if let (Some(experts), Some(hidden), Some(cols)) = (
+        config.experts.fixed(),
+        config.hidden.fixed(),
+        config.intermediate.fixed(),
+    ) {
+        let elems = experts.saturating_mul(hidden).saturating_mul(cols);
+        found.require(
+            elems <= MAX_ELEMS,
+            Field::EXPERTS,
+            || {
+                format!(
+                    "the weights of {experts} experts have {elems} elements, more than {MAX_ELEMS}"
+                )
+            },
+            "spread the experts over more ranks",
+        );
+    }
+    config.check_limits(found);
+    if let (true, Some(64), Some(128)) = (config.swiglu, config.tile_m, config.tile_n) {
+        found.push(
+            Field::TILE_N,
+            "64 columns of a warpgroup are no sub-tile each of gate and up",
+            "use tile_n = 256 with tile_m = 64",
+        );
+    }
+}
+
+pub(crate) fn check_dims(dims: &[(Field, Dim)], world: u32, found: &mut Violations) {
+    for &(field, dim) in dims {
+        let Some(size) = dim.fixed() else { continue };
+        let (most, why) = match field {
+            Field::EXPERTS => (MAX_EXPERTS, "tables of experts are in shared memory"),
+            Field::TOP_K => (MAX_TOP_K, "each choice is compared with the others"),
+            _ => (MAX_DIM, "TMA coordinates are 32-bit"),
+        };
+        found.require(
+            (1..=most).contains(&size),
+            field,
+            || format!("{size} is not in 1..={most} ({why})"),
+            "use a size in that range",
+        );
+        match field {
+            Field::EXPERTS => found.require(
+                world == 0 || size.is_multiple_of(world.into()),
+                field,
+                || format!("{size} experts are not as many on each of {world} ranks"),
+                "use a multiple of the ranks",
+            ),
+            Field::HIDDEN | Field::INTERMEDIATE => found.require(
+                size.is_multiple_of(DIM_STEP),
+                field,
+                || format!("{size} is not a multiple of {DIM_STEP} (TMA row strides are multiples of 16 bytes)"),
+                "pad it",
+            ),
+            _ => {}
+        }
+    }
+}
+
+/// What decides how many rows there are.
+pub(crate) struct Sizes {
+    pub experts: Dim,
+    pub top_k: Dim,
+    pub max_tokens: Dim,
+    /// Columns of matrices of rows.
+    pub cols: [Dim; 2],
+}
+
+pub(crate) fn check_rows(sizes: Sizes, max_rows: Option<u32>, world: u32, found: &mut Violations) {
+    found.require(
+        max_rows != Some(0),
+        Field::MAX_ROWS,
+        || "no rows at all are not possible".to_owned(),
+        "leave it out, or use a number of rows",
+    );
+    let (Some(experts), Some(top_k)) = (sizes.experts.fixed(), sizes.top_k.fixed()) else {
+        return;
+    };
+    found.require(
+        top_k <= experts,
+        Field::TOP_K,
+        || format!("a token cannot have {top_k} of {experts} experts"),
+        "use at most as many as there are",
+    );
+    let Some(tokens) = sizes.max_tokens.fixed() else {
+        return;
+    };
+    let choices = tokens.saturating_mul(top_k);
+    found.require(
+        choices <= u32::MAX.into(),
+        Field::MAX_TOKENS,
+        || format!("{tokens} tokens of {top_k} choices are {choices} choices, more than {} (choices are numbered in 32 bits)", u32::MAX),
+        format!("use at most {} tokens, in several calls", u64::from(u32::MAX) / top_k.max(1)),
+    );
+    let most = all_rows(world.max(1), experts, top_k, tokens);
+    let rows = max_rows.map_or(most, |rows| most.min(rows.into()));
+    let limit = u64::from(i32::MAX as u32) / u64::from(world.max(1));
+    found.require(
+        rows <= limit,
+        Field::MAX_TOKENS,
+        || format!("{rows} rows on each of {world} ranks are more than {limit} (rows are numbered in 31 bits)"),
+        "set max_rows to what a rank can have, or use fewer tokens",
+    );
+    let cols = sizes.cols.into_iter().filter_map(Dim::fixed).max();
+    if let Some(cols) = cols {
+        found.require(
+            rows.saturating_mul(cols) <= MAX_ELEMS,
+            Field::MAX_TOKENS,
+            || format!("{rows} rows of {cols} columns are more than {MAX_ELEMS} elements"),
+            "set max_rows to what a rank can have, or use fewer tokens",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{
+        CombineConfig, CombineOp, Dim, DispatchConfig, DispatchOp, KernelConfig, Problem,
+    };
+    use crate::spec::KernelSpec;
+
+    fn mistakes(world: u32, problem: impl Into<Problem>) -> Vec<&'static str> {
+        let found = KernelSpec::validate(KernelConfig::new(world, problem)).expect_err("mistakes");
+        found.iter().map(|v| v.field.name()).collect()
+    }
+
+    #[test]
+    fn every_mistake_is_said_at_once() {
+        let config = DispatchConfig {
+            experts: Dim::Static(100),
+            top_k: Dim::Static(17),
+            max_tokens: Dim::Static(0),
+            hidden: Dim::Static(100),
+            intermediate: Dim::Static(12),
+            tile_m: Some(32),
+            max_rows: Some(0),
+            comm_ctas: Some(0),
+            ..DispatchConfig::new(DispatchOp::DispatchGemm)
+        };
+        let fields = [
+            "experts",
+            "top_k",
+            "max_tokens",
+            "hidden",
+            "intermediate",
+            "max_rows",
+            "tile_m",
+            "comm_ctas",
+        ];
+        assert_eq!(mistakes(8, config), fields);
+    }
+
+    #[test]
+    fn more_choices_than_numbers_are_refused_though_rows_are_bounded() {
+        let with = |tokens| CombineConfig {
+            experts: Dim::Static(64),
+            top_k: Dim::Static(8),
+            max_tokens: Dim::Static(tokens),
+            hidden: Dim::Static(64),
+            max_rows: Some(1000),
+            ..CombineConfig::new(CombineOp::Combine)
+        };
+        assert_eq!(mistakes(8, with(1 << 29)), ["max_tokens"]);
+        let largest = KernelConfig::new(8, with((1 << 29) - 1));
+        assert!(KernelSpec::validate(largest).is_ok());
+    }
+
+    #[test]
+    fn more_rows_than_numbers_are_refused_unless_bounded() {
+        let mut config = CombineConfig {
+            experts: Dim::Static(256),
+            top_k: Dim::Static(8),
+            max_tokens: Dim::Static(1 << 26),
+            hidden: Dim::Static(64),
+            ..CombineConfig::new(CombineOp::Combine)
+        };
+        assert_eq!(mistakes(8, config), ["max_tokens"]);
+        config.max_rows = Some(1 << 20);
+        assert!(KernelSpec::validate(KernelConfig::new(8, config)).is_ok());
+        config.top_k = Dim::Static(8);
+        config.experts = Dim::Static(4);
+        assert_eq!(mistakes(4, config), ["top_k"]);
+    }
+}

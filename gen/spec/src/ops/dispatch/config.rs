@@ -1,0 +1,77 @@
+//! What a person writes of the first half of a mixture of experts: `dispatch_gemm`.
+
+use crate::config::op::operators;
+use crate::config::option::{Limits, OptionSpec, Written, options};
+use crate::config::option_type::OptionType;
+use crate::config::{Dim, Field};
+use crate::ops::gemm::BLayout;
+use crate::violation::Violations;
+use serde::{Deserialize, Serialize};
+
+options! {
+    /// Dispatch of tokens to experts, and their first product: bf16, fp32 accumulate. Rank r has experts `r·E/W ..`.
+    ///
+    /// ```
+    /// use mkernel_spec::{Dim, DispatchConfig, DispatchOp};
+    ///
+    /// let up = DispatchConfig {
+    ///     experts: Dim::Static(256),
+    ///     top_k: Dim::Static(8),
+    ///     hidden: Dim::Static(7168),
+    ///     intermediate: Dim::Static(2048),
+    ///     swiglu: true,
+    ///     ..DispatchConfig::new(DispatchOp::DispatchGemm)
+    /// };
+    /// assert_eq!(up.max_tokens, Dim::DYNAMIC);
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct DispatchConfig {
+        op: DispatchOp, sizes: DispatchShape {
+            /// Experts over all ranks.
+            experts as EXPERTS,
+            /// Experts of each token.
+            top_k as TOP_K,
+            /// The most tokens that a rank can have; how many it has, each call says.
+            max_tokens as MAX_TOKENS,
+            /// Elements of a token.
+            hidden as HIDDEN,
+            /// Columns of the result.
+            intermediate as INTERMEDIATE,
+        }
+        options {
+            /// How the weight of an expert lies in memory: as `[hidden, columns]` (kn), or as `[columns, hidden]` (nk).
+            #[serde(default)]
+            b_layout: BLayout as =B_LAYOUT,
+            /// Whether an expert's weight is a gate and an up projection, as many columns each, of which `silu(gate) · up`
+            /// is the result.
+            #[serde(default)]
+            swiglu: bool as SWIGLU,
+            /// The most rows that a rank's result can have; as many as tokens can make if absent.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            max_rows: Option<u32> as MAX_ROWS,
+            /// Rows of a tile.
+            #[limits(Limits::OneOf(&[64, 128], "a CTA has two math warpgroups"))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            tile_m: Option<u32> as =TILE_M,
+            /// Columns of a tile.
+            #[limits(Limits::OneOf(&[128, 256], "a CTA has two math warpgroups"))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            tile_n: Option<u32> as =TILE_N,
+            /// CTAs that communicate before they compute.
+            #[limits(Limits::Range(1, 128))]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            comm_ctas: Option<u32> as =COMM_CTAS,
+        }
+    }
+}
+
+operators!(DispatchOp: DispatchGemm);
+
+/// The most rows that all ranks' tokens can make on one rank, of `experts` over all of them.
+#[must_use]
+pub const fn all_rows(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> u64 {
+    let here = experts / world as u64;
+    let each = if top_k < here { top_k } else { here };
+    max_tokens.saturating_mul(each).saturating_mul(world as u64)
+}

@@ -1,0 +1,187 @@
+//! Memory of `dispatch_gemm`: symmetric memory of a rank, and shared memory of a CTA.
+
+use super::body::{DispatchPlan, ELEM_BYTES, FAULT_WORDS, TILE_BUFFERS};
+use crate::ops::gemm::body::OUT_COLS;
+use crate::ops::gemm::{SLOT_BYTES, THREADS, TILE_K};
+use crate::plan::region::regions;
+use crate::plan::{Element, Region, Workspace};
+use crate::topology::Topology;
+
+/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
+const SMEM_ALIGN: u32 = 1024;
+/// Warps of a CTA.
+const WARPS: u32 = THREADS / 32;
+/// Warps that multiply.
+const MATH_WARPS: u32 = 8;
+/// Sixteen rows of 64 columns.
+const OUT_BYTES: u64 = 16 * OUT_COLS as u64 * ELEM_BYTES;
+
+/// What decides which memory a kernel has.
+#[derive(Clone, Copy)]
+pub(super) struct Needs<'a> {
+    pub body: &'a DispatchPlan,
+    pub topology: Topology,
+    pub grid_ctas: u32,
+}
+
+impl Needs<'_> {
+    fn world(&self) -> u32 {
+        self.topology.world()
+    }
+
+    /// Whether tokens go to other ranks.
+    fn sends(&self) -> bool {
+        self.world() > 1
+    }
+
+    /// Whether they go to other nodes.
+    fn puts(&self) -> bool {
+        self.topology.peers() > 0
+    }
+
+    fn local_experts(&self) -> u64 {
+        self.body.local_experts(self.world())
+    }
+
+    fn packet_words(&self) -> u64 {
+        self.body.across.as_ref().map_or(0, |a| a.packet_bytes / 4)
+    }
+}
+
+regions! {
+    /// Symmetric memory of a rank: zeroed once and never reset, but for counts of tiles. The state comes first.
+    struct DispatchWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+
+    /// Counts the CTAs that have counted the choices of their slice, over all calls.
+    counted: Element::Flag, [];
+    /// Counts the tiles that CTAs have taken. Each call resets the counter of the next one.
+    tiles_taken: Element::Words(1), [parity: 2u32];
+    /// Holds the mark of the last call in which this rank found a fault in its operands, …
+    fault_mark: Element::Flag, [];
+    /// … and the fault.
+    fault: Element::Words(FAULT_WORDS), [];
+    /// Of each CTA's slice, rows of an expert in the upper half, and tokens that are sent for it in the lower one.
+    slice_counts: Element::Words(1), [cta: p.grid_ctas, expert: p.body.shape.experts];
+    /// Counts a source's CTAs whose part of its message and list is here, over all calls.
+    routed: Element::Flag, [source: p.world()];
+    /// What a source sends first: a fault, rows of each expert, and tokens that it sends for each.
+    messages: Element::Words(p.body.count_words()), [parity: 2u32, source: p.world()];
+    /// Of each row that a source's tokens make here, expert by expert, the slot of its token; of an own one the number.
+    lists: Element::Words(1), [parity: 2u32, source: p.world(), row: p.body.source_rows];
+    /// Tokens to send, by slot.
+    send_list: Element::Words(1), [destination: p.topology.destinations(), slot: p.body.shape.max_tokens],
+        if p.sends();
+    /// Holds the mark of the last call in which a source's tokens of a block arrived.
+    token_ready: Element::Flag, [source: p.world(), block: p.body.blocks()], if p.sends();
+    /// Tokens of other ranks; `distance` 0 is the next rank's.
+    received: Element::Bytes(p.body.token_bytes()), [distance: p.world() - 1, slot: p.body.shape.max_tokens],
+        if p.sends();
+    /// Puts that have arrived from a peer, over all calls.
+    arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.puts();
+    /// Puts of a peer before a call.
+    puts_before: Element::Count, [parity: 2u32, peer: p.topology.peers()], if p.puts();
+    /// Routing for peers, and from peers.
+    packets_out: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
+    packets_in: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
+    /// Holds the mark of the last call in which a block of tokens for a peer was packed.
+    packed_ready: Element::Flag, [peer: p.topology.peers(), block: p.body.blocks()], if p.puts();
+    /// Tokens for a peer, where puts take them from.
+    outgoing: Element::Bytes(p.body.token_bytes()), [peer: p.topology.peers(), slot: p.body.shape.max_tokens],
+        if p.puts();
+}
+
+/// The symmetric memory that a kernel needs.
+pub(super) fn workspace(needs: Needs<'_>) -> Workspace {
+    let memory = DispatchWorkspace::new(needs);
+    Workspace::new(memory.regions(), memory.bytes)
+}
+
+regions! {
+    /// Shared memory of a CTA that multiplies. Stages lie on the 1024 bytes after which the 128-byte swizzle repeats.
+    struct DispatchSmem(p: Needs<'_>), from 0, aligned to 8;
+
+    /// A stage of rows, and of weights.
+    a: Element::Bytes(u64::from(p.body.tile.m * TILE_K) * ELEM_BYTES), [stage: p.body.stages];
+    b: Element::Bytes(u64::from(p.body.tile.n * TILE_K) * ELEM_BYTES), [stage: p.body.stages];
+    /// Rows of C on their way to memory.
+    out: Element::Bytes(OUT_BYTES), [warp: MATH_WARPS];
+    /// Where a row of the tile is in global memory.
+    row_address: Element::LongWords(1), [row: p.body.tile.m];
+    /// Expert, row, rows and column of a tile that was taken.
+    taken_tile: Element::Words(4), [buffer: TILE_BUFFERS];
+    /// Barriers of the two pipelines, and of the slots that tokens are sent through.
+    stage_full: Element::Barrier, [stage: p.body.stages];
+    stage_empty: Element::Barrier, [stage: p.body.stages];
+    tile_full: Element::Barrier, [buffer: TILE_BUFFERS];
+    tile_empty: Element::Barrier, [buffer: TILE_BUFFERS];
+    copy_loaded: Element::Barrier, [warp: WARPS], if p.sends();
+    /// Where tiles of this rank's experts begin, and their rows; the last entry is the end.
+    tile_begin: Element::Words(1), [expert: p.local_experts() + 1];
+    row_begin: Element::Words(1), [expert: p.local_experts() + 1];
+    /// Where an expert's rows from a source begin, among its rows and in the source's list.
+    source_row_begin: Element::Words(1), [expert: p.local_experts(), source: p.world()];
+    list_begin: Element::Words(1), [expert: p.local_experts(), source: p.world()];
+    /// Tokens that this rank sends to a destination, the rows that they make on a peer's node, and tokens from a peer.
+    tokens_to: Element::Words(1), [destination: p.topology.destinations()], if p.sends();
+    rows_at: Element::Words(1), [peer: p.topology.peers()], if p.puts();
+    tokens_from: Element::Words(1), [peer: p.topology.peers()], if p.puts();
+    /// Whether routing has gone well so far.
+    is_routed: Element::Words(1), [];
+}
+
+regions! {
+    /// Where stages are later: tables of the CTA's slice of tokens while it is routed.
+    struct RoutingSmem(p: Needs<'_>), from 0, aligned to 16;
+
+    /// While a slice is routed, of a choice: its expert, and the choice of its token that stands for its destination.
+    choice_expert: Element::Words(1), [choice: p.body.slice_choices()];
+    choice_sender: Element::Words(1), [choice: p.body.slice_choices()];
+    /// Its place among this rank's rows of the expert, and the token's place among those for the destination.
+    choice_row: Element::Words(1), [choice: p.body.slice_choices()];
+    choice_slot: Element::Words(1), [choice: p.body.slice_choices()];
+    /// Of an expert, this rank's rows and tokens to send, in slices before this one and in all.
+    slice_rows_before: Element::Words(1), [expert: p.body.shape.experts];
+    slice_sent_before: Element::Words(1), [expert: p.body.shape.experts];
+    own_rows: Element::Words(1), [expert: p.body.shape.experts];
+    own_sent: Element::Words(1), [expert: p.body.shape.experts];
+    /// Where they begin in the list for its destination, and among the tokens for it.
+    own_list_begin: Element::Words(1), [expert: p.body.shape.experts];
+    own_slot_begin: Element::Words(1), [expert: p.body.shape.experts];
+    /// Rows of all ranks, those of ranks before this one, and where they begin in C.
+    expert_rows: Element::Words(1), [expert: p.body.shape.experts];
+    expert_rows_before: Element::Words(1), [expert: p.body.shape.experts];
+    expert_row_begin: Element::Words(1), [expert: p.body.shape.experts];
+    /// Rows of a rank.
+    rank_rows: Element::Words(1), [rank: p.world()];
+}
+
+regions! {
+    /// Where stages are later: what warps send tokens through.
+    struct CopySmem(p: Needs<'_>), from 0, aligned to 1024;
+
+    /// Tokens on their way to other ranks, before the CTA computes.
+    copy_slot: Element::Bytes(SLOT_BYTES.into()), [warp: WARPS], if p.sends();
+}
+
+/// Shared memory of a CTA that multiplies, and its bytes.
+pub(super) fn smem(needs: Needs<'_>) -> (Vec<Region>, u32) {
+    let memory = DispatchSmem::new(needs);
+    (memory.regions(), memory.bytes as u32 + SMEM_ALIGN)
+}
+
+/// What lies where stages are later.
+pub(super) fn smem_before_stages(needs: Needs<'_>) -> Vec<Region> {
+    let mut regions = RoutingSmem::new(needs).regions();
+    regions.extend(CopySmem::new(needs).regions());
+    regions
+}
+
+/// Bytes of tables while a slice is routed.
+pub(super) fn routing_bytes(needs: Needs<'_>) -> u64 {
+    RoutingSmem::new(needs).bytes
+}
+
+/// Bytes of slots that tokens are sent through.
+pub(super) fn slot_bytes(needs: Needs<'_>) -> u64 {
+    CopySmem::new(needs).bytes
+}

@@ -1,0 +1,206 @@
+//! `dispatch_gemm`: tokens to the ranks of their experts, and each expert's product of them.
+//!
+//! Every CTA counts the choices of a slice of the rank's tokens; from all counts each knows where its tokens go. A rank
+//! tells every other how many tokens it sends to each expert, and in which slot of the receiver's buffer each row's token
+//! will be; then some of its CTAs send each token once per rank, those for a rank's first expert first. The others gather the
+//! rows of a tile through that list, as they come, and so do those when they have sent all. Each takes a tile when it is
+//! about to have none, so that who waits for rows holds up nothing else. Numbers and lists are double-buffered by parity of the epoch: who starts epoch
+//! e has finished e-1, for which it had those of every peer, so that each peer has finished e-2. Tokens need one buffer:
+//! they are sent once the receiver's numbers of this epoch are here, so that it has finished the one before.
+//!
+//! Across nodes see `across`.
+
+use super::body::{Across, COPIES_AHEAD, DispatchPlan, ELEM_BYTES};
+use super::config::{DispatchConfig, DispatchShape, all_rows};
+use super::{layout, memory, work};
+use crate::config::Field;
+use crate::device::Device;
+use crate::ops::gemm::{Split, THREADS, TILE_K, Tile};
+use crate::plan::{Body, KernelPlan, Registers};
+use crate::roofline::Bound;
+use crate::spec::KernelSpec;
+use crate::violation::Violations;
+
+/// Of the smallest tile, as much as slots to push from take; more gain nothing.
+const MAX_STAGES: u32 = 8;
+/// Communication CTAs; 8 fill the link.
+const COMM_CTAS: u32 = 8;
+/// Tokens under one flag, at most.
+const BLOCK_TOKENS: u64 = 8;
+/// Loaders keep eight addresses of rows and where tiles are; math warps have 128 sums each.
+const REGISTERS: Registers = Registers {
+    entry: 168,
+    mover: 104,
+    math: 200,
+};
+
+/// Tiles, largest first.
+const TILES: [Tile; 4] = [
+    Tile { m: 128, n: 256 },
+    Tile { m: 128, n: 128 },
+    Tile { m: 64, n: 256 },
+    Tile { m: 64, n: 128 },
+];
+
+/// The plan; none while a size is not known.
+pub(crate) fn plan(
+    spec: &KernelSpec,
+    config: &DispatchConfig,
+    device: &Device,
+) -> Option<Result<KernelPlan, Violations>> {
+    let shape = config.shape()?;
+    let mut best: Option<(DispatchPlan, f64)> = None;
+    let mut refused = Violations::default();
+    for tile in TILES {
+        let fixed_otherwise = config.tile_m.is_some_and(|m| m != tile.m)
+            || config.tile_n.is_some_and(|n| n != tile.n)
+            || config.swiglu && (tile.m, tile.n) == (64, 128);
+        if fixed_otherwise {
+            continue;
+        }
+        match candidate(spec, config, shape, device, tile) {
+            Ok(body) => {
+                let us = work::estimate_us(&body, spec.topology(), device);
+                if best.as_ref().is_none_or(|(_, best_us)| us < *best_us) {
+                    best = Some((body, us));
+                }
+            }
+            Err(found) => refused = found,
+        }
+    }
+    Some(match best {
+        Some((body, us)) => Ok(finish(spec, device, body, us)),
+        None => Err(refused),
+    })
+}
+
+fn candidate(
+    spec: &KernelSpec,
+    config: &DispatchConfig,
+    shape: DispatchShape,
+    device: &Device,
+    tile: Tile,
+) -> Result<DispatchPlan, Violations> {
+    let mut found = Violations::default();
+    let (world, topology) = (spec.world(), spec.topology());
+    let usual = COMM_CTAS.min(device.sm_count / 4).max(1);
+    let comm_ctas = match world {
+        1 => 0,
+        _ => config.comm_ctas.unwrap_or(usual),
+    };
+    found.require(
+        comm_ctas <= device.sm_count,
+        Field::COMM_CTAS,
+        || {
+            format!(
+                "{comm_ctas} communication CTAs are more than {} SMs",
+                device.sm_count
+            )
+        },
+        format!("use at most {}", device.sm_count),
+    );
+    let local = shape.experts / u64::from(world);
+    let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
+    let workers = u64::from(comm_ctas.max(1) * THREADS / 32);
+    let sent = shape.max_tokens * u64::from(topology.destinations() - 1);
+    let mut body = DispatchPlan {
+        config: *config,
+        shape,
+        tile,
+        split: if tile.m == 128 {
+            Split::Rows
+        } else {
+            Split::Cols
+        },
+        stages: MAX_STAGES,
+        comm_ctas,
+        max_rows: config.max_rows.map_or(rows, |most| rows.min(most.into())),
+        source_rows: shape.max_tokens * shape.top_k.min(local),
+        // As many blocks as there are warps to send them, if they are few.
+        block_tokens: (sent / (2 * workers)).clamp(1, BLOCK_TOKENS) as u32,
+        slice_tokens: shape.max_tokens.div_ceil(device.sm_count.into()),
+        across: None,
+    };
+    body.across = Across::new(&body, topology);
+    if let Some(across) = &body.across {
+        across.check(&body, &mut found);
+    }
+    let stage_bytes = (tile.m + tile.n) * TILE_K * ELEM_BYTES as u32;
+    let needs = memory::Needs {
+        body: &body,
+        topology,
+        grid_ctas: device.sm_count,
+    };
+    let fixed = memory::smem(needs).1 - body.stages * stage_bytes;
+    let (routed, slots) = (memory::routing_bytes(needs), memory::slot_bytes(needs));
+    let most = device.smem_bytes.saturating_sub(fixed) / stage_bytes;
+    body.stages = most.min(MAX_STAGES);
+    found.require(
+        body.stages > COPIES_AHEAD,
+        Field::EXPERTS,
+        || {
+            format!(
+                "tables of {local} experts and {} stages of a {}x{} tile need {} bytes of shared memory of {} ({})",
+                COPIES_AHEAD + 1,
+                tile.m,
+                tile.n,
+                fixed + (COPIES_AHEAD + 1) * stage_bytes,
+                device.smem_bytes,
+                device.name
+            )
+        },
+        "use more ranks or fewer experts, or a smaller tile",
+    );
+    let room = u64::from(body.stages * stage_bytes);
+    found.require(
+        routed <= room,
+        Field::MAX_TOKENS,
+        || {
+            format!(
+                "{} tokens of each of {} CTAs need {routed} bytes of shared memory to be routed, of {room}",
+                body.slice_tokens, device.sm_count
+            )
+        },
+        "use fewer tokens per call",
+    );
+    found.require(
+        slots <= room,
+        Field::TILE_N,
+        || format!("{slots} bytes of slots to send from do not fit into {room} bytes of stages"),
+        "use a larger tile",
+    );
+    found.into_result(body)
+}
+
+fn finish(spec: &KernelSpec, device: &Device, body: DispatchPlan, estimate_us: f64) -> KernelPlan {
+    let (world, topology) = (spec.world(), spec.topology());
+    let traffic = work::traffic(&body, topology);
+    let grid_ctas = device.sm_count;
+    let needs = memory::Needs {
+        body: &body,
+        topology,
+        grid_ctas,
+    };
+    let (smem, smem_bytes) = memory::smem(needs);
+    KernelPlan {
+        id: layout::id(&body, topology),
+        spec: spec.clone(),
+        device: device.clone(),
+        threads: THREADS,
+        grid_ctas,
+        roles: layout::roles(&body, grid_ctas),
+        smem,
+        comm_smem: memory::smem_before_stages(needs),
+        smem_bytes,
+        workspace: memory::workspace(needs),
+        copies: None,
+        network: body.across.as_ref().map(|across| across.network(&body)),
+        operands: layout::operands(&body, world),
+        args: layout::args(&body, topology),
+        registers: REGISTERS,
+        bound: Bound::new(&traffic, device),
+        traffic,
+        estimate_us,
+        body: Body::Dispatch(body),
+    }
+}

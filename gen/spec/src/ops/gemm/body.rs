@@ -1,0 +1,158 @@
+//! What only plans of GEMM operators have.
+
+use super::config::{GemmConfig, GemmShape, Tile, Transfer};
+use serde::Serialize;
+
+/// Columns of A (rows of B) per stage: 64 bf16 are one 128-byte swizzle row.
+pub const TILE_K: u32 = 64;
+/// Output leaves in sub-tiles of 64 × 64.
+pub(crate) const OUT_COLS: u32 = 64;
+/// Bytes of such a sub-tile of bf16.
+pub(crate) const OUT_BYTES: u32 = 64 * OUT_COLS * 2;
+/// Output buffers of a math warpgroup: one is stored while the next is filled.
+pub(crate) const OUT_BUFFERS: u32 = 2;
+/// What each of the twelve warps of a communication CTA copies through shared memory at a time.
+pub const SLOT_BYTES: u32 = 16 << 10;
+/// Threads of a CTA: one warpgroup that moves data, two that multiply.
+pub const THREADS: u32 = 384;
+
+/// How a GEMM operator computes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GemmPlan {
+    /// What it computes: the problem of the plan's spec.
+    #[serde(skip)]
+    pub config: GemmConfig,
+    /// Its sizes.
+    pub shape: GemmShape,
+    /// Rows and columns that a CTA computes at a time.
+    pub tile: Tile,
+    /// How two math warpgroups share a tile.
+    pub split: Split,
+    /// Stages of the shared-memory ring.
+    pub stages: u32,
+    /// Rows of A that one load brings: fewer than the tile has where C has fewer.
+    pub load_rows_a: u32,
+    /// What moves rows of A to the peers; none in a world of 1, and for operators that reduce.
+    pub transfer: Option<Transfer>,
+    /// The first CTAs of the launch only communicate: as many.
+    pub comm_ctas: u32,
+    /// The order of tiles.
+    pub order: TileOrder,
+    /// How a shard travels; none in a world of 1.
+    pub chunks: Option<Chunks>,
+    /// How partial sums meet, for operators that reduce; none in a world of 1.
+    pub reduction: Option<Reduction>,
+}
+
+/// How a shard travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Chunks {
+    /// Rows that arrive under one flag (per slice of K).
+    pub rows: u32,
+    /// Chunks of a full shard.
+    pub per_shard: u32,
+    /// Parts of K that arrive under flags of their own.
+    pub k_slices: u32,
+    /// Columns of such a part, the last one perhaps fewer.
+    pub slice_cols: u32,
+    /// `sm_push`: rows that one warp stores at a time; a flag counts such pieces.
+    pub piece_rows: u32,
+    /// What one epoch adds to a flag.
+    pub arrivals: u32,
+    /// Chunks whose slices are sent in turn, before the next chunks.
+    pub panel_chunks: u32,
+    /// `sm_push`: warps per pushing CTA; more than one in a compute CTA push before they multiply.
+    pub push_warps: u32,
+    /// Where compute CTAs push: 16-byte loads in flight per thread; 0 elsewhere.
+    pub push_unroll: u32,
+    /// Whether a rank sends its rows to itself too, since tiles straddle shards.
+    pub to_self: bool,
+}
+
+/// How partial sums of the ranks meet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reduction {
+    /// 1: every rank sends its part of every tile to all, and adds up all. 2: a tile has an owner, who adds it up.
+    pub shots: u32,
+    /// Ranks that own tiles: the first ones. Across nodes, ranks of a node that add up what the node has of them: all.
+    pub owners: u32,
+    /// Tiles of each owner; with one shot, all tiles. Across nodes, also those of its number on the other nodes.
+    pub owner_tiles: u32,
+    /// Those of them that it owns itself.
+    pub shard_tiles: u32,
+    /// Across nodes: tiles of a put; 0 on one node.
+    pub put_tiles: u32,
+    /// Tiles of each owner in a round: own tiles are computed a round later than the others' tiles.
+    pub round_tiles: u32,
+    /// Sub-tiles of 64 columns, per math warpgroup, of partial sums that a stage holds.
+    pub partial_subs: u32,
+    /// One shot: packets of each source that a thread loads at a time; 0 with two shots.
+    pub packets_in_flight: u32,
+    /// Whether who adds up a tile, or with one shot a row, sends the result to all peers.
+    pub results: bool,
+    /// Where results of tiles are sent: 16-byte loads in flight per thread that collects them; 0 elsewhere.
+    pub collect_unroll: u32,
+}
+
+/// The order in which tiles are computed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TileOrder {
+    /// Tiles along M.
+    pub row_tiles: u32,
+    /// Tiles along N.
+    pub col_tiles: u32,
+    /// Row tiles that advance together along N.
+    pub group_m: u32,
+    /// Row tiles of a full shard, if tiles don't straddle shards.
+    pub shard_row_tiles: Option<u32>,
+    /// Places in the order: one per tile; some are empty if owners have unequal numbers of tiles.
+    pub places: u32,
+    /// Tiles that one CTA computes alone: whole rounds over the compute CTAs. The rest are the last round.
+    pub whole_tiles: u32,
+    /// CTAs that share a tile of the last round, each a part of K; 1 if none do.
+    pub tail_parts: u32,
+    /// Stages after which, in whole tiles, all compute CTAs wait for each other; 0 if they never do.
+    pub pace_steps: u32,
+}
+
+impl TileOrder {
+    /// Tiles of the result.
+    #[must_use]
+    pub const fn tiles(&self) -> u32 {
+        self.row_tiles * self.col_tiles
+    }
+
+    /// Tiles of the last round.
+    #[must_use]
+    pub const fn tail_tiles(&self) -> u32 {
+        self.places - self.whole_tiles
+    }
+
+    /// What compute CTAs take one after the other: whole tiles, then parts of tiles. In one shot, each tile comes again
+    /// to be added up.
+    #[must_use]
+    pub const fn units(&self) -> u32 {
+        self.whole_tiles + self.tail_tiles() * self.tail_parts
+    }
+}
+
+/// How two math warpgroups share a tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Split {
+    /// Each has 64 of 128 rows.
+    Rows,
+    /// Each has half of the columns of 64 rows.
+    Cols,
+}
+
+impl Split {
+    /// How warpgroups share a tile of so many rows.
+    pub(crate) const fn of(tile: Tile) -> Self {
+        if tile.m == 128 {
+            Self::Rows
+        } else {
+            Self::Cols
+        }
+    }
+}

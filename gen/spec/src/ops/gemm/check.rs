@@ -1,0 +1,183 @@
+//! What is possible of a GEMM operator.
+
+use crate::config::{Dtype, GemmConfig, GemmOp, Transfer, Tuning};
+use crate::config::{Field, KernelConfig};
+use crate::spec::{DIM_STEP, MAX_DIM, MAX_ELEMS};
+use crate::violation::Violations;
+
+/// Records every mistake.
+pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Violations) {
+    for (field, dim) in config.dims() {
+        let step = if field == Field::M { 1 } else { DIM_STEP };
+        if let Some(size) = dim.fixed() {
+            check_size(found, field, size, step);
+        }
+    }
+    let output = config.epilogue.output;
+    found.require(
+        Dtype::FLOATS.contains(&output),
+        Field::OUTPUT,
+        || format!("{output} is not possible: sums are fractions"),
+        "use bf16 or fp32",
+    );
+    check_areas(found, config);
+    check_tuning(found, config, (kernel.world, kernel.nodes));
+    if kernel.nodes > 1 {
+        check_across_nodes(found, &config.tuning);
+    }
+}
+
+fn check_size(found: &mut Violations, field: Field, size: u64, step: u64) {
+    found.require(
+        (1..=MAX_DIM).contains(&size),
+        field,
+        || format!("{size} is not in 1..={MAX_DIM} (TMA coordinates are 32-bit)"),
+        "use a size in that range",
+    );
+    let (below, above) = (
+        size / step * step,
+        size.saturating_add(step - 1) / step * step,
+    );
+    found.require(
+        size.is_multiple_of(step),
+        field,
+        || {
+            format!(
+                "{size} is not a multiple of {step} (TMA row strides are multiples of 16 bytes)"
+            )
+        },
+        if below == 0 {
+            format!("pad it to {above}")
+        } else {
+            format!("use {below} or {above}")
+        },
+    );
+}
+
+/// Sizes that are each possible may together be no matrix.
+fn check_areas(found: &mut Violations, config: &GemmConfig) {
+    let pairs = [
+        (Field::M, config.m, Field::K, config.k),
+        (Field::K, config.k, Field::N, config.n),
+        (Field::M, config.m, Field::N, config.n),
+    ];
+    for (row_field, rows, col_field, cols) in pairs {
+        if let (Some(rows), Some(cols)) = (rows.fixed(), cols.fixed()) {
+            found.require(
+                rows.saturating_mul(cols) <= MAX_ELEMS,
+                row_field,
+                || format!("a matrix of {row_field} x {col_field} = {rows} x {cols} has more than {MAX_ELEMS} elements"),
+                "split the problem",
+            );
+        }
+    }
+}
+
+fn check_tuning(found: &mut Violations, config: &GemmConfig, (world, nodes): (u32, u32)) {
+    let tuning = &config.tuning;
+    tuning.check_limits(found);
+    if let (Some(64), Some(64)) = (tuning.tile_m, tuning.tile_n) {
+        found.push(
+            Field::TILE_N,
+            "64 columns with tile_m = 64 leave half a 128-byte swizzle row to each warpgroup",
+            "use tile_n = 128 or 256 with tile_m = 64",
+        );
+    }
+    if let Some(rows) = tuning.chunk_rows {
+        found.require(
+            rows > 0 && rows.is_multiple_of(128),
+            Field::CHUNK_ROWS,
+            || format!("{rows} is not a positive multiple of 128, the rows of the largest tile"),
+            "use 128, 256, 384, …",
+        );
+    }
+    check_applies(found, config, (world, nodes));
+    if tuning.transfer == Some(Transfer::CopyEngine) {
+        for (field, given) in [
+            (Field::COMM_CTAS, tuning.comm_ctas.is_some()),
+            (Field::K_SLICES, tuning.k_slices.is_some()),
+        ] {
+            found.require(
+                !given,
+                field,
+                || "copy engines use no communication CTAs and move whole rows".to_owned(),
+                "remove it, or use transfer = \"sm_push\"",
+            );
+        }
+    }
+}
+
+/// What concerns the way between ranks: some choices are of some operators, none of a world of 1.
+fn check_applies(found: &mut Violations, config: &GemmConfig, (world, nodes): (u32, u32)) {
+    let (op, tuning) = (config.op, &config.tuning);
+    let gathers = op == GemmOp::AgGemm;
+    for (field, given, applies) in [
+        (Field::TRANSFER, tuning.transfer.is_some(), gathers),
+        (
+            Field::COMM_CTAS,
+            tuning.comm_ctas.is_some(),
+            gathers || nodes > 1,
+        ),
+        (Field::K_SLICES, tuning.k_slices.is_some(), gathers),
+        (Field::CHUNK_ROWS, tuning.chunk_rows.is_some(), gathers),
+        (
+            Field::ROUND_TILES,
+            tuning.round_tiles.is_some(),
+            op.reduces() && tuning.shots != Some(1),
+        ),
+        (Field::SHOTS, tuning.shots.is_some(), op.reduces()),
+    ] {
+        if !given {
+            continue;
+        }
+        found.require(
+            world != 1,
+            field,
+            || "a world of 1 rank transfers nothing".to_owned(),
+            "remove it, or use world = 2, 4 or 8",
+        );
+        found.require(
+            world == 1 || applies,
+            field,
+            || match (field, tuning.shots) {
+                (Field::ROUND_TILES, Some(1)) => "one shot has no rounds".to_owned(),
+                _ => format!("{op} has no such choice"),
+            },
+            "remove it",
+        );
+    }
+}
+
+/// What only kernels of one node have.
+fn check_across_nodes(found: &mut Violations, tuning: &Tuning) {
+    for (field, differs, reason, help) in [
+        (
+            Field::TRANSFER,
+            tuning.transfer == Some(Transfer::CopyEngine),
+            "across nodes, SMs pass on what other nodes send",
+            "use transfer = \"sm_push\", or remove it",
+        ),
+        (
+            Field::COMM_CTAS,
+            tuning.comm_ctas == Some(0),
+            "across nodes, CTAs that only communicate talk to the network",
+            "use 1 or more, or remove it",
+        ),
+        (
+            Field::K_SLICES,
+            tuning.k_slices.is_some_and(|slices| slices > 1),
+            "across nodes, whole rows travel",
+            "remove it",
+        ),
+        (
+            Field::SHOTS,
+            tuning.shots == Some(1),
+            "one shot is for ranks that reach each other's memory",
+            "use shots = 2, or remove it",
+        ),
+    ] {
+        if differs {
+            found.push(field, reason, help);
+        }
+    }
+}

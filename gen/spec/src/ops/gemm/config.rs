@@ -1,0 +1,231 @@
+//! What a person writes of a GEMM operator: `ag_gemm`, `gemm_rs`, `gemm_ar`.
+
+use crate::config::Dtype;
+use crate::config::op::operators;
+use crate::config::option::{Limits, OptionSpec, Written, options};
+use crate::config::option_type::{OptionType, choices};
+use crate::config::{Dim, Field};
+use crate::violation::Violations;
+use serde::{Deserialize, Serialize};
+
+options! {
+    /// A GEMM operator. Shapes are those of `op` on [`Op`](super::Op); row-major bf16 in, and out unless the epilogue says
+    /// otherwise, fp32 accumulate.
+    ///
+    /// ```
+    /// use mkernel_spec::{BLayout, Dim, GemmConfig, GemmOp};
+    ///
+    /// let up = GemmConfig {
+    ///     n: Dim::Static(1024),
+    ///     k: Dim::Static(8192),
+    ///     b_layout: BLayout::Nk,
+    ///     ..GemmConfig::new(GemmOp::AgGemm)
+    /// };
+    /// assert_eq!(up.m, Dim::DYNAMIC);
+    /// ```
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    pub struct GemmConfig {
+        op: GemmOp, sizes: GemmShape {
+            /// Rows of C, over all ranks.
+            m as M,
+            /// Columns of this rank's B and C.
+            n as N,
+            /// The contracted dimension, of this rank's A and B.
+            k as K,
+        }
+        options {
+            /// How B lies in memory: as `[K, N]` (kn), or as `[N, K]` (nk), as a linear layer keeps its weight.
+            #[serde(default)]
+            b_layout: BLayout as B_LAYOUT,
+        }
+        groups {
+            /// What becomes of the sum before it is C.
+            #[serde(default)]
+            epilogue: Epilogue,
+            /// Choices taken from the planner.
+            #[serde(default)]
+            tuning: Tuning,
+        }
+    }
+
+    /// What becomes of the sum before it is C: `C = activation(sum + bias) + residual`, once, after the whole sum over K and
+    /// over ranks, in fp32, then rounded once.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Epilogue: Default {
+        options {
+            /// Whether a bf16 `bias[N]`, of this rank's columns, is added first.
+            ///
+            /// Operators that reduce add it once, not once for each rank: all ranks pass the same.
+            bias: bool as BIAS,
+            /// Whether a bf16 `residual`, with the rows and columns of this rank's C, is added last.
+            ///
+            /// `gemm_ar`: all ranks pass the same; of each row perhaps only one rank's is read.
+            residual: bool as RESIDUAL,
+            /// What is applied to each element between bias and residual, in fp32; `gelu` is the one with erf.
+            activation: Activation as ACTIVATION,
+            /// Elements of C.
+            ///
+            /// With `fp32`, `gemm_ar` also sends its results in fp32.
+            output: Dtype as OUTPUT,
+        }
+    }
+
+    /// Choices of the plan that a person may fix; what is `None` the planner chooses by its cost model.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct Tuning: Default {
+        options {
+            /// Rows of a tile.
+            #[limits(Limits::OneOf(&[64, 128], "wgmma works on 64 rows, a CTA has two math warpgroups"))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            tile_m: Option<u32> as TILE_M,
+            /// Columns of a tile.
+            #[limits(Limits::OneOf(&[64, 128, 256], "a wgmma is at most 256 columns wide"))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            tile_n: Option<u32> as TILE_N,
+            /// Stages of the shared-memory ring between the loader and the tensor cores.
+            #[limits(Limits::Range(2, 8))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            stages: Option<u32> as STAGES,
+            /// What moves bytes to the peers.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            transfer: Option<Transfer> as TRANSFER,
+            /// CTAs that only communicate.
+            ///
+            /// Only with `sm_push`; 0 = one warp of every CTA pushes.
+            #[limits(Limits::Range(0, 128))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            comm_ctas: Option<u32> as COMM_CTAS,
+            /// Parts of K that arrive, and are waited for, one after the other; only with `sm_push`.
+            #[limits(Limits::OneOf(&[1, 2, 4, 8], "slices of K are equal and few"))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            k_slices: Option<u32> as K_SLICES,
+            /// Rows of a shard that arrive under one flag, a multiple of 128.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            chunk_rows: Option<u32> as CHUNK_ROWS,
+            /// Row tiles that are computed together, so that their B tiles stay in L2.
+            #[limits(Limits::Range(1, 64))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            group_m: Option<u32> as GROUP_M,
+            /// Tiles of each owner in a round, of operators that reduce.
+            ///
+            /// Own tiles come a round later than the others'.
+            #[limits(Limits::Range(1, 1 << 20))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            round_tiles: Option<u32> as ROUND_TILES,
+            /// How partial sums meet, of operators that reduce: 1 = from registers to registers, 2 = at owners of tiles.
+            ///
+            /// One shot is for few rows. Owners add up the parts of C, and for `gemm_ar` send the result to all.
+            #[limits(Limits::OneOf(&[1, 2], "partial sums go to every rank, or to owners and from there to every rank"))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            shots: Option<u32> as SHOTS,
+            /// Steps of K (64 columns) after which CTAs wait for each other; 0 = never.
+            ///
+            /// Then they load the same tiles at the same time.
+            #[limits(Limits::Range(0, 1 << 20))]
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pace_steps: Option<u32> as PACE_STEPS,
+        }
+    }
+}
+
+operators!(GemmOp: AgGemm, GemmRs, GemmAr);
+
+impl GemmOp {
+    /// Whether ranks add up what each of them computed.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::GemmRs | Self::GemmAr)
+    }
+}
+
+choices! {
+    /// How B lies in memory, rows of it contiguous.
+    #[derive(Default)]
+    pub enum BLayout {
+        /// `[K, N]`, as in `A · B`.
+        #[default]
+        Kn = "kn",
+        /// `[N, K]`, as a linear layer keeps its weight.
+        Nk = "nk",
+    }
+}
+
+/// Rows and columns of C that one CTA computes at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Tile {
+    /// Rows.
+    pub m: u32,
+    /// Columns.
+    pub n: u32,
+}
+
+choices! {
+    /// A function of each element, in fp32.
+    #[derive(Default)]
+    pub enum Activation {
+        /// `x`
+        #[default]
+        None = "none",
+        /// `max(x, 0)`
+        Relu = "relu",
+        /// `x Φ(x)`, Φ by its approximation with an absolute error of 1e-7.
+        Gelu = "gelu",
+        /// `x σ(2 √(2/π) (x + 0.044715 x³))`, usually written with tanh.
+        GeluTanh = "gelu_tanh",
+        /// `x σ(x)`
+        Silu = "silu",
+    }
+}
+
+impl Epilogue {
+    /// What is computed of `sum`, as in `gelu(sum + bias) + residual`; the sum itself if nothing else is.
+    #[must_use]
+    pub fn formula(&self, sum: &str) -> String {
+        let biased = match self.bias {
+            true => format!("{sum} + bias"),
+            false => sum.to_owned(),
+        };
+        let activated = match self.activation {
+            Activation::None => biased,
+            activation => format!("{activation}({biased})"),
+        };
+        match self.residual {
+            true => format!("{activated} + residual"),
+            false => activated,
+        }
+    }
+
+    /// What a kernel's name says of it, as in `_bias_gelu_fp32`; nothing of the usual.
+    #[must_use]
+    pub fn suffix(&self) -> String {
+        let parts = [
+            (self.bias, "bias"),
+            (self.activation != Activation::None, self.activation.name()),
+            (self.residual, "residual"),
+            (self.output != Dtype::Bf16, self.output.name()),
+        ];
+        let given = parts.into_iter().filter(|(given, _)| *given);
+        given.map(|(_, name)| format!("_{name}")).collect()
+    }
+}
+
+impl GemmShape {
+    /// Rows of a shard, ⌈M/W⌉: every rank but perhaps the last ones has as many.
+    #[must_use]
+    pub const fn shard_rows(self, world: u32) -> u64 {
+        self.m.div_ceil(world as u64)
+    }
+}
+
+choices! {
+    /// What moves bytes to the peers of a node.
+    pub enum Transfer {
+        /// Communication CTAs of the kernel load each chunk once and store it to every peer.
+        SmPush = "sm_push",
+        /// The copy engines push chunks; the kernel rings a doorbell, a host thread enqueues the copies.
+        CopyEngine = "copy_engine",
+    }
+}

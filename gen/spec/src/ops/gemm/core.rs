@@ -1,0 +1,263 @@
+//! The GEMM core that operators share: tile, stages and shared-memory map.
+
+use super::body::{
+    OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
+};
+use super::config::{BLayout, GemmShape, Tile, Tuning};
+use super::smem::{GemmSmem, Stages};
+use super::spec::GemmSpec;
+use crate::abi::{ArgKind, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
+use crate::config::{Dtype, Field};
+use crate::device::Device;
+use crate::plan::{Region, Registers, Role};
+use crate::violation::Violations;
+use serde::Serialize;
+
+/// bf16.
+const ELEM_BYTES: u32 = 2;
+/// A part of K shorter than this costs more to add than it saves.
+const MIN_PART_STEPS: u64 = 4;
+/// A GEMM of so many operations keeps pace: it takes so long that power limits it, and CTAs that have drifted apart read
+/// operands from device memory again and again. Measured on 2 GPUs, against cuBLAS of the same blocks: `gemm_rs` of 32768 x
+/// 32768 x 16384 1.12 without, 1.02 with, `ag_gemm` of 32768 x 16384 x 32768 1.06 and 1.01; at 4e12 it costs up to 5 %.
+const PACED_FLOPS: u64 = 10_000_000_000_000;
+/// About 13 µs; 4 and 64 are equal within noise.
+const PACE_STEPS: u32 = 16;
+/// The 128-byte swizzle repeats every 1024 bytes, and dynamic shared memory may start anywhere.
+const SMEM_ALIGN: u32 = 1024;
+/// More stages gain nothing: eight hold 3 µs of loads.
+const MAX_STAGES: u32 = 8;
+
+/// Tiles that the core computes, largest first.
+pub(super) const TILES: [Tile; 5] = [
+    Tile { m: 128, n: 256 },
+    Tile { m: 128, n: 128 },
+    Tile { m: 64, n: 256 },
+    Tile { m: 64, n: 128 },
+    Tile { m: 128, n: 64 },
+];
+
+/// Registers per thread: 384 threads get 168 each at launch, which the warpgroups then share anew. 128 accumulators and
+/// their addresses need more than 168; movers need 56 when they also push.
+pub(super) const REGISTERS: Registers = Registers {
+    entry: 168,
+    mover: 56,
+    math: 224,
+};
+
+/// Tile, stages and shared memory of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CoreLayout {
+    /// Rows and columns that a CTA computes at a time.
+    pub tile: Tile,
+    /// How the warpgroups share it.
+    pub split: Split,
+    /// Stages of the ring.
+    pub stages: u32,
+    /// Regions, from a 1024-byte boundary.
+    pub smem: Vec<Region>,
+    /// Dynamic shared memory to ask for.
+    pub smem_bytes: u32,
+}
+
+const fn stage_bytes(tile: Tile) -> u32 {
+    (tile.m + tile.n) * TILE_K * ELEM_BYTES
+}
+
+const fn fixed_bytes() -> u32 {
+    // Barriers: full and free per stage, full and free per output buffer of two warpgroups.
+    2 * OUT_BUFFERS * OUT_BYTES + 8 * (2 * MAX_STAGES + 4 * OUT_BUFFERS) + SMEM_ALIGN
+}
+
+impl CoreLayout {
+    /// The layout for `tile`, as many stages as fit unless `tuning` fixes them.
+    pub(super) fn new(tile: Tile, tuning: &Tuning, device: &Device) -> Result<Self, Violations> {
+        let mut found = Violations::default();
+        let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes(tile);
+        let stages = tuning.stages.unwrap_or(most.min(MAX_STAGES));
+        found.require(
+            stages <= most.min(MAX_STAGES) && stages >= 2,
+            Field::STAGES,
+            || {
+                format!(
+                    "{stages} stages of a {}x{} tile need {} bytes of shared memory of {} ({})",
+                    tile.m,
+                    tile.n,
+                    stages * stage_bytes(tile) + fixed_bytes(),
+                    device.smem_bytes,
+                    device.name,
+                )
+            },
+            format!(
+                "use 2 to {} stages, or a smaller tile",
+                most.clamp(2, MAX_STAGES)
+            ),
+        );
+        found.into_result(())?;
+
+        let smem = GemmSmem::new(Stages { tile, stages });
+        Ok(Self {
+            tile,
+            split: Split::of(tile),
+            stages,
+            smem: smem.regions(),
+            smem_bytes: smem.bytes as u32 + SMEM_ALIGN,
+        })
+    }
+}
+
+impl CoreLayout {
+    /// Columns of one math warpgroup.
+    #[must_use]
+    pub fn group_n(&self) -> u32 {
+        match self.split {
+            Split::Rows => self.tile.n,
+            Split::Cols => self.tile.n / 2,
+        }
+    }
+
+    /// Whether a communication CTA's slots end before the barriers, which they share with the stages.
+    pub(super) fn holds_slots(&self) -> bool {
+        let slots = u64::from(THREADS / 32 * SLOT_BYTES);
+        let barriers = self.smem.iter().find(|region| region.name == "stage_full");
+        barriers.is_some_and(|region| slots <= region.offset_bytes)
+    }
+
+    /// Completes an order for `compute_ctas`: the last, incomplete round of tiles is divided over the CTAs that would idle
+    /// in it, each tile among 2 or 4 CTAs along K, each of which then finishes as many of the tile's columns; and in whole
+    /// rounds CTAs perhaps keep pace.
+    pub(super) fn complete(
+        &self,
+        tuning: &Tuning,
+        mut order: TileOrder,
+        k: u64,
+        compute_ctas: u32,
+    ) -> TileOrder {
+        order.whole_tiles = order.places / compute_ctas * compute_ctas;
+        let steps = k.div_ceil(u64::from(TILE_K));
+        order.tail_parts = [4, 2]
+            .into_iter()
+            .find(|&parts| {
+                (self.group_n() / OUT_COLS).is_multiple_of(parts)
+                    && order.tail_tiles() > 0
+                    && order.tail_tiles() * parts <= compute_ctas
+                    && steps >= MIN_PART_STEPS * u64::from(parts)
+            })
+            .unwrap_or(1);
+        // A CTA that meets a gap of the order takes no part in the round.
+        let may_pace = order.whole_tiles > 0 && order.places == order.tiles();
+        let flops = 2 * u64::from(order.tiles()) * u64::from(self.tile.m * self.tile.n) * k;
+        let pace_steps = match tuning.pace_steps {
+            _ if !may_pace => 0,
+            None if flops < PACED_FLOPS => 0,
+            None => PACE_STEPS,
+            Some(asked) => asked,
+        };
+        order.pace_steps = pace_steps.min(steps as u32);
+        order
+    }
+}
+
+/// A tensor map over an operand of bf16.
+pub(super) fn operand_map(operand: Operand, extents: [Extent; 2], box_elems: [u32; 2]) -> ArgKind {
+    ArgKind::TensorMap(TensorMapSpec {
+        source: Source::Operand(operand),
+        dtype: Dtype::Bf16,
+        extents: extents.to_vec(),
+        strides: vec![Stride::RowOf(operand)],
+        box_elems: box_elems.to_vec(),
+    })
+}
+
+/// The tensor map over B.
+pub(super) fn b_map(spec: GemmSpec<'_>, tile: Tile) -> ArgKind {
+    let (n, k) = (Extent::Fixed(spec.shape.n), Extent::Fixed(spec.shape.k));
+    match spec.b_layout() {
+        BLayout::Kn => operand_map(Operand::B, [n, k], [OUT_COLS, TILE_K]),
+        BLayout::Nk => operand_map(Operand::B, [k, n], [TILE_K, tile.n]),
+    }
+}
+
+/// The tensor map over C, whose rows on this rank are `rows`: lines of 128 bytes.
+pub(super) fn c_map(spec: GemmSpec<'_>, rows: Extent) -> ArgKind {
+    let dtype = spec.epilogue().output;
+    ArgKind::TensorMap(TensorMapSpec {
+        source: Source::Operand(Operand::C),
+        dtype,
+        extents: vec![Extent::Fixed(spec.shape.n), rows],
+        strides: vec![Stride::RowOf(Operand::C)],
+        box_elems: vec![128 / dtype.bytes() as u32, 64],
+    })
+}
+
+/// What the caller passes, where this rank's A and C have these rows.
+pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Vec<OperandSpec> {
+    let GemmShape { n, k, .. } = spec.shape;
+    let (b_rows, b_cols) = match spec.b_layout() {
+        BLayout::Kn => (k, n),
+        BLayout::Nk => (n, k),
+    };
+    let epilogue = spec.epilogue();
+    let read = |operand, rows, cols| OperandSpec::new(operand, rows, cols, Dtype::Bf16);
+    let mut operands = vec![
+        read(Operand::A, a_rows, k),
+        read(Operand::B, Extent::Fixed(b_rows), b_cols),
+        OperandSpec::new(Operand::C, c_rows, n, epilogue.output),
+    ];
+    if epilogue.bias {
+        operands.push(read(Operand::Bias, Extent::Fixed(1), n));
+    }
+    if epilogue.residual {
+        operands.push(read(Operand::Residual, c_rows, n));
+    }
+    operands
+}
+
+/// Where bias and residual lie.
+pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> {
+    let mut kinds = Vec::new();
+    if spec.epilogue().bias {
+        kinds.push(("bias", ArgKind::Pointer(Operand::Bias)));
+    }
+    if spec.epilogue().residual {
+        kinds.push(("residual", ArgKind::Pointer(Operand::Residual)));
+        kinds.push((
+            "residual_row_bytes",
+            ArgKind::RowStrideBytes(Operand::Residual),
+        ));
+    }
+    kinds
+}
+
+/// Bytes of all of A, B, this rank's `c_rows` of C, and what the epilogue reads.
+pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
+    let GemmShape { m, n, k } = spec.shape;
+    let epilogue = spec.epilogue();
+    let residual_rows = if epilogue.residual { c_rows } else { 0 };
+    let bias_rows = u64::from(epilogue.bias);
+    let elem_bytes = u64::from(ELEM_BYTES);
+    (m * k + k * n + (residual_rows + bias_rows) * n) * elem_bytes
+        + c_rows * n * epilogue.output.bytes()
+}
+
+/// The roles of the core.
+pub(super) fn roles(ctas: (u32, u32)) -> [Role; 3] {
+    let role = |name, warps, about: &str| Role {
+        name,
+        ctas,
+        warps,
+        about: about.into(),
+    };
+    [
+        role("load", (0, 1), "A and B to shared memory"),
+        role("store", (1, 3), "C from shared memory"),
+        role("multiply", (4, THREADS / 32), "wgmma, bf16 to fp32"),
+    ]
+}
+
+/// Tiles that `tuning` allows.
+pub(super) fn candidate_tiles(tuning: &Tuning) -> impl Iterator<Item = Tile> {
+    TILES.into_iter().filter(move |tile| {
+        tuning.tile_m.is_none_or(|m| m == tile.m) && tuning.tile_n.is_none_or(|n| n == tile.n)
+    })
+}

@@ -1,0 +1,199 @@
+//! How a rank's rows travel to its peers: by SMs or by copy engines, and in which chunks.
+
+use super::body::{Chunks, SLOT_BYTES, THREADS, TILE_K};
+use super::config::{Tile, Transfer, Tuning};
+use super::spec::GemmSpec;
+use crate::device::Device;
+use crate::plan::Network;
+use crate::plan::network::PUT_BYTES;
+
+const ELEM_BYTES: u64 = 2;
+/// What a warp of a compute CTA pushes before it raises a flag: below, flags cost; above, too few warps are busy.
+const PIECE_BYTES: u64 = 8 << 10;
+/// 16-byte loads in flight of a thread that pushes beside others that compute: registers bound them.
+const PUSH_UNROLL: u32 = 4;
+/// Four slots under one fence.
+const MAX_PIECE_BYTES: u64 = 4 * SLOT_BYTES as u64;
+/// Up to this much of the shard per CTA, the math warps push too before they multiply: nobody waits long for them, and
+/// the link is busy from the start.
+const ALL_HANDS_BYTES: u64 = 32 << 10;
+/// Copies shorter than this leave the copy engines idle while the host enqueues.
+const MIN_COPY_BYTES: u64 = 1 << 20;
+/// Longer copies are no faster and delay the first tile.
+const MAX_COPY_BYTES: u64 = 16 << 20;
+/// Rows of a chunk: those of the largest tile.
+const CHUNK_ROWS: u64 = 128;
+
+/// How the shard travels.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// By SMs alone.
+    Sm { ctas: u32, slices: u32 },
+    /// By copy engines alone, in about so many copies per peer.
+    Copies { per_peer: u32 },
+}
+
+/// Every way that `tuning` allows, on one node or across.
+pub(super) fn ways(tuning: &Tuning, crosses_nodes: bool) -> Vec<Way> {
+    let choices =
+        |fixed: Option<u32>, all: &[u32]| fixed.map_or_else(|| all.to_vec(), |one| vec![one]);
+    let allows = |transfer| tuning.transfer.is_none_or(|t| t == transfer);
+    let mut ways = Vec::new();
+    if crosses_nodes {
+        // Whole rows travel, so that a put is one range of bytes.
+        let ctas = choices(tuning.comm_ctas, &[1, 2, 4, 8, 16]).into_iter();
+        return ctas.map(|ctas| Way::Sm { ctas, slices: 1 }).collect();
+    }
+    if allows(Transfer::SmPush) {
+        for ctas in choices(tuning.comm_ctas, &[0, 4, 8, 16]) {
+            for slices in choices(tuning.k_slices, &[1, 2, 4]) {
+                ways.push(Way::Sm { ctas, slices });
+            }
+        }
+    }
+    // Who fixes slices of K means SMs alone, who fixes communication CTAs means SMs.
+    if allows(Transfer::CopyEngine) && tuning.comm_ctas.is_none() && tuning.k_slices.is_none() {
+        ways.extend([16, 8, 4].map(|per_peer| Way::Copies { per_peer }));
+    }
+    ways
+}
+
+/// What the chunks of a candidate depend on.
+pub(super) struct Exchange<'a> {
+    pub spec: GemmSpec<'a>,
+    pub device: &'a Device,
+    pub aligned: bool,
+    pub tiles: u32,
+}
+
+impl Exchange<'_> {
+    fn shard_rows(&self) -> u64 {
+        self.spec.shard_rows()
+    }
+
+    fn row_bytes(&self) -> u64 {
+        self.spec.shape.k * ELEM_BYTES
+    }
+
+    /// Pieces of some KiB, counted by flags of 128 rows × a slice of K. `None` if a slice would be empty.
+    pub fn sm_chunks(&self, comm_ctas: u32, k_slices: u32) -> Option<Chunks> {
+        let slice_cols = self
+            .spec
+            .shape
+            .k
+            .div_ceil(u64::from(k_slices))
+            .next_multiple_of(u64::from(TILE_K));
+        if slice_cols * u64::from(k_slices - 1) >= self.spec.shape.k {
+            return None;
+        }
+        let shard_rows = self.shard_rows();
+        let shard_bytes = shard_rows * self.row_bytes();
+        let chunk_rows = self
+            .spec
+            .tuning()
+            .chunk_rows
+            .map_or_else(|| self.chunk_rows(), u64::from);
+        let piece_bytes = match u64::from(comm_ctas * (THREADS / 32)) {
+            0 => PIECE_BYTES,
+            // A fence waits for all stores of its SM, so few of them, but two pieces for every warp.
+            warps => (shard_bytes / warps / 2).clamp(u64::from(SLOT_BYTES), MAX_PIECE_BYTES),
+        };
+        let piece_rows = whole_pieces(piece_bytes / (slice_cols * ELEM_BYTES), chunk_rows);
+        let per_shard = shard_rows.div_ceil(chunk_rows) as u32;
+        // With every tile in one wave all rows are wanted at once, slice by slice; else rows come first.
+        let panel_chunks = match k_slices {
+            1 => 1,
+            _ if self.tiles <= self.device.sm_count => per_shard,
+            _ => per_shard.min(4),
+        };
+        let push_warps = match comm_ctas {
+            0 if shard_bytes <= ALL_HANDS_BYTES * u64::from(self.device.sm_count) => 9,
+            0 => 1,
+            _ => THREADS / 32,
+        };
+        Some(Chunks {
+            rows: chunk_rows as u32,
+            per_shard,
+            k_slices,
+            slice_cols: slice_cols as u32,
+            piece_rows: piece_rows as u32,
+            arrivals: chunk_rows.div_ceil(piece_rows) as u32,
+            panel_chunks,
+            push_warps,
+            push_unroll: if comm_ctas == 0 { PUSH_UNROLL } else { 0 },
+            to_self: !self.aligned,
+        })
+    }
+
+    /// Rows of a chunk. Across nodes it is a put.
+    fn chunk_rows(&self) -> u64 {
+        let rows = CHUNK_ROWS.min(self.shard_rows().next_power_of_two());
+        if self.spec.crosses_nodes() {
+            let in_put = (u64::from(PUT_BYTES) / self.row_bytes()).max(1);
+            return rows.min(1 << in_put.ilog2());
+        }
+        rows
+    }
+
+    /// Copies of whole row tiles, about `per_peer` to each peer within limits.
+    pub fn copy_chunks(&self, tile: Tile, per_peer: u32) -> Chunks {
+        let (row_bytes, shard_rows) = (self.row_bytes(), self.shard_rows());
+        let bytes =
+            (shard_rows * row_bytes / u64::from(per_peer)).clamp(MIN_COPY_BYTES, MAX_COPY_BYTES);
+        let tile_rows = u64::from(tile.m);
+        let rows = self.spec.tuning().chunk_rows.map_or_else(
+            || {
+                (bytes / row_bytes)
+                    .next_multiple_of(tile_rows)
+                    .max(tile_rows)
+                    .min(shard_rows)
+            },
+            u64::from,
+        );
+        Chunks {
+            rows: rows as u32,
+            per_shard: shard_rows.div_ceil(rows) as u32,
+            k_slices: 1,
+            slice_cols: self.spec.shape.k as u32,
+            piece_rows: rows as u32,
+            arrivals: 1,
+            panel_chunks: 1,
+            push_warps: 0,
+            push_unroll: 0,
+            to_self: false,
+        }
+    }
+}
+
+/// What a rank copies for puts to be taken from.
+pub(super) fn own_bytes(spec: GemmSpec<'_>) -> u64 {
+    match spec.crosses_nodes() {
+        true => spec.shard_rows() * spec.shape.k * ELEM_BYTES,
+        false => 0,
+    }
+}
+
+/// Bytes of a put to another node; 0 if there is none.
+pub(super) fn put_bytes(spec: GemmSpec<'_>, chunks: &Chunks) -> u64 {
+    match spec.crosses_nodes() {
+        true => u64::from(chunks.rows).min(spec.shard_rows()) * spec.shape.k * ELEM_BYTES,
+        false => 0,
+    }
+}
+
+/// What the kernel wants of the fabric, across nodes.
+pub(super) fn network(spec: GemmSpec<'_>, chunks: Option<&Chunks>) -> Option<Network> {
+    let chunks = chunks.filter(|_| spec.crosses_nodes())?;
+    Some(Network {
+        channels: 1,
+        puts: chunks.per_shard,
+        put_bytes: put_bytes(spec, chunks),
+    })
+}
+
+/// The largest power of two not above `rows` that divides `chunk_rows`, so that no piece reaches into the next chunk.
+const fn whole_pieces(rows: u64, chunk_rows: u64) -> u64 {
+    let most = if rows < 2 { 1 } else { 1 << rows.ilog2() };
+    let in_chunk = 1 << chunk_rows.trailing_zeros();
+    if most < in_chunk { most } else { in_chunk }
+}

@@ -1,0 +1,307 @@
+//! `gemm_rs` and `gemm_ar`: C = Σ_r A_r · B_r.
+//!
+//! Every rank computes every tile. In two shots a tile has an owner, to whose slot the others send their part of it, as
+//! bf16; the owner brings these through the ring of stages behind the tile's own, and adds them to its sums in fp32.
+//! `gemm_rs`: a rank owns the tiles of its rows. `gemm_ar`: ranks own tiles in turn, and send the results on. In one
+//! shot (few rows) every rank sends its part to all who need it, from registers to registers, where they are added up; or
+//! of each row to one rank, which relays the sum to all, where that is less to send.
+//!
+//! Parts of a sum travel as bf16, and results as what C is. Who adds up a part of C applies the epilogue to it.
+//!
+//! Slots are double-buffered by epoch: a rank that starts epoch e has finished e-1, for which it needed every rank that
+//! it sends to to have started e-1 and so to have finished e-2, the last reader of the slots that e writes. A rank that
+//! owns nothing waits for the owners' word instead.
+//!
+//! Across nodes, a tile is added up on each node by the rank with the owner's number; these sums, as bf16, are put to the
+//! owner, who adds them to its own node's, in the order of nodes: one transfer per pair of nodes and tile. Tiles of other
+//! nodes' owners come first, those of the own node last, so that no node waits for another before all its puts are posted.
+//! Results are put to the owner's peers and relayed by them. Every rank waits for all puts of its peers, so what was said
+//! of slots holds for those that puts write, and for those that they are taken from.
+
+mod across;
+mod candidate;
+mod layout;
+mod roles;
+mod traffic;
+
+use super::body::{GemmPlan, Reduction, SLOT_BYTES, THREADS, TileOrder};
+use super::config::{GemmOp, GemmShape};
+use super::core::{self, CoreLayout};
+use super::memory::{self, Needs};
+use super::smem;
+use super::spec::GemmSpec;
+use crate::abi::Extent;
+use crate::config::{Dtype, Field};
+use crate::device::Device;
+use crate::plan::{Body, KernelPlan};
+use crate::roofline::Bound;
+use crate::violation::Violations;
+use candidate::{Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs};
+use layout::{args, c_rows};
+use traffic::{ELEM_BYTES, traffic};
+
+/// Partial sums of an owner's tiles in a round: with fewer, own tiles wait; with more, the link does at the end.
+const ROUND_BYTES: u32 = 1 << 20;
+/// Row tiles that share B tiles in L2. In a round, as many of every owner advance together.
+const GROUP_M: u32 = 8;
+/// Columns of a math warpgroup, at most, with one shot.
+const ONE_SHOT_COLS: u32 = 128;
+/// Packets of a lane in eight rows of a sub-tile, …
+const PACKETS: u32 = 4;
+/// … and those of all ranks that fit into its registers.
+const MAX_PACKETS_IN_FLIGHT: u32 = 16;
+
+/// The fastest plan by the cost model.
+pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Violations> {
+    let mut rejected = Violations::default();
+    let mut best: Option<Candidate> = None;
+    for tile in core::candidate_tiles(spec.tuning()) {
+        match CoreLayout::new(tile, spec.tuning(), device) {
+            Ok(core) => {
+                let found = candidates(spec, device, &core);
+                if found.is_empty() {
+                    rejected = why_none(spec, device, &core);
+                }
+                for candidate in found {
+                    if best
+                        .as_ref()
+                        .is_none_or(|b| candidate.estimate_us < b.estimate_us)
+                    {
+                        best = Some(candidate);
+                    }
+                }
+            }
+            Err(violations) => rejected = violations,
+        }
+    }
+    match best {
+        Some(candidate) => Ok(finish(spec, device, candidate)),
+        None => Err(rejected),
+    }
+}
+
+/// Why a tile has no candidate.
+fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Violations {
+    let mut found = Violations::default();
+    let tile = core.tile;
+    if spec.crosses_nodes() && device.sm_count == 1 {
+        found.push(
+            Field::NODES,
+            format!(
+                "across nodes some SMs send while others compute, and {} has 1 SM",
+                device.name
+            ),
+            "use a GPU with 2 SMs or more",
+        );
+        return found;
+    }
+    if spec.crosses_nodes() {
+        found.push(
+            Field::COMM_CTAS,
+            format!(
+                "CTAs that communicate are fewer than the {} SMs, and relay through {} bytes of shared memory, which {} stages \
+                 of a {}x{} tile and the output must take",
+                device.sm_count,
+                THREADS / 32 * SLOT_BYTES,
+                core.stages,
+                tile.m,
+                tile.n
+            ),
+            "use fewer CTAs that communicate, more stages or a larger tile",
+        );
+        return found;
+    }
+    found.push(
+        Field::SHOTS,
+        format!(
+            "one shot takes words of all ranks to registers, of which the sums of a {}x{} tile leave too few",
+            tile.m, tile.n
+        ),
+        "use tile_m = 64, tile_n = 128 or less, or shots = 2",
+    );
+    found
+}
+
+fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Candidate> {
+    let (tuning, tile) = (spec.tuning(), core.tile);
+    let rows = |rows: u64| rows.div_ceil(u64::from(tile.m)) as u32;
+    let col_tiles = spec.shape.n.div_ceil(u64::from(tile.n)) as u32;
+    let mut order = TileOrder {
+        row_tiles: rows(spec.shape.m),
+        col_tiles,
+        group_m: tuning.group_m.unwrap_or(GROUP_M),
+        shard_row_tiles: None,
+        places: rows(spec.shape.m) * col_tiles,
+        whole_tiles: 0,
+        tail_parts: 1,
+        pace_steps: 0,
+    };
+    if spec.world() == 1 {
+        let order = core.complete(tuning, order, spec.shape.k, device.sm_count);
+        return vec![candidate(spec, device, core, order, None)];
+    }
+    let mut found = Vec::new();
+    let fits = core.group_n() <= ONE_SHOT_COLS;
+    let may = tuning.shots != Some(2) && tuning.round_tiles.is_none() && !spec.crosses_nodes();
+    // Ranks that have rows of C.
+    let owners = match spec.op() {
+        GemmOp::GemmRs => spec.shape.m.div_ceil(spec.shard_rows()) as u32,
+        _ => spec.world(),
+    };
+    if may && fits {
+        let order = core.complete(tuning, order.clone(), spec.shape.k, device.sm_count);
+        // All rows to all, or each row to one rank and its sum to all, in words of two bf16.
+        let relays: &[bool] = match (spec.op(), spec.epilogue().output) {
+            (GemmOp::GemmAr, Dtype::Bf16) => &[false, true],
+            _ => &[false],
+        };
+        found.extend(relays.iter().map(|results| {
+            let reduction = Reduction {
+                shots: 1,
+                owners,
+                owner_tiles: order.places,
+                round_tiles: order.places,
+                shard_tiles: order.places,
+                put_tiles: 0,
+                partial_subs: 0,
+                packets_in_flight: (MAX_PACKETS_IN_FLIGHT / spec.world()).min(PACKETS),
+                results: *results,
+                collect_unroll: 0,
+            };
+            candidate(spec, device, core, order.clone(), Some(reduction))
+        }));
+    }
+    if tuning.shots == Some(1) {
+        return found;
+    }
+    if spec.crosses_nodes() {
+        return across::candidates(spec, device, core, order);
+    }
+    let (owners, owner_tiles) = if spec.op() == GemmOp::GemmRs {
+        let shard_row_tiles = rows(spec.shard_rows());
+        order.shard_row_tiles = Some(shard_row_tiles);
+        order.row_tiles = owners * shard_row_tiles;
+        (owners, shard_row_tiles * col_tiles)
+    } else {
+        let owners = spec.world().min(order.places);
+        (owners, order.places.div_ceil(owners))
+    };
+    order.places = owners * owner_tiles;
+    let order = core.complete(tuning, order, spec.shape.k, device.sm_count);
+    let rounds_of = |bytes: u32| bytes / (tile.m * tile.n * ELEM_BYTES as u32);
+    let rounds = match (tuning.round_tiles, spec.op()) {
+        _ if owners == 1 => vec![u32::MAX],
+        (Some(tiles), _) => vec![tiles],
+        // Who keeps pace must not wait for parts of own tiles: they come from the round of CTAs before.
+        _ if order.pace_steps > 0 => vec![device.sm_count.div_ceil(owners)],
+        (None, GemmOp::GemmRs) => vec![rounds_of(ROUND_BYTES), u32::MAX],
+        (None, _) => vec![rounds_of(ROUND_BYTES_OF_RESULTS)],
+    };
+    found.extend(rounds.into_iter().map(|round_tiles| {
+        let reduction = Reduction {
+            shots: 2,
+            owners,
+            owner_tiles,
+            round_tiles: round_tiles.min(owner_tiles),
+            shard_tiles: owner_tiles,
+            put_tiles: 0,
+            partial_subs: partial_subs(core, order.tail_parts),
+            packets_in_flight: 0,
+            results: spec.op() == GemmOp::GemmAr,
+            collect_unroll: collect_unroll(spec),
+        };
+        candidate(spec, device, core, order.clone(), Some(reduction))
+    }));
+    found
+}
+
+fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPlan {
+    let Candidate {
+        core,
+        order,
+        reduction,
+        comm_ctas,
+        estimate_us,
+    } = candidate;
+    let workspace = memory::workspace(&Needs {
+        spec,
+        core: &core,
+        order: &order,
+        chunks: None,
+        reduction: reduction.as_ref(),
+    });
+    let one_shot = reduction.as_ref().is_some_and(|r| r.shots == 1);
+    let results = reduction.as_ref().is_some_and(|r| r.results) && !one_shot;
+    let grid_ctas = if results {
+        device.sm_count // a warp of every CTA takes results to C
+    } else {
+        comm_ctas + order.units().min(device.sm_count - comm_ctas)
+    };
+    // Nobody has to send more than two shots do.
+    let least = traffic(spec, false, true);
+    KernelPlan {
+        id: id(spec, &core, reduction.as_ref()),
+        spec: spec.kernel.clone(),
+        device: device.clone(),
+        threads: THREADS,
+        grid_ctas,
+        roles: roles::roles(reduction.as_ref(), (comm_ctas, grid_ctas)),
+        operands: core::operands(spec, Extent::Fixed(spec.shape.m), c_rows(spec)),
+        args: args(
+            spec,
+            &core,
+            (order.shard_row_tiles.is_some(), one_shot, results),
+        ),
+        smem: core.smem,
+        comm_smem: match comm_ctas > 0 && results {
+            true => smem::comm_smem(),
+            false => Vec::new(),
+        },
+        smem_bytes: core.smem_bytes,
+        workspace,
+        copies: None,
+        network: reduction
+            .as_ref()
+            .filter(|r| r.put_tiles > 0)
+            .map(|r| across::network(spec, core.tile, r)),
+        registers: core::REGISTERS,
+        bound: Bound::new(&least, device),
+        traffic: reduction
+            .as_ref()
+            .map_or(least, |r| traffic(spec, r.shots == 1, r.results)),
+        estimate_us,
+        body: Body::Gemm(GemmPlan {
+            config: *spec.config,
+            shape: spec.shape,
+            tile: core.tile,
+            split: core.split,
+            stages: core.stages,
+            load_rows_a: layout::rows_of_a(spec, core.tile, order.shard_row_tiles.is_some()),
+            transfer: None,
+            comm_ctas,
+            order,
+            chunks: None,
+            reduction,
+        }),
+    }
+}
+
+fn id(spec: GemmSpec<'_>, core: &CoreLayout, reduction: Option<&Reduction>) -> String {
+    let GemmShape { m, n, k } = spec.shape;
+    let (tile, stages) = (core.tile, core.stages);
+    let how = match reduction {
+        Some(r) if r.shots == 1 && r.results => "_relay".to_owned(),
+        Some(r) if r.shots == 1 => "_oneshot".to_owned(),
+        Some(r) => format!("_rounds{}", r.round_tiles),
+        None => String::new(),
+    };
+    format!(
+        "{}_sm90a_g{}_m{m}n{n}k{k}_{}_t{}x{}s{stages}{how}{}",
+        spec.op(),
+        spec.topology(),
+        spec.b_layout(),
+        tile.m,
+        tile.n,
+        spec.epilogue().suffix(),
+    )
+}

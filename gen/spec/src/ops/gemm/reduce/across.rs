@@ -1,0 +1,99 @@
+//! Operators that reduce, on several nodes: their candidates, and what they want of the fabric.
+
+use super::super::body::{Reduction, TileOrder};
+use super::super::config::{GemmOp, Tile};
+use super::super::core::CoreLayout;
+use super::super::spec::GemmSpec;
+use super::candidate::{
+    Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs,
+};
+use super::traffic::ELEM_BYTES;
+use crate::cost;
+use crate::device::Device;
+use crate::plan::Network;
+use crate::plan::network::PUT_BYTES;
+
+/// Puts are smaller where that makes no more of a rank's tiles than this, over all peers.
+const PUTS: u32 = 8;
+/// More CTAs that communicate get into each other's way.
+const MAX_COMM_CTAS: u32 = 16;
+
+/// Every rank adds up tiles, some of which may have no rows; `order` has each tile once.
+pub(super) fn candidates(
+    spec: GemmSpec<'_>,
+    device: &Device,
+    core: &CoreLayout,
+    mut order: TileOrder,
+) -> Vec<Candidate> {
+    let (tuning, tile, topology) = (spec.tuning(), core.tile, spec.topology());
+    let results = spec.op() == GemmOp::GemmAr;
+    let shard_tiles = if results {
+        order.places.div_ceil(spec.world())
+    } else {
+        let shard_row_tiles = spec.shard_rows().div_ceil(u64::from(tile.m)) as u32;
+        order.shard_row_tiles = Some(shard_row_tiles);
+        order.row_tiles = spec.world() * shard_row_tiles;
+        shard_row_tiles * order.col_tiles
+    };
+    order.places = spec.world() * shard_tiles;
+    let comm_ctas = tuning
+        .comm_ctas
+        .unwrap_or_else(|| comm_ctas(spec, device, results));
+    if comm_ctas >= device.sm_count || results && !core.holds_slots() {
+        return Vec::new();
+    }
+    let order = core.complete(tuning, order, spec.shape.k, device.sm_count - comm_ctas);
+    let tile_bytes = tile.m * tile.n * ELEM_BYTES as u32;
+    let owner_tiles = topology.nodes * shard_tiles;
+    let round_tiles = match tuning.round_tiles {
+        _ if topology.local_world == 1 => owner_tiles,
+        Some(tiles) => tiles,
+        None if order.pace_steps > 0 => device.sm_count.div_ceil(topology.local_world),
+        None => ROUND_BYTES_OF_RESULTS / tile_bytes,
+    };
+    let reduction = Reduction {
+        shots: 2,
+        owners: topology.local_world,
+        owner_tiles,
+        round_tiles: round_tiles.min(owner_tiles),
+        shard_tiles,
+        put_tiles: put_tiles(tile_bytes, shard_tiles, topology.peers()),
+        partial_subs: partial_subs(core, order.tail_parts),
+        packets_in_flight: 0,
+        results,
+        collect_unroll: collect_unroll(spec),
+    };
+    let mut candidate = candidate(spec, device, core, order, Some(reduction));
+    candidate.comm_ctas = comm_ctas;
+    vec![candidate]
+}
+
+/// Tiles of a put: few where the last of few puts would be waited for, more where there are many peers.
+fn put_tiles(tile_bytes: u32, shard_tiles: u32, peers: u32) -> u32 {
+    let most = shard_tiles.div_ceil(PUTS.div_ceil(peers));
+    (PUT_BYTES / tile_bytes).clamp(1, most.max(1))
+}
+
+/// CTAs that talk to the network: as many as relay results as fast as NICs bring them.
+fn comm_ctas(spec: GemmSpec<'_>, device: &Device, results: bool) -> u32 {
+    if !results {
+        return 1;
+    }
+    let relayed = f64::from(spec.topology().local_world - 1) * device.nic_gb_s;
+    let ctas = (relayed / cost::COMM_CTA_GB_S).ceil() as u32;
+    ctas.clamp(1, MAX_COMM_CTAS.min(device.sm_count.div_ceil(4)))
+}
+
+/// What the kernel wants of the fabric.
+pub(super) fn network(spec: GemmSpec<'_>, tile: Tile, r: &Reduction) -> Network {
+    let elem_bytes = match r.results {
+        true => spec.epilogue().output.bytes(),
+        false => ELEM_BYTES,
+    };
+    Network {
+        // Sums, and results.
+        channels: 1 + u16::from(r.results),
+        puts: r.shard_tiles.div_ceil(r.put_tiles),
+        put_bytes: u64::from(r.put_tiles * tile.m * tile.n) * elem_bytes,
+    }
+}

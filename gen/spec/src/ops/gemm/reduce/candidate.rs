@@ -1,0 +1,62 @@
+//! One way to reduce; the cost model chooses among them.
+
+use super::super::body::{Reduction, TILE_K, TileOrder};
+use super::super::config::GemmOp;
+use super::super::core::CoreLayout;
+use super::super::cost::{self, Meeting};
+use super::super::spec::GemmSpec;
+use super::traffic::traffic;
+use crate::device::Device;
+
+/// Bytes of a sub-tile of 64 x 64.
+const SUB_BYTES: u32 = 8192;
+/// Partial sums of an owner's tiles in a round where results follow: with fewer, own tiles wait; with more, the link does
+/// at the end.
+pub(super) const ROUND_BYTES_OF_RESULTS: u32 = 1 << 19;
+
+/// One way to do it; the cost model chooses among them.
+pub(super) struct Candidate {
+    pub core: CoreLayout,
+    pub order: TileOrder,
+    pub reduction: Option<Reduction>,
+    pub comm_ctas: u32,
+    pub estimate_us: f64,
+}
+
+/// 16-byte loads in flight of a thread that collects results: registers bound them.
+pub(super) const fn collect_unroll(spec: GemmSpec<'_>) -> u32 {
+    match spec.op() {
+        GemmOp::GemmAr => 4,
+        _ => 0,
+    }
+}
+
+/// As many sub-tiles of each warpgroup as the larger part of a stage holds, and as a CTA finishes of a shared tile.
+pub(super) fn partial_subs(core: &CoreLayout, tail_parts: u32) -> u32 {
+    let held = core.tile.m.max(core.tile.n) * TILE_K * 2 / SUB_BYTES / 2;
+    held.min(core.group_n() / 64 / tail_parts)
+}
+
+pub(super) fn candidate(
+    spec: GemmSpec<'_>,
+    device: &Device,
+    core: &CoreLayout,
+    order: TileOrder,
+    reduction: Option<Reduction>,
+) -> Candidate {
+    let meeting = reduction.as_ref().map(|r| Meeting {
+        shots: r.shots,
+        owners: r.owners,
+        own_last: r.round_tiles == r.owner_tiles,
+        results: r.results,
+    });
+    let (tags, results) = meeting.map_or((false, true), |m| (m.shots == 1, m.results));
+    let traffic = traffic(spec, tags, results);
+    Candidate {
+        estimate_us: cost::reduce_us(core.tile, &order, spec.shape.k, meeting, &traffic, device),
+        core: core.clone(),
+        order,
+        reduction,
+        comm_ctas: 0,
+    }
+}

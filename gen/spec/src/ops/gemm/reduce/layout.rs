@@ -1,0 +1,59 @@
+//! What operators that reduce have in the workspace, and their arguments.
+
+use super::super::body::TILE_K;
+use super::super::config::{GemmOp, Tile};
+use super::super::core::{self, CoreLayout};
+use super::super::spec::GemmSpec;
+use crate::abi::{ArgKind, ArgLayout, Extent, Operand};
+use crate::plan::network::common_args;
+
+/// This rank's rows of C.
+pub(super) fn c_rows(spec: GemmSpec<'_>) -> Extent {
+    match spec.op() {
+        GemmOp::GemmRs => Extent::ShardRows {
+            total: spec.shape.m,
+            per_rank: spec.shard_rows(),
+        },
+        _ => Extent::Fixed(spec.shape.m),
+    }
+}
+
+/// Rows of A that one load brings. Rows out of bounds take longer to fill with zeros than others to load, and none of them
+/// matters. The swizzle repeats every 8 rows.
+pub(super) fn rows_of_a(spec: GemmSpec<'_>, tile: Tile, by_shards: bool) -> u32 {
+    let most_rows = if by_shards {
+        spec.shard_rows()
+    } else {
+        spec.shape.m
+    };
+    u64::from(tile.m).min(most_rows.next_multiple_of(8)) as u32
+}
+
+/// The kernel's parameter.
+pub(super) fn args(
+    spec: GemmSpec<'_>,
+    core: &CoreLayout,
+    (by_shards, one_shot, results): (bool, bool, bool),
+) -> ArgLayout {
+    let tile: Tile = core.tile;
+    let a = [Extent::Fixed(spec.shape.k), Extent::Fixed(spec.shape.m)];
+    let rows_of_a = rows_of_a(spec, tile, by_shards);
+    let mut kinds = vec![
+        ("a", core::operand_map(Operand::A, a, [TILE_K, rows_of_a])),
+        ("b", core::b_map(spec, tile)),
+    ];
+    if !one_shot {
+        kinds.push(("c", core::c_map(spec, c_rows(spec))));
+    }
+    if one_shot || results {
+        kinds.push(("c_rows", ArgKind::Pointer(Operand::C)));
+        kinds.push(("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
+    }
+    kinds.extend(core::epilogue_args(spec));
+    kinds.push(("workspaces", ArgKind::Workspaces));
+    kinds.push(("host", ArgKind::HostPage));
+    kinds.push(("deadline_ns", ArgKind::DeadlineNs));
+    kinds.push(("rank", ArgKind::Rank));
+    kinds.extend(common_args(spec.topology()));
+    ArgLayout::new(kinds)
+}

@@ -1,0 +1,61 @@
+//! Which warps of an operator that reduces do what.
+
+use super::super::body::{Reduction, THREADS};
+use super::super::core;
+use crate::plan::Role;
+
+/// The roles of `grid_ctas` CTAs, of which the first `comm_ctas` only communicate.
+pub(super) fn roles(
+    reduction: Option<&Reduction>,
+    (comm_ctas, grid_ctas): (u32, u32),
+) -> Vec<Role> {
+    let compute = (comm_ctas, grid_ctas);
+    let mut roles = core::roles(compute).to_vec();
+    let Some(reduction) = reduction else {
+        return roles;
+    };
+    if reduction.shots == 1 {
+        roles.retain(|role| role.name != "store");
+        return roles;
+    }
+    for role in &mut roles {
+        role.about = match (role.name, reduction.results) {
+            ("load", _) => "A, B and others' partial sums to shared memory".into(),
+            ("store", false) => "sums to C, or to the rank that reduces them".into(),
+            ("store", true) => {
+                "sums to C and to all ranks, or to the rank that reduces them".into()
+            }
+            _ => continue,
+        };
+    }
+    let role = |name, ctas, warps, about: &str| Role {
+        name,
+        ctas,
+        warps,
+        about: about.into(),
+    };
+    if reduction.results {
+        let about = "other owners' results to C";
+        roles.push(role("collect", compute, (3, 4), about));
+    }
+    match (comm_ctas, reduction.results) {
+        (0, _) => {}
+        (_, true) => roles.push(role(
+            "communicate",
+            (0, comm_ctas),
+            (0, THREADS / 32),
+            "a warp watches arrivals, one puts, all others relay results of other nodes",
+        )),
+        // One CTA: arrivals have one watcher, and each sum is put once.
+        (_, false) => roles.extend([
+            role("watch_arrivals", (0, 1), (0, 1), "puts of other nodes"),
+            role(
+                "put_sums",
+                (0, 1),
+                (1, 2),
+                "sums of this node to those who own them",
+            ),
+        ]),
+    }
+    roles
+}

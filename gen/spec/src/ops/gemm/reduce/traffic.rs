@@ -1,0 +1,53 @@
+//! What operators that reduce move, on one node and on several.
+
+use super::super::config::{GemmOp, GemmShape};
+use super::super::core;
+use super::super::spec::GemmSpec;
+use crate::roofline::Traffic;
+
+pub(super) const ELEM_BYTES: u64 = 2;
+
+/// Bytes of one call. With `tags`, every other word is one; `results`: sums travel too.
+pub(super) fn traffic(spec: GemmSpec<'_>, tags: bool, results: bool) -> Traffic {
+    let GemmShape { m, n, k } = spec.shape;
+    if spec.crosses_nodes() {
+        return across_nodes(spec, results);
+    }
+    let peers = u64::from(spec.world() - 1);
+    let (row_bytes, result_row_bytes) = (n * ELEM_BYTES, n * spec.epilogue().output.bytes());
+    let parts = (peers * spec.shard_rows()).min(m) * row_bytes;
+    let (sent_bytes, c_rows) = match (spec.op(), results) {
+        (GemmOp::GemmRs, _) => (parts, spec.shard_rows()),
+        (_, true) => (peers * m * (row_bytes + result_row_bytes) / (peers + 1), m),
+        (_, false) => (peers * m * row_bytes, m),
+    };
+    Traffic {
+        nic_bytes: 0,
+        link_bytes: if tags { 2 * sent_bytes } else { sent_bytes },
+        memory_bytes: core::memory_bytes(spec, c_rows),
+        flops: 2 * m * n * k,
+    }
+}
+
+/// Bytes of one call: parts and results inside a node, sums and results between nodes.
+fn across_nodes(spec: GemmSpec<'_>, results: bool) -> Traffic {
+    let GemmShape { m, n, k } = spec.shape;
+    let topology = spec.topology();
+    let (local_peers, peers) = (
+        u64::from(topology.local_world - 1),
+        u64::from(topology.peers()),
+    );
+    let shard_rows = spec.shard_rows();
+    let results = results && spec.op() == GemmOp::GemmAr;
+    let row_bytes = match results {
+        true => n * (ELEM_BYTES + spec.epilogue().output.bytes()),
+        false => n * ELEM_BYTES,
+    };
+    let c_rows = if results { m } else { shard_rows };
+    Traffic {
+        link_bytes: u64::from(topology.nodes) * local_peers * shard_rows * row_bytes,
+        nic_bytes: peers * shard_rows * row_bytes,
+        memory_bytes: core::memory_bytes(spec, c_rows),
+        flops: 2 * m * n * k,
+    }
+}

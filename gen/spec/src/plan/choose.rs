@@ -1,0 +1,38 @@
+//! Chooses a plan for a spec.
+
+use super::kernel::KernelPlan;
+use crate::by_problem;
+use crate::config::Problem;
+use crate::device::Device;
+use crate::ops::attention::plan as attention;
+use crate::ops::combine::plan as combine;
+use crate::ops::dispatch::plan as dispatch;
+use crate::ops::gemm::plan as gemm;
+use crate::spec::KernelSpec;
+use crate::violation::Violations;
+
+impl KernelPlan {
+    /// Chooses the plan that the cost model expects to be fastest among those that `spec` allows.
+    ///
+    /// # Errors
+    /// A dimension that is still dynamic, or a fixed choice that fits no plan: all at once; or operands and workspace that
+    /// the device's memory cannot hold.
+    pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Violations> {
+        let planned = by_problem!(spec.problem(), Problem(config) => plan(spec, config, device));
+        let plan = planned.unwrap_or_else(|| Err(unknown_dims(spec)))?;
+        plan.check_memory()?;
+        Ok(plan)
+    }
+}
+
+fn unknown_dims(spec: &KernelSpec) -> Violations {
+    let mut found = Violations::default();
+    for field in spec.unknown_dims() {
+        found.push(
+            field,
+            "a dynamic dimension has no plan before its size is known",
+            format!("give its size, as in --{field} 4096"),
+        );
+    }
+    found
+}

@@ -1,0 +1,95 @@
+//! [`KernelPlan`]: how a kernel computes what its spec says.
+
+use super::body::Body;
+use super::copies::Copies;
+use super::network::Network;
+use super::region::Region;
+use super::registers::Registers;
+use super::role::Role;
+use super::workspace::Workspace;
+use crate::abi::{ArgLayout, OperandSpec};
+use crate::config::Shape;
+use crate::device::Device;
+use crate::ops::each_problem;
+use crate::ops::gemm::GemmPlan;
+use crate::roofline::{Bound, Traffic};
+use crate::spec::KernelSpec;
+use serde::Serialize;
+
+/// How a kernel computes what its spec says; a pure function of spec and device.
+///
+/// ```
+/// use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec};
+///
+/// let up = GemmConfig {
+///     m: Dim::Static(8192),
+///     n: Dim::Static(1024),
+///     k: Dim::Static(8192),
+///     b_layout: BLayout::Nk,
+///     ..GemmConfig::new(GemmOp::AgGemm)
+/// };
+/// let spec = KernelSpec::validate(KernelConfig::new(8, up))?;
+/// let plan = KernelPlan::new(&spec, &Device::h200())?;
+/// assert!(plan.smem_bytes <= plan.device.smem_bytes);
+/// # Ok::<(), mkernel_spec::Violations>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelPlan {
+    /// File stem, kernel symbol, profiler name and snapshot name.
+    pub id: String,
+    /// What is computed.
+    pub spec: KernelSpec,
+    /// For which GPU.
+    pub device: Device,
+    /// Threads of a CTA.
+    pub threads: u32,
+    /// CTAs of the launch.
+    pub grid_ctas: u32,
+    /// Who does what.
+    pub roles: Vec<Role>,
+    /// Shared memory, as dynamic shared memory is laid out from a 1024-byte boundary.
+    pub smem: Vec<Region>,
+    /// Shared memory of CTAs that only communicate, or of what CTAs do before their other roles, from the same boundary;
+    /// empty if it is not laid out in another way.
+    pub comm_smem: Vec<Region>,
+    /// Dynamic shared memory of the launch, alignment slack included.
+    pub smem_bytes: u32,
+    /// Symmetric memory.
+    pub workspace: Workspace,
+    /// Copies by the host, with [`Transfer::CopyEngine`](crate::Transfer::CopyEngine).
+    pub copies: Option<Copies>,
+    /// Puts to other nodes, if there are any.
+    pub network: Option<Network>,
+    /// What the caller passes.
+    pub operands: Vec<OperandSpec>,
+    /// The kernel's parameter.
+    pub args: ArgLayout,
+    /// Registers per thread.
+    pub registers: Registers,
+    /// Bytes moved.
+    pub traffic: Traffic,
+    /// The time that no kernel beats, and why.
+    pub bound: Bound,
+    /// The time that the cost model expects, µs.
+    pub estimate_us: f64,
+    /// What only this problem's kernels have.
+    #[serde(flatten)]
+    pub body: Body,
+}
+
+impl KernelPlan {
+    /// The sizes it is for.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        each_problem!(&self.body, Body(body) => body.shape.into())
+    }
+
+    /// What only kernels of GEMM operators have, if it is one.
+    #[must_use]
+    pub const fn gemm(&self) -> Option<&GemmPlan> {
+        match &self.body {
+            Body::Gemm(gemm) => Some(gemm),
+            _ => None,
+        }
+    }
+}

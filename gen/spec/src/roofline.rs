@@ -1,0 +1,64 @@
+//! What a call moves and computes, and the time that no kernel beats.
+
+use crate::device::Device;
+use serde::Serialize;
+
+/// Bytes that one call moves, per rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// Over NVLink, out; as much comes in.
+    pub link_bytes: u64,
+    /// Over the NIC, out; as much comes in. 0 on one node.
+    pub nic_bytes: u64,
+    /// Operands read and results written in device memory, each once.
+    pub memory_bytes: u64,
+    /// Floating-point operations.
+    pub flops: u64,
+}
+
+/// The time that no kernel beats: the largest of four.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bound {
+    /// Floating-point operations over the sustained rate, µs.
+    pub compute_us: f64,
+    /// Device-memory bytes over bandwidth, µs.
+    pub memory_us: f64,
+    /// NVLink bytes over the link rate, µs.
+    pub link_us: f64,
+    /// NIC bytes over the NIC's rate, µs.
+    pub nic_us: f64,
+}
+
+impl Bound {
+    pub(crate) fn new(traffic: &Traffic, device: &Device) -> Self {
+        Self {
+            compute_us: traffic.flops as f64 / device.gemm_tflops / 1e6,
+            memory_us: traffic.memory_bytes as f64 / device.memory_gb_s / 1e3,
+            link_us: traffic.link_bytes as f64 / device.link_gb_s / 1e3,
+            nic_us: traffic.nic_bytes as f64 / device.nic_gb_s / 1e3,
+        }
+    }
+
+    /// The bound, µs.
+    #[must_use]
+    pub fn us(&self) -> f64 {
+        self.compute_us
+            .max(self.memory_us)
+            .max(self.link_us)
+            .max(self.nic_us)
+    }
+
+    /// What binds: `compute`, `memory`, `link` or `nic`.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        if self.us() == self.compute_us {
+            "compute"
+        } else if self.us() == self.link_us {
+            "link"
+        } else if self.us() == self.nic_us {
+            "nic"
+        } else {
+            "memory"
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What `dispatch_gemm` should compute.
+
+use super::inputs::Inputs;
+use super::reference::{Matrix, lost, matrix_sums_bytes, multiply, padded, silu};
+use super::routing::{Routing, Sizes, choose};
+use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
+use mkernel::spec::plan::DispatchPlan;
+use mkernel::{BLayout, Dtype, KernelPlan};
+
+fn sizes(plan: &KernelPlan, body: &DispatchPlan) -> Sizes {
+    let shape = body.shape;
+    Sizes {
+        world: plan.spec.world() as usize,
+        experts: shape.experts as usize,
+        top_k: shape.top_k as usize,
+        max_tokens: shape.max_tokens as usize,
+        max_rows: body.max_rows as usize,
+    }
+}
+
+/// Random tokens, and the experts of each.
+pub fn inputs(plan: &KernelPlan, body: &DispatchPlan, seed: u64, call: u32) -> Inputs {
+    let mut inputs = Inputs::random(plan, seed, call, |_| false);
+    let (ids, counts) = choose(sizes(plan, body), seed, call);
+    let counts = counts.into_iter().map(|count| vec![count]).collect();
+    inputs.numbers = vec![(Operand::Ids, ids), (Operand::Count, counts)];
+    inputs
+}
+
+fn numbers(values: Vec<f32>) -> Matrix {
+    Matrix {
+        values,
+        cols: 1,
+        terms: 0,
+        rounded: Vec::new(),
+        dtype: Dtype::Int32,
+    }
+}
+
+/// C, offsets and places of `rank`.
+pub fn expected(
+    plan: &KernelPlan,
+    body: &DispatchPlan,
+    inputs: &Inputs,
+    rank: u32,
+    threads: usize,
+) -> Option<Vec<Matrix>> {
+    let sizes = sizes(plan, body);
+    let (ids, counts) = (inputs.numbers(Operand::Ids), inputs.numbers(Operand::Count));
+    let counts: Vec<i32> = counts.iter().map(|count| count[0]).collect();
+    let routing = Routing::new(sizes, ids, &counts);
+    let (hidden, cols) = (body.shape.hidden as usize, body.shape.intermediate as usize);
+    let weight_cols = body.weight_cols() as usize;
+    let rank = rank as usize;
+    let tokens = inputs.of(Operand::Tokens);
+    let weights = &inputs.of(Operand::B)[rank];
+    let (mut values, mut rounded) = (Vec::new(), Vec::new());
+    for (rows, weight) in routing.rows[rank]
+        .iter()
+        .zip(weights.chunks(hidden * weight_cols))
+    {
+        let gathered: Vec<bf16> = rows
+            .iter()
+            .flat_map(|(source, token)| &tokens[*source][token * hidden..(token + 1) * hidden])
+            .copied()
+            .collect();
+        let is_transposed = body.config.b_layout == BLayout::Nk;
+        let product = multiply(
+            &gathered,
+            weight,
+            is_transposed,
+            (weight_cols, hidden),
+            threads,
+        );
+        if !body.config.swiglu {
+            values.extend(product.values);
+            continue;
+        }
+        for row in product.values.chunks(weight_cols) {
+            for (gate, up) in row[..cols].iter().zip(&row[cols..]) {
+                values.push(silu(f64::from(*gate)) as f32 * up);
+                // Both sums lose a little, of which the other makes more.
+                rounded.push(225.0 * lost(hidden) * (1.1 * up.abs() + gate.abs()));
+            }
+        }
+    }
+    let c = Matrix {
+        values: padded(values, sizes.max_rows * cols),
+        cols,
+        terms: hidden,
+        rounded,
+        dtype: Dtype::Bf16,
+    };
+    let places: Vec<f32> = routing.places[rank]
+        .iter()
+        .map(|place| *place as f32)
+        .collect();
+    Some(vec![
+        c,
+        numbers(routing.offsets(rank)),
+        numbers(padded(places, sizes.max_tokens * sizes.top_k)),
+    ])
+}
+
+/// Bytes of the sums that all ranks' references need at a time: those of the results in fp32, and what was rounded.
+pub fn reference_bytes(plan: &KernelPlan, _: &DispatchPlan) -> u64 {
+    matrix_sums_bytes(plan)
+}

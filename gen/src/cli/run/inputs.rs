@@ -1,0 +1,100 @@
+//! Random operands of all ranks.
+//!
+//! The GPU tests have their own, as kernels: theirs must be fast at sizes that no CPU checks, these must not depend on
+//! a GPU. They have no code in common.
+
+use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
+use mkernel::{Dtype, KernelPlan};
+
+/// Elements of an operand, by rank.
+type Elements<T> = (Operand, Vec<Vec<T>>);
+
+/// What a call reads: the elements of every operand of every rank, as many as the plan says.
+#[derive(Default, PartialEq)]
+pub struct Inputs {
+    pub matrices: Vec<Elements<bf16>>,
+    pub numbers: Vec<Elements<i32>>,
+    pub fractions: Vec<Elements<f32>>,
+}
+
+fn find<T>(all: &[Elements<T>], wanted: Operand) -> &[Vec<T>] {
+    let found = all.iter().find(|(operand, _)| *operand == wanted);
+    found.map_or(&[], |(_, ranks)| ranks)
+}
+
+impl Inputs {
+    /// Random elements of all operands of bf16 that the kernel reads; they depend on plan, seed and call alone. Ranks have
+    /// the same elements of operands that are `common`.
+    pub fn random(
+        plan: &KernelPlan,
+        seed: u64,
+        call: u32,
+        is_common: impl Fn(Operand) -> bool,
+    ) -> Self {
+        let fill = |operand: Operand, stream: u64| {
+            let of_rank = |rank| if is_common(operand) { 0 } else { rank };
+            (0..plan.spec.world())
+                .map(|rank| {
+                    let stream = stream << 48 | u64::from(call) << 8 | u64::from(of_rank(rank));
+                    let mut random = Random(seed ^ Random(stream).next());
+                    (0..elems(plan, operand, rank))
+                        .map(|_| random.element())
+                        .collect()
+                })
+                .collect()
+        };
+        let specs = (1..).zip(&plan.operands);
+        let specs = specs.filter(|(_, spec)| !spec.written && spec.dtype == Dtype::Bf16);
+        Self {
+            matrices: specs
+                .map(|(stream, spec)| (spec.operand, fill(spec.operand, stream)))
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// An operand's elements, by rank; none if the kernel does not have it.
+    pub fn of(&self, wanted: Operand) -> &[Vec<bf16>] {
+        find(&self.matrices, wanted)
+    }
+
+    /// The same of one of int32.
+    pub fn numbers(&self, wanted: Operand) -> &[Vec<i32>] {
+        find(&self.numbers, wanted)
+    }
+
+    /// The same of one of fp32.
+    pub fn fractions(&self, wanted: Operand) -> &[Vec<f32>] {
+        find(&self.fractions, wanted)
+    }
+}
+
+/// Elements of an operand on `rank`.
+pub fn elems(plan: &KernelPlan, operand: Operand, rank: u32) -> usize {
+    let spec = plan.operands.iter().find(|spec| spec.operand == operand);
+    spec.map_or(0, |spec| spec.rows.on(rank) * spec.cols) as usize
+}
+
+/// splitmix64: numbers that differ for seeds that differ little.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// In 0 .. end.
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+
+    /// In -1 .. 1, with all bits of a bf16.
+    pub fn element(&mut self) -> bf16 {
+        bf16::from_f32((self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0)
+    }
+}
