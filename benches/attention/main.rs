@@ -17,8 +17,8 @@ use edits::{Edit, edit};
 use lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
-use mkernel::spec::roofline::Bound;
 use mkernel::spec::plan::Body;
+use mkernel::spec::roofline::Bound;
 use mkernel::{
     AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Dtype, Faults, KernelConfig,
     Nic, Operator, Placement, RawOperand, Transport,

@@ -1,6 +1,7 @@
 //! What rustdoc shows on a `#[fused_kernel]` struct.
 
 mod attention;
+mod collective;
 mod combine;
 mod dispatch;
 mod gemm;

@@ -120,10 +120,10 @@ pub use mkernel_fabric::FabricError;
 pub use mkernel_fabric::emulated::{Failure, Faults, Nic};
 pub use mkernel_spec::{
     self as spec, Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning,
-    BLayout, CombineConfig, CombineOp, CombineShape, Device, Dim, DispatchConfig, DispatchOp,
-    DispatchShape, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelPlan,
-    KernelSpec, Layout, Op, Placement, Problem, Scale, Shape, Transfer, Tuning, Violation,
-    Violations,
+    BLayout, CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp,
+    CombineShape, Device, Dim, DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue,
+    GemmConfig, GemmOp, GemmShape, KernelConfig, KernelPlan, KernelSpec, Layout, Op, Placement,
+    Problem, Protocol, Scale, Shape, Transfer, Tuning, Violation, Violations,
 };
 
 /// The crate whose streams and slices operators take; use this one, so that versions agree.

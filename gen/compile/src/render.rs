@@ -4,6 +4,7 @@
 
 mod assembly;
 mod attention;
+mod collective;
 mod combine;
 mod dispatch;
 mod fabric_test;

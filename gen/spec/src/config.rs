@@ -13,6 +13,7 @@ mod problem;
 pub use crate::ops::attention::{
     AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement, Scale,
 };
+pub use crate::ops::collective::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
 pub use crate::ops::combine::{CombineConfig, CombineOp, CombineShape};
 pub use crate::ops::dispatch::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
 pub use crate::ops::gemm::{

@@ -25,10 +25,10 @@ pub mod violation;
 
 pub use config::{
     Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, BLayout,
-    CombineConfig, CombineOp, CombineShape, Dim, DispatchConfig, DispatchOp, DispatchShape, Dtype,
-    Epilogue, Field, GemmConfig, GemmOp, GemmShape, KernelConfig, Layout, Limits, Op, OptionSpec,
-    OptionTable, Options, Placement, Problem, Scale, Shape, Tile, Transfer, Tuning, Values,
-    Written,
+    CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp, CombineShape, Dim,
+    DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue, Field, GemmConfig, GemmOp,
+    GemmShape, KernelConfig, Layout, Limits, Op, OptionSpec, OptionTable, Options, Placement,
+    Problem, Protocol, Scale, Shape, Tile, Transfer, Tuning, Values, Written,
 };
 pub use device::{Device, Target};
 pub use plan::KernelPlan;

@@ -5,6 +5,7 @@
 //! module of the folder's name for each task, with a function that [`by_problem!`](crate::by_problem) calls.
 
 pub mod attention;
+pub mod collective;
 pub mod combine;
 pub mod dispatch;
 pub mod gemm;
@@ -20,6 +21,7 @@ macro_rules! problems {
             Attention attention AttentionOp [RingAttention] AttentionConfig AttentionShape AttentionPlan;
             Dispatch dispatch DispatchOp [DispatchGemm] DispatchConfig DispatchShape DispatchPlan;
             Combine combine CombineOp [Combine] CombineConfig CombineShape CombinePlan;
+            Collective collective CollectiveOp [AllReduce AllGather ReduceScatter] CollectiveConfig CollectiveShape CollectivePlan;
         }
     };
 }

@@ -14,6 +14,7 @@ mod workspace;
 pub use crate::ops::attention::{
     AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS,
 };
+pub use crate::ops::collective::CollectivePlan;
 pub use crate::ops::combine::{CombinePlan, LIST_HEADER_BYTES, Lists, OUTPUTS, SUMS_AHEAD};
 pub use crate::ops::dispatch::{
     Across, COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, Spread,

@@ -6,6 +6,7 @@ use crate::abi::MAX_RANKS;
 use crate::by_problem;
 use crate::config::{Dim, Field, KernelConfig, Op, Problem, Shape};
 use crate::ops::attention::check as attention;
+use crate::ops::collective::check as collective;
 use crate::ops::combine::check as combine;
 use crate::ops::dispatch::check as dispatch;
 use crate::ops::gemm::check as gemm;

@@ -1,6 +1,7 @@
 //! `mkernel-gen plan`: how a kernel does its work, so that a person sees why.
 
 mod attention;
+mod collective;
 mod combine;
 mod dispatch;
 mod gemm;

@@ -85,6 +85,7 @@ __device__ __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
 
 // The number that has these bits.
 __device__ __forceinline__ float as_float(u32 bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ u32 as_bits(float value) { return __float_as_uint(value); }
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000); }
 

@@ -11,6 +11,7 @@ enum Role : u32 {
   kMultiply = 3,  // multiply: runs wgmma
   kStore = 4,  // store: writes tiles of the result
   kCollect = 5,  // collect: takes results of other ranks to C
+  kReduce = 6,  // reduce: adds up what ranks have sent
 };
 
 enum Wait : u32 {

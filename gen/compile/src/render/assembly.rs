@@ -119,7 +119,9 @@ impl<'a> AssemblyContext<'a> {
     pub fn new(plan: &'a KernelPlan, assembly: Assembly) -> Self {
         let args = plan.args.args.iter();
         let mut banner = assembly.banner;
-        banner.push(super::shared_memory_line(plan));
+        if !plan.smem.is_empty() {
+            banner.push(super::shared_memory_line(plan));
+        }
         Self {
             id: &plan.id,
             op: plan.spec.op().name(),

@@ -54,6 +54,7 @@ codes! {
         Multiply = 3, "multiply" where "runs wgmma";
         Store = 4, "store" where "writes tiles of the result";
         Collect = 5, "collect" where "takes results of other ranks to C";
+        Reduce = 6, "reduce" where "adds up what ranks have sent";
     }
 }
 

@@ -42,6 +42,10 @@ pub enum Operand {
     Rows,
     /// What each of them counts, `[tokens, choices]`, dense.
     Gates,
+    /// What this rank gives to a collective: the whole tensor, or its rows.
+    X,
+    /// What it gets.
+    Y,
 }
 
 impl Operand {
@@ -66,13 +70,18 @@ impl Operand {
             Self::Places => "places",
             Self::Rows => "rows",
             Self::Gates => "gates",
+            Self::X => "x",
+            Self::Y => "y",
         }
     }
 
     /// Whether kernels write it rather than read it. `places` are written by one operator and read by another.
     #[must_use]
     pub const fn is_result(self) -> bool {
-        matches!(self, Self::C | Self::O | Self::Lse | Self::Offsets)
+        matches!(
+            self,
+            Self::C | Self::O | Self::Lse | Self::Offsets | Self::Y
+        )
     }
 }
 

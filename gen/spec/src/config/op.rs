@@ -25,6 +25,13 @@ choices! {
         /// The weighted sum of what experts made of each token, at the token's rank. Sums are in fp32 and in the same order
         /// each time; what one rank's experts made of a token travels as one row of bf16.
         Combine = "combine",
+        /// `Y[M,N] = Σ_r X_r`: all of the sum on every rank, with the same bits on all of them. Ranks add in fp32, in the order
+        /// of ranks, and round once; on several nodes, the sums of other nodes are rounded as well.
+        AllReduce = "all_reduce",
+        /// `Y[M,N]`: the rows of all ranks, one behind the other; rank r passes rows r as X.
+        AllGather = "all_gather",
+        /// The rows of `Σ_r X_r[M,N]` that are rank r's, added up as those of [`Self::AllReduce`].
+        ReduceScatter = "reduce_scatter",
     }
 }
 

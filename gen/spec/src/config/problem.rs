@@ -5,7 +5,7 @@ use super::field::Field;
 use super::op::Op;
 use super::option::{OptionSpec, Options, Written};
 use super::option_type::OptionType;
-use crate::ops::{attention, combine, dispatch, each_problem, gemm};
+use crate::ops::{attention, collective, combine, dispatch, each_problem, gemm};
 use serde::{Deserialize, Serialize};
 
 #[doc(hidden)]

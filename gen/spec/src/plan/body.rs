@@ -1,6 +1,6 @@
 //! [`Body`]: what only the plans of one kind of operator have.
 
-use crate::ops::{attention, combine, dispatch, gemm};
+use crate::ops::{attention, collective, combine, dispatch, gemm};
 use serde::Serialize;
 
 #[doc(hidden)]

@@ -5,6 +5,7 @@ use crate::by_problem;
 use crate::config::Problem;
 use crate::device::Device;
 use crate::ops::attention::plan as attention;
+use crate::ops::collective::plan as collective;
 use crate::ops::combine::plan as combine;
 use crate::ops::dispatch::plan as dispatch;
 use crate::ops::gemm::plan as gemm;

@@ -2,7 +2,7 @@
 
 use super::inputs::Inputs;
 use super::reference::Matrix;
-use super::{attention, combine, dispatch, gemm};
+use super::{attention, collective, combine, dispatch, gemm};
 use mkernel::KernelPlan;
 use mkernel::spec::by_problem;
 use mkernel::spec::plan::Body;

@@ -93,8 +93,13 @@ impl Random {
         (self.next() % end.max(1) as u64) as usize
     }
 
+    /// In -1 .. 1, with all bits of an fp32.
+    pub fn fraction(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
     /// In -1 .. 1, with all bits of a bf16.
     pub fn element(&mut self) -> bf16 {
-        bf16::from_f32((self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0)
+        bf16::from_f32(self.fraction())
     }
 }

@@ -1,6 +1,7 @@
 //! `mkernel-gen run`: a fused operator on real input, on GPUs or simulated ones, checked element by element.
 
 mod attention;
+mod collective;
 mod combine;
 mod data;
 mod dispatch;

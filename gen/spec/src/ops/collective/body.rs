@@ -1,0 +1,104 @@
+//! What only plans of collectives have.
+
+use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
+use crate::topology::Topology;
+use serde::Serialize;
+
+/// Bytes of a vector, which a thread loads and stores at once.
+pub(super) const VEC_BYTES: u64 = 16;
+/// Threads of a CTA that sends packets: few, so that even small tensors are spread over several SMs.
+pub(super) const LL_THREADS: u32 = 256;
+
+/// What only a plan of a collective has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CollectivePlan {
+    /// What is computed.
+    pub config: CollectiveConfig,
+    /// Its sizes.
+    pub shape: CollectiveShape,
+    /// How data travels.
+    pub protocol: Protocol,
+    /// With [`Protocol::Ll`], how `all_reduce` adds up: 1 or 2; else 0.
+    pub shots: u32,
+    /// Vectors of every rank's shard but perhaps the last ones: rows r, or of `all_reduce` as many for each rank.
+    pub shard_vecs: u64,
+    /// With [`Protocol::Simple`], vectors that a warp moves under one flag; else 0.
+    pub chunk_vecs: u64,
+    /// Vectors of a lane that are under way at a time; 0 with [`Protocol::Ll`].
+    pub unroll: u32,
+    /// Vectors of which a lane adds up the parts at a time; 0 where nothing is added up by chunks.
+    pub reduce_unroll: u32,
+    /// Across nodes: chunks of a put; 0 on one node.
+    pub put_chunks: u64,
+    /// Warps of every CTA that send, add up, collect and relay; all 0 with [`Protocol::Ll`].
+    pub warps: StepWarps,
+}
+
+/// How many warps of a CTA have each step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct StepWarps {
+    /// Send own chunks to the peers of the node.
+    pub push: u32,
+    /// Add up.
+    pub reduce: u32,
+    /// Take chunks of other ranks to the result.
+    pub collect: u32,
+    /// Relay what other nodes have put.
+    pub relay: u32,
+}
+
+impl CollectivePlan {
+    /// Vectors of the tensor.
+    #[must_use]
+    pub const fn vecs(&self) -> u64 {
+        self.shape.m * self.row_vecs()
+    }
+
+    /// Vectors of a row.
+    #[must_use]
+    pub const fn row_vecs(&self) -> u64 {
+        self.shape.n * self.config.dtype.bytes() / VEC_BYTES
+    }
+
+    /// Bytes of the tensor.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.vecs() * VEC_BYTES
+    }
+
+    /// Chunks of a full shard.
+    #[must_use]
+    pub const fn shard_chunks(&self) -> u64 {
+        match self.chunk_vecs {
+            0 => 0,
+            vecs => self.shard_vecs.div_ceil(vecs),
+        }
+    }
+
+    /// Whether some ranks have no shard.
+    #[must_use]
+    pub const fn has_idle_ranks(&self, world: u32) -> bool {
+        self.vecs().div_ceil(self.shard_vecs) < world as u64
+    }
+
+    /// Whether every rank adds up all vectors.
+    #[must_use]
+    pub const fn reduces_all(&self) -> bool {
+        self.shots == 1
+    }
+
+    /// Whether shards travel to all ranks.
+    #[must_use]
+    pub const fn sends_shards(&self, topology: Topology) -> bool {
+        topology.world() > 1 && self.config.op.gathers() && !self.reduces_all()
+    }
+
+    /// The channel that shards are put on, behind that of sums.
+    #[must_use]
+    pub const fn channels(&self) -> u16 {
+        match self.config.op {
+            CollectiveOp::AllReduce => 2,
+            CollectiveOp::AllGather | CollectiveOp::ReduceScatter => 1,
+        }
+    }
+}

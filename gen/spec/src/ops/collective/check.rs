@@ -1,0 +1,149 @@
+//! What is possible of a collective.
+
+use super::config::{CollectiveConfig, CollectiveOp, Protocol};
+use crate::config::{Dtype, Field, KernelConfig};
+use crate::spec::{DIM_STEP, MAX_DIM};
+use crate::violation::Violations;
+
+/// The most bytes of a tensor that packets carry: with more, plain data is several times as fast.
+pub const MAX_LL_BYTES: u64 = 4 << 20;
+
+/// The most bytes of a tensor: kernels number its vectors of 16 bytes in 31 bits.
+const MAX_BYTES: u64 = 1 << 35;
+
+/// Records every mistake.
+pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mut Violations) {
+    for (field, dim) in config.dims() {
+        let Some(size) = dim.fixed() else { continue };
+        found.require(
+            (1..=MAX_DIM).contains(&size),
+            field,
+            || format!("{size} is not in 1..={MAX_DIM}"),
+            "use a size in that range",
+        );
+    }
+    if let Some(n) = config.n.fixed() {
+        found.require(
+            n.is_multiple_of(DIM_STEP),
+            Field::N,
+            || {
+                format!(
+                    "{n} is not a multiple of {DIM_STEP} (rows are read in vectors of 16 bytes)"
+                )
+            },
+            "pad it, or pass the tensor in another shape: an all_reduce may be of one row",
+        );
+    }
+    let dtype = config.dtype;
+    found.require(
+        Dtype::FLOATS.contains(&dtype),
+        Field::DTYPE,
+        || format!("{dtype} is not possible: sums are fractions"),
+        "use bf16 or fp32",
+    );
+    let bytes = config.shape().map(|shape| {
+        shape
+            .m
+            .saturating_mul(shape.n)
+            .saturating_mul(dtype.bytes())
+    });
+    if let Some(bytes) = bytes {
+        found.require(
+            bytes <= MAX_BYTES,
+            Field::M,
+            || format!("the tensor has {bytes} bytes, more than {MAX_BYTES}"),
+            "use several calls",
+        );
+    }
+    config.check_limits(found);
+    check_protocol(config, kernel, bytes, found);
+}
+
+fn check_protocol(
+    config: &CollectiveConfig,
+    kernel: &KernelConfig,
+    bytes: Option<u64>,
+    found: &mut Violations,
+) {
+    let given = [
+        (Field::PROTOCOL, config.protocol.is_some()),
+        (Field::SHOTS, config.shots.is_some()),
+    ];
+    for (field, given) in given {
+        found.require(
+            !given || kernel.world != 1,
+            field,
+            || "a world of 1 rank transfers nothing".to_owned(),
+            "remove it, or use world = 2, 4 or 8",
+        );
+    }
+    if config.protocol == Some(Protocol::Ll) {
+        found.require(
+            kernel.nodes == 1,
+            Field::PROTOCOL,
+            || "packets with flags travel over NVLink alone".to_owned(),
+            "remove it, or use one node",
+        );
+        found.require(
+            bytes.is_none_or(|bytes| bytes <= MAX_LL_BYTES),
+            Field::PROTOCOL,
+            || {
+                let bytes = bytes.unwrap_or(0);
+                format!("packets are for tensors of at most {MAX_LL_BYTES} bytes, not of {bytes}")
+            },
+            "use \"simple\"",
+        );
+    }
+    found.require(
+        config.shots.is_none()
+            || config.op == CollectiveOp::AllReduce
+                && config.protocol != Some(Protocol::Simple)
+                && kernel.nodes == 1,
+        Field::SHOTS,
+        || "only all_reduce by packets, on one node, has a choice of shots".to_owned(),
+        "remove it",
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Dim;
+    use crate::spec::KernelSpec;
+
+    fn mistakes(world: u32, nodes: u32, config: CollectiveConfig) -> Vec<&'static str> {
+        let kernel = KernelConfig {
+            nodes,
+            ..KernelConfig::new(world, config)
+        };
+        let found = KernelSpec::validate(kernel).expect_err("mistakes");
+        found.iter().map(|v| v.field.name()).collect()
+    }
+
+    #[test]
+    fn every_mistake_is_said_at_once() {
+        let config = CollectiveConfig {
+            m: Dim::Static(0),
+            n: Dim::Static(12),
+            dtype: Dtype::Int32,
+            shots: Some(3),
+            ..CollectiveConfig::new(CollectiveOp::AllGather)
+        };
+        assert_eq!(
+            mistakes(2, 1, config),
+            ["m", "n", "dtype", "shots", "shots"]
+        );
+        let alone = CollectiveConfig {
+            protocol: Some(Protocol::Ll),
+            ..CollectiveConfig::new(CollectiveOp::AllReduce)
+        };
+        assert_eq!(mistakes(1, 1, alone), ["protocol"]);
+        assert_eq!(mistakes(4, 2, alone), ["protocol"]);
+        let large = CollectiveConfig {
+            m: Dim::Static(4096),
+            n: Dim::Static(4096),
+            ..alone
+        };
+        assert_eq!(mistakes(2, 1, large), ["protocol"]);
+    }
+}

@@ -1,0 +1,37 @@
+//! What a candidate of a collective should take.
+
+use super::body::CollectivePlan;
+use super::config::Protocol;
+use crate::cost::{FLAG_US, PUSH_SHARE, put_us};
+use crate::device::Device;
+use crate::roofline::{Bound, Traffic};
+use crate::topology::Topology;
+
+/// Launch of a kernel without shared memory until its first load, µs.
+const START_US: f64 = 3.0;
+/// A packet from one rank's registers to another's, µs.
+const PACKET_US: f64 = 2.0;
+/// A pass over a chunk in this GPU's memory, µs.
+const PASS_US: f64 = 1.5;
+
+/// Expected time, µs.
+pub(super) fn estimate_us(
+    body: &CollectivePlan,
+    topology: Topology,
+    traffic: &Traffic,
+    device: &Device,
+) -> f64 {
+    let bound = Bound::new(traffic, device);
+    let steps = match (topology.world(), body.protocol) {
+        (1, _) => 0.0,
+        _ if body.reduces_all() => 1.0,
+        _ => f64::from(u32::from(body.config.op.reduces()) + u32::from(body.config.op.gathers())),
+    };
+    let latency_us = steps
+        * match body.protocol {
+            Protocol::Ll => PACKET_US,
+            Protocol::Simple => FLAG_US + PASS_US,
+        };
+    let link_us = bound.link_us / PUSH_SHARE;
+    START_US + latency_us + link_us.max(bound.memory_us).max(put_us(&bound))
+}

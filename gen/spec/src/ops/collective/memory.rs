@@ -1,0 +1,100 @@
+//! Symmetric memory of collectives.
+
+use super::body::{CollectivePlan, VEC_BYTES};
+use super::config::Protocol;
+use crate::plan::region::regions;
+use crate::plan::{Element, Workspace};
+use crate::topology::Topology;
+
+/// What decides which memory a kernel has.
+#[derive(Clone, Copy)]
+struct Needs<'a> {
+    body: &'a CollectivePlan,
+    topology: Topology,
+}
+
+impl Needs<'_> {
+    fn is(&self, protocol: Protocol) -> bool {
+        self.topology.world() > 1 && self.body.protocol == protocol
+    }
+
+    fn has_idle_ranks(&self) -> bool {
+        self.body.has_idle_ranks(self.topology.world()) && !self.body.reduces_all()
+    }
+
+    fn reduces(&self) -> bool {
+        self.body.config.op.reduces()
+    }
+
+    fn sends_shards(&self) -> bool {
+        self.body.sends_shards(self.topology)
+    }
+
+    fn crosses_nodes(&self) -> bool {
+        self.topology.peers() > 0
+    }
+
+    /// Vectors that a rank adds up.
+    fn reduced_vecs(&self) -> u64 {
+        match self.body.reduces_all() {
+            true => self.body.vecs(),
+            false => self.body.shard_vecs,
+        }
+    }
+
+    /// Other ranks of a node.
+    fn local_peers(&self) -> u32 {
+        self.topology.local_world - 1
+    }
+
+    fn chunk(&self) -> Element {
+        Element::Bytes(self.body.chunk_vecs * VEC_BYTES)
+    }
+
+    fn chunks(&self) -> u64 {
+        self.body.shard_chunks()
+    }
+}
+
+regions! {
+    /// Symmetric memory of a rank: zeroed once and never reset. The state comes first.
+    struct CollectiveWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
+
+    /// Calls that a rank of this node has begun, since some pairs of ranks exchange no data.
+    begun: Element::Flag, [rank: p.topology.local_world], if p.has_idle_ranks();
+    /// What a source has of the vectors that this rank adds up, in two packets each.
+    parts: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.reduced_vecs()],
+        if p.is(Protocol::Ll) && p.reduces();
+    /// The shard of a source, in two packets per vector.
+    shards: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.body.shard_vecs],
+        if p.is(Protocol::Ll) && p.sends_shards();
+    /// Counts the calls in which a rank of this node has sent what it has of a chunk.
+    partial_ready: Element::Flag, [node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
+        if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;
+    /// What a rank of this node has of a chunk of the shard of this local rank on a node. Slot s is that of local rank
+    /// (g + 1 + s) mod kLocalWorld, where g is this local rank.
+    partials: p.chunk(), [parity: 2u32, node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
+        if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;
+    /// Counts the calls in which this node's sum of a peer's chunk was in sums_out.
+    sum_ready: Element::Flag, [peer: p.topology.peers(), chunk: p.chunks()], if p.reduces() && p.crosses_nodes();
+    /// This node's sums of a peer's chunks.
+    sums_out: p.chunk(), [parity: 2u32, peer: p.topology.peers(), chunk: p.chunks()],
+        if p.reduces() && p.crosses_nodes();
+    /// The sums that a peer's node has of this rank's chunks.
+    sums_in: p.chunk(), [parity: 2u32, peer: p.topology.peers(), chunk: p.chunks()],
+        if p.reduces() && p.crosses_nodes();
+    /// Counts the calls in which a chunk of a source has arrived.
+    chunk_ready: Element::Flag, [source: p.topology.world(), chunk: p.chunks()],
+        if p.is(Protocol::Simple) && p.sends_shards();
+    /// Chunks of the shards of all ranks.
+    gathered: p.chunk(), [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],
+        if p.is(Protocol::Simple) && p.sends_shards();
+    /// Puts that have arrived from a peer, over all calls.
+    arrived: Element::Flag, [channel: u32::from(p.body.channels()), peer: p.topology.peers()], if p.crosses_nodes();
+}
+
+/// The symmetric memory that a kernel needs.
+pub(super) fn workspace(body: &CollectivePlan, topology: Topology) -> Workspace {
+    let memory = CollectiveWorkspace::new(Needs { body, topology });
+    Workspace::new(memory.regions(), memory.bytes)
+}

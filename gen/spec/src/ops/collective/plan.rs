@@ -1,0 +1,246 @@
+//! The plan of a collective.
+//!
+//! Few bytes on one node travel as packets that carry their own flags. Everything else is cut into chunks, each moved by a
+//! warp under one flag; every CTA has warps for each step, so that steps of different chunks overlap.
+//!
+//! Slots are double-buffered by epoch: a rank that starts epoch e has received data of e-1 from each rank that it writes to,
+//! which has therefore finished e-2. Where some ranks have no shard, ranks signal each other that they have begun.
+//! Across nodes every rank waits for all puts of its peers, so the same holds for what puts write and are taken from.
+
+use super::body::{CollectivePlan, LL_THREADS, StepWarps, VEC_BYTES};
+use super::check::MAX_LL_BYTES;
+use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
+use super::{cost, layout, memory};
+use crate::device::Device;
+use crate::plan::network::PUT_BYTES;
+use crate::plan::{Body, KernelPlan, Network, Registers};
+use crate::roofline::{Bound, Traffic};
+use crate::spec::KernelSpec;
+use crate::topology::Topology;
+use crate::violation::Violations;
+
+/// Threads of a CTA that moves chunks.
+const THREADS: u32 = 512;
+/// Bytes of a chunk: with fewer, flags cost; with more, too few warps are busy.
+const MIN_CHUNK_BYTES: u64 = 2 << 10;
+const MAX_CHUNK_BYTES: u64 = 16 << 10;
+/// Vectors of a lane that are under way at a time.
+const UNROLL: u32 = 8;
+/// Parts of vectors that a lane holds while it adds: registers bound them.
+const PARTS_IN_FLIGHT: u32 = 16;
+
+/// The fastest plan by the cost model; none while a size is not known.
+pub(crate) fn plan(
+    spec: &KernelSpec,
+    config: &CollectiveConfig,
+    device: &Device,
+) -> Option<Result<KernelPlan, Violations>> {
+    let shape = config.shape()?;
+    let topology = spec.topology();
+    let estimate =
+        |body: &CollectivePlan| cost::estimate_us(body, topology, &traffic(body, topology), device);
+    let candidates = candidates(config, shape, topology, device);
+    let best = candidates
+        .into_iter()
+        .min_by(|a, b| estimate(a).total_cmp(&estimate(b)))?;
+    let us = estimate(&best);
+    Some(Ok(finish(spec, device, best, us)))
+}
+
+fn candidates(
+    config: &CollectiveConfig,
+    shape: CollectiveShape,
+    topology: Topology,
+    device: &Device,
+) -> Vec<CollectivePlan> {
+    let may_be = |protocol| config.protocol.is_none_or(|given| given == protocol);
+    let fits = shape.m * shape.n * config.dtype.bytes() <= MAX_LL_BYTES;
+    let mut found = Vec::new();
+    if topology.world() > 1 && topology.nodes == 1 && may_be(Protocol::Ll) && fits {
+        let shots: &[u32] = match config.op {
+            CollectiveOp::AllReduce => &[1, 2],
+            _ => &[0],
+        };
+        let shots = shots.iter().copied();
+        let shots = shots.filter(|shots| config.shots.is_none_or(|given| given == *shots));
+        found.extend(shots.map(|shots| with_packets(config, shape, topology, shots)));
+    }
+    if config.shots.is_none() && may_be(Protocol::Simple) {
+        found.push(with_chunks(config, shape, topology, device));
+    }
+    found
+}
+
+/// What all candidates have in common.
+fn with_packets(
+    config: &CollectiveConfig,
+    shape: CollectiveShape,
+    topology: Topology,
+    shots: u32,
+) -> CollectivePlan {
+    let mut body = CollectivePlan {
+        config: *config,
+        shape,
+        protocol: Protocol::Ll,
+        shots,
+        shard_vecs: 0,
+        chunk_vecs: 0,
+        unroll: 0,
+        reduce_unroll: 0,
+        put_chunks: 0,
+        warps: StepWarps::default(),
+    };
+    body.shard_vecs = match config.op {
+        CollectiveOp::AllReduce => body.vecs().div_ceil(topology.world().into()),
+        _ => shape.shard_rows(topology.world()) * body.row_vecs(),
+    };
+    body
+}
+
+fn with_chunks(
+    config: &CollectiveConfig,
+    shape: CollectiveShape,
+    topology: Topology,
+    device: &Device,
+) -> CollectivePlan {
+    let mut body = with_packets(config, shape, topology, 0);
+    body.protocol = Protocol::Simple;
+    body.warps = step_warps(config.op, topology);
+    let workers = u64::from(device.sm_count * body.warps.push.max(body.warps.reduce).max(1));
+    let bytes = body.shard_vecs * VEC_BYTES / workers;
+    let bytes = bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
+    body.chunk_vecs = (bytes / VEC_BYTES).next_power_of_two().min(body.shard_vecs);
+    body.unroll = UNROLL;
+    if config.op.reduces() {
+        body.reduce_unroll = (PARTS_IN_FLIGHT / topology.local_world).clamp(1, UNROLL);
+    }
+    if topology.peers() > 0 {
+        let chunks = u64::from(PUT_BYTES) / (body.chunk_vecs * VEC_BYTES);
+        body.put_chunks = chunks.clamp(1, body.shard_chunks());
+    }
+    body
+}
+
+/// The warps of a CTA by step, in proportion to the bytes that each step loads and stores. Across nodes, up to three warps
+/// have the network instead.
+fn step_warps(op: CollectiveOp, topology: Topology) -> StepWarps {
+    let (push, reduce, collect, relay) = match (op, topology.nodes, topology.local_world) {
+        (CollectiveOp::AllReduce | CollectiveOp::ReduceScatter, 1, 1) => (0, 16, 0, 0),
+        (CollectiveOp::AllGather, 1, 1) => (16, 0, 0, 0),
+        (CollectiveOp::AllReduce, 1, _) => (5, 6, 5, 0),
+        (CollectiveOp::AllReduce, _, 1) => (0, 5, 4, 4),
+        (CollectiveOp::AllReduce, _, _) => (3, 4, 3, 3),
+        (CollectiveOp::ReduceScatter, 1, _) => (8, 8, 0, 0),
+        (CollectiveOp::ReduceScatter, _, 1) => (0, 14, 0, 0),
+        (CollectiveOp::ReduceScatter, _, _) => (6, 8, 0, 0),
+        (CollectiveOp::AllGather, 1, _) => (8, 0, 8, 0),
+        (CollectiveOp::AllGather, _, _) => (5, 0, 5, 4),
+    };
+    StepWarps {
+        push,
+        reduce,
+        collect,
+        relay,
+    }
+}
+
+/// Bytes of one call, of a rank with a full shard.
+fn traffic(body: &CollectivePlan, topology: Topology) -> Traffic {
+    let (local_peers, nodes) = (
+        u64::from(topology.local_world - 1),
+        u64::from(topology.nodes),
+    );
+    let (shard, whole) = (body.shard_vecs * VEC_BYTES, body.bytes());
+    let world = u64::from(topology.world());
+    // What a rank sends in one step of shards, and in one of parts: as much.
+    let step = local_peers * nodes * shard;
+    let steps = u64::from(body.config.op.reduces()) + u64::from(body.config.op.gathers());
+    let link_bytes = match body.reduces_all() {
+        true => local_peers * whole,
+        false => steps * step,
+    };
+    let flags = match body.protocol {
+        Protocol::Ll => 2,
+        Protocol::Simple => 1,
+    };
+    let elems = |bytes: u64| bytes / body.config.dtype.bytes();
+    let (read, written) = match body.config.op {
+        CollectiveOp::AllReduce => (whole, whole),
+        CollectiveOp::AllGather => (shard, whole),
+        CollectiveOp::ReduceScatter => (whole, shard),
+    };
+    Traffic {
+        link_bytes: flags * link_bytes,
+        nic_bytes: steps * u64::from(topology.peers()) * shard,
+        memory_bytes: read + written,
+        flops: if body.config.op.reduces() {
+            elems(shard) * (world - 1)
+        } else {
+            0
+        },
+    }
+}
+
+fn finish(
+    spec: &KernelSpec,
+    device: &Device,
+    body: CollectivePlan,
+    estimate_us: f64,
+) -> KernelPlan {
+    let (world, topology) = (spec.world(), spec.topology());
+    let moved = traffic(&body, topology);
+    // Nobody has to send more than two steps of plain data do.
+    let least = traffic(
+        &CollectivePlan {
+            protocol: Protocol::Simple,
+            shots: 0,
+            ..body.clone()
+        },
+        topology,
+    );
+    let (threads, grid_ctas) = match body.protocol {
+        Protocol::Ll => (LL_THREADS, ll_ctas(&body, device)),
+        Protocol::Simple => (THREADS, device.sm_count),
+    };
+    let registers = 65536 / threads.max(THREADS);
+    KernelPlan {
+        id: layout::id(&body, topology),
+        spec: spec.clone(),
+        device: device.clone(),
+        threads,
+        grid_ctas,
+        roles: layout::roles(&body, topology, grid_ctas),
+        smem: Vec::new(),
+        comm_smem: Vec::new(),
+        smem_bytes: 0,
+        workspace: memory::workspace(&body, topology),
+        copies: None,
+        network: network(&body, topology),
+        operands: layout::operands(&body, world),
+        args: layout::args(topology),
+        registers: Registers {
+            entry: registers,
+            mover: registers,
+            math: registers,
+        },
+        bound: Bound::new(&least, device),
+        traffic: moved,
+        estimate_us,
+        body: Body::Collective(body),
+    }
+}
+
+/// A vector for each thread, on at most all SMs.
+fn ll_ctas(body: &CollectivePlan, device: &Device) -> u32 {
+    let ctas = body.vecs().div_ceil(LL_THREADS.into());
+    ctas.min(device.sm_count.into()) as u32
+}
+
+/// What the kernel wants of the fabric: each chunk of a shard crosses to every other node once in each step.
+fn network(body: &CollectivePlan, topology: Topology) -> Option<Network> {
+    (topology.peers() > 0).then(|| Network {
+        channels: body.channels(),
+        puts: body.shard_chunks().div_ceil(body.put_chunks) as u32,
+        put_bytes: body.put_chunks * body.chunk_vecs * VEC_BYTES,
+    })
+}

@@ -1,0 +1,61 @@
+// Chunks of shards: a warp moves a chunk at a time, 16 bytes per lane and access, and raises one flag behind it.
+#pragma once
+#include <mk/collective/shards.cuh>
+#include <mk/deadline.cuh>
+
+namespace mk::collective {
+
+template <class Config>
+concept ChunkConfig = ShardConfig<Config> && requires {
+  Config::kChunkVecs;  // of every chunk but perhaps the last ones of a shard
+  Config::kUnroll;     // vectors of a lane that are under way at a time
+};
+
+template <ChunkConfig Config>
+struct Chunks {
+  using Shards = collective::Shards<Config>;
+  using Ranks = Topology<Config>;
+
+  static constexpr u32 kPerShard = kCeilDiv<Config::kShardVecs, Config::kChunkVecs>;
+
+  // The first vector of a chunk of a rank's shard, within the shard and within the tensor, and how many it has.
+  static MK_DEVICE u32 first_in_shard(u32 chunk) { return chunk * Config::kChunkVecs; }
+  static MK_DEVICE u32 first(u32 owner, u32 chunk) { return Shards::first(owner) + first_in_shard(chunk); }
+  static MK_DEVICE u32 vecs_of(u32 owner, u32 chunk) {
+    const u32 in_shard = Shards::vecs_of(owner);
+    return first_in_shard(chunk) < in_shard ? min(Config::kChunkVecs, in_shard - first_in_shard(chunk)) : 0;
+  }
+
+  // Bytes of `count` chunks from `chunk` on.
+  static MK_DEVICE u32 bytes_of(u32 owner, u32 chunk, u32 count) {
+    u32 vecs = 0;
+    for (u32 i = chunk; i < chunk + count; ++i) vecs += vecs_of(owner, i);
+    return vecs * 16;
+  }
+};
+
+// A warp: loads each of `vecs` vectors and stores it. `load(vec)` and `store(vec, data)` get its number in the chunk.
+template <u32 kUnroll, class Load, class Store>
+MK_DEVICE void for_each_vec(u32 vecs, const Load& load, const Store& store) {
+#pragma unroll 1
+  for (u32 first = lane_index(); first < vecs; first += kWarp * kUnroll) {
+    Vec16 data[kUnroll];
+#pragma unroll
+    for (u32 u = 0; u < kUnroll; ++u) {
+      if (first + u * kWarp < vecs) data[u] = load(first + u * kWarp);
+    }
+#pragma unroll
+    for (u32 u = 0; u < kUnroll; ++u) {
+      if (first + u * kWarp < vecs) store(first + u * kWarp, data[u]);
+    }
+  }
+}
+
+// A warp of a role that several warps of every CTA have: its number among all of them, and how many they are.
+template <u32 kWarpsOfRole>
+struct Workers {
+  static MK_DEVICE u32 index(u32 warp) { return warp * gridDim.x + blockIdx.x; }
+  static MK_DEVICE u32 count() { return kWarpsOfRole * gridDim.x; }
+};
+
+}  // namespace mk::collective

@@ -1,0 +1,137 @@
+// Shards to all ranks, chunk by chunk.
+//
+// A rank sends the chunks of its shard to `gathered` on the peers of its node; a flag per chunk says in how many calls it
+// has arrived. Across nodes it also keeps them in its own `gathered`, from where puts of several chunks take them to the
+// same place on the rank of the same local rank on every other node, which relays them to the peers of its node.
+#pragma once
+#include <mk/collective/chunks.cuh>
+#include <mk/comm/put.cuh>
+
+namespace mk::collective {
+
+template <class Workspace>
+concept GatherWorkspace = requires(u32 parity, u32 source, u32 chunk) {
+  Workspace::gathered(parity, source, chunk);
+  Workspace::chunk_ready(source, chunk);  // counts calls
+};
+
+// Across nodes, Config also has kPutChunks, the chunks of a put. Only kernels that gather instantiate its functions, so only
+// these need the regions.
+template <ChunkConfig Config, class Workspace>
+struct Gather {
+  using Ranks = Topology<Config>;
+  using Chunks = collective::Chunks<Config>;
+  using Network = comm::Network<Config, Workspace>;
+
+  // Whether a rank's own chunks lie in its `gathered` too.
+  static constexpr bool kKeepsOwn = Ranks::kNodes > 1;
+
+  // Where a chunk of a source lies.
+  static MK_DEVICE Symmetric<u8> slot(const RankContext& ctx, u32 source, u32 chunk) {
+    static_assert(GatherWorkspace<Workspace>);
+    return Workspace::gathered(ctx.parity(), source, chunk);  // @gather.slot
+  }
+
+  // One vector of a chunk of the own shard, to the ranks of this node.
+  static MK_DEVICE void send_vec(const RankContext& ctx, u32 chunk, u32 vec, const Vec16& data) {
+    const Symmetric<u8> to = slot(ctx, ctx.rank, chunk);
+#pragma unroll 1
+    for (u32 i = kKeepsOwn ? 0 : 1; i < Ranks::kLocalWorld; ++i) {
+      const u32 peer = (ctx.local_rank() + i) % Ranks::kLocalWorld;
+      store_vec16(ctx.peer_ptr(peer, to) + vec * 16, data);
+    }
+  }
+
+  // A warp, behind the vectors of a chunk: raises its flag on the ranks that have got it.
+  static MK_DEVICE void raise(const RankContext& ctx, u32 source, u32 chunk, bool is_here) {
+    __syncwarp();  // @gather.warp
+    const u32 peer = lane_index();
+    if (peer < Ranks::kLocalWorld && (is_here || peer != ctx.local_rank())) {
+      // Orders the stores of the whole warp before the count.
+      fence_sys();  // @gather.fence
+      add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(source, chunk)), 1);  // @gather.raise
+    }
+  }
+
+  static MK_DEVICE void wait_chunk(const RankContext& ctx, Role role, u32 source, u32 chunk) {
+    wait_flag(ctx, ctx.local_ptr(Workspace::chunk_ready(source, chunk)),  // @gather.wait
+              WaitSite{role, kChunk, source, chunk, ctx.epoch});
+  }
+
+  // A warp, number `worker` of `workers`: the other ranks' chunks to the result, as they come. Those of this node come
+  // first.
+  template <class Result>
+  static MK_DEVICE void collect(const RankContext& ctx, const Result& result, u32 worker, u32 workers) {
+    constexpr u32 kNear = Ranks::kLocalWorld - 1, kFar = Ranks::kWorld - Ranks::kLocalWorld;
+    for (u32 i = worker; i < (kNear + kFar) * Chunks::kPerShard; i += workers) {
+      u32 source, chunk;
+      if (i < kNear * Chunks::kPerShard) {
+        source = ctx.node_first_rank + (ctx.local_rank() + 1 + i % at_least_one(kNear)) % Ranks::kLocalWorld;
+        chunk = i / at_least_one(kNear);
+      } else {
+        const u32 far = i - kNear * Chunks::kPerShard;
+        source = (ctx.node_first_rank + Ranks::kLocalWorld + far % at_least_one(kFar)) % Ranks::kWorld;
+        chunk = far / at_least_one(kFar);
+      }
+      const u32 vecs = Chunks::vecs_of(source, chunk), first = Chunks::first(source, chunk);
+      if (vecs == 0) continue;
+      wait_chunk(ctx, kCollect, source, chunk);
+      const u8* from = ctx.local_ptr(slot(ctx, source, chunk));
+      for_each_vec<Config::kUnroll>(
+          vecs, [&](u32 vec) { return load_written_vec16(from + vec * 16); },
+          [&](u32 vec, const Vec16& data) { store_vec16(result.at(first + vec), data); });
+    }
+  }
+
+  // A warp, across nodes: puts the own chunks to all peers, as soon as they are in place. An empty put goes too, since
+  // every peer waits for it.
+  template <u32 kChannel, class Args>
+  static MK_DEVICE void put_all(const Args& args, const RankContext& ctx) {
+    for (u32 first = 0; first < Chunks::kPerShard; first += Config::kPutChunks) {
+      const u32 count = min(Config::kPutChunks, Chunks::kPerShard - first);
+      for (u32 chunk = first + lane_index(); chunk < first + count; chunk += kWarp) {
+        if (Chunks::vecs_of(ctx.rank, chunk) > 0) wait_chunk(ctx, kPush, ctx.rank, chunk);  // @gather.own-chunk
+      }
+      __syncwarp();
+      if (broadcast(is_aborted(ctx), 0)) return;
+      if (lane_index() != 0) continue;
+      const Symmetric<u8> from = slot(ctx, ctx.rank, first);
+      for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {  // each node begins with another one
+        const u32 peer = (ctx.rank / Ranks::kLocalWorld + i) % Ranks::kPeerNodes;
+        Network::put(args, ctx, peer, kChannel, from, from, Chunks::bytes_of(ctx.rank, first, count));  // @gather.put
+      }
+    }
+  }
+
+  // A warp, across nodes: chunks that peers have put here, to the ranks of this node.
+  template <u32 kChannel>
+  static MK_DEVICE void relay(const RankContext& ctx, u32 worker, u32 workers) {
+    for (u32 i = worker; i < Ranks::kPeerNodes * Chunks::kPerShard; i += workers) {
+      const u32 peer = i % at_least_one(Ranks::kPeerNodes), chunk = i / at_least_one(Ranks::kPeerNodes);
+      const u32 source = Network::rank_of_peer(ctx, peer), vecs = Chunks::vecs_of(source, chunk);
+      if (vecs == 0) continue;
+      Network::wait_put(ctx, kPush, kChannel, peer, chunk / Config::kPutChunks);  // @gather.arrival
+      if (broadcast(is_aborted(ctx), 0)) return;
+      const Symmetric<u8> there = slot(ctx, source, chunk);
+      const u8* from = ctx.local_ptr(there);
+      if constexpr (Ranks::kLocalWorld > 1) {
+        for_each_vec<Config::kUnroll>(
+            vecs, [&](u32 vec) { return load_written_vec16(from + vec * 16); },
+            [&](u32 vec, const Vec16& data) {
+#pragma unroll 1
+              for (u32 d = 1; d < Ranks::kLocalWorld; ++d) {
+                const u32 to = (ctx.local_rank() + d) % Ranks::kLocalWorld;
+                store_vec16(ctx.peer_ptr(to, there) + vec * 16, data);
+              }
+            });
+      }
+      raise(ctx, source, chunk, true);  // @gather.relayed
+    }
+  }
+
+ private:
+  // A divisor in code that runs only where it is not 0.
+  static constexpr MK_DEVICE u32 at_least_one(u32 count) { return count == 0 ? 1 : count; }
+};
+
+}  // namespace mk::collective

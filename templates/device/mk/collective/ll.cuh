@@ -1,0 +1,204 @@
+// Collectives of a few vectors on one node by the low-latency protocol: vectors travel as packets that need no flag and no
+// fence (see comm/ll.cuh), at half the bandwidth.
+//
+// A thread handles the same vectors in each phase. It sends all it has before it waits, so that no rank waits in a circle.
+#pragma once
+#include <mk/call.cuh>
+#include <mk/collective/shards.cuh>
+#include <mk/collective/vec_sum.cuh>
+#include <mk/comm/ll.cuh>
+#include <mk/roles.cuh>
+
+namespace mk::collective {
+
+enum class LlScheme {
+  kAllGather,
+  kReduceScatter,
+  kAllReduceOneShot,   // every rank adds up all vectors
+  kAllReduceTwoShots,  // a vector is added up by the rank that has it in its shard, and sent from there
+};
+
+template <class Workspace>
+concept LlPartsWorkspace = requires(u32 parity, u32 source, u32 half, u32 vec) {
+  Workspace::parts(parity, source, half, vec);  // what a source has of a vector that this rank adds up
+};
+template <class Workspace>
+concept LlShardsWorkspace = requires(u32 parity, u32 source, u32 half, u32 vec) {
+  Workspace::shards(parity, source, half, vec);  // vectors of the shard of a source
+};
+
+template <LlScheme kScheme, ShardConfig Config, TensorArgs Args, class Workspace, class Smem>
+struct Ll {
+  using Ranks = Topology<Config>;
+  using Shards = collective::Shards<Config>;
+  using Tensors = collective::Tensors<Config, Args>;
+  using IdleRanks = collective::IdleRanks<Config, Workspace>;
+  using Packet = comm::LlPacket;
+
+  static constexpr u32 kWorld = Ranks::kWorld;
+  static constexpr bool kReduces = kScheme != LlScheme::kAllGather;
+  static constexpr bool kReducesAll = kScheme == LlScheme::kAllReduceOneShot;
+  static constexpr bool kGathers = kScheme == LlScheme::kAllGather || kScheme == LlScheme::kAllReduceTwoShots;
+  static constexpr bool kHasIdleRanks = Shards::kHasIdleRanks && !kReducesAll;
+
+  static_assert(Ranks::kNodes == 1, "packets travel over NVLink");
+
+  // A warp: its vectors of the call.
+  struct Exchange {
+    static constexpr Agent kAgent = Agent::kWarp;
+
+    static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
+      if constexpr (kReduces) {
+        send_parts(args, ctx);
+        reduce(args, ctx);
+      } else {
+        send_shard(args, ctx);
+      }
+      if constexpr (kGathers) collect(args, ctx);
+    }
+  };
+
+  // Before the roles; false if the CTA must end at once.
+  static MK_DEVICE bool begin(const Args&, const RankContext& ctx, const Smem&) {
+    if (!enter(ctx)) return false;  // @collective.enter
+    if constexpr (kHasIdleRanks) {
+      if (blockIdx.x == 0) IdleRanks::announce_begin(ctx, threadIdx.x);
+    }
+    return true;
+  }
+
+  // After them.
+  static MK_DEVICE void end(const Args&, const RankContext& ctx) {
+    if (threadIdx.x == 0) advance_epoch(ctx);
+    if constexpr (kHasIdleRanks) {
+      if (blockIdx.x == 0 && threadIdx.x == 0) IdleRanks::wait_for_peers(ctx);
+    }
+  }
+
+ private:
+  static MK_DEVICE u32 thread() { return blockIdx.x * Config::kThreads + threadIdx.x; }
+  static MK_DEVICE u32 threads() { return gridDim.x * Config::kThreads; }
+
+  // The vectors that this rank adds up, and which the first of them is.
+  static MK_DEVICE u32 reduced_vecs(const RankContext& ctx) {
+    return kReducesAll ? Config::kVecs : Shards::vecs_of(ctx.rank);
+  }
+  static MK_DEVICE u32 first_reduced(const RankContext& ctx) { return kReducesAll ? 0 : Shards::first(ctx.rank); }
+
+  // What this rank has of each vector, to the ranks that add it up.
+  static MK_DEVICE void send_parts(const Args& args, const RankContext& ctx) {
+    for (u32 vec = thread(); vec < Config::kVecs; vec += threads()) {
+      if constexpr (kReducesAll) {
+        const Vec16 part = load_vec16(Tensors::input(args).at(vec));
+        for (u32 i = 1; i < kWorld; ++i) send<Parts>(ctx, (ctx.rank + i) % kWorld, vec, part);
+      } else {
+        const u32 owner = vec / Config::kShardVecs;
+        if (owner == ctx.rank) continue;
+        send<Parts>(ctx, owner, vec - Shards::first(owner), load_vec16(Tensors::input(args).at(vec)));  // @ll.part
+      }
+    }
+  }
+
+  // Adds in the order of ranks, whose parts are exact: the same bits on every rank and each time.
+  static MK_DEVICE void reduce(const Args& args, const RankContext& ctx) {
+    const u32 first = first_reduced(ctx);
+    for (u32 i = thread(); i < reduced_vecs(ctx); i += threads()) {
+      const Vec16 own = load_vec16(Tensors::input(args).at(first + i));
+      Vec16 parts[kWorld];
+      wait_parts(ctx, i, parts);
+      VecSum<Config::kFp32> sum;
+#pragma unroll
+      for (u32 source = 0; source < kWorld; ++source) sum.add(source == ctx.rank ? own : parts[source]);  // @ll.order
+      const Vec16 result = sum.result();
+      const u32 row_vec = kScheme == LlScheme::kReduceScatter ? i : first + i;
+      store_vec16(Tensors::output(args).at(row_vec), result);
+      if constexpr (kGathers) send_to_all(ctx, i, result);
+    }
+  }
+
+  // The own shard, to all ranks and to the result.
+  static MK_DEVICE void send_shard(const Args& args, const RankContext& ctx) {
+    for (u32 i = thread(); i < Shards::vecs_of(ctx.rank); i += threads()) {
+      const Vec16 vec = load_vec16(Tensors::input(args).at(i));
+      send_to_all(ctx, i, vec);
+      store_vec16(Tensors::output(args).at(Shards::first(ctx.rank) + i), vec);
+    }
+  }
+
+  // The other ranks' shards to the result.
+  static MK_DEVICE void collect(const Args& args, const RankContext& ctx) {
+    for (u32 vec = thread(); vec < Config::kVecs; vec += threads()) {
+      const u32 owner = vec / Config::kShardVecs;
+      if (owner == ctx.rank) continue;
+      store_vec16(Tensors::output(args).at(vec), wait_shard_vec(ctx, owner, vec - Shards::first(owner)));
+    }
+  }
+
+  // Regions of packets.
+  struct Parts {
+    static_assert(!kReduces || LlPartsWorkspace<Workspace>);
+    static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 source, u32 half, u32 vec) {
+      return Workspace::parts(ctx.parity(), source, half, vec);  // @ll.parts-slot
+    }
+  };
+  struct ShardVecs {
+    static_assert(!kGathers || LlShardsWorkspace<Workspace>);
+    static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 source, u32 half, u32 vec) {
+      return Workspace::shards(ctx.parity(), source, half, vec);  // @ll.shards-slot
+    }
+  };
+
+  template <class Slots>
+  static MK_DEVICE void send(const RankContext& ctx, u32 to, u32 vec, const Vec16& data) {
+    comm::store_ll(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, 0, vec)), data.x, data.y, ctx.epoch);
+    comm::store_ll(ctx.peer_ptr(to, Slots::at(ctx, ctx.rank, 1, vec)), data.z, data.w, ctx.epoch);
+  }
+  static MK_DEVICE void send_to_all(const RankContext& ctx, u32 vec, const Vec16& data) {
+    for (u32 i = 1; i < kWorld; ++i) send<ShardVecs>(ctx, (ctx.rank + i) % kWorld, vec, data);
+  }
+
+  // Both packets of a vector of a source. True if they have arrived.
+  template <class Slots>
+  static MK_DEVICE bool receive(const RankContext& ctx, u32 source, u32 vec, Vec16& data) {
+    const Packet low = comm::load_ll(ctx.local_ptr(Slots::at(ctx, source, 0, vec)));
+    const Packet high = comm::load_ll(ctx.local_ptr(Slots::at(ctx, source, 1, vec)));
+    data = {low.first(), low.second(), high.first(), high.second()};
+    return low.has_arrived(ctx.epoch) && high.has_arrived(ctx.epoch);  // @ll.vec-arrived
+  }
+
+  // Loads what all other ranks have of a vector, and again as long as something is missing.
+  static MK_DEVICE void wait_parts(const RankContext& ctx, u32 vec, Vec16 (&parts)[kWorld]) {
+    Deadline deadline;
+    for (;;) {
+      u32 missing = kWorld;
+#pragma unroll
+      for (u32 source = 0; source < kWorld; ++source) {
+        if (source == ctx.rank) continue;
+        if (!receive<Parts>(ctx, source, vec, parts[source])) missing = source;
+      }
+      if (missing == kWorld) return;
+      if (deadline.expired(ctx, WaitSite{kReduce, kPeerPartial, missing, vec, ctx.epoch}, ctx.epoch - 1)) return;
+    }
+  }
+
+  static MK_DEVICE Vec16 wait_shard_vec(const RankContext& ctx, u32 source, u32 vec) {
+    Deadline deadline;
+    for (;;) {
+      Vec16 data;
+      if (receive<ShardVecs>(ctx, source, vec, data)) return data;
+      const WaitSite site{kCollect, kReduces ? kResult : kChunk, source, vec, ctx.epoch};
+      if (deadline.expired(ctx, site, ctx.epoch - 1)) return data;
+    }
+  }
+};
+
+template <class... Policies>
+using LlAllGather = Ll<LlScheme::kAllGather, Policies...>;
+template <class... Policies>
+using LlReduceScatter = Ll<LlScheme::kReduceScatter, Policies...>;
+template <class... Policies>
+using LlAllReduceOneShot = Ll<LlScheme::kAllReduceOneShot, Policies...>;
+template <class... Policies>
+using LlAllReduceTwoShots = Ll<LlScheme::kAllReduceTwoShots, Policies...>;
+
+}  // namespace mk::collective

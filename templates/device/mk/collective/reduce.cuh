@@ -1,0 +1,218 @@
+// Sums of all ranks' tensors, chunk by chunk, at the rank that has the chunk in its shard.
+//
+// A rank sends the peers of its node what it has of their chunks. Across nodes, local rank g of each node adds up what its
+// node has of the shards of local rank g of every node, rounds the sums for other nodes to the type of the elements, and
+// puts them there. The owner adds the sums of nodes in the order of nodes, and those of its node in the order of ranks:
+// the same bits each time.
+#pragma once
+#include <mk/collective/chunks.cuh>
+#include <mk/collective/vec_sum.cuh>
+#include <mk/comm/put.cuh>
+
+namespace mk::collective {
+
+template <class Workspace>
+concept PartialsWorkspace = requires(u32 parity, u32 node, u32 slot, u32 chunk) {
+  // What a rank of this node has of a chunk of the shard of this local rank on a node. Slot s is that of local rank
+  // (g + 1 + s) mod kLocalWorld, where g is this local rank.
+  Workspace::partials(parity, node, slot, chunk);
+  Workspace::partial_ready(node, slot, chunk);  // counts calls
+};
+
+template <class Workspace>
+concept NodeSumsWorkspace = requires(u32 parity, u32 peer, u32 chunk) {
+  Workspace::sums_out(parity, peer, chunk);  // this node's sums of a peer's chunks
+  Workspace::sums_in(parity, peer, chunk);   // a peer's node's sums of this rank's chunks
+  Workspace::sum_ready(peer, chunk);         // counts the calls in which a sum was in sums_out
+};
+
+// Config: kFp32, the type of the elements, and kReduceUnroll, the vectors of which a lane adds the parts at a time. Across
+// nodes also kPutChunks, the chunks of a put.
+template <ChunkConfig Config, class Workspace>
+struct Reduce {
+  using Ranks = Topology<Config>;
+  using Chunks = collective::Chunks<Config>;
+  using Network = comm::Network<Config, Workspace>;
+  using Sum = VecSum<Config::kFp32>;
+
+  static constexpr u32 kChannel = 0;
+  static constexpr u32 kPeers = Ranks::kLocalWorld - 1;  // of this node
+  static constexpr u32 kUnits = Ranks::kNodes * Chunks::kPerShard;
+
+  // A chunk of the shard of a rank on `node`; those of other nodes come first, so that no node waits for another before
+  // its own puts are posted.
+  struct Unit {
+    u32 node, chunk;
+  };
+  static MK_DEVICE Unit unit_at(const RankContext& ctx, u32 index) {
+    const u32 phase = index / Chunks::kPerShard;
+    return {(node_of(ctx) + 1 + phase) % Ranks::kNodes, index % Chunks::kPerShard};
+  }
+
+  // A warp, number `worker` of `workers`: what this rank has of the chunks of the peers of its node.
+  template <class Input>
+  static MK_DEVICE void send(const RankContext& ctx, const Input& input, u32 worker, u32 workers) {
+    static_assert(kPeers == 0 || PartialsWorkspace<Workspace>);
+    if constexpr (kPeers > 0) {
+      for (u32 i = worker; i < kUnits * kPeers; i += workers) {
+        const Unit unit = unit_at(ctx, i / kPeers);
+        const u32 to = (ctx.local_rank() + 1 + i % kPeers) % Ranks::kLocalWorld;
+        const u32 owner = unit.node * Ranks::kLocalWorld + to;
+        const u32 vecs = Chunks::vecs_of(owner, unit.chunk), first = Chunks::first(owner, unit.chunk);
+        if (vecs == 0) continue;
+        const u32 slot = kPeers - 1 - i % kPeers;  // how far this rank is behind that one
+        u8* there = ctx.peer_ptr(to, Workspace::partials(ctx.parity(), unit.node, slot, unit.chunk));  // @reduce.slot
+        for_each_vec<Config::kUnroll>(
+            vecs, [&](u32 vec) { return load_vec16(input.at(first + vec)); },
+            [&](u32 vec, const Vec16& data) { store_vec16(there + vec * 16, data); });
+        __syncwarp();  // @reduce.warp
+        if (lane_index() == 0) {
+          fence_sys();  // @reduce.fence
+          add_relaxed_sys(ctx.peer_ptr(to, Workspace::partial_ready(unit.node, slot, unit.chunk)), 1);  // @reduce.raise
+        }
+      }
+    }
+  }
+
+  // A warp: sums of chunks of this local rank. `store(chunk, vec, sum)` gets those of the own shard, `finish(chunk)` is
+  // called behind each chunk of it.
+  template <class Input, class Store, class Finish>
+  static MK_DEVICE void reduce(const RankContext& ctx, const Input& input, u32 worker, u32 workers, const Store& store,
+                               const Finish& finish) {
+    for (u32 i = worker; i < kUnits; i += workers) {
+      const Unit unit = unit_at(ctx, i);
+      const u32 owner = unit.node * Ranks::kLocalWorld + ctx.local_rank();
+      const u32 vecs = Chunks::vecs_of(owner, unit.chunk);
+      if (vecs == 0) continue;
+      wait_partials(ctx, unit);
+      if (unit.node != node_of(ctx)) {
+        if constexpr (Ranks::kNodes > 1) reduce_for_node(ctx, input, unit, owner, vecs);
+      } else {
+        if constexpr (Ranks::kNodes > 1) wait_node_sums(ctx, unit.chunk);
+        add_up(ctx, input, unit, owner, vecs, [&](u32 vec, Sum& sum) {
+          if constexpr (Ranks::kNodes > 1) add_node_sums(ctx, unit.chunk, vec, sum);
+          store(unit.chunk, vec, sum.result());
+        });
+        finish(unit.chunk);
+      }
+    }
+  }
+
+  // A warp, across nodes: puts the sums of other nodes' chunks, several at a time.
+  template <class Args>
+  static MK_DEVICE void put_sums(const Args& args, const RankContext& ctx) {
+    static_assert(NodeSumsWorkspace<Workspace>);
+    for (u32 phase = 0; phase < Ranks::kPeerNodes; ++phase) {
+      const u32 node = (node_of(ctx) + 1 + phase) % Ranks::kNodes, peer = peer_of(ctx, node);
+      const u32 owner = node * Ranks::kLocalWorld + ctx.local_rank();
+      const u32 number_there = Network::own_number_at(ctx, peer);  // @reduce.number-there
+      for (u32 first = 0; first < Chunks::kPerShard; first += Config::kPutChunks) {
+        const u32 count = min(Config::kPutChunks, Chunks::kPerShard - first);
+        for (u32 chunk = first + lane_index(); chunk < first + count; chunk += kWarp) {
+          if (Chunks::vecs_of(owner, chunk) == 0) continue;
+          wait_flag(ctx, ctx.local_ptr(Workspace::sum_ready(peer, chunk)),  // @reduce.sum-ready
+                    WaitSite{kPush, kPartial, ctx.rank, chunk, ctx.epoch});
+        }
+        __syncwarp();
+        if (broadcast(is_aborted(ctx), 0)) return;
+        if (lane_index() != 0) continue;
+        Network::put(args, ctx, peer, kChannel, Workspace::sums_out(ctx.parity(), peer, first),
+                     Workspace::sums_in(ctx.parity(), number_there, first), Chunks::bytes_of(owner, first, count));  // @reduce.put
+      }
+    }
+  }
+
+ private:
+  static MK_DEVICE u32 node_of(const RankContext& ctx) { return ctx.node_first_rank / Ranks::kLocalWorld; }
+  // The number of another node among the peers.
+  static MK_DEVICE u32 peer_of(const RankContext& ctx, u32 node) { return node < node_of(ctx) ? node : node - 1; }
+
+  // A warp: waits until all peers of this node have sent what they have of a chunk.
+  static MK_DEVICE void wait_partials(const RankContext& ctx, const Unit& unit) {
+    if constexpr (kPeers > 0) {
+      const u32 slot = lane_index();
+      if (slot < kPeers) {
+        const u32 peer = ctx.node_first_rank + (ctx.local_rank() + 1 + slot) % Ranks::kLocalWorld;
+        wait_flag(ctx, ctx.local_ptr(Workspace::partial_ready(unit.node, slot, unit.chunk)),  // @reduce.wait
+                  WaitSite{kReduce, kPeerPartial, peer, unit.chunk, ctx.epoch});
+      }
+      __syncwarp();
+    }
+  }
+
+  // A warp: waits until the sums of all other nodes have arrived.
+  static MK_DEVICE void wait_node_sums(const RankContext& ctx, u32 chunk) {
+    if (lane_index() < Ranks::kPeerNodes) {
+      Network::wait_put(ctx, kReduce, kChannel, lane_index(), chunk / Config::kPutChunks);  // @reduce.arrival
+    }
+    __syncwarp();
+  }
+
+  // A warp: the sums of this node's ranks, in their order. `then(vec, sum)` gets each.
+  template <class Input, class Then>
+  static MK_DEVICE void add_up(const RankContext& ctx, const Input& input, const Unit& unit, u32 owner, u32 vecs,
+                               const Then& then) {
+    constexpr u32 kUnroll = Config::kReduceUnroll;
+    const u32 first_vec = Chunks::first(owner, unit.chunk);
+#pragma unroll 1
+    for (u32 first = lane_index(); first < vecs; first += kWarp * kUnroll) {
+      Vec16 parts[kUnroll][Ranks::kLocalWorld];
+#pragma unroll
+      for (u32 u = 0; u < kUnroll; ++u) {
+        const u32 vec = first + u * kWarp;
+        if (vec >= vecs) continue;
+#pragma unroll
+        for (u32 source = 0; source < Ranks::kLocalWorld; ++source) {
+          if (source == ctx.local_rank()) {
+            parts[u][source] = load_vec16(input.at(first_vec + vec));
+          } else if constexpr (kPeers > 0) {
+            const u32 slot = (source + kPeers - ctx.local_rank()) % Ranks::kLocalWorld;
+            const u8* from = ctx.local_ptr(Workspace::partials(ctx.parity(), unit.node, slot, unit.chunk));  // @reduce.from
+            parts[u][source] = load_written_vec16(from + vec * 16);
+          }
+        }
+      }
+#pragma unroll
+      for (u32 u = 0; u < kUnroll; ++u) {
+        const u32 vec = first + u * kWarp;
+        if (vec >= vecs) continue;
+        Sum sum;
+#pragma unroll
+        for (u32 source = 0; source < Ranks::kLocalWorld; ++source) sum.add(parts[u][source]);  // @reduce.order
+        then(vec, sum);
+      }
+    }
+  }
+
+  // A warp: this node's sums of a chunk of another node, to where a put takes them from.
+  template <class Input>
+  static MK_DEVICE void reduce_for_node(const RankContext& ctx, const Input& input, const Unit& unit, u32 owner,
+                                        u32 vecs) {
+    const u32 peer = peer_of(ctx, unit.node);
+    u8* to = ctx.local_ptr(Workspace::sums_out(ctx.parity(), peer, unit.chunk));
+    add_up(ctx, input, unit, owner, vecs, [&](u32 vec, const Sum& sum) { store_vec16(to + vec * 16, sum.result()); });
+    __syncwarp();
+    if (lane_index() == 0) {
+      fence_sys();  // @reduce.sum-fence
+      add_relaxed_sys(ctx.local_ptr(Workspace::sum_ready(peer, unit.chunk)), 1);
+    }
+  }
+
+  // Adds the other nodes' sums to this node's, all in the order of nodes.
+  static MK_DEVICE void add_node_sums(const RankContext& ctx, u32 chunk, u32 vec, Sum& sum) {
+    Sum total;
+#pragma unroll
+    for (u32 node = 0; node < Ranks::kNodes; ++node) {
+      if (node == node_of(ctx)) {
+#pragma unroll
+        for (u32 i = 0; i < Sum::kElements; ++i) total.values[i] += sum.values[i];
+      } else {
+        const u8* from = ctx.local_ptr(Workspace::sums_in(ctx.parity(), peer_of(ctx, node), chunk));  // @reduce.sums-in
+        total.add(load_written_vec16(from + vec * 16));
+      }
+    }
+    sum = total;
+  }
+};
+
+}  // namespace mk::collective

@@ -1,0 +1,42 @@
+// Sums of 16-byte vectors, element by element in fp32.
+#pragma once
+#include <mk/mma.cuh>
+
+namespace mk::collective {
+
+// Vectors are added one after the other, so the result depends on their order alone.
+template <bool kFp32>
+struct VecSum {
+  static constexpr u32 kElements = kFp32 ? 4 : 8;
+
+  float values[kElements] = {};
+
+  MK_DEVICE void add(const Vec16& vec) {
+    const u32 words[4] = {vec.x, vec.y, vec.z, vec.w};
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      if constexpr (kFp32) {
+        values[i] += as_float(words[i]);
+      } else {
+        values[2 * i] += low_bf16(words[i]);
+        values[2 * i + 1] += high_bf16(words[i]);
+      }
+    }
+  }
+
+  // The sums, rounded to the type of the elements.
+  MK_DEVICE Vec16 result() const {
+    u32 words[4];
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+      if constexpr (kFp32) {
+        words[i] = as_bits(values[i]);
+      } else {
+        words[i] = pack_bf16(values[2 * i], values[2 * i + 1]);
+      }
+    }
+    return {words[0], words[1], words[2], words[3]};
+  }
+};
+
+}  // namespace mk::collective
