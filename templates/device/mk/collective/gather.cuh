@@ -62,24 +62,19 @@ struct Gather {
   // first.
   template <class Result>
   static MK_DEVICE void collect(const RankContext& ctx, const Result& result, u32 worker, u32 workers) {
-    constexpr u32 kNear = Ranks::kLocalWorld - 1, kFar = Ranks::kWorld - Ranks::kLocalWorld;
-    for (u32 i = worker; i < (kNear + kFar) * Chunks::kPerShard; i += workers) {
-      u32 source, chunk;
-      if (i < kNear * Chunks::kPerShard) {
-        source = ctx.node_first_rank + (ctx.local_rank() + 1 + i % at_least_one(kNear)) % Ranks::kLocalWorld;
-        chunk = i / at_least_one(kNear);
-      } else {
-        const u32 far = i - kNear * Chunks::kPerShard;
-        source = (ctx.node_first_rank + Ranks::kLocalWorld + far % at_least_one(kFar)) % Ranks::kWorld;
-        chunk = far / at_least_one(kFar);
+    if constexpr (Ranks::kLocalWorld > 1) {
+      constexpr u32 kNear = Ranks::kLocalWorld - 1;
+      for (u32 i = worker; i < kNear * Chunks::kPerShard; i += workers) {
+        const u32 source = (ctx.local_rank() + 1 + i % kNear) % Ranks::kLocalWorld;
+        collect_chunk(ctx, result, ctx.node_first_rank + source, i / kNear);
       }
-      const u32 vecs = Chunks::vecs_of(source, chunk), first = Chunks::first(source, chunk);
-      if (vecs == 0) continue;
-      wait_chunk(ctx, kCollect, source, chunk);
-      const u8* from = ctx.local_ptr(slot(ctx, source, chunk));
-      for_each_vec<Config::kUnroll>(
-          vecs, [&](u32 vec) { return load_written_vec16(from + vec * 16); },
-          [&](u32 vec, const Vec16& data) { store_vec16(result.at(first + vec), data); });
+    }
+    if constexpr (Ranks::kNodes > 1) {
+      constexpr u32 kFar = Ranks::kWorld - Ranks::kLocalWorld;
+      for (u32 i = worker; i < kFar * Chunks::kPerShard; i += workers) {
+        const u32 source = ctx.node_first_rank + Ranks::kLocalWorld + i % kFar;
+        collect_chunk(ctx, result, source % Ranks::kWorld, i / kFar);
+      }
     }
   }
 
@@ -107,7 +102,7 @@ struct Gather {
   template <u32 kChannel>
   static MK_DEVICE void relay(const RankContext& ctx, u32 worker, u32 workers) {
     for (u32 i = worker; i < Ranks::kPeerNodes * Chunks::kPerShard; i += workers) {
-      const u32 peer = i % at_least_one(Ranks::kPeerNodes), chunk = i / at_least_one(Ranks::kPeerNodes);
+      const u32 peer = i % Ranks::kPeerNodes, chunk = i / Ranks::kPeerNodes;
       const u32 source = Network::rank_of_peer(ctx, peer), vecs = Chunks::vecs_of(source, chunk);
       if (vecs == 0) continue;
       Network::wait_put(ctx, kPush, kChannel, peer, chunk / Config::kPutChunks);  // @gather.arrival
@@ -130,8 +125,16 @@ struct Gather {
   }
 
  private:
-  // A divisor in code that runs only where it is not 0.
-  static constexpr MK_DEVICE u32 at_least_one(u32 count) { return count == 0 ? 1 : count; }
+  template <class Result>
+  static MK_DEVICE void collect_chunk(const RankContext& ctx, const Result& result, u32 source, u32 chunk) {
+    const u32 vecs = Chunks::vecs_of(source, chunk), first = Chunks::first(source, chunk);
+    if (vecs == 0) return;
+    wait_chunk(ctx, kCollect, source, chunk);
+    const u8* from = ctx.local_ptr(slot(ctx, source, chunk));
+    for_each_vec<Config::kUnroll>(
+        vecs, [&](u32 vec) { return load_written_vec16(from + vec * 16); },
+        [&](u32 vec, const Vec16& data) { store_vec16(result.at(first + vec), data); });
+  }
 };
 
 }  // namespace mk::collective

@@ -202,7 +202,8 @@ fn finish(
         Protocol::Ll => (LL_THREADS, ll_ctas(&body, device)),
         Protocol::Simple => (THREADS, device.sm_count),
     };
-    let registers = 65536 / threads.max(THREADS);
+    // All that an SM has; kernels that share none among warpgroups may use fewer.
+    let registers = (65536 / threads).min(255);
     KernelPlan {
         id: layout::id(&body, topology),
         spec: spec.clone(),
