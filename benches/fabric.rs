@@ -3,8 +3,8 @@
 use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Nic, Wire};
 use mkernel_fabric::testing::{Buffer, EmulatedSubject, Job, Traffic, peer_id, peer_offers, pipes};
 use mkernel_fabric::{
-    Config, Endpoint, Event, FabricError, HostArrivals, Limits, Memory, PeerId, PeerOffer,
-    Producer, Proxy, ProxyOptions, RegionId, Ring, Setup, Transport, Write,
+    Endpoint, EndpointBuilder, EndpointConfig, Event, FabricError, HostArrivals, Limits, Memory,
+    PeerId, PeerOffer, Producer, Proxy, ProxyOptions, RegionId, Ring, Transport, Write,
 };
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use rustix::time::{ClockId, clock_gettime};
@@ -62,7 +62,7 @@ fn sockets() -> Vec<Vec<Box<dyn Wire>>> {
 /// Two endpoints in real time.
 fn pair(nic: &Nic, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
     let start = Instant::now();
-    let mut setups: Vec<(Setup, Arc<AtomicU64>)> = Vec::new();
+    let mut builders: Vec<(EndpointBuilder, Arc<AtomicU64>)> = Vec::new();
     for wires in wires {
         let mover = Box::new(HostMover);
         let nic = Emulated::new(nic.clone(), Faults::default(), Clock::Real, mover, wires);
@@ -73,34 +73,36 @@ fn pair(nic: &Nic, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
             start,
             posted_ns,
         });
-        let config = Config {
+        let config = EndpointConfig {
             channels: 1,
             deadline: Duration::from_secs(10),
             put_bytes: 0,
             first_count: 0,
         };
         let region = Buffer::new(REGION_BYTES).memory();
-        setups.push((
-            Setup::new(stamped, vec![region], config).expect("sound"),
+        builders.push((
+            EndpointBuilder::new(stamped, vec![region], config).expect("sound"),
             stamp,
         ));
     }
     let offers: Vec<_> = (0..2)
         .map(|of| {
             peer_offers(2, of, |peer, of| {
-                setups[peer].0.offer(of).expect("an offer")
+                builders[peer].0.offer(of).expect("an offer")
             })
         })
         .collect();
-    let ends = setups
+    let ends = builders
         .into_iter()
         .zip(&offers)
-        .map(|((setup, posted_ns), offers)| {
+        .map(|((builder, posted_ns), offers)| {
             let ring = Ring::on_host(10, 0).expect("sound");
             let arrivals = HostArrivals::new(1, 1, 0);
             let producer = Producer::new(ring.clone());
             let told = Box::new(arrivals.clone());
-            let endpoint = setup.connect(offers, ring, told, start).expect("connects");
+            let endpoint = builder
+                .connect(offers, ring, told, start)
+                .expect("connects");
             End {
                 endpoint,
                 producer,

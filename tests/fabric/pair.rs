@@ -3,8 +3,8 @@
 use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Mover, Nic, Wire, pipe};
 use mkernel_fabric::testing::{Buffer, LateMover, Sources};
 use mkernel_fabric::{
-    Config, Endpoint, FabricError, HostArrivals, Peer, PeerId, PeerOffer, Producer, Proxy,
-    ProxyOptions, Ring, Setup,
+    Endpoint, EndpointBuilder, EndpointConfig, FabricError, HostArrivals, PeerId, PeerIdentity,
+    PeerOffer, Producer, Proxy, ProxyOptions, Ring,
 };
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ impl Default for Options {
 
 /// An endpoint before it is connected.
 pub struct Half {
-    pub setup: Setup,
+    pub builder: EndpointBuilder,
     pub source: Buffer,
     pub target: Buffer,
     options: Options,
@@ -72,16 +72,16 @@ pub fn half(wire: Box<dyn Wire>, options: Options) -> Half {
         Some((sources, successes)) => Box::new(LateMover::new(sources, 7, successes)),
     };
     let nic = Emulated::new(nic, faults, Clock::Real, mover, vec![wire]);
-    let config = Config {
+    let config = EndpointConfig {
         channels: 4,
         deadline: options.deadline,
         put_bytes: 0,
         first_count: 0,
     };
     let regions = vec![source.memory(), target.memory()];
-    let setup = Setup::new(Box::new(nic.expect("sound figures")), regions, config);
+    let builder = EndpointBuilder::new(Box::new(nic.expect("sound figures")), regions, config);
     Half {
-        setup: setup.expect("sound"),
+        builder: builder.expect("sound"),
         source,
         target,
         options,
@@ -90,11 +90,11 @@ pub fn half(wire: Box<dyn Wire>, options: Options) -> Half {
 
 impl Half {
     pub fn offer(&mut self) -> Vec<u8> {
-        self.setup.offer(PeerId(0)).expect("an offer")
+        self.builder.offer(PeerId(0)).expect("an offer")
     }
 
     pub fn connect(self, offer: Vec<u8>) -> Result<Whole, FabricError> {
-        let peer = Peer {
+        let peer = PeerIdentity {
             id: PeerId(0),
             name: self.options.name.into(),
         };
@@ -104,7 +104,7 @@ impl Half {
         let told = Box::new(arrivals.clone());
         let offers = [PeerOffer { peer, offer }];
         let endpoint = self
-            .setup
+            .builder
             .connect(&offers, ring, told, Instant::now() + MARGIN)?;
         Ok(Whole {
             endpoint,

@@ -1,8 +1,8 @@
 //! What a proxy tells kernels, but for the ring's own words.
 
 use crate::error::FabricError;
+use crate::peer_id::PeerId;
 use crate::sync::{AtomicU32, Ordering};
-use crate::transport::PeerId;
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use std::sync::Arc;
 

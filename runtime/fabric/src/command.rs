@@ -1,12 +1,13 @@
 //! Whether a command of a kernel can be carried out.
 
-use crate::error::{FabricError, Peer};
+use crate::error::FabricError;
+use crate::peer_id::PeerIdentity;
 use crate::transport::Limits;
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 
 /// What the peer of a command has.
 pub struct Target<'a> {
-    pub peer: &'a Peer,
+    pub peer: &'a PeerIdentity,
     pub channels: u16,
     /// Sizes in bytes.
     pub regions: &'a [u64],

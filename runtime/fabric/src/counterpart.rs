@@ -1,17 +1,17 @@
 //! [`PeerState`]: what an endpoint knows of a peer, and what it has to say to it.
 
-use crate::error::Peer;
+use crate::config::EndpointConfig;
 use crate::flights::Cargo;
 use crate::immediate::Immediate;
 use crate::offer::Offer;
 use crate::peer::{Incoming, Outgoing};
-use crate::setup::Config;
+use crate::peer_id::PeerIdentity;
 use crate::transport::Write;
 use std::collections::VecDeque;
 
 /// What an endpoint knows of a peer.
 pub struct PeerState {
-    pub peer: Peer,
+    pub peer: PeerIdentity,
     /// Sizes, and number of channels, that the peer told.
     pub regions: Vec<u64>,
     pub channels: u16,
@@ -38,7 +38,7 @@ pub struct Leave {
 
 impl PeerState {
     /// Before the first put. `receives` are those that this endpoint keeps.
-    pub fn new(peer: &Peer, offer: Offer, receives: u32, config: &Config) -> Self {
+    pub fn new(peer: &PeerIdentity, offer: Offer, receives: u32, config: &EndpointConfig) -> Self {
         let first = config.first_count;
         Self {
             peer: peer.clone(),

@@ -1,24 +1,7 @@
 //! What can go wrong, and with whom.
 
-use crate::transport::PeerId;
-use std::fmt;
-use std::sync::Arc;
+use crate::peer_id::{PeerId, PeerIdentity};
 use std::time::Duration;
-
-/// A peer as messages name it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its number in this endpoint's table.
-    pub id: PeerId,
-    /// What people call it: rank and host.
-    pub name: Arc<str>,
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "peer {} ({})", self.id.0, self.name)
-    }
-}
 
 impl FabricError {
     /// The peer that it is about, if it is about one.
@@ -59,7 +42,7 @@ pub enum FabricError {
     #[error("the offer of {peer} is refused: {reason}")]
     Offer {
         /// Whose.
-        peer: Peer,
+        peer: PeerIdentity,
         /// What is wrong in it.
         reason: String,
     },
@@ -67,7 +50,7 @@ pub enum FabricError {
     #[error("{peer} could not be connected: {reason}")]
     Connect {
         /// Which.
-        peer: Peer,
+        peer: PeerIdentity,
         /// Why.
         reason: String,
     },
@@ -87,7 +70,7 @@ pub enum FabricError {
     #[error("{peer} is lost: {reason}; look at its own message first")]
     Lost {
         /// Which.
-        peer: Peer,
+        peer: PeerIdentity,
         /// What the transport saw.
         reason: String,
     },
@@ -97,13 +80,13 @@ pub enum FabricError {
     )]
     Ended {
         /// Which.
-        peer: Peer,
+        peer: PeerIdentity,
     },
     /// A peer has ended because another endpoint is lost, which need not be a peer of this one.
     #[error("{peer} gave up, since rank {lost} is lost; look at its own message first")]
     GaveUp {
         /// Who said so.
-        peer: Peer,
+        peer: PeerIdentity,
         /// Who is lost.
         lost: u32,
     },
@@ -115,7 +98,7 @@ pub enum FabricError {
     )]
     Silent {
         /// Which.
-        peer: Peer,
+        peer: PeerIdentity,
         /// For what.
         awaited: &'static str,
         /// How long.
@@ -127,7 +110,7 @@ pub enum FabricError {
     #[error("{peer} broke the protocol: {reason}; do all nodes run the same version?")]
     Protocol {
         /// Who.
-        peer: Peer,
+        peer: PeerIdentity,
         /// What it sent.
         reason: String,
     },

@@ -11,11 +11,13 @@
 //! the target's memory.
 //!
 //! Reading order: [`transport`] is the contract; [`peer`] and [`window`] are the protocol above it; [`ring`] is where
-//! commands come from, [`arrivals`] where arrivals go; [`setup`] makes an [`endpoint`], which joins them, [`proxy`] is
+//! commands come from, [`arrivals`] where arrivals go; [`builder`] makes an [`endpoint`], which joins them, [`proxy`] is
 //! its thread; [`emulated`] is a transport in software, `verbs` (a feature) has those over NICs.
 
 pub mod arrivals;
+pub mod builder;
 mod command;
+pub mod config;
 mod control;
 mod counterpart;
 pub mod emulated;
@@ -25,9 +27,9 @@ mod flights;
 pub mod immediate;
 pub mod offer;
 pub mod peer;
+pub mod peer_id;
 pub mod proxy;
 pub mod ring;
-pub mod setup;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -38,11 +40,13 @@ pub mod verbs;
 pub mod window;
 
 pub use arrivals::{Arrivals, HostArrivals};
+pub use builder::EndpointBuilder;
+pub use config::EndpointConfig;
 pub use endpoint::Endpoint;
-pub use error::{FabricError, Peer};
+pub use error::FabricError;
+pub use peer_id::{PeerId, PeerIdentity};
 pub use proxy::{Proxy, ProxyOptions};
 pub use ring::{Producer, Ring};
-pub use setup::{Config, Setup};
 pub use transport::{
-    DmaBuf, Event, Limits, Memory, MemoryKind, PeerId, PeerOffer, Place, RegionId, Transport, Write,
+    DmaBuf, Event, Limits, Memory, MemoryKind, PeerOffer, Place, RegionId, Transport, Write,
 };

@@ -11,7 +11,8 @@
 //!
 //! An error of any call is final for the transport. No call waits, except `connect` (until its deadline).
 
-use crate::error::{FabricError, Peer};
+use crate::error::FabricError;
+use crate::peer_id::{PeerId, PeerIdentity};
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,10 +23,6 @@ pub const MAX_REGIONS: usize = 16;
 
 /// The most bytes that [`Transport::offer`] may return, and that `connect` reads.
 pub const MAX_OFFER_BYTES: usize = 16 << 10;
-
-/// A peer: its index in this endpoint's table of peers. It may have another number for this endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(pub u16);
 
 /// A region: the order in which it was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -182,7 +179,7 @@ impl Memory {
 #[derive(Clone, Debug)]
 pub struct PeerOffer {
     /// Who. `peer.id` is its index in the slice that `connect` gets.
-    pub peer: Peer,
+    pub peer: PeerIdentity,
     /// What the peer's [`Transport::offer`] returned for this endpoint. Not to be trusted.
     pub offer: Vec<u8>,
 }

@@ -6,6 +6,8 @@
 mod control;
 #[path = "../src/error.rs"]
 mod error;
+#[path = "../src/peer_id.rs"]
+mod peer_id;
 #[path = "../src/ring.rs"]
 mod ring;
 #[path = "../src/transport.rs"]

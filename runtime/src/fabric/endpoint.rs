@@ -18,7 +18,8 @@ use crate::standing::Lost;
 use crate::symmetric::OwnMemory;
 use mkernel_fabric::emulated::{Clock, Emulated, Faults, Nic, Wire};
 use mkernel_fabric::{
-    Arrivals, Config, Memory, MemoryKind, PeerId, PeerOffer, Proxy, ProxyOptions, Setup,
+    Arrivals, EndpointBuilder, EndpointConfig, Memory, MemoryKind, PeerId, PeerOffer, Proxy,
+    ProxyOptions,
 };
 use mkernel_spec::abi::{FLAG_STRIDE_BYTES, MAX_RANKS};
 use mkernel_spec::fabric::{CommandRing, RingState};
@@ -49,7 +50,7 @@ pub(crate) struct FabricSpec {
 
 /// A transport with its region. Dropped in this order: what uses memory before the memory.
 pub(super) struct Prepared {
-    pub setup: Setup,
+    pub setup: EndpointBuilder,
     pub region: Region,
 }
 
@@ -87,7 +88,7 @@ impl Fabric {
         })();
         let ((ring, arrivals, state), _) =
             ranks.agree("allocation for the fabric", allocated, timeout)?;
-        let config = Config {
+        let config = EndpointConfig {
             channels: spec.channels,
             // Where GPUs are simulated too, it is of real time.
             deadline: shared.timeout(),
@@ -245,7 +246,7 @@ fn emulated(
     (nic, faults): (&Nic, &Faults),
     (region, region_bytes): (Region, u64),
     wires: Vec<std::os::unix::net::UnixStream>,
-    config: Config,
+    config: EndpointConfig,
 ) -> Result<Prepared, Error> {
     let Region::Symmetric { memory, .. } = &region else {
         return Err(Error::Aborted { cause: None });
@@ -274,7 +275,7 @@ fn emulated(
     let described = unsafe { Memory::new(region.address(), region_bytes, kind) };
     let described = described.kept_by(Arc::new(memory.clone()));
     let setup = transport
-        .and_then(|transport| Setup::new(Box::new(transport), vec![described], config))
+        .and_then(|transport| EndpointBuilder::new(Box::new(transport), vec![described], config))
         .map_err(Error::Fabric)?;
     Ok(Prepared { setup, region })
 }
@@ -289,7 +290,7 @@ fn offers_of(
     let of = |(id, (peer, number)): (u16, (&u32, u32))| {
         let offer = offers::decode(&offers[*peer as usize], peers.len(), number as usize);
         Ok(PeerOffer {
-            peer: mkernel_fabric::Peer {
+            peer: mkernel_fabric::PeerIdentity {
                 id: PeerId(id),
                 name: shared.hosts.name_of(*peer).into(),
             },

@@ -7,7 +7,7 @@ use crate::driver;
 use crate::env::{self, ProxyCores};
 use crate::error::{Error, with_causes};
 use crate::shared::Shared;
-use mkernel_fabric::{Config, FabricError, Setup};
+use mkernel_fabric::{EndpointBuilder, EndpointConfig, FabricError};
 use mkernel_topology::{Gpu, Link, Place, Topology};
 
 /// The NICs of a rank.
@@ -23,7 +23,7 @@ pub(super) struct Rails {
 pub(super) fn set_up(
     shared: &Shared,
     spec: &FabricSpec,
-    config: &Config,
+    config: &EndpointConfig,
 ) -> Result<Prepared, Error> {
     let (options, is_built, feature) = match &spec.transport {
         Transport::Efa(options) => (options, cfg!(feature = "efa"), "efa"),
@@ -47,7 +47,7 @@ pub(super) fn set_up(
         let allocated = way.allocate(shared, spec.region_bytes);
         let tried = allocated.and_then(|(region, memory)| {
             let transport = open(&spec.transport, options, &rails, spec.rails.nodes - 1)?;
-            let setup = Setup::new(transport, vec![memory], config.clone());
+            let setup = EndpointBuilder::new(transport, vec![memory], config.clone());
             Ok(Prepared {
                 setup: setup.map_err(Error::Fabric)?,
                 region,

@@ -20,9 +20,8 @@ pub use mover::{HostMover, Mover, Placed};
 pub use wire::{Pipe, Wire, pipe};
 
 use crate::error::FabricError;
-use crate::transport::{
-    Event, Limits, MAX_REGIONS, Memory, PeerId, PeerOffer, RegionId, Transport, Write,
-};
+use crate::peer_id::PeerId;
+use crate::transport::{Event, Limits, MAX_REGIONS, Memory, PeerOffer, RegionId, Transport, Write};
 use frame::{Frame, WriteHead};
 use link::Link;
 use model::Timing;

@@ -1,8 +1,9 @@
 use super::*;
 use crate::arrivals::HostArrivals;
-use crate::error::Peer;
+use crate::builder::EndpointBuilder;
+use crate::config::EndpointConfig;
+use crate::peer_id::PeerIdentity;
 use crate::ring::Producer;
-use crate::setup::{Config, Setup};
 use crate::transport::{Memory, PeerOffer};
 use mkernel_spec::fabric::COMMAND_PUT;
 use std::sync::Mutex;
@@ -61,17 +62,17 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let record = Arc::<Mutex<Record>>::default();
-        let config = Config {
+        let config = EndpointConfig {
             channels: 1,
             deadline: Duration::from_secs(1000),
             put_bytes: 0,
             first_count: 0,
         };
         let transport = Box::new(Recorder(record.clone()));
-        let mut setup = Setup::new(transport, Vec::new(), config).expect("sound");
-        let offer = setup.offer(PeerId(0)).expect("an offer");
+        let mut builder = EndpointBuilder::new(transport, Vec::new(), config).expect("sound");
+        let offer = builder.offer(PeerId(0)).expect("an offer");
         let peer = |id| PeerOffer {
-            peer: Peer {
+            peer: PeerIdentity {
                 id: PeerId(id),
                 name: "a peer".into(),
             },
@@ -80,7 +81,7 @@ impl Bench {
         let peers: Vec<_> = (0..PEERS).map(peer).collect();
         let ring = Ring::on_host(4, 0).expect("a ring");
         let arrivals = Box::new(HostArrivals::new(PEERS.into(), 1, 0));
-        let endpoint = setup.connect(&peers, ring.clone(), arrivals, Instant::now());
+        let endpoint = builder.connect(&peers, ring.clone(), arrivals, Instant::now());
         Self {
             endpoint: endpoint.expect("connects"),
             producer: Producer::new(ring),
@@ -139,14 +140,14 @@ fn a_step_looks_only_at_peers_with_a_queue_or_news() {
 
 #[test]
 fn longer_puts_than_the_nics_take_are_refused_before_the_first() {
-    let config = Config {
+    let config = EndpointConfig {
         channels: 1,
         deadline: Duration::ZERO,
         put_bytes: 3 << 20,
         first_count: 0,
     };
-    let setup = Setup::new(Box::new(Recorder(Arc::default())), Vec::new(), config);
-    let Err(FabricError::Config(mistakes)) = setup.map(drop) else {
+    let builder = EndpointBuilder::new(Box::new(Recorder(Arc::default())), Vec::new(), config);
+    let Err(FabricError::Config(mistakes)) = builder.map(drop) else {
         panic!("accepted")
     };
     let [deadline, bytes] = &mistakes[..] else {

@@ -2,9 +2,8 @@
 
 use super::{Buffer, Job, Subject, Traffic, pattern, peer_id, peer_offers};
 use crate::error::FabricError;
-use crate::transport::{
-    Event, MAX_OFFER_BYTES, PeerId, PeerOffer, Place, RegionId, Transport, Write,
-};
+use crate::peer_id::PeerId;
+use crate::transport::{Event, MAX_OFFER_BYTES, PeerOffer, Place, RegionId, Transport, Write};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 

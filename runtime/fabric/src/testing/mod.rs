@@ -10,8 +10,9 @@ pub use late::{LateMover, Sources};
 pub use traffic::{Job, Node, Traffic};
 
 use crate::emulated::{Clock, Emulated, Faults, HostMover, Mover, Nic, VirtualClock, Wire, pipe};
-use crate::error::Peer;
-use crate::transport::{Memory, MemoryKind, PeerId, PeerOffer, Transport};
+use crate::peer_id::PeerId;
+use crate::peer_id::PeerIdentity;
+use crate::transport::{Memory, MemoryKind, PeerOffer, Transport};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -167,7 +168,7 @@ pub fn peer_offers(
     let peers = (0..endpoints).filter(|peer| *peer != of);
     peers
         .map(|peer| PeerOffer {
-            peer: Peer {
+            peer: PeerIdentity {
                 id: peer_id(of, peer),
                 name: format!("endpoint {peer}").into(),
             },

@@ -2,10 +2,11 @@
 
 use super::{Buffer, Subject, pattern, peer_id, peer_offers};
 use crate::arrivals::HostArrivals;
+use crate::builder::EndpointBuilder;
+use crate::config::EndpointConfig;
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::ring::{Producer, Ring};
-use crate::setup::{Config, Setup};
 use crate::transport::{PeerOffer, Transport};
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use std::time::{Duration, Instant};
@@ -68,8 +69,8 @@ impl Traffic {
         (stream * TARGET_SLOTS as usize + (put % TARGET_SLOTS) as usize) * self.slot_bytes()
     }
 
-    fn config(&self) -> Config {
-        Config {
+    fn config(&self) -> EndpointConfig {
+        EndpointConfig {
             channels: self.channels,
             deadline: self.deadline,
             put_bytes: self.sizes.iter().max().copied().unwrap_or(0).into(),
@@ -316,32 +317,35 @@ fn connect(
     let count = traffic.endpoints;
     let streams = (count - 1) * usize::from(traffic.channels);
     let memory = |slots| Buffer::new(slots * traffic.slot_bytes() + 1);
-    let mut setups = Vec::new();
+    let mut builders = Vec::new();
     for transport in transports {
         let (source, target) = (
             memory(SOURCE_SLOTS),
             memory(streams * TARGET_SLOTS as usize),
         );
         let regions = vec![source.memory(), target.memory()];
-        setups.push((
-            Setup::new(transport, regions, traffic.config())?,
+        builders.push((
+            EndpointBuilder::new(transport, regions, traffic.config())?,
             source,
             target,
         ));
     }
     let mut tables: Vec<Vec<PeerOffer>> = Vec::new();
     for of in 0..count {
-        let offer = |peer: usize, of| setups[peer].0.offer(of).expect("an offer");
+        let offer = |peer: usize, of| builders[peer].0.offer(of).expect("an offer");
         tables.push(peer_offers(count, of, offer));
     }
-    let connect = |((setup, source, target), peers): ((Setup, Buffer, Buffer), &Vec<PeerOffer>)| {
+    let connect = |((builder, source, target), peers): (
+        (EndpointBuilder, Buffer, Buffer),
+        &Vec<PeerOffer>,
+    )| {
         let ring = Ring::on_host(traffic.ring_log2, traffic.first)?;
         let arrivals = HostArrivals::new(count - 1, traffic.channels, traffic.first);
         let told = Box::new(arrivals.clone());
         let producer = Producer::new(ring.clone());
         let deadline = Instant::now() + Duration::from_secs(10);
         Ok(Node {
-            endpoint: Some(setup.connect(peers, ring, told, deadline)?),
+            endpoint: Some(builder.connect(peers, ring, told, deadline)?),
             producer,
             arrivals,
             source,
@@ -356,7 +360,7 @@ fn connect(
     };
     // A transport may need the other side to connect.
     std::thread::scope(|scope| {
-        let threads: Vec<_> = setups
+        let threads: Vec<_> = builders
             .into_iter()
             .zip(&tables)
             .map(|both| scope.spawn(move || connect(both)))

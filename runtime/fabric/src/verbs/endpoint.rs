@@ -7,9 +7,8 @@ use super::offer::{Offer, QueuePairOffer, RailOffer, RegionOffer, Target};
 use super::options::Options;
 use super::rail::Rail;
 use crate::error::FabricError;
-use crate::transport::{
-    Event, Limits, MAX_REGIONS, Memory, PeerId, PeerOffer, RegionId, Transport, Write,
-};
+use crate::peer_id::PeerId;
+use crate::transport::{Event, Limits, MAX_REGIONS, Memory, PeerOffer, RegionId, Transport, Write};
 use ibverbs_sys::ibv_wc;
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;

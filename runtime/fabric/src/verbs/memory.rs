@@ -47,7 +47,7 @@ impl Registration {
                     if matches!(kind, MemoryKind::Host) {
                         Way::Host
                     } else {
-                        Way::Peer
+                        Way::PeerMemory
                     },
                 )
             }
@@ -85,7 +85,7 @@ impl Drop for Registration {
 enum Way {
     Host,
     DmaBuf,
-    Peer,
+    PeerMemory,
 }
 
 impl Way {
@@ -99,7 +99,9 @@ impl Way {
                 "the NIC's driver must take dma-bufs (Linux 5.12 or newer; mlx5 and efa do, rxe does not), and the \
                  GPU's be its open kernel module; without, load nvidia-peermem and give no dma-buf"
             }
-            Way::Peer => "is the module nvidia-peermem loaded? Else give a dma-buf of the memory",
+            Way::PeerMemory => {
+                "is the module nvidia-peermem loaded? Else give a dma-buf of the memory"
+            }
         }
     }
 }

@@ -7,7 +7,8 @@ use super::os::words;
 use super::rail::{LaneAt, Rail};
 use super::watch::{self, Trouble};
 use crate::error::FabricError;
-use crate::transport::{Event, MemoryKind, PeerId, Place, Write};
+use crate::peer_id::PeerId;
+use crate::transport::{Event, MemoryKind, Place, Write};
 use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::time::{Duration, Instant};
 

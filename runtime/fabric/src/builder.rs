@@ -1,38 +1,27 @@
 //! The way to an endpoint: regions, offers, connections.
 
 use crate::arrivals::Arrivals;
+use crate::config::EndpointConfig;
 use crate::counterpart::PeerState;
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::offer::{Offer, RECEIVES};
+use crate::peer_id::PeerId;
 use crate::ring::Ring;
-use crate::transport::{Limits, Memory, PeerId, PeerOffer, Transport};
+use crate::transport::{Limits, Memory, PeerOffer, Transport};
 use mkernel_spec::fabric::MAX_CHANNELS;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// What an endpoint is to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Channels from each peer, at most [`MAX_CHANNELS`].
-    pub channels: u16,
-    /// The longest that a put may take, from its command to its completion. Then its peer counts as silent.
-    pub deadline: Duration,
-    /// The longest put that kernels make.
-    pub put_bytes: u64,
-    /// What each channel's count starts at, the same on all endpoints: 0, but in tests of wrapping.
-    pub first_count: u32,
-}
+use std::time::Instant;
 
 /// An endpoint that is not connected yet.
-pub struct Setup {
+pub struct EndpointBuilder {
     transport: Box<dyn Transport>,
-    config: Config,
+    config: EndpointConfig,
     limits: Limits,
     regions: Vec<u64>,
 }
 
-impl Setup {
+impl EndpointBuilder {
     /// Registers regions 0, 1, …
     ///
     /// # Errors
@@ -41,7 +30,7 @@ impl Setup {
     pub fn new(
         mut transport: Box<dyn Transport>,
         regions: Vec<Memory>,
-        config: Config,
+        config: EndpointConfig,
     ) -> Result<Self, FabricError> {
         let limits = transport.limits();
         let mut mistakes = Vec::new();
