@@ -96,7 +96,7 @@ impl Run {
         match error {
             FabricError::Nic { .. } => at == 0,
             // Who is cut off blames others; so do those who wait for one that gave up.
-            FabricError::Silent { waited, .. } => *waited >= self.traffic.deadline,
+            FabricError::Timeout { waited, .. } => *waited >= self.traffic.deadline,
             FabricError::Lost { .. } => true,
             _ => false,
         }

@@ -59,7 +59,7 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
         sequence: 1000,
     }
     .encode();
-    let returned = Immediate::Credit { returned: 1 }.encode();
+    let credit = Immediate::Credit { delivered: 1 }.encode();
     let empty = WriteHead { bytes: 0, ..HEAD };
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("version", vec![0; 8]),
@@ -103,7 +103,7 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
             "0xc0100000, which means nothing",
             frame(
                 WriteHead {
-                    immediate: Immediate::Goodbye { lost: None }.encode() + (1 << 20),
+                    immediate: Immediate::Close { lost_rank: None }.encode() + (1 << 20),
                     ..empty
                 },
                 b"",
@@ -113,7 +113,7 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
             "gave 1 puts back",
             frame(
                 WriteHead {
-                    immediate: returned,
+                    immediate: credit,
                     ..empty
                 },
                 b"",

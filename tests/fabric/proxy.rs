@@ -79,7 +79,7 @@ fn a_silent_peer_ends_kernels_that_wait_for_it_or_for_the_ring() {
     let error = error_of(&a, MARGIN);
     assert!(start.elapsed() < deadline + MARGIN);
     assert!(posted > 4 && posted < 2000, "{posted}");
-    let FabricError::Silent {
+    let FabricError::Timeout {
         ref peer,
         waited,
         limit,
@@ -116,7 +116,7 @@ fn a_shutdown_gives_up_at_its_deadline() {
     let pending = 1;
     assert_eq!(
         a.proxy.shutdown(limit),
-        Err(FabricError::Undrained { pending, limit })
+        Err(FabricError::NotDrained { pending, limit })
     );
     assert!(a.arrivals.is_aborted());
 }
@@ -165,7 +165,7 @@ fn who_has_ended_is_missed_only_by_who_puts_to_it() {
     std::thread::sleep(Duration::from_millis(30));
     assert_eq!(b.proxy.error(), None);
     post(&b, &put(0, 8, 0, 0)).expect("posted");
-    let FabricError::Ended { peer } = error_of(&b, MARGIN) else {
+    let FabricError::PeerClosed { peer } = error_of(&b, MARGIN) else {
         panic!("{:?}", b.proxy.error())
     };
     assert_eq!(&*peer.name, "rank 1 on node b");
@@ -233,8 +233,8 @@ fn who_ends_stays_no_longer_than_its_limit() {
 fn who_gives_up_says_who_is_lost() {
     let [a, b] = pair([Options::default(), Options::default()]);
     post(&a, &put(0, 8, 0, 0)).expect("posted");
-    a.proxy.give_up(7);
-    let FabricError::GaveUp { peer, lost: 7 } = error_of(&b, MARGIN) else {
+    a.proxy.abort(7);
+    let FabricError::PeerAborted { peer, lost_rank: 7 } = error_of(&b, MARGIN) else {
         panic!("{:?}", b.proxy.error())
     };
     assert_eq!(&*peer.name, "rank 1 on node b");

@@ -62,8 +62,10 @@ fn names(error: &Error, lost: u32) -> bool {
         Error::Timeout {
             lost: Some(rank), ..
         } => *rank == lost,
-        Error::Fabric(FabricError::GaveUp { lost: rank, .. }) => *rank == lost,
-        Error::Fabric(FabricError::Ended { peer } | FabricError::Lost { peer, .. }) => {
+        Error::Fabric(FabricError::PeerAborted {
+            lost_rank: rank, ..
+        }) => *rank == lost,
+        Error::Fabric(FabricError::PeerClosed { peer } | FabricError::Lost { peer, .. }) => {
             *peer.name == *format!("rank {lost}")
         }
         _ => false,
@@ -172,7 +174,9 @@ fn a_nic_that_fails_is_an_error_on_every_rank() {
         let is_told = matches!(
             error,
             Error::Fabric(
-                FabricError::Nic { .. } | FabricError::Lost { .. } | FabricError::GaveUp { .. }
+                FabricError::Nic { .. }
+                    | FabricError::Lost { .. }
+                    | FabricError::PeerAborted { .. }
             ) | Error::Timeout { .. }
                 | Error::RankLost { .. }
         );

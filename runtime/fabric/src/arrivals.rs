@@ -68,7 +68,7 @@ impl Arrivals for HostArrivals {
     fn abort(&mut self, error: &FabricError) -> Option<u32> {
         self.abort.store(1, Ordering::Release);
         match error {
-            FabricError::GaveUp { lost, .. } => Some(*lost),
+            FabricError::PeerAborted { lost_rank, .. } => Some(*lost_rank),
             _ => None,
         }
     }

@@ -2,11 +2,11 @@
 
 use crate::arrivals::Arrivals;
 use crate::config::EndpointConfig;
-use crate::counterpart::PeerState;
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use crate::offer::{Offer, RECEIVES};
 use crate::peer_id::PeerId;
+use crate::peer_state::PeerState;
 use crate::ring::Ring;
 use crate::transport::{Limits, Memory, PeerOffer, Transport};
 use mkernel_spec::fabric::MAX_CHANNELS;

@@ -18,14 +18,14 @@ pub struct Control {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Whether it did something.
-    pub has_moved: bool,
+    pub has_progressed: bool,
     /// Whether nothing is on its way.
     pub is_idle: bool,
 }
 
 /// Why [`drive`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Exit {
     /// Everything that was posted before the drain has left.
     Drained,
     /// It was told to stop at once.
@@ -85,17 +85,17 @@ impl Control {
 pub fn drive<E>(
     control: &Control,
     mut step: impl FnMut() -> Result<Step, E>,
-    mut rest: impl FnMut(Step),
-) -> Result<End, E> {
+    mut idle: impl FnMut(Step),
+) -> Result<Exit, E> {
     loop {
         let mode = control.mode.load(Ordering::Acquire);
         if mode == STOP {
-            return Ok(End::Stopped);
+            return Ok(Exit::Stopped);
         }
         let did = step()?;
-        if mode == DRAIN && did.is_idle && !did.has_moved {
-            return Ok(End::Drained);
+        if mode == DRAIN && did.is_idle && !did.has_progressed {
+            return Ok(Exit::Drained);
         }
-        rest(did);
+        idle(did);
     }
 }

@@ -11,9 +11,9 @@ impl FabricError {
             Self::Offer { peer, .. }
             | Self::Connect { peer, .. }
             | Self::Lost { peer, .. }
-            | Self::Ended { peer }
-            | Self::GaveUp { peer, .. }
-            | Self::Silent { peer, .. }
+            | Self::PeerClosed { peer }
+            | Self::PeerAborted { peer, .. }
+            | Self::Timeout { peer, .. }
             | Self::Protocol { peer, .. } => Some(peer.id),
             _ => None,
         }
@@ -78,17 +78,17 @@ pub enum FabricError {
     #[error(
         "{peer} has ended, as it said, but this endpoint still puts to it: do all ranks run the same work?"
     )]
-    Ended {
+    PeerClosed {
         /// Which.
         peer: PeerIdentity,
     },
     /// A peer has ended because another endpoint is lost, which need not be a peer of this one.
-    #[error("{peer} gave up, since rank {lost} is lost; look at its own message first")]
-    GaveUp {
+    #[error("{peer} gave up, since rank {lost_rank} is lost; look at its own message first")]
+    PeerAborted {
         /// Who said so.
         peer: PeerIdentity,
         /// Who is lost.
-        lost: u32,
+        lost_rank: u32,
     },
     /// A peer gave no sign of life while this endpoint waited for it.
     #[error(
@@ -96,7 +96,7 @@ pub enum FabricError {
          it has ended, hangs, or the network between is down",
         waited.as_millis(), limit.as_millis()
     )]
-    Silent {
+    Timeout {
         /// Which.
         peer: PeerIdentity,
         /// For what.
@@ -122,7 +122,7 @@ pub enum FabricError {
     },
     /// A shutdown that could not finish in time.
     #[error("{pending} puts had not left when the shutdown's deadline of {} ms passed", limit.as_millis())]
-    Undrained {
+    NotDrained {
         /// Puts not known to have left.
         pending: u64,
         /// The deadline.

@@ -10,34 +10,34 @@
 //! one-way stream of puts from one endpoint to one peer. *Arrival s of channel c*: the first s puts of c are wholly in
 //! the target's memory.
 //!
-//! Reading order: [`transport`] is the contract; [`peer`] and [`window`] are the protocol above it; [`ring`] is where
+//! Reading order: [`transport`] is the contract; [`flow_control`] and [`reorder`] are the protocol above it; [`ring`] is where
 //! commands come from, [`arrivals`] where arrivals go; [`builder`] makes an [`endpoint`], which joins them, [`proxy`] is
 //! its thread; [`emulated`] is a transport in software, `verbs` (a feature) has those over NICs.
 
 pub mod arrivals;
 pub mod builder;
-mod command;
+mod command_check;
 pub mod config;
 mod control;
-mod counterpart;
 pub mod emulated;
 pub mod endpoint;
 pub mod error;
-mod flights;
+pub mod flow_control;
 pub mod immediate;
+mod in_flight;
 pub mod offer;
-pub mod peer;
 pub mod peer_id;
+mod peer_state;
 pub mod proxy;
+mod ready_peers;
+pub mod reorder;
 pub mod ring;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transport;
-mod turns;
 #[cfg(feature = "verbs")]
 pub mod verbs;
-pub mod window;
 
 pub use arrivals::{Arrivals, HostArrivals};
 pub use builder::EndpointBuilder;

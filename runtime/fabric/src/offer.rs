@@ -1,6 +1,6 @@
 //! What an endpoint tells a peer before they connect: its own figures, and its transport's offer.
 
-use crate::immediate::SEQUENCES;
+use crate::immediate::SEQUENCE_MODULUS;
 use crate::transport::{MAX_OFFER_BYTES, MAX_REGIONS};
 use mkernel_spec::fabric::MAX_CHANNELS;
 
@@ -10,17 +10,17 @@ const VERSION: u16 = 3;
 const HEADER_BYTES: usize = 16;
 
 /// Credit messages to a peer that may be on their way at once.
-pub const CREDITS_UNSENT: u32 = 4;
+pub const MAX_CREDITS_IN_FLIGHT: u32 = 4;
 
 /// Receives that a peer may use for credits and its goodbye; the rest is for puts. So many are enough. Of credit messages
 /// that have arrived and were not read, those newer than the newest that was read are four at most, since each gives back
 /// a quarter of the puts that may be on their way, and there are no more puts to give back. Those older were overtaken by
-/// the newest that was read, and so were on their way with it: less than [`CREDITS_UNSENT`]. That leaves one.
-pub const CREDIT_RECEIVES: u32 = 4 + CREDITS_UNSENT;
+/// the newest that was read, and so were on their way with it: less than [`MAX_CREDITS_IN_FLIGHT`]. That leaves one.
+pub const CREDIT_RECEIVES: u32 = 4 + MAX_CREDITS_IN_FLIGHT;
 
 /// The fewest and the most receives that a transport may keep: the window of a channel is at most half of the sequence
 /// numbers.
-pub const RECEIVES: std::ops::RangeInclusive<u32> = 2 * CREDIT_RECEIVES..=SEQUENCES / 2;
+pub const RECEIVES: std::ops::RangeInclusive<u32> = 2 * CREDIT_RECEIVES..=SEQUENCE_MODULUS / 2;
 
 /// Puts that may be on their way to an endpoint that keeps so many receives for each peer.
 #[must_use]

@@ -17,7 +17,7 @@ mod sync {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
-use control::{Control, End, Step, drive};
+use control::{Control, Exit, Step, drive};
 use loom::thread;
 use mkernel_spec::fabric::Command;
 use ring::{Consumer, Producer, Ring};
@@ -137,13 +137,16 @@ fn a_drain_leaves_nothing_behind() {
         let proxy = thread::spawn(move || {
             let (mut consumer, mut taken) = (Consumer::new(ring), 0);
             let step = || {
-                let has_moved = take(&mut consumer).is_some();
-                taken += u32::from(has_moved);
+                let has_progressed = take(&mut consumer).is_some();
+                taken += u32::from(has_progressed);
                 let is_idle = true;
-                Ok::<_, ()>(Step { has_moved, is_idle })
+                Ok::<_, ()>(Step {
+                    has_progressed,
+                    is_idle,
+                })
             };
             let end = drive(&theirs, step, |_| thread::yield_now());
-            assert_eq!(end, Ok(End::Drained));
+            assert_eq!(end, Ok(Exit::Drained));
             taken
         });
         post(&producer, 1);

@@ -140,7 +140,7 @@ impl Fabric {
         let proxy = nics::cores(shared, &spec.transport).and_then(|cores| {
             let options = ProxyOptions {
                 cores,
-                naps_at_once: shared.simulated.is_some(),
+                sleeps_at_once: shared.simulated.is_some(),
             };
             let proxy = Proxy::start(endpoint, &options).map_err(Error::Fabric)?;
             Ok((proxy, Vec::new()))
@@ -231,7 +231,7 @@ impl Drop for Fabric {
             return;
         };
         if let Some(&lost) = self.lost.get() {
-            proxy.give_up(lost);
+            proxy.abort(lost);
         } else if std::thread::panicking() {
             drop(proxy); // peers are to see that this was no end as it should be
         } else if let Err(error) = proxy.shutdown(DRAIN_LIMIT) {

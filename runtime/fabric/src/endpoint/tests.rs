@@ -105,7 +105,7 @@ impl Bench {
     /// A step; how many peers the next one looks at.
     fn step(&mut self) -> usize {
         self.endpoint.step(Instant::now()).expect("well");
-        self.endpoint.turns.len()
+        self.endpoint.ready.len()
     }
 }
 
@@ -178,19 +178,19 @@ fn credits_are_given_back_to_the_peer_that_put() {
     let credit = record.posted.first().expect("a message");
     assert_eq!((record.posted.len(), credit.peer), (1, PeerId(9)));
     let meaning = Immediate::decode(credit.immediate).expect("sound");
-    assert_eq!(meaning, Immediate::Credit { returned: 40 });
+    assert_eq!(meaning, Immediate::Credit { delivered: 40 });
 }
 
 #[test]
-fn everybody_is_told_when_an_endpoint_leaves_or_gives_up() {
-    for lost in [None, Some(3)] {
+fn every_peer_receives_the_close_of_an_endpoint() {
+    for lost_rank in [None, Some(3)] {
         let mut bench = Bench::new();
-        match lost {
-            None => bench.endpoint.leave(),
-            Some(lost) => bench.endpoint.give_up(lost),
+        match lost_rank {
+            None => bench.endpoint.close(),
+            Some(rank) => bench.endpoint.close_after_loss(rank),
         }
         while bench.step() > 0 {}
-        let told: Vec<_> = bench.record().posted.iter().map(|w| w.peer.0).collect();
-        assert_eq!(told, (0..PEERS).collect::<Vec<_>>());
+        let notified: Vec<_> = bench.record().posted.iter().map(|w| w.peer.0).collect();
+        assert_eq!(notified, (0..PEERS).collect::<Vec<_>>());
     }
 }

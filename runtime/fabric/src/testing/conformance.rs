@@ -357,7 +357,7 @@ fn goodbye(subject: &mut dyn Subject) {
     }
     job.put(0, 2);
     job.step(0);
-    let Some(FabricError::Ended { peer }) = &job.nodes[0].error else {
+    let Some(FabricError::PeerClosed { peer }) = &job.nodes[0].error else {
         panic!("{:?}", job.nodes[0].error)
     };
     assert_eq!(&*peer.name, "endpoint 2");

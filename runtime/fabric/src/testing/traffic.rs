@@ -146,8 +146,8 @@ impl<'a> Job<'a> {
     pub fn leave(&mut self, at: usize) {
         let until = Instant::now() + self.subject.patience();
         let endpoint = self.nodes[at].endpoint.as_mut();
-        endpoint.expect("an endpoint that has not ended").leave();
-        while (self.nodes[at].endpoint.as_ref()).is_none_or(|endpoint| !endpoint.has_left()) {
+        endpoint.expect("an endpoint that has not ended").close();
+        while (self.nodes[at].endpoint.as_ref()).is_none_or(|endpoint| !endpoint.is_closed()) {
             let error = &self.nodes[at].error;
             assert!(error.is_none() && Instant::now() < until, "{error:?}");
             let steps = (0..self.nodes.len()).map(|node| self.step(node));
@@ -263,7 +263,7 @@ impl<'a> Job<'a> {
                 has_moved
             }
             Err(error) => {
-                endpoint.abort(&error);
+                endpoint.abort_kernels(&error);
                 node.error = Some(error);
                 node.endpoint = None;
                 true

@@ -1,10 +1,10 @@
 //! [`PeerState`]: what an endpoint knows of a peer, and what it has to say to it.
 
 use crate::config::EndpointConfig;
-use crate::flights::Cargo;
+use crate::flow_control::{ReceiveWindow, SendWindow};
 use crate::immediate::Immediate;
+use crate::in_flight::WriteKind;
 use crate::offer::Offer;
-use crate::peer::{Incoming, Outgoing};
 use crate::peer_id::PeerIdentity;
 use crate::transport::Write;
 use std::collections::VecDeque;
@@ -15,8 +15,8 @@ pub struct PeerState {
     /// Sizes, and number of channels, that the peer told.
     pub regions: Vec<u64>,
     pub channels: u16,
-    pub outgoing: Outgoing,
-    pub incoming: Incoming,
+    pub send_window: SendWindow,
+    pub receive_window: ReceiveWindow,
     /// Puts that wait for credits or for the transport.
     pub queue: VecDeque<Write>,
     /// A message without data that waits for the transport.
@@ -24,16 +24,16 @@ pub struct PeerState {
     /// Writes posted, not known to have left.
     pub in_flight: u32,
     /// Whether it has said goodbye; whether that was said to it, and has come there or never will.
-    pub has_ended: bool,
-    pub was_told: bool,
-    pub has_heard: bool,
+    pub peer_closed: bool,
+    pub close_sent: bool,
+    pub close_acked: bool,
 }
 
 /// Why an endpoint says goodbye.
 #[derive(Clone, Copy)]
-pub struct Leave {
+pub struct CloseReason {
     /// Whose loss makes it give up; nobody's if its work is done.
-    pub lost: Option<u32>,
+    pub lost_rank: Option<u32>,
 }
 
 impl PeerState {
@@ -42,16 +42,16 @@ impl PeerState {
         let first = config.first_count;
         Self {
             peer: peer.clone(),
-            outgoing: Outgoing::new(offer.receives, offer.channels, first),
-            incoming: Incoming::new(receives, config.channels, first),
+            send_window: SendWindow::new(offer.receives, offer.channels, first),
+            receive_window: ReceiveWindow::new(receives, config.channels, first),
             regions: offer.regions,
             channels: offer.channels,
             queue: VecDeque::new(),
             message: None,
             in_flight: 0,
-            has_ended: false,
-            was_told: false,
-            has_heard: false,
+            peer_closed: false,
+            close_sent: false,
+            close_acked: false,
         }
     }
 
@@ -62,16 +62,20 @@ impl PeerState {
 
     /// What is to be said to the peer now, if anything. A goodbye is answered once all puts to that peer have left: it
     /// stays until then.
-    pub fn news(&mut self, leave: Option<Leave>, has_puts: bool) -> Option<(Immediate, Cargo)> {
-        let answer = (self.has_ended && !has_puts).then_some(Leave { lost: None });
-        if let Some(Leave { lost }) = leave.or(answer) {
-            let is_new = !std::mem::replace(&mut self.was_told, true);
-            return is_new.then_some((Immediate::Goodbye { lost }, Cargo::Goodbye));
+    pub fn next_message(
+        &mut self,
+        closing: Option<CloseReason>,
+        has_puts: bool,
+    ) -> Option<(Immediate, WriteKind)> {
+        let answer = (self.peer_closed && !has_puts).then_some(CloseReason { lost_rank: None });
+        if let Some(CloseReason { lost_rank }) = closing.or(answer) {
+            let is_new = !std::mem::replace(&mut self.close_sent, true);
+            return is_new.then_some((Immediate::Close { lost_rank }, WriteKind::Close));
         }
-        if self.has_ended {
+        if self.peer_closed {
             return None;
         }
-        let returned = self.incoming.credit()?;
-        Some((Immediate::Credit { returned }, Cargo::Credit))
+        let delivered = self.receive_window.next_credit()?;
+        Some((Immediate::Credit { delivered }, WriteKind::Credit))
     }
 }

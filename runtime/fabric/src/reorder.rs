@@ -4,57 +4,57 @@ use std::collections::VecDeque;
 
 /// What a number turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Insertion {
     /// New. So many numbers are now complete in order: 0 while one before it is missing.
     New(u32),
     /// Known already.
-    Again,
-    /// Beyond the window.
-    Beyond,
+    Duplicate,
+    /// Beyond the buffer.
+    OutOfRange,
 }
 
 /// Numbers come, in any order, by their distance from the next expected one.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct ReorderBuffer {
     size: u32,
     /// By distance; the first one, if any, has not come.
-    held: VecDeque<bool>,
+    received: VecDeque<bool>,
 }
 
-impl Window {
+impl ReorderBuffer {
     /// Numbers may be `size` - 1 ahead of the next expected one.
     #[must_use]
     pub fn new(size: u32) -> Self {
         Self {
             size,
-            held: VecDeque::new(),
+            received: VecDeque::new(),
         }
     }
 
     /// A number came. If it completes some, the next expected one is that many further on.
-    pub fn see(&mut self, distance: u32) -> Seen {
+    pub fn insert(&mut self, distance: u32) -> Insertion {
         if distance >= self.size {
-            return Seen::Beyond;
+            return Insertion::OutOfRange;
         }
         let at = distance as usize;
-        if self.held.len() <= at {
-            self.held.resize(at + 1, false);
+        if self.received.len() <= at {
+            self.received.resize(at + 1, false);
         }
-        if std::mem::replace(&mut self.held[at], true) {
-            return Seen::Again;
+        if std::mem::replace(&mut self.received[at], true) {
+            return Insertion::Duplicate;
         }
         let mut complete = 0;
-        while self.held.front() == Some(&true) {
-            self.held.pop_front();
+        while self.received.front() == Some(&true) {
+            self.received.pop_front();
             complete += 1;
         }
-        Seen::New(complete)
+        Insertion::New(complete)
     }
 
     /// Whether some number has come before one that is still missing.
     #[must_use]
     pub fn has_gap(&self) -> bool {
-        !self.held.is_empty()
+        !self.received.is_empty()
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
         /// Against the plain definition: numbers in any order, some twice, some too far ahead.
         #[test]
         fn numbers_become_complete_in_order_and_once(numbers in prop::collection::vec(0u32..60, 0..200)) {
-            let mut window = Window::new(16);
+            let mut buffer = ReorderBuffer::new(16);
             let (mut next, mut known) = (0u32, std::collections::BTreeSet::new());
             for number in numbers {
                 if number < next {
@@ -75,13 +75,13 @@ mod tests {
                 }
                 let is_new = number - next < 16 && known.insert(number);
                 let before = next;
-                match window.see(number - next) {
-                    Seen::New(complete) => {
+                match buffer.insert(number - next) {
+                    Insertion::New(complete) => {
                         prop_assert!(is_new);
                         next += complete;
                     }
-                    Seen::Again => prop_assert!(!is_new && known.contains(&number)),
-                    Seen::Beyond => prop_assert!(number - before >= 16),
+                    Insertion::Duplicate => prop_assert!(!is_new && known.contains(&number)),
+                    Insertion::OutOfRange => prop_assert!(number - before >= 16),
                 }
                 prop_assert!((0..next).all(|n| known.contains(&n)) && !known.contains(&next));
             }
