@@ -1,10 +1,13 @@
 //! `cargo bench --bench fabric`: what the proxy costs, on emulated NICs.
 
 use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Nic, Wire};
-use mkernel_fabric::testing::{Buffer, EmulatedSubject, Job, Traffic, peer_id, peer_offers, pipes};
+use mkernel_fabric::testing::{
+    Buffer, EmulatedSubject, Job, Traffic, peer_connect_infos, peer_id, pipes,
+};
 use mkernel_fabric::{
-    Endpoint, EndpointBuilder, EndpointConfig, Event, FabricError, HostArrivals, Limits, Memory,
-    PeerId, PeerOffer, Producer, Proxy, ProxyOptions, RegionId, Ring, Transport, Write,
+    CommandProducer, Endpoint, EndpointBuilder, EndpointConfig, Event, FabricError, HostArrivals,
+    HostRing, Limits, MemoryRange, PeerConnectInfo, PeerId, Proxy, ProxyOptions, RegionId,
+    Transport, Write,
 };
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use rustix::time::{ClockId, clock_gettime};
@@ -26,13 +29,13 @@ impl Transport for Stamped {
     fn limits(&self) -> Limits {
         self.nic.limits()
     }
-    fn register(&mut self, memory: Memory) -> Result<RegionId, FabricError> {
+    fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {
         self.nic.register(memory)
     }
-    fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
-        self.nic.offer(peer)
+    fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
+        self.nic.connect_info(peer)
     }
-    fn connect(&mut self, peers: &[PeerOffer], deadline: Instant) -> Result<(), FabricError> {
+    fn connect(&mut self, peers: &[PeerConnectInfo], deadline: Instant) -> Result<(), FabricError> {
         self.nic.connect(peers, deadline)
     }
     fn post(&mut self, writes: &[Write]) -> Result<usize, FabricError> {
@@ -47,7 +50,7 @@ impl Transport for Stamped {
 
 struct End {
     endpoint: Endpoint,
-    producer: Producer,
+    producer: CommandProducer,
     arrivals: HostArrivals,
     start: Instant,
     posted_ns: Arc<AtomicU64>,
@@ -85,24 +88,22 @@ fn pair(nic: &Nic, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
             stamp,
         ));
     }
-    let offers: Vec<_> = (0..2)
+    let infos: Vec<_> = (0..2)
         .map(|of| {
-            peer_offers(2, of, |peer, of| {
-                builders[peer].0.offer(of).expect("an offer")
+            peer_connect_infos(2, of, |peer, of| {
+                builders[peer].0.connect_info(of).expect("connection info")
             })
         })
         .collect();
     let ends = builders
         .into_iter()
-        .zip(&offers)
-        .map(|((builder, posted_ns), offers)| {
-            let ring = Ring::on_host(10, 0).expect("sound");
+        .zip(&infos)
+        .map(|((builder, posted_ns), infos)| {
+            let ring = HostRing::allocate(10, 0).expect("sound");
             let arrivals = HostArrivals::new(1, 1, 0);
-            let producer = Producer::new(ring.clone());
+            let producer = CommandProducer::new(ring.clone());
             let told = Box::new(arrivals.clone());
-            let endpoint = builder
-                .connect(offers, ring, told, start)
-                .expect("connects");
+            let endpoint = builder.connect(infos, ring, told, start).expect("connects");
             End {
                 endpoint,
                 producer,

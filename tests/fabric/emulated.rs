@@ -3,9 +3,9 @@
 use mkernel_fabric::emulated::{
     Clock, Emulated, Faults, HostMover, Mover, Nic, Placed, VirtualClock,
 };
-use mkernel_fabric::testing::{Buffer, pattern, peer_id, peer_offers, pipes};
+use mkernel_fabric::testing::{Buffer, pattern, peer_connect_infos, peer_id, pipes};
 use mkernel_fabric::testing::{EmulatedSubject, Subject, conformance::run_all};
-use mkernel_fabric::{Event, Memory, Place, RegionId, Transport, Write};
+use mkernel_fabric::{Event, MemoryRange, RegionId, RegionOffset, Transport, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn a_region_is_kept_until_its_transport_is_dropped() {
     let owner = Arc::new(());
     let mut subject = EmulatedSubject::new(Nic::default(), vec![Faults::default()]);
     let mut transports = subject.make(2);
-    let memory = Buffer::new(64).memory().kept_by(owner.clone());
+    let memory = Buffer::new(64).memory().with_owner(owner.clone());
     transports[0].register(memory).expect("registers");
     assert_eq!(Arc::strong_count(&owner), 2);
     drop(transports);
@@ -70,8 +70,10 @@ fn pair(subject: &mut EmulatedSubject, bytes: usize) -> Vec<Box<dyn Transport>> 
             .expect("registers");
     }
     for of in 0..2 {
-        let offers = peer_offers(2, of, |peer, of| pair[peer].offer(of).expect("an offer"));
-        pair[of].connect(&offers, Instant::now()).expect("connects");
+        let infos = peer_connect_infos(2, of, |peer, of| {
+            pair[peer].connect_info(of).expect("connection info")
+        });
+        pair[of].connect(&infos, Instant::now()).expect("connects");
     }
     pair
 }
@@ -81,7 +83,7 @@ fn pair(subject: &mut EmulatedSubject, bytes: usize) -> Vec<Box<dyn Transport>> 
 fn time(nic: Nic, writes: u64, bytes: u32) -> (u64, u64) {
     let mut subject = EmulatedSubject::new(nic, vec![]);
     let mut pair = pair(&mut subject, bytes.max(1) as usize);
-    let place = Place {
+    let place = RegionOffset {
         region: RegionId(0),
         offset: 0,
     };
@@ -118,19 +120,25 @@ fn time(nic: Nic, writes: u64, bytes: u32) -> (u64, u64) {
 /// Moves the bytes of long writes when it is let.
 struct Held {
     is_let: Arc<AtomicBool>,
-    held: Vec<(Memory, u64, Vec<u8>, u64)>,
+    held: Vec<(MemoryRange, u64, Vec<u8>, u64)>,
 }
 
 impl Mover for Held {
-    fn check(&self, memory: &Memory) -> Result<(), String> {
+    fn check(&self, memory: &MemoryRange) -> Result<(), String> {
         HostMover.check(memory)
     }
-    fn take(&mut self, from: &Memory, at: u64, bytes: u32, to: &mut Vec<u8>) -> Result<(), String> {
+    fn take(
+        &mut self,
+        from: &MemoryRange,
+        at: u64,
+        bytes: u32,
+        to: &mut Vec<u8>,
+    ) -> Result<(), String> {
         HostMover.take(from, at, bytes, to)
     }
     fn place(
         &mut self,
-        to: &Memory,
+        to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],
@@ -178,7 +186,7 @@ fn an_arrival_waits_for_its_copy_alone() {
     for (end, memory) in ends.iter_mut().zip(memory) {
         end.register(memory.memory()).expect("registers");
     }
-    let place = |offset| Place {
+    let place = |offset| RegionOffset {
         region: RegionId(0),
         offset,
     };

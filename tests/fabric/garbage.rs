@@ -14,8 +14,8 @@ use std::time::Instant;
 fn victim() -> (Endpoint, Pipe) {
     let (ours, theirs) = pipe();
     let mut half = half(Box::new(theirs), Options::default());
-    let offer = half.offer();
-    (half.connect(offer).expect("connects").endpoint, ours)
+    let info = half.connect_info();
+    (half.connect(info).expect("connects").endpoint, ours)
 }
 
 /// Its answer to bytes on the wire.
@@ -135,9 +135,9 @@ fn a_damaged_offer_is_refused_by_name() {
     for at in 0..6 {
         let (_, wire) = pipe();
         let mut half = half(Box::new(wire), Options::default());
-        let mut offer = half.offer();
-        offer[at] ^= 0x40;
-        let Err(error) = half.connect(offer) else {
+        let mut info = half.connect_info();
+        info[at] ^= 0x40;
+        let Err(error) = half.connect(info) else {
             panic!("byte {at} was not looked at")
         };
         assert!(error.to_string().contains("rank 1 on node b"), "{error}");
@@ -173,8 +173,8 @@ proptest! {
 fn garbage_on_a_socket_stops_the_proxy_in_time() {
     let (ours, mut theirs) = UnixStream::pair().expect("sockets");
     let mut half = half(Box::new(ours), Options::default());
-    let offer = half.offer();
-    let end = half.connect(offer).expect("connects").start();
+    let info = half.connect_info();
+    let end = half.connect(info).expect("connects").start();
     let index = end.producer.claim();
     end.producer.publish(index, &put(0, 64, 0, 0));
     theirs.write_all(&[0x5a; 4096]).expect("writes");

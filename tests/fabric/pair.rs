@@ -3,8 +3,8 @@
 use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Mover, Nic, Wire, pipe};
 use mkernel_fabric::testing::{Buffer, LateMover, Sources};
 use mkernel_fabric::{
-    Endpoint, EndpointBuilder, EndpointConfig, FabricError, HostArrivals, PeerId, PeerIdentity,
-    PeerOffer, Producer, Proxy, ProxyOptions, Ring,
+    CommandProducer, Endpoint, EndpointBuilder, EndpointConfig, FabricError, HostArrivals,
+    HostRing, PeerConnectInfo, PeerId, PeerIdentity, Proxy, ProxyOptions,
 };
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ pub struct Half {
 /// An endpoint that a proxy does not drive yet.
 pub struct Whole {
     pub endpoint: Endpoint,
-    pub producer: Producer,
+    pub producer: CommandProducer,
     pub arrivals: HostArrivals,
     pub source: Buffer,
     pub target: Buffer,
@@ -58,7 +58,7 @@ pub struct Whole {
 /// An endpoint at work.
 pub struct End {
     pub proxy: Proxy,
-    pub producer: Producer,
+    pub producer: CommandProducer,
     pub arrivals: HostArrivals,
     pub source: Buffer,
     pub target: Buffer,
@@ -89,23 +89,25 @@ pub fn half(wire: Box<dyn Wire>, options: Options) -> Half {
 }
 
 impl Half {
-    pub fn offer(&mut self) -> Vec<u8> {
-        self.builder.offer(PeerId(0)).expect("an offer")
+    pub fn connect_info(&mut self) -> Vec<u8> {
+        self.builder
+            .connect_info(PeerId(0))
+            .expect("connection info")
     }
 
-    pub fn connect(self, offer: Vec<u8>) -> Result<Whole, FabricError> {
+    pub fn connect(self, connect_info: Vec<u8>) -> Result<Whole, FabricError> {
         let peer = PeerIdentity {
             id: PeerId(0),
             name: self.options.name.into(),
         };
-        let ring = Ring::on_host(self.options.ring_log2, 0)?;
-        let producer = Producer::new(ring.clone());
+        let ring = HostRing::allocate(self.options.ring_log2, 0)?;
+        let producer = CommandProducer::new(ring.clone());
         let arrivals = HostArrivals::new(1, 4, 0);
         let told = Box::new(arrivals.clone());
-        let offers = [PeerOffer { peer, offer }];
+        let infos = [PeerConnectInfo { peer, connect_info }];
         let endpoint = self
             .builder
-            .connect(&offers, ring, told, Instant::now() + MARGIN)?;
+            .connect(&infos, ring, told, Instant::now() + MARGIN)?;
         Ok(Whole {
             endpoint,
             producer,
@@ -133,8 +135,8 @@ pub fn wholes(options: [Options; 2]) -> [Whole; 2] {
     let (a, b) = pipe();
     let [first, second] = options;
     let (mut a, mut b) = (half(Box::new(a), first), half(Box::new(b), second));
-    let offers = [b.offer(), a.offer()];
-    let [to_a, to_b] = offers;
+    let infos = [b.connect_info(), a.connect_info()];
+    let [to_a, to_b] = infos;
     [
         a.connect(to_a).expect("connects"),
         b.connect(to_b).expect("connects"),

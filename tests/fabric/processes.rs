@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 /// Tells the child process where its parent listens.
 const MEETING: &str = "MKERNEL_TEST_MEETING";
 
-/// Exchanges offers over one socket, and connects over another.
+/// Exchanges infos over one socket, and connects over another.
 fn connect(mut control: UnixStream, wire: UnixStream) -> End {
     let mut half = half(Box::new(wire), Options::default());
-    let offer = half.offer();
+    let info = half.connect_info();
     control
-        .write_all(&(offer.len() as u32).to_le_bytes())
+        .write_all(&(info.len() as u32).to_le_bytes())
         .expect("writes");
-    control.write_all(&offer).expect("writes");
+    control.write_all(&info).expect("writes");
     let mut length = [0; 4];
     control.read_exact(&mut length).expect("reads");
-    let mut offer = vec![0; u32::from_le_bytes(length).min(1 << 16) as usize];
-    control.read_exact(&mut offer).expect("reads");
-    half.connect(offer).expect("connects").start()
+    let mut info = vec![0; u32::from_le_bytes(length).min(1 << 16) as usize];
+    control.read_exact(&mut info).expect("reads");
+    half.connect(info).expect("connects").start()
 }
 
 /// The child: puts without end, until the fabric fails.

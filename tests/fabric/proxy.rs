@@ -255,8 +255,8 @@ impl Wire for Defect {
 #[test]
 fn a_proxy_that_panics_tells_kernels() {
     let mut half = half(Box::new(Defect), Options::default());
-    let offer = half.offer();
-    let end = half.connect(offer).expect("connects").start();
+    let info = half.connect_info();
+    let end = half.connect(info).expect("connects").start();
     let error = error_of(&end, MARGIN);
     assert!(error.to_string().contains("panicked"), "{error}");
 }

@@ -1,14 +1,14 @@
-//! The way to an endpoint: regions, offers, connections.
+//! The way to an endpoint: regions, connection info, connections.
 
 use crate::arrivals::Arrivals;
+use crate::command_ring::HostRing;
 use crate::config::EndpointConfig;
 use crate::endpoint::Endpoint;
+use crate::endpoint_info::{EndpointInfo, RECEIVES};
 use crate::error::FabricError;
-use crate::offer::{Offer, RECEIVES};
 use crate::peer_id::PeerId;
 use crate::peer_state::PeerState;
-use crate::ring::Ring;
-use crate::transport::{Limits, Memory, PeerOffer, Transport};
+use crate::transport::{Limits, MemoryRange, PeerConnectInfo, Transport};
 use mkernel_spec::fabric::MAX_CHANNELS;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,7 +29,7 @@ impl EndpointBuilder {
     /// [`FabricError::Config`] with all mistakes; [`FabricError::Register`].
     pub fn new(
         mut transport: Box<dyn Transport>,
-        regions: Vec<Memory>,
+        regions: Vec<MemoryRange>,
         config: EndpointConfig,
     ) -> Result<Self, FabricError> {
         let limits = transport.limits();
@@ -60,7 +60,7 @@ impl EndpointBuilder {
         if !mistakes.is_empty() {
             return Err(FabricError::Config(mistakes));
         }
-        let sizes = regions.iter().map(Memory::bytes).collect();
+        let sizes = regions.iter().map(MemoryRange::bytes).collect();
         for memory in regions {
             transport.register(memory)?;
         }
@@ -77,46 +77,47 @@ impl EndpointBuilder {
     /// # Errors
     ///
     /// Of the transport.
-    pub fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
-        let offer = Offer {
+    pub fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
+        let info = EndpointInfo {
             receives: self.limits.receives,
             channels: self.config.channels,
             regions: self.regions.clone(),
-            transport: self.transport.offer(peer)?,
+            transport: self.transport.connect_info(peer)?,
         };
-        Ok(offer.encode())
+        Ok(info.encode())
     }
 
     /// Connects to all peers. Afterwards all endpoints have to meet before any of them is stepped.
     ///
     /// # Errors
     ///
-    /// [`FabricError::Offer`], [`FabricError::Connect`]; [`FabricError::Config`] for peers out of place.
+    /// [`FabricError::ConnectInfo`], [`FabricError::Connect`]; [`FabricError::Config`] for peers out of place.
     pub fn connect(
         mut self,
-        peers: &[PeerOffer],
-        ring: Arc<Ring>,
+        peers: &[PeerConnectInfo],
+        ring: Arc<HostRing>,
         arrivals: Box<dyn Arrivals>,
         deadline: Instant,
     ) -> Result<Endpoint, FabricError> {
         let (mut states, mut inner) = (Vec::new(), Vec::new());
-        for (at, PeerOffer { peer, offer }) in peers.iter().enumerate() {
+        for (at, PeerConnectInfo { peer, connect_info }) in peers.iter().enumerate() {
             if usize::from(peer.id.0) != at {
                 return Err(FabricError::Config(vec![format!(
                     "{peer} is at place {at} of the table of peers"
                 )]));
             }
-            let offer = Offer::decode(offer).map_err(|reason| FabricError::Offer {
+            let info =
+                EndpointInfo::decode(connect_info).map_err(|reason| FabricError::ConnectInfo {
+                    peer: peer.clone(),
+                    reason,
+                })?;
+            inner.push(PeerConnectInfo {
                 peer: peer.clone(),
-                reason,
-            })?;
-            inner.push(PeerOffer {
-                peer: peer.clone(),
-                offer: offer.transport.clone(),
+                connect_info: info.transport.clone(),
             });
             states.push(PeerState::new(
                 peer,
-                offer,
+                info,
                 self.limits.receives,
                 &self.config,
             ));

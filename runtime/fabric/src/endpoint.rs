@@ -2,14 +2,14 @@
 
 use crate::arrivals::Arrivals;
 use crate::command_check::{self, Target};
+use crate::command_ring::{CommandConsumer, HostRing};
 use crate::error::FabricError;
 use crate::immediate::Immediate;
 use crate::in_flight::{InFlightWrites, WriteKind};
 use crate::peer_id::PeerId;
 use crate::peer_state::{CloseReason, PeerState};
 use crate::ready_peers::ReadyPeers;
-use crate::ring::{Consumer, Ring};
-use crate::transport::{Event, Limits, Place, RegionId, Transport, Write};
+use crate::transport::{Event, Limits, RegionId, RegionOffset, Transport, Write};
 use mkernel_spec::fabric::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub struct Endpoint {
     deadline: Duration,
     limits: Limits,
     regions: Vec<u64>,
-    ring: Consumer,
+    ring: CommandConsumer,
     /// A command whose peer's queue is full.
     blocked: Option<(u32, Command)>,
     arrivals: Box<dyn Arrivals>,
@@ -45,7 +45,7 @@ impl Endpoint {
         transport: Box<dyn Transport>,
         deadline: Duration,
         regions: Vec<u64>,
-        ring: Arc<Ring>,
+        ring: Arc<HostRing>,
         arrivals: Box<dyn Arrivals>,
         peers: Vec<PeerState>,
     ) -> Self {
@@ -54,7 +54,7 @@ impl Endpoint {
             transport,
             deadline,
             regions,
-            ring: Consumer::new(ring),
+            ring: CommandConsumer::new(ring),
             blocked: None,
             arrivals,
             ready: ReadyPeers::new(peers.len()),
@@ -275,11 +275,11 @@ impl Endpoint {
             let sequence = state.send_window.next_sequence(command.channel);
             state.queue.push_back(Write {
                 peer: PeerId(command.peer),
-                source: Place {
+                source: RegionOffset {
                     region: RegionId(command.source_region),
                     offset: command.source_offset,
                 },
-                target: Place {
+                target: RegionOffset {
                     region: RegionId(command.target_region),
                     offset: command.target_offset,
                 },
@@ -317,7 +317,7 @@ impl Endpoint {
         if state.message.is_none()
             && let Some((immediate, kind)) = state.next_message(self.closing, has_puts)
         {
-            let nowhere = Place {
+            let nowhere = RegionOffset {
                 region: RegionId(0),
                 offset: 0,
             };

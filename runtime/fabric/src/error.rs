@@ -8,7 +8,7 @@ impl FabricError {
     #[must_use]
     pub fn peer(&self) -> Option<PeerId> {
         match self {
-            Self::Offer { peer, .. }
+            Self::ConnectInfo { peer, .. }
             | Self::Connect { peer, .. }
             | Self::Lost { peer, .. }
             | Self::PeerClosed { peer }
@@ -39,8 +39,8 @@ pub enum FabricError {
         reason: String,
     },
     /// What a peer told of itself is damaged, of another version, or does not fit.
-    #[error("the offer of {peer} is refused: {reason}")]
-    Offer {
+    #[error("the connection info of {peer} is invalid: {reason}")]
+    ConnectInfo {
         /// Whose.
         peer: PeerIdentity,
         /// What is wrong in it.

@@ -3,8 +3,8 @@
 //! A put takes a credit. Its receiver gives the credit back when it has delivered the put *in order*; so no put can be
 //! further ahead of a missing one than there are credits, and the window of a channel is that number.
 
+use crate::endpoint_info::{MAX_CREDITS_IN_FLIGHT, put_credits};
 use crate::immediate::{CREDIT_MODULUS, SEQUENCE_MODULUS};
-use crate::offer::{MAX_CREDITS_IN_FLIGHT, put_credits};
 use crate::reorder::{Insertion, ReorderBuffer};
 
 /// Puts to a peer.
@@ -151,7 +151,7 @@ impl ReceiveWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offer::CREDIT_RECEIVES;
+    use crate::endpoint_info::CREDIT_RECEIVES;
     use proptest::prelude::*;
     use std::collections::VecDeque;
 

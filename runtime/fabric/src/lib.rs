@@ -10,28 +10,28 @@
 //! one-way stream of puts from one endpoint to one peer. *Arrival s of channel c*: the first s puts of c are wholly in
 //! the target's memory.
 //!
-//! Reading order: [`transport`] is the contract; [`flow_control`] and [`reorder`] are the protocol above it; [`ring`] is where
+//! Reading order: [`transport`] is the contract; [`flow_control`] and [`reorder`] are the protocol above it; [`command_ring`] is where
 //! commands come from, [`arrivals`] where arrivals go; [`builder`] makes an [`endpoint`], which joins them, [`proxy`] is
 //! its thread; [`emulated`] is a transport in software, `verbs` (a feature) has those over NICs.
 
 pub mod arrivals;
 pub mod builder;
 mod command_check;
+pub mod command_ring;
 pub mod config;
 mod control;
 pub mod emulated;
 pub mod endpoint;
+pub mod endpoint_info;
 pub mod error;
 pub mod flow_control;
 pub mod immediate;
 mod in_flight;
-pub mod offer;
 pub mod peer_id;
 mod peer_state;
 pub mod proxy;
 mod ready_peers;
 pub mod reorder;
-pub mod ring;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -41,12 +41,13 @@ pub mod verbs;
 
 pub use arrivals::{Arrivals, HostArrivals};
 pub use builder::EndpointBuilder;
+pub use command_ring::{CommandProducer, HostRing};
 pub use config::EndpointConfig;
 pub use endpoint::Endpoint;
 pub use error::FabricError;
 pub use peer_id::{PeerId, PeerIdentity};
 pub use proxy::{Proxy, ProxyOptions};
-pub use ring::{Producer, Ring};
 pub use transport::{
-    DmaBuf, Event, Limits, Memory, MemoryKind, PeerOffer, Place, RegionId, Transport, Write,
+    DmaBuf, Event, Limits, MemoryKind, MemoryRange, PeerConnectInfo, RegionId, RegionOffset,
+    Transport, Write,
 };

@@ -1,10 +1,10 @@
 //! [`PeerState`]: what an endpoint knows of a peer, and what it has to say to it.
 
 use crate::config::EndpointConfig;
+use crate::endpoint_info::EndpointInfo;
 use crate::flow_control::{ReceiveWindow, SendWindow};
 use crate::immediate::Immediate;
 use crate::in_flight::WriteKind;
-use crate::offer::Offer;
 use crate::peer_id::PeerIdentity;
 use crate::transport::Write;
 use std::collections::VecDeque;
@@ -38,14 +38,19 @@ pub struct CloseReason {
 
 impl PeerState {
     /// Before the first put. `receives` are those that this endpoint keeps.
-    pub fn new(peer: &PeerIdentity, offer: Offer, receives: u32, config: &EndpointConfig) -> Self {
+    pub fn new(
+        peer: &PeerIdentity,
+        info: EndpointInfo,
+        receives: u32,
+        config: &EndpointConfig,
+    ) -> Self {
         let first = config.first_count;
         Self {
             peer: peer.clone(),
-            send_window: SendWindow::new(offer.receives, offer.channels, first),
+            send_window: SendWindow::new(info.receives, info.channels, first),
             receive_window: ReceiveWindow::new(receives, config.channels, first),
-            regions: offer.regions,
-            channels: offer.channels,
+            regions: info.regions,
+            channels: info.channels,
             queue: VecDeque::new(),
             message: None,
             in_flight: 0,

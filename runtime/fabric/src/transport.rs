@@ -4,7 +4,7 @@
 //! sequence numbers, in-order and exactly-once arrivals, credits, range checks, deadlines and errors that reach kernels.
 //!
 //! Life of a transport: it is made for a given number of peers; [`register`](Transport::register) for each region, in
-//! the same order on every endpoint; [`offer`](Transport::offer) once per peer; the caller carries offers to peers;
+//! the same order on every endpoint; [`offer`](Transport::connect_info) once per peer; the caller carries offers to peers;
 //! [`connect`](Transport::connect); the caller meets all peers, so that none posts to one who isn't connected yet; then
 //! [`post`](Transport::post) and [`poll`](Transport::poll) until it is dropped. One thread calls it at a time. Dropping
 //! it ends all access to its regions before `drop` returns.
@@ -21,8 +21,8 @@ use std::time::Instant;
 /// The most regions of an endpoint; more are refused.
 pub const MAX_REGIONS: usize = 16;
 
-/// The most bytes that [`Transport::offer`] may return, and that `connect` reads.
-pub const MAX_OFFER_BYTES: usize = 16 << 10;
+/// The most bytes that [`Transport::connect_info`] may return, and that `connect` reads.
+pub const MAX_CONNECT_INFO_BYTES: usize = 16 << 10;
 
 /// A region: the order in which it was registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,7 +30,7 @@ pub struct RegionId(pub u8);
 
 /// A place in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RegionOffset {
     /// Which region: this endpoint's for a source, the peer's for a target.
     pub region: RegionId,
     /// Bytes from its start; any alignment.
@@ -43,9 +43,9 @@ pub struct Write {
     /// To whom.
     pub peer: PeerId,
     /// From where. Without meaning if `bytes` is 0.
-    pub source: Place,
+    pub source: RegionOffset,
     /// To where. Without meaning if `bytes` is 0.
-    pub target: Place,
+    pub target: RegionOffset,
     /// How many, 0 to [`Limits::write_bytes`]. With 0 only the immediate travels.
     pub bytes: u32,
     /// What the peer's [`Event::Arrived`] says. Its bits have no meaning for the transport.
@@ -121,14 +121,14 @@ pub struct DmaBuf {
 
 /// Memory that is to become a region.
 #[derive(Clone, Debug)]
-pub struct Memory {
+pub struct MemoryRange {
     address: u64,
     bytes: u64,
     kind: MemoryKind,
     _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-impl Memory {
+impl MemoryRange {
     /// Describes a range of memory.
     ///
     /// # Safety
@@ -149,7 +149,7 @@ impl Memory {
     /// Keeps `owner`, which keeps the range mapped, for as long as a transport may reach the range: so the first promise of
     /// [`new`](Self::new) holds whatever is dropped first.
     #[must_use]
-    pub fn kept_by(self, owner: Arc<dyn Any + Send + Sync>) -> Self {
+    pub fn with_owner(self, owner: Arc<dyn Any + Send + Sync>) -> Self {
         Self {
             _owner: Some(owner),
             ..self
@@ -177,11 +177,11 @@ impl Memory {
 
 /// A peer, and what its transport offered to this one.
 #[derive(Clone, Debug)]
-pub struct PeerOffer {
+pub struct PeerConnectInfo {
     /// Who. `peer.id` is its index in the slice that `connect` gets.
     pub peer: PeerIdentity,
-    /// What the peer's [`Transport::offer`] returned for this endpoint. Not to be trusted.
-    pub offer: Vec<u8>,
+    /// What the peer's [`Transport::connect_info`] returned for this endpoint. Not to be trusted.
+    pub connect_info: Vec<u8>,
 }
 
 /// Moves bytes to the memory of peers. See the [module](self) for its life.
@@ -190,26 +190,26 @@ pub trait Transport: Send {
     fn limits(&self) -> Limits;
 
     /// Makes memory a region: numbers 0, 1, … in the order of calls, at most [`MAX_REGIONS`]. The transport keeps the
-    /// [`Memory`] until it has ended all access to it.
+    /// [`MemoryRange`] until it has ended all access to it.
     ///
     /// # Errors
     ///
     /// [`FabricError::Register`].
-    fn register(&mut self, memory: Memory) -> Result<RegionId, FabricError>;
+    fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError>;
 
-    /// What `peer` must know of this endpoint to reach its regions: at most [`MAX_OFFER_BYTES`], with a version in it.
+    /// What `peer` must know of this endpoint to reach its regions: at most [`MAX_CONNECT_INFO_BYTES`], with a version in it.
     ///
     /// # Errors
     ///
     /// [`FabricError::Nic`], where something has to be created for the peer and cannot be.
-    fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError>;
+    fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError>;
 
     /// Makes ready to write to all peers and to be written by them. Checks every byte of their offers.
     ///
     /// # Errors
     ///
-    /// [`FabricError::Offer`], [`FabricError::Connect`].
-    fn connect(&mut self, peers: &[PeerOffer], deadline: Instant) -> Result<(), FabricError>;
+    /// [`FabricError::ConnectInfo`], [`FabricError::Connect`].
+    fn connect(&mut self, peers: &[PeerConnectInfo], deadline: Instant) -> Result<(), FabricError>;
 
     /// Accepts writes from the front of the slice and returns how many. Fewer than all means that a queue is full: poll,
     /// and try the rest later. Accepted writes start at once, without a further call.

@@ -2,14 +2,14 @@
 //! take the place of the standard library's in the same files.
 #![allow(dead_code)]
 
+#[path = "../src/command_ring.rs"]
+mod command_ring;
 #[path = "../src/control.rs"]
 mod control;
 #[path = "../src/error.rs"]
 mod error;
 #[path = "../src/peer_id.rs"]
 mod peer_id;
-#[path = "../src/ring.rs"]
-mod ring;
 #[path = "../src/transport.rs"]
 mod transport;
 
@@ -17,10 +17,10 @@ mod sync {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
+use command_ring::{CommandConsumer, CommandProducer, HostRing};
 use control::{Control, Exit, Step, drive};
 use loom::thread;
 use mkernel_spec::fabric::Command;
-use ring::{Consumer, Producer, Ring};
 use std::sync::Arc;
 
 fn command(mark: u64) -> Command {
@@ -34,7 +34,7 @@ fn command(mark: u64) -> Command {
     }
 }
 
-fn post(producer: &Producer, mark: u64) {
+fn post(producer: &CommandProducer, mark: u64) {
     let index = producer.claim();
     while !producer.has_slot(index) {
         thread::yield_now();
@@ -43,7 +43,7 @@ fn post(producer: &Producer, mark: u64) {
 }
 
 /// The next command's mark, after a check that all its parts are of one command.
-fn take(consumer: &mut Consumer) -> Option<u64> {
+fn take(consumer: &mut CommandConsumer) -> Option<u64> {
     let (_, found) = consumer.take().expect("sound tags")?;
     let mark = found.source_offset;
     let tag = found.tag;
@@ -70,15 +70,15 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn each_command_is_taken_once_and_whole() {
     check(|| {
-        let ring = Ring::on_host(1, u32::MAX).expect("sound");
-        let producer = Producer::new(Arc::clone(&ring));
+        let ring = HostRing::allocate(1, u32::MAX).expect("sound");
+        let producer = CommandProducer::new(Arc::clone(&ring));
         let other = producer.clone();
         let second = thread::spawn(move || post(&other, 2));
         let third = thread::spawn(move || {
             post(&producer, 3);
             post(&producer, 4);
         });
-        let mut consumer = Consumer::new(ring);
+        let mut consumer = CommandConsumer::new(ring);
         let mut marks = Vec::new();
         while marks.len() < 3 {
             match take(&mut consumer) {
@@ -100,12 +100,12 @@ fn each_command_is_taken_once_and_whole() {
 #[test]
 fn what_was_sent_is_read_no_more() {
     check(|| {
-        let ring = Ring::on_host(1, 0).expect("sound");
-        let producer = Producer::new(Arc::clone(&ring));
+        let ring = HostRing::allocate(1, 0).expect("sound");
+        let producer = CommandProducer::new(Arc::clone(&ring));
         let source = loom::sync::Arc::new(loom::cell::UnsafeCell::new(7));
         let theirs = loom::sync::Arc::clone(&source);
         let nic = thread::spawn(move || {
-            let mut consumer = Consumer::new(ring);
+            let mut consumer = CommandConsumer::new(ring);
             while consumer.take().expect("sound tags").is_none() {
                 thread::yield_now();
             }
@@ -130,12 +130,12 @@ fn what_was_sent_is_read_no_more() {
 #[test]
 fn a_drain_leaves_nothing_behind() {
     check(|| {
-        let ring = Ring::on_host(1, 0).expect("sound");
-        let producer = Producer::new(Arc::clone(&ring));
+        let ring = HostRing::allocate(1, 0).expect("sound");
+        let producer = CommandProducer::new(Arc::clone(&ring));
         let control = Arc::new(Control::new());
         let theirs = Arc::clone(&control);
         let proxy = thread::spawn(move || {
-            let (mut consumer, mut taken) = (Consumer::new(ring), 0);
+            let (mut consumer, mut taken) = (CommandConsumer::new(ring), 0);
             let step = || {
                 let has_progressed = take(&mut consumer).is_some();
                 taken += u32::from(has_progressed);

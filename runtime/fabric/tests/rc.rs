@@ -4,9 +4,9 @@
 mod verbs;
 
 use mkernel_fabric::testing::conformance::run_all;
-use mkernel_fabric::testing::{pattern, peer_offers};
+use mkernel_fabric::testing::{pattern, peer_connect_infos};
 use mkernel_fabric::verbs::{Options, rc};
-use mkernel_fabric::{DmaBuf, FabricError, Memory, MemoryKind, PeerId, Transport};
+use mkernel_fabric::{DmaBuf, FabricError, MemoryKind, MemoryRange, PeerId, Transport};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -277,7 +277,7 @@ fn a_driver_without_dma_buf_says_so() {
         offset_bytes: 0,
     });
     // SAFETY: the driver refuses it, so nobody reaches it.
-    let memory = unsafe { Memory::new(0x1000, 4096, MemoryKind::Gpu { device: 0, dma_buf }) };
+    let memory = unsafe { MemoryRange::new(0x1000, 4096, MemoryKind::Gpu { device: 0, dma_buf }) };
     match open(options(1, &[0])).register(memory) {
         Err(FabricError::Register {
             address: 0x1000,
@@ -337,9 +337,9 @@ fn two_machines() {
         silence: Duration::from_secs(4),
         ..options(1, &[0, 1])
     }))];
-    let offer = nodes[0].transport.offer(PeerId(0)).unwrap();
-    let offer = exchange(&mut stream, &offer);
-    let peers = peer_offers(2, machine, |_, _| offer.clone());
+    let info = nodes[0].transport.connect_info(PeerId(0)).unwrap();
+    let info = exchange(&mut stream, &info);
+    let peers = peer_connect_infos(2, machine, |_, _| info.clone());
     nodes[0]
         .transport
         .connect(&peers, Instant::now() + Duration::from_secs(10))

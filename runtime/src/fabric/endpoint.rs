@@ -18,8 +18,8 @@ use crate::standing::Lost;
 use crate::symmetric::OwnMemory;
 use mkernel_fabric::emulated::{Clock, Emulated, Faults, Nic, Wire};
 use mkernel_fabric::{
-    Arrivals, EndpointBuilder, EndpointConfig, Memory, MemoryKind, PeerId, PeerOffer, Proxy,
-    ProxyOptions,
+    Arrivals, EndpointBuilder, EndpointConfig, MemoryKind, MemoryRange, PeerConnectInfo, PeerId,
+    Proxy, ProxyOptions,
 };
 use mkernel_spec::abi::{FLAG_STRIDE_BYTES, MAX_RANKS};
 use mkernel_spec::fabric::{CommandRing, RingState};
@@ -111,7 +111,7 @@ impl Fabric {
         };
         let offers = prepared.and_then(|mut prepared| {
             let setup = &mut prepared.setup;
-            let offers = (0..peers.len() as u16).map(|peer| setup.offer(PeerId(peer)));
+            let offers = (0..peers.len() as u16).map(|peer| setup.connect_info(PeerId(peer)));
             let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
             Ok((prepared, offers::encode(&offers)))
         });
@@ -272,8 +272,8 @@ fn emulated(
         dma_buf: None,
     };
     // SAFETY: mapped as long as its owner, which it keeps; only GPUs reach it.
-    let described = unsafe { Memory::new(region.address(), region_bytes, kind) };
-    let described = described.kept_by(Arc::new(memory.clone()));
+    let described = unsafe { MemoryRange::new(region.address(), region_bytes, kind) };
+    let described = described.with_owner(Arc::new(memory.clone()));
     let setup = transport
         .and_then(|transport| EndpointBuilder::new(Box::new(transport), vec![described], config))
         .map_err(Error::Fabric)?;
@@ -286,15 +286,15 @@ fn offers_of(
     offers: &[Vec<u8>],
     peers: &[u32],
     rails: &Rails,
-) -> Result<Vec<PeerOffer>, Error> {
+) -> Result<Vec<PeerConnectInfo>, Error> {
     let of = |(id, (peer, number)): (u16, (&u32, u32))| {
         let offer = offers::decode(&offers[*peer as usize], peers.len(), number as usize);
-        Ok(PeerOffer {
+        Ok(PeerConnectInfo {
             peer: mkernel_fabric::PeerIdentity {
                 id: PeerId(id),
                 name: shared.hosts.name_of(*peer).into(),
             },
-            offer: offer.map(<[u8]>::to_vec).ok_or(Error::Protocol {
+            connect_info: offer.map(<[u8]>::to_vec).ok_or(Error::Protocol {
                 peer: Peer::Rank(*peer),
                 step: STEP,
                 source: ProtocolFault::Malformed,

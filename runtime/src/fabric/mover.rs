@@ -6,7 +6,7 @@ use crate::error::{Error, with_causes};
 use crate::symmetric::Symmetric;
 use cudarc::driver::CudaContext;
 use mkernel_fabric::emulated::{Mover, Placed};
-use mkernel_fabric::{Memory, MemoryKind};
+use mkernel_fabric::{MemoryKind, MemoryRange};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -187,7 +187,7 @@ impl PeerCopies {
 }
 
 impl Mover for PeerCopies {
-    fn check(&self, memory: &Memory) -> Result<(), String> {
+    fn check(&self, memory: &MemoryRange) -> Result<(), String> {
         match memory.kind() {
             MemoryKind::Gpu { .. } if self.region(self.rank) == Some(memory.address()) => Ok(()),
             _ => Err("only the memory that all ranks have mapped can be a region".to_owned()),
@@ -196,7 +196,7 @@ impl Mover for PeerCopies {
 
     fn take(
         &mut self,
-        _: &Memory,
+        _: &MemoryRange,
         offset: u64,
         _: u32,
         payload: &mut Vec<u8>,
@@ -208,7 +208,7 @@ impl Mover for PeerCopies {
 
     fn place(
         &mut self,
-        to: &Memory,
+        to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],

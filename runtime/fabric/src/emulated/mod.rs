@@ -21,7 +21,9 @@ pub use wire::{Pipe, Wire, pipe};
 
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
-use crate::transport::{Event, Limits, MAX_REGIONS, Memory, PeerOffer, RegionId, Transport, Write};
+use crate::transport::{
+    Event, Limits, MAX_REGIONS, MemoryRange, PeerConnectInfo, RegionId, Transport, Write,
+};
 use frame::{Frame, WriteHead};
 use link::Link;
 use model::Timing;
@@ -30,7 +32,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-const OFFER: &[u8] = b"MKEM2";
+const CONNECT_INFO: &[u8] = b"MKEM2";
 
 /// An endpoint's NICs in software.
 pub struct Emulated {
@@ -40,7 +42,7 @@ pub struct Emulated {
     clock: Clock,
     /// Dropped before the regions that it reaches.
     mover: Box<dyn Mover>,
-    regions: Vec<Memory>,
+    regions: Vec<MemoryRange>,
     links: Vec<Link>,
     /// Writes on their way from here, by ticket.
     flights: Slots<Flight>,
@@ -281,7 +283,7 @@ impl Emulated {
 }
 
 /// The region to which a peer writes, if it has the place.
-fn target<'a>(regions: &'a [Memory], head: &WriteHead) -> Result<&'a Memory, String> {
+fn target<'a>(regions: &'a [MemoryRange], head: &WriteHead) -> Result<&'a MemoryRange, String> {
     let region = regions.get(usize::from(head.region));
     let region = region.ok_or_else(|| format!("it wrote to region {}", head.region))?;
     let end = head.offset.checked_add(head.bytes.into());
@@ -307,7 +309,7 @@ impl Transport for Emulated {
         }
     }
 
-    fn register(&mut self, memory: Memory) -> Result<RegionId, FabricError> {
+    fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {
         let outcome = if self.regions.len() == MAX_REGIONS {
             Err(format!("there are {MAX_REGIONS} regions already"))
         } else {
@@ -322,11 +324,11 @@ impl Transport for Emulated {
         Ok(RegionId(self.regions.len() as u8 - 1))
     }
 
-    fn offer(&mut self, _: PeerId) -> Result<Vec<u8>, FabricError> {
-        Ok(OFFER.to_vec())
+    fn connect_info(&mut self, _: PeerId) -> Result<Vec<u8>, FabricError> {
+        Ok(CONNECT_INFO.to_vec())
     }
 
-    fn connect(&mut self, peers: &[PeerOffer], _: Instant) -> Result<(), FabricError> {
+    fn connect(&mut self, peers: &[PeerConnectInfo], _: Instant) -> Result<(), FabricError> {
         if peers.len() != self.links.len() {
             return Err(FabricError::Config(vec![format!(
                 "{} peers for {} wires",
@@ -334,9 +336,9 @@ impl Transport for Emulated {
                 self.links.len()
             )]));
         }
-        match peers.iter().find(|peer| peer.offer != OFFER) {
+        match peers.iter().find(|peer| peer.connect_info != CONNECT_INFO) {
             None => Ok(()),
-            Some(PeerOffer { peer, .. }) => Err(FabricError::Offer {
+            Some(PeerConnectInfo { peer, .. }) => Err(FabricError::ConnectInfo {
                 peer: peer.clone(),
                 reason: "it has no emulated NIC of this version".into(),
             }),

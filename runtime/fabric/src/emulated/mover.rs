@@ -1,6 +1,6 @@
 //! How an emulated NIC reads and writes regions.
 
-use crate::transport::{Memory, MemoryKind};
+use crate::transport::{MemoryKind, MemoryRange};
 
 /// Where the bytes of a write are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub trait Mover: Send {
     /// # Errors
     ///
     /// Why not.
-    fn check(&self, memory: &Memory) -> Result<(), String>;
+    fn check(&self, memory: &MemoryRange) -> Result<(), String>;
 
     /// Appends to `payload` what the peer's mover needs to place `bytes` bytes of `from`: the bytes themselves, or where
     /// they are. They stay as they are until the peer has placed them.
@@ -29,7 +29,7 @@ pub trait Mover: Send {
     /// Why not; it counts as a failure of the NIC.
     fn take(
         &mut self,
-        from: &Memory,
+        from: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &mut Vec<u8>,
@@ -43,7 +43,7 @@ pub trait Mover: Send {
     /// Why not; the peer counts as lost.
     fn place(
         &mut self,
-        to: &Memory,
+        to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],
@@ -64,7 +64,7 @@ pub trait Mover: Send {
 pub struct HostMover;
 
 impl Mover for HostMover {
-    fn check(&self, memory: &Memory) -> Result<(), String> {
+    fn check(&self, memory: &MemoryRange) -> Result<(), String> {
         match memory.kind() {
             MemoryKind::Host => Ok(()),
             other => Err(format!("{other:?} is no memory of the host")),
@@ -73,7 +73,7 @@ impl Mover for HostMover {
 
     fn take(
         &mut self,
-        from: &Memory,
+        from: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &mut Vec<u8>,
@@ -81,7 +81,7 @@ impl Mover for HostMover {
         let start = payload.len();
         payload.reserve(bytes as usize);
         let from = (from.address() + offset) as *const u8;
-        // SAFETY: the place is in the region, which is mapped (`Memory::new`) and apart from `payload`, which has room.
+        // SAFETY: the place is in the region, which is mapped (`MemoryRange::new`) and apart from `payload`, which has room.
         unsafe {
             std::ptr::copy_nonoverlapping(from, payload.as_mut_ptr().add(start), bytes as usize);
             payload.set_len(start + bytes as usize);
@@ -91,7 +91,7 @@ impl Mover for HostMover {
 
     fn place(
         &mut self,
-        to: &Memory,
+        to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],
@@ -104,7 +104,7 @@ impl Mover for HostMover {
             ));
         }
         let to = (to.address() + offset) as *mut u8;
-        // SAFETY: the place is in the region, which is mapped (`Memory::new`) and apart from `payload`.
+        // SAFETY: the place is in the region, which is mapped (`MemoryRange::new`) and apart from `payload`.
         unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len()) };
         Ok(Placed::Done)
     }

@@ -1,10 +1,10 @@
 use super::*;
 use crate::arrivals::HostArrivals;
 use crate::builder::EndpointBuilder;
+use crate::command_ring::CommandProducer;
 use crate::config::EndpointConfig;
 use crate::peer_id::PeerIdentity;
-use crate::ring::Producer;
-use crate::transport::{Memory, PeerOffer};
+use crate::transport::{MemoryRange, PeerConnectInfo};
 use mkernel_spec::fabric::COMMAND_PUT;
 use std::sync::Mutex;
 
@@ -30,13 +30,13 @@ impl Transport for Recorder {
             rails: 1,
         }
     }
-    fn register(&mut self, _: Memory) -> Result<RegionId, FabricError> {
+    fn register(&mut self, _: MemoryRange) -> Result<RegionId, FabricError> {
         Ok(RegionId(0))
     }
-    fn offer(&mut self, _: PeerId) -> Result<Vec<u8>, FabricError> {
+    fn connect_info(&mut self, _: PeerId) -> Result<Vec<u8>, FabricError> {
         Ok(Vec::new())
     }
-    fn connect(&mut self, _: &[PeerOffer], _: Instant) -> Result<(), FabricError> {
+    fn connect(&mut self, _: &[PeerConnectInfo], _: Instant) -> Result<(), FabricError> {
         Ok(())
     }
     fn post(&mut self, writes: &[Write]) -> Result<usize, FabricError> {
@@ -55,7 +55,7 @@ impl Transport for Recorder {
 
 struct Bench {
     endpoint: Endpoint,
-    producer: Producer,
+    producer: CommandProducer,
     record: Arc<Mutex<Record>>,
 }
 
@@ -70,21 +70,21 @@ impl Bench {
         };
         let transport = Box::new(Recorder(record.clone()));
         let mut builder = EndpointBuilder::new(transport, Vec::new(), config).expect("sound");
-        let offer = builder.offer(PeerId(0)).expect("an offer");
-        let peer = |id| PeerOffer {
+        let info = builder.connect_info(PeerId(0)).expect("connection info");
+        let peer = |id| PeerConnectInfo {
             peer: PeerIdentity {
                 id: PeerId(id),
                 name: "a peer".into(),
             },
-            offer: offer.clone(),
+            connect_info: info.clone(),
         };
         let peers: Vec<_> = (0..PEERS).map(peer).collect();
-        let ring = Ring::on_host(4, 0).expect("a ring");
+        let ring = HostRing::allocate(4, 0).expect("a ring");
         let arrivals = Box::new(HostArrivals::new(PEERS.into(), 1, 0));
         let endpoint = builder.connect(&peers, ring.clone(), arrivals, Instant::now());
         Self {
             endpoint: endpoint.expect("connects"),
-            producer: Producer::new(ring),
+            producer: CommandProducer::new(ring),
             record,
         }
     }

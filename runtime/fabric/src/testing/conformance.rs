@@ -1,9 +1,11 @@
 //! What every transport must do, alone and under endpoints.
 
-use super::{Buffer, Job, Subject, Traffic, pattern, peer_id, peer_offers};
+use super::{Buffer, Job, Subject, Traffic, pattern, peer_connect_infos, peer_id};
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
-use crate::transport::{Event, MAX_OFFER_BYTES, PeerOffer, Place, RegionId, Transport, Write};
+use crate::transport::{
+    Event, MAX_CONNECT_INFO_BYTES, PeerConnectInfo, RegionId, RegionOffset, Transport, Write,
+};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -13,8 +15,8 @@ pub type Check = (&'static str, fn(&mut dyn Subject));
 /// All checks.
 pub const CHECKS: &[Check] = &[
     (
-        "offers are bounded, and what is no offer is refused",
-        offers,
+        "connection info is bounded, and damaged info is refused",
+        connect_info,
     ),
     ("bytes are there when their arrival is", sizes_and_offsets),
     ("a full queue takes fewer and loses nothing", full_queue),
@@ -73,11 +75,14 @@ impl Raw {
     }
 }
 
-fn offers_of(raws: &mut [Raw], of: usize) -> Vec<PeerOffer> {
-    peer_offers(raws.len(), of, |peer, of| {
-        let offer = raws[peer].transport.offer(of).expect("an offer");
-        assert!(offer.len() <= MAX_OFFER_BYTES);
-        offer
+fn connect_infos_of(raws: &mut [Raw], of: usize) -> Vec<PeerConnectInfo> {
+    peer_connect_infos(raws.len(), of, |peer, of| {
+        let info = raws[peer]
+            .transport
+            .connect_info(of)
+            .expect("connection info");
+        assert!(info.len() <= MAX_CONNECT_INFO_BYTES);
+        info
     })
 }
 
@@ -99,7 +104,9 @@ fn registered(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
 
 fn connected(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
     let mut raws = registered(subject, endpoints);
-    let tables: Vec<_> = (0..endpoints).map(|of| offers_of(&mut raws, of)).collect();
+    let tables: Vec<_> = (0..endpoints)
+        .map(|of| connect_infos_of(&mut raws, of))
+        .collect();
     let deadline = Instant::now() + subject.patience();
     std::thread::scope(|scope| {
         for (raw, table) in raws.iter_mut().zip(&tables) {
@@ -119,7 +126,7 @@ fn until(subject: &dyn Subject, what: &str, mut step: impl FnMut() -> bool) {
 }
 
 fn write(peer: PeerId, source: usize, target: usize, bytes: usize, number: u32) -> Write {
-    let place = |offset| Place {
+    let place = |offset| RegionOffset {
         region: RegionId(0),
         offset: offset as u64,
     };
@@ -133,18 +140,18 @@ fn write(peer: PeerId, source: usize, target: usize, bytes: usize, number: u32) 
     }
 }
 
-fn offers(subject: &mut dyn Subject) {
+fn connect_info(subject: &mut dyn Subject) {
     let mut raws = registered(subject, 2);
     let limits = raws[0].transport.limits();
     assert!(
         limits.writes >= 2 && limits.receives >= 16 && limits.rails >= 1,
         "{limits:?}"
     );
-    let sound = offers_of(&mut raws, 0);
-    for length in [0, 1, sound[0].offer.len() - 1] {
+    let sound = connect_infos_of(&mut raws, 0);
+    for length in [0, 1, sound[0].connect_info.len() - 1] {
         let mut raws = registered(subject, 2);
-        let mut damaged = offers_of(&mut raws, 0);
-        damaged[0].offer.truncate(length);
+        let mut damaged = connect_infos_of(&mut raws, 0);
+        damaged[0].connect_info.truncate(length);
         let deadline = Instant::now() + Duration::from_secs(1);
         let error = raws[0]
             .transport

@@ -1,7 +1,7 @@
 //! Copies that take their time: a [`Mover`] for tests, like one over a GPU's copy engines.
 
 use crate::emulated::{HostMover, Mover, Placed};
-use crate::transport::Memory;
+use crate::transport::MemoryRange;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ pub struct Sources(Arc<Mutex<Known>>);
 /// By number: in which memory, and where. The last number.
 #[derive(Default)]
 struct Known {
-    places: HashMap<u64, (Memory, u64)>,
+    places: HashMap<u64, (MemoryRange, u64)>,
     last: u64,
 }
 
@@ -32,7 +32,7 @@ struct Pending {
     token: u64,
     polls: u64,
     source: u64,
-    to: Memory,
+    to: MemoryRange,
     offset: u64,
     bytes: u32,
 }
@@ -71,7 +71,7 @@ impl LateMover {
 }
 
 impl Sources {
-    fn add(&self, from: &Memory, offset: u64) -> u64 {
+    fn add(&self, from: &MemoryRange, offset: u64) -> u64 {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.last += 1;
         let number = known.last;
@@ -79,20 +79,20 @@ impl Sources {
         number
     }
 
-    fn remove(&self, number: u64) -> Option<(Memory, u64)> {
+    fn remove(&self, number: u64) -> Option<(MemoryRange, u64)> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.places.remove(&number)
     }
 }
 
 impl Mover for LateMover {
-    fn check(&self, memory: &Memory) -> Result<(), String> {
+    fn check(&self, memory: &MemoryRange) -> Result<(), String> {
         HostMover.check(memory)
     }
 
     fn take(
         &mut self,
-        from: &Memory,
+        from: &MemoryRange,
         offset: u64,
         _: u32,
         payload: &mut Vec<u8>,
@@ -103,7 +103,7 @@ impl Mover for LateMover {
 
     fn place(
         &mut self,
-        to: &Memory,
+        to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],

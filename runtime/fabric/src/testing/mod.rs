@@ -12,7 +12,7 @@ pub use traffic::{Job, Node, Traffic};
 use crate::emulated::{Clock, Emulated, Faults, HostMover, Mover, Nic, VirtualClock, Wire, pipe};
 use crate::peer_id::PeerId;
 use crate::peer_id::PeerIdentity;
-use crate::transport::{Memory, MemoryKind, PeerOffer, Transport};
+use crate::transport::{MemoryKind, MemoryRange, PeerConnectInfo, Transport};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -129,10 +129,10 @@ impl Buffer {
 
     /// For [`Transport::register`].
     #[must_use]
-    pub fn memory(&self) -> Memory {
+    pub fn memory(&self) -> MemoryRange {
         let address = self.0.as_ptr() as u64;
         // SAFETY: leaked, so it stays mapped; only reached through atomics.
-        unsafe { Memory::new(address, self.0.len() as u64, MemoryKind::Host) }
+        unsafe { MemoryRange::new(address, self.0.len() as u64, MemoryKind::Host) }
     }
 
     /// Stores bytes.
@@ -160,19 +160,19 @@ pub fn peer_id(of: usize, peer: usize) -> PeerId {
 }
 
 /// All peers of endpoint `of`, with what `offer(peer, for)` says of each.
-pub fn peer_offers(
+pub fn peer_connect_infos(
     endpoints: usize,
     of: usize,
-    mut offer: impl FnMut(usize, PeerId) -> Vec<u8>,
-) -> Vec<PeerOffer> {
+    mut info: impl FnMut(usize, PeerId) -> Vec<u8>,
+) -> Vec<PeerConnectInfo> {
     let peers = (0..endpoints).filter(|peer| *peer != of);
     peers
-        .map(|peer| PeerOffer {
+        .map(|peer| PeerConnectInfo {
             peer: PeerIdentity {
                 id: peer_id(of, peer),
                 name: format!("endpoint {peer}").into(),
             },
-            offer: offer(peer, peer_id(peer, of)),
+            connect_info: info(peer, peer_id(peer, of)),
         })
         .collect()
 }

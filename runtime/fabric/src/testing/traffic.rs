@@ -1,13 +1,13 @@
 //! Endpoints that put patterns to each other, one thread stepping all.
 
-use super::{Buffer, Subject, pattern, peer_id, peer_offers};
+use super::{Buffer, Subject, pattern, peer_connect_infos, peer_id};
 use crate::arrivals::HostArrivals;
 use crate::builder::EndpointBuilder;
+use crate::command_ring::{CommandProducer, HostRing};
 use crate::config::EndpointConfig;
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
-use crate::ring::{Producer, Ring};
-use crate::transport::{PeerOffer, Transport};
+use crate::transport::{PeerConnectInfo, Transport};
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use std::time::{Duration, Instant};
 
@@ -84,7 +84,7 @@ pub struct Node {
     /// `None` once it has ended.
     pub endpoint: Option<Endpoint>,
     /// Of its ring.
-    pub producer: Producer,
+    pub producer: CommandProducer,
     /// Its arrival words.
     pub arrivals: HostArrivals,
     /// Region 0.
@@ -330,19 +330,19 @@ fn connect(
             target,
         ));
     }
-    let mut tables: Vec<Vec<PeerOffer>> = Vec::new();
+    let mut tables: Vec<Vec<PeerConnectInfo>> = Vec::new();
     for of in 0..count {
-        let offer = |peer: usize, of| builders[peer].0.offer(of).expect("an offer");
-        tables.push(peer_offers(count, of, offer));
+        let info = |peer: usize, of| builders[peer].0.connect_info(of).expect("connection info");
+        tables.push(peer_connect_infos(count, of, info));
     }
     let connect = |((builder, source, target), peers): (
         (EndpointBuilder, Buffer, Buffer),
-        &Vec<PeerOffer>,
+        &Vec<PeerConnectInfo>,
     )| {
-        let ring = Ring::on_host(traffic.ring_log2, traffic.first)?;
+        let ring = HostRing::allocate(traffic.ring_log2, traffic.first)?;
         let arrivals = HostArrivals::new(count - 1, traffic.channels, traffic.first);
         let told = Box::new(arrivals.clone());
-        let producer = Producer::new(ring.clone());
+        let producer = CommandProducer::new(ring.clone());
         let deadline = Instant::now() + Duration::from_secs(10);
         Ok(Node {
             endpoint: Some(builder.connect(peers, ring, told, deadline)?),

@@ -1,5 +1,6 @@
 //! SRD, the scalable reliable datagram of Amazon's EFA: reliable, in no order, by extended work requests only.
 
+use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
 use super::efadv::{
     CAN_RDMA_WRITE, CAN_RECEIVE_UNSOLICITED, DeviceAttributes, QueuePairAttributes,
@@ -7,7 +8,6 @@ use super::efadv::{
 };
 use super::lane::{Capability, Kind, Work};
 use super::library::efadv;
-use super::offer::{QueuePairOffer, RailOffer};
 use super::os::{last_error, result};
 use super::queue::{Depth, QueuePair};
 use super::rail::Rail;
@@ -48,7 +48,7 @@ unsafe impl Send for Functions {}
 struct Destination {
     device: Arc<Device>,
     handle: *mut ibv_ah,
-    at: QueuePairOffer,
+    at: QueuePairInfo,
 }
 
 // SAFETY: verbs may be called from any thread.
@@ -157,7 +157,7 @@ impl Kind for ScalableDatagram {
         random & USER_QUEUE_KEY
     }
 
-    fn connect(&mut self, rail: &Rail, to: &RailOffer, at: QueuePairOffer) -> Result<(), String> {
+    fn connect(&mut self, rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<(), String> {
         self.pair
             .modify(ibv_qp_state::IBV_QPS_RTR, ibv_qp_attr::default(), &[])?;
         self.pair.modify(

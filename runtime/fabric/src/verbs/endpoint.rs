@@ -1,14 +1,16 @@
 //! The transport: tables of peers, regions and rails, how they are made, and the trait.
 
+use super::connect_info::{ConnectInfo, QueuePairInfo, RailInfo, RegionInfo, RemoteAddress};
 use super::lane::{Kind, Lane};
 use super::lanes::Lanes;
 use super::memory::Registration;
-use super::offer::{Offer, QueuePairOffer, RailOffer, RegionOffer, Target};
 use super::options::Options;
 use super::rail::Rail;
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
-use crate::transport::{Event, Limits, MAX_REGIONS, Memory, PeerOffer, RegionId, Transport, Write};
+use crate::transport::{
+    Event, Limits, MAX_REGIONS, MemoryRange, PeerConnectInfo, RegionId, Transport, Write,
+};
 use ibverbs_sys::ibv_wc;
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
@@ -34,15 +36,15 @@ pub(super) struct Endpoint<K> {
 pub(super) struct Region {
     /// For each rail. Dropped before what they register.
     pub(super) registrations: Vec<Registration>,
-    pub(super) memory: Memory,
+    pub(super) memory: MemoryRange,
 }
 
 /// Where an endpoint may write at a peer.
 #[derive(Clone, Default)]
 pub(super) struct PeerMemory {
-    pub(super) regions: Vec<RegionOffer>,
+    pub(super) regions: Vec<RegionInfo>,
     /// For each rail.
-    pub(super) scratch: Vec<Target>,
+    pub(super) scratch: Vec<RemoteAddress>,
     pub(super) lost: bool,
 }
 
@@ -72,7 +74,7 @@ impl<K: Kind> Endpoint<K> {
             ));
         }
         if !self.lanes.of(peer).is_empty() {
-            return Err("its offer was made before".into());
+            return Err("its connection info was created before".into());
         }
         for _ in 0..self.options.queue_pairs {
             for rail in &mut self.rails {
@@ -87,18 +89,18 @@ impl<K: Kind> Endpoint<K> {
     }
 
     /// What a peer must know of one rail.
-    fn rail_offer(&self, index: usize, peer: PeerId) -> RailOffer {
+    fn rail_info(&self, index: usize, peer: PeerId) -> RailInfo {
         let rail = &self.rails[index];
         let lanes = self.lanes.of(peer.0.into()).iter();
         let lanes = lanes.skip(index).step_by(self.rails.len());
-        RailOffer {
+        RailInfo {
             link: rail.port.link as u8,
             mtu: rail.port.mtu,
             lid: rail.port.lid,
             gid: rail.port.gid,
             scratch: rail.scratch(),
             queue_pairs: lanes
-                .map(|lane| QueuePairOffer {
+                .map(|lane| QueuePairInfo {
                     number: lane.pair.pair().number(),
                     nonce: lane.nonce,
                 })
@@ -107,28 +109,28 @@ impl<K: Kind> Endpoint<K> {
     }
 
     /// Reads an offer, and compares it with what this endpoint has.
-    fn check(&self, bytes: &[u8]) -> Result<Offer, String> {
-        let offer = Offer::from_bytes(bytes)?;
-        let pairs = offer.rails.first().map_or(0, |rail| rail.queue_pairs.len());
+    fn check(&self, bytes: &[u8]) -> Result<ConnectInfo, String> {
+        let info = ConnectInfo::from_bytes(bytes)?;
+        let pairs = info.rails.first().map_or(0, |rail| rail.queue_pairs.len());
         for (what, theirs, ours) in [
             (
                 "service",
-                usize::from(offer.service),
+                usize::from(info.service),
                 usize::from(K::SERVICE),
             ),
-            ("number of NICs", offer.rails.len(), self.rails.len()),
+            ("number of NICs", info.rails.len(), self.rails.len()),
             (
                 "number of queue pairs",
                 pairs,
                 self.options.queue_pairs.into(),
             ),
-            ("number of regions", offer.regions.len(), self.regions.len()),
+            ("number of regions", info.regions.len(), self.regions.len()),
         ] {
             if theirs != ours {
                 return Err(format!("its {what} is {theirs}, here it is {ours}"));
             }
         }
-        for (theirs, ours) in offer.rails.iter().zip(&self.rails) {
+        for (theirs, ours) in info.rails.iter().zip(&self.rails) {
             if theirs.link != ours.port.link as u8 {
                 return Err(format!(
                     "its link layer is {}, that of {} is {:?}",
@@ -152,7 +154,7 @@ impl<K: Kind> Endpoint<K> {
                 ));
             }
         }
-        match offer
+        match info
             .regions
             .iter()
             .position(|region| region.address.checked_add(region.bytes).is_none())
@@ -160,21 +162,26 @@ impl<K: Kind> Endpoint<K> {
             Some(region) => Err(format!(
                 "its region {region} does not fit into an address space"
             )),
-            None => Ok(offer),
+            None => Ok(info),
         }
     }
 
-    fn connect_peer(&mut self, id: PeerId, offer: Offer, deadline: Instant) -> Result<(), String> {
+    fn connect_peer(
+        &mut self,
+        id: PeerId,
+        info: ConnectInfo,
+        deadline: Instant,
+    ) -> Result<(), String> {
         let lanes = self.lanes.of_mut(id.0.into());
         if lanes.is_empty() {
-            return Err("nothing was offered to it".into());
+            return Err("no connection info was created for it".into());
         }
         for (index, lane) in lanes.iter_mut().enumerate() {
             if Instant::now() >= deadline {
                 return Err("the deadline passed".into());
             }
             let rails = self.rails.len();
-            let (rail, to) = (&self.rails[index % rails], &offer.rails[index % rails]);
+            let (rail, to) = (&self.rails[index % rails], &info.rails[index % rails]);
             lane.pair
                 .connect(rail, to, to.queue_pairs[index / rails])
                 .map_err(|error| {
@@ -186,8 +193,8 @@ impl<K: Kind> Endpoint<K> {
                 })?;
         }
         let peer = &mut self.peers[usize::from(id.0)];
-        peer.scratch = offer.rails.iter().map(|rail| rail.scratch).collect();
-        peer.regions = offer.regions;
+        peer.scratch = info.rails.iter().map(|rail| rail.scratch).collect();
+        peer.regions = info.regions;
         Ok(())
     }
 }
@@ -214,7 +221,7 @@ impl<K: Kind> Transport for Endpoint<K> {
         }
     }
 
-    fn register(&mut self, memory: Memory) -> Result<RegionId, FabricError> {
+    fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {
         let (address, bytes) = (memory.address(), memory.bytes());
         let refused = |reason| FabricError::Register {
             address,
@@ -236,10 +243,10 @@ impl<K: Kind> Transport for Endpoint<K> {
         Ok(RegionId(self.regions.len() as u8 - 1))
     }
 
-    fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
+    fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
         self.make_lanes(peer)
             .map_err(|reason| FabricError::Nic { reason })?;
-        let region = |region: &Region| RegionOffer {
+        let region = |region: &Region| RegionInfo {
             address: region.memory.address(),
             bytes: region.memory.bytes(),
             keys: region
@@ -248,29 +255,31 @@ impl<K: Kind> Transport for Endpoint<K> {
                 .map(Registration::remote_key)
                 .collect(),
         };
-        let offer = Offer {
+        let info = ConnectInfo {
             service: K::SERVICE,
             rails: (0..self.rails.len())
-                .map(|rail| self.rail_offer(rail, peer))
+                .map(|rail| self.rail_info(rail, peer))
                 .collect(),
             regions: self.regions.iter().map(region).collect(),
         };
-        Ok(offer.to_bytes())
+        Ok(info.to_bytes())
     }
 
-    fn connect(&mut self, peers: &[PeerOffer], deadline: Instant) -> Result<(), FabricError> {
+    fn connect(&mut self, peers: &[PeerConnectInfo], deadline: Instant) -> Result<(), FabricError> {
         if peers.len() != self.peers.len() {
             let (given, made) = (peers.len(), self.peers.len());
             return Err(FabricError::Config(vec![format!(
-                "{given} offers, but this transport was made for {made} peers"
+                "connection info of {given} peers, but this transport was made for {made} peers"
             )]));
         }
-        for (id, PeerOffer { peer, offer }) in (0..).map(PeerId).zip(peers) {
-            let offer = self.check(offer).map_err(|reason| FabricError::Offer {
-                peer: peer.clone(),
-                reason,
-            })?;
-            self.connect_peer(id, offer, deadline)
+        for (id, PeerConnectInfo { peer, connect_info }) in (0..).map(PeerId).zip(peers) {
+            let info = self
+                .check(connect_info)
+                .map_err(|reason| FabricError::ConnectInfo {
+                    peer: peer.clone(),
+                    reason,
+                })?;
+            self.connect_peer(id, info, deadline)
                 .map_err(|reason| FabricError::Connect {
                     peer: peer.clone(),
                     reason,

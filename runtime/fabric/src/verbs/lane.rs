@@ -1,7 +1,7 @@
 //! A queue pair to a peer, what is posted on it, and what it can be.
 
+use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
-use super::offer::{QueuePairOffer, RailOffer};
 use super::queue::{Depth, QueuePair};
 use super::rail::Rail;
 use rustc_hash::FxHashMap;
@@ -52,7 +52,7 @@ pub(super) trait Kind: Send + Sized {
     fn nonce(random: u32) -> u32;
 
     /// Makes it ready to write to a queue pair of a peer, and to be written by that.
-    fn connect(&mut self, rail: &Rail, to: &RailOffer, at: QueuePairOffer) -> Result<(), String>;
+    fn connect(&mut self, rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<(), String>;
 
     /// Posts all of `works`, in order.
     fn post(&mut self, works: &[Work]) -> io::Result<()>;

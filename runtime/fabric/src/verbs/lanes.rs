@@ -169,9 +169,9 @@ fn cost(bytes: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::connect_info::{QueuePairInfo, RailInfo};
     use crate::verbs::device::{Device, Port};
     use crate::verbs::lane::Capability;
-    use crate::verbs::offer::{QueuePairOffer, RailOffer};
     use crate::verbs::queue::{Depth, QueuePair};
     use crate::verbs::rail::Rail;
 
@@ -198,7 +198,7 @@ mod tests {
         fn nonce(random: u32) -> u32 {
             random
         }
-        fn connect(&mut self, _: &Rail, _: &RailOffer, _: QueuePairOffer) -> Result<(), String> {
+        fn connect(&mut self, _: &Rail, _: &RailInfo, _: QueuePairInfo) -> Result<(), String> {
             Ok(())
         }
         fn post(&mut self, works: &[Work]) -> io::Result<()> {

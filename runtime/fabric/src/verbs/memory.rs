@@ -2,7 +2,7 @@
 
 use super::device::Device;
 use super::os::last_error;
-use crate::transport::{Memory, MemoryKind};
+use crate::transport::{MemoryKind, MemoryRange};
 use ibverbs_sys::{ibv_access_flags, ibv_mr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ unsafe impl Send for Registration {}
 
 impl Registration {
     /// Registers memory, with its address as the address that the NIC uses.
-    pub(super) fn new(device: &Arc<Device>, memory: &Memory) -> Result<Self, String> {
+    pub(super) fn new(device: &Arc<Device>, memory: &MemoryRange) -> Result<Self, String> {
         let (verbs, pd) = (device.verbs, device.pd);
         let bytes = usize::try_from(memory.bytes()).map_err(|error| error.to_string())?;
         let (mr, way) = match memory.kind() {
@@ -31,7 +31,7 @@ impl Registration {
                 ..
             } => {
                 let (offset, fd) = (buffer.offset_bytes, buffer.fd.as_raw_fd());
-                // SAFETY: the caller of `Memory::new` promised that the range is mapped, and stays so until the transport
+                // SAFETY: the caller of `MemoryRange::new` promised that the range is mapped, and stays so until the transport
                 // is dropped, which drops this registration before the memory's owner. The file is open for the call;
                 // the kernel keeps what it needs of it.
                 let mr = unsafe {

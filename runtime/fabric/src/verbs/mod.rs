@@ -10,6 +10,7 @@
 //!       lane ── a queue pair to a peer and its account: rc or efa
 //! ```
 
+mod connect_info;
 mod device;
 #[cfg(feature = "efa")]
 mod efa;
@@ -20,7 +21,6 @@ mod lane;
 mod lanes;
 mod library;
 mod memory;
-mod offer;
 mod options;
 mod os;
 mod queue;

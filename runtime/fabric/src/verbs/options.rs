@@ -1,6 +1,6 @@
 //! What a user may choose.
 
-use super::offer::{MAX_QUEUE_PAIRS, MAX_RAILS};
+use super::connect_info::{MAX_QUEUE_PAIRS, MAX_RAILS};
 use crate::error::FabricError;
 use std::time::Duration;
 

@@ -1,14 +1,14 @@
 //! A NIC of an endpoint: device, port, completion queue.
 
+use super::connect_info::RemoteAddress;
 use super::device::{Device, Port};
 use super::lane::Kind;
 use super::library;
 use super::memory::Registration;
-use super::offer::Target;
 use super::options::Options;
 use super::queue::{CompletionQueue, Depth};
 use crate::error::FabricError;
-use crate::transport::{Memory, MemoryKind};
+use crate::transport::{MemoryKind, MemoryRange};
 use ibverbs_sys::ibv_sge;
 use rustc_hash::FxHashMap;
 use std::cell::UnsafeCell;
@@ -88,7 +88,7 @@ impl Rail {
         let scratch_memory = Box::new(UnsafeCell::new([0; SCRATCH_BYTES]));
         // SAFETY: the box stays where it is until the registration is gone; nobody reads or writes it but NICs.
         let memory = unsafe {
-            Memory::new(
+            MemoryRange::new(
                 scratch_memory.get() as u64,
                 SCRATCH_BYTES as u64,
                 MemoryKind::Host,
@@ -131,8 +131,8 @@ impl Rail {
     }
 
     /// Where peers write 0 bytes.
-    pub(super) fn scratch(&self) -> Target {
-        Target {
+    pub(super) fn scratch(&self) -> RemoteAddress {
+        RemoteAddress {
             address: self.scratch_memory.get() as u64,
             key: self.scratch.remote_key(),
         }

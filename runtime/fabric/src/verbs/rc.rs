@@ -1,9 +1,9 @@
 //! RC, the reliable connection of InfiniBand and RoCE: ordered within a queue pair, over InfiniBand or Ethernet.
 
+use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
 use super::gid::Link;
 use super::lane::{Capability, Kind, Work};
-use super::offer::{QueuePairOffer, RailOffer};
 use super::os::result;
 use super::queue::{Depth, QueuePair};
 use super::rail::Rail;
@@ -111,7 +111,7 @@ impl Kind for ReliableConnection {
         random & PACKET_NUMBER
     }
 
-    fn connect(&mut self, rail: &Rail, to: &RailOffer, at: QueuePairOffer) -> Result<(), String> {
+    fn connect(&mut self, rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<(), String> {
         self.pair.modify(
             ibv_qp_state::IBV_QPS_RTR,
             ibv_qp_attr {
@@ -211,7 +211,7 @@ fn request(work: &Work, inline_bytes: u32) -> ibv_send_wr {
 }
 
 /// The way to a peer's NIC.
-fn address(rail: &Rail, to: &RailOffer) -> ibv_ah_attr {
+fn address(rail: &Rail, to: &RailInfo) -> ibv_ah_attr {
     let port = &rail.port;
     let other_subnet = port.gid[..8] != to.gid[..8];
     let mut address = ibv_ah_attr {

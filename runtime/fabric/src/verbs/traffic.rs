@@ -1,14 +1,14 @@
 //! What a connected endpoint does: writes find a lane, completions become events, trouble becomes the loss of peers.
 
+use super::connect_info::RemoteAddress;
 use super::endpoint::{Endpoint, PeerMemory, Region};
 use super::lane::{Kind, Work};
-use super::offer::Target;
 use super::os::words;
 use super::rail::{LaneAt, Rail};
 use super::watch::{self, Trouble};
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
-use crate::transport::{Event, MemoryKind, Place, Write};
+use crate::transport::{Event, MemoryKind, RegionOffset, Write};
 use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::time::{Duration, Instant};
 
@@ -214,17 +214,17 @@ fn work(
 }
 
 /// Where a write goes.
-fn remote(peer: &PeerMemory, rail: usize, write: &Write) -> Option<Target> {
+fn remote(peer: &PeerMemory, rail: usize, write: &Write) -> Option<RemoteAddress> {
     let region = peer.regions.get(usize::from(write.target.region.0))?;
     let address = inside(write.target, write.bytes, region.address, region.bytes)?;
-    Some(Target {
+    Some(RemoteAddress {
         address,
         key: *region.keys.get(rail)?,
     })
 }
 
 /// The address of a place, if as many bytes follow it in its region.
-fn inside(place: Place, bytes: u32, address: u64, region_bytes: u64) -> Option<u64> {
+fn inside(place: RegionOffset, bytes: u32, address: u64, region_bytes: u64) -> Option<u64> {
     let end = place.offset.checked_add(bytes.into())?;
     (end <= region_bytes).then(|| address + place.offset)
 }

@@ -2,9 +2,11 @@
 //! tests. One thread drives all endpoints, so a check sees the state of everybody at once.
 
 use mkernel_fabric::testing::conformance::run_all;
-use mkernel_fabric::testing::{Buffer, Subject, pattern, peer_id, peer_offers};
+use mkernel_fabric::testing::{Buffer, Subject, pattern, peer_connect_infos, peer_id};
 use mkernel_fabric::verbs::Options;
-use mkernel_fabric::{Event, FabricError, PeerId, PeerOffer, Place, RegionId, Transport, Write};
+use mkernel_fabric::{
+    Event, FabricError, PeerConnectInfo, PeerId, RegionId, RegionOffset, Transport, Write,
+};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -73,18 +75,18 @@ impl Node {
 }
 
 /// What each node knows of all others.
-pub fn tables(nodes: &mut [Node]) -> Vec<Vec<PeerOffer>> {
+pub fn tables(nodes: &mut [Node]) -> Vec<Vec<PeerConnectInfo>> {
     let count = nodes.len();
     let mut table = |of| {
-        peer_offers(count, of, |from, to| {
-            nodes[from].transport.offer(to).unwrap()
+        peer_connect_infos(count, of, |from, to| {
+            nodes[from].transport.connect_info(to).unwrap()
         })
     };
     (0..count).map(&mut table).collect()
 }
 
 /// Connects everybody with everybody.
-pub fn connect(nodes: &mut [Node], tables: &[Vec<PeerOffer>]) -> Result<(), FabricError> {
+pub fn connect(nodes: &mut [Node], tables: &[Vec<PeerConnectInfo>]) -> Result<(), FabricError> {
     let deadline = Instant::now() + Duration::from_secs(10);
     nodes
         .iter_mut()
@@ -120,7 +122,7 @@ pub fn until(nodes: &mut [Node], limit: Duration, what: &str, done: impl Fn(&[No
 
 /// A write from region 0 to region 0, with its id as its immediate.
 pub fn write(to: PeerId, source: usize, target: usize, bytes: usize, number: u32) -> Write {
-    let place = |offset: usize| Place {
+    let place = |offset: usize| RegionOffset {
         region: RegionId(0),
         offset: offset as u64,
     };
@@ -246,7 +248,7 @@ pub fn a_wrong_key_loses_its_peer_only(transports: Vec<Box<dyn Transport>>, word
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
     let mut tables = tables(&mut nodes);
     // The last byte of an offer is of the last region's key on the last rail.
-    *tables[0][0].offer.last_mut().unwrap() = 0x5a;
+    *tables[0][0].connect_info.last_mut().unwrap() = 0x5a;
     connect(&mut nodes, &tables).unwrap();
     let (wrong, right, limit) = (peer_id(0, 1), peer_id(0, 2), Duration::from_secs(20));
     assert_eq!(
@@ -281,17 +283,17 @@ pub fn bad_offers_are_refused(transports: Vec<Box<dyn Transport>>) {
     let good = tables(&mut nodes);
     type Damage = fn(&mut Vec<u8>);
     let damages: [(&str, Damage); 6] = [
-        ("too early", |offer| offer.truncate(30)),
-        ("not of a verbs transport", |offer| offer[0] = 0),
-        ("version", |offer| offer[4] = 77),
-        ("service", |offer| offer[5] ^= 3),
-        ("MTU", |offer| offer[10] = 6),
-        ("24 bits", |offer| offer[44] = 1),
+        ("too early", |info| info.truncate(30)),
+        ("not of a verbs transport", |info| info[0] = 0),
+        ("version", |info| info[4] = 77),
+        ("service", |info| info[5] ^= 3),
+        ("MTU", |info| info[10] = 6),
+        ("24 bits", |info| info[44] = 1),
     ];
     for (word, damage) in damages {
         let mut bad = good.clone();
-        damage(&mut bad[0][0].offer);
-        let Err(FabricError::Offer { peer, reason }) = connect(&mut nodes, &bad) else {
+        damage(&mut bad[0][0].connect_info);
+        let Err(FabricError::ConnectInfo { peer, reason }) = connect(&mut nodes, &bad) else {
             panic!("{word}: accepted")
         };
         assert!(

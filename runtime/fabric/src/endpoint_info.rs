@@ -1,7 +1,7 @@
 //! What an endpoint tells a peer before they connect: its own figures, and its transport's offer.
 
 use crate::immediate::SEQUENCE_MODULUS;
-use crate::transport::{MAX_OFFER_BYTES, MAX_REGIONS};
+use crate::transport::{MAX_CONNECT_INFO_BYTES, MAX_REGIONS};
 use mkernel_spec::fabric::MAX_CHANNELS;
 
 const MAGIC: [u8; 4] = *b"MKFB";
@@ -30,7 +30,7 @@ pub fn put_credits(receives: u32) -> u32 {
 
 /// Decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct EndpointInfo {
     /// Receives that this peer may use.
     pub receives: u32,
     /// Its channels are numbered below.
@@ -41,7 +41,7 @@ pub struct Offer {
     pub transport: Vec<u8>,
 }
 
-impl Offer {
+impl EndpointInfo {
     /// As bytes, little-endian: magic, version, channels, receives, regions, their sizes, the transport's.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -67,7 +67,7 @@ impl Offer {
         let half = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
         let word = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
         if header[..4] != MAGIC {
-            return Err("it does not start as an offer of the fabric".into());
+            return Err("it does not start with the magic number of the fabric".into());
         }
         if half(4) != VERSION {
             return Err(format!(
@@ -83,7 +83,7 @@ impl Offer {
             return Err(format!("{regions} regions in {} bytes", rest.len()));
         }
         let (sizes, transport) = rest.split_at(8 * regions);
-        if transport.len() > MAX_OFFER_BYTES {
+        if transport.len() > MAX_CONNECT_INFO_BYTES {
             return Err(format!("{} bytes of a transport", transport.len()));
         }
         let size = |bytes: &[u8]| {
@@ -106,8 +106,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn offer() -> Offer {
-        Offer {
+    fn info() -> EndpointInfo {
+        EndpointInfo {
             receives: 64,
             channels: 9,
             regions: vec![1 << 40, 7],
@@ -119,13 +119,13 @@ mod tests {
         /// Whatever is damaged: refused, or another sound offer; no panic.
         #[test]
         fn damaged_offers_are_refused_or_sound(at in 0usize..40, bit in 0u8..8, length in 0usize..40) {
-            let mut bytes = offer().encode();
-            prop_assert_eq!(Offer::decode(&bytes), Ok(offer()));
+            let mut bytes = info().encode();
+            prop_assert_eq!(EndpointInfo::decode(&bytes), Ok(info()));
             let at = at % bytes.len();
             bytes[at] ^= 1 << bit;
             bytes.truncate(length);
-            if let Ok(offer) = Offer::decode(&bytes) {
-                prop_assert!(RECEIVES.contains(&offer.receives) && offer.regions.len() <= MAX_REGIONS);
+            if let Ok(info) = EndpointInfo::decode(&bytes) {
+                prop_assert!(RECEIVES.contains(&info.receives) && info.regions.len() <= MAX_REGIONS);
                 prop_assert!(bytes.len() > HEADER_BYTES && at >= 6);
             }
         }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// A [`Command`] as four words: one with its tag, peer and channel, three with their [`PHASE_BIT`].
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
-pub struct Slot([AtomicU64; 4]);
+pub struct CommandSlot([AtomicU64; 4]);
 
-impl Slot {
+impl CommandSlot {
     /// As the lap before left it that will first write the command `index`.
     fn before(index: u32, capacity_log2: u32) -> Self {
         let stale = phase(index, capacity_log2) ^ PHASE_BIT;
@@ -22,46 +22,46 @@ impl Slot {
 /// [`mkernel_spec::fabric::RingWords`].
 #[repr(C)]
 #[derive(Debug)]
-pub struct Words {
+pub struct RingCounters {
     consumed: AtomicU32,
     sent: AtomicU32,
 }
 
 /// [`mkernel_spec::fabric::RingState`]; of use to producers on the host only.
 #[derive(Debug)]
-struct State {
+struct ProducerState {
     claimed: AtomicU32,
     consumed_seen: AtomicU32,
 }
 
 /// Memory of a ring.
-pub struct Ring {
-    slots: NonNull<[Slot]>,
-    words: NonNull<Words>,
+pub struct HostRing {
+    slots: NonNull<[CommandSlot]>,
+    words: NonNull<RingCounters>,
     capacity_log2: u32,
     /// What keeps the memory.
     _owner: Box<dyn Send + Sync>,
 }
 
 // SAFETY: all that the pointers lead to is atomic, and the owner may be sent and shared.
-unsafe impl Send for Ring {}
+unsafe impl Send for HostRing {}
 // SAFETY: as above.
-unsafe impl Sync for Ring {}
+unsafe impl Sync for HostRing {}
 
-impl Ring {
+impl HostRing {
     /// A ring in ordinary memory whose first command has the index `first`: 0, but in tests of wrapping.
     ///
     /// # Errors
     ///
     /// [`FabricError::Config`] for a capacity above 2^[`MAX_CAPACITY_LOG2`], or 1.
-    pub fn on_host(capacity_log2: u32, first: u32) -> Result<Arc<Self>, FabricError> {
+    pub fn allocate(capacity_log2: u32, first: u32) -> Result<Arc<Self>, FabricError> {
         check_capacity(capacity_log2)?;
         let capacity = 1 << capacity_log2;
         let first_in = |slot: u32| first.wrapping_add(slot.wrapping_sub(first) & (capacity - 1));
-        let slots: Arc<[Slot]> = (0..capacity)
-            .map(|slot| Slot::before(first_in(slot), capacity_log2))
+        let slots: Arc<[CommandSlot]> = (0..capacity)
+            .map(|slot| CommandSlot::before(first_in(slot), capacity_log2))
             .collect();
-        let words = Arc::new(Words {
+        let words = Arc::new(RingCounters {
             consumed: AtomicU32::new(first),
             sent: AtomicU32::new(first),
         });
@@ -75,15 +75,15 @@ impl Ring {
     ///
     /// # Errors
     ///
-    /// As [`on_host`](Self::on_host).
+    /// As [`allocate`](Self::allocate).
     ///
     /// # Safety
     ///
     /// `slots` leads to 2^`capacity_log2` slots; they and `words` stay mapped as long as `owner` lives, and nobody but
     /// kernels accesses them otherwise.
     pub unsafe fn from_raw(
-        slots: NonNull<Slot>,
-        words: NonNull<Words>,
+        slots: NonNull<CommandSlot>,
+        words: NonNull<RingCounters>,
         capacity_log2: u32,
         owner: Box<dyn Send + Sync>,
     ) -> Result<Arc<Self>, FabricError> {
@@ -105,7 +105,7 @@ impl Ring {
     /// Whether all commands that were published have left.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        let words = self.words();
+        let words = self.counters();
         // In this order: a command counts as read before it counts as sent.
         let sent = words.sent.load(Ordering::Acquire);
         let consumed = words.consumed.load(Ordering::Acquire);
@@ -119,7 +119,7 @@ impl Ring {
         &slots[(index & (self.capacity() - 1)) as usize].0
     }
 
-    fn words(&self) -> &Words {
+    fn counters(&self) -> &RingCounters {
         // SAFETY: as in `slot`.
         unsafe { self.words.as_ref() }
     }
@@ -135,19 +135,19 @@ fn check_capacity(capacity_log2: u32) -> Result<(), FabricError> {
 }
 
 /// The proxy's end. A ring has one.
-pub struct Consumer {
-    ring: Arc<Ring>,
+pub struct CommandConsumer {
+    ring: Arc<HostRing>,
     next: u32,
     consumed: u32,
     sent: u32,
 }
 
-impl Consumer {
+impl CommandConsumer {
     /// Starts where the ring's words say.
     #[must_use]
-    pub fn new(ring: Arc<Ring>) -> Self {
-        let next = ring.words().consumed.load(Ordering::Relaxed);
-        let sent = ring.words().sent.load(Ordering::Relaxed);
+    pub fn new(ring: Arc<HostRing>) -> Self {
+        let next = ring.counters().consumed.load(Ordering::Relaxed);
+        let sent = ring.counters().sent.load(Ordering::Relaxed);
         Self {
             ring,
             next,
@@ -192,7 +192,7 @@ impl Consumer {
 
     /// Gives the slots of all taken commands back, and tells that the sources of `sent` more commands may be reused.
     pub fn publish(&mut self, sent: u32) {
-        let words = self.ring.words();
+        let words = self.ring.counters();
         if self.consumed != self.next {
             self.consumed = self.next;
             words.consumed.store(self.consumed, Ordering::Release);
@@ -235,17 +235,17 @@ fn pack(command: &Command, tag: u32, phase: u64) -> [u64; 4] {
 
 /// Posts commands from the host, as a kernel does from the device. Clones share a ring; no kernel may use it besides.
 #[derive(Clone)]
-pub struct Producer {
-    ring: Arc<Ring>,
-    state: Arc<State>,
+pub struct CommandProducer {
+    ring: Arc<HostRing>,
+    state: Arc<ProducerState>,
 }
 
-impl Producer {
+impl CommandProducer {
     /// The first producer of a ring.
     #[must_use]
-    pub fn new(ring: Arc<Ring>) -> Self {
-        let first = ring.words().consumed.load(Ordering::Relaxed);
-        let state = Arc::new(State {
+    pub fn new(ring: Arc<HostRing>) -> Self {
+        let first = ring.counters().consumed.load(Ordering::Relaxed);
+        let state = Arc::new(ProducerState {
             claimed: AtomicU32::new(first),
             consumed_seen: AtomicU32::new(first),
         });
@@ -266,7 +266,7 @@ impl Producer {
         if reaches(self.state.consumed_seen.load(Ordering::Acquire)) {
             return true;
         }
-        let seen = self.ring.words().consumed.load(Ordering::Acquire);
+        let seen = self.ring.counters().consumed.load(Ordering::Acquire);
         if reaches(seen) {
             self.state.consumed_seen.store(seen, Ordering::Release);
         }
@@ -289,7 +289,7 @@ impl Producer {
     /// Whether the command and all before it have left.
     #[must_use]
     pub fn is_sent(&self, index: u32) -> bool {
-        let sent = self.ring.words().sent.load(Ordering::Acquire);
+        let sent = self.ring.counters().sent.load(Ordering::Acquire);
         sent.wrapping_sub(index.wrapping_add(1)).cast_signed() >= 0
     }
 }

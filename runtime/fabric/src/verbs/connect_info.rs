@@ -16,29 +16,29 @@ pub(super) const MAX_QUEUE_PAIRS: usize = 16;
 
 /// An offer, with its counts checked, but no value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Offer {
+pub(super) struct ConnectInfo {
     /// Which protocol the queue pairs speak.
     pub(super) service: u8,
-    pub(super) rails: Vec<RailOffer>,
-    pub(super) regions: Vec<RegionOffer>,
+    pub(super) rails: Vec<RailInfo>,
+    pub(super) regions: Vec<RegionInfo>,
 }
 
 /// A NIC of the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RailOffer {
+pub(super) struct RailInfo {
     pub(super) link: u8,
     pub(super) mtu: u8,
     pub(super) lid: u16,
     pub(super) gid: [u8; 16],
     /// Where writes of 0 bytes go.
-    pub(super) scratch: Target,
+    pub(super) scratch: RemoteAddress,
     /// As many on every rail.
-    pub(super) queue_pairs: Vec<QueuePairOffer>,
+    pub(super) queue_pairs: Vec<QueuePairInfo>,
 }
 
 /// A queue pair that the peer made for this endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct QueuePairOffer {
+pub(super) struct QueuePairInfo {
     pub(super) number: u32,
     /// Chosen at random: RC's first packet number, SRD's queue key.
     pub(super) nonce: u32,
@@ -46,21 +46,21 @@ pub(super) struct QueuePairOffer {
 
 /// Memory as a NIC of the peer knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct RemoteAddress {
     pub(super) address: u64,
     pub(super) key: u32,
 }
 
 /// A region of the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RegionOffer {
+pub(super) struct RegionInfo {
     pub(super) address: u64,
     pub(super) bytes: u64,
     /// For each rail.
     pub(super) keys: Vec<u32>,
 }
 
-impl Offer {
+impl ConnectInfo {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let queue_pairs = self.rails.first().map_or(0, |rail| rail.queue_pairs.len());
         let mut bytes = MAGIC.to_vec();
@@ -107,7 +107,7 @@ impl Offer {
         let rails = reader.count("rails", MAX_RAILS)?;
         let queue_pairs = reader.count("queue pairs", MAX_QUEUE_PAIRS)?;
         let regions = reader.count("regions", MAX_REGIONS)?;
-        let offer = Self {
+        let info = Self {
             service,
             rails: (0..rails)
                 .map(|_| reader.rail(queue_pairs))
@@ -117,7 +117,7 @@ impl Offer {
                 .collect::<Result<_, _>>()?,
         };
         match reader.0.len() {
-            0 => Ok(offer),
+            0 => Ok(info),
             left => Err(format!("{left} bytes follow it")),
         }
     }
@@ -149,20 +149,20 @@ impl Reader<'_> {
         }
     }
 
-    fn rail(&mut self, queue_pairs: usize) -> Result<RailOffer, String> {
+    fn rail(&mut self, queue_pairs: usize) -> Result<RailInfo, String> {
         let [link, mtu] = self.array()?;
-        Ok(RailOffer {
+        Ok(RailInfo {
             link,
             mtu,
             lid: self.array().map(u16::from_le_bytes)?,
             gid: self.array()?,
-            scratch: Target {
+            scratch: RemoteAddress {
                 address: self.u64()?,
                 key: self.u32()?,
             },
             queue_pairs: (0..queue_pairs)
                 .map(|_| {
-                    Ok(QueuePairOffer {
+                    Ok(QueuePairInfo {
                         number: self.u32()?,
                         nonce: self.u32()?,
                     })
@@ -171,8 +171,8 @@ impl Reader<'_> {
         })
     }
 
-    fn region(&mut self, rails: usize) -> Result<RegionOffer, String> {
-        Ok(RegionOffer {
+    fn region(&mut self, rails: usize) -> Result<RegionInfo, String> {
+        Ok(RegionInfo {
             address: self.u64()?,
             bytes: self.u64()?,
             keys: (0..rails).map(|_| self.u32()).collect::<Result<_, _>>()?,
@@ -183,33 +183,33 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::{
-        MAX_QUEUE_PAIRS, MAX_RAILS, Offer, QueuePairOffer, RailOffer, RegionOffer, Target,
+        ConnectInfo, MAX_QUEUE_PAIRS, MAX_RAILS, QueuePairInfo, RailInfo, RegionInfo, RemoteAddress,
     };
-    use crate::transport::{MAX_OFFER_BYTES, MAX_REGIONS};
+    use crate::transport::{MAX_CONNECT_INFO_BYTES, MAX_REGIONS};
 
-    fn offer(rails: usize, queue_pairs: usize, regions: usize) -> Offer {
+    fn info(rails: usize, queue_pairs: usize, regions: usize) -> ConnectInfo {
         let numbered = |index: usize| 0x0102_0304 * (index as u32 + 1);
-        let pair = |index| QueuePairOffer {
+        let pair = |index| QueuePairInfo {
             number: numbered(index),
             nonce: !numbered(index),
         };
-        let rail = |index| RailOffer {
+        let rail = |index| RailInfo {
             link: 2,
             mtu: 5,
             lid: index as u16,
             gid: [index as u8; 16],
-            scratch: Target {
+            scratch: RemoteAddress {
                 address: 1 << 40,
                 key: numbered(index),
             },
             queue_pairs: (0..queue_pairs).map(pair).collect(),
         };
-        let region = |index| RegionOffer {
+        let region = |index| RegionInfo {
             address: u64::from(numbered(index)) << 20,
             bytes: 4096,
             keys: (0..rails).map(numbered).collect(),
         };
-        Offer {
+        ConnectInfo {
             service: 1,
             rails: (0..rails).map(rail).collect(),
             regions: (0..regions).map(region).collect(),
@@ -218,30 +218,30 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read() {
-        for offer in [
-            offer(1, 1, 0),
-            offer(2, 3, 4),
-            offer(MAX_RAILS, MAX_QUEUE_PAIRS, MAX_REGIONS),
+        for info in [
+            info(1, 1, 0),
+            info(2, 3, 4),
+            info(MAX_RAILS, MAX_QUEUE_PAIRS, MAX_REGIONS),
         ] {
-            let bytes = offer.to_bytes();
-            assert!(bytes.len() <= MAX_OFFER_BYTES);
-            assert_eq!(Offer::from_bytes(&bytes), Ok(offer));
+            let bytes = info.to_bytes();
+            assert!(bytes.len() <= MAX_CONNECT_INFO_BYTES);
+            assert_eq!(ConnectInfo::from_bytes(&bytes), Ok(info));
         }
     }
 
     #[test]
     fn damage_is_told() {
-        let good = offer(2, 2, 2).to_bytes();
+        let good = info(2, 2, 2).to_bytes();
         for length in 0..good.len() {
             assert!(
-                Offer::from_bytes(&good[..length]).is_err(),
+                ConnectInfo::from_bytes(&good[..length]).is_err(),
                 "cut to {length}"
             );
         }
         let refused = |index: usize, value: u8, why: &str| {
             let mut bytes = good.clone();
             bytes[index] = value;
-            let error = Offer::from_bytes(&bytes).unwrap_err();
+            let error = ConnectInfo::from_bytes(&bytes).unwrap_err();
             assert!(error.contains(why), "byte {index} = {value}: {error}");
         };
         refused(0, b'x', "not of a verbs transport");
@@ -252,6 +252,9 @@ mod tests {
         refused(8, 1, "bytes follow");
         let mut long = good.clone();
         long.push(0);
-        assert_eq!(Offer::from_bytes(&long), Err("1 bytes follow it".into()));
+        assert_eq!(
+            ConnectInfo::from_bytes(&long),
+            Err("1 bytes follow it".into())
+        );
     }
 }
