@@ -1,8 +1,8 @@
 //! `cargo bench --bench fabric`: what the proxy costs, on emulated NICs.
 
-use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Nic, Wire};
+use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire};
 use mkernel_fabric::testing::{
-    Buffer, EmulatedSubject, Job, Traffic, peer_connect_infos, peer_id, pipes,
+    Buffer, EmulatedSubject, Traffic, TrafficRun, peer_connect_infos, peer_id, pipes,
 };
 use mkernel_fabric::{
     CommandProducer, Endpoint, EndpointBuilder, EndpointConfig, Event, FabricError, HostArrivals,
@@ -20,7 +20,7 @@ const REGION_BYTES: usize = 64 << 20;
 
 /// An emulated NIC that notes when the last write was posted.
 struct Stamped {
-    nic: Emulated,
+    nic: EmulatedTransport,
     start: Instant,
     posted_ns: Arc<AtomicU64>,
 }
@@ -63,12 +63,18 @@ fn sockets() -> Vec<Vec<Box<dyn Wire>>> {
 }
 
 /// Two endpoints in real time.
-fn pair(nic: &Nic, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
+fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
     let start = Instant::now();
     let mut builders: Vec<(EndpointBuilder, Arc<AtomicU64>)> = Vec::new();
     for wires in wires {
-        let mover = Box::new(HostMover);
-        let nic = Emulated::new(nic.clone(), Faults::default(), Clock::Real, mover, wires);
+        let copy_engine = Box::new(HostCopyEngine);
+        let nic = EmulatedTransport::new(
+            nic.clone(),
+            Faults::default(),
+            Clock::Real,
+            copy_engine,
+            wires,
+        );
         let (nic, posted_ns) = (nic.expect("sound figures"), Arc::<AtomicU64>::default());
         let stamp = Arc::clone(&posted_ns);
         let stamped = Box::new(Stamped {
@@ -139,7 +145,7 @@ fn spread(times_ns: &mut [u64]) -> String {
 }
 
 fn report_pick_up(pause: Duration, rounds: usize, captured: bool) {
-    let [a, b] = pair(&Nic::default(), sockets());
+    let [a, b] = pair(&NicModel::default(), sockets());
     let proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     if captured {
@@ -170,7 +176,7 @@ fn report_pick_up(pause: Duration, rounds: usize, captured: bool) {
 
 /// A put without data there and one back, each in the model's 2 µs.
 fn report_round_trip(rounds: u32) {
-    let [a, b] = pair(&Nic::default(), sockets());
+    let [a, b] = pair(&NicModel::default(), sockets());
     let _proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     let wait = |arrivals: &HostArrivals, count| {
@@ -193,7 +199,7 @@ fn report_round_trip(rounds: u32) {
 
 /// One thread steps both in turns; the sender's steps alone are timed.
 fn report_commands(total: u32) {
-    let [mut a, mut b] = pair(&Nic::default(), pipes(2));
+    let [mut a, mut b] = pair(&NicModel::default(), pipes(2));
     let (mut posted, mut in_sender, mut in_receiver) = (0, Duration::ZERO, Duration::ZERO);
     let start = Instant::now();
     while b.arrivals.count(PeerId(0), 0) < total {
@@ -224,7 +230,7 @@ fn report_commands(total: u32) {
 
 /// What a command waits for on average is half of this.
 fn report_step(steps: u32) {
-    let [mut a, _b] = pair(&Nic::default(), sockets());
+    let [mut a, _b] = pair(&NicModel::default(), sockets());
     let start = Instant::now();
     for _ in 0..steps {
         a.endpoint.step(Instant::now()).expect("no faults");
@@ -234,7 +240,7 @@ fn report_step(steps: u32) {
 }
 
 fn report_threads(total: u32, bytes: u32) {
-    let [a, b] = pair(&Nic::default(), pipes(2));
+    let [a, b] = pair(&NicModel::default(), pipes(2));
     let _proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     let start = Instant::now();
@@ -261,16 +267,16 @@ fn report_threads(total: u32, bytes: u32) {
 /// Commands to arrivals, through rings, proxies' state machines and credits.
 fn report_modelled(puts: u32) {
     let bytes = 256 << 10;
-    let mut subject = EmulatedSubject::new(Nic::default(), vec![Faults::default()]);
+    let mut subject = EmulatedSubject::new(NicModel::default(), vec![Faults::default()]);
     let traffic = Traffic {
         channels: 2,
         puts,
         sizes: vec![bytes],
         ..Traffic::default()
     };
-    let mut job = Job::new(&mut subject, traffic).expect("connects");
-    job.run();
-    drop(job);
+    let mut run = TrafficRun::new(&mut subject, traffic).expect("connects");
+    run.run();
+    drop(run);
     let each_way = f64::from(2 * puts) * f64::from(bytes);
     println!(
         "puts of 256 KiB: {:.2} GB/s each way in modelled time, of 50 set ({:?} to {:?})",
@@ -283,7 +289,7 @@ fn report_modelled(puts: u32) {
 fn report_idle(captured: bool) {
     let cpu = || clock_gettime(ClockId::ProcessCPUTime);
     let ns = |time: rustix::time::Timespec| time.tv_sec as f64 * 1e9 + time.tv_nsec as f64;
-    let [a, b] = pair(&Nic::default(), sockets());
+    let [a, b] = pair(&NicModel::default(), sockets());
     let proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     if captured {

@@ -1,7 +1,8 @@
 //! The emulated transport conforms, as it is and with faults, and takes the time that it says.
 
 use mkernel_fabric::emulated::{
-    Clock, Emulated, Faults, HostMover, Mover, Nic, Placed, VirtualClock,
+    Clock, CopyEngine, CopyStatus, EmulatedTransport, Faults, HostCopyEngine, NicModel,
+    VirtualClock,
 };
 use mkernel_fabric::testing::{Buffer, pattern, peer_connect_infos, peer_id, pipes};
 use mkernel_fabric::testing::{EmulatedSubject, Subject, conformance::run_all};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 #[test]
 fn emulated_nics_conform() {
     run_all(&mut EmulatedSubject::new(
-        Nic::default(),
+        NicModel::default(),
         vec![Faults::default()],
     ));
 }
@@ -21,7 +22,7 @@ fn emulated_nics_conform() {
 #[test]
 fn a_region_is_kept_until_its_transport_is_dropped() {
     let owner = Arc::new(());
-    let mut subject = EmulatedSubject::new(Nic::default(), vec![Faults::default()]);
+    let mut subject = EmulatedSubject::new(NicModel::default(), vec![Faults::default()]);
     let mut transports = subject.make(2);
     let memory = Buffer::new(64).memory().with_owner(owner.clone());
     transports[0].register(memory).expect("registers");
@@ -40,23 +41,23 @@ fn unordered_ones_do_too() {
         duplicates: 0.2,
         ..Faults::default()
     };
-    let nic = Nic {
+    let nic = NicModel {
         rails: 4,
         queue_depth: 64,
         receives: 24,
-        ..Nic::default()
+        ..NicModel::default()
     };
     run_all(&mut EmulatedSubject::new(nic.clone(), vec![faults.clone()]));
     let mut late = EmulatedSubject::new(nic, vec![faults]);
-    late.late = Some(11);
+    late.copy_delay_seed = Some(11);
     run_all(&mut late);
 }
 
 #[test]
 fn those_whose_copies_take_their_time_do_too() {
     for seed in 0..4 {
-        let mut subject = EmulatedSubject::new(Nic::default(), vec![]);
-        subject.late = Some(seed);
+        let mut subject = EmulatedSubject::new(NicModel::default(), vec![]);
+        subject.copy_delay_seed = Some(seed);
         run_all(&mut subject);
     }
 }
@@ -80,7 +81,7 @@ fn pair(subject: &mut EmulatedSubject, bytes: usize) -> Vec<Box<dyn Transport>> 
 
 /// Modelled nanoseconds until `writes` writes of `bytes` have been sent, with at most the queue's depth on their way; and
 /// those until the first arrived.
-fn time(nic: Nic, writes: u64, bytes: u32) -> (u64, u64) {
+fn time(nic: NicModel, writes: u64, bytes: u32) -> (u64, u64) {
     let mut subject = EmulatedSubject::new(nic, vec![]);
     let mut pair = pair(&mut subject, bytes.max(1) as usize);
     let place = RegionOffset {
@@ -123,41 +124,41 @@ struct Held {
     held: Vec<(MemoryRange, u64, Vec<u8>, u64)>,
 }
 
-impl Mover for Held {
+impl CopyEngine for Held {
     fn check(&self, memory: &MemoryRange) -> Result<(), String> {
-        HostMover.check(memory)
+        HostCopyEngine.check(memory)
     }
-    fn take(
+    fn stage(
         &mut self,
         from: &MemoryRange,
         at: u64,
         bytes: u32,
         to: &mut Vec<u8>,
     ) -> Result<(), String> {
-        HostMover.take(from, at, bytes, to)
+        HostCopyEngine.stage(from, at, bytes, to)
     }
-    fn place(
+    fn start_copy(
         &mut self,
         to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],
         token: u64,
-    ) -> Result<Placed, String> {
+    ) -> Result<CopyStatus, String> {
         if bytes < 1000 {
-            return HostMover.place(to, offset, bytes, payload, token);
+            return HostCopyEngine.start_copy(to, offset, bytes, payload, token);
         }
         self.held
             .push((to.clone(), offset, payload.to_vec(), token));
-        Ok(Placed::Pending)
+        Ok(CopyStatus::Pending)
     }
-    fn poll(&mut self, placed: &mut Vec<u64>) -> Result<(), String> {
+    fn poll(&mut self, completed: &mut Vec<u64>) -> Result<(), String> {
         if !self.is_let.load(Ordering::Relaxed) {
             return Ok(());
         }
         for (to, offset, bytes, token) in self.held.drain(..) {
-            HostMover.place(&to, offset, bytes.len() as u32, &bytes, token)?;
-            placed.push(token);
+            HostCopyEngine.start_copy(&to, offset, bytes.len() as u32, &bytes, token)?;
+            completed.push(token);
         }
         Ok(())
     }
@@ -170,7 +171,7 @@ fn an_arrival_waits_for_its_copy_alone() {
         Arc::new(AtomicBool::new(false)),
         Arc::<VirtualClock>::default(),
     );
-    let mut ends: Vec<Emulated> = pipes(2)
+    let mut ends: Vec<EmulatedTransport> = pipes(2)
         .into_iter()
         .map(|wires| {
             let held = Held {
@@ -178,8 +179,9 @@ fn an_arrival_waits_for_its_copy_alone() {
                 held: Vec::new(),
             };
             let clock = Clock::Virtual(Arc::clone(&clock));
-            let (nic, faults) = (Nic::default(), Faults::default());
-            Emulated::new(nic, faults, clock, Box::new(held), wires).expect("sound figures")
+            let (nic, faults) = (NicModel::default(), Faults::default());
+            EmulatedTransport::new(nic, faults, clock, Box::new(held), wires)
+                .expect("sound figures")
         })
         .collect();
     let memory = [Buffer::new(8192), Buffer::new(8192)];
@@ -236,10 +238,10 @@ fn an_arrival_waits_for_its_copy_alone() {
 #[test]
 fn bandwidth_is_as_set() {
     for (rails, gb_per_s) in [(1, 50.0), (2, 25.0), (1, 12.5)] {
-        let nic = Nic {
+        let nic = NicModel {
             rails,
             gb_per_s,
-            ..Nic::default()
+            ..NicModel::default()
         };
         let (writes, bytes) = (2000, 256 << 10);
         let (ns, _) = time(nic, writes, bytes);
@@ -256,9 +258,9 @@ fn bandwidth_is_as_set() {
 #[test]
 fn latency_is_as_set() {
     for (latency_us, bytes, expected_ns) in [(2, 0, 2_010), (7, 0, 7_010), (2, 5_000, 2_110)] {
-        let nic = Nic {
+        let nic = NicModel {
             latency: Duration::from_micros(latency_us),
-            ..Nic::default()
+            ..NicModel::default()
         };
         let (ns, arrival_ns) = time(nic, 1, bytes);
         assert_eq!(arrival_ns, expected_ns);

@@ -1,8 +1,8 @@
 //! Endpoints under seeded faults and a virtual clock: nothing hangs, and data is right or somebody says why not.
 
 use mkernel_fabric::FabricError;
-use mkernel_fabric::emulated::{Failure, Faults, Nic};
-use mkernel_fabric::testing::{EmulatedSubject, Job, Traffic};
+use mkernel_fabric::emulated::{Failure, Faults, NicModel};
+use mkernel_fabric::testing::{EmulatedSubject, Traffic, TrafficRun};
 use std::time::Duration;
 
 /// Small figures from one number.
@@ -22,7 +22,7 @@ impl Draw {
 type Outcome = (u64, Vec<Option<FabricError>>);
 
 struct Run {
-    nic: Nic,
+    nic: NicModel,
     faults: Vec<Faults>,
     traffic: Traffic,
     /// The seed of how long copies take.
@@ -33,12 +33,12 @@ impl Run {
     fn new(seed: u64) -> Self {
         let mut draw = Draw(seed);
         let us = |draw: &mut Draw, end| Duration::from_micros(draw.below(end));
-        let nic = Nic {
+        let nic = NicModel {
             rails: 1 + draw.below(4) as u32,
             latency: us(&mut draw, 20),
             queue_depth: 2 + draw.below(30) as u32,
             receives: 16 + draw.below(20) as u32,
-            ..Nic::default()
+            ..NicModel::default()
         };
         let faults = Faults {
             seed,
@@ -75,19 +75,19 @@ impl Run {
     /// Wrong data and standstills panic inside.
     fn run(&self) -> (Outcome, bool) {
         let mut subject = EmulatedSubject::new(self.nic.clone(), self.faults.clone());
-        subject.late = self.late;
-        let mut job = Job::new(&mut subject, self.traffic.clone()).expect("connects");
-        job.run();
-        let has_finished = job.nodes.iter().all(|node| node.endpoint.is_some());
-        for node in &job.nodes {
+        subject.copy_delay_seed = self.late;
+        let mut run = TrafficRun::new(&mut subject, self.traffic.clone()).expect("connects");
+        run.run();
+        let has_finished = run.nodes.iter().all(|node| node.endpoint.is_some());
+        for node in &run.nodes {
             assert_eq!(
                 node.error.is_some(),
                 node.arrivals.is_aborted(),
                 "kernels are told"
             );
         }
-        let errors = job.nodes.iter().map(|node| node.error.clone()).collect();
-        drop(job);
+        let errors = run.nodes.iter().map(|node| node.error.clone()).collect();
+        drop(run);
         ((subject.now_ns(), errors), has_finished)
     }
 

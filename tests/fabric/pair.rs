@@ -1,7 +1,9 @@
 //! Two endpoints with proxies, over one wire.
 
-use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Mover, Nic, Wire, pipe};
-use mkernel_fabric::testing::{Buffer, LateMover, Sources};
+use mkernel_fabric::emulated::{
+    Clock, CopyEngine, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire, pipe,
+};
+use mkernel_fabric::testing::{Buffer, DelayedCopyEngine, SourceTable};
 use mkernel_fabric::{
     CommandProducer, Endpoint, EndpointBuilder, EndpointConfig, FabricError, HostArrivals,
     HostRing, PeerConnectInfo, PeerId, PeerIdentity, Proxy, ProxyOptions,
@@ -23,7 +25,7 @@ pub struct Options {
     pub ring_log2: u32,
     pub name: &'static str,
     /// Copies take time, and after so many one fails.
-    pub late: Option<(Sources, u64)>,
+    pub late: Option<(SourceTable, u64)>,
 }
 
 impl Default for Options {
@@ -66,12 +68,12 @@ pub struct End {
 
 pub fn half(wire: Box<dyn Wire>, options: Options) -> Half {
     let (source, target) = (Buffer::new(REGION_BYTES), Buffer::new(REGION_BYTES));
-    let (nic, faults) = (Nic::default(), options.faults.clone());
-    let mover: Box<dyn Mover> = match options.late.clone() {
-        None => Box::new(HostMover),
-        Some((sources, successes)) => Box::new(LateMover::new(sources, 7, successes)),
+    let (nic, faults) = (NicModel::default(), options.faults.clone());
+    let copy_engine: Box<dyn CopyEngine> = match options.late.clone() {
+        None => Box::new(HostCopyEngine),
+        Some((sources, successes)) => Box::new(DelayedCopyEngine::new(sources, 7, successes)),
     };
-    let nic = Emulated::new(nic, faults, Clock::Real, mover, vec![wire]);
+    let nic = EmulatedTransport::new(nic, faults, Clock::Real, copy_engine, vec![wire]);
     let config = EndpointConfig {
         channels: 4,
         deadline: options.deadline,

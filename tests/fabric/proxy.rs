@@ -2,7 +2,7 @@
 
 use crate::pair::{End, MARGIN, Options, error_of, half, pair, post, put, until};
 use mkernel_fabric::emulated::{Failure, Faults, Wire};
-use mkernel_fabric::testing::{Sources, pattern};
+use mkernel_fabric::testing::{SourceTable, pattern};
 use mkernel_fabric::{FabricError, PeerId, Proxy, ProxyOptions};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::time::{Duration, Instant};
@@ -141,7 +141,7 @@ fn a_nic_that_fails_is_told_on_both_sides() {
 
 #[test]
 fn a_copy_that_fails_is_told_on_both_sides() {
-    let sources = Sources::default();
+    let sources = SourceTable::default();
     let late = |successes| Options {
         late: Some((sources.clone(), successes)),
         ..Options::default()

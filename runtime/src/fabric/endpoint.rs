@@ -16,7 +16,7 @@ use crate::shared::Shared;
 use crate::simulation::Watch;
 use crate::standing::Lost;
 use crate::symmetric::OwnMemory;
-use mkernel_fabric::emulated::{Clock, Emulated, Faults, Nic, Wire};
+use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, NicModel, Wire};
 use mkernel_fabric::{
     Arrivals, EndpointBuilder, EndpointConfig, MemoryKind, MemoryRange, PeerConnectInfo, PeerId,
     Proxy, ProxyOptions,
@@ -243,7 +243,7 @@ impl Drop for Fabric {
 /// NICs in software, which copy between the regions of all ranks.
 fn emulated(
     shared: &Shared,
-    (nic, faults): (&Nic, &Faults),
+    (nic, faults): (&NicModel, &Faults),
     (region, region_bytes): (Region, u64),
     wires: Vec<std::os::unix::net::UnixStream>,
     config: EndpointConfig,
@@ -260,7 +260,7 @@ fn emulated(
     let wires = wires
         .into_iter()
         .map(|wire| Box::new(wire) as Box<dyn Wire>);
-    let transport = Emulated::new(
+    let transport = EmulatedTransport::new(
         nic.clone(),
         faults.clone(),
         Clock::Real,

@@ -27,7 +27,7 @@ impl Clock {
     }
 
     /// A NIC has something to do at that time.
-    pub(super) fn expect(&self, due_ns: u64) {
+    pub(super) fn schedule(&self, due_ns: u64) {
         if let Self::Virtual(clock) = self {
             clock.next_ns.fetch_min(due_ns, Ordering::Relaxed);
         }

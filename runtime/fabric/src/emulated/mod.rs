@@ -1,22 +1,22 @@
 //! A NIC in software: bandwidth, latency and faults that can be set, for tests and for several nodes on one host.
 //!
 //! The sender's NIC says at once on the [`Wire`] what comes, and when it will have arrived by its model. The receiver's
-//! [`Mover`] brings the bytes meanwhile, and the arrival is told when both are over: so what copies take hides behind the
+//! [`CopyEngine`] brings the bytes meanwhile, and the arrival is told when both are over: so what copies take hides behind the
 //! time that the network would have taken, and counts only where it is longer. The completion comes with the peer's
 //! acknowledgement, a latency later.
 
 mod clock;
+mod copy_engine;
 pub mod frame;
-mod link;
-mod model;
-mod mover;
-mod slots;
+mod nic_model;
+mod peer_link;
+mod slab;
 mod wire;
 
 pub use clock::{Clock, VirtualClock};
+pub use copy_engine::{CopyEngine, CopyStatus, HostCopyEngine};
 pub use frame::MAX_WRITE_BYTES;
-pub use model::{Failure, Faults, Nic};
-pub use mover::{HostMover, Mover, Placed};
+pub use nic_model::{Failure, Faults, NicModel};
 pub use wire::{Pipe, Wire, pipe};
 
 use crate::error::FabricError;
@@ -25,9 +25,9 @@ use crate::transport::{
     Event, Limits, MAX_REGIONS, MemoryRange, PeerConnectInfo, RegionId, Transport, Write,
 };
 use frame::{Frame, WriteHead};
-use link::Link;
-use model::Timing;
-use slots::Slots;
+use nic_model::Timing;
+use peer_link::PeerLink;
+use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
@@ -35,33 +35,33 @@ use std::time::Instant;
 const CONNECT_INFO: &[u8] = b"MKEM2";
 
 /// An endpoint's NICs in software.
-pub struct Emulated {
-    nic: Nic,
+pub struct EmulatedTransport {
+    nic: NicModel,
     faults: Faults,
     timing: Timing,
     clock: Clock,
     /// Dropped before the regions that it reaches.
-    mover: Box<dyn Mover>,
+    copy_engine: Box<dyn CopyEngine>,
     regions: Vec<MemoryRange>,
-    links: Vec<Link>,
+    links: Vec<PeerLink>,
     /// Writes on their way from here, by ticket.
-    flights: Slots<Flight>,
+    sent_writes: Slab<SentWrite>,
     /// Writes of peers that came and were not told, by the mover's token; and how many of them it still moves.
-    landings: Slots<Landing>,
-    moving: u32,
-    placed: Vec<u64>,
-    due: BinaryHeap<Reverse<(u64, u64, Due)>>,
+    received_writes: Slab<ReceivedWrite>,
+    copies_pending: u32,
+    completed: Vec<u64>,
+    due: BinaryHeap<Reverse<(u64, u64, Action)>>,
     posted: u64,
     scheduled: u64,
 }
 
-struct Flight {
+struct SentWrite {
     peer: PeerId,
     id: u64,
     is_acked: bool,
 }
 
-struct Landing {
+struct ReceivedWrite {
     peer: PeerId,
     ticket: u64,
     immediate: u32,
@@ -70,24 +70,24 @@ struct Landing {
 
 /// What is to be done at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+enum Action {
     Arrive { token: u64 },
     Complete { ticket: u64 },
     SentAgain { id: u64 },
     ArrivedAgain { peer: PeerId, immediate: u32 },
 }
 
-impl Emulated {
+impl EmulatedTransport {
     /// An endpoint with a wire per peer, in the order of the table of peers.
     ///
     /// # Errors
     ///
     /// [`FabricError::Config`] for figures that cannot be.
     pub fn new(
-        nic: Nic,
+        nic: NicModel,
         faults: Faults,
         clock: Clock,
-        mover: Box<dyn Mover>,
+        copy_engine: Box<dyn CopyEngine>,
         wires: Vec<Box<dyn Wire>>,
     ) -> Result<Self, FabricError> {
         nic.check()?;
@@ -96,33 +96,33 @@ impl Emulated {
             nic,
             faults,
             clock,
-            mover,
+            copy_engine,
             regions: Vec::new(),
-            links: wires.into_iter().map(Link::new).collect(),
-            flights: Slots::new(),
-            landings: Slots::new(),
-            moving: 0,
-            placed: Vec::new(),
+            links: wires.into_iter().map(PeerLink::new).collect(),
+            sent_writes: Slab::new(),
+            received_writes: Slab::new(),
+            copies_pending: 0,
+            completed: Vec::new(),
             due: BinaryHeap::new(),
             posted: 0,
             scheduled: 0,
         })
     }
 
-    fn schedule(&mut self, at_ns: u64, due: Due) {
+    fn schedule(&mut self, at_ns: u64, due: Action) {
         self.scheduled += 1;
         self.due.push(Reverse((at_ns, self.scheduled, due)));
     }
 
     /// Puts a write on the wire.
-    fn depart(&mut self, write: &Write, now: u64) -> Result<(), FabricError> {
-        let flight = Flight {
+    fn send_write(&mut self, write: &Write, now: u64) -> Result<(), FabricError> {
+        let sent = SentWrite {
             peer: write.peer,
             id: write.id,
             is_acked: false,
         };
         let head = WriteHead {
-            ticket: self.flights.insert(flight),
+            ticket: self.sent_writes.insert(sent),
             due_ns: self.timing.arrival_ns(now, write.bytes),
             region: write.target.region.0,
             offset: write.target.offset,
@@ -130,13 +130,13 @@ impl Emulated {
             immediate: write.immediate,
         };
         let link = &mut self.links[usize::from(write.peer.0)];
-        let (mover, regions) = (&mut self.mover, &self.regions);
+        let (copy_engine, regions) = (&mut self.copy_engine, &self.regions);
         let payload = |out: &mut Vec<u8>| {
             if write.bytes == 0 {
                 return Ok(());
             }
             let region = &regions[usize::from(write.source.region.0)];
-            mover.take(region, write.source.offset, write.bytes, out)
+            copy_engine.stage(region, write.source.offset, write.bytes, out)
         };
         link.in_flight += 1;
         self.posted += 1;
@@ -151,15 +151,15 @@ impl Emulated {
     }
 
     /// Takes in what has come from a peer; an error is about the peer.
-    fn listen(&mut self, peer: usize, now: u64) -> Result<(), String> {
+    fn receive_frames(&mut self, peer: usize, now: u64) -> Result<(), String> {
         self.links[peer].receive();
         let mut input = std::mem::take(&mut self.links[peer].input);
         let mut used = 0;
         while let Some((frame, bytes)) = frame::parse(&input[used..])? {
             used += bytes;
             match frame {
-                Frame::Write(head, payload) => self.land(peer, head, payload)?,
-                Frame::Acks(body) => self.acknowledged(peer, body, now)?,
+                Frame::Write(head, payload) => self.on_write(peer, head, payload)?,
+                Frame::Acks(body) => self.on_acks(peer, body, now)?,
             }
         }
         input.drain(..used);
@@ -167,12 +167,12 @@ impl Emulated {
         Ok(())
     }
 
-    fn land(&mut self, peer: usize, head: WriteHead, payload: &[u8]) -> Result<(), String> {
+    fn on_write(&mut self, peer: usize, head: WriteHead, payload: &[u8]) -> Result<(), String> {
         let link = &mut self.links[peer];
-        if link.landings == self.nic.receives {
+        if link.receives_in_use == self.nic.receives {
             return Err(format!(
                 "more than {} writes of it came at once, but so many receives were posted",
-                link.landings
+                link.receives_in_use
             ));
         }
         let region = if head.bytes > 0 {
@@ -182,63 +182,62 @@ impl Emulated {
         } else {
             return Err("it wrote no bytes, but brought some".into());
         };
-        let token = self.landings.insert(Landing {
+        let token = self.received_writes.insert(ReceivedWrite {
             peer: PeerId(peer as u16),
             ticket: head.ticket,
             immediate: head.immediate,
             due_ns: head.due_ns,
         });
-        link.landings += 1;
-        let placed = region.map_or(Ok(Placed::Done), |region| {
-            (self.mover).place(region, head.offset, head.bytes, payload, token)
+        link.receives_in_use += 1;
+        let completed = region.map_or(Ok(CopyStatus::Done), |region| {
+            (self.copy_engine).start_copy(region, head.offset, head.bytes, payload, token)
         })?;
-        match placed {
-            Placed::Done => self.schedule(head.due_ns, Due::Arrive { token }),
-            Placed::Pending => self.moving += 1,
+        match completed {
+            CopyStatus::Done => self.schedule(head.due_ns, Action::Arrive { token }),
+            CopyStatus::Pending => self.copies_pending += 1,
         }
         Ok(())
     }
 
-    fn acknowledged(&mut self, peer: usize, body: &[u8], now: u64) -> Result<(), String> {
+    fn on_acks(&mut self, peer: usize, body: &[u8], now: u64) -> Result<(), String> {
         for ticket in frame::tickets(body) {
-            let flight = self.flights.get_mut(ticket);
-            let known =
-                flight.filter(|flight| usize::from(flight.peer.0) == peer && !flight.is_acked);
+            let write = self.sent_writes.get_mut(ticket);
+            let known = write.filter(|write| usize::from(write.peer.0) == peer && !write.is_acked);
             let known = known
                 .ok_or_else(|| format!("it acknowledged {ticket:#x}, which was not sent to it"))?;
             known.is_acked = true;
-            let later = now.saturating_add(self.timing.way_ns());
-            self.schedule(later, Due::Complete { ticket });
+            let later = now.saturating_add(self.timing.latency_ns());
+            self.schedule(later, Action::Complete { ticket });
         }
         Ok(())
     }
 
     /// Lets the mover go on.
-    fn settle(&mut self) -> Result<(), FabricError> {
-        let mut placed = std::mem::take(&mut self.placed);
-        (self.mover.poll(&mut placed)).map_err(|reason| FabricError::Nic { reason })?;
-        for token in placed.drain(..) {
-            if let Some(landing) = self.landings.get_mut(token) {
-                let due_ns = landing.due_ns;
-                self.moving -= 1;
-                self.schedule(due_ns, Due::Arrive { token });
+    fn poll_copies(&mut self) -> Result<(), FabricError> {
+        let mut completed = std::mem::take(&mut self.completed);
+        (self.copy_engine.poll(&mut completed)).map_err(|reason| FabricError::Nic { reason })?;
+        for token in completed.drain(..) {
+            if let Some(write) = self.received_writes.get_mut(token) {
+                let due_ns = write.due_ns;
+                self.copies_pending -= 1;
+                self.schedule(due_ns, Action::Arrive { token });
             }
         }
-        self.placed = placed;
+        self.completed = completed;
         Ok(())
     }
 
     /// Does what is due by now.
-    fn catch_up(&mut self, now: u64, events: &mut Vec<Event>) {
+    fn run_due(&mut self, now: u64, events: &mut Vec<Event>) {
         while let Some(Reverse((at, _, due))) = self.due.peek().copied()
             && at <= now
         {
             self.due.pop();
             match due {
-                Due::Arrive { token } => self.arrive(token, now, events),
-                Due::Complete { ticket } => self.complete(ticket, now, events),
-                Due::SentAgain { id } => events.push(Event::Sent { id }),
-                Due::ArrivedAgain { peer, immediate } => {
+                Action::Arrive { token } => self.arrive(token, now, events),
+                Action::Complete { ticket } => self.complete(ticket, now, events),
+                Action::SentAgain { id } => events.push(Event::Sent { id }),
+                Action::ArrivedAgain { peer, immediate } => {
                     events.push(Event::Arrived { peer, immediate });
                 }
             }
@@ -246,36 +245,36 @@ impl Emulated {
     }
 
     fn arrive(&mut self, token: u64, now: u64, events: &mut Vec<Event>) {
-        let Some(landing) = self.landings.remove(token) else {
+        let Some(write) = self.received_writes.remove(token) else {
             return;
         };
-        let (peer, immediate) = (landing.peer, landing.immediate);
+        let (peer, immediate) = (write.peer, write.immediate);
         let link = &mut self.links[usize::from(peer.0)];
-        link.landings -= 1;
+        link.receives_in_use -= 1;
         if link.is_lost {
             return;
         }
-        link.acks.push(landing.ticket);
+        link.acks.push(write.ticket);
         events.push(Event::Arrived { peer, immediate });
         if self.timing.random.chance(self.faults.duplicates) {
-            let later = now.saturating_add(self.timing.way_ns());
-            self.schedule(later, Due::ArrivedAgain { peer, immediate });
+            let later = now.saturating_add(self.timing.latency_ns());
+            self.schedule(later, Action::ArrivedAgain { peer, immediate });
         }
     }
 
     fn complete(&mut self, ticket: u64, now: u64, events: &mut Vec<Event>) {
-        let Some(Flight { peer, id, .. }) = self.flights.remove(ticket) else {
+        let Some(SentWrite { peer, id, .. }) = self.sent_writes.remove(ticket) else {
             return;
         };
         self.links[usize::from(peer.0)].in_flight -= 1;
         events.push(Event::Sent { id });
         if self.timing.random.chance(self.faults.duplicates) {
-            let later = now.saturating_add(self.timing.way_ns());
-            self.schedule(later, Due::SentAgain { id });
+            let later = now.saturating_add(self.timing.latency_ns());
+            self.schedule(later, Action::SentAgain { id });
         }
     }
 
-    fn lose(&mut self, peer: usize, reason: String, events: &mut Vec<Event>) {
+    fn report_lost(&mut self, peer: usize, reason: String, events: &mut Vec<Event>) {
         self.links[peer].is_lost = true;
         let peer = PeerId(peer as u16);
         events.push(Event::Lost { peer, reason });
@@ -299,7 +298,7 @@ fn target<'a>(regions: &'a [MemoryRange], head: &WriteHead) -> Result<&'a Memory
     ))
 }
 
-impl Transport for Emulated {
+impl Transport for EmulatedTransport {
     fn limits(&self) -> Limits {
         Limits {
             write_bytes: self.nic.write_bytes,
@@ -313,7 +312,7 @@ impl Transport for Emulated {
         let outcome = if self.regions.len() == MAX_REGIONS {
             Err(format!("there are {MAX_REGIONS} regions already"))
         } else {
-            self.mover.check(&memory)
+            self.copy_engine.check(&memory)
         };
         outcome.map_err(|reason| FabricError::Register {
             address: memory.address(),
@@ -356,7 +355,7 @@ impl Transport for Emulated {
             if link.in_flight >= self.nic.queue_depth {
                 return Ok(accepted);
             }
-            self.depart(write, now)?;
+            self.send_write(write, now)?;
         }
         Ok(writes.len())
     }
@@ -368,29 +367,29 @@ impl Transport for Emulated {
         let now = self.clock.now_ns();
         // What takes long comes first, so that it delays nothing that this call tells.
         let mut is_busy = self.flush();
-        self.settle()?;
+        self.poll_copies()?;
         for peer in 0..self.links.len() {
             if !self.links[peer].is_lost
-                && let Err(reason) = self.listen(peer, now)
+                && let Err(reason) = self.receive_frames(peer, now)
             {
-                self.lose(peer, reason, events);
+                self.report_lost(peer, reason, events);
             }
         }
-        self.catch_up(now, events);
+        self.run_due(now, events);
         for peer in 0..self.links.len() {
             let link = &self.links[peer];
             is_busy |= !link.acks.is_empty();
             if !link.is_lost
                 && let Some(reason) = link.end().map(str::to_owned)
             {
-                self.lose(peer, reason, events);
+                self.report_lost(peer, reason, events);
             }
         }
-        if is_busy || self.moving > 0 {
-            self.clock.expect(now); // somebody is to be polled again at once
+        if is_busy || self.copies_pending > 0 {
+            self.clock.schedule(now); // somebody is to be polled again at once
         }
         if let Some(Reverse((at, _, _))) = self.due.peek() {
-            self.clock.expect(*at);
+            self.clock.schedule(*at);
         }
         Ok(())
     }

@@ -1,6 +1,9 @@
 //! What every transport must do, alone and under endpoints.
 
-use super::{Buffer, Job, Subject, Traffic, pattern, peer_connect_infos, peer_id};
+use super::buffer::{Buffer, pattern};
+use super::peers::{peer_connect_infos, peer_id};
+use super::subject::Subject;
+use super::traffic::{Traffic, TrafficRun};
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
 use crate::transport::{
@@ -30,7 +33,7 @@ pub const CHECKS: &[Check] = &[
     ("counts wrap", wrapping_counts),
     ("a ring of two slots", small_ring),
     ("credits run out and come back", credits),
-    ("a goodbye ends no one else", goodbye),
+    ("a close ends no other endpoint", close),
 ];
 
 /// Runs all checks.
@@ -107,7 +110,7 @@ fn connected(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
     let tables: Vec<_> = (0..endpoints)
         .map(|of| connect_infos_of(&mut raws, of))
         .collect();
-    let deadline = Instant::now() + subject.patience();
+    let deadline = Instant::now() + subject.time_limit();
     std::thread::scope(|scope| {
         for (raw, table) in raws.iter_mut().zip(&tables) {
             scope.spawn(move || raw.transport.connect(table, deadline).expect("connects"));
@@ -118,7 +121,7 @@ fn connected(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
 
 /// Steps until `is_over`; time passes where nothing moves.
 fn until(subject: &dyn Subject, what: &str, mut step: impl FnMut() -> bool) {
-    let deadline = Instant::now() + subject.patience();
+    let deadline = Instant::now() + subject.time_limit();
     while !step() {
         assert!(Instant::now() < deadline, "waits in vain for {what}");
         subject.idle();
@@ -247,9 +250,9 @@ fn lost_peer(subject: &mut dyn Subject) {
 
 /// All arrives, with right bytes, and nobody complains.
 fn succeeds(subject: &mut dyn Subject, traffic: Traffic) {
-    let mut job = Job::new(subject, traffic).expect("connects");
-    job.run();
-    for node in &job.nodes {
+    let mut run = TrafficRun::new(subject, traffic).expect("connects");
+    run.run();
+    for node in &run.nodes {
         assert!(
             node.error.is_none() && node.endpoint.is_some(),
             "{:?}",
@@ -328,15 +331,15 @@ fn credits(subject: &mut dyn Subject) {
         ring_log2: 12,
         ..Traffic::default()
     };
-    let mut job = Job::new(subject, traffic).expect("connects");
+    let mut run = TrafficRun::new(subject, traffic).expect("connects");
     // More than enough for all puts to leave.
     for _ in 0..1000 {
-        job.post(0);
-        job.step(0);
-        job.idle();
+        run.post(0);
+        run.step(0);
+        run.idle();
     }
-    job.run();
-    for node in &job.nodes {
+    run.run();
+    for node in &run.nodes {
         assert!(
             node.error.is_none() && node.endpoint.is_some(),
             "{:?}",
@@ -346,27 +349,27 @@ fn credits(subject: &mut dyn Subject) {
 }
 
 /// Who says goodbye and goes is missed only by those who put to it later.
-fn goodbye(subject: &mut dyn Subject) {
+fn close(subject: &mut dyn Subject) {
     let traffic = Traffic {
         endpoints: 3,
         ..Traffic::default()
     };
-    let mut job = Job::new(subject, traffic).expect("connects");
-    job.run();
-    job.leave(2);
+    let mut run = TrafficRun::new(subject, traffic).expect("connects");
+    run.run();
+    run.close(2);
     for _ in 0..200 {
-        job.step(0);
-        job.step(1);
-        job.idle();
+        run.step(0);
+        run.step(1);
+        run.idle();
     }
-    for node in &job.nodes {
+    for node in &run.nodes {
         assert!(node.error.is_none(), "{:?}", node.error);
     }
-    job.put(0, 2);
-    job.step(0);
-    let Some(FabricError::PeerClosed { peer }) = &job.nodes[0].error else {
-        panic!("{:?}", job.nodes[0].error)
+    run.put(0, 2);
+    run.step(0);
+    let Some(FabricError::PeerClosed { peer }) = &run.nodes[0].error else {
+        panic!("{:?}", run.nodes[0].error)
     };
     assert_eq!(&*peer.name, "endpoint 2");
-    assert!(job.nodes[0].arrivals.is_aborted(), "kernels are told");
+    assert!(run.nodes[0].arrivals.is_aborted(), "kernels are told");
 }

@@ -1,6 +1,8 @@
 //! Endpoints that put patterns to each other, one thread stepping all.
 
-use super::{Buffer, Subject, pattern, peer_connect_infos, peer_id};
+use super::buffer::{Buffer, pattern};
+use super::peers::{peer_connect_infos, peer_id};
+use super::subject::Subject;
 use crate::arrivals::HostArrivals;
 use crate::builder::EndpointBuilder;
 use crate::command_ring::{CommandProducer, HostRing};
@@ -80,7 +82,7 @@ impl Traffic {
 }
 
 /// An endpoint and its memory: region 0 is its source, region 1 its target.
-pub struct Node {
+pub struct TrafficNode {
     /// `None` once it has ended.
     pub endpoint: Option<Endpoint>,
     /// Of its ring.
@@ -104,14 +106,14 @@ pub struct Node {
 }
 
 /// Endpoints at work.
-pub struct Job<'a> {
+pub struct TrafficRun<'a> {
     subject: &'a dyn Subject,
     traffic: Traffic,
     /// By endpoint.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<TrafficNode>,
 }
 
-impl<'a> Job<'a> {
+impl<'a> TrafficRun<'a> {
     /// Connects endpoints.
     ///
     /// # Errors
@@ -129,7 +131,7 @@ impl<'a> Job<'a> {
 
     /// Runs until all has arrived and left, or each endpoint has ended. Wrong data, or a standstill, is a panic.
     pub fn run(&mut self) {
-        let until = Instant::now() + self.subject.patience();
+        let until = Instant::now() + self.subject.time_limit();
         while !self.is_over() {
             assert!(Instant::now() < until, "hangs: {}", self.describe());
             let mut has_moved = false;
@@ -143,8 +145,8 @@ impl<'a> Job<'a> {
     }
 
     /// An endpoint says goodbye, and goes when all others have heard it.
-    pub fn leave(&mut self, at: usize) {
-        let until = Instant::now() + self.subject.patience();
+    pub fn close(&mut self, at: usize) {
+        let until = Instant::now() + self.subject.time_limit();
         let endpoint = self.nodes[at].endpoint.as_mut();
         endpoint.expect("an endpoint that has not ended").close();
         while (self.nodes[at].endpoint.as_ref()).is_none_or(|endpoint| !endpoint.is_closed()) {
@@ -191,7 +193,8 @@ impl<'a> Job<'a> {
     }
 
     fn describe(&self) -> String {
-        let tell = |node: &Node| format!("posted {:?}, checked {:?}; ", node.posted, node.checked);
+        let tell =
+            |node: &TrafficNode| format!("posted {:?}, checked {:?}; ", node.posted, node.checked);
         self.nodes.iter().map(tell).collect()
     }
 
@@ -247,7 +250,7 @@ impl<'a> Job<'a> {
 
     /// A step of the proxy; its error ends the endpoint.
     pub fn step(&mut self, at: usize) -> bool {
-        let (now, patience) = (self.subject.now(), 3 * self.traffic.deadline);
+        let (now, time_limit) = (self.subject.now(), 3 * self.traffic.deadline);
         let node = &mut self.nodes[at];
         let Some(endpoint) = &mut node.endpoint else {
             return false;
@@ -257,7 +260,7 @@ impl<'a> Job<'a> {
                 let has_arrived = node.checked.iter().all(|puts| *puts == self.traffic.puts);
                 if has_moved || has_arrived {
                     node.moved_at = now;
-                } else if now.saturating_duration_since(node.moved_at) > patience {
+                } else if now.saturating_duration_since(node.moved_at) > time_limit {
                     node.endpoint = None; // its kernel gives up
                 }
                 has_moved
@@ -313,7 +316,7 @@ fn connect(
     transports: Vec<Box<dyn Transport>>,
     traffic: &Traffic,
     now: Instant,
-) -> Result<Vec<Node>, FabricError> {
+) -> Result<Vec<TrafficNode>, FabricError> {
     let count = traffic.endpoints;
     let streams = (count - 1) * usize::from(traffic.channels);
     let memory = |slots| Buffer::new(slots * traffic.slot_bytes() + 1);
@@ -344,7 +347,7 @@ fn connect(
         let told = Box::new(arrivals.clone());
         let producer = CommandProducer::new(ring.clone());
         let deadline = Instant::now() + Duration::from_secs(10);
-        Ok(Node {
+        Ok(TrafficNode {
             endpoint: Some(builder.connect(peers, ring, told, deadline)?),
             producer,
             arrivals,

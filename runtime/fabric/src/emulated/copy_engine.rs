@@ -4,16 +4,16 @@ use crate::transport::{MemoryKind, MemoryRange};
 
 /// Where the bytes of a write are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum CopyStatus {
     /// In the target.
     Done,
-    /// On their way: [`Mover::poll`] will say when they are there.
+    /// On their way: [`CopyEngine::poll`] will say when they are there.
     Pending,
 }
 
 /// Moves the bytes of writes. Places have been checked against the regions. No call waits: a proxy has commands to read.
 /// Dropping it ends all access to regions before `drop` returns.
-pub trait Mover: Send {
+pub trait CopyEngine: Send {
     /// Whether it can move bytes of this memory.
     ///
     /// # Errors
@@ -27,7 +27,7 @@ pub trait Mover: Send {
     /// # Errors
     ///
     /// Why not; it counts as a failure of the NIC.
-    fn take(
+    fn stage(
         &mut self,
         from: &MemoryRange,
         offset: u64,
@@ -41,29 +41,29 @@ pub trait Mover: Send {
     /// # Errors
     ///
     /// Why not; the peer counts as lost.
-    fn place(
+    fn start_copy(
         &mut self,
         to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],
         token: u64,
-    ) -> Result<Placed, String>;
+    ) -> Result<CopyStatus, String>;
 
-    /// Goes on with what is [pending](Placed::Pending), and appends the tokens of what has come to be in its target:
+    /// Goes on with what is [pending](CopyStatus::Pending), and appends the tokens of what has come to be in its target:
     /// visible as [`Event::Arrived`](crate::Event::Arrived) says.
     ///
     /// # Errors
     ///
     /// What failed; it counts as a failure of the NIC.
-    fn poll(&mut self, placed: &mut Vec<u64>) -> Result<(), String>;
+    fn poll(&mut self, completed: &mut Vec<u64>) -> Result<(), String>;
 }
 
 /// Bytes of host memory travel in the frame.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct HostMover;
+pub struct HostCopyEngine;
 
-impl Mover for HostMover {
+impl CopyEngine for HostCopyEngine {
     fn check(&self, memory: &MemoryRange) -> Result<(), String> {
         match memory.kind() {
             MemoryKind::Host => Ok(()),
@@ -71,7 +71,7 @@ impl Mover for HostMover {
         }
     }
 
-    fn take(
+    fn stage(
         &mut self,
         from: &MemoryRange,
         offset: u64,
@@ -89,14 +89,14 @@ impl Mover for HostMover {
         Ok(())
     }
 
-    fn place(
+    fn start_copy(
         &mut self,
         to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],
         _: u64,
-    ) -> Result<Placed, String> {
+    ) -> Result<CopyStatus, String> {
         if payload.len() != bytes as usize {
             return Err(format!(
                 "a write of {bytes} bytes that brings {}",
@@ -106,7 +106,7 @@ impl Mover for HostMover {
         let to = (to.address() + offset) as *mut u8;
         // SAFETY: the place is in the region, which is mapped (`MemoryRange::new`) and apart from `payload`.
         unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len()) };
-        Ok(Placed::Done)
+        Ok(CopyStatus::Done)
     }
 
     fn poll(&mut self, _: &mut Vec<u64>) -> Result<(), String> {

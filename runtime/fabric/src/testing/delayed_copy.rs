@@ -1,6 +1,6 @@
-//! Copies that take their time: a [`Mover`] for tests, like one over a GPU's copy engines.
+//! Copies that take their time: a [`CopyEngine`] for tests, like one over a GPU's copy engines.
 
-use crate::emulated::{HostMover, Mover, Placed};
+use crate::emulated::{CopyEngine, CopyStatus, HostCopyEngine};
 use crate::transport::MemoryRange;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The most polls that a copy takes.
 const MAX_POLLS: u64 = 12;
 
-/// The sources of all writes on their way, which movers of one job share.
+/// The sources of all writes on their way, which movers of one run share.
 #[derive(Clone, Default)]
-pub struct Sources(Arc<Mutex<Known>>);
+pub struct SourceTable(Arc<Mutex<Entries>>);
 
 /// By number: in which memory, and where. The last number.
 #[derive(Default)]
-struct Known {
-    places: HashMap<u64, (MemoryRange, u64)>,
+struct Entries {
+    sources: HashMap<u64, (MemoryRange, u64)>,
     last: u64,
 }
 
 /// Reads sources and writes targets some polls after it was told to, in any order, all depending on a seed.
-pub struct LateMover {
-    sources: Sources,
+pub struct DelayedCopyEngine {
+    sources: SourceTable,
     random: u64,
     copies: Vec<Pending>,
     /// Copies that succeed before one fails.
@@ -37,10 +37,10 @@ struct Pending {
     bytes: u32,
 }
 
-impl LateMover {
+impl DelayedCopyEngine {
     /// For one endpoint. After `successes` copies, the next one fails.
     #[must_use]
-    pub fn new(sources: Sources, seed: u64, successes: u64) -> Self {
+    pub fn new(sources: SourceTable, seed: u64, successes: u64) -> Self {
         Self {
             sources,
             random: seed | 1,
@@ -63,34 +63,34 @@ impl LateMover {
         self.successes -= 1;
         let (from, at) = self.sources.remove(copy.source).ok_or("it has no source")?;
         let mut bytes = Vec::new();
-        HostMover.take(&from, at, copy.bytes, &mut bytes)?;
-        HostMover
-            .place(&copy.to, copy.offset, copy.bytes, &bytes, copy.token)
+        HostCopyEngine.stage(&from, at, copy.bytes, &mut bytes)?;
+        HostCopyEngine
+            .start_copy(&copy.to, copy.offset, copy.bytes, &bytes, copy.token)
             .map(drop)
     }
 }
 
-impl Sources {
+impl SourceTable {
     fn add(&self, from: &MemoryRange, offset: u64) -> u64 {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.last += 1;
-        let number = known.last;
-        known.places.insert(number, (from.clone(), offset));
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.last += 1;
+        let number = entries.last;
+        entries.sources.insert(number, (from.clone(), offset));
         number
     }
 
     fn remove(&self, number: u64) -> Option<(MemoryRange, u64)> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.places.remove(&number)
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.sources.remove(&number)
     }
 }
 
-impl Mover for LateMover {
+impl CopyEngine for DelayedCopyEngine {
     fn check(&self, memory: &MemoryRange) -> Result<(), String> {
-        HostMover.check(memory)
+        HostCopyEngine.check(memory)
     }
 
-    fn take(
+    fn stage(
         &mut self,
         from: &MemoryRange,
         offset: u64,
@@ -101,14 +101,14 @@ impl Mover for LateMover {
         Ok(())
     }
 
-    fn place(
+    fn start_copy(
         &mut self,
         to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],
         token: u64,
-    ) -> Result<Placed, String> {
+    ) -> Result<CopyStatus, String> {
         let source = payload.try_into().map_err(|_| "it says no source")?;
         let polls = self.below(MAX_POLLS);
         self.copies.push(Pending {
@@ -119,10 +119,10 @@ impl Mover for LateMover {
             offset,
             bytes,
         });
-        Ok(Placed::Pending)
+        Ok(CopyStatus::Pending)
     }
 
-    fn poll(&mut self, placed: &mut Vec<u64>) -> Result<(), String> {
+    fn poll(&mut self, completed: &mut Vec<u64>) -> Result<(), String> {
         let copies = std::mem::take(&mut self.copies);
         let (mut over, mut rest): (Vec<Pending>, Vec<Pending>) =
             copies.into_iter().partition(|copy| copy.polls == 0);
@@ -132,7 +132,7 @@ impl Mover for LateMover {
             let at = self.below(over.len() as u64) as usize;
             let copy = over.swap_remove(at);
             self.copy(&copy)?;
-            placed.push(copy.token);
+            completed.push(copy.token);
         }
         Ok(())
     }

@@ -1,17 +1,17 @@
-//! [`Link`]: an emulated NIC's end of the wire to a peer.
+//! [`PeerLink`]: an emulated NIC's end of the wire to a peer.
 
 use super::frame;
 use super::wire::Wire;
 
 /// What a NIC has for a peer.
-pub struct Link {
+pub struct PeerLink {
     wire: Box<dyn Wire>,
     /// Whether it was reported as lost.
     pub is_lost: bool,
     /// Writes to the peer that have not completed.
     pub in_flight: u32,
     /// Writes of the peer that came and were not reported.
-    pub landings: u32,
+    pub receives_in_use: u32,
     /// Tickets of writes that were reported since the last flush.
     pub acks: Vec<u64>,
     /// Frames for the wire, from `sent` on.
@@ -22,23 +22,23 @@ pub struct Link {
     /// Why the wire takes or gives no more.
     end: Option<String>,
     /// Whether it has given all that it will.
-    is_dry: bool,
+    is_drained: bool,
 }
 
-impl Link {
+impl PeerLink {
     /// Over a wire.
     pub fn new(wire: Box<dyn Wire>) -> Self {
         Self {
             wire,
             is_lost: false,
             in_flight: 0,
-            landings: 0,
+            receives_in_use: 0,
             acks: Vec::new(),
             output: Vec::new(),
             sent: 0,
             input: Vec::new(),
             end: None,
-            is_dry: false,
+            is_drained: false,
         }
     }
 
@@ -48,7 +48,7 @@ impl Link {
         if let Err(reason) = self.wire.receive(&mut self.input) {
             self.end.get_or_insert(reason);
         }
-        self.is_dry = self.end.is_some() && self.input.len() == before;
+        self.is_drained = self.end.is_some() && self.input.len() == before;
     }
 
     /// Puts on the wire what it takes. Whether there was anything.
@@ -61,7 +61,7 @@ impl Link {
         while self.sent < self.output.len() && self.end.is_none() {
             match self.wire.send(&self.output[self.sent..]) {
                 Ok(0) => {
-                    self.forget_sent();
+                    self.drop_sent();
                     return true;
                 }
                 Ok(sent) => self.sent += sent,
@@ -75,7 +75,7 @@ impl Link {
     }
 
     /// Gives room back where most of the output has left; a wire that is never empty would keep all of it.
-    fn forget_sent(&mut self) {
+    fn drop_sent(&mut self) {
         if self.sent > self.output.len() / 2 {
             self.output.drain(..self.sent);
             self.sent = 0;
@@ -86,6 +86,6 @@ impl Link {
     pub fn end(&self) -> Option<&str> {
         self.end
             .as_deref()
-            .filter(|_| self.is_dry && self.landings == 0)
+            .filter(|_| self.is_drained && self.receives_in_use == 0)
     }
 }

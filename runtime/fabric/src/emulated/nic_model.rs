@@ -1,12 +1,12 @@
 //! How long things take on an emulated NIC, and what goes wrong there.
 
-use super::MAX_WRITE_BYTES;
+use super::frame::MAX_WRITE_BYTES;
 use crate::error::FabricError;
 use std::time::Duration;
 
 /// Figures of an emulated NIC.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Nic {
+pub struct NicModel {
     /// NICs per endpoint; writes go to the one that is free first.
     pub rails: u32,
     /// Of each of them, one way: 10^9 bytes per second.
@@ -23,7 +23,7 @@ pub struct Nic {
     pub write_bytes: u32,
 }
 
-impl Default for Nic {
+impl Default for NicModel {
     /// One NIC of 400 Gbit/s, as on a host of a few switches' distance.
     fn default() -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Default for Nic {
     }
 }
 
-impl Nic {
+impl NicModel {
     /// Whether they can be.
     pub(super) fn check(&self) -> Result<(), FabricError> {
         let mut mistakes = Vec::new();
@@ -136,7 +136,7 @@ const MAX_LOSSES: u32 = 8;
 
 /// When the writes of an endpoint leave and arrive.
 pub(super) struct Timing {
-    nic: Nic,
+    nic: NicModel,
     faults: Faults,
     pub random: Random,
     /// By rail: when its last write will have left. In fractions, so that rates are exact.
@@ -144,7 +144,7 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    pub fn new(nic: &Nic, faults: &Faults) -> Self {
+    pub fn new(nic: &NicModel, faults: &Faults) -> Self {
         Self {
             nic: nic.clone(),
             faults: faults.clone(),
@@ -165,11 +165,11 @@ impl Timing {
         let leaves = self.free_ns[rail].max(now_ns as f64) + takes;
         self.free_ns[rail] = leaves;
         // Figures of a user's may add up to more than there is.
-        (leaves as u64).saturating_add(self.way_ns())
+        (leaves as u64).saturating_add(self.latency_ns())
     }
 
     /// How long something small is on its way.
-    pub fn way_ns(&mut self) -> u64 {
+    pub fn latency_ns(&mut self) -> u64 {
         let Faults {
             jitter,
             loss,
@@ -177,13 +177,13 @@ impl Timing {
             ..
         } = self.faults;
         let late = self.random.below(jitter.as_nanos() as u64);
-        let mut way = (self.nic.latency.as_nanos() as u64).saturating_add(late);
+        let mut total = (self.nic.latency.as_nanos() as u64).saturating_add(late);
         for _ in 0..MAX_LOSSES {
             if !self.random.chance(loss) {
                 break;
             }
-            way = way.saturating_add(retransmission.as_nanos() as u64);
+            total = total.saturating_add(retransmission.as_nanos() as u64);
         }
-        way
+        total
     }
 }
