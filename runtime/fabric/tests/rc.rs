@@ -63,7 +63,7 @@ fn options(peers: u16, devices: &[u8]) -> Options {
         .collect();
     Options {
         devices,
-        silence: Duration::from_secs(2),
+        peer_timeout: Duration::from_secs(2),
         ..Options::new(peers)
     }
 }
@@ -122,7 +122,7 @@ fn packets_lost_late_and_in_any_order() {
     // Soft-RoCE sends all again from the packet that is missing.
     let patient = |device| {
         open(Options {
-            silence: Duration::from_secs(4),
+            peer_timeout: Duration::from_secs(4),
             writes: 16,
             ..options(1, &[device])
         })
@@ -212,7 +212,7 @@ fn one_of_two_ports() {
     let _network = network();
     let two = |devices: &[u8]| {
         open(Options {
-            port_down: Duration::from_secs(15),
+            port_down_limit: Duration::from_secs(15),
             ..options(1, devices)
         })
     };
@@ -334,7 +334,7 @@ fn two_machines() {
     let machine: usize = std::env::var("MACHINE").unwrap().parse().unwrap();
     let mut stream = other_machine(machine);
     let mut nodes = vec![Node::new(open(Options {
-        silence: Duration::from_secs(4),
+        peer_timeout: Duration::from_secs(4),
         ..options(1, &[0, 1])
     }))];
     let info = nodes[0].transport.connect_info(PeerId(0)).unwrap();

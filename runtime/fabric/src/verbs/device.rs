@@ -1,8 +1,8 @@
 //! A NIC that is open, and its port.
 
-use super::gid::{self, Link};
+use super::errno::{last_error, result};
+use super::gid::{self, LinkLayer};
 use super::library::Verbs;
-use super::os::{last_error, result};
 use ibverbs_sys::{
     IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_TRANSPORT_IB, ibv_context, ibv_device,
     ibv_device_attr, ibv_gid_entry, ibv_pd, ibv_port_attr, ibv_port_state,
@@ -34,7 +34,7 @@ unsafe impl Sync for Device {}
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     pub(super) number: u8,
-    pub(super) link: Link,
+    pub(super) link: LinkLayer,
     /// As in `ibv_mtu`: 1 is 256 bytes, 5 is 4096.
     pub(super) mtu: u8,
     pub(super) lid: u16,
@@ -99,13 +99,13 @@ impl Device {
         result(unsafe { (verbs.query_device)(context, &raw mut opened.attributes) })
             .map_err(|error| format!("cannot be queried: {error}"))?;
         opened
-            .never_wait_for_events()
+            .set_events_nonblocking()
             .map_err(|error| format!("its events cannot be watched: {error}"))?;
         Ok(opened)
     }
 
     /// Makes the file of asynchronous events one that does not block.
-    fn never_wait_for_events(&self) -> rustix::io::Result<()> {
+    fn set_events_nonblocking(&self) -> rustix::io::Result<()> {
         // SAFETY: the context owns the file, and lives longer than this borrow.
         let events = unsafe { BorrowedFd::borrow_raw((*self.context).async_fd) };
         let flags = rustix::fs::fcntl_getfl(events)?;
@@ -146,9 +146,9 @@ impl Device {
         gid_index: Option<u8>,
     ) -> Result<Port, String> {
         let link = match u32::from(attributes.link_layer) {
-            IBV_LINK_LAYER_ETHERNET => Link::Ethernet,
-            IBV_LINK_LAYER_INFINIBAND => Link::InfiniBand,
-            _ => Link::Other,
+            IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
+            IBV_LINK_LAYER_INFINIBAND => LinkLayer::InfiniBand,
+            _ => LinkLayer::Other,
         };
         let (gid_index, gid) = gid::choose(&self.gids(number)?, link, gid_index)?;
         Ok(Port {

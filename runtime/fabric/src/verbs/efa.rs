@@ -6,10 +6,10 @@ use super::efadv::{
     CAN_RDMA_WRITE, CAN_RECEIVE_UNSOLICITED, DeviceAttributes, QueuePairAttributes,
     RECEIVE_UNSOLICITED, TYPE_SRD,
 };
-use super::lane::{Capability, Kind, Work};
+use super::errno::{last_error, result};
 use super::library::efadv;
-use super::os::{last_error, result};
-use super::queue::{Depth, QueuePair};
+use super::queue_pair::{Capability, QueueDepth, QueuePair};
+use super::queue_pair_type::{QueuePairType, WorkRequest};
 use super::rail::Rail;
 use ibverbs_sys::{
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
@@ -36,7 +36,7 @@ struct Functions {
     extended: *mut ibv_qp_ex,
     start: unsafe extern "C" fn(*mut ibv_qp_ex),
     write: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
-    piece: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
+    sge: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
     destination: unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32),
     complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> i32,
 }
@@ -77,7 +77,7 @@ fn attributes(device: &Device) -> Result<DeviceAttributes, String> {
     Ok(attributes)
 }
 
-impl Kind for ScalableDatagram {
+impl QueuePairType for ScalableDatagram {
     const NAME: &'static str = "efa";
     const SERVICE: u8 = 2;
     const IN_ORDER: bool = false;
@@ -92,14 +92,14 @@ impl Kind for ScalableDatagram {
         Ok(Capability {
             // The port's longest message is that of sends.
             write_bytes: attributes.max_rdma_size,
-            depth: Depth {
+            depth: QueueDepth {
                 writes: attributes.max_sq_wr,
                 receives: attributes.max_rq_wr,
             },
         })
     }
 
-    fn new(rail: &Rail, depth: Depth, nonce: u32) -> Result<Self, String> {
+    fn new(rail: &Rail, depth: QueueDepth, nonce: u32) -> Result<Self, String> {
         let device = &rail.device;
         let unsolicited = attributes(device)?.device_caps & CAN_RECEIVE_UNSOLICITED != 0;
         let mut general = ibv_qp_init_attr_ex {
@@ -188,13 +188,13 @@ impl Kind for ScalableDatagram {
         Ok(())
     }
 
-    fn post(&mut self, works: &[Work]) -> io::Result<()> {
+    fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()> {
         let to = self.to.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let Functions {
             extended,
             start,
             write,
-            piece,
+            sge,
             destination,
             complete,
         } = self.functions;
@@ -202,7 +202,7 @@ impl Kind for ScalableDatagram {
         // or none of them.
         result(unsafe {
             start(extended);
-            for work in works {
+            for work in requests {
                 (*extended).wr_id = work.id;
                 // SRD has neither requests without a completion nor writes with their data inside.
                 (*extended).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
@@ -212,7 +212,7 @@ impl Kind for ScalableDatagram {
                     work.remote_address,
                     work.immediate.to_be(),
                 );
-                piece(extended, work.local_key, work.local_address, work.bytes);
+                sge(extended, work.local_key, work.local_address, work.bytes);
                 destination(extended, to.handle, to.at.number, to.at.nonce);
             }
             complete(extended)
@@ -224,7 +224,7 @@ impl Kind for ScalableDatagram {
         if self.unsolicited {
             Ok(())
         } else {
-            self.pair.post_receives(count, Some(rail.scratch_piece()))
+            self.pair.post_receives(count, Some(rail.scratch_sge()))
         }
     }
 }
@@ -239,7 +239,7 @@ impl Functions {
                 extended,
                 start: table.wr_start?,
                 write: table.wr_rdma_write_imm?,
-                piece: table.wr_set_sge?,
+                sge: table.wr_set_sge?,
                 destination: table.wr_set_ud_addr?,
                 complete: table.wr_complete?,
             })

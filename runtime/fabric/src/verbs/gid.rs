@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 /// What carries a port's packets. The numbers travel in offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Link {
+pub(super) enum LinkLayer {
     /// Peers are addressed by LID.
     InfiniBand = 1,
     /// RoCE: peers are addressed by GID.
@@ -28,7 +28,7 @@ pub(super) struct Entry {
 /// IPv6 address, else link-local; elsewhere the first.
 pub(super) fn choose(
     entries: &[Entry],
-    link: Link,
+    link: LinkLayer,
     wanted: Option<u8>,
 ) -> Result<(u8, [u8; 16]), String> {
     let addressable = |entry: &&Entry| u8::try_from(entry.index).is_ok() && entry.gid != [0; 16];
@@ -37,7 +37,7 @@ pub(super) fn choose(
         (Some(index), _) => entries
             .clone()
             .find(|entry| entry.index == u32::from(index)),
-        (None, Link::Ethernet) => entries
+        (None, LinkLayer::Ethernet) => entries
             .clone()
             .filter(|entry| entry.kind == IBV_GID_TYPE_ROCE_V2)
             .min_by_key(|entry| reach(entry.gid)),
@@ -73,7 +73,7 @@ fn reach(gid: [u8; 16]) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Link, choose};
+    use super::{Entry, LinkLayer, choose};
     use std::net::Ipv6Addr;
 
     fn table(entries: &[(u32, u32, &str)]) -> Vec<Entry> {
@@ -96,7 +96,7 @@ mod tests {
             (5, 2, "::ffff:10.0.0.2"),
         ]);
         let chosen =
-            |entries: &[Entry]| choose(entries, Link::Ethernet, None).map(|(index, _)| index);
+            |entries: &[Entry]| choose(entries, LinkLayer::Ethernet, None).map(|(index, _)| index);
         assert_eq!(chosen(&entries), Ok(4));
         entries.truncate(4);
         assert_eq!(chosen(&entries), Ok(3));
@@ -113,10 +113,10 @@ mod tests {
     #[test]
     fn a_wish_is_met_or_refused() {
         let entries = table(&[(0, 0, "fe80::1"), (1, 0, "::"), (300, 0, "fe80::2")]);
-        assert_eq!(choose(&entries, Link::InfiniBand, None).unwrap().0, 0);
-        assert_eq!(choose(&entries, Link::Ethernet, Some(0)).unwrap().0, 0);
+        assert_eq!(choose(&entries, LinkLayer::InfiniBand, None).unwrap().0, 0);
+        assert_eq!(choose(&entries, LinkLayer::Ethernet, Some(0)).unwrap().0, 0);
         for missing in [1, 44] {
-            let error = choose(&entries, Link::Ethernet, Some(missing)).unwrap_err();
+            let error = choose(&entries, LinkLayer::Ethernet, Some(missing)).unwrap_err();
             assert!(error.contains(&format!("index {missing}")), "{error}");
         }
     }

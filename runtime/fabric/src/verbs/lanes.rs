@@ -4,23 +4,24 @@
 //! fewest bytes on their way, to whichever peer; and where that is equal, the NIC after the one of the peer's last write,
 //! at first a different one for each peer. What is posted is found by lists, never by a look at every lane.
 
-use super::lane::{Kind, Lane, Work};
-use super::rail::LaneAt;
+use super::lane::Lane;
+use super::queue_pair_type::{QueuePairType, WorkRequest};
+use super::rail::LaneId;
 use std::io;
 
 /// What a write costs a NIC beside its bytes, in bytes: packet headers and work request.
 const WRITE_COST_BYTES: u64 = 256;
 
 /// What is wrong with a lane.
-pub(super) type Refused = (LaneAt, io::Error);
+pub(super) type Refused = (LaneId, io::Error);
 
 /// The lanes to each peer. Lane i is on rail i modulo the number of rails.
 pub(super) struct Lanes<K> {
     peers: Vec<PeerLanes<K>>,
     rails: Vec<RailLoad>,
     /// Lanes with a batch, and with receives to post again: each once.
-    batched: Vec<LaneAt>,
-    used: Vec<LaneAt>,
+    batched: Vec<LaneId>,
+    used: Vec<LaneId>,
 }
 
 struct PeerLanes<K> {
@@ -36,7 +37,7 @@ struct RailLoad {
     is_down: bool,
 }
 
-impl<K: Kind> Lanes<K> {
+impl<K: QueuePairType> Lanes<K> {
     /// None yet, for so many peers over so many NICs. Endpoints with different `salt`s begin with different NICs, so that
     /// not all of them reach one peer by the same of its NICs.
     pub(super) fn new(peers: u16, rails: usize, salt: usize) -> Self {
@@ -89,7 +90,7 @@ impl<K: Kind> Lanes<K> {
     pub(super) fn accept(
         &mut self,
         peer: u16,
-        work: impl FnOnce(usize) -> Option<Work>,
+        work: impl FnOnce(usize) -> Option<WorkRequest>,
     ) -> Option<bool> {
         let at = usize::from(peer);
         let Some(number) = self.choose(&self.peers[at]) else {
@@ -117,7 +118,7 @@ impl<K: Kind> Lanes<K> {
     }
 
     /// Calls `sent` with the ids of all writes that a successful completion stands for.
-    pub(super) fn complete(&mut self, at: LaneAt, tag: u64, mut sent: impl FnMut(u64)) {
+    pub(super) fn complete(&mut self, at: LaneId, tag: u64, mut sent: impl FnMut(u64)) {
         let rails = self.rails.len();
         let rail = &mut self.rails[usize::from(at.1) % rails];
         let lane = &mut self.peers[usize::from(at.0)].lanes[usize::from(at.1)];
@@ -128,7 +129,7 @@ impl<K: Kind> Lanes<K> {
     }
 
     /// An arrival has used a receive.
-    pub(super) fn use_receive(&mut self, at: LaneAt) {
+    pub(super) fn use_receive(&mut self, at: LaneId) {
         let lane = &mut self.peers[usize::from(at.0)].lanes[usize::from(at.1)];
         if lane.used_receives == 0 {
             self.used.push(at);
@@ -171,8 +172,7 @@ mod tests {
     use super::*;
     use crate::verbs::connect_info::{QueuePairInfo, RailInfo};
     use crate::verbs::device::{Device, Port};
-    use crate::verbs::lane::Capability;
-    use crate::verbs::queue::{Depth, QueuePair};
+    use crate::verbs::queue_pair::{Capability, QueueDepth, QueuePair};
     use crate::verbs::rail::Rail;
 
     /// A queue pair without a device, which counts how often something is posted on it.
@@ -181,7 +181,7 @@ mod tests {
         posts: Vec<usize>,
     }
 
-    impl Kind for Counting {
+    impl QueuePairType for Counting {
         const NAME: &'static str = "counting";
         const SERVICE: u8 = 0;
         const IN_ORDER: bool = true;
@@ -189,7 +189,7 @@ mod tests {
         fn capability(_: &Device, _: &Port) -> Result<Capability, String> {
             Err("it is none".into())
         }
-        fn new(_: &Rail, _: Depth, _: u32) -> Result<Self, String> {
+        fn new(_: &Rail, _: QueueDepth, _: u32) -> Result<Self, String> {
             Err("it is none".into())
         }
         fn pair(&self) -> &QueuePair {
@@ -201,8 +201,8 @@ mod tests {
         fn connect(&mut self, _: &Rail, _: &RailInfo, _: QueuePairInfo) -> Result<(), String> {
             Ok(())
         }
-        fn post(&mut self, works: &[Work]) -> io::Result<()> {
-            self.posts.push(works.len());
+        fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()> {
+            self.posts.push(requests.len());
             Ok(())
         }
         fn receive(&self, _: &Rail, _: u32) -> io::Result<()> {
@@ -222,9 +222,9 @@ mod tests {
 
     fn put(lanes: &mut Lanes<Counting>, peer: u16, bytes: u32) -> bool {
         let work = |_| {
-            Some(Work {
+            Some(WorkRequest {
                 bytes,
-                ..Work::default()
+                ..WorkRequest::default()
             })
         };
         lanes.accept(peer, work).expect("it can be")

@@ -10,24 +10,26 @@
 //!       lane ── a queue pair to a peer and its account: rc or efa
 //! ```
 
+mod async_event;
+mod completion_queue;
 mod connect_info;
+mod datapath;
 mod device;
 #[cfg(feature = "efa")]
 mod efa;
 mod efadv;
-mod endpoint;
+mod errno;
 mod gid;
 mod lane;
 mod lanes;
 mod library;
-mod memory;
 mod options;
-mod os;
-mod queue;
+mod queue_pair;
+mod queue_pair_type;
 mod rail;
 mod rc;
-mod traffic;
-mod watch;
+mod registration;
+mod transport;
 
 pub use options::Options;
 
@@ -40,7 +42,7 @@ use crate::transport::Transport;
 ///
 /// [`FabricError::Config`] for the options; [`FabricError::Nic`] if there is no libibverbs or no fitting device.
 pub fn rc(options: Options) -> Result<impl Transport, FabricError> {
-    endpoint::Endpoint::<rc::ReliableConnection>::new(options)
+    transport::VerbsTransport::<rc::ReliableConnection>::new(options)
 }
 
 /// A transport over SRD queue pairs of EFA.
@@ -51,5 +53,5 @@ pub fn rc(options: Options) -> Result<impl Transport, FabricError> {
 /// memory of peers.
 #[cfg(feature = "efa")]
 pub fn efa(options: Options) -> Result<impl Transport, FabricError> {
-    endpoint::Endpoint::<efa::ScalableDatagram>::new(options)
+    transport::VerbsTransport::<efa::ScalableDatagram>::new(options)
 }

@@ -31,9 +31,9 @@ pub struct Options {
     /// How long a peer that does not answer is tried before it is lost. NICs of RC take a quarter to four times of that
     /// (InfiniBand Architecture 9.7.6.1.3); SRD's have a time of their own. The default is 31 s, of which RC uses 30.06:
     /// seven tries of 4.29 s. A link that goes down for a moment, or a subnet manager that sweeps, takes 5 to 20 s.
-    pub silence: Duration,
+    pub peer_timeout: Duration,
     /// How long a port may be down before that is an error.
-    pub port_down: Duration,
+    pub port_down_limit: Duration,
 }
 
 impl Options {
@@ -50,8 +50,8 @@ impl Options {
             queue_pairs: 1,
             writes: 128,
             receives: 256,
-            silence: Duration::from_secs(31),
-            port_down: Duration::from_millis(900),
+            peer_timeout: Duration::from_secs(31),
+            port_down_limit: Duration::from_millis(900),
         }
     }
 
@@ -75,7 +75,12 @@ impl Options {
         );
         within("writes", self.writes.into(), 1, MAX_DEPTH.into());
         within("receives", self.receives.into(), 1, MAX_DEPTH.into());
-        within("silence in ms", self.silence.as_millis() as u64, 10, 60_000);
+        within(
+            "peer_timeout in ms",
+            self.peer_timeout.as_millis() as u64,
+            10,
+            60_000,
+        );
         for (index, name) in self.devices.iter().enumerate() {
             if self.devices[..index].contains(name) {
                 wrong.push(format!(
@@ -115,7 +120,7 @@ mod tests {
             queue_pairs: 17,
             writes: 0,
             receives: 1 << 16,
-            silence: Duration::ZERO,
+            peer_timeout: Duration::ZERO,
             ..Options::new(0)
         };
         let Err(FabricError::Config(mistakes)) = wrong.check() else {
@@ -129,7 +134,7 @@ mod tests {
             "= 17:",
             "writes = 0",
             "65536",
-            "silence",
+            "peer_timeout",
         ] {
             assert!(told.contains(word), "{word} in {told}");
         }

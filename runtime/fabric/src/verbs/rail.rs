@@ -1,12 +1,12 @@
 //! A NIC of an endpoint: device, port, completion queue.
 
+use super::completion_queue::CompletionQueue;
 use super::connect_info::RemoteAddress;
 use super::device::{Device, Port};
-use super::lane::Kind;
 use super::library;
-use super::memory::Registration;
 use super::options::Options;
-use super::queue::{CompletionQueue, Depth};
+use super::queue_pair::{Capability, QueueDepth};
+use super::registration::Registration;
 use crate::error::FabricError;
 use crate::transport::{MemoryKind, MemoryRange};
 use ibverbs_sys::ibv_sge;
@@ -17,8 +17,11 @@ use std::time::{Duration, Instant};
 
 const SCRATCH_BYTES: usize = 64;
 
+/// Returns what a type of queue pair can do on a port of a device, or what the device lacks.
+pub(super) type CapabilityQuery = fn(&Device, &Port) -> Result<Capability, String>;
+
 /// A queue pair's place: its peer's number, and its own among that peer's lanes.
-pub(super) type LaneAt = (u16, u16);
+pub(super) type LaneId = (u16, u16);
 
 /// A NIC with what an endpoint made on it.
 pub(super) struct Rail {
@@ -26,13 +29,13 @@ pub(super) struct Rail {
     pub(super) port: Port,
     pub(super) queue: Arc<CompletionQueue>,
     /// Which lane a completion is of, by the queue pair's number.
-    pub(super) lanes: FxHashMap<u32, LaneAt>,
+    pub(super) lanes: FxHashMap<u32, LaneId>,
     /// Since when its port has been down.
     pub(super) down_since: Option<Instant>,
     pub(super) service_level: u8,
     pub(super) traffic_class: u8,
     /// How long a silent peer is tried.
-    pub(super) silence: Duration,
+    pub(super) peer_timeout: Duration,
     pub(super) write_bytes: u32,
     /// Registered memory of no meaning: for receives, and for writes of 0 bytes. Dropped before what it registers.
     scratch: Registration,
@@ -41,12 +44,16 @@ pub(super) struct Rail {
 
 impl Rail {
     /// Opens the NICs that the options name, or the first that fits.
-    pub(super) fn open_all<K: Kind>(options: &Options) -> Result<Vec<Self>, FabricError> {
+    pub(super) fn open_all(
+        options: &Options,
+        queue_pair_type: &str,
+        capability: CapabilityQuery,
+    ) -> Result<Vec<Self>, FabricError> {
         let nic = |reason| FabricError::Nic { reason };
         let verbs = library::verbs()?;
         let open = |name: &String| {
             Device::open(verbs, name)
-                .and_then(|device| Self::new::<K>(device, options))
+                .and_then(|device| Self::new(device, options, capability))
                 .map_err(|error| format!("{name}: {error}"))
         };
         if !options.devices.is_empty() {
@@ -57,7 +64,7 @@ impl Rail {
                 .collect::<Result<_, _>>()
                 .map_err(nic);
         }
-        let mut refused = vec![format!("no RDMA device is fit for {}", K::NAME)];
+        let mut refused = vec![format!("no RDMA device is fit for {}", queue_pair_type)];
         for name in Device::names(verbs).map_err(nic)? {
             match open(&name) {
                 Ok(rail) => return Ok(vec![rail]),
@@ -67,9 +74,9 @@ impl Rail {
         Err(nic(refused.join("; ")))
     }
 
-    fn new<K: Kind>(device: Device, options: &Options) -> Result<Self, String> {
+    fn new(device: Device, options: &Options, capability: CapabilityQuery) -> Result<Self, String> {
         let port = device.port(options.port, options.gid_index)?;
-        let able = K::capability(&device, &port)?;
+        let able = capability(&device, &port)?;
         let wanted = options.depth();
         for (what, wanted, able) in [
             ("writes", wanted.writes, able.depth.writes),
@@ -102,7 +109,7 @@ impl Rail {
             down_since: None,
             service_level: options.service_level,
             traffic_class: options.traffic_class,
-            silence: options.silence,
+            peer_timeout: options.peer_timeout,
             write_bytes: able.write_bytes,
             port,
             device,
@@ -139,7 +146,7 @@ impl Rail {
     }
 
     /// The scratch memory as a part of work requests.
-    pub(super) fn scratch_piece(&self) -> ibv_sge {
+    pub(super) fn scratch_sge(&self) -> ibv_sge {
         let (addr, lkey) = (self.scratch_memory.get() as u64, self.scratch.local_key());
         ibv_sge {
             addr,
@@ -151,8 +158,8 @@ impl Rail {
 
 /// How many of each a queue pair of these options has.
 impl Options {
-    pub(super) fn depth(&self) -> Depth {
-        Depth {
+    pub(super) fn depth(&self) -> QueueDepth {
+        QueueDepth {
             writes: self.writes,
             receives: self.receives,
         }

@@ -2,10 +2,10 @@
 
 use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
-use super::gid::Link;
-use super::lane::{Capability, Kind, Work};
-use super::os::result;
-use super::queue::{Depth, QueuePair};
+use super::errno::result;
+use super::gid::LinkLayer;
+use super::queue_pair::{Capability, QueueDepth, QueuePair};
+use super::queue_pair_type::{QueuePairType, WorkRequest};
 use super::rail::Rail;
 use ibverbs_sys::{
     ibv_access_flags, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask,
@@ -37,13 +37,13 @@ pub(super) struct ReliableConnection {
     nonce: u32,
     inline_bytes: u32,
     requests: Vec<ibv_send_wr>,
-    pieces: Vec<ibv_sge>,
+    sges: Vec<ibv_sge>,
 }
 
 // SAFETY: the pointers in `requests` are only used in the call of `post` that wrote them.
 unsafe impl Send for ReliableConnection {}
 
-impl Kind for ReliableConnection {
+impl QueuePairType for ReliableConnection {
     const NAME: &'static str = "rc";
     const SERVICE: u8 = 1;
     const IN_ORDER: bool = true;
@@ -55,7 +55,7 @@ impl Kind for ReliableConnection {
             );
         }
         let depth = device.attributes.max_qp_wr.max(0) as u32;
-        let depth = Depth {
+        let depth = QueueDepth {
             writes: depth,
             receives: depth,
         };
@@ -65,7 +65,7 @@ impl Kind for ReliableConnection {
         })
     }
 
-    fn new(rail: &Rail, depth: Depth, nonce: u32) -> Result<Self, String> {
+    fn new(rail: &Rail, depth: QueueDepth, nonce: u32) -> Result<Self, String> {
         let mut attributes = ibv_qp_init_attr {
             send_cq: rail.queue.cq,
             recv_cq: rail.queue.cq,
@@ -99,7 +99,7 @@ impl Kind for ReliableConnection {
             nonce,
             inline_bytes,
             requests: Vec::new(),
-            pieces: Vec::new(),
+            sges: Vec::new(),
         })
     }
 
@@ -136,7 +136,7 @@ impl Kind for ReliableConnection {
             ibv_qp_state::IBV_QPS_RTS,
             ibv_qp_attr {
                 sq_psn: self.nonce,
-                timeout: timeout_code(rail.silence),
+                timeout: timeout_code(rail.peer_timeout),
                 retry_cnt: RETRIES,
                 rnr_retry: NOT_READY_RETRIES,
                 max_rd_atomic: 1,
@@ -152,26 +152,26 @@ impl Kind for ReliableConnection {
         )
     }
 
-    fn post(&mut self, works: &[Work]) -> io::Result<()> {
-        self.pieces.clear();
-        self.pieces.extend(works.iter().map(piece));
+    fn post(&mut self, writes: &[WorkRequest]) -> io::Result<()> {
+        self.sges.clear();
+        self.sges.extend(writes.iter().map(sge));
         self.requests.clear();
         self.requests
-            .extend(works.iter().map(|work| request(work, self.inline_bytes)));
+            .extend(writes.iter().map(|work| request(work, self.inline_bytes)));
         let Some(last) = self.requests.last_mut() else {
             return Ok(());
         };
         // One completion for all: the queue is in order.
         last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut next = ptr::null_mut();
-        for (request, piece) in self.requests.iter_mut().zip(&mut self.pieces).rev() {
+        for (request, sge) in self.requests.iter_mut().zip(&mut self.sges).rev() {
             request.next = next;
-            request.num_sge = i32::from(piece.length > 0);
-            request.sg_list = piece;
+            request.num_sge = i32::from(sge.length > 0);
+            request.sg_list = sge;
             next = request;
         }
         let mut refused = ptr::null_mut();
-        // SAFETY: the chain and its pieces live for the call; drivers set the table's member.
+        // SAFETY: the chain and its sges live for the call; drivers set the table's member.
         result(unsafe {
             let post = (*self.pair.device().context)
                 .ops
@@ -186,7 +186,7 @@ impl Kind for ReliableConnection {
     }
 }
 
-fn piece(work: &Work) -> ibv_sge {
+fn sge(work: &WorkRequest) -> ibv_sge {
     ibv_sge {
         addr: work.local_address,
         length: work.bytes,
@@ -195,7 +195,7 @@ fn piece(work: &Work) -> ibv_sge {
 }
 
 /// A write with its immediate; chain and memory are set later.
-fn request(work: &Work, inline_bytes: u32) -> ibv_send_wr {
+fn request(work: &WorkRequest, inline_bytes: u32) -> ibv_send_wr {
     let mut request = ibv_send_wr {
         wr_id: work.id,
         opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -217,7 +217,7 @@ fn address(rail: &Rail, to: &RailInfo) -> ibv_ah_attr {
     let mut address = ibv_ah_attr {
         dlid: to.lid,
         sl: rail.service_level,
-        is_global: u8::from(port.link == Link::Ethernet || other_subnet),
+        is_global: u8::from(port.link == LinkLayer::Ethernet || other_subnet),
         port_num: port.number,
         grh: ibv_global_route {
             sgid_index: port.gid_index,
@@ -233,9 +233,9 @@ fn address(rail: &Rail, to: &RailInfo) -> ibv_ah_attr {
 
 /// InfiniBand's code t for the time after which a packet is sent again, 4.096 µs · 2^t: the largest with which all
 /// tries take no longer than `silence`.
-fn timeout_code(silence: Duration) -> u8 {
+fn timeout_code(peer_timeout: Duration) -> u8 {
     let tries = u32::from(RETRIES) + 1;
-    let units = silence.as_nanos() / u128::from(4096 * tries);
+    let units = peer_timeout.as_nanos() / u128::from(4096 * tries);
     units.max(1).ilog2().clamp(1, 31) as u8
 }
 
@@ -245,22 +245,25 @@ mod tests {
     use super::timeout_code;
     use std::time::Duration;
 
-    fn all_tries(silence: Duration) -> Duration {
-        Duration::from_nanos(7 * 4096) * 2u32.pow(timeout_code(silence).into())
+    fn all_tries(peer_timeout: Duration) -> Duration {
+        Duration::from_nanos(7 * 4096) * 2u32.pow(timeout_code(peer_timeout).into())
     }
 
     #[test]
     fn tries_take_no_longer_than_the_silence() {
         for ms in [10, 500, 4000, 60_000] {
-            let silence = Duration::from_millis(ms);
-            let all = all_tries(silence);
-            assert!(all <= silence && all * 2 > silence, "{silence:?}: {all:?}");
+            let peer_timeout = Duration::from_millis(ms);
+            let all = all_tries(peer_timeout);
+            assert!(
+                all <= peer_timeout && all * 2 > peer_timeout,
+                "{peer_timeout:?}: {all:?}"
+            );
         }
         assert_eq!(timeout_code(Duration::ZERO), 1);
     }
 
     #[test]
     fn by_default_a_link_may_be_down_for_20_seconds() {
-        assert!(all_tries(Options::new(1).silence) >= Duration::from_secs(20));
+        assert!(all_tries(Options::new(1).peer_timeout) >= Duration::from_secs(20));
     }
 }

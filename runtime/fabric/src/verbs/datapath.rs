@@ -1,11 +1,11 @@
-//! What a connected endpoint does: writes find a lane, completions become events, trouble becomes the loss of peers.
+//! What a connected endpoint does: writes find a lane, completions become events, event becomes the loss of peers.
 
+use super::async_event::{self, AsyncEvent};
 use super::connect_info::RemoteAddress;
-use super::endpoint::{Endpoint, PeerMemory, Region};
-use super::lane::{Kind, Work};
-use super::os::words;
-use super::rail::{LaneAt, Rail};
-use super::watch::{self, Trouble};
+use super::errno::static_text;
+use super::queue_pair_type::{QueuePairType, WorkRequest};
+use super::rail::{LaneId, Rail};
+use super::transport::{LocalRegion, RemoteMemory, VerbsTransport};
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
 use crate::transport::{Event, MemoryKind, RegionOffset, Write};
@@ -13,12 +13,12 @@ use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::time::{Duration, Instant};
 
 /// How often devices are asked what happened beside completions: it costs a system call.
-const WATCH_INTERVAL: Duration = Duration::from_millis(10);
+const ASYNC_EVENT_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Batches of completions that one `poll` takes from a rail.
 const POLL_BATCHES: usize = 4;
 
-impl<K: Kind> Endpoint<K> {
+impl<K: QueuePairType> VerbsTransport<K> {
     /// Puts a write into the batch of a lane that has room; false if none has.
     pub(super) fn accept(&mut self, write: &Write) -> Result<bool, FabricError> {
         let nic = |what| FabricError::Nic {
@@ -91,10 +91,11 @@ impl<K: Kind> Endpoint<K> {
         if let Some((status, vendor)) = completion.error() {
             if status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
                 // The queue pair failed before; only the device's event says why.
-                self.watch(events)?;
+                self.check_async_events(events)?;
             }
             // SAFETY: the library's texts are constants.
-            let text = unsafe { words((self.rails[rail].device.verbs.wc_status_str)(status)) };
+            let text =
+                unsafe { static_text((self.rails[rail].device.verbs.wc_status_str)(status)) };
             events.extend(self.lose(
                 at,
                 &format!("{text} (status {status}, vendor's code {vendor:#x})"),
@@ -131,40 +132,43 @@ impl<K: Kind> Endpoint<K> {
     }
 
     /// Asks devices what happened beside completions.
-    pub(super) fn watch(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError> {
+    pub(super) fn check_async_events(
+        &mut self,
+        events: &mut Vec<Event>,
+    ) -> Result<(), FabricError> {
         let now = Instant::now();
-        self.next_watch = now + WATCH_INTERVAL;
+        self.next_event_check = now + ASYNC_EVENT_INTERVAL;
         for index in 0..self.rails.len() {
-            while let Some(trouble) = watch::next(&self.rails[index].device) {
+            while let Some(event) = async_event::next(&self.rails[index].device) {
                 let rail = &mut self.rails[index];
-                match trouble {
-                    Trouble::PortDown(port) if port == rail.port.number => {
+                match event {
+                    AsyncEvent::PortDown(port) if port == rail.port.number => {
                         rail.down_since.get_or_insert(now);
                         self.lanes.set_down(index, true);
                     }
-                    Trouble::PortUp(port) if port == rail.port.number => {
+                    AsyncEvent::PortUp(port) if port == rail.port.number => {
                         rail.down_since = None;
                         self.lanes.set_down(index, false);
                     }
-                    Trouble::PortDown(_) | Trouble::PortUp(_) => {}
-                    Trouble::QueuePair(number, text) => {
+                    AsyncEvent::PortDown(_) | AsyncEvent::PortUp(_) => {}
+                    AsyncEvent::QueuePair(number, text) => {
                         let at = rail.lanes.get(&number).copied();
                         events.extend(at.and_then(|at| self.lose(at, &text)));
                     }
-                    Trouble::Device(text) => {
+                    AsyncEvent::Device(text) => {
                         return Err(FabricError::Nic {
                             reason: format!("{}: {text}", rail.device.name),
                         });
                     }
                 }
             }
-            self.rails[index].ensure_up(now, self.options.port_down)?;
+            self.rails[index].ensure_up(now, self.options.port_down_limit)?;
         }
         Ok(())
     }
 
     /// Ends everything with the peer of a lane; the event that says so, the first time.
-    fn lose(&mut self, (peer, lane): LaneAt, reason: &str) -> Option<Event> {
+    fn lose(&mut self, (peer, lane): LaneId, reason: &str) -> Option<Event> {
         let device = &self.rails[usize::from(lane) % self.rails.len()].device.name;
         let lost = &mut self.peers[usize::from(peer)].lost;
         if std::mem::replace(lost, true) {
@@ -183,28 +187,28 @@ impl<K: Kind> Endpoint<K> {
 /// A write as a rail's NIC gets it; none if it reaches beyond a region. One of 0 bytes goes from scratch memory to scratch
 /// memory, because drivers differ in what they accept without any.
 fn work(
-    peer: &PeerMemory,
+    peer: &RemoteMemory,
     (rail, index): (&Rail, usize),
-    regions: &[Region],
+    regions: &[LocalRegion],
     write: &Write,
-) -> Option<Work> {
-    let mut piece = rail.scratch_piece();
+) -> Option<WorkRequest> {
+    let mut sge = rail.scratch_sge();
     let (remote, on_host) = if write.bytes == 0 {
         (*peer.scratch.get(index)?, true)
     } else {
         let region = regions.get(usize::from(write.source.region.0))?;
         let memory = &region.memory;
-        piece.addr = inside(write.source, write.bytes, memory.address(), memory.bytes())?;
-        piece.lkey = region.registrations[index].local_key();
+        sge.addr = inside(write.source, write.bytes, memory.address(), memory.bytes())?;
+        sge.lkey = region.registrations[index].local_key();
         (
             remote(peer, index, write)?,
             matches!(memory.kind(), MemoryKind::Host),
         )
     };
-    Some(Work {
+    Some(WorkRequest {
         id: write.id,
-        local_address: piece.addr,
-        local_key: piece.lkey,
+        local_address: sge.addr,
+        local_key: sge.lkey,
         bytes: write.bytes,
         remote_address: remote.address,
         remote_key: remote.key,
@@ -214,7 +218,7 @@ fn work(
 }
 
 /// Where a write goes.
-fn remote(peer: &PeerMemory, rail: usize, write: &Write) -> Option<RemoteAddress> {
+fn remote(peer: &RemoteMemory, rail: usize, write: &Write) -> Option<RemoteAddress> {
     let region = peer.regions.get(usize::from(write.target.region.0))?;
     let address = inside(write.target, write.bytes, region.address, region.bytes)?;
     Some(RemoteAddress {

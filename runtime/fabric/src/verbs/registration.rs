@@ -1,7 +1,7 @@
 //! Memory that a NIC may reach.
 
 use super::device::Device;
-use super::os::last_error;
+use super::errno::last_error;
 use crate::transport::{MemoryKind, MemoryRange};
 use ibverbs_sys::{ibv_access_flags, ibv_mr};
 use std::os::fd::AsRawFd;
@@ -37,7 +37,7 @@ impl Registration {
                 let mr = unsafe {
                     (verbs.reg_dmabuf_mr)(pd, offset, bytes, memory.address(), fd, ACCESS)
                 };
-                (mr, Way::DmaBuf)
+                (mr, RegistrationPath::DmaBuf)
             }
             kind => {
                 // SAFETY: as above.
@@ -45,9 +45,9 @@ impl Registration {
                 (
                     mr,
                     if matches!(kind, MemoryKind::Host) {
-                        Way::Host
+                        RegistrationPath::Host
                     } else {
-                        Way::PeerMemory
+                        RegistrationPath::RemoteMemory
                     },
                 )
             }
@@ -82,24 +82,24 @@ impl Drop for Registration {
 }
 
 /// How memory is registered.
-enum Way {
+enum RegistrationPath {
     Host,
     DmaBuf,
-    PeerMemory,
+    RemoteMemory,
 }
 
-impl Way {
+impl RegistrationPath {
     /// What to do when it does not work.
     fn help(&self) -> &'static str {
         match self {
-            Way::Host => {
+            RegistrationPath::Host => {
                 "is the limit of locked memory too low (`ulimit -l`, LimitMEMLOCK in systemd)?"
             }
-            Way::DmaBuf => {
+            RegistrationPath::DmaBuf => {
                 "the NIC's driver must take dma-bufs (Linux 5.12 or newer; mlx5 and efa do, rxe does not), and the \
                  GPU's be its open kernel module; without, load nvidia-peermem and give no dma-buf"
             }
-            Way::PeerMemory => {
+            RegistrationPath::RemoteMemory => {
                 "is the module nvidia-peermem loaded? Else give a dma-buf of the memory"
             }
         }

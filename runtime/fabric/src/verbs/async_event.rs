@@ -1,7 +1,7 @@
 //! What a device tells beside completions: its port is down, a queue pair failed, it failed itself.
 
 use super::device::Device;
-use super::os::words;
+use super::errno::static_text;
 use ibverbs_sys::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
     IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, ibv_async_event,
@@ -9,7 +9,7 @@ use ibverbs_sys::{
 
 /// What matters to a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum AsyncEvent {
     /// No packets go through a port.
     PortDown(u8),
     /// They do again.
@@ -21,31 +21,31 @@ pub(super) enum Trouble {
 }
 
 /// The next event of the device, if there is one. Does not wait.
-pub(super) fn next(device: &Device) -> Option<Trouble> {
+pub(super) fn next(device: &Device) -> Option<AsyncEvent> {
     loop {
         let mut event = ibv_async_event::default();
         // SAFETY: the context is open, its file does not block. Of an event's union, the member is read that its type says.
         // The queue pair of an event lives until the event is acknowledged: ibv_destroy_qp takes back events that were not
         // read, and waits for the acknowledgement of those that were.
-        let trouble = unsafe {
+        let reported = unsafe {
             if (device.verbs.get_async_event)(device.context, &raw mut event) != 0 {
                 return None;
             }
-            let text = || words((device.verbs.event_type_str)(event.event_type));
-            let trouble = match event.event_type {
-                IBV_EVENT_PORT_ERR => Some(Trouble::PortDown(event.element.port_num as u8)),
-                IBV_EVENT_PORT_ACTIVE => Some(Trouble::PortUp(event.element.port_num as u8)),
+            let text = || static_text((device.verbs.event_type_str)(event.event_type));
+            let reported = match event.event_type {
+                IBV_EVENT_PORT_ERR => Some(AsyncEvent::PortDown(event.element.port_num as u8)),
+                IBV_EVENT_PORT_ACTIVE => Some(AsyncEvent::PortUp(event.element.port_num as u8)),
                 IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
-                    Some(Trouble::QueuePair((*event.element.qp).qp_num, text()))
+                    Some(AsyncEvent::QueuePair((*event.element.qp).qp_num, text()))
                 }
-                IBV_EVENT_CQ_ERR | IBV_EVENT_DEVICE_FATAL => Some(Trouble::Device(text())),
+                IBV_EVENT_CQ_ERR | IBV_EVENT_DEVICE_FATAL => Some(AsyncEvent::Device(text())),
                 _ => None,
             };
             (device.verbs.ack_async_event)(&raw mut event);
-            trouble
+            reported
         };
-        if trouble.is_some() {
-            return trouble;
+        if reported.is_some() {
+            return reported;
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn result(code: c_int) -> io::Result<()> {
 /// # Safety
 ///
 /// `text` is null or a string that is never freed.
-pub(super) unsafe fn words(text: *const c_char) -> String {
+pub(super) unsafe fn static_text(text: *const c_char) -> String {
     if text.is_null() {
         return "unknown".into();
     }

@@ -1,11 +1,12 @@
 //! The transport: tables of peers, regions and rails, how they are made, and the trait.
 
 use super::connect_info::{ConnectInfo, QueuePairInfo, RailInfo, RegionInfo, RemoteAddress};
-use super::lane::{Kind, Lane};
+use super::lane::Lane;
 use super::lanes::Lanes;
-use super::memory::Registration;
 use super::options::Options;
+use super::queue_pair_type::QueuePairType;
 use super::rail::Rail;
+use super::registration::Registration;
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
 use crate::transport::{
@@ -20,20 +21,20 @@ use std::time::Instant;
 const COMPLETIONS: usize = 64;
 
 /// A transport over queue pairs of a kind. Fields are dropped from the first to the last: queue pairs before memory.
-pub(super) struct Endpoint<K> {
+pub(super) struct VerbsTransport<K> {
     pub(super) lanes: Lanes<K>,
-    pub(super) peers: Vec<PeerMemory>,
-    pub(super) regions: Vec<Region>,
+    pub(super) peers: Vec<RemoteMemory>,
+    pub(super) regions: Vec<LocalRegion>,
     pub(super) rails: Vec<Rail>,
     pub(super) options: Options,
     /// What `post` found and `poll` tells.
     pub(super) lost: Vec<Event>,
     pub(super) completions: Vec<ibv_wc>,
-    pub(super) next_watch: Instant,
+    pub(super) next_event_check: Instant,
 }
 
 /// A region of this endpoint.
-pub(super) struct Region {
+pub(super) struct LocalRegion {
     /// For each rail. Dropped before what they register.
     pub(super) registrations: Vec<Registration>,
     pub(super) memory: MemoryRange,
@@ -41,26 +42,26 @@ pub(super) struct Region {
 
 /// Where an endpoint may write at a peer.
 #[derive(Clone, Default)]
-pub(super) struct PeerMemory {
+pub(super) struct RemoteMemory {
     pub(super) regions: Vec<RegionInfo>,
     /// For each rail.
     pub(super) scratch: Vec<RemoteAddress>,
     pub(super) lost: bool,
 }
 
-impl<K: Kind> Endpoint<K> {
+impl<K: QueuePairType> VerbsTransport<K> {
     pub(super) fn new(options: Options) -> Result<Self, FabricError> {
         options.check()?;
-        let rails = Rail::open_all::<K>(&options)?;
+        let rails = Rail::open_all(&options, K::NAME, K::capability)?;
         Ok(Self {
             lanes: Lanes::new(options.peers, rails.len(), random(0) as usize),
-            peers: vec![PeerMemory::default(); options.peers.into()],
+            peers: vec![RemoteMemory::default(); options.peers.into()],
             regions: Vec::new(),
             rails,
             options,
             lost: Vec::new(),
             completions: vec![ibv_wc::default(); COMPLETIONS],
-            next_watch: Instant::now(),
+            next_event_check: Instant::now(),
         })
     }
 
@@ -204,7 +205,7 @@ fn random(number: u16) -> u32 {
     RandomState::new().hash_one(number) as u32
 }
 
-impl<K: Kind> Transport for Endpoint<K> {
+impl<K: QueuePairType> Transport for VerbsTransport<K> {
     fn limits(&self) -> Limits {
         let lanes = self.rails.len() as u32 * u32::from(self.options.queue_pairs);
         Limits {
@@ -236,7 +237,7 @@ impl<K: Kind> Transport for Endpoint<K> {
             .iter()
             .map(|rail| Registration::new(&rail.device, &memory));
         let registrations = registrations.collect::<Result<_, _>>().map_err(refused)?;
-        self.regions.push(Region {
+        self.regions.push(LocalRegion {
             memory,
             registrations,
         });
@@ -246,7 +247,7 @@ impl<K: Kind> Transport for Endpoint<K> {
     fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
         self.make_lanes(peer)
             .map_err(|reason| FabricError::Nic { reason })?;
-        let region = |region: &Region| RegionInfo {
+        let region = |region: &LocalRegion| RegionInfo {
             address: region.memory.address(),
             bytes: region.memory.bytes(),
             keys: region
@@ -309,8 +310,8 @@ impl<K: Kind> Transport for Endpoint<K> {
                 })?;
         }
         self.repost(events);
-        if Instant::now() >= self.next_watch {
-            self.watch(events)?;
+        if Instant::now() >= self.next_event_check {
+            self.check_async_events(events)?;
         }
         Ok(())
     }

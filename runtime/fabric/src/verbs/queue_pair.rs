@@ -1,83 +1,24 @@
-//! A completion queue, and what queue pairs of every kind have in common.
+//! What queue pairs of every type have in common: creation, state changes, receives.
 
+use super::completion_queue::CompletionQueue;
 use super::device::Device;
-use super::os::{last_error, result};
+use super::errno::{last_error, result};
 use ibverbs_sys::{
-    ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state, ibv_recv_wr, ibv_sge,
-    ibv_wc,
+    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state, ibv_recv_wr, ibv_sge,
 };
 use std::io;
 use std::ptr;
 use std::sync::Arc;
 
-/// A completion queue for all queue pairs of a device.
-pub(super) struct CompletionQueue {
-    pub(super) device: Arc<Device>,
-    pub(super) cq: *mut ibv_cq,
-}
-
-// SAFETY: verbs may be called from any thread.
-unsafe impl Send for CompletionQueue {}
-// SAFETY: as above.
-unsafe impl Sync for CompletionQueue {}
-
-impl CompletionQueue {
-    /// Makes a queue that never has more than `entries` completions in it.
-    pub(super) fn new(device: &Arc<Device>, entries: u32) -> Result<Self, String> {
-        let limit = device.attributes.max_cqe;
-        let wanted = i32::try_from(entries).ok().filter(|entries| *entries <= limit).ok_or_else(|| {
-            format!("{entries} completions may be pending, the device can keep {limit}: set fewer writes or receives")
-        })?;
-        // SAFETY: the device is open; there is no completion channel.
-        let cq = unsafe {
-            (device.verbs.create_cq)(device.context, wanted, ptr::null_mut(), ptr::null_mut(), 0)
-        };
-        if cq.is_null() {
-            return Err(format!(
-                "no completion queue of {entries} entries: {}",
-                last_error()
-            ));
-        }
-        Ok(Self {
-            device: Arc::clone(device),
-            cq,
-        })
-    }
-
-    /// Fills `completions` from the front; fewer than all mean that the queue is empty.
-    pub(super) fn poll(&self, completions: &mut [ibv_wc]) -> io::Result<usize> {
-        // SAFETY: this is what ibv_poll_cq of verbs.h does, which is inline there: the queue's device has the table, in which
-        // its driver has set the member before the device was open. There is room for as many as are asked for, and a
-        // driver writes no more.
-        let count = unsafe {
-            let poll = (*self.device.context)
-                .ops
-                .poll_cq
-                .ok_or(io::ErrorKind::Unsupported)?;
-            poll(self.cq, completions.len() as i32, completions.as_mut_ptr())
-        };
-        let count = usize::try_from(count)
-            .map_err(|_| io::Error::from_raw_os_error(count.saturating_abs()))?;
-        Ok(count.min(completions.len()))
-    }
-}
-
-impl Drop for CompletionQueue {
-    fn drop(&mut self) {
-        // SAFETY: queue pairs that use it are gone: each kept an `Arc` of it.
-        unsafe { (self.device.verbs.destroy_cq)(self.cq) };
-    }
-}
-
 /// How much a queue pair can have posted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Depth {
+pub(super) struct QueueDepth {
     pub(super) writes: u32,
     pub(super) receives: u32,
 }
 
-impl Depth {
-    /// What is asked for: one piece of memory a work request, and `inline_bytes` within it.
+impl QueueDepth {
+    /// What is asked for: one sge of memory a work request, and `inline_bytes` within it.
     pub(super) fn capabilities(self, inline_bytes: u32) -> ibv_qp_cap {
         ibv_qp_cap {
             max_send_wr: self.writes,
@@ -87,6 +28,13 @@ impl Depth {
             max_inline_data: inline_bytes,
         }
     }
+}
+
+/// What a kind of queue pair can do on a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Capability {
+    pub(super) write_bytes: u32,
+    pub(super) depth: QueueDepth,
 }
 
 /// A queue pair; all access to memory through it ends when it is dropped.
@@ -107,7 +55,7 @@ impl QueuePair {
     pub(super) unsafe fn created(
         queue: &Arc<CompletionQueue>,
         qp: *mut ibv_qp,
-        depth: Depth,
+        depth: QueueDepth,
     ) -> Result<Self, String> {
         if qp.is_null() {
             return Err(format!(
@@ -169,11 +117,11 @@ impl QueuePair {
     pub(super) fn post_receives(&self, count: u32, memory: Option<ibv_sge>) -> io::Result<()> {
         const CHAIN: u32 = 64;
         let mut memory = memory;
-        let pieces = i32::from(memory.is_some());
+        let sges = i32::from(memory.is_some());
         let list = memory.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
         let mut chain = [ibv_recv_wr {
             sg_list: list,
-            num_sge: pieces,
+            num_sge: sges,
             ..ibv_recv_wr::default()
         }; CHAIN as usize];
         let mut left = count;
@@ -181,8 +129,8 @@ impl QueuePair {
             let batch = left.min(CHAIN) as usize;
             link(&mut chain[..batch]);
             let mut refused = ptr::null_mut();
-            // SAFETY: as ibv_post_recv of verbs.h. The chain has `batch` requests; they and the piece of memory that they
-            // share live for the call, which copies them. The piece is of a rail's scratch memory, which outlives all queue
+            // SAFETY: as ibv_post_recv of verbs.h. The chain has `batch` requests; they and the sge of memory that they
+            // share live for the call, which copies them. The sge is of a rail's scratch memory, which outlives all queue
             // pairs.
             result(unsafe {
                 let post = (*self.device().context)
