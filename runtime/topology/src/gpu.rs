@@ -1,6 +1,6 @@
 //! NVIDIA GPUs.
 
-use crate::pci::{self, BusId, Place};
+use crate::pci::{self, BusId, PciLocation};
 use crate::sysfs::Sysfs;
 use serde::Serialize;
 
@@ -13,7 +13,8 @@ const CLASSES: [u32; 2] = [0x03_00, 0x03_02];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gpu {
     /// Where it is.
-    pub place: Place,
+    #[serde(rename = "place")]
+    pub location: PciLocation,
     /// Vendor and device, `10de:2330`.
     pub pci_id: String,
 }
@@ -39,11 +40,11 @@ pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<Gpu> {
         if CLASSES.contains(&(class >> 8)) {
             let device = sysfs.hex(&format!("{folder}/device")).unwrap_or(0);
             gpus.push(Gpu {
-                place: pci::place(sysfs, bus_id),
+                location: pci::location(sysfs, bus_id),
                 pci_id: format!("{NVIDIA:04x}:{device:04x}"),
             });
         }
     }
-    gpus.sort_by_key(|gpu| gpu.place.bus_id);
+    gpus.sort_by_key(|gpu| gpu.location.bus_id);
     gpus
 }

@@ -70,7 +70,7 @@ impl Serialize for BusId {
 
 /// Where a PCI function is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct PciLocation {
     /// Its address.
     pub bus_id: BusId,
     /// `pci0000:15`; none if the tree does not show it.
@@ -87,7 +87,7 @@ pub(crate) fn folder(bus_id: BusId) -> String {
 }
 
 /// The place of `bus_id`, whose folder is a link to `devices/pci0000:15/0000:15:01.0/…`.
-pub(crate) fn place(sysfs: &mut Sysfs, bus_id: BusId) -> Place {
+pub(crate) fn location(sysfs: &mut Sysfs, bus_id: BusId) -> PciLocation {
     let folder = folder(bus_id);
     let (mut host_bridge, mut bridges) = (None, Vec::new());
     match sysfs.link(&folder) {
@@ -99,7 +99,7 @@ pub(crate) fn place(sysfs: &mut Sysfs, bus_id: BusId) -> Place {
     let node = sysfs.parsed(&format!("{folder}/numa_node"), |text| {
         text.parse::<i32>().ok()
     });
-    Place {
+    PciLocation {
         bus_id,
         host_bridge,
         bridges,

@@ -2,10 +2,10 @@
 
 use super::{hosts, rails};
 use crate::tree::NDR;
-use mkernel_topology::{Topology, WantedFault};
+use mkernel_topology::{NicConfigIssue, Topology};
 
 fn chosen(topology: &Topology, wanted: &str) -> Vec<Vec<String>> {
-    let choices = topology.choose(wanted).expect("all of this is there");
+    let choices = topology.select_nics(wanted).expect("all of this is there");
     rails(topology, &choices)
 }
 
@@ -33,7 +33,7 @@ fn a_gpu_gets_what_is_named_for_it_and_the_others_avoid_that() {
     );
     assert_eq!(rails[7], ["mlx5_0"]);
     assert_eq!(rails[1], ["mlx5_3"]);
-    let choices = topology.choose("0=mlx5_11").expect("it is there");
+    let choices = topology.select_nics("0=mlx5_11").expect("it is there");
     assert!(choices.gpus[0].rails[0].is_configured);
     assert_eq!(
         choices.gpus[7].rails[0].shared_with,
@@ -51,18 +51,18 @@ fn all_mistakes_are_said_at_once() {
     let topology = Topology::read(tree.root());
     let wanted = "eth0; 5=rocep65s0; 0=rocep65s0,rocep65s0; 0000:01:00.0=mlx5_8; 1=; 1=mlx5_7";
     let error = topology
-        .choose(wanted)
+        .select_nics(wanted)
         .expect_err("hardly any of this is right");
-    let [no_nic, no_gpu, twice, down, gpu_twice, empty, one_twice] = error.faults.as_slice() else {
-        panic!("{:#?}", error.faults);
+    let [no_nic, no_gpu, twice, down, gpu_twice, empty, one_twice] = error.issues.as_slice() else {
+        panic!("{:#?}", error.issues);
     };
-    assert!(matches!(no_nic, WantedFault::NoNic { name, .. } if name == "eth0"));
-    assert!(matches!(no_gpu, WantedFault::NoGpu { name, .. } if name == "5"));
-    assert!(matches!(twice, WantedFault::Twice { name } if name == "rocep65s0"));
-    assert!(matches!(down, WantedFault::Down { name } if name == "mlx5_8"));
-    assert!(matches!(gpu_twice, WantedFault::Twice { name } if name == "GPU 0000:01:00.0"));
-    assert!(matches!(empty, WantedFault::Empty { entry } if entry == "1="));
-    assert!(matches!(one_twice, WantedFault::Twice { name } if name == "GPU 1"));
+    assert!(matches!(no_nic, NicConfigIssue::NoNic { name, .. } if name == "eth0"));
+    assert!(matches!(no_gpu, NicConfigIssue::NoGpu { name, .. } if name == "5"));
+    assert!(matches!(twice, NicConfigIssue::Twice { name } if name == "rocep65s0"));
+    assert!(matches!(down, NicConfigIssue::Down { name } if name == "mlx5_8"));
+    assert!(matches!(gpu_twice, NicConfigIssue::Twice { name } if name == "GPU 0000:01:00.0"));
+    assert!(matches!(empty, NicConfigIssue::Empty { entry } if entry == "1="));
+    assert!(matches!(one_twice, NicConfigIssue::Twice { name } if name == "GPU 1"));
     let text = error.to_string();
     assert!(
         text.contains("there are rocep65s0, mlx5_7, mlx5_8"),
@@ -77,12 +77,14 @@ fn all_mistakes_are_said_at_once() {
 #[test]
 fn gpus_cannot_have_nics_of_several_kinds() {
     let topology = Topology::read(hosts::dgx(hosts::H200, hosts::ETHERNET).root());
-    let error = topology.choose("0=mlx5_0;1=mlx5_1").expect_err("two kinds");
+    let error = topology
+        .select_nics("0=mlx5_0;1=mlx5_1")
+        .expect_err("two kinds");
     assert!(error.to_string().contains("InfiniBand, RoCE"), "{error}");
-    let choices = topology.choose("0=mlx5_1").expect("one kind");
+    let choices = topology.select_nics("0=mlx5_1").expect("one kind");
     assert_eq!(
-        choices.link,
-        Some(mkernel_topology::Link::RoCE),
+        choices.kind,
+        Some(mkernel_topology::NicKind::RoCE),
         "for all GPUs"
     );
 }

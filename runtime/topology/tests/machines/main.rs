@@ -5,7 +5,7 @@ mod hosts;
 mod odd;
 mod tree;
 
-use mkernel_topology::{BusId, Choices, Distance, GpuLink, Topology, describe};
+use mkernel_topology::{BusId, Distance, GpuLink, NicSelection, Topology, describe};
 use tree::{Card, NDR, Tree};
 
 fn report(tree: &Tree) -> String {
@@ -13,14 +13,14 @@ fn report(tree: &Tree) -> String {
     describe(&topology, &automatic(&topology), None)
 }
 
-fn automatic(topology: &Topology) -> Choices {
-    topology.choose("").expect("nothing is configured")
+fn automatic(topology: &Topology) -> NicSelection {
+    topology.select_nics("").expect("nothing is configured")
 }
 
 /// Names of the NICs of each GPU.
-fn rails(topology: &Topology, choices: &Choices) -> Vec<Vec<String>> {
+fn rails(topology: &Topology, choices: &NicSelection) -> Vec<Vec<String>> {
     let name = |rail: &mkernel_topology::Rail| topology.nics[rail.nic].name.clone();
-    let of = |choice: &mkernel_topology::Choice| choice.rails.iter().map(name).collect();
+    let of = |choice: &mkernel_topology::GpuNics| choice.rails.iter().map(name).collect();
     choices.gpus.iter().map(of).collect()
 }
 
@@ -151,7 +151,7 @@ fn virtual_functions_are_no_more_nics() {
     let choices = automatic(&topology);
     assert_eq!(rails(&topology, &choices), [["rocep65s0"], ["rocep65s0"]]);
     assert!(topology.notes[0].contains("a virtual function of rocep65s0"));
-    let named = topology.choose("1=rocep65s0v0").expect("it is there");
+    let named = topology.select_nics("1=rocep65s0v0").expect("it is there");
     assert_eq!(rails(&topology, &named), [["rocep65s0"], ["rocep65s0v0"]]);
 
     let alone = Tree::new(&["0-3"]);

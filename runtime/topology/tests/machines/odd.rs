@@ -24,7 +24,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 /// Reads, chooses and prints.
 fn survive(tree: &Tree) -> String {
     let topology = Topology::read(tree.root());
-    let choices = topology.choose("").expect("nothing is configured");
+    let choices = topology.select_nics("").expect("nothing is configured");
     visit(&topology);
     describe(&topology, &choices, None)
 }
@@ -108,7 +108,7 @@ fn odd_files_are_noted_with_their_path() {
     }
     let topology = Topology::read(tree.root());
     assert_eq!(topology.gpus.len(), 1, "the other one has no class");
-    let choices = topology.choose("").expect("nothing is configured");
+    let choices = topology.select_nics("").expect("nothing is configured");
     assert_eq!(rails(&topology, &choices), [["rocep65s0"]]);
 }
 

@@ -1,8 +1,8 @@
 //! What a person wants: which NICs at all, or which for which GPU.
 
-use crate::Topology;
-use crate::nic::Link;
+use crate::nic::NicKind;
 use crate::pci::BusId;
+use crate::topology::Topology;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -12,7 +12,7 @@ use std::fmt;
 /// which. `0=mlx5_0,mlx5_1` or `0000:1b:00.0=mlx5_0` gives a GPU its rails, in this order; a number counts GPUs in the
 /// order of their bus ids. A device's name stands for all its ports that are up, `mlx4_0:2` for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct NicConfig {
     /// NICs that may be used for GPUs which `fixed` does not name.
     pub(crate) allowed: Vec<usize>,
     /// Rails by GPU.
@@ -21,18 +21,18 @@ pub struct Wanted {
 
 /// All mistakes of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{wanted:?} does not say which NICs to use: {}", Sentences(faults))]
-pub struct WantedError {
+#[error("{text:?} does not say which NICs to use: {}", Sentences(issues))]
+pub struct NicConfigError {
     /// The configuration.
-    pub wanted: String,
+    pub text: String,
     /// What is wrong with it.
-    pub faults: Vec<WantedFault>,
+    pub issues: Vec<NicConfigIssue>,
 }
 
 /// A mistake in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum WantedFault {
+pub enum NicConfigIssue {
     /// No such NIC.
     #[error("there is no NIC {name:?}; there {}", Known(known))]
     NoNic {
@@ -69,18 +69,18 @@ pub enum WantedFault {
     },
     /// NICs that cannot talk to each other's peers.
     #[error("NICs of several kinds are given to GPUs ({kinds}); give all GPUs one kind")]
-    MixedLinks {
+    MixedKinds {
         /// The kinds.
         kinds: String,
     },
 }
 
-struct Sentences<'a>(&'a [WantedFault]);
+struct Sentences<'a>(&'a [NicConfigIssue]);
 
 impl fmt::Display for Sentences<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, fault) in self.0.iter().enumerate() {
-            write!(f, "{}{fault}", if i > 0 { "; " } else { "" })?;
+        for (i, issue) in self.0.iter().enumerate() {
+            write!(f, "{}{issue}", if i > 0 { "; " } else { "" })?;
         }
         Ok(())
     }
@@ -98,13 +98,13 @@ impl fmt::Display for Known<'_> {
     }
 }
 
-impl Wanted {
+impl NicConfig {
     /// What `text` says of the GPUs and NICs of `topology`; an empty text wants nothing special.
     ///
     /// # Errors
     /// All mistakes: names of what is not there, NICs that are down, what is named twice.
-    pub fn parse(text: &str, topology: &Topology) -> Result<Self, WantedError> {
-        let mut faults = Vec::new();
+    pub fn parse(text: &str, topology: &Topology) -> Result<Self, NicConfigError> {
+        let mut issues = Vec::new();
         let mut allowed: Option<Vec<usize>> = None;
         let mut fixed = BTreeMap::new();
         for entry in text.split(';').map(str::trim).filter(|e| !e.is_empty()) {
@@ -112,7 +112,7 @@ impl Wanted {
                 Some((gpu, names)) => (Some(gpu.trim()), names),
                 None => (None, entry),
             };
-            let nics = find_nics(topology, entry, names, &mut faults);
+            let nics = find_nics(topology, entry, names, &mut issues);
             let Some(name) = gpu else {
                 allowed.get_or_insert_default().extend(nics);
                 continue;
@@ -121,21 +121,21 @@ impl Wanted {
                 Ok(gpu) => {
                     if fixed.insert(gpu, nics).is_some() {
                         let name = format!("GPU {name}");
-                        faults.push(WantedFault::Twice { name });
+                        issues.push(NicConfigIssue::Twice { name });
                     }
                 }
-                Err(fault) => faults.push(fault),
+                Err(issue) => issues.push(issue),
             }
         }
-        let links = links(topology, fixed.values().flatten());
-        if links.len() > 1 {
-            let kinds: Vec<String> = links.iter().map(Link::to_string).collect();
+        let kinds = kinds(topology, fixed.values().flatten());
+        if kinds.len() > 1 {
+            let kinds: Vec<String> = kinds.iter().map(NicKind::to_string).collect();
             let kinds = kinds.join(", ");
-            faults.push(WantedFault::MixedLinks { kinds });
+            issues.push(NicConfigIssue::MixedKinds { kinds });
         }
-        if !faults.is_empty() {
-            let wanted = text.to_owned();
-            return Err(WantedError { wanted, faults });
+        if !issues.is_empty() {
+            let text = text.to_owned();
+            return Err(NicConfigError { text, issues });
         }
         let is_whole = |nic: &usize| topology.nics[*nic].part_of.is_none();
         let all = || (0..topology.nics.len()).filter(is_whole).collect();
@@ -147,18 +147,18 @@ impl Wanted {
 }
 
 /// The kinds of `nics`, each once.
-fn links<'a>(topology: &Topology, nics: impl Iterator<Item = &'a usize>) -> Vec<Link> {
-    let mut links: Vec<Link> = nics.map(|nic| topology.nics[*nic].link).collect();
-    links.sort_unstable();
-    links.dedup();
-    links
+fn kinds<'a>(topology: &Topology, nics: impl Iterator<Item = &'a usize>) -> Vec<NicKind> {
+    let mut kinds: Vec<NicKind> = nics.map(|nic| topology.nics[*nic].kind).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
 }
 
 fn find_nics(
     topology: &Topology,
     entry: &str,
     names: &str,
-    faults: &mut Vec<WantedFault>,
+    issues: &mut Vec<NicConfigIssue>,
 ) -> Vec<usize> {
     let mut found = Vec::new();
     let mut any = false;
@@ -170,35 +170,35 @@ fn find_nics(
         let name = name.to_owned();
         if ports.is_empty() {
             let known = topology.nics.iter().map(|nic| nic.name.clone()).collect();
-            faults.push(WantedFault::NoNic { name, known });
+            issues.push(NicConfigIssue::NoNic { name, known });
             continue;
         }
         let up: Vec<usize> = (ports.into_iter())
             .filter(|i| topology.nics[*i].is_up)
             .collect();
         if up.is_empty() {
-            faults.push(WantedFault::Down { name });
+            issues.push(NicConfigIssue::Down { name });
         } else if up.iter().any(|nic| found.contains(nic)) {
-            faults.push(WantedFault::Twice { name });
+            issues.push(NicConfigIssue::Twice { name });
         } else {
             found.extend(up);
         }
     }
     if !any {
         let entry = entry.to_owned();
-        faults.push(WantedFault::Empty { entry });
+        issues.push(NicConfigIssue::Empty { entry });
     }
     found
 }
 
-fn find_gpu(topology: &Topology, name: &str) -> Result<usize, WantedFault> {
+fn find_gpu(topology: &Topology, name: &str) -> Result<usize, NicConfigIssue> {
     let by_index = name.parse::<usize>().ok();
     let by_index = by_index.filter(|index| *index < topology.gpus.len());
     let by_bus_id = || topology.gpu_at(name.parse::<BusId>().ok()?);
     by_index.or_else(by_bus_id).ok_or_else(|| {
         let known = (topology.gpus.iter().enumerate())
-            .map(|(index, gpu)| format!("{index} ({})", gpu.place.bus_id));
-        WantedFault::NoGpu {
+            .map(|(index, gpu)| format!("{index} ({})", gpu.location.bus_id));
+        NicConfigIssue::NoGpu {
             name: name.to_owned(),
             known: known.collect(),
         }

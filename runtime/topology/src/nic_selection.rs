@@ -6,25 +6,26 @@
 //! A GPU that gets none in the first round shares the candidate with the fewest users; further rounds add rails.
 
 use crate::distance::Distance;
-use crate::nic::Link;
-use crate::wanted::{Wanted, WantedError};
-use crate::{Nic, Topology};
+use crate::nic::{Nic, NicKind};
+use crate::nic_config::{NicConfig, NicConfigError};
+use crate::topology::Topology;
 use serde::Serialize;
 
 /// What was chosen for a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Choices {
+pub struct NicSelection {
     /// The kind of all chosen NICs: peers on other nodes must be of one kind. None where there is no NIC.
-    pub link: Option<Link>,
+    #[serde(rename = "link")]
+    pub kind: Option<NicKind>,
     /// By GPU.
-    pub gpus: Vec<Choice>,
+    pub gpus: Vec<GpuNics>,
     /// What was left out, and why: sentences for people.
     pub notes: Vec<String>,
 }
 
 /// What was chosen for a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Choice {
+pub struct GpuNics {
     /// Index in [`Topology::gpus`].
     pub gpu: usize,
     /// NICs to spread its traffic over; empty where there is none.
@@ -33,7 +34,7 @@ pub struct Choice {
     pub cores: Vec<u32>,
 }
 
-impl Choice {
+impl GpuNics {
     /// The rate of the GPU's NICs together, one direction, GB/s, a NIC's rate being divided evenly among the GPUs that use
     /// it. None without a NIC, or where the tree does not give the rate of one.
     #[must_use]
@@ -63,66 +64,66 @@ pub struct Rail {
 }
 
 impl Topology {
-    /// Gives each GPU its NICs; `wanted` is as [`Wanted`] says, empty for the automatic choice.
+    /// Gives each GPU its NICs; `wanted` is as [`NicConfig`] says, empty for the automatic choice.
     ///
     /// # Errors
     /// All mistakes in `wanted`.
-    pub fn choose(&self, wanted: &str) -> Result<Choices, WantedError> {
-        let wanted = Wanted::parse(wanted, self)?;
+    pub fn select_nics(&self, config: &str) -> Result<NicSelection, NicConfigError> {
+        let config = NicConfig::parse(config, self)?;
         let mut notes = Vec::new();
-        let link = self.link(&wanted, &mut notes);
-        let usable: Vec<usize> = (wanted.allowed.iter().copied())
-            .filter(|nic| self.nics[*nic].is_up && Some(self.nics[*nic].link) == link)
+        let kind = self.nic_kind(&config, &mut notes);
+        let usable: Vec<usize> = (config.allowed.iter().copied())
+            .filter(|nic| self.nics[*nic].is_up && Some(self.nics[*nic].kind) == kind)
             .collect();
-        let rails = Matching::new(self, &wanted, &usable).run();
+        let rails = Matching::new(self, &config, &usable).run();
         let gpus = (0..self.gpus.len())
-            .map(|gpu| self.choice(gpu, &rails, &wanted))
+            .map(|gpu| self.gpu_nics(gpu, &rails, &config))
             .collect();
-        let mut choices = Choices { link, gpus, notes };
-        divide_cores(&mut choices.gpus);
-        Ok(choices)
+        let mut selection = NicSelection { kind, gpus, notes };
+        divide_cores(&mut selection.gpus);
+        Ok(selection)
     }
 
     /// The one kind of NIC to use: that of NICs which were given to GPUs, else the kind with the highest total rate.
-    fn link(&self, wanted: &Wanted, notes: &mut Vec<String>) -> Option<Link> {
-        let fixed = wanted.fixed.values().flatten().next();
+    fn nic_kind(&self, config: &NicConfig, notes: &mut Vec<String>) -> Option<NicKind> {
+        let fixed = config.fixed.values().flatten().next();
         if let Some(nic) = fixed {
-            return Some(self.nics[*nic].link);
+            return Some(self.nics[*nic].kind);
         }
-        let up: Vec<&Nic> = (wanted.allowed.iter().map(|nic| &self.nics[*nic]))
+        let up: Vec<&Nic> = (config.allowed.iter().map(|nic| &self.nics[*nic]))
             .filter(|nic| nic.is_up)
             .collect();
-        let total = |link: Link| -> u64 {
-            (up.iter().filter(|nic| nic.link == link))
+        let total = |kind: NicKind| -> u64 {
+            (up.iter().filter(|nic| nic.kind == kind))
                 .map(|nic| nic.rate_mbps.unwrap_or(0))
                 .fold(0, u64::saturating_add)
         };
-        let kinds = [Link::Efa, Link::InfiniBand, Link::RoCE];
+        let kinds = [NicKind::Efa, NicKind::InfiniBand, NicKind::RoCE];
         let present = kinds
             .into_iter()
-            .filter(|link| up.iter().any(|nic| nic.link == *link));
+            .filter(|kind| up.iter().any(|nic| nic.kind == *kind));
         // Of kinds with one rate the first: the last of them in reverse.
-        let best = present.rev().max_by_key(|link| total(*link))?;
-        for nic in up.iter().filter(|nic| nic.link != best) {
+        let best = present.rev().max_by_key(|kind| total(*kind))?;
+        for nic in up.iter().filter(|nic| nic.kind != best) {
             notes.push(format!(
                 "{} is left out: it is {}, and {best} has the higher total rate",
-                nic.name, nic.link
+                nic.name, nic.kind
             ));
         }
         Some(best)
     }
 
-    fn choice(&self, gpu: usize, rails: &[Vec<usize>], wanted: &Wanted) -> Choice {
+    fn gpu_nics(&self, gpu: usize, rails: &[Vec<usize>], config: &NicConfig) -> GpuNics {
         let rail = |nic: usize| Rail {
             nic,
             distance: self.distance(&self.gpus[gpu], &self.nics[nic]),
-            is_configured: wanted.fixed.contains_key(&gpu),
+            is_configured: config.fixed.contains_key(&gpu),
             shared_with: (0..rails.len())
                 .filter(|other| *other != gpu && rails[*other].contains(&nic))
                 .collect(),
         };
         let first = rails[gpu].first();
-        Choice {
+        GpuNics {
             gpu,
             rails: rails[gpu].iter().copied().map(rail).collect(),
             cores: first.map_or_else(Vec::new, |nic| self.cores_near(&self.nics[*nic])),
@@ -141,7 +142,7 @@ struct Matching {
 }
 
 impl Matching {
-    fn new(topology: &Topology, wanted: &Wanted, usable: &[usize]) -> Self {
+    fn new(topology: &Topology, config: &NicConfig, usable: &[usize]) -> Self {
         let gpus = topology.gpus.len();
         let mut matching = Self {
             candidates: vec![Vec::new(); gpus],
@@ -149,15 +150,15 @@ impl Matching {
             users: vec![0; topology.nics.len()],
         };
         for gpu in 0..gpus {
-            match wanted.fixed.get(&gpu) {
-                Some(nics) => nics.iter().for_each(|nic| matching.give(gpu, *nic)),
+            match config.fixed.get(&gpu) {
+                Some(nics) => nics.iter().for_each(|nic| matching.assign(gpu, *nic)),
                 None => matching.candidates[gpu] = candidates(topology, gpu, usable),
             }
         }
         matching
     }
 
-    fn give(&mut self, gpu: usize, nic: usize) {
+    fn assign(&mut self, gpu: usize, nic: usize) {
         self.rails[gpu].push(nic);
         self.users[nic] += 1;
     }
@@ -168,7 +169,7 @@ impl Matching {
             if self.rails[gpu].is_empty() {
                 let least = self.candidates[gpu].iter().copied();
                 if let Some(nic) = least.min_by_key(|nic| self.users[*nic]) {
-                    self.give(gpu, nic);
+                    self.assign(gpu, nic);
                 }
             }
         }
@@ -185,7 +186,7 @@ impl Matching {
         }
         for (nic, gpu) in owner.iter().enumerate() {
             if let Some(gpu) = gpu {
-                self.give(*gpu, nic);
+                self.assign(*gpu, nic);
             }
         }
         owner.iter().any(Option::is_some)
@@ -227,9 +228,9 @@ fn candidates(topology: &Topology, gpu: usize, usable: &[usize]) -> Vec<usize> {
 }
 
 /// Where several GPUs have the same cores, gives each its own part of them, if there are enough.
-fn divide_cores(choices: &mut [Choice]) {
-    let whole: Vec<Vec<u32>> = choices.iter().map(|choice| choice.cores.clone()).collect();
-    for (i, choice) in choices.iter_mut().enumerate() {
+fn divide_cores(selection: &mut [GpuNics]) {
+    let whole: Vec<Vec<u32>> = selection.iter().map(|gpu| gpu.cores.clone()).collect();
+    for (i, choice) in selection.iter_mut().enumerate() {
         let parts = whole.iter().filter(|cores| **cores == whole[i]).count();
         let part = whole[..i]
             .iter()
