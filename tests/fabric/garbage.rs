@@ -76,8 +76,8 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
                 b"data",
             ),
         ),
-        ("4 bytes that brings 3", frame(HEAD, b"dat")),
-        ("no bytes, but brought", frame(empty, b"data")),
+        ("4 bytes has a payload of 3", frame(HEAD, b"dat")),
+        ("0 bytes with a payload", frame(empty, b"data")),
         ("acknowledged", unknown_ack),
         (
             "channel 4",
@@ -100,7 +100,7 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
             ),
         ),
         (
-            "0xc0100000, which means nothing",
+            "0xc0100000, which has no meaning",
             frame(
                 WriteHead {
                     immediate: Immediate::Close { lost_rank: None }.encode() + (1 << 20),
@@ -110,7 +110,7 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
             ),
         ),
         (
-            "gave 1 puts back",
+            "returned credits for 1 puts",
             frame(
                 WriteHead {
                     immediate: credit,

@@ -1,4 +1,4 @@
-//! The way to an endpoint: regions, connection info, connections.
+//! [`EndpointBuilder`]: registers regions, exchanges connection info, and connects an [`Endpoint`].
 
 use crate::arrivals::Arrivals;
 use crate::command_ring::HostRing;
@@ -22,43 +22,44 @@ pub struct EndpointBuilder {
 }
 
 impl EndpointBuilder {
-    /// Registers regions 0, 1, …
+    /// Checks the options and registers the regions, which get the numbers 0, 1, and so on.
     ///
     /// # Errors
     ///
-    /// [`FabricError::Config`] with all mistakes; [`FabricError::Register`].
+    /// [`FabricError::Config`] lists all invalid options. [`FabricError::Register`] reports memory that the transport
+    /// refuses.
     pub fn new(
         mut transport: Box<dyn Transport>,
         regions: Vec<MemoryRange>,
         config: EndpointConfig,
     ) -> Result<Self, FabricError> {
         let limits = transport.limits();
-        let mut mistakes = Vec::new();
+        let mut issues = Vec::new();
         if config.channels == 0 || u32::from(config.channels) > MAX_CHANNELS {
-            mistakes.push(format!(
-                "{} channels, but there may be 1 to {MAX_CHANNELS}",
+            issues.push(format!(
+                "the number of channels is {}, but it must be 1 to {MAX_CHANNELS}",
                 config.channels
             ));
         }
         if config.deadline.is_zero() {
-            mistakes.push("a deadline of 0, which every put would miss".into());
+            issues.push("the deadline is 0, which every put would miss; set a longer one".into());
         }
         if config.put_bytes > limits.write_bytes.into() {
-            mistakes.push(format!(
-                "puts of up to {} bytes, but a write of these NICs has at most {}: choose other NICs, or a plan with smaller \
+            issues.push(format!(
+                "puts have up to {} bytes, but writes of these NICs have at most {}; choose other NICs, or a plan with smaller \
                  puts",
                 config.put_bytes, limits.write_bytes
             ));
         }
         if !RECEIVES.contains(&limits.receives) || limits.writes < 2 {
-            mistakes.push(format!(
-                "a transport that keeps {} receives and {} writes per peer, but {RECEIVES:?} and at least 2 are needed: \
-                 use deeper queues, or fewer peers",
+            issues.push(format!(
+                "the transport keeps {} receives and {} writes per peer, but {RECEIVES:?} receives and at least 2 writes are \
+                 needed; configure deeper queues, or fewer peers",
                 limits.receives, limits.writes
             ));
         }
-        if !mistakes.is_empty() {
-            return Err(FabricError::Config(mistakes));
+        if !issues.is_empty() {
+            return Err(FabricError::Config(issues));
         }
         let sizes = regions.iter().map(MemoryRange::bytes).collect();
         for memory in regions {
@@ -72,11 +73,11 @@ impl EndpointBuilder {
         })
     }
 
-    /// What the peer's [`connect`](Self::connect) must get.
+    /// Returns the connection info that the peer must pass to [`connect`](Self::connect).
     ///
     /// # Errors
     ///
-    /// Of the transport.
+    /// Returns the errors of [`Transport::connect_info`].
     pub fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
         let info = EndpointInfo {
             receives: self.limits.receives,
@@ -87,11 +88,14 @@ impl EndpointBuilder {
         Ok(info.encode())
     }
 
-    /// Connects to all peers. Afterwards all endpoints have to meet before any of them is stepped.
+    /// Connects to all peers.
+    ///
+    /// All endpoints have to pass a barrier afterwards, before any of them is stepped.
     ///
     /// # Errors
     ///
-    /// [`FabricError::ConnectInfo`], [`FabricError::Connect`]; [`FabricError::Config`] for peers out of place.
+    /// [`FabricError::ConnectInfo`] and [`FabricError::Connect`] report a peer that cannot be connected.
+    /// [`FabricError::Config`] reports a table of peers that is not ordered by peer index.
     pub fn connect(
         mut self,
         peers: &[PeerConnectInfo],
@@ -103,7 +107,7 @@ impl EndpointBuilder {
         for (at, PeerConnectInfo { peer, connect_info }) in peers.iter().enumerate() {
             if usize::from(peer.id.0) != at {
                 return Err(FabricError::Config(vec![format!(
-                    "{peer} is at place {at} of the table of peers"
+                    "{peer} is entry {at} of the table of peers; order the table by peer index"
                 )]));
             }
             let info =

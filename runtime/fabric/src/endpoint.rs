@@ -1,4 +1,6 @@
-//! One GPU's end of the fabric, as a state machine: the proxy thread steps it, tests do so under a clock of their own.
+//! [`Endpoint`]: one GPU's connection to the fabric, as a state machine.
+//!
+//! The proxy thread steps it in production. Tests step it under a virtual clock.
 
 use crate::arrivals::Arrivals;
 use crate::command_check::{self, Target};
@@ -14,25 +16,26 @@ use mkernel_spec::fabric::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Commands that a step takes from the ring.
+/// The most commands that one step takes from the ring.
 const COMMANDS_PER_STEP: usize = 128;
-/// Puts to one peer that wait outside of the ring, so that others get through. Then the ring fills.
+/// The most puts to one peer that wait outside the ring, so that puts to other peers can overtake them. Beyond this
+/// limit the ring fills.
 const QUEUE_PER_PEER: usize = 512;
-/// Writes that have left or wait while an older one has not left.
+/// The most writes that are tracked: those not completed, and those that completed before an older one.
 const MAX_IN_FLIGHT: usize = 1 << 16;
 
-/// An endpoint that is connected.
+/// A connected endpoint.
 pub struct Endpoint {
     transport: Box<dyn Transport>,
     deadline: Duration,
     limits: Limits,
     regions: Vec<u64>,
     ring: CommandConsumer,
-    /// A command whose peer's queue is full.
+    /// A command that was taken from the ring while the queue of its peer was full.
     blocked: Option<(u32, Command)>,
     arrivals: Box<dyn Arrivals>,
     peers: Vec<PeerState>,
-    /// Peers with a queue, and those of which something has come that may have to be answered.
+    /// Peers with a queue, and peers from which something arrived that may need an answer.
     ready: ReadyPeers,
     in_flight: InFlightWrites,
     events: Vec<Event>,
@@ -40,7 +43,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Over a connected transport.
+    /// Creates an endpoint over a connected transport.
     pub(crate) fn new(
         transport: Box<dyn Transport>,
         deadline: Duration,
@@ -65,13 +68,14 @@ impl Endpoint {
         }
     }
 
-    /// Does what there is to do, without waiting. Whether there was anything.
+    /// Does the work that is available, without waiting. Returns whether there was any.
     ///
     /// # Errors
     ///
-    /// Whatever ends the fabric. It is to be told by [`abort`](Self::abort), and no step taken after it.
+    /// Returns whatever ends the fabric. The caller must pass the error to [`abort_kernels`](Self::abort_kernels) and
+    /// must not step the endpoint again, except to announce a loss.
     pub fn step(&mut self, now: Instant) -> Result<bool, FabricError> {
-        // Slots are given back before anything that takes longer.
+        // Slots are released before anything that takes longer.
         let mut has_progressed = self.take_commands(now)?;
         self.ring.publish(0);
         for _ in 0..self.ready.len() {
@@ -90,27 +94,31 @@ impl Endpoint {
         Ok(has_progressed)
     }
 
-    /// Puts that are not known to have left; more may be in the ring.
+    /// Returns the number of puts that have not completed. The ring may hold more.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.in_flight.puts()
     }
 
-    /// Whether nothing is on its way from here, as far as the last step saw.
+    /// Returns whether no write was in flight at the end of the last step.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.in_flight.len() == 0 && self.blocked.is_none()
     }
 
-    /// Begins to say goodbye: for an endpoint that is [idle](Self::is_idle) and whose kernels are done. Its steps take no
-    /// more commands. Peers that have nothing more for it are then free of it, however it ends.
+    /// Starts the close handshake of an endpoint that is [idle](Self::is_idle) and whose kernels have finished.
+    ///
+    /// Later steps take no more commands. Once a peer has received the close and has no more puts for this endpoint,
+    /// it does not depend on it any more, however the endpoint ends.
     pub fn close(&mut self) {
         self.closing = Some(CloseReason { lost_rank: None });
         self.ready.mark_all();
     }
 
-    /// Begins to say goodbye because `lost` is lost, with whatever is on its way. Peers give up too, and say the same. Errors
-    /// of steps are of no interest any more.
+    /// Sends a close that names the lost rank, whatever is in flight. Peers abort too and forward the number of the
+    /// rank.
+    ///
+    /// Errors of later steps may be ignored.
     pub fn close_after_loss(&mut self, lost_rank: u32) {
         self.closing = Some(CloseReason {
             lost_rank: Some(lost_rank),
@@ -120,8 +128,11 @@ impl Endpoint {
         self.ready.mark_all();
     }
 
-    /// Whether all is said: every peer has said goodbye, too, or is gone. So none of them still waits for a completion. Of
-    /// an endpoint that gives up: whether every peer has heard so.
+    /// Returns whether the close handshake is complete.
+    ///
+    /// After [`close`](Self::close), that is the case when every peer has closed too or is gone, so that none of them
+    /// waits for a completion. After [`close_after_loss`](Self::close_after_loss), it is the case when every peer has
+    /// received the close.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         let mut peers = self.peers.iter();
@@ -136,12 +147,12 @@ impl Endpoint {
         }
     }
 
-    /// Tells kernels that all is over. Who is lost, if the error is about that.
+    /// Makes kernels abort. Returns the number of the lost rank if the error is about a loss.
     pub fn abort_kernels(&mut self, error: &FabricError) -> Option<u32> {
         self.arrivals.abort(error)
     }
 
-    /// Takes in what the transport says.
+    /// Polls the transport and handles its events.
     fn process_events(&mut self) -> Result<bool, FabricError> {
         let mut events = std::mem::take(&mut self.events);
         self.transport.poll(&mut events)?;
@@ -181,7 +192,10 @@ impl Endpoint {
         self.peers
             .get_mut(usize::from(peer.0))
             .ok_or_else(|| FabricError::Nic {
-                reason: format!("an event of peer {}, but there are {count}", peer.0),
+                reason: format!(
+                    "the NIC reported an event of peer {}, but there are {count} peers",
+                    peer.0
+                ),
             })
     }
 
@@ -212,13 +226,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A peer has said goodbye. What is on its way to it may still complete.
+    /// Handles a close of the peer. Writes that are in flight to the peer may still complete.
     fn on_close(&mut self, id: PeerId, lost_rank: Option<u32>) -> Result<(), FabricError> {
         let is_closing = self.closing.is_some();
         let state = self.peer_mut(id)?;
         state.peer_closed = true;
         if state.message.take().is_some() {
-            state.close_sent = false; // if that was the goodbye, it is to be said again
+            state.close_sent = false; // If the message was the close, it has to be sent again.
         }
         if let (Some(lost_rank), false) = (lost_rank, is_closing) {
             let peer = state.peer.clone();
@@ -232,11 +246,13 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A peer is gone. That is no loss if it has said so, or this endpoint has, and nothing is on its way to it.
+    /// Handles the loss of a peer.
+    ///
+    /// It is no error if either side has sent a close and no put to the peer is in flight.
     fn on_lost(&mut self, id: PeerId, reason: String) -> Result<(), FabricError> {
         let (is_closing, has_puts) = (self.closing.is_some(), self.in_flight.has_pending_put(id.0));
         let state = self.peer_mut(id)?;
-        state.close_acked = true; // it will hear nothing more
+        state.close_acked = true; // It cannot receive the close any more.
         let peer = state.peer.clone();
         match state.peer_closed {
             true if has_puts => Err(FabricError::PeerClosed { peer }),
@@ -245,7 +261,7 @@ impl Endpoint {
         }
     }
 
-    /// From the ring to the queues of peers, until one of these is full.
+    /// Moves commands from the ring to the queues of their peers until one of the queues is full.
     fn take_commands(&mut self, now: Instant) -> Result<bool, FabricError> {
         if self.closing.is_some() {
             return Ok(false);
@@ -306,7 +322,7 @@ impl Endpoint {
         command_check::check(index, command, limits, &self.regions, target, peers)
     }
 
-    /// To the transport: messages first, then puts as far as the peer's credits go.
+    /// Posts to the transport: messages first, then as many puts as the peer's credits allow.
     fn send(&mut self, at: usize, now: Instant) -> Result<bool, FabricError> {
         let state = &mut self.peers[at];
         let peer_closed = state.peer_closed;
@@ -342,10 +358,10 @@ impl Endpoint {
             state.in_flight += 1;
             self.in_flight.mark_posted(message.id);
             if peer_closed {
-                // The peer may be gone before its completion comes.
+                // The peer may be gone before the completion of this message arrives.
                 self.in_flight.complete_messages(at as u16);
             }
-            return Ok(true); // puts in the next step
+            return Ok(true); // Puts follow in the next step.
         }
         let (front, _) = state.queue.as_slices();
         let puts = front

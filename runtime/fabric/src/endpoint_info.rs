@@ -1,48 +1,56 @@
-//! What an endpoint tells a peer before they connect: its own figures, and its transport's offer.
+//! [`EndpointInfo`]: what an endpoint sends to a peer before they connect.
+//!
+//! It holds the endpoint's own parameters and the connection info of its transport. The limits on receives and
+//! credits that follow from these parameters are defined here too.
 
 use crate::immediate::SEQUENCE_MODULUS;
 use crate::transport::{MAX_CONNECT_INFO_BYTES, MAX_REGIONS};
 use mkernel_spec::fabric::MAX_CHANNELS;
 
 const MAGIC: [u8; 4] = *b"MKFB";
-/// Bump with every change of this format, of [`Immediate`](crate::immediate::Immediate) or of what they mean.
+/// Increment the version with every change of this format, of [`Immediate`](crate::immediate::Immediate), or of their
+/// meaning.
 const VERSION: u16 = 3;
 const HEADER_BYTES: usize = 16;
 
-/// Credit messages to a peer that may be on their way at once.
+/// The most credit messages to one peer that may be in flight at once.
 pub const MAX_CREDITS_IN_FLIGHT: u32 = 4;
 
-/// Receives that a peer may use for credits and its goodbye; the rest is for puts. So many are enough. Of credit messages
-/// that have arrived and were not read, those newer than the newest that was read are four at most, since each gives back
-/// a quarter of the puts that may be on their way, and there are no more puts to give back. Those older were overtaken by
-/// the newest that was read, and so were on their way with it: less than [`MAX_CREDITS_IN_FLIGHT`]. That leaves one.
+/// The receives that a peer may use for credits and for its close. The other receives are for puts.
+///
+/// This number is sufficient. Consider the credit messages that have arrived but have not been read. At most four of
+/// them are newer than the newest one that was read, because each returns a quarter of the credits, and no more
+/// credits can be returned. The older ones were overtaken by the newest one that was read, so they were in flight
+/// together with it, and there are fewer than [`MAX_CREDITS_IN_FLIGHT`] of them. That leaves one receive for the
+/// close.
 pub const CREDIT_RECEIVES: u32 = 4 + MAX_CREDITS_IN_FLIGHT;
 
-/// The fewest and the most receives that a transport may keep: the window of a channel is at most half of the sequence
-/// numbers.
+/// The fewest and the most receives that a transport may keep for each peer. The upper limit keeps the window of a
+/// channel within half of the sequence numbers.
 pub const RECEIVES: std::ops::RangeInclusive<u32> = 2 * CREDIT_RECEIVES..=SEQUENCE_MODULUS / 2;
 
-/// Puts that may be on their way to an endpoint that keeps so many receives for each peer.
+/// Returns how many puts may be in flight to an endpoint that keeps this many receives for each peer.
 #[must_use]
 pub fn put_credits(receives: u32) -> u32 {
     receives - CREDIT_RECEIVES
 }
 
-/// Decoded.
+/// The connection info of an endpoint in decoded form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointInfo {
-    /// Receives that this peer may use.
+    /// The number of receives that this peer may use.
     pub receives: u32,
-    /// Its channels are numbered below.
+    /// The number of channels. Their indices are below it.
     pub channels: u16,
-    /// Sizes of regions in bytes.
+    /// The sizes of the regions in bytes.
     pub regions: Vec<u64>,
-    /// The transport's own.
+    /// The connection info of the transport.
     pub transport: Vec<u8>,
 }
 
 impl EndpointInfo {
-    /// As bytes, little-endian: magic, version, channels, receives, regions, their sizes, the transport's.
+    /// Encodes the info, little-endian: magic number, version, channels, receives, number of regions, sizes of the
+    /// regions, connection info of the transport.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::from(MAGIC);
@@ -55,36 +63,48 @@ impl EndpointInfo {
         bytes
     }
 
-    /// From a peer's bytes.
+    /// Decodes the bytes that a peer sent.
     ///
     /// # Errors
     ///
-    /// Why they are no offer.
+    /// Returns why the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else {
-            return Err(format!("{} bytes, too short", bytes.len()));
+            return Err(format!(
+                "it has {} bytes, fewer than the header of {HEADER_BYTES}",
+                bytes.len()
+            ));
         };
         let half = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
         let word = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
         if header[..4] != MAGIC {
-            return Err("it does not start with the magic number of the fabric".into());
+            return Err("it does not start with the magic number MKFB".into());
         }
         if half(4) != VERSION {
             return Err(format!(
-                "version {}, but this is version {VERSION}: run the same build on all nodes",
+                "its version is {}, but this endpoint has version {VERSION}; run the same build on all nodes",
                 half(4)
             ));
         }
         let (channels, receives, regions) = (half(6), word(8), word(12) as usize);
         if u32::from(channels) > MAX_CHANNELS || !RECEIVES.contains(&receives) {
-            return Err(format!("{channels} channels and {receives} receives"));
+            return Err(format!(
+                "it has {channels} channels and {receives} receives, but up to {MAX_CHANNELS} channels and {RECEIVES:?} receives \
+                 are possible"
+            ));
         }
         if regions > MAX_REGIONS || rest.len() < 8 * regions {
-            return Err(format!("{regions} regions in {} bytes", rest.len()));
+            return Err(format!(
+                "it lists {regions} regions in {} bytes, but up to {MAX_REGIONS} are possible, 8 bytes each",
+                rest.len()
+            ));
         }
         let (sizes, transport) = rest.split_at(8 * regions);
         if transport.len() > MAX_CONNECT_INFO_BYTES {
-            return Err(format!("{} bytes of a transport", transport.len()));
+            return Err(format!(
+                "it has {} bytes of transport info, but up to {MAX_CONNECT_INFO_BYTES} are possible",
+                transport.len()
+            ));
         }
         let size = |bytes: &[u8]| {
             bytes
@@ -116,9 +136,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is damaged: refused, or another sound offer; no panic.
+        /// Damaged bytes are refused or decode to other valid info. They never cause a panic.
         #[test]
-        fn damaged_offers_are_refused_or_sound(at in 0usize..40, bit in 0u8..8, length in 0usize..40) {
+        fn damaged_info_is_refused_or_valid(at in 0usize..40, bit in 0u8..8, length in 0usize..40) {
             let mut bytes = info().encode();
             prop_assert_eq!(EndpointInfo::decode(&bytes), Ok(info()));
             let at = at % bytes.len();

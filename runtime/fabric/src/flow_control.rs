@@ -1,24 +1,27 @@
-//! The protocol between two endpoints: sequence numbers and credits out, order and exactly-once in.
+//! Flow control between two endpoints: sequence numbers and credits on the sending side, in-order and exactly-once
+//! delivery on the receiving side.
 //!
-//! A put takes a credit. Its receiver gives the credit back when it has delivered the put *in order*; so no put can be
-//! further ahead of a missing one than there are credits, and the window of a channel is that number.
+//! A put consumes a credit. The receiver returns the credit when it has delivered the put *in order*. Therefore a put
+//! can be ahead of a missing one by at most the number of credits, and that number is the size of a channel's reorder
+//! window.
 
 use crate::endpoint_info::{MAX_CREDITS_IN_FLIGHT, put_credits};
 use crate::immediate::{CREDIT_MODULUS, SEQUENCE_MODULUS};
 use crate::reorder::{Insertion, ReorderBuffer};
 
-/// Puts to a peer.
+/// The sender's view of the puts to one peer.
 pub struct SendWindow {
     credits: u32,
-    /// Puts posted, and those given back: modulo [`CREDIT_MODULUS`].
+    /// The number of puts posted, modulo [`CREDIT_MODULUS`].
     posted: u32,
+    /// The number of puts that the peer has delivered, modulo [`CREDIT_MODULUS`].
     delivered: u32,
-    /// By channel.
+    /// The number of puts on each channel so far.
     counts: Vec<u32>,
 }
 
 impl SendWindow {
-    /// To a peer who keeps `receives` receives; each channel's count starts at `first`.
+    /// Creates the window for a peer that keeps `receives` receives. The counter of each channel starts at `first`.
     pub fn new(receives: u32, channels: u16, first: u32) -> Self {
         Self {
             credits: put_credits(receives),
@@ -28,7 +31,7 @@ impl SendWindow {
         }
     }
 
-    /// The sequence number of the channel's next put.
+    /// Returns the sequence number of the channel's next put.
     pub fn next_sequence(&mut self, channel: u16) -> u32 {
         let count = &mut self.counts[usize::from(channel)];
         let sequence = *count % SEQUENCE_MODULUS;
@@ -36,12 +39,12 @@ impl SendWindow {
         sequence
     }
 
-    /// Puts that may be posted now.
+    /// Returns how many puts may be posted now.
     pub fn available(&self) -> u32 {
         self.credits - self.outstanding()
     }
 
-    /// Puts were posted, at most as many as available.
+    /// Records that puts were posted, at most as many as are available.
     pub fn record_posted(&mut self, puts: u32) {
         self.posted = self.posted.wrapping_add(puts) % CREDIT_MODULUS;
     }
@@ -50,11 +53,13 @@ impl SendWindow {
         self.posted.wrapping_sub(self.delivered) % CREDIT_MODULUS
     }
 
-    /// The peer has delivered so many puts by now. Old unacknowledged are no fault, since nothing keeps them in order.
+    /// Records that the peer has delivered this many puts in total.
+    ///
+    /// Credit messages are not ordered, so an old one is ignored.
     ///
     /// # Errors
     ///
-    /// What cannot be: more than were posted.
+    /// Returns an error if the peer claims to have delivered more puts than were posted.
     pub fn receive_credit(&mut self, delivered: u32) -> Result<(), String> {
         let more = delivered.wrapping_sub(self.delivered) % CREDIT_MODULUS;
         if more >= CREDIT_MODULUS / 2 {
@@ -63,7 +68,7 @@ impl SendWindow {
         if more > self.outstanding() {
             let outstanding = self.outstanding();
             return Err(format!(
-                "it gave {more} puts back, but {outstanding} are on their way"
+                "it returned credits for {more} puts, but only {outstanding} are in flight"
             ));
         }
         self.delivered = delivered;
@@ -76,19 +81,23 @@ struct Channel {
     reorder: ReorderBuffer,
 }
 
-/// Puts from a peer.
+/// The receiver's view of the puts from one peer.
 pub struct ReceiveWindow {
+    /// The reorder state of each channel.
     channels: Vec<Channel>,
+    /// A credit message returns at least this many credits, a quarter of all.
     batch: u32,
-    /// Puts delivered, and those that the peer was told of: modulo [`CREDIT_MODULUS`].
+    /// The number of puts delivered, modulo [`CREDIT_MODULUS`].
     delivered: u32,
+    /// The number of puts for which credits were returned, modulo [`CREDIT_MODULUS`].
     acknowledged: u32,
-    /// Credit messages that have not left.
+    /// The number of credit messages that have not completed.
     credits_in_flight: u32,
 }
 
 impl ReceiveWindow {
-    /// For an endpoint that keeps `receives` receives per peer; each channel's count starts at `first`.
+    /// Creates the window of an endpoint that keeps `receives` receives for each peer. The counter of each channel
+    /// starts at `first`.
     pub fn new(receives: u32, channels: u16, first: u32) -> Self {
         let credits = put_credits(receives);
         let channel = |_| Channel {
@@ -104,19 +113,21 @@ impl ReceiveWindow {
         }
     }
 
-    /// A put came. The channel's new count, if it grew.
+    /// Records the arrival of a put. Returns the channel's new count if it grew.
     ///
     /// # Errors
     ///
-    /// What cannot be: an unknown channel, or a put further ahead than the sender has credits.
+    /// Returns an error for an unknown channel, or for a put that is further ahead than the sender has credits.
     pub fn receive_put(&mut self, channel: u16, sequence: u32) -> Result<Option<u32>, String> {
         let known = self.channels.len();
         let Some(Channel { count, reorder }) = self.channels.get_mut(usize::from(channel)) else {
-            return Err(format!("a put on channel {channel}, but there are {known}"));
+            return Err(format!(
+                "it put on channel {channel}, but there are {known} channels"
+            ));
         };
         let distance = sequence.wrapping_sub(*count) % SEQUENCE_MODULUS;
         if distance >= SEQUENCE_MODULUS / 2 {
-            return Ok(None); // delivered before
+            return Ok(None); // It was delivered before.
         }
         match reorder.insert(distance) {
             Insertion::New(0) | Insertion::Duplicate => Ok(None),
@@ -126,12 +137,16 @@ impl ReceiveWindow {
                 Ok(Some(*count))
             }
             Insertion::OutOfRange => Err(format!(
-                "put {sequence} of channel {channel} is {distance} ahead of the next one, more than it has credits"
+                "put {sequence} of channel {channel} is {distance} ahead of the next expected one, which is more than its \
+                 credits allow"
             )),
         }
     }
 
-    /// What the peer is to be told, if enough was delivered since it was told last, and what it was told has left.
+    /// Returns the total number of delivered puts if it is time to send it to the peer.
+    ///
+    /// That is the case when a batch of puts was delivered since the last credit message and fewer than
+    /// [`MAX_CREDITS_IN_FLIGHT`] credit messages are in flight.
     pub fn next_credit(&mut self) -> Option<u32> {
         let unacknowledged = self.delivered.wrapping_sub(self.acknowledged) % CREDIT_MODULUS;
         if unacknowledged < self.batch || self.credits_in_flight == MAX_CREDITS_IN_FLIGHT {
@@ -142,7 +157,7 @@ impl ReceiveWindow {
         Some(self.delivered)
     }
 
-    /// A credit message has left.
+    /// Records that a credit message has completed.
     pub fn credit_completed(&mut self) {
         self.credits_in_flight -= 1;
     }
@@ -158,7 +173,7 @@ mod tests {
     const CHANNELS: u16 = 3;
 
     proptest! {
-        /// Two endpoints, and a network that delays, reorders and repeats all that they say.
+        /// Simulates two endpoints and a network that delays, reorders and repeats all messages.
         #[test]
         fn puts_are_delivered_in_order_and_once_and_credits_never_run_dry(
             first in prop::sample::select(vec![0, SEQUENCE_MODULUS - 9, u32::MAX - 9]),
@@ -167,7 +182,8 @@ mod tests {
         ) {
             let mut out = SendWindow::new(receives, CHANNELS, first);
             let mut incoming = ReceiveWindow::new(receives, CHANNELS, first);
-            // Credits on their way, in any order; then those that wait to be read, in the order of their arrival.
+            // Credit messages in flight, in any order, and credit messages that have arrived and wait to be read, in
+            // order of arrival.
             let (mut puts, mut credits, mut unread) = (Vec::new(), Vec::new(), VecDeque::new());
             let (mut sent, mut delivered) = ([0u32; 3], [0u32; 3]);
             let mut picks = picks.into_iter().cycle();
@@ -183,7 +199,7 @@ mod tests {
                     0 if !credits.is_empty() => {
                         unread.push_back(credits.swap_remove(index.index(credits.len())));
                         incoming.credit_completed();
-                        prop_assert!((unread.len() as u32) < CREDIT_RECEIVES, "{} unread credits and a goodbye", unread.len());
+                        prop_assert!((unread.len() as u32) < CREDIT_RECEIVES, "{} unread credits and a close", unread.len());
                     }
                     1 if !unread.is_empty() => {
                         let credit = unread.pop_front().expect("not empty");
@@ -209,9 +225,9 @@ mod tests {
         }
     }
 
-    /// The network keeps old credits back while the newest come; then all arrive, and nobody reads.
+    /// The network holds old credit messages back while newer ones arrive. Then all arrive while nobody reads them.
     #[test]
-    fn credits_that_come_late_find_receives() {
+    fn late_credits_find_receives() {
         let (mut out, mut incoming) = (SendWindow::new(16, 1, 0), ReceiveWindow::new(16, 1, 0));
         let mut credits = Vec::new();
         for _ in 0..100 {
@@ -240,18 +256,21 @@ mod tests {
             }
             credits.extend(incoming.next_credit());
         }
-        assert!((unread as u32) < CREDIT_RECEIVES, "{unread} and a goodbye");
+        assert!(
+            (unread as u32) < CREDIT_RECEIVES,
+            "{unread} unread credits and a close"
+        );
     }
 
     #[test]
-    fn what_cannot_be_is_an_error() {
+    fn messages_that_violate_the_protocol_are_errors() {
         let mut out = SendWindow::new(16, 1, 0);
         out.record_posted(3);
         assert_eq!(out.receive_credit(2), Ok(()));
         assert!(
             out.receive_credit(4)
                 .expect_err("3 posted")
-                .contains("2 puts back, but 1")
+                .contains("2 puts, but only 1")
         );
         let mut incoming = ReceiveWindow::new(16, 1, 0);
         assert!(

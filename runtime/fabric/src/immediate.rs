@@ -1,48 +1,50 @@
-//! The 32 bits that travel with a write.
+//! [`Immediate`]: the meaning of the 32 bits of immediate data that travel with a write.
 
 use mkernel_spec::fabric::MAX_CHANNELS;
 
-/// Bits of a put's sequence number.
+/// The number of bits of a put's sequence number.
 const SEQUENCE_BITS: u32 = 20;
 
-/// Sequence numbers are counted modulo this.
+/// Sequence numbers are counted modulo this number.
 pub const SEQUENCE_MODULUS: u32 = 1 << SEQUENCE_BITS;
 
-/// Given-back puts are counted modulo this.
+/// Delivered puts in credit messages are counted modulo this number.
 pub const CREDIT_MODULUS: u32 = 1 << 30;
 
 const CREDIT: u32 = 1 << 31;
 const CLOSE: u32 = CREDIT | CREDIT_MODULUS;
 
-/// Numbers of lost endpoints are below this.
+/// Numbers of lost ranks are below this number.
 const RANK_MODULUS: u32 = 1 << 16;
 
 const _: () = assert!(MAX_CHANNELS << SEQUENCE_BITS == CREDIT);
 
-/// What a write means.
+/// The meaning of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Immediate {
-    /// Data.
+    /// The write carries data.
     Put {
-        /// Below [`MAX_CHANNELS`].
+        /// The channel, below [`MAX_CHANNELS`].
         channel: u16,
-        /// Of the channel, counted modulo [`SEQUENCE_MODULUS`].
+        /// The position of the put in its channel, modulo [`SEQUENCE_MODULUS`].
         sequence: u32,
     },
-    /// No data: the sender has delivered puts.
+    /// A message without data: the sender of the message has delivered puts and returns their credits.
     Credit {
-        /// How many of this receiver's puts it has delivered so far, modulo [`CREDIT_MODULUS`].
+        /// The number of the receiver's puts that have been delivered so far, modulo [`CREDIT_MODULUS`].
         delivered: u32,
     },
-    /// No data, and nothing more will come, nor is taken: all puts of the sender have left; or it has given up.
+    /// A message without data: the sender sends nothing more and accepts nothing more. Either all its puts have
+    /// completed, or it has aborted.
     Close {
-        /// Whose loss made it give up, as [`Arrivals::abort`](crate::Arrivals::abort) numbers them: below 65535.
+        /// The rank whose loss made the sender abort, as numbered by [`Arrivals::abort`](crate::Arrivals::abort). It
+        /// is below 65535.
         lost_rank: Option<u32>,
     },
 }
 
 impl Immediate {
-    /// As 32 bits; numbers are taken modulo their range.
+    /// Encodes the message in 32 bits. Numbers are taken modulo their range.
     #[must_use]
     pub const fn encode(self) -> u32 {
         match self {
@@ -57,17 +59,19 @@ impl Immediate {
         }
     }
 
-    /// From 32 bits.
+    /// Decodes 32 bits.
     ///
     /// # Errors
     ///
-    /// That they mean nothing.
+    /// Returns an error if the bits have no meaning.
     pub fn decode(bits: u32) -> Result<Self, String> {
         match bits & CLOSE {
             CLOSE if bits < CLOSE | RANK_MODULUS => Ok(Self::Close {
                 lost_rank: (bits % RANK_MODULUS).checked_sub(1),
             }),
-            CLOSE => Err(format!("it sent {bits:#x}, which means nothing")),
+            CLOSE => Err(format!(
+                "it sent the immediate data {bits:#x}, which has no meaning"
+            )),
             CREDIT => Ok(Self::Credit {
                 delivered: bits % CREDIT_MODULUS,
             }),
@@ -86,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_has_one_meaning_or_none(bits: u32) {
+        fn every_value_has_at_most_one_meaning(bits: u32) {
             match Immediate::decode(bits) {
                 Ok(meaning) => prop_assert_eq!(meaning.encode(), bits),
                 Err(_) => prop_assert!(bits >= CLOSE | RANK_MODULUS),

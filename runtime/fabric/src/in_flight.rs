@@ -1,4 +1,4 @@
-//! Writes from the command to the completion.
+//! [`InFlightWrites`]: the writes of an endpoint from the command to the completion.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,7 +10,7 @@ enum WriteState {
     Completed,
 }
 
-/// What a write brings.
+/// What a write carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteKind {
     Put,
@@ -26,16 +26,16 @@ struct InFlightWrite {
     since: Instant,
 }
 
-/// All writes that have not left, oldest first, and those that left before an older one did.
+/// All writes that have not completed, oldest first, and those that completed before an older one did.
 pub struct InFlightWrites {
-    /// The id of the first.
+    /// The id of the first write in `writes`.
     base: u64,
     writes: VecDeque<InFlightWrite>,
     puts: usize,
 }
 
 impl InFlightWrites {
-    /// None.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self {
             base: 0,
@@ -44,7 +44,7 @@ impl InFlightWrites {
         }
     }
 
-    /// The id of a new write.
+    /// Adds a write and returns its id.
     pub fn add(&mut self, peer: u16, kind: WriteKind, now: Instant) -> u64 {
         self.puts += usize::from(kind == WriteKind::Put);
         self.writes.push_back(InFlightWrite {
@@ -56,16 +56,16 @@ impl InFlightWrites {
         self.base + self.writes.len() as u64 - 1
     }
 
-    /// A transport accepted it.
+    /// Records that the transport accepted the write.
     pub fn mark_posted(&mut self, id: u64) {
         self.writes[(id - self.base) as usize].state = WriteState::Posted;
     }
 
-    /// A completion came: whose write it was, and what it brought; nothing if it has come before.
+    /// Records a completion. Returns the peer and the kind of the write, or nothing if the completion is a duplicate.
     ///
     /// # Errors
     ///
-    /// The write was never posted.
+    /// Returns an error if the write was never posted.
     pub fn complete(&mut self, id: u64) -> Result<Option<(u16, WriteKind)>, String> {
         let Some(at) = id.checked_sub(self.base) else {
             return Ok(None);
@@ -76,11 +76,13 @@ impl InFlightWrites {
                 Ok(Some((write.peer, write.kind)))
             }
             Some(write) if write.state == WriteState::Completed => Ok(None),
-            _ => Err(format!("a completion of write {id}, which was not posted")),
+            _ => Err(format!(
+                "the NIC completed write {id}, which was not posted"
+            )),
         }
     }
 
-    /// Whether a put to the peer has not left.
+    /// Returns whether a put to the peer has not completed.
     pub fn has_pending_put(&self, peer: u16) -> bool {
         self.writes.iter().any(|write| {
             write.peer == peer
@@ -89,7 +91,7 @@ impl InFlightWrites {
         })
     }
 
-    /// Of the peer's writes, only puts are waited for.
+    /// Marks all messages to the peer as completed, so that only its puts are waited for.
     pub fn complete_messages(&mut self, peer: u16) {
         let messages = self.writes.iter_mut();
         messages
@@ -97,7 +99,7 @@ impl InFlightWrites {
             .for_each(|write| write.state = WriteState::Completed);
     }
 
-    /// Forgets what has left, up to the first write that has not. How many puts that were.
+    /// Removes the completed writes before the first one that has not completed. Returns how many of them were puts.
     pub fn retire(&mut self) -> u32 {
         let mut puts = 0;
         while let Some(write) = self.writes.front() {
@@ -112,7 +114,7 @@ impl InFlightWrites {
         puts
     }
 
-    /// The oldest write that has not left: its peer, whether it was posted, and since when it waits.
+    /// Returns the oldest write that has not completed: its peer, whether it was posted, and when it was added.
     pub fn oldest(&self) -> Option<(u16, bool, Instant)> {
         let oldest = self.writes.front()?;
         Some((
@@ -122,12 +124,12 @@ impl InFlightWrites {
         ))
     }
 
-    /// Writes, of whatever state.
+    /// Returns the number of writes in any state.
     pub fn len(&self) -> usize {
         self.writes.len()
     }
 
-    /// Puts that are not known to have left.
+    /// Returns the number of puts that are not known to have completed.
     pub fn puts(&self) -> usize {
         self.puts
     }

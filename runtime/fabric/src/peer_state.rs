@@ -1,4 +1,4 @@
-//! [`PeerState`]: what an endpoint knows of a peer, and what it has to say to it.
+//! [`PeerState`]: what an endpoint tracks for each peer, and the messages that it owes the peer.
 
 use crate::config::EndpointConfig;
 use crate::endpoint_info::EndpointInfo;
@@ -9,35 +9,42 @@ use crate::peer_id::PeerIdentity;
 use crate::transport::Write;
 use std::collections::VecDeque;
 
-/// What an endpoint knows of a peer.
+/// The state of the connection to one peer.
 pub struct PeerState {
+    /// The peer, for errors.
     pub peer: PeerIdentity,
-    /// Sizes, and number of channels, that the peer told.
+    /// The sizes of the peer's regions in bytes, from its connection info.
     pub regions: Vec<u64>,
+    /// The number of the peer's channels, from its connection info.
     pub channels: u16,
+    /// Sequence numbers and credits of puts to the peer.
     pub send_window: SendWindow,
+    /// The order and the credits of puts from the peer.
     pub receive_window: ReceiveWindow,
-    /// Puts that wait for credits or for the transport.
+    /// Puts that wait for credits or for room in the transport.
     pub queue: VecDeque<Write>,
-    /// A message without data that waits for the transport.
+    /// A message without data that waits for room in the transport.
     pub message: Option<Write>,
-    /// Writes posted, not known to have left.
+    /// The number of writes that are posted and not known to have completed.
     pub in_flight: u32,
-    /// Whether it has said goodbye; whether that was said to it, and has come there or never will.
+    /// The peer has sent its close.
     pub peer_closed: bool,
+    /// This endpoint has sent its close.
     pub close_sent: bool,
+    /// The peer has received the close, or it is lost and never will.
     pub close_acked: bool,
 }
 
-/// Why an endpoint says goodbye.
+/// The reason for which an endpoint closes.
 #[derive(Clone, Copy)]
 pub struct CloseReason {
-    /// Whose loss makes it give up; nobody's if its work is done.
+    /// The rank whose loss makes the endpoint abort. It is `None` if the endpoint's work is done.
     pub lost_rank: Option<u32>,
 }
 
 impl PeerState {
-    /// Before the first put. `receives` are those that this endpoint keeps.
+    /// Creates the state before the first put. `receives` is the number of receives that this endpoint keeps for the
+    /// peer.
     pub fn new(
         peer: &PeerIdentity,
         info: EndpointInfo,
@@ -60,13 +67,15 @@ impl PeerState {
         }
     }
 
-    /// Whether something waits for credits or for the transport.
+    /// Returns whether a put or a message waits for credits or for the transport.
     pub fn has_more(&self) -> bool {
         self.message.is_some() || !self.queue.is_empty()
     }
 
-    /// What is to be said to the peer now, if anything. A goodbye is answered once all puts to that peer have left: it
-    /// stays until then.
+    /// Returns the next message for the peer, if there is one.
+    ///
+    /// The endpoint answers a peer's close once all its own puts to that peer have completed. The peer stays
+    /// connected until then, within its shutdown limit, so that these puts can complete.
     pub fn next_message(
         &mut self,
         closing: Option<CloseReason>,

@@ -1,4 +1,6 @@
-//! The thread that drives an endpoint.
+//! [`Proxy`]: the thread that drives an [`Endpoint`].
+//!
+//! An idle thread first spins, then yields, then sleeps, so that it reacts fast to work and costs little without it.
 
 use crate::control::{Control, Exit, Step, drive};
 use crate::endpoint::Endpoint;
@@ -11,40 +13,44 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Without work, a proxy spins so long,
+/// How long a proxy without work spins.
 const SPIN_UNTIL: Duration = Duration::from_micros(50);
-/// then lets other threads go first so long, and until [`SHORT_SLEEP_UNTIL`] if something is on its way from here,
+/// How long it has had no work when it stops yielding and sleeps. While a write is in flight, it yields until
+/// [`SHORT_SLEEP_UNTIL`].
 const YIELD_UNTIL: Duration = Duration::from_millis(1);
-/// then sleeps in naps,
+/// The length of a short sleep.
 const SHORT_SLEEP: Duration = Duration::from_micros(50);
-/// and after this, if nothing is on its way from here,
+/// How long it has had no work when it changes to long sleeps, if no write is in flight.
 const SHORT_SLEEP_UNTIL: Duration = Duration::from_millis(20);
-/// in longer ones. This, plus what the system takes to wake a thread, is how late a command or an arrival may be picked
-/// up, unless [`Proxy::wake`] was called before. It costs about 2 % of a core.
+/// The length of a long sleep. A command or an arrival may be picked up late by this time plus the time that the
+/// system takes to wake a thread, unless [`Proxy::wake`] was called before. Sleeping this long costs about 2 % of a
+/// core.
 pub const LONG_SLEEP: Duration = Duration::from_micros(500);
-/// Replays of a graph call no [`Proxy::wake`]. Once a launch was captured, a proxy lets other threads go first until it has had
-/// no work for so long, which is more than a step of most models takes, and then sleeps in naps, never in long ones.
+/// How long a proxy yields after a launch was captured. Replays of a graph do not call [`Proxy::wake`]. The time is
+/// longer than a step of most models. After it, the proxy sleeps, but never for [`LONG_SLEEP`].
 const CAPTURED_YIELD_UNTIL: Duration = Duration::from_millis(50);
 
-/// How long peers may take to hear why this endpoint gives up.
+/// How long a failing endpoint tries to send its peers the reason.
 const ABORT_LIMIT: Duration = Duration::from_millis(100);
 
-/// How the system may round a nap up; its default is 50 µs.
+/// By how much the system may extend a sleep. Its default is 50 µs.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(5_000).unwrap();
 
-/// Of a proxy's thread.
+/// Options of a proxy's thread.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyOptions {
-    /// The cores it may run on: best one of the NIC's NUMA node that nothing else uses. Empty: any.
+    /// The cores on which the thread may run. A core of the NIC's NUMA node that nothing else uses is best. An empty
+    /// list means any core.
     pub cores: Vec<usize>,
-    /// Naps at once when there is nothing to do, for 50 µs: where others, such as simulated GPUs, need the core.
+    /// Makes the thread sleep for 50 µs as soon as it has nothing to do. It is meant for hosts where others, such as
+    /// simulated GPUs, need the core.
     pub sleeps_at_once: bool,
 }
 
 struct Shared {
     control: Control,
     error: OnceLock<FabricError>,
-    /// Whose loss its owner was told of.
+    /// The rank whose loss the owner reported.
     lost_rank: OnceLock<u32>,
     start: Instant,
 }
@@ -55,7 +61,7 @@ impl Shared {
     }
 }
 
-/// A running endpoint. Dropping it ends it at once; [`shutdown`](Self::shutdown) lets puts leave first.
+/// A running endpoint. Dropping it stops the thread at once. [`shutdown`](Self::shutdown) lets puts complete first.
 pub struct Proxy {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -66,7 +72,7 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// [`FabricError::Config`] if there is no such core, or no more threads.
+    /// [`FabricError::Config`] if a core does not exist or if no thread can be started.
     pub fn start(endpoint: Endpoint, options: &ProxyOptions) -> Result<Self, FabricError> {
         let cores = cpu_set(&options.cores)?;
         let sleeps_at_once = options.sleeps_at_once;
@@ -80,7 +86,7 @@ impl Proxy {
         let body = move || {
             let outcome = cores.map_or(Ok(()), |cores| sched_setaffinity(None, &cores));
             let may_run = outcome.is_ok();
-            // The owner waits for it.
+            // The owner waits for this message.
             let _ = pinned.send(outcome);
             if may_run {
                 run(endpoint, &theirs, sleeps_at_once);
@@ -88,11 +94,12 @@ impl Proxy {
         };
         let thread = std::thread::Builder::new().name("mkernel-fabric".into());
         let thread = thread.spawn(body);
-        let thread = thread.map_err(|error| config(format!("no thread for the proxy: {error}")))?;
+        let thread = thread
+            .map_err(|error| config(format!("cannot start a thread for the proxy: {error}")))?;
         if let Ok(Err(error)) = is_pinned.recv() {
             let cores = &options.cores;
             return Err(config(format!(
-                "the proxy cannot run on the cores {cores:?}: {error}"
+                "the proxy cannot run on the cores {cores:?}: {error}; choose cores that this process may use"
             )));
         }
         Ok(Self {
@@ -101,14 +108,14 @@ impl Proxy {
         })
     }
 
-    /// Why the fabric has failed, if it has. Kernels have been told.
+    /// Returns why the fabric failed, if it did. The error is set before kernels are made to abort.
     #[must_use]
     pub fn error(&self) -> Option<FabricError> {
         self.shared.error.get().cloned()
     }
 
-    /// Makes the thread look for commands at once, and for the next 20 ms without long naps. To be called when a kernel
-    /// is launched.
+    /// Makes the thread look for commands at once, and keeps it from long sleeps for the next 20 ms. The owner calls
+    /// this when it launches a kernel.
     pub fn wake(&self) {
         self.shared.control.wake();
         if let Some(thread) = &self.thread {
@@ -116,19 +123,20 @@ impl Proxy {
         }
     }
 
-    /// Tells the thread that kernels may run from now on of which [`wake`](Self::wake) says nothing, such as replays of graphs.
-    /// To be called when a launch is captured.
+    /// Records that kernels may run from now on without a call of [`wake`](Self::wake), such as kernels of replayed
+    /// graphs. The owner calls this when a launch is captured.
     pub fn capture(&self) {
         self.shared.control.capture();
     }
 
-    /// Ends the thread once all commands that were published before have left, peers were told, and none of them waits for
-    /// a completion any more, as far as `limit` allows. To those who put to this endpoint later that is an error,
-    /// [`FabricError::PeerClosed`]; to others it is none.
+    /// Stops the thread after the close handshake: the writes of all commands published before have completed, all
+    /// peers have received the close, and none of them waits for a completion. All this is subject to `limit`.
+    ///
+    /// A peer that puts to this endpoint later gets [`FabricError::PeerClosed`]. Other peers see no error.
     ///
     /// # Errors
     ///
-    /// The first that this endpoint had; [`FabricError::NotDrained`] if `limit` did not suffice.
+    /// Returns the first error of this endpoint, or [`FabricError::NotDrained`] if the limit was too short.
     pub fn shutdown(mut self, limit: Duration) -> Result<(), FabricError> {
         let deadline = self.shared.start.elapsed().saturating_add(limit);
         self.shared.control.drain(ns(deadline));
@@ -143,7 +151,8 @@ impl Proxy {
         }
     }
 
-    /// Ends the thread at once, since `lost`, which may be no peer, is lost. Peers get [`FabricError::PeerAborted`].
+    /// Stops the thread at once because a rank is lost. The lost rank need not be a peer. Peers get
+    /// [`FabricError::PeerAborted`].
     pub fn abort(self, lost_rank: u32) {
         let _ = self.shared.lost_rank.set(lost_rank);
     }
@@ -152,7 +161,7 @@ impl Proxy {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            // An earlier error stays.
+            // An earlier error takes precedence.
             let _ = self.shared.error.set(panicked());
         }
     }
@@ -166,8 +175,8 @@ impl Drop for Proxy {
     }
 }
 
-fn config(mistake: String) -> FabricError {
-    FabricError::Config(vec![mistake])
+fn config(issue: String) -> FabricError {
+    FabricError::Config(vec![issue])
 }
 
 fn cpu_set(cores: &[usize]) -> Result<Option<CpuSet>, FabricError> {
@@ -175,7 +184,7 @@ fn cpu_set(cores: &[usize]) -> Result<Option<CpuSet>, FabricError> {
     for core in cores {
         if *core >= CpuSet::MAX_CPU {
             return Err(config(format!(
-                "core {core}, but cores are numbered below {}",
+                "core {core} does not exist; core numbers are below {}",
                 CpuSet::MAX_CPU
             )));
         }
@@ -188,15 +197,15 @@ fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The thread's body. Whatever ends it but a drain is told to kernels, a panic too.
+/// The body of the thread. Kernels are made to abort on every exit other than a drain, including a panic.
 fn run(mut endpoint: Endpoint, shared: &Shared, sleeps_at_once: bool) {
-    // Refused, naps are longer.
+    // If the system refuses the slack, sleeps are longer.
     let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run_until_exit(&mut endpoint, shared, sleeps_at_once)
     }));
     if let Err(error) = outcome.unwrap_or_else(|_| Err(panicked())) {
-        // The only place that sets it while the thread lives.
+        // This is the only place that sets the error while the thread lives.
         let _ = shared.error.set(error.clone());
         if let Some(lost_rank) = endpoint.abort_kernels(&error) {
             announce_loss(&mut endpoint, lost_rank);
@@ -248,7 +257,10 @@ fn run_until_exit(
     }
 }
 
-/// A peer that does not hear it in time will find the endpoint lost; one that does not answer in time may find so too.
+/// Runs the close handshake within the drain's limit.
+///
+/// A peer that does not receive the close in time will report this endpoint as lost. A peer that does not answer in
+/// time may report it as lost too.
 fn close_handshake(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
     let start = Instant::now();
     endpoint.close();
@@ -262,19 +274,20 @@ fn close_handshake(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), Fabri
     }
 }
 
-/// Tells peers why.
+/// Sends the number of the lost rank to the peers.
 fn announce_loss(endpoint: &mut Endpoint, lost_rank: u32) {
     let start = Instant::now();
     endpoint.close_after_loss(lost_rank);
     while !endpoint.is_closed() && start.elapsed() < ABORT_LIMIT {
-        // It has failed already.
+        // The endpoint has failed already, so errors are ignored.
         let _ = endpoint.step(Instant::now());
         back_off(start.elapsed(), false, false);
     }
 }
 
 fn panicked() -> FabricError {
-    let reason = "the proxy's thread panicked: a defect of mkernel".to_owned();
+    let reason = "the thread of the proxy panicked, which is a defect of mkernel; please report it"
+        .to_owned();
     FabricError::Nic { reason }
 }
 
@@ -285,7 +298,7 @@ fn not_drained(endpoint: &Endpoint) -> FabricError {
     }
 }
 
-/// What a thread without work does before it looks again.
+/// What a thread without work does before it looks for work again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
     Spin,

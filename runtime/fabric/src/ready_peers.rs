@@ -1,16 +1,17 @@
-//! [`ReadyPeers`]: the peers to which something may be to be sent, so that a step looks at no others.
+//! [`ReadyPeers`]: a queue of the peers to which an endpoint may have something to send, so that a step visits no
+//! others.
 
 use std::collections::VecDeque;
 
-/// Peers by number, each once, the one that waits longest first.
+/// Peers by index, each at most once, the longest waiting first.
 pub struct ReadyPeers {
     queue: VecDeque<u16>,
-    /// By peer.
+    /// Whether the peer with this index is in `queue`.
     is_queued: Vec<bool>,
 }
 
 impl ReadyPeers {
-    /// Of so many peers; none waits.
+    /// Creates an empty queue for this many peers.
     pub fn new(peers: usize) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -18,7 +19,7 @@ impl ReadyPeers {
         }
     }
 
-    /// A peer is to be looked at; nothing if it waits already, or is none.
+    /// Appends a peer. Does nothing if it is queued already or does not exist.
     pub fn mark(&mut self, peer: u16) {
         if let Some(is_queued) = self.is_queued.get_mut(usize::from(peer))
             && !std::mem::replace(is_queued, true)
@@ -27,19 +28,19 @@ impl ReadyPeers {
         }
     }
 
-    /// All peers are to be looked at.
+    /// Appends all peers.
     pub fn mark_all(&mut self) {
         (0..self.is_queued.len() as u16).for_each(|peer| self.mark(peer));
     }
 
-    /// The next peer.
+    /// Removes and returns the next peer.
     pub fn next(&mut self) -> Option<u16> {
         let peer = self.queue.pop_front()?;
         self.is_queued[usize::from(peer)] = false;
         Some(peer)
     }
 
-    /// How many peers wait.
+    /// Returns the number of queued peers.
     pub fn len(&self) -> usize {
         self.queue.len()
     }
@@ -50,7 +51,7 @@ mod tests {
     use super::ReadyPeers;
 
     #[test]
-    fn each_peer_waits_once_and_in_order() {
+    fn each_peer_is_queued_once_and_in_order() {
         let mut ready = ReadyPeers::new(3);
         for peer in [2, 0, 2, 7] {
             ready.mark(peer);

@@ -1,28 +1,31 @@
-//! Which of the numbers after the next expected one have come: order and exactly-once out of neither.
+//! [`ReorderBuffer`]: a receive-side reorder window. It turns deliveries in any order, possibly duplicated, into
+//! in-order and exactly-once delivery.
 
 use std::collections::VecDeque;
 
-/// What a number turned out to be.
+/// The result of inserting a sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insertion {
-    /// New. So many numbers are now complete in order: 0 while one before it is missing.
+    /// The number is new. The payload says how many numbers are now complete in order. It is 0 while an earlier
+    /// number is missing.
     New(u32),
-    /// Known already.
+    /// The number was inserted before.
     Duplicate,
-    /// Beyond the buffer.
+    /// The number lies beyond the window.
     OutOfRange,
 }
 
-/// Numbers come, in any order, by their distance from the next expected one.
+/// Which sequence numbers after the next expected one have arrived. Numbers are given as distances from the next
+/// expected one.
 #[derive(Clone, Debug)]
 pub struct ReorderBuffer {
     size: u32,
-    /// By distance; the first one, if any, has not come.
+    /// Whether the number at this distance has arrived. The first entry, if there is one, is always false.
     received: VecDeque<bool>,
 }
 
 impl ReorderBuffer {
-    /// Numbers may be `size` - 1 ahead of the next expected one.
+    /// Creates a buffer for numbers that are at most `size` - 1 ahead of the next expected one.
     #[must_use]
     pub fn new(size: u32) -> Self {
         Self {
@@ -31,7 +34,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// A number came. If it completes some, the next expected one is that many further on.
+    /// Inserts a number. If this completes numbers, the next expected number advances by as many.
     pub fn insert(&mut self, distance: u32) -> Insertion {
         if distance >= self.size {
             return Insertion::OutOfRange;
@@ -51,7 +54,7 @@ impl ReorderBuffer {
         Insertion::New(complete)
     }
 
-    /// Whether some number has come before one that is still missing.
+    /// Returns whether a number has arrived before an earlier one that is still missing.
     #[must_use]
     pub fn has_gap(&self) -> bool {
         !self.received.is_empty()
@@ -64,9 +67,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against the plain definition: numbers in any order, some twice, some too far ahead.
+        /// Compares with the plain definition: numbers in any order, some of them twice, some too far ahead.
         #[test]
-        fn numbers_become_complete_in_order_and_once(numbers in prop::collection::vec(0u32..60, 0..200)) {
+        fn numbers_complete_in_order_and_once(numbers in prop::collection::vec(0u32..60, 0..200)) {
             let mut buffer = ReorderBuffer::new(16);
             let (mut next, mut known) = (0u32, std::collections::BTreeSet::new());
             for number in numbers {

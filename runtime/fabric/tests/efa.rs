@@ -105,22 +105,22 @@ fn wrong_keys() {
 }
 
 #[test]
-fn bad_offers() {
-    verbs::bad_offers_are_refused(endpoints(&[0, 1]));
+fn damaged_connect_info() {
+    verbs::damaged_connect_info_is_refused(endpoints(&[0, 1]));
 }
 
 #[test]
-fn what_cannot_be_used_says_why() {
+fn errors_of_opening_state_the_cause() {
     let reason = |result: Result<Box<dyn Transport>, FabricError>| match result {
         Err(FabricError::Nic { reason }) => reason,
         other => panic!("{:?}", other.err()),
     };
-    let told = reason(efa(options(1, &[6])).map(|transport| Box::new(transport) as _));
+    let text = reason(efa(options(1, &[6])).map(|transport| Box::new(transport) as _));
     assert!(
-        told.contains("nic6: it cannot write to memory of peers"),
-        "{told}"
+        text.contains("nic6: it cannot write to memory of peers"),
+        "{text}"
     );
-    let told = reason(
+    let text = reason(
         efa(Options {
             writes: 4000,
             ..options(1, &[0])
@@ -128,12 +128,12 @@ fn what_cannot_be_used_says_why() {
         .map(|transport| Box::new(transport) as _),
     );
     assert!(
-        told.contains("writes = 4000") && told.contains("at most 2048"),
-        "{told}"
+        text.contains("writes is 4000") && text.contains("at most 2048"),
+        "{text}"
     );
-    let told = reason(rc(Options::new(1)).map(|transport| Box::new(transport) as _));
+    let text = reason(rc(Options::new(1)).map(|transport| Box::new(transport) as _));
     assert!(
-        told.contains("no RDMA device is fit for rc; nic0: it has no"),
-        "{told}"
+        text.contains("no RDMA device is suitable for rc; nic0: it has no"),
+        "{text}"
     );
 }

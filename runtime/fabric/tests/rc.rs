@@ -117,7 +117,7 @@ fn rails_and_queue_pairs() {
 }
 
 #[test]
-fn packets_lost_late_and_in_any_order() {
+fn packets_are_lost_delayed_and_reordered() {
     let _network = network();
     // Soft-RoCE sends all again from the packet that is missing.
     let patient = |device| {
@@ -139,13 +139,13 @@ fn wrong_keys() {
 }
 
 #[test]
-fn bad_offers() {
+fn damaged_connect_info() {
     let _network = network();
-    verbs::bad_offers_are_refused(endpoints(&[0, 1]));
+    verbs::damaged_connect_info_is_refused(endpoints(&[0, 1]));
 }
 
 #[test]
-fn a_dead_wire() {
+fn a_disconnected_cable() {
     let _network = network();
     let mut nodes = meet(endpoints(&[0, 1]));
     let _dead = Netem::new(&[1], "loss 100%");
@@ -195,7 +195,7 @@ fn error_of(node: &mut Node) -> FabricError {
 
 /// Nothing is on its way, so only the port can tell. That is an error of this NIC, no loss of a peer.
 #[test]
-fn a_dead_port() {
+fn a_port_that_is_down() {
     let _network = network();
     let mut nodes = meet(endpoints(&[0, 1]));
     let _down = Down::new(0);
@@ -207,7 +207,7 @@ fn a_dead_port() {
 
 /// What is put after one of two ports went down takes the other one; that there is a port less becomes an error.
 #[test]
-fn one_of_two_ports() {
+fn one_of_two_ports_is_down() {
     const WRITES: u32 = 12;
     let _network = network();
     let two = |devices: &[u8]| {
@@ -234,7 +234,7 @@ fn one_of_two_ports() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn errors_of_opening_state_the_cause() {
     let error = |options| match rc(options) {
         Err(FabricError::Nic { reason }) => reason,
         other => panic!("{:?}", other.err()),
@@ -270,7 +270,7 @@ fn what_cannot_be_opened_says_why() {
 
 /// Soft-RoCE takes no dma-buf; the message says what would.
 #[test]
-fn a_driver_without_dma_buf_says_so() {
+fn a_driver_without_dma_buf_support_is_reported() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let dma_buf = Some(DmaBuf {
         fd: Arc::new(file.into()),

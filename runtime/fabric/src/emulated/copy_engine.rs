@@ -1,32 +1,37 @@
-//! How an emulated NIC reads and writes regions.
+//! [`CopyEngine`]: how an emulated NIC reads and writes regions.
+//!
+//! [`HostCopyEngine`] serves host memory. The runtime implements the trait for GPU memory with the GPU's copy
+//! engines.
 
 use crate::transport::{MemoryKind, MemoryRange};
 
-/// Where the bytes of a write are.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyStatus {
-    /// In the target.
+    /// The bytes are in the target.
     Done,
-    /// On their way: [`CopyEngine::poll`] will say when they are there.
+    /// The copy is in progress. [`CopyEngine::poll`] reports its completion.
     Pending,
 }
 
-/// Moves the bytes of writes. Places have been checked against the regions. No call waits: a proxy has commands to read.
-/// Dropping it ends all access to regions before `drop` returns.
+/// Moves the bytes of writes.
+///
+/// The caller has checked offsets and sizes against the regions. No call waits, because a proxy has commands to read.
+/// Dropping the engine ends all access to regions before `drop` returns.
 pub trait CopyEngine: Send {
-    /// Whether it can move bytes of this memory.
+    /// Checks that the engine can copy from and to this memory.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// Returns why it cannot.
     fn check(&self, memory: &MemoryRange) -> Result<(), String>;
 
-    /// Appends to `payload` what the peer's mover needs to place `bytes` bytes of `from`: the bytes themselves, or where
-    /// they are. They stay as they are until the peer has placed them.
+    /// Appends to `payload` what the peer's engine needs to copy `bytes` bytes of `from`: the bytes themselves, or
+    /// their location. The bytes must stay unchanged until the peer's copy has completed.
     ///
     /// # Errors
     ///
-    /// Why not; it counts as a failure of the NIC.
+    /// Returns why it cannot. The endpoint treats this as a failure of its NIC.
     fn stage(
         &mut self,
         from: &MemoryRange,
@@ -35,12 +40,14 @@ pub trait CopyEngine: Send {
         payload: &mut Vec<u8>,
     ) -> Result<(), String>;
 
-    /// Begins to bring a write's bytes to `to`, or does it. The payload comes from a peer and is not to be trusted. Writes
-    /// that are on their way together have no order among each other. `token` is what [`poll`](Self::poll) says of it.
+    /// Starts or completes the copy of a write's bytes to `to`.
+    ///
+    /// The payload comes from a peer and is untrusted. Copies that are in progress at the same time have no order
+    /// among each other. [`poll`](Self::poll) reports `token` when a pending copy has completed.
     ///
     /// # Errors
     ///
-    /// Why not; the peer counts as lost.
+    /// Returns why it cannot. The endpoint treats the peer as lost.
     fn start_copy(
         &mut self,
         to: &MemoryRange,
@@ -50,16 +57,16 @@ pub trait CopyEngine: Send {
         token: u64,
     ) -> Result<CopyStatus, String>;
 
-    /// Goes on with what is [pending](CopyStatus::Pending), and appends the tokens of what has come to be in its target:
-    /// visible as [`Event::Arrived`](crate::Event::Arrived) says.
+    /// Continues [pending](CopyStatus::Pending) copies, and appends the tokens of those that have completed. Their
+    /// bytes are visible as [`Event::Arrived`](crate::Event::Arrived) requires.
     ///
     /// # Errors
     ///
-    /// What failed; it counts as a failure of the NIC.
+    /// Returns what failed. The endpoint treats this as a failure of its NIC.
     fn poll(&mut self, completed: &mut Vec<u64>) -> Result<(), String>;
 }
 
-/// Bytes of host memory travel in the frame.
+/// Copies host memory. The payload holds the bytes themselves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostCopyEngine;
 
@@ -67,7 +74,7 @@ impl CopyEngine for HostCopyEngine {
     fn check(&self, memory: &MemoryRange) -> Result<(), String> {
         match memory.kind() {
             MemoryKind::Host => Ok(()),
-            other => Err(format!("{other:?} is no memory of the host")),
+            other => Err(format!("{other:?} is not host memory")),
         }
     }
 
@@ -81,7 +88,8 @@ impl CopyEngine for HostCopyEngine {
         let start = payload.len();
         payload.reserve(bytes as usize);
         let from = (from.address() + offset) as *const u8;
-        // SAFETY: the place is in the region, which is mapped (`MemoryRange::new`) and apart from `payload`, which has room.
+        // SAFETY: the range is in the region, which is mapped (`MemoryRange::new`) and disjoint from `payload`, which
+        // has room.
         unsafe {
             std::ptr::copy_nonoverlapping(from, payload.as_mut_ptr().add(start), bytes as usize);
             payload.set_len(start + bytes as usize);
@@ -99,12 +107,12 @@ impl CopyEngine for HostCopyEngine {
     ) -> Result<CopyStatus, String> {
         if payload.len() != bytes as usize {
             return Err(format!(
-                "a write of {bytes} bytes that brings {}",
+                "a write of {bytes} bytes has a payload of {} bytes",
                 payload.len()
             ));
         }
         let to = (to.address() + offset) as *mut u8;
-        // SAFETY: the place is in the region, which is mapped (`MemoryRange::new`) and apart from `payload`.
+        // SAFETY: the range is in the region, which is mapped (`MemoryRange::new`) and disjoint from `payload`.
         unsafe { std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len()) };
         Ok(CopyStatus::Done)
     }

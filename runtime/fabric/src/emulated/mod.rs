@@ -1,9 +1,10 @@
-//! A NIC in software: bandwidth, latency and faults that can be set, for tests and for several nodes on one host.
+//! NICs in software, with configurable bandwidth, latency and faults. They serve tests, and several nodes on one
+//! host.
 //!
-//! The sender's NIC says at once on the [`Wire`] what comes, and when it will have arrived by its model. The receiver's
-//! [`CopyEngine`] brings the bytes meanwhile, and the arrival is told when both are over: so what copies take hides behind the
-//! time that the network would have taken, and counts only where it is longer. The completion comes with the peer's
-//! acknowledgement, a latency later.
+//! The sending NIC puts a write on the [`Wire`] at once, together with its arrival time by the model. The
+//! [`CopyEngine`] of the receiver copies the bytes in the meantime. The arrival is reported when the copy has
+//! completed and the arrival time has come. A copy therefore takes no extra time unless it takes longer than the
+//! modelled network. The completion follows one latency after the peer's acknowledgement.
 
 mod clock;
 mod copy_engine;
@@ -34,20 +35,21 @@ use std::time::Instant;
 
 const CONNECT_INFO: &[u8] = b"MKEM2";
 
-/// An endpoint's NICs in software.
+/// The NICs of an endpoint in software.
 pub struct EmulatedTransport {
     nic: NicModel,
     faults: Faults,
     timing: Timing,
     clock: Clock,
-    /// Dropped before the regions that it reaches.
+    /// The engine is dropped before the regions that it accesses.
     copy_engine: Box<dyn CopyEngine>,
     regions: Vec<MemoryRange>,
     links: Vec<PeerLink>,
-    /// Writes on their way from here, by ticket.
+    /// Writes in flight from this endpoint, by ticket.
     sent_writes: Slab<SentWrite>,
-    /// Writes of peers that came and were not told, by the mover's token; and how many of them it still moves.
+    /// Writes of peers that have not been reported as arrived, by the token of the copy engine.
     received_writes: Slab<ReceivedWrite>,
+    /// How many of these writes the copy engine is still copying.
     copies_pending: u32,
     completed: Vec<u64>,
     due: BinaryHeap<Reverse<(u64, u64, Action)>>,
@@ -68,7 +70,7 @@ struct ReceivedWrite {
     due_ns: u64,
 }
 
-/// What is to be done at some time.
+/// An action that is scheduled for a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Action {
     Arrive { token: u64 },
@@ -78,11 +80,11 @@ enum Action {
 }
 
 impl EmulatedTransport {
-    /// An endpoint with a wire per peer, in the order of the table of peers.
+    /// Creates an endpoint with one wire per peer, in the order of the table of peers.
     ///
     /// # Errors
     ///
-    /// [`FabricError::Config`] for figures that cannot be.
+    /// [`FabricError::Config`] for an invalid model.
     pub fn new(
         nic: NicModel,
         faults: Faults,
@@ -114,7 +116,7 @@ impl EmulatedTransport {
         self.due.push(Reverse((at_ns, self.scheduled, due)));
     }
 
-    /// Puts a write on the wire.
+    /// Appends a write to the output of its link.
     fn send_write(&mut self, write: &Write, now: u64) -> Result<(), FabricError> {
         let sent = SentWrite {
             peer: write.peer,
@@ -144,13 +146,13 @@ impl EmulatedTransport {
             .map_err(|reason| FabricError::Nic { reason })
     }
 
-    /// Puts on wires what they take. Whether there was anything.
+    /// Sends what the wires accept. Returns whether there was anything to send.
     fn flush(&mut self) -> bool {
         let links = self.links.iter_mut().filter(|link| !link.is_lost);
         links.fold(false, |any, link| any | link.flush())
     }
 
-    /// Takes in what has come from a peer; an error is about the peer.
+    /// Handles the frames that a peer has sent. An error is about the peer.
     fn receive_frames(&mut self, peer: usize, now: u64) -> Result<(), String> {
         self.links[peer].receive();
         let mut input = std::mem::take(&mut self.links[peer].input);
@@ -171,7 +173,7 @@ impl EmulatedTransport {
         let link = &mut self.links[peer];
         if link.receives_in_use == self.nic.receives {
             return Err(format!(
-                "more than {} writes of it came at once, but so many receives were posted",
+                "it has more than {} writes in flight, the number of receives that are posted for it",
                 link.receives_in_use
             ));
         }
@@ -180,7 +182,7 @@ impl EmulatedTransport {
         } else if payload.is_empty() {
             None
         } else {
-            return Err("it wrote no bytes, but brought some".into());
+            return Err("it sent a write of 0 bytes with a payload".into());
         };
         let token = self.received_writes.insert(ReceivedWrite {
             peer: PeerId(peer as u16),
@@ -203,8 +205,9 @@ impl EmulatedTransport {
         for ticket in frame::tickets(body) {
             let write = self.sent_writes.get_mut(ticket);
             let known = write.filter(|write| usize::from(write.peer.0) == peer && !write.is_acked);
-            let known = known
-                .ok_or_else(|| format!("it acknowledged {ticket:#x}, which was not sent to it"))?;
+            let known = known.ok_or_else(|| {
+                format!("it acknowledged the ticket {ticket:#x}, which is not in flight to it")
+            })?;
             known.is_acked = true;
             let later = now.saturating_add(self.timing.latency_ns());
             self.schedule(later, Action::Complete { ticket });
@@ -212,7 +215,7 @@ impl EmulatedTransport {
         Ok(())
     }
 
-    /// Lets the mover go on.
+    /// Polls the copy engine and schedules the arrivals of completed copies.
     fn poll_copies(&mut self) -> Result<(), FabricError> {
         let mut completed = std::mem::take(&mut self.completed);
         (self.copy_engine.poll(&mut completed)).map_err(|reason| FabricError::Nic { reason })?;
@@ -227,7 +230,7 @@ impl EmulatedTransport {
         Ok(())
     }
 
-    /// Does what is due by now.
+    /// Performs the actions that are due by now.
     fn run_due(&mut self, now: u64, events: &mut Vec<Event>) {
         while let Some(Reverse((at, _, due))) = self.due.peek().copied()
             && at <= now
@@ -281,16 +284,22 @@ impl EmulatedTransport {
     }
 }
 
-/// The region to which a peer writes, if it has the place.
+/// Returns the region to which a peer writes if the written range is in it.
 fn target<'a>(regions: &'a [MemoryRange], head: &WriteHead) -> Result<&'a MemoryRange, String> {
     let region = regions.get(usize::from(head.region));
-    let region = region.ok_or_else(|| format!("it wrote to region {}", head.region))?;
+    let region = region.ok_or_else(|| {
+        format!(
+            "it wrote to region {}, but there are {} regions",
+            head.region,
+            regions.len()
+        )
+    })?;
     let end = head.offset.checked_add(head.bytes.into());
     if end.is_some_and(|end| end <= region.bytes()) {
         return Ok(region);
     }
     Err(format!(
-        "it wrote {} bytes at {} to region {}, which has {}",
+        "it wrote {} bytes at offset {} of region {}, which has {} bytes",
         head.bytes,
         head.offset,
         head.region,
@@ -310,7 +319,7 @@ impl Transport for EmulatedTransport {
 
     fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {
         let outcome = if self.regions.len() == MAX_REGIONS {
-            Err(format!("there are {MAX_REGIONS} regions already"))
+            Err(format!("the limit of {MAX_REGIONS} regions is reached"))
         } else {
             self.copy_engine.check(&memory)
         };
@@ -330,7 +339,7 @@ impl Transport for EmulatedTransport {
     fn connect(&mut self, peers: &[PeerConnectInfo], _: Instant) -> Result<(), FabricError> {
         if peers.len() != self.links.len() {
             return Err(FabricError::Config(vec![format!(
-                "{} peers for {} wires",
+                "there are {} peers, but {} wires",
                 peers.len(),
                 self.links.len()
             )]));
@@ -339,7 +348,7 @@ impl Transport for EmulatedTransport {
             None => Ok(()),
             Some(PeerConnectInfo { peer, .. }) => Err(FabricError::ConnectInfo {
                 peer: peer.clone(),
-                reason: "it has no emulated NIC of this version".into(),
+                reason: "it is not from an emulated NIC of the same version; run the same build on all nodes".into(),
             }),
         }
     }
@@ -365,7 +374,7 @@ impl Transport for EmulatedTransport {
             return Ok(());
         }
         let now = self.clock.now_ns();
-        // What takes long comes first, so that it delays nothing that this call tells.
+        // Slow work comes first, so that it does not delay the events that this call reports.
         let mut is_busy = self.flush();
         self.poll_copies()?;
         for peer in 0..self.links.len() {
@@ -386,7 +395,7 @@ impl Transport for EmulatedTransport {
             }
         }
         if is_busy || self.copies_pending > 0 {
-            self.clock.schedule(now); // somebody is to be polled again at once
+            self.clock.schedule(now); // Some NIC has to be polled again at once.
         }
         if let Some(Reverse((at, _, _))) = self.due.peek() {
             self.clock.schedule(*at);

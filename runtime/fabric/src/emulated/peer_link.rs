@@ -1,32 +1,32 @@
-//! [`PeerLink`]: an emulated NIC's end of the wire to a peer.
+//! [`PeerLink`]: the end of the wire from an emulated NIC to one peer, with its buffers.
 
 use super::frame;
 use super::wire::Wire;
 
-/// What a NIC has for a peer.
+/// The state of the link to one peer.
 pub struct PeerLink {
     wire: Box<dyn Wire>,
-    /// Whether it was reported as lost.
+    /// Whether the peer was reported as lost.
     pub is_lost: bool,
-    /// Writes to the peer that have not completed.
+    /// The number of writes to the peer that have not completed.
     pub in_flight: u32,
-    /// Writes of the peer that came and were not reported.
+    /// The number of writes of the peer that have arrived and have not been reported.
     pub receives_in_use: u32,
-    /// Tickets of writes that were reported since the last flush.
+    /// The tickets of writes that were reported since the last flush.
     pub acks: Vec<u64>,
-    /// Frames for the wire, from `sent` on.
+    /// Frames for the wire. The bytes before `sent` have been sent.
     pub output: Vec<u8>,
     sent: usize,
-    /// Bytes of the wire that are no whole frame yet.
+    /// Bytes from the wire that are not a complete frame yet.
     pub input: Vec<u8>,
-    /// Why the wire takes or gives no more.
+    /// Why the wire sends or receives no more.
     end: Option<String>,
-    /// Whether it has given all that it will.
+    /// Whether the wire has delivered everything that it will.
     is_drained: bool,
 }
 
 impl PeerLink {
-    /// Over a wire.
+    /// Creates a link over a wire.
     pub fn new(wire: Box<dyn Wire>) -> Self {
         Self {
             wire,
@@ -42,7 +42,7 @@ impl PeerLink {
         }
     }
 
-    /// Appends what has come to `input`.
+    /// Appends the bytes that have arrived to `input`.
     pub fn receive(&mut self) {
         let before = self.input.len();
         if let Err(reason) = self.wire.receive(&mut self.input) {
@@ -51,7 +51,7 @@ impl PeerLink {
         self.is_drained = self.end.is_some() && self.input.len() == before;
     }
 
-    /// Puts on the wire what it takes. Whether there was anything.
+    /// Sends what the wire accepts. Returns whether there was anything to send.
     pub fn flush(&mut self) -> bool {
         if !self.acks.is_empty() {
             frame::put_acks(&mut self.output, &self.acks);
@@ -65,7 +65,7 @@ impl PeerLink {
                     return true;
                 }
                 Ok(sent) => self.sent += sent,
-                // What the peer said before it closed the wire is still to be heard.
+                // Bytes that the peer sent before it closed the wire must still be received.
                 Err(reason) => self.end = Some(reason),
             }
         }
@@ -74,7 +74,8 @@ impl PeerLink {
         has_output
     }
 
-    /// Gives room back where most of the output has left; a wire that is never empty would keep all of it.
+    /// Releases the memory of sent output once it is more than half. Without this, a wire that is always busy would
+    /// keep all of it.
     fn drop_sent(&mut self) {
         if self.sent > self.output.len() / 2 {
             self.output.drain(..self.sent);
@@ -82,7 +83,7 @@ impl PeerLink {
         }
     }
 
-    /// Why nothing more will come, once all that came was reported.
+    /// Returns why nothing more will arrive, once everything that arrived has been reported.
     pub fn end(&self) -> Option<&str> {
         self.end
             .as_deref()

@@ -1,14 +1,14 @@
-//! [`Slab`]: values under tickets.
+//! [`Slab`]: values under tickets that are never valid twice.
 
-/// Values, each under a ticket of its own: its low half says where, its high half the how-manieth there. So a ticket that
-/// a peer repeats leads to nothing.
+/// Values, each under a ticket of its own. The low half of a ticket is the index of the entry, the high half counts
+/// the uses of that entry. A ticket that a peer repeats is therefore invalid.
 pub struct Slab<T> {
     entries: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
 }
 
 impl<T> Slab<T> {
-    /// None.
+    /// Creates an empty slab.
     pub fn new() -> Self {
         Self {
             entries: Vec::new(),
@@ -16,7 +16,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Keeps a value; returns its ticket.
+    /// Stores a value and returns its ticket.
     pub fn insert(&mut self, value: T) -> u64 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.entries.push((0, None));
@@ -28,12 +28,12 @@ impl<T> Slab<T> {
         u64::from(*turn) << 32 | u64::from(at)
     }
 
-    /// The value of a ticket.
+    /// Returns the value of a ticket.
     pub fn get_mut(&mut self, ticket: u64) -> Option<&mut T> {
         self.entry(ticket)?.as_mut()
     }
 
-    /// The value of a ticket, which leads to nothing from now on.
+    /// Removes and returns the value of a ticket. The ticket is invalid from then on.
     pub fn remove(&mut self, ticket: u64) -> Option<T> {
         let value = self.entry(ticket)?.take()?;
         self.free.push(ticket as u32);
@@ -51,12 +51,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ticket_leads_to_its_value_once() {
+    fn a_ticket_is_valid_once() {
         let mut entries = Slab::new();
         let (a, b) = (entries.insert('a'), entries.insert('b'));
         assert_eq!(entries.remove(a), Some('a'));
         let c = entries.insert('c');
-        assert_eq!(c as u32, a as u32, "places are used again");
+        assert_eq!(c as u32, a as u32, "entries are reused");
         assert_eq!((entries.remove(a), entries.get_mut(a)), (None, None));
         assert_eq!(entries.get_mut(b), Some(&mut 'b'));
         assert_eq!(entries.remove(c), Some('c'));

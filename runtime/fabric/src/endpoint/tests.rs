@@ -1,3 +1,5 @@
+//! Tests of an endpoint over a transport that records what it is given.
+
 use super::*;
 use crate::arrivals::HostArrivals;
 use crate::builder::EndpointBuilder;
@@ -10,7 +12,7 @@ use std::sync::Mutex;
 
 const PEERS: u16 = 63;
 
-/// What a [`Recorder`] was given and is to say.
+/// The writes that a [`Recorder`] accepted, and the events that it will report.
 #[derive(Default)]
 struct Record {
     is_full: bool,
@@ -18,7 +20,7 @@ struct Record {
     events: Vec<Event>,
 }
 
-/// A transport without a network.
+/// A transport without a network, which records writes.
 struct Recorder(Arc<Mutex<Record>>);
 
 impl Transport for Recorder {
@@ -102,7 +104,7 @@ impl Bench {
         self.producer.publish(self.producer.claim(), &command);
     }
 
-    /// A step; how many peers the next one looks at.
+    /// Steps the endpoint. Returns how many peers the next step visits.
     fn step(&mut self) -> usize {
         self.endpoint.step(Instant::now()).expect("well");
         self.endpoint.ready.len()
@@ -110,7 +112,7 @@ impl Bench {
 }
 
 #[test]
-fn a_step_looks_only_at_peers_with_a_queue_or_news() {
+fn a_step_visits_only_peers_with_a_queue_or_an_event() {
     let mut bench = Bench::new();
     assert_eq!(bench.step(), 0);
     bench.record().is_full = true;
@@ -134,12 +136,12 @@ fn a_step_looks_only_at_peers_with_a_queue_or_news() {
     assert!(posted.iter().all(|peer| [5, 60].contains(peer)));
     assert_eq!(bench.step(), 0);
     bench.record().events = sent;
-    assert_eq!(bench.step(), 2, "completions may let something be sent");
+    assert_eq!(bench.step(), 2, "completions may make room for a write");
     assert_eq!(bench.step(), 0);
 }
 
 #[test]
-fn longer_puts_than_the_nics_take_are_refused_before_the_first() {
+fn puts_that_exceed_the_limit_of_the_nics_are_refused_at_setup() {
     let config = EndpointConfig {
         channels: 1,
         deadline: Duration::ZERO,
@@ -147,13 +149,13 @@ fn longer_puts_than_the_nics_take_are_refused_before_the_first() {
         first_count: 0,
     };
     let builder = EndpointBuilder::new(Box::new(Recorder(Arc::default())), Vec::new(), config);
-    let Err(FabricError::Config(mistakes)) = builder.map(drop) else {
+    let Err(FabricError::Config(issues)) = builder.map(drop) else {
         panic!("accepted")
     };
-    let [deadline, bytes] = &mistakes[..] else {
-        panic!("{mistakes:?}")
+    let [deadline, bytes] = &issues[..] else {
+        panic!("{issues:?}")
     };
-    assert!(deadline.contains("a deadline of 0"));
+    assert!(deadline.contains("the deadline is 0"));
     assert!(
         bytes.contains("3145728") && bytes.contains("1048576"),
         "{bytes}"
@@ -161,7 +163,7 @@ fn longer_puts_than_the_nics_take_are_refused_before_the_first() {
 }
 
 #[test]
-fn credits_are_given_back_to_the_peer_that_put() {
+fn credits_are_returned_to_the_peer_that_put() {
     let mut bench = Bench::new();
     let put = |sequence| Event::Arrived {
         peer: PeerId(9),

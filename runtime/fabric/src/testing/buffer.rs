@@ -3,24 +3,25 @@
 use crate::transport::{MemoryKind, MemoryRange};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Host memory for a region. It is never freed: a region has to outlive all transports.
+/// Host memory for a region. It is never freed, because a region has to outlive all transports.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffer(&'static [AtomicU8]);
 
 impl Buffer {
-    /// Zeros.
+    /// Allocates a buffer of zeros.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         let memory: *mut [u8] = vec![0; bytes].leak();
-        // SAFETY: leaked and from here on reached through atomics only, which have the layout of what they hold.
+        // SAFETY: the memory is leaked and from here on accessed through atomics only, which have the layout of their
+        // content.
         Self(unsafe { &*(memory as *mut [AtomicU8]) })
     }
 
-    /// For [`Transport::register`].
+    /// Describes the buffer for [`Transport::register`](crate::Transport::register).
     #[must_use]
     pub fn memory(&self) -> MemoryRange {
         let address = self.0.as_ptr() as u64;
-        // SAFETY: leaked, so it stays mapped; only reached through atomics.
+        // SAFETY: the memory is leaked, so it stays mapped. It is accessed through atomics only.
         unsafe { MemoryRange::new(address, self.0.len() as u64, MemoryKind::Host) }
     }
 
@@ -42,7 +43,7 @@ impl Buffer {
     }
 }
 
-/// Bytes of which no two ranges are alike by accident.
+/// Returns pseudorandom bytes, so that no two ranges are equal by accident.
 #[must_use]
 pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -1,4 +1,4 @@
-//! What every transport must do, alone and under endpoints.
+//! The conformance tests: what every transport must guarantee, alone and under endpoints.
 
 use super::buffer::{Buffer, pattern};
 use super::peers::{peer_connect_infos, peer_id};
@@ -12,7 +12,7 @@ use crate::transport::{
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// A check, with its name.
+/// A check and its name.
 pub type Check = (&'static str, fn(&mut dyn Subject));
 
 /// All checks.
@@ -21,18 +21,21 @@ pub const CHECKS: &[Check] = &[
         "connection info is bounded, and damaged info is refused",
         connect_info,
     ),
-    ("bytes are there when their arrival is", sizes_and_offsets),
-    ("a full queue takes fewer and loses nothing", full_queue),
     (
-        "a peer that is gone is reported, and others are not",
-        lost_peer,
+        "the bytes of a write are visible when it arrives",
+        sizes_and_offsets,
     ),
+    (
+        "a full queue accepts fewer writes and loses none",
+        full_queue,
+    ),
+    ("a lost peer is reported, and no other peer is", lost_peer),
     ("large puts", large_puts),
     ("many channels", many_channels),
     ("three endpoints", three_endpoints),
     ("counts wrap", wrapping_counts),
     ("a ring of two slots", small_ring),
-    ("credits run out and come back", credits),
+    ("credits are used up and returned", credits),
     ("a close ends no other endpoint", close),
 ];
 
@@ -45,10 +48,10 @@ pub fn run_all(subject: &mut dyn Subject) {
     }
 }
 
-/// Of each region in tests of the transport alone.
+/// The size of each region in tests of the transport alone.
 const REGION_BYTES: usize = 4 << 20;
 
-/// A transport, its region, and what it has said.
+/// A transport, its region, and the events that it has reported.
 struct Raw {
     transport: Box<dyn Transport>,
     memory: Buffer,
@@ -58,7 +61,7 @@ struct Raw {
 }
 
 impl Raw {
-    /// Polls; calls `on_arrival` for each arrival as it is told.
+    /// Polls, and calls `on_arrival` for each arrival when it is reported.
     fn poll(&mut self, mut on_arrival: impl FnMut(&Buffer, PeerId, u32)) {
         let mut events = Vec::new();
         self.transport.poll(&mut events).expect("polls");
@@ -119,11 +122,11 @@ fn connected(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
     raws
 }
 
-/// Steps until `is_over`; time passes where nothing moves.
+/// Calls `step` until it returns true. Time passes between the calls.
 fn until(subject: &dyn Subject, what: &str, mut step: impl FnMut() -> bool) {
     let deadline = Instant::now() + subject.time_limit();
     while !step() {
-        assert!(Instant::now() < deadline, "waits in vain for {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         subject.idle();
     }
 }
@@ -164,7 +167,7 @@ fn connect_info(subject: &mut dyn Subject) {
     }
 }
 
-/// Both directions at once, from and to odd places, among bytes that must stay.
+/// Both directions at once, from and to unaligned offsets, between bytes that must not change.
 fn sizes_and_offsets(subject: &mut dyn Subject) {
     const TAG: u32 = 0xf000_0000;
     const SIZES: [usize; 7] = [0, 1, 7, 64, 4096, 1 << 20, 4095];
@@ -196,7 +199,11 @@ fn sizes_and_offsets(subject: &mut dyn Subject) {
                         again || memory.read(place, bytes) == data(1 - at),
                         "{bytes} bytes"
                     );
-                    assert_eq!(memory.read(place + bytes, 1), [0], "a byte behind");
+                    assert_eq!(
+                        memory.read(place + bytes, 1),
+                        [0],
+                        "the byte after the write"
+                    );
                 });
             }
             raws.iter()
@@ -224,7 +231,7 @@ fn full_queue(subject: &mut dyn Subject) {
         raws[1].poll(|_, _, _| ());
         raws[0].sent.len() == total as usize && raws[1].arrived.len() == total as usize
     });
-    assert!(was_full, "a queue of {} took all", limits.writes);
+    assert!(was_full, "a queue of {} accepted all writes", limits.writes);
     assert!(raws.iter().all(|raw| raw.lost.is_empty()));
 }
 
@@ -248,7 +255,7 @@ fn lost_peer(subject: &mut dyn Subject) {
     }
 }
 
-/// All arrives, with right bytes, and nobody complains.
+/// All puts arrive with the right bytes, and no endpoint reports an error.
 fn succeeds(subject: &mut dyn Subject, traffic: Traffic) {
     let mut run = TrafficRun::new(subject, traffic).expect("connects");
     run.run();
@@ -322,7 +329,7 @@ fn small_ring(subject: &mut dyn Subject) {
     );
 }
 
-/// One endpoint is not stepped for a while: the other gets no further than receives are kept for it.
+/// One endpoint is not stepped for a while. The other must not post more than the receives that are kept for it.
 fn credits(subject: &mut dyn Subject) {
     let channels = 40;
     let traffic = Traffic {
@@ -332,7 +339,7 @@ fn credits(subject: &mut dyn Subject) {
         ..Traffic::default()
     };
     let mut run = TrafficRun::new(subject, traffic).expect("connects");
-    // More than enough for all puts to leave.
+    // These are more steps than all puts would need.
     for _ in 0..1000 {
         run.post(0);
         run.step(0);
@@ -348,7 +355,7 @@ fn credits(subject: &mut dyn Subject) {
     }
 }
 
-/// Who says goodbye and goes is missed only by those who put to it later.
+/// An endpoint that has closed causes an error only for endpoints that put to it later.
 fn close(subject: &mut dyn Subject) {
     let traffic = Traffic {
         endpoints: 3,
@@ -371,5 +378,5 @@ fn close(subject: &mut dyn Subject) {
         panic!("{:?}", run.nodes[0].error)
     };
     assert_eq!(&*peer.name, "endpoint 2");
-    assert!(run.nodes[0].arrivals.is_aborted(), "kernels are told");
+    assert!(run.nodes[0].arrivals.is_aborted(), "kernels are aborted");
 }

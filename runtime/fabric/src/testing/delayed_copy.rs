@@ -1,4 +1,4 @@
-//! Copies that take their time: a [`CopyEngine`] for tests, like one over a GPU's copy engines.
+//! [`DelayedCopyEngine`]: a [`CopyEngine`] for tests whose copies take time, like those of a GPU's copy engines.
 
 use crate::emulated::{CopyEngine, CopyStatus, HostCopyEngine};
 use crate::transport::MemoryRange;
@@ -8,23 +8,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The most polls that a copy takes.
 const MAX_POLLS: u64 = 12;
 
-/// The sources of all writes on their way, which movers of one run share.
+/// The sources of all writes in flight. The copy engines of one run share it.
 #[derive(Clone, Default)]
 pub struct SourceTable(Arc<Mutex<Entries>>);
 
-/// By number: in which memory, and where. The last number.
+/// The content of a [`SourceTable`].
 #[derive(Default)]
 struct Entries {
+    /// Each source: its memory and the offset in it, by number.
     sources: HashMap<u64, (MemoryRange, u64)>,
+    /// The last number that was given to a source.
     last: u64,
 }
 
-/// Reads sources and writes targets some polls after it was told to, in any order, all depending on a seed.
+/// Copies some polls after a copy was requested, in any order. A seed determines delays and order.
 pub struct DelayedCopyEngine {
     sources: SourceTable,
     random: u64,
     copies: Vec<Pending>,
-    /// Copies that succeed before one fails.
+    /// The number of copies that succeed before one fails.
     successes: u64,
 }
 
@@ -38,7 +40,7 @@ struct Pending {
 }
 
 impl DelayedCopyEngine {
-    /// For one endpoint. After `successes` copies, the next one fails.
+    /// Creates the engine of one endpoint. After `successes` copies, the next one fails.
     #[must_use]
     pub fn new(sources: SourceTable, seed: u64, successes: u64) -> Self {
         Self {
@@ -58,10 +60,13 @@ impl DelayedCopyEngine {
 
     fn copy(&mut self, copy: &Pending) -> Result<(), String> {
         if self.successes == 0 {
-            return Err("a copy failed, as it was set to".to_owned());
+            return Err("a copy failed, as configured".to_owned());
         }
         self.successes -= 1;
-        let (from, at) = self.sources.remove(copy.source).ok_or("it has no source")?;
+        let (from, at) = self
+            .sources
+            .remove(copy.source)
+            .ok_or("the source of the copy is unknown")?;
         let mut bytes = Vec::new();
         HostCopyEngine.stage(&from, at, copy.bytes, &mut bytes)?;
         HostCopyEngine
@@ -109,7 +114,9 @@ impl CopyEngine for DelayedCopyEngine {
         payload: &[u8],
         token: u64,
     ) -> Result<CopyStatus, String> {
-        let source = payload.try_into().map_err(|_| "it says no source")?;
+        let source = payload
+            .try_into()
+            .map_err(|_| "the payload does not name a source")?;
         let polls = self.below(MAX_POLLS);
         self.copies.push(Pending {
             token,

@@ -3,13 +3,14 @@
 use crate::peer_id::{PeerId, PeerIdentity};
 use crate::transport::PeerConnectInfo;
 
-/// The number of endpoint `peer` in the table of endpoint `of`.
+/// Returns the index of endpoint `peer` in the table of endpoint `of`.
 #[must_use]
 pub fn peer_id(of: usize, peer: usize) -> PeerId {
     PeerId((peer - usize::from(peer > of)) as u16)
 }
 
-/// All peers of endpoint `of`, with what `offer(peer, for)` says of each.
+/// Returns the table of endpoint `of`. `info(peer, id)` returns the connection info that endpoint `peer` creates for
+/// the entry `id` of its own table.
 pub fn peer_connect_infos(
     endpoints: usize,
     of: usize,

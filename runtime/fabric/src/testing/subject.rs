@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 
 /// A transport under test.
 pub trait Subject {
-    /// So many endpoints that are not connected, each with all others as its peers, in order.
+    /// Creates unconnected endpoints, each with all others as its peers, in order.
     fn make(&mut self, endpoints: usize) -> Vec<Box<dyn Transport>>;
 
-    /// What time it is for endpoints.
+    /// Returns the current time of the endpoints.
     fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// Nothing moves: lets time pass.
+    /// Lets time pass when no endpoint progresses.
     fn idle(&self) {
         std::thread::yield_now();
     }
 
-    /// By when a peer that is gone must have been reported, and all other waits be over.
+    /// The time within which a lost peer must have been reported and all other waits must have ended.
     fn time_limit(&self) -> Duration {
         Duration::from_secs(30)
     }
@@ -32,18 +32,18 @@ pub trait Subject {
 
 /// Emulated NICs under a virtual clock.
 pub struct EmulatedSubject {
-    /// Figures of each.
+    /// The model of each endpoint's NICs.
     pub nic: NicModel,
-    /// Faults of each, by endpoint; the last is for all others.
+    /// The faults of each endpoint. The last entry is for all further endpoints.
     pub faults: Vec<Faults>,
-    /// The seed of how long copies take, if they take any time.
+    /// The seed of the copies' delays, if copies take time.
     pub copy_delay_seed: Option<u64>,
     start: Instant,
     clock: Arc<VirtualClock>,
 }
 
 impl EmulatedSubject {
-    /// With these figures and faults.
+    /// Creates a subject with this model and these faults.
     #[must_use]
     pub fn new(nic: NicModel, faults: Vec<Faults>) -> Self {
         Self {
@@ -55,14 +55,14 @@ impl EmulatedSubject {
         }
     }
 
-    /// The time of its NICs.
+    /// Returns the time of the NICs.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
 }
 
-/// A wire for each pair: by endpoint, to all others in order.
+/// Creates one wire for each pair of endpoints. Returns the wires of each endpoint to all others, in order.
 #[must_use]
 pub fn pipes(endpoints: usize) -> Vec<Vec<Box<dyn Wire>>> {
     let mut wires: Vec<Vec<Box<dyn Wire>>> = (0..endpoints).map(|_| Vec::new()).collect();

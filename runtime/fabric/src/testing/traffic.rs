@@ -1,4 +1,4 @@
-//! Endpoints that put patterns to each other, one thread stepping all.
+//! [`TrafficRun`]: endpoints that put patterns to each other while one thread steps all of them.
 
 use super::buffer::{Buffer, pattern};
 use super::peers::{peer_connect_infos, peer_id};
@@ -13,27 +13,28 @@ use crate::transport::{PeerConnectInfo, Transport};
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use std::time::{Duration, Instant};
 
-/// Slots of the source region; a slot is reused when its put has left.
+/// The number of slots of the source region. A slot is reused when its put has completed.
 const SOURCE_SLOTS: usize = 32;
-/// Slots per peer and channel of the target region; a slot is reused when its put was checked.
+/// The number of slots per peer and channel of the target region. A slot is reused when its put was checked.
 const TARGET_SLOTS: u32 = 16;
 
-/// What is put.
+/// The traffic of a run.
 #[derive(Clone, Debug)]
 pub struct Traffic {
-    /// All put to all.
+    /// The number of endpoints. Each puts to all others.
     pub endpoints: usize,
-    /// Of each pair.
+    /// The number of channels of each pair.
     pub channels: u16,
-    /// On each channel.
+    /// The number of puts on each channel.
     pub puts: u32,
-    /// Sizes, which puts take in turns.
+    /// The sizes that puts use in turn.
     pub sizes: Vec<u32>,
-    /// Of the rings.
+    /// The capacity of the rings as a power of two.
     pub ring_log2: u32,
-    /// Where counts and indices start.
+    /// The initial value of counts and indices.
     pub first: u32,
-    /// Of endpoints; without arrivals for three times as long, a kernel would give up.
+    /// The deadline of the endpoints. A run treats an endpoint as ended when it had no arrivals for three times as
+    /// long, as a kernel would abort.
     pub deadline: Duration,
 }
 
@@ -53,7 +54,7 @@ impl Default for Traffic {
 
 impl Traffic {
     fn slot_bytes(&self) -> usize {
-        // Odd, so that places are unaligned.
+        // The size is odd, so that offsets are unaligned.
         (*self.sizes.iter().max().expect("sizes") as usize + 3) | 1
     }
 
@@ -65,7 +66,7 @@ impl Traffic {
         (from as u64) << 56 | (to as u64) << 48 | u64::from(channel) << 32 | u64::from(put)
     }
 
-    /// Where the target's region has the put.
+    /// Returns the offset of the put in the target region.
     fn target(&self, peer: usize, channel: u16, put: u32) -> usize {
         let stream = peer * usize::from(self.channels) + usize::from(channel);
         (stream * TARGET_SLOTS as usize + (put % TARGET_SLOTS) as usize) * self.slot_bytes()
@@ -81,11 +82,11 @@ impl Traffic {
     }
 }
 
-/// An endpoint and its memory: region 0 is its source, region 1 its target.
+/// An endpoint and its memory. Region 0 is the source of its puts, region 1 the target of its peers' puts.
 pub struct TrafficNode {
-    /// `None` once it has ended.
+    /// The endpoint. `None` once it has ended.
     pub endpoint: Option<Endpoint>,
-    /// Of its ring.
+    /// The producer of its ring.
     pub producer: CommandProducer,
     /// Its arrival words.
     pub arrivals: HostArrivals,
@@ -93,32 +94,33 @@ pub struct TrafficNode {
     pub source: Buffer,
     /// Region 1.
     pub target: Buffer,
-    /// Why it ended.
+    /// The error that ended it.
     pub error: Option<FabricError>,
     /// A claimed index that has no slot yet.
     claimed: Option<u32>,
-    /// By source slot: the command that used it last.
+    /// The last command that used each source slot.
     users: Vec<Option<u32>>,
-    /// Puts posted, and puts checked: by peer, then channel.
+    /// The number of puts posted, by peer and channel.
     posted: Vec<u32>,
+    /// The number of puts checked, by peer and channel.
     checked: Vec<u32>,
     moved_at: Instant,
 }
 
-/// Endpoints at work.
+/// Connected endpoints and the traffic between them.
 pub struct TrafficRun<'a> {
     subject: &'a dyn Subject,
     traffic: Traffic,
-    /// By endpoint.
+    /// The endpoints.
     pub nodes: Vec<TrafficNode>,
 }
 
 impl<'a> TrafficRun<'a> {
-    /// Connects endpoints.
+    /// Connects the endpoints.
     ///
     /// # Errors
     ///
-    /// Of setting up.
+    /// Returns the error of an endpoint that cannot be created or connected.
     pub fn new(subject: &'a mut dyn Subject, traffic: Traffic) -> Result<Self, FabricError> {
         let transports = subject.make(traffic.endpoints);
         let nodes = connect(transports, &traffic, subject.now())?;
@@ -129,11 +131,12 @@ impl<'a> TrafficRun<'a> {
         })
     }
 
-    /// Runs until all has arrived and left, or each endpoint has ended. Wrong data, or a standstill, is a panic.
+    /// Runs until all puts have arrived and completed or every endpoint has ended. Panics on wrong data and on a
+    /// hang.
     pub fn run(&mut self) {
         let until = Instant::now() + self.subject.time_limit();
         while !self.is_over() {
-            assert!(Instant::now() < until, "hangs: {}", self.describe());
+            assert!(Instant::now() < until, "the run hangs: {}", self.describe());
             let mut has_moved = false;
             for at in 0..self.nodes.len() {
                 has_moved |= self.post(at) | self.step(at) | self.check(at);
@@ -144,7 +147,7 @@ impl<'a> TrafficRun<'a> {
         }
     }
 
-    /// An endpoint says goodbye, and goes when all others have heard it.
+    /// Closes an endpoint and drops it when the close handshake is complete.
     pub fn close(&mut self, at: usize) {
         let until = Instant::now() + self.subject.time_limit();
         let endpoint = self.nodes[at].endpoint.as_mut();
@@ -160,7 +163,7 @@ impl<'a> TrafficRun<'a> {
         self.nodes[at].endpoint = None;
     }
 
-    /// Posts a put without bytes, beside the traffic.
+    /// Posts a put without bytes in addition to the traffic.
     pub fn put(&mut self, from: usize, to: usize) {
         let command = Command {
             peer: peer_id(from, to).0,
@@ -176,7 +179,7 @@ impl<'a> TrafficRun<'a> {
         self.subject.idle();
     }
 
-    /// Whether nothing is left to do.
+    /// Returns whether there is nothing left to do.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let all = self.traffic.puts;
@@ -193,12 +196,12 @@ impl<'a> TrafficRun<'a> {
     }
 
     fn describe(&self) -> String {
-        let tell =
+        let describe =
             |node: &TrafficNode| format!("posted {:?}, checked {:?}; ", node.posted, node.checked);
-        self.nodes.iter().map(tell).collect()
+        self.nodes.iter().map(describe).collect()
     }
 
-    /// What a kernel would post now.
+    /// Posts what a kernel would post now. Returns whether it posted anything.
     pub fn post(&mut self, at: usize) -> bool {
         let mut has_moved = false;
         for to in (0..self.traffic.endpoints).filter(|to| *to != at) {
@@ -248,7 +251,7 @@ impl<'a> TrafficRun<'a> {
         Some(())
     }
 
-    /// A step of the proxy; its error ends the endpoint.
+    /// Steps an endpoint as its proxy would. An error ends the endpoint.
     pub fn step(&mut self, at: usize) -> bool {
         let (now, time_limit) = (self.subject.now(), 3 * self.traffic.deadline);
         let node = &mut self.nodes[at];
@@ -261,7 +264,7 @@ impl<'a> TrafficRun<'a> {
                 if has_moved || has_arrived {
                     node.moved_at = now;
                 } else if now.saturating_duration_since(node.moved_at) > time_limit {
-                    node.endpoint = None; // its kernel gives up
+                    node.endpoint = None; // Its kernel would abort now.
                 }
                 has_moved
             }
@@ -274,7 +277,7 @@ impl<'a> TrafficRun<'a> {
         }
     }
 
-    /// What a kernel would read now.
+    /// Checks what a kernel would read now. Returns whether there was anything new.
     pub fn check(&mut self, at: usize) -> bool {
         let traffic = self.traffic.clone();
         let node = &mut self.nodes[at];
@@ -311,7 +314,7 @@ impl<'a> TrafficRun<'a> {
     }
 }
 
-/// Endpoints over these transports, each with all others as its peers.
+/// Connects endpoints over these transports, each with all others as its peers.
 fn connect(
     transports: Vec<Box<dyn Transport>>,
     traffic: &Traffic,
@@ -344,11 +347,11 @@ fn connect(
     )| {
         let ring = HostRing::allocate(traffic.ring_log2, traffic.first)?;
         let arrivals = HostArrivals::new(count - 1, traffic.channels, traffic.first);
-        let told = Box::new(arrivals.clone());
+        let receiver = Box::new(arrivals.clone());
         let producer = CommandProducer::new(ring.clone());
         let deadline = Instant::now() + Duration::from_secs(10);
         Ok(TrafficNode {
-            endpoint: Some(builder.connect(peers, ring, told, deadline)?),
+            endpoint: Some(builder.connect(peers, ring, receiver, deadline)?),
             producer,
             arrivals,
             source,
@@ -361,7 +364,7 @@ fn connect(
             moved_at: now,
         })
     };
-    // A transport may need the other side to connect.
+    // A transport may need the other side while it connects.
     std::thread::scope(|scope| {
         let threads: Vec<_> = builders
             .into_iter()

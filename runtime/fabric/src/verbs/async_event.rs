@@ -1,4 +1,4 @@
-//! What a device tells beside completions: its port is down, a queue pair failed, it failed itself.
+//! Asynchronous events of a device: its port is down, a queue pair failed, or the device itself failed.
 
 use super::device::Device;
 use super::errno::static_text;
@@ -7,26 +7,26 @@ use ibverbs_sys::{
     IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, ibv_async_event,
 };
 
-/// What matters to a transport.
+/// The events that matter to a transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AsyncEvent {
-    /// No packets go through a port.
+    /// The port is down.
     PortDown(u8),
-    /// They do again.
+    /// The port is active again.
     PortUp(u8),
     /// The queue pair with this number is in the error state.
     QueuePair(u32, String),
-    /// Nothing of the device can be used any more.
+    /// The device is unusable.
     Device(String),
 }
 
-/// The next event of the device, if there is one. Does not wait.
+/// Returns the next event of the device, if there is one. It does not wait.
 pub(super) fn next(device: &Device) -> Option<AsyncEvent> {
     loop {
         let mut event = ibv_async_event::default();
-        // SAFETY: the context is open, its file does not block. Of an event's union, the member is read that its type says.
-        // The queue pair of an event lives until the event is acknowledged: ibv_destroy_qp takes back events that were not
-        // read, and waits for the acknowledgement of those that were.
+        // SAFETY: the context is open and its file descriptor does not block. The union member that is read is the
+        // one that the event's type selects. The queue pair of an event lives until the event is acknowledged:
+        // ibv_destroy_qp discards events that were not read, and waits for the acknowledgement of those that were.
         let reported = unsafe {
             if (device.verbs.get_async_event)(device.context, &raw mut event) != 0 {
                 return None;

@@ -15,23 +15,23 @@ pub(super) struct CompletionQueue {
 
 // SAFETY: verbs may be called from any thread.
 unsafe impl Send for CompletionQueue {}
-// SAFETY: as above.
+// SAFETY: see above.
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// Makes a queue that never has more than `entries` completions in it.
+    /// Creates a queue that never holds more than `entries` completions.
     pub(super) fn new(device: &Arc<Device>, entries: u32) -> Result<Self, String> {
         let limit = device.attributes.max_cqe;
         let wanted = i32::try_from(entries).ok().filter(|entries| *entries <= limit).ok_or_else(|| {
-            format!("{entries} completions may be pending, the device can keep {limit}: set fewer writes or receives")
+            format!("{entries} completions may be pending, but a completion queue of the device holds at most {limit}; set fewer writes or receives")
         })?;
-        // SAFETY: the device is open; there is no completion channel.
+        // SAFETY: the device is open, and no completion channel is passed.
         let cq = unsafe {
             (device.verbs.create_cq)(device.context, wanted, ptr::null_mut(), ptr::null_mut(), 0)
         };
         if cq.is_null() {
             return Err(format!(
-                "no completion queue of {entries} entries: {}",
+                "cannot create a completion queue of {entries} entries: {}",
                 last_error()
             ));
         }
@@ -41,11 +41,11 @@ impl CompletionQueue {
         })
     }
 
-    /// Fills `completions` from the front; fewer than all mean that the queue is empty.
+    /// Fills `completions` from the front and returns how many. Fewer than fit mean that the queue is empty.
     pub(super) fn poll(&self, completions: &mut [ibv_wc]) -> io::Result<usize> {
-        // SAFETY: this is what ibv_poll_cq of verbs.h does, which is inline there: the queue's device has the table, in which
-        // its driver has set the member before the device was open. There is room for as many as are asked for, and a
-        // driver writes no more.
+        // SAFETY: this is the body of ibv_poll_cq of verbs.h, which is inline there. The table belongs to the queue's
+        // device, and the driver has set the member before the device was open. There is room for as many completions
+        // as are requested, and a driver writes no more.
         let count = unsafe {
             let poll = (*self.device.context)
                 .ops
@@ -61,7 +61,7 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: queue pairs that use it are gone: each kept an `Arc` of it.
+        // SAFETY: the queue pairs that use it are gone, since each of them keeps an `Arc` of it.
         unsafe { (self.device.verbs.destroy_cq)(self.cq) };
     }
 }

@@ -1,8 +1,9 @@
-//! What an endpoint tells a peer of itself.
+//! [`ConnectInfo`]: what a verbs transport sends to a peer before they connect.
 //!
-//! Little-endian: magic, version, service, rails, queue pairs, regions (1 byte each but the magic's 4); then each rail:
-//! link (1), MTU (1), LID (2), GID (16), scratch address (8) and key (4), and each queue pair's number (4) and nonce (4);
-//! then each region: address (8), bytes (8), and its key on each rail (4).
+//! The encoding is little-endian. It starts with magic number (4 bytes), version, service, number of rails, number of
+//! queue pairs and number of regions (1 byte each). Each rail follows: link layer (1), MTU (1), LID (2), GID (16),
+//! scratch address (8) and scratch key (4), then number (4) and nonce (4) of each queue pair. Each region follows:
+//! address (8), bytes (8), and its key on each rail (4).
 
 use crate::transport::MAX_REGIONS;
 
@@ -11,13 +12,13 @@ const VERSION: u8 = 1;
 
 /// The most NICs of an endpoint.
 pub(super) const MAX_RAILS: usize = 8;
-/// The most queue pairs for a peer on a rail.
+/// The most queue pairs per peer and rail.
 pub(super) const MAX_QUEUE_PAIRS: usize = 16;
 
-/// An offer, with its counts checked, but no value.
+/// Decoded connection info. The counts have been checked, the values have not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ConnectInfo {
-    /// Which protocol the queue pairs speak.
+    /// The transport service of the queue pairs, RC or SRD.
     pub(super) service: u8,
     pub(super) rails: Vec<RailInfo>,
     pub(super) regions: Vec<RegionInfo>,
@@ -30,21 +31,21 @@ pub(super) struct RailInfo {
     pub(super) mtu: u8,
     pub(super) lid: u16,
     pub(super) gid: [u8; 16],
-    /// Where writes of 0 bytes go.
+    /// The target of writes of 0 bytes.
     pub(super) scratch: RemoteAddress,
-    /// As many on every rail.
+    /// The queue pairs for this endpoint. Every rail has the same number of them.
     pub(super) queue_pairs: Vec<QueuePairInfo>,
 }
 
-/// A queue pair that the peer made for this endpoint.
+/// A queue pair that the peer created for this endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueuePairInfo {
     pub(super) number: u32,
-    /// Chosen at random: RC's first packet number, SRD's queue key.
+    /// A random number: the first packet number of RC, the queue key of SRD.
     pub(super) nonce: u32,
 }
 
-/// Memory as a NIC of the peer knows it.
+/// Memory as a NIC of the peer addresses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RemoteAddress {
     pub(super) address: u64,
@@ -56,7 +57,7 @@ pub(super) struct RemoteAddress {
 pub(super) struct RegionInfo {
     pub(super) address: u64,
     pub(super) bytes: u64,
-    /// For each rail.
+    /// The remote key on each rail.
     pub(super) keys: Vec<u32>,
 }
 
@@ -90,17 +91,17 @@ impl ConnectInfo {
         bytes
     }
 
-    /// Reads an offer. Errors say what is wrong.
+    /// Decodes connection info. An error says what is wrong with it.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader(bytes);
         let magic = reader.array()?;
         let [version] = reader.array()?;
         if magic != MAGIC {
-            return Err("it is not of a verbs transport".into());
+            return Err("it is not the info of a verbs transport".into());
         }
         if version != VERSION {
             return Err(format!(
-                "its version is {version}, here it is {VERSION}: run the same build everywhere"
+                "its version is {version}, but this endpoint has version {VERSION}; run the same build on all nodes"
             ));
         }
         let [service] = reader.array()?;
@@ -118,17 +119,17 @@ impl ConnectInfo {
         };
         match reader.0.len() {
             0 => Ok(info),
-            left => Err(format!("{left} bytes follow it")),
+            left => Err(format!("it has {left} extra bytes at its end")),
         }
     }
 }
 
-/// What has not been read yet.
+/// The bytes that have not been read yet.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (array, rest) = self.0.split_first_chunk().ok_or("it ends too early")?;
+        let (array, rest) = self.0.split_first_chunk().ok_or("it is truncated")?;
         self.0 = rest;
         Ok(*array)
     }
@@ -145,7 +146,9 @@ impl Reader<'_> {
         let [count] = self.array()?;
         match usize::from(count) {
             count if count <= limit => Ok(count),
-            count => Err(format!("it has {count} {of}, at most {limit} are possible")),
+            count => Err(format!(
+                "it has {count} {of}, but at most {limit} are possible"
+            )),
         }
     }
 
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn info_survives_encoding_and_decoding() {
         for info in [
             info(1, 1, 0),
             info(2, 3, 4),
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told() {
+    fn damaged_info_is_refused() {
         let good = info(2, 2, 2).to_bytes();
         for length in 0..good.len() {
             assert!(
@@ -244,17 +247,17 @@ mod tests {
             let error = ConnectInfo::from_bytes(&bytes).unwrap_err();
             assert!(error.contains(why), "byte {index} = {value}: {error}");
         };
-        refused(0, b'x', "not of a verbs transport");
+        refused(0, b'x', "not the info of a verbs transport");
         refused(4, 9, "version is 9");
-        refused(6, 9, "9 rails, at most 8");
-        refused(7, 200, "200 queue pairs, at most 16");
-        refused(8, 17, "17 regions, at most 16");
-        refused(8, 1, "bytes follow");
+        refused(6, 9, "9 rails, but at most 8");
+        refused(7, 200, "200 queue pairs, but at most 16");
+        refused(8, 17, "17 regions, but at most 16");
+        refused(8, 1, "extra bytes");
         let mut long = good.clone();
         long.push(0);
         assert_eq!(
             ConnectInfo::from_bytes(&long),
-            Err("1 bytes follow it".into())
+            Err("it has 1 extra bytes at its end".into())
         );
     }
 }

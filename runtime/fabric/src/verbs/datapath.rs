@@ -1,4 +1,5 @@
-//! What a connected endpoint does: writes find a lane, completions become events, event becomes the loss of peers.
+//! The data path of a connected transport: writes are assigned to lanes, completions become events, and failures
+//! become the loss of a peer.
 
 use super::async_event::{self, AsyncEvent};
 use super::connect_info::RemoteAddress;
@@ -12,14 +13,14 @@ use crate::transport::{Event, MemoryKind, RegionOffset, Write};
 use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::time::{Duration, Instant};
 
-/// How often devices are asked what happened beside completions: it costs a system call.
+/// How often asynchronous events are checked. Each check costs a system call.
 const ASYNC_EVENT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Batches of completions that one `poll` takes from a rail.
+/// The most batches of completions that one `poll` takes from a rail.
 const POLL_BATCHES: usize = 4;
 
 impl<K: QueuePairType> VerbsTransport<K> {
-    /// Puts a write into the batch of a lane that has room; false if none has.
+    /// Adds a write to the batch of a lane that has room. Returns false if no lane has room.
     pub(super) fn accept(&mut self, write: &Write) -> Result<bool, FabricError> {
         let nic = |what| FabricError::Nic {
             reason: format!("write {}: {what}", write.id),
@@ -28,26 +29,26 @@ impl<K: QueuePairType> VerbsTransport<K> {
         let peer = self
             .peers
             .get(number)
-            .ok_or_else(|| nic("there is no such peer"))?;
+            .ok_or_else(|| nic("the peer does not exist"))?;
         if peer.lost {
             return Ok(true);
         }
         let (rails, regions) = (&self.rails, &self.regions);
         let accepted = self.lanes.accept(write.peer.0, |rail| {
-            work(peer, (&rails[rail], rail), regions, write)
+            work_request(peer, (&rails[rail], rail), regions, write)
         });
-        accepted.ok_or_else(|| nic("its bytes are not in a region"))
+        accepted.ok_or_else(|| nic("its source or its target is not in a region"))
     }
 
     /// Posts all batches.
     pub(super) fn flush(&mut self) {
         for (at, error) in self.lanes.flush() {
-            let lost = self.lose(at, &format!("takes no writes: {error}"));
+            let lost = self.lose(at, &format!("the queue pair refuses writes: {error}"));
             self.lost.extend(lost);
         }
     }
 
-    /// Takes completions from a rail.
+    /// Polls the completions of a rail.
     pub(super) fn drain(
         &mut self,
         rail: usize,
@@ -60,7 +61,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
                 .poll(&mut completions)
                 .map_err(|error| FabricError::Nic {
                     reason: format!(
-                        "{} gives no completions: {error}",
+                        "cannot poll the completions of {}: {error}",
                         self.rails[rail].device.name
                     ),
                 })?;
@@ -84,21 +85,21 @@ impl<K: QueuePairType> VerbsTransport<K> {
         let Some(&at) = self.rails[rail].lanes.get(&completion.qp_num) else {
             return Ok(());
         };
-        // All that a lost peer's queue pairs had posted comes back, each with an error.
+        // All requests that were posted to the queue pairs of a lost peer complete with an error.
         if self.peers[usize::from(at.0)].lost {
             return Ok(());
         }
         if let Some((status, vendor)) = completion.error() {
             if status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
-                // The queue pair failed before; only the device's event says why.
+                // The queue pair failed earlier, and only the device's event gives the reason.
                 self.check_async_events(events)?;
             }
-            // SAFETY: the library's texts are constants.
+            // SAFETY: the texts of the library are constants.
             let text =
                 unsafe { static_text((self.rails[rail].device.verbs.wc_status_str)(status)) };
             events.extend(self.lose(
                 at,
-                &format!("{text} (status {status}, vendor's code {vendor:#x})"),
+                &format!("{text} (status {status}, vendor error {vendor:#x})"),
             ));
             return Ok(());
         }
@@ -115,23 +116,25 @@ impl<K: QueuePairType> VerbsTransport<K> {
                 });
             }
             (opcode, _) => {
-                events
-                    .extend(self.lose(at, &format!("it sent what is no write (opcode {opcode})")));
+                events.extend(self.lose(
+                    at,
+                    &format!("it sent a request that is not a write (opcode {opcode})"),
+                ));
             }
         }
         Ok(())
     }
 
-    /// Posts receives again where arrivals have used some.
+    /// Replaces the receives that arrivals have consumed.
     pub(super) fn repost(&mut self, events: &mut Vec<Event>) {
         let rails = &self.rails;
         let refused = (self.lanes).repost(|pair, rail, count| pair.receive(&rails[rail], count));
         for (at, error) in refused {
-            events.extend(self.lose(at, &format!("takes no receives: {error}")));
+            events.extend(self.lose(at, &format!("the queue pair refuses receives: {error}")));
         }
     }
 
-    /// Asks devices what happened beside completions.
+    /// Handles the asynchronous events of all devices.
     pub(super) fn check_async_events(
         &mut self,
         events: &mut Vec<Event>,
@@ -167,7 +170,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
         Ok(())
     }
 
-    /// Ends everything with the peer of a lane; the event that says so, the first time.
+    /// Ends the connection to the peer of a lane. Returns the event that reports it, unless it was reported before.
     fn lose(&mut self, (peer, lane): LaneId, reason: &str) -> Option<Event> {
         let device = &self.rails[usize::from(lane) % self.rails.len()].device.name;
         let lost = &mut self.peers[usize::from(peer)].lost;
@@ -184,9 +187,11 @@ impl<K: QueuePairType> VerbsTransport<K> {
     }
 }
 
-/// A write as a rail's NIC gets it; none if it reaches beyond a region. One of 0 bytes goes from scratch memory to scratch
-/// memory, because drivers differ in what they accept without any.
-fn work(
+/// Builds the work request of a write for a rail, or `None` if the write reaches beyond a region.
+///
+/// A write of 0 bytes goes from scratch memory to scratch memory, because drivers differ in whether they accept a
+/// request without memory.
+fn work_request(
     peer: &RemoteMemory,
     (rail, index): (&Rail, usize),
     regions: &[LocalRegion],
@@ -217,7 +222,7 @@ fn work(
     })
 }
 
-/// Where a write goes.
+/// Returns the remote address of a write's target.
 fn remote(peer: &RemoteMemory, rail: usize, write: &Write) -> Option<RemoteAddress> {
     let region = peer.regions.get(usize::from(write.target.region.0))?;
     let address = inside(write.target, write.bytes, region.address, region.bytes)?;
@@ -227,7 +232,7 @@ fn remote(peer: &RemoteMemory, rail: usize, write: &Write) -> Option<RemoteAddre
     })
 }
 
-/// The address of a place, if as many bytes follow it in its region.
+/// Returns the address of a position in a region if `bytes` bytes follow it.
 fn inside(place: RegionOffset, bytes: u32, address: u64, region_bytes: u64) -> Option<u64> {
     let end = place.offset.checked_add(bytes.into())?;
     (end <= region_bytes).then(|| address + place.offset)

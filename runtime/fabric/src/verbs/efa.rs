@@ -1,4 +1,6 @@
-//! SRD, the scalable reliable datagram of Amazon's EFA: reliable, in no order, by extended work requests only.
+//! [`ScalableDatagram`]: SRD, the scalable reliable datagram of Amazon's EFA.
+//!
+//! SRD is reliable and unordered. It supports extended work requests only.
 
 use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
@@ -19,14 +21,14 @@ use ibverbs_sys::{
 use std::io;
 use std::sync::Arc;
 
-/// Queue keys with the highest bit set are the kernel's.
+/// Queue keys with the highest bit set are reserved for the kernel.
 const USER_QUEUE_KEY: u32 = 0x7fff_ffff;
 
-/// An SRD queue pair, used for one peer only.
+/// An SRD queue pair that is used for one peer only.
 pub(super) struct ScalableDatagram {
     pair: QueuePair,
     functions: Functions,
-    /// Arrivals need no receives.
+    /// Whether arrivals consume no receives.
     unsolicited: bool,
     to: Option<Destination>,
 }
@@ -44,7 +46,7 @@ struct Functions {
 // SAFETY: verbs may be called from any thread.
 unsafe impl Send for Functions {}
 
-/// A peer's queue pair, with an address handle.
+/// The queue pair of a peer, with an address handle.
 struct Destination {
     device: Arc<Device>,
     handle: *mut ibv_ah,
@@ -56,16 +58,16 @@ unsafe impl Send for Destination {}
 
 impl Drop for Destination {
     fn drop(&mut self) {
-        // SAFETY: no work request uses it after this: they were copied when they were posted.
+        // SAFETY: no work request uses the handle any more, because requests are copied when they are posted.
         unsafe { (self.device.verbs.destroy_ah)(self.handle) };
     }
 }
 
-/// What libefa says of a device.
+/// Queries the EFA attributes of a device.
 fn attributes(device: &Device) -> Result<DeviceAttributes, String> {
     let mut attributes = DeviceAttributes::default();
     let efadv = efadv().map_err(|error| error.to_string())?;
-    // SAFETY: the context is open; the size is that of the structure.
+    // SAFETY: the context is open, and the size is that of the structure.
     result(unsafe {
         (efadv.query_device)(
             device.context,
@@ -73,7 +75,7 @@ fn attributes(device: &Device) -> Result<DeviceAttributes, String> {
             size_of::<DeviceAttributes>() as u32,
         )
     })
-    .map_err(|error| format!("it is not an EFA device: {error}"))?;
+    .map_err(|error| format!("it is no EFA device: {error}"))?;
     Ok(attributes)
 }
 
@@ -85,12 +87,12 @@ impl QueuePairType for ScalableDatagram {
     fn capability(device: &Device, _: &Port) -> Result<Capability, String> {
         let attributes = attributes(device)?;
         if attributes.device_caps & CAN_RDMA_WRITE == 0 {
-            return Err("it cannot write to memory of peers: that needs an EFA device of generation 2 or later (EC2 p5, \
-                        p5en, …), its driver 2.8 or newer, and libefa of rdma-core 48 or newer"
+            return Err("it cannot write to memory of peers; this requires an EFA device of generation 2 or later (EC2 p5, \
+                        p5en, …), EFA driver 2.8 or newer, and libefa of rdma-core 48 or newer"
                 .into());
         }
         Ok(Capability {
-            // The port's longest message is that of sends.
+            // The longest message of the port is the limit of sends, not of RDMA writes.
             write_bytes: attributes.max_rdma_size,
             depth: QueueDepth {
                 writes: attributes.max_sq_wr,
@@ -118,7 +120,8 @@ impl QueuePairType for ScalableDatagram {
             ..QueuePairAttributes::default()
         };
         let efadv = efadv().map_err(|error| error.to_string())?;
-        // SAFETY: protection domain and completion queue live as long as the rail's device; the size is the structure's.
+        // SAFETY: protection domain and completion queue live as long as the rail's device, and the size is that of
+        // the structure.
         let pair = unsafe {
             let size = size_of::<QueuePairAttributes>() as u32;
             let qp = (efadv.create_qp_ex)(device.context, &raw mut general, &raw mut own, size);
@@ -137,7 +140,8 @@ impl QueuePairType for ScalableDatagram {
                 mask::IBV_QP_QKEY,
             ],
         )?;
-        let functions = Functions::of(&pair).ok_or("its driver lacks extended work requests")?;
+        let functions =
+            Functions::of(&pair).ok_or("its driver does not support extended work requests")?;
         let new = Self {
             pair,
             functions,
@@ -145,7 +149,7 @@ impl QueuePairType for ScalableDatagram {
             to: None,
         };
         new.receive(rail, depth.receives)
-            .map_err(|error| format!("no receives: {error}"))?;
+            .map_err(|error| format!("cannot post receives: {error}"))?;
         Ok(new)
     }
 
@@ -178,7 +182,7 @@ impl QueuePairType for ScalableDatagram {
         // SAFETY: the protection domain lives as long as the device.
         let handle = unsafe { (rail.device.verbs.create_ah)(rail.device.pd, &raw mut address) };
         if handle.is_null() {
-            return Err(format!("no address handle: {}", last_error()));
+            return Err(format!("cannot create an address handle: {}", last_error()));
         }
         self.to = Some(Destination {
             device: Arc::clone(&rail.device),
@@ -198,13 +202,13 @@ impl QueuePairType for ScalableDatagram {
             destination,
             complete,
         } = self.functions;
-        // SAFETY: `extended` is the live queue pair; requests are made between `start` and `complete`, which posts all
-        // or none of them.
+        // SAFETY: `extended` is the live queue pair. Requests are built between `start` and `complete`, which posts
+        // all of them or none.
         result(unsafe {
             start(extended);
             for work in requests {
                 (*extended).wr_id = work.id;
-                // SRD has neither requests without a completion nor writes with their data inside.
+                // SRD supports neither requests without a completion nor inline data.
                 (*extended).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
                 write(
                     extended,
@@ -220,7 +224,7 @@ impl QueuePairType for ScalableDatagram {
     }
 
     fn receive(&self, rail: &Rail, count: u32) -> io::Result<()> {
-        // libefa drops receives without memory.
+        // libefa rejects receives without memory, so they use the scratch memory.
         if self.unsolicited {
             Ok(())
         } else {
@@ -231,7 +235,7 @@ impl QueuePairType for ScalableDatagram {
 
 impl Functions {
     fn of(pair: &QueuePair) -> Option<Self> {
-        // SAFETY: the queue pair lives; libefa fills the functions before it returns a queue pair.
+        // SAFETY: the queue pair is alive, and libefa fills the function table before it returns a queue pair.
         unsafe {
             let extended = (pair.device().verbs.qp_to_qp_ex)(pair.qp);
             let table = extended.as_ref()?;

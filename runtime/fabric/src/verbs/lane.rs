@@ -1,4 +1,4 @@
-//! A queue pair to a peer, what is posted on it, and what it can be.
+//! [`Lane`]: one queue pair to a peer, with a record of the writes that are posted on it.
 
 use super::queue_pair::QueueDepth;
 use super::queue_pair_type::{QueuePairType, WorkRequest};
@@ -7,14 +7,14 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
 
-/// A queue pair and its account.
+/// A queue pair with its posted writes, its unposted batch and its consumed receives.
 pub(super) struct Lane<K> {
     pub(super) pair: K,
     pub(super) nonce: u32,
     posted_writes: PostedWrites,
-    /// Accepted, but not posted yet.
+    /// Writes that were accepted and have not been posted.
     batch: Vec<WorkRequest>,
-    /// Receives that arrivals have used.
+    /// The number of receives that arrivals have consumed and that have not been replaced.
     pub(super) used_receives: u32,
 }
 
@@ -24,7 +24,7 @@ impl<K: QueuePairType> Lane<K> {
         Ok(Self::with(K::new(rail, depth, nonce)?, nonce, depth.writes))
     }
 
-    /// The lane of a queue pair that has room for so many writes.
+    /// Creates a lane over a queue pair that has room for this many writes.
     pub(super) fn with(pair: K, nonce: u32, writes: u32) -> Self {
         Self {
             pair,
@@ -35,12 +35,13 @@ impl<K: QueuePairType> Lane<K> {
         }
     }
 
-    /// Whether the queue has room for a write.
+    /// Returns whether the queue has room for a write.
     pub(super) fn has_room(&self) -> bool {
         self.posted_writes.has_room()
     }
 
-    /// Puts a write into the batch; the queue must have room for it. Whether it is the first of the batch.
+    /// Adds a write to the batch. The queue must have room for it. Returns whether it is the first write of the
+    /// batch.
     pub(super) fn accept(&mut self, work: WorkRequest) -> bool {
         let tag = self.posted_writes.add(work.id, work.bytes);
         self.batch.push(WorkRequest { id: tag, ..work });
@@ -58,27 +59,28 @@ impl<K: QueuePairType> Lane<K> {
         posted
     }
 
-    /// Calls `sent` with the ids and sizes of all writes that a successful completion stands for.
+    /// Calls `sent` with the id and the size of each write that a successful completion acknowledges.
     pub(super) fn complete(&mut self, tag: u64, sent: impl FnMut(u64, u32)) {
         self.posted_writes.remove(tag, sent);
     }
 
-    /// Forgets all writes: none of them completes any more. Calls `gone` with the size of each.
+    /// Drops all writes, because none of them will complete. Calls `gone` with the size of each.
     pub(super) fn forget(&mut self, gone: impl FnMut(u32)) {
         self.posted_writes.clear(gone);
     }
 }
 
-/// Which writes are posted, with their sizes. A queue pair has room for `limit`.
+/// The writes that are posted, with their sizes. A queue pair has room for `limit` of them.
 #[derive(Debug)]
 enum PostedWrites {
-    /// In the order of posting; the tag of the first is `first`, that of the next one more.
+    /// Completions come in the order of posting. The tag of the first write is `first`, and each further tag is
+    /// greater by one.
     InOrder {
         writes: VecDeque<(u64, u32)>,
         first: u64,
         limit: usize,
     },
-    /// A tag is an id.
+    /// Completions come in any order. The tag of a write is its id.
     AnyOrder {
         writes: FxHashMap<u64, u32>,
         limit: usize,
@@ -108,7 +110,7 @@ impl PostedWrites {
         }
     }
 
-    /// The tag for a new write.
+    /// Adds a write and returns its tag.
     fn add(&mut self, id: u64, bytes: u32) -> u64 {
         match self {
             Self::InOrder { writes, first, .. } => {
@@ -122,7 +124,7 @@ impl PostedWrites {
         }
     }
 
-    /// Takes out what the completion with this tag says is done. A tag that is not known does nothing.
+    /// Removes the writes that the completion with this tag acknowledges. An unknown tag has no effect.
     fn remove(&mut self, tag: u64, mut sent: impl FnMut(u64, u32)) {
         match self {
             Self::InOrder { writes, first, .. } => {
@@ -141,7 +143,7 @@ impl PostedWrites {
         }
     }
 
-    /// Takes all out.
+    /// Removes all writes.
     fn clear(&mut self, mut gone: impl FnMut(u32)) {
         match self {
             Self::InOrder { writes, first, .. } => {
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_in_order_stands_for_all_before_it() {
+    fn an_ordered_completion_acknowledges_all_earlier_writes() {
         let mut posted_writes = PostedWrites::new(true, 3);
         let tags = [70, 71, 72].map(|id| posted_writes.add(id, id as u32 * 10));
         assert_eq!((tags, posted_writes.has_room()), ([0, 1, 2], false));
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completion_out_of_order_stands_for_itself() {
+    fn an_unordered_completion_acknowledges_one_write() {
         let mut posted_writes = PostedWrites::new(false, 2);
         let tags = [9, 8].map(|id| posted_writes.add(id, 5));
         assert_eq!((tags, posted_writes.has_room()), ([9, 8], false));
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_completes_no_more() {
+    fn dropped_writes_do_not_complete() {
         for in_order in [true, false] {
             let mut posted_writes = PostedWrites::new(in_order, 2);
             let tag = posted_writes.add(5, 50);

@@ -1,4 +1,4 @@
-//! What queue pairs of every type have in common: creation, state changes, receives.
+//! [`QueuePair`]: what queue pairs of every type have in common: creation, state changes, receives.
 
 use super::completion_queue::CompletionQueue;
 use super::device::Device;
@@ -10,7 +10,7 @@ use std::io;
 use std::ptr;
 use std::sync::Arc;
 
-/// How much a queue pair can have posted.
+/// How many requests a queue pair can have posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueDepth {
     pub(super) writes: u32,
@@ -18,7 +18,8 @@ pub(super) struct QueueDepth {
 }
 
 impl QueueDepth {
-    /// What is asked for: one sge of memory a work request, and `inline_bytes` within it.
+    /// Returns the capabilities to request: one scatter/gather element per work request, and `inline_bytes` of inline
+    /// data.
     pub(super) fn capabilities(self, inline_bytes: u32) -> ibv_qp_cap {
         ibv_qp_cap {
             max_send_wr: self.writes,
@@ -30,14 +31,15 @@ impl QueueDepth {
     }
 }
 
-/// What a kind of queue pair can do on a device.
+/// The capability of a queue pair type on a port of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Capability {
+    /// The size of the longest write in bytes.
     pub(super) write_bytes: u32,
     pub(super) depth: QueueDepth,
 }
 
-/// A queue pair; all access to memory through it ends when it is dropped.
+/// A queue pair. All access to memory through it ends when it is dropped.
 pub(super) struct QueuePair {
     queue: Arc<CompletionQueue>,
     pub(super) qp: *mut ibv_qp,
@@ -47,11 +49,12 @@ pub(super) struct QueuePair {
 unsafe impl Send for QueuePair {}
 
 impl QueuePair {
-    /// Takes what a function that creates queue pairs returned.
+    /// Takes the result of a function that creates queue pairs.
     ///
     /// # Safety
     ///
-    /// `qp` is null, with a reason in `errno`, or a new queue pair on this queue that nobody else destroys.
+    /// `qp` must be null, with the reason in `errno`, or a new queue pair on this completion queue that nobody else
+    /// destroys.
     pub(super) unsafe fn created(
         queue: &Arc<CompletionQueue>,
         qp: *mut ibv_qp,
@@ -59,7 +62,7 @@ impl QueuePair {
     ) -> Result<Self, String> {
         if qp.is_null() {
             return Err(format!(
-                "no queue pair for {} writes and {} receives: {}",
+                "cannot create a queue pair for {} writes and {} receives: {}",
                 depth.writes,
                 depth.receives,
                 last_error()
@@ -75,13 +78,13 @@ impl QueuePair {
         &self.queue.device
     }
 
-    /// Its number, which is unique on its device.
+    /// Returns the number of the queue pair, which is unique on its device.
     pub(super) fn number(&self) -> u32 {
-        // SAFETY: it lives until it is dropped.
+        // SAFETY: the queue pair lives until it is dropped.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Goes to a state with the attributes that `mask` names.
+    /// Changes the state, and the attributes that `mask` names.
     pub(super) fn modify(
         &self,
         state: ibv_qp_state::Type,
@@ -95,25 +98,26 @@ impl QueuePair {
         let mask = mask
             .iter()
             .fold(ibv_qp_attr_mask::IBV_QP_STATE.0, |all, one| all | one.0);
-        // SAFETY: the queue pair lives; the structure is as large as the library thinks.
+        // SAFETY: the queue pair is alive, and the structure has the size that the library expects.
         result(unsafe {
             (self.device().verbs.modify_qp)(self.qp, &raw mut attributes, mask as i32)
         })
         .map_err(|error| {
             format!(
-                "queue pair {} does not go to state {state}: {error}",
+                "cannot move queue pair {} to state {state}: {error}",
                 self.number()
             )
         })
     }
 
-    /// Ends all that is posted; peers get errors from now on.
+    /// Moves the queue pair to the error state. All posted requests end, and peers get errors from now on.
     pub(super) fn fail(&self) {
-        // What does not go to the error state is in it, or is destroyed soon.
+        // A queue pair that cannot change to the error state is in it already or is about to be destroyed.
         let _ = self.modify(ibv_qp_state::IBV_QPS_ERR, ibv_qp_attr::default(), &[]);
     }
 
-    /// Posts `count` receives. Arrivals are told by immediates, so these have memory only where a driver wants some.
+    /// Posts `count` receives. Arrivals carry immediate data only, so the receives have memory only if a driver
+    /// requires it.
     pub(super) fn post_receives(&self, count: u32, memory: Option<ibv_sge>) -> io::Result<()> {
         const CHAIN: u32 = 64;
         let mut memory = memory;
@@ -129,9 +133,9 @@ impl QueuePair {
             let batch = left.min(CHAIN) as usize;
             link(&mut chain[..batch]);
             let mut refused = ptr::null_mut();
-            // SAFETY: as ibv_post_recv of verbs.h. The chain has `batch` requests; they and the sge of memory that they
-            // share live for the call, which copies them. The sge is of a rail's scratch memory, which outlives all queue
-            // pairs.
+            // SAFETY: this is the body of ibv_post_recv of verbs.h. The chain has `batch` requests. The requests and
+            // the scatter/gather element that they share live for the call, which copies them. The element refers to
+            // the scratch memory of a rail, which outlives all queue pairs.
             result(unsafe {
                 let post = (*self.device().context)
                     .ops
@@ -147,12 +151,12 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: it is not used after this.
+        // SAFETY: the queue pair is not used after this.
         unsafe { (self.device().verbs.destroy_qp)(self.qp) };
     }
 }
 
-/// Makes a chain of neighbours.
+/// Links neighbouring requests to a chain.
 fn link(chain: &mut [ibv_recv_wr]) {
     let mut next = ptr::null_mut();
     for request in chain.iter_mut().rev() {

@@ -6,10 +6,10 @@ use super::queue_pair::{Capability, QueueDepth, QueuePair};
 use super::rail::Rail;
 use std::io;
 
-/// A write as a queue pair gets it.
+/// A write in the form that a queue pair takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WorkRequest {
-    /// What its completion says.
+    /// The id that its completion reports.
     pub(super) id: u64,
     pub(super) local_address: u64,
     pub(super) local_key: u32,
@@ -17,35 +17,35 @@ pub(super) struct WorkRequest {
     pub(super) remote_address: u64,
     pub(super) remote_key: u32,
     pub(super) immediate: u32,
-    /// The CPU may read the source: it is not in a GPU.
+    /// Whether the CPU can read the source, because it is not in GPU memory.
     pub(super) on_host: bool,
 }
 
-/// A kind of queue pair: RC or SRD.
+/// A type of queue pair: RC or SRD.
 pub(super) trait QueuePairType: Send + Sized {
-    /// What people call it.
+    /// The name of the type in messages.
     const NAME: &'static str;
-    /// What offers call it.
+    /// The number of the type in connection info.
     const SERVICE: u8;
-    /// Completions come in the order of posting, and one says that all before it are done.
+    /// Whether completions come in the order of posting, so that one acknowledges all earlier requests.
     const IN_ORDER: bool;
 
-    /// Whether the device has it, and how much of it over a port; what is missing, if not.
+    /// Returns what the type can do on a port of the device, or what the device lacks.
     fn capability(device: &Device, port: &Port) -> Result<Capability, String>;
 
-    /// Makes one, with its receives posted. `nonce` is what peers need beside its number.
+    /// Creates a queue pair and posts its receives. Peers need `nonce` in addition to the queue pair's number.
     fn new(rail: &Rail, depth: QueueDepth, nonce: u32) -> Result<Self, String>;
 
-    /// What all kinds have in common.
+    /// Returns what all types have in common.
     fn pair(&self) -> &QueuePair;
 
-    /// The nonce to offer, of 32 random bits.
+    /// Derives the nonce for the connection info from 32 random bits.
     fn nonce(random: u32) -> u32;
 
-    /// Makes it ready to write to a queue pair of a peer, and to be written by that.
+    /// Makes the queue pair ready to write to a queue pair of a peer and to receive its writes.
     fn connect(&mut self, rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<(), String>;
 
-    /// Posts all of `requests`, in order.
+    /// Posts all of `requests` in order.
     fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()>;
 
     /// Posts `count` receives.

@@ -1,4 +1,4 @@
-//! RC, the reliable connection of InfiniBand and RoCE: ordered within a queue pair, over InfiniBand or Ethernet.
+//! [`ReliableConnection`]: RC, the reliable connection of InfiniBand and RoCE. Requests of a queue pair are ordered.
 
 use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
@@ -16,19 +16,20 @@ use std::io;
 use std::ptr;
 use std::time::Duration;
 
-/// Writes of host memory up to this size travel in the work request: the NIC need not fetch them.
+/// Writes of host memory up to this size are inline in the work request, so that the NIC does not have to fetch them.
 const INLINE_BYTES: u32 = 64;
 
-/// Bits of a packet number.
+/// The bits of a packet sequence number.
 const PACKET_NUMBER: u32 = 0x00ff_ffff;
 
-/// How often a packet is sent again before the peer is lost. 7, the most that the field can say, is for ever on Soft-RoCE.
+/// How often a packet is repeated before the peer is lost. The highest value of the field, 7, means for ever on
+/// Soft-RoCE.
 const RETRIES: u8 = 6;
 
-/// How long a peer without a receive is asked to wait, in InfiniBand's code: 81.92 ms. It does not happen while both
-/// sides keep the contract; a peer that breaks it is lost after seven of these.
+/// How long a peer without a posted receive asks the sender to wait, in InfiniBand's encoding: 81.92 ms. This does
+/// not happen while both sides keep the contract. A peer that violates it is lost after seven such waits.
 const NOT_READY_TIMER: u8 = 26;
-/// 7 would be for ever.
+/// The value 7 would mean for ever.
 const NOT_READY_RETRIES: u8 = 6;
 
 /// An RC queue pair.
@@ -51,7 +52,7 @@ impl QueuePairType for ReliableConnection {
     fn capability(device: &Device, port: &Port) -> Result<Capability, String> {
         if !device.infiniband {
             return Err(
-                "it has no reliable connections with immediates (InfiniBand or RoCE do)".into(),
+                "it has no reliable connections with immediate data; use an InfiniBand or RoCE device".into(),
             );
         }
         let depth = device.attributes.max_qp_wr.max(0) as u32;
@@ -92,7 +93,7 @@ impl QueuePairType for ReliableConnection {
             ],
         )?;
         pair.post_receives(depth.receives, None)
-            .map_err(|error| format!("no receives: {error}"))?;
+            .map_err(|error| format!("cannot post receives: {error}"))?;
         let inline_bytes = attributes.cap.max_inline_data.min(INLINE_BYTES);
         Ok(Self {
             pair,
@@ -161,7 +162,7 @@ impl QueuePairType for ReliableConnection {
         let Some(last) = self.requests.last_mut() else {
             return Ok(());
         };
-        // One completion for all: the queue is in order.
+        // One completion acknowledges all requests, because the queue is ordered.
         last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut next = ptr::null_mut();
         for (request, sge) in self.requests.iter_mut().zip(&mut self.sges).rev() {
@@ -171,7 +172,7 @@ impl QueuePairType for ReliableConnection {
             next = request;
         }
         let mut refused = ptr::null_mut();
-        // SAFETY: the chain and its sges live for the call; drivers set the table's member.
+        // SAFETY: the chain and its scatter/gather elements live for the call, and drivers set the table's member.
         result(unsafe {
             let post = (*self.pair.device().context)
                 .ops
@@ -194,7 +195,7 @@ fn sge(work: &WorkRequest) -> ibv_sge {
     }
 }
 
-/// A write with its immediate; chain and memory are set later.
+/// Builds a write with immediate data. The chain and the memory are set later.
 fn request(work: &WorkRequest, inline_bytes: u32) -> ibv_send_wr {
     let mut request = ibv_send_wr {
         wr_id: work.id,
@@ -210,7 +211,7 @@ fn request(work: &WorkRequest, inline_bytes: u32) -> ibv_send_wr {
     request
 }
 
-/// The way to a peer's NIC.
+/// Returns the address of a peer's NIC.
 fn address(rail: &Rail, to: &RailInfo) -> ibv_ah_attr {
     let port = &rail.port;
     let other_subnet = port.gid[..8] != to.gid[..8];
@@ -231,11 +232,11 @@ fn address(rail: &Rail, to: &RailInfo) -> ibv_ah_attr {
     address
 }
 
-/// InfiniBand's code t for the time after which a packet is sent again, 4.096 µs · 2^t: the largest with which all
-/// tries take no longer than `silence`.
+/// Returns InfiniBand's code t of the time after which a packet is repeated, 4.096 µs · 2^t. It is the largest code
+/// with which all attempts take no longer than `peer_timeout`.
 fn timeout_code(peer_timeout: Duration) -> u8 {
-    let tries = u32::from(RETRIES) + 1;
-    let units = peer_timeout.as_nanos() / u128::from(4096 * tries);
+    let attempts = u32::from(RETRIES) + 1;
+    let units = peer_timeout.as_nanos() / u128::from(4096 * attempts);
     units.max(1).ilog2().clamp(1, 31) as u8
 }
 
@@ -245,15 +246,15 @@ mod tests {
     use super::timeout_code;
     use std::time::Duration;
 
-    fn all_tries(peer_timeout: Duration) -> Duration {
+    fn all_attempts(peer_timeout: Duration) -> Duration {
         Duration::from_nanos(7 * 4096) * 2u32.pow(timeout_code(peer_timeout).into())
     }
 
     #[test]
-    fn tries_take_no_longer_than_the_silence() {
+    fn all_attempts_fit_into_the_peer_timeout() {
         for ms in [10, 500, 4000, 60_000] {
             let peer_timeout = Duration::from_millis(ms);
-            let all = all_tries(peer_timeout);
+            let all = all_attempts(peer_timeout);
             assert!(
                 all <= peer_timeout && all * 2 > peer_timeout,
                 "{peer_timeout:?}: {all:?}"
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn by_default_a_link_may_be_down_for_20_seconds() {
-        assert!(all_tries(Options::new(1).peer_timeout) >= Duration::from_secs(20));
+    fn the_default_tolerates_a_link_that_is_down_for_20_seconds() {
+        assert!(all_attempts(Options::new(1).peer_timeout) >= Duration::from_secs(20));
     }
 }

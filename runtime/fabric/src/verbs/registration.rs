@@ -1,4 +1,4 @@
-//! Memory that a NIC may reach.
+//! [`Registration`]: memory that a NIC may access.
 
 use super::device::Device;
 use super::errno::last_error;
@@ -7,21 +7,22 @@ use ibverbs_sys::{ibv_access_flags, ibv_mr};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// What a NIC may do with a region. Never `IBV_ACCESS_RELAXED_ORDERING`: an arrival may not be seen before its bytes.
+/// The access rights of a NIC. They never include `IBV_ACCESS_RELAXED_ORDERING`, because an arrival must not become
+/// visible before its bytes.
 const ACCESS: i32 = (ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0
     | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0) as i32;
 
-/// A registration of memory with one device; ends when it is dropped.
+/// A registration of memory with one device. It ends when it is dropped.
 pub(super) struct Registration {
     device: Arc<Device>,
     mr: *mut ibv_mr,
 }
 
-// SAFETY: a registration is only a handle; verbs may be called from any thread.
+// SAFETY: a registration is only a handle, and verbs may be called from any thread.
 unsafe impl Send for Registration {}
 
 impl Registration {
-    /// Registers memory, with its address as the address that the NIC uses.
+    /// Registers memory. The NIC uses the same addresses as the process.
     pub(super) fn new(device: &Arc<Device>, memory: &MemoryRange) -> Result<Self, String> {
         let (verbs, pd) = (device.verbs, device.pd);
         let bytes = usize::try_from(memory.bytes()).map_err(|error| error.to_string())?;
@@ -31,16 +32,16 @@ impl Registration {
                 ..
             } => {
                 let (offset, fd) = (buffer.offset_bytes, buffer.fd.as_raw_fd());
-                // SAFETY: the caller of `MemoryRange::new` promised that the range is mapped, and stays so until the transport
-                // is dropped, which drops this registration before the memory's owner. The file is open for the call;
-                // the kernel keeps what it needs of it.
+                // SAFETY: the caller of `MemoryRange::new` guarantees that the range is mapped until the transport is
+                // dropped, and the transport drops this registration before the memory's owner. The file is open
+                // during the call, and the kernel keeps what it needs of it.
                 let mr = unsafe {
                     (verbs.reg_dmabuf_mr)(pd, offset, bytes, memory.address(), fd, ACCESS)
                 };
                 (mr, RegistrationPath::DmaBuf)
             }
             kind => {
-                // SAFETY: as above.
+                // SAFETY: see above.
                 let mr = unsafe { (verbs.reg_mr)(pd, memory.address() as *mut _, bytes, ACCESS) };
                 (
                     mr,
@@ -61,22 +62,22 @@ impl Registration {
         })
     }
 
-    /// What this endpoint's own work requests name it by.
+    /// Returns the key that this endpoint's own work requests use.
     pub(super) fn local_key(&self) -> u32 {
-        // SAFETY: it lives until it is dropped.
+        // SAFETY: the registration lives until it is dropped.
         unsafe { (*self.mr).lkey }
     }
 
-    /// What peers name it by.
+    /// Returns the key that peers use.
     pub(super) fn remote_key(&self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: see above.
         unsafe { (*self.mr).rkey }
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: the queue pairs of its protection domain that could use it are gone: a transport drops them first.
+        // SAFETY: the queue pairs that could use it are gone, because a transport drops them first.
         unsafe { (self.device.verbs.dereg_mr)(self.mr) };
     }
 }
@@ -89,18 +90,18 @@ enum RegistrationPath {
 }
 
 impl RegistrationPath {
-    /// What to do when it does not work.
+    /// Returns advice for a registration that failed.
     fn help(&self) -> &'static str {
         match self {
             RegistrationPath::Host => {
-                "is the limit of locked memory too low (`ulimit -l`, LimitMEMLOCK in systemd)?"
+                "check whether the limit of locked memory is too low (`ulimit -l`, LimitMEMLOCK in systemd)"
             }
             RegistrationPath::DmaBuf => {
-                "the NIC's driver must take dma-bufs (Linux 5.12 or newer; mlx5 and efa do, rxe does not), and the \
-                 GPU's be its open kernel module; without, load nvidia-peermem and give no dma-buf"
+                "a dma-buf requires Linux 5.12 or newer, a NIC driver that supports it (mlx5 and efa do, rxe does not), and \
+                 the open kernel module of the GPU driver; otherwise load nvidia-peermem and pass no dma-buf"
             }
             RegistrationPath::RemoteMemory => {
-                "is the module nvidia-peermem loaded? Else give a dma-buf of the memory"
+                "load the module nvidia-peermem, or pass a dma-buf of the memory"
             }
         }
     }

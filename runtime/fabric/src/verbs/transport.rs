@@ -1,4 +1,5 @@
-//! The transport: tables of peers, regions and rails, how they are made, and the trait.
+//! [`VerbsTransport`]: the tables of peers, regions and rails of a verbs transport, their setup, and the
+//! implementation of [`Transport`].
 
 use super::connect_info::{ConnectInfo, QueuePairInfo, RailInfo, RegionInfo, RemoteAddress};
 use super::lane::Lane;
@@ -17,17 +18,17 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
 use std::time::Instant;
 
-/// Completions that a driver is asked for at once.
+/// The number of completions that one call of a driver may return.
 const COMPLETIONS: usize = 64;
 
-/// A transport over queue pairs of a kind. Fields are dropped from the first to the last: queue pairs before memory.
+/// A transport over queue pairs of one type. Its fields are dropped in order, queue pairs before memory.
 pub(super) struct VerbsTransport<K> {
     pub(super) lanes: Lanes<K>,
     pub(super) peers: Vec<RemoteMemory>,
     pub(super) regions: Vec<LocalRegion>,
     pub(super) rails: Vec<Rail>,
     pub(super) options: Options,
-    /// What `post` found and `poll` tells.
+    /// Losses that `post` found and that the next `poll` reports.
     pub(super) lost: Vec<Event>,
     pub(super) completions: Vec<ibv_wc>,
     pub(super) next_event_check: Instant,
@@ -35,16 +36,16 @@ pub(super) struct VerbsTransport<K> {
 
 /// A region of this endpoint.
 pub(super) struct LocalRegion {
-    /// For each rail. Dropped before what they register.
+    /// The registration on each rail. They are dropped before the memory that they register.
     pub(super) registrations: Vec<Registration>,
     pub(super) memory: MemoryRange,
 }
 
-/// Where an endpoint may write at a peer.
+/// The memory of a peer to which this endpoint may write.
 #[derive(Clone, Default)]
 pub(super) struct RemoteMemory {
     pub(super) regions: Vec<RegionInfo>,
-    /// For each rail.
+    /// The scratch memory on each rail.
     pub(super) scratch: Vec<RemoteAddress>,
     pub(super) lost: bool,
 }
@@ -65,12 +66,12 @@ impl<K: QueuePairType> VerbsTransport<K> {
         })
     }
 
-    /// Makes the queue pairs for a peer.
+    /// Creates the queue pairs for a peer.
     fn make_lanes(&mut self, id: PeerId) -> Result<(), String> {
         let peer = usize::from(id.0);
         if peer >= self.peers.len() {
             return Err(format!(
-                "peer {}, but this transport was made for {}",
+                "peer {} does not exist; the transport was created for {} peers",
                 id.0, self.options.peers
             ));
         }
@@ -89,7 +90,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
         Ok(())
     }
 
-    /// What a peer must know of one rail.
+    /// Returns the connection info of one rail.
     fn rail_info(&self, index: usize, peer: PeerId) -> RailInfo {
         let rail = &self.rails[index];
         let lanes = self.lanes.of(peer.0.into()).iter();
@@ -109,7 +110,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
         }
     }
 
-    /// Reads an offer, and compares it with what this endpoint has.
+    /// Decodes connection info and compares it with the parameters of this endpoint.
     fn check(&self, bytes: &[u8]) -> Result<ConnectInfo, String> {
         let info = ConnectInfo::from_bytes(bytes)?;
         let pairs = info.rails.first().map_or(0, |rail| rail.queue_pairs.len());
@@ -128,13 +129,15 @@ impl<K: QueuePairType> VerbsTransport<K> {
             ("number of regions", info.regions.len(), self.regions.len()),
         ] {
             if theirs != ours {
-                return Err(format!("its {what} is {theirs}, here it is {ours}"));
+                return Err(format!(
+                    "its {what} is {theirs}, but that of this endpoint is {ours}"
+                ));
             }
         }
         for (theirs, ours) in info.rails.iter().zip(&self.rails) {
             if theirs.link != ours.port.link as u8 {
                 return Err(format!(
-                    "its link layer is {}, that of {} is {:?}",
+                    "its link layer is {}, but that of {} is {:?}",
                     theirs.link, ours.device.name, ours.port.link
                 ));
             }
@@ -144,13 +147,13 @@ impl<K: QueuePairType> VerbsTransport<K> {
                 .find(|pair| pair.number >= 1 << 24)
             {
                 return Err(format!(
-                    "it has queue pair {}: numbers have 24 bits",
+                    "it has queue pair {}, but numbers have 24 bits",
                     pair.number
                 ));
             }
             if !(1..=5).contains(&theirs.mtu) {
                 return Err(format!(
-                    "its MTU has code {}: it must be 1 to 5",
+                    "its MTU has code {}, but it must be 1 to 5",
                     theirs.mtu
                 ));
             }
@@ -160,9 +163,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
             .iter()
             .position(|region| region.address.checked_add(region.bytes).is_none())
         {
-            Some(region) => Err(format!(
-                "its region {region} does not fit into an address space"
-            )),
+            Some(region) => Err(format!("its region {region} exceeds the address space")),
             None => Ok(info),
         }
     }
@@ -200,7 +201,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
     }
 }
 
-/// 32 random bits. A randomly keyed hash is what the standard library has for that.
+/// Returns 32 random bits. A randomly keyed hash is what the standard library offers for that.
 fn random(number: u16) -> u32 {
     RandomState::new().hash_one(number) as u32
 }
@@ -216,7 +217,7 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
                 .min()
                 .unwrap_or(0),
             writes: self.options.writes * lanes,
-            // Each lane has as many: a peer may send all its writes through one.
+            // Each lane keeps this many receives, because a peer may send all its writes through one lane.
             receives: self.options.receives,
             rails: self.rails.len() as u32,
         }
@@ -230,7 +231,9 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
             reason,
         };
         if self.regions.len() == MAX_REGIONS {
-            return Err(refused(format!("there are {MAX_REGIONS} regions already")));
+            return Err(refused(format!(
+                "the limit of {MAX_REGIONS} regions is reached"
+            )));
         }
         let registrations = self
             .rails
@@ -270,7 +273,7 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
         if peers.len() != self.peers.len() {
             let (given, made) = (peers.len(), self.peers.len());
             return Err(FabricError::Config(vec![format!(
-                "connection info of {given} peers, but this transport was made for {made} peers"
+                "there is connection info of {given} peers, but the transport was created for {made}"
             )]));
         }
         for (id, PeerConnectInfo { peer, connect_info }) in (0..).map(PeerId).zip(peers) {

@@ -278,13 +278,13 @@ pub fn a_wrong_key_loses_its_peer_only(transports: Vec<Box<dyn Transport>>, word
 }
 
 /// Offers that are damaged or of another kind are refused, by name.
-pub fn bad_offers_are_refused(transports: Vec<Box<dyn Transport>>) {
+pub fn damaged_connect_info_is_refused(transports: Vec<Box<dyn Transport>>) {
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
     let good = tables(&mut nodes);
     type Damage = fn(&mut Vec<u8>);
     let damages: [(&str, Damage); 6] = [
-        ("too early", |info| info.truncate(30)),
-        ("not of a verbs transport", |info| info[0] = 0),
+        ("truncated", |info| info.truncate(30)),
+        ("not the info of a verbs transport", |info| info[0] = 0),
         ("version", |info| info[4] = 77),
         ("service", |info| info[5] ^= 3),
         ("MTU", |info| info[10] = 6),
