@@ -333,18 +333,8 @@ impl Endpoint {
         if state.message.is_none()
             && let Some((immediate, kind)) = state.next_message(self.closing, has_puts)
         {
-            let nowhere = RegionOffset {
-                region: RegionId(0),
-                offset: 0,
-            };
-            state.message = Some(Write {
-                peer: state.peer.id,
-                source: nowhere,
-                target: nowhere,
-                bytes: 0,
-                immediate: immediate.encode(),
-                id: self.in_flight.add(at as u16, kind, now),
-            });
+            let id = self.in_flight.add(at as u16, kind, now);
+            state.message = Some(state.message_write(immediate, id));
         }
         let room = self.limits.writes.saturating_sub(state.in_flight);
         if room == 0 {

@@ -6,7 +6,7 @@ use crate::flow_control::{ReceiveWindow, SendWindow};
 use crate::immediate::Immediate;
 use crate::in_flight::WriteKind;
 use crate::peer_id::PeerIdentity;
-use crate::transport::Write;
+use crate::transport::{RegionId, RegionOffset, Write};
 use std::collections::VecDeque;
 
 /// The state of the connection to one peer.
@@ -91,5 +91,21 @@ impl PeerState {
         }
         let delivered = self.receive_window.next_credit()?;
         Some((Immediate::Credit { delivered }, WriteKind::Credit))
+    }
+
+    /// Returns a write to the peer that carries a message and no data.
+    pub fn message_write(&self, message: Immediate, id: u64) -> Write {
+        let no_data = RegionOffset {
+            region: RegionId(0),
+            offset: 0,
+        };
+        Write {
+            peer: self.peer.id,
+            source: no_data,
+            target: no_data,
+            bytes: 0,
+            immediate: message.encode(),
+            id,
+        }
     }
 }
