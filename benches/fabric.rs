@@ -1,4 +1,4 @@
-//! `cargo bench --bench fabric`: what the proxy costs, on emulated NICs.
+//! `cargo bench --bench fabric`: the costs of a proxy, measured on emulated NICs.
 
 use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire};
 use mkernel_fabric::testing::{
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const REGION_BYTES: usize = 64 << 20;
 
-/// An emulated NIC that notes when the last write was posted.
+/// An emulated NIC that records when the last write was posted.
 struct Stamped {
     nic: EmulatedTransport,
     start: Instant,
@@ -56,13 +56,13 @@ struct End {
     posted_ns: Arc<AtomicU64>,
 }
 
-/// The two ends of a wire between processes.
+/// Returns the two ends of a wire between processes.
 fn sockets() -> Vec<Vec<Box<dyn Wire>>> {
     let (a, b) = UnixStream::pair().expect("sockets");
     vec![vec![Box::new(a)], vec![Box::new(b)]]
 }
 
-/// Two endpoints in real time.
+/// Creates two endpoints in real time.
 fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
     let start = Instant::now();
     let mut builders: Vec<(EndpointBuilder, Arc<AtomicU64>)> = Vec::new();
@@ -108,8 +108,10 @@ fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
             let ring = HostRing::allocate(10, 0).expect("sound");
             let arrivals = HostArrivals::new(1, 1, 0);
             let producer = CommandProducer::new(ring.clone());
-            let told = Box::new(arrivals.clone());
-            let endpoint = builder.connect(infos, ring, told, start).expect("connects");
+            let receiver = Box::new(arrivals.clone());
+            let endpoint = builder
+                .connect(infos, ring, receiver, start)
+                .expect("connects");
             End {
                 endpoint,
                 producer,
@@ -132,7 +134,7 @@ fn put(bytes: u32, offset: u64) -> Command {
     }
 }
 
-/// Median and what few exceed.
+/// Formats the median and two high percentiles.
 fn spread(times_ns: &mut [u64]) -> String {
     times_ns.sort_unstable();
     let at = |part: f64| times_ns[((times_ns.len() - 1) as f64 * part) as usize] as f64 / 1e3;
@@ -174,7 +176,7 @@ fn report_pick_up(pause: Duration, rounds: usize, captured: bool) {
     );
 }
 
-/// A put without data there and one back, each in the model's 2 µs.
+/// A put without data in each direction. Each takes 2 µs by the model.
 fn report_round_trip(rounds: u32) {
     let [a, b] = pair(&NicModel::default(), sockets());
     let _proxies = [a.endpoint, b.endpoint]
@@ -197,7 +199,7 @@ fn report_round_trip(rounds: u32) {
     println!("there and back: {}", spread(&mut times_ns));
 }
 
-/// One thread steps both in turns; the sender's steps alone are timed.
+/// One thread steps both endpoints in turn. Only the sender's steps are timed.
 fn report_commands(total: u32) {
     let [mut a, mut b] = pair(&NicModel::default(), pipes(2));
     let (mut posted, mut in_sender, mut in_receiver) = (0, Duration::ZERO, Duration::ZERO);
@@ -228,7 +230,7 @@ fn report_commands(total: u32) {
     );
 }
 
-/// What a command waits for on average is half of this.
+/// A command waits for half of this time on average.
 fn report_step(steps: u32) {
     let [mut a, _b] = pair(&NicModel::default(), sockets());
     let start = Instant::now();
@@ -264,7 +266,7 @@ fn report_threads(total: u32, bytes: u32) {
     );
 }
 
-/// Commands to arrivals, through rings, proxies' state machines and credits.
+/// From commands to arrivals, through rings, the state machines of proxies, and credits.
 fn report_modelled(puts: u32) {
     let bytes = 256 << 10;
     let mut subject = EmulatedSubject::new(NicModel::default(), vec![Faults::default()]);

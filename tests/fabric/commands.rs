@@ -1,4 +1,4 @@
-//! Commands that cannot be carried out: an error that says which and why, and no access.
+//! Invalid commands: the error names the command and the field, and no memory is accessed.
 
 use crate::pair::{Options, put, wholes};
 use mkernel_fabric::FabricError;
@@ -6,7 +6,7 @@ use mkernel_spec::fabric::Command;
 use std::time::Instant;
 
 #[test]
-fn each_wrong_field_is_named_with_its_slot() {
+fn each_invalid_field_is_named_with_its_command() {
     let good = || put(1, 64, 0, 0);
     let end = super::pair::REGION_BYTES as u64;
     let wrong: Vec<(&str, Command)> = vec![
@@ -59,7 +59,7 @@ fn each_wrong_field_is_named_with_its_slot() {
     }
 }
 
-/// A kernel that writes a slot which is not its own.
+/// A kernel writes a slot that it has not claimed.
 #[test]
 fn a_slot_of_another_lap_is_an_error() {
     let [mut whole, _peer] = wholes([Options::default(), Options::default()]);

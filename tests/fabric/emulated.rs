@@ -1,4 +1,5 @@
-//! The emulated transport conforms, as it is and with faults, and takes the time that it says.
+//! The emulated transport passes the conformance tests with and without faults, and takes the time that its model
+//! says.
 
 use mkernel_fabric::emulated::{
     Clock, CopyEngine, CopyStatus, EmulatedTransport, Faults, HostCopyEngine, NicModel,
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
-fn emulated_nics_conform() {
+fn emulated_nics_pass_the_conformance_tests() {
     run_all(&mut EmulatedSubject::new(
         NicModel::default(),
         vec![Faults::default()],
@@ -20,7 +21,7 @@ fn emulated_nics_conform() {
 }
 
 #[test]
-fn a_region_is_kept_until_its_transport_is_dropped() {
+fn a_transport_keeps_the_owners_of_its_regions() {
     let owner = Arc::new(());
     let mut subject = EmulatedSubject::new(NicModel::default(), vec![Faults::default()]);
     let mut transports = subject.make(2);
@@ -32,7 +33,7 @@ fn a_region_is_kept_until_its_transport_is_dropped() {
 }
 
 #[test]
-fn unordered_ones_do_too() {
+fn unordered_nics_pass_the_conformance_tests() {
     let faults = Faults {
         seed: 5,
         jitter: Duration::from_micros(50),
@@ -54,7 +55,7 @@ fn unordered_ones_do_too() {
 }
 
 #[test]
-fn those_whose_copies_take_their_time_do_too() {
+fn nics_with_slow_copies_pass_the_conformance_tests() {
     for seed in 0..4 {
         let mut subject = EmulatedSubject::new(NicModel::default(), vec![]);
         subject.copy_delay_seed = Some(seed);
@@ -62,7 +63,7 @@ fn those_whose_copies_take_their_time_do_too() {
     }
 }
 
-/// Connected, with a region of so many bytes each.
+/// Creates two connected endpoints with a region of this many bytes each.
 fn pair(subject: &mut EmulatedSubject, bytes: usize) -> Vec<Box<dyn Transport>> {
     let mut pair = subject.make(2);
     for transport in &mut pair {
@@ -79,8 +80,8 @@ fn pair(subject: &mut EmulatedSubject, bytes: usize) -> Vec<Box<dyn Transport>> 
     pair
 }
 
-/// Modelled nanoseconds until `writes` writes of `bytes` have been sent, with at most the queue's depth on their way; and
-/// those until the first arrived.
+/// Returns the modelled nanoseconds until `writes` writes of `bytes` have completed, with at most the queue's depth
+/// in flight, and those until the first arrival.
 fn time(nic: NicModel, writes: u64, bytes: u32) -> (u64, u64) {
     let mut subject = EmulatedSubject::new(nic, vec![]);
     let mut pair = pair(&mut subject, bytes.max(1) as usize);
@@ -118,7 +119,7 @@ fn time(nic: NicModel, writes: u64, bytes: u32) -> (u64, u64) {
     (subject.now_ns(), first_arrival.expect("arrived"))
 }
 
-/// Moves the bytes of long writes when it is let.
+/// A copy engine that holds long writes back until the test releases them.
 struct Held {
     is_let: Arc<AtomicBool>,
     held: Vec<(MemoryRange, u64, Vec<u8>, u64)>,
@@ -164,9 +165,9 @@ impl CopyEngine for Held {
     }
 }
 
-/// Nothing waits for a copy that is not over, but its own arrival and completion.
+/// A copy that has not completed delays nothing but its own arrival and completion.
 #[test]
-fn an_arrival_waits_for_its_copy_alone() {
+fn a_slow_copy_delays_only_its_own_arrival() {
     let (is_let, clock) = (
         Arc::new(AtomicBool::new(false)),
         Arc::<VirtualClock>::default(),
@@ -203,7 +204,7 @@ fn an_arrival_waits_for_its_copy_alone() {
     let data = pattern(3, 4000);
     memory[0].write(0, &data);
     ends[0].post(&[write(1, 4000), write(2, 0)]).expect("posts");
-    // Far beyond the time that any of it takes by the model.
+    // The limit is far beyond the time that any of this takes by the model.
     let mut poll = |until_ns| {
         let mut events = [Vec::new(), Vec::new()];
         while clock.now_ns() < until_ns {
@@ -213,7 +214,7 @@ fn an_arrival_waits_for_its_copy_alone() {
             let before = clock.now_ns();
             clock.advance(1000);
             if clock.now_ns() == before {
-                clock.advance(1000); // nobody was polled since: on by so much
+                clock.advance(1000); // No NIC was polled since, so this adds the full time.
             }
         }
         events
@@ -236,7 +237,7 @@ fn an_arrival_waits_for_its_copy_alone() {
 }
 
 #[test]
-fn bandwidth_is_as_set() {
+fn bandwidth_matches_the_model() {
     for (rails, gb_per_s) in [(1, 50.0), (2, 25.0), (1, 12.5)] {
         let nic = NicModel {
             rails,
@@ -256,7 +257,7 @@ fn bandwidth_is_as_set() {
 }
 
 #[test]
-fn latency_is_as_set() {
+fn latency_matches_the_model() {
     for (latency_us, bytes, expected_ns) in [(2, 0, 2_010), (7, 0, 7_010), (2, 5_000, 2_110)] {
         let nic = NicModel {
             latency: Duration::from_micros(latency_us),

@@ -1,4 +1,4 @@
-//! Peers that send what no peer would.
+//! Peers that violate the protocol.
 
 use crate::pair::{MARGIN, Options, error_of, half, put};
 use mkernel_fabric::emulated::frame::{WriteHead, put_acks, put_write};
@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-/// An endpoint whose peer's end of the wire is in the test's hand.
+/// Creates an endpoint and the peer's end of its wire.
 fn victim() -> (Endpoint, Pipe) {
     let (ours, theirs) = pipe();
     let mut half = half(Box::new(theirs), Options::default());
@@ -18,8 +18,8 @@ fn victim() -> (Endpoint, Pipe) {
     (half.connect(info).expect("connects").endpoint, ours)
 }
 
-/// Its answer to bytes on the wire.
-fn say(bytes: &[u8]) -> Option<FabricError> {
+/// Returns the error of an endpoint that receives these bytes.
+fn error_after(bytes: &[u8]) -> Option<FabricError> {
     let (mut endpoint, mut wire) = victim();
     assert_eq!(wire.send(bytes), Ok(bytes.len()));
     (0..3).find_map(|_| endpoint.step(Instant::now()).err())
@@ -45,8 +45,8 @@ const HEAD: WriteHead = WriteHead {
 };
 
 #[test]
-fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
-    assert_eq!(say(&frame(HEAD, b"data")), None, "a sound write");
+fn protocol_violations_end_the_fabric_and_name_the_peer() {
+    assert_eq!(error_after(&frame(HEAD, b"data")), None, "a valid write");
     let mut unknown_ack = Vec::new();
     put_acks(&mut unknown_ack, &[1 << 32]);
     let channel = Immediate::Put {
@@ -120,42 +120,42 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
             ),
         ),
     ];
-    for (says, bytes) in cases {
-        let error = say(&bytes).unwrap_or_else(|| panic!("{says}: no error"));
+    for (expected, bytes) in cases {
+        let error = error_after(&bytes).unwrap_or_else(|| panic!("{expected}: no error"));
         let text = error.to_string();
         assert!(
-            text.contains(says) && text.contains("rank 1 on node b"),
+            text.contains(expected) && text.contains("rank 1 on node b"),
             "{text}"
         );
     }
 }
 
 #[test]
-fn a_damaged_offer_is_refused_by_name() {
+fn damaged_connect_info_is_refused_and_names_the_peer() {
     for at in 0..6 {
         let (_, wire) = pipe();
         let mut half = half(Box::new(wire), Options::default());
         let mut info = half.connect_info();
         info[at] ^= 0x40;
         let Err(error) = half.connect(info) else {
-            panic!("byte {at} was not looked at")
+            panic!("byte {at} was not checked")
         };
         assert!(error.to_string().contains("rank 1 on node b"), "{error}");
     }
 }
 
 proptest! {
-    /// No panic, and no answer but one about the peer.
+    /// There is no panic, and every error names the peer.
     #[test]
-    fn garbage_is_about_the_peer(bytes: Vec<u8>) {
-        if let Some(error) = say(&bytes) {
+    fn errors_of_random_bytes_name_the_peer(bytes: Vec<u8>) {
+        if let Some(error) = error_after(&bytes) {
             prop_assert!(error.to_string().contains("rank 1 on node b"), "{}", error);
         }
     }
 
-    /// Sound frames, then damage.
+    /// Valid frames come first, then damage.
     #[test]
-    fn damaged_frames_are_about_the_peer(at: prop::sample::Index, to: u8, frames in 1usize..4) {
+    fn errors_of_damaged_frames_name_the_peer(at: prop::sample::Index, to: u8, frames in 1usize..4) {
         let mut bytes = Vec::new();
         for number in 0..frames {
             let put = Immediate::Put { channel: 0, sequence: number as u32 };
@@ -163,14 +163,14 @@ proptest! {
         }
         let at = at.index(bytes.len());
         bytes[at] = to;
-        if let Some(error) = say(&bytes) {
+        if let Some(error) = error_after(&bytes) {
             prop_assert!(error.to_string().contains("rank 1 on node b"), "{}", error);
         }
     }
 }
 
 #[test]
-fn garbage_on_a_socket_stops_the_proxy_in_time() {
+fn garbage_on_a_socket_stops_the_proxy() {
     let (ours, mut theirs) = UnixStream::pair().expect("sockets");
     let mut half = half(Box::new(ours), Options::default());
     let info = half.connect_info();

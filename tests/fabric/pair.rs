@@ -1,4 +1,4 @@
-//! Two endpoints with proxies, over one wire.
+//! Two endpoints with proxies that one wire connects, for the tests of this folder.
 
 use mkernel_fabric::emulated::{
     Clock, CopyEngine, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire, pipe,
@@ -11,20 +11,20 @@ use mkernel_fabric::{
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use std::time::{Duration, Instant};
 
-/// Of each region: 0 is the source, 1 the target.
+/// The size of each region. Region 0 is the source, region 1 the target.
 pub const REGION_BYTES: usize = 1 << 20;
 
-/// What waits beyond the fabric's own deadline may take on a busy machine.
+/// The time that waits may take beyond the fabric's own deadline on a busy machine.
 pub const MARGIN: Duration = Duration::from_secs(10);
 
-/// What an endpoint is made of.
+/// The options of an endpoint.
 #[derive(Clone)]
 pub struct Options {
     pub faults: Faults,
     pub deadline: Duration,
     pub ring_log2: u32,
     pub name: &'static str,
-    /// Copies take time, and after so many one fails.
+    /// Makes copies take time, and lets one fail after this many.
     pub late: Option<(SourceTable, u64)>,
 }
 
@@ -48,7 +48,7 @@ pub struct Half {
     options: Options,
 }
 
-/// An endpoint that a proxy does not drive yet.
+/// A connected endpoint without a proxy.
 pub struct Whole {
     pub endpoint: Endpoint,
     pub producer: CommandProducer,
@@ -57,7 +57,7 @@ pub struct Whole {
     pub target: Buffer,
 }
 
-/// An endpoint at work.
+/// An endpoint that a proxy drives.
 pub struct End {
     pub proxy: Proxy,
     pub producer: CommandProducer,
@@ -105,11 +105,11 @@ impl Half {
         let ring = HostRing::allocate(self.options.ring_log2, 0)?;
         let producer = CommandProducer::new(ring.clone());
         let arrivals = HostArrivals::new(1, 4, 0);
-        let told = Box::new(arrivals.clone());
+        let receiver = Box::new(arrivals.clone());
         let infos = [PeerConnectInfo { peer, connect_info }];
         let endpoint = self
             .builder
-            .connect(&infos, ring, told, Instant::now() + MARGIN)?;
+            .connect(&infos, ring, receiver, Instant::now() + MARGIN)?;
         Ok(Whole {
             endpoint,
             producer,
@@ -132,7 +132,7 @@ impl Whole {
     }
 }
 
-/// Two endpoints of this process, connected.
+/// Creates two connected endpoints in this process.
 pub fn wholes(options: [Options; 2]) -> [Whole; 2] {
     let (a, b) = pipe();
     let [first, second] = options;
@@ -145,12 +145,12 @@ pub fn wholes(options: [Options; 2]) -> [Whole; 2] {
     ]
 }
 
-/// The same, at work.
+/// Creates two connected endpoints with proxies.
 pub fn pair(options: [Options; 2]) -> [End; 2] {
     wholes(options).map(Whole::start)
 }
 
-/// A sound command.
+/// Returns a valid command.
 pub fn put(channel: u16, bytes: u32, source_offset: u64, target_offset: u64) -> Command {
     Command {
         channel,
@@ -163,7 +163,7 @@ pub fn put(channel: u16, bytes: u32, source_offset: u64, target_offset: u64) -> 
     }
 }
 
-/// Waits until `is_true`, at most `limit`.
+/// Waits at most `limit` until `is_true` returns true.
 pub fn until(what: &str, limit: Duration, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_true() {
@@ -172,7 +172,8 @@ pub fn until(what: &str, limit: Duration, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Posts as a kernel does, and gives up as one: when the fabric has failed. The index, if it was posted.
+/// Posts a command as a kernel does. Like a kernel, it aborts when the fabric has failed. Returns the index if the
+/// command was posted.
 pub fn post(end: &End, command: &Command) -> Option<u32> {
     let index = end.producer.claim();
     until("a slot", MARGIN * 2, || {
@@ -185,8 +186,10 @@ pub fn post(end: &End, command: &Command) -> Option<u32> {
     Some(index)
 }
 
-/// Waits for the end of the fabric.
+/// Waits until the fabric fails and returns its error.
 pub fn error_of(end: &End, limit: Duration) -> FabricError {
     until("an error", limit, || end.arrivals.is_aborted());
-    end.proxy.error().expect("set before kernels are told")
+    end.proxy
+        .error()
+        .expect("it is set before kernels are aborted")
 }

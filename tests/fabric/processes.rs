@@ -1,4 +1,4 @@
-//! Two processes of this host, over a socket. One is killed.
+//! Two processes of this host that are connected by a socket. One of them is killed.
 
 use crate::pair::{End, MARGIN, Options, error_of, half, post, put, until};
 use mkernel_fabric::{FabricError, PeerId};
@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Tells the child process where its parent listens.
+/// The environment variable with the folder of the parent's socket.
 const MEETING: &str = "MKERNEL_TEST_MEETING";
 
-/// Exchanges infos over one socket, and connects over another.
+/// Exchanges connection info over one socket and connects over another.
 fn connect(mut control: UnixStream, wire: UnixStream) -> End {
     let mut half = half(Box::new(wire), Options::default());
     let info = half.connect_info();
@@ -26,7 +26,7 @@ fn connect(mut control: UnixStream, wire: UnixStream) -> End {
     half.connect(info).expect("connects").start()
 }
 
-/// The child: puts without end, until the fabric fails.
+/// The child process puts without end, until the fabric fails.
 fn put_for_ever(folder: &Path) {
     let socket = || UnixStream::connect(folder.join("socket")).expect("the parent listens");
     let end = connect(socket(), socket());
@@ -38,7 +38,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,6 +1,8 @@
-//! The transport `efa`: the real libefa, over devices in software (`efa/nic.h`, by LD_PRELOAD). `.ci/rdma` runs it.
+//! The transport `efa` with the real libefa over devices in software (`efa/nic.h`, loaded by LD_PRELOAD). `.ci/rdma`
+//! runs the tests.
 //!
-//! Devices nic0 to nic3 can all, nic4 and nic5 need a receive for each arrival, nic6 cannot write to memory of peers.
+//! The devices nic0 to nic3 have all capabilities. nic4 and nic5 need a receive for each arrival. nic6 cannot write
+//! to the memory of peers.
 
 mod verbs;
 
@@ -24,7 +26,7 @@ fn open(options: Options) -> Box<dyn Transport> {
     Box::new(efa(options).unwrap())
 }
 
-/// Endpoints of a device each.
+/// Creates endpoints with one device each.
 fn endpoints(devices: &[u8]) -> Vec<Box<dyn Transport>> {
     devices
         .iter()
@@ -43,7 +45,7 @@ fn conformance_of_nics() {
     verbs::conformance_of_nics(open);
 }
 
-/// Two of three need a receive for each arrival.
+/// Two of the three endpoints need a receive for each arrival.
 #[test]
 fn conformance_with_receives() {
     run_all(&mut Made(|count| endpoints(&[4, 5, 0][..count])));
@@ -65,7 +67,7 @@ fn three_endpoints_in_no_order() {
     }
 }
 
-/// Receives are used up and posted again many times: none may be missing in the end.
+/// Receives are consumed and replaced many times. None may be missing in the end.
 #[test]
 fn receives_never_run_dry() {
     let few = |device| {

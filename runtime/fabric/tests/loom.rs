@@ -1,5 +1,6 @@
-//! The ring and the end of a proxy under every interleaving, and every value that a relaxed load may see: loom's atomics
-//! take the place of the standard library's in the same files.
+//! The command ring and the exit of a proxy under every interleaving and every value that a relaxed load may return.
+//!
+//! The source files are compiled again here with loom's atomics in place of those of the standard library.
 #![allow(dead_code)]
 
 #[path = "../src/command_ring.rs"]
@@ -42,7 +43,7 @@ fn post(producer: &CommandProducer, mark: u64) {
     producer.publish(index, &command(mark));
 }
 
-/// The next command's mark, after a check that all its parts are of one command.
+/// Returns the mark of the next command, after a check that all its parts belong to one command.
 fn take(consumer: &mut CommandConsumer) -> Option<u64> {
     let (_, found) = consumer.take().expect("sound tags")?;
     let mark = found.source_offset;
@@ -59,16 +60,16 @@ fn take(consumer: &mut CommandConsumer) -> Option<u64> {
     Some(mark)
 }
 
-/// Checks a model with at most so many switches away from a thread that could go on: more of them find little more.
+/// Checks a model with a bounded number of preemptions. More of them find hardly any additional errors.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(model);
 }
 
-/// Three commands of two producers through two slots: slots are reused, indices wrap.
+/// Three commands of two producers pass through two slots, so that slots are reused and indices wrap around.
 #[test]
-fn each_command_is_taken_once_and_whole() {
+fn each_command_is_taken_once_and_complete() {
     check(|| {
         let ring = HostRing::allocate(1, u32::MAX).expect("sound");
         let producer = CommandProducer::new(Arc::clone(&ring));
@@ -96,9 +97,9 @@ fn each_command_is_taken_once_and_whole() {
     });
 }
 
-/// A source that was sent may be overwritten; the consumer has read it by then.
+/// The source of a completed put may be overwritten, because the consumer has read it by then.
 #[test]
-fn what_was_sent_is_read_no_more() {
+fn a_completed_source_is_not_read_again() {
     check(|| {
         let ring = HostRing::allocate(1, 0).expect("sound");
         let producer = CommandProducer::new(Arc::clone(&ring));
@@ -109,26 +110,26 @@ fn what_was_sent_is_read_no_more() {
             while consumer.take().expect("sound tags").is_none() {
                 thread::yield_now();
             }
-            // SAFETY: loom checks that nobody writes it meanwhile.
+            // SAFETY: loom checks that no thread writes it concurrently.
             theirs.with(|source| assert_eq!(unsafe { *source }, 8));
             consumer.publish(1);
         });
-        // SAFETY: as above.
+        // SAFETY: see above.
         source.with_mut(|source| unsafe { *source = 8 });
         let index = producer.claim();
         producer.publish(index, &command(1));
         while !producer.is_sent(index) {
             thread::yield_now();
         }
-        // SAFETY: as above.
+        // SAFETY: see above.
         source.with_mut(|source| unsafe { *source = 9 });
         nic.join().expect("no panic");
     });
 }
 
-/// Commands that were published before the drain are taken before the thread ends.
+/// Commands that were published before the drain are taken before the thread exits.
 #[test]
-fn a_drain_leaves_nothing_behind() {
+fn a_drain_takes_all_published_commands() {
     check(|| {
         let ring = HostRing::allocate(1, 0).expect("sound");
         let producer = CommandProducer::new(Arc::clone(&ring));

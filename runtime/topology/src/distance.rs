@@ -1,19 +1,20 @@
-//! How far two PCI functions are from each other.
+//! [`Distance`]: how far two PCI functions are from each other.
 
 use crate::pci::PciLocation;
 use serde::Serialize;
 use std::fmt;
 
-/// How data gets from a NIC to a GPU; nearer is less.
+/// The path of data between a NIC and a GPU. Nearer is less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distance {
-    /// Through a PCIe switch that is above both, without touching the CPU.
+    /// Through a PCIe switch above both, without the CPU.
     Switch {
-        /// Ports between the two and where their ways meet: of cascaded switches, the nearer one counts.
+        /// The number of ports between the two functions and the port where their paths meet. Of cascaded switches,
+        /// the nearer one counts.
         ports: usize,
     },
-    /// Both below one root port of the CPU.
+    /// Below the same root port of the CPU.
     RootPort,
     /// Through one host bridge of the CPU.
     HostBridge,
@@ -21,12 +22,12 @@ pub enum Distance {
     NumaNode,
     /// Over the link between NUMA nodes.
     Across,
-    /// One of the two has no known place: a device in software, for instance.
+    /// The location of one of the two is unknown, for example that of a device in software.
     Unknown,
 }
 
 impl Distance {
-    /// The distance of two places on a host with `numa_nodes` NUMA nodes.
+    /// Returns the distance of two locations on a host with `numa_nodes` NUMA nodes.
     #[must_use]
     pub fn between(a: &PciLocation, b: &PciLocation, numa_nodes: usize) -> Self {
         if a.host_bridge.is_some() && a.host_bridge == b.host_bridge {
@@ -36,7 +37,7 @@ impl Distance {
             return match common {
                 0 => Self::HostBridge,
                 1 => Self::RootPort,
-                // A root port has one link, so what branches below it is a switch.
+                // A root port has one link, so a branch below it is a switch.
                 _ => Self::Switch {
                     ports: a.bridges.len() + b.bridges.len() - 2 * common,
                 },

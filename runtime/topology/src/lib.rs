@@ -1,12 +1,12 @@
-//! Which NICs serve which GPU of a host, and which cores are near them.
+//! Selection of the NICs that serve each GPU of a host, and of the CPU cores near them.
 //!
 //! [`Topology::read`] reads GPUs, RDMA devices and NUMA nodes from a sysfs root, as described in the kernel's
 //! `Documentation/ABI/{testing/sysfs-bus-pci,stable/sysfs-class-infiniband,stable/sysfs-devices-node}`.
-//! [`Topology::select_nics`] gives each GPU its rails: the nearest NICs, not shared while another one as near is free.
-//! Nothing here needs a driver, so a tree copied from another machine, or built by a test, will do.
+//! [`Topology::select_nics`] assigns each GPU its rails: the nearest NICs, not shared while an equally near one is
+//! free. No driver is needed, so a tree that was copied from another machine or built by a test works too.
 //!
-//! What is odd in the tree (a file that is missing, or holds no number) is skipped and noted in
-//! [`Topology::notes`]; no content of the tree makes this crate panic.
+//! Unusual content of the tree, such as a missing file or a file that holds no number, is skipped and noted in
+//! [`Topology::notes`]. No content of the tree makes this crate panic.
 
 mod distance;
 mod gpu;

@@ -1,4 +1,4 @@
-//! Ports of RDMA devices.
+//! [`Nic`]: the ports of the RDMA devices that sysfs lists.
 
 use crate::numa::cpu_list;
 use crate::pci::{self, BusId, PciLocation};
@@ -6,7 +6,7 @@ use crate::sysfs::Sysfs;
 use serde::Serialize;
 use std::fmt;
 
-/// How a port talks.
+/// The kind of a NIC. NICs of different kinds cannot exchange data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum NicKind {
     /// Amazon's Elastic Fabric Adapter.
@@ -30,31 +30,32 @@ impl fmt::Display for NicKind {
 /// A port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nic {
-    /// `mlx5_0`, or `mlx4_0:2` where the device has several ports.
+    /// The name: `mlx5_0`, or `mlx4_0:2` for a device with several ports.
     pub name: String,
-    /// The device, as verbs know it.
+    /// The name of the device in verbs.
     pub device: String,
-    /// The port, counted from 1.
+    /// The number of the port, counted from 1.
     pub port: u32,
-    /// How it talks.
+    /// The kind of the NIC.
     #[serde(rename = "link")]
     pub kind: NicKind,
-    /// Whether it is active.
+    /// Whether the port is active.
     pub is_up: bool,
-    /// Its rate; none if the tree does not say.
+    /// The data rate in Mbit/s. `None` if the tree does not state it.
     pub rate_mbps: Option<u64>,
-    /// Where it is; none for a device in software.
+    /// Where the device is. `None` for a device in software.
     #[serde(rename = "place")]
     pub location: Option<PciLocation>,
-    /// The device that this one is a virtual function of (SR-IOV), if that is here too: they share its port.
+    /// The device of which this one is a virtual function (SR-IOV), if the host has that device too. Both share its
+    /// port.
     pub part_of: Option<String>,
-    /// CPUs near it; empty if the tree does not say.
+    /// The CPUs near the device. Empty if the tree does not state them.
     #[serde(skip)]
     pub local_cpus: Vec<u32>,
 }
 
 const AMAZON: u32 = 0x1d0f;
-/// EFA's PCI device ids are 0xefa0 and those after it.
+/// The PCI device ids of EFA start at 0xefa0.
 const EFA: std::ops::RangeInclusive<u32> = 0xefa0..=0xefaf;
 
 /// What the ports of a device have in common.
@@ -112,7 +113,7 @@ fn note_virtual_functions(sysfs: &mut Sysfs, nics: &mut [Nic]) {
 }
 
 fn read_device(sysfs: &mut Sysfs, name: String) -> Device {
-    // The link `device` leads to the PCI function; devices in software have none.
+    // The link `device` leads to the PCI function. Devices in software have none.
     let target = sysfs.link(&format!("class/infiniband/{name}/device"));
     let bus_id = target.and_then(|path| path.rsplit('/').next()?.parse::<BusId>().ok());
     let Some(bus_id) = bus_id else {
@@ -144,7 +145,7 @@ fn read_port(sysfs: &mut Sysfs, device: &Device, port: u32, has_siblings: bool) 
     };
     let folder = format!("class/infiniband/{}/ports/{port}", device.name);
     let kind = read_nic_kind(sysfs, device, &folder, &name)?;
-    // "4: ACTIVE"
+    // An active port reads "4: ACTIVE".
     let is_up = sysfs.parsed(&format!("{folder}/state"), |text| {
         let number = text.split(':').next()?.trim().parse::<u32>().ok()?;
         Some(number == 4)
@@ -172,7 +173,8 @@ fn read_nic_kind(sysfs: &mut Sysfs, device: &Device, folder: &str, name: &str) -
     if device.is_efa {
         return Some(NicKind::Efa);
     }
-    // "1: CA"; iWARP's are "4: RNIC", and have Ethernet links as RoCE's have.
+    // InfiniBand and RoCE devices read "1: CA". iWARP devices read "4: RNIC", and their link layer is Ethernet like
+    // that of RoCE.
     let node_type = sysfs.text(&format!("class/infiniband/{}/node_type", device.name));
     let node_type = node_type.unwrap_or_default();
     let layer = sysfs.text(&format!("{folder}/link_layer"));
@@ -190,7 +192,7 @@ fn read_nic_kind(sysfs: &mut Sysfs, device: &Device, folder: &str, name: &str) -
     kind
 }
 
-/// `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`
+/// Parses rates such as `400 Gb/sec (4X NDR)` and `2.5 Gb/sec (1X SDR)`.
 fn rate_mbps(text: &str) -> Option<u64> {
     let (number, _) = text.split_once(" Gb/sec")?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));

@@ -1,4 +1,4 @@
-//! What a person wants: which NICs at all, or which for which GPU.
+//! [`NicConfig`]: a user's configuration of the NICs to use, for all GPUs or for single ones.
 
 use crate::nic::NicKind;
 use crate::pci::BusId;
@@ -8,20 +8,21 @@ use std::fmt;
 
 /// A configuration, resolved to indices in a [`Topology`].
 ///
-/// Entries are separated by `;`. `mlx5_0,mlx5_3` allows these NICs only, and leaves it to the distance which GPU has
-/// which. `0=mlx5_0,mlx5_1` or `0000:1b:00.0=mlx5_0` gives a GPU its rails, in this order; a number counts GPUs in the
-/// order of their bus ids. A device's name stands for all its ports that are up, `mlx4_0:2` for one.
+/// Entries are separated by `;`. The entry `mlx5_0,mlx5_3` restricts the selection to these NICs, and the distance
+/// decides which GPU uses which. The entry `0=mlx5_0,mlx5_1` or `0000:1b:00.0=mlx5_0` assigns rails to a GPU, in this
+/// order. A number counts the GPUs in the order of their bus ids. The name of a device stands for all its active
+/// ports, and `mlx4_0:2` for one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicConfig {
-    /// NICs that may be used for GPUs which `fixed` does not name.
+    /// The NICs for the GPUs that `fixed` does not contain.
     pub(crate) allowed: Vec<usize>,
-    /// Rails by GPU.
+    /// The rails that are assigned to GPUs, by index of the GPU.
     pub(crate) fixed: BTreeMap<usize, Vec<usize>>,
 }
 
-/// All mistakes of a configuration.
+/// All errors of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} does not say which NICs to use: {}", Sentences(issues))]
+#[error("the NIC configuration {text:?} is invalid: {}", Sentences(issues))]
 pub struct NicConfigError {
     /// The configuration.
     pub text: String,
@@ -29,46 +30,54 @@ pub struct NicConfigError {
     pub issues: Vec<NicConfigIssue>,
 }
 
-/// A mistake in a configuration.
+/// An error in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NicConfigIssue {
-    /// No such NIC.
-    #[error("there is no NIC {name:?}; there {}", Known(known))]
+    /// A NIC does not exist.
+    #[error(
+        "there is no NIC {name:?}; the NICs of this host are: {}",
+        Known(known)
+    )]
     NoNic {
-        /// As it is written.
+        /// The name in the configuration.
         name: String,
-        /// Those that there are.
+        /// The names of the existing NICs.
         known: Vec<String>,
     },
-    /// No such GPU.
-    #[error("there is no GPU {name:?}; there {}", Known(known))]
+    /// A GPU does not exist.
+    #[error(
+        "there is no GPU {name:?}; the GPUs of this host are: {}",
+        Known(known)
+    )]
     NoGpu {
-        /// As it is written.
+        /// The name in the configuration.
         name: String,
-        /// Those that there are, as `index (bus id)`.
+        /// The existing GPUs as `index (bus id)`.
         known: Vec<String>,
     },
-    /// A NIC without an active port.
-    #[error("NIC {name} is down; leave it out, or bring its port up")]
+    /// A NIC has no active port.
+    #[error("NIC {name} is down; remove it, or bring its port up")]
     Down {
-        /// Its name.
+        /// The name of the NIC.
         name: String,
     },
-    /// Something is named twice where once is enough.
-    #[error("{name} is named twice")]
+    /// A NIC or a GPU is listed twice where once is enough.
+    #[error("{name} is listed twice")]
     Twice {
-        /// As it is written.
+        /// The name in the configuration.
         name: String,
     },
-    /// An entry without NICs.
-    #[error("{entry:?} names no NIC; write GPU=NIC,NIC or NIC,NIC")]
+    /// An entry lists no NICs.
+    #[error("{entry:?} lists no NIC; write GPU=NIC,NIC or NIC,NIC")]
     Empty {
         /// The entry.
         entry: String,
     },
-    /// NICs that cannot talk to each other's peers.
-    #[error("NICs of several kinds are given to GPUs ({kinds}); give all GPUs one kind")]
+    /// GPUs are assigned NICs of different kinds, which cannot exchange data with each other's peers.
+    #[error(
+        "GPUs are assigned NICs of different kinds ({kinds}); assign NICs of one kind to all GPUs"
+    )]
     MixedKinds {
         /// The kinds.
         kinds: String,
@@ -91,18 +100,18 @@ struct Known<'a>(&'a [String]);
 impl fmt::Display for Known<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            [] => f.write_str("is none"),
-            [one] => write!(f, "is {one}"),
-            several => write!(f, "are {}", several.join(", ")),
+            [] => f.write_str("none"),
+            known => f.write_str(&known.join(", ")),
         }
     }
 }
 
 impl NicConfig {
-    /// What `text` says of the GPUs and NICs of `topology`; an empty text wants nothing special.
+    /// Parses a configuration of the GPUs and NICs of `topology`. An empty text allows all NICs.
     ///
     /// # Errors
-    /// All mistakes: names of what is not there, NICs that are down, what is named twice.
+    ///
+    /// Returns all errors of the configuration: unknown names, NICs that are down, names that are listed twice.
     pub fn parse(text: &str, topology: &Topology) -> Result<Self, NicConfigError> {
         let mut issues = Vec::new();
         let mut allowed: Option<Vec<usize>> = None;
@@ -146,7 +155,7 @@ impl NicConfig {
     }
 }
 
-/// The kinds of `nics`, each once.
+/// Returns the kinds of `nics`, each once.
 fn kinds<'a>(topology: &Topology, nics: impl Iterator<Item = &'a usize>) -> Vec<NicKind> {
     let mut kinds: Vec<NicKind> = nics.map(|nic| topology.nics[*nic].kind).collect();
     kinds.sort_unstable();

@@ -1,9 +1,10 @@
-//! Which NICs each GPU uses.
+//! [`NicSelection`]: which NICs each GPU uses.
 //!
-//! The nearest NICs of a GPU are its candidates; of several as near, the fastest. Each round matches GPUs to candidates
-//! that nobody has, as many as can be at once (augmenting paths: H. W. Kuhn, "The Hungarian method for the assignment
-//! problem", 1955, in its form for unweighted graphs): so no two GPUs share a NIC while another one as near is free.
-//! A GPU that gets none in the first round shares the candidate with the fewest users; further rounds add rails.
+//! The candidates of a GPU are its nearest NICs, and of several equally near ones the fastest. Each round matches as
+//! many GPUs as possible to candidates that no GPU uses (augmenting paths: H. W. Kuhn, "The Hungarian method for the
+//! assignment problem", 1955, in its form for unweighted graphs). Therefore no two GPUs share a NIC while an equally
+//! near one is free. A GPU without a NIC after the first round shares the candidate with the fewest users. Further
+//! rounds add rails.
 
 use crate::distance::Distance;
 use crate::nic::{Nic, NicKind};
@@ -11,32 +12,34 @@ use crate::nic_config::{NicConfig, NicConfigError};
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// What was chosen for a host.
+/// The selection for a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NicSelection {
-    /// The kind of all chosen NICs: peers on other nodes must be of one kind. None where there is no NIC.
+    /// The kind of all selected NICs. The NICs of peers on other nodes must be of the same kind. `None` if there is
+    /// no NIC.
     #[serde(rename = "link")]
     pub kind: Option<NicKind>,
-    /// By GPU.
+    /// The NICs of each GPU.
     pub gpus: Vec<GpuNics>,
-    /// What was left out, and why: sentences for people.
+    /// The NICs that were left out and the reasons, in sentences.
     pub notes: Vec<String>,
 }
 
-/// What was chosen for a GPU.
+/// The selection for a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuNics {
-    /// Index in [`Topology::gpus`].
+    /// The index in [`Topology::gpus`].
     pub gpu: usize,
-    /// NICs to spread its traffic over; empty where there is none.
+    /// The NICs over which the GPU's traffic is spread. Empty if there is none.
     pub rails: Vec<Rail>,
-    /// Physical cores for its proxy thread: those near its first rail, divided evenly among the GPUs that are there.
+    /// Physical cores for the GPU's proxy thread: those near its first rail, divided evenly among the GPUs near it.
     pub cores: Vec<u32>,
 }
 
 impl GpuNics {
-    /// The rate of the GPU's NICs together, one direction, GB/s, a NIC's rate being divided evenly among the GPUs that use
-    /// it. None without a NIC, or where the tree does not give the rate of one.
+    /// Returns the total rate of the GPU's NICs in one direction in GB/s. The rate of a shared NIC is divided evenly
+    /// among the GPUs that use it. Returns `None` if the GPU has no NIC or if the tree does not state the rate of
+    /// one.
     #[must_use]
     pub fn gb_per_s(&self, topology: &Topology) -> Option<f64> {
         let of_rail = |rail: &Rail| {
@@ -50,24 +53,26 @@ impl GpuNics {
     }
 }
 
-/// One NIC of a GPU.
+/// A NIC of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rail {
-    /// Index in [`Topology::nics`].
+    /// The index in [`Topology::nics`].
     pub nic: usize,
-    /// From the GPU to the NIC.
+    /// The distance of the NIC from the GPU.
     pub distance: Distance,
-    /// Whether a person named it for this GPU.
+    /// Whether the configuration assigns the NIC to this GPU.
     pub is_configured: bool,
-    /// Other GPUs that use it.
+    /// The other GPUs that use the NIC.
     pub shared_with: Vec<usize>,
 }
 
 impl Topology {
-    /// Gives each GPU its NICs; `wanted` is as [`NicConfig`] says, empty for the automatic choice.
+    /// Selects the NICs of each GPU. `config` has the syntax of [`NicConfig`]. It is empty for the automatic
+    /// selection.
     ///
     /// # Errors
-    /// All mistakes in `wanted`.
+    ///
+    /// Returns all errors of `config`.
     pub fn select_nics(&self, config: &str) -> Result<NicSelection, NicConfigError> {
         let config = NicConfig::parse(config, self)?;
         let mut notes = Vec::new();
@@ -84,7 +89,8 @@ impl Topology {
         Ok(selection)
     }
 
-    /// The one kind of NIC to use: that of NICs which were given to GPUs, else the kind with the highest total rate.
+    /// Returns the kind of NIC to use: that of the NICs which the configuration assigns to GPUs, or else the kind
+    /// with the highest total rate.
     fn nic_kind(&self, config: &NicConfig, notes: &mut Vec<String>) -> Option<NicKind> {
         let fixed = config.fixed.values().flatten().next();
         if let Some(nic) = fixed {
@@ -102,7 +108,7 @@ impl Topology {
         let present = kinds
             .into_iter()
             .filter(|kind| up.iter().any(|nic| nic.kind == *kind));
-        // Of kinds with one rate the first: the last of them in reverse.
+        // Among kinds of the same rate the first is best, which is the last in reverse order.
         let best = present.rev().max_by_key(|kind| total(*kind))?;
         for nic in up.iter().filter(|nic| nic.kind != best) {
             notes.push(format!(
@@ -131,13 +137,13 @@ impl Topology {
     }
 }
 
-/// GPUs and their candidates, and who has what.
+/// The state of the matching between GPUs and candidates.
 struct Matching {
-    /// By GPU.
+    /// The candidate NICs of each GPU.
     candidates: Vec<Vec<usize>>,
-    /// By GPU.
+    /// The NICs assigned to each GPU.
     rails: Vec<Vec<usize>>,
-    /// By NIC: how many GPUs use it.
+    /// The number of GPUs that use each NIC.
     users: Vec<usize>,
 }
 
@@ -177,7 +183,7 @@ impl Matching {
         self.rails
     }
 
-    /// Gives as many GPUs as possible one more NIC that nobody has. Whether any got one.
+    /// Assigns as many GPUs as possible one more NIC that no GPU uses. Returns whether any GPU got one.
     fn round(&mut self) -> bool {
         let mut owner: Vec<Option<usize>> = vec![None; self.users.len()];
         for gpu in 0..self.candidates.len() {
@@ -192,7 +198,8 @@ impl Matching {
         owner.iter().any(Option::is_some)
     }
 
-    /// Finds a free NIC for `gpu`, where need be by moving other GPUs of this round to NICs that suit them as well.
+    /// Finds a free NIC for `gpu`. If necessary, it moves other GPUs of this round to NICs that suit them equally
+    /// well.
     fn augment(&self, gpu: usize, owner: &mut [Option<usize>], tried: &mut [bool]) -> bool {
         let unused = || {
             let nics = self.candidates[gpu].iter().copied();
@@ -215,7 +222,7 @@ impl Matching {
     }
 }
 
-/// The nearest of `usable`, and of those the fastest, by bus id.
+/// Returns the nearest of `usable`, and of those the fastest, ordered by bus id.
 fn candidates(topology: &Topology, gpu: usize, usable: &[usize]) -> Vec<usize> {
     let distance = |nic: &usize| topology.distance(&topology.gpus[gpu], &topology.nics[*nic]);
     let rate = |nic: &usize| topology.nics[*nic].rate_mbps;
@@ -227,7 +234,7 @@ fn candidates(topology: &Topology, gpu: usize, usable: &[usize]) -> Vec<usize> {
     near.filter(|nic| rate(nic) == fastest).copied().collect()
 }
 
-/// Where several GPUs have the same cores, gives each its own part of them, if there are enough.
+/// If several GPUs have the same cores and these are enough, divides them among the GPUs.
 fn divide_cores(selection: &mut [GpuNics]) {
     let whole: Vec<Vec<u32>> = selection.iter().map(|gpu| gpu.cores.clone()).collect();
     for (i, choice) in selection.iter_mut().enumerate() {

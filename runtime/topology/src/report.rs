@@ -1,4 +1,4 @@
-//! A topology and what was chosen, as text for people.
+//! A topology and its NIC selection as text, for `mkernel-gen topology`.
 
 use crate::nic::Nic;
 use crate::nic_selection::{GpuNics, NicSelection, Rail};
@@ -7,22 +7,22 @@ use crate::topology::Topology;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// How two GPUs reach each other.
+/// How two GPUs access each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuLink {
-    /// NVLink.
+    /// Over NVLink.
     NvLink,
-    /// PCIe.
+    /// Over PCIe.
     Pcie,
-    /// Not at all.
+    /// They cannot.
     None,
 }
 
-/// The links between GPUs, pair by pair, as a driver knows them; sysfs does not.
+/// The links between pairs of GPUs, as a driver reports them. They are not in sysfs.
 pub type GpuLinks = Vec<(BusId, BusId, GpuLink)>;
 
-/// All of it: GPUs, links between them if they are known, NICs, the choice and its reasons, warnings.
+/// Describes GPUs, the links between them if they are known, NICs, the selection with its reasons, and warnings.
 #[must_use]
 pub fn describe(topology: &Topology, selection: &NicSelection, links: Option<&GpuLinks>) -> String {
     let mut text = String::new();
@@ -111,7 +111,7 @@ fn node(location: Option<&PciLocation>) -> String {
     }
 }
 
-/// `NVLink between all`, or the pairs of each kind.
+/// Returns `NVLink between all`, or the pairs of each kind of link.
 fn summary(topology: &Topology, links: &GpuLinks) -> String {
     let name = |link| match link {
         GpuLink::NvLink => "NVLink",
@@ -136,7 +136,7 @@ fn summary(topology: &Topology, links: &GpuLinks) -> String {
     pairs.collect::<Vec<_>>().join(", ")
 }
 
-/// `0-3, 8`
+/// Formats numbers such as `0-3, 8`.
 fn ranges(sorted: &[u32]) -> String {
     let mut spans: Vec<(u32, u32)> = Vec::new();
     for &cpu in sorted {
@@ -155,7 +155,7 @@ fn ranges(sorted: &[u32]) -> String {
     spans.collect::<Vec<_>>().join(", ")
 }
 
-/// Columns as wide as their widest cell.
+/// Formats rows in columns that are as wide as their widest cell.
 fn table(rows: Vec<Vec<String>>) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

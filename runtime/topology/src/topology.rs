@@ -12,19 +12,21 @@ use std::path::Path;
 /// The GPUs, NICs and NUMA nodes of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Topology {
-    /// NVIDIA GPUs in the order of their PCI bus ids; a GPU's index in this crate is its place here. CUDA's ordinals
-    /// are in the same order only with `CUDA_DEVICE_ORDER=PCI_BUS_ID` and all GPUs visible: go by [`Self::gpu_at`].
+    /// NVIDIA GPUs in the order of their PCI bus ids. The index of a GPU in this crate is its index here. CUDA
+    /// ordinals have the same order only with `CUDA_DEVICE_ORDER=PCI_BUS_ID` and all GPUs visible, so use
+    /// [`Self::gpu_at`].
     pub gpus: Vec<Gpu>,
-    /// Ports of InfiniBand, RoCE and EFA devices, also those that are down, in the order of their PCI bus ids.
+    /// Ports of InfiniBand, RoCE and EFA devices in the order of their PCI bus ids, including those that are down.
     pub nics: Vec<Nic>,
     /// NUMA nodes with CPUs, by number.
     pub numa_nodes: Vec<NumaNode>,
-    /// What was skipped or left out, and why: sentences for people.
+    /// What was skipped or left out and why, in sentences.
     pub notes: Vec<String>,
 }
 
 impl Topology {
-    /// Reads the tree at `sysfs`, usually `/sys`. Never fails: a machine with nothing of all that has an empty topology.
+    /// Reads the tree at `sysfs`, usually `/sys`. It never fails: a machine without any of this has an empty
+    /// topology.
     #[must_use]
     pub fn read(sysfs: &Path) -> Self {
         let mut sysfs = Sysfs::new(sysfs);
@@ -39,7 +41,7 @@ impl Topology {
         }
     }
 
-    /// The index of the GPU at `bus_id`: what `cuDeviceGetPCIBusId` says of a CUDA device.
+    /// Returns the index of the GPU at `bus_id`, which `cuDeviceGetPCIBusId` returns for a CUDA device.
     #[must_use]
     pub fn gpu_at(&self, bus_id: BusId) -> Option<usize> {
         self.gpus
@@ -47,7 +49,7 @@ impl Topology {
             .position(|gpu| gpu.location.bus_id == bus_id)
     }
 
-    /// How far a NIC is from a GPU.
+    /// Returns the distance of a NIC from a GPU.
     #[must_use]
     pub fn distance(&self, gpu: &Gpu, nic: &Nic) -> Distance {
         nic.location.as_ref().map_or(Distance::Unknown, |location| {
@@ -55,8 +57,9 @@ impl Topology {
         })
     }
 
-    /// Physical cores near a NIC (the first hardware thread of each), ascending: those that sysfs names for its PCI
-    /// function, else those of its NUMA node, else all. The caller's own affinity mask may allow fewer.
+    /// Returns the physical cores near a NIC in ascending order, each as its first hardware thread. These are the
+    /// cores that sysfs lists for the NIC's PCI function, or else those of its NUMA node, or else all. The caller's
+    /// affinity mask may allow fewer.
     #[must_use]
     pub fn cores_near(&self, nic: &Nic) -> Vec<u32> {
         let node = nic

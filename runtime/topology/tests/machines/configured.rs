@@ -1,4 +1,4 @@
-//! What a person wants, and what cannot be.
+//! NIC configurations, valid and invalid.
 
 use super::{hosts, rails};
 use crate::tree::NDR;
@@ -10,7 +10,7 @@ fn chosen(topology: &Topology, wanted: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn names_alone_allow_and_distance_decides() {
+fn a_list_of_names_restricts_the_selection_by_distance() {
     let topology = Topology::read(hosts::p5en().root());
     let rails = chosen(&topology, " rdmap86s0, rdmap85s0,rdmap163s0 ");
     assert_eq!(rails[0].len() + rails[1].len(), 2, "{rails:?}");
@@ -23,14 +23,10 @@ fn names_alone_allow_and_distance_decides() {
 }
 
 #[test]
-fn a_gpu_gets_what_is_named_for_it_and_the_others_avoid_that() {
+fn a_gpu_gets_its_configured_nics_and_other_gpus_avoid_them() {
     let topology = Topology::read(hosts::dgx(hosts::H100, NDR).root());
     let rails = chosen(&topology, "0=mlx5_11,mlx5_2; 0000:df:00.0 = mlx5_0");
-    assert_eq!(
-        rails[0],
-        ["mlx5_11", "mlx5_2"],
-        "in the order that is written"
-    );
+    assert_eq!(rails[0], ["mlx5_11", "mlx5_2"], "in the configured order");
     assert_eq!(rails[7], ["mlx5_0"]);
     assert_eq!(rails[1], ["mlx5_3"]);
     let choices = topology.select_nics("0=mlx5_11").expect("it is there");
@@ -43,7 +39,7 @@ fn a_gpu_gets_what_is_named_for_it_and_the_others_avoid_that() {
 }
 
 #[test]
-fn all_mistakes_are_said_at_once() {
+fn all_errors_are_reported() {
     let tree = hosts::small();
     tree.nic("mlx5_7", "pci0000:40/0000:40:03.1/0000:42:00.0", -1, NDR);
     tree.nic("mlx5_8", "pci0000:40/0000:40:03.2/0000:43:00.0", -1, NDR);
@@ -65,17 +61,17 @@ fn all_mistakes_are_said_at_once() {
     assert!(matches!(one_twice, NicConfigIssue::Twice { name } if name == "GPU 1"));
     let text = error.to_string();
     assert!(
-        text.contains("there are rocep65s0, mlx5_7, mlx5_8"),
+        text.contains("of this host are: rocep65s0, mlx5_7, mlx5_8"),
         "{text}"
     );
     assert!(
-        text.contains("there are 0 (0000:01:00.0), 1 (0000:c1:00.0)"),
+        text.contains("of this host are: 0 (0000:01:00.0), 1 (0000:c1:00.0)"),
         "{text}"
     );
 }
 
 #[test]
-fn gpus_cannot_have_nics_of_several_kinds() {
+fn all_gpus_need_nics_of_one_kind() {
     let topology = Topology::read(hosts::dgx(hosts::H200, hosts::ETHERNET).root());
     let error = topology
         .select_nics("0=mlx5_0;1=mlx5_1")

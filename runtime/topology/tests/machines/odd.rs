@@ -1,4 +1,4 @@
-//! Trees that no kernel would make: a note, never a panic.
+//! Trees that no kernel would create: they lead to notes, never to a panic.
 
 use super::{hosts, rails};
 use crate::tree::{NDR, Tree};
@@ -21,7 +21,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Reads, chooses and prints.
+/// Reads a tree, selects NICs and prints the report.
 fn survive(tree: &Tree) -> String {
     let topology = Topology::read(tree.root());
     let choices = topology.select_nics("").expect("nothing is configured");
@@ -29,7 +29,7 @@ fn survive(tree: &Tree) -> String {
     describe(&topology, &choices, None)
 }
 
-/// Distances of all to all, and cores of all.
+/// Computes the distances of all NICs from all GPUs, and the cores near all NICs.
 fn visit(topology: &Topology) {
     for nic in &topology.nics {
         let _ = topology.cores_near(nic);
@@ -39,29 +39,29 @@ fn visit(topology: &Topology) {
     }
 }
 
-/// The small host with fewer cores, so that it is quickly made, and a second NIC.
+/// The small host with fewer cores, so that it is built quickly, and a second NIC.
 fn pair() -> Tree {
     let tree = hosts::small_with("0-3");
     tree.nic("mlx5_9", "pci0000:40/0000:40:02.1/0000:42:00.0", 0, NDR);
     tree
 }
 
-/// One for all cases: most of the time would go into making it.
+/// All cases share one tree, because building it would take most of the time.
 static SHARED: LazyLock<Mutex<Tree>> = LazyLock::new(|| Mutex::new(pair()));
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-    /// Whatever a file holds, wherever a link leads, and if a folder is in its place.
+    /// A file may hold anything, a link may lead anywhere, and a folder may be in the place of a file.
     #[test]
-    fn any_content_is_survived(
+    fn no_content_causes_a_panic(
         damage in proptest::collection::vec((any::<prop::sample::Index>(), 0..4, "\\PC{0,20}|[0-9a-fx:,. -]{0,24}"), 1..6)
     ) {
         let tree = SHARED.lock().expect("no case panicked");
         let mut all = Vec::new();
         files(tree.root(), &mut all);
         all.sort();
-        // Damaged in turn, so that the last damage of a file is the first to be undone.
+        // The damages are undone in reverse order, so that a file which was damaged twice is restored.
         let kept = TempDir::new().expect("a temporary folder");
         for (i, (which, how, text)) in damage.iter().enumerate() {
             let path = which.get(&all);
@@ -113,12 +113,12 @@ fn odd_files_are_noted_with_their_path() {
 }
 
 #[test]
-fn long_files_and_pipes_do_not_keep_us() {
+fn long_files_and_links_in_a_loop_are_skipped() {
     let tree = pair();
     tree.file("devices/system/node/node0/cpulist", &"0-1,".repeat(10_000));
     let rate = tree.path("class/infiniband/mlx5_9/ports/1/rate");
     fs::remove_file(&rate).expect("removed");
-    // A loop of links.
+    // This is a link to itself.
     symlink("rate", &rate).expect("linked");
     let text = survive(&tree);
     assert!(
@@ -128,7 +128,7 @@ fn long_files_and_pipes_do_not_keep_us() {
     assert!(text.contains("unknown rate"), "{text}");
 }
 
-/// iWARP has Ethernet links too, but no way to talk to RoCE.
+/// iWARP devices have Ethernet links too, but cannot exchange data with RoCE devices.
 #[test]
 fn other_rdma_devices_are_left_out() {
     let tree = hosts::small();
