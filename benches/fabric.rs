@@ -75,7 +75,7 @@ fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
             copy_engine,
             wires,
         );
-        let (nic, posted_ns) = (nic.expect("sound figures"), Arc::<AtomicU64>::default());
+        let (nic, posted_ns) = (nic.expect("a valid model"), Arc::<AtomicU64>::default());
         let stamp = Arc::clone(&posted_ns);
         let stamped = Box::new(Stamped {
             nic,
@@ -90,7 +90,7 @@ fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
         };
         let region = Buffer::new(REGION_BYTES).memory();
         builders.push((
-            EndpointBuilder::new(stamped, vec![region], config).expect("sound"),
+            EndpointBuilder::new(stamped, vec![region], config).expect("valid"),
             stamp,
         ));
     }
@@ -105,7 +105,7 @@ fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
         .into_iter()
         .zip(&infos)
         .map(|((builder, posted_ns), infos)| {
-            let ring = HostRing::allocate(10, 0).expect("sound");
+            let ring = HostRing::allocate(10, 0).expect("valid");
             let arrivals = HostArrivals::new(1, 1, 0);
             let producer = CommandProducer::new(ring.clone());
             let receiver = Box::new(arrivals.clone());

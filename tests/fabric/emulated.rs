@@ -182,7 +182,7 @@ fn a_slow_copy_delays_only_its_own_arrival() {
             let clock = Clock::Virtual(Arc::clone(&clock));
             let (nic, faults) = (NicModel::default(), Faults::default());
             EmulatedTransport::new(nic, faults, clock, Box::new(held), wires)
-                .expect("sound figures")
+                .expect("a valid model")
         })
         .collect();
     let memory = [Buffer::new(8192), Buffer::new(8192)];

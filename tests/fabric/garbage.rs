@@ -1,6 +1,6 @@
 //! Peers that violate the protocol.
 
-use crate::pair::{MARGIN, Options, error_of, half, put};
+use crate::pair::{MARGIN, Options, error_of, put, unconnected};
 use mkernel_fabric::emulated::frame::{WriteHead, put_acks, put_write};
 use mkernel_fabric::emulated::{Pipe, Wire, pipe};
 use mkernel_fabric::immediate::Immediate;
@@ -13,9 +13,9 @@ use std::time::Instant;
 /// Creates an endpoint and the peer's end of its wire.
 fn victim() -> (Endpoint, Pipe) {
     let (ours, theirs) = pipe();
-    let mut half = half(Box::new(theirs), Options::default());
-    let info = half.connect_info();
-    (half.connect(info).expect("connects").endpoint, ours)
+    let mut endpoint = unconnected(Box::new(theirs), Options::default());
+    let info = endpoint.connect_info();
+    (endpoint.connect(info).expect("connects").endpoint, ours)
 }
 
 /// Returns the error of an endpoint that receives these bytes.
@@ -31,7 +31,7 @@ fn frame(head: WriteHead, payload: &[u8]) -> Vec<u8> {
         out.extend(payload);
         Ok::<_, ()>(())
     })
-    .expect("appends");
+    .expect("encodes");
     bytes
 }
 
@@ -134,10 +134,10 @@ fn protocol_violations_end_the_fabric_and_name_the_peer() {
 fn damaged_connect_info_is_refused_and_names_the_peer() {
     for at in 0..6 {
         let (_, wire) = pipe();
-        let mut half = half(Box::new(wire), Options::default());
-        let mut info = half.connect_info();
+        let mut endpoint = unconnected(Box::new(wire), Options::default());
+        let mut info = endpoint.connect_info();
         info[at] ^= 0x40;
-        let Err(error) = half.connect(info) else {
+        let Err(error) = endpoint.connect(info) else {
             panic!("byte {at} was not checked")
         };
         assert!(error.to_string().contains("rank 1 on node b"), "{error}");
@@ -172,9 +172,9 @@ proptest! {
 #[test]
 fn garbage_on_a_socket_stops_the_proxy() {
     let (ours, mut theirs) = UnixStream::pair().expect("sockets");
-    let mut half = half(Box::new(ours), Options::default());
-    let info = half.connect_info();
-    let end = half.connect(info).expect("connects").start();
+    let mut endpoint = unconnected(Box::new(ours), Options::default());
+    let info = endpoint.connect_info();
+    let end = endpoint.connect(info).expect("connects").start();
     let index = end.producer.claim();
     end.producer.publish(index, &put(0, 64, 0, 0));
     theirs.write_all(&[0x5a; 4096]).expect("writes");

@@ -41,7 +41,7 @@ impl Default for Options {
 }
 
 /// An endpoint before it is connected.
-pub struct Half {
+pub struct UnconnectedEndpoint {
     pub builder: EndpointBuilder,
     pub source: Buffer,
     pub target: Buffer,
@@ -49,7 +49,7 @@ pub struct Half {
 }
 
 /// A connected endpoint without a proxy.
-pub struct Whole {
+pub struct ConnectedEndpoint {
     pub endpoint: Endpoint,
     pub producer: CommandProducer,
     pub arrivals: HostArrivals,
@@ -58,7 +58,7 @@ pub struct Whole {
 }
 
 /// An endpoint that a proxy drives.
-pub struct End {
+pub struct RunningEndpoint {
     pub proxy: Proxy,
     pub producer: CommandProducer,
     pub arrivals: HostArrivals,
@@ -66,7 +66,7 @@ pub struct End {
     pub target: Buffer,
 }
 
-pub fn half(wire: Box<dyn Wire>, options: Options) -> Half {
+pub fn unconnected(wire: Box<dyn Wire>, options: Options) -> UnconnectedEndpoint {
     let (source, target) = (Buffer::new(REGION_BYTES), Buffer::new(REGION_BYTES));
     let (nic, faults) = (NicModel::default(), options.faults.clone());
     let copy_engine: Box<dyn CopyEngine> = match options.late.clone() {
@@ -81,23 +81,23 @@ pub fn half(wire: Box<dyn Wire>, options: Options) -> Half {
         first_count: 0,
     };
     let regions = vec![source.memory(), target.memory()];
-    let builder = EndpointBuilder::new(Box::new(nic.expect("sound figures")), regions, config);
-    Half {
-        builder: builder.expect("sound"),
+    let builder = EndpointBuilder::new(Box::new(nic.expect("a valid model")), regions, config);
+    UnconnectedEndpoint {
+        builder: builder.expect("valid"),
         source,
         target,
         options,
     }
 }
 
-impl Half {
+impl UnconnectedEndpoint {
     pub fn connect_info(&mut self) -> Vec<u8> {
         self.builder
             .connect_info(PeerId(0))
             .expect("connection info")
     }
 
-    pub fn connect(self, connect_info: Vec<u8>) -> Result<Whole, FabricError> {
+    pub fn connect(self, connect_info: Vec<u8>) -> Result<ConnectedEndpoint, FabricError> {
         let peer = PeerIdentity {
             id: PeerId(0),
             name: self.options.name.into(),
@@ -110,7 +110,7 @@ impl Half {
         let endpoint = self
             .builder
             .connect(&infos, ring, receiver, Instant::now() + MARGIN)?;
-        Ok(Whole {
+        Ok(ConnectedEndpoint {
             endpoint,
             producer,
             arrivals,
@@ -120,9 +120,9 @@ impl Half {
     }
 }
 
-impl Whole {
-    pub fn start(self) -> End {
-        End {
+impl ConnectedEndpoint {
+    pub fn start(self) -> RunningEndpoint {
+        RunningEndpoint {
             proxy: Proxy::start(self.endpoint, &ProxyOptions::default()).expect("starts"),
             producer: self.producer,
             arrivals: self.arrivals,
@@ -133,10 +133,13 @@ impl Whole {
 }
 
 /// Creates two connected endpoints in this process.
-pub fn wholes(options: [Options; 2]) -> [Whole; 2] {
+pub fn connected_pair(options: [Options; 2]) -> [ConnectedEndpoint; 2] {
     let (a, b) = pipe();
     let [first, second] = options;
-    let (mut a, mut b) = (half(Box::new(a), first), half(Box::new(b), second));
+    let (mut a, mut b) = (
+        unconnected(Box::new(a), first),
+        unconnected(Box::new(b), second),
+    );
     let infos = [b.connect_info(), a.connect_info()];
     let [to_a, to_b] = infos;
     [
@@ -146,8 +149,8 @@ pub fn wholes(options: [Options; 2]) -> [Whole; 2] {
 }
 
 /// Creates two connected endpoints with proxies.
-pub fn pair(options: [Options; 2]) -> [End; 2] {
-    wholes(options).map(Whole::start)
+pub fn pair(options: [Options; 2]) -> [RunningEndpoint; 2] {
+    connected_pair(options).map(ConnectedEndpoint::start)
 }
 
 /// Returns a valid command.
@@ -174,7 +177,7 @@ pub fn until(what: &str, limit: Duration, mut is_true: impl FnMut() -> bool) {
 
 /// Posts a command as a kernel does. Like a kernel, it aborts when the fabric has failed. Returns the index if the
 /// command was posted.
-pub fn post(end: &End, command: &Command) -> Option<u32> {
+pub fn post(end: &RunningEndpoint, command: &Command) -> Option<u32> {
     let index = end.producer.claim();
     until("a slot", MARGIN * 2, || {
         end.producer.has_slot(index) || end.arrivals.is_aborted()
@@ -187,7 +190,7 @@ pub fn post(end: &End, command: &Command) -> Option<u32> {
 }
 
 /// Waits until the fabric fails and returns its error.
-pub fn error_of(end: &End, limit: Duration) -> FabricError {
+pub fn error_of(end: &RunningEndpoint, limit: Duration) -> FabricError {
     until("an error", limit, || end.arrivals.is_aborted());
     end.proxy
         .error()

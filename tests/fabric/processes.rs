@@ -1,6 +1,6 @@
 //! Two processes of this host that are connected by a socket. One of them is killed.
 
-use crate::pair::{End, MARGIN, Options, error_of, half, post, put, until};
+use crate::pair::{MARGIN, Options, RunningEndpoint, error_of, post, put, unconnected, until};
 use mkernel_fabric::{FabricError, PeerId};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 const MEETING: &str = "MKERNEL_TEST_MEETING";
 
 /// Exchanges connection info over one socket and connects over another.
-fn connect(mut control: UnixStream, wire: UnixStream) -> End {
-    let mut half = half(Box::new(wire), Options::default());
-    let info = half.connect_info();
+fn connect(mut control: UnixStream, wire: UnixStream) -> RunningEndpoint {
+    let mut endpoint = unconnected(Box::new(wire), Options::default());
+    let info = endpoint.connect_info();
     control
         .write_all(&(info.len() as u32).to_le_bytes())
         .expect("writes");
@@ -23,7 +23,7 @@ fn connect(mut control: UnixStream, wire: UnixStream) -> End {
     control.read_exact(&mut length).expect("reads");
     let mut info = vec![0; u32::from_le_bytes(length).min(1 << 16) as usize];
     control.read_exact(&mut info).expect("reads");
-    half.connect(info).expect("connects").start()
+    endpoint.connect(info).expect("connects").start()
 }
 
 /// The child process puts without end, until the fabric fails.

@@ -1,6 +1,8 @@
 //! The proxy's thread in real time.
 
-use crate::pair::{End, MARGIN, Options, error_of, half, pair, post, put, until};
+use crate::pair::{
+    MARGIN, Options, RunningEndpoint, error_of, pair, post, put, unconnected, until,
+};
 use mkernel_fabric::emulated::{Failure, Faults, Wire};
 use mkernel_fabric::testing::{SourceTable, pattern};
 use mkernel_fabric::{FabricError, PeerId, Proxy, ProxyOptions};
@@ -10,7 +12,7 @@ use std::time::{Duration, Instant};
 const PUTS: u32 = 3000;
 
 /// Puts patterns on a channel, and checks what arrives.
-fn stream(from: &End, to: &End, channel: u16) {
+fn stream(from: &RunningEndpoint, to: &RunningEndpoint, channel: u16) {
     const BYTES: usize = 96;
     for number in 0..PUTS {
         let place = (usize::from(channel) * 2000 + number as usize % 1000) * BYTES;
@@ -254,9 +256,9 @@ impl Wire for Defect {
 
 #[test]
 fn a_panic_of_a_proxy_aborts_kernels() {
-    let mut half = half(Box::new(Defect), Options::default());
-    let info = half.connect_info();
-    let end = half.connect(info).expect("connects").start();
+    let mut endpoint = unconnected(Box::new(Defect), Options::default());
+    let info = endpoint.connect_info();
+    let end = endpoint.connect(info).expect("connects").start();
     let error = error_of(&end, MARGIN);
     assert!(error.to_string().contains("panicked"), "{error}");
 }
@@ -306,14 +308,14 @@ fn cores_are_used_or_refused() {
     let allowed = sched_getaffinity(None).expect("own cores");
     let core = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core));
     let cores = vec![core.expect("a core")];
-    let [a, _b] = crate::pair::wholes([Options::default(), Options::default()]);
+    let [a, _b] = crate::pair::connected_pair([Options::default(), Options::default()]);
     let on = |cores| ProxyOptions {
         cores,
         ..ProxyOptions::default()
     };
     Proxy::start(a.endpoint, &on(cores)).expect("starts");
     for core in [1023, 1 << 20] {
-        let [a, _b] = crate::pair::wholes([Options::default(), Options::default()]);
+        let [a, _b] = crate::pair::connected_pair([Options::default(), Options::default()]);
         let error = Proxy::start(a.endpoint, &on(vec![core]))
             .err()
             .expect("no such core");

@@ -45,7 +45,7 @@ fn post(producer: &CommandProducer, mark: u64) {
 
 /// Returns the mark of the next command, after a check that all its parts belong to one command.
 fn take(consumer: &mut CommandConsumer) -> Option<u64> {
-    let (_, found) = consumer.take().expect("sound tags")?;
+    let (_, found) = consumer.take().expect("valid tags")?;
     let mark = found.source_offset;
     let tag = found.tag;
     assert_eq!(
@@ -71,7 +71,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 #[test]
 fn each_command_is_taken_once_and_complete() {
     check(|| {
-        let ring = HostRing::allocate(1, u32::MAX).expect("sound");
+        let ring = HostRing::allocate(1, u32::MAX).expect("valid");
         let producer = CommandProducer::new(Arc::clone(&ring));
         let other = producer.clone();
         let second = thread::spawn(move || post(&other, 2));
@@ -101,13 +101,13 @@ fn each_command_is_taken_once_and_complete() {
 #[test]
 fn a_completed_source_is_not_read_again() {
     check(|| {
-        let ring = HostRing::allocate(1, 0).expect("sound");
+        let ring = HostRing::allocate(1, 0).expect("valid");
         let producer = CommandProducer::new(Arc::clone(&ring));
         let source = loom::sync::Arc::new(loom::cell::UnsafeCell::new(7));
         let theirs = loom::sync::Arc::clone(&source);
         let nic = thread::spawn(move || {
             let mut consumer = CommandConsumer::new(ring);
-            while consumer.take().expect("sound tags").is_none() {
+            while consumer.take().expect("valid tags").is_none() {
                 thread::yield_now();
             }
             // SAFETY: loom checks that no thread writes it concurrently.
@@ -131,7 +131,7 @@ fn a_completed_source_is_not_read_again() {
 #[test]
 fn a_drain_takes_all_published_commands() {
     check(|| {
-        let ring = HostRing::allocate(1, 0).expect("sound");
+        let ring = HostRing::allocate(1, 0).expect("valid");
         let producer = CommandProducer::new(Arc::clone(&ring));
         let control = Arc::new(Control::new());
         let theirs = Arc::clone(&control);

@@ -146,7 +146,7 @@ mod tests {
         fn frames_survive_encoding_and_decoding(ticket: u64, due_ns: u64, region: u8, offset: u64, immediate: u32, payload: Vec<u8>, cut: prop::sample::Index) {
             let head = WriteHead { ticket, due_ns, region, offset, bytes: payload.len() as u32, immediate };
             let mut bytes = Vec::new();
-            put_write(&mut bytes, head, |out| { out.extend(&payload); Ok::<_, ()>(()) }).expect("appends");
+            put_write(&mut bytes, head, |out| { out.extend(&payload); Ok::<_, ()>(()) }).expect("encodes");
             let length = bytes.len();
             put_acks(&mut bytes, &[ticket, 7]);
             prop_assert_eq!(parse(&bytes), Ok(Some((Frame::Write(head, &payload), length))));

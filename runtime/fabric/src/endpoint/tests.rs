@@ -71,7 +71,7 @@ impl Bench {
             first_count: 0,
         };
         let transport = Box::new(Recorder(record.clone()));
-        let mut builder = EndpointBuilder::new(transport, Vec::new(), config).expect("sound");
+        let mut builder = EndpointBuilder::new(transport, Vec::new(), config).expect("valid");
         let info = builder.connect_info(PeerId(0)).expect("connection info");
         let peer = |id| PeerConnectInfo {
             peer: PeerIdentity {
@@ -106,7 +106,7 @@ impl Bench {
 
     /// Steps the endpoint. Returns how many peers the next step visits.
     fn step(&mut self) -> usize {
-        self.endpoint.step(Instant::now()).expect("well");
+        self.endpoint.step(Instant::now()).expect("no error");
         self.endpoint.ready.len()
     }
 }
@@ -179,7 +179,7 @@ fn credits_are_returned_to_the_peer_that_put() {
     let record = bench.record();
     let credit = record.posted.first().expect("a message");
     assert_eq!((record.posted.len(), credit.peer), (1, PeerId(9)));
-    let meaning = Immediate::decode(credit.immediate).expect("sound");
+    let meaning = Immediate::decode(credit.immediate).expect("valid");
     assert_eq!(meaning, Immediate::Credit { delivered: 40 });
 }
 

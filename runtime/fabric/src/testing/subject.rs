@@ -92,7 +92,7 @@ impl Subject for EmulatedSubject {
                 }
             };
             let made = EmulatedTransport::new(self.nic.clone(), faults, clock, copy_engine, wires);
-            Box::new(made.expect("sound figures"))
+            Box::new(made.expect("a valid model"))
         };
         pipes(endpoints).into_iter().enumerate().map(make).collect()
     }

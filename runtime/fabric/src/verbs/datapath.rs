@@ -43,7 +43,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
     /// Posts all batches.
     pub(super) fn flush(&mut self) {
         for (at, error) in self.lanes.flush() {
-            let lost = self.lose(at, &format!("the queue pair refuses writes: {error}"));
+            let lost = self.disconnect(at, &format!("the queue pair refuses writes: {error}"));
             self.lost.extend(lost);
         }
     }
@@ -97,7 +97,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
             // SAFETY: the texts of the library are constants.
             let text =
                 unsafe { static_text((self.rails[rail].device.verbs.wc_status_str)(status)) };
-            events.extend(self.lose(
+            events.extend(self.disconnect(
                 at,
                 &format!("{text} (status {status}, vendor error {vendor:#x})"),
             ));
@@ -109,14 +109,14 @@ impl<K: QueuePairType> VerbsTransport<K> {
                 self.lanes.complete(at, completion.wr_id(), sent);
             }
             (ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, Some(immediate)) => {
-                self.lanes.use_receive(at);
+                self.lanes.consume_receive(at);
                 events.push(Event::Arrived {
                     peer: PeerId(at.0),
                     immediate: u32::from_be(immediate),
                 });
             }
             (opcode, _) => {
-                events.extend(self.lose(
+                events.extend(self.disconnect(
                     at,
                     &format!("it sent a request that is not a write (opcode {opcode})"),
                 ));
@@ -126,11 +126,13 @@ impl<K: QueuePairType> VerbsTransport<K> {
     }
 
     /// Replaces the receives that arrivals have consumed.
-    pub(super) fn repost(&mut self, events: &mut Vec<Event>) {
+    pub(super) fn replace_receives(&mut self, events: &mut Vec<Event>) {
         let rails = &self.rails;
-        let refused = (self.lanes).repost(|pair, rail, count| pair.receive(&rails[rail], count));
+        let refused =
+            (self.lanes).replace_receives(|pair, rail, count| pair.receive(&rails[rail], count));
         for (at, error) in refused {
-            events.extend(self.lose(at, &format!("the queue pair refuses receives: {error}")));
+            events
+                .extend(self.disconnect(at, &format!("the queue pair refuses receives: {error}")));
         }
     }
 
@@ -156,7 +158,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
                     AsyncEvent::PortDown(_) | AsyncEvent::PortUp(_) => {}
                     AsyncEvent::QueuePair(number, text) => {
                         let at = rail.lanes.get(&number).copied();
-                        events.extend(at.and_then(|at| self.lose(at, &text)));
+                        events.extend(at.and_then(|at| self.disconnect(at, &text)));
                     }
                     AsyncEvent::Device(text) => {
                         return Err(FabricError::Nic {
@@ -171,7 +173,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
     }
 
     /// Ends the connection to the peer of a lane. Returns the event that reports it, unless it was reported before.
-    fn lose(&mut self, (peer, lane): LaneId, reason: &str) -> Option<Event> {
+    fn disconnect(&mut self, (peer, lane): LaneId, reason: &str) -> Option<Event> {
         let device = &self.rails[usize::from(lane) % self.rails.len()].device.name;
         let lost = &mut self.peers[usize::from(peer)].lost;
         if std::mem::replace(lost, true) {
@@ -179,7 +181,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
         }
         let lanes = self.lanes.of(peer.into());
         lanes.iter().for_each(|lane| lane.pair.pair().fail());
-        self.lanes.forget(peer);
+        self.lanes.drop_writes(peer);
         Some(Event::Lost {
             peer: PeerId(peer),
             reason: format!("{device}: {reason}"),

@@ -15,7 +15,7 @@ pub(super) struct Lane<K> {
     /// Writes that were accepted and have not been posted.
     batch: Vec<WorkRequest>,
     /// The number of receives that arrivals have consumed and that have not been replaced.
-    pub(super) used_receives: u32,
+    pub(super) consumed_receives: u32,
 }
 
 impl<K: QueuePairType> Lane<K> {
@@ -31,7 +31,7 @@ impl<K: QueuePairType> Lane<K> {
             nonce,
             posted_writes: PostedWrites::new(K::IN_ORDER, writes),
             batch: Vec::new(),
-            used_receives: 0,
+            consumed_receives: 0,
         }
     }
 
@@ -65,7 +65,7 @@ impl<K: QueuePairType> Lane<K> {
     }
 
     /// Drops all writes, because none of them will complete. Calls `gone` with the size of each.
-    pub(super) fn forget(&mut self, gone: impl FnMut(u32)) {
+    pub(super) fn drop_writes(&mut self, gone: impl FnMut(u32)) {
         self.posted_writes.clear(gone);
     }
 }

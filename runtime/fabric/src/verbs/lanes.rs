@@ -24,7 +24,7 @@ pub(super) struct Lanes<K> {
     /// Lanes with a batch to post, each once.
     batched: Vec<LaneId>,
     /// Lanes with consumed receives, each once.
-    used: Vec<LaneId>,
+    with_consumed: Vec<LaneId>,
 }
 
 struct PeerLanes<K> {
@@ -52,7 +52,7 @@ impl<K: QueuePairType> Lanes<K> {
             peers: (0..peers).map(peer).collect(),
             rails: (0..rails).map(|_| RailLoad::default()).collect(),
             batched: Vec::new(),
-            used: Vec::new(),
+            with_consumed: Vec::new(),
         }
     }
 
@@ -133,24 +133,24 @@ impl<K: QueuePairType> Lanes<K> {
     }
 
     /// Records that an arrival has consumed a receive.
-    pub(super) fn use_receive(&mut self, at: LaneId) {
+    pub(super) fn consume_receive(&mut self, at: LaneId) {
         let lane = &mut self.peers[usize::from(at.0)].lanes[usize::from(at.1)];
-        if lane.used_receives == 0 {
-            self.used.push(at);
+        if lane.consumed_receives == 0 {
+            self.with_consumed.push(at);
         }
-        lane.used_receives += 1;
+        lane.consumed_receives += 1;
     }
 
     /// Replaces the receives that arrivals have consumed. `receive` posts them on a queue pair of a rail. Returns the
     /// lanes whose queue pair refused them.
-    pub(super) fn repost(
+    pub(super) fn replace_receives(
         &mut self,
         mut receive: impl FnMut(&K, usize, u32) -> io::Result<()>,
     ) -> Vec<Refused> {
         let mut refused = Vec::new();
-        for at in self.used.drain(..) {
+        for at in self.with_consumed.drain(..) {
             let lane = &mut self.peers[usize::from(at.0)].lanes[usize::from(at.1)];
-            let used = std::mem::take(&mut lane.used_receives);
+            let used = std::mem::take(&mut lane.consumed_receives);
             let outcome = receive(&lane.pair, usize::from(at.1) % self.rails.len(), used);
             refused.extend(outcome.err().map(|error| (at, error)));
         }
@@ -158,11 +158,11 @@ impl<K: QueuePairType> Lanes<K> {
     }
 
     /// Drops the writes to a lost peer, because none of them will complete.
-    pub(super) fn forget(&mut self, peer: u16) {
+    pub(super) fn drop_writes(&mut self, peer: u16) {
         let rails = self.rails.len();
         for (number, lane) in self.peers[usize::from(peer)].lanes.iter_mut().enumerate() {
             let rail = &mut self.rails[number % rails];
-            lane.forget(|bytes| rail.bytes -= cost(bytes));
+            lane.drop_writes(|bytes| rail.bytes -= cost(bytes));
         }
     }
 }
@@ -231,7 +231,7 @@ mod tests {
                 ..WorkRequest::default()
             })
         };
-        lanes.accept(peer, work).expect("it can be")
+        lanes.accept(peer, work).expect("the write is in a region")
     }
 
     /// Returns the bytes in flight by rail.
@@ -339,16 +339,16 @@ mod tests {
     fn only_consumed_receives_are_replaced() {
         let mut lanes = lanes(63, 4, 1, 16);
         for at in [(7, 1), (7, 1), (60, 3)] {
-            lanes.use_receive(at);
+            lanes.consume_receive(at);
         }
         let mut posted = Vec::new();
-        let refused = lanes.repost(|_, rail, count| {
+        let refused = lanes.replace_receives(|_, rail, count| {
             posted.push((rail, count));
             Ok(())
         });
         assert!(refused.is_empty());
         assert_eq!(posted, [(1, 2), (3, 1)]);
-        lanes.repost(|_, _, _| unreachable!("none was used since"));
+        lanes.replace_receives(|_, _, _| unreachable!("none was used since"));
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
         for _ in 0..6 {
             put(&mut lanes, 0, 5000);
         }
-        lanes.forget(0);
+        lanes.drop_writes(0);
         assert_eq!(loads(&lanes), [0, 0]);
     }
 }

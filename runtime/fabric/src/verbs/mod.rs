@@ -1,4 +1,4 @@
-//! Transports over libibverbs: [`rc`] for InfiniBand and RoCE, and [`efa`] for Amazon's EFA (feature `efa`).
+//! Transports over libibverbs: [`rc()`] for InfiniBand and RoCE, and [`efa()`] for Amazon's EFA (feature `efa`).
 //!
 //! The libraries are opened when a transport is created, so a program that creates none needs neither. A put is one
 //! RDMA_WRITE_WITH_IMM. Its arrival is reported by the completion that the NIC writes after the bytes. No flag is

@@ -312,7 +312,7 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
                     reason: format!("{}: {reason}", self.rails[rail].device.name),
                 })?;
         }
-        self.repost(events);
+        self.replace_receives(events);
         if Instant::now() >= self.next_event_check {
             self.check_async_events(events)?;
         }

@@ -5,7 +5,7 @@ use crate::tree::NDR;
 use mkernel_topology::{NicConfigIssue, Topology};
 
 fn chosen(topology: &Topology, wanted: &str) -> Vec<Vec<String>> {
-    let choices = topology.select_nics(wanted).expect("all of this is there");
+    let choices = topology.select_nics(wanted).expect("all names exist");
     rails(topology, &choices)
 }
 
@@ -29,7 +29,7 @@ fn a_gpu_gets_its_configured_nics_and_other_gpus_avoid_them() {
     assert_eq!(rails[0], ["mlx5_11", "mlx5_2"], "in the configured order");
     assert_eq!(rails[7], ["mlx5_0"]);
     assert_eq!(rails[1], ["mlx5_3"]);
-    let choices = topology.select_nics("0=mlx5_11").expect("it is there");
+    let choices = topology.select_nics("0=mlx5_11").expect("the NIC exists");
     assert!(choices.gpus[0].rails[0].is_configured);
     assert_eq!(
         choices.gpus[7].rails[0].shared_with,

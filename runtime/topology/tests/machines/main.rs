@@ -152,7 +152,9 @@ fn virtual_functions_are_no_additional_nics() {
     let choices = automatic(&topology);
     assert_eq!(rails(&topology, &choices), [["rocep65s0"], ["rocep65s0"]]);
     assert!(topology.notes[0].contains("a virtual function of rocep65s0"));
-    let named = topology.select_nics("1=rocep65s0v0").expect("it is there");
+    let named = topology
+        .select_nics("1=rocep65s0v0")
+        .expect("the NIC exists");
     assert_eq!(rails(&topology, &named), [["rocep65s0"], ["rocep65s0v0"]]);
 
     let alone = Tree::new(&["0-3"]);

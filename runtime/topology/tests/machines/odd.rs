@@ -65,7 +65,7 @@ proptest! {
         let kept = TempDir::new().expect("a temporary folder");
         for (i, (which, how, text)) in damage.iter().enumerate() {
             let path = which.get(&all);
-            fs::rename(path, kept.path().join(i.to_string())).expect("it is there");
+            fs::rename(path, kept.path().join(i.to_string())).expect("the NIC exists");
             match how {
                 0 | 1 => drop(fs::write(path, text)),
                 2 if !text.is_empty() && !text.contains('\0') => drop(symlink(text, path)),
@@ -93,7 +93,7 @@ fn odd_files_are_noted_with_their_path() {
     );
     fs::remove_file(tree.path("devices/pci0000:00/0000:00:01.1/0000:01:00.0/class"))
         .expect("removed");
-    fs::create_dir_all(tree.path("bus/pci/devices/usb1")).expect("made");
+    fs::create_dir_all(tree.path("bus/pci/devices/usb1")).expect("created");
     let text = survive(&tree);
     for note in [
         "class/infiniband/mlx5_9/ports/1/state: \"up and running\" is not understood",

@@ -64,13 +64,13 @@ impl Tree {
 
     pub fn file(&self, path: &str, text: &str) {
         let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         fs::write(path, format!("{text}\n")).expect("written");
     }
 
     fn link(&self, path: &str, target: &str) {
         let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         symlink(target, path).expect("linked");
     }
 
