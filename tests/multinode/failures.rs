@@ -239,7 +239,7 @@ fn what_does_not_fit_the_ranks_is_refused() {
         let [bytes] = &mistakes[..] else {
             panic!("{mistakes:?}");
         };
-        assert!(bytes.contains("has at most 64"), "{bytes}");
+        assert!(bytes.contains("have at most 64"), "{bytes}");
     }
     for error in prepare(2, [50.0, 50.0, 25.0, 50.0].map(nic)) {
         let Error::Mismatch { ranks, .. } = &error else {
