@@ -1,10 +1,13 @@
-//! `cargo bench --bench fabric`: what the proxy costs, on emulated NICs.
+//! `cargo bench --bench fabric`: the costs of a proxy, measured on emulated NICs.
 
-use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Nic, Wire};
-use mkernel_fabric::testing::{Buffer, EmulatedSubject, Job, Traffic, peer_id, peer_offers, pipes};
+use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire};
+use mkernel_fabric::testing::{
+    Buffer, EmulatedSubject, Traffic, TrafficRun, peer_connect_infos, peer_id, pipes,
+};
 use mkernel_fabric::{
-    Config, Endpoint, Event, FabricError, HostArrivals, Limits, Memory, PeerId, PeerOffer,
-    Producer, Proxy, ProxyOptions, RegionId, Ring, Setup, Transport, Write,
+    CommandProducer, Endpoint, EndpointBuilder, EndpointConfig, Event, FabricError, HostArrivals,
+    HostRing, Limits, MemoryRange, PeerConnectInfo, PeerId, Proxy, ProxyOptions, RegionId,
+    Transport, Write,
 };
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use rustix::time::{ClockId, clock_gettime};
@@ -15,9 +18,9 @@ use std::time::{Duration, Instant};
 
 const REGION_BYTES: usize = 64 << 20;
 
-/// An emulated NIC that notes when the last write was posted.
+/// An emulated NIC that records when the last write was posted.
 struct Stamped {
-    nic: Emulated,
+    nic: EmulatedTransport,
     start: Instant,
     posted_ns: Arc<AtomicU64>,
 }
@@ -26,13 +29,13 @@ impl Transport for Stamped {
     fn limits(&self) -> Limits {
         self.nic.limits()
     }
-    fn register(&mut self, memory: Memory) -> Result<RegionId, FabricError> {
+    fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {
         self.nic.register(memory)
     }
-    fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
-        self.nic.offer(peer)
+    fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
+        self.nic.connect_info(peer)
     }
-    fn connect(&mut self, peers: &[PeerOffer], deadline: Instant) -> Result<(), FabricError> {
+    fn connect(&mut self, peers: &[PeerConnectInfo], deadline: Instant) -> Result<(), FabricError> {
         self.nic.connect(peers, deadline)
     }
     fn post(&mut self, writes: &[Write]) -> Result<usize, FabricError> {
@@ -47,60 +50,68 @@ impl Transport for Stamped {
 
 struct End {
     endpoint: Endpoint,
-    producer: Producer,
+    producer: CommandProducer,
     arrivals: HostArrivals,
     start: Instant,
     posted_ns: Arc<AtomicU64>,
 }
 
-/// The two ends of a wire between processes.
+/// Returns the two ends of a wire between processes.
 fn sockets() -> Vec<Vec<Box<dyn Wire>>> {
     let (a, b) = UnixStream::pair().expect("sockets");
     vec![vec![Box::new(a)], vec![Box::new(b)]]
 }
 
-/// Two endpoints in real time.
-fn pair(nic: &Nic, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
+/// Creates two endpoints in real time.
+fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
     let start = Instant::now();
-    let mut setups: Vec<(Setup, Arc<AtomicU64>)> = Vec::new();
+    let mut builders: Vec<(EndpointBuilder, Arc<AtomicU64>)> = Vec::new();
     for wires in wires {
-        let mover = Box::new(HostMover);
-        let nic = Emulated::new(nic.clone(), Faults::default(), Clock::Real, mover, wires);
-        let (nic, posted_ns) = (nic.expect("sound figures"), Arc::<AtomicU64>::default());
+        let copy_engine = Box::new(HostCopyEngine);
+        let nic = EmulatedTransport::new(
+            nic.clone(),
+            Faults::default(),
+            Clock::Real,
+            copy_engine,
+            wires,
+        );
+        let (nic, posted_ns) = (nic.expect("a valid model"), Arc::<AtomicU64>::default());
         let stamp = Arc::clone(&posted_ns);
         let stamped = Box::new(Stamped {
             nic,
             start,
             posted_ns,
         });
-        let config = Config {
+        let config = EndpointConfig {
             channels: 1,
             deadline: Duration::from_secs(10),
             put_bytes: 0,
             first_count: 0,
         };
         let region = Buffer::new(REGION_BYTES).memory();
-        setups.push((
-            Setup::new(stamped, vec![region], config).expect("sound"),
+        builders.push((
+            EndpointBuilder::new(stamped, vec![region], config).expect("valid"),
             stamp,
         ));
     }
-    let offers: Vec<_> = (0..2)
+    let infos: Vec<_> = (0..2)
         .map(|of| {
-            peer_offers(2, of, |peer, of| {
-                setups[peer].0.offer(of).expect("an offer")
+            peer_connect_infos(2, of, |peer, of| {
+                builders[peer].0.connect_info(of).expect("connection info")
             })
         })
         .collect();
-    let ends = setups
+    let ends = builders
         .into_iter()
-        .zip(&offers)
-        .map(|((setup, posted_ns), offers)| {
-            let ring = Ring::on_host(10, 0).expect("sound");
+        .zip(&infos)
+        .map(|((builder, posted_ns), infos)| {
+            let ring = HostRing::allocate(10, 0).expect("valid");
             let arrivals = HostArrivals::new(1, 1, 0);
-            let producer = Producer::new(ring.clone());
-            let told = Box::new(arrivals.clone());
-            let endpoint = setup.connect(offers, ring, told, start).expect("connects");
+            let producer = CommandProducer::new(ring.clone());
+            let receiver = Box::new(arrivals.clone());
+            let endpoint = builder
+                .connect(infos, ring, receiver, start)
+                .expect("connects");
             End {
                 endpoint,
                 producer,
@@ -123,7 +134,7 @@ fn put(bytes: u32, offset: u64) -> Command {
     }
 }
 
-/// Median and what few exceed.
+/// Formats the median and two high percentiles.
 fn spread(times_ns: &mut [u64]) -> String {
     times_ns.sort_unstable();
     let at = |part: f64| times_ns[((times_ns.len() - 1) as f64 * part) as usize] as f64 / 1e3;
@@ -136,7 +147,7 @@ fn spread(times_ns: &mut [u64]) -> String {
 }
 
 fn report_pick_up(pause: Duration, rounds: usize, captured: bool) {
-    let [a, b] = pair(&Nic::default(), sockets());
+    let [a, b] = pair(&NicModel::default(), sockets());
     let proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     if captured {
@@ -165,9 +176,9 @@ fn report_pick_up(pause: Duration, rounds: usize, captured: bool) {
     );
 }
 
-/// A put without data there and one back, each in the model's 2 µs.
+/// A put without data in each direction. Each takes 2 µs by the model.
 fn report_round_trip(rounds: u32) {
-    let [a, b] = pair(&Nic::default(), sockets());
+    let [a, b] = pair(&NicModel::default(), sockets());
     let _proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     let wait = |arrivals: &HostArrivals, count| {
@@ -188,9 +199,9 @@ fn report_round_trip(rounds: u32) {
     println!("there and back: {}", spread(&mut times_ns));
 }
 
-/// One thread steps both in turns; the sender's steps alone are timed.
+/// One thread steps both endpoints in turn. Only the sender's steps are timed.
 fn report_commands(total: u32) {
-    let [mut a, mut b] = pair(&Nic::default(), pipes(2));
+    let [mut a, mut b] = pair(&NicModel::default(), pipes(2));
     let (mut posted, mut in_sender, mut in_receiver) = (0, Duration::ZERO, Duration::ZERO);
     let start = Instant::now();
     while b.arrivals.count(PeerId(0), 0) < total {
@@ -219,9 +230,9 @@ fn report_commands(total: u32) {
     );
 }
 
-/// What a command waits for on average is half of this.
+/// A command waits for half of this time on average.
 fn report_step(steps: u32) {
-    let [mut a, _b] = pair(&Nic::default(), sockets());
+    let [mut a, _b] = pair(&NicModel::default(), sockets());
     let start = Instant::now();
     for _ in 0..steps {
         a.endpoint.step(Instant::now()).expect("no faults");
@@ -231,7 +242,7 @@ fn report_step(steps: u32) {
 }
 
 fn report_threads(total: u32, bytes: u32) {
-    let [a, b] = pair(&Nic::default(), pipes(2));
+    let [a, b] = pair(&NicModel::default(), pipes(2));
     let _proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     let start = Instant::now();
@@ -255,19 +266,19 @@ fn report_threads(total: u32, bytes: u32) {
     );
 }
 
-/// Commands to arrivals, through rings, proxies' state machines and credits.
+/// From commands to arrivals, through rings, the state machines of proxies, and credits.
 fn report_modelled(puts: u32) {
     let bytes = 256 << 10;
-    let mut subject = EmulatedSubject::new(Nic::default(), vec![Faults::default()]);
+    let mut subject = EmulatedSubject::new(NicModel::default(), vec![Faults::default()]);
     let traffic = Traffic {
         channels: 2,
         puts,
         sizes: vec![bytes],
         ..Traffic::default()
     };
-    let mut job = Job::new(&mut subject, traffic).expect("connects");
-    job.run();
-    drop(job);
+    let mut run = TrafficRun::new(&mut subject, traffic).expect("connects");
+    run.run();
+    drop(run);
     let each_way = f64::from(2 * puts) * f64::from(bytes);
     println!(
         "puts of 256 KiB: {:.2} GB/s each way in modelled time, of 50 set ({:?} to {:?})",
@@ -280,7 +291,7 @@ fn report_modelled(puts: u32) {
 fn report_idle(captured: bool) {
     let cpu = || clock_gettime(ClockId::ProcessCPUTime);
     let ns = |time: rustix::time::Timespec| time.tv_sec as f64 * 1e9 + time.tv_nsec as f64;
-    let [a, b] = pair(&Nic::default(), sockets());
+    let [a, b] = pair(&NicModel::default(), sockets());
     let proxies = [a.endpoint, b.endpoint]
         .map(|endpoint| Proxy::start(endpoint, &ProxyOptions::default()).expect("starts"));
     if captured {

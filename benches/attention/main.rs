@@ -21,7 +21,7 @@ use mkernel::spec::plan::Body;
 use mkernel::spec::roofline::Bound;
 use mkernel::{
     AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Dtype, Faults, KernelConfig,
-    Nic, Operator, Placement, RawOperand, Transport,
+    NicModel, Operator, Placement, RawOperand, Transport,
 };
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -142,10 +142,10 @@ fn one_rank(
 ) -> Result<(), Failure> {
     ranks.context().bind_to_thread()?;
     ranks.set_transport(Transport::Emulated {
-        nic: Nic {
+        nic: NicModel {
             gb_per_s: flags.nic_gb_s,
             latency: Duration::from_micros(flags.nic_latency_us),
-            ..Nic::default()
+            ..NicModel::default()
         },
         faults: Faults::default(),
     });

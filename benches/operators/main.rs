@@ -19,7 +19,7 @@ use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{
     Addends, BLayout, Communicator, Dtype, Epilogue, Faults, GemmConfig, GemmOp, GemmShape,
-    KernelConfig, KernelPlan, Nic, Operator, Transport, Tuning,
+    KernelConfig, KernelPlan, NicModel, Operator, Transport, Tuning,
 };
 use operands::{Operands, epilogue_of};
 use report::{Baseline, Row, Unfused};
@@ -139,10 +139,10 @@ fn one_rank(
 
 fn transport(flags: &Flags) -> Transport {
     Transport::Emulated {
-        nic: Nic {
+        nic: NicModel {
             gb_per_s: flags.nic_gb_s,
             latency: Duration::from_micros(flags.nic_latency_us),
-            ..Nic::default()
+            ..NicModel::default()
         },
         faults: Faults::default(),
     }

@@ -177,7 +177,7 @@ pub(crate) fn nic_options() -> Result<NicOptions, Error> {
     read_nic_options(read)
 }
 
-/// `MKERNEL_NICS`, as [`mkernel_topology::Wanted`] reads it; empty if it is not set.
+/// `MKERNEL_NICS`, as [`mkernel_topology::NicConfig`] reads it; empty if it is not set.
 #[must_use]
 pub fn wanted_nics() -> String {
     read("MKERNEL_NICS").unwrap_or_default()

@@ -117,7 +117,7 @@ pub use mkernel_macros::fused_kernel;
 
 pub use mkernel_compile::GenError;
 pub use mkernel_fabric::FabricError;
-pub use mkernel_fabric::emulated::{Failure, Faults, Nic};
+pub use mkernel_fabric::emulated::{Failure, Faults, NicModel};
 pub use mkernel_spec::{
     self as spec, Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning,
     BLayout, CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp,

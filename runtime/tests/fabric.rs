@@ -2,8 +2,8 @@
 
 use mkernel::spec::fabric_test::MAX_NODES;
 use mkernel::{
-    Communicator, Error, FabricError, FabricTestOptions, Faults, Load, Measured, Nic, Simulation,
-    Transport,
+    Communicator, Error, FabricError, FabricTestOptions, Faults, Load, Measured, NicModel,
+    Simulation, Transport,
 };
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ fn options(nodes: u32) -> FabricTestOptions {
         nodes,
         message_bytes: 512,
         window: 4,
-        transport: emulated(Nic::default(), Faults::default()),
+        transport: emulated(NicModel::default(), Faults::default()),
     }
 }
 
-fn emulated(nic: Nic, faults: Faults) -> Transport {
+fn emulated(nic: NicModel, faults: Faults) -> Transport {
     Transport::Emulated { nic, faults }
 }
 
@@ -86,7 +86,7 @@ fn every_message_arrives_as_it_was_sent_whatever_the_network_does() {
     for (world, nodes) in [(2, 2), (4, 2), (4, 4)] {
         for seed in 0..4 {
             let options = FabricTestOptions {
-                transport: emulated(Nic::default(), faults(seed)),
+                transport: emulated(NicModel::default(), faults(seed)),
                 ..options(nodes)
             };
             for measured in run(ranks(world, seed), &options, &[LOAD, single, LOAD]) {
@@ -107,7 +107,7 @@ fn a_nic_that_fails_is_an_error_and_no_hang() {
     let failure = mkernel::Failure::Nic { after_writes: 5 };
     let options = FabricTestOptions {
         transport: emulated(
-            Nic::default(),
+            NicModel::default(),
             Faults {
                 failure: Some(failure),
                 ..Faults::default()
@@ -133,9 +133,9 @@ fn mistakes_in_options_and_loads_are_told_at_once() {
         window: 0,
         // Its own limit does not make more possible than there is.
         transport: emulated(
-            Nic {
+            NicModel {
                 write_bytes: u32::MAX,
-                ..Nic::default()
+                ..NicModel::default()
             },
             Faults::default(),
         ),

@@ -1,12 +1,12 @@
-//! Commands that cannot be carried out: an error that says which and why, and no access.
+//! Invalid commands: the error names the command and the field, and no memory is accessed.
 
-use crate::pair::{Options, put, wholes};
+use crate::pair::{Options, connected_pair, put};
 use mkernel_fabric::FabricError;
 use mkernel_spec::fabric::Command;
 use std::time::Instant;
 
 #[test]
-fn each_wrong_field_is_named_with_its_slot() {
+fn each_invalid_field_is_named_with_its_command() {
     let good = || put(1, 64, 0, 0);
     let end = super::pair::REGION_BYTES as u64;
     let wrong: Vec<(&str, Command)> = vec![
@@ -40,12 +40,12 @@ fn each_wrong_field_is_named_with_its_slot() {
         ("target_offset", put(1, 1, 0, (u64::MAX >> 1) - 1)),
     ];
     for (field, command) in wrong {
-        let [mut whole, _peer] = wholes([Options::default(), Options::default()]);
+        let [mut endpoint, _peer] = connected_pair([Options::default(), Options::default()]);
         for command in [good(), put(0, 64, end - 64, end - 64), command] {
-            let index = whole.producer.claim();
-            whole.producer.publish(index, &command);
+            let index = endpoint.producer.claim();
+            endpoint.producer.publish(index, &command);
         }
-        let error = whole.endpoint.step(Instant::now()).expect_err(field);
+        let error = endpoint.endpoint.step(Instant::now()).expect_err(field);
         assert!(error.to_string().contains(field), "{error}");
         let FabricError::Command {
             index: 2,
@@ -59,12 +59,12 @@ fn each_wrong_field_is_named_with_its_slot() {
     }
 }
 
-/// A kernel that writes a slot which is not its own.
+/// A kernel writes a slot that it has not claimed.
 #[test]
 fn a_slot_of_another_lap_is_an_error() {
-    let [mut whole, _peer] = wholes([Options::default(), Options::default()]);
-    whole.producer.publish(64, &put(0, 0, 0, 0));
-    let error = whole
+    let [mut endpoint, _peer] = connected_pair([Options::default(), Options::default()]);
+    endpoint.producer.publish(64, &put(0, 0, 0, 0));
+    let error = endpoint
         .endpoint
         .step(Instant::now())
         .expect_err("lap 1 before lap 0");

@@ -1,29 +1,31 @@
-//! The emulated transport conforms, as it is and with faults, and takes the time that it says.
+//! The emulated transport passes the conformance tests with and without faults, and takes the time that its model
+//! says.
 
 use mkernel_fabric::emulated::{
-    Clock, Emulated, Faults, HostMover, Mover, Nic, Placed, VirtualClock,
+    Clock, CopyEngine, CopyStatus, EmulatedTransport, Faults, HostCopyEngine, NicModel,
+    VirtualClock,
 };
-use mkernel_fabric::testing::{Buffer, pattern, peer_id, peer_offers, pipes};
+use mkernel_fabric::testing::{Buffer, pattern, peer_connect_infos, peer_id, pipes};
 use mkernel_fabric::testing::{EmulatedSubject, Subject, conformance::run_all};
-use mkernel_fabric::{Event, Memory, Place, RegionId, Transport, Write};
+use mkernel_fabric::{Event, MemoryRange, RegionId, RegionOffset, Transport, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 #[test]
-fn emulated_nics_conform() {
+fn emulated_nics_pass_the_conformance_tests() {
     run_all(&mut EmulatedSubject::new(
-        Nic::default(),
+        NicModel::default(),
         vec![Faults::default()],
     ));
 }
 
 #[test]
-fn a_region_is_kept_until_its_transport_is_dropped() {
+fn a_transport_keeps_the_owners_of_its_regions() {
     let owner = Arc::new(());
-    let mut subject = EmulatedSubject::new(Nic::default(), vec![Faults::default()]);
+    let mut subject = EmulatedSubject::new(NicModel::default(), vec![Faults::default()]);
     let mut transports = subject.make(2);
-    let memory = Buffer::new(64).memory().kept_by(owner.clone());
+    let memory = Buffer::new(64).memory().with_owner(owner.clone());
     transports[0].register(memory).expect("registers");
     assert_eq!(Arc::strong_count(&owner), 2);
     drop(transports);
@@ -31,7 +33,7 @@ fn a_region_is_kept_until_its_transport_is_dropped() {
 }
 
 #[test]
-fn unordered_ones_do_too() {
+fn unordered_nics_pass_the_conformance_tests() {
     let faults = Faults {
         seed: 5,
         jitter: Duration::from_micros(50),
@@ -40,28 +42,28 @@ fn unordered_ones_do_too() {
         duplicates: 0.2,
         ..Faults::default()
     };
-    let nic = Nic {
+    let nic = NicModel {
         rails: 4,
         queue_depth: 64,
         receives: 24,
-        ..Nic::default()
+        ..NicModel::default()
     };
     run_all(&mut EmulatedSubject::new(nic.clone(), vec![faults.clone()]));
     let mut late = EmulatedSubject::new(nic, vec![faults]);
-    late.late = Some(11);
+    late.copy_delay_seed = Some(11);
     run_all(&mut late);
 }
 
 #[test]
-fn those_whose_copies_take_their_time_do_too() {
+fn nics_with_slow_copies_pass_the_conformance_tests() {
     for seed in 0..4 {
-        let mut subject = EmulatedSubject::new(Nic::default(), vec![]);
-        subject.late = Some(seed);
+        let mut subject = EmulatedSubject::new(NicModel::default(), vec![]);
+        subject.copy_delay_seed = Some(seed);
         run_all(&mut subject);
     }
 }
 
-/// Connected, with a region of so many bytes each.
+/// Creates two connected endpoints with a region of this many bytes each.
 fn pair(subject: &mut EmulatedSubject, bytes: usize) -> Vec<Box<dyn Transport>> {
     let mut pair = subject.make(2);
     for transport in &mut pair {
@@ -70,18 +72,20 @@ fn pair(subject: &mut EmulatedSubject, bytes: usize) -> Vec<Box<dyn Transport>> 
             .expect("registers");
     }
     for of in 0..2 {
-        let offers = peer_offers(2, of, |peer, of| pair[peer].offer(of).expect("an offer"));
-        pair[of].connect(&offers, Instant::now()).expect("connects");
+        let infos = peer_connect_infos(2, of, |peer, of| {
+            pair[peer].connect_info(of).expect("connection info")
+        });
+        pair[of].connect(&infos, Instant::now()).expect("connects");
     }
     pair
 }
 
-/// Modelled nanoseconds until `writes` writes of `bytes` have been sent, with at most the queue's depth on their way; and
-/// those until the first arrived.
-fn time(nic: Nic, writes: u64, bytes: u32) -> (u64, u64) {
+/// Returns the modelled nanoseconds until `writes` writes of `bytes` have completed, with at most the queue's depth
+/// in flight, and those until the first arrival.
+fn time(nic: NicModel, writes: u64, bytes: u32) -> (u64, u64) {
     let mut subject = EmulatedSubject::new(nic, vec![]);
     let mut pair = pair(&mut subject, bytes.max(1) as usize);
-    let place = Place {
+    let place = RegionOffset {
         region: RegionId(0),
         offset: 0,
     };
@@ -115,54 +119,60 @@ fn time(nic: Nic, writes: u64, bytes: u32) -> (u64, u64) {
     (subject.now_ns(), first_arrival.expect("arrived"))
 }
 
-/// Moves the bytes of long writes when it is let.
+/// A copy engine that holds long writes back until the test releases them.
 struct Held {
     is_let: Arc<AtomicBool>,
-    held: Vec<(Memory, u64, Vec<u8>, u64)>,
+    held: Vec<(MemoryRange, u64, Vec<u8>, u64)>,
 }
 
-impl Mover for Held {
-    fn check(&self, memory: &Memory) -> Result<(), String> {
-        HostMover.check(memory)
+impl CopyEngine for Held {
+    fn check(&self, memory: &MemoryRange) -> Result<(), String> {
+        HostCopyEngine.check(memory)
     }
-    fn take(&mut self, from: &Memory, at: u64, bytes: u32, to: &mut Vec<u8>) -> Result<(), String> {
-        HostMover.take(from, at, bytes, to)
-    }
-    fn place(
+    fn stage(
         &mut self,
-        to: &Memory,
+        from: &MemoryRange,
+        at: u64,
+        bytes: u32,
+        to: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        HostCopyEngine.stage(from, at, bytes, to)
+    }
+    fn start_copy(
+        &mut self,
+        to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],
         token: u64,
-    ) -> Result<Placed, String> {
+    ) -> Result<CopyStatus, String> {
         if bytes < 1000 {
-            return HostMover.place(to, offset, bytes, payload, token);
+            return HostCopyEngine.start_copy(to, offset, bytes, payload, token);
         }
         self.held
             .push((to.clone(), offset, payload.to_vec(), token));
-        Ok(Placed::Pending)
+        Ok(CopyStatus::Pending)
     }
-    fn poll(&mut self, placed: &mut Vec<u64>) -> Result<(), String> {
+    fn poll(&mut self, completed: &mut Vec<u64>) -> Result<(), String> {
         if !self.is_let.load(Ordering::Relaxed) {
             return Ok(());
         }
         for (to, offset, bytes, token) in self.held.drain(..) {
-            HostMover.place(&to, offset, bytes.len() as u32, &bytes, token)?;
-            placed.push(token);
+            HostCopyEngine.start_copy(&to, offset, bytes.len() as u32, &bytes, token)?;
+            completed.push(token);
         }
         Ok(())
     }
 }
 
-/// Nothing waits for a copy that is not over, but its own arrival and completion.
+/// A copy that has not completed delays nothing but its own arrival and completion.
 #[test]
-fn an_arrival_waits_for_its_copy_alone() {
+fn a_slow_copy_delays_only_its_own_arrival() {
     let (is_let, clock) = (
         Arc::new(AtomicBool::new(false)),
         Arc::<VirtualClock>::default(),
     );
-    let mut ends: Vec<Emulated> = pipes(2)
+    let mut ends: Vec<EmulatedTransport> = pipes(2)
         .into_iter()
         .map(|wires| {
             let held = Held {
@@ -170,15 +180,16 @@ fn an_arrival_waits_for_its_copy_alone() {
                 held: Vec::new(),
             };
             let clock = Clock::Virtual(Arc::clone(&clock));
-            let (nic, faults) = (Nic::default(), Faults::default());
-            Emulated::new(nic, faults, clock, Box::new(held), wires).expect("sound figures")
+            let (nic, faults) = (NicModel::default(), Faults::default());
+            EmulatedTransport::new(nic, faults, clock, Box::new(held), wires)
+                .expect("a valid model")
         })
         .collect();
     let memory = [Buffer::new(8192), Buffer::new(8192)];
     for (end, memory) in ends.iter_mut().zip(memory) {
         end.register(memory.memory()).expect("registers");
     }
-    let place = |offset| Place {
+    let place = |offset| RegionOffset {
         region: RegionId(0),
         offset,
     };
@@ -193,7 +204,7 @@ fn an_arrival_waits_for_its_copy_alone() {
     let data = pattern(3, 4000);
     memory[0].write(0, &data);
     ends[0].post(&[write(1, 4000), write(2, 0)]).expect("posts");
-    // Far beyond the time that any of it takes by the model.
+    // The limit is far beyond the time that any of this takes by the model.
     let mut poll = |until_ns| {
         let mut events = [Vec::new(), Vec::new()];
         while clock.now_ns() < until_ns {
@@ -203,7 +214,7 @@ fn an_arrival_waits_for_its_copy_alone() {
             let before = clock.now_ns();
             clock.advance(1000);
             if clock.now_ns() == before {
-                clock.advance(1000); // nobody was polled since: on by so much
+                clock.advance(1000); // No NIC was polled since, so this adds the full time.
             }
         }
         events
@@ -226,12 +237,12 @@ fn an_arrival_waits_for_its_copy_alone() {
 }
 
 #[test]
-fn bandwidth_is_as_set() {
+fn bandwidth_matches_the_model() {
     for (rails, gb_per_s) in [(1, 50.0), (2, 25.0), (1, 12.5)] {
-        let nic = Nic {
+        let nic = NicModel {
             rails,
             gb_per_s,
-            ..Nic::default()
+            ..NicModel::default()
         };
         let (writes, bytes) = (2000, 256 << 10);
         let (ns, _) = time(nic, writes, bytes);
@@ -246,11 +257,11 @@ fn bandwidth_is_as_set() {
 }
 
 #[test]
-fn latency_is_as_set() {
+fn latency_matches_the_model() {
     for (latency_us, bytes, expected_ns) in [(2, 0, 2_010), (7, 0, 7_010), (2, 5_000, 2_110)] {
-        let nic = Nic {
+        let nic = NicModel {
             latency: Duration::from_micros(latency_us),
-            ..Nic::default()
+            ..NicModel::default()
         };
         let (ns, arrival_ns) = time(nic, 1, bytes);
         assert_eq!(arrival_ns, expected_ns);

@@ -1,11 +1,12 @@
-//! Endpoints under seeded faults and a virtual clock: nothing hangs, and data is right or somebody says why not.
+//! Endpoints under seeded faults and a virtual clock: nothing hangs, and either the data is right or an endpoint
+//! reports an error.
 
 use mkernel_fabric::FabricError;
-use mkernel_fabric::emulated::{Failure, Faults, Nic};
-use mkernel_fabric::testing::{EmulatedSubject, Job, Traffic};
+use mkernel_fabric::emulated::{Failure, Faults, NicModel};
+use mkernel_fabric::testing::{EmulatedSubject, Traffic, TrafficRun};
 use std::time::Duration;
 
-/// Small figures from one number.
+/// Small random numbers from one seed.
 struct Draw(u64);
 
 impl Draw {
@@ -18,14 +19,14 @@ impl Draw {
     }
 }
 
-/// How a run ended: modelled time, and each endpoint's error.
+/// The outcome of a run: the modelled time, and the error of each endpoint.
 type Outcome = (u64, Vec<Option<FabricError>>);
 
 struct Run {
-    nic: Nic,
+    nic: NicModel,
     faults: Vec<Faults>,
     traffic: Traffic,
-    /// The seed of how long copies take.
+    /// The seed of the copies' delays.
     late: Option<u64>,
 }
 
@@ -33,12 +34,12 @@ impl Run {
     fn new(seed: u64) -> Self {
         let mut draw = Draw(seed);
         let us = |draw: &mut Draw, end| Duration::from_micros(draw.below(end));
-        let nic = Nic {
+        let nic = NicModel {
             rails: 1 + draw.below(4) as u32,
             latency: us(&mut draw, 20),
             queue_depth: 2 + draw.below(30) as u32,
             receives: 16 + draw.below(20) as u32,
-            ..Nic::default()
+            ..NicModel::default()
         };
         let faults = Faults {
             seed,
@@ -72,31 +73,31 @@ impl Run {
         }
     }
 
-    /// Wrong data and standstills panic inside.
+    /// Wrong data and hangs panic inside.
     fn run(&self) -> (Outcome, bool) {
         let mut subject = EmulatedSubject::new(self.nic.clone(), self.faults.clone());
-        subject.late = self.late;
-        let mut job = Job::new(&mut subject, self.traffic.clone()).expect("connects");
-        job.run();
-        let has_finished = job.nodes.iter().all(|node| node.endpoint.is_some());
-        for node in &job.nodes {
+        subject.copy_delay_seed = self.late;
+        let mut run = TrafficRun::new(&mut subject, self.traffic.clone()).expect("connects");
+        run.run();
+        let has_finished = run.nodes.iter().all(|node| node.endpoint.is_some());
+        for node in &run.nodes {
             assert_eq!(
                 node.error.is_some(),
                 node.arrivals.is_aborted(),
-                "kernels are told"
+                "kernels are aborted"
             );
         }
-        let errors = job.nodes.iter().map(|node| node.error.clone()).collect();
-        drop(job);
+        let errors = run.nodes.iter().map(|node| node.error.clone()).collect();
+        drop(run);
         ((subject.now_ns(), errors), has_finished)
     }
 
-    /// Whether an endpoint may end with this error, if endpoint 0 is the one that breaks.
-    fn may_say(&self, at: usize, error: &FabricError) -> bool {
+    /// Returns whether an endpoint may end with this error if endpoint 0 is the one that fails.
+    fn is_plausible(&self, at: usize, error: &FabricError) -> bool {
         match error {
             FabricError::Nic { .. } => at == 0,
-            // Who is cut off blames others; so do those who wait for one that gave up.
-            FabricError::Silent { waited, .. } => *waited >= self.traffic.deadline,
+            // An endpoint that is cut off reports its peers, and so do those that wait for an aborted endpoint.
+            FabricError::Timeout { waited, .. } => *waited >= self.traffic.deadline,
             FabricError::Lost { .. } => true,
             _ => false,
         }
@@ -104,7 +105,7 @@ impl Run {
 }
 
 #[test]
-fn a_thousand_runs_end_and_are_right_or_say_why_not() {
+fn a_thousand_runs_end_with_right_data_or_an_error() {
     let (mut failed, mut survived) = (0, 0);
     for seed in 0..1000 {
         let run = Run::new(seed);
@@ -116,26 +117,32 @@ fn a_thousand_runs_end_and_are_right_or_say_why_not() {
             );
             continue;
         }
-        let is_told = errors.iter().any(Option::is_some);
-        assert_eq!(has_finished, !is_told, "seed {seed}: {errors:?}");
+        let has_failed = errors.iter().any(Option::is_some);
+        assert_eq!(has_finished, !has_failed, "seed {seed}: {errors:?}");
         for (at, error) in errors.iter().enumerate() {
-            let is_right = error.as_ref().is_none_or(|error| run.may_say(at, error));
+            let is_right = error
+                .as_ref()
+                .is_none_or(|error| run.is_plausible(at, error));
             assert!(is_right, "seed {seed}, endpoint {at}: {errors:?}");
         }
-        if matches!(run.faults[0].failure, Some(Failure::Nic { .. })) && is_told {
+        if matches!(run.faults[0].failure, Some(Failure::Nic { .. })) && has_failed {
             assert!(
                 matches!(errors[0], Some(FabricError::Nic { .. })),
                 "seed {seed}: {errors:?}"
             );
         }
-        *(if is_told { &mut failed } else { &mut survived }) += 1;
+        *(if has_failed {
+            &mut failed
+        } else {
+            &mut survived
+        }) += 1;
     }
     println!("{failed} runs failed as they should, {survived} ended before the fault");
     assert!(failed > 300, "{failed}");
 }
 
 #[test]
-fn a_seed_repeats_its_run() {
+fn a_seed_reproduces_its_run() {
     for seed in 0..40 {
         let run = Run::new(seed);
         assert_eq!(run.run().0, run.run().0, "seed {seed}");

@@ -1,6 +1,6 @@
-//! Peers that send what no peer would.
+//! Peers that violate the protocol.
 
-use crate::pair::{MARGIN, Options, error_of, half, put};
+use crate::pair::{MARGIN, Options, error_of, put, unconnected};
 use mkernel_fabric::emulated::frame::{WriteHead, put_acks, put_write};
 use mkernel_fabric::emulated::{Pipe, Wire, pipe};
 use mkernel_fabric::immediate::Immediate;
@@ -10,16 +10,16 @@ use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-/// An endpoint whose peer's end of the wire is in the test's hand.
+/// Creates an endpoint and the peer's end of its wire.
 fn victim() -> (Endpoint, Pipe) {
     let (ours, theirs) = pipe();
-    let mut half = half(Box::new(theirs), Options::default());
-    let offer = half.offer();
-    (half.connect(offer).expect("connects").endpoint, ours)
+    let mut endpoint = unconnected(Box::new(theirs), Options::default());
+    let info = endpoint.connect_info();
+    (endpoint.connect(info).expect("connects").endpoint, ours)
 }
 
-/// Its answer to bytes on the wire.
-fn say(bytes: &[u8]) -> Option<FabricError> {
+/// Returns the error of an endpoint that receives these bytes.
+fn error_after(bytes: &[u8]) -> Option<FabricError> {
     let (mut endpoint, mut wire) = victim();
     assert_eq!(wire.send(bytes), Ok(bytes.len()));
     (0..3).find_map(|_| endpoint.step(Instant::now()).err())
@@ -31,7 +31,7 @@ fn frame(head: WriteHead, payload: &[u8]) -> Vec<u8> {
         out.extend(payload);
         Ok::<_, ()>(())
     })
-    .expect("appends");
+    .expect("encodes");
     bytes
 }
 
@@ -45,8 +45,8 @@ const HEAD: WriteHead = WriteHead {
 };
 
 #[test]
-fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
-    assert_eq!(say(&frame(HEAD, b"data")), None, "a sound write");
+fn protocol_violations_end_the_fabric_and_name_the_peer() {
+    assert_eq!(error_after(&frame(HEAD, b"data")), None, "a valid write");
     let mut unknown_ack = Vec::new();
     put_acks(&mut unknown_ack, &[1 << 32]);
     let channel = Immediate::Put {
@@ -59,7 +59,7 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
         sequence: 1000,
     }
     .encode();
-    let returned = Immediate::Credit { returned: 1 }.encode();
+    let credit = Immediate::Credit { delivered: 1 }.encode();
     let empty = WriteHead { bytes: 0, ..HEAD };
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("version", vec![0; 8]),
@@ -76,8 +76,8 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
                 b"data",
             ),
         ),
-        ("4 bytes that brings 3", frame(HEAD, b"dat")),
-        ("no bytes, but brought", frame(empty, b"data")),
+        ("4 bytes has a payload of 3", frame(HEAD, b"dat")),
+        ("0 bytes with a payload", frame(empty, b"data")),
         ("acknowledged", unknown_ack),
         (
             "channel 4",
@@ -100,62 +100,62 @@ fn what_a_peer_may_not_say_ends_the_fabric_and_names_the_peer() {
             ),
         ),
         (
-            "0xc0100000, which means nothing",
+            "0xc0100000, which has no meaning",
             frame(
                 WriteHead {
-                    immediate: Immediate::Goodbye { lost: None }.encode() + (1 << 20),
+                    immediate: Immediate::Close { lost_rank: None }.encode() + (1 << 20),
                     ..empty
                 },
                 b"",
             ),
         ),
         (
-            "gave 1 puts back",
+            "returned credits for 1 puts",
             frame(
                 WriteHead {
-                    immediate: returned,
+                    immediate: credit,
                     ..empty
                 },
                 b"",
             ),
         ),
     ];
-    for (says, bytes) in cases {
-        let error = say(&bytes).unwrap_or_else(|| panic!("{says}: no error"));
+    for (expected, bytes) in cases {
+        let error = error_after(&bytes).unwrap_or_else(|| panic!("{expected}: no error"));
         let text = error.to_string();
         assert!(
-            text.contains(says) && text.contains("rank 1 on node b"),
+            text.contains(expected) && text.contains("rank 1 on node b"),
             "{text}"
         );
     }
 }
 
 #[test]
-fn a_damaged_offer_is_refused_by_name() {
+fn damaged_connect_info_is_refused_and_names_the_peer() {
     for at in 0..6 {
         let (_, wire) = pipe();
-        let mut half = half(Box::new(wire), Options::default());
-        let mut offer = half.offer();
-        offer[at] ^= 0x40;
-        let Err(error) = half.connect(offer) else {
-            panic!("byte {at} was not looked at")
+        let mut endpoint = unconnected(Box::new(wire), Options::default());
+        let mut info = endpoint.connect_info();
+        info[at] ^= 0x40;
+        let Err(error) = endpoint.connect(info) else {
+            panic!("byte {at} was not checked")
         };
         assert!(error.to_string().contains("rank 1 on node b"), "{error}");
     }
 }
 
 proptest! {
-    /// No panic, and no answer but one about the peer.
+    /// There is no panic, and every error names the peer.
     #[test]
-    fn garbage_is_about_the_peer(bytes: Vec<u8>) {
-        if let Some(error) = say(&bytes) {
+    fn errors_of_random_bytes_name_the_peer(bytes: Vec<u8>) {
+        if let Some(error) = error_after(&bytes) {
             prop_assert!(error.to_string().contains("rank 1 on node b"), "{}", error);
         }
     }
 
-    /// Sound frames, then damage.
+    /// Valid frames come first, then damage.
     #[test]
-    fn damaged_frames_are_about_the_peer(at: prop::sample::Index, to: u8, frames in 1usize..4) {
+    fn errors_of_damaged_frames_name_the_peer(at: prop::sample::Index, to: u8, frames in 1usize..4) {
         let mut bytes = Vec::new();
         for number in 0..frames {
             let put = Immediate::Put { channel: 0, sequence: number as u32 };
@@ -163,18 +163,18 @@ proptest! {
         }
         let at = at.index(bytes.len());
         bytes[at] = to;
-        if let Some(error) = say(&bytes) {
+        if let Some(error) = error_after(&bytes) {
             prop_assert!(error.to_string().contains("rank 1 on node b"), "{}", error);
         }
     }
 }
 
 #[test]
-fn garbage_on_a_socket_stops_the_proxy_in_time() {
+fn garbage_on_a_socket_stops_the_proxy() {
     let (ours, mut theirs) = UnixStream::pair().expect("sockets");
-    let mut half = half(Box::new(ours), Options::default());
-    let offer = half.offer();
-    let end = half.connect(offer).expect("connects").start();
+    let mut endpoint = unconnected(Box::new(ours), Options::default());
+    let info = endpoint.connect_info();
+    let end = endpoint.connect(info).expect("connects").start();
     let index = end.producer.claim();
     end.producer.publish(index, &put(0, 64, 0, 0));
     theirs.write_all(&[0x5a; 4096]).expect("writes");

@@ -1,4 +1,4 @@
-//! Puts between endpoints: the protocol under every kind of fault, and the proxy's thread with peers that misbehave.
+//! Puts between endpoints: the protocol under every kind of fault, and the proxy's thread with misbehaving peers.
 
 mod commands;
 mod emulated;

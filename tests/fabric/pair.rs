@@ -1,29 +1,31 @@
-//! Two endpoints with proxies, over one wire.
+//! Two endpoints with proxies that one wire connects, for the tests of this folder.
 
-use mkernel_fabric::emulated::{Clock, Emulated, Faults, HostMover, Mover, Nic, Wire, pipe};
-use mkernel_fabric::testing::{Buffer, LateMover, Sources};
+use mkernel_fabric::emulated::{
+    Clock, CopyEngine, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire, pipe,
+};
+use mkernel_fabric::testing::{Buffer, DelayedCopyEngine, SourceTable};
 use mkernel_fabric::{
-    Config, Endpoint, FabricError, HostArrivals, Peer, PeerId, PeerOffer, Producer, Proxy,
-    ProxyOptions, Ring, Setup,
+    CommandProducer, Endpoint, EndpointBuilder, EndpointConfig, FabricError, HostArrivals,
+    HostRing, PeerConnectInfo, PeerId, PeerIdentity, Proxy, ProxyOptions,
 };
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use std::time::{Duration, Instant};
 
-/// Of each region: 0 is the source, 1 the target.
+/// The size of each region. Region 0 is the source, region 1 the target.
 pub const REGION_BYTES: usize = 1 << 20;
 
-/// What waits beyond the fabric's own deadline may take on a busy machine.
+/// The time that waits may take beyond the fabric's own deadline on a busy machine.
 pub const MARGIN: Duration = Duration::from_secs(10);
 
-/// What an endpoint is made of.
+/// The options of an endpoint.
 #[derive(Clone)]
 pub struct Options {
     pub faults: Faults,
     pub deadline: Duration,
     pub ring_log2: u32,
     pub name: &'static str,
-    /// Copies take time, and after so many one fails.
-    pub late: Option<(Sources, u64)>,
+    /// Makes copies take time, and lets one fail after this many.
+    pub late: Option<(SourceTable, u64)>,
 }
 
 impl Default for Options {
@@ -39,74 +41,76 @@ impl Default for Options {
 }
 
 /// An endpoint before it is connected.
-pub struct Half {
-    pub setup: Setup,
+pub struct UnconnectedEndpoint {
+    pub builder: EndpointBuilder,
     pub source: Buffer,
     pub target: Buffer,
     options: Options,
 }
 
-/// An endpoint that a proxy does not drive yet.
-pub struct Whole {
+/// A connected endpoint without a proxy.
+pub struct ConnectedEndpoint {
     pub endpoint: Endpoint,
-    pub producer: Producer,
+    pub producer: CommandProducer,
     pub arrivals: HostArrivals,
     pub source: Buffer,
     pub target: Buffer,
 }
 
-/// An endpoint at work.
-pub struct End {
+/// An endpoint that a proxy drives.
+pub struct RunningEndpoint {
     pub proxy: Proxy,
-    pub producer: Producer,
+    pub producer: CommandProducer,
     pub arrivals: HostArrivals,
     pub source: Buffer,
     pub target: Buffer,
 }
 
-pub fn half(wire: Box<dyn Wire>, options: Options) -> Half {
+pub fn unconnected(wire: Box<dyn Wire>, options: Options) -> UnconnectedEndpoint {
     let (source, target) = (Buffer::new(REGION_BYTES), Buffer::new(REGION_BYTES));
-    let (nic, faults) = (Nic::default(), options.faults.clone());
-    let mover: Box<dyn Mover> = match options.late.clone() {
-        None => Box::new(HostMover),
-        Some((sources, successes)) => Box::new(LateMover::new(sources, 7, successes)),
+    let (nic, faults) = (NicModel::default(), options.faults.clone());
+    let copy_engine: Box<dyn CopyEngine> = match options.late.clone() {
+        None => Box::new(HostCopyEngine),
+        Some((sources, successes)) => Box::new(DelayedCopyEngine::new(sources, 7, successes)),
     };
-    let nic = Emulated::new(nic, faults, Clock::Real, mover, vec![wire]);
-    let config = Config {
+    let nic = EmulatedTransport::new(nic, faults, Clock::Real, copy_engine, vec![wire]);
+    let config = EndpointConfig {
         channels: 4,
         deadline: options.deadline,
         put_bytes: 0,
         first_count: 0,
     };
     let regions = vec![source.memory(), target.memory()];
-    let setup = Setup::new(Box::new(nic.expect("sound figures")), regions, config);
-    Half {
-        setup: setup.expect("sound"),
+    let builder = EndpointBuilder::new(Box::new(nic.expect("a valid model")), regions, config);
+    UnconnectedEndpoint {
+        builder: builder.expect("valid"),
         source,
         target,
         options,
     }
 }
 
-impl Half {
-    pub fn offer(&mut self) -> Vec<u8> {
-        self.setup.offer(PeerId(0)).expect("an offer")
+impl UnconnectedEndpoint {
+    pub fn connect_info(&mut self) -> Vec<u8> {
+        self.builder
+            .connect_info(PeerId(0))
+            .expect("connection info")
     }
 
-    pub fn connect(self, offer: Vec<u8>) -> Result<Whole, FabricError> {
-        let peer = Peer {
+    pub fn connect(self, connect_info: Vec<u8>) -> Result<ConnectedEndpoint, FabricError> {
+        let peer = PeerIdentity {
             id: PeerId(0),
             name: self.options.name.into(),
         };
-        let ring = Ring::on_host(self.options.ring_log2, 0)?;
-        let producer = Producer::new(ring.clone());
+        let ring = HostRing::allocate(self.options.ring_log2, 0)?;
+        let producer = CommandProducer::new(ring.clone());
         let arrivals = HostArrivals::new(1, 4, 0);
-        let told = Box::new(arrivals.clone());
-        let offers = [PeerOffer { peer, offer }];
+        let receiver = Box::new(arrivals.clone());
+        let infos = [PeerConnectInfo { peer, connect_info }];
         let endpoint = self
-            .setup
-            .connect(&offers, ring, told, Instant::now() + MARGIN)?;
-        Ok(Whole {
+            .builder
+            .connect(&infos, ring, receiver, Instant::now() + MARGIN)?;
+        Ok(ConnectedEndpoint {
             endpoint,
             producer,
             arrivals,
@@ -116,9 +120,9 @@ impl Half {
     }
 }
 
-impl Whole {
-    pub fn start(self) -> End {
-        End {
+impl ConnectedEndpoint {
+    pub fn start(self) -> RunningEndpoint {
+        RunningEndpoint {
             proxy: Proxy::start(self.endpoint, &ProxyOptions::default()).expect("starts"),
             producer: self.producer,
             arrivals: self.arrivals,
@@ -128,25 +132,28 @@ impl Whole {
     }
 }
 
-/// Two endpoints of this process, connected.
-pub fn wholes(options: [Options; 2]) -> [Whole; 2] {
+/// Creates two connected endpoints in this process.
+pub fn connected_pair(options: [Options; 2]) -> [ConnectedEndpoint; 2] {
     let (a, b) = pipe();
     let [first, second] = options;
-    let (mut a, mut b) = (half(Box::new(a), first), half(Box::new(b), second));
-    let offers = [b.offer(), a.offer()];
-    let [to_a, to_b] = offers;
+    let (mut a, mut b) = (
+        unconnected(Box::new(a), first),
+        unconnected(Box::new(b), second),
+    );
+    let infos = [b.connect_info(), a.connect_info()];
+    let [to_a, to_b] = infos;
     [
         a.connect(to_a).expect("connects"),
         b.connect(to_b).expect("connects"),
     ]
 }
 
-/// The same, at work.
-pub fn pair(options: [Options; 2]) -> [End; 2] {
-    wholes(options).map(Whole::start)
+/// Creates two connected endpoints with proxies.
+pub fn pair(options: [Options; 2]) -> [RunningEndpoint; 2] {
+    connected_pair(options).map(ConnectedEndpoint::start)
 }
 
-/// A sound command.
+/// Returns a valid command.
 pub fn put(channel: u16, bytes: u32, source_offset: u64, target_offset: u64) -> Command {
     Command {
         channel,
@@ -159,7 +166,7 @@ pub fn put(channel: u16, bytes: u32, source_offset: u64, target_offset: u64) -> 
     }
 }
 
-/// Waits until `is_true`, at most `limit`.
+/// Waits at most `limit` until `is_true` returns true.
 pub fn until(what: &str, limit: Duration, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_true() {
@@ -168,8 +175,9 @@ pub fn until(what: &str, limit: Duration, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Posts as a kernel does, and gives up as one: when the fabric has failed. The index, if it was posted.
-pub fn post(end: &End, command: &Command) -> Option<u32> {
+/// Posts a command as a kernel does. Like a kernel, it aborts when the fabric has failed. Returns the index if the
+/// command was posted.
+pub fn post(end: &RunningEndpoint, command: &Command) -> Option<u32> {
     let index = end.producer.claim();
     until("a slot", MARGIN * 2, || {
         end.producer.has_slot(index) || end.arrivals.is_aborted()
@@ -181,8 +189,10 @@ pub fn post(end: &End, command: &Command) -> Option<u32> {
     Some(index)
 }
 
-/// Waits for the end of the fabric.
-pub fn error_of(end: &End, limit: Duration) -> FabricError {
+/// Waits until the fabric fails and returns its error.
+pub fn error_of(end: &RunningEndpoint, limit: Duration) -> FabricError {
     until("an error", limit, || end.arrivals.is_aborted());
-    end.proxy.error().expect("set before kernels are told")
+    end.proxy
+        .error()
+        .expect("it is set before kernels are aborted")
 }

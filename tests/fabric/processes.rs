@@ -1,6 +1,6 @@
-//! Two processes of this host, over a socket. One is killed.
+//! Two processes of this host that are connected by a socket. One of them is killed.
 
-use crate::pair::{End, MARGIN, Options, error_of, half, post, put, until};
+use crate::pair::{MARGIN, Options, RunningEndpoint, error_of, post, put, unconnected, until};
 use mkernel_fabric::{FabricError, PeerId};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,25 +8,25 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Tells the child process where its parent listens.
+/// The environment variable with the folder of the parent's socket.
 const MEETING: &str = "MKERNEL_TEST_MEETING";
 
-/// Exchanges offers over one socket, and connects over another.
-fn connect(mut control: UnixStream, wire: UnixStream) -> End {
-    let mut half = half(Box::new(wire), Options::default());
-    let offer = half.offer();
+/// Exchanges connection info over one socket and connects over another.
+fn connect(mut control: UnixStream, wire: UnixStream) -> RunningEndpoint {
+    let mut endpoint = unconnected(Box::new(wire), Options::default());
+    let info = endpoint.connect_info();
     control
-        .write_all(&(offer.len() as u32).to_le_bytes())
+        .write_all(&(info.len() as u32).to_le_bytes())
         .expect("writes");
-    control.write_all(&offer).expect("writes");
+    control.write_all(&info).expect("writes");
     let mut length = [0; 4];
     control.read_exact(&mut length).expect("reads");
-    let mut offer = vec![0; u32::from_le_bytes(length).min(1 << 16) as usize];
-    control.read_exact(&mut offer).expect("reads");
-    half.connect(offer).expect("connects").start()
+    let mut info = vec![0; u32::from_le_bytes(length).min(1 << 16) as usize];
+    control.read_exact(&mut info).expect("reads");
+    endpoint.connect(info).expect("connects").start()
 }
 
-/// The child: puts without end, until the fabric fails.
+/// The child process puts without end, until the fabric fails.
 fn put_for_ever(folder: &Path) {
     let socket = || UnixStream::connect(folder.join("socket")).expect("the parent listens");
     let end = connect(socket(), socket());
@@ -38,7 +38,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,16 +1,18 @@
-//! The proxy's thread, in real time.
+//! The proxy's thread in real time.
 
-use crate::pair::{End, MARGIN, Options, error_of, half, pair, post, put, until};
+use crate::pair::{
+    MARGIN, Options, RunningEndpoint, error_of, pair, post, put, unconnected, until,
+};
 use mkernel_fabric::emulated::{Failure, Faults, Wire};
-use mkernel_fabric::testing::{Sources, pattern};
+use mkernel_fabric::testing::{SourceTable, pattern};
 use mkernel_fabric::{FabricError, PeerId, Proxy, ProxyOptions};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::time::{Duration, Instant};
 
 const PUTS: u32 = 3000;
 
-/// Puts with patterns from several threads; then what arrived.
-fn stream(from: &End, to: &End, channel: u16) {
+/// Puts patterns on a channel, and checks what arrives.
+fn stream(from: &RunningEndpoint, to: &RunningEndpoint, channel: u16) {
     const BYTES: usize = 96;
     for number in 0..PUTS {
         let place = (usize::from(channel) * 2000 + number as usize % 1000) * BYTES;
@@ -37,7 +39,7 @@ fn stream(from: &End, to: &End, channel: u16) {
 }
 
 #[test]
-fn threads_post_at_once_both_ways_and_a_shutdown_drains() {
+fn threads_post_concurrently_in_both_directions_and_a_shutdown_drains() {
     let [a, b] = pair([Options::default(), Options::default()]);
     std::thread::scope(|scope| {
         for channel in 0..3 {
@@ -54,7 +56,7 @@ fn threads_post_at_once_both_ways_and_a_shutdown_drains() {
 }
 
 #[test]
-fn a_silent_peer_ends_kernels_that_wait_for_it_or_for_the_ring() {
+fn a_silent_peer_aborts_kernels_that_wait_for_it_or_for_a_slot() {
     let deadline = Duration::from_millis(300);
     let silent = Faults {
         failure: Some(Failure::Silence { after_writes: 0 }),
@@ -65,21 +67,21 @@ fn a_silent_peer_ends_kernels_that_wait_for_it_or_for_the_ring() {
         ring_log2: 2,
         ..Options::default()
     };
-    let deaf = Options {
+    let silent_options = Options {
         faults: silent,
         ..Options::default()
     };
-    let [a, _b] = pair([options, deaf]);
+    let [a, _b] = pair([options, silent_options]);
     let start = Instant::now();
     let mut posted = 0;
-    // Until the ring is full of what nobody takes, and the abort ends the wait for a slot.
+    // The loop ends when the ring is full of commands that nobody takes, and the abort ends the wait for a slot.
     while post(&a, &put(0, 64, 0, 0)).is_some() {
         posted += 1;
     }
     let error = error_of(&a, MARGIN);
     assert!(start.elapsed() < deadline + MARGIN);
     assert!(posted > 4 && posted < 2000, "{posted}");
-    let FabricError::Silent {
+    let FabricError::Timeout {
         ref peer,
         waited,
         limit,
@@ -101,28 +103,28 @@ fn a_silent_peer_ends_kernels_that_wait_for_it_or_for_the_ring() {
 }
 
 #[test]
-fn a_shutdown_gives_up_at_its_deadline() {
+fn a_shutdown_ends_at_its_deadline() {
     let silent = Faults {
         failure: Some(Failure::Silence { after_writes: 0 }),
         ..Faults::default()
     };
-    let deaf = Options {
+    let silent_options = Options {
         faults: silent,
         ..Options::default()
     };
-    let [a, _b] = pair([Options::default(), deaf]);
+    let [a, _b] = pair([Options::default(), silent_options]);
     post(&a, &put(0, 64, 0, 0)).expect("posted");
     let limit = Duration::from_millis(100);
     let pending = 1;
     assert_eq!(
         a.proxy.shutdown(limit),
-        Err(FabricError::Undrained { pending, limit })
+        Err(FabricError::NotDrained { pending, limit })
     );
     assert!(a.arrivals.is_aborted());
 }
 
 #[test]
-fn a_nic_that_fails_is_told_on_both_sides() {
+fn a_nic_failure_is_reported_on_both_sides() {
     let fails = Faults {
         failure: Some(Failure::Nic { after_writes: 5 }),
         ..Faults::default()
@@ -140,8 +142,8 @@ fn a_nic_that_fails_is_told_on_both_sides() {
 }
 
 #[test]
-fn a_copy_that_fails_is_told_on_both_sides() {
-    let sources = Sources::default();
+fn a_copy_failure_is_reported_on_both_sides() {
+    let sources = SourceTable::default();
     let late = |successes| Options {
         late: Some((sources.clone(), successes)),
         ..Options::default()
@@ -155,7 +157,7 @@ fn a_copy_that_fails_is_told_on_both_sides() {
 }
 
 #[test]
-fn who_has_ended_is_missed_only_by_who_puts_to_it() {
+fn a_closed_endpoint_causes_errors_only_for_later_puts_to_it() {
     let [a, b] = pair([Options::default(), Options::default()]);
     for number in 0..30 {
         post(&a, &put(0, 8, number, number)).expect("posted");
@@ -165,14 +167,14 @@ fn who_has_ended_is_missed_only_by_who_puts_to_it() {
     std::thread::sleep(Duration::from_millis(30));
     assert_eq!(b.proxy.error(), None);
     post(&b, &put(0, 8, 0, 0)).expect("posted");
-    let FabricError::Ended { peer } = error_of(&b, MARGIN) else {
+    let FabricError::PeerClosed { peer } = error_of(&b, MARGIN) else {
         panic!("{:?}", b.proxy.error())
     };
     assert_eq!(&*peer.name, "rank 1 on node b");
 }
 
 #[test]
-fn both_may_end_at_once() {
+fn both_endpoints_may_shut_down_at_once() {
     for _ in 0..100 {
         let [a, b] = pair([Options::default(), Options::default()]);
         post(&a, &put(0, 8, 0, 0)).expect("posted");
@@ -190,9 +192,9 @@ fn both_may_end_at_once() {
     }
 }
 
-/// It has got all, and goes; completions are still on their way to who put.
+/// The closing endpoint has received everything, but completions are still in flight to its peer.
 #[test]
-fn who_ends_stays_until_completions_have_come() {
+fn a_shutdown_waits_for_the_completions_of_the_peer() {
     let late = Faults {
         jitter: Duration::from_millis(200),
         ..Faults::default()
@@ -213,28 +215,28 @@ fn who_ends_stays_until_completions_have_come() {
 }
 
 #[test]
-fn who_ends_stays_no_longer_than_its_limit() {
+fn a_shutdown_waits_no_longer_than_its_limit() {
     let silent = Faults {
         failure: Some(Failure::Silence { after_writes: 0 }),
         ..Faults::default()
     };
-    let deaf = Options {
+    let silent_options = Options {
         faults: silent,
         ..Options::default()
     };
-    let [a, _b] = pair([Options::default(), deaf]);
+    let [a, _b] = pair([Options::default(), silent_options]);
     let (start, limit) = (Instant::now(), Duration::from_millis(200));
     assert!(a.proxy.shutdown(limit).is_ok());
     assert!(start.elapsed() >= limit && start.elapsed() < limit + MARGIN);
 }
 
-/// Who is lost need not be a peer: its number is passed on.
+/// The lost rank need not be a peer. Its number is forwarded.
 #[test]
-fn who_gives_up_says_who_is_lost() {
+fn an_abort_reports_the_lost_rank() {
     let [a, b] = pair([Options::default(), Options::default()]);
     post(&a, &put(0, 8, 0, 0)).expect("posted");
-    a.proxy.give_up(7);
-    let FabricError::GaveUp { peer, lost: 7 } = error_of(&b, MARGIN) else {
+    a.proxy.abort(7);
+    let FabricError::PeerAborted { peer, lost_rank: 7 } = error_of(&b, MARGIN) else {
         panic!("{:?}", b.proxy.error())
     };
     assert_eq!(&*peer.name, "rank 1 on node b");
@@ -253,16 +255,16 @@ impl Wire for Defect {
 }
 
 #[test]
-fn a_proxy_that_panics_tells_kernels() {
-    let mut half = half(Box::new(Defect), Options::default());
-    let offer = half.offer();
-    let end = half.connect(offer).expect("connects").start();
+fn a_panic_of_a_proxy_aborts_kernels() {
+    let mut endpoint = unconnected(Box::new(Defect), Options::default());
+    let info = endpoint.connect_info();
+    let end = endpoint.connect(info).expect("connects").start();
     let error = error_of(&end, MARGIN);
     assert!(error.to_string().contains("panicked"), "{error}");
 }
 
 #[test]
-fn a_proxy_that_is_dropped_with_puts_on_their_way_tells_kernels() {
+fn dropping_a_proxy_with_puts_in_flight_aborts_kernels() {
     let slow = Faults {
         jitter: Duration::from_secs(3600),
         ..Faults::default()
@@ -275,7 +277,7 @@ fn a_proxy_that_is_dropped_with_puts_on_their_way_tells_kernels() {
         Options::default(),
     ]);
     post(&a, &put(0, 64, 0, 0)).expect("posted");
-    // The proxy has taken it when a slot of a full ring is free again.
+    // When a slot of the full ring is free again, the proxy has taken the first command.
     for _ in 0..64 {
         post(&a, &put(0, 64, 0, 0)).expect("posted");
     }
@@ -285,7 +287,7 @@ fn a_proxy_that_is_dropped_with_puts_on_their_way_tells_kernels() {
 }
 
 #[test]
-fn a_command_after_a_long_rest_is_picked_up() {
+fn a_command_after_a_long_idle_time_is_picked_up() {
     let [a, b] = pair([Options::default(), Options::default()]);
     for round in 1..=4 {
         std::thread::sleep(Duration::from_millis(60));
@@ -302,18 +304,18 @@ fn a_command_after_a_long_rest_is_picked_up() {
 }
 
 #[test]
-fn cores_are_taken_or_refused() {
+fn cores_are_used_or_refused() {
     let allowed = sched_getaffinity(None).expect("own cores");
     let core = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core));
     let cores = vec![core.expect("a core")];
-    let [a, _b] = crate::pair::wholes([Options::default(), Options::default()]);
+    let [a, _b] = crate::pair::connected_pair([Options::default(), Options::default()]);
     let on = |cores| ProxyOptions {
         cores,
         ..ProxyOptions::default()
     };
     Proxy::start(a.endpoint, &on(cores)).expect("starts");
     for core in [1023, 1 << 20] {
-        let [a, _b] = crate::pair::wholes([Options::default(), Options::default()]);
+        let [a, _b] = crate::pair::connected_pair([Options::default(), Options::default()]);
         let error = Proxy::start(a.endpoint, &on(vec![core]))
             .err()
             .expect("no such core");

@@ -110,7 +110,9 @@ pub fn lost(error: &Error) -> Result<String, Failure> {
         | Error::Timeout {
             lost: Some(rank), ..
         }
-        | Error::Fabric(FabricError::GaveUp { lost: rank, .. }) => Ok(format!("rank {rank}")),
+        | Error::Fabric(FabricError::PeerAborted {
+            lost_rank: rank, ..
+        }) => Ok(format!("rank {rank}")),
         Error::Fabric(FabricError::Lost { peer, .. }) => Ok(peer.name.to_string()),
         Error::Aborted { cause: Some(cause) } => lost(cause),
         error => Err(error.clone().into()),

@@ -2,8 +2,8 @@
 
 use crate::rank::{SHAPE, on_nodes, on_ranks};
 use mkernel::{
-    Communicator, Dim, Error, FabricError, Failure, Faults, GemmConfig, GemmOp, KernelConfig, Nic,
-    Simulation, Transport,
+    Communicator, Dim, Error, FabricError, Failure, Faults, GemmConfig, GemmOp, KernelConfig,
+    NicModel, Simulation, Transport,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
@@ -62,8 +62,10 @@ fn names(error: &Error, lost: u32) -> bool {
         Error::Timeout {
             lost: Some(rank), ..
         } => *rank == lost,
-        Error::Fabric(FabricError::GaveUp { lost: rank, .. }) => *rank == lost,
-        Error::Fabric(FabricError::Ended { peer } | FabricError::Lost { peer, .. }) => {
+        Error::Fabric(FabricError::PeerAborted {
+            lost_rank: rank, ..
+        }) => *rank == lost,
+        Error::Fabric(FabricError::PeerClosed { peer } | FabricError::Lost { peer, .. }) => {
             *peer.name == *format!("rank {lost}")
         }
         _ => false,
@@ -172,7 +174,9 @@ fn a_nic_that_fails_is_an_error_on_every_rank() {
         let is_told = matches!(
             error,
             Error::Fabric(
-                FabricError::Nic { .. } | FabricError::Lost { .. } | FabricError::GaveUp { .. }
+                FabricError::Nic { .. }
+                    | FabricError::Lost { .. }
+                    | FabricError::PeerAborted { .. }
             ) | Error::Timeout { .. }
                 | Error::RankLost { .. }
         );
@@ -184,11 +188,11 @@ fn a_nic_that_fails_is_an_error_on_every_rank() {
 
 #[test]
 fn what_does_not_fit_the_ranks_is_refused() {
-    let nic = |gb_per_s| Nic {
+    let nic = |gb_per_s| NicModel {
         gb_per_s,
-        ..Nic::default()
+        ..NicModel::default()
     };
-    let prepare = |nodes, nics: [Nic; 4]| -> Vec<Error> {
+    let prepare = |nodes, nics: [NicModel; 4]| -> Vec<Error> {
         let simulation = Simulation {
             ranks: 4,
             ..Simulation::default()
@@ -224,9 +228,9 @@ fn what_does_not_fit_the_ranks_is_refused() {
     for error in prepare(3, [50.0; 4].map(nic)) {
         assert!(matches!(error, Error::Nodes { nodes: 3, .. }), "{error}");
     }
-    let short = Nic {
+    let short = NicModel {
         write_bytes: 64,
-        ..Nic::default()
+        ..NicModel::default()
     };
     for error in prepare(2, [(); 4].map(|()| short.clone())) {
         let Error::Fabric(FabricError::Config(mistakes)) = &error else {
@@ -235,7 +239,7 @@ fn what_does_not_fit_the_ranks_is_refused() {
         let [bytes] = &mistakes[..] else {
             panic!("{mistakes:?}");
         };
-        assert!(bytes.contains("has at most 64"), "{bytes}");
+        assert!(bytes.contains("have at most 64"), "{bytes}");
     }
     for error in prepare(2, [50.0, 50.0, 25.0, 50.0].map(nic)) {
         let Error::Mismatch { ranks, .. } = &error else {

@@ -4,8 +4,8 @@ use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{
-    BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig, Nic,
-    Operator, Simulation, Transport, Tuning,
+    BLayout, Communicator, Dim, Error, Faults, GemmConfig, GemmOp, GemmShape, KernelConfig,
+    NicModel, Operator, Simulation, Transport, Tuning,
 };
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ pub fn on_nodes<T: Send>(
 
 impl Rank {
     fn new(ranks: Communicator, nodes: u32, op: GemmOp, faults: Faults) -> Self {
-        let nic = Nic::default();
+        let nic = NicModel::default();
         ranks.set_transport(Transport::Emulated { nic, faults });
         let config = GemmConfig {
             m: Dim::Static(SHAPE.m),

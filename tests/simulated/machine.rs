@@ -2,7 +2,7 @@
 
 use super::Where;
 use super::turns::Turn;
-use mkernel::{Communicator, Faults, Nic, Simulation, Transport};
+use mkernel::{Communicator, Faults, NicModel, Simulation, Transport};
 
 /// GPUs of a job.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ pub fn emulated(faults: &Faults, place: Where) -> Transport {
         Where::Gpus => 0,
     };
     Transport::Emulated {
-        nic: Nic::default(),
+        nic: NicModel::default(),
         faults: Faults {
             seed,
             ..faults.clone()

@@ -20,7 +20,7 @@ mod topology;
 use clap::{CommandFactory, Parser, Subcommand};
 use mkernel_compile::GenError;
 use mkernel_declare::Mistake;
-use mkernel_topology::WantedError;
+use mkernel_topology::NicConfigError;
 use output::say;
 use serde::Serialize;
 use std::error::Error;
@@ -122,7 +122,7 @@ enum Failure {
         source: Option<io::Error>,
     },
     #[error(transparent)]
-    Nics(WantedError),
+    Nics(NicConfigError),
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
 }

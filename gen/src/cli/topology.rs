@@ -3,7 +3,7 @@
 use super::Failure;
 use super::output::{print, print_json};
 use clap::Args;
-use mkernel_topology::{Choices, GpuLinks, Topology, describe};
+use mkernel_topology::{GpuLinks, NicSelection, Topology, describe};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ struct Shown<'a> {
     topology: &'a Topology,
     /// Pairs of GPUs; none where no driver says.
     gpu_links: Option<&'a GpuLinks>,
-    choices: &'a Choices,
+    choices: &'a NicSelection,
 }
 
 impl ShowTopology {
@@ -30,7 +30,7 @@ impl ShowTopology {
         let root = self.sysfs.as_deref().unwrap_or(Path::new("/sys"));
         let topology = Topology::read(root);
         let wanted = self.nics.clone().unwrap_or_else(mkernel::wanted_nics);
-        let choices = topology.choose(&wanted).map_err(Failure::Nics)?;
+        let choices = topology.select_nics(&wanted).map_err(Failure::Nics)?;
         let links = self.links(&topology);
         if json {
             return print_json(&Shown {

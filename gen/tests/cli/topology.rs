@@ -71,7 +71,7 @@ fn names_that_are_not_there_are_wrong_usage() {
     let sysfs = format!("--sysfs={}", dir.path().display());
     let output = run(&["topology", &sysfs, "--nics=mlx5_9"]);
     assert_eq!(code(&output), 2);
-    let expected = "there is no NIC \"mlx5_9\"; there is mlx5_0";
+    let expected = "there is no NIC \"mlx5_9\"; the NICs of this host are: mlx5_0";
     assert!(stderr(&output).contains(expected), "{}", stderr(&output));
 }
 

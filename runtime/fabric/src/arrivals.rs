@@ -1,19 +1,24 @@
-//! What a proxy tells kernels, but for the ring's own words.
+//! [`Arrivals`]: how a proxy reports to kernels that puts have arrived, or that the fabric has failed.
+//!
+//! The progress counters of the command ring are reported separately, by [`command_ring`](crate::command_ring).
 
 use crate::error::FabricError;
+use crate::peer_id::PeerId;
 use crate::sync::{AtomicU32, Ordering};
-use crate::transport::PeerId;
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use std::sync::Arc;
 
-/// Where arrivals are told, and the end of all.
+/// The receiver of arrival counts and of the abort signal.
 pub trait Arrivals: Send {
-    /// The first `count` puts (modulo 2^32) of the peer's channel are in memory. Raises the arrival word, as a release:
-    /// who acquires the word sees the data. `count` only grows.
+    /// Sets the arrival word of the peer's channel to `count`: the first `count` puts (modulo 2^32) are in memory.
+    ///
+    /// The store has release semantics, so whoever acquires the word sees the data. `count` only grows.
     fn raise(&mut self, peer: PeerId, channel: u16, count: u32);
 
-    /// Nothing more will arrive. Raises the word that makes kernels give up. Called once at most. The number of whoever is
-    /// lost, if the error is about that: peers are told. All endpoints of a job number each other alike, below 65535.
+    /// Sets the word that makes kernels abort, because nothing more will arrive. It is called at most once.
+    ///
+    /// Returns the number of the lost endpoint if the error is about a loss. The proxy sends that number to the
+    /// peers. All endpoints of a job must use the same numbers, which must be below 65535.
     fn abort(&mut self, error: &FabricError) -> Option<u32>;
 }
 
@@ -22,7 +27,7 @@ struct Line(AtomicU32);
 
 const _: () = assert!(size_of::<Line>() as u64 == FLAG_STRIDE_BYTES);
 
-/// Arrival words in memory of this process.
+/// Arrival words in the memory of this process. Tests and benchmarks use them.
 #[derive(Clone)]
 pub struct HostArrivals {
     words: Arc<[Line]>,
@@ -31,7 +36,8 @@ pub struct HostArrivals {
 }
 
 impl HostArrivals {
-    /// A word per peer and channel, with the value `first`: 0, but in tests of wrapping.
+    /// Creates one word per peer and channel with the initial value `first`. It is 0, except in tests of counters
+    /// that wrap around.
     #[must_use]
     pub fn new(peers: usize, channels: u16, first: u32) -> Self {
         let words = peers * usize::from(channels);
@@ -42,13 +48,13 @@ impl HostArrivals {
         }
     }
 
-    /// How many puts have arrived, modulo 2^32; acquires their data.
+    /// Returns how many puts have arrived, modulo 2^32. The load acquires their data.
     #[must_use]
     pub fn count(&self, peer: PeerId, channel: u16) -> u32 {
         self.word(peer, channel).load(Ordering::Acquire)
     }
 
-    /// Whether the fabric has failed.
+    /// Returns whether the fabric has failed.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
         self.abort.load(Ordering::Acquire) != 0
@@ -64,11 +70,11 @@ impl Arrivals for HostArrivals {
         self.word(peer, channel).store(count, Ordering::Release);
     }
 
-    /// Endpoints have no numbers here, but for those that peers told.
+    /// Endpoints have no job-wide numbers here, so only a number that a peer sent can be returned.
     fn abort(&mut self, error: &FabricError) -> Option<u32> {
         self.abort.store(1, Ordering::Release);
         match error {
-            FabricError::GaveUp { lost, .. } => Some(*lost),
+            FabricError::PeerAborted { lost_rank, .. } => Some(*lost_rank),
             _ => None,
         }
     }

@@ -1,4 +1,7 @@
-//! How a proxy's thread is told to end, and that it ends only after what was posted before.
+//! How the owner of a proxy controls the proxy's thread: drain, stop, wake.
+//!
+//! [`drive`] guarantees that a drain ends only after every command that was published before it. `tests/loom.rs`
+//! checks this file under every interleaving.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -6,7 +9,7 @@ const RUN: u32 = 0;
 const DRAIN: u32 = 1;
 const STOP: u32 = 2;
 
-/// Words that a proxy's owner writes and its thread reads.
+/// Words that the owner of a proxy writes and the proxy's thread reads.
 pub struct Control {
     mode: AtomicU32,
     drain_limit_ns: AtomicU64,
@@ -14,26 +17,26 @@ pub struct Control {
     captured: AtomicU32,
 }
 
-/// What came of a step.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Whether it did something.
-    pub has_moved: bool,
-    /// Whether nothing is on its way.
+    /// Whether the step did something.
+    pub has_progressed: bool,
+    /// Whether no write is in flight.
     pub is_idle: bool,
 }
 
-/// Why [`drive`] ended.
+/// Why [`drive`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Everything that was posted before the drain has left.
+pub enum Exit {
+    /// The writes of all commands that were published before the drain have completed.
     Drained,
-    /// It was told to stop at once.
+    /// The owner requested an immediate stop.
     Stopped,
 }
 
 impl Control {
-    /// Nothing is asked.
+    /// Creates the controls of a thread that runs until further notice.
     pub fn new() -> Self {
         Self {
             mode: AtomicU32::new(RUN),
@@ -43,59 +46,62 @@ impl Control {
         }
     }
 
-    /// To end once all commands that were published before this call have left, by `limit_ns` of the thread's clock.
+    /// Requests an exit once the writes of all commands that were published before this call have completed.
+    /// `limit_ns` is the deadline by the thread's clock.
     pub fn drain(&self, limit_ns: u64) {
         self.drain_limit_ns.store(limit_ns, Ordering::Relaxed);
         self.mode.store(DRAIN, Ordering::Release);
     }
 
-    /// To end now.
+    /// Requests an exit at the next step.
     pub fn stop(&self) {
         self.mode.store(STOP, Ordering::Release);
     }
 
-    /// To look for work at once.
+    /// Requests that the thread looks for work at once.
     pub fn wake(&self) {
         self.woken.store(1, Ordering::Relaxed);
     }
 
-    /// Whether it was woken since this was last asked.
+    /// Returns whether [`wake`](Self::wake) was called since the last call of this function.
     pub fn was_woken(&self) -> bool {
         self.woken.load(Ordering::Relaxed) != 0 && self.woken.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// From now on kernels may run that nobody announces.
+    /// Records that kernels may run from now on without a call of [`wake`](Self::wake).
     pub fn capture(&self) {
         self.captured.store(1, Ordering::Relaxed);
     }
 
-    /// Whether [`capture`](Self::capture) was called.
+    /// Returns whether [`capture`](Self::capture) was called.
     pub fn is_captured(&self) -> bool {
         self.captured.load(Ordering::Relaxed) != 0
     }
 
-    /// When a drain must be over.
+    /// Returns the deadline of a drain by the thread's clock.
     pub fn drain_limit_ns(&self) -> u64 {
         self.drain_limit_ns.load(Ordering::Relaxed)
     }
 }
 
-/// Steps until the end. The mode is read *before* a step: commands that were published before the drain are then seen by
-/// that step at the latest, and if it finds none, there are none.
+/// Calls `step` until the owner requests an exit, and `idle` after each step.
+///
+/// The mode is loaded *before* a step. Commands that were published before the drain are then visible to that step at
+/// the latest, and if the step finds none, there are none.
 pub fn drive<E>(
     control: &Control,
     mut step: impl FnMut() -> Result<Step, E>,
-    mut rest: impl FnMut(Step),
-) -> Result<End, E> {
+    mut idle: impl FnMut(Step),
+) -> Result<Exit, E> {
     loop {
         let mode = control.mode.load(Ordering::Acquire);
         if mode == STOP {
-            return Ok(End::Stopped);
+            return Ok(Exit::Stopped);
         }
         let did = step()?;
-        if mode == DRAIN && did.is_idle && !did.has_moved {
-            return Ok(End::Drained);
+        if mode == DRAIN && did.is_idle && !did.has_progressed {
+            return Ok(Exit::Drained);
         }
-        rest(did);
+        idle(did);
     }
 }

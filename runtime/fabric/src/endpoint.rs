@@ -1,50 +1,54 @@
-//! One GPU's end of the fabric, as a state machine: the proxy thread steps it, tests do so under a clock of their own.
+//! [`Endpoint`]: one GPU's connection to the fabric, as a state machine.
+//!
+//! The proxy thread steps it in production. Tests step it under a virtual clock.
 
 use crate::arrivals::Arrivals;
-use crate::command::{self, Target};
-use crate::counterpart::{Leave, PeerState};
+use crate::command_check::{self, Target};
+use crate::command_ring::{CommandConsumer, HostRing};
 use crate::error::FabricError;
-use crate::flights::{Cargo, Flights};
 use crate::immediate::Immediate;
-use crate::ring::{Consumer, Ring};
-use crate::transport::{Event, Limits, PeerId, Place, RegionId, Transport, Write};
-use crate::turns::Turns;
+use crate::in_flight::{InFlightWrites, WriteKind};
+use crate::peer_id::PeerId;
+use crate::peer_state::{CloseReason, PeerState};
+use crate::ready_peers::ReadyPeers;
+use crate::transport::{Event, Limits, RegionId, RegionOffset, Transport, Write};
 use mkernel_spec::fabric::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Commands that a step takes from the ring.
+/// The most commands that one step takes from the ring.
 const COMMANDS_PER_STEP: usize = 128;
-/// Puts to one peer that wait outside of the ring, so that others get through. Then the ring fills.
+/// The most puts to one peer that wait outside the ring, so that puts to other peers can overtake them. Beyond this
+/// limit the ring fills.
 const QUEUE_PER_PEER: usize = 512;
-/// Writes that have left or wait while an older one has not left.
-const MAX_FLIGHTS: usize = 1 << 16;
+/// The most writes that are tracked: those not completed, and those that completed before an older one.
+const MAX_IN_FLIGHT: usize = 1 << 16;
 
-/// An endpoint that is connected.
+/// A connected endpoint.
 pub struct Endpoint {
     transport: Box<dyn Transport>,
     deadline: Duration,
     limits: Limits,
     regions: Vec<u64>,
-    ring: Consumer,
-    /// A command whose peer's queue is full.
+    ring: CommandConsumer,
+    /// A command that was taken from the ring while the queue of its peer was full.
     blocked: Option<(u32, Command)>,
     arrivals: Box<dyn Arrivals>,
     peers: Vec<PeerState>,
-    /// Peers with a queue, and those of which something has come that may have to be answered.
-    turns: Turns,
-    flights: Flights,
+    /// Peers with a queue, and peers from which something arrived that may need an answer.
+    ready: ReadyPeers,
+    in_flight: InFlightWrites,
     events: Vec<Event>,
-    leave: Option<Leave>,
+    closing: Option<CloseReason>,
 }
 
 impl Endpoint {
-    /// Over a connected transport.
+    /// Creates an endpoint over a connected transport.
     pub(crate) fn new(
         transport: Box<dyn Transport>,
         deadline: Duration,
         regions: Vec<u64>,
-        ring: Arc<Ring>,
+        ring: Arc<HostRing>,
         arrivals: Box<dyn Arrivals>,
         peers: Vec<PeerState>,
     ) -> Self {
@@ -53,146 +57,163 @@ impl Endpoint {
             transport,
             deadline,
             regions,
-            ring: Consumer::new(ring),
+            ring: CommandConsumer::new(ring),
             blocked: None,
             arrivals,
-            turns: Turns::new(peers.len()),
+            ready: ReadyPeers::new(peers.len()),
             peers,
-            flights: Flights::new(),
+            in_flight: InFlightWrites::new(),
             events: Vec::new(),
-            leave: None,
+            closing: None,
         }
     }
 
-    /// Does what there is to do, without waiting. Whether there was anything.
+    /// Does the work that is available, without waiting. Returns whether there was any.
     ///
     /// # Errors
     ///
-    /// Whatever ends the fabric. It is to be told by [`abort`](Self::abort), and no step taken after it.
+    /// Returns whatever ends the fabric. The caller must pass the error to [`abort_kernels`](Self::abort_kernels) and
+    /// must not step the endpoint again, except to announce a loss.
     pub fn step(&mut self, now: Instant) -> Result<bool, FabricError> {
-        // Slots are given back before anything that takes longer.
-        let mut has_moved = self.take_commands(now)?;
+        // Slots are released before anything that takes longer.
+        let mut has_progressed = self.take_commands(now)?;
         self.ring.publish(0);
-        for _ in 0..self.turns.len() {
-            let Some(peer) = self.turns.take() else {
+        for _ in 0..self.ready.len() {
+            let Some(peer) = self.ready.next() else {
                 break;
             };
             let has_sent = self.send(peer.into(), now)?;
             if has_sent || self.peers[usize::from(peer)].has_more() {
-                self.turns.add(peer);
+                self.ready.mark(peer);
             }
-            has_moved |= has_sent;
+            has_progressed |= has_sent;
         }
-        has_moved |= self.hear()?;
-        self.ring.publish(self.flights.leave());
+        has_progressed |= self.process_events()?;
+        self.ring.publish(self.in_flight.retire());
         self.check_deadline(now)?;
-        Ok(has_moved)
+        Ok(has_progressed)
     }
 
-    /// Puts that are not known to have left; more may be in the ring.
+    /// Returns the number of puts that have not completed. The ring may hold more.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.flights.puts()
+        self.in_flight.puts()
     }
 
-    /// Whether nothing is on its way from here, as far as the last step saw.
+    /// Returns whether no write was in flight at the end of the last step.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.flights.len() == 0 && self.blocked.is_none()
+        self.in_flight.len() == 0 && self.blocked.is_none()
     }
 
-    /// Begins to say goodbye: for an endpoint that is [idle](Self::is_idle) and whose kernels are done. Its steps take no
-    /// more commands. Peers that have nothing more for it are then free of it, however it ends.
-    pub fn leave(&mut self) {
-        self.leave = Some(Leave { lost: None });
-        self.turns.add_all();
+    /// Starts the close handshake of an endpoint that is [idle](Self::is_idle) and whose kernels have finished.
+    ///
+    /// Later steps take no more commands. Once a peer has received the close and has no more puts for this endpoint,
+    /// it does not depend on it any more, however the endpoint ends.
+    pub fn close(&mut self) {
+        self.closing = Some(CloseReason { lost_rank: None });
+        self.ready.mark_all();
     }
 
-    /// Begins to say goodbye because `lost` is lost, with whatever is on its way. Peers give up too, and say the same. Errors
-    /// of steps are of no interest any more.
-    pub fn give_up(&mut self, lost: u32) {
-        self.leave = Some(Leave { lost: Some(lost) });
+    /// Sends a close that names the lost rank, whatever is in flight. Peers abort too and forward the number of the
+    /// rank.
+    ///
+    /// Errors of later steps may be ignored.
+    pub fn close_after_loss(&mut self, lost_rank: u32) {
+        self.closing = Some(CloseReason {
+            lost_rank: Some(lost_rank),
+        });
         self.blocked = None;
         self.peers.iter_mut().for_each(|peer| peer.queue.clear());
-        self.turns.add_all();
+        self.ready.mark_all();
     }
 
-    /// Whether all is said: every peer has said goodbye, too, or is gone. So none of them still waits for a completion. Of
-    /// an endpoint that gives up: whether every peer has heard so.
+    /// Returns whether the close handshake is complete.
+    ///
+    /// After [`close`](Self::close), that is the case when every peer has closed too or is gone, so that none of them
+    /// waits for a completion. After [`close_after_loss`](Self::close_after_loss), it is the case when every peer has
+    /// received the close.
     #[must_use]
-    pub fn has_left(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         let mut peers = self.peers.iter();
-        match self.leave {
+        match self.closing {
             None => false,
-            Some(Leave { lost: None }) => {
-                self.flights.len() == 0 && peers.all(|peer| peer.has_ended)
+            Some(CloseReason { lost_rank: None }) => {
+                self.in_flight.len() == 0 && peers.all(|peer| peer.peer_closed)
             }
-            Some(Leave { lost: Some(_) }) => peers.all(|peer| peer.has_ended || peer.has_heard),
+            Some(CloseReason { lost_rank: Some(_) }) => {
+                peers.all(|peer| peer.peer_closed || peer.close_acked)
+            }
         }
     }
 
-    /// Tells kernels that all is over. Who is lost, if the error is about that.
-    pub fn abort(&mut self, error: &FabricError) -> Option<u32> {
+    /// Makes kernels abort. Returns the number of the lost rank if the error is about a loss.
+    pub fn abort_kernels(&mut self, error: &FabricError) -> Option<u32> {
         self.arrivals.abort(error)
     }
 
-    /// Takes in what the transport says.
-    fn hear(&mut self) -> Result<bool, FabricError> {
+    /// Polls the transport and handles its events.
+    fn process_events(&mut self) -> Result<bool, FabricError> {
         let mut events = std::mem::take(&mut self.events);
         self.transport.poll(&mut events)?;
-        let has_moved = !events.is_empty();
+        let has_progressed = !events.is_empty();
         for event in events.drain(..) {
             match event {
                 Event::Sent { id } => {
-                    let done = self.flights.done(id);
+                    let done = self.in_flight.complete(id);
                     let done = done.map_err(|reason| FabricError::Nic { reason })?;
-                    if let Some((peer, cargo)) = done {
-                        self.turns.add(peer);
+                    if let Some((peer, kind)) = done {
+                        self.ready.mark(peer);
                         let state = &mut self.peers[usize::from(peer)];
                         state.in_flight -= 1;
-                        match cargo {
-                            Cargo::Put => (),
-                            Cargo::Credit => state.incoming.credit_left(),
-                            Cargo::Goodbye => state.has_heard = true,
+                        match kind {
+                            WriteKind::Put => (),
+                            WriteKind::Credit => state.receive_window.credit_completed(),
+                            WriteKind::Close => state.close_acked = true,
                         }
                     }
                 }
                 Event::Arrived { peer, immediate } => {
-                    self.turns.add(peer.0);
-                    self.arrived(peer, immediate)?;
+                    self.ready.mark(peer.0);
+                    self.on_arrival(peer, immediate)?;
                 }
                 Event::Lost { peer, reason } => {
-                    self.turns.add(peer.0);
-                    self.lost(peer, reason)?;
+                    self.ready.mark(peer.0);
+                    self.on_lost(peer, reason)?;
                 }
             }
         }
         self.events = events;
-        Ok(has_moved)
+        Ok(has_progressed)
     }
 
-    fn known(&mut self, peer: PeerId) -> Result<&mut PeerState, FabricError> {
+    fn peer_mut(&mut self, peer: PeerId) -> Result<&mut PeerState, FabricError> {
         let count = self.peers.len();
         self.peers
             .get_mut(usize::from(peer.0))
             .ok_or_else(|| FabricError::Nic {
-                reason: format!("an event of peer {}, but there are {count}", peer.0),
+                reason: format!(
+                    "the NIC reported an event of peer {}, but there are {count} peers",
+                    peer.0
+                ),
             })
     }
 
-    fn arrived(&mut self, id: PeerId, immediate: u32) -> Result<(), FabricError> {
-        let state = self.known(id)?;
+    fn on_arrival(&mut self, id: PeerId, immediate: u32) -> Result<(), FabricError> {
+        let state = self.peer_mut(id)?;
         let meaning = Immediate::decode(immediate);
-        if let Ok(Immediate::Goodbye { lost }) = meaning {
-            return self.ended(id, lost);
+        if let Ok(Immediate::Close { lost_rank }) = meaning {
+            return self.on_close(id, lost_rank);
         }
         let outcome = meaning.and_then(|meaning| match meaning {
-            Immediate::Credit { returned } => state.outgoing.give_back(returned).map(|()| None),
+            Immediate::Credit { delivered } => {
+                state.send_window.receive_credit(delivered).map(|()| None)
+            }
             Immediate::Put { channel, sequence } => {
-                let count = state.incoming.arrived(channel, sequence)?;
+                let count = state.receive_window.receive_put(channel, sequence)?;
                 Ok(count.map(|count| (channel, count)))
             }
-            Immediate::Goodbye { .. } => Ok(None),
+            Immediate::Close { .. } => Ok(None),
         });
         let peer = &state.peer;
         let raised = outcome.map_err(|reason| FabricError::Protocol {
@@ -205,46 +226,48 @@ impl Endpoint {
         Ok(())
     }
 
-    /// A peer has said goodbye. What is on its way to it may still complete.
-    fn ended(&mut self, id: PeerId, lost: Option<u32>) -> Result<(), FabricError> {
-        let is_leaving = self.leave.is_some();
-        let state = self.known(id)?;
-        state.has_ended = true;
+    /// Handles a close of the peer. Writes that are in flight to the peer may still complete.
+    fn on_close(&mut self, id: PeerId, lost_rank: Option<u32>) -> Result<(), FabricError> {
+        let is_closing = self.closing.is_some();
+        let state = self.peer_mut(id)?;
+        state.peer_closed = true;
         if state.message.take().is_some() {
-            state.was_told = false; // if that was the goodbye, it is to be said again
+            state.close_sent = false; // If the message was the close, it has to be sent again.
         }
-        if let (Some(lost), false) = (lost, is_leaving) {
+        if let (Some(lost_rank), false) = (lost_rank, is_closing) {
             let peer = state.peer.clone();
-            return Err(FabricError::GaveUp { peer, lost });
+            return Err(FabricError::PeerAborted { peer, lost_rank });
         }
         if !state.queue.is_empty() {
             let peer = state.peer.clone();
-            return Err(FabricError::Ended { peer });
+            return Err(FabricError::PeerClosed { peer });
         }
-        self.flights.forgo_messages(id.0);
+        self.in_flight.complete_messages(id.0);
         Ok(())
     }
 
-    /// A peer is gone. That is no loss if it has said so, or this endpoint has, and nothing is on its way to it.
-    fn lost(&mut self, id: PeerId, reason: String) -> Result<(), FabricError> {
-        let (is_leaving, has_puts) = (self.leave.is_some(), self.flights.has_put_to(id.0));
-        let state = self.known(id)?;
-        state.has_heard = true; // it will hear nothing more
+    /// Handles the loss of a peer.
+    ///
+    /// It is no error if either side has sent a close and no put to the peer is in flight.
+    fn on_lost(&mut self, id: PeerId, reason: String) -> Result<(), FabricError> {
+        let (is_closing, has_puts) = (self.closing.is_some(), self.in_flight.has_pending_put(id.0));
+        let state = self.peer_mut(id)?;
+        state.close_acked = true; // It cannot receive the close any more.
         let peer = state.peer.clone();
-        match state.has_ended {
-            true if has_puts => Err(FabricError::Ended { peer }),
-            false if has_puts || !is_leaving => Err(FabricError::Lost { peer, reason }),
-            _ => self.ended(id, None),
+        match state.peer_closed {
+            true if has_puts => Err(FabricError::PeerClosed { peer }),
+            false if has_puts || !is_closing => Err(FabricError::Lost { peer, reason }),
+            _ => self.on_close(id, None),
         }
     }
 
-    /// From the ring to the queues of peers, until one of these is full.
+    /// Moves commands from the ring to the queues of their peers until one of the queues is full.
     fn take_commands(&mut self, now: Instant) -> Result<bool, FabricError> {
-        if self.leave.is_some() {
+        if self.closing.is_some() {
             return Ok(false);
         }
         for taken in 0..COMMANDS_PER_STEP {
-            if self.flights.len() >= MAX_FLIGHTS {
+            if self.in_flight.len() >= MAX_IN_FLIGHT {
                 return Ok(taken > 0);
             }
             let next = match self.blocked.take() {
@@ -256,23 +279,23 @@ impl Endpoint {
             };
             self.check(index, &command)?;
             let state = &mut self.peers[usize::from(command.peer)];
-            if state.has_ended {
+            if state.peer_closed {
                 let peer = state.peer.clone();
-                return Err(FabricError::Ended { peer });
+                return Err(FabricError::PeerClosed { peer });
             }
             if state.queue.len() >= QUEUE_PER_PEER {
                 self.blocked = Some((index, command));
                 return Ok(taken > 0);
             }
-            self.turns.add(command.peer);
-            let sequence = state.outgoing.number(command.channel);
+            self.ready.mark(command.peer);
+            let sequence = state.send_window.next_sequence(command.channel);
             state.queue.push_back(Write {
                 peer: PeerId(command.peer),
-                source: Place {
+                source: RegionOffset {
                     region: RegionId(command.source_region),
                     offset: command.source_offset,
                 },
-                target: Place {
+                target: RegionOffset {
                     region: RegionId(command.target_region),
                     offset: command.target_offset,
                 },
@@ -282,7 +305,7 @@ impl Endpoint {
                     sequence,
                 }
                 .encode(),
-                id: self.flights.add(command.peer, Cargo::Put, now),
+                id: self.in_flight.add(command.peer, WriteKind::Put, now),
             });
         }
         Ok(true)
@@ -296,32 +319,22 @@ impl Endpoint {
             regions: &peer.regions,
         });
         let (limits, peers) = (&self.limits, self.peers.len());
-        command::check(index, command, limits, &self.regions, target, peers)
+        command_check::check(index, command, limits, &self.regions, target, peers)
     }
 
-    /// To the transport: messages first, then puts as far as the peer's credits go.
+    /// Posts to the transport: messages first, then as many puts as the peer's credits allow.
     fn send(&mut self, at: usize, now: Instant) -> Result<bool, FabricError> {
         let state = &mut self.peers[at];
-        let has_ended = state.has_ended;
-        if has_ended && state.was_told && state.message.is_none() {
+        let peer_closed = state.peer_closed;
+        if peer_closed && state.close_sent && state.message.is_none() {
             return Ok(false);
         }
-        let has_puts = has_ended && self.flights.has_put_to(at as u16);
+        let has_puts = peer_closed && self.in_flight.has_pending_put(at as u16);
         if state.message.is_none()
-            && let Some((immediate, cargo)) = state.news(self.leave, has_puts)
+            && let Some((immediate, kind)) = state.next_message(self.closing, has_puts)
         {
-            let nowhere = Place {
-                region: RegionId(0),
-                offset: 0,
-            };
-            state.message = Some(Write {
-                peer: state.peer.id,
-                source: nowhere,
-                target: nowhere,
-                bytes: 0,
-                immediate: immediate.encode(),
-                id: self.flights.add(at as u16, cargo, now),
-            });
+            let id = self.in_flight.add(at as u16, kind, now);
+            state.message = Some(state.message_write(immediate, id));
         }
         let room = self.limits.writes.saturating_sub(state.in_flight);
         if room == 0 {
@@ -333,38 +346,38 @@ impl Endpoint {
             }
             state.message = None;
             state.in_flight += 1;
-            self.flights.posted(message.id);
-            if has_ended {
-                // The peer may be gone before its completion comes.
-                self.flights.forgo_messages(at as u16);
+            self.in_flight.mark_posted(message.id);
+            if peer_closed {
+                // The peer may be gone before the completion of this message arrives.
+                self.in_flight.complete_messages(at as u16);
             }
-            return Ok(true); // puts in the next step
+            return Ok(true); // Puts follow in the next step.
         }
         let (front, _) = state.queue.as_slices();
         let puts = front
             .len()
-            .min(room.min(state.outgoing.available()) as usize);
+            .min(room.min(state.send_window.available()) as usize);
         if puts == 0 {
             return Ok(false);
         }
         let accepted = self.transport.post(&front[..puts])?.min(puts);
         for write in state.queue.drain(..accepted) {
-            self.flights.posted(write.id);
+            self.in_flight.mark_posted(write.id);
         }
         state.in_flight += accepted as u32;
-        state.outgoing.posted(accepted as u32);
+        state.send_window.record_posted(accepted as u32);
         Ok(accepted > 0)
     }
 
     fn check_deadline(&self, now: Instant) -> Result<(), FabricError> {
-        let Some((peer, is_posted, since)) = self.flights.oldest() else {
+        let Some((peer, is_posted, since)) = self.in_flight.oldest() else {
             return Ok(());
         };
         let waited = now.saturating_duration_since(since);
         if waited < self.deadline {
             return Ok(());
         }
-        Err(FabricError::Silent {
+        Err(FabricError::Timeout {
             peer: self.peers[usize::from(peer)].peer.clone(),
             awaited: if is_posted {
                 "the completion of a put"

@@ -1,148 +1,134 @@
-//! What can go wrong, and with whom.
+//! [`FabricError`]: why the fabric failed, and which peer the failure is about.
 
-use crate::transport::PeerId;
-use std::fmt;
-use std::sync::Arc;
+use crate::peer_id::{PeerId, PeerIdentity};
 use std::time::Duration;
 
-/// A peer as messages name it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Its number in this endpoint's table.
-    pub id: PeerId,
-    /// What people call it: rank and host.
-    pub name: Arc<str>,
-}
-
-impl fmt::Display for Peer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "peer {} ({})", self.id.0, self.name)
-    }
-}
-
 impl FabricError {
-    /// The peer that it is about, if it is about one.
+    /// Returns the peer that the error is about, if it is about one.
     #[must_use]
     pub fn peer(&self) -> Option<PeerId> {
         match self {
-            Self::Offer { peer, .. }
+            Self::ConnectInfo { peer, .. }
             | Self::Connect { peer, .. }
             | Self::Lost { peer, .. }
-            | Self::Ended { peer }
-            | Self::GaveUp { peer, .. }
-            | Self::Silent { peer, .. }
+            | Self::PeerClosed { peer }
+            | Self::PeerAborted { peer, .. }
+            | Self::Timeout { peer, .. }
             | Self::Protocol { peer, .. } => Some(peer.id),
             _ => None,
         }
     }
 }
 
-/// Why the fabric stopped, or did not start. After one of these an endpoint is of no more use: kernels of its job have
-/// been told to abort, and the job is to end.
+/// Why the fabric stopped or did not start.
+///
+/// After an error the endpoint is unusable. The kernels of its job have been made to abort, and the job has to end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// Sizes or options that cannot be; all of them.
-    #[error("the fabric cannot be set up: {}", .0.join("; "))]
+    /// Invalid sizes or options. All of them are listed.
+    #[error("the fabric cannot be configured: {}", .0.join("; "))]
     Config(Vec<String>),
-    /// Memory that could not be made a region.
-    #[error("memory of {bytes} bytes at {address:#x} could not be registered: {reason}")]
+    /// The transport cannot register this memory as a region.
+    #[error("cannot register {bytes} bytes of memory at {address:#x}: {reason}")]
     Register {
-        /// Where it starts.
+        /// The address of the memory.
         address: u64,
-        /// Its size.
+        /// The size of the memory in bytes.
         bytes: u64,
-        /// Why, and what to do.
+        /// The cause, and what to do about it.
         reason: String,
     },
-    /// What a peer told of itself is damaged, of another version, or does not fit.
-    #[error("the offer of {peer} is refused: {reason}")]
-    Offer {
-        /// Whose.
-        peer: Peer,
-        /// What is wrong in it.
+    /// The connection info of a peer is damaged, has another version, or does not match this endpoint.
+    #[error("the connection info of {peer} is invalid: {reason}")]
+    ConnectInfo {
+        /// The peer that sent it.
+        peer: PeerIdentity,
+        /// What is wrong with it.
         reason: String,
     },
     /// A peer could not be connected by the deadline.
-    #[error("{peer} could not be connected: {reason}")]
+    #[error("cannot connect to {peer}: {reason}")]
     Connect {
-        /// Which.
-        peer: Peer,
-        /// Why.
+        /// The peer.
+        peer: PeerIdentity,
+        /// The cause.
         reason: String,
     },
-    /// A kernel posted a command that cannot be carried out: a mistake in the kernel or its plan.
-    #[error("command {index}: {field} = {value}, but {limit}")]
+    /// A kernel posted an invalid command. This is a defect of the kernel or of its plan.
+    #[error("command {index} of a kernel is invalid: {field} = {value}, but {limit}")]
     Command {
-        /// Its index in the ring, counted from the first command, modulo 2^32.
+        /// The index of the command in the ring, counted from the first command, modulo 2^32.
         index: u32,
-        /// Which field is wrong.
+        /// The name of the invalid field.
         field: &'static str,
-        /// What it says.
+        /// The value of the field.
         value: u64,
-        /// What it may say.
+        /// The limit that the value violates.
         limit: String,
     },
-    /// The connection to a peer is gone, and it did not say goodbye.
-    #[error("{peer} is lost: {reason}; look at its own message first")]
+    /// The connection to a peer broke, and the peer had not sent a close.
+    #[error("{peer} is lost: {reason}; check the log of that rank first")]
     Lost {
-        /// Which.
-        peer: Peer,
-        /// What the transport saw.
+        /// The peer.
+        peer: PeerIdentity,
+        /// What the transport reported.
         reason: String,
     },
-    /// A peer that said that it has ended was to get more.
+    /// A kernel put to a peer that had already closed its endpoint.
     #[error(
-        "{peer} has ended, as it said, but this endpoint still puts to it: do all ranks run the same work?"
+        "{peer} has closed its endpoint, but this endpoint still puts to it; check that all ranks make the same calls"
     )]
-    Ended {
-        /// Which.
-        peer: Peer,
+    PeerClosed {
+        /// The peer.
+        peer: PeerIdentity,
     },
-    /// A peer has ended because another endpoint is lost, which need not be a peer of this one.
-    #[error("{peer} gave up, since rank {lost} is lost; look at its own message first")]
-    GaveUp {
-        /// Who said so.
-        peer: Peer,
-        /// Who is lost.
-        lost: u32,
-    },
-    /// A peer gave no sign of life while this endpoint waited for it.
+    /// A peer aborted because another endpoint is lost. The lost endpoint need not be a peer of this one.
     #[error(
-        "{peer} was silent for {} ms while this endpoint waited for {awaited} (limit {} ms): \
-         it has ended, hangs, or the network between is down",
+        "{peer} aborted because rank {lost_rank} is lost; check the log of rank {lost_rank} first"
+    )]
+    PeerAborted {
+        /// The peer that reported the loss.
+        peer: PeerIdentity,
+        /// The number of the lost rank.
+        lost_rank: u32,
+    },
+    /// A peer did not respond while this endpoint waited for it.
+    #[error(
+        "{peer} did not respond for {} ms while this endpoint waited for {awaited} (limit {} ms); \
+         check that its process is alive and that the network between the nodes is up",
         waited.as_millis(), limit.as_millis()
     )]
-    Silent {
-        /// Which.
-        peer: Peer,
-        /// For what.
+    Timeout {
+        /// The peer.
+        peer: PeerIdentity,
+        /// What the endpoint waited for.
         awaited: &'static str,
-        /// How long.
+        /// How long the endpoint waited.
         waited: Duration,
-        /// The deadline.
+        /// The deadline of the endpoint.
         limit: Duration,
     },
-    /// A peer sent what the protocol does not allow.
-    #[error("{peer} broke the protocol: {reason}; do all nodes run the same version?")]
+    /// A peer violated the protocol.
+    #[error("{peer} violated the protocol: {reason}; check that all nodes run the same build")]
     Protocol {
-        /// Who.
-        peer: Peer,
-        /// What it sent.
+        /// The peer.
+        peer: PeerIdentity,
+        /// What the peer sent.
         reason: String,
     },
-    /// This endpoint's own NIC, driver or operating system.
+    /// This endpoint's own NIC, driver or operating system failed.
     #[error("the NIC of this endpoint failed: {reason}")]
     Nic {
-        /// What it said.
+        /// The message of the NIC, the driver or the operating system.
         reason: String,
     },
-    /// A shutdown that could not finish in time.
-    #[error("{pending} puts had not left when the shutdown's deadline of {} ms passed", limit.as_millis())]
-    Undrained {
-        /// Puts not known to have left.
+    /// A shutdown did not complete in time.
+    #[error("the shutdown timed out after {} ms with {pending} puts not completed", limit.as_millis())]
+    NotDrained {
+        /// The number of puts that are not known to have completed.
         pending: u64,
-        /// The deadline.
+        /// The time limit of the shutdown.
         limit: Duration,
     },
 }

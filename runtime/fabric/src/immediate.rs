@@ -1,77 +1,83 @@
-//! The 32 bits that travel with a write.
+//! [`Immediate`]: the meaning of the 32 bits of immediate data that travel with a write.
 
 use mkernel_spec::fabric::MAX_CHANNELS;
 
-/// Bits of a put's sequence number.
+/// The number of bits of a put's sequence number.
 const SEQUENCE_BITS: u32 = 20;
 
-/// Sequence numbers are counted modulo this.
-pub const SEQUENCES: u32 = 1 << SEQUENCE_BITS;
+/// Sequence numbers are counted modulo this number.
+pub const SEQUENCE_MODULUS: u32 = 1 << SEQUENCE_BITS;
 
-/// Given-back puts are counted modulo this.
-pub const RETURNS: u32 = 1 << 30;
+/// Delivered puts in credit messages are counted modulo this number.
+pub const CREDIT_MODULUS: u32 = 1 << 30;
 
 const CREDIT: u32 = 1 << 31;
-const GOODBYE: u32 = CREDIT | RETURNS;
+const CLOSE: u32 = CREDIT | CREDIT_MODULUS;
 
-/// Numbers of lost endpoints are below this.
-const LOST: u32 = 1 << 16;
+/// Numbers of lost ranks are below this number.
+const RANK_MODULUS: u32 = 1 << 16;
 
 const _: () = assert!(MAX_CHANNELS << SEQUENCE_BITS == CREDIT);
 
-/// What a write means.
+/// The meaning of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Immediate {
-    /// Data.
+    /// The write carries data.
     Put {
-        /// Below [`MAX_CHANNELS`].
+        /// The channel, below [`MAX_CHANNELS`].
         channel: u16,
-        /// Of the channel, counted modulo [`SEQUENCES`].
+        /// The position of the put in its channel, modulo [`SEQUENCE_MODULUS`].
         sequence: u32,
     },
-    /// No data: the sender has delivered puts.
+    /// A message without data: the sender of the message has delivered puts and returns their credits.
     Credit {
-        /// How many of this receiver's puts it has delivered so far, modulo [`RETURNS`].
-        returned: u32,
+        /// The number of the receiver's puts that have been delivered so far, modulo [`CREDIT_MODULUS`].
+        delivered: u32,
     },
-    /// No data, and nothing more will come, nor is taken: all puts of the sender have left; or it has given up.
-    Goodbye {
-        /// Whose loss made it give up, as [`Arrivals::abort`](crate::Arrivals::abort) numbers them: below 65535.
-        lost: Option<u32>,
+    /// A message without data: the sender sends nothing more and accepts nothing more. Either all its puts have
+    /// completed, or it has aborted.
+    Close {
+        /// The rank whose loss made the sender abort, as numbered by [`Arrivals::abort`](crate::Arrivals::abort). It
+        /// is below 65535.
+        lost_rank: Option<u32>,
     },
 }
 
 impl Immediate {
-    /// As 32 bits; numbers are taken modulo their range.
+    /// Encodes the message in 32 bits. Numbers are taken modulo their range.
     #[must_use]
     pub const fn encode(self) -> u32 {
         match self {
             Self::Put { channel, sequence } => {
-                ((channel as u32 % MAX_CHANNELS) << SEQUENCE_BITS) | (sequence % SEQUENCES)
+                ((channel as u32 % MAX_CHANNELS) << SEQUENCE_BITS) | (sequence % SEQUENCE_MODULUS)
             }
-            Self::Credit { returned } => CREDIT | (returned % RETURNS),
-            Self::Goodbye { lost: None } => GOODBYE,
-            Self::Goodbye { lost: Some(lost) } => GOODBYE | (1 + lost % (LOST - 1)),
+            Self::Credit { delivered } => CREDIT | (delivered % CREDIT_MODULUS),
+            Self::Close { lost_rank: None } => CLOSE,
+            Self::Close {
+                lost_rank: Some(rank),
+            } => CLOSE | (1 + rank % (RANK_MODULUS - 1)),
         }
     }
 
-    /// From 32 bits.
+    /// Decodes 32 bits.
     ///
     /// # Errors
     ///
-    /// That they mean nothing.
+    /// Returns an error if the bits have no meaning.
     pub fn decode(bits: u32) -> Result<Self, String> {
-        match bits & GOODBYE {
-            GOODBYE if bits < GOODBYE | LOST => Ok(Self::Goodbye {
-                lost: (bits % LOST).checked_sub(1),
+        match bits & CLOSE {
+            CLOSE if bits < CLOSE | RANK_MODULUS => Ok(Self::Close {
+                lost_rank: (bits % RANK_MODULUS).checked_sub(1),
             }),
-            GOODBYE => Err(format!("it sent {bits:#x}, which means nothing")),
+            CLOSE => Err(format!(
+                "it sent the immediate data {bits:#x}, which has no meaning"
+            )),
             CREDIT => Ok(Self::Credit {
-                returned: bits % RETURNS,
+                delivered: bits % CREDIT_MODULUS,
             }),
             _ => Ok(Self::Put {
                 channel: (bits >> SEQUENCE_BITS) as u16,
-                sequence: bits % SEQUENCES,
+                sequence: bits % SEQUENCE_MODULUS,
             }),
         }
     }
@@ -84,23 +90,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_has_one_meaning_or_none(bits: u32) {
+        fn every_value_has_at_most_one_meaning(bits: u32) {
             match Immediate::decode(bits) {
                 Ok(meaning) => prop_assert_eq!(meaning.encode(), bits),
-                Err(_) => prop_assert!(bits >= GOODBYE | LOST),
+                Err(_) => prop_assert!(bits >= CLOSE | RANK_MODULUS),
             }
         }
     }
 
     #[test]
-    fn a_goodbye_is_no_other_message() {
-        for lost in [None, Some(0), Some(LOST - 2)] {
-            let goodbye = Immediate::Goodbye { lost };
-            assert_eq!(Immediate::decode(goodbye.encode()), Ok(goodbye));
+    fn a_close_differs_from_every_other_message() {
+        for lost_rank in [None, Some(0), Some(RANK_MODULUS - 2)] {
+            let close = Immediate::Close { lost_rank };
+            assert_eq!(Immediate::decode(close.encode()), Ok(close));
         }
         let most = Immediate::Credit {
-            returned: RETURNS - 1,
+            delivered: CREDIT_MODULUS - 1,
         };
-        assert_eq!(Immediate::decode(GOODBYE - 1), Ok(most));
+        assert_eq!(Immediate::decode(CLOSE - 1), Ok(most));
     }
 }

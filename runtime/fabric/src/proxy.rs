@@ -1,6 +1,8 @@
-//! The thread that drives an endpoint.
+//! [`Proxy`]: the thread that drives an [`Endpoint`].
+//!
+//! An idle thread first spins, then yields, then sleeps, so that it reacts fast to work and costs little without it.
 
-use crate::control::{Control, End, Step, drive};
+use crate::control::{Control, Exit, Step, drive};
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
 use rustix::thread::{CpuSet, sched_setaffinity, set_current_timer_slack};
@@ -11,41 +13,45 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Without work, a proxy spins so long,
-const SPIN: Duration = Duration::from_micros(50);
-/// then lets other threads go first so long, and until [`DOZE`] if something is on its way from here,
-const YIELD: Duration = Duration::from_millis(1);
-/// then sleeps in naps,
-const NAP: Duration = Duration::from_micros(50);
-/// and after this, if nothing is on its way from here,
-const DOZE: Duration = Duration::from_millis(20);
-/// in longer ones. This, plus what the system takes to wake a thread, is how late a command or an arrival may be picked
-/// up, unless [`Proxy::wake`] was called before. It costs about 2 % of a core.
-pub const LONG_NAP: Duration = Duration::from_micros(500);
-/// Replays of a graph call no [`Proxy::wake`]. Once a launch was captured, a proxy lets other threads go first until it has had
-/// no work for so long, which is more than a step of most models takes, and then sleeps in naps, never in long ones.
-const CAPTURED_YIELD: Duration = Duration::from_millis(50);
+/// How long a proxy without work spins.
+const SPIN_UNTIL: Duration = Duration::from_micros(50);
+/// How long it has had no work when it stops yielding and sleeps. While a write is in flight, it yields until
+/// [`SHORT_SLEEP_UNTIL`].
+const YIELD_UNTIL: Duration = Duration::from_millis(1);
+/// The length of a short sleep.
+const SHORT_SLEEP: Duration = Duration::from_micros(50);
+/// How long it has had no work when it changes to long sleeps, if no write is in flight.
+const SHORT_SLEEP_UNTIL: Duration = Duration::from_millis(20);
+/// The length of a long sleep. A command or an arrival may be picked up late by this time plus the time that the
+/// system takes to wake a thread, unless [`Proxy::wake`] was called before. Sleeping this long costs about 2 % of a
+/// core.
+pub const LONG_SLEEP: Duration = Duration::from_micros(500);
+/// How long a proxy yields after a launch was captured. Replays of a graph do not call [`Proxy::wake`]. The time is
+/// longer than a step of most models. After it, the proxy sleeps, but never for [`LONG_SLEEP`].
+const CAPTURED_YIELD_UNTIL: Duration = Duration::from_millis(50);
 
-/// How long peers may take to hear why this endpoint gives up.
-const FAREWELL: Duration = Duration::from_millis(100);
+/// How long a failing endpoint tries to send its peers the reason.
+const ABORT_LIMIT: Duration = Duration::from_millis(100);
 
-/// How the system may round a nap up; its default is 50 µs.
+/// By how much the system may extend a sleep. Its default is 50 µs.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(5_000).unwrap();
 
-/// Of a proxy's thread.
+/// Options of a proxy's thread.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyOptions {
-    /// The cores it may run on: best one of the NIC's NUMA node that nothing else uses. Empty: any.
+    /// The cores on which the thread may run. A core of the NIC's NUMA node that nothing else uses is best. An empty
+    /// list means any core.
     pub cores: Vec<usize>,
-    /// Naps at once when there is nothing to do, for 50 µs: where others, such as simulated GPUs, need the core.
-    pub naps_at_once: bool,
+    /// Makes the thread sleep for 50 µs as soon as it has nothing to do. It is meant for hosts where others, such as
+    /// simulated GPUs, need the core.
+    pub sleeps_at_once: bool,
 }
 
 struct Shared {
     control: Control,
     error: OnceLock<FabricError>,
-    /// Whose loss its owner was told of.
-    lost: OnceLock<u32>,
+    /// The rank whose loss the owner reported.
+    lost_rank: OnceLock<u32>,
     start: Instant,
 }
 
@@ -55,7 +61,7 @@ impl Shared {
     }
 }
 
-/// A running endpoint. Dropping it ends it at once; [`shutdown`](Self::shutdown) lets puts leave first.
+/// A running endpoint. Dropping it stops the thread at once. [`shutdown`](Self::shutdown) lets puts complete first.
 pub struct Proxy {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -66,33 +72,34 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// [`FabricError::Config`] if there is no such core, or no more threads.
+    /// [`FabricError::Config`] if a core does not exist or if no thread can be started.
     pub fn start(endpoint: Endpoint, options: &ProxyOptions) -> Result<Self, FabricError> {
         let cores = cpu_set(&options.cores)?;
-        let naps_at_once = options.naps_at_once;
+        let sleeps_at_once = options.sleeps_at_once;
         let shared = Arc::new(Shared {
             control: Control::new(),
             error: OnceLock::new(),
-            lost: OnceLock::new(),
+            lost_rank: OnceLock::new(),
             start: Instant::now(),
         });
         let (theirs, (pinned, is_pinned)) = (Arc::clone(&shared), std::sync::mpsc::channel());
         let body = move || {
             let outcome = cores.map_or(Ok(()), |cores| sched_setaffinity(None, &cores));
             let may_run = outcome.is_ok();
-            // The owner waits for it.
+            // The owner waits for this message.
             let _ = pinned.send(outcome);
             if may_run {
-                run(endpoint, &theirs, naps_at_once);
+                run(endpoint, &theirs, sleeps_at_once);
             }
         };
         let thread = std::thread::Builder::new().name("mkernel-fabric".into());
         let thread = thread.spawn(body);
-        let thread = thread.map_err(|error| config(format!("no thread for the proxy: {error}")))?;
+        let thread = thread
+            .map_err(|error| config(format!("cannot start a thread for the proxy: {error}")))?;
         if let Ok(Err(error)) = is_pinned.recv() {
             let cores = &options.cores;
             return Err(config(format!(
-                "the proxy cannot run on the cores {cores:?}: {error}"
+                "the proxy cannot run on the cores {cores:?}: {error}; choose cores that this process may use"
             )));
         }
         Ok(Self {
@@ -101,14 +108,14 @@ impl Proxy {
         })
     }
 
-    /// Why the fabric has failed, if it has. Kernels have been told.
+    /// Returns why the fabric failed, if it did. The error is set before kernels are made to abort.
     #[must_use]
     pub fn error(&self) -> Option<FabricError> {
         self.shared.error.get().cloned()
     }
 
-    /// Makes the thread look for commands at once, and for the next 20 ms without long naps. To be called when a kernel
-    /// is launched.
+    /// Makes the thread look for commands at once, and keeps it from long sleeps for the next 20 ms. The owner calls
+    /// this when it launches a kernel.
     pub fn wake(&self) {
         self.shared.control.wake();
         if let Some(thread) = &self.thread {
@@ -116,43 +123,45 @@ impl Proxy {
         }
     }
 
-    /// Tells the thread that kernels may run from now on of which [`wake`](Self::wake) says nothing, such as replays of graphs.
-    /// To be called when a launch is captured.
+    /// Records that kernels may run from now on without a call of [`wake`](Self::wake), such as kernels of replayed
+    /// graphs. The owner calls this when a launch is captured.
     pub fn capture(&self) {
         self.shared.control.capture();
     }
 
-    /// Ends the thread once all commands that were published before have left, peers were told, and none of them waits for
-    /// a completion any more, as far as `limit` allows. To those who put to this endpoint later that is an error,
-    /// [`FabricError::Ended`]; to others it is none.
+    /// Stops the thread after the close handshake: the writes of all commands published before have completed, all
+    /// peers have received the close, and none of them waits for a completion. All this is subject to `limit`.
+    ///
+    /// A peer that puts to this endpoint later gets [`FabricError::PeerClosed`]. Other peers see no error.
     ///
     /// # Errors
     ///
-    /// The first that this endpoint had; [`FabricError::Undrained`] if `limit` did not suffice.
+    /// Returns the first error of this endpoint, or [`FabricError::NotDrained`] if the limit was too short.
     pub fn shutdown(mut self, limit: Duration) -> Result<(), FabricError> {
         let deadline = self.shared.start.elapsed().saturating_add(limit);
         self.shared.control.drain(ns(deadline));
         self.wake();
         self.join();
         match self.error() {
-            Some(FabricError::Undrained { pending, .. }) => {
-                Err(FabricError::Undrained { pending, limit })
+            Some(FabricError::NotDrained { pending, .. }) => {
+                Err(FabricError::NotDrained { pending, limit })
             }
             Some(error) => Err(error),
             None => Ok(()),
         }
     }
 
-    /// Ends the thread at once, since `lost`, which may be no peer, is lost. Peers get [`FabricError::GaveUp`].
-    pub fn give_up(self, lost: u32) {
-        let _ = self.shared.lost.set(lost);
+    /// Stops the thread at once because a rank is lost. The lost rank need not be a peer. Peers get
+    /// [`FabricError::PeerAborted`].
+    pub fn abort(self, lost_rank: u32) {
+        let _ = self.shared.lost_rank.set(lost_rank);
     }
 
     fn join(&mut self) {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            // An earlier error stays.
+            // An earlier error takes precedence.
             let _ = self.shared.error.set(panicked());
         }
     }
@@ -166,8 +175,8 @@ impl Drop for Proxy {
     }
 }
 
-fn config(mistake: String) -> FabricError {
-    FabricError::Config(vec![mistake])
+fn config(issue: String) -> FabricError {
+    FabricError::Config(vec![issue])
 }
 
 fn cpu_set(cores: &[usize]) -> Result<Option<CpuSet>, FabricError> {
@@ -175,7 +184,7 @@ fn cpu_set(cores: &[usize]) -> Result<Option<CpuSet>, FabricError> {
     for core in cores {
         if *core >= CpuSet::MAX_CPU {
             return Err(config(format!(
-                "core {core}, but cores are numbered below {}",
+                "core {core} does not exist; core numbers are below {}",
                 CpuSet::MAX_CPU
             )));
         }
@@ -188,121 +197,129 @@ fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The thread's body. Whatever ends it but a drain is told to kernels, a panic too.
-fn run(mut endpoint: Endpoint, shared: &Shared, naps_at_once: bool) {
-    // Refused, naps are longer.
+/// The body of the thread. Kernels are made to abort on every exit other than a drain, including a panic.
+fn run(mut endpoint: Endpoint, shared: &Shared, sleeps_at_once: bool) {
+    // If the system refuses the slack, sleeps are longer.
     let _ = set_current_timer_slack(Some(TIMER_SLACK_NS));
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        live(&mut endpoint, shared, naps_at_once)
+        run_until_exit(&mut endpoint, shared, sleeps_at_once)
     }));
     if let Err(error) = outcome.unwrap_or_else(|_| Err(panicked())) {
-        // The only place that sets it while the thread lives.
+        // This is the only place that sets the error while the thread lives.
         let _ = shared.error.set(error.clone());
-        if let Some(lost) = endpoint.abort(&error) {
-            give_up(&mut endpoint, lost);
+        if let Some(lost_rank) = endpoint.abort_kernels(&error) {
+            announce_loss(&mut endpoint, lost_rank);
         }
     }
 }
 
-fn live(endpoint: &mut Endpoint, shared: &Shared, naps_at_once: bool) -> Result<(), FabricError> {
+fn run_until_exit(
+    endpoint: &mut Endpoint,
+    shared: &Shared,
+    sleeps_at_once: bool,
+) -> Result<(), FabricError> {
     let endpoint = RefCell::new(endpoint);
-    let mut last_moved = Instant::now();
+    let mut last_progress = Instant::now();
     let step = || {
         let now = Instant::now();
         let mut endpoint = endpoint.borrow_mut();
-        let has_moved = endpoint.step(now)?;
+        let has_progressed = endpoint.step(now)?;
         if shared.is_past_drain(now) {
-            return Err(undrained(&endpoint));
+            return Err(not_drained(&endpoint));
         }
         Ok(Step {
-            has_moved,
+            has_progressed,
             is_idle: endpoint.is_idle(),
         })
     };
-    let rest = |step: Step| {
-        if step.has_moved || shared.control.was_woken() {
-            last_moved = Instant::now();
+    let idle = |step: Step| {
+        if step.has_progressed || shared.control.was_woken() {
+            last_progress = Instant::now();
         } else {
             let is_captured = shared.control.is_captured();
-            match last_moved.elapsed() {
-                idle_for if !naps_at_once => back_off(idle_for, step.is_idle, is_captured),
-                idle_for if idle_for < DOZE => std::thread::park_timeout(NAP),
+            match last_progress.elapsed() {
+                idle_for if !sleeps_at_once => back_off(idle_for, step.is_idle, is_captured),
+                idle_for if idle_for < SHORT_SLEEP_UNTIL => std::thread::park_timeout(SHORT_SLEEP),
                 idle_for => back_off(idle_for, step.is_idle, false),
             }
         }
     };
-    let end = drive(&shared.control, step, rest)?;
+    let end = drive(&shared.control, step, idle)?;
     let endpoint = endpoint.into_inner();
     match end {
-        End::Stopped if let Some(lost) = shared.lost.get() => {
-            give_up(endpoint, *lost);
+        Exit::Stopped if let Some(lost_rank) = shared.lost_rank.get() => {
+            announce_loss(endpoint, *lost_rank);
             Ok(())
         }
-        End::Stopped if !endpoint.is_idle() => Err(undrained(endpoint)),
-        End::Stopped => Ok(()),
-        End::Drained => say_goodbye(endpoint, shared),
+        Exit::Stopped if !endpoint.is_idle() => Err(not_drained(endpoint)),
+        Exit::Stopped => Ok(()),
+        Exit::Drained => close_handshake(endpoint, shared),
     }
 }
 
-/// A peer that does not hear it in time will find the endpoint lost; one that does not answer in time may find so too.
-fn say_goodbye(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
+/// Runs the close handshake within the drain's limit.
+///
+/// A peer that does not receive the close in time will report this endpoint as lost. A peer that does not answer in
+/// time may report it as lost too.
+fn close_handshake(endpoint: &mut Endpoint, shared: &Shared) -> Result<(), FabricError> {
     let start = Instant::now();
-    endpoint.leave();
+    endpoint.close();
     loop {
         let now = Instant::now();
         endpoint.step(now)?;
-        if endpoint.has_left() || shared.is_past_drain(now) {
+        if endpoint.is_closed() || shared.is_past_drain(now) {
             return Ok(());
         }
         back_off(start.elapsed(), false, false);
     }
 }
 
-/// Tells peers why.
-fn give_up(endpoint: &mut Endpoint, lost: u32) {
+/// Sends the number of the lost rank to the peers.
+fn announce_loss(endpoint: &mut Endpoint, lost_rank: u32) {
     let start = Instant::now();
-    endpoint.give_up(lost);
-    while !endpoint.has_left() && start.elapsed() < FAREWELL {
-        // It has failed already.
+    endpoint.close_after_loss(lost_rank);
+    while !endpoint.is_closed() && start.elapsed() < ABORT_LIMIT {
+        // The endpoint has failed already, so errors are ignored.
         let _ = endpoint.step(Instant::now());
         back_off(start.elapsed(), false, false);
     }
 }
 
 fn panicked() -> FabricError {
-    let reason = "the proxy's thread panicked: a defect of mkernel".to_owned();
+    let reason = "the thread of the proxy panicked, which is a defect of mkernel; please report it"
+        .to_owned();
     FabricError::Nic { reason }
 }
 
-fn undrained(endpoint: &Endpoint) -> FabricError {
-    FabricError::Undrained {
+fn not_drained(endpoint: &Endpoint) -> FabricError {
+    FabricError::NotDrained {
         pending: endpoint.pending() as u64,
         limit: Duration::ZERO,
     }
 }
 
-/// What a thread without work does before it looks again.
+/// What a thread without work does before it looks for work again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
     Spin,
     Yield,
-    Nap(Duration),
+    Sleep(Duration),
 }
 
 fn pause(idle_for: Duration, is_idle: bool, is_captured: bool) -> Pause {
     let yield_for = match (is_idle, is_captured) {
-        (_, true) => CAPTURED_YIELD,
-        (true, false) => YIELD,
-        (false, false) => DOZE,
+        (_, true) => CAPTURED_YIELD_UNTIL,
+        (true, false) => YIELD_UNTIL,
+        (false, false) => SHORT_SLEEP_UNTIL,
     };
-    if idle_for < SPIN {
+    if idle_for < SPIN_UNTIL {
         Pause::Spin
     } else if idle_for < yield_for {
         Pause::Yield
-    } else if idle_for < DOZE || !is_idle || is_captured {
-        Pause::Nap(NAP)
+    } else if idle_for < SHORT_SLEEP_UNTIL || !is_idle || is_captured {
+        Pause::Sleep(SHORT_SLEEP)
     } else {
-        Pause::Nap(LONG_NAP)
+        Pause::Sleep(LONG_SLEEP)
     }
 }
 
@@ -310,7 +327,7 @@ fn back_off(idle_for: Duration, is_idle: bool, is_captured: bool) {
     match pause(idle_for, is_idle, is_captured) {
         Pause::Spin => std::hint::spin_loop(),
         Pause::Yield => std::thread::yield_now(),
-        Pause::Nap(nap) => std::thread::park_timeout(nap),
+        Pause::Sleep(sleep) => std::thread::park_timeout(sleep),
     }
 }
 
@@ -319,31 +336,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_rests_longer_the_longer_it_has_had_no_work() {
+    fn a_proxy_sleeps_longer_the_longer_it_has_been_idle() {
         let after = |ms, is_idle| pause(Duration::from_millis(ms), is_idle, false);
         for is_idle in [false, true] {
             assert_eq!(after(0, is_idle), Pause::Spin);
         }
         assert_eq!(
             (after(0, true), after(2, true)),
-            (Pause::Spin, Pause::Nap(NAP))
+            (Pause::Spin, Pause::Sleep(SHORT_SLEEP))
         );
-        assert_eq!(after(30, true), Pause::Nap(LONG_NAP));
+        assert_eq!(after(30, true), Pause::Sleep(LONG_SLEEP));
         assert_eq!(
             (after(2, false), after(30, false)),
-            (Pause::Yield, Pause::Nap(NAP))
+            (Pause::Yield, Pause::Sleep(SHORT_SLEEP))
         );
     }
 
     #[test]
-    fn a_captured_proxy_is_awake_between_replays_and_never_takes_a_long_nap() {
+    fn a_captured_proxy_yields_between_replays_and_never_sleeps_long() {
         for is_idle in [false, true] {
             let after = |ms| pause(Duration::from_millis(ms), is_idle, true);
             for ms in [1, 5, 20, 49] {
                 assert_eq!(after(ms), Pause::Yield, "{ms} ms");
             }
             for ms in [50, 1000, 1_000_000] {
-                assert_eq!(after(ms), Pause::Nap(NAP), "{ms} ms");
+                assert_eq!(after(ms), Pause::Sleep(SHORT_SLEEP), "{ms} ms");
             }
         }
     }

@@ -1,3 +1,4 @@
-//! The atomics of [`ring`](crate::ring) and [`proxy`](crate::proxy). `tests/loom.rs` puts loom's in their place.
+//! The atomics of [`command_ring`](crate::command_ring) and [`control`](crate::control). `tests/loom.rs` replaces
+//! them by those of loom.
 
 pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

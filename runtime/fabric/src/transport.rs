@@ -1,114 +1,123 @@
-//! What moves bytes to the memory of a peer: the contract between the proxy and a NIC's driver.
+//! [`Transport`]: the contract between an endpoint and the driver of its NICs.
 //!
-//! A transport gives writes with a 32-bit immediate, and no order whatsoever between them. The proxy above it gives
-//! sequence numbers, in-order and exactly-once arrivals, credits, range checks, deadlines and errors that reach kernels.
+//! A transport performs writes with 32 bits of immediate data and guarantees no order between them. The endpoint
+//! above it provides sequence numbers, in-order and exactly-once arrivals, credits, range checks, deadlines, and
+//! errors that reach kernels.
 //!
-//! Life of a transport: it is made for a given number of peers; [`register`](Transport::register) for each region, in
-//! the same order on every endpoint; [`offer`](Transport::offer) once per peer; the caller carries offers to peers;
-//! [`connect`](Transport::connect); the caller meets all peers, so that none posts to one who isn't connected yet; then
-//! [`post`](Transport::post) and [`poll`](Transport::poll) until it is dropped. One thread calls it at a time. Dropping
-//! it ends all access to its regions before `drop` returns.
+//! # Life cycle
 //!
-//! An error of any call is final for the transport. No call waits, except `connect` (until its deadline).
+//! - A transport is created for a given number of peers.
+//! - [`register`](Transport::register) is called for each region, in the same order on every endpoint.
+//! - [`connect_info`](Transport::connect_info) is called once per peer, and the caller sends the result to that peer.
+//! - [`connect`](Transport::connect) is called. Then the caller passes a barrier with all peers, so that no endpoint
+//!   posts to a peer that is not connected yet.
+//! - [`post`](Transport::post) and [`poll`](Transport::poll) are called until the transport is dropped.
+//!
+//! Only one thread calls a transport at a time. Dropping it ends all access to its regions before `drop` returns. An
+//! error of any call is final for the transport. No call waits, except `connect`, which waits until its deadline at
+//! most.
 
-use crate::error::{FabricError, Peer};
+use crate::error::FabricError;
+use crate::peer_id::{PeerId, PeerIdentity};
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The most regions of an endpoint; more are refused.
+/// The most regions of an endpoint. `register` refuses more.
 pub const MAX_REGIONS: usize = 16;
 
-/// The most bytes that [`Transport::offer`] may return, and that `connect` reads.
-pub const MAX_OFFER_BYTES: usize = 16 << 10;
+/// The most bytes that [`Transport::connect_info`] may return and that `connect` reads.
+pub const MAX_CONNECT_INFO_BYTES: usize = 16 << 10;
 
-/// A peer: its index in this endpoint's table of peers. It may have another number for this endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(pub u16);
-
-/// A region: the order in which it was registered.
+/// A region, identified by the order of its registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u8);
 
-/// A place in a region.
+/// A position in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Which region: this endpoint's for a source, the peer's for a target.
+pub struct RegionOffset {
+    /// The region. For a source it is a region of this endpoint, for a target a region of the peer.
     pub region: RegionId,
-    /// Bytes from its start; any alignment.
+    /// The offset from the start of the region in bytes. Any alignment is allowed.
     pub offset: u64,
 }
 
-/// Bytes to bring to a peer's memory. The caller has checked peer, regions, ranges and size.
+/// A write to a peer's memory. The caller has checked peer, regions, ranges and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// To whom.
+    /// The peer to write to.
     pub peer: PeerId,
-    /// From where. Without meaning if `bytes` is 0.
-    pub source: Place,
-    /// To where. Without meaning if `bytes` is 0.
-    pub target: Place,
-    /// How many, 0 to [`Limits::write_bytes`]. With 0 only the immediate travels.
+    /// The source of the bytes. It has no meaning if `bytes` is 0.
+    pub source: RegionOffset,
+    /// The target of the bytes. It has no meaning if `bytes` is 0.
+    pub target: RegionOffset,
+    /// The number of bytes, 0 to [`Limits::write_bytes`]. A write of 0 bytes only delivers the immediate data.
     pub bytes: u32,
-    /// What the peer's [`Event::Arrived`] says. Its bits have no meaning for the transport.
+    /// The immediate data, which the peer's [`Event::Arrived`] reports. The transport does not interpret it.
     pub immediate: u32,
-    /// What this endpoint's [`Event::Sent`] says. Unlike that of any other write of this transport.
+    /// The id that this endpoint's [`Event::Sent`] reports. It differs from that of every other write of this
+    /// transport.
     pub id: u64,
 }
 
-/// What happened. Events come in any order; a fault may make `Sent` or `Arrived` come twice, which the caller copes with.
+/// A completion or a failure. Events come in any order. After a fault `Sent` or `Arrived` may be reported twice,
+/// which the caller has to tolerate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A write has left: its source may be overwritten. The peer, or its NIC, has acknowledged it.
+    /// A write has completed: the peer or its NIC has acknowledged it, and its source may be overwritten.
     Sent {
-        /// Of the write.
+        /// The id of the write.
         id: u64,
     },
-    /// All bytes of a peer's write are in the target region: visible to this CPU and, in GPU memory, to a kernel that
-    /// then acquires a word which this thread releases. The receive that it used is posted again.
+    /// All bytes of a peer's write are in the target region.
+    ///
+    /// They are visible to this CPU. If the region is GPU memory, they are also visible to a kernel that acquires a
+    /// word which this thread releases afterwards. The receive that the write consumed has been posted again.
     Arrived {
-        /// From whom.
+        /// The peer that wrote.
         peer: PeerId,
-        /// Of the write.
+        /// The immediate data of the write.
         immediate: u32,
     },
-    /// Nothing more comes from this peer, nor reaches it; `Sent` of its writes may be missing. Writes to it that are
-    /// posted from now on are dropped.
+    /// The peer is lost: nothing more arrives from it or reaches it. The `Sent` events of writes to it may be
+    /// missing. Later writes to it are dropped.
     Lost {
-        /// Who.
+        /// The lost peer.
         peer: PeerId,
-        /// Why, for people: an error's text, a completion's status.
+        /// The cause in words, such as the text of an error or the status of a completion.
         reason: String,
     },
 }
 
-/// Figures of a transport; the same over its life.
+/// The limits of a transport. They never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest write.
+    /// The size of the longest write in bytes.
     pub write_bytes: u32,
-    /// Writes to one peer that may be posted and not yet `Sent`: `post` accepts no more, and seldom fewer.
+    /// The most writes to one peer that may be posted and not completed. `post` accepts no more, and rarely fewer.
     pub writes: u32,
-    /// Receives that are kept posted for each peer. A caller never has more writes to a peer on their way than the
-    /// *peer's* figure: those posted, of which it doesn't know that the peer's `poll` has reported them. A transport
-    /// may report a peer that exceeds it as lost.
+    /// The number of receives that are kept posted for each peer.
+    ///
+    /// A caller must never have more writes to a peer in flight than the *peer's* limit. A write is in flight from
+    /// its `post` until the caller knows that the peer's `poll` has reported it. A transport may report a peer that
+    /// exceeds the limit as lost.
     pub receives: u32,
-    /// NICs that share the work.
+    /// The number of NICs that share the writes.
     pub rails: u32,
 }
 
-/// Where memory lies.
+/// The location of memory.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum MemoryKind {
-    /// Memory of this process, on the CPU; NICs need no more than its address.
+    /// CPU memory of this process. NICs need only its address.
     Host,
-    /// Memory of a GPU, mapped at its address in the CUDA context of this process.
+    /// GPU memory that is mapped at its address in the CUDA context of this process.
     Gpu {
-        /// Its number for the driver.
+        /// The ordinal of the GPU in the CUDA driver.
         device: u32,
-        /// A dma-buf of it, where the driver gives one.
+        /// A dma-buf of the memory, if the driver provides one.
         dma_buf: Option<DmaBuf>,
     },
 }
@@ -116,29 +125,29 @@ pub enum MemoryKind {
 /// A dma-buf that contains a range of GPU memory.
 #[derive(Clone, Debug)]
 pub struct DmaBuf {
-    /// Its file.
+    /// The file descriptor of the dma-buf.
     pub fd: Arc<OwnedFd>,
-    /// Where the range starts in it.
+    /// The offset of the range in the dma-buf in bytes.
     pub offset_bytes: u64,
 }
 
-/// Memory that is to become a region.
+/// A range of memory to be registered as a region.
 #[derive(Clone, Debug)]
-pub struct Memory {
+pub struct MemoryRange {
     address: u64,
     bytes: u64,
     kind: MemoryKind,
     _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-impl Memory {
+impl MemoryRange {
     /// Describes a range of memory.
     ///
     /// # Safety
     ///
-    /// The range is mapped, may be read and written, and stays so until every transport that it was registered with has
-    /// been dropped. Its content is only reached through atomics, raw pointers or a GPU while a write from or to
-    /// it is on its way: no Rust reference to those bytes may live then.
+    /// The range must be mapped, readable and writable until every transport that it was registered with has been
+    /// dropped. While a write from or to the range is in flight, its content must only be accessed through atomics,
+    /// raw pointers or a GPU. No Rust reference to those bytes may exist then.
     #[must_use]
     pub unsafe fn new(address: u64, bytes: u64, kind: MemoryKind) -> Self {
         Self {
@@ -149,83 +158,87 @@ impl Memory {
         }
     }
 
-    /// Keeps `owner`, which keeps the range mapped, for as long as a transport may reach the range: so the first promise of
-    /// [`new`](Self::new) holds whatever is dropped first.
+    /// Attaches the owner that keeps the range mapped. The owner lives as long as a transport may access the range,
+    /// so the first requirement of [`new`](Self::new) holds whatever is dropped first.
     #[must_use]
-    pub fn kept_by(self, owner: Arc<dyn Any + Send + Sync>) -> Self {
+    pub fn with_owner(self, owner: Arc<dyn Any + Send + Sync>) -> Self {
         Self {
             _owner: Some(owner),
             ..self
         }
     }
 
-    /// Where it starts.
+    /// Returns the address of the range.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Its size.
+    /// Returns the size of the range in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where it lies.
+    /// Returns the location of the range.
     #[must_use]
     pub fn kind(&self) -> &MemoryKind {
         &self.kind
     }
 }
 
-/// A peer, and what its transport offered to this one.
+/// A peer and the connection info that its transport created for this endpoint.
 #[derive(Clone, Debug)]
-pub struct PeerOffer {
-    /// Who. `peer.id` is its index in the slice that `connect` gets.
-    pub peer: Peer,
-    /// What the peer's [`Transport::offer`] returned for this endpoint. Not to be trusted.
-    pub offer: Vec<u8>,
+pub struct PeerConnectInfo {
+    /// The peer. `peer.id` is its index in the slice that `connect` gets.
+    pub peer: PeerIdentity,
+    /// The result of the peer's [`Transport::connect_info`] for this endpoint. It is untrusted.
+    pub connect_info: Vec<u8>,
 }
 
-/// Moves bytes to the memory of peers. See the [module](self) for its life.
+/// Moves bytes to the memory of peers. The [module](self) describes its life cycle.
 pub trait Transport: Send {
-    /// Its figures.
+    /// Returns the limits of the transport.
     fn limits(&self) -> Limits;
 
-    /// Makes memory a region: numbers 0, 1, … in the order of calls, at most [`MAX_REGIONS`]. The transport keeps the
-    /// [`Memory`] until it has ended all access to it.
+    /// Registers memory as a region. Regions get the numbers 0, 1, and so on in the order of calls. At most
+    /// [`MAX_REGIONS`] are allowed. The transport keeps the [`MemoryRange`] until it has ended all access to it.
     ///
     /// # Errors
     ///
     /// [`FabricError::Register`].
-    fn register(&mut self, memory: Memory) -> Result<RegionId, FabricError>;
+    fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError>;
 
-    /// What `peer` must know of this endpoint to reach its regions: at most [`MAX_OFFER_BYTES`], with a version in it.
+    /// Returns what `peer` needs to know to reach the regions of this endpoint. It holds at most
+    /// [`MAX_CONNECT_INFO_BYTES`] bytes and contains a version.
     ///
     /// # Errors
     ///
-    /// [`FabricError::Nic`], where something has to be created for the peer and cannot be.
-    fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError>;
+    /// [`FabricError::Nic`] if something must be created for the peer and cannot be.
+    fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError>;
 
-    /// Makes ready to write to all peers and to be written by them. Checks every byte of their offers.
+    /// Prepares for writes to all peers and for writes from them. Validates every byte of their connection info.
     ///
     /// # Errors
     ///
-    /// [`FabricError::Offer`], [`FabricError::Connect`].
-    fn connect(&mut self, peers: &[PeerOffer], deadline: Instant) -> Result<(), FabricError>;
+    /// [`FabricError::ConnectInfo`], [`FabricError::Connect`].
+    fn connect(&mut self, peers: &[PeerConnectInfo], deadline: Instant) -> Result<(), FabricError>;
 
-    /// Accepts writes from the front of the slice and returns how many. Fewer than all means that a queue is full: poll,
-    /// and try the rest later. Accepted writes start at once, without a further call.
+    /// Accepts writes from the front of the slice and returns how many.
+    ///
+    /// Fewer than all means that a queue is full. The caller should poll and retry the rest later. Accepted writes
+    /// start at once, without a further call.
     ///
     /// # Errors
     ///
-    /// [`FabricError::Nic`]. What goes wrong with one peer is its [`Event::Lost`].
+    /// [`FabricError::Nic`]. A failure of one peer is reported as its [`Event::Lost`].
     fn post(&mut self, writes: &[Write]) -> Result<usize, FabricError>;
 
-    /// Appends what has happened, some hundred events at most; none is kept back until the next call for nothing.
+    /// Appends the events since the last call, at most some hundred. No event is delayed to a later call without
+    /// need.
     ///
     /// # Errors
     ///
-    /// As `post`.
+    /// As for `post`.
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError>;
 }

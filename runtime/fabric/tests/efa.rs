@@ -1,6 +1,8 @@
-//! The transport `efa`: the real libefa, over devices in software (`efa/nic.h`, by LD_PRELOAD). `.ci/rdma` runs it.
+//! The transport `efa` with the real libefa over devices in software (`efa/nic.h`, loaded by LD_PRELOAD). `.ci/rdma`
+//! runs the tests.
 //!
-//! Devices nic0 to nic3 can all, nic4 and nic5 need a receive for each arrival, nic6 cannot write to memory of peers.
+//! The devices nic0 to nic3 have all capabilities. nic4 and nic5 need a receive for each arrival. nic6 cannot write
+//! to the memory of peers.
 
 mod verbs;
 
@@ -24,7 +26,7 @@ fn open(options: Options) -> Box<dyn Transport> {
     Box::new(efa(options).unwrap())
 }
 
-/// Endpoints of a device each.
+/// Creates endpoints with one device each.
 fn endpoints(devices: &[u8]) -> Vec<Box<dyn Transport>> {
     devices
         .iter()
@@ -43,7 +45,7 @@ fn conformance_of_nics() {
     verbs::conformance_of_nics(open);
 }
 
-/// Two of three need a receive for each arrival.
+/// Two of the three endpoints need a receive for each arrival.
 #[test]
 fn conformance_with_receives() {
     run_all(&mut Made(|count| endpoints(&[4, 5, 0][..count])));
@@ -65,7 +67,7 @@ fn three_endpoints_in_no_order() {
     }
 }
 
-/// Receives are used up and posted again many times: none may be missing in the end.
+/// Receives are consumed and replaced many times. None may be missing in the end.
 #[test]
 fn receives_never_run_dry() {
     let few = |device| {
@@ -105,22 +107,22 @@ fn wrong_keys() {
 }
 
 #[test]
-fn bad_offers() {
-    verbs::bad_offers_are_refused(endpoints(&[0, 1]));
+fn damaged_connect_info() {
+    verbs::damaged_connect_info_is_refused(endpoints(&[0, 1]));
 }
 
 #[test]
-fn what_cannot_be_used_says_why() {
+fn errors_of_opening_state_the_cause() {
     let reason = |result: Result<Box<dyn Transport>, FabricError>| match result {
         Err(FabricError::Nic { reason }) => reason,
         other => panic!("{:?}", other.err()),
     };
-    let told = reason(efa(options(1, &[6])).map(|transport| Box::new(transport) as _));
+    let text = reason(efa(options(1, &[6])).map(|transport| Box::new(transport) as _));
     assert!(
-        told.contains("nic6: it cannot write to memory of peers"),
-        "{told}"
+        text.contains("nic6: it cannot write to memory of peers"),
+        "{text}"
     );
-    let told = reason(
+    let text = reason(
         efa(Options {
             writes: 4000,
             ..options(1, &[0])
@@ -128,12 +130,12 @@ fn what_cannot_be_used_says_why() {
         .map(|transport| Box::new(transport) as _),
     );
     assert!(
-        told.contains("writes = 4000") && told.contains("at most 2048"),
-        "{told}"
+        text.contains("writes is 4000") && text.contains("at most 2048"),
+        "{text}"
     );
-    let told = reason(rc(Options::new(1)).map(|transport| Box::new(transport) as _));
+    let text = reason(rc(Options::new(1)).map(|transport| Box::new(transport) as _));
     assert!(
-        told.contains("no RDMA device is fit for rc; nic0: it has no"),
-        "{told}"
+        text.contains("no RDMA device is suitable for rc; nic0: it has no"),
+        "{text}"
     );
 }

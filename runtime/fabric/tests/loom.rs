@@ -1,13 +1,16 @@
-//! The ring and the end of a proxy under every interleaving, and every value that a relaxed load may see: loom's atomics
-//! take the place of the standard library's in the same files.
+//! The command ring and the exit of a proxy under every interleaving and every value that a relaxed load may return.
+//!
+//! The source files are compiled again here with loom's atomics in place of those of the standard library.
 #![allow(dead_code)]
 
+#[path = "../src/command_ring.rs"]
+mod command_ring;
 #[path = "../src/control.rs"]
 mod control;
 #[path = "../src/error.rs"]
 mod error;
-#[path = "../src/ring.rs"]
-mod ring;
+#[path = "../src/peer_id.rs"]
+mod peer_id;
 #[path = "../src/transport.rs"]
 mod transport;
 
@@ -15,10 +18,10 @@ mod sync {
     pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
-use control::{Control, End, Step, drive};
+use command_ring::{CommandConsumer, CommandProducer, HostRing};
+use control::{Control, Exit, Step, drive};
 use loom::thread;
 use mkernel_spec::fabric::Command;
-use ring::{Consumer, Producer, Ring};
 use std::sync::Arc;
 
 fn command(mark: u64) -> Command {
@@ -32,7 +35,7 @@ fn command(mark: u64) -> Command {
     }
 }
 
-fn post(producer: &Producer, mark: u64) {
+fn post(producer: &CommandProducer, mark: u64) {
     let index = producer.claim();
     while !producer.has_slot(index) {
         thread::yield_now();
@@ -40,9 +43,9 @@ fn post(producer: &Producer, mark: u64) {
     producer.publish(index, &command(mark));
 }
 
-/// The next command's mark, after a check that all its parts are of one command.
-fn take(consumer: &mut Consumer) -> Option<u64> {
-    let (_, found) = consumer.take().expect("sound tags")?;
+/// Returns the mark of the next command, after a check that all its parts belong to one command.
+fn take(consumer: &mut CommandConsumer) -> Option<u64> {
+    let (_, found) = consumer.take().expect("valid tags")?;
     let mark = found.source_offset;
     let tag = found.tag;
     assert_eq!(
@@ -57,26 +60,26 @@ fn take(consumer: &mut Consumer) -> Option<u64> {
     Some(mark)
 }
 
-/// Checks a model with at most so many switches away from a thread that could go on: more of them find little more.
+/// Checks a model with a bounded number of preemptions. More of them find hardly any additional errors.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(model);
 }
 
-/// Three commands of two producers through two slots: slots are reused, indices wrap.
+/// Three commands of two producers pass through two slots, so that slots are reused and indices wrap around.
 #[test]
-fn each_command_is_taken_once_and_whole() {
+fn each_command_is_taken_once_and_complete() {
     check(|| {
-        let ring = Ring::on_host(1, u32::MAX).expect("sound");
-        let producer = Producer::new(Arc::clone(&ring));
+        let ring = HostRing::allocate(1, u32::MAX).expect("valid");
+        let producer = CommandProducer::new(Arc::clone(&ring));
         let other = producer.clone();
         let second = thread::spawn(move || post(&other, 2));
         let third = thread::spawn(move || {
             post(&producer, 3);
             post(&producer, 4);
         });
-        let mut consumer = Consumer::new(ring);
+        let mut consumer = CommandConsumer::new(ring);
         let mut marks = Vec::new();
         while marks.len() < 3 {
             match take(&mut consumer) {
@@ -94,54 +97,57 @@ fn each_command_is_taken_once_and_whole() {
     });
 }
 
-/// A source that was sent may be overwritten; the consumer has read it by then.
+/// The source of a completed put may be overwritten, because the consumer has read it by then.
 #[test]
-fn what_was_sent_is_read_no_more() {
+fn a_completed_source_is_not_read_again() {
     check(|| {
-        let ring = Ring::on_host(1, 0).expect("sound");
-        let producer = Producer::new(Arc::clone(&ring));
+        let ring = HostRing::allocate(1, 0).expect("valid");
+        let producer = CommandProducer::new(Arc::clone(&ring));
         let source = loom::sync::Arc::new(loom::cell::UnsafeCell::new(7));
         let theirs = loom::sync::Arc::clone(&source);
         let nic = thread::spawn(move || {
-            let mut consumer = Consumer::new(ring);
-            while consumer.take().expect("sound tags").is_none() {
+            let mut consumer = CommandConsumer::new(ring);
+            while consumer.take().expect("valid tags").is_none() {
                 thread::yield_now();
             }
-            // SAFETY: loom checks that nobody writes it meanwhile.
+            // SAFETY: loom checks that no thread writes it concurrently.
             theirs.with(|source| assert_eq!(unsafe { *source }, 8));
             consumer.publish(1);
         });
-        // SAFETY: as above.
+        // SAFETY: see above.
         source.with_mut(|source| unsafe { *source = 8 });
         let index = producer.claim();
         producer.publish(index, &command(1));
         while !producer.is_sent(index) {
             thread::yield_now();
         }
-        // SAFETY: as above.
+        // SAFETY: see above.
         source.with_mut(|source| unsafe { *source = 9 });
         nic.join().expect("no panic");
     });
 }
 
-/// Commands that were published before the drain are taken before the thread ends.
+/// Commands that were published before the drain are taken before the thread exits.
 #[test]
-fn a_drain_leaves_nothing_behind() {
+fn a_drain_takes_all_published_commands() {
     check(|| {
-        let ring = Ring::on_host(1, 0).expect("sound");
-        let producer = Producer::new(Arc::clone(&ring));
+        let ring = HostRing::allocate(1, 0).expect("valid");
+        let producer = CommandProducer::new(Arc::clone(&ring));
         let control = Arc::new(Control::new());
         let theirs = Arc::clone(&control);
         let proxy = thread::spawn(move || {
-            let (mut consumer, mut taken) = (Consumer::new(ring), 0);
+            let (mut consumer, mut taken) = (CommandConsumer::new(ring), 0);
             let step = || {
-                let has_moved = take(&mut consumer).is_some();
-                taken += u32::from(has_moved);
+                let has_progressed = take(&mut consumer).is_some();
+                taken += u32::from(has_progressed);
                 let is_idle = true;
-                Ok::<_, ()>(Step { has_moved, is_idle })
+                Ok::<_, ()>(Step {
+                    has_progressed,
+                    is_idle,
+                })
             };
             let end = drive(&theirs, step, |_| thread::yield_now());
-            assert_eq!(end, Ok(End::Drained));
+            assert_eq!(end, Ok(Exit::Drained));
             taken
         });
         post(&producer, 1);

@@ -1,12 +1,13 @@
-//! The transport `rc` on Soft-RoCE, in the machine that `.ci/soft-roce` makes: as root, with devices rxe0 to rxe3 on
-//! interfaces eth0 to eth3. `.ci/rdma` runs it.
+//! The transport `rc` on Soft-RoCE, in the machine that `.ci/soft-roce` creates. `.ci/rdma` runs the tests.
+//!
+//! They run as root, with devices rxe0 to rxe3 on interfaces eth0 to eth3.
 
 mod verbs;
 
 use mkernel_fabric::testing::conformance::run_all;
-use mkernel_fabric::testing::{pattern, peer_offers};
+use mkernel_fabric::testing::{pattern, peer_connect_infos};
 use mkernel_fabric::verbs::{Options, rc};
-use mkernel_fabric::{DmaBuf, FabricError, Memory, MemoryKind, PeerId, Transport};
+use mkernel_fabric::{DmaBuf, FabricError, MemoryKind, MemoryRange, PeerId, Transport};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
@@ -14,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use verbs::{Made, Node, meet};
 
-/// Tests that change the network have it for themselves, and so have those that need it in order.
+/// Serialises the tests, because some of them change the network and the others need it unchanged.
 static NETWORK: Mutex<()> = Mutex::new(());
 
 fn network() -> MutexGuard<'static, ()> {
@@ -23,7 +24,7 @@ fn network() -> MutexGuard<'static, ()> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Runs a program that changes the network, as the words of one line.
+/// Runs a program that changes the network. The arguments are separated by white space.
 fn run(line: &str) {
     let mut words = line.split_whitespace();
     let status = Command::new(words.next().unwrap())
@@ -33,7 +34,7 @@ fn run(line: &str) {
     assert!(status.success(), "{line}: {status}");
 }
 
-/// Sets what happens to packets that leave an interface; takes it away when dropped.
+/// Injects faults into the packets that leave an interface, until it is dropped.
 struct Netem(&'static [u8]);
 
 impl Netem {
@@ -55,7 +56,7 @@ impl Drop for Netem {
     }
 }
 
-/// What a transport over these devices needs, for so many peers.
+/// Returns the options of a transport over these devices for this many peers.
 fn options(peers: u16, devices: &[u8]) -> Options {
     let devices = devices
         .iter()
@@ -63,7 +64,7 @@ fn options(peers: u16, devices: &[u8]) -> Options {
         .collect();
     Options {
         devices,
-        silence: Duration::from_secs(2),
+        peer_timeout: Duration::from_secs(2),
         ..Options::new(peers)
     }
 }
@@ -72,7 +73,7 @@ fn open(options: Options) -> Box<dyn Transport> {
     Box::new(rc(options).unwrap())
 }
 
-/// Endpoints of a device each.
+/// Creates endpoints with one device each.
 fn endpoints(devices: &[u8]) -> Vec<Box<dyn Transport>> {
     let peers = devices.len() as u16 - 1;
     devices
@@ -93,7 +94,7 @@ fn conformance_of_nics() {
     verbs::conformance_of_nics(open);
 }
 
-/// Two NICs on each side with two queue pairs each, and other delays on each: arrivals come out of order.
+/// Two NICs on each side with two queue pairs each have different delays, so that arrivals come out of order.
 #[test]
 fn rails_and_queue_pairs() {
     let _network = network();
@@ -117,12 +118,12 @@ fn rails_and_queue_pairs() {
 }
 
 #[test]
-fn packets_lost_late_and_in_any_order() {
+fn packets_are_lost_delayed_and_reordered() {
     let _network = network();
-    // Soft-RoCE sends all again from the packet that is missing.
+    // Soft-RoCE repeats everything from the missing packet on, which takes longer.
     let patient = |device| {
         open(Options {
-            silence: Duration::from_secs(4),
+            peer_timeout: Duration::from_secs(4),
             writes: 16,
             ..options(1, &[device])
         })
@@ -139,13 +140,13 @@ fn wrong_keys() {
 }
 
 #[test]
-fn bad_offers() {
+fn damaged_connect_info() {
     let _network = network();
-    verbs::bad_offers_are_refused(endpoints(&[0, 1]));
+    verbs::damaged_connect_info_is_refused(endpoints(&[0, 1]));
 }
 
 #[test]
-fn a_dead_wire() {
+fn a_disconnected_cable() {
     let _network = network();
     let mut nodes = meet(endpoints(&[0, 1]));
     let _dead = Netem::new(&[1], "loss 100%");
@@ -165,7 +166,7 @@ fn a_dead_wire() {
     );
 }
 
-/// Takes an interface down; up again when dropped.
+/// Takes an interface down until it is dropped.
 struct Down(u8);
 
 impl Down {
@@ -181,7 +182,7 @@ impl Drop for Down {
     }
 }
 
-/// The first error of polling a node's transport.
+/// Returns the first error of polling a node's transport.
 fn error_of(node: &mut Node) -> FabricError {
     let end = Instant::now() + Duration::from_secs(20);
     let mut poll = || {
@@ -193,9 +194,10 @@ fn error_of(node: &mut Node) -> FabricError {
         .unwrap()
 }
 
-/// Nothing is on its way, so only the port can tell. That is an error of this NIC, no loss of a peer.
+/// No write is in flight, so only the port's event reports the failure. It is an error of this NIC and no loss of a
+/// peer.
 #[test]
-fn a_dead_port() {
+fn a_port_that_is_down() {
     let _network = network();
     let mut nodes = meet(endpoints(&[0, 1]));
     let _down = Down::new(0);
@@ -205,14 +207,15 @@ fn a_dead_port() {
     assert!(nodes[1].lost.is_empty());
 }
 
-/// What is put after one of two ports went down takes the other one; that there is a port less becomes an error.
+/// Writes that are posted after one of two ports went down use the other one. The missing port becomes an error
+/// later.
 #[test]
-fn one_of_two_ports() {
+fn one_of_two_ports_is_down() {
     const WRITES: u32 = 12;
     let _network = network();
     let two = |devices: &[u8]| {
         open(Options {
-            port_down: Duration::from_secs(15),
+            port_down_limit: Duration::from_secs(15),
             ..options(1, devices)
         })
     };
@@ -234,7 +237,7 @@ fn one_of_two_ports() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn errors_of_opening_state_the_cause() {
     let error = |options| match rc(options) {
         Err(FabricError::Nic { reason }) => reason,
         other => panic!("{:?}", other.err()),
@@ -268,16 +271,16 @@ fn what_cannot_be_opened_says_why() {
     assert!(reason.contains("rxe0"), "{reason}");
 }
 
-/// Soft-RoCE takes no dma-buf; the message says what would.
+/// Soft-RoCE does not support dma-bufs, and the message says what does.
 #[test]
-fn a_driver_without_dma_buf_says_so() {
+fn a_driver_without_dma_buf_support_is_reported() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let dma_buf = Some(DmaBuf {
         fd: Arc::new(file.into()),
         offset_bytes: 0,
     });
-    // SAFETY: the driver refuses it, so nobody reaches it.
-    let memory = unsafe { Memory::new(0x1000, 4096, MemoryKind::Gpu { device: 0, dma_buf }) };
+    // SAFETY: the driver refuses the memory, so nothing accesses it.
+    let memory = unsafe { MemoryRange::new(0x1000, 4096, MemoryKind::Gpu { device: 0, dma_buf }) };
     match open(options(1, &[0])).register(memory) {
         Err(FabricError::Register {
             address: 0x1000,
@@ -293,7 +296,7 @@ fn a_driver_without_dma_buf_says_so() {
     }
 }
 
-/// The TCP connection of two machines; both send `own` and get the other's, which also makes them meet.
+/// Exchanges bytes over the TCP connection of two machines, which also serves as a barrier.
 fn exchange(stream: &mut TcpStream, own: &[u8]) -> Vec<u8> {
     stream.write_all(&(own.len() as u32).to_le_bytes()).unwrap();
     stream.write_all(own).unwrap();
@@ -325,7 +328,7 @@ fn other_machine(machine: usize) -> TcpStream {
     stream
 }
 
-/// The program runs in both machines, an endpoint of two rails in each.
+/// The program runs in both machines with an endpoint of two rails in each.
 #[test]
 #[ignore = "needs two machines: .ci/rdma"]
 fn two_machines() {
@@ -334,12 +337,12 @@ fn two_machines() {
     let machine: usize = std::env::var("MACHINE").unwrap().parse().unwrap();
     let mut stream = other_machine(machine);
     let mut nodes = vec![Node::new(open(Options {
-        silence: Duration::from_secs(4),
+        peer_timeout: Duration::from_secs(4),
         ..options(1, &[0, 1])
     }))];
-    let offer = nodes[0].transport.offer(PeerId(0)).unwrap();
-    let offer = exchange(&mut stream, &offer);
-    let peers = peer_offers(2, machine, |_, _| offer.clone());
+    let info = nodes[0].transport.connect_info(PeerId(0)).unwrap();
+    let info = exchange(&mut stream, &info);
+    let peers = peer_connect_infos(2, machine, |_, _| info.clone());
     nodes[0]
         .transport
         .connect(&peers, Instant::now() + Duration::from_secs(10))

@@ -79,7 +79,9 @@ impl Arrivals for PinnedArrivals {
 
     fn abort(&mut self, error: &FabricError) -> Option<u32> {
         let rank = match error {
-            FabricError::GaveUp { lost, .. } => Some(*lost).filter(|lost| *lost < self.world),
+            FabricError::PeerAborted { lost_rank, .. } => {
+                Some(*lost_rank).filter(|rank| *rank < self.world)
+            }
             // Without its network this rank is of no use to the others: they need not wait for their deadlines.
             FabricError::Nic { .. } | FabricError::Command { .. } => Some(self.rank),
             _ => error

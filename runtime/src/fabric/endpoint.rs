@@ -16,9 +16,10 @@ use crate::shared::Shared;
 use crate::simulation::Watch;
 use crate::standing::Lost;
 use crate::symmetric::OwnMemory;
-use mkernel_fabric::emulated::{Clock, Emulated, Faults, Nic, Wire};
+use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, NicModel, Wire};
 use mkernel_fabric::{
-    Arrivals, Config, Memory, MemoryKind, PeerId, PeerOffer, Proxy, ProxyOptions, Setup,
+    Arrivals, EndpointBuilder, EndpointConfig, MemoryKind, MemoryRange, PeerConnectInfo, PeerId,
+    Proxy, ProxyOptions,
 };
 use mkernel_spec::abi::{FLAG_STRIDE_BYTES, MAX_RANKS};
 use mkernel_spec::fabric::{CommandRing, RingState};
@@ -49,7 +50,7 @@ pub(crate) struct FabricSpec {
 
 /// A transport with its region. Dropped in this order: what uses memory before the memory.
 pub(super) struct Prepared {
-    pub setup: Setup,
+    pub setup: EndpointBuilder,
     pub region: Region,
 }
 
@@ -87,7 +88,7 @@ impl Fabric {
         })();
         let ((ring, arrivals, state), _) =
             ranks.agree("allocation for the fabric", allocated, timeout)?;
-        let config = Config {
+        let config = EndpointConfig {
             channels: spec.channels,
             // Where GPUs are simulated too, it is of real time.
             deadline: shared.timeout(),
@@ -110,7 +111,7 @@ impl Fabric {
         };
         let offers = prepared.and_then(|mut prepared| {
             let setup = &mut prepared.setup;
-            let offers = (0..peers.len() as u16).map(|peer| setup.offer(PeerId(peer)));
+            let offers = (0..peers.len() as u16).map(|peer| setup.connect_info(PeerId(peer)));
             let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
             Ok((prepared, offers::encode(&offers)))
         });
@@ -139,7 +140,7 @@ impl Fabric {
         let proxy = nics::cores(shared, &spec.transport).and_then(|cores| {
             let options = ProxyOptions {
                 cores,
-                naps_at_once: shared.simulated.is_some(),
+                sleeps_at_once: shared.simulated.is_some(),
             };
             let proxy = Proxy::start(endpoint, &options).map_err(Error::Fabric)?;
             Ok((proxy, Vec::new()))
@@ -230,7 +231,7 @@ impl Drop for Fabric {
             return;
         };
         if let Some(&lost) = self.lost.get() {
-            proxy.give_up(lost);
+            proxy.abort(lost);
         } else if std::thread::panicking() {
             drop(proxy); // peers are to see that this was no end as it should be
         } else if let Err(error) = proxy.shutdown(DRAIN_LIMIT) {
@@ -242,10 +243,10 @@ impl Drop for Fabric {
 /// NICs in software, which copy between the regions of all ranks.
 fn emulated(
     shared: &Shared,
-    (nic, faults): (&Nic, &Faults),
+    (nic, faults): (&NicModel, &Faults),
     (region, region_bytes): (Region, u64),
     wires: Vec<std::os::unix::net::UnixStream>,
-    config: Config,
+    config: EndpointConfig,
 ) -> Result<Prepared, Error> {
     let Region::Symmetric { memory, .. } = &region else {
         return Err(Error::Aborted { cause: None });
@@ -259,7 +260,7 @@ fn emulated(
     let wires = wires
         .into_iter()
         .map(|wire| Box::new(wire) as Box<dyn Wire>);
-    let transport = Emulated::new(
+    let transport = EmulatedTransport::new(
         nic.clone(),
         faults.clone(),
         Clock::Real,
@@ -271,10 +272,10 @@ fn emulated(
         dma_buf: None,
     };
     // SAFETY: mapped as long as its owner, which it keeps; only GPUs reach it.
-    let described = unsafe { Memory::new(region.address(), region_bytes, kind) };
-    let described = described.kept_by(Arc::new(memory.clone()));
+    let described = unsafe { MemoryRange::new(region.address(), region_bytes, kind) };
+    let described = described.with_owner(Arc::new(memory.clone()));
     let setup = transport
-        .and_then(|transport| Setup::new(Box::new(transport), vec![described], config))
+        .and_then(|transport| EndpointBuilder::new(Box::new(transport), vec![described], config))
         .map_err(Error::Fabric)?;
     Ok(Prepared { setup, region })
 }
@@ -285,15 +286,15 @@ fn offers_of(
     offers: &[Vec<u8>],
     peers: &[u32],
     rails: &Rails,
-) -> Result<Vec<PeerOffer>, Error> {
+) -> Result<Vec<PeerConnectInfo>, Error> {
     let of = |(id, (peer, number)): (u16, (&u32, u32))| {
         let offer = offers::decode(&offers[*peer as usize], peers.len(), number as usize);
-        Ok(PeerOffer {
-            peer: mkernel_fabric::Peer {
+        Ok(PeerConnectInfo {
+            peer: mkernel_fabric::PeerIdentity {
                 id: PeerId(id),
                 name: shared.hosts.name_of(*peer).into(),
             },
-            offer: offer.map(<[u8]>::to_vec).ok_or(Error::Protocol {
+            connect_info: offer.map(<[u8]>::to_vec).ok_or(Error::Protocol {
                 peer: Peer::Rank(*peer),
                 step: STEP,
                 source: ProtocolFault::Malformed,

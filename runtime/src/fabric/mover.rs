@@ -5,8 +5,8 @@ use crate::driver::{self, Pinned, Stream};
 use crate::error::{Error, with_causes};
 use crate::symmetric::Symmetric;
 use cudarc::driver::CudaContext;
-use mkernel_fabric::emulated::{Mover, Placed};
-use mkernel_fabric::{Memory, MemoryKind};
+use mkernel_fabric::emulated::{CopyEngine, CopyStatus};
+use mkernel_fabric::{MemoryKind, MemoryRange};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -151,7 +151,7 @@ impl PeerCopies {
         lane.begun = lane.begun.wrapping_add(1);
         lane.since = Instant::now();
         let word = self.memory.words.device_address() + (at * WORD_STRIDE_BYTES) as u64;
-        // SAFETY: both places are in regions: `place` has checked the source, and its caller the target. The drop lets go of
+        // SAFETY: both places are in regions: `start_copy` has checked the source, and its caller the target. The drop lets go of
         // regions and words once the stream is done, or never.
         unsafe {
             lane.stream.copy(to, from, bytes as usize)?;
@@ -186,17 +186,17 @@ impl PeerCopies {
     }
 }
 
-impl Mover for PeerCopies {
-    fn check(&self, memory: &Memory) -> Result<(), String> {
+impl CopyEngine for PeerCopies {
+    fn check(&self, memory: &MemoryRange) -> Result<(), String> {
         match memory.kind() {
             MemoryKind::Gpu { .. } if self.region(self.rank) == Some(memory.address()) => Ok(()),
             _ => Err("only the memory that all ranks have mapped can be a region".to_owned()),
         }
     }
 
-    fn take(
+    fn stage(
         &mut self,
-        _: &Memory,
+        _: &MemoryRange,
         offset: u64,
         _: u32,
         payload: &mut Vec<u8>,
@@ -206,14 +206,14 @@ impl Mover for PeerCopies {
         Ok(())
     }
 
-    fn place(
+    fn start_copy(
         &mut self,
-        to: &Memory,
+        to: &MemoryRange,
         offset: u64,
         bytes: u32,
         payload: &[u8],
         token: u64,
-    ) -> Result<Placed, String> {
+    ) -> Result<CopyStatus, String> {
         let malformed = || format!("a write that says {payload:02x?} of its source");
         let payload: &[u8; PAYLOAD_BYTES] = payload.try_into().map_err(|_| malformed())?;
         let (rank, from) = payload.split_at(4);
@@ -230,7 +230,7 @@ impl Mover for PeerCopies {
             bytes: bytes.into(),
             token,
         });
-        Ok(Placed::Pending)
+        Ok(CopyStatus::Pending)
     }
 
     fn poll(&mut self, placed: &mut Vec<u64>) -> Result<(), String> {

@@ -7,8 +7,8 @@ use crate::driver;
 use crate::env::{self, ProxyCores};
 use crate::error::{Error, with_causes};
 use crate::shared::Shared;
-use mkernel_fabric::{Config, FabricError, Setup};
-use mkernel_topology::{Gpu, Link, Place, Topology};
+use mkernel_fabric::{EndpointBuilder, EndpointConfig, FabricError};
+use mkernel_topology::{Gpu, NicKind, PciLocation, Topology};
 
 /// The NICs of a rank.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(super) struct Rails {
 pub(super) fn set_up(
     shared: &Shared,
     spec: &FabricSpec,
-    config: &Config,
+    config: &EndpointConfig,
 ) -> Result<Prepared, Error> {
     let (options, is_built, feature) = match &spec.transport {
         Transport::Efa(options) => (options, cfg!(feature = "efa"), "efa"),
@@ -47,7 +47,7 @@ pub(super) fn set_up(
         let allocated = way.allocate(shared, spec.region_bytes);
         let tried = allocated.and_then(|(region, memory)| {
             let transport = open(&spec.transport, options, &rails, spec.rails.nodes - 1)?;
-            let setup = Setup::new(transport, vec![memory], config.clone());
+            let setup = EndpointBuilder::new(transport, vec![memory], config.clone());
             Ok(Prepared {
                 setup: setup.map_err(Error::Fabric)?,
                 region,
@@ -126,7 +126,7 @@ fn topology(shared: &Shared) -> Result<(Topology, usize), Error> {
 fn simulated_gpu(number: usize) -> Option<Gpu> {
     let bus_id = format!("0000:{number:02x}:00.0").parse().ok()?;
     Some(Gpu {
-        place: Place {
+        location: PciLocation {
             bus_id,
             host_bridge: None,
             bridges: Vec::new(),
@@ -162,7 +162,7 @@ fn wanted(transport: &Transport) -> String {
 /// The rate of the NICs that the GPU at `bus_id` would use, GB/s, if sysfs knows it.
 pub(crate) fn nic_gb_s(bus_id: &str) -> Result<Option<f64>, Error> {
     let topology = Topology::read(&env::sysfs());
-    let choices = topology.choose(&env::wanted_nics());
+    let choices = topology.select_nics(&env::wanted_nics());
     let choices = choices.map_err(|error| Error::Nics {
         reason: error.to_string(),
     })?;
@@ -175,7 +175,7 @@ pub(crate) fn nic_gb_s(bus_id: &str) -> Result<Option<f64>, Error> {
 fn near(topology: &Topology, gpu: usize, wanted: &str) -> Result<Vec<usize>, Error> {
     let wrong = |reason| Error::Nics { reason };
     let choices = topology
-        .choose(wanted)
+        .select_nics(wanted)
         .map_err(|error| wrong(error.to_string()))?;
     let cores = choices.gpus.get(gpu).map_or(&[][..], |gpu| &gpu.cores);
     if cores.is_empty() {
@@ -190,7 +190,7 @@ fn near(topology: &Topology, gpu: usize, wanted: &str) -> Result<Vec<usize>, Err
 fn choose(topology: &Topology, gpu: usize, wanted: &str, transport: &str) -> Result<Rails, Error> {
     let wrong = |reason| Error::Nics { reason };
     let choices = topology
-        .choose(wanted)
+        .select_nics(wanted)
         .map_err(|error| wrong(error.to_string()))?;
     let rails = choices
         .gpus
@@ -202,13 +202,17 @@ fn choose(topology: &Topology, gpu: usize, wanted: &str, transport: &str) -> Res
         let notes: String = notes.iter().map(|note| format!("; {note}")).collect();
         return Err(wrong(format!("there is none for GPU {gpu}{notes}")));
     }
-    let fits = |link| (link == Link::Efa) == (transport == "efa");
-    if let Some(nic) = nics.iter().find(|nic| !fits(nic.link)) {
+    let fits = |kind| (kind == NicKind::Efa) == (transport == "efa");
+    if let Some(nic) = nics.iter().find(|nic| !fits(nic.kind)) {
         return Err(wrong(format!(
             "{} is {}, which transport {transport} does not speak: use {}, or name other NICs by MKERNEL_NICS",
             nic.name,
-            nic.link,
-            if nic.link == Link::Efa { "efa" } else { "rc" },
+            nic.kind,
+            if nic.kind == NicKind::Efa {
+                "efa"
+            } else {
+                "rc"
+            },
         )));
     }
     let port = nics[0].port;
@@ -267,15 +271,15 @@ mod tests {
     use super::*;
     use mkernel_topology::{Nic, NumaNode};
 
-    fn nic(device: &str, port: u32, link: Link) -> Nic {
+    fn nic(device: &str, port: u32, kind: NicKind) -> Nic {
         Nic {
             name: format!("{device}:{port}"),
             device: device.to_owned(),
             port,
-            link,
+            kind,
             is_up: true,
             rate_mbps: Some(100_000),
-            place: None,
+            location: None,
             part_of: None,
             local_cpus: Vec::new(),
         }
@@ -291,7 +295,7 @@ mod tests {
 
     #[test]
     fn gpus_share_nics_out_or_have_those_that_are_named() {
-        let roce = |device| nic(device, 1, Link::RoCE);
+        let roce = |device| nic(device, 1, NicKind::RoCE);
         let host = host(2, vec![roce("a"), roce("b"), roce("c"), roce("d")]);
         let devices = |gpu, wanted| choose(&host, gpu, wanted, "rc").map(|r| r.devices);
         let (first, second) = (devices(0, "").expect("two"), devices(1, "").expect("two"));
@@ -309,7 +313,7 @@ mod tests {
     fn proxies_share_the_cores_near_their_nics() {
         let near_cores = |device, local_cpus: &[u32]| Nic {
             local_cpus: local_cpus.to_vec(),
-            ..nic(device, 1, Link::RoCE)
+            ..nic(device, 1, NicKind::RoCE)
         };
         let cpus: Vec<u32> = (0..8).collect();
         let nics = vec![near_cores("a", &[0, 1, 2, 3]), near_cores("b", &[4, 5])];
@@ -337,14 +341,14 @@ mod tests {
             let error = choose(&host(1, nics), 0, "", transport);
             error.expect_err("they do not fit").to_string()
         };
-        let text = wrong(vec![nic("rdmap0s6", 1, Link::Efa)], "rc");
+        let text = wrong(vec![nic("rdmap0s6", 1, NicKind::Efa)], "rc");
         assert!(
             text.contains("rdmap0s6:1 is EFA") && text.contains("use efa"),
             "{text}"
         );
-        let text = wrong(vec![nic("mlx5_0", 1, Link::InfiniBand)], "efa");
+        let text = wrong(vec![nic("mlx5_0", 1, NicKind::InfiniBand)], "efa");
         assert!(text.contains("use rc"), "{text}");
-        let ports = vec![nic("a", 1, Link::RoCE), nic("b", 2, Link::RoCE)];
+        let ports = vec![nic("a", 1, NicKind::RoCE), nic("b", 2, NicKind::RoCE)];
         let text = wrong(ports, "rc");
         assert!(text.contains("a:1 and b:2 are different ports"), "{text}");
         let text = wrong(Vec::new(), "rc");

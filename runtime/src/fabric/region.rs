@@ -4,7 +4,7 @@ use crate::driver::{self, Pinned};
 use crate::error::Error;
 use crate::shared::Shared;
 use crate::symmetric::{OwnMemory, Symmetric};
-use mkernel_fabric::{DmaBuf, Memory, MemoryKind};
+use mkernel_fabric::{DmaBuf, MemoryKind, MemoryRange};
 use std::fmt;
 use std::sync::Arc;
 
@@ -56,15 +56,15 @@ impl Way {
     }
 
     /// Memory of at least `bytes`, zero.
-    pub fn allocate(self, shared: &Shared, bytes: u64) -> Result<(Region, Memory), Error> {
+    pub fn allocate(self, shared: &Shared, bytes: u64) -> Result<(Region, MemoryRange), Error> {
         if self == Self::Pinned {
             let bytes = bytes.max(1);
             let length = usize::try_from(bytes).unwrap_or(usize::MAX);
             let memory = Arc::new(Pinned::allocate(&shared.ctx, length)?);
             let address = memory.host_address(0).as_ptr() as u64;
             // SAFETY: mapped as long as its owner, which it keeps; only kernels of this rank and NICs access it.
-            let described = unsafe { Memory::new(address, bytes, MemoryKind::Host) };
-            let described = described.kept_by(memory.clone());
+            let described = unsafe { MemoryRange::new(address, bytes, MemoryKind::Host) };
+            let described = described.with_owner(memory.clone());
             return Ok((Region::Pinned(memory), described));
         }
         let timeout = shared.gpu_timeout();
@@ -81,8 +81,8 @@ impl Way {
             dma_buf,
         };
         // SAFETY: as above.
-        let described = unsafe { Memory::new(memory.address(), memory.bytes() as u64, kind) };
-        let described = described.kept_by(memory.mapping());
+        let described = unsafe { MemoryRange::new(memory.address(), memory.bytes() as u64, kind) };
+        let described = described.with_owner(memory.mapping());
         Ok((Region::Device(memory), described))
     }
 }

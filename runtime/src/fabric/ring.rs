@@ -3,7 +3,7 @@
 use crate::driver::Pinned;
 use crate::error::Error;
 use cudarc::driver::CudaContext;
-use mkernel_fabric::Ring;
+use mkernel_fabric::HostRing;
 use mkernel_spec::fabric::{Command, CommandRing};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const CAPACITY_LOG2: u32 = 10;
 
 /// Slots and words in pinned memory.
 pub(crate) struct DeviceRing {
-    pub ring: Arc<Ring>,
+    pub ring: Arc<HostRing>,
     slots: u64,
     words: u64,
 }
@@ -30,7 +30,7 @@ impl DeviceRing {
         // SAFETY: the memory is as long as this, zero, aligned to a page, and freed with its owner; kernels and this
         // ring alone access it.
         let ring = unsafe {
-            Ring::from_raw(
+            HostRing::from_raw(
                 host_slots.cast(),
                 host_words.cast(),
                 CAPACITY_LOG2,

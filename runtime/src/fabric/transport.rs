@@ -1,6 +1,6 @@
 //! [`Transport`]: what carries puts between nodes, for people to choose.
 
-use mkernel_fabric::emulated::{Faults, MAX_WRITE_BYTES, Nic};
+use mkernel_fabric::emulated::{Faults, MAX_WRITE_BYTES, NicModel};
 
 /// The most bytes of a write that NICs are asked for; each has a limit of its own, which its proxy knows.
 const NIC_WRITE_BYTES: u32 = 1 << 30;
@@ -11,7 +11,7 @@ pub enum Transport {
     /// NICs in software, for nodes that are parts of one host.
     Emulated {
         /// The network.
-        nic: Nic,
+        nic: NicModel,
         /// What goes wrong in it.
         faults: Faults,
     },
@@ -39,7 +39,7 @@ impl Default for Transport {
     /// Emulated NICs without faults.
     fn default() -> Self {
         Self::Emulated {
-            nic: Nic::default(),
+            nic: NicModel::default(),
             faults: Faults::default(),
         }
     }

@@ -1,19 +1,20 @@
-//! How far two PCI functions are from each other.
+//! [`Distance`]: how far two PCI functions are from each other.
 
-use crate::pci::Place;
+use crate::pci::PciLocation;
 use serde::Serialize;
 use std::fmt;
 
-/// How data gets from a NIC to a GPU; nearer is less.
+/// The path of data between a NIC and a GPU. Nearer is less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distance {
-    /// Through a PCIe switch that is above both, without touching the CPU.
+    /// Through a PCIe switch above both, without the CPU.
     Switch {
-        /// Ports between the two and where their ways meet: of cascaded switches, the nearer one counts.
+        /// The number of ports between the two functions and the port where their paths meet. Of cascaded switches,
+        /// the nearer one counts.
         ports: usize,
     },
-    /// Both below one root port of the CPU.
+    /// Below the same root port of the CPU.
     RootPort,
     /// Through one host bridge of the CPU.
     HostBridge,
@@ -21,14 +22,14 @@ pub enum Distance {
     NumaNode,
     /// Over the link between NUMA nodes.
     Across,
-    /// One of the two has no known place: a device in software, for instance.
+    /// The location of one of the two is unknown, for example that of a device in software.
     Unknown,
 }
 
 impl Distance {
-    /// The distance of two places on a host with `numa_nodes` NUMA nodes.
+    /// Returns the distance of two locations on a host with `numa_nodes` NUMA nodes.
     #[must_use]
-    pub fn between(a: &Place, b: &Place, numa_nodes: usize) -> Self {
+    pub fn between(a: &PciLocation, b: &PciLocation, numa_nodes: usize) -> Self {
         if a.host_bridge.is_some() && a.host_bridge == b.host_bridge {
             let common = (a.bridges.iter().zip(&b.bridges))
                 .take_while(|(a, b)| a == b)
@@ -36,7 +37,7 @@ impl Distance {
             return match common {
                 0 => Self::HostBridge,
                 1 => Self::RootPort,
-                // A root port has one link, so what branches below it is a switch.
+                // A root port has one link, so a branch below it is a switch.
                 _ => Self::Switch {
                     ports: a.bridges.len() + b.bridges.len() - 2 * common,
                 },
@@ -68,9 +69,9 @@ impl fmt::Display for Distance {
 mod tests {
     use super::*;
 
-    fn place(bridge: Option<&str>, ports: &[&str], node: Option<u32>) -> Place {
+    fn location(bridge: Option<&str>, ports: &[&str], node: Option<u32>) -> PciLocation {
         let id = |text: &str| text.parse().expect("an address");
-        Place {
+        PciLocation {
             bus_id: id("0000:ff:00.0"),
             host_bridge: bridge.map(str::to_owned),
             bridges: ports.iter().map(|port| id(port)).collect(),
@@ -81,14 +82,14 @@ mod tests {
     #[test]
     fn distances_grow_along_the_tree() {
         let root = ["0000:15:01.0", "0000:16:00.0", "0000:17:00.0"];
-        let gpu = place(Some("pci0000:15"), &root, Some(0));
-        let from = |other: &Place| Distance::between(&gpu, other, 2);
-        let sibling = place(
+        let gpu = location(Some("pci0000:15"), &root, Some(0));
+        let from = |other: &PciLocation| Distance::between(&gpu, other, 2);
+        let sibling = location(
             Some("pci0000:15"),
             &["0000:15:01.0", "0000:16:00.0", "0000:17:02.0"],
             Some(0),
         );
-        let cascade = place(
+        let cascade = location(
             Some("pci0000:15"),
             &[
                 "0000:15:01.0",
@@ -103,16 +104,19 @@ mod tests {
             (sibling, Distance::Switch { ports: 2 }),
             (cascade, Distance::Switch { ports: 4 }),
             (
-                place(Some("pci0000:15"), &["0000:15:01.0"], Some(0)),
+                location(Some("pci0000:15"), &["0000:15:01.0"], Some(0)),
                 Distance::RootPort,
             ),
             (
-                place(Some("pci0000:15"), &["0000:15:03.0"], Some(0)),
+                location(Some("pci0000:15"), &["0000:15:03.0"], Some(0)),
                 Distance::HostBridge,
             ),
-            (place(Some("pci0000:26"), &[], Some(0)), Distance::NumaNode),
-            (place(Some("pci0000:a0"), &[], Some(1)), Distance::Across),
-            (place(Some("pci0000:a0"), &[], None), Distance::Unknown),
+            (
+                location(Some("pci0000:26"), &[], Some(0)),
+                Distance::NumaNode,
+            ),
+            (location(Some("pci0000:a0"), &[], Some(1)), Distance::Across),
+            (location(Some("pci0000:a0"), &[], None), Distance::Unknown),
         ];
         for (other, distance) in &ways {
             assert_eq!(from(other), *distance);
@@ -123,8 +127,8 @@ mod tests {
     #[test]
     fn where_there_is_one_node_all_is_on_it() {
         let (a, b) = (
-            place(Some("pci0000:00"), &[], None),
-            place(Some("pci0000:80"), &[], None),
+            location(Some("pci0000:00"), &[], None),
+            location(Some("pci0000:80"), &[], None),
         );
         assert_eq!(Distance::between(&a, &b, 1), Distance::NumaNode);
         assert_eq!(Distance::between(&a, &b, 2), Distance::Unknown);
@@ -132,7 +136,7 @@ mod tests {
 
     #[test]
     fn two_unknown_host_bridges_are_not_the_same() {
-        let (a, b) = (place(None, &[], Some(0)), place(None, &[], Some(1)));
+        let (a, b) = (location(None, &[], Some(0)), location(None, &[], Some(1)));
         assert_eq!(Distance::between(&a, &b, 2), Distance::Across);
     }
 }

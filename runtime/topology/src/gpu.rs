@@ -1,20 +1,21 @@
-//! NVIDIA GPUs.
+//! The NVIDIA GPUs that sysfs lists.
 
-use crate::pci::{self, BusId, Place};
+use crate::pci::{self, BusId, PciLocation};
 use crate::sysfs::Sysfs;
 use serde::Serialize;
 
 const NVIDIA: u32 = 0x10de;
-/// Base class and subclass: a display controller that is VGA compatible, or a 3D controller, as data-centre GPUs are.
-/// NVSwitches, audio functions and the like have others.
+/// The base class and subclass of a VGA-compatible display controller, and of a 3D controller, which data-centre GPUs
+/// are. NVSwitches, audio functions and other NVIDIA devices have other classes.
 const CLASSES: [u32; 2] = [0x03_00, 0x03_02];
 
-/// A GPU.
+/// An NVIDIA GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gpu {
-    /// Where it is.
-    pub place: Place,
-    /// Vendor and device, `10de:2330`.
+    /// Where the GPU is.
+    #[serde(rename = "place")]
+    pub location: PciLocation,
+    /// Vendor and device id, such as `10de:2330`.
     pub pci_id: String,
 }
 
@@ -26,7 +27,7 @@ pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<Gpu> {
             continue;
         };
         let folder = pci::folder(bus_id);
-        // Other devices are of no interest, so neither is what is odd about them.
+        // Devices of other vendors are ignored, and so is whatever is unusual about them.
         let is_nvidia = sysfs
             .text(&format!("{folder}/vendor"))
             .is_some_and(|text| text == "0x10de");
@@ -39,11 +40,11 @@ pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<Gpu> {
         if CLASSES.contains(&(class >> 8)) {
             let device = sysfs.hex(&format!("{folder}/device")).unwrap_or(0);
             gpus.push(Gpu {
-                place: pci::place(sysfs, bus_id),
+                location: pci::location(sysfs, bus_id),
                 pci_id: format!("{NVIDIA:04x}:{device:04x}"),
             });
         }
     }
-    gpus.sort_by_key(|gpu| gpu.place.bus_id);
+    gpus.sort_by_key(|gpu| gpu.location.bus_id);
     gpus
 }

@@ -1,100 +1,30 @@
-//! Which NICs serve which GPU of a host, and which cores are near them.
+//! Selection of the NICs that serve each GPU of a host, and of the CPU cores near them.
 //!
 //! [`Topology::read`] reads GPUs, RDMA devices and NUMA nodes from a sysfs root, as described in the kernel's
 //! `Documentation/ABI/{testing/sysfs-bus-pci,stable/sysfs-class-infiniband,stable/sysfs-devices-node}`.
-//! [`Topology::choose`] gives each GPU its rails: the nearest NICs, not shared while another one as near is free.
-//! Nothing here needs a driver, so a tree copied from another machine, or built by a test, will do.
+//! [`Topology::select_nics`] assigns each GPU its rails: the nearest NICs, not shared while an equally near one is
+//! free. No driver is needed, so a tree that was copied from another machine or built by a test works too.
 //!
-//! What is odd in the tree (a file that is missing, or holds no number) is skipped and noted in
-//! [`Topology::notes`]; no content of the tree makes this crate panic.
+//! Unusual content of the tree, such as a missing file or a file that holds no number, is skipped and noted in
+//! [`Topology::notes`]. No content of the tree makes this crate panic.
 
-mod choice;
 mod distance;
 mod gpu;
 mod nic;
+mod nic_config;
+mod nic_selection;
 mod numa;
 mod pci;
 mod report;
 mod sysfs;
-mod wanted;
+mod topology;
 
-pub use choice::{Choice, Choices, Rail};
 pub use distance::Distance;
 pub use gpu::Gpu;
-pub use nic::{Link, Nic};
+pub use nic::{Nic, NicKind};
+pub use nic_config::{NicConfig, NicConfigError, NicConfigIssue};
+pub use nic_selection::{GpuNics, NicSelection, Rail};
 pub use numa::{NumaNode, cpu_list};
-pub use pci::{BusId, InvalidBusId, Place};
+pub use pci::{BusId, InvalidBusId, PciLocation};
 pub use report::{GpuLink, GpuLinks, describe};
-pub use wanted::{Wanted, WantedError, WantedFault};
-
-use serde::Serialize;
-use std::path::Path;
-
-/// The GPUs, NICs and NUMA nodes of a host.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Topology {
-    /// NVIDIA GPUs in the order of their PCI bus ids; a GPU's index in this crate is its place here. CUDA's ordinals
-    /// are in the same order only with `CUDA_DEVICE_ORDER=PCI_BUS_ID` and all GPUs visible: go by [`Self::gpu_at`].
-    pub gpus: Vec<Gpu>,
-    /// Ports of InfiniBand, RoCE and EFA devices, also those that are down, in the order of their PCI bus ids.
-    pub nics: Vec<Nic>,
-    /// NUMA nodes with CPUs, by number.
-    pub numa_nodes: Vec<NumaNode>,
-    /// What was skipped or left out, and why: sentences for people.
-    pub notes: Vec<String>,
-}
-
-impl Topology {
-    /// Reads the tree at `sysfs`, usually `/sys`. Never fails: a machine with nothing of all that has an empty topology.
-    #[must_use]
-    pub fn read(sysfs: &Path) -> Self {
-        let mut sysfs = sysfs::Sysfs::new(sysfs);
-        let numa_nodes = numa::read(&mut sysfs);
-        let gpus = gpu::read(&mut sysfs);
-        let nics = nic::read(&mut sysfs);
-        Self {
-            gpus,
-            nics,
-            numa_nodes,
-            notes: sysfs.into_notes(),
-        }
-    }
-
-    /// The index of the GPU at `bus_id`: what `cuDeviceGetPCIBusId` says of a CUDA device.
-    #[must_use]
-    pub fn gpu_at(&self, bus_id: BusId) -> Option<usize> {
-        self.gpus.iter().position(|gpu| gpu.place.bus_id == bus_id)
-    }
-
-    /// How far a NIC is from a GPU.
-    #[must_use]
-    pub fn distance(&self, gpu: &Gpu, nic: &Nic) -> Distance {
-        nic.place.as_ref().map_or(Distance::Unknown, |place| {
-            Distance::between(&gpu.place, place, self.numa_nodes.len())
-        })
-    }
-
-    /// Physical cores near a NIC (the first hardware thread of each), ascending: those that sysfs names for its PCI
-    /// function, else those of its NUMA node, else all. The caller's own affinity mask may allow fewer.
-    #[must_use]
-    pub fn cores_near(&self, nic: &Nic) -> Vec<u32> {
-        let node = nic.place.as_ref().and_then(|place| place.numa_node);
-        let of_node = self
-            .numa_nodes
-            .iter()
-            .find(|known| Some(known.number) == node);
-        let firsts = |node: &NumaNode| node.first_threads.clone();
-        let all = || self.numa_nodes.iter().flat_map(firsts).collect();
-        let mut cores: Vec<u32> = of_node.map_or_else(all, firsts);
-        if !nic.local_cpus.is_empty() {
-            let near: Vec<u32> = (self.numa_nodes.iter().flat_map(firsts))
-                .filter(|cpu| nic.local_cpus.contains(cpu))
-                .collect();
-            if !near.is_empty() {
-                cores = near;
-            }
-        }
-        cores.sort_unstable();
-        cores
-    }
-}
+pub use topology::Topology;

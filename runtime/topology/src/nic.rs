@@ -1,14 +1,14 @@
-//! Ports of RDMA devices.
+//! [`Nic`]: the ports of the RDMA devices that sysfs lists.
 
 use crate::numa::cpu_list;
-use crate::pci::{self, BusId, Place};
+use crate::pci::{self, BusId, PciLocation};
 use crate::sysfs::Sysfs;
 use serde::Serialize;
 use std::fmt;
 
-/// How a port talks.
+/// The kind of a NIC. NICs of different kinds cannot exchange data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum Link {
+pub enum NicKind {
     /// Amazon's Elastic Fabric Adapter.
     Efa,
     /// InfiniBand.
@@ -17,7 +17,7 @@ pub enum Link {
     RoCE,
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for NicKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Efa => "EFA",
@@ -30,35 +30,38 @@ impl fmt::Display for Link {
 /// A port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nic {
-    /// `mlx5_0`, or `mlx4_0:2` where the device has several ports.
+    /// The name: `mlx5_0`, or `mlx4_0:2` for a device with several ports.
     pub name: String,
-    /// The device, as verbs know it.
+    /// The name of the device in verbs.
     pub device: String,
-    /// The port, counted from 1.
+    /// The number of the port, counted from 1.
     pub port: u32,
-    /// How it talks.
-    pub link: Link,
-    /// Whether it is active.
+    /// The kind of the NIC.
+    #[serde(rename = "link")]
+    pub kind: NicKind,
+    /// Whether the port is active.
     pub is_up: bool,
-    /// Its rate; none if the tree does not say.
+    /// The data rate in Mbit/s. `None` if the tree does not state it.
     pub rate_mbps: Option<u64>,
-    /// Where it is; none for a device in software.
-    pub place: Option<Place>,
-    /// The device that this one is a virtual function of (SR-IOV), if that is here too: they share its port.
+    /// Where the device is. `None` for a device in software.
+    #[serde(rename = "place")]
+    pub location: Option<PciLocation>,
+    /// The device of which this one is a virtual function (SR-IOV), if the host has that device too. Both share its
+    /// port.
     pub part_of: Option<String>,
-    /// CPUs near it; empty if the tree does not say.
+    /// The CPUs near the device. Empty if the tree does not state them.
     #[serde(skip)]
     pub local_cpus: Vec<u32>,
 }
 
 const AMAZON: u32 = 0x1d0f;
-/// EFA's PCI device ids are 0xefa0 and those after it.
+/// The PCI device ids of EFA start at 0xefa0.
 const EFA: std::ops::RangeInclusive<u32> = 0xefa0..=0xefaf;
 
 /// What the ports of a device have in common.
 struct Device {
     name: String,
-    place: Option<Place>,
+    location: Option<PciLocation>,
     is_efa: bool,
     local_cpus: Vec<u32>,
 }
@@ -81,14 +84,14 @@ pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<Nic> {
     }
     note_virtual_functions(sysfs, &mut nics);
     nics.sort_by_key(|nic| {
-        let bus_id = nic.place.as_ref().map(|place| place.bus_id);
+        let bus_id = nic.location.as_ref().map(|location| location.bus_id);
         (bus_id.is_none(), bus_id, nic.device.clone(), nic.port)
     });
     nics
 }
 
 fn note_virtual_functions(sysfs: &mut Sysfs, nics: &mut [Nic]) {
-    let at = |nic: &Nic| nic.place.as_ref().map(|place| place.bus_id);
+    let at = |nic: &Nic| nic.location.as_ref().map(|location| location.bus_id);
     let devices: Vec<(Option<BusId>, String)> = nics
         .iter()
         .map(|nic| (at(nic), nic.device.clone()))
@@ -110,13 +113,13 @@ fn note_virtual_functions(sysfs: &mut Sysfs, nics: &mut [Nic]) {
 }
 
 fn read_device(sysfs: &mut Sysfs, name: String) -> Device {
-    // The link `device` leads to the PCI function; devices in software have none.
+    // The link `device` leads to the PCI function. Devices in software have none.
     let target = sysfs.link(&format!("class/infiniband/{name}/device"));
     let bus_id = target.and_then(|path| path.rsplit('/').next()?.parse::<BusId>().ok());
     let Some(bus_id) = bus_id else {
         return Device {
             name,
-            place: None,
+            location: None,
             is_efa: false,
             local_cpus: Vec::new(),
         };
@@ -128,7 +131,7 @@ fn read_device(sysfs: &mut Sysfs, name: String) -> Device {
     let cpus = sysfs.text(&format!("{folder}/local_cpulist"));
     Device {
         name,
-        place: Some(pci::place(sysfs, bus_id)),
+        location: Some(pci::location(sysfs, bus_id)),
         is_efa,
         local_cpus: cpus.and_then(|text| cpu_list(&text)).unwrap_or_default(),
     }
@@ -141,8 +144,8 @@ fn read_port(sysfs: &mut Sysfs, device: &Device, port: u32, has_siblings: bool) 
         device.name.clone()
     };
     let folder = format!("class/infiniband/{}/ports/{port}", device.name);
-    let link = read_link_layer(sysfs, device, &folder, &name)?;
-    // "4: ACTIVE"
+    let kind = read_nic_kind(sysfs, device, &folder, &name)?;
+    // An active port reads "4: ACTIVE".
     let is_up = sysfs.parsed(&format!("{folder}/state"), |text| {
         let number = text.split(':').next()?.trim().parse::<u32>().ok()?;
         Some(number == 4)
@@ -157,38 +160,39 @@ fn read_port(sysfs: &mut Sysfs, device: &Device, port: u32, has_siblings: bool) 
         name,
         device: device.name.clone(),
         port,
-        link,
+        kind,
         is_up,
         rate_mbps: rate,
-        place: device.place.clone(),
+        location: device.location.clone(),
         part_of: None,
         local_cpus: device.local_cpus.clone(),
     })
 }
 
-fn read_link_layer(sysfs: &mut Sysfs, device: &Device, folder: &str, name: &str) -> Option<Link> {
+fn read_nic_kind(sysfs: &mut Sysfs, device: &Device, folder: &str, name: &str) -> Option<NicKind> {
     if device.is_efa {
-        return Some(Link::Efa);
+        return Some(NicKind::Efa);
     }
-    // "1: CA"; iWARP's are "4: RNIC", and have Ethernet links as RoCE's have.
+    // InfiniBand and RoCE devices read "1: CA". iWARP devices read "4: RNIC", and their link layer is Ethernet like
+    // that of RoCE.
     let node_type = sysfs.text(&format!("class/infiniband/{}/node_type", device.name));
     let node_type = node_type.unwrap_or_default();
     let layer = sysfs.text(&format!("{folder}/link_layer"));
-    let link = match layer.as_deref() {
-        Some("InfiniBand") => Some(Link::InfiniBand),
-        Some("Ethernet") if node_type.starts_with("1:") => Some(Link::RoCE),
+    let kind = match layer.as_deref() {
+        Some("InfiniBand") => Some(NicKind::InfiniBand),
+        Some("Ethernet") if node_type.starts_with("1:") => Some(NicKind::RoCE),
         _ => None,
     };
-    if link.is_none() {
+    if kind.is_none() {
         let layer = layer.unwrap_or_else(|| "none".into());
         sysfs.note(format!(
             "{name} is left out: neither InfiniBand, RoCE nor EFA (link layer {layer:?}, node type {node_type:?})"
         ));
     }
-    link
+    kind
 }
 
-/// `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`
+/// Parses rates such as `400 Gb/sec (4X NDR)` and `2.5 Gb/sec (1X SDR)`.
 fn rate_mbps(text: &str) -> Option<u64> {
     let (number, _) = text.split_once(" Gb/sec")?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));

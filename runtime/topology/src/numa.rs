@@ -1,23 +1,23 @@
-//! NUMA nodes and their CPUs.
+//! [`NumaNode`]: the NUMA nodes of a host and their CPUs.
 
 use crate::sysfs::Sysfs;
 use serde::Serialize;
 
-/// More CPUs than Linux can have (`CONFIG_NR_CPUS` of distributions is 8192).
+/// More CPUs than Linux supports (`CONFIG_NR_CPUS` of distributions is 8192).
 const MAX_CPUS: u32 = 1 << 16;
 
 /// A NUMA node that has CPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NumaNode {
-    /// Its number.
+    /// The number of the node.
     pub number: u32,
-    /// Its CPUs, ascending.
+    /// Its CPUs in ascending order.
     pub cpus: Vec<u32>,
-    /// Of these, the first of each core's hardware threads.
+    /// Those of its CPUs that are the first hardware thread of their core.
     pub first_threads: Vec<u32>,
 }
 
-/// The CPUs of a list such as `0-55,112-167`; `None` if it is none, or names impossible CPUs.
+/// Parses a list of CPUs such as `0-55,112-167`. Returns `None` if the text is no list or contains impossible CPUs.
 #[must_use]
 pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<NumaNode> {
         }));
     }
     if nodes.is_empty() {
-        // A kernel without NUMA.
+        // The kernel has no NUMA support.
         let cpus = sysfs.text("devices/system/cpu/online");
         let cpus = cpus.and_then(|text| cpu_list(&text)).unwrap_or_default();
         nodes.extend((!cpus.is_empty()).then(|| NumaNode {
@@ -72,7 +72,7 @@ pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<NumaNode> {
     nodes
 }
 
-/// All of `cpus` but those that share a core with a lower one. A CPU whose core is not known counts as a core.
+/// Returns `cpus` without those that share a core with a lower one. A CPU whose core is unknown counts as a core.
 fn first_threads(sysfs: &Sysfs, cpus: &[u32]) -> Vec<u32> {
     let is_first = |cpu: &u32| {
         let path = format!("devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");

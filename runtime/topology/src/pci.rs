@@ -1,18 +1,18 @@
-//! PCI addresses, and the way from the host bridge to a device.
+//! [`BusId`]: the address of a PCI function, and [`PciLocation`]: its path from the host bridge.
 
 use crate::sysfs::Sysfs;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// The address of a PCI function, `0000:1b:00.0`. Their order is that of `nvidia-smi`.
+/// The address of a PCI function, such as `0000:1b:00.0`. Addresses are ordered as in `nvidia-smi`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BusId {
     domain: u32,
     bus: u8,
-    /// 5 bits.
+    /// The device number, 5 bits.
     device: u8,
-    /// 3 bits.
+    /// The function number, 3 bits.
     function: u8,
 }
 
@@ -24,7 +24,7 @@ pub struct InvalidBusId;
 impl FromStr for BusId {
     type Err = InvalidBusId;
 
-    /// Takes the kernel's form and the driver's: `0000:1b:00.0` and `00000000:1B:00.0`.
+    /// Parses the kernel's form `0000:1b:00.0` and the driver's form `00000000:1B:00.0`.
     fn from_str(text: &str) -> Result<Self, InvalidBusId> {
         let hex = |digits: &str, length: std::ops::RangeInclusive<usize>| {
             let valid = length.contains(&digits.len())
@@ -68,26 +68,26 @@ impl Serialize for BusId {
     }
 }
 
-/// Where a PCI function is.
+/// The location of a PCI function in the PCI tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
-    /// Its address.
+pub struct PciLocation {
+    /// The address of the function.
     pub bus_id: BusId,
-    /// `pci0000:15`; none if the tree does not show it.
+    /// The host bridge, such as `pci0000:15`. `None` if the tree does not show it.
     pub host_bridge: Option<String>,
-    /// Root port, then ports of switches, down to the one above the function.
+    /// The root port and then the ports of switches, down to the port above the function.
     pub bridges: Vec<BusId>,
-    /// Its NUMA node; none if firmware does not say.
+    /// The NUMA node. `None` if the firmware does not state it.
     pub numa_node: Option<u32>,
 }
 
-/// Below `sysfs/bus/pci/devices`.
+/// Returns the folder of a function below the sysfs root.
 pub(crate) fn folder(bus_id: BusId) -> String {
     format!("bus/pci/devices/{bus_id}")
 }
 
-/// The place of `bus_id`, whose folder is a link to `devices/pci0000:15/0000:15:01.0/…`.
-pub(crate) fn place(sysfs: &mut Sysfs, bus_id: BusId) -> Place {
+/// Reads the location of `bus_id`, whose folder is a link to `devices/pci0000:15/0000:15:01.0/…`.
+pub(crate) fn location(sysfs: &mut Sysfs, bus_id: BusId) -> PciLocation {
     let folder = folder(bus_id);
     let (mut host_bridge, mut bridges) = (None, Vec::new());
     match sysfs.link(&folder) {
@@ -99,7 +99,7 @@ pub(crate) fn place(sysfs: &mut Sysfs, bus_id: BusId) -> Place {
     let node = sysfs.parsed(&format!("{folder}/numa_node"), |text| {
         text.parse::<i32>().ok()
     });
-    Place {
+    PciLocation {
         bus_id,
         host_bridge,
         bridges,

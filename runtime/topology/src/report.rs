@@ -1,38 +1,39 @@
-//! A topology and what was chosen, as text for people.
+//! A topology and its NIC selection as text, for `mkernel-gen topology`.
 
-use crate::choice::{Choice, Choices, Rail};
-use crate::pci::{BusId, Place};
-use crate::{Nic, Topology};
+use crate::nic::Nic;
+use crate::nic_selection::{GpuNics, NicSelection, Rail};
+use crate::pci::{BusId, PciLocation};
+use crate::topology::Topology;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// How two GPUs reach each other.
+/// How two GPUs access each other's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuLink {
-    /// NVLink.
+    /// Over NVLink.
     NvLink,
-    /// PCIe.
+    /// Over PCIe.
     Pcie,
-    /// Not at all.
+    /// They cannot.
     None,
 }
 
-/// The links between GPUs, pair by pair, as a driver knows them; sysfs does not.
+/// The links between pairs of GPUs, as a driver reports them. They are not in sysfs.
 pub type GpuLinks = Vec<(BusId, BusId, GpuLink)>;
 
-/// All of it: GPUs, links between them if they are known, NICs, the choice and its reasons, warnings.
+/// Describes GPUs, the links between them if they are known, NICs, the selection with its reasons, and warnings.
 #[must_use]
-pub fn describe(topology: &Topology, choices: &Choices, links: Option<&GpuLinks>) -> String {
+pub fn describe(topology: &Topology, selection: &NicSelection, links: Option<&GpuLinks>) -> String {
     let mut text = String::new();
     if topology.gpus.is_empty() {
         text.push_str("GPUs: none\n");
     } else {
         text.push_str("GPUs, by PCI bus id\n");
         let rows = (topology.gpus.iter().enumerate()).map(|(index, gpu)| {
-            let bus_id = gpu.place.bus_id.to_string();
+            let bus_id = gpu.location.bus_id.to_string();
             let id = gpu.pci_id.clone();
-            vec![format!("{index}"), bus_id, id, node(Some(&gpu.place))]
+            vec![format!("{index}"), bus_id, id, node(Some(&gpu.location))]
         });
         text.push_str(&table(rows.collect()));
         let links = links.map_or_else(|| "unknown".to_owned(), |links| summary(topology, links));
@@ -44,26 +45,26 @@ pub fn describe(topology: &Topology, choices: &Choices, links: Option<&GpuLinks>
         text.push_str("NICs\n");
         text.push_str(&table(topology.nics.iter().map(nic).collect()));
     }
-    text.push_str(&chosen(topology, choices));
-    for note in topology.notes.iter().chain(&choices.notes) {
+    text.push_str(&chosen(topology, selection));
+    for note in topology.notes.iter().chain(&selection.notes) {
         let _ = writeln!(text, "warning: {note}");
     }
     text
 }
 
-fn chosen(topology: &Topology, choices: &Choices) -> String {
-    let Some(link) = choices.link.filter(|_| !choices.gpus.is_empty()) else {
+fn chosen(topology: &Topology, selection: &NicSelection) -> String {
+    let Some(kind) = selection.kind.filter(|_| !selection.gpus.is_empty()) else {
         return "choice: none\n".to_owned();
     };
     let mut rows = Vec::new();
-    for choice in &choices.gpus {
+    for choice in &selection.gpus {
         let lines = choice.rails.iter().enumerate();
         rows.extend(lines.map(|(i, rail)| row(topology, choice, i, rail)));
     }
-    format!("choice: {link}\n{}", table(rows))
+    format!("choice: {kind}\n{}", table(rows))
 }
 
-fn row(topology: &Topology, choice: &Choice, i: usize, rail: &Rail) -> Vec<String> {
+fn row(topology: &Topology, choice: &GpuNics, i: usize, rail: &Rail) -> Vec<String> {
     let mut why = rail.distance.to_string();
     if rail.is_configured {
         why.push_str(", as configured");
@@ -85,8 +86,10 @@ fn row(topology: &Topology, choice: &Choice, i: usize, rail: &Rail) -> Vec<Strin
 }
 
 fn nic(nic: &Nic) -> Vec<String> {
-    let place = nic.place.as_ref();
-    let bus_id = place.map_or("in software".to_owned(), |place| place.bus_id.to_string());
+    let location = nic.location.as_ref();
+    let bus_id = location.map_or("in software".to_owned(), |location| {
+        location.bus_id.to_string()
+    });
     let rate = nic.rate_mbps.map_or("unknown rate".to_owned(), |mbps| {
         format!("{} Gb/s", mbps as f64 / 1000.0)
     });
@@ -94,21 +97,21 @@ fn nic(nic: &Nic) -> Vec<String> {
     vec![
         nic.name.clone(),
         bus_id,
-        nic.link.to_string(),
+        nic.kind.to_string(),
         rate,
-        node(place),
+        node(location),
         state.to_owned(),
     ]
 }
 
-fn node(place: Option<&Place>) -> String {
-    match place.and_then(|place| place.numa_node) {
+fn node(location: Option<&PciLocation>) -> String {
+    match location.and_then(|location| location.numa_node) {
         Some(node) => format!("NUMA node {node}"),
         None => "NUMA node unknown".to_owned(),
     }
 }
 
-/// `NVLink between all`, or the pairs of each kind.
+/// Returns `NVLink between all`, or the pairs of each kind of link.
 fn summary(topology: &Topology, links: &GpuLinks) -> String {
     let name = |link| match link {
         GpuLink::NvLink => "NVLink",
@@ -133,7 +136,7 @@ fn summary(topology: &Topology, links: &GpuLinks) -> String {
     pairs.collect::<Vec<_>>().join(", ")
 }
 
-/// `0-3, 8`
+/// Formats numbers such as `0-3, 8`.
 fn ranges(sorted: &[u32]) -> String {
     let mut spans: Vec<(u32, u32)> = Vec::new();
     for &cpu in sorted {
@@ -152,7 +155,7 @@ fn ranges(sorted: &[u32]) -> String {
     spans.collect::<Vec<_>>().join(", ")
 }
 
-/// Columns as wide as their widest cell.
+/// Formats rows in columns that are as wide as their widest cell.
 fn table(rows: Vec<Vec<String>>) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

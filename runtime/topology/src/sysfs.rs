@@ -1,12 +1,12 @@
-//! Checked reads below a sysfs root. What cannot be read is noted, with its path from the root.
+//! [`Sysfs`]: checked reads below a sysfs root. Unreadable files are noted with their path from the root.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// sysfs files hold at most a page; CPU lists of large hosts may take more than one.
+/// Files of sysfs hold at most a page, but CPU lists of large hosts may be longer.
 const MAX_FILE_BYTES: u64 = 16 << 10;
-/// Far more devices than a host has; a folder that never ends does not keep us.
+/// Far more entries than a host has devices. The limit bounds the time for a folder that never ends.
 const MAX_ENTRIES: usize = 1 << 16;
 
 pub(crate) struct Sysfs {
@@ -30,7 +30,7 @@ impl Sysfs {
         self.notes.push(note);
     }
 
-    /// Names in a folder, sorted; none if it does not exist, which is no oddity.
+    /// Returns the names in a folder, sorted. A folder that does not exist is empty.
     pub fn list(&mut self, folder: &str) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.root.join(folder)) else {
             return Vec::new();
@@ -50,11 +50,12 @@ impl Sysfs {
         names
     }
 
-    /// The text of a file without white space around it; `None` if it cannot be read, or is too long.
+    /// Returns the text of a file without surrounding white space, or `None` if the file cannot be read or is too
+    /// long.
     pub fn text(&self, path: &str) -> Option<String> {
         let mut bytes = Vec::new();
         let file = File::open(self.root.join(path)).ok()?;
-        // A pipe or terminal in a tree that is none of sysfs could make us wait.
+        // A pipe or a terminal in a tree that is not a real sysfs could block.
         if !file.metadata().ok()?.is_file() {
             return None;
         }
@@ -65,7 +66,7 @@ impl Sysfs {
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// What `parse` makes of a file's text; notes a file that is absent or that `parse` does not understand.
+    /// Returns the result of `parse` on a file's text. A file that is missing or that `parse` rejects is noted.
     pub fn parsed<T>(&mut self, path: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<T> {
         let Some(text) = self.text(path) else {
             self.note(format!("{path}: cannot be read"));
@@ -79,14 +80,14 @@ impl Sysfs {
         value
     }
 
-    /// A file that holds `0x1d0f`.
+    /// Reads a file such as one that holds `0x1d0f`.
     pub fn hex(&mut self, path: &str) -> Option<u32> {
         self.parsed(path, |text| {
             u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
         })
     }
 
-    /// Where a symbolic link leads, as it is written.
+    /// Returns the target of a symbolic link as it is written.
     pub fn link(&self, path: &str) -> Option<String> {
         let target = std::fs::read_link(self.root.join(path)).ok()?;
         Some(target.to_str()?.to_owned())

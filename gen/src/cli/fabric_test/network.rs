@@ -1,7 +1,7 @@
 //! [`Network`]: flags for what carries messages.
 
 use crate::cli::{Failure, environment};
-use mkernel::{Faults, Nic, NicOptions, Transport};
+use mkernel::{Faults, NicModel, NicOptions, Transport};
 use std::time::Duration;
 
 /// What carries messages.
@@ -124,10 +124,10 @@ impl Emulated {
         let us = |us: f64| Duration::from_nanos((us * 1e3) as u64);
         let latency_us = self.latency_us.unwrap_or(2.0);
         Transport::Emulated {
-            nic: Nic {
+            nic: NicModel {
                 gb_per_s: self.gb_per_s.unwrap_or(50.0),
                 latency: us(latency_us),
-                ..Nic::default()
+                ..NicModel::default()
             },
             faults: Faults {
                 seed,

@@ -1,20 +1,20 @@
-//! Time of an emulated NIC.
+//! [`Clock`]: the time of an emulated NIC, real or virtual.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What time it is for an emulated NIC.
+/// The clock of an emulated NIC.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// Time passes: the host's monotonic clock, the same for all its processes.
+    /// Real time: the monotonic clock of the host, which all its processes share.
     Real,
-    /// Time passes only when told.
+    /// Virtual time, which passes only when a test advances it.
     Virtual(Arc<VirtualClock>),
 }
 
 impl Clock {
-    /// Nanoseconds since some time that is the same for all NICs that talk to each other.
+    /// Returns nanoseconds since a point in time that is the same for all NICs that exchange data.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         match self {
@@ -26,15 +26,16 @@ impl Clock {
         }
     }
 
-    /// A NIC has something to do at that time.
-    pub(super) fn expect(&self, due_ns: u64) {
+    /// Records that a NIC has something to do at that time.
+    pub(super) fn schedule(&self, due_ns: u64) {
         if let Self::Virtual(clock) = self {
             clock.next_ns.fetch_min(due_ns, Ordering::Relaxed);
         }
     }
 }
 
-/// A clock for endpoints that one thread steps in turns: when none of them moves, [`advance`](Self::advance).
+/// A clock for endpoints that one thread steps in turns. When none of them progresses, the thread calls
+/// [`advance`](Self::advance).
 #[derive(Debug)]
 pub struct VirtualClock {
     now_ns: AtomicU64,
@@ -51,14 +52,14 @@ impl Default for VirtualClock {
 }
 
 impl VirtualClock {
-    /// Nanoseconds since its start.
+    /// Returns the nanoseconds since the clock's start.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.now_ns.load(Ordering::Relaxed)
     }
 
-    /// Goes to the next time at which a NIC that was polled since the last call has something to do; if there is none,
-    /// on by `idle_ns`.
+    /// Advances to the next time at which a NIC that was polled since the last call has something to do. If there is
+    /// none, it advances by `idle_ns`.
     pub fn advance(&self, idle_ns: u64) {
         let next = self.next_ns.swap(u64::MAX, Ordering::Relaxed);
         let now = self.now_ns();

@@ -1,10 +1,11 @@
-//! What emulated NICs say to each other: frames on a stream of bytes, little-endian.
+//! The wire format between emulated NICs: frames on a stream of bytes, little-endian.
 //!
-//! A frame: length of its body u32, version u8, kind u8, zero u16; the body. A write's body: ticket u64, when it is due
-//! u64, offset u64, immediate u32, bytes u32, region u8, seven zeros; what the mover needs. Acknowledgements: tickets,
-//! u64 each.
+//! - A frame is the length of its body (u32), version (u8), kind (u8), zero (u16), and the body.
+//! - The body of a write is the ticket (u64), the due time (u64), offset (u64), immediate data (u32), bytes (u32),
+//!   region (u8), seven zero bytes, and the payload for the copy engine.
+//! - The body of acknowledgements is a list of tickets (u64 each).
 
-/// The longest write of an emulated NIC.
+/// The size of the longest write of an emulated NIC.
 pub const MAX_WRITE_BYTES: u32 = 64 << 20;
 
 const VERSION: u8 = 2;
@@ -14,33 +15,33 @@ const HEADER_BYTES: usize = 8;
 const WRITE_BYTES: usize = 40;
 const MAX_BODY_BYTES: usize = WRITE_BYTES + MAX_WRITE_BYTES as usize;
 
-/// A write, but for its bytes.
+/// The header of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteHead {
-    /// What the acknowledgement repeats.
+    /// The ticket, which the acknowledgement repeats.
     pub ticket: u64,
-    /// When it arrives by the sender's model, in nanoseconds of the [`Clock`](super::Clock) that both share.
+    /// The arrival time by the sender's model, in nanoseconds of the [`Clock`](super::Clock) that both NICs share.
     pub due_ns: u64,
-    /// Of the receiver.
+    /// The region of the receiver.
     pub region: u8,
-    /// In the region.
+    /// The offset in the region.
     pub offset: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u32,
-    /// For the receiver.
+    /// The immediate data for the receiver.
     pub immediate: u32,
 }
 
-/// A frame whose lengths and fields are sound in themselves.
+/// A frame whose lengths and fields are consistent.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// Bytes for a region.
+    /// A write to a region, with the payload for the copy engine.
     Write(WriteHead, &'a [u8]),
-    /// Tickets of writes that have arrived.
+    /// The tickets of writes that have arrived.
     Acks(&'a [u8]),
 }
 
-/// Appends a write; `payload` appends what the mover needs.
+/// Appends a write. `payload` appends what the copy engine of the peer needs.
 pub fn put_write<E>(
     out: &mut Vec<u8>,
     head: WriteHead,
@@ -83,23 +84,25 @@ fn word(bytes: &[u8]) -> u64 {
         .fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// The tickets of [`Frame::Acks`].
+/// Returns the tickets of [`Frame::Acks`].
 pub fn tickets(body: &[u8]) -> impl Iterator<Item = u64> {
     body.chunks_exact(8).map(word)
 }
 
-/// The first frame and its length in bytes; nothing while it is not complete.
+/// Returns the first frame and its length in bytes, or nothing while the frame is incomplete.
 ///
 /// # Errors
 ///
-/// Why this is no frame.
+/// Returns why the bytes are no valid frame.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, String> {
     let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else {
         return Ok(None);
     };
     let (length, version, kind) = (word(&header[..4]) as usize, header[4], header[5]);
     if version != VERSION {
-        return Err(format!("a frame of version {version}, not {VERSION}"));
+        return Err(format!(
+            "it sent a frame of version {version}, but this endpoint has version {VERSION}"
+        ));
     }
     let is_sound = match kind {
         WRITE => (WRITE_BYTES..=MAX_BODY_BYTES).contains(&length),
@@ -107,7 +110,9 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, String> {
         _ => false,
     };
     if !is_sound || header[6..] != [0, 0] {
-        return Err(format!("a frame of kind {kind} and {length} bytes"));
+        return Err(format!(
+            "it sent an invalid frame of kind {kind} with {length} bytes"
+        ));
     }
     let Some(body) = rest.get(..length) else {
         return Ok(None);
@@ -118,7 +123,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, String> {
     }
     let (head, payload) = body.split_at(WRITE_BYTES);
     if head[33..] != [0; 7] {
-        return Err("a write with more than it should say".into());
+        return Err("it sent a write whose reserved bytes are not zero".into());
     }
     let head = WriteHead {
         ticket: word(&head[..8]),
@@ -138,10 +143,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_are_read_as_written(ticket: u64, due_ns: u64, region: u8, offset: u64, immediate: u32, payload: Vec<u8>, cut: prop::sample::Index) {
+        fn frames_survive_encoding_and_decoding(ticket: u64, due_ns: u64, region: u8, offset: u64, immediate: u32, payload: Vec<u8>, cut: prop::sample::Index) {
             let head = WriteHead { ticket, due_ns, region, offset, bytes: payload.len() as u32, immediate };
             let mut bytes = Vec::new();
-            put_write(&mut bytes, head, |out| { out.extend(&payload); Ok::<_, ()>(()) }).expect("appends");
+            put_write(&mut bytes, head, |out| { out.extend(&payload); Ok::<_, ()>(()) }).expect("encodes");
             let length = bytes.len();
             put_acks(&mut bytes, &[ticket, 7]);
             prop_assert_eq!(parse(&bytes), Ok(Some((Frame::Write(head, &payload), length))));

@@ -1,4 +1,5 @@
-//! Between two emulated NICs: a stream of bytes each way, in a process or between two of one host.
+//! [`Wire`]: a stream of bytes in both directions between two emulated NICs, within a process or between processes of
+//! a host.
 
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
@@ -6,20 +7,20 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The end of a two-way stream. No call waits.
+/// One end of a two-way stream. No call waits.
 pub trait Wire: Send {
-    /// Takes bytes from the front and returns how many.
+    /// Sends bytes from the front of the slice and returns how many.
     ///
     /// # Errors
     ///
-    /// Why nothing will be taken any more.
+    /// Returns why no more bytes will be accepted.
     fn send(&mut self, bytes: &[u8]) -> Result<usize, String>;
 
-    /// Appends what has come.
+    /// Appends the bytes that have arrived.
     ///
     /// # Errors
     ///
-    /// Why nothing more will come.
+    /// Returns why no more bytes will arrive.
     fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), String>;
 }
 
@@ -31,7 +32,7 @@ pub struct Pipe {
     theirs: Arc<Mutex<Vec<u8>>>,
 }
 
-/// Both ends of a wire within the process.
+/// Creates both ends of a wire within the process.
 #[must_use]
 pub fn pipe() -> (Pipe, Pipe) {
     let (a, b) = (Arc::default(), Arc::default());
@@ -67,7 +68,7 @@ impl Wire for Pipe {
     }
 }
 
-/// Room for what one call takes from a socket.
+/// The most bytes that one call receives from a socket.
 const CHUNK_BYTES: usize = 1 << 20;
 
 impl Wire for UnixStream {
@@ -75,17 +76,17 @@ impl Wire for UnixStream {
         match send(self, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Ok(sent) => Ok(sent),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            Err(error) => Err(format!("its socket refuses bytes: {error}")),
+            Err(error) => Err(format!("cannot send to its socket: {error}")),
         }
     }
 
     fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), String> {
         into.reserve(CHUNK_BYTES);
-        // Into memory that nobody has cleared: this is called for nothing most of the time.
+        // The memory is not cleared first, because most calls receive nothing.
         match recv(&*self, spare_capacity(into), RecvFlags::DONTWAIT) {
             Ok((0, _)) => Err(CLOSED.into()),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Err(error) => Err(format!("its socket gives no bytes: {error}")),
+            Err(error) => Err(format!("cannot receive from its socket: {error}")),
         }
     }
 }

@@ -1,15 +1,18 @@
+//! Tests of an endpoint over a transport that records what it is given.
+
 use super::*;
 use crate::arrivals::HostArrivals;
-use crate::error::Peer;
-use crate::ring::Producer;
-use crate::setup::{Config, Setup};
-use crate::transport::{Memory, PeerOffer};
+use crate::builder::EndpointBuilder;
+use crate::command_ring::CommandProducer;
+use crate::config::EndpointConfig;
+use crate::peer_id::PeerIdentity;
+use crate::transport::{MemoryRange, PeerConnectInfo};
 use mkernel_spec::fabric::COMMAND_PUT;
 use std::sync::Mutex;
 
 const PEERS: u16 = 63;
 
-/// What a [`Recorder`] was given and is to say.
+/// The writes that a [`Recorder`] accepted, and the events that it will report.
 #[derive(Default)]
 struct Record {
     is_full: bool,
@@ -17,7 +20,7 @@ struct Record {
     events: Vec<Event>,
 }
 
-/// A transport without a network.
+/// A transport without a network, which records writes.
 struct Recorder(Arc<Mutex<Record>>);
 
 impl Transport for Recorder {
@@ -29,13 +32,13 @@ impl Transport for Recorder {
             rails: 1,
         }
     }
-    fn register(&mut self, _: Memory) -> Result<RegionId, FabricError> {
+    fn register(&mut self, _: MemoryRange) -> Result<RegionId, FabricError> {
         Ok(RegionId(0))
     }
-    fn offer(&mut self, _: PeerId) -> Result<Vec<u8>, FabricError> {
+    fn connect_info(&mut self, _: PeerId) -> Result<Vec<u8>, FabricError> {
         Ok(Vec::new())
     }
-    fn connect(&mut self, _: &[PeerOffer], _: Instant) -> Result<(), FabricError> {
+    fn connect(&mut self, _: &[PeerConnectInfo], _: Instant) -> Result<(), FabricError> {
         Ok(())
     }
     fn post(&mut self, writes: &[Write]) -> Result<usize, FabricError> {
@@ -54,36 +57,36 @@ impl Transport for Recorder {
 
 struct Bench {
     endpoint: Endpoint,
-    producer: Producer,
+    producer: CommandProducer,
     record: Arc<Mutex<Record>>,
 }
 
 impl Bench {
     fn new() -> Self {
         let record = Arc::<Mutex<Record>>::default();
-        let config = Config {
+        let config = EndpointConfig {
             channels: 1,
             deadline: Duration::from_secs(1000),
             put_bytes: 0,
             first_count: 0,
         };
         let transport = Box::new(Recorder(record.clone()));
-        let mut setup = Setup::new(transport, Vec::new(), config).expect("sound");
-        let offer = setup.offer(PeerId(0)).expect("an offer");
-        let peer = |id| PeerOffer {
-            peer: Peer {
+        let mut builder = EndpointBuilder::new(transport, Vec::new(), config).expect("valid");
+        let info = builder.connect_info(PeerId(0)).expect("connection info");
+        let peer = |id| PeerConnectInfo {
+            peer: PeerIdentity {
                 id: PeerId(id),
                 name: "a peer".into(),
             },
-            offer: offer.clone(),
+            connect_info: info.clone(),
         };
         let peers: Vec<_> = (0..PEERS).map(peer).collect();
-        let ring = Ring::on_host(4, 0).expect("a ring");
+        let ring = HostRing::allocate(4, 0).expect("a ring");
         let arrivals = Box::new(HostArrivals::new(PEERS.into(), 1, 0));
-        let endpoint = setup.connect(&peers, ring.clone(), arrivals, Instant::now());
+        let endpoint = builder.connect(&peers, ring.clone(), arrivals, Instant::now());
         Self {
             endpoint: endpoint.expect("connects"),
-            producer: Producer::new(ring),
+            producer: CommandProducer::new(ring),
             record,
         }
     }
@@ -101,15 +104,15 @@ impl Bench {
         self.producer.publish(self.producer.claim(), &command);
     }
 
-    /// A step; how many peers the next one looks at.
+    /// Steps the endpoint. Returns how many peers the next step visits.
     fn step(&mut self) -> usize {
-        self.endpoint.step(Instant::now()).expect("well");
-        self.endpoint.turns.len()
+        self.endpoint.step(Instant::now()).expect("no error");
+        self.endpoint.ready.len()
     }
 }
 
 #[test]
-fn a_step_looks_only_at_peers_with_a_queue_or_news() {
+fn a_step_visits_only_peers_with_a_queue_or_an_event() {
     let mut bench = Bench::new();
     assert_eq!(bench.step(), 0);
     bench.record().is_full = true;
@@ -133,26 +136,26 @@ fn a_step_looks_only_at_peers_with_a_queue_or_news() {
     assert!(posted.iter().all(|peer| [5, 60].contains(peer)));
     assert_eq!(bench.step(), 0);
     bench.record().events = sent;
-    assert_eq!(bench.step(), 2, "completions may let something be sent");
+    assert_eq!(bench.step(), 2, "completions may make room for a write");
     assert_eq!(bench.step(), 0);
 }
 
 #[test]
-fn longer_puts_than_the_nics_take_are_refused_before_the_first() {
-    let config = Config {
+fn puts_that_exceed_the_limit_of_the_nics_are_refused_at_setup() {
+    let config = EndpointConfig {
         channels: 1,
         deadline: Duration::ZERO,
         put_bytes: 3 << 20,
         first_count: 0,
     };
-    let setup = Setup::new(Box::new(Recorder(Arc::default())), Vec::new(), config);
-    let Err(FabricError::Config(mistakes)) = setup.map(drop) else {
+    let builder = EndpointBuilder::new(Box::new(Recorder(Arc::default())), Vec::new(), config);
+    let Err(FabricError::Config(issues)) = builder.map(drop) else {
         panic!("accepted")
     };
-    let [deadline, bytes] = &mistakes[..] else {
-        panic!("{mistakes:?}")
+    let [deadline, bytes] = &issues[..] else {
+        panic!("{issues:?}")
     };
-    assert!(deadline.contains("a deadline of 0"));
+    assert!(deadline.contains("the deadline is 0"));
     assert!(
         bytes.contains("3145728") && bytes.contains("1048576"),
         "{bytes}"
@@ -160,7 +163,7 @@ fn longer_puts_than_the_nics_take_are_refused_before_the_first() {
 }
 
 #[test]
-fn credits_are_given_back_to_the_peer_that_put() {
+fn credits_are_returned_to_the_peer_that_put() {
     let mut bench = Bench::new();
     let put = |sequence| Event::Arrived {
         peer: PeerId(9),
@@ -176,20 +179,20 @@ fn credits_are_given_back_to_the_peer_that_put() {
     let record = bench.record();
     let credit = record.posted.first().expect("a message");
     assert_eq!((record.posted.len(), credit.peer), (1, PeerId(9)));
-    let meaning = Immediate::decode(credit.immediate).expect("sound");
-    assert_eq!(meaning, Immediate::Credit { returned: 40 });
+    let meaning = Immediate::decode(credit.immediate).expect("valid");
+    assert_eq!(meaning, Immediate::Credit { delivered: 40 });
 }
 
 #[test]
-fn everybody_is_told_when_an_endpoint_leaves_or_gives_up() {
-    for lost in [None, Some(3)] {
+fn every_peer_receives_the_close_of_an_endpoint() {
+    for lost_rank in [None, Some(3)] {
         let mut bench = Bench::new();
-        match lost {
-            None => bench.endpoint.leave(),
-            Some(lost) => bench.endpoint.give_up(lost),
+        match lost_rank {
+            None => bench.endpoint.close(),
+            Some(rank) => bench.endpoint.close_after_loss(rank),
         }
         while bench.step() > 0 {}
-        let told: Vec<_> = bench.record().posted.iter().map(|w| w.peer.0).collect();
-        assert_eq!(told, (0..PEERS).collect::<Vec<_>>());
+        let notified: Vec<_> = bench.record().posted.iter().map(|w| w.peer.0).collect();
+        assert_eq!(notified, (0..PEERS).collect::<Vec<_>>());
     }
 }

@@ -1,35 +1,42 @@
-//! What every transport must do, alone and under endpoints.
+//! The conformance tests: what every transport must guarantee, alone and under endpoints.
 
-use super::{Buffer, Job, Subject, Traffic, pattern, peer_id, peer_offers};
+use super::buffer::{Buffer, pattern};
+use super::peers::{peer_connect_infos, peer_id};
+use super::subject::Subject;
+use super::traffic::{Traffic, TrafficRun};
 use crate::error::FabricError;
+use crate::peer_id::PeerId;
 use crate::transport::{
-    Event, MAX_OFFER_BYTES, PeerId, PeerOffer, Place, RegionId, Transport, Write,
+    Event, MAX_CONNECT_INFO_BYTES, PeerConnectInfo, RegionId, RegionOffset, Transport, Write,
 };
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// A check, with its name.
+/// A check and its name.
 pub type Check = (&'static str, fn(&mut dyn Subject));
 
 /// All checks.
 pub const CHECKS: &[Check] = &[
     (
-        "offers are bounded, and what is no offer is refused",
-        offers,
+        "connection info is bounded, and damaged info is refused",
+        connect_info,
     ),
-    ("bytes are there when their arrival is", sizes_and_offsets),
-    ("a full queue takes fewer and loses nothing", full_queue),
     (
-        "a peer that is gone is reported, and others are not",
-        lost_peer,
+        "the bytes of a write are visible when it arrives",
+        sizes_and_offsets,
     ),
+    (
+        "a full queue accepts fewer writes and loses none",
+        full_queue,
+    ),
+    ("a lost peer is reported, and no other peer is", lost_peer),
     ("large puts", large_puts),
     ("many channels", many_channels),
     ("three endpoints", three_endpoints),
     ("counts wrap", wrapping_counts),
     ("a ring of two slots", small_ring),
-    ("credits run out and come back", credits),
-    ("a goodbye ends no one else", goodbye),
+    ("credits are used up and returned", credits),
+    ("a close ends no other endpoint", close),
 ];
 
 /// Runs all checks.
@@ -41,10 +48,10 @@ pub fn run_all(subject: &mut dyn Subject) {
     }
 }
 
-/// Of each region in tests of the transport alone.
+/// The size of each region in tests of the transport alone.
 const REGION_BYTES: usize = 4 << 20;
 
-/// A transport, its region, and what it has said.
+/// A transport, its region, and the events that it has reported.
 struct Raw {
     transport: Box<dyn Transport>,
     memory: Buffer,
@@ -54,7 +61,7 @@ struct Raw {
 }
 
 impl Raw {
-    /// Polls; calls `on_arrival` for each arrival as it is told.
+    /// Polls, and calls `on_arrival` for each arrival when it is reported.
     fn poll(&mut self, mut on_arrival: impl FnMut(&Buffer, PeerId, u32)) {
         let mut events = Vec::new();
         self.transport.poll(&mut events).expect("polls");
@@ -74,11 +81,14 @@ impl Raw {
     }
 }
 
-fn offers_of(raws: &mut [Raw], of: usize) -> Vec<PeerOffer> {
-    peer_offers(raws.len(), of, |peer, of| {
-        let offer = raws[peer].transport.offer(of).expect("an offer");
-        assert!(offer.len() <= MAX_OFFER_BYTES);
-        offer
+fn connect_infos_of(raws: &mut [Raw], of: usize) -> Vec<PeerConnectInfo> {
+    peer_connect_infos(raws.len(), of, |peer, of| {
+        let info = raws[peer]
+            .transport
+            .connect_info(of)
+            .expect("connection info");
+        assert!(info.len() <= MAX_CONNECT_INFO_BYTES);
+        info
     })
 }
 
@@ -100,8 +110,10 @@ fn registered(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
 
 fn connected(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
     let mut raws = registered(subject, endpoints);
-    let tables: Vec<_> = (0..endpoints).map(|of| offers_of(&mut raws, of)).collect();
-    let deadline = Instant::now() + subject.patience();
+    let tables: Vec<_> = (0..endpoints)
+        .map(|of| connect_infos_of(&mut raws, of))
+        .collect();
+    let deadline = Instant::now() + subject.time_limit();
     std::thread::scope(|scope| {
         for (raw, table) in raws.iter_mut().zip(&tables) {
             scope.spawn(move || raw.transport.connect(table, deadline).expect("connects"));
@@ -110,17 +122,17 @@ fn connected(subject: &mut dyn Subject, endpoints: usize) -> Vec<Raw> {
     raws
 }
 
-/// Steps until `is_over`; time passes where nothing moves.
+/// Calls `step` until it returns true. Time passes between the calls.
 fn until(subject: &dyn Subject, what: &str, mut step: impl FnMut() -> bool) {
-    let deadline = Instant::now() + subject.patience();
+    let deadline = Instant::now() + subject.time_limit();
     while !step() {
-        assert!(Instant::now() < deadline, "waits in vain for {what}");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         subject.idle();
     }
 }
 
 fn write(peer: PeerId, source: usize, target: usize, bytes: usize, number: u32) -> Write {
-    let place = |offset| Place {
+    let place = |offset| RegionOffset {
         region: RegionId(0),
         offset: offset as u64,
     };
@@ -134,18 +146,18 @@ fn write(peer: PeerId, source: usize, target: usize, bytes: usize, number: u32) 
     }
 }
 
-fn offers(subject: &mut dyn Subject) {
+fn connect_info(subject: &mut dyn Subject) {
     let mut raws = registered(subject, 2);
     let limits = raws[0].transport.limits();
     assert!(
         limits.writes >= 2 && limits.receives >= 16 && limits.rails >= 1,
         "{limits:?}"
     );
-    let sound = offers_of(&mut raws, 0);
-    for length in [0, 1, sound[0].offer.len() - 1] {
+    let sound = connect_infos_of(&mut raws, 0);
+    for length in [0, 1, sound[0].connect_info.len() - 1] {
         let mut raws = registered(subject, 2);
-        let mut damaged = offers_of(&mut raws, 0);
-        damaged[0].offer.truncate(length);
+        let mut damaged = connect_infos_of(&mut raws, 0);
+        damaged[0].connect_info.truncate(length);
         let deadline = Instant::now() + Duration::from_secs(1);
         let error = raws[0]
             .transport
@@ -155,7 +167,7 @@ fn offers(subject: &mut dyn Subject) {
     }
 }
 
-/// Both directions at once, from and to odd places, among bytes that must stay.
+/// Both directions at once, from and to unaligned offsets, between bytes that must not change.
 fn sizes_and_offsets(subject: &mut dyn Subject) {
     const TAG: u32 = 0xf000_0000;
     const SIZES: [usize; 7] = [0, 1, 7, 64, 4096, 1 << 20, 4095];
@@ -187,7 +199,11 @@ fn sizes_and_offsets(subject: &mut dyn Subject) {
                         again || memory.read(place, bytes) == data(1 - at),
                         "{bytes} bytes"
                     );
-                    assert_eq!(memory.read(place + bytes, 1), [0], "a byte behind");
+                    assert_eq!(
+                        memory.read(place + bytes, 1),
+                        [0],
+                        "the byte after the write"
+                    );
                 });
             }
             raws.iter()
@@ -215,7 +231,7 @@ fn full_queue(subject: &mut dyn Subject) {
         raws[1].poll(|_, _, _| ());
         raws[0].sent.len() == total as usize && raws[1].arrived.len() == total as usize
     });
-    assert!(was_full, "a queue of {} took all", limits.writes);
+    assert!(was_full, "a queue of {} accepted all writes", limits.writes);
     assert!(raws.iter().all(|raw| raw.lost.is_empty()));
 }
 
@@ -239,11 +255,11 @@ fn lost_peer(subject: &mut dyn Subject) {
     }
 }
 
-/// All arrives, with right bytes, and nobody complains.
+/// All puts arrive with the right bytes, and no endpoint reports an error.
 fn succeeds(subject: &mut dyn Subject, traffic: Traffic) {
-    let mut job = Job::new(subject, traffic).expect("connects");
-    job.run();
-    for node in &job.nodes {
+    let mut run = TrafficRun::new(subject, traffic).expect("connects");
+    run.run();
+    for node in &run.nodes {
         assert!(
             node.error.is_none() && node.endpoint.is_some(),
             "{:?}",
@@ -313,7 +329,7 @@ fn small_ring(subject: &mut dyn Subject) {
     );
 }
 
-/// One endpoint is not stepped for a while: the other gets no further than receives are kept for it.
+/// One endpoint is not stepped for a while. The other must not post more than the receives that are kept for it.
 fn credits(subject: &mut dyn Subject) {
     let channels = 40;
     let traffic = Traffic {
@@ -322,15 +338,15 @@ fn credits(subject: &mut dyn Subject) {
         ring_log2: 12,
         ..Traffic::default()
     };
-    let mut job = Job::new(subject, traffic).expect("connects");
-    // More than enough for all puts to leave.
+    let mut run = TrafficRun::new(subject, traffic).expect("connects");
+    // These are more steps than all puts would need.
     for _ in 0..1000 {
-        job.post(0);
-        job.step(0);
-        job.idle();
+        run.post(0);
+        run.step(0);
+        run.idle();
     }
-    job.run();
-    for node in &job.nodes {
+    run.run();
+    for node in &run.nodes {
         assert!(
             node.error.is_none() && node.endpoint.is_some(),
             "{:?}",
@@ -339,28 +355,28 @@ fn credits(subject: &mut dyn Subject) {
     }
 }
 
-/// Who says goodbye and goes is missed only by those who put to it later.
-fn goodbye(subject: &mut dyn Subject) {
+/// An endpoint that has closed causes an error only for endpoints that put to it later.
+fn close(subject: &mut dyn Subject) {
     let traffic = Traffic {
         endpoints: 3,
         ..Traffic::default()
     };
-    let mut job = Job::new(subject, traffic).expect("connects");
-    job.run();
-    job.leave(2);
+    let mut run = TrafficRun::new(subject, traffic).expect("connects");
+    run.run();
+    run.close(2);
     for _ in 0..200 {
-        job.step(0);
-        job.step(1);
-        job.idle();
+        run.step(0);
+        run.step(1);
+        run.idle();
     }
-    for node in &job.nodes {
+    for node in &run.nodes {
         assert!(node.error.is_none(), "{:?}", node.error);
     }
-    job.put(0, 2);
-    job.step(0);
-    let Some(FabricError::Ended { peer }) = &job.nodes[0].error else {
-        panic!("{:?}", job.nodes[0].error)
+    run.put(0, 2);
+    run.step(0);
+    let Some(FabricError::PeerClosed { peer }) = &run.nodes[0].error else {
+        panic!("{:?}", run.nodes[0].error)
     };
     assert_eq!(&*peer.name, "endpoint 2");
-    assert!(job.nodes[0].arrivals.is_aborted(), "kernels are told");
+    assert!(run.nodes[0].arrivals.is_aborted(), "kernels are aborted");
 }

@@ -1,36 +1,40 @@
-//! Endpoints that put patterns to each other, one thread stepping all.
+//! [`TrafficRun`]: endpoints that put patterns to each other while one thread steps all of them.
 
-use super::{Buffer, Subject, pattern, peer_id, peer_offers};
+use super::buffer::{Buffer, pattern};
+use super::peers::{peer_connect_infos, peer_id};
+use super::subject::Subject;
 use crate::arrivals::HostArrivals;
+use crate::builder::EndpointBuilder;
+use crate::command_ring::{CommandProducer, HostRing};
+use crate::config::EndpointConfig;
 use crate::endpoint::Endpoint;
 use crate::error::FabricError;
-use crate::ring::{Producer, Ring};
-use crate::setup::{Config, Setup};
-use crate::transport::{PeerOffer, Transport};
+use crate::transport::{PeerConnectInfo, Transport};
 use mkernel_spec::fabric::{COMMAND_PUT, Command};
 use std::time::{Duration, Instant};
 
-/// Slots of the source region; a slot is reused when its put has left.
+/// The number of slots of the source region. A slot is reused when its put has completed.
 const SOURCE_SLOTS: usize = 32;
-/// Slots per peer and channel of the target region; a slot is reused when its put was checked.
+/// The number of slots per peer and channel of the target region. A slot is reused when its put was checked.
 const TARGET_SLOTS: u32 = 16;
 
-/// What is put.
+/// The traffic of a run.
 #[derive(Clone, Debug)]
 pub struct Traffic {
-    /// All put to all.
+    /// The number of endpoints. Each puts to all others.
     pub endpoints: usize,
-    /// Of each pair.
+    /// The number of channels of each pair.
     pub channels: u16,
-    /// On each channel.
+    /// The number of puts on each channel.
     pub puts: u32,
-    /// Sizes, which puts take in turns.
+    /// The sizes that puts use in turn.
     pub sizes: Vec<u32>,
-    /// Of the rings.
+    /// The capacity of the rings as a power of two.
     pub ring_log2: u32,
-    /// Where counts and indices start.
+    /// The initial value of counts and indices.
     pub first: u32,
-    /// Of endpoints; without arrivals for three times as long, a kernel would give up.
+    /// The deadline of the endpoints. A run treats an endpoint as ended when it had no arrivals for three times as
+    /// long, as a kernel would abort.
     pub deadline: Duration,
 }
 
@@ -50,7 +54,7 @@ impl Default for Traffic {
 
 impl Traffic {
     fn slot_bytes(&self) -> usize {
-        // Odd, so that places are unaligned.
+        // The size is odd, so that offsets are unaligned.
         (*self.sizes.iter().max().expect("sizes") as usize + 3) | 1
     }
 
@@ -62,14 +66,14 @@ impl Traffic {
         (from as u64) << 56 | (to as u64) << 48 | u64::from(channel) << 32 | u64::from(put)
     }
 
-    /// Where the target's region has the put.
+    /// Returns the offset of the put in the target region.
     fn target(&self, peer: usize, channel: u16, put: u32) -> usize {
         let stream = peer * usize::from(self.channels) + usize::from(channel);
         (stream * TARGET_SLOTS as usize + (put % TARGET_SLOTS) as usize) * self.slot_bytes()
     }
 
-    fn config(&self) -> Config {
-        Config {
+    fn config(&self) -> EndpointConfig {
+        EndpointConfig {
             channels: self.channels,
             deadline: self.deadline,
             put_bytes: self.sizes.iter().max().copied().unwrap_or(0).into(),
@@ -78,44 +82,45 @@ impl Traffic {
     }
 }
 
-/// An endpoint and its memory: region 0 is its source, region 1 its target.
-pub struct Node {
-    /// `None` once it has ended.
+/// An endpoint and its memory. Region 0 is the source of its puts, region 1 the target of its peers' puts.
+pub struct TrafficNode {
+    /// The endpoint. `None` once it has ended.
     pub endpoint: Option<Endpoint>,
-    /// Of its ring.
-    pub producer: Producer,
+    /// The producer of its ring.
+    pub producer: CommandProducer,
     /// Its arrival words.
     pub arrivals: HostArrivals,
     /// Region 0.
     pub source: Buffer,
     /// Region 1.
     pub target: Buffer,
-    /// Why it ended.
+    /// The error that ended it.
     pub error: Option<FabricError>,
     /// A claimed index that has no slot yet.
     claimed: Option<u32>,
-    /// By source slot: the command that used it last.
+    /// The last command that used each source slot.
     users: Vec<Option<u32>>,
-    /// Puts posted, and puts checked: by peer, then channel.
+    /// The number of puts posted, by peer and channel.
     posted: Vec<u32>,
+    /// The number of puts checked, by peer and channel.
     checked: Vec<u32>,
     moved_at: Instant,
 }
 
-/// Endpoints at work.
-pub struct Job<'a> {
+/// Connected endpoints and the traffic between them.
+pub struct TrafficRun<'a> {
     subject: &'a dyn Subject,
     traffic: Traffic,
-    /// By endpoint.
-    pub nodes: Vec<Node>,
+    /// The endpoints.
+    pub nodes: Vec<TrafficNode>,
 }
 
-impl<'a> Job<'a> {
-    /// Connects endpoints.
+impl<'a> TrafficRun<'a> {
+    /// Connects the endpoints.
     ///
     /// # Errors
     ///
-    /// Of setting up.
+    /// Returns the error of an endpoint that cannot be created or connected.
     pub fn new(subject: &'a mut dyn Subject, traffic: Traffic) -> Result<Self, FabricError> {
         let transports = subject.make(traffic.endpoints);
         let nodes = connect(transports, &traffic, subject.now())?;
@@ -126,11 +131,12 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Runs until all has arrived and left, or each endpoint has ended. Wrong data, or a standstill, is a panic.
+    /// Runs until all puts have arrived and completed or every endpoint has ended. Panics on wrong data and on a
+    /// hang.
     pub fn run(&mut self) {
-        let until = Instant::now() + self.subject.patience();
+        let until = Instant::now() + self.subject.time_limit();
         while !self.is_over() {
-            assert!(Instant::now() < until, "hangs: {}", self.describe());
+            assert!(Instant::now() < until, "the run hangs: {}", self.describe());
             let mut has_moved = false;
             for at in 0..self.nodes.len() {
                 has_moved |= self.post(at) | self.step(at) | self.check(at);
@@ -141,12 +147,12 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// An endpoint says goodbye, and goes when all others have heard it.
-    pub fn leave(&mut self, at: usize) {
-        let until = Instant::now() + self.subject.patience();
+    /// Closes an endpoint and drops it when the close handshake is complete.
+    pub fn close(&mut self, at: usize) {
+        let until = Instant::now() + self.subject.time_limit();
         let endpoint = self.nodes[at].endpoint.as_mut();
-        endpoint.expect("an endpoint that has not ended").leave();
-        while (self.nodes[at].endpoint.as_ref()).is_none_or(|endpoint| !endpoint.has_left()) {
+        endpoint.expect("an endpoint that has not ended").close();
+        while (self.nodes[at].endpoint.as_ref()).is_none_or(|endpoint| !endpoint.is_closed()) {
             let error = &self.nodes[at].error;
             assert!(error.is_none() && Instant::now() < until, "{error:?}");
             let steps = (0..self.nodes.len()).map(|node| self.step(node));
@@ -157,7 +163,7 @@ impl<'a> Job<'a> {
         self.nodes[at].endpoint = None;
     }
 
-    /// Posts a put without bytes, beside the traffic.
+    /// Posts a put without bytes in addition to the traffic.
     pub fn put(&mut self, from: usize, to: usize) {
         let command = Command {
             peer: peer_id(from, to).0,
@@ -173,7 +179,7 @@ impl<'a> Job<'a> {
         self.subject.idle();
     }
 
-    /// Whether nothing is left to do.
+    /// Returns whether there is nothing left to do.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let all = self.traffic.puts;
@@ -190,11 +196,12 @@ impl<'a> Job<'a> {
     }
 
     fn describe(&self) -> String {
-        let tell = |node: &Node| format!("posted {:?}, checked {:?}; ", node.posted, node.checked);
-        self.nodes.iter().map(tell).collect()
+        let describe =
+            |node: &TrafficNode| format!("posted {:?}, checked {:?}; ", node.posted, node.checked);
+        self.nodes.iter().map(describe).collect()
     }
 
-    /// What a kernel would post now.
+    /// Posts what a kernel would post now. Returns whether it posted anything.
     pub fn post(&mut self, at: usize) -> bool {
         let mut has_moved = false;
         for to in (0..self.traffic.endpoints).filter(|to| *to != at) {
@@ -244,9 +251,9 @@ impl<'a> Job<'a> {
         Some(())
     }
 
-    /// A step of the proxy; its error ends the endpoint.
+    /// Steps an endpoint as its proxy would. An error ends the endpoint.
     pub fn step(&mut self, at: usize) -> bool {
-        let (now, patience) = (self.subject.now(), 3 * self.traffic.deadline);
+        let (now, time_limit) = (self.subject.now(), 3 * self.traffic.deadline);
         let node = &mut self.nodes[at];
         let Some(endpoint) = &mut node.endpoint else {
             return false;
@@ -256,13 +263,13 @@ impl<'a> Job<'a> {
                 let has_arrived = node.checked.iter().all(|puts| *puts == self.traffic.puts);
                 if has_moved || has_arrived {
                     node.moved_at = now;
-                } else if now.saturating_duration_since(node.moved_at) > patience {
-                    node.endpoint = None; // its kernel gives up
+                } else if now.saturating_duration_since(node.moved_at) > time_limit {
+                    node.endpoint = None; // Its kernel would abort now.
                 }
                 has_moved
             }
             Err(error) => {
-                endpoint.abort(&error);
+                endpoint.abort_kernels(&error);
                 node.error = Some(error);
                 node.endpoint = None;
                 true
@@ -270,7 +277,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// What a kernel would read now.
+    /// Checks what a kernel would read now. Returns whether there was anything new.
     pub fn check(&mut self, at: usize) -> bool {
         let traffic = self.traffic.clone();
         let node = &mut self.nodes[at];
@@ -307,41 +314,44 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Endpoints over these transports, each with all others as its peers.
+/// Connects endpoints over these transports, each with all others as its peers.
 fn connect(
     transports: Vec<Box<dyn Transport>>,
     traffic: &Traffic,
     now: Instant,
-) -> Result<Vec<Node>, FabricError> {
+) -> Result<Vec<TrafficNode>, FabricError> {
     let count = traffic.endpoints;
     let streams = (count - 1) * usize::from(traffic.channels);
     let memory = |slots| Buffer::new(slots * traffic.slot_bytes() + 1);
-    let mut setups = Vec::new();
+    let mut builders = Vec::new();
     for transport in transports {
         let (source, target) = (
             memory(SOURCE_SLOTS),
             memory(streams * TARGET_SLOTS as usize),
         );
         let regions = vec![source.memory(), target.memory()];
-        setups.push((
-            Setup::new(transport, regions, traffic.config())?,
+        builders.push((
+            EndpointBuilder::new(transport, regions, traffic.config())?,
             source,
             target,
         ));
     }
-    let mut tables: Vec<Vec<PeerOffer>> = Vec::new();
+    let mut tables: Vec<Vec<PeerConnectInfo>> = Vec::new();
     for of in 0..count {
-        let offer = |peer: usize, of| setups[peer].0.offer(of).expect("an offer");
-        tables.push(peer_offers(count, of, offer));
+        let info = |peer: usize, of| builders[peer].0.connect_info(of).expect("connection info");
+        tables.push(peer_connect_infos(count, of, info));
     }
-    let connect = |((setup, source, target), peers): ((Setup, Buffer, Buffer), &Vec<PeerOffer>)| {
-        let ring = Ring::on_host(traffic.ring_log2, traffic.first)?;
+    let connect = |((builder, source, target), peers): (
+        (EndpointBuilder, Buffer, Buffer),
+        &Vec<PeerConnectInfo>,
+    )| {
+        let ring = HostRing::allocate(traffic.ring_log2, traffic.first)?;
         let arrivals = HostArrivals::new(count - 1, traffic.channels, traffic.first);
-        let told = Box::new(arrivals.clone());
-        let producer = Producer::new(ring.clone());
+        let receiver = Box::new(arrivals.clone());
+        let producer = CommandProducer::new(ring.clone());
         let deadline = Instant::now() + Duration::from_secs(10);
-        Ok(Node {
-            endpoint: Some(setup.connect(peers, ring, told, deadline)?),
+        Ok(TrafficNode {
+            endpoint: Some(builder.connect(peers, ring, receiver, deadline)?),
             producer,
             arrivals,
             source,
@@ -354,9 +364,9 @@ fn connect(
             moved_at: now,
         })
     };
-    // A transport may need the other side to connect.
+    // A transport may need the other side while it connects.
     std::thread::scope(|scope| {
-        let threads: Vec<_> = setups
+        let threads: Vec<_> = builders
             .into_iter()
             .zip(&tables)
             .map(|both| scope.spawn(move || connect(both)))

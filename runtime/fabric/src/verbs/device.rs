@@ -1,8 +1,8 @@
-//! A NIC that is open, and its port.
+//! [`Device`]: an open NIC, and [`Port`]: one of its ports.
 
-use super::gid::{self, Link};
+use super::errno::{last_error, result};
+use super::gid::{self, LinkLayer};
 use super::library::Verbs;
-use super::os::{last_error, result};
 use ibverbs_sys::{
     IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_TRANSPORT_IB, ibv_context, ibv_device,
     ibv_device_attr, ibv_gid_entry, ibv_pd, ibv_port_attr, ibv_port_state,
@@ -11,31 +11,31 @@ use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-/// The most entries of a GID table that are looked at; NICs have 16 to 256.
+/// The most entries of a GID table that are read. NICs have 16 to 256.
 const MAX_GIDS: usize = 1024;
 
-/// A device with a protection domain. All that is made from it keeps an `Arc` of it.
+/// A device with a protection domain. Everything that is created from it keeps an `Arc` of it.
 pub(super) struct Device {
     pub(super) verbs: &'static Verbs,
     pub(super) context: *mut ibv_context,
     pub(super) pd: *mut ibv_pd,
     pub(super) name: String,
     pub(super) attributes: ibv_device_attr,
-    /// It speaks InfiniBand's transport, also over Ethernet: not iWARP, not EFA.
+    /// Whether the device has InfiniBand's transport, which includes RoCE but neither iWARP nor EFA.
     pub(super) infiniband: bool,
 }
 
 // SAFETY: verbs may be called from any thread.
 unsafe impl Send for Device {}
-// SAFETY: as above; no field changes after `open`.
+// SAFETY: see above. No field changes after `open`.
 unsafe impl Sync for Device {}
 
 /// A port of a device, and how peers address it.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     pub(super) number: u8,
-    pub(super) link: Link,
-    /// As in `ibv_mtu`: 1 is 256 bytes, 5 is 4096.
+    pub(super) link: LinkLayer,
+    /// The MTU as an `ibv_mtu`: 1 is 256 bytes, 5 is 4096 bytes.
     pub(super) mtu: u8,
     pub(super) lid: u16,
     pub(super) gid: [u8; 16],
@@ -56,13 +56,13 @@ impl Device {
         names.sort();
         found.unwrap_or_else(|| {
             Err(format!(
-                "there is no such device; there are: {}",
+                "the device does not exist; the devices of this host are {}",
                 names.join(", ")
             ))
         })
     }
 
-    /// The names of all devices, in alphabetical order.
+    /// Returns the names of all devices in alphabetical order.
     pub(super) fn names(verbs: &Verbs) -> Result<Vec<String>, String> {
         let mut names = Vec::new();
         for_each(verbs, |_, name| names.push(name.to_owned()))?;
@@ -76,11 +76,11 @@ impl Device {
         device: *mut ibv_device,
         name: &str,
     ) -> Result<Self, String> {
-        // SAFETY: the list is not freed before the device is open, which then does not need it.
+        // SAFETY: the list is not freed before the device is open, and an open device does not need it.
         let (context, transport) =
             unsafe { ((verbs.open_device)(device), (*device).transport_type) };
         if context.is_null() {
-            return Err(format!("cannot be opened: {}", last_error()));
+            return Err(format!("cannot open the device: {}", last_error()));
         }
         let mut opened = Self {
             verbs,
@@ -93,31 +93,34 @@ impl Device {
         // SAFETY: the context is open.
         opened.pd = unsafe { (verbs.alloc_pd)(context) };
         if opened.pd.is_null() {
-            return Err(format!("no protection domain: {}", last_error()));
+            return Err(format!(
+                "cannot allocate a protection domain: {}",
+                last_error()
+            ));
         }
-        // SAFETY: as above; the structure is as large as the library thinks.
+        // SAFETY: the context is open, and the structure has the size that the library expects.
         result(unsafe { (verbs.query_device)(context, &raw mut opened.attributes) })
-            .map_err(|error| format!("cannot be queried: {error}"))?;
-        opened
-            .never_wait_for_events()
-            .map_err(|error| format!("its events cannot be watched: {error}"))?;
+            .map_err(|error| format!("cannot query the device: {error}"))?;
+        opened.set_events_nonblocking().map_err(|error| {
+            format!("cannot make its asynchronous events non-blocking: {error}")
+        })?;
         Ok(opened)
     }
 
-    /// Makes the file of asynchronous events one that does not block.
-    fn never_wait_for_events(&self) -> rustix::io::Result<()> {
-        // SAFETY: the context owns the file, and lives longer than this borrow.
+    /// Makes the file descriptor of asynchronous events non-blocking.
+    fn set_events_nonblocking(&self) -> rustix::io::Result<()> {
+        // SAFETY: the context owns the file descriptor and outlives this borrow.
         let events = unsafe { BorrowedFd::borrow_raw((*self.context).async_fd) };
         let flags = rustix::fs::fcntl_getfl(events)?;
         rustix::fs::fcntl_setfl(events, flags | rustix::fs::OFlags::NONBLOCK)
     }
 
-    /// The port with this number, or the first that is active, and the address that peers are to use.
+    /// Returns the port with this number, or the first active one, together with the address that peers are to use.
     pub(super) fn port(&self, wanted: Option<u8>, gid_index: Option<u8>) -> Result<Port, String> {
         let count = self.attributes.phys_port_cnt;
         if let Some(number) = wanted.filter(|number| !(1..=count).contains(number)) {
             return Err(format!(
-                "port {number} does not exist: ports are 1 to {count}"
+                "port {number} does not exist; the ports are 1 to {count}"
             ));
         }
         for number in wanted.map_or(1..=count, |number| number..=number) {
@@ -128,14 +131,14 @@ impl Device {
         }
         Err(wanted.map_or("no port is active".into(), |number| {
             format!("port {number} is not active")
-        }) + ": look at the cable, the switch and `ip link`")
+        }) + "; check the cable, the switch and `ip link`")
     }
 
     fn query_port(&self, number: u8) -> Result<ibv_port_attr, String> {
         let mut attributes = ibv_port_attr::default();
-        // SAFETY: the library writes no more than the structure has.
+        // SAFETY: the library writes no more than the structure holds.
         result(unsafe { (self.verbs.query_port)(self.context, number, &raw mut attributes) })
-            .map_err(|error| format!("port {number} cannot be queried: {error}"))?;
+            .map_err(|error| format!("cannot query port {number}: {error}"))?;
         Ok(attributes)
     }
 
@@ -146,9 +149,9 @@ impl Device {
         gid_index: Option<u8>,
     ) -> Result<Port, String> {
         let link = match u32::from(attributes.link_layer) {
-            IBV_LINK_LAYER_ETHERNET => Link::Ethernet,
-            IBV_LINK_LAYER_INFINIBAND => Link::InfiniBand,
-            _ => Link::Other,
+            IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
+            IBV_LINK_LAYER_INFINIBAND => LinkLayer::InfiniBand,
+            _ => LinkLayer::Other,
         };
         let (gid_index, gid) = gid::choose(&self.gids(number)?, link, gid_index)?;
         Ok(Port {
@@ -164,7 +167,7 @@ impl Device {
 
     fn gids(&self, port: u8) -> Result<Vec<gid::Entry>, String> {
         let mut entries = vec![ibv_gid_entry::default(); MAX_GIDS];
-        // SAFETY: there is room for as many entries, each as large as is said.
+        // SAFETY: there is room for as many entries as are passed, each of the size that is passed.
         let count = unsafe {
             (self.verbs.query_gid_table)(
                 self.context,
@@ -176,7 +179,7 @@ impl Device {
         };
         let count = usize::try_from(count).map_err(|_| {
             format!(
-                "no GIDs: {}",
+                "cannot read the GID table: {}",
                 std::io::Error::from_raw_os_error(count.unsigned_abs() as i32)
             )
         })?;
@@ -184,7 +187,7 @@ impl Device {
         let entry = |entry: &ibv_gid_entry| gid::Entry {
             index: entry.gid_index,
             kind: entry.gid_type,
-            // SAFETY: all members of the union are 16 bytes of data.
+            // SAFETY: all members of the union are 16 bytes of plain data.
             gid: unsafe { entry.gid.raw },
         };
         Ok(entries
@@ -198,7 +201,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: all that was made from the device is gone, since it kept an `Arc` of it.
+        // SAFETY: everything that was created from the device is gone, since it kept an `Arc` of it.
         unsafe {
             if !self.pd.is_null() {
                 (self.verbs.dealloc_pd)(self.pd);
@@ -211,12 +214,12 @@ impl Drop for Device {
 /// Calls `see` for each device while the list lives.
 fn for_each(verbs: &Verbs, mut see: impl FnMut(*mut ibv_device, &str)) -> Result<(), String> {
     let mut count = 0;
-    // SAFETY: the list has `count` devices until it is freed; names live as long.
+    // SAFETY: the list has `count` devices until it is freed, and their names live as long.
     unsafe {
         let list = (verbs.get_device_list)(&raw mut count);
         if list.is_null() {
             return Err(format!(
-                "no list of RDMA devices: {}; is the module ib_uverbs loaded?",
+                "cannot list the RDMA devices: {}; check that the kernel module ib_uverbs is loaded",
                 last_error()
             ));
         }

@@ -1,15 +1,17 @@
-//! SRD, the scalable reliable datagram of Amazon's EFA: reliable, in no order, by extended work requests only.
+//! [`ScalableDatagram`]: SRD, the scalable reliable datagram of Amazon's EFA.
+//!
+//! SRD is reliable and unordered. It supports extended work requests only.
 
+use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
 use super::efadv::{
     CAN_RDMA_WRITE, CAN_RECEIVE_UNSOLICITED, DeviceAttributes, QueuePairAttributes,
     RECEIVE_UNSOLICITED, TYPE_SRD,
 };
-use super::lane::{Capability, Kind, Work};
+use super::errno::{last_error, result};
 use super::library::efadv;
-use super::offer::{QueuePairOffer, RailOffer};
-use super::os::{last_error, result};
-use super::queue::{Depth, QueuePair};
+use super::queue_pair::{Capability, QueueDepth, QueuePair};
+use super::queue_pair_type::{QueuePairType, WorkRequest};
 use super::rail::Rail;
 use ibverbs_sys::{
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
@@ -19,14 +21,14 @@ use ibverbs_sys::{
 use std::io;
 use std::sync::Arc;
 
-/// Queue keys with the highest bit set are the kernel's.
+/// Queue keys with the highest bit set are reserved for the kernel.
 const USER_QUEUE_KEY: u32 = 0x7fff_ffff;
 
-/// An SRD queue pair, used for one peer only.
+/// An SRD queue pair that is used for one peer only.
 pub(super) struct ScalableDatagram {
     pair: QueuePair,
     functions: Functions,
-    /// Arrivals need no receives.
+    /// Whether arrivals consume no receives.
     unsolicited: bool,
     to: Option<Destination>,
 }
@@ -36,7 +38,7 @@ struct Functions {
     extended: *mut ibv_qp_ex,
     start: unsafe extern "C" fn(*mut ibv_qp_ex),
     write: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
-    piece: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
+    sge: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
     destination: unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32),
     complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> i32,
 }
@@ -44,11 +46,11 @@ struct Functions {
 // SAFETY: verbs may be called from any thread.
 unsafe impl Send for Functions {}
 
-/// A peer's queue pair, with an address handle.
+/// The queue pair of a peer, with an address handle.
 struct Destination {
     device: Arc<Device>,
     handle: *mut ibv_ah,
-    at: QueuePairOffer,
+    at: QueuePairInfo,
 }
 
 // SAFETY: verbs may be called from any thread.
@@ -56,16 +58,16 @@ unsafe impl Send for Destination {}
 
 impl Drop for Destination {
     fn drop(&mut self) {
-        // SAFETY: no work request uses it after this: they were copied when they were posted.
+        // SAFETY: no work request uses the handle any more, because requests are copied when they are posted.
         unsafe { (self.device.verbs.destroy_ah)(self.handle) };
     }
 }
 
-/// What libefa says of a device.
+/// Queries the EFA attributes of a device.
 fn attributes(device: &Device) -> Result<DeviceAttributes, String> {
     let mut attributes = DeviceAttributes::default();
     let efadv = efadv().map_err(|error| error.to_string())?;
-    // SAFETY: the context is open; the size is that of the structure.
+    // SAFETY: the context is open, and the size is that of the structure.
     result(unsafe {
         (efadv.query_device)(
             device.context,
@@ -73,11 +75,11 @@ fn attributes(device: &Device) -> Result<DeviceAttributes, String> {
             size_of::<DeviceAttributes>() as u32,
         )
     })
-    .map_err(|error| format!("it is not an EFA device: {error}"))?;
+    .map_err(|error| format!("it is no EFA device: {error}"))?;
     Ok(attributes)
 }
 
-impl Kind for ScalableDatagram {
+impl QueuePairType for ScalableDatagram {
     const NAME: &'static str = "efa";
     const SERVICE: u8 = 2;
     const IN_ORDER: bool = false;
@@ -85,21 +87,21 @@ impl Kind for ScalableDatagram {
     fn capability(device: &Device, _: &Port) -> Result<Capability, String> {
         let attributes = attributes(device)?;
         if attributes.device_caps & CAN_RDMA_WRITE == 0 {
-            return Err("it cannot write to memory of peers: that needs an EFA device of generation 2 or later (EC2 p5, \
-                        p5en, …), its driver 2.8 or newer, and libefa of rdma-core 48 or newer"
+            return Err("it cannot write to memory of peers; this requires an EFA device of generation 2 or later (EC2 p5, \
+                        p5en, …), EFA driver 2.8 or newer, and libefa of rdma-core 48 or newer"
                 .into());
         }
         Ok(Capability {
-            // The port's longest message is that of sends.
+            // The longest message of the port is the limit of sends, not of RDMA writes.
             write_bytes: attributes.max_rdma_size,
-            depth: Depth {
+            depth: QueueDepth {
                 writes: attributes.max_sq_wr,
                 receives: attributes.max_rq_wr,
             },
         })
     }
 
-    fn new(rail: &Rail, depth: Depth, nonce: u32) -> Result<Self, String> {
+    fn new(rail: &Rail, depth: QueueDepth, nonce: u32) -> Result<Self, String> {
         let device = &rail.device;
         let unsolicited = attributes(device)?.device_caps & CAN_RECEIVE_UNSOLICITED != 0;
         let mut general = ibv_qp_init_attr_ex {
@@ -118,7 +120,8 @@ impl Kind for ScalableDatagram {
             ..QueuePairAttributes::default()
         };
         let efadv = efadv().map_err(|error| error.to_string())?;
-        // SAFETY: protection domain and completion queue live as long as the rail's device; the size is the structure's.
+        // SAFETY: protection domain and completion queue live as long as the rail's device, and the size is that of
+        // the structure.
         let pair = unsafe {
             let size = size_of::<QueuePairAttributes>() as u32;
             let qp = (efadv.create_qp_ex)(device.context, &raw mut general, &raw mut own, size);
@@ -137,7 +140,8 @@ impl Kind for ScalableDatagram {
                 mask::IBV_QP_QKEY,
             ],
         )?;
-        let functions = Functions::of(&pair).ok_or("its driver lacks extended work requests")?;
+        let functions =
+            Functions::of(&pair).ok_or("its driver does not support extended work requests")?;
         let new = Self {
             pair,
             functions,
@@ -145,7 +149,7 @@ impl Kind for ScalableDatagram {
             to: None,
         };
         new.receive(rail, depth.receives)
-            .map_err(|error| format!("no receives: {error}"))?;
+            .map_err(|error| format!("cannot post receives: {error}"))?;
         Ok(new)
     }
 
@@ -157,7 +161,7 @@ impl Kind for ScalableDatagram {
         random & USER_QUEUE_KEY
     }
 
-    fn connect(&mut self, rail: &Rail, to: &RailOffer, at: QueuePairOffer) -> Result<(), String> {
+    fn connect(&mut self, rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<(), String> {
         self.pair
             .modify(ibv_qp_state::IBV_QPS_RTR, ibv_qp_attr::default(), &[])?;
         self.pair.modify(
@@ -178,7 +182,7 @@ impl Kind for ScalableDatagram {
         // SAFETY: the protection domain lives as long as the device.
         let handle = unsafe { (rail.device.verbs.create_ah)(rail.device.pd, &raw mut address) };
         if handle.is_null() {
-            return Err(format!("no address handle: {}", last_error()));
+            return Err(format!("cannot create an address handle: {}", last_error()));
         }
         self.to = Some(Destination {
             device: Arc::clone(&rail.device),
@@ -188,23 +192,23 @@ impl Kind for ScalableDatagram {
         Ok(())
     }
 
-    fn post(&mut self, works: &[Work]) -> io::Result<()> {
+    fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()> {
         let to = self.to.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let Functions {
             extended,
             start,
             write,
-            piece,
+            sge,
             destination,
             complete,
         } = self.functions;
-        // SAFETY: `extended` is the live queue pair; requests are made between `start` and `complete`, which posts all
-        // or none of them.
+        // SAFETY: `extended` is the live queue pair. Requests are built between `start` and `complete`, which posts
+        // all of them or none.
         result(unsafe {
             start(extended);
-            for work in works {
+            for work in requests {
                 (*extended).wr_id = work.id;
-                // SRD has neither requests without a completion nor writes with their data inside.
+                // SRD supports neither requests without a completion nor inline data.
                 (*extended).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
                 write(
                     extended,
@@ -212,7 +216,7 @@ impl Kind for ScalableDatagram {
                     work.remote_address,
                     work.immediate.to_be(),
                 );
-                piece(extended, work.local_key, work.local_address, work.bytes);
+                sge(extended, work.local_key, work.local_address, work.bytes);
                 destination(extended, to.handle, to.at.number, to.at.nonce);
             }
             complete(extended)
@@ -220,18 +224,18 @@ impl Kind for ScalableDatagram {
     }
 
     fn receive(&self, rail: &Rail, count: u32) -> io::Result<()> {
-        // libefa drops receives without memory.
+        // libefa rejects receives without memory, so they use the scratch memory.
         if self.unsolicited {
             Ok(())
         } else {
-            self.pair.post_receives(count, Some(rail.scratch_piece()))
+            self.pair.post_receives(count, Some(rail.scratch_sge()))
         }
     }
 }
 
 impl Functions {
     fn of(pair: &QueuePair) -> Option<Self> {
-        // SAFETY: the queue pair lives; libefa fills the functions before it returns a queue pair.
+        // SAFETY: the queue pair is alive, and libefa fills the function table before it returns a queue pair.
         unsafe {
             let extended = (pair.device().verbs.qp_to_qp_ex)(pair.qp);
             let table = extended.as_ref()?;
@@ -239,7 +243,7 @@ impl Functions {
                 extended,
                 start: table.wr_start?,
                 write: table.wr_rdma_write_imm?,
-                piece: table.wr_set_sge?,
+                sge: table.wr_set_sge?,
                 destination: table.wr_set_ud_addr?,
                 complete: table.wr_complete?,
             })

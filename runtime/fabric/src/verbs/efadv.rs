@@ -1,9 +1,10 @@
-//! What `infiniband/efadv.h` of rdma-core 55 declares and ibverbs-sys lacks. `tests/efa/kernel.c` asserts the same sizes
-//! and values against that header.
+//! Declarations of `infiniband/efadv.h` of rdma-core 55 that ibverbs-sys lacks.
+//!
+//! `tests/efa/kernel.c` asserts the same sizes and values against that header.
 
 use std::mem::size_of;
 
-/// `efadv_device_attr`: what a device can do.
+/// `efadv_device_attr`: the capabilities of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DeviceAttributes {
@@ -18,7 +19,7 @@ pub(super) struct DeviceAttributes {
     pub max_rdma_size: u32,
 }
 
-/// `efadv_qp_init_attr`: what is EFA's own about a new queue pair.
+/// `efadv_qp_init_attr`: the EFA-specific attributes of a new queue pair.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QueuePairAttributes {

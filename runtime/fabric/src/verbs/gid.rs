@@ -1,17 +1,17 @@
-//! Which of a port's addresses peers are to use.
+//! Selection of the GID by which peers address a port.
 
 use ibverbs_sys::IBV_GID_TYPE_ROCE_V2;
 use std::net::Ipv6Addr;
 
-/// What carries a port's packets. The numbers travel in offers.
+/// The link layer of a port. The numbers are part of the connection info.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Link {
-    /// Peers are addressed by LID.
+pub(super) enum LinkLayer {
+    /// Peers address the port by LID.
     InfiniBand = 1,
-    /// RoCE: peers are addressed by GID.
+    /// RoCE: peers address the port by GID.
     Ethernet = 2,
-    /// EFA: by GID.
+    /// EFA: peers address the port by GID.
     Other = 3,
 }
 
@@ -19,16 +19,18 @@ pub(super) enum Link {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) index: u32,
-    /// `ibv_gid_type`.
+    /// The type of the GID as an `ibv_gid_type`.
     pub(super) kind: u32,
     pub(super) gid: [u8; 16],
 }
 
-/// The GID with index `wanted`; else the best. On Ethernet that is one of RoCE v2, of an IPv4 address, else of a routable
-/// IPv6 address, else link-local; elsewhere the first.
+/// Returns the GID with the index `wanted`, or else the best one.
+///
+/// On Ethernet only GIDs of RoCE v2 are considered. A GID of an IPv4 address is preferred to one of a routable IPv6
+/// address, and that to a link-local one. On other link layers the first GID is the best.
 pub(super) fn choose(
     entries: &[Entry],
-    link: Link,
+    link: LinkLayer,
     wanted: Option<u8>,
 ) -> Result<(u8, [u8; 16]), String> {
     let addressable = |entry: &&Entry| u8::try_from(entry.index).is_ok() && entry.gid != [0; 16];
@@ -37,7 +39,7 @@ pub(super) fn choose(
         (Some(index), _) => entries
             .clone()
             .find(|entry| entry.index == u32::from(index)),
-        (None, Link::Ethernet) => entries
+        (None, LinkLayer::Ethernet) => entries
             .clone()
             .filter(|entry| entry.kind == IBV_GID_TYPE_ROCE_V2)
             .min_by_key(|entry| reach(entry.gid)),
@@ -46,10 +48,10 @@ pub(super) fn choose(
     match chosen {
         Some(entry) => Ok((entry.index as u8, entry.gid)),
         None => Err(format!(
-            "{}; its GIDs: {}",
+            "{}; its GIDs are {}",
             wanted.map_or(
-                "no GID of RoCE v2: give its interface an IP address".into(),
-                |index| format!("no GID with index {index}")
+                "it has no GID of RoCE v2, so assign an IP address to its interface".into(),
+                |index| format!("it has no GID with index {index}")
             ),
             entries
                 .map(|entry| format!("{} = {}", entry.index, Ipv6Addr::from(entry.gid)))
@@ -59,7 +61,7 @@ pub(super) fn choose(
     }
 }
 
-/// How far an address reaches; less is better.
+/// Ranks an address by how far it reaches. Less is better.
 fn reach(gid: [u8; 16]) -> u8 {
     let address = Ipv6Addr::from(gid);
     if address.to_ipv4_mapped().is_some() {
@@ -73,7 +75,7 @@ fn reach(gid: [u8; 16]) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Entry, Link, choose};
+    use super::{Entry, LinkLayer, choose};
     use std::net::Ipv6Addr;
 
     fn table(entries: &[(u32, u32, &str)]) -> Vec<Entry> {
@@ -86,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn routable_comes_before_link_local_and_v2_only() {
+    fn routable_roce_v2_gids_are_preferred() {
         let mut entries = table(&[
             (0, 1, "fe80::1"),
             (1, 2, "fe80::1"),
@@ -96,7 +98,7 @@ mod tests {
             (5, 2, "::ffff:10.0.0.2"),
         ]);
         let chosen =
-            |entries: &[Entry]| choose(entries, Link::Ethernet, None).map(|(index, _)| index);
+            |entries: &[Entry]| choose(entries, LinkLayer::Ethernet, None).map(|(index, _)| index);
         assert_eq!(chosen(&entries), Ok(4));
         entries.truncate(4);
         assert_eq!(chosen(&entries), Ok(3));
@@ -111,12 +113,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_met_or_refused() {
+    fn a_requested_index_is_used_or_refused() {
         let entries = table(&[(0, 0, "fe80::1"), (1, 0, "::"), (300, 0, "fe80::2")]);
-        assert_eq!(choose(&entries, Link::InfiniBand, None).unwrap().0, 0);
-        assert_eq!(choose(&entries, Link::Ethernet, Some(0)).unwrap().0, 0);
+        assert_eq!(choose(&entries, LinkLayer::InfiniBand, None).unwrap().0, 0);
+        assert_eq!(choose(&entries, LinkLayer::Ethernet, Some(0)).unwrap().0, 0);
         for missing in [1, 44] {
-            let error = choose(&entries, Link::Ethernet, Some(missing)).unwrap_err();
+            let error = choose(&entries, LinkLayer::Ethernet, Some(missing)).unwrap_err();
             assert!(error.contains(&format!("index {missing}")), "{error}");
         }
     }

@@ -1,103 +1,50 @@
-//! A queue pair to a peer, what is posted on it, and what it can be.
+//! [`Lane`]: one queue pair to a peer, with a record of the writes that are posted on it.
 
-use super::device::{Device, Port};
-use super::offer::{QueuePairOffer, RailOffer};
-use super::queue::{Depth, QueuePair};
+use super::queue_pair::QueueDepth;
+use super::queue_pair_type::{QueuePairType, WorkRequest};
 use super::rail::Rail;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::io;
 
-/// A write as a queue pair gets it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Work {
-    /// What its completion says.
-    pub(super) id: u64,
-    pub(super) local_address: u64,
-    pub(super) local_key: u32,
-    pub(super) bytes: u32,
-    pub(super) remote_address: u64,
-    pub(super) remote_key: u32,
-    pub(super) immediate: u32,
-    /// The CPU may read the source: it is not in a GPU.
-    pub(super) on_host: bool,
-}
-
-/// What a kind of queue pair can do on a device.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Capability {
-    pub(super) write_bytes: u32,
-    pub(super) depth: Depth,
-}
-
-/// A kind of queue pair: RC or SRD.
-pub(super) trait Kind: Send + Sized {
-    /// What people call it.
-    const NAME: &'static str;
-    /// What offers call it.
-    const SERVICE: u8;
-    /// Completions come in the order of posting, and one says that all before it are done.
-    const IN_ORDER: bool;
-
-    /// Whether the device has it, and how much of it over a port; what is missing, if not.
-    fn capability(device: &Device, port: &Port) -> Result<Capability, String>;
-
-    /// Makes one, with its receives posted. `nonce` is what peers need beside its number.
-    fn new(rail: &Rail, depth: Depth, nonce: u32) -> Result<Self, String>;
-
-    /// What all kinds have in common.
-    fn pair(&self) -> &QueuePair;
-
-    /// The nonce to offer, of 32 random bits.
-    fn nonce(random: u32) -> u32;
-
-    /// Makes it ready to write to a queue pair of a peer, and to be written by that.
-    fn connect(&mut self, rail: &Rail, to: &RailOffer, at: QueuePairOffer) -> Result<(), String>;
-
-    /// Posts all of `works`, in order.
-    fn post(&mut self, works: &[Work]) -> io::Result<()>;
-
-    /// Posts `count` receives.
-    fn receive(&self, rail: &Rail, count: u32) -> io::Result<()>;
-}
-
-/// A queue pair and its account.
+/// A queue pair with its posted writes, its unposted batch and its consumed receives.
 pub(super) struct Lane<K> {
     pub(super) pair: K,
     pub(super) nonce: u32,
-    outstanding: Outstanding,
-    /// Accepted, but not posted yet.
-    batch: Vec<Work>,
-    /// Receives that arrivals have used.
-    pub(super) used_receives: u32,
+    posted_writes: PostedWrites,
+    /// Writes that were accepted and have not been posted.
+    batch: Vec<WorkRequest>,
+    /// The number of receives that arrivals have consumed and that have not been replaced.
+    pub(super) consumed_receives: u32,
 }
 
-impl<K: Kind> Lane<K> {
-    pub(super) fn new(rail: &Rail, depth: Depth, random: u32) -> Result<Self, String> {
+impl<K: QueuePairType> Lane<K> {
+    pub(super) fn new(rail: &Rail, depth: QueueDepth, random: u32) -> Result<Self, String> {
         let nonce = K::nonce(random);
         Ok(Self::with(K::new(rail, depth, nonce)?, nonce, depth.writes))
     }
 
-    /// The lane of a queue pair that has room for so many writes.
+    /// Creates a lane over a queue pair that has room for this many writes.
     pub(super) fn with(pair: K, nonce: u32, writes: u32) -> Self {
         Self {
             pair,
             nonce,
-            outstanding: Outstanding::new(K::IN_ORDER, writes),
+            posted_writes: PostedWrites::new(K::IN_ORDER, writes),
             batch: Vec::new(),
-            used_receives: 0,
+            consumed_receives: 0,
         }
     }
 
-    /// Whether the queue has room for a write.
+    /// Returns whether the queue has room for a write.
     pub(super) fn has_room(&self) -> bool {
-        self.outstanding.has_room()
+        self.posted_writes.has_room()
     }
 
-    /// Puts a write into the batch; the queue must have room for it. Whether it is the first of the batch.
-    pub(super) fn accept(&mut self, work: Work) -> bool {
-        let tag = self.outstanding.add(work.id, work.bytes);
-        self.batch.push(Work { id: tag, ..work });
+    /// Adds a write to the batch. The queue must have room for it. Returns whether it is the first write of the
+    /// batch.
+    pub(super) fn accept(&mut self, work: WorkRequest) -> bool {
+        let tag = self.posted_writes.add(work.id, work.bytes);
+        self.batch.push(WorkRequest { id: tag, ..work });
         self.batch.len() == 1
     }
 
@@ -112,34 +59,35 @@ impl<K: Kind> Lane<K> {
         posted
     }
 
-    /// Calls `sent` with the ids and sizes of all writes that a successful completion stands for.
+    /// Calls `sent` with the id and the size of each write that a successful completion acknowledges.
     pub(super) fn complete(&mut self, tag: u64, sent: impl FnMut(u64, u32)) {
-        self.outstanding.remove(tag, sent);
+        self.posted_writes.remove(tag, sent);
     }
 
-    /// Forgets all writes: none of them completes any more. Calls `gone` with the size of each.
-    pub(super) fn forget(&mut self, gone: impl FnMut(u32)) {
-        self.outstanding.clear(gone);
+    /// Drops all writes, because none of them will complete. Calls `gone` with the size of each.
+    pub(super) fn drop_writes(&mut self, gone: impl FnMut(u32)) {
+        self.posted_writes.clear(gone);
     }
 }
 
-/// Which writes are posted, with their sizes. A queue pair has room for `limit`.
+/// The writes that are posted, with their sizes. A queue pair has room for `limit` of them.
 #[derive(Debug)]
-enum Outstanding {
-    /// In the order of posting; the tag of the first is `first`, that of the next one more.
+enum PostedWrites {
+    /// Completions come in the order of posting. The tag of the first write is `first`, and each further tag is
+    /// greater by one.
     InOrder {
         writes: VecDeque<(u64, u32)>,
         first: u64,
         limit: usize,
     },
-    /// A tag is an id.
+    /// Completions come in any order. The tag of a write is its id.
     AnyOrder {
         writes: FxHashMap<u64, u32>,
         limit: usize,
     },
 }
 
-impl Outstanding {
+impl PostedWrites {
     fn new(in_order: bool, limit: u32) -> Self {
         let limit = limit as usize;
         match in_order {
@@ -162,7 +110,7 @@ impl Outstanding {
         }
     }
 
-    /// The tag for a new write.
+    /// Adds a write and returns its tag.
     fn add(&mut self, id: u64, bytes: u32) -> u64 {
         match self {
             Self::InOrder { writes, first, .. } => {
@@ -176,7 +124,7 @@ impl Outstanding {
         }
     }
 
-    /// Takes out what the completion with this tag says is done. A tag that is not known does nothing.
+    /// Removes the writes that the completion with this tag acknowledges. An unknown tag has no effect.
     fn remove(&mut self, tag: u64, mut sent: impl FnMut(u64, u32)) {
         match self {
             Self::InOrder { writes, first, .. } => {
@@ -195,7 +143,7 @@ impl Outstanding {
         }
     }
 
-    /// Takes all out.
+    /// Removes all writes.
     fn clear(&mut self, mut gone: impl FnMut(u32)) {
         match self {
             Self::InOrder { writes, first, .. } => {
@@ -209,48 +157,51 @@ impl Outstanding {
 
 #[cfg(test)]
 mod tests {
-    use super::Outstanding;
+    use super::PostedWrites;
 
-    fn removed(outstanding: &mut Outstanding, tag: u64) -> Vec<(u64, u32)> {
+    fn removed(posted_writes: &mut PostedWrites, tag: u64) -> Vec<(u64, u32)> {
         let mut writes = Vec::new();
-        outstanding.remove(tag, |id, bytes| writes.push((id, bytes)));
+        posted_writes.remove(tag, |id, bytes| writes.push((id, bytes)));
         writes
     }
 
     #[test]
-    fn a_completion_in_order_stands_for_all_before_it() {
-        let mut outstanding = Outstanding::new(true, 3);
-        let tags = [70, 71, 72].map(|id| outstanding.add(id, id as u32 * 10));
-        assert_eq!((tags, outstanding.has_room()), ([0, 1, 2], false));
-        assert_eq!(removed(&mut outstanding, 1), [(70, 700), (71, 710)]);
-        assert_eq!(removed(&mut outstanding, 1), [], "twice");
-        assert_eq!(outstanding.add(73, 3), 3);
-        assert_eq!(outstanding.add(74, 4), 4);
-        assert!(!outstanding.has_room());
-        assert_eq!(removed(&mut outstanding, 4), [(72, 720), (73, 3), (74, 4)]);
-        assert_eq!(removed(&mut outstanding, 99), [], "nothing is posted");
+    fn an_ordered_completion_acknowledges_all_earlier_writes() {
+        let mut posted_writes = PostedWrites::new(true, 3);
+        let tags = [70, 71, 72].map(|id| posted_writes.add(id, id as u32 * 10));
+        assert_eq!((tags, posted_writes.has_room()), ([0, 1, 2], false));
+        assert_eq!(removed(&mut posted_writes, 1), [(70, 700), (71, 710)]);
+        assert_eq!(removed(&mut posted_writes, 1), [], "twice");
+        assert_eq!(posted_writes.add(73, 3), 3);
+        assert_eq!(posted_writes.add(74, 4), 4);
+        assert!(!posted_writes.has_room());
+        assert_eq!(
+            removed(&mut posted_writes, 4),
+            [(72, 720), (73, 3), (74, 4)]
+        );
+        assert_eq!(removed(&mut posted_writes, 99), [], "nothing is posted");
     }
 
     #[test]
-    fn a_completion_out_of_order_stands_for_itself() {
-        let mut outstanding = Outstanding::new(false, 2);
-        let tags = [9, 8].map(|id| outstanding.add(id, 5));
-        assert_eq!((tags, outstanding.has_room()), ([9, 8], false));
-        assert_eq!(removed(&mut outstanding, 8), [(8, 5)]);
-        assert_eq!(removed(&mut outstanding, 8), [], "twice");
-        assert_eq!(outstanding.add(7, 0), 7);
-        assert!(!outstanding.has_room());
+    fn an_unordered_completion_acknowledges_one_write() {
+        let mut posted_writes = PostedWrites::new(false, 2);
+        let tags = [9, 8].map(|id| posted_writes.add(id, 5));
+        assert_eq!((tags, posted_writes.has_room()), ([9, 8], false));
+        assert_eq!(removed(&mut posted_writes, 8), [(8, 5)]);
+        assert_eq!(removed(&mut posted_writes, 8), [], "twice");
+        assert_eq!(posted_writes.add(7, 0), 7);
+        assert!(!posted_writes.has_room());
     }
 
     #[test]
-    fn what_is_forgotten_completes_no_more() {
+    fn dropped_writes_do_not_complete() {
         for in_order in [true, false] {
-            let mut outstanding = Outstanding::new(in_order, 2);
-            let tag = outstanding.add(5, 50);
+            let mut posted_writes = PostedWrites::new(in_order, 2);
+            let tag = posted_writes.add(5, 50);
             let mut gone = 0;
-            outstanding.clear(|bytes| gone += bytes);
-            assert_eq!((gone, outstanding.has_room()), (50, true));
-            assert_eq!(removed(&mut outstanding, tag), []);
+            posted_writes.clear(|bytes| gone += bytes);
+            assert_eq!((gone, posted_writes.has_room()), (50, true));
+            assert_eq!(removed(&mut posted_writes, tag), []);
         }
     }
 }

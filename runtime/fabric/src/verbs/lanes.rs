@@ -1,44 +1,48 @@
-//! [`Lanes`]: the queue pairs to all peers, which of them a write takes, and which have something to be posted.
+//! [`Lanes`]: the lanes to all peers, the choice of the lane for each write, and the lists of lanes with work to
+//! post.
 //!
-//! A call may have no more than one or two puts for each peer. So that these use all NICs, a write takes the NIC with the
-//! fewest bytes on their way, to whichever peer; and where that is equal, the NIC after the one of the peer's last write,
-//! at first a different one for each peer. What is posted is found by lists, never by a look at every lane.
+//! A call may have only one or two puts for each peer. To use all NICs nevertheless, a write takes the NIC with the
+//! fewest bytes in flight to all peers together. Among equally loaded NICs it takes the one after the NIC of the
+//! peer's last write. The first NIC differs from peer to peer. Work to post is found by lists, never by a scan of all
+//! lanes.
 
-use super::lane::{Kind, Lane, Work};
-use super::rail::LaneAt;
+use super::lane::Lane;
+use super::queue_pair_type::{QueuePairType, WorkRequest};
+use super::rail::LaneId;
 use std::io;
 
-/// What a write costs a NIC beside its bytes, in bytes: packet headers and work request.
+/// The cost of a write for a NIC in addition to its bytes, in bytes: packet headers and work request.
 const WRITE_COST_BYTES: u64 = 256;
 
-/// What is wrong with a lane.
-pub(super) type Refused = (LaneAt, io::Error);
+/// A lane, and the error with which its queue pair refused a request.
+pub(super) type Refused = (LaneId, io::Error);
 
-/// The lanes to each peer. Lane i is on rail i modulo the number of rails.
+/// The lanes to each peer. Lane i uses rail i modulo the number of rails.
 pub(super) struct Lanes<K> {
     peers: Vec<PeerLanes<K>>,
     rails: Vec<RailLoad>,
-    /// Lanes with a batch, and with receives to post again: each once.
-    batched: Vec<LaneAt>,
-    used: Vec<LaneAt>,
+    /// Lanes with a batch to post, each once.
+    batched: Vec<LaneId>,
+    /// Lanes with consumed receives, each once.
+    with_consumed: Vec<LaneId>,
 }
 
 struct PeerLanes<K> {
     lanes: Vec<Lane<K>>,
-    /// The lane that gets the next write, where no other NIC has fewer bytes.
+    /// The lane that gets the next write if no other NIC has fewer bytes in flight.
     next: usize,
 }
 
-/// What writes to all peers have on one NIC.
+/// The load of one NIC by writes to all peers.
 #[derive(Default)]
 struct RailLoad {
     bytes: u64,
     is_down: bool,
 }
 
-impl<K: Kind> Lanes<K> {
-    /// None yet, for so many peers over so many NICs. Endpoints with different `salt`s begin with different NICs, so that
-    /// not all of them reach one peer by the same of its NICs.
+impl<K: QueuePairType> Lanes<K> {
+    /// Creates an empty table for this many peers and NICs. Endpoints with different values of `salt` start with
+    /// different NICs, so that not all of them use the same NIC of a peer first.
     pub(super) fn new(peers: u16, rails: usize, salt: usize) -> Self {
         let peer = |number| PeerLanes {
             lanes: Vec::new(),
@@ -48,31 +52,31 @@ impl<K: Kind> Lanes<K> {
             peers: (0..peers).map(peer).collect(),
             rails: (0..rails).map(|_| RailLoad::default()).collect(),
             batched: Vec::new(),
-            used: Vec::new(),
+            with_consumed: Vec::new(),
         }
     }
 
-    /// A peer's.
+    /// Returns the lanes to a peer.
     pub(super) fn of(&self, peer: usize) -> &[Lane<K>] {
         &self.peers[peer].lanes
     }
 
-    /// A peer's, to be connected.
+    /// Returns the lanes to a peer, to connect them.
     pub(super) fn of_mut(&mut self, peer: usize) -> &mut [Lane<K>] {
         &mut self.peers[peer].lanes
     }
 
-    /// One more, on the next rail.
+    /// Adds a lane on the next rail.
     pub(super) fn push(&mut self, peer: usize, lane: Lane<K>) {
         self.peers[peer].lanes.push(lane);
     }
 
-    /// New writes avoid a NIC whose port is down, as long as another one takes them.
+    /// Records whether the port of a NIC is down. New writes avoid such a NIC while another one has room.
     pub(super) fn set_down(&mut self, rail: usize, is_down: bool) {
         self.rails[rail].is_down = is_down;
     }
 
-    /// The lane for the next write to a peer, if one has room.
+    /// Returns the lane for the next write to a peer, if one has room.
     fn choose(&self, peer: &PeerLanes<K>) -> Option<usize> {
         let count = peer.lanes.len();
         (0..count)
@@ -84,12 +88,13 @@ impl<K: Kind> Lanes<K> {
             })
     }
 
-    /// Puts a write into a lane's batch; false if no lane has room. `work` is the write on a given rail; none, which this
-    /// returns, if it cannot be.
+    /// Adds a write to the batch of a lane. Returns false if no lane has room.
+    ///
+    /// `work` builds the work request for a given rail. If it returns `None`, so does this function.
     pub(super) fn accept(
         &mut self,
         peer: u16,
-        work: impl FnOnce(usize) -> Option<Work>,
+        work: impl FnOnce(usize) -> Option<WorkRequest>,
     ) -> Option<bool> {
         let at = usize::from(peer);
         let Some(number) = self.choose(&self.peers[at]) else {
@@ -106,7 +111,7 @@ impl<K: Kind> Lanes<K> {
         Some(true)
     }
 
-    /// Posts all batches; those that a queue pair did not take.
+    /// Posts all batches. Returns the lanes whose queue pair refused its batch.
     pub(super) fn flush(&mut self) -> Vec<Refused> {
         let mut refused = Vec::new();
         for at in self.batched.drain(..) {
@@ -116,8 +121,8 @@ impl<K: Kind> Lanes<K> {
         refused
     }
 
-    /// Calls `sent` with the ids of all writes that a successful completion stands for.
-    pub(super) fn complete(&mut self, at: LaneAt, tag: u64, mut sent: impl FnMut(u64)) {
+    /// Calls `sent` with the ids of all writes that a successful completion acknowledges.
+    pub(super) fn complete(&mut self, at: LaneId, tag: u64, mut sent: impl FnMut(u64)) {
         let rails = self.rails.len();
         let rail = &mut self.rails[usize::from(at.1) % rails];
         let lane = &mut self.peers[usize::from(at.0)].lanes[usize::from(at.1)];
@@ -127,37 +132,37 @@ impl<K: Kind> Lanes<K> {
         });
     }
 
-    /// An arrival has used a receive.
-    pub(super) fn use_receive(&mut self, at: LaneAt) {
+    /// Records that an arrival has consumed a receive.
+    pub(super) fn consume_receive(&mut self, at: LaneId) {
         let lane = &mut self.peers[usize::from(at.0)].lanes[usize::from(at.1)];
-        if lane.used_receives == 0 {
-            self.used.push(at);
+        if lane.consumed_receives == 0 {
+            self.with_consumed.push(at);
         }
-        lane.used_receives += 1;
+        lane.consumed_receives += 1;
     }
 
-    /// Posts receives again where arrivals have used some: `receive` does so, on a queue pair of a rail; those that did not
-    /// take them.
-    pub(super) fn repost(
+    /// Replaces the receives that arrivals have consumed. `receive` posts them on a queue pair of a rail. Returns the
+    /// lanes whose queue pair refused them.
+    pub(super) fn replace_receives(
         &mut self,
         mut receive: impl FnMut(&K, usize, u32) -> io::Result<()>,
     ) -> Vec<Refused> {
         let mut refused = Vec::new();
-        for at in self.used.drain(..) {
+        for at in self.with_consumed.drain(..) {
             let lane = &mut self.peers[usize::from(at.0)].lanes[usize::from(at.1)];
-            let used = std::mem::take(&mut lane.used_receives);
+            let used = std::mem::take(&mut lane.consumed_receives);
             let outcome = receive(&lane.pair, usize::from(at.1) % self.rails.len(), used);
             refused.extend(outcome.err().map(|error| (at, error)));
         }
         refused
     }
 
-    /// The peer is lost: nothing that is on its way to it completes any more.
-    pub(super) fn forget(&mut self, peer: u16) {
+    /// Drops the writes to a lost peer, because none of them will complete.
+    pub(super) fn drop_writes(&mut self, peer: u16) {
         let rails = self.rails.len();
         for (number, lane) in self.peers[usize::from(peer)].lanes.iter_mut().enumerate() {
             let rail = &mut self.rails[number % rails];
-            lane.forget(|bytes| rail.bytes -= cost(bytes));
+            lane.drop_writes(|bytes| rail.bytes -= cost(bytes));
         }
     }
 }
@@ -169,40 +174,39 @@ fn cost(bytes: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::connect_info::{QueuePairInfo, RailInfo};
     use crate::verbs::device::{Device, Port};
-    use crate::verbs::lane::Capability;
-    use crate::verbs::offer::{QueuePairOffer, RailOffer};
-    use crate::verbs::queue::{Depth, QueuePair};
+    use crate::verbs::queue_pair::{Capability, QueueDepth, QueuePair};
     use crate::verbs::rail::Rail;
 
-    /// A queue pair without a device, which counts how often something is posted on it.
+    /// A queue pair without a device that counts the requests posted on it.
     #[derive(Default)]
     struct Counting {
         posts: Vec<usize>,
     }
 
-    impl Kind for Counting {
+    impl QueuePairType for Counting {
         const NAME: &'static str = "counting";
         const SERVICE: u8 = 0;
         const IN_ORDER: bool = true;
 
         fn capability(_: &Device, _: &Port) -> Result<Capability, String> {
-            Err("it is none".into())
+            Err("it has no device".into())
         }
-        fn new(_: &Rail, _: Depth, _: u32) -> Result<Self, String> {
-            Err("it is none".into())
+        fn new(_: &Rail, _: QueueDepth, _: u32) -> Result<Self, String> {
+            Err("it has no device".into())
         }
         fn pair(&self) -> &QueuePair {
-            unreachable!("it has none")
+            unreachable!("it has no queue pair")
         }
         fn nonce(random: u32) -> u32 {
             random
         }
-        fn connect(&mut self, _: &Rail, _: &RailOffer, _: QueuePairOffer) -> Result<(), String> {
+        fn connect(&mut self, _: &Rail, _: &RailInfo, _: QueuePairInfo) -> Result<(), String> {
             Ok(())
         }
-        fn post(&mut self, works: &[Work]) -> io::Result<()> {
-            self.posts.push(works.len());
+        fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()> {
+            self.posts.push(requests.len());
             Ok(())
         }
         fn receive(&self, _: &Rail, _: u32) -> io::Result<()> {
@@ -222,20 +226,20 @@ mod tests {
 
     fn put(lanes: &mut Lanes<Counting>, peer: u16, bytes: u32) -> bool {
         let work = |_| {
-            Some(Work {
+            Some(WorkRequest {
                 bytes,
-                ..Work::default()
+                ..WorkRequest::default()
             })
         };
-        lanes.accept(peer, work).expect("it can be")
+        lanes.accept(peer, work).expect("the write is in a region")
     }
 
-    /// Bytes on their way, by rail.
+    /// Returns the bytes in flight by rail.
     fn loads(lanes: &Lanes<Counting>) -> Vec<u64> {
         lanes.rails.iter().map(|rail| rail.bytes).collect()
     }
 
-    /// Completes all that was accepted.
+    /// Completes all accepted writes.
     fn complete(lanes: &mut Lanes<Counting>) {
         lanes.flush();
         for peer in 0..lanes.peers.len() as u16 {
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn one_put_for_each_peer_and_call_uses_all_nics() {
+    fn one_put_per_peer_and_call_uses_all_nics() {
         for (peers, rails) in [(63, 4), (7, 2), (8, 4), (3, 4)] {
             let mut lanes = lanes(peers, rails, 1, 16);
             for _ in 0..5 {
@@ -263,9 +267,9 @@ mod tests {
         }
     }
 
-    /// A packet of sizes, then the data: these must not all be on the same NIC, call after call.
+    /// A small message with sizes precedes the data. The data of successive calls must not all use the same NIC.
     #[test]
-    fn large_puts_do_not_follow_small_ones_to_one_nic() {
+    fn large_puts_do_not_all_use_one_nic() {
         for rails in [2, 4] {
             let mut lanes = lanes(15, rails, 1, 16);
             for _ in 0..5 {
@@ -281,9 +285,9 @@ mod tests {
         }
     }
 
-    /// Where each put is over before the next one comes, loads say nothing.
+    /// When each put completes before the next one is posted, the loads are all equal.
     #[test]
-    fn peers_take_turns_at_nics_that_are_idle() {
+    fn peers_start_on_different_idle_nics() {
         let mut lanes = lanes(4, 4, 1, 16);
         let mut used = vec![0; 4];
         for peer in 0..4 {
@@ -296,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nic_that_is_down_gets_a_write_only_where_no_other_has_room() {
+    fn a_nic_that_is_down_gets_writes_only_if_no_other_has_room() {
         let mut lanes = lanes(1, 2, 1, 2);
         lanes.set_down(1, true);
         assert!(put(&mut lanes, 0, 8) && put(&mut lanes, 0, 8));
@@ -310,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_posts_on_the_lanes_with_a_batch_and_no_others() {
+    fn a_flush_posts_only_on_lanes_with_a_batch() {
         let mut lanes = lanes(63, 4, 2, 16);
         for peer in [5, 40, 5] {
             put(&mut lanes, peer, 100);
@@ -332,28 +336,28 @@ mod tests {
     }
 
     #[test]
-    fn receives_are_posted_again_where_some_were_used_and_nowhere_else() {
+    fn only_consumed_receives_are_replaced() {
         let mut lanes = lanes(63, 4, 1, 16);
         for at in [(7, 1), (7, 1), (60, 3)] {
-            lanes.use_receive(at);
+            lanes.consume_receive(at);
         }
         let mut posted = Vec::new();
-        let refused = lanes.repost(|_, rail, count| {
+        let refused = lanes.replace_receives(|_, rail, count| {
             posted.push((rail, count));
             Ok(())
         });
         assert!(refused.is_empty());
         assert_eq!(posted, [(1, 2), (3, 1)]);
-        lanes.repost(|_, _, _| unreachable!("none was used since"));
+        lanes.replace_receives(|_, _, _| unreachable!("none was used since"));
     }
 
     #[test]
-    fn a_lost_peer_leaves_its_nics_to_others() {
+    fn the_writes_to_a_lost_peer_do_not_load_nics() {
         let mut lanes = lanes(2, 2, 1, 16);
         for _ in 0..6 {
             put(&mut lanes, 0, 5000);
         }
-        lanes.forget(0);
+        lanes.drop_writes(0);
         assert_eq!(loads(&lanes), [0, 0]);
     }
 }

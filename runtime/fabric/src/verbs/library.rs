@@ -1,7 +1,8 @@
-//! libibverbs and libefa, opened when a transport asks for them: a program starts without them.
+//! Function tables of libibverbs and libefa, which are opened when a transport needs them. A program starts without
+//! them.
 //!
-//! Only functions that the libraries export are here. What `verbs.h` declares as inline goes through the tables that
-//! they fill: [`ibv_context::ops`] and the members of [`ibv_qp_ex`].
+//! Only functions that the libraries export are listed. Functions that `verbs.h` declares as inline are called
+//! through the tables that the libraries fill: [`ibv_context::ops`] and the members of [`ibv_qp_ex`].
 
 use super::efadv::{DeviceAttributes, QueuePairAttributes};
 use crate::error::FabricError;
@@ -24,7 +25,7 @@ macro_rules! functions {
         }
 
         impl $table {
-            /// Finds every function; the error names the first that is not there.
+            /// Looks up every function. An error names the first one that is missing.
             fn find(library: &Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
                     $(
@@ -38,7 +39,8 @@ macro_rules! functions {
 }
 
 functions! {
-    /// libibverbs. Functions are called as their manual pages say; pointers that they return are theirs to free.
+    /// Functions of libibverbs. They are called as their manual pages require. The caller frees the pointers that
+    /// they return.
     Verbs {
         get_device_list = "ibv_get_device_list": fn(*mut c_int) -> *mut *mut ibv_device;
         free_device_list = "ibv_free_device_list": fn(*mut *mut ibv_device);
@@ -46,7 +48,7 @@ functions! {
         open_device = "ibv_open_device": fn(*mut ibv_device) -> *mut ibv_context;
         close_device = "ibv_close_device": fn(*mut ibv_context) -> c_int;
         query_device = "ibv_query_device": fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
-        // Fills the members up to `flags`; older programs knew no more.
+        // It fills the members up to `flags`. Older programs knew no further members.
         query_port = "ibv_query_port": fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int;
         query_gid_table = "_ibv_query_gid_table": fn(*mut ibv_context, *mut ibv_gid_entry, usize, u32, usize) -> isize;
         get_async_event = "ibv_get_async_event": fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
@@ -70,7 +72,7 @@ functions! {
 }
 
 functions! {
-    /// libefa.
+    /// Functions of libefa.
     Efadv {
         query_device = "efadv_query_device": fn(*mut ibv_context, *mut DeviceAttributes, u32) -> c_int;
         create_qp_ex = "efadv_create_qp_ex":
@@ -78,7 +80,7 @@ functions! {
     }
 }
 
-/// Opens a library, fills its table, and keeps both for as long as the process lives.
+/// Opens a library, fills its table, and keeps both until the process ends.
 fn open<T>(
     file: &str,
     find: fn(&Library) -> Result<T, libloading::Error>,
@@ -90,22 +92,22 @@ fn open<T>(
             .map_or_else(|| error.to_string(), ToString::to_string);
         FabricError::Nic {
             reason: format!(
-                "{cause}: install {file} of rdma-core 34 or newer (on Debian and Ubuntu: {package})"
+                "{cause}; install {file} of rdma-core 34 or newer (on Debian and Ubuntu: {package})"
             ),
         }
     };
-    // SAFETY: rdma-core's libraries do nothing on loading but set up their own tables.
+    // SAFETY: on loading, the libraries of rdma-core only initialise their own tables.
     let library = unsafe { Library::new(file) }.map_err(nic)?;
     let table = find(&library).map_err(nic)?;
     std::mem::forget(library);
     Ok(table)
 }
 
-/// libibverbs.
+/// Returns the functions of libibverbs.
 ///
 /// # Errors
 ///
-/// [`FabricError::Nic`]: this host has none.
+/// [`FabricError::Nic`] if the host has no libibverbs.
 pub(super) fn verbs() -> Result<&'static Verbs, FabricError> {
     static VERBS: OnceLock<Result<Verbs, FabricError>> = OnceLock::new();
     VERBS
@@ -120,11 +122,11 @@ pub(super) fn verbs() -> Result<&'static Verbs, FabricError> {
         .map_err(Clone::clone)
 }
 
-/// libefa.
+/// Returns the functions of libefa.
 ///
 /// # Errors
 ///
-/// [`FabricError::Nic`]: this host has none.
+/// [`FabricError::Nic`] if the host has no libefa.
 pub(super) fn efadv() -> Result<&'static Efadv, FabricError> {
     static EFADV: OnceLock<Result<Efadv, FabricError>> = OnceLock::new();
     EFADV
@@ -138,7 +140,7 @@ mod tests {
     use super::{Verbs, open};
 
     #[test]
-    fn a_missing_library_says_what_to_install() {
+    fn the_error_of_a_missing_library_names_the_package() {
         let error = open("libibverbs.so.99", Verbs::find, "libibverbs1")
             .err()
             .unwrap()
@@ -146,7 +148,7 @@ mod tests {
         for word in ["libibverbs.so.99", "install", "rdma-core", "libibverbs1"] {
             assert!(error.contains(word), "{word} in {error}");
         }
-        // A library without the functions.
+        // This library lacks the functions.
         let error = open("libc.so.6", Verbs::find, "libibverbs1")
             .err()
             .unwrap()

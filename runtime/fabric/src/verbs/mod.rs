@@ -1,55 +1,68 @@
-//! Transports over libibverbs: [`rc`] for InfiniBand and RoCE, [`efa`] for Amazon's EFA (feature `efa`).
+//! Transports over libibverbs: [`rc()`] for InfiniBand and RoCE, and [`efa()`] for Amazon's EFA (feature `efa`).
 //!
-//! Both libraries are opened when a transport is made; a program that makes none needs neither. A put is one
-//! RDMA_WRITE_WITH_IMM, so its arrival is told by the completion that the NIC writes after the bytes; no flag is ever
-//! written by another request, and nothing is registered for relaxed ordering. Queue pairs belong to one peer each.
+//! The libraries are opened when a transport is created, so a program that creates none needs neither. A put is one
+//! RDMA_WRITE_WITH_IMM. Its arrival is reported by the completion that the NIC writes after the bytes. No flag is
+//! ever written by another request, and no memory is registered for relaxed ordering. Each queue pair serves one
+//! peer.
+//!
+//! # Terms
+//!
+//! - A *rail* is an open NIC of the endpoint, with a port and a completion queue.
+//! - A *lane* is one queue pair to one peer on one rail, with a record of the requests posted on it. A peer has at
+//!   least one lane on each rail.
+//!
+//! # Files
 //!
 //! ```text
-//! endpoint ── tables of peers, regions, rails; the trait           rail ── device, port, completion queue
-//!    lanes ── which lane a write takes                              └── device, gid, memory, queue, watch
-//!       lane ── a queue pair to a peer and its account: rc or efa
+//! transport ── tables of peers, regions, rails; implements Transport
+//! datapath ── posts writes, polls completions                         rail ── device, port, completion queue
+//!    lanes ── which lane a write takes                                   └── device, gid, registration,
+//!       lane ── a queue pair and its posted writes                           completion_queue, async_event
+//!          queue_pair_type ── what differs between rc and efa; queue_pair: what they share
 //! ```
 
+mod async_event;
+mod completion_queue;
+mod connect_info;
+mod datapath;
 mod device;
 #[cfg(feature = "efa")]
 mod efa;
 mod efadv;
-mod endpoint;
+mod errno;
 mod gid;
 mod lane;
 mod lanes;
 mod library;
-mod memory;
-mod offer;
 mod options;
-mod os;
-mod queue;
+mod queue_pair;
+mod queue_pair_type;
 mod rail;
 mod rc;
-mod traffic;
-mod watch;
+mod registration;
+mod transport;
 
 pub use options::Options;
 
 use crate::error::FabricError;
 use crate::transport::Transport;
 
-/// A transport over reliable connections: ConnectX and other NICs for InfiniBand and RoCE, and Soft-RoCE.
+/// Creates a transport over reliable connections (RC) of InfiniBand NICs, RoCE NICs such as ConnectX, or Soft-RoCE.
 ///
 /// # Errors
 ///
-/// [`FabricError::Config`] for the options; [`FabricError::Nic`] if there is no libibverbs or no fitting device.
+/// [`FabricError::Config`] for invalid options. [`FabricError::Nic`] if libibverbs or a suitable device is missing.
 pub fn rc(options: Options) -> Result<impl Transport, FabricError> {
-    endpoint::Endpoint::<rc::ReliableConnection>::new(options)
+    transport::VerbsTransport::<rc::ReliableConnection>::new(options)
 }
 
-/// A transport over SRD queue pairs of EFA.
+/// Creates a transport over SRD queue pairs of EFA.
 ///
 /// # Errors
 ///
-/// [`FabricError::Config`] for the options; [`FabricError::Nic`] if there is no libefa or no device that can write to
-/// memory of peers.
+/// [`FabricError::Config`] for invalid options. [`FabricError::Nic`] if libefa is missing, or if no device can write
+/// to the memory of peers.
 #[cfg(feature = "efa")]
 pub fn efa(options: Options) -> Result<impl Transport, FabricError> {
-    endpoint::Endpoint::<efa::ScalableDatagram>::new(options)
+    transport::VerbsTransport::<efa::ScalableDatagram>::new(options)
 }

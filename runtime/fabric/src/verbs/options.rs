@@ -1,43 +1,48 @@
-//! What a user may choose.
+//! [`Options`]: which NICs a verbs transport uses, and how.
 
-use super::offer::{MAX_QUEUE_PAIRS, MAX_RAILS};
+use super::connect_info::{MAX_QUEUE_PAIRS, MAX_RAILS};
 use crate::error::FabricError;
 use std::time::Duration;
 
-/// The most work requests of a queue that can be asked for; NICs have 2^12 to 2^15.
+/// The most work requests that may be requested per queue. NICs support 2^12 to 2^15.
 const MAX_DEPTH: u32 = 1 << 15;
 
-/// Which NICs a transport uses, and how. [`Options::new`] has defaults for all but the number of peers.
+/// Which NICs a transport uses, and how. [`Options::new`] has defaults for everything but the number of peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How many peers there are.
+    /// The number of peers.
     pub peers: u16,
-    /// Names of NICs, as in `ibv_devices`; all carry writes, rail i to the peers' rail i. None: the first that fits.
+    /// The names of the NICs, as `ibv_devices` lists them. All of them carry writes, rail i to the peers' rail i. If
+    /// the list is empty, the first suitable NIC is used.
     pub devices: Vec<String>,
-    /// A port of each NIC, from 1. None: the first that is active.
+    /// The port of each NIC, counted from 1. `None` selects the first active port.
     pub port: Option<u8>,
-    /// An index in the port's table of GIDs. None: on Ethernet one of RoCE v2 and of the farthest reach, else the first.
+    /// An index in the port's GID table. `None` selects a RoCE v2 GID of the farthest reach on Ethernet, and the
+    /// first GID elsewhere.
     pub gid_index: Option<u8>,
-    /// InfiniBand's service level or the priority of Ethernet, 0 to 15. RC only.
+    /// The service level of InfiniBand or the priority of Ethernet, 0 to 15. RC only.
     pub service_level: u8,
-    /// DSCP and ECN of IP packets of RoCE v2: the network's administrator knows which make it lossless. RC only.
+    /// DSCP and ECN of the IP packets of RoCE v2. The network's administrator knows which value is lossless. RC only.
     pub traffic_class: u8,
-    /// Queue pairs to each peer on each NIC, 1 to 16. More let the switches spread packets over more paths.
+    /// The number of queue pairs to each peer on each NIC, 1 to 16. With more of them, switches spread packets over
+    /// more paths.
     pub queue_pairs: u8,
-    /// Writes that a queue pair can have on their way.
+    /// The most writes that may be in flight on a queue pair.
     pub writes: u32,
-    /// Receives that are kept posted for each peer.
+    /// The number of receives that are kept posted for each peer.
     pub receives: u32,
-    /// How long a peer that does not answer is tried before it is lost. NICs of RC take a quarter to four times of that
-    /// (InfiniBand Architecture 9.7.6.1.3); SRD's have a time of their own. The default is 31 s, of which RC uses 30.06:
-    /// seven tries of 4.29 s. A link that goes down for a moment, or a subnet manager that sweeps, takes 5 to 20 s.
-    pub silence: Duration,
-    /// How long a port may be down before that is an error.
-    pub port_down: Duration,
+    /// How long requests to a peer that does not answer are repeated before the peer is lost.
+    ///
+    /// NICs of RC take a quarter to four times this time (InfiniBand Architecture 9.7.6.1.3). NICs of SRD have a
+    /// fixed time of their own. The default is 31 s, of which RC uses 30.06 s: seven attempts of 4.29 s each. A link
+    /// that goes down for a moment or a subnet manager that sweeps takes 5 to 20 s.
+    pub peer_timeout: Duration,
+    /// How long a port may be down before the transport fails.
+    pub port_down_limit: Duration,
 }
 
 impl Options {
-    /// For so many peers, over the first NIC that fits.
+    /// Returns the options for this many peers and the first suitable NIC.
     #[must_use]
     pub fn new(peers: u16) -> Self {
         Self {
@@ -50,17 +55,19 @@ impl Options {
             queue_pairs: 1,
             writes: 128,
             receives: 256,
-            silence: Duration::from_secs(31),
-            port_down: Duration::from_millis(900),
+            peer_timeout: Duration::from_secs(31),
+            port_down_limit: Duration::from_millis(900),
         }
     }
 
-    /// All that cannot be.
+    /// Checks all options and reports all that are invalid.
     pub(super) fn check(&self) -> Result<(), FabricError> {
-        let mut wrong = Vec::new();
+        let mut issues = Vec::new();
         let mut within = |what: &str, value: u64, least: u64, most: u64| {
             if !(least..=most).contains(&value) {
-                wrong.push(format!("{what} = {value}: it must be {least} to {most}"));
+                issues.push(format!(
+                    "{what} is {value}, but it must be {least} to {most}"
+                ));
             }
         };
         within("peers", self.peers.into(), 1, u16::MAX.into());
@@ -75,11 +82,16 @@ impl Options {
         );
         within("writes", self.writes.into(), 1, MAX_DEPTH.into());
         within("receives", self.receives.into(), 1, MAX_DEPTH.into());
-        within("silence in ms", self.silence.as_millis() as u64, 10, 60_000);
+        within(
+            "peer_timeout in ms",
+            self.peer_timeout.as_millis() as u64,
+            10,
+            60_000,
+        );
         for (index, name) in self.devices.iter().enumerate() {
             if self.devices[..index].contains(name) {
-                wrong.push(format!(
-                    "device {name} is named twice: use queue_pairs for more queue pairs on it"
+                issues.push(format!(
+                    "device {name} is listed twice; set queue_pairs for more queue pairs on it"
                 ));
             }
         }
@@ -87,15 +99,15 @@ impl Options {
         let pending = u64::from(self.peers)
             * u64::from(self.queue_pairs)
             * u64::from(self.writes + self.receives);
-        if wrong.is_empty() && pending * rails > i32::MAX as u64 {
-            wrong.push(format!(
-                "{pending} completions may be pending on a NIC: set fewer peers, writes or receives"
+        if issues.is_empty() && pending * rails > i32::MAX as u64 {
+            issues.push(format!(
+                "{pending} completions may be pending on a NIC, which is too many; set fewer peers, writes or receives"
             ));
         }
-        if wrong.is_empty() {
+        if issues.is_empty() {
             Ok(())
         } else {
-            Err(FabricError::Config(wrong))
+            Err(FabricError::Config(issues))
         }
     }
 }
@@ -107,7 +119,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn all_mistakes_are_told_at_once() {
+    fn all_invalid_options_are_reported() {
         assert_eq!(Options::new(1).check(), Ok(()));
         let wrong = Options {
             devices: vec!["a".into(), "b".into(), "a".into()],
@@ -115,23 +127,23 @@ mod tests {
             queue_pairs: 17,
             writes: 0,
             receives: 1 << 16,
-            silence: Duration::ZERO,
+            peer_timeout: Duration::ZERO,
             ..Options::new(0)
         };
-        let Err(FabricError::Config(mistakes)) = wrong.check() else {
+        let Err(FabricError::Config(issues)) = wrong.check() else {
             panic!("accepted")
         };
-        let told = mistakes.join("\n");
+        let text = issues.join("\n");
         for word in [
-            "peers = 0",
-            "a is named twice",
-            "= 16:",
-            "= 17:",
-            "writes = 0",
+            "peers is 0",
+            "a is listed twice",
+            "is 16,",
+            "is 17,",
+            "writes is 0",
             "65536",
-            "silence",
+            "peer_timeout",
         ] {
-            assert!(told.contains(word), "{word} in {told}");
+            assert!(text.contains(word), "{word} in {text}");
         }
         let many = Options {
             writes: 1 << 15,

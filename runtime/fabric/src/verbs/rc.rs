@@ -1,11 +1,11 @@
-//! RC, the reliable connection of InfiniBand and RoCE: ordered within a queue pair, over InfiniBand or Ethernet.
+//! [`ReliableConnection`]: RC, the reliable connection of InfiniBand and RoCE. Requests of a queue pair are ordered.
 
+use super::connect_info::{QueuePairInfo, RailInfo};
 use super::device::{Device, Port};
-use super::gid::Link;
-use super::lane::{Capability, Kind, Work};
-use super::offer::{QueuePairOffer, RailOffer};
-use super::os::result;
-use super::queue::{Depth, QueuePair};
+use super::errno::result;
+use super::gid::LinkLayer;
+use super::queue_pair::{Capability, QueueDepth, QueuePair};
+use super::queue_pair_type::{QueuePairType, WorkRequest};
 use super::rail::Rail;
 use ibverbs_sys::{
     ibv_access_flags, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask,
@@ -16,19 +16,20 @@ use std::io;
 use std::ptr;
 use std::time::Duration;
 
-/// Writes of host memory up to this size travel in the work request: the NIC need not fetch them.
+/// Writes of host memory up to this size are inline in the work request, so that the NIC does not have to fetch them.
 const INLINE_BYTES: u32 = 64;
 
-/// Bits of a packet number.
+/// The bits of a packet sequence number.
 const PACKET_NUMBER: u32 = 0x00ff_ffff;
 
-/// How often a packet is sent again before the peer is lost. 7, the most that the field can say, is for ever on Soft-RoCE.
+/// How often a packet is repeated before the peer is lost. The highest value of the field, 7, means for ever on
+/// Soft-RoCE.
 const RETRIES: u8 = 6;
 
-/// How long a peer without a receive is asked to wait, in InfiniBand's code: 81.92 ms. It does not happen while both
-/// sides keep the contract; a peer that breaks it is lost after seven of these.
+/// How long a peer without a posted receive asks the sender to wait, in InfiniBand's encoding: 81.92 ms. This does
+/// not happen while both sides keep the contract. A peer that violates it is lost after seven such waits.
 const NOT_READY_TIMER: u8 = 26;
-/// 7 would be for ever.
+/// The value 7 would mean for ever.
 const NOT_READY_RETRIES: u8 = 6;
 
 /// An RC queue pair.
@@ -37,13 +38,13 @@ pub(super) struct ReliableConnection {
     nonce: u32,
     inline_bytes: u32,
     requests: Vec<ibv_send_wr>,
-    pieces: Vec<ibv_sge>,
+    sges: Vec<ibv_sge>,
 }
 
 // SAFETY: the pointers in `requests` are only used in the call of `post` that wrote them.
 unsafe impl Send for ReliableConnection {}
 
-impl Kind for ReliableConnection {
+impl QueuePairType for ReliableConnection {
     const NAME: &'static str = "rc";
     const SERVICE: u8 = 1;
     const IN_ORDER: bool = true;
@@ -51,11 +52,11 @@ impl Kind for ReliableConnection {
     fn capability(device: &Device, port: &Port) -> Result<Capability, String> {
         if !device.infiniband {
             return Err(
-                "it has no reliable connections with immediates (InfiniBand or RoCE do)".into(),
+                "it has no reliable connections with immediate data; use an InfiniBand or RoCE device".into(),
             );
         }
         let depth = device.attributes.max_qp_wr.max(0) as u32;
-        let depth = Depth {
+        let depth = QueueDepth {
             writes: depth,
             receives: depth,
         };
@@ -65,7 +66,7 @@ impl Kind for ReliableConnection {
         })
     }
 
-    fn new(rail: &Rail, depth: Depth, nonce: u32) -> Result<Self, String> {
+    fn new(rail: &Rail, depth: QueueDepth, nonce: u32) -> Result<Self, String> {
         let mut attributes = ibv_qp_init_attr {
             send_cq: rail.queue.cq,
             recv_cq: rail.queue.cq,
@@ -92,14 +93,14 @@ impl Kind for ReliableConnection {
             ],
         )?;
         pair.post_receives(depth.receives, None)
-            .map_err(|error| format!("no receives: {error}"))?;
+            .map_err(|error| format!("cannot post receives: {error}"))?;
         let inline_bytes = attributes.cap.max_inline_data.min(INLINE_BYTES);
         Ok(Self {
             pair,
             nonce,
             inline_bytes,
             requests: Vec::new(),
-            pieces: Vec::new(),
+            sges: Vec::new(),
         })
     }
 
@@ -111,7 +112,7 @@ impl Kind for ReliableConnection {
         random & PACKET_NUMBER
     }
 
-    fn connect(&mut self, rail: &Rail, to: &RailOffer, at: QueuePairOffer) -> Result<(), String> {
+    fn connect(&mut self, rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<(), String> {
         self.pair.modify(
             ibv_qp_state::IBV_QPS_RTR,
             ibv_qp_attr {
@@ -136,7 +137,7 @@ impl Kind for ReliableConnection {
             ibv_qp_state::IBV_QPS_RTS,
             ibv_qp_attr {
                 sq_psn: self.nonce,
-                timeout: timeout_code(rail.silence),
+                timeout: timeout_code(rail.peer_timeout),
                 retry_cnt: RETRIES,
                 rnr_retry: NOT_READY_RETRIES,
                 max_rd_atomic: 1,
@@ -152,26 +153,26 @@ impl Kind for ReliableConnection {
         )
     }
 
-    fn post(&mut self, works: &[Work]) -> io::Result<()> {
-        self.pieces.clear();
-        self.pieces.extend(works.iter().map(piece));
+    fn post(&mut self, writes: &[WorkRequest]) -> io::Result<()> {
+        self.sges.clear();
+        self.sges.extend(writes.iter().map(sge));
         self.requests.clear();
         self.requests
-            .extend(works.iter().map(|work| request(work, self.inline_bytes)));
+            .extend(writes.iter().map(|work| request(work, self.inline_bytes)));
         let Some(last) = self.requests.last_mut() else {
             return Ok(());
         };
-        // One completion for all: the queue is in order.
+        // One completion acknowledges all requests, because the queue is ordered.
         last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut next = ptr::null_mut();
-        for (request, piece) in self.requests.iter_mut().zip(&mut self.pieces).rev() {
+        for (request, sge) in self.requests.iter_mut().zip(&mut self.sges).rev() {
             request.next = next;
-            request.num_sge = i32::from(piece.length > 0);
-            request.sg_list = piece;
+            request.num_sge = i32::from(sge.length > 0);
+            request.sg_list = sge;
             next = request;
         }
         let mut refused = ptr::null_mut();
-        // SAFETY: the chain and its pieces live for the call; drivers set the table's member.
+        // SAFETY: the chain and its scatter/gather elements live for the call, and drivers set the table's member.
         result(unsafe {
             let post = (*self.pair.device().context)
                 .ops
@@ -186,7 +187,7 @@ impl Kind for ReliableConnection {
     }
 }
 
-fn piece(work: &Work) -> ibv_sge {
+fn sge(work: &WorkRequest) -> ibv_sge {
     ibv_sge {
         addr: work.local_address,
         length: work.bytes,
@@ -194,8 +195,8 @@ fn piece(work: &Work) -> ibv_sge {
     }
 }
 
-/// A write with its immediate; chain and memory are set later.
-fn request(work: &Work, inline_bytes: u32) -> ibv_send_wr {
+/// Builds a write with immediate data. The chain and the memory are set later.
+fn request(work: &WorkRequest, inline_bytes: u32) -> ibv_send_wr {
     let mut request = ibv_send_wr {
         wr_id: work.id,
         opcode: ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -210,14 +211,14 @@ fn request(work: &Work, inline_bytes: u32) -> ibv_send_wr {
     request
 }
 
-/// The way to a peer's NIC.
-fn address(rail: &Rail, to: &RailOffer) -> ibv_ah_attr {
+/// Returns the address of a peer's NIC.
+fn address(rail: &Rail, to: &RailInfo) -> ibv_ah_attr {
     let port = &rail.port;
     let other_subnet = port.gid[..8] != to.gid[..8];
     let mut address = ibv_ah_attr {
         dlid: to.lid,
         sl: rail.service_level,
-        is_global: u8::from(port.link == Link::Ethernet || other_subnet),
+        is_global: u8::from(port.link == LinkLayer::Ethernet || other_subnet),
         port_num: port.number,
         grh: ibv_global_route {
             sgid_index: port.gid_index,
@@ -231,11 +232,11 @@ fn address(rail: &Rail, to: &RailOffer) -> ibv_ah_attr {
     address
 }
 
-/// InfiniBand's code t for the time after which a packet is sent again, 4.096 µs · 2^t: the largest with which all
-/// tries take no longer than `silence`.
-fn timeout_code(silence: Duration) -> u8 {
-    let tries = u32::from(RETRIES) + 1;
-    let units = silence.as_nanos() / u128::from(4096 * tries);
+/// Returns InfiniBand's code t of the time after which a packet is repeated, 4.096 µs · 2^t. It is the largest code
+/// with which all attempts take no longer than `peer_timeout`.
+fn timeout_code(peer_timeout: Duration) -> u8 {
+    let attempts = u32::from(RETRIES) + 1;
+    let units = peer_timeout.as_nanos() / u128::from(4096 * attempts);
     units.max(1).ilog2().clamp(1, 31) as u8
 }
 
@@ -245,22 +246,25 @@ mod tests {
     use super::timeout_code;
     use std::time::Duration;
 
-    fn all_tries(silence: Duration) -> Duration {
-        Duration::from_nanos(7 * 4096) * 2u32.pow(timeout_code(silence).into())
+    fn all_attempts(peer_timeout: Duration) -> Duration {
+        Duration::from_nanos(7 * 4096) * 2u32.pow(timeout_code(peer_timeout).into())
     }
 
     #[test]
-    fn tries_take_no_longer_than_the_silence() {
+    fn all_attempts_fit_into_the_peer_timeout() {
         for ms in [10, 500, 4000, 60_000] {
-            let silence = Duration::from_millis(ms);
-            let all = all_tries(silence);
-            assert!(all <= silence && all * 2 > silence, "{silence:?}: {all:?}");
+            let peer_timeout = Duration::from_millis(ms);
+            let all = all_attempts(peer_timeout);
+            assert!(
+                all <= peer_timeout && all * 2 > peer_timeout,
+                "{peer_timeout:?}: {all:?}"
+            );
         }
         assert_eq!(timeout_code(Duration::ZERO), 1);
     }
 
     #[test]
-    fn by_default_a_link_may_be_down_for_20_seconds() {
-        assert!(all_tries(Options::new(1).silence) >= Duration::from_secs(20));
+    fn the_default_tolerates_a_link_that_is_down_for_20_seconds() {
+        assert!(all_attempts(Options::new(1).peer_timeout) >= Duration::from_secs(20));
     }
 }

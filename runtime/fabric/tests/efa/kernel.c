@@ -1,25 +1,25 @@
-// The kernel: makes objects for the commands of libibverbs, in their write() form. See nic.h.
+// The kernel: it creates objects for the commands of libibverbs in their write() form. See nic.h.
 #include "nic.h"
 #include <sys/eventfd.h>
 
-// What src/verbs/efadv.rs declares.
+// These are the sizes and values that src/verbs/efadv.rs declares.
 _Static_assert(sizeof(struct efadv_device_attr) == 32 && sizeof(struct efadv_qp_init_attr) == 16, "sizes");
 _Static_assert(offsetof(struct efadv_device_attr, device_caps) == 24 && offsetof(struct efadv_qp_init_attr, flags) == 12, "offsets");
 _Static_assert(EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE == 1 << 3 && EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV == 1 << 4, "values");
 _Static_assert(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV == 1 && EFADV_QP_DRIVER_TYPE_SRD == 0, "values");
 
-static int maps[FILES]; // the file that mmap finds at offset index * PAGE; 0: none
+static int maps[FILES]; // The file that mmap finds at offset index * PAGE, or 0.
 
 int file_at(uint64_t offset) { return offset / PAGE < FILES ? maps[offset / PAGE] : -1; }
 
-static int free_slot(void *table, size_t size) { // each object starts with `used`; 0 is never given
+static int free_slot(void *table, size_t size) { // Each object starts with `used`. Slot 0 is never assigned.
     for (int index = 1; index < OBJECTS; index++)
         if (!*(int *)((char *)table + index * size))
             return index;
     return 0;
 }
 
-// Memory that both sides map; returns the offset at which mmap finds it.
+// Creates memory that both sides map. Returns the offset at which mmap finds it.
 static uint64_t share(struct pages *pages, size_t bytes) {
     int index = 1;
     while (index < FILES && maps[index])
@@ -131,14 +131,14 @@ static int create_ah(const struct ib_uverbs_create_ah *ask, struct ib_uverbs_cre
     return 0;
 }
 
-// A command of the write() ABI: its own structure, then the driver's; answers likewise.
+// A command of the write() ABI consists of its own structure and that of the driver. So does its answer.
 #define ASK(type) ((const struct type *)ask)
 #define ANSWER(type) ((struct type *)answer)
 #define OWN_ASK(type) ((void *)(ASK(type) + 1))
 #define OWN_ANSWER(type) ((void *)(ANSWER(type) + 1))
 int command(int device, const struct ib_uverbs_cmd_hdr *header) {
     const char *ask = (const char *)(header + 1);
-    char *answer = (char *)*(const uint64_t *)ask; // each that has an answer starts with its address
+    char *answer = (char *)*(const uint64_t *)ask; // A command that has an answer starts with its address.
     static uint32_t domains;
     if (header->command & IB_USER_VERBS_CMD_FLAG_EXTENDED) {
         const struct ib_uverbs_ex_cmd_hdr *more = (const void *)ask;

@@ -1,4 +1,4 @@
-// Functions of libc that libibverbs calls, and the sysfs that it reads. See nic.h.
+// The functions of libc that libibverbs calls, and the sysfs that it reads. See nic.h.
 #include "nic.h"
 #include <fcntl.h>
 #include <ftw.h>
@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-static int device_of_file[FILES]; // device + 1
+static int device_of_file[FILES]; // The number of the device + 1.
 static char sysfs[64];
 
 static int device_of_path(const char *path) {
@@ -56,7 +56,7 @@ int open64(const char *, int, ...) __attribute__((alias("open")));
 int stat64(const char *restrict, struct stat64 *restrict) __attribute__((alias("stat")));
 void *mmap64(void *, size_t, int, int, int, off64_t) __attribute__((alias("mmap")));
 
-int socket(int domain, int type, int protocol) { // without netlink, libibverbs reads sysfs
+int socket(int domain, int type, int protocol) { // Without netlink, libibverbs reads sysfs.
     if (domain == AF_NETLINK && protocol == 20 /* NETLINK_RDMA */) {
         errno = EPROTONOSUPPORT;
         return -1;
@@ -112,7 +112,7 @@ __attribute__((constructor)) static void start(void) {
 
 static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *place) { return remove(path); }
 
-// Without another program: that would have NICs too.
+// This avoids a child process, which would load this library too.
 __attribute__((destructor)) static void stop(void) {
     nftw(sysfs, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }

@@ -1,12 +1,12 @@
-// The NIC: takes requests from the queues of writes, moves bytes, writes completions. See nic.h.
+// The NIC: it takes requests from the send queues, copies bytes and writes completions. See nic.h.
 #include "nic.h"
 #include <time.h>
 #define FIELD(value, mask) (((value) & (mask)) / ((mask) & -(mask)))
 #define IN_FIELD(value, mask) ((value) * ((mask) & -(mask)))
 
 enum { PART = 8192, MOST_IN_FLIGHT = 1 << 16 };
-static const uint64_t UNRESPONSIVE_NS = 300000000ull; // until a peer that is gone is given up
-static const uint64_t NOT_READY_NS = 2000000000ull;   // until one without a receive is
+static const uint64_t UNRESPONSIVE_NS = 300000000ull; // The time after which a lost peer is reported.
+static const uint64_t NOT_READY_NS = 2000000000ull;   // The time after which a peer without a receive is reported.
 
 struct request { int from; uint64_t born, due; struct efa_io_tx_wqe entry; };
 
@@ -42,7 +42,7 @@ static void complete(int cq, int sub, struct efa_io_rx_cdesc_ex entry) {
     struct efa_io_rx_cdesc_ex *ring = (void *)queue->ring.at;
     struct efa_io_rx_cdesc_ex *slot = &ring[sub * queue->entries + count % queue->entries];
     uint8_t flags = entry.base.common.flags | ((count / queue->entries) % 2 ? 0 : EFA_IO_CDESC_COMMON_PHASE_MASK);
-    entry.base.common.flags = slot->base.common.flags; // the phase comes last
+    entry.base.common.flags = slot->base.common.flags; // The phase has to be written last.
     *slot = entry;
     __atomic_store_n(&slot->base.common.flags, flags, __ATOMIC_RELEASE);
 }
@@ -74,7 +74,7 @@ static void copy(struct efa_io_rdma_req *rdma, char *to, char *from) {
     }
 }
 
-// Tells the receiver; false if it has no receive.
+// Writes the receiver's completion. Returns false if it has no receive.
 static int arrive(struct queue_pair *to, struct request *request) {
     struct efa_io_tx_meta_desc *meta = &request->entry.meta;
     uint32_t bytes = request->entry.data.rdma_req.remote_mem.length;
@@ -95,7 +95,7 @@ static int arrive(struct queue_pair *to, struct request *request) {
     return 1;
 }
 
-// Carries out a request; false if it has to wait.
+// Executes a request. Returns false if it has to wait.
 static int carry_out(struct request *request, uint64_t time) {
     struct queue_pair *from = &qps[request->from];
     struct efa_io_tx_meta_desc *meta = &request->entry.meta;

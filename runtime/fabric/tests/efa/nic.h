@@ -1,12 +1,13 @@
-// EFA devices in software, below the real libibverbs and libefa: a library for LD_PRELOAD, of three files.
-//   nic.c     what the NIC does with the queues that libefa maps
-//   kernel.c  what the kernel answers to the commands of libibverbs
-//   libc.c    how both are reached: sysfs, /dev/infiniband/uverbsN, write(), mmap
-// All endpoints are of one process. Built against the headers of rdma-core 55.
+// EFA devices in software below the real libibverbs and libefa: a library for LD_PRELOAD that consists of three files.
+//   nic.c     the NIC, which serves the queues that libefa maps
+//   kernel.c  the kernel, which answers the commands of libibverbs
+//   libc.c    the access to both: sysfs, /dev/infiniband/uverbsN, write(), mmap
+// All endpoints belong to one process. The library is built against the headers of rdma-core 55.
 //
-// Devices 0 to 3 can all; 4 and 5 need a receive for each arrival; 6 cannot write to memory of peers.
-// As on the wire of SRD, requests are carried out in random order, and the parts of one from the last to the first.
-// NIC_SEED: of that order. NIC_DELAY_US: the longest time that a request takes.
+// The devices 0 to 3 have all capabilities. 4 and 5 need a receive for each arrival. 6 cannot write to the memory of
+// peers.
+// As on the wire of SRD, requests are executed in random order, and the parts of a request from the last to the first.
+// NIC_SEED is the seed of that order. NIC_DELAY_US is the longest time that a request takes.
 #ifndef NIC_H
 #define NIC_H
 #define _GNU_SOURCE
@@ -25,11 +26,11 @@
 #define GENMASK(high, low) ((~0u << (low)) & (~0u >> (31 - (high))))
 #include "efa_io_defs.h"
 
-// The function of libc that this library stands before.
+// Returns the function of libc that this library overrides.
 #define REAL(function) ((typeof(&function))dlsym(RTLD_NEXT, #function))
 
 enum { DEVICES = 7, OBJECTS = 1024, FILES = 4096, PAGE = 4096 };
-enum { RECEIVE_DOORBELL = 2048 }; // in a queue pair's page of doorbells; that of writes is at 0
+enum { RECEIVE_DOORBELL = 2048 }; // The offset in a queue pair's page of doorbells. The doorbell of sends is at 0.
 
 struct pages { int file; char *at; size_t bytes; };
 struct completion_queue { int used; uint32_t entries, produced[2]; struct pages ring; };
@@ -42,7 +43,7 @@ struct queue_pair {
 struct memory { int used; uint64_t device_address, address, bytes; uint32_t access; };
 struct address { int used; uint8_t gid[16]; };
 
-// Objects by their number; 0 is never given. Under the lock.
+// The objects by number. 0 is never assigned. The lock protects them.
 extern pthread_mutex_t lock;
 extern struct completion_queue cqs[OBJECTS];
 extern struct queue_pair qps[OBJECTS];
@@ -50,12 +51,12 @@ extern struct memory mrs[OBJECTS];
 extern struct address ahs[OBJECTS];
 
 void gid_of(int device, uint8_t *gid);
-// Starts the thread that carries out requests.
+// Starts the thread that executes requests.
 void start_nic(uint64_t seed, uint64_t longest_delay_ns);
-// Forgets the requests of a queue pair that are on their way: another one gets its number.
+// Drops the requests in flight of a queue pair, because another one will get its number.
 void forget_requests(int qp);
-// Carries out a command; returns an error number.
+// Executes a command. Returns an error number.
 int command(int device, const struct ib_uverbs_cmd_hdr *header);
-// The file of shared memory that is mapped at an offset of a device.
+// Returns the file of shared memory that is mapped at an offset of a device.
 int file_at(uint64_t offset);
 #endif

@@ -1,17 +1,20 @@
-//! Endpoints of one process that write to each other, and what transports over libibverbs must do beside the conformance
-//! tests. One thread drives all endpoints, so a check sees the state of everybody at once.
+//! Tests of transports over libibverbs in addition to the conformance tests, with all endpoints in one process.
+//!
+//! One thread drives all endpoints, so a check sees the state of all of them at once.
 
 use mkernel_fabric::testing::conformance::run_all;
-use mkernel_fabric::testing::{Buffer, Subject, pattern, peer_id, peer_offers};
+use mkernel_fabric::testing::{Buffer, Subject, pattern, peer_connect_infos, peer_id};
 use mkernel_fabric::verbs::Options;
-use mkernel_fabric::{Event, FabricError, PeerId, PeerOffer, Place, RegionId, Transport, Write};
+use mkernel_fabric::{
+    Event, FabricError, PeerConnectInfo, PeerId, RegionId, RegionOffset, Transport, Write,
+};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Bytes of each node's region.
+/// The size of each node's region.
 pub const REGION_BYTES: usize = 2 << 20;
 
-/// Makes so many endpoints with all others as peers.
+/// A test subject whose function creates endpoints with all others as peers.
 pub struct Made<F>(pub F);
 
 impl<F: FnMut(usize) -> Vec<Box<dyn Transport>>> Subject for Made<F> {
@@ -20,7 +23,8 @@ impl<F: FnMut(usize) -> Vec<Box<dyn Transport>>> Subject for Made<F> {
     }
 }
 
-/// Runs the conformance tests on the NICs of this host that the environment variable NICS names, an endpoint on each.
+/// Runs the conformance tests on the NICs of this host that the environment variable NICS lists, one endpoint on
+/// each.
 pub fn conformance_of_nics(open: fn(Options) -> Box<dyn Transport>) {
     let nics = std::env::var("NICS").expect("NICS=first,second,third");
     let nics: Vec<_> = nics.split(',').map(str::to_owned).collect();
@@ -34,7 +38,7 @@ pub fn conformance_of_nics(open: fn(Options) -> Box<dyn Transport>) {
     }));
 }
 
-/// An endpoint with a region, and what it was told.
+/// An endpoint with a region, and the events that it has reported.
 pub struct Node {
     pub transport: Box<dyn Transport>,
     pub memory: Buffer,
@@ -56,7 +60,7 @@ impl Node {
         }
     }
 
-    /// Polls once; returns the arrivals.
+    /// Polls once and returns the arrivals.
     pub fn poll(&mut self) -> Vec<(PeerId, u32)> {
         let mut events = Vec::new();
         self.transport.poll(&mut events).unwrap();
@@ -72,19 +76,19 @@ impl Node {
     }
 }
 
-/// What each node knows of all others.
-pub fn tables(nodes: &mut [Node]) -> Vec<Vec<PeerOffer>> {
+/// Returns the table of peers of each node.
+pub fn tables(nodes: &mut [Node]) -> Vec<Vec<PeerConnectInfo>> {
     let count = nodes.len();
     let mut table = |of| {
-        peer_offers(count, of, |from, to| {
-            nodes[from].transport.offer(to).unwrap()
+        peer_connect_infos(count, of, |from, to| {
+            nodes[from].transport.connect_info(to).unwrap()
         })
     };
     (0..count).map(&mut table).collect()
 }
 
-/// Connects everybody with everybody.
-pub fn connect(nodes: &mut [Node], tables: &[Vec<PeerOffer>]) -> Result<(), FabricError> {
+/// Connects all nodes with each other.
+pub fn connect(nodes: &mut [Node], tables: &[Vec<PeerConnectInfo>]) -> Result<(), FabricError> {
     let deadline = Instant::now() + Duration::from_secs(10);
     nodes
         .iter_mut()
@@ -92,7 +96,7 @@ pub fn connect(nodes: &mut [Node], tables: &[Vec<PeerOffer>]) -> Result<(), Fabr
         .try_for_each(|(node, table)| node.transport.connect(table, deadline))
 }
 
-/// Nodes that are connected.
+/// Creates connected nodes.
 pub fn meet(transports: Vec<Box<dyn Transport>>) -> Vec<Node> {
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
     let tables = tables(&mut nodes);
@@ -100,12 +104,12 @@ pub fn meet(transports: Vec<Box<dyn Transport>>) -> Vec<Node> {
     nodes
 }
 
-/// What everybody was told of losses.
+/// Returns the losses that the nodes have reported.
 pub fn losses(nodes: &[Node]) -> Vec<&(PeerId, String)> {
     nodes.iter().flat_map(|node| &node.lost).collect()
 }
 
-/// Polls everybody until `done`; fails after `limit`.
+/// Polls all nodes until `done` returns true. Fails after `limit`.
 pub fn until(nodes: &mut [Node], limit: Duration, what: &str, done: impl Fn(&[Node]) -> bool) {
     let end = Instant::now() + limit;
     while !done(nodes) {
@@ -118,9 +122,9 @@ pub fn until(nodes: &mut [Node], limit: Duration, what: &str, done: impl Fn(&[No
     }
 }
 
-/// A write from region 0 to region 0, with its id as its immediate.
+/// Returns a write from region 0 to region 0 with its id as immediate data.
 pub fn write(to: PeerId, source: usize, target: usize, bytes: usize, number: u32) -> Write {
-    let place = |offset: usize| Place {
+    let place = |offset: usize| RegionOffset {
         region: RegionId(0),
         offset: offset as u64,
     };
@@ -144,13 +148,13 @@ struct Stream {
     arrived: Seen,
 }
 
-/// Which writes of a stream an event has named.
+/// The writes of a stream for which an event was reported.
 #[derive(Default)]
 struct Seen {
-    /// All before this one.
+    /// All writes before this number were reported.
     all_before: u32,
     later: BTreeSet<u32>,
-    /// How often one came after a later one.
+    /// How often a write was reported after a later one.
     inversions: usize,
 }
 
@@ -167,9 +171,11 @@ impl Seen {
     }
 }
 
-/// Everybody writes `count` times `bytes` to everybody else at once, with as many on the way as is allowed. When a write
-/// is told to have arrived, and when it is told to have been sent, its bytes must be there: all these NICs acknowledge
-/// after that. Returns how often an arrival came after one that was posted later.
+/// Each node writes `count` times `bytes` to each other node at once, with as many writes in flight as the limits
+/// allow.
+///
+/// When a write is reported as arrived and when it is reported as sent, its bytes must be in the target, because all
+/// these NICs acknowledge a write only after that. Returns how often a write arrived after one that was posted later.
 pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Duration) -> usize {
     let pairs = (0..nodes.len()).flat_map(|from| (0..nodes.len()).map(move |to| (from, to)));
     let stream = |(from, to)| Stream {
@@ -241,12 +247,12 @@ pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Durat
     streams.iter().map(|stream| stream.arrived.inversions).sum()
 }
 
-/// Node 0 writes to node 1 by a key that node 1 did not offer, and loses it; with node 2 it goes on.
+/// Node 0 writes to node 1 with a key that node 1 did not send, and loses it. Its connection to node 2 stays intact.
 pub fn a_wrong_key_loses_its_peer_only(transports: Vec<Box<dyn Transport>>, words: &[&str]) {
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
     let mut tables = tables(&mut nodes);
-    // The last byte of an offer is of the last region's key on the last rail.
-    *tables[0][0].offer.last_mut().unwrap() = 0x5a;
+    // The last byte of the connection info belongs to the key of the last region on the last rail.
+    *tables[0][0].connect_info.last_mut().unwrap() = 0x5a;
     connect(&mut nodes, &tables).unwrap();
     let (wrong, right, limit) = (peer_id(0, 1), peer_id(0, 2), Duration::from_secs(20));
     assert_eq!(
@@ -272,26 +278,26 @@ pub fn a_wrong_key_loses_its_peer_only(transports: Vec<Box<dyn Transport>>, word
     until(&mut nodes, limit, "arrival", |nodes| {
         nodes[2].arrived == [(peer_id(2, 0), 3)]
     });
-    assert_eq!(nodes[0].lost.len(), 1, "told once");
+    assert_eq!(nodes[0].lost.len(), 1, "the loss is reported once");
 }
 
-/// Offers that are damaged or of another kind are refused, by name.
-pub fn bad_offers_are_refused(transports: Vec<Box<dyn Transport>>) {
+/// Connection info that is damaged or of another type is refused, and the error names the peer.
+pub fn damaged_connect_info_is_refused(transports: Vec<Box<dyn Transport>>) {
     let mut nodes: Vec<_> = transports.into_iter().map(Node::new).collect();
     let good = tables(&mut nodes);
     type Damage = fn(&mut Vec<u8>);
     let damages: [(&str, Damage); 6] = [
-        ("too early", |offer| offer.truncate(30)),
-        ("not of a verbs transport", |offer| offer[0] = 0),
-        ("version", |offer| offer[4] = 77),
-        ("service", |offer| offer[5] ^= 3),
-        ("MTU", |offer| offer[10] = 6),
-        ("24 bits", |offer| offer[44] = 1),
+        ("truncated", |info| info.truncate(30)),
+        ("not the info of a verbs transport", |info| info[0] = 0),
+        ("version", |info| info[4] = 77),
+        ("service", |info| info[5] ^= 3),
+        ("MTU", |info| info[10] = 6),
+        ("24 bits", |info| info[44] = 1),
     ];
     for (word, damage) in damages {
         let mut bad = good.clone();
-        damage(&mut bad[0][0].offer);
-        let Err(FabricError::Offer { peer, reason }) = connect(&mut nodes, &bad) else {
+        damage(&mut bad[0][0].connect_info);
+        let Err(FabricError::ConnectInfo { peer, reason }) = connect(&mut nodes, &bad) else {
             panic!("{word}: accepted")
         };
         assert!(

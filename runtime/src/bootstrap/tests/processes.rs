@@ -147,7 +147,7 @@ fn across_hosts() -> String {
         message_bytes: 4,
         window: 1,
         transport: crate::Transport::Emulated {
-            nic: crate::Nic::default(),
+            nic: crate::NicModel::default(),
             faults: crate::Faults::default(),
         },
     });

@@ -1,16 +1,16 @@
-//! What a person wants, and what cannot be.
+//! NIC configurations, valid and invalid.
 
 use super::{hosts, rails};
 use crate::tree::NDR;
-use mkernel_topology::{Topology, WantedFault};
+use mkernel_topology::{NicConfigIssue, Topology};
 
 fn chosen(topology: &Topology, wanted: &str) -> Vec<Vec<String>> {
-    let choices = topology.choose(wanted).expect("all of this is there");
+    let choices = topology.select_nics(wanted).expect("all names exist");
     rails(topology, &choices)
 }
 
 #[test]
-fn names_alone_allow_and_distance_decides() {
+fn a_list_of_names_restricts_the_selection_by_distance() {
     let topology = Topology::read(hosts::p5en().root());
     let rails = chosen(&topology, " rdmap86s0, rdmap85s0,rdmap163s0 ");
     assert_eq!(rails[0].len() + rails[1].len(), 2, "{rails:?}");
@@ -23,17 +23,13 @@ fn names_alone_allow_and_distance_decides() {
 }
 
 #[test]
-fn a_gpu_gets_what_is_named_for_it_and_the_others_avoid_that() {
+fn a_gpu_gets_its_configured_nics_and_other_gpus_avoid_them() {
     let topology = Topology::read(hosts::dgx(hosts::H100, NDR).root());
     let rails = chosen(&topology, "0=mlx5_11,mlx5_2; 0000:df:00.0 = mlx5_0");
-    assert_eq!(
-        rails[0],
-        ["mlx5_11", "mlx5_2"],
-        "in the order that is written"
-    );
+    assert_eq!(rails[0], ["mlx5_11", "mlx5_2"], "in the configured order");
     assert_eq!(rails[7], ["mlx5_0"]);
     assert_eq!(rails[1], ["mlx5_3"]);
-    let choices = topology.choose("0=mlx5_11").expect("it is there");
+    let choices = topology.select_nics("0=mlx5_11").expect("the NIC exists");
     assert!(choices.gpus[0].rails[0].is_configured);
     assert_eq!(
         choices.gpus[7].rails[0].shared_with,
@@ -43,7 +39,7 @@ fn a_gpu_gets_what_is_named_for_it_and_the_others_avoid_that() {
 }
 
 #[test]
-fn all_mistakes_are_said_at_once() {
+fn all_errors_are_reported() {
     let tree = hosts::small();
     tree.nic("mlx5_7", "pci0000:40/0000:40:03.1/0000:42:00.0", -1, NDR);
     tree.nic("mlx5_8", "pci0000:40/0000:40:03.2/0000:43:00.0", -1, NDR);
@@ -51,38 +47,40 @@ fn all_mistakes_are_said_at_once() {
     let topology = Topology::read(tree.root());
     let wanted = "eth0; 5=rocep65s0; 0=rocep65s0,rocep65s0; 0000:01:00.0=mlx5_8; 1=; 1=mlx5_7";
     let error = topology
-        .choose(wanted)
+        .select_nics(wanted)
         .expect_err("hardly any of this is right");
-    let [no_nic, no_gpu, twice, down, gpu_twice, empty, one_twice] = error.faults.as_slice() else {
-        panic!("{:#?}", error.faults);
+    let [no_nic, no_gpu, twice, down, gpu_twice, empty, one_twice] = error.issues.as_slice() else {
+        panic!("{:#?}", error.issues);
     };
-    assert!(matches!(no_nic, WantedFault::NoNic { name, .. } if name == "eth0"));
-    assert!(matches!(no_gpu, WantedFault::NoGpu { name, .. } if name == "5"));
-    assert!(matches!(twice, WantedFault::Twice { name } if name == "rocep65s0"));
-    assert!(matches!(down, WantedFault::Down { name } if name == "mlx5_8"));
-    assert!(matches!(gpu_twice, WantedFault::Twice { name } if name == "GPU 0000:01:00.0"));
-    assert!(matches!(empty, WantedFault::Empty { entry } if entry == "1="));
-    assert!(matches!(one_twice, WantedFault::Twice { name } if name == "GPU 1"));
+    assert!(matches!(no_nic, NicConfigIssue::NoNic { name, .. } if name == "eth0"));
+    assert!(matches!(no_gpu, NicConfigIssue::NoGpu { name, .. } if name == "5"));
+    assert!(matches!(twice, NicConfigIssue::Twice { name } if name == "rocep65s0"));
+    assert!(matches!(down, NicConfigIssue::Down { name } if name == "mlx5_8"));
+    assert!(matches!(gpu_twice, NicConfigIssue::Twice { name } if name == "GPU 0000:01:00.0"));
+    assert!(matches!(empty, NicConfigIssue::Empty { entry } if entry == "1="));
+    assert!(matches!(one_twice, NicConfigIssue::Twice { name } if name == "GPU 1"));
     let text = error.to_string();
     assert!(
-        text.contains("there are rocep65s0, mlx5_7, mlx5_8"),
+        text.contains("of this host are: rocep65s0, mlx5_7, mlx5_8"),
         "{text}"
     );
     assert!(
-        text.contains("there are 0 (0000:01:00.0), 1 (0000:c1:00.0)"),
+        text.contains("of this host are: 0 (0000:01:00.0), 1 (0000:c1:00.0)"),
         "{text}"
     );
 }
 
 #[test]
-fn gpus_cannot_have_nics_of_several_kinds() {
+fn all_gpus_need_nics_of_one_kind() {
     let topology = Topology::read(hosts::dgx(hosts::H200, hosts::ETHERNET).root());
-    let error = topology.choose("0=mlx5_0;1=mlx5_1").expect_err("two kinds");
+    let error = topology
+        .select_nics("0=mlx5_0;1=mlx5_1")
+        .expect_err("two kinds");
     assert!(error.to_string().contains("InfiniBand, RoCE"), "{error}");
-    let choices = topology.choose("0=mlx5_1").expect("one kind");
+    let choices = topology.select_nics("0=mlx5_1").expect("one kind");
     assert_eq!(
-        choices.link,
-        Some(mkernel_topology::Link::RoCE),
+        choices.kind,
+        Some(mkernel_topology::NicKind::RoCE),
         "for all GPUs"
     );
 }

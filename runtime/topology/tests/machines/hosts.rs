@@ -1,4 +1,4 @@
-//! Machine types, from what is public about them. What is not is said to be modelled.
+//! Machine types, built from public information. What is not public is marked as modelled.
 
 use super::tree::{CONNECTX7, Card, NDR, Tree};
 
@@ -13,11 +13,12 @@ pub const ETHERNET: Card = Card {
 
 /// NVIDIA DGX H100 and H200.
 ///
-/// "NVIDIA DGX H100/H200 User Guide", docs.nvidia.com/dgx/dgxh100-user-guide, table "Network Modules": mlx5_0 is
-/// ibp24s0 (bus 0x18) and belongs to GPU 0, mlx5_3 is ibp64s0 and belongs to GPU 1, …, mlx5_11 is ibp220s0 and belongs to
-/// GPU 7; two CPUs of 56 cores. Bus ids of the GPUs: nvidia-smi outputs of DGX H100 that users published (1B, 43, 52,
-/// 61, 9D, C3, D1, DF). That a ConnectX-7 has the PCIe switch above its GPU is NVIDIA's block diagram.
-/// Modelled: the ports of that switch; where the two dual-port storage adapters are (mlx5_1, 2, 7, 8), and their link.
+/// The source is the "NVIDIA DGX H100/H200 User Guide", docs.nvidia.com/dgx/dgxh100-user-guide, table "Network
+/// Modules". There mlx5_0 is ibp24s0 (bus 0x18) and belongs to GPU 0, mlx5_3 is ibp64s0 and belongs to GPU 1, and so
+/// on up to mlx5_11, which is ibp220s0 and belongs to GPU 7. The host has two CPUs of 56 cores. The bus ids of the
+/// GPUs (1B, 43, 52, 61, 9D, C3, D1, DF) are from nvidia-smi outputs of DGX H100 that users published. NVIDIA's block
+/// diagram shows that a ConnectX-7 has the PCIe switch above its GPU. Modelled are the ports of that switch, and the
+/// location and the link of the two dual-port storage adapters (mlx5_1, 2, 7, 8).
 pub fn dgx(gpu: u32, storage: Card) -> Tree {
     let tree = Tree::new(&["0-55,112-167", "56-111,168-223"]);
     let modules = [
@@ -47,7 +48,7 @@ pub fn dgx(gpu: u32, storage: Card) -> Tree {
             tree.nic(&format!("mlx5_{number}"), &way, node, storage);
         }
     }
-    // An NVSwitch is NVIDIA's too, and no GPU.
+    // An NVSwitch is an NVIDIA device too, but no GPU.
     tree.pci(
         "pci0000:00/0000:00:1c.0/0000:05:00.0",
         0,
@@ -66,8 +67,8 @@ fn efa(rate: &'static str) -> Card {
     }
 }
 
-/// An AWS host: below each root port a switch, below its ports EFA devices and then GPUs, on buses without a gap.
-/// `roots` are (bus of the root port, first bus with an EFA device, NUMA node).
+/// Builds an AWS host. Below each root port is a switch, and below its ports are EFA devices and then GPUs, on buses
+/// without a gap. `roots` holds the bus of the root port, the first bus with an EFA device, and the NUMA node.
 fn aws(gpu: u32, efas: u32, gpus: u32, rate: &'static str, roots: &[(u32, u32, i32)]) -> Tree {
     let tree = Tree::new(&["0-47,96-143", "48-95,144-191"]);
     for &(root, first, node) in roots {
@@ -92,9 +93,10 @@ fn aws(gpu: u32, efas: u32, gpus: u32, rate: &'static str, roots: &[(u32, u32, i
 
 /// AWS p5.48xlarge.
 ///
-/// github.com/aws/aws-ofi-nccl, topology/p5.48xl-topo.xml: 32 EFA devices of 100 Gb/s, four beside each GPU, rdmap79s0
-/// to rdmap201s0. Bus ids of the GPUs: the nvidia-smi output in Modal's GPU glossary (modal.com/gpu-glossary; 53, 64, 75, …,
-/// CA). Modelled: root ports and switches, after those of p5en; NUMA nodes.
+/// The source is github.com/aws/aws-ofi-nccl, topology/p5.48xl-topo.xml: 32 EFA devices of 100 Gb/s, four beside each
+/// GPU, rdmap79s0 to rdmap201s0. The bus ids of the GPUs (53, 64, 75, …, CA) are from the nvidia-smi output in
+/// Modal's GPU glossary (modal.com/gpu-glossary). Modelled are the NUMA nodes, and root ports and switches after
+/// those of p5en.
 pub fn p5() -> Tree {
     let roots: Vec<_> = (0..8)
         .map(|i| (0x44 + 0x11 * i, 0x4f + 0x11 * i, i32::from(i >= 4)))
@@ -104,9 +106,10 @@ pub fn p5() -> Tree {
 
 /// AWS p5en.48xlarge.
 ///
-/// github.com/aws/aws-ofi-nccl, tests/unit/fixtures/topology/p5en/topology.xml (hwloc): root ports at 44:00.0 and
-/// so on, EFA devices at 55 to 58, 6e to 71, 87 to 8a, a0 to a3, each four behind one switch with GPUs; two nodes with
-/// CPUs 0-47,96-143 and 48-95,144-191. GPUs at 59, 5a, 72, 73, 8b, 8c, a4, a5: nvidia-smi outputs that users published.
+/// The source is github.com/aws/aws-ofi-nccl, tests/unit/fixtures/topology/p5en/topology.xml (hwloc). Root ports are
+/// at 44:00.0 and so on. EFA devices are at 55 to 58, 6e to 71, 87 to 8a, and a0 to a3, each four behind one switch
+/// with GPUs. Two nodes have the CPUs 0-47,96-143 and 48-95,144-191. The GPUs at 59, 5a, 72, 73, 8b, 8c, a4 and a5
+/// are from nvidia-smi outputs that users published.
 pub fn p5en() -> Tree {
     let roots = [
         (0x44, 0x55, 0),
@@ -117,7 +120,7 @@ pub fn p5en() -> Tree {
     aws(H200, 4, 2, "200 Gb/sec (4X HDR)", &roots)
 }
 
-/// A host with one CPU, two GPUs at ports of their own, and one RoCE adapter. Modelled throughout.
+/// A host with one CPU, two GPUs at separate root ports, and one RoCE adapter. All of it is modelled.
 pub fn small() -> Tree {
     small_with("0-31,32-63")
 }

@@ -5,7 +5,7 @@ mod hosts;
 mod odd;
 mod tree;
 
-use mkernel_topology::{BusId, Choices, Distance, GpuLink, Topology, describe};
+use mkernel_topology::{BusId, Distance, GpuLink, NicSelection, Topology, describe};
 use tree::{Card, NDR, Tree};
 
 fn report(tree: &Tree) -> String {
@@ -13,14 +13,14 @@ fn report(tree: &Tree) -> String {
     describe(&topology, &automatic(&topology), None)
 }
 
-fn automatic(topology: &Topology) -> Choices {
-    topology.choose("").expect("nothing is configured")
+fn automatic(topology: &Topology) -> NicSelection {
+    topology.select_nics("").expect("nothing is configured")
 }
 
-/// Names of the NICs of each GPU.
-fn rails(topology: &Topology, choices: &Choices) -> Vec<Vec<String>> {
+/// Returns the names of the NICs of each GPU.
+fn rails(topology: &Topology, choices: &NicSelection) -> Vec<Vec<String>> {
     let name = |rail: &mkernel_topology::Rail| topology.nics[rail.nic].name.clone();
-    let of = |choice: &mkernel_topology::Choice| choice.rails.iter().map(name).collect();
+    let of = |choice: &mkernel_topology::GpuNics| choice.rails.iter().map(name).collect();
     choices.gpus.iter().map(of).collect()
 }
 
@@ -79,7 +79,7 @@ fn a_machine_with_nothing() {
 }
 
 #[test]
-fn a_driver_adds_what_it_knows_of_links() {
+fn the_report_includes_the_links_that_a_driver_reports() {
     let topology = Topology::read(hosts::small().root());
     let id = |text: &str| text.parse::<BusId>().expect("an address");
     let link = |link| vec![(id("00000000:01:00.0"), id("00000000:C1:00.0"), link)];
@@ -91,7 +91,7 @@ fn a_driver_adds_what_it_knows_of_links() {
     assert_eq!(topology.gpu_at(id("0000:41:00.0")), None, "that is a NIC");
 }
 
-/// The GPU whose NIC is down gets one that is as near as others, and that nobody else has.
+/// The GPU whose NIC is down gets an equally near one that no other GPU uses.
 #[test]
 fn a_port_that_is_down_is_left_out() {
     let tree = hosts::dgx(hosts::H100, NDR);
@@ -113,9 +113,9 @@ fn a_port_that_is_down_is_left_out() {
     assert_eq!(topology.notes, [note]);
 }
 
-/// The first GPU is as near to both NICs, the second to one: whoever is served first must not take that one.
+/// The first GPU is equally near to both NICs and the second is near to one. The first must not take that one.
 #[test]
-fn nobody_shares_while_another_is_free() {
+fn no_gpus_share_a_nic_while_another_is_free() {
     let tree = Tree::new(&["0-3", "4-7"]);
     tree.gpu("pci0000:00/0000:00:01.0/0000:01:00.0", 0, hosts::H100);
     tree.nic("a0", "pci0000:10/0000:10:01.0/0000:11:00.0", 0, NDR);
@@ -127,7 +127,7 @@ fn nobody_shares_while_another_is_free() {
 }
 
 #[test]
-fn of_nics_as_near_the_fastest_serve() {
+fn the_fastest_of_equally_near_nics_is_selected() {
     let tree = Tree::new(&["0-7"]);
     tree.gpu("pci0000:00/0000:00:01.0/0000:01:00.0", 0, hosts::H100);
     let slow = Card {
@@ -140,9 +140,10 @@ fn of_nics_as_near_the_fastest_serve() {
     assert_eq!(rails(&topology, &automatic(&topology)), [["fast"]]);
 }
 
-/// They share the port of the whole device, so they are no rails of their own; in a container one may be all there is.
+/// Virtual functions share the port of the whole device, so they are no additional rails. In a container a virtual
+/// function may be the only device.
 #[test]
-fn virtual_functions_are_no_more_nics() {
+fn virtual_functions_are_no_additional_nics() {
     let whole = hosts::small();
     let way = "pci0000:40/0000:40:01.1/0000:41:00.1";
     whole.nic("rocep65s0v0", way, -1, hosts::ETHERNET);
@@ -151,7 +152,9 @@ fn virtual_functions_are_no_more_nics() {
     let choices = automatic(&topology);
     assert_eq!(rails(&topology, &choices), [["rocep65s0"], ["rocep65s0"]]);
     assert!(topology.notes[0].contains("a virtual function of rocep65s0"));
-    let named = topology.choose("1=rocep65s0v0").expect("it is there");
+    let named = topology
+        .select_nics("1=rocep65s0v0")
+        .expect("the NIC exists");
     assert_eq!(rails(&topology, &named), [["rocep65s0"], ["rocep65s0v0"]]);
 
     let alone = Tree::new(&["0-3"]);
@@ -163,7 +166,7 @@ fn virtual_functions_are_no_more_nics() {
 }
 
 #[test]
-fn a_device_in_software_serves_where_there_is_no_other() {
+fn a_device_in_software_is_selected_if_there_is_no_other() {
     let tree = Tree::new(&["0-1", "2-3"]);
     tree.gpu("pci0000:00/0000:00:01.0/0000:01:00.0", 0, hosts::H100);
     tree.software_nic("rxe0", hosts::ETHERNET);

@@ -1,4 +1,4 @@
-//! Trees that no kernel would make: a note, never a panic.
+//! Trees that no kernel would create: they lead to notes, never to a panic.
 
 use super::{hosts, rails};
 use crate::tree::{NDR, Tree};
@@ -21,15 +21,15 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Reads, chooses and prints.
+/// Reads a tree, selects NICs and prints the report.
 fn survive(tree: &Tree) -> String {
     let topology = Topology::read(tree.root());
-    let choices = topology.choose("").expect("nothing is configured");
+    let choices = topology.select_nics("").expect("nothing is configured");
     visit(&topology);
     describe(&topology, &choices, None)
 }
 
-/// Distances of all to all, and cores of all.
+/// Computes the distances of all NICs from all GPUs, and the cores near all NICs.
 fn visit(topology: &Topology) {
     for nic in &topology.nics {
         let _ = topology.cores_near(nic);
@@ -39,33 +39,33 @@ fn visit(topology: &Topology) {
     }
 }
 
-/// The small host with fewer cores, so that it is quickly made, and a second NIC.
+/// The small host with fewer cores, so that it is built quickly, and a second NIC.
 fn pair() -> Tree {
     let tree = hosts::small_with("0-3");
     tree.nic("mlx5_9", "pci0000:40/0000:40:02.1/0000:42:00.0", 0, NDR);
     tree
 }
 
-/// One for all cases: most of the time would go into making it.
+/// All cases share one tree, because building it would take most of the time.
 static SHARED: LazyLock<Mutex<Tree>> = LazyLock::new(|| Mutex::new(pair()));
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-    /// Whatever a file holds, wherever a link leads, and if a folder is in its place.
+    /// A file may hold anything, a link may lead anywhere, and a folder may be in the place of a file.
     #[test]
-    fn any_content_is_survived(
+    fn no_content_causes_a_panic(
         damage in proptest::collection::vec((any::<prop::sample::Index>(), 0..4, "\\PC{0,20}|[0-9a-fx:,. -]{0,24}"), 1..6)
     ) {
         let tree = SHARED.lock().expect("no case panicked");
         let mut all = Vec::new();
         files(tree.root(), &mut all);
         all.sort();
-        // Damaged in turn, so that the last damage of a file is the first to be undone.
+        // The damages are undone in reverse order, so that a file which was damaged twice is restored.
         let kept = TempDir::new().expect("a temporary folder");
         for (i, (which, how, text)) in damage.iter().enumerate() {
             let path = which.get(&all);
-            fs::rename(path, kept.path().join(i.to_string())).expect("it is there");
+            fs::rename(path, kept.path().join(i.to_string())).expect("the NIC exists");
             match how {
                 0 | 1 => drop(fs::write(path, text)),
                 2 if !text.is_empty() && !text.contains('\0') => drop(symlink(text, path)),
@@ -93,7 +93,7 @@ fn odd_files_are_noted_with_their_path() {
     );
     fs::remove_file(tree.path("devices/pci0000:00/0000:00:01.1/0000:01:00.0/class"))
         .expect("removed");
-    fs::create_dir_all(tree.path("bus/pci/devices/usb1")).expect("made");
+    fs::create_dir_all(tree.path("bus/pci/devices/usb1")).expect("created");
     let text = survive(&tree);
     for note in [
         "class/infiniband/mlx5_9/ports/1/state: \"up and running\" is not understood",
@@ -108,17 +108,17 @@ fn odd_files_are_noted_with_their_path() {
     }
     let topology = Topology::read(tree.root());
     assert_eq!(topology.gpus.len(), 1, "the other one has no class");
-    let choices = topology.choose("").expect("nothing is configured");
+    let choices = topology.select_nics("").expect("nothing is configured");
     assert_eq!(rails(&topology, &choices), [["rocep65s0"]]);
 }
 
 #[test]
-fn long_files_and_pipes_do_not_keep_us() {
+fn long_files_and_links_in_a_loop_are_skipped() {
     let tree = pair();
     tree.file("devices/system/node/node0/cpulist", &"0-1,".repeat(10_000));
     let rate = tree.path("class/infiniband/mlx5_9/ports/1/rate");
     fs::remove_file(&rate).expect("removed");
-    // A loop of links.
+    // This is a link to itself.
     symlink("rate", &rate).expect("linked");
     let text = survive(&tree);
     assert!(
@@ -128,7 +128,7 @@ fn long_files_and_pipes_do_not_keep_us() {
     assert!(text.contains("unknown rate"), "{text}");
 }
 
-/// iWARP has Ethernet links too, but no way to talk to RoCE.
+/// iWARP devices have Ethernet links too, but cannot exchange data with RoCE devices.
 #[test]
 fn other_rdma_devices_are_left_out() {
     let tree = hosts::small();

@@ -1,4 +1,4 @@
-//! Builds sysfs trees: files and links where the kernel has them, only those that are read.
+//! [`Tree`]: builds sysfs trees with the files and links that the crate reads, where the kernel has them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,11 +8,11 @@ use tempfile::TempDir;
 /// A sysfs root in a temporary folder.
 pub struct Tree {
     dir: TempDir,
-    /// CPU lists, by NUMA node.
+    /// The CPU list of each NUMA node.
     nodes: Vec<String>,
 }
 
-/// What an RDMA device's files say.
+/// The content of an RDMA device's files.
 #[derive(Clone, Copy)]
 pub struct Card {
     pub pci_id: (u32, u32),
@@ -32,7 +32,8 @@ pub const NDR: Card = Card {
 };
 
 impl Tree {
-    /// A host whose NUMA nodes have these CPUs; the second half of each list is the other thread of the first half's cores.
+    /// Creates a host whose NUMA nodes have these CPUs. The second half of each list holds the second threads of the
+    /// cores in the first half.
     pub fn new(nodes: &[&str]) -> Self {
         let tree = Self {
             dir: TempDir::new().expect("a temporary folder"),
@@ -63,17 +64,18 @@ impl Tree {
 
     pub fn file(&self, path: &str, text: &str) {
         let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         fs::write(path, format!("{text}\n")).expect("written");
     }
 
     fn link(&self, path: &str, target: &str) {
         let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("created");
         symlink(target, path).expect("linked");
     }
 
-    /// A PCI function at `way`, `pci0000:15/0000:15:01.0/…`. `node` is -1 where firmware does not say.
+    /// Adds a PCI function at `way`, such as `pci0000:15/0000:15:01.0/…`. `node` is -1 if the firmware does not state
+    /// it.
     pub fn pci(&self, way: &str, node: i32, (vendor, device): (u32, u32), class: u32) {
         let id = way.rsplit('/').next().expect("an address");
         let folder = format!("devices/{way}");
@@ -90,12 +92,12 @@ impl Tree {
         );
     }
 
-    /// A data-centre GPU: a 3D controller.
+    /// Adds a data-centre GPU, which is a 3D controller.
     pub fn gpu(&self, way: &str, node: i32, device: u32) {
         self.pci(way, node, (0x10de, device), 0x03_02_00);
     }
 
-    /// An RDMA device with one port that is up.
+    /// Adds an RDMA device with one active port.
     pub fn nic(&self, name: &str, way: &str, node: i32, card: Card) {
         let class = if card.link_layer == "InfiniBand" {
             0x02_07_00
@@ -111,12 +113,12 @@ impl Tree {
         );
     }
 
-    /// Makes the PCI function at `way` a virtual one of the function `physical`.
+    /// Makes the PCI function at `way` a virtual function of the function `physical`.
     pub fn virtual_function(&self, way: &str, physical: &str) {
         self.link(&format!("devices/{way}/physfn"), &format!("../{physical}"));
     }
 
-    /// An RDMA device in software: it belongs to no PCI function.
+    /// Adds an RDMA device in software, which belongs to no PCI function.
     pub fn software_nic(&self, name: &str, card: Card) {
         self.rdma(name, "virtual", card);
     }

@@ -1,4 +1,7 @@
-//! The ring of commands, on the host: its memory, its one consumer, and a producer that does what `mk/comm/command_ring.cuh` does.
+//! The host side of the command ring: its memory, its single consumer, and a producer for tests and benchmarks.
+//!
+//! Kernels write commands to the ring and the proxy reads them. [`CommandProducer`] implements on the host what
+//! `mk/comm/command_ring.cuh` implements on the device. `tests/loom.rs` checks this file under every interleaving.
 
 use crate::error::FabricError;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -6,84 +9,86 @@ use mkernel_spec::fabric::{Command, MAX_CAPACITY_LOG2, PHASE_BIT, TAG_VALID, pha
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A [`Command`] as four words: one with its tag, peer and channel, three with their [`PHASE_BIT`].
+/// A [`Command`] as four 64-bit words. The first holds the tag, the peer and the channel. The other three carry the
+/// [`PHASE_BIT`].
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
-pub struct Slot([AtomicU64; 4]);
+pub struct CommandSlot([AtomicU64; 4]);
 
-impl Slot {
-    /// As the lap before left it that will first write the command `index`.
+impl CommandSlot {
+    /// Returns the slot as the previous lap leaves it if `index` is the first command to be written to it.
     fn before(index: u32, capacity_log2: u32) -> Self {
         let stale = phase(index, capacity_log2) ^ PHASE_BIT;
         Self([0, stale, stale, stale].map(AtomicU64::new))
     }
 }
 
-/// [`mkernel_spec::fabric::RingWords`].
+/// The progress counters that the proxy publishes, laid out as [`mkernel_spec::fabric::RingWords`].
 #[repr(C)]
 #[derive(Debug)]
-pub struct Words {
+pub struct RingCounters {
     consumed: AtomicU32,
     sent: AtomicU32,
 }
 
-/// [`mkernel_spec::fabric::RingState`]; of use to producers on the host only.
+/// The state that producers share, like [`mkernel_spec::fabric::RingState`]. Only producers on the host use it.
 #[derive(Debug)]
-struct State {
+struct ProducerState {
     claimed: AtomicU32,
     consumed_seen: AtomicU32,
 }
 
-/// Memory of a ring.
-pub struct Ring {
-    slots: NonNull<[Slot]>,
-    words: NonNull<Words>,
+/// The memory of a ring, which its producers and its consumer share.
+pub struct HostRing {
+    slots: NonNull<[CommandSlot]>,
+    words: NonNull<RingCounters>,
     capacity_log2: u32,
-    /// What keeps the memory.
+    /// The owner keeps the memory mapped.
     _owner: Box<dyn Send + Sync>,
 }
 
-// SAFETY: all that the pointers lead to is atomic, and the owner may be sent and shared.
-unsafe impl Send for Ring {}
-// SAFETY: as above.
-unsafe impl Sync for Ring {}
+// SAFETY: the pointers lead to atomics only, and the owner may be sent and shared.
+unsafe impl Send for HostRing {}
+// SAFETY: see above.
+unsafe impl Sync for HostRing {}
 
-impl Ring {
-    /// A ring in ordinary memory whose first command has the index `first`: 0, but in tests of wrapping.
+impl HostRing {
+    /// Allocates a ring in ordinary memory. The index of its first command is `first`, which is 0 except in tests of
+    /// indices that wrap around.
     ///
     /// # Errors
     ///
-    /// [`FabricError::Config`] for a capacity above 2^[`MAX_CAPACITY_LOG2`], or 1.
-    pub fn on_host(capacity_log2: u32, first: u32) -> Result<Arc<Self>, FabricError> {
+    /// [`FabricError::Config`] if the capacity is not 2 to 2^[`MAX_CAPACITY_LOG2`] commands.
+    pub fn allocate(capacity_log2: u32, first: u32) -> Result<Arc<Self>, FabricError> {
         check_capacity(capacity_log2)?;
         let capacity = 1 << capacity_log2;
         let first_in = |slot: u32| first.wrapping_add(slot.wrapping_sub(first) & (capacity - 1));
-        let slots: Arc<[Slot]> = (0..capacity)
-            .map(|slot| Slot::before(first_in(slot), capacity_log2))
+        let slots: Arc<[CommandSlot]> = (0..capacity)
+            .map(|slot| CommandSlot::before(first_in(slot), capacity_log2))
             .collect();
-        let words = Arc::new(Words {
+        let words = Arc::new(RingCounters {
             consumed: AtomicU32::new(first),
             sent: AtomicU32::new(first),
         });
         let (first_slot, first_word) = (NonNull::from(&*slots).cast(), NonNull::from(&*words));
         let owner = Box::new((slots, words));
-        // SAFETY: the owner keeps the memory and does not move it; all of it is atomic.
+        // SAFETY: the owner keeps the memory alive and does not move it. All of it is atomic.
         unsafe { Self::from_raw(first_slot, first_word, capacity_log2, owner) }
     }
 
-    /// A ring in memory that is mapped on a device too. It is zero before the first command.
+    /// Creates a ring in memory that a device has mapped too. The memory must be zero before the first command.
     ///
     /// # Errors
     ///
-    /// As [`on_host`](Self::on_host).
+    /// Returns the errors of [`allocate`](Self::allocate).
     ///
     /// # Safety
     ///
-    /// `slots` leads to 2^`capacity_log2` slots; they and `words` stay mapped as long as `owner` lives, and nobody but
-    /// kernels accesses them otherwise.
+    /// `slots` must point to 2^`capacity_log2` slots. The slots and `words` must stay mapped as long as `owner`
+    /// lives, and only kernels may access them besides this ring.
     pub unsafe fn from_raw(
-        slots: NonNull<Slot>,
-        words: NonNull<Words>,
+        slots: NonNull<CommandSlot>,
+        words: NonNull<RingCounters>,
         capacity_log2: u32,
         owner: Box<dyn Send + Sync>,
     ) -> Result<Arc<Self>, FabricError> {
@@ -96,17 +101,17 @@ impl Ring {
         }))
     }
 
-    /// Slots.
+    /// Returns the number of slots.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         1 << self.capacity_log2
     }
 
-    /// Whether all commands that were published have left.
+    /// Returns whether the writes of all published commands have completed.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        let words = self.words();
-        // In this order: a command counts as read before it counts as sent.
+        let words = self.counters();
+        // The counter `sent` must be loaded first: a command counts as consumed before it counts as sent.
         let sent = words.sent.load(Ordering::Acquire);
         let consumed = words.consumed.load(Ordering::Acquire);
         let head = self.slot(consumed)[0].load(Ordering::Relaxed);
@@ -114,13 +119,13 @@ impl Ring {
     }
 
     fn slot(&self, index: u32) -> &[AtomicU64; 4] {
-        // SAFETY: mapped while `_owner` lives, and atomic.
+        // SAFETY: the slots are mapped while `_owner` lives, and they are atomic.
         let slots = unsafe { self.slots.as_ref() };
         &slots[(index & (self.capacity() - 1)) as usize].0
     }
 
-    fn words(&self) -> &Words {
-        // SAFETY: as in `slot`.
+    fn counters(&self) -> &RingCounters {
+        // SAFETY: see `slot`.
         unsafe { self.words.as_ref() }
     }
 }
@@ -130,24 +135,24 @@ fn check_capacity(capacity_log2: u32) -> Result<(), FabricError> {
         return Ok(());
     }
     Err(FabricError::Config(vec![format!(
-        "a ring of 2^{capacity_log2} commands, but it may have 2^1 to 2^{MAX_CAPACITY_LOG2}"
+        "the capacity of a command ring is 2^{capacity_log2}, but it must be 2^1 to 2^{MAX_CAPACITY_LOG2} commands"
     )]))
 }
 
-/// The proxy's end. A ring has one.
-pub struct Consumer {
-    ring: Arc<Ring>,
+/// The proxy's end of a ring. Each ring has exactly one.
+pub struct CommandConsumer {
+    ring: Arc<HostRing>,
     next: u32,
     consumed: u32,
     sent: u32,
 }
 
-impl Consumer {
-    /// Starts where the ring's words say.
+impl CommandConsumer {
+    /// Creates the consumer. It starts at the index that the ring's counters hold.
     #[must_use]
-    pub fn new(ring: Arc<Ring>) -> Self {
-        let next = ring.words().consumed.load(Ordering::Relaxed);
-        let sent = ring.words().sent.load(Ordering::Relaxed);
+    pub fn new(ring: Arc<HostRing>) -> Self {
+        let next = ring.counters().consumed.load(Ordering::Relaxed);
+        let sent = ring.counters().sent.load(Ordering::Relaxed);
         Self {
             ring,
             next,
@@ -156,11 +161,13 @@ impl Consumer {
         }
     }
 
-    /// The next command and its index, if it was published. Its slot stays taken until [`publish`](Self::publish).
+    /// Returns the next command and its index if a producer has published it.
+    ///
+    /// The slot of the command stays in use until [`publish`](Self::publish).
     ///
     /// # Errors
     ///
-    /// [`FabricError::Command`] for a tag of another lap: somebody wrote the slot who had no right to.
+    /// [`FabricError::Command`] for a tag of another lap, which means that the slot was overwritten out of turn.
     pub fn take(&mut self) -> Result<Option<(u32, Command)>, FabricError> {
         let (index, log2) = (self.next, self.ring.capacity_log2);
         let slot = self.ring.slot(index);
@@ -175,24 +182,22 @@ impl Consumer {
                 index,
                 field: "tag",
                 value: u64::from(found),
-                limit: format!(
-                    "the slot's tags are {before:#x}, then {:#x}",
-                    tag(index, log2)
-                ),
+                limit: format!("the slot may hold {before:#x} or {:#x}", tag(index, log2)),
             });
         }
         if (words[1..].iter()).any(|word| word & PHASE_BIT != phase(index, log2)) {
             return Ok(None);
         }
-        // What the producer did before, above all the bytes to be put, is seen from here on.
+        // This fence makes everything visible that the producer did before it published the command, in particular
+        // the bytes that are to be put.
         fence(Ordering::Acquire);
         self.next = index.wrapping_add(1);
         Ok(Some((index, unpack(words))))
     }
 
-    /// Gives the slots of all taken commands back, and tells that the sources of `sent` more commands may be reused.
+    /// Releases the slots of all taken commands, and reports that the sources of `sent` more commands may be reused.
     pub fn publish(&mut self, sent: u32) {
-        let words = self.ring.words();
+        let words = self.ring.counters();
         if self.consumed != self.next {
             self.consumed = self.next;
             words.consumed.store(self.consumed, Ordering::Release);
@@ -233,32 +238,33 @@ fn pack(command: &Command, tag: u32, phase: u64) -> [u64; 4] {
     [head, rest[0], rest[1], rest[2]]
 }
 
-/// Posts commands from the host, as a kernel does from the device. Clones share a ring; no kernel may use it besides.
+/// Posts commands from the host as a kernel does from the device. Clones share the ring. No kernel may use the same
+/// ring.
 #[derive(Clone)]
-pub struct Producer {
-    ring: Arc<Ring>,
-    state: Arc<State>,
+pub struct CommandProducer {
+    ring: Arc<HostRing>,
+    state: Arc<ProducerState>,
 }
 
-impl Producer {
-    /// The first producer of a ring.
+impl CommandProducer {
+    /// Creates the first producer of a ring.
     #[must_use]
-    pub fn new(ring: Arc<Ring>) -> Self {
-        let first = ring.words().consumed.load(Ordering::Relaxed);
-        let state = Arc::new(State {
+    pub fn new(ring: Arc<HostRing>) -> Self {
+        let first = ring.counters().consumed.load(Ordering::Relaxed);
+        let state = Arc::new(ProducerState {
             claimed: AtomicU32::new(first),
             consumed_seen: AtomicU32::new(first),
         });
         Self { ring, state }
     }
 
-    /// The index of the caller's command, which is to be published once it [has a slot](Self::has_slot).
+    /// Claims the index of the caller's next command. The caller publishes it once it [has a slot](Self::has_slot).
     #[must_use]
     pub fn claim(&self) -> u32 {
         self.state.claimed.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether the index's slot may be written.
+    /// Returns whether the slot of this index may be written.
     #[must_use]
     pub fn has_slot(&self, index: u32) -> bool {
         let wanted = index.wrapping_add(1).wrapping_sub(self.ring.capacity());
@@ -266,14 +272,14 @@ impl Producer {
         if reaches(self.state.consumed_seen.load(Ordering::Acquire)) {
             return true;
         }
-        let seen = self.ring.words().consumed.load(Ordering::Acquire);
+        let seen = self.ring.counters().consumed.load(Ordering::Acquire);
         if reaches(seen) {
             self.state.consumed_seen.store(seen, Ordering::Release);
         }
         reaches(seen)
     }
 
-    /// Fills the slot, its words in any order. The command's own tag is of no account.
+    /// Writes the command to its slot, the four words in any order. The tag in `command` is ignored.
     pub fn publish(&self, index: u32, command: &Command) {
         let log2 = self.ring.capacity_log2;
         let tag = tag(index, log2);
@@ -286,10 +292,10 @@ impl Producer {
         }
     }
 
-    /// Whether the command and all before it have left.
+    /// Returns whether the writes of this command and of all earlier ones have completed.
     #[must_use]
     pub fn is_sent(&self, index: u32) -> bool {
-        let sent = self.ring.words().sent.load(Ordering::Acquire);
+        let sent = self.ring.counters().sent.load(Ordering::Acquire);
         sent.wrapping_sub(index.wrapping_add(1)).cast_signed() >= 0
     }
 }

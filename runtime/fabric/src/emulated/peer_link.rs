@@ -1,57 +1,57 @@
-//! [`Link`]: an emulated NIC's end of the wire to a peer.
+//! [`PeerLink`]: the end of the wire from an emulated NIC to one peer, with its buffers.
 
 use super::frame;
 use super::wire::Wire;
 
-/// What a NIC has for a peer.
-pub struct Link {
+/// The state of the link to one peer.
+pub struct PeerLink {
     wire: Box<dyn Wire>,
-    /// Whether it was reported as lost.
+    /// Whether the peer was reported as lost.
     pub is_lost: bool,
-    /// Writes to the peer that have not completed.
+    /// The number of writes to the peer that have not completed.
     pub in_flight: u32,
-    /// Writes of the peer that came and were not reported.
-    pub landings: u32,
-    /// Tickets of writes that were reported since the last flush.
+    /// The number of writes of the peer that have arrived and have not been reported.
+    pub receives_in_use: u32,
+    /// The tickets of writes that were reported since the last flush.
     pub acks: Vec<u64>,
-    /// Frames for the wire, from `sent` on.
+    /// Frames for the wire. The bytes before `sent` have been sent.
     pub output: Vec<u8>,
     sent: usize,
-    /// Bytes of the wire that are no whole frame yet.
+    /// Bytes from the wire that are not a complete frame yet.
     pub input: Vec<u8>,
-    /// Why the wire takes or gives no more.
+    /// Why the wire sends or receives no more.
     end: Option<String>,
-    /// Whether it has given all that it will.
-    is_dry: bool,
+    /// Whether the wire has delivered everything that it will.
+    is_drained: bool,
 }
 
-impl Link {
-    /// Over a wire.
+impl PeerLink {
+    /// Creates a link over a wire.
     pub fn new(wire: Box<dyn Wire>) -> Self {
         Self {
             wire,
             is_lost: false,
             in_flight: 0,
-            landings: 0,
+            receives_in_use: 0,
             acks: Vec::new(),
             output: Vec::new(),
             sent: 0,
             input: Vec::new(),
             end: None,
-            is_dry: false,
+            is_drained: false,
         }
     }
 
-    /// Appends what has come to `input`.
+    /// Appends the bytes that have arrived to `input`.
     pub fn receive(&mut self) {
         let before = self.input.len();
         if let Err(reason) = self.wire.receive(&mut self.input) {
             self.end.get_or_insert(reason);
         }
-        self.is_dry = self.end.is_some() && self.input.len() == before;
+        self.is_drained = self.end.is_some() && self.input.len() == before;
     }
 
-    /// Puts on the wire what it takes. Whether there was anything.
+    /// Sends what the wire accepts. Returns whether there was anything to send.
     pub fn flush(&mut self) -> bool {
         if !self.acks.is_empty() {
             frame::put_acks(&mut self.output, &self.acks);
@@ -61,11 +61,11 @@ impl Link {
         while self.sent < self.output.len() && self.end.is_none() {
             match self.wire.send(&self.output[self.sent..]) {
                 Ok(0) => {
-                    self.forget_sent();
+                    self.drop_sent();
                     return true;
                 }
                 Ok(sent) => self.sent += sent,
-                // What the peer said before it closed the wire is still to be heard.
+                // Bytes that the peer sent before it closed the wire must still be received.
                 Err(reason) => self.end = Some(reason),
             }
         }
@@ -74,18 +74,19 @@ impl Link {
         has_output
     }
 
-    /// Gives room back where most of the output has left; a wire that is never empty would keep all of it.
-    fn forget_sent(&mut self) {
+    /// Releases the memory of sent output once it is more than half. Without this, a wire that is always busy would
+    /// keep all of it.
+    fn drop_sent(&mut self) {
         if self.sent > self.output.len() / 2 {
             self.output.drain(..self.sent);
             self.sent = 0;
         }
     }
 
-    /// Why nothing more will come, once all that came was reported.
+    /// Returns why nothing more will arrive, once everything that arrived has been reported.
     pub fn end(&self) -> Option<&str> {
         self.end
             .as_deref()
-            .filter(|_| self.is_dry && self.landings == 0)
+            .filter(|_| self.is_drained && self.receives_in_use == 0)
     }
 }

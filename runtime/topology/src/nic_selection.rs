@@ -1,41 +1,45 @@
-//! Which NICs each GPU uses.
+//! [`NicSelection`]: which NICs each GPU uses.
 //!
-//! The nearest NICs of a GPU are its candidates; of several as near, the fastest. Each round matches GPUs to candidates
-//! that nobody has, as many as can be at once (augmenting paths: H. W. Kuhn, "The Hungarian method for the assignment
-//! problem", 1955, in its form for unweighted graphs): so no two GPUs share a NIC while another one as near is free.
-//! A GPU that gets none in the first round shares the candidate with the fewest users; further rounds add rails.
+//! The candidates of a GPU are its nearest NICs, and of several equally near ones the fastest. Each round matches as
+//! many GPUs as possible to candidates that no GPU uses (augmenting paths: H. W. Kuhn, "The Hungarian method for the
+//! assignment problem", 1955, in its form for unweighted graphs). Therefore no two GPUs share a NIC while an equally
+//! near one is free. A GPU without a NIC after the first round shares the candidate with the fewest users. Further
+//! rounds add rails.
 
 use crate::distance::Distance;
-use crate::nic::Link;
-use crate::wanted::{Wanted, WantedError};
-use crate::{Nic, Topology};
+use crate::nic::{Nic, NicKind};
+use crate::nic_config::{NicConfig, NicConfigError};
+use crate::topology::Topology;
 use serde::Serialize;
 
-/// What was chosen for a host.
+/// The selection for a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Choices {
-    /// The kind of all chosen NICs: peers on other nodes must be of one kind. None where there is no NIC.
-    pub link: Option<Link>,
-    /// By GPU.
-    pub gpus: Vec<Choice>,
-    /// What was left out, and why: sentences for people.
+pub struct NicSelection {
+    /// The kind of all selected NICs. The NICs of peers on other nodes must be of the same kind. `None` if there is
+    /// no NIC.
+    #[serde(rename = "link")]
+    pub kind: Option<NicKind>,
+    /// The NICs of each GPU.
+    pub gpus: Vec<GpuNics>,
+    /// The NICs that were left out and the reasons, in sentences.
     pub notes: Vec<String>,
 }
 
-/// What was chosen for a GPU.
+/// The selection for a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Choice {
-    /// Index in [`Topology::gpus`].
+pub struct GpuNics {
+    /// The index in [`Topology::gpus`].
     pub gpu: usize,
-    /// NICs to spread its traffic over; empty where there is none.
+    /// The NICs over which the GPU's traffic is spread. Empty if there is none.
     pub rails: Vec<Rail>,
-    /// Physical cores for its proxy thread: those near its first rail, divided evenly among the GPUs that are there.
+    /// Physical cores for the GPU's proxy thread: those near its first rail, divided evenly among the GPUs near it.
     pub cores: Vec<u32>,
 }
 
-impl Choice {
-    /// The rate of the GPU's NICs together, one direction, GB/s, a NIC's rate being divided evenly among the GPUs that use
-    /// it. None without a NIC, or where the tree does not give the rate of one.
+impl GpuNics {
+    /// Returns the total rate of the GPU's NICs in one direction in GB/s. The rate of a shared NIC is divided evenly
+    /// among the GPUs that use it. Returns `None` if the GPU has no NIC or if the tree does not state the rate of
+    /// one.
     #[must_use]
     pub fn gb_per_s(&self, topology: &Topology) -> Option<f64> {
         let of_rail = |rail: &Rail| {
@@ -49,80 +53,83 @@ impl Choice {
     }
 }
 
-/// One NIC of a GPU.
+/// A NIC of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rail {
-    /// Index in [`Topology::nics`].
+    /// The index in [`Topology::nics`].
     pub nic: usize,
-    /// From the GPU to the NIC.
+    /// The distance of the NIC from the GPU.
     pub distance: Distance,
-    /// Whether a person named it for this GPU.
+    /// Whether the configuration assigns the NIC to this GPU.
     pub is_configured: bool,
-    /// Other GPUs that use it.
+    /// The other GPUs that use the NIC.
     pub shared_with: Vec<usize>,
 }
 
 impl Topology {
-    /// Gives each GPU its NICs; `wanted` is as [`Wanted`] says, empty for the automatic choice.
+    /// Selects the NICs of each GPU. `config` has the syntax of [`NicConfig`]. It is empty for the automatic
+    /// selection.
     ///
     /// # Errors
-    /// All mistakes in `wanted`.
-    pub fn choose(&self, wanted: &str) -> Result<Choices, WantedError> {
-        let wanted = Wanted::parse(wanted, self)?;
+    ///
+    /// Returns all errors of `config`.
+    pub fn select_nics(&self, config: &str) -> Result<NicSelection, NicConfigError> {
+        let config = NicConfig::parse(config, self)?;
         let mut notes = Vec::new();
-        let link = self.link(&wanted, &mut notes);
-        let usable: Vec<usize> = (wanted.allowed.iter().copied())
-            .filter(|nic| self.nics[*nic].is_up && Some(self.nics[*nic].link) == link)
+        let kind = self.nic_kind(&config, &mut notes);
+        let usable: Vec<usize> = (config.allowed.iter().copied())
+            .filter(|nic| self.nics[*nic].is_up && Some(self.nics[*nic].kind) == kind)
             .collect();
-        let rails = Matching::new(self, &wanted, &usable).run();
+        let rails = Matching::new(self, &config, &usable).run();
         let gpus = (0..self.gpus.len())
-            .map(|gpu| self.choice(gpu, &rails, &wanted))
+            .map(|gpu| self.gpu_nics(gpu, &rails, &config))
             .collect();
-        let mut choices = Choices { link, gpus, notes };
-        divide_cores(&mut choices.gpus);
-        Ok(choices)
+        let mut selection = NicSelection { kind, gpus, notes };
+        divide_cores(&mut selection.gpus);
+        Ok(selection)
     }
 
-    /// The one kind of NIC to use: that of NICs which were given to GPUs, else the kind with the highest total rate.
-    fn link(&self, wanted: &Wanted, notes: &mut Vec<String>) -> Option<Link> {
-        let fixed = wanted.fixed.values().flatten().next();
+    /// Returns the kind of NIC to use: that of the NICs which the configuration assigns to GPUs, or else the kind
+    /// with the highest total rate.
+    fn nic_kind(&self, config: &NicConfig, notes: &mut Vec<String>) -> Option<NicKind> {
+        let fixed = config.fixed.values().flatten().next();
         if let Some(nic) = fixed {
-            return Some(self.nics[*nic].link);
+            return Some(self.nics[*nic].kind);
         }
-        let up: Vec<&Nic> = (wanted.allowed.iter().map(|nic| &self.nics[*nic]))
+        let up: Vec<&Nic> = (config.allowed.iter().map(|nic| &self.nics[*nic]))
             .filter(|nic| nic.is_up)
             .collect();
-        let total = |link: Link| -> u64 {
-            (up.iter().filter(|nic| nic.link == link))
+        let total = |kind: NicKind| -> u64 {
+            (up.iter().filter(|nic| nic.kind == kind))
                 .map(|nic| nic.rate_mbps.unwrap_or(0))
                 .fold(0, u64::saturating_add)
         };
-        let kinds = [Link::Efa, Link::InfiniBand, Link::RoCE];
+        let kinds = [NicKind::Efa, NicKind::InfiniBand, NicKind::RoCE];
         let present = kinds
             .into_iter()
-            .filter(|link| up.iter().any(|nic| nic.link == *link));
-        // Of kinds with one rate the first: the last of them in reverse.
-        let best = present.rev().max_by_key(|link| total(*link))?;
-        for nic in up.iter().filter(|nic| nic.link != best) {
+            .filter(|kind| up.iter().any(|nic| nic.kind == *kind));
+        // Among kinds of the same rate the first is best, which is the last in reverse order.
+        let best = present.rev().max_by_key(|kind| total(*kind))?;
+        for nic in up.iter().filter(|nic| nic.kind != best) {
             notes.push(format!(
                 "{} is left out: it is {}, and {best} has the higher total rate",
-                nic.name, nic.link
+                nic.name, nic.kind
             ));
         }
         Some(best)
     }
 
-    fn choice(&self, gpu: usize, rails: &[Vec<usize>], wanted: &Wanted) -> Choice {
+    fn gpu_nics(&self, gpu: usize, rails: &[Vec<usize>], config: &NicConfig) -> GpuNics {
         let rail = |nic: usize| Rail {
             nic,
             distance: self.distance(&self.gpus[gpu], &self.nics[nic]),
-            is_configured: wanted.fixed.contains_key(&gpu),
+            is_configured: config.fixed.contains_key(&gpu),
             shared_with: (0..rails.len())
                 .filter(|other| *other != gpu && rails[*other].contains(&nic))
                 .collect(),
         };
         let first = rails[gpu].first();
-        Choice {
+        GpuNics {
             gpu,
             rails: rails[gpu].iter().copied().map(rail).collect(),
             cores: first.map_or_else(Vec::new, |nic| self.cores_near(&self.nics[*nic])),
@@ -130,18 +137,18 @@ impl Topology {
     }
 }
 
-/// GPUs and their candidates, and who has what.
+/// The state of the matching between GPUs and candidates.
 struct Matching {
-    /// By GPU.
+    /// The candidate NICs of each GPU.
     candidates: Vec<Vec<usize>>,
-    /// By GPU.
+    /// The NICs assigned to each GPU.
     rails: Vec<Vec<usize>>,
-    /// By NIC: how many GPUs use it.
+    /// The number of GPUs that use each NIC.
     users: Vec<usize>,
 }
 
 impl Matching {
-    fn new(topology: &Topology, wanted: &Wanted, usable: &[usize]) -> Self {
+    fn new(topology: &Topology, config: &NicConfig, usable: &[usize]) -> Self {
         let gpus = topology.gpus.len();
         let mut matching = Self {
             candidates: vec![Vec::new(); gpus],
@@ -149,15 +156,15 @@ impl Matching {
             users: vec![0; topology.nics.len()],
         };
         for gpu in 0..gpus {
-            match wanted.fixed.get(&gpu) {
-                Some(nics) => nics.iter().for_each(|nic| matching.give(gpu, *nic)),
+            match config.fixed.get(&gpu) {
+                Some(nics) => nics.iter().for_each(|nic| matching.assign(gpu, *nic)),
                 None => matching.candidates[gpu] = candidates(topology, gpu, usable),
             }
         }
         matching
     }
 
-    fn give(&mut self, gpu: usize, nic: usize) {
+    fn assign(&mut self, gpu: usize, nic: usize) {
         self.rails[gpu].push(nic);
         self.users[nic] += 1;
     }
@@ -168,7 +175,7 @@ impl Matching {
             if self.rails[gpu].is_empty() {
                 let least = self.candidates[gpu].iter().copied();
                 if let Some(nic) = least.min_by_key(|nic| self.users[*nic]) {
-                    self.give(gpu, nic);
+                    self.assign(gpu, nic);
                 }
             }
         }
@@ -176,7 +183,7 @@ impl Matching {
         self.rails
     }
 
-    /// Gives as many GPUs as possible one more NIC that nobody has. Whether any got one.
+    /// Assigns as many GPUs as possible one more NIC that no GPU uses. Returns whether any GPU got one.
     fn round(&mut self) -> bool {
         let mut owner: Vec<Option<usize>> = vec![None; self.users.len()];
         for gpu in 0..self.candidates.len() {
@@ -185,13 +192,14 @@ impl Matching {
         }
         for (nic, gpu) in owner.iter().enumerate() {
             if let Some(gpu) = gpu {
-                self.give(*gpu, nic);
+                self.assign(*gpu, nic);
             }
         }
         owner.iter().any(Option::is_some)
     }
 
-    /// Finds a free NIC for `gpu`, where need be by moving other GPUs of this round to NICs that suit them as well.
+    /// Finds a free NIC for `gpu`. If necessary, it moves other GPUs of this round to NICs that suit them equally
+    /// well.
     fn augment(&self, gpu: usize, owner: &mut [Option<usize>], tried: &mut [bool]) -> bool {
         let unused = || {
             let nics = self.candidates[gpu].iter().copied();
@@ -214,7 +222,7 @@ impl Matching {
     }
 }
 
-/// The nearest of `usable`, and of those the fastest, by bus id.
+/// Returns the nearest of `usable`, and of those the fastest, ordered by bus id.
 fn candidates(topology: &Topology, gpu: usize, usable: &[usize]) -> Vec<usize> {
     let distance = |nic: &usize| topology.distance(&topology.gpus[gpu], &topology.nics[*nic]);
     let rate = |nic: &usize| topology.nics[*nic].rate_mbps;
@@ -226,10 +234,10 @@ fn candidates(topology: &Topology, gpu: usize, usable: &[usize]) -> Vec<usize> {
     near.filter(|nic| rate(nic) == fastest).copied().collect()
 }
 
-/// Where several GPUs have the same cores, gives each its own part of them, if there are enough.
-fn divide_cores(choices: &mut [Choice]) {
-    let whole: Vec<Vec<u32>> = choices.iter().map(|choice| choice.cores.clone()).collect();
-    for (i, choice) in choices.iter_mut().enumerate() {
+/// If several GPUs have the same cores and these are enough, divides them among the GPUs.
+fn divide_cores(selection: &mut [GpuNics]) {
+    let whole: Vec<Vec<u32>> = selection.iter().map(|gpu| gpu.cores.clone()).collect();
+    for (i, choice) in selection.iter_mut().enumerate() {
         let parts = whole.iter().filter(|cores| **cores == whole[i]).count();
         let part = whole[..i]
             .iter()

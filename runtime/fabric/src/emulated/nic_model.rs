@@ -1,30 +1,30 @@
-//! How long things take on an emulated NIC, and what goes wrong there.
+//! The timing model of an emulated NIC ([`NicModel`]) and the faults that it injects ([`Faults`]).
 
-use super::MAX_WRITE_BYTES;
+use super::frame::MAX_WRITE_BYTES;
 use crate::error::FabricError;
 use std::time::Duration;
 
-/// Figures of an emulated NIC.
+/// The parameters of an emulated NIC.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Nic {
-    /// NICs per endpoint; writes go to the one that is free first.
+pub struct NicModel {
+    /// The number of NICs per endpoint. A write takes the NIC that is free first.
     pub rails: u32,
-    /// Of each of them, one way: 10^9 bytes per second.
+    /// The bandwidth of each NIC in one direction, in 10^9 bytes per second.
     pub gb_per_s: f64,
-    /// From the last byte's departure to its arrival, and from the arrival to the sender's completion.
+    /// The time from the departure of the last byte to its arrival, and from the arrival to the sender's completion.
     pub latency: Duration,
-    /// What each write takes of a NIC besides its bytes.
+    /// The time that each write occupies a NIC in addition to the time for its bytes.
     pub per_write: Duration,
-    /// Writes per peer that may be on their way.
+    /// The most writes per peer that may be in flight.
     pub queue_depth: u32,
-    /// Receives kept for each peer.
+    /// The number of receives that are kept for each peer.
     pub receives: u32,
-    /// The longest write; at most [`MAX_WRITE_BYTES`](super::MAX_WRITE_BYTES).
+    /// The size of the longest write, at most [`MAX_WRITE_BYTES`].
     pub write_bytes: u32,
 }
 
-impl Default for Nic {
-    /// One NIC of 400 Gbit/s, as on a host of a few switches' distance.
+impl Default for NicModel {
+    /// One NIC of 400 Gbit/s, with the latency of a network of a few switches.
     fn default() -> Self {
         Self {
             rails: 1,
@@ -38,54 +38,64 @@ impl Default for Nic {
     }
 }
 
-impl Nic {
-    /// Whether they can be.
+impl NicModel {
+    /// Checks that the parameters are valid.
     pub(super) fn check(&self) -> Result<(), FabricError> {
-        let mut mistakes = Vec::new();
+        let mut issues = Vec::new();
         if self.gb_per_s.is_nan() || self.gb_per_s <= 0.0 {
-            mistakes.push(format!("an emulated NIC of {} GB/s", self.gb_per_s));
+            issues.push(format!(
+                "the bandwidth of the emulated NIC is {} GB/s; it must be positive",
+                self.gb_per_s
+            ));
         }
         if self.write_bytes > MAX_WRITE_BYTES {
-            mistakes.push(format!(
-                "writes of {} bytes, but {MAX_WRITE_BYTES} are the most",
+            issues.push(format!(
+                "writes of the emulated NIC have up to {} bytes, but at most {MAX_WRITE_BYTES} are possible",
                 self.write_bytes
             ));
         }
         if self.rails == 0 || self.queue_depth == 0 || self.receives == 0 {
-            mistakes.push("an emulated NIC without rails, queue or receives".into());
+            issues.push(
+                "the emulated NIC has no rails, no queue or no receives; each must be at least 1"
+                    .into(),
+            );
         }
-        if mistakes.is_empty() {
+        if issues.is_empty() {
             Ok(())
         } else {
-            Err(FabricError::Config(mistakes))
+            Err(FabricError::Config(issues))
         }
     }
 }
 
-/// What goes wrong; the same `seed` and the same calls give the same faults.
+/// The faults to inject. The same `seed` and the same calls give the same faults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Of all that is random.
+    /// The seed of all random decisions.
     pub seed: u64,
-    /// Each write and completion is late by up to this, and so overtakes others.
+    /// Each write and each completion is delayed by up to this time, so that some overtake others.
     pub jitter: Duration,
-    /// The probability that a write or completion is lost once (or once more) and repeated.
+    /// The probability that a write or a completion is lost and repeated. A repetition may be lost again.
     pub loss: f64,
-    /// What each repetition takes.
+    /// The time that each repetition takes.
     pub retransmission: Duration,
     /// The probability that an event is reported twice.
     pub duplicates: f64,
-    /// What breaks for good.
+    /// A permanent failure.
     pub failure: Option<Failure>,
 }
 
 impl Faults {
-    /// Whether nothing comes or goes any more, after so many writes; an error if the NIC has failed.
+    /// Returns whether the NIC is silent after this many writes.
+    ///
+    /// # Errors
+    ///
+    /// [`FabricError::Nic`] if the NIC has failed.
     pub(super) fn is_silent(&self, writes: u64) -> Result<bool, FabricError> {
         match self.failure {
             Some(Failure::Nic { after_writes }) if writes >= after_writes => {
                 Err(FabricError::Nic {
-                    reason: format!("it was set to fail after {after_writes} writes"),
+                    reason: format!("it was configured to fail after {after_writes} writes"),
                 })
             }
             Some(Failure::Silence { after_writes }) => Ok(writes >= after_writes),
@@ -94,17 +104,17 @@ impl Faults {
     }
 }
 
-/// What breaks after so many writes.
+/// A permanent failure after a number of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Calls return an error.
+    /// All calls return an error.
     Nic {
-        /// Writes before.
+        /// The number of writes before the failure.
         after_writes: u64,
     },
-    /// Nothing comes or goes any more, and nobody says so.
+    /// Nothing is sent or received any more, and no error is reported.
     Silence {
-        /// Writes before.
+        /// The number of writes before the failure.
         after_writes: u64,
     },
 }
@@ -121,7 +131,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// True with this probability.
+    /// Returns true with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         probability > 0.0 && (self.next() >> 11) as f64 * 2f64.powi(-53) < probability
     }
@@ -131,20 +141,20 @@ impl Random {
     }
 }
 
-/// Most times that one write is lost.
+/// The most times that one write is lost.
 const MAX_LOSSES: u32 = 8;
 
-/// When the writes of an endpoint leave and arrive.
+/// Computes when the writes of an endpoint depart and arrive.
 pub(super) struct Timing {
-    nic: Nic,
+    nic: NicModel,
     faults: Faults,
     pub random: Random,
-    /// By rail: when its last write will have left. In fractions, so that rates are exact.
+    /// The time at which the last write of each rail has departed. It is a fraction, so that rates are exact.
     free_ns: Vec<f64>,
 }
 
 impl Timing {
-    pub fn new(nic: &Nic, faults: &Faults) -> Self {
+    pub fn new(nic: &NicModel, faults: &Faults) -> Self {
         Self {
             nic: nic.clone(),
             faults: faults.clone(),
@@ -153,7 +163,7 @@ impl Timing {
         }
     }
 
-    /// When a write that is posted now arrives.
+    /// Returns the arrival time of a write that is posted now.
     pub fn arrival_ns(&mut self, now_ns: u64, bytes: u32) -> u64 {
         let takes = f64::from(bytes) / self.nic.gb_per_s + self.nic.per_write.as_nanos() as f64;
         let mut rail = 0;
@@ -164,12 +174,12 @@ impl Timing {
         }
         let leaves = self.free_ns[rail].max(now_ns as f64) + takes;
         self.free_ns[rail] = leaves;
-        // Figures of a user's may add up to more than there is.
-        (leaves as u64).saturating_add(self.way_ns())
+        // The parameters of a user may add up to more than the range of the type.
+        (leaves as u64).saturating_add(self.latency_ns())
     }
 
-    /// How long something small is on its way.
-    pub fn way_ns(&mut self) -> u64 {
+    /// Returns the latency of a small message, with jitter and repetitions.
+    pub fn latency_ns(&mut self) -> u64 {
         let Faults {
             jitter,
             loss,
@@ -177,13 +187,13 @@ impl Timing {
             ..
         } = self.faults;
         let late = self.random.below(jitter.as_nanos() as u64);
-        let mut way = (self.nic.latency.as_nanos() as u64).saturating_add(late);
+        let mut total = (self.nic.latency.as_nanos() as u64).saturating_add(late);
         for _ in 0..MAX_LOSSES {
             if !self.random.chance(loss) {
                 break;
             }
-            way = way.saturating_add(retransmission.as_nanos() as u64);
+            total = total.saturating_add(retransmission.as_nanos() as u64);
         }
-        way
+        total
     }
 }

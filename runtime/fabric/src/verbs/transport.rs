@@ -1,79 +1,82 @@
-//! The transport: tables of peers, regions and rails, how they are made, and the trait.
+//! [`VerbsTransport`]: the tables of peers, regions and rails of a verbs transport, their setup, and the
+//! implementation of [`Transport`].
 
-use super::lane::{Kind, Lane};
+use super::connect_info::{ConnectInfo, QueuePairInfo, RailInfo, RegionInfo, RemoteAddress};
+use super::lane::Lane;
 use super::lanes::Lanes;
-use super::memory::Registration;
-use super::offer::{Offer, QueuePairOffer, RailOffer, RegionOffer, Target};
 use super::options::Options;
+use super::queue_pair_type::QueuePairType;
 use super::rail::Rail;
+use super::registration::Registration;
 use crate::error::FabricError;
+use crate::peer_id::PeerId;
 use crate::transport::{
-    Event, Limits, MAX_REGIONS, Memory, PeerId, PeerOffer, RegionId, Transport, Write,
+    Event, Limits, MAX_REGIONS, MemoryRange, PeerConnectInfo, RegionId, Transport, Write,
 };
 use ibverbs_sys::ibv_wc;
 use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
 use std::time::Instant;
 
-/// Completions that a driver is asked for at once.
+/// The number of completions that one call of a driver may return.
 const COMPLETIONS: usize = 64;
 
-/// A transport over queue pairs of a kind. Fields are dropped from the first to the last: queue pairs before memory.
-pub(super) struct Endpoint<K> {
+/// A transport over queue pairs of one type. Its fields are dropped in order, queue pairs before memory.
+pub(super) struct VerbsTransport<K> {
     pub(super) lanes: Lanes<K>,
-    pub(super) peers: Vec<PeerMemory>,
-    pub(super) regions: Vec<Region>,
+    pub(super) peers: Vec<RemoteMemory>,
+    pub(super) regions: Vec<LocalRegion>,
     pub(super) rails: Vec<Rail>,
     pub(super) options: Options,
-    /// What `post` found and `poll` tells.
+    /// Losses that `post` found and that the next `poll` reports.
     pub(super) lost: Vec<Event>,
     pub(super) completions: Vec<ibv_wc>,
-    pub(super) next_watch: Instant,
+    pub(super) next_event_check: Instant,
 }
 
 /// A region of this endpoint.
-pub(super) struct Region {
-    /// For each rail. Dropped before what they register.
+pub(super) struct LocalRegion {
+    /// The registration on each rail. They are dropped before the memory that they register.
     pub(super) registrations: Vec<Registration>,
-    pub(super) memory: Memory,
+    pub(super) memory: MemoryRange,
 }
 
-/// Where an endpoint may write at a peer.
+/// The memory of a peer to which this endpoint may write.
 #[derive(Clone, Default)]
-pub(super) struct PeerMemory {
-    pub(super) regions: Vec<RegionOffer>,
-    /// For each rail.
-    pub(super) scratch: Vec<Target>,
+pub(super) struct RemoteMemory {
+    pub(super) regions: Vec<RegionInfo>,
+    /// The scratch memory on each rail.
+    pub(super) scratch: Vec<RemoteAddress>,
     pub(super) lost: bool,
 }
 
-impl<K: Kind> Endpoint<K> {
+impl<K: QueuePairType> VerbsTransport<K> {
     pub(super) fn new(options: Options) -> Result<Self, FabricError> {
         options.check()?;
-        let rails = Rail::open_all::<K>(&options)?;
+        let rails = Rail::open_all(&options, K::NAME, K::capability)?;
         Ok(Self {
             lanes: Lanes::new(options.peers, rails.len(), random(0) as usize),
-            peers: vec![PeerMemory::default(); options.peers.into()],
+            peers: vec![RemoteMemory::default(); options.peers.into()],
             regions: Vec::new(),
             rails,
             options,
             lost: Vec::new(),
             completions: vec![ibv_wc::default(); COMPLETIONS],
-            next_watch: Instant::now(),
+            next_event_check: Instant::now(),
         })
     }
 
-    /// Makes the queue pairs for a peer.
+    /// Creates the queue pairs for a peer.
     fn make_lanes(&mut self, id: PeerId) -> Result<(), String> {
         let peer = usize::from(id.0);
         if peer >= self.peers.len() {
             return Err(format!(
-                "peer {}, but this transport was made for {}",
+                "peer {} does not exist; the transport was created for {} peers",
                 id.0, self.options.peers
             ));
         }
         if !self.lanes.of(peer).is_empty() {
-            return Err("its offer was made before".into());
+            return Err("its connection info was created before".into());
         }
         for _ in 0..self.options.queue_pairs {
             for rail in &mut self.rails {
@@ -87,19 +90,19 @@ impl<K: Kind> Endpoint<K> {
         Ok(())
     }
 
-    /// What a peer must know of one rail.
-    fn rail_offer(&self, index: usize, peer: PeerId) -> RailOffer {
+    /// Returns the connection info of one rail.
+    fn rail_info(&self, index: usize, peer: PeerId) -> RailInfo {
         let rail = &self.rails[index];
         let lanes = self.lanes.of(peer.0.into()).iter();
         let lanes = lanes.skip(index).step_by(self.rails.len());
-        RailOffer {
+        RailInfo {
             link: rail.port.link as u8,
             mtu: rail.port.mtu,
             lid: rail.port.lid,
             gid: rail.port.gid,
             scratch: rail.scratch(),
             queue_pairs: lanes
-                .map(|lane| QueuePairOffer {
+                .map(|lane| QueuePairInfo {
                     number: lane.pair.pair().number(),
                     nonce: lane.nonce,
                 })
@@ -107,32 +110,34 @@ impl<K: Kind> Endpoint<K> {
         }
     }
 
-    /// Reads an offer, and compares it with what this endpoint has.
-    fn check(&self, bytes: &[u8]) -> Result<Offer, String> {
-        let offer = Offer::from_bytes(bytes)?;
-        let pairs = offer.rails.first().map_or(0, |rail| rail.queue_pairs.len());
+    /// Decodes connection info and compares it with the parameters of this endpoint.
+    fn check(&self, bytes: &[u8]) -> Result<ConnectInfo, String> {
+        let info = ConnectInfo::from_bytes(bytes)?;
+        let pairs = info.rails.first().map_or(0, |rail| rail.queue_pairs.len());
         for (what, theirs, ours) in [
             (
                 "service",
-                usize::from(offer.service),
+                usize::from(info.service),
                 usize::from(K::SERVICE),
             ),
-            ("number of NICs", offer.rails.len(), self.rails.len()),
+            ("number of NICs", info.rails.len(), self.rails.len()),
             (
                 "number of queue pairs",
                 pairs,
                 self.options.queue_pairs.into(),
             ),
-            ("number of regions", offer.regions.len(), self.regions.len()),
+            ("number of regions", info.regions.len(), self.regions.len()),
         ] {
             if theirs != ours {
-                return Err(format!("its {what} is {theirs}, here it is {ours}"));
+                return Err(format!(
+                    "its {what} is {theirs}, but that of this endpoint is {ours}"
+                ));
             }
         }
-        for (theirs, ours) in offer.rails.iter().zip(&self.rails) {
+        for (theirs, ours) in info.rails.iter().zip(&self.rails) {
             if theirs.link != ours.port.link as u8 {
                 return Err(format!(
-                    "its link layer is {}, that of {} is {:?}",
+                    "its link layer is {}, but that of {} is {:?}",
                     theirs.link, ours.device.name, ours.port.link
                 ));
             }
@@ -142,40 +147,43 @@ impl<K: Kind> Endpoint<K> {
                 .find(|pair| pair.number >= 1 << 24)
             {
                 return Err(format!(
-                    "it has queue pair {}: numbers have 24 bits",
+                    "it has queue pair {}, but numbers have 24 bits",
                     pair.number
                 ));
             }
             if !(1..=5).contains(&theirs.mtu) {
                 return Err(format!(
-                    "its MTU has code {}: it must be 1 to 5",
+                    "its MTU has code {}, but it must be 1 to 5",
                     theirs.mtu
                 ));
             }
         }
-        match offer
+        match info
             .regions
             .iter()
             .position(|region| region.address.checked_add(region.bytes).is_none())
         {
-            Some(region) => Err(format!(
-                "its region {region} does not fit into an address space"
-            )),
-            None => Ok(offer),
+            Some(region) => Err(format!("its region {region} exceeds the address space")),
+            None => Ok(info),
         }
     }
 
-    fn connect_peer(&mut self, id: PeerId, offer: Offer, deadline: Instant) -> Result<(), String> {
+    fn connect_peer(
+        &mut self,
+        id: PeerId,
+        info: ConnectInfo,
+        deadline: Instant,
+    ) -> Result<(), String> {
         let lanes = self.lanes.of_mut(id.0.into());
         if lanes.is_empty() {
-            return Err("nothing was offered to it".into());
+            return Err("no connection info was created for it".into());
         }
         for (index, lane) in lanes.iter_mut().enumerate() {
             if Instant::now() >= deadline {
                 return Err("the deadline passed".into());
             }
             let rails = self.rails.len();
-            let (rail, to) = (&self.rails[index % rails], &offer.rails[index % rails]);
+            let (rail, to) = (&self.rails[index % rails], &info.rails[index % rails]);
             lane.pair
                 .connect(rail, to, to.queue_pairs[index / rails])
                 .map_err(|error| {
@@ -187,18 +195,18 @@ impl<K: Kind> Endpoint<K> {
                 })?;
         }
         let peer = &mut self.peers[usize::from(id.0)];
-        peer.scratch = offer.rails.iter().map(|rail| rail.scratch).collect();
-        peer.regions = offer.regions;
+        peer.scratch = info.rails.iter().map(|rail| rail.scratch).collect();
+        peer.regions = info.regions;
         Ok(())
     }
 }
 
-/// 32 random bits. A randomly keyed hash is what the standard library has for that.
+/// Returns 32 random bits. A randomly keyed hash is what the standard library offers for that.
 fn random(number: u16) -> u32 {
     RandomState::new().hash_one(number) as u32
 }
 
-impl<K: Kind> Transport for Endpoint<K> {
+impl<K: QueuePairType> Transport for VerbsTransport<K> {
     fn limits(&self) -> Limits {
         let lanes = self.rails.len() as u32 * u32::from(self.options.queue_pairs);
         Limits {
@@ -209,13 +217,13 @@ impl<K: Kind> Transport for Endpoint<K> {
                 .min()
                 .unwrap_or(0),
             writes: self.options.writes * lanes,
-            // Each lane has as many: a peer may send all its writes through one.
+            // Each lane keeps this many receives, because a peer may send all its writes through one lane.
             receives: self.options.receives,
             rails: self.rails.len() as u32,
         }
     }
 
-    fn register(&mut self, memory: Memory) -> Result<RegionId, FabricError> {
+    fn register(&mut self, memory: MemoryRange) -> Result<RegionId, FabricError> {
         let (address, bytes) = (memory.address(), memory.bytes());
         let refused = |reason| FabricError::Register {
             address,
@@ -223,24 +231,26 @@ impl<K: Kind> Transport for Endpoint<K> {
             reason,
         };
         if self.regions.len() == MAX_REGIONS {
-            return Err(refused(format!("there are {MAX_REGIONS} regions already")));
+            return Err(refused(format!(
+                "the limit of {MAX_REGIONS} regions is reached"
+            )));
         }
         let registrations = self
             .rails
             .iter()
             .map(|rail| Registration::new(&rail.device, &memory));
         let registrations = registrations.collect::<Result<_, _>>().map_err(refused)?;
-        self.regions.push(Region {
+        self.regions.push(LocalRegion {
             memory,
             registrations,
         });
         Ok(RegionId(self.regions.len() as u8 - 1))
     }
 
-    fn offer(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
+    fn connect_info(&mut self, peer: PeerId) -> Result<Vec<u8>, FabricError> {
         self.make_lanes(peer)
             .map_err(|reason| FabricError::Nic { reason })?;
-        let region = |region: &Region| RegionOffer {
+        let region = |region: &LocalRegion| RegionInfo {
             address: region.memory.address(),
             bytes: region.memory.bytes(),
             keys: region
@@ -249,29 +259,31 @@ impl<K: Kind> Transport for Endpoint<K> {
                 .map(Registration::remote_key)
                 .collect(),
         };
-        let offer = Offer {
+        let info = ConnectInfo {
             service: K::SERVICE,
             rails: (0..self.rails.len())
-                .map(|rail| self.rail_offer(rail, peer))
+                .map(|rail| self.rail_info(rail, peer))
                 .collect(),
             regions: self.regions.iter().map(region).collect(),
         };
-        Ok(offer.to_bytes())
+        Ok(info.to_bytes())
     }
 
-    fn connect(&mut self, peers: &[PeerOffer], deadline: Instant) -> Result<(), FabricError> {
+    fn connect(&mut self, peers: &[PeerConnectInfo], deadline: Instant) -> Result<(), FabricError> {
         if peers.len() != self.peers.len() {
             let (given, made) = (peers.len(), self.peers.len());
             return Err(FabricError::Config(vec![format!(
-                "{given} offers, but this transport was made for {made} peers"
+                "there is connection info of {given} peers, but the transport was created for {made}"
             )]));
         }
-        for (id, PeerOffer { peer, offer }) in (0..).map(PeerId).zip(peers) {
-            let offer = self.check(offer).map_err(|reason| FabricError::Offer {
-                peer: peer.clone(),
-                reason,
-            })?;
-            self.connect_peer(id, offer, deadline)
+        for (id, PeerConnectInfo { peer, connect_info }) in (0..).map(PeerId).zip(peers) {
+            let info = self
+                .check(connect_info)
+                .map_err(|reason| FabricError::ConnectInfo {
+                    peer: peer.clone(),
+                    reason,
+                })?;
+            self.connect_peer(id, info, deadline)
                 .map_err(|reason| FabricError::Connect {
                     peer: peer.clone(),
                     reason,
@@ -300,9 +312,9 @@ impl<K: Kind> Transport for Endpoint<K> {
                     reason: format!("{}: {reason}", self.rails[rail].device.name),
                 })?;
         }
-        self.repost(events);
-        if Instant::now() >= self.next_watch {
-            self.watch(events)?;
+        self.replace_receives(events);
+        if Instant::now() >= self.next_event_check {
+            self.check_async_events(events)?;
         }
         Ok(())
     }

@@ -1,24 +1,26 @@
-//! What a connected endpoint does: writes find a lane, completions become events, trouble becomes the loss of peers.
+//! The data path of a connected transport: writes are assigned to lanes, completions become events, and failures
+//! become the loss of a peer.
 
-use super::endpoint::{Endpoint, PeerMemory, Region};
-use super::lane::{Kind, Work};
-use super::offer::Target;
-use super::os::words;
-use super::rail::{LaneAt, Rail};
-use super::watch::{self, Trouble};
+use super::async_event::{self, AsyncEvent};
+use super::connect_info::RemoteAddress;
+use super::errno::static_text;
+use super::queue_pair_type::{QueuePairType, WorkRequest};
+use super::rail::{LaneId, Rail};
+use super::transport::{LocalRegion, RemoteMemory, VerbsTransport};
 use crate::error::FabricError;
-use crate::transport::{Event, MemoryKind, PeerId, Place, Write};
+use crate::peer_id::PeerId;
+use crate::transport::{Event, MemoryKind, RegionOffset, Write};
 use ibverbs_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
 use std::time::{Duration, Instant};
 
-/// How often devices are asked what happened beside completions: it costs a system call.
-const WATCH_INTERVAL: Duration = Duration::from_millis(10);
+/// How often asynchronous events are checked. Each check costs a system call.
+const ASYNC_EVENT_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Batches of completions that one `poll` takes from a rail.
+/// The most batches of completions that one `poll` takes from a rail.
 const POLL_BATCHES: usize = 4;
 
-impl<K: Kind> Endpoint<K> {
-    /// Puts a write into the batch of a lane that has room; false if none has.
+impl<K: QueuePairType> VerbsTransport<K> {
+    /// Adds a write to the batch of a lane that has room. Returns false if no lane has room.
     pub(super) fn accept(&mut self, write: &Write) -> Result<bool, FabricError> {
         let nic = |what| FabricError::Nic {
             reason: format!("write {}: {what}", write.id),
@@ -27,26 +29,26 @@ impl<K: Kind> Endpoint<K> {
         let peer = self
             .peers
             .get(number)
-            .ok_or_else(|| nic("there is no such peer"))?;
+            .ok_or_else(|| nic("the peer does not exist"))?;
         if peer.lost {
             return Ok(true);
         }
         let (rails, regions) = (&self.rails, &self.regions);
         let accepted = self.lanes.accept(write.peer.0, |rail| {
-            work(peer, (&rails[rail], rail), regions, write)
+            work_request(peer, (&rails[rail], rail), regions, write)
         });
-        accepted.ok_or_else(|| nic("its bytes are not in a region"))
+        accepted.ok_or_else(|| nic("its source or its target is not in a region"))
     }
 
     /// Posts all batches.
     pub(super) fn flush(&mut self) {
         for (at, error) in self.lanes.flush() {
-            let lost = self.lose(at, &format!("takes no writes: {error}"));
+            let lost = self.disconnect(at, &format!("the queue pair refuses writes: {error}"));
             self.lost.extend(lost);
         }
     }
 
-    /// Takes completions from a rail.
+    /// Polls the completions of a rail.
     pub(super) fn drain(
         &mut self,
         rail: usize,
@@ -59,7 +61,7 @@ impl<K: Kind> Endpoint<K> {
                 .poll(&mut completions)
                 .map_err(|error| FabricError::Nic {
                     reason: format!(
-                        "{} gives no completions: {error}",
+                        "cannot poll the completions of {}: {error}",
                         self.rails[rail].device.name
                     ),
                 })?;
@@ -83,20 +85,21 @@ impl<K: Kind> Endpoint<K> {
         let Some(&at) = self.rails[rail].lanes.get(&completion.qp_num) else {
             return Ok(());
         };
-        // All that a lost peer's queue pairs had posted comes back, each with an error.
+        // All requests that were posted to the queue pairs of a lost peer complete with an error.
         if self.peers[usize::from(at.0)].lost {
             return Ok(());
         }
         if let Some((status, vendor)) = completion.error() {
             if status == ibv_wc_status::IBV_WC_WR_FLUSH_ERR {
-                // The queue pair failed before; only the device's event says why.
-                self.watch(events)?;
+                // The queue pair failed earlier, and only the device's event gives the reason.
+                self.check_async_events(events)?;
             }
-            // SAFETY: the library's texts are constants.
-            let text = unsafe { words((self.rails[rail].device.verbs.wc_status_str)(status)) };
-            events.extend(self.lose(
+            // SAFETY: the texts of the library are constants.
+            let text =
+                unsafe { static_text((self.rails[rail].device.verbs.wc_status_str)(status)) };
+            events.extend(self.disconnect(
                 at,
-                &format!("{text} (status {status}, vendor's code {vendor:#x})"),
+                &format!("{text} (status {status}, vendor error {vendor:#x})"),
             ));
             return Ok(());
         }
@@ -106,64 +109,71 @@ impl<K: Kind> Endpoint<K> {
                 self.lanes.complete(at, completion.wr_id(), sent);
             }
             (ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM, Some(immediate)) => {
-                self.lanes.use_receive(at);
+                self.lanes.consume_receive(at);
                 events.push(Event::Arrived {
                     peer: PeerId(at.0),
                     immediate: u32::from_be(immediate),
                 });
             }
             (opcode, _) => {
-                events
-                    .extend(self.lose(at, &format!("it sent what is no write (opcode {opcode})")));
+                events.extend(self.disconnect(
+                    at,
+                    &format!("it sent a request that is not a write (opcode {opcode})"),
+                ));
             }
         }
         Ok(())
     }
 
-    /// Posts receives again where arrivals have used some.
-    pub(super) fn repost(&mut self, events: &mut Vec<Event>) {
+    /// Replaces the receives that arrivals have consumed.
+    pub(super) fn replace_receives(&mut self, events: &mut Vec<Event>) {
         let rails = &self.rails;
-        let refused = (self.lanes).repost(|pair, rail, count| pair.receive(&rails[rail], count));
+        let refused =
+            (self.lanes).replace_receives(|pair, rail, count| pair.receive(&rails[rail], count));
         for (at, error) in refused {
-            events.extend(self.lose(at, &format!("takes no receives: {error}")));
+            events
+                .extend(self.disconnect(at, &format!("the queue pair refuses receives: {error}")));
         }
     }
 
-    /// Asks devices what happened beside completions.
-    pub(super) fn watch(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError> {
+    /// Handles the asynchronous events of all devices.
+    pub(super) fn check_async_events(
+        &mut self,
+        events: &mut Vec<Event>,
+    ) -> Result<(), FabricError> {
         let now = Instant::now();
-        self.next_watch = now + WATCH_INTERVAL;
+        self.next_event_check = now + ASYNC_EVENT_INTERVAL;
         for index in 0..self.rails.len() {
-            while let Some(trouble) = watch::next(&self.rails[index].device) {
+            while let Some(event) = async_event::next(&self.rails[index].device) {
                 let rail = &mut self.rails[index];
-                match trouble {
-                    Trouble::PortDown(port) if port == rail.port.number => {
+                match event {
+                    AsyncEvent::PortDown(port) if port == rail.port.number => {
                         rail.down_since.get_or_insert(now);
                         self.lanes.set_down(index, true);
                     }
-                    Trouble::PortUp(port) if port == rail.port.number => {
+                    AsyncEvent::PortUp(port) if port == rail.port.number => {
                         rail.down_since = None;
                         self.lanes.set_down(index, false);
                     }
-                    Trouble::PortDown(_) | Trouble::PortUp(_) => {}
-                    Trouble::QueuePair(number, text) => {
+                    AsyncEvent::PortDown(_) | AsyncEvent::PortUp(_) => {}
+                    AsyncEvent::QueuePair(number, text) => {
                         let at = rail.lanes.get(&number).copied();
-                        events.extend(at.and_then(|at| self.lose(at, &text)));
+                        events.extend(at.and_then(|at| self.disconnect(at, &text)));
                     }
-                    Trouble::Device(text) => {
+                    AsyncEvent::Device(text) => {
                         return Err(FabricError::Nic {
                             reason: format!("{}: {text}", rail.device.name),
                         });
                     }
                 }
             }
-            self.rails[index].ensure_up(now, self.options.port_down)?;
+            self.rails[index].ensure_up(now, self.options.port_down_limit)?;
         }
         Ok(())
     }
 
-    /// Ends everything with the peer of a lane; the event that says so, the first time.
-    fn lose(&mut self, (peer, lane): LaneAt, reason: &str) -> Option<Event> {
+    /// Ends the connection to the peer of a lane. Returns the event that reports it, unless it was reported before.
+    fn disconnect(&mut self, (peer, lane): LaneId, reason: &str) -> Option<Event> {
         let device = &self.rails[usize::from(lane) % self.rails.len()].device.name;
         let lost = &mut self.peers[usize::from(peer)].lost;
         if std::mem::replace(lost, true) {
@@ -171,7 +181,7 @@ impl<K: Kind> Endpoint<K> {
         }
         let lanes = self.lanes.of(peer.into());
         lanes.iter().for_each(|lane| lane.pair.pair().fail());
-        self.lanes.forget(peer);
+        self.lanes.drop_writes(peer);
         Some(Event::Lost {
             peer: PeerId(peer),
             reason: format!("{device}: {reason}"),
@@ -179,31 +189,33 @@ impl<K: Kind> Endpoint<K> {
     }
 }
 
-/// A write as a rail's NIC gets it; none if it reaches beyond a region. One of 0 bytes goes from scratch memory to scratch
-/// memory, because drivers differ in what they accept without any.
-fn work(
-    peer: &PeerMemory,
+/// Builds the work request of a write for a rail, or `None` if the write reaches beyond a region.
+///
+/// A write of 0 bytes goes from scratch memory to scratch memory, because drivers differ in whether they accept a
+/// request without memory.
+fn work_request(
+    peer: &RemoteMemory,
     (rail, index): (&Rail, usize),
-    regions: &[Region],
+    regions: &[LocalRegion],
     write: &Write,
-) -> Option<Work> {
-    let mut piece = rail.scratch_piece();
+) -> Option<WorkRequest> {
+    let mut sge = rail.scratch_sge();
     let (remote, on_host) = if write.bytes == 0 {
         (*peer.scratch.get(index)?, true)
     } else {
         let region = regions.get(usize::from(write.source.region.0))?;
         let memory = &region.memory;
-        piece.addr = inside(write.source, write.bytes, memory.address(), memory.bytes())?;
-        piece.lkey = region.registrations[index].local_key();
+        sge.addr = inside(write.source, write.bytes, memory.address(), memory.bytes())?;
+        sge.lkey = region.registrations[index].local_key();
         (
             remote(peer, index, write)?,
             matches!(memory.kind(), MemoryKind::Host),
         )
     };
-    Some(Work {
+    Some(WorkRequest {
         id: write.id,
-        local_address: piece.addr,
-        local_key: piece.lkey,
+        local_address: sge.addr,
+        local_key: sge.lkey,
         bytes: write.bytes,
         remote_address: remote.address,
         remote_key: remote.key,
@@ -212,18 +224,18 @@ fn work(
     })
 }
 
-/// Where a write goes.
-fn remote(peer: &PeerMemory, rail: usize, write: &Write) -> Option<Target> {
+/// Returns the remote address of a write's target.
+fn remote(peer: &RemoteMemory, rail: usize, write: &Write) -> Option<RemoteAddress> {
     let region = peer.regions.get(usize::from(write.target.region.0))?;
     let address = inside(write.target, write.bytes, region.address, region.bytes)?;
-    Some(Target {
+    Some(RemoteAddress {
         address,
         key: *region.keys.get(rail)?,
     })
 }
 
-/// The address of a place, if as many bytes follow it in its region.
-fn inside(place: Place, bytes: u32, address: u64, region_bytes: u64) -> Option<u64> {
+/// Returns the address of a position in a region if `bytes` bytes follow it.
+fn inside(place: RegionOffset, bytes: u32, address: u64, region_bytes: u64) -> Option<u64> {
     let end = place.offset.checked_add(bytes.into())?;
     (end <= region_bytes).then(|| address + place.offset)
 }

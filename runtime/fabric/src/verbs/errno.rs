@@ -1,14 +1,14 @@
-//! What verbs return.
+//! Conversion of return values and texts of libibverbs.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io;
 
-/// Why a function returned no pointer.
+/// Returns why a function returned a null pointer.
 pub(super) fn last_error() -> io::Error {
     io::Error::last_os_error()
 }
 
-/// What a function's number means: 0, an error number, or -1 with the number in `errno`.
+/// Converts the return value of a function. It is 0, an error number, or -1 with the number in `errno`.
 pub(super) fn result(code: c_int) -> io::Result<()> {
     match code {
         0 => Ok(()),
@@ -17,16 +17,16 @@ pub(super) fn result(code: c_int) -> io::Result<()> {
     }
 }
 
-/// A text of the library.
+/// Copies a text of the library.
 ///
 /// # Safety
 ///
-/// `text` is null or a string that is never freed.
-pub(super) unsafe fn words(text: *const c_char) -> String {
+/// `text` must be null or a string that is never freed.
+pub(super) unsafe fn static_text(text: *const c_char) -> String {
     if text.is_null() {
         return "unknown".into();
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { CStr::from_ptr(text) }
         .to_string_lossy()
         .into_owned()

@@ -1,8 +1,9 @@
-//! What an endpoint tells a peer of itself.
+//! [`ConnectInfo`]: what a verbs transport sends to a peer before they connect.
 //!
-//! Little-endian: magic, version, service, rails, queue pairs, regions (1 byte each but the magic's 4); then each rail:
-//! link (1), MTU (1), LID (2), GID (16), scratch address (8) and key (4), and each queue pair's number (4) and nonce (4);
-//! then each region: address (8), bytes (8), and its key on each rail (4).
+//! The encoding is little-endian. It starts with magic number (4 bytes), version, service, number of rails, number of
+//! queue pairs and number of regions (1 byte each). Each rail follows: link layer (1), MTU (1), LID (2), GID (16),
+//! scratch address (8) and scratch key (4), then number (4) and nonce (4) of each queue pair. Each region follows:
+//! address (8), bytes (8), and its key on each rail (4).
 
 use crate::transport::MAX_REGIONS;
 
@@ -11,56 +12,56 @@ const VERSION: u8 = 1;
 
 /// The most NICs of an endpoint.
 pub(super) const MAX_RAILS: usize = 8;
-/// The most queue pairs for a peer on a rail.
+/// The most queue pairs per peer and rail.
 pub(super) const MAX_QUEUE_PAIRS: usize = 16;
 
-/// An offer, with its counts checked, but no value.
+/// Decoded connection info. The counts have been checked, the values have not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Offer {
-    /// Which protocol the queue pairs speak.
+pub(super) struct ConnectInfo {
+    /// The transport service of the queue pairs, RC or SRD.
     pub(super) service: u8,
-    pub(super) rails: Vec<RailOffer>,
-    pub(super) regions: Vec<RegionOffer>,
+    pub(super) rails: Vec<RailInfo>,
+    pub(super) regions: Vec<RegionInfo>,
 }
 
 /// A NIC of the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RailOffer {
+pub(super) struct RailInfo {
     pub(super) link: u8,
     pub(super) mtu: u8,
     pub(super) lid: u16,
     pub(super) gid: [u8; 16],
-    /// Where writes of 0 bytes go.
-    pub(super) scratch: Target,
-    /// As many on every rail.
-    pub(super) queue_pairs: Vec<QueuePairOffer>,
+    /// The target of writes of 0 bytes.
+    pub(super) scratch: RemoteAddress,
+    /// The queue pairs for this endpoint. Every rail has the same number of them.
+    pub(super) queue_pairs: Vec<QueuePairInfo>,
 }
 
-/// A queue pair that the peer made for this endpoint.
+/// A queue pair that the peer created for this endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct QueuePairOffer {
+pub(super) struct QueuePairInfo {
     pub(super) number: u32,
-    /// Chosen at random: RC's first packet number, SRD's queue key.
+    /// A random number: the first packet number of RC, the queue key of SRD.
     pub(super) nonce: u32,
 }
 
-/// Memory as a NIC of the peer knows it.
+/// Memory as a NIC of the peer addresses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct RemoteAddress {
     pub(super) address: u64,
     pub(super) key: u32,
 }
 
 /// A region of the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RegionOffer {
+pub(super) struct RegionInfo {
     pub(super) address: u64,
     pub(super) bytes: u64,
-    /// For each rail.
+    /// The remote key on each rail.
     pub(super) keys: Vec<u32>,
 }
 
-impl Offer {
+impl ConnectInfo {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let queue_pairs = self.rails.first().map_or(0, |rail| rail.queue_pairs.len());
         let mut bytes = MAGIC.to_vec();
@@ -90,24 +91,24 @@ impl Offer {
         bytes
     }
 
-    /// Reads an offer. Errors say what is wrong.
+    /// Decodes connection info. An error says what is wrong with it.
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
         let mut reader = Reader(bytes);
         let magic = reader.array()?;
         let [version] = reader.array()?;
         if magic != MAGIC {
-            return Err("it is not of a verbs transport".into());
+            return Err("it is not the info of a verbs transport".into());
         }
         if version != VERSION {
             return Err(format!(
-                "its version is {version}, here it is {VERSION}: run the same build everywhere"
+                "its version is {version}, but this endpoint has version {VERSION}; run the same build on all nodes"
             ));
         }
         let [service] = reader.array()?;
         let rails = reader.count("rails", MAX_RAILS)?;
         let queue_pairs = reader.count("queue pairs", MAX_QUEUE_PAIRS)?;
         let regions = reader.count("regions", MAX_REGIONS)?;
-        let offer = Self {
+        let info = Self {
             service,
             rails: (0..rails)
                 .map(|_| reader.rail(queue_pairs))
@@ -117,18 +118,18 @@ impl Offer {
                 .collect::<Result<_, _>>()?,
         };
         match reader.0.len() {
-            0 => Ok(offer),
-            left => Err(format!("{left} bytes follow it")),
+            0 => Ok(info),
+            left => Err(format!("it has {left} extra bytes at its end")),
         }
     }
 }
 
-/// What has not been read yet.
+/// The bytes that have not been read yet.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        let (array, rest) = self.0.split_first_chunk().ok_or("it ends too early")?;
+        let (array, rest) = self.0.split_first_chunk().ok_or("it is truncated")?;
         self.0 = rest;
         Ok(*array)
     }
@@ -145,24 +146,26 @@ impl Reader<'_> {
         let [count] = self.array()?;
         match usize::from(count) {
             count if count <= limit => Ok(count),
-            count => Err(format!("it has {count} {of}, at most {limit} are possible")),
+            count => Err(format!(
+                "it has {count} {of}, but at most {limit} are possible"
+            )),
         }
     }
 
-    fn rail(&mut self, queue_pairs: usize) -> Result<RailOffer, String> {
+    fn rail(&mut self, queue_pairs: usize) -> Result<RailInfo, String> {
         let [link, mtu] = self.array()?;
-        Ok(RailOffer {
+        Ok(RailInfo {
             link,
             mtu,
             lid: self.array().map(u16::from_le_bytes)?,
             gid: self.array()?,
-            scratch: Target {
+            scratch: RemoteAddress {
                 address: self.u64()?,
                 key: self.u32()?,
             },
             queue_pairs: (0..queue_pairs)
                 .map(|_| {
-                    Ok(QueuePairOffer {
+                    Ok(QueuePairInfo {
                         number: self.u32()?,
                         nonce: self.u32()?,
                     })
@@ -171,8 +174,8 @@ impl Reader<'_> {
         })
     }
 
-    fn region(&mut self, rails: usize) -> Result<RegionOffer, String> {
-        Ok(RegionOffer {
+    fn region(&mut self, rails: usize) -> Result<RegionInfo, String> {
+        Ok(RegionInfo {
             address: self.u64()?,
             bytes: self.u64()?,
             keys: (0..rails).map(|_| self.u32()).collect::<Result<_, _>>()?,
@@ -183,33 +186,33 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::{
-        MAX_QUEUE_PAIRS, MAX_RAILS, Offer, QueuePairOffer, RailOffer, RegionOffer, Target,
+        ConnectInfo, MAX_QUEUE_PAIRS, MAX_RAILS, QueuePairInfo, RailInfo, RegionInfo, RemoteAddress,
     };
-    use crate::transport::{MAX_OFFER_BYTES, MAX_REGIONS};
+    use crate::transport::{MAX_CONNECT_INFO_BYTES, MAX_REGIONS};
 
-    fn offer(rails: usize, queue_pairs: usize, regions: usize) -> Offer {
+    fn info(rails: usize, queue_pairs: usize, regions: usize) -> ConnectInfo {
         let numbered = |index: usize| 0x0102_0304 * (index as u32 + 1);
-        let pair = |index| QueuePairOffer {
+        let pair = |index| QueuePairInfo {
             number: numbered(index),
             nonce: !numbered(index),
         };
-        let rail = |index| RailOffer {
+        let rail = |index| RailInfo {
             link: 2,
             mtu: 5,
             lid: index as u16,
             gid: [index as u8; 16],
-            scratch: Target {
+            scratch: RemoteAddress {
                 address: 1 << 40,
                 key: numbered(index),
             },
             queue_pairs: (0..queue_pairs).map(pair).collect(),
         };
-        let region = |index| RegionOffer {
+        let region = |index| RegionInfo {
             address: u64::from(numbered(index)) << 20,
             bytes: 4096,
             keys: (0..rails).map(numbered).collect(),
         };
-        Offer {
+        ConnectInfo {
             service: 1,
             rails: (0..rails).map(rail).collect(),
             regions: (0..regions).map(region).collect(),
@@ -217,41 +220,44 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
-        for offer in [
-            offer(1, 1, 0),
-            offer(2, 3, 4),
-            offer(MAX_RAILS, MAX_QUEUE_PAIRS, MAX_REGIONS),
+    fn info_survives_encoding_and_decoding() {
+        for info in [
+            info(1, 1, 0),
+            info(2, 3, 4),
+            info(MAX_RAILS, MAX_QUEUE_PAIRS, MAX_REGIONS),
         ] {
-            let bytes = offer.to_bytes();
-            assert!(bytes.len() <= MAX_OFFER_BYTES);
-            assert_eq!(Offer::from_bytes(&bytes), Ok(offer));
+            let bytes = info.to_bytes();
+            assert!(bytes.len() <= MAX_CONNECT_INFO_BYTES);
+            assert_eq!(ConnectInfo::from_bytes(&bytes), Ok(info));
         }
     }
 
     #[test]
-    fn damage_is_told() {
-        let good = offer(2, 2, 2).to_bytes();
+    fn damaged_info_is_refused() {
+        let good = info(2, 2, 2).to_bytes();
         for length in 0..good.len() {
             assert!(
-                Offer::from_bytes(&good[..length]).is_err(),
+                ConnectInfo::from_bytes(&good[..length]).is_err(),
                 "cut to {length}"
             );
         }
         let refused = |index: usize, value: u8, why: &str| {
             let mut bytes = good.clone();
             bytes[index] = value;
-            let error = Offer::from_bytes(&bytes).unwrap_err();
+            let error = ConnectInfo::from_bytes(&bytes).unwrap_err();
             assert!(error.contains(why), "byte {index} = {value}: {error}");
         };
-        refused(0, b'x', "not of a verbs transport");
+        refused(0, b'x', "not the info of a verbs transport");
         refused(4, 9, "version is 9");
-        refused(6, 9, "9 rails, at most 8");
-        refused(7, 200, "200 queue pairs, at most 16");
-        refused(8, 17, "17 regions, at most 16");
-        refused(8, 1, "bytes follow");
+        refused(6, 9, "9 rails, but at most 8");
+        refused(7, 200, "200 queue pairs, but at most 16");
+        refused(8, 17, "17 regions, but at most 16");
+        refused(8, 1, "extra bytes");
         let mut long = good.clone();
         long.push(0);
-        assert_eq!(Offer::from_bytes(&long), Err("1 bytes follow it".into()));
+        assert_eq!(
+            ConnectInfo::from_bytes(&long),
+            Err("it has 1 extra bytes at its end".into())
+        );
     }
 }

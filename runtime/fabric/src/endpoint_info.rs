@@ -1,0 +1,153 @@
+//! [`EndpointInfo`]: what an endpoint sends to a peer before they connect.
+//!
+//! It holds the endpoint's own parameters and the connection info of its transport. The limits on receives and
+//! credits that follow from these parameters are defined here too.
+
+use crate::immediate::SEQUENCE_MODULUS;
+use crate::transport::{MAX_CONNECT_INFO_BYTES, MAX_REGIONS};
+use mkernel_spec::fabric::MAX_CHANNELS;
+
+const MAGIC: [u8; 4] = *b"MKFB";
+/// Increment the version with every change of this format, of [`Immediate`](crate::immediate::Immediate), or of their
+/// meaning.
+const VERSION: u16 = 3;
+const HEADER_BYTES: usize = 16;
+
+/// The most credit messages to one peer that may be in flight at once.
+pub const MAX_CREDITS_IN_FLIGHT: u32 = 4;
+
+/// The receives that a peer may use for credits and for its close. The other receives are for puts.
+///
+/// This number is sufficient. Consider the credit messages that have arrived but have not been read. At most four of
+/// them are newer than the newest one that was read, because each returns a quarter of the credits, and no more
+/// credits can be returned. The older ones were overtaken by the newest one that was read, so they were in flight
+/// together with it, and there are fewer than [`MAX_CREDITS_IN_FLIGHT`] of them. That leaves one receive for the
+/// close.
+pub const CREDIT_RECEIVES: u32 = 4 + MAX_CREDITS_IN_FLIGHT;
+
+/// The fewest and the most receives that a transport may keep for each peer. The upper limit keeps the window of a
+/// channel within half of the sequence numbers.
+pub const RECEIVES: std::ops::RangeInclusive<u32> = 2 * CREDIT_RECEIVES..=SEQUENCE_MODULUS / 2;
+
+/// Returns how many puts may be in flight to an endpoint that keeps this many receives for each peer.
+#[must_use]
+pub fn put_credits(receives: u32) -> u32 {
+    receives - CREDIT_RECEIVES
+}
+
+/// The connection info of an endpoint in decoded form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointInfo {
+    /// The number of receives that this peer may use.
+    pub receives: u32,
+    /// The number of channels. Their indices are below it.
+    pub channels: u16,
+    /// The sizes of the regions in bytes.
+    pub regions: Vec<u64>,
+    /// The connection info of the transport.
+    pub transport: Vec<u8>,
+}
+
+impl EndpointInfo {
+    /// Encodes the info, little-endian: magic number, version, channels, receives, number of regions, sizes of the
+    /// regions, connection info of the transport.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::from(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(self.channels.to_le_bytes());
+        bytes.extend(self.receives.to_le_bytes());
+        bytes.extend((self.regions.len() as u32).to_le_bytes());
+        bytes.extend(self.regions.iter().flat_map(|size| size.to_le_bytes()));
+        bytes.extend(&self.transport);
+        bytes
+    }
+
+    /// Decodes the bytes that a peer sent.
+    ///
+    /// # Errors
+    ///
+    /// Returns why the bytes are invalid.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else {
+            return Err(format!(
+                "it has {} bytes, fewer than the header of {HEADER_BYTES}",
+                bytes.len()
+            ));
+        };
+        let half = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+        let word = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
+        if header[..4] != MAGIC {
+            return Err("it does not start with the magic number MKFB".into());
+        }
+        if half(4) != VERSION {
+            return Err(format!(
+                "its version is {}, but this endpoint has version {VERSION}; run the same build on all nodes",
+                half(4)
+            ));
+        }
+        let (channels, receives, regions) = (half(6), word(8), word(12) as usize);
+        if u32::from(channels) > MAX_CHANNELS || !RECEIVES.contains(&receives) {
+            return Err(format!(
+                "it has {channels} channels and {receives} receives, but up to {MAX_CHANNELS} channels and {RECEIVES:?} receives \
+                 are possible"
+            ));
+        }
+        if regions > MAX_REGIONS || rest.len() < 8 * regions {
+            return Err(format!(
+                "it lists {regions} regions in {} bytes, but up to {MAX_REGIONS} are possible, 8 bytes each",
+                rest.len()
+            ));
+        }
+        let (sizes, transport) = rest.split_at(8 * regions);
+        if transport.len() > MAX_CONNECT_INFO_BYTES {
+            return Err(format!(
+                "it has {} bytes of transport info, but up to {MAX_CONNECT_INFO_BYTES} are possible",
+                transport.len()
+            ));
+        }
+        let size = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .rev()
+                .fold(0, |size, byte| size << 8 | u64::from(*byte))
+        };
+        Ok(Self {
+            receives,
+            channels,
+            regions: sizes.chunks(8).map(size).collect(),
+            transport: transport.to_vec(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn info() -> EndpointInfo {
+        EndpointInfo {
+            receives: 64,
+            channels: 9,
+            regions: vec![1 << 40, 7],
+            transport: vec![1, 2, 3],
+        }
+    }
+
+    proptest! {
+        /// Damaged bytes are refused or decode to other valid info. They never cause a panic.
+        #[test]
+        fn damaged_info_is_refused_or_valid(at in 0usize..40, bit in 0u8..8, length in 0usize..40) {
+            let mut bytes = info().encode();
+            prop_assert_eq!(EndpointInfo::decode(&bytes), Ok(info()));
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+            bytes.truncate(length);
+            if let Ok(info) = EndpointInfo::decode(&bytes) {
+                prop_assert!(RECEIVES.contains(&info.receives) && info.regions.len() <= MAX_REGIONS);
+                prop_assert!(bytes.len() > HEADER_BYTES && at >= 6);
+            }
+        }
+    }
+}

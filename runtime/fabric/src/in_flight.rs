@@ -1,0 +1,136 @@
+//! [`InFlightWrites`]: the writes of an endpoint from the command to the completion.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteState {
+    Queued,
+    Posted,
+    Completed,
+}
+
+/// What a write carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteKind {
+    Put,
+    Credit,
+    Close,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InFlightWrite {
+    peer: u16,
+    kind: WriteKind,
+    state: WriteState,
+    since: Instant,
+}
+
+/// All writes that have not completed, oldest first, and those that completed before an older one did.
+pub struct InFlightWrites {
+    /// The id of the first write in `writes`.
+    base: u64,
+    writes: VecDeque<InFlightWrite>,
+    puts: usize,
+}
+
+impl InFlightWrites {
+    /// Creates an empty list.
+    pub fn new() -> Self {
+        Self {
+            base: 0,
+            writes: VecDeque::new(),
+            puts: 0,
+        }
+    }
+
+    /// Adds a write and returns its id.
+    pub fn add(&mut self, peer: u16, kind: WriteKind, now: Instant) -> u64 {
+        self.puts += usize::from(kind == WriteKind::Put);
+        self.writes.push_back(InFlightWrite {
+            peer,
+            kind,
+            state: WriteState::Queued,
+            since: now,
+        });
+        self.base + self.writes.len() as u64 - 1
+    }
+
+    /// Records that the transport accepted the write.
+    pub fn mark_posted(&mut self, id: u64) {
+        self.writes[(id - self.base) as usize].state = WriteState::Posted;
+    }
+
+    /// Records a completion. Returns the peer and the kind of the write, or nothing if the completion is a duplicate.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the write was never posted.
+    pub fn complete(&mut self, id: u64) -> Result<Option<(u16, WriteKind)>, String> {
+        let Some(at) = id.checked_sub(self.base) else {
+            return Ok(None);
+        };
+        match self.writes.get_mut(at as usize) {
+            Some(write) if write.state == WriteState::Posted => {
+                write.state = WriteState::Completed;
+                Ok(Some((write.peer, write.kind)))
+            }
+            Some(write) if write.state == WriteState::Completed => Ok(None),
+            _ => Err(format!(
+                "the NIC completed write {id}, which was not posted"
+            )),
+        }
+    }
+
+    /// Returns whether a put to the peer has not completed.
+    pub fn has_pending_put(&self, peer: u16) -> bool {
+        self.writes.iter().any(|write| {
+            write.peer == peer
+                && write.kind == WriteKind::Put
+                && write.state != WriteState::Completed
+        })
+    }
+
+    /// Marks all messages to the peer as completed, so that only its puts are waited for.
+    pub fn complete_messages(&mut self, peer: u16) {
+        let messages = self.writes.iter_mut();
+        messages
+            .filter(|write| write.peer == peer && write.kind != WriteKind::Put)
+            .for_each(|write| write.state = WriteState::Completed);
+    }
+
+    /// Removes the completed writes before the first one that has not completed. Returns how many of them were puts.
+    pub fn retire(&mut self) -> u32 {
+        let mut puts = 0;
+        while let Some(write) = self.writes.front() {
+            if write.state != WriteState::Completed {
+                break;
+            }
+            puts += u32::from(write.kind == WriteKind::Put);
+            self.writes.pop_front();
+            self.base += 1;
+        }
+        self.puts -= puts as usize;
+        puts
+    }
+
+    /// Returns the oldest write that has not completed: its peer, whether it was posted, and when it was added.
+    pub fn oldest(&self) -> Option<(u16, bool, Instant)> {
+        let oldest = self.writes.front()?;
+        Some((
+            oldest.peer,
+            oldest.state == WriteState::Posted,
+            oldest.since,
+        ))
+    }
+
+    /// Returns the number of writes in any state.
+    pub fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// Returns the number of puts that are not known to have completed.
+    pub fn puts(&self) -> usize {
+        self.puts
+    }
+}

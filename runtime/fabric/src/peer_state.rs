@@ -1,0 +1,111 @@
+//! [`PeerState`]: what an endpoint tracks for each peer, and the messages that it owes the peer.
+
+use crate::config::EndpointConfig;
+use crate::endpoint_info::EndpointInfo;
+use crate::flow_control::{ReceiveWindow, SendWindow};
+use crate::immediate::Immediate;
+use crate::in_flight::WriteKind;
+use crate::peer_id::PeerIdentity;
+use crate::transport::{RegionId, RegionOffset, Write};
+use std::collections::VecDeque;
+
+/// The state of the connection to one peer.
+pub struct PeerState {
+    /// The peer, for errors.
+    pub peer: PeerIdentity,
+    /// The sizes of the peer's regions in bytes, from its connection info.
+    pub regions: Vec<u64>,
+    /// The number of the peer's channels, from its connection info.
+    pub channels: u16,
+    /// Sequence numbers and credits of puts to the peer.
+    pub send_window: SendWindow,
+    /// The order and the credits of puts from the peer.
+    pub receive_window: ReceiveWindow,
+    /// Puts that wait for credits or for room in the transport.
+    pub queue: VecDeque<Write>,
+    /// A message without data that waits for room in the transport.
+    pub message: Option<Write>,
+    /// The number of writes that are posted and not known to have completed.
+    pub in_flight: u32,
+    /// The peer has sent its close.
+    pub peer_closed: bool,
+    /// This endpoint has sent its close.
+    pub close_sent: bool,
+    /// The peer has received the close, or it is lost and never will.
+    pub close_acked: bool,
+}
+
+/// The reason for which an endpoint closes.
+#[derive(Clone, Copy)]
+pub struct CloseReason {
+    /// The rank whose loss makes the endpoint abort. It is `None` if the endpoint's work is done.
+    pub lost_rank: Option<u32>,
+}
+
+impl PeerState {
+    /// Creates the state before the first put. `receives` is the number of receives that this endpoint keeps for the
+    /// peer.
+    pub fn new(
+        peer: &PeerIdentity,
+        info: EndpointInfo,
+        receives: u32,
+        config: &EndpointConfig,
+    ) -> Self {
+        let first = config.first_count;
+        Self {
+            peer: peer.clone(),
+            send_window: SendWindow::new(info.receives, info.channels, first),
+            receive_window: ReceiveWindow::new(receives, config.channels, first),
+            regions: info.regions,
+            channels: info.channels,
+            queue: VecDeque::new(),
+            message: None,
+            in_flight: 0,
+            peer_closed: false,
+            close_sent: false,
+            close_acked: false,
+        }
+    }
+
+    /// Returns whether a put or a message waits for credits or for the transport.
+    pub fn has_more(&self) -> bool {
+        self.message.is_some() || !self.queue.is_empty()
+    }
+
+    /// Returns the next message for the peer, if there is one.
+    ///
+    /// The endpoint answers a peer's close once all its own puts to that peer have completed. The peer stays
+    /// connected until then, within its shutdown limit, so that these puts can complete.
+    pub fn next_message(
+        &mut self,
+        closing: Option<CloseReason>,
+        has_puts: bool,
+    ) -> Option<(Immediate, WriteKind)> {
+        let answer = (self.peer_closed && !has_puts).then_some(CloseReason { lost_rank: None });
+        if let Some(CloseReason { lost_rank }) = closing.or(answer) {
+            let is_new = !std::mem::replace(&mut self.close_sent, true);
+            return is_new.then_some((Immediate::Close { lost_rank }, WriteKind::Close));
+        }
+        if self.peer_closed {
+            return None;
+        }
+        let delivered = self.receive_window.next_credit()?;
+        Some((Immediate::Credit { delivered }, WriteKind::Credit))
+    }
+
+    /// Returns a write to the peer that carries a message and no data.
+    pub fn message_write(&self, message: Immediate, id: u64) -> Write {
+        let no_data = RegionOffset {
+            region: RegionId(0),
+            offset: 0,
+        };
+        Write {
+            peer: self.peer.id,
+            source: no_data,
+            target: no_data,
+            bytes: 0,
+            immediate: message.encode(),
+            id,
+        }
+    }
+}

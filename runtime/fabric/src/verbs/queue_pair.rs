@@ -1,0 +1,166 @@
+//! [`QueuePair`]: what queue pairs of every type have in common: creation, state changes, receives.
+
+use super::completion_queue::CompletionQueue;
+use super::device::Device;
+use super::errno::{last_error, result};
+use ibverbs_sys::{
+    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state, ibv_recv_wr, ibv_sge,
+};
+use std::io;
+use std::ptr;
+use std::sync::Arc;
+
+/// How many requests a queue pair can have posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueueDepth {
+    pub(super) writes: u32,
+    pub(super) receives: u32,
+}
+
+impl QueueDepth {
+    /// Returns the capabilities to request: one scatter/gather element per work request, and `inline_bytes` of inline
+    /// data.
+    pub(super) fn capabilities(self, inline_bytes: u32) -> ibv_qp_cap {
+        ibv_qp_cap {
+            max_send_wr: self.writes,
+            max_recv_wr: self.receives,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: inline_bytes,
+        }
+    }
+}
+
+/// The capability of a queue pair type on a port of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Capability {
+    /// The size of the longest write in bytes.
+    pub(super) write_bytes: u32,
+    pub(super) depth: QueueDepth,
+}
+
+/// A queue pair. All access to memory through it ends when it is dropped.
+pub(super) struct QueuePair {
+    queue: Arc<CompletionQueue>,
+    pub(super) qp: *mut ibv_qp,
+}
+
+// SAFETY: verbs may be called from any thread.
+unsafe impl Send for QueuePair {}
+
+impl QueuePair {
+    /// Takes the result of a function that creates queue pairs.
+    ///
+    /// # Safety
+    ///
+    /// `qp` must be null, with the reason in `errno`, or a new queue pair on this completion queue that nobody else
+    /// destroys.
+    pub(super) unsafe fn created(
+        queue: &Arc<CompletionQueue>,
+        qp: *mut ibv_qp,
+        depth: QueueDepth,
+    ) -> Result<Self, String> {
+        if qp.is_null() {
+            return Err(format!(
+                "cannot create a queue pair for {} writes and {} receives: {}",
+                depth.writes,
+                depth.receives,
+                last_error()
+            ));
+        }
+        Ok(Self {
+            queue: Arc::clone(queue),
+            qp,
+        })
+    }
+
+    pub(super) fn device(&self) -> &Device {
+        &self.queue.device
+    }
+
+    /// Returns the number of the queue pair, which is unique on its device.
+    pub(super) fn number(&self) -> u32 {
+        // SAFETY: the queue pair lives until it is dropped.
+        unsafe { (*self.qp).qp_num }
+    }
+
+    /// Changes the state, and the attributes that `mask` names.
+    pub(super) fn modify(
+        &self,
+        state: ibv_qp_state::Type,
+        attributes: ibv_qp_attr,
+        mask: &[ibv_qp_attr_mask],
+    ) -> Result<(), String> {
+        let mut attributes = ibv_qp_attr {
+            qp_state: state,
+            ..attributes
+        };
+        let mask = mask
+            .iter()
+            .fold(ibv_qp_attr_mask::IBV_QP_STATE.0, |all, one| all | one.0);
+        // SAFETY: the queue pair is alive, and the structure has the size that the library expects.
+        result(unsafe {
+            (self.device().verbs.modify_qp)(self.qp, &raw mut attributes, mask as i32)
+        })
+        .map_err(|error| {
+            format!(
+                "cannot move queue pair {} to state {state}: {error}",
+                self.number()
+            )
+        })
+    }
+
+    /// Moves the queue pair to the error state. All posted requests end, and peers get errors from now on.
+    pub(super) fn fail(&self) {
+        // A queue pair that cannot change to the error state is in it already or is about to be destroyed.
+        let _ = self.modify(ibv_qp_state::IBV_QPS_ERR, ibv_qp_attr::default(), &[]);
+    }
+
+    /// Posts `count` receives. Arrivals carry immediate data only, so the receives have memory only if a driver
+    /// requires it.
+    pub(super) fn post_receives(&self, count: u32, memory: Option<ibv_sge>) -> io::Result<()> {
+        const CHAIN: u32 = 64;
+        let mut memory = memory;
+        let sges = i32::from(memory.is_some());
+        let list = memory.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+        let mut chain = [ibv_recv_wr {
+            sg_list: list,
+            num_sge: sges,
+            ..ibv_recv_wr::default()
+        }; CHAIN as usize];
+        let mut left = count;
+        while left > 0 {
+            let batch = left.min(CHAIN) as usize;
+            link(&mut chain[..batch]);
+            let mut refused = ptr::null_mut();
+            // SAFETY: this is the body of ibv_post_recv of verbs.h. The chain has `batch` requests. The requests and
+            // the scatter/gather element that they share live for the call, which copies them. The element refers to
+            // the scratch memory of a rail, which outlives all queue pairs.
+            result(unsafe {
+                let post = (*self.device().context)
+                    .ops
+                    .post_recv
+                    .ok_or(io::ErrorKind::Unsupported)?;
+                post(self.qp, chain.as_mut_ptr(), &raw mut refused)
+            })?;
+            left -= batch as u32;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: the queue pair is not used after this.
+        unsafe { (self.device().verbs.destroy_qp)(self.qp) };
+    }
+}
+
+/// Links neighbouring requests to a chain.
+fn link(chain: &mut [ibv_recv_wr]) {
+    let mut next = ptr::null_mut();
+    for request in chain.iter_mut().rev() {
+        request.next = next;
+        next = request;
+    }
+}

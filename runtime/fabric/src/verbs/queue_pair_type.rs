@@ -1,0 +1,53 @@
+//! [`QueuePairType`]: what differs between RC and SRD queue pairs, and the work requests that they take.
+
+use super::connect_info::{QueuePairInfo, RailInfo};
+use super::device::{Device, Port};
+use super::queue_pair::{Capability, QueueDepth, QueuePair};
+use super::rail::Rail;
+use std::io;
+
+/// A write in the form that a queue pair takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WorkRequest {
+    /// The id that its completion reports.
+    pub(super) id: u64,
+    pub(super) local_address: u64,
+    pub(super) local_key: u32,
+    pub(super) bytes: u32,
+    pub(super) remote_address: u64,
+    pub(super) remote_key: u32,
+    pub(super) immediate: u32,
+    /// Whether the CPU can read the source, because it is not in GPU memory.
+    pub(super) on_host: bool,
+}
+
+/// A type of queue pair: RC or SRD.
+pub(super) trait QueuePairType: Send + Sized {
+    /// The name of the type in messages.
+    const NAME: &'static str;
+    /// The number of the type in connection info.
+    const SERVICE: u8;
+    /// Whether completions come in the order of posting, so that one acknowledges all earlier requests.
+    const IN_ORDER: bool;
+
+    /// Returns what the type can do on a port of the device, or what the device lacks.
+    fn capability(device: &Device, port: &Port) -> Result<Capability, String>;
+
+    /// Creates a queue pair and posts its receives. Peers need `nonce` in addition to the queue pair's number.
+    fn new(rail: &Rail, depth: QueueDepth, nonce: u32) -> Result<Self, String>;
+
+    /// Returns what all types have in common.
+    fn pair(&self) -> &QueuePair;
+
+    /// Derives the nonce for the connection info from 32 random bits.
+    fn nonce(random: u32) -> u32;
+
+    /// Makes the queue pair ready to write to a queue pair of a peer and to receive its writes.
+    fn connect(&mut self, rail: &Rail, to: &RailInfo, at: QueuePairInfo) -> Result<(), String>;
+
+    /// Posts all of `requests` in order.
+    fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()>;
+
+    /// Posts `count` receives.
+    fn receive(&self, rail: &Rail, count: u32) -> io::Result<()>;
+}
