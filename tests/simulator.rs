@@ -144,13 +144,10 @@ fn a_missing_rank_of_attention_is_named() {
         let failure = job.at(Pace::Without { rank: missing }).run(0);
         let failure = failure.expect_err("a rank is missing");
         assert!(
-            failure.contains(&format!("rank {} waited", 1 - missing)),
+            failure.contains(&format!("rank {} was waiting", 1 - missing)),
             "{failure}"
         );
-        assert!(
-            failure.contains(&format!("from rank {missing}")),
-            "{failure}"
-        );
+        assert!(failure.contains(&format!("rank {missing};")), "{failure}");
         assert!(failure.contains(awaited), "{failure}");
     }
 }

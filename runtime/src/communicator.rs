@@ -1,24 +1,21 @@
-//! [`Communicator`]: the ranks of a job, one GPU each, and what one of them holds.
+//! [`Communicator`]: one rank of a job, with its GPU.
 
-use crate::bootstrap::{Collective, Job, Owner, local, meet};
-use crate::driver::{self, Kind, Uncaptured};
-use crate::env::{self, Place, Timeouts};
-use crate::error::Error;
-use crate::fabric::{self, Transport};
+use crate::bootstrap::{Collective, Owner};
+use crate::cluster::Cluster;
+use crate::deadlines::DRAIN_MARGIN;
+use crate::driver::{self, Uncaptured};
+use crate::env::Timeouts;
+use crate::error::{Error, Finding};
+use crate::fabric::transport::Transport;
 use crate::fused::FusedKernel;
-use crate::neighbours::{self, Hosts, Presentation, Ranks};
 use crate::operator::Operator;
 use crate::prepare;
 use crate::shared::{Gpu, Shared};
-use crate::simulation::{self, Finding, Host, Simulation};
+use crate::simulation::SimulatedJob;
 use cudarc::driver::{CudaContext, CudaStream};
-use mkernel_spec::abi::MAX_RANKS;
 use mkernel_spec::{Device, KernelConfig, Shape};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// What a stream may need beyond the deadline of its kernels before [`Communicator::synchronize`] gives up.
-pub(crate) const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 
 /// One rank of a job: its GPU, and the way to the other ranks.
 ///
@@ -43,162 +40,15 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// The rank of this process, from the variables of its launcher: torchrun (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
-    /// `MASTER_ADDR`, `MASTER_PORT`), srun, or mpirun of Open MPI, MPICH and Intel MPI. Collective. A world of 1 uses no
-    /// network.
-    ///
-    /// Ranks meet at `MKERNEL_PORT` if it is set, else at `MASTER_PORT`, or the port after it where torchrun itself
-    /// listens there. Where `MKERNEL_SECRET` is set, each end proves to the other that it knows it; else whoever
-    /// reaches the port before a rank does can take that rank's place.
-    ///
-    /// Ranks may be on several hosts, as many on each, numbered host by host; kernels for them are declared with as many
-    /// nodes. On simulated GPUs each host has one rank.
-    ///
-    /// # Errors
-    /// [`Error::Launch`], [`Error::Environment`], [`Error::DriverMissing`], or what went wrong between the ranks.
-    pub fn from_env() -> Result<Self, Error> {
-        let place = env::place()?;
-        let timeouts = env::timeouts()?;
-        let is_simulated = driver::wants_simulated()?;
-        let on_one_host = place.meeting.as_ref().is_some_and(|m| !m.several_hosts);
-        if is_simulated && on_one_host {
-            return Err(Error::SimulatedProcesses { world: place.world });
-        }
-        // Before ranks have met, nobody is at work on simulated GPUs.
-        let timeout = timeouts.host(false);
-        let mut ranks = join(&place, &timeouts)?;
-        // The same on all ranks, so none is waited for.
-        let nodes = ranks.nodes().clone();
-        neighbours::check_nodes(&nodes)?;
-        let local_world = nodes.neighbours(place.rank).len() as u32;
-        if is_simulated && local_world > 1 {
-            return Err(Error::SimulatedProcesses { world: local_world });
-        }
-        let by_host = || nodes.local_rank(place.rank);
-        let local_rank = place
-            .local_rank
-            .map_or_else(by_host, |local| local as usize);
-        let opened = open_local(local_rank).and_then(|(gpu, simulated)| {
-            let id = driver::bus_id(gpu.ctx.cu_device())?;
-            let mut device = gpu.device.clone();
-            if nodes.count() > 1 {
-                device.nic_gb_s = fabric::nic_gb_s(&id)?.unwrap_or(device.nic_gb_s);
-            }
-            let presentation = Presentation::new(id, device).to_bytes()?;
-            Ok(((gpu, simulated), presentation))
-        });
-        let step = "opening of the GPUs";
-        let ((mut gpu, simulated), presentations) = ranks.agree(step, opened, timeout)?;
-        let Ranks {
-            bus_ids,
-            hosts,
-            device,
-        } = neighbours::ranks(&nodes, &presentations, step)?;
-        gpu.device = device;
-        neighbours::check_gpus(&nodes, &bus_ids)?;
-        let access = neighbours::check_access(&gpu.ctx, &nodes, place.rank, &bus_ids);
-        ranks.agree(
-            "access between the GPUs",
-            access.map(|()| ((), Vec::new())),
-            timeout,
-        )?;
-        Ok(Self::new(gpu, ranks, hosts, &timeouts, simulated))
-    }
-
-    /// A rank for each GPU of `devices`, all in this process; move each to a thread of its own.
-    ///
-    /// With `MKERNEL_DEVICE=sim`, or `auto` where there is no GPU, these are GPUs 0 to 7 of a new simulated host.
-    ///
-    /// # Errors
-    /// [`Error::DriverMissing`], [`Error::NoDevice`], [`Error::NoPeerAccess`] and the like.
-    pub fn local(devices: &[usize]) -> Result<Vec<Self>, Error> {
-        let timeouts = env::timeouts()?;
-        if !(1..=MAX_RANKS).contains(&devices.len()) {
-            return Err(Error::World(devices.len()));
-        }
-        if driver::choose()? == Kind::Gpu {
-            return Self::on_gpus(devices, &timeouts, None);
-        }
-        let most = devices.iter().copied().max().unwrap_or(0);
-        if most >= simulation::MAX_RANKS {
-            return Err(Error::NoDevice {
-                ordinal: most,
-                count: simulation::MAX_RANKS,
-            });
-        }
-        let host = Host::claim(&env::simulation(1 + most)?)?;
-        let ordinals: Vec<usize> = devices
-            .iter()
-            .map(|device| host.first_ordinal() + device)
-            .collect();
-        Self::on_gpus(&ordinals, &timeouts, Some(Arc::new(host)))
-    }
-
-    /// The ranks of a job on simulated GPUs, which every machine with a C++ compiler has; move each to a thread of its
-    /// own. Everything works as on GPUs, with the same kernels, only slower, and what a kernel must not do is found:
-    /// [`synchronize`](Self::synchronize) returns [`Error::Simulation`] then.
-    ///
-    /// A process has simulated GPUs or real ones, for all of its life. Up to 8 jobs can be simulated at once.
-    ///
-    /// # Errors
-    /// [`Error::OtherDevices`] if the process has used GPUs, [`Error::Simulator`] if there is no compiler,
-    /// [`Error::World`] and [`Error::SimulationOption`] for options that are none.
-    pub fn simulated(simulation: &Simulation) -> Result<Vec<Self>, Error> {
-        let timeouts = env::timeouts()?;
-        let world = simulation.ranks as usize;
-        if !(1..=MAX_RANKS).contains(&world) {
-            return Err(Error::World(world));
-        }
-        driver::use_simulated()?;
-        let host = Host::claim(simulation)?;
-        let first = host.first_ordinal();
-        let ordinals: Vec<usize> = (first..first + simulation.ranks as usize).collect();
-        Self::on_gpus(&ordinals, &timeouts, Some(Arc::new(host)))
-    }
-
-    fn on_gpus(
-        ordinals: &[usize],
-        timeouts: &Timeouts,
-        simulated: Option<Arc<Host>>,
-    ) -> Result<Vec<Self>, Error> {
-        let kind = simulated.as_ref().map_or(Kind::Gpu, |_| Kind::Simulated);
-        let mut gpus = ordinals
-            .iter()
-            .map(|&ordinal| Gpu::open(ordinal, kind))
-            .collect::<Result<Vec<_>, _>>()?;
-        let devices: Vec<_> = gpus.iter().map(|gpu| gpu.device.clone()).collect();
-        if let Some(slowest) = Device::slowest(&devices) {
-            for gpu in &mut gpus {
-                gpu.device = slowest.clone();
-            }
-        }
-        let ids = gpus
-            .iter()
-            .map(|gpu| driver::bus_id(gpu.ctx.cu_device()))
-            .collect::<Result<Vec<_>, _>>()?;
-        let world = ordinals.len() as u32;
-        let nodes = Hosts::one(world).nodes;
-        neighbours::check_gpus(&nodes, &ids)?;
-        for (rank, gpu) in (0..).zip(&gpus) {
-            neighbours::check_access(&gpu.ctx, &nodes, rank, &ids)?;
-        }
-        let communicator = |(gpu, group)| {
-            let (ranks, hosts) = (Collective::new(group), Hosts::one(world));
-            Self::new(gpu, ranks, hosts, timeouts, simulated.clone())
-        };
-        let groups = local::groups(world);
-        Ok(gpus.into_iter().zip(groups).map(communicator).collect())
-    }
-
-    fn new(
+    pub(crate) fn new(
         gpu: Gpu,
         ranks: Collective,
-        hosts: Hosts,
+        cluster: Cluster,
         timeouts: &Timeouts,
-        simulated: Option<Arc<Host>>,
+        simulated: Option<Arc<SimulatedJob>>,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared::new(gpu, ranks, hosts, timeouts, simulated)),
+            shared: Arc::new(Shared::new(gpu, ranks, cluster, timeouts, simulated)),
             owner: Owner::this_process(),
         }
     }
@@ -222,7 +72,7 @@ impl Communicator {
     /// How many hosts they are on.
     #[must_use]
     pub fn hosts(&self) -> u32 {
-        self.shared.hosts.nodes.count()
+        self.shared.cluster.hosts.count()
     }
 
     /// The primary context of this rank's GPU.
@@ -294,8 +144,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Config`] with all mistakes, [`Error::Build`], [`Error::Mismatch`] if ranks differ,
-    /// [`Error::SeveralHosts`] if they are on several hosts and the kernel is for one, [`Error::Nodes`] and
-    /// [`Error::RankOrder`] if they do not fit the kernel's nodes, [`Error::Fabric`] and the like of the network, or [`Error::RanksFailed`] with what went wrong elsewhere.
+    /// [`Error::Cluster`] if they are on several hosts and the kernel is for one, [`Error::Cluster`] and
+    /// [`Error::Cluster`] if they do not fit the kernel's nodes, [`Error::Fabric`] and the like of the network, or [`Error::RanksFailed`] with what went wrong elsewhere.
     pub fn prepare(
         &self,
         config: &KernelConfig,
@@ -416,7 +266,7 @@ impl Communicator {
         if let Some(host) = &self.shared.simulated {
             host.abort();
         }
-        self.shared.standing.abort();
+        self.shared.health.abort();
     }
 }
 
@@ -436,56 +286,5 @@ impl std::fmt::Debug for Communicator {
             "Communicator(rank {} of {})",
             self.shared.rank, self.shared.world
         )
-    }
-}
-
-/// Meets the other ranks.
-pub(crate) fn join(place: &Place, timeouts: &Timeouts) -> Result<Collective, Error> {
-    let Some(meeting) = &place.meeting else {
-        return Ok(Collective::new(local::groups(1).remove(0)));
-    };
-    let group = meet(&Job {
-        rank: place.rank,
-        world: place.world,
-        host: meeting.host.clone(),
-        port: meeting.port,
-        name: meeting.job.clone(),
-        several_hosts: meeting.several_hosts,
-        host_id: neighbours::host_id()?,
-        secret: env::secret()?,
-        timeout: timeouts.host(false),
-        silence: timeouts.host(false).min(timeouts.device),
-    })?;
-    Ok(Collective::new(group))
-}
-
-fn open_local(local_rank: usize) -> Result<(Gpu, Option<Arc<Host>>), Error> {
-    if driver::choose()? == Kind::Simulated {
-        let host = Host::claim(&env::simulation(1)?)?;
-        let gpu = Gpu::open(host.first_ordinal(), Kind::Simulated)?;
-        return Ok((gpu, Some(Arc::new(host))));
-    }
-    // Some launchers show each process only its own GPU.
-    let ordinal = if driver::device_count()? == 1 {
-        0
-    } else {
-        local_rank
-    };
-    Ok((Gpu::open(ordinal, Kind::Gpu)?, None))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_world_is_checked_before_the_driver_is_touched() {
-        for count in [0, 9] {
-            let error = Communicator::local(&vec![0; count]).expect_err("not a world");
-            assert!(
-                matches!(error, Error::World(found) if found == count),
-                "{error}"
-            );
-        }
     }
 }

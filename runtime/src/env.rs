@@ -22,88 +22,25 @@
 //! | `MKERNEL_SIM_SMS` | SMs of a simulated GPU; 8 if absent |
 //! | `MKERNEL_SIM_SKEW` | how unfair that order is to ranks, CTAs and warps, 0 to 100; 20 if absent |
 
-mod place;
-
-pub(crate) use place::Place;
+pub(crate) mod launcher;
+mod variable;
 
 use crate::bootstrap::{MAX_NAME_BYTES, Secret};
 use crate::error::Error;
-use crate::fabric::{NicOptions, Transport};
+use crate::fabric::transport::{NicOptions, Transport};
 use crate::simulation::Simulation;
+use launcher::LaunchedRank;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
+use variable::{parse, read, wrong};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Programs on simulated GPUs are tests, which compute on the host what kernels should; for minutes on a busy machine.
 const SIMULATED_HOST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What a launcher calls the place of a process.
-struct Launcher {
-    name: &'static str,
-    rank: &'static str,
-    world: &'static str,
-    /// Of the variables with one meaning the first that is set counts.
-    local_rank: &'static [&'static str],
-    local_world: &'static [&'static str],
-    /// Name of the job, together.
-    job: &'static [&'static str],
-}
-
-/// The launchers, innermost first: where one starts another, the variables of both are there.
-const LAUNCHERS: [Launcher; 5] = [
-    // pytorch.org/docs/stable/elastic/run.html, "Environment Variables"
-    Launcher {
-        name: "torchrun",
-        rank: "RANK",
-        world: "WORLD_SIZE",
-        local_rank: &["LOCAL_RANK"],
-        local_world: &["LOCAL_WORLD_SIZE"],
-        job: &["TORCHELASTIC_RUN_ID"],
-    },
-    // docs.open-mpi.org, "Environment variables set for MPI applications"
-    Launcher {
-        name: "Open MPI",
-        rank: "OMPI_COMM_WORLD_RANK",
-        world: "OMPI_COMM_WORLD_SIZE",
-        local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
-        local_world: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
-        job: &["PMIX_NAMESPACE"],
-    },
-    // Hydra, which MPICH and Intel MPI share; the second names are those of Cray's PMI.
-    Launcher {
-        name: "MPICH or Intel MPI",
-        rank: "PMI_RANK",
-        world: "PMI_SIZE",
-        local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
-        local_world: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
-        job: &[],
-    },
-    // slurm.schedmd.com/srun.html, "Output environment variables". A batch script sees SLURM_PROCID and SLURM_NTASKS
-    // too, as if it were a rank; the number of a step's tasks only srun sets.
-    Launcher {
-        name: SRUN,
-        rank: "SLURM_PROCID",
-        world: "SLURM_STEP_NUM_TASKS",
-        local_rank: &["SLURM_LOCALID"],
-        local_world: &[],
-        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
-    },
-    // PMIx tells the number of ranks by calls only: its rank is compared with what other launchers say.
-    Launcher {
-        name: "PMIx",
-        rank: "PMIX_RANK",
-        world: "",
-        local_rank: &[],
-        local_world: &[],
-        job: &[],
-    },
-];
-const SRUN: &str = "srun";
-
-/// Who this process is, by the variables of its launcher.
-pub(crate) fn place() -> Result<Place, Error> {
-    place::read(read)
+/// The rank of this process, from the variables of its launcher.
+pub(crate) fn launched_rank() -> Result<LaunchedRank, Error> {
+    launcher::read(read)
 }
 
 /// What all ranks of the job must know, if it has a secret.
@@ -220,7 +157,7 @@ pub(crate) fn sysfs() -> PathBuf {
 
 /// Which GPUs a program wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
+pub(crate) enum DeviceChoice {
     Gpu,
     Simulated,
     /// Simulated ones where there is no GPU.
@@ -228,7 +165,7 @@ pub(crate) enum Device {
 }
 
 /// Which GPUs this program is to use.
-pub(crate) fn device() -> Result<Device, Error> {
+pub(crate) fn device() -> Result<DeviceChoice, Error> {
     read_device(read)
 }
 
@@ -237,12 +174,12 @@ pub(crate) fn simulation(ranks: usize) -> Result<Simulation, Error> {
     read_simulation(read, ranks)
 }
 
-fn read_device(lookup: impl Fn(&str) -> Option<String>) -> Result<Device, Error> {
+fn read_device(lookup: impl Fn(&str) -> Option<String>) -> Result<DeviceChoice, Error> {
     let name = "MKERNEL_DEVICE";
     match lookup(name).as_deref().map(str::trim) {
-        None | Some("" | "gpu") => Ok(Device::Gpu),
-        Some("sim") => Ok(Device::Simulated),
-        Some("auto") => Ok(Device::Auto),
+        None | Some("" | "gpu") => Ok(DeviceChoice::Gpu),
+        Some("sim") => Ok(DeviceChoice::Simulated),
+        Some("auto") => Ok(DeviceChoice::Auto),
         Some(other) => Err(wrong(name, Some(other.to_owned()), "gpu, sim or auto")),
     }
 }
@@ -292,10 +229,6 @@ fn read_simulation(
     })
 }
 
-fn read(name: &str) -> Option<String> {
-    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-}
-
 fn read_timeouts(lookup: impl Fn(&str) -> Option<String>) -> Result<Timeouts, Error> {
     let milliseconds = |name| {
         let expected = "a number of milliseconds, 1 or more";
@@ -309,29 +242,6 @@ fn read_timeouts(lookup: impl Fn(&str) -> Option<String>) -> Result<Timeouts, Er
         device: every.unwrap_or(DEFAULT_TIMEOUT),
         host: milliseconds("MKERNEL_HOST_TIMEOUT_MS")?.or(every),
     })
-}
-
-fn parse<T: FromStr>(
-    lookup: &impl Fn(&str) -> Option<String>,
-    name: &'static str,
-    expected: &'static str,
-) -> Result<Option<T>, Error> {
-    lookup(name)
-        .map(|value| {
-            value
-                .trim()
-                .parse()
-                .map_err(|_| wrong(name, Some(value.clone()), expected))
-        })
-        .transpose()
-}
-
-fn wrong(name: &'static str, value: Option<String>, expected: &'static str) -> Error {
-    Error::Environment {
-        name,
-        value,
-        expected,
-    }
 }
 
 #[cfg(test)]

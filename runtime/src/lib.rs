@@ -74,43 +74,45 @@
 //! itself is neither encrypted nor signed, so who can change packets on the way is not kept out.
 
 mod age;
-mod args;
 mod bootstrap;
-mod call;
+mod cluster;
 mod communicator;
-mod copies;
+mod copy_engine;
+mod deadlines;
 mod driver;
 mod env;
 mod error;
 mod fabric;
 mod fused;
+mod health;
 mod kernel;
-mod neighbours;
-mod operands;
+mod launch;
 mod operator;
 mod order;
-mod passed;
 mod prepare;
 mod reaper;
 mod report;
-mod routing;
 mod shared;
 mod simulation;
-mod standing;
+mod startup;
 mod symmetric;
 
-pub use bootstrap::{MAX_OFFER_BYTES, ProtocolFault};
-pub use call::{Call, Element, Readable, Writable};
+pub use bootstrap::MAX_OFFER_BYTES;
 pub use communicator::Communicator;
 pub use driver::{device_count, gpu_links};
 pub use env::wanted_nics;
-pub use error::{Error, Peer};
-pub use fabric::{FabricTest, FabricTestOptions, Load, Measured, NicOptions, Transport};
+pub use error::{
+    CallError, ClusterError, DeviceError, EnvironmentError, Error, Finding, KernelError,
+    NetworkError, OperandFault, Peer, ProtocolFault, RendezvousError, RoutingFault, SimulatorError,
+};
+pub use fabric::fabric_test::FabricTest;
+pub use fabric::fabric_test_load::{FabricTestLoad, FabricTestOptions, FabricTestResult};
+pub use fabric::transport::{NicOptions, Transport};
 pub use fused::FusedKernel;
-pub use operands::{OperandFault, RawOperand};
-pub use operator::{Addends, Operator};
-pub use routing::RoutingFault;
-pub use simulation::{Finding, Simulation};
+pub use launch::call::{Addends, Call, Element, Readable, Writable};
+pub use launch::operands::RawOperand;
+pub use operator::Operator;
+pub use simulation::Simulation;
 
 #[cfg(feature = "macros")]
 pub use mkernel_macros::fused_kernel;
