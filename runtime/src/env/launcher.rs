@@ -1,23 +1,23 @@
-//! Who this process is among the ranks, and where they meet: from the variables in [`LAUNCHERS`].
+//! [`LaunchedRank`]: the rank of this process and the address of rank 0, from the variables in [`LAUNCHERS`].
 
 use super::variable::{parse, wrong};
 use crate::error::{ClusterError, EnvironmentError, Error};
 
-/// What a launcher calls the place of a process.
+/// The variables of one launcher.
 struct Launcher {
     name: &'static str,
     rank: &'static str,
     world: &'static str,
-    /// Of the variables with one meaning the first that is set counts.
+    /// Several variables with the same meaning. The first one that is set applies.
     local_rank: &'static [&'static str],
     local_world: &'static [&'static str],
-    /// Name of the job, together.
+    /// The variables that together are the name of the job.
     job: &'static [&'static str],
 }
 
-/// The launchers, innermost first: where one starts another, the variables of both are there.
+/// The launchers, innermost first. If one launcher starts another, the variables of both are set.
 const LAUNCHERS: [Launcher; 5] = [
-    // pytorch.org/docs/stable/elastic/run.html, "Environment Variables"
+    // See pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
     Launcher {
         name: "torchrun",
         rank: "RANK",
@@ -26,7 +26,7 @@ const LAUNCHERS: [Launcher; 5] = [
         local_world: &["LOCAL_WORLD_SIZE"],
         job: &["TORCHELASTIC_RUN_ID"],
     },
-    // docs.open-mpi.org, "Environment variables set for MPI applications"
+    // See docs.open-mpi.org, "Environment variables set for MPI applications".
     Launcher {
         name: "Open MPI",
         rank: "OMPI_COMM_WORLD_RANK",
@@ -35,7 +35,7 @@ const LAUNCHERS: [Launcher; 5] = [
         local_world: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
         job: &["PMIX_NAMESPACE"],
     },
-    // Hydra, which MPICH and Intel MPI share; the second names are those of Cray's PMI.
+    // Hydra is part of both MPICH and Intel MPI. The second names are those of Cray's PMI.
     Launcher {
         name: "MPICH or Intel MPI",
         rank: "PMI_RANK",
@@ -44,8 +44,8 @@ const LAUNCHERS: [Launcher; 5] = [
         local_world: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
         job: &[],
     },
-    // slurm.schedmd.com/srun.html, "Output environment variables". A batch script sees SLURM_PROCID and SLURM_NTASKS
-    // too, as if it were a rank; the number of a step's tasks only srun sets.
+    // See slurm.schedmd.com/srun.html, "Output environment variables". A batch script also has SLURM_PROCID and
+    // SLURM_NTASKS, although it is not a rank. Only srun sets the number of tasks of a step.
     Launcher {
         name: SRUN,
         rank: "SLURM_PROCID",
@@ -54,7 +54,7 @@ const LAUNCHERS: [Launcher; 5] = [
         local_world: &[],
         job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
     },
-    // PMIx tells the number of ranks by calls only: its rank is compared with what other launchers say.
+    // PMIx provides the number of ranks only by calls. Its rank is compared with those of other launchers.
     Launcher {
         name: "PMIx",
         rank: "PMIX_RANK",
@@ -66,17 +66,17 @@ const LAUNCHERS: [Launcher; 5] = [
 ];
 const SRUN: &str = "srun";
 
-/// Far more than any job has; what ranks keep of each other is bounded by it.
+/// The largest number of ranks. It is far more than any job has, and bounds the memory that ranks use for each other.
 pub(crate) const MAX_WORLD: u32 = 4096;
 
-/// Who this process is.
+/// The rank of this process, as its launcher has set it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LaunchedRank {
     pub rank: u32,
     pub world: u32,
-    /// This process's number on its host, if the launcher says.
+    /// The number of this process on its host, if the launcher sets it.
     pub local_rank: Option<u32>,
-    /// Where ranks meet; none in a world of one.
+    /// How this rank connects to rank 0. It is `None` if there is only one rank.
     pub rendezvous: Option<RendezvousPoint>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct RendezvousPoint {
     pub host: String,
     pub port: u16,
     pub job: String,
-    /// Whether ranks of other hosts may have to reach rank 0.
+    /// Whether ranks on other hosts may have to connect to rank 0.
     pub several_hosts: bool,
 }
 
@@ -112,9 +112,9 @@ pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<LaunchedRa
         return Err(wrong(launcher.world, value, "4096 or less"));
     }
     if rank >= world {
-        return Err(own.contradiction("a rank is less than the number of ranks", &[]));
+        return Err(own.contradiction("a rank must be less than the number of ranks", &[]));
     }
-    // torchrun gives ranks in an order of its own.
+    // torchrun assigns ranks in an order of its own, so other launchers may disagree with it.
     if lookup("TORCHELASTIC_RUN_ID").is_none() {
         for other in sets[..chosen].iter().chain(&sets[chosen + 1..]) {
             if other.contradicts(rank, world) {
@@ -137,7 +137,7 @@ pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<LaunchedRa
     })
 }
 
-/// One launcher's variables as they are set.
+/// The values of one launcher's variables.
 struct Set {
     launcher: &'static Launcher,
     rank: Option<String>,
@@ -162,8 +162,8 @@ impl Set {
         self.rank.is_some() && self.world.is_some()
     }
 
-    /// Whether these variables cannot be true beside those of an inner launcher. Another number of ranks is that of an
-    /// outer one, which started the inner one; but who counts as many ranks must count them alike.
+    /// Returns whether these variables contradict those of an inner launcher. If the numbers of ranks differ, an outer
+    /// launcher has started the inner one, so this is no contradiction. If they are equal, the ranks must be equal too.
     fn contradicts(&self, rank: u32, world: u32) -> bool {
         let number =
             |text: &Option<String>| text.as_ref().and_then(|t| t.trim().parse::<u32>().ok());
@@ -175,7 +175,7 @@ impl Set {
         }
     }
 
-    /// The variables with their values, those that are not set too.
+    /// Returns the variables with their values, including those that are not set.
     fn variables(&self) -> Vec<(&'static str, Option<String>)> {
         let pairs = [
             (self.launcher.rank, self.rank.clone()),
@@ -201,13 +201,14 @@ impl Set {
     }
 }
 
-/// No launcher's variables are all there: names those that are, and what is missing beside them.
+/// Returns the error if no launcher's variables are complete. It names the variables that are set, and those that are
+/// missing beside them.
 fn incomplete(sets: &[Set]) -> Error {
     let touched: Vec<&Set> = sets
         .iter()
         .filter(|set| set.rank.is_some() || set.world.is_some())
         .collect();
-    // Without any, those that everybody can set.
+    // If none are set, the error names the variables that a user can set without a launcher.
     let shown = if touched.is_empty() {
         vec![&sets[0]]
     } else {
@@ -218,16 +219,16 @@ fn incomplete(sets: &[Set]) -> Error {
         variables.extend(sets[0].variables());
     }
     Error::Environment(EnvironmentError::Launcher {
-        problem: "some of them are missing",
+        problem: "variables are missing",
         variables,
     })
 }
 
-/// What a launcher says of the host.
+/// The variables of a launcher that describe the host.
 struct Local {
     rank: Option<u32>,
     world: Option<u32>,
-    /// Both as they are set.
+    /// The variables with their values.
     variables: Vec<(&'static str, Option<String>)>,
 }
 
@@ -259,13 +260,13 @@ impl Local {
     }
 
     fn check(&self, own: &Set, world: u32) -> Result<(), Error> {
-        // Without a launcher, people choose GPUs by LOCAL_RANK.
+        // Users without a launcher choose GPUs by LOCAL_RANK alone, so a missing local world size is no error.
         let problem = match (self.rank, self.world) {
             (_, Some(local_world)) if local_world == 0 || local_world > world => {
-                "a host has at least one rank, and at most as many as there are"
+                "the number of ranks on a host must be at least 1 and at most the number of all ranks"
             }
             (Some(local), Some(local_world)) if local >= local_world => {
-                "a local rank is less than the number of ranks on the host"
+                "a local rank must be less than the number of ranks on the host"
             }
             _ => return Ok(()),
         };
@@ -277,7 +278,7 @@ impl Local {
     }
 }
 
-/// The entry `node` of `8(x2),4`.
+/// Returns entry `node` of a list like `8(x2),4`.
 fn tasks_of_node(counts: &str, node: u32) -> Option<u32> {
     let mut first = 0u32;
     for part in counts.split(',') {
@@ -293,7 +294,8 @@ fn tasks_of_node(counts: &str, node: u32) -> Option<u32> {
     None
 }
 
-/// The first host of `node[007-010,12],gpu3`: of the first name, the first number of each list.
+/// Returns the first host of a list like `node[007-010,12],gpu3`. Of its name, it takes the first number of each
+/// bracket.
 fn first_host(list: &str) -> Option<String> {
     let mut host = String::new();
     let mut rest = list.trim();
@@ -328,7 +330,7 @@ fn read_rendezvous(
             first().ok_or_else(|| wrong("MASTER_ADDR", None, "the host of rank 0"))?
         }
         None if several_hosts => {
-            let expected = "the host of rank 0, since ranks are on several hosts and their launcher does not say which one has rank 0";
+            let expected = "the host of rank 0, which the launcher does not provide although the ranks are on several hosts";
             return Err(wrong("MASTER_ADDR", None, expected));
         }
         None => "127.0.0.1".to_owned(),
@@ -369,12 +371,12 @@ fn read_port(lookup: &impl Fn(&str) -> Option<String>, under_srun: bool) -> Resu
     let is_torchruns = name == "MASTER_PORT"
         && lookup("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
     port.checked_add(u16::from(is_torchruns)).ok_or_else(|| {
-        let expected = "less than 65535 under torchrun; or set MKERNEL_PORT";
+        let expected = "less than 65535 under torchrun (or set MKERNEL_PORT)";
         wrong(name, Some(port.to_string()), expected)
     })
 }
 
-/// A port made of the numbers of a Slurm step, below those that Linux gives to clients (from 32768).
+/// Derives a port from the numbers of a Slurm step. It is below the ports that Linux assigns to clients (from 32768).
 fn step_port(lookup: &impl Fn(&str) -> Option<String>) -> Option<u16> {
     let number = |name| lookup(name).and_then(|text| text.trim().parse::<u64>().ok());
     let job = number("SLURM_JOB_ID")?;

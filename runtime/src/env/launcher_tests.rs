@@ -1,4 +1,4 @@
-//! Variables as launchers set them, and as people do.
+//! Tests with variables as launchers and users set them.
 
 use super::*;
 
@@ -57,14 +57,14 @@ fn other_launchers_ports_are_ours_and_our_own_variable_wins() {
     let named = [&own[..], &[("MASTER_ADDR", "node7")]].concat();
     assert!(
         rendezvous(&named).several_hosts,
-        "nobody says that it is not"
+        "no variable excludes several hosts"
     );
     let both = [
         ("RANK", "1"),
         ("WORLD_SIZE", "2"),
         ("MASTER_PORT", "x"),
         ("MKERNEL_PORT", "5000"),
-        // torchrun's port is not this one.
+        // The port of torchrun is not this one.
         ("TORCHELASTIC_USE_AGENT_STORE", "True"),
     ];
     assert_eq!(rendezvous(&both).port, 5000);
@@ -82,7 +82,7 @@ fn one_rank_needs_no_network() {
     assert_eq!(launched(&[("RANK", "0"), ("WORLD_SIZE", "1")]), alone);
 }
 
-/// As `srun -N2 --ntasks-per-node=4` sets them for the second task of the second node.
+/// The variables that `srun -N2 --ntasks-per-node=4` sets for the second task of the second node.
 const SRUN_STEP: &[(&str, &str)] = &[
     ("SLURM_PROCID", "5"),
     ("SLURM_NTASKS", "8"),
@@ -108,7 +108,7 @@ fn srun_says_all_that_is_needed() {
         "{}",
         rendezvous.port
     );
-    // The first of two settings counts here.
+    // In this list, the first of two settings applies.
     let next = [&[("SLURM_STEP_ID", "3")], SRUN_STEP].concat();
     assert_ne!(self::rendezvous(&next).port, rendezvous.port);
     let named = [
@@ -176,7 +176,7 @@ fn mpi_launchers_are_known() {
     assert!(text.contains("MASTER_ADDR is not set"), "{text}");
 }
 
-/// The innermost launcher counts: those around it have started it once for each host, or not as ranks at all.
+/// The innermost launcher applies. The outer ones have started it once per host, or not as ranks at all.
 #[test]
 fn launchers_that_start_launchers_are_no_contradiction() {
     let torchrun = [
@@ -259,7 +259,7 @@ fn what_is_incomplete_is_said_with_what_is_there() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // A batch script is no rank, and PMIx alone does not say how many there are.
+    // A batch script is not a rank, and PMIx alone does not set the number of ranks.
     let text = message(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]);
     assert!(text.contains("RANK is not set"), "{text}");
     let text = message(&[("PMIX_RANK", "1")]);

@@ -1,4 +1,4 @@
-//! What variables mean, and what is wrong with them.
+//! Tests of environment variables: their meaning, and the errors for invalid values.
 
 use super::*;
 

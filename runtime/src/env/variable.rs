@@ -1,4 +1,4 @@
-//! How one environment variable is read, and the error for a value that is not valid.
+//! Reads one environment variable, and builds the error for an invalid value.
 
 use crate::error::{EnvironmentError, Error};
 use std::str::FromStr;

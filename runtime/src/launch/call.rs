@@ -1,4 +1,4 @@
-//! [`Call`]: the operands of one call, as slices.
+//! [`Call`]: one call of an operator, whose operands are slices.
 
 use crate::driver::{self, Capture, Uncaptured, UserStream};
 use crate::error::{CallError, Error, OperandFault};
@@ -14,9 +14,9 @@ use mkernel_spec::abi::Operand;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What elements of an operand can be.
+/// An element type of operands.
 pub trait Element: sealed::Element {
-    /// Its name in a declaration.
+    /// The name of the type in a declaration.
     const DTYPE: Dtype;
 }
 
@@ -35,9 +35,10 @@ macro_rules! elements {
 }
 elements!(bf16: Bf16, f32: Fp32, i32: Int32);
 
-/// Memory of a GPU that a kernel can read: cudarc's slices and views.
+/// Memory of a GPU that a kernel can read: slices and views of cudarc.
 ///
-/// No other type can be one: what a kernel accesses is only as sound as the address and the length that a slice gives.
+/// No other type can implement this trait, since an access by a kernel is only sound if the address and the length of
+/// the slice are right.
 ///
 /// ```compile_fail,E0277
 /// # use mkernel::{Operator, cudarc::driver::{CudaStream, DevicePtr}, half::bf16, spec::abi::Operand};
@@ -48,7 +49,7 @@ elements!(bf16: Bf16, f32: Fp32, i32: Int32);
 /// ```
 pub trait Readable<T>: DevicePtr<T> + sealed::Slice<T> {}
 
-/// Memory of a GPU that a kernel can write; see [`Readable`].
+/// Memory of a GPU that a kernel can write. See [`Readable`].
 pub trait Writable<T>: DevicePtrMut<T> + sealed::Slice<T> {}
 
 impl<T> sealed::Slice<T> for CudaSlice<T> {}
@@ -60,12 +61,12 @@ impl<T> Readable<T> for CudaViewMut<'_, T> {}
 impl<T> Writable<T> for CudaSlice<T> {}
 impl<T> Writable<T> for CudaViewMut<'_, T> {}
 
-/// Gives a slice's address, after which it is in use on the call's stream; or, if another stream is given for what the
-/// slice has to wait for, the address alone.
+/// Returns the address of a slice and marks the slice as used by the call's stream. If another stream is passed, that
+/// stream waits for the slice, and only the address is returned.
 type Take<'a> =
     Box<dyn FnOnce(&'a CudaStream, Option<&CudaStream>) -> (u64, Option<SyncOnDrop<'a>>) + 'a>;
 
-/// A stream that has waited for what was captured before, and must live until the capture ends.
+/// A stream that takes part in a capture because it waited for captured work. It must live until the capture ends.
 struct Waiting(Arc<CudaStream>);
 
 impl Retired for Waiting {
@@ -83,36 +84,37 @@ impl Retired for Waiting {
     }
 }
 
-/// One call of an [`Operator`], made by [`Operator::call`]: pass each operand of
-/// [`KernelPlan::operands`](crate::KernelPlan::operands), in any order, then [`launch`](Self::launch).
+/// One call of an [`Operator`], created by [`Operator::call`]. Pass each operand of
+/// [`KernelPlan::operands`](crate::KernelPlan::operands), in any order, then call [`launch`](Self::launch).
 ///
-/// Slices are dense and exactly of this rank's size; for an operand without rows on this rank any slice will do.
+/// Slices must be contiguous and have exactly the size of this rank's part. For an operand without rows on this rank,
+/// any slice can be passed.
 #[must_use = "nothing is enqueued before `launch`"]
 pub struct Call<'a> {
     operator: &'a Operator,
     stream: &'a Arc<CudaStream>,
     is_ours: bool,
     passed: Vec<SliceOperand>,
-    /// Of each that was passed.
+    /// A function for each operand in `passed`, which marks its slice as used.
     takes: Vec<Take<'a>>,
-    /// What cannot be looked at any further.
+    /// Mistakes that were found while operands were passed.
     faults: Vec<(Operand, OperandFault)>,
 }
 
-/// What a kernel's [`Epilogue`](mkernel_spec::Epilogue) reads beside the sum.
+/// The operands that a kernel's [`Epilogue`](mkernel_spec::Epilogue) reads in addition to the matrices.
 #[derive(Clone, Copy, Default)]
 pub struct Addends<'a> {
-    /// `[N]`, of this rank's columns.
+    /// The bias, a vector of the N columns of this rank.
     pub bias: Option<&'a dyn Readable<bf16>>,
-    /// With the rows and columns of this rank's C. `gemm_ar`: the same values on every rank, since of each row perhaps
-    /// only one rank's is read. It may be C itself, with the same row stride and type of elements, but must not overlap it
-    /// otherwise.
+    /// The residual, with the rows and columns of this rank's C. For `gemm_ar` it must have the same values on every
+    /// rank, since each row may be read on only one rank. It may be C itself, with the same row stride and element
+    /// type. It must not overlap C in any other way.
     pub residual: Option<&'a dyn Readable<bf16>>,
 }
 
 impl Operator {
-    /// One call on `stream`: what [`Op`](crate::Op) says of the kernel's operator. Pass its operands by name, then
-    /// [`launch`](Call::launch) it.
+    /// Creates a call on `stream` of the operator that [`Op`](crate::Op) describes. Pass its operands by name, then
+    /// call [`launch`](Call::launch).
     ///
     /// ```no_run
     /// # use mkernel::{Error, Operator, cudarc::driver::{CudaSlice, CudaStream}, half::bf16, spec::abi::Operand};
@@ -131,10 +133,10 @@ impl Operator {
         Call::new(self, stream)
     }
 
-    /// [`call`](Self::call) of a GEMM operator without addends.
+    /// Makes one [`call`](Self::call) of a GEMM operator without a bias or residual.
     ///
     /// # Errors
-    /// As for [`Call::launch`].
+    /// The errors are those of [`Call::launch`].
     pub fn launch<A, B, C, E>(
         &self,
         stream: &Arc<CudaStream>,
@@ -151,10 +153,10 @@ impl Operator {
         self.launch_with(stream, a, b, c, Addends::default())
     }
 
-    /// The same of one that adds a bias or a residual.
+    /// Makes one call of a GEMM operator that adds a bias or a residual.
     ///
     /// # Errors
-    /// As for [`Call::launch`].
+    /// The errors are those of [`Call::launch`].
     pub fn launch_with<A, B, C, E>(
         &self,
         stream: &Arc<CudaStream>,
@@ -215,7 +217,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Passes an operand that the kernel writes: all of it.
+    /// Passes an operand that the kernel writes. It writes all elements.
     pub fn write<T, S>(mut self, operand: Operand, slice: &'a mut S) -> Self
     where
         T: Element,
@@ -244,11 +246,12 @@ impl<'a> Call<'a> {
         });
     }
 
-    /// Enqueues the call. Returns at once; see [`Communicator::synchronize`](crate::Communicator::synchronize).
+    /// Enqueues the call and returns immediately. See [`Communicator::synchronize`](crate::Communicator::synchronize).
     ///
     /// # Errors
-    /// [`Error::Operands`] with all mistakes, [`Error::Call`], [`Error::Aborted`] after an earlier failure.
-    /// [`Error::Call`] if the stream is being captured, which goes on: see [`Self::capture`].
+    /// [`Error::Operands`] with all mistakes, [`Error::Call`] if the stream belongs to another GPU, and
+    /// [`Error::Aborted`] after an earlier failure. [`CallError::StreamCaptured`] if the stream is being captured; the
+    /// capture continues, and [`Self::capture`] can be used.
     pub fn launch(mut self) -> Result<(), Error> {
         self.check()?;
         let stream = UserStream::of(self.stream);
@@ -256,7 +259,8 @@ impl<'a> Call<'a> {
         if unsafe { driver::is_capturing(stream.handle())? } {
             return Err(Error::Call(CallError::StreamCaptured));
         }
-        // Tell other streams, when dropped, until when a slice is in use: behind the kernel.
+        // These guards must be dropped after the kernel is enqueued: they then make other streams wait for the kernel
+        // before they use the slices.
         let mut in_use = Vec::with_capacity(self.takes.len());
         for (passed, take) in self.passed.iter_mut().zip(self.takes) {
             let (address, used) = take(self.stream, None);
@@ -264,26 +268,28 @@ impl<'a> Call<'a> {
             in_use.extend(used);
         }
         let operands = slices::dense(&self.operator.plan().operands, &self.passed);
-        // SAFETY: the slices have the operands' sizes, and no type but cudarc's own can be one. cudarc frees their memory
-        // behind what it knows of: on their own stream, which waits for the stream of this call where they track events,
-        // since `in_use` is dropped behind the kernel. The kernel ends after all that reads or writes operands, also after
-        // an abort. The stream is not being captured, so the kernel runs once.
+        // SAFETY: the slices have the operands' sizes, and only types of cudarc can be slices. cudarc frees their
+        // memory after the work that it knows of: on the slices' own stream, which waits for the stream of this call if
+        // the slices track events, since `in_use` is dropped after the kernel is enqueued. The kernel ends after all
+        // work that reads or writes operands, also after an abort. The stream is not being captured, so the kernel runs
+        // once.
         unsafe { self.operator.enqueue(&stream, None, &operands) }
     }
 
     /// Adds the call to the graph that the stream is being captured into. The graph keeps the operator and its
-    /// communicator alive, as long as it or an executable graph made of it lives; launches in one capture come one after
-    /// the other, also in different streams.
+    /// communicator alive as long as the graph, or an executable graph made of it, exists. Launches in one capture are
+    /// ordered after each other, also if they are in different streams.
     ///
-    /// It does not keep the operands alive, and does not wait for what other streams do with them: cudarc's events are
-    /// not a part of the graph.
+    /// The graph does not keep the operands alive, and does not wait for their use by other streams, since cudarc's
+    /// events are not part of the graph.
     ///
     /// # Errors
-    /// As for [`Self::launch`]; [`Error::Call`] if the stream is not being captured.
+    /// The errors are those of [`Self::launch`], and [`CallError::StreamNotCaptured`] if the stream is not being
+    /// captured.
     ///
     /// # Safety
-    /// During every replay, the operands' memory must be allocated at the place that it has now, nothing else may write
-    /// what the kernel reads, and nothing else may access what it writes.
+    /// During every replay, the operands' memory must be allocated at its present address. Nothing else may write the
+    /// memory that the kernel reads, and nothing else may access the memory that it writes.
     pub unsafe fn capture(mut self) -> Result<(), Error> {
         self.check()?;
         let stream = UserStream::of(self.stream);
@@ -293,17 +299,17 @@ impl<'a> Call<'a> {
         };
         self.take_addresses()?;
         let operands = slices::dense(&self.operator.plan().operands, &self.passed);
-        // SAFETY: the slices have the operands' sizes; the rest by the caller.
+        // SAFETY: the slices have the operands' sizes. The caller guarantees the rest.
         unsafe { self.operator.enqueue(&stream, Some(&capture), &operands) }
     }
 
-    /// Takes the addresses of what was passed. A stream that is being captured must not wait for events from outside of
-    /// the capture, so another one waits for those.
+    /// Takes the addresses of the operands. A stream that is being captured must not wait for events from outside of
+    /// the capture, so another stream waits for these.
     fn take_addresses(&mut self) -> Result<(), Error> {
         let call = "a stream beside one that is being captured";
         let _uncaptured = Uncaptured::new();
         let context = self.stream.context();
-        // Else nothing waits for events, and to make a stream would change that.
+        // If cudarc does not track events, nothing waits for events, and creating a stream would enable the tracking.
         let tracks = context.is_managing_stream_synchronization();
         let other = tracks.then(|| context.new_stream()).transpose();
         let other = driver::named(call, other)?;
@@ -316,14 +322,14 @@ impl<'a> Call<'a> {
         };
         // SAFETY: the stream is alive.
         if unsafe { driver::is_capturing(other.cu_stream())? } {
-            // Something captured before uses a slice, too, so this stream has become a part of the capture.
+            // Work that was captured before also uses a slice, so this stream has become part of the capture.
             driver::named(call, self.stream.join(&other))?;
             reaper::retire(Box::new(Waiting(other)), Duration::ZERO);
         }
         Ok(())
     }
 
-    /// Finds what is wrong with the stream and the operands. Makes the context current.
+    /// Checks the stream and the operands, and makes the context current.
     fn check(&mut self) -> Result<(), Error> {
         let (given, expected) = (self.stream.context(), self.operator.context());
         if !self.is_ours {
@@ -338,8 +344,8 @@ impl<'a> Call<'a> {
         driver::bind(expected)
     }
 
-    /// Whether the slice can be used on this call's stream. One of another GPU is a fault; with a stream of another GPU
-    /// nothing can be said.
+    /// Returns whether the slice can be used on this call's stream. A slice of another GPU is recorded as a mistake. If
+    /// the stream belongs to another GPU, slices cannot be checked.
     fn takes(&mut self, operand: Operand, stream: &CudaStream) -> bool {
         let is_ours = self.operator.is_of_device(stream);
         if !is_ours {

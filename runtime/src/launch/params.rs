@@ -1,4 +1,4 @@
-//! From operands to the bytes of the kernel's parameter, as the plan's table says.
+//! Packs operands and addresses into the kernel's parameter, in the layout of the plan.
 
 use crate::error::Error;
 use crate::launch::operands::RawOperand;
@@ -9,32 +9,32 @@ use mkernel_spec::abi::{
 use mkernel_spec::fabric::CommandRing;
 use std::mem::offset_of;
 
-/// All that the arguments of one launch are made of.
+/// The values from which the parameter of one launch is packed.
 pub(crate) struct ParamInputs<'a> {
     pub specs: &'a [OperandSpec],
-    /// In the order of `specs`.
+    /// The operands, in the order of `specs`.
     pub operands: &'a [RawOperand],
-    /// Of this node's ranks, as this rank sees them; the own one, too.
+    /// The workspaces of this node's ranks, including this one, as addresses in this process.
     pub workspaces: [u64; MAX_RANKS],
-    /// Which of them is the own one.
+    /// The index of this rank's workspace.
     pub local_rank: u32,
     pub host_page: u64,
     pub gate: u64,
     pub operator_number: u32,
     pub deadline_ns: u64,
     pub rank: u32,
-    /// Where the kernel puts to other nodes.
+    /// The addresses that the kernel needs for puts to other nodes.
     pub fabric_pointers: FabricPointers,
 }
 
-/// What a kernel knows of its fabric; all 0 where it has none.
+/// The addresses that a kernel needs of its fabric. They are 0 if it has none.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FabricPointers {
     pub ring: CommandRing,
     pub arrivals: u64,
 }
 
-/// What `cuTensorMapEncodeTiled` takes.
+/// The arguments of `cuTensorMapEncodeTiled`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorMap {
     pub address: u64,
@@ -45,7 +45,8 @@ pub(crate) struct TensorMap {
 }
 
 impl ParamInputs<'_> {
-    /// The operand; one without rows on this rank stands for a valid place that nobody accesses.
+    /// Returns the operand. An operand without rows on this rank is replaced by a valid address, which the kernel does
+    /// not access.
     fn operand(&self, wanted: Operand) -> RawOperand {
         let found = self
             .specs
@@ -97,7 +98,7 @@ impl ParamInputs<'_> {
         }
     }
 
-    /// The bytes of the kernel's parameter. `encode` makes tensor maps.
+    /// Returns the bytes of the kernel's parameter. `encode` encodes a tensor map.
     pub(crate) fn fill(
         &self,
         layout: &ArgLayout,

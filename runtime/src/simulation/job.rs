@@ -16,21 +16,21 @@ pub(crate) fn activate() -> Result<(), Error> {
         .map_err(|error| Error::Simulator(SimulatorError::Driver(Arc::new(error))))
 }
 
-/// Whether a kind of finding says that an access came before what it should have waited for.
+/// Returns whether a kind of finding means that an access was not ordered after an event that it depends on.
 fn lacks_order(kind: &str) -> bool {
     ["race", "missing fence", "uninitialised read", "deadlock"].contains(&kind)
 }
 
-/// The simulated host of a job.
+/// A job on simulated GPUs.
 pub(crate) struct SimulatedJob {
     host: SimulatedHost,
     has_timeline: bool,
-    /// How many findings there were when a rank aborted.
+    /// The number of findings when a rank aborted.
     before_abort: OnceLock<usize>,
 }
 
 impl SimulatedJob {
-    /// A host of new GPUs.
+    /// Creates the GPUs of a new job.
     pub fn claim(simulation: &Simulation) -> Result<Self, Error> {
         simulation.check()?;
         let device = Device::simulated(simulation.sms);
@@ -55,24 +55,25 @@ impl SimulatedJob {
         })
     }
 
-    /// The driver's number of its first GPU.
+    /// Returns the driver's ordinal of the job's first GPU.
     pub fn first_ordinal(&self) -> usize {
         self.host.first_ordinal()
     }
 
-    /// Whether a thread of the program waits for its GPUs.
+    /// Returns whether a thread of the program is waiting for the job's GPUs.
     pub fn is_awaited(&self) -> bool {
         self.host.is_awaited()
     }
 
-    /// Gives places of the workspace at `address` the names of its regions, for findings.
+    /// Gives the regions of the workspace at `address` their names, for findings.
     pub fn name_workspace(&self, address: u64, workspace: Workspace) {
         self.host
             .name_memory(address, move |offset| workspace.name_of(offset));
     }
 
-    /// What was found so far. After a rank has aborted, kernels run to their end without waiting for each other: what
-    /// lacks an order then is a consequence. An access to memory that is not the kernel's is still a mistake.
+    /// Returns the findings so far. After a rank has aborted, kernels run to their end without waiting for each other.
+    /// Findings about missing order after that are consequences and are left out. An access outside of the kernel's
+    /// memory is still a mistake.
     pub fn findings(&self) -> Vec<Finding> {
         let before = self.before_abort.get().copied().unwrap_or(usize::MAX);
         let findings = self.host.findings().into_iter().enumerate();
@@ -85,14 +86,14 @@ impl SimulatedJob {
             .collect()
     }
 
-    /// A rank aborts.
+    /// Records that a rank aborts.
     pub fn abort(&self) {
         self.before_abort.get_or_init(|| self.host.findings().len());
         self.host.give_up();
     }
 
-    /// Lets simulated time stand still while the host's part of a kernel's work is busy.
-    /// `is_busy` must not call the driver; it ends with what is returned.
+    /// Pauses simulated time while the host's part of a kernel's work is busy, until the returned guard is dropped.
+    /// `is_busy` must not call the driver.
     pub fn pause_clock_while(&self, is_busy: impl Fn() -> bool + Send + 'static) -> BusyGuard {
         self.host.watch(is_busy)
     }

@@ -2,23 +2,24 @@
 
 use crate::error::{Error, SimulatorError};
 
-/// Ranks that a simulated job can have.
+/// The largest number of ranks of a simulated job.
 pub(crate) const MAX_RANKS: usize = 8;
 const MAX_SMS: u32 = 1024;
 const MAX_SKEW: u32 = 100;
 
-/// A job on simulated GPUs, for [`Communicator::simulated`](crate::Communicator::simulated).
+/// The options of a job on simulated GPUs, for [`Communicator::simulated`](crate::Communicator::simulated).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Simulation {
-    /// Ranks, each with a GPU: 1 to 8.
+    /// The number of ranks, 1 to 8. Each has a GPU.
     pub ranks: u32,
-    /// Decides the order of all that can happen in several. Equal seeds give equal runs.
+    /// The seed that determines the order of concurrent events. Runs with equal seeds are equal.
     pub seed: u64,
-    /// Streaming multiprocessors of a GPU. Few make small shapes take several rounds, as large ones do on GPUs.
+    /// The number of streaming multiprocessors of a GPU. With few of them, small shapes take several rounds, as large
+    /// shapes do on real GPUs.
     pub sms: u32,
-    /// How unfair the order is to ranks, CTAs and warps, 0 (fair) to 100.
+    /// How unfair the scheduler is to ranks, CTAs and warps, from 0 (fair) to 100.
     pub skew: u32,
-    /// Keeps what happened, for [`Communicator::timeline`](crate::Communicator::timeline).
+    /// Whether events are recorded for [`Communicator::timeline`](crate::Communicator::timeline).
     pub timeline: bool,
 }
 
@@ -35,7 +36,7 @@ impl Default for Simulation {
 }
 
 impl Simulation {
-    /// Bytes of this host's memory that so many bytes of a simulated GPU's take.
+    /// Returns how many bytes of host memory are needed for `gpu_bytes` bytes of a simulated GPU's memory.
     #[cfg(feature = "simulator")]
     #[must_use]
     pub const fn host_bytes(gpu_bytes: u64) -> u64 {
