@@ -136,7 +136,7 @@ fn a_rank_that_does_not_come() {
     let said = layer.each(0);
     let failure = said[0].as_ref().expect_err("nobody came");
     assert!(
-        failure.contains("a peer's numbers of tokens") && failure.contains("rank 1;"),
+        failure.contains("a peer's token counts") && failure.contains("rank 1;"),
         "{failure}"
     );
     assert_eq!(said[1], Ok(Vec::new()));
