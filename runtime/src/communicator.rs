@@ -214,7 +214,7 @@ impl Communicator {
     /// Sends `bytes`, at most 64 KiB, to all ranks. Returns the bytes of each rank, by rank. This is a collective call.
     ///
     /// # Errors
-    /// [`Error::OfferTooLong`] on a rank that sends more, and [`Error::RanksFailed`] on the others;
+    /// [`Error::ContributionTooLong`] on a rank that sends more, and [`Error::RanksFailed`] on the others;
     /// [`Error::RanksMissing`] and [`Error::RankLeft`].
     pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.shared

@@ -117,7 +117,7 @@ pub enum Error {
         "this rank contributes {bytes} bytes to {step:?}, but {limit} bytes are the limit. Send them in several steps, or \
          prepare a kernel for fewer nodes"
     )]
-    OfferTooLong {
+    ContributionTooLong {
         /// The name of the step.
         step: &'static str,
         /// The length of the contribution.

@@ -102,7 +102,7 @@ mod simulation;
 mod startup;
 mod symmetric;
 
-pub use bootstrap::MAX_OFFER_BYTES;
+pub use bootstrap::MAX_CONTRIBUTION_BYTES;
 pub use communicator::Communicator;
 pub use driver::{device_count, gpu_links};
 pub use env::wanted_nics;

@@ -1,6 +1,6 @@
 //! How communicators are created: from a launcher's variables, for GPUs of one process, or on simulated GPUs.
 
-use crate::bootstrap::{Collective, Job, local, meet};
+use crate::bootstrap::{Collective, Job, connect_ranks, local};
 use crate::cluster::{self, Cluster, RankInfo, RankTable};
 use crate::communicator::Communicator;
 use crate::driver::{self, Backend};
@@ -179,7 +179,7 @@ pub(crate) fn join(launched: &LaunchedRank, timeouts: &Timeouts) -> Result<Colle
     let Some(point) = &launched.rendezvous else {
         return Ok(Collective::new(local::groups(1).remove(0)));
     };
-    let group = meet(&Job {
+    let group = connect_ranks(&Job {
         rank: launched.rank,
         world: launched.world,
         host: point.host.clone(),

@@ -61,7 +61,7 @@ impl Collective {
         self.group.host_map()
     }
 
-    /// Sends `bytes`, at most [`MAX_OFFER_BYTES`](super::MAX_OFFER_BYTES), to all ranks. Returns the bytes of each
+    /// Sends `bytes`, at most [`MAX_CONTRIBUTION_BYTES`](super::MAX_CONTRIBUTION_BYTES), to all ranks. Returns the bytes of each
     /// rank, by rank.
     pub fn all_gather(
         &mut self,

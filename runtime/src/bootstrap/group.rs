@@ -1,7 +1,7 @@
 //! [`Group`]: the connections of one rank to all others.
 
 use super::host_map::HostMap;
-use super::limits::MAX_OFFER_BYTES;
+use super::limits::MAX_CONTRIBUTION_BYTES;
 use super::wait::StepWait;
 use crate::error::{Error, ProtocolFault, with_causes};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -52,32 +52,32 @@ pub(super) fn agree<T>(
 ) -> Result<Agreed<T>, Error> {
     let step = wait.step;
     let result = result.and_then(|(value, payload)| match payload.len() {
-        ..=MAX_OFFER_BYTES => Ok((value, payload)),
-        bytes => Err(Error::OfferTooLong {
+        ..=MAX_CONTRIBUTION_BYTES => Ok((value, payload)),
+        bytes => Err(Error::ContributionTooLong {
             step,
             bytes,
-            limit: MAX_OFFER_BYTES,
+            limit: MAX_CONTRIBUTION_BYTES,
         }),
     });
-    let offer = match &result {
+    let contribution = match &result {
         Ok((_, payload)) => [&[OK], payload.as_slice()].concat(),
         Err(error) => {
             let mut text = with_causes(error);
-            text.truncate(text.floor_char_boundary(MAX_OFFER_BYTES));
+            text.truncate(text.floor_char_boundary(MAX_CONTRIBUTION_BYTES));
             [&[FAILED], text.as_bytes()].concat()
         }
     };
-    let offers = group.all_gather(&offer, wait);
+    let contributions = group.all_gather(&contribution, wait);
     // This rank's own failure is more specific than the failure of the exchange.
-    let (value, offers) = match (result, offers) {
-        (Ok((value, _)), Ok(offers)) => (value, offers),
+    let (value, contributions) = match (result, contributions) {
+        (Ok((value, _)), Ok(contributions)) => (value, contributions),
         (Ok(_), Err(error)) | (Err(error), Err(_)) => return Err(error),
         (Err(error), Ok(_)) => return Ok(Err(error)),
     };
     let mut failures = Vec::new();
-    let mut payloads = Vec::with_capacity(offers.len());
-    for (rank, offer) in (0..).zip(offers) {
-        match offer.split_first() {
+    let mut payloads = Vec::with_capacity(contributions.len());
+    for (rank, contribution) in (0..).zip(contributions) {
+        match contribution.split_first() {
             Some((&OK, rest)) => payloads.push(rest.to_vec()),
             Some((_, rest)) => failures.push((rank, String::from_utf8_lossy(rest).into_owned())),
             None => failures.push((rank, ProtocolFault::Malformed.to_string())),

@@ -26,7 +26,7 @@ struct StepState {
     /// The number of completed steps.
     round: u64,
     /// The contributions to the current step, by rank.
-    offers: Vec<Option<Contribution>>,
+    contributions: Vec<Option<Contribution>>,
     /// The contributions to the last completed step. No later step completes before all ranks have read them.
     complete: Arc<Vec<Contribution>>,
     left: Vec<bool>,
@@ -60,7 +60,7 @@ pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
     raise_limit();
     let count = world as usize;
     let state = StepState {
-        offers: vec![None; count],
+        contributions: vec![None; count],
         left: vec![false; count],
         ..StepState::default()
     };
@@ -82,7 +82,7 @@ pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
 impl LocalGroup {
     fn exchange(
         &self,
-        offer: Contribution,
+        contribution: Contribution,
         mut wait: StepWait,
     ) -> Result<Arc<Vec<Contribution>>, Error> {
         let step = wait.step;
@@ -106,9 +106,15 @@ impl LocalGroup {
         if wait.stop.is_set() {
             return Err(self.stopped(state, step));
         }
-        state.offers[self.rank as usize] = Some(offer);
-        if state.offers.iter().all(Option::is_some) {
-            state.complete = Arc::new(state.offers.iter_mut().filter_map(Option::take).collect());
+        state.contributions[self.rank as usize] = Some(contribution);
+        if state.contributions.iter().all(Option::is_some) {
+            state.complete = Arc::new(
+                state
+                    .contributions
+                    .iter_mut()
+                    .filter_map(Option::take)
+                    .collect(),
+            );
             state.round += 1;
             self.shared.changed.notify_all();
             return Ok(state.complete.clone());
@@ -122,7 +128,7 @@ impl LocalGroup {
                 return Err(error.clone());
             }
             let missing: Vec<u32> = (0..self.world)
-                .filter(|&r| state.offers[r as usize].is_none())
+                .filter(|&r| state.contributions[r as usize].is_none())
                 .collect();
             if let Some(&rank) = missing.iter().find(|&&rank| state.left[rank as usize]) {
                 return Err(self.fail(state, Error::RankLeft { rank, step }));
@@ -157,12 +163,14 @@ impl LocalGroup {
 }
 
 fn other_step(state: &StepState, step: &str) -> Option<(u32, &'static str)> {
-    (0..).zip(&state.offers).find_map(|(rank, offer)| {
-        offer
-            .as_ref()
-            .filter(|offer| offer.step != step)
-            .map(|offer| (rank, offer.step))
-    })
+    (0..)
+        .zip(&state.contributions)
+        .find_map(|(rank, contribution)| {
+            contribution
+                .as_ref()
+                .filter(|contribution| contribution.step != step)
+                .map(|contribution| (rank, contribution.step))
+        })
 }
 
 impl Group for LocalGroup {
@@ -179,13 +187,16 @@ impl Group for LocalGroup {
     }
 
     fn all_gather(&mut self, bytes: &[u8], wait: StepWait) -> Result<Vec<Vec<u8>>, Error> {
-        let offer = Contribution {
+        let contribution = Contribution {
             step: wait.step,
             bytes: bytes.to_vec(),
             fd: None,
         };
-        let complete = self.exchange(offer, wait)?;
-        Ok(complete.iter().map(|offer| offer.bytes.clone()).collect())
+        let complete = self.exchange(contribution, wait)?;
+        Ok(complete
+            .iter()
+            .map(|contribution| contribution.bytes.clone())
+            .collect())
     }
 
     fn exchange_fds(
@@ -195,15 +206,15 @@ impl Group for LocalGroup {
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
         let os = os("dup of a memory handle");
         let own = Arc::new(fd.try_clone_to_owned().map_err(&os)?);
-        let offer = Contribution {
+        let contribution = Contribution {
             step: wait.step,
             bytes: Vec::new(),
             fd: Some(own),
         };
-        let complete = self.exchange(offer, wait.clone())?;
+        let complete = self.exchange(contribution, wait.clone())?;
         (0..self.world)
             .zip(complete.iter())
-            .map(|(rank, offer)| match &offer.fd {
+            .map(|(rank, contribution)| match &contribution.fd {
                 Some(fd) if rank != self.rank => fd.try_clone().map(Some).map_err(&os),
                 _ => Ok(None),
             })

@@ -19,18 +19,24 @@ pub(crate) fn connect(
 ) -> Result<Vec<UnixStream>, Error> {
     let (rank, world) = (ranks.rank(), ranks.world());
     let mailbox = Mailbox::open().and_then(|mailbox| {
-        let offer = [mailbox.name(), &random_bytes()?].concat();
-        Ok((mailbox, offer))
+        let contribution = [mailbox.name(), &random_bytes()?].concat();
+        Ok((mailbox, contribution))
     });
-    let (mailbox, offers) = ranks.agree(STEP, mailbox, timeout)?;
-    let offers = names(&offers)?;
+    let (mailbox, contributions) = ranks.agree(STEP, mailbox, timeout)?;
+    let contributions = names(&contributions)?;
     // The nonce of rank 0 is used for all connections.
-    let (_, nonce) = offers[0];
+    let (_, nonce) = contributions[0];
     let connected = (|| {
         let mut streams = Vec::new();
         for &peer in peers.iter().filter(|peer| **peer > rank) {
             let (ours, theirs) = UnixStream::pair().map_err(os("socketpair"))?;
-            deliver(theirs.as_fd(), rank, &nonce, peer, &offers[peer as usize].0)?;
+            deliver(
+                theirs.as_fd(),
+                rank,
+                &nonce,
+                peer,
+                &contributions[peer as usize].0,
+            )?;
             streams.push((peer, ours));
         }
         let lower: Vec<u32> = peers.iter().copied().filter(|peer| *peer < rank).collect();
@@ -49,9 +55,9 @@ pub(crate) fn connect(
 type Name = ([u8; 16], [u8; 16]);
 
 /// Reads the names and nonces, by rank.
-fn names(offers: &[Vec<u8>]) -> Result<Vec<Name>, Error> {
-    let split = |(rank, offer): (u32, &Vec<u8>)| {
-        let halves = offer.split_at_checked(16);
+fn names(contributions: &[Vec<u8>]) -> Result<Vec<Name>, Error> {
+    let split = |(rank, contribution): (u32, &Vec<u8>)| {
+        let halves = contribution.split_at_checked(16);
         let halves =
             halves.and_then(|(name, nonce)| Some((name.try_into().ok()?, nonce.try_into().ok()?)));
         halves.ok_or(Error::Protocol {
@@ -60,5 +66,5 @@ fn names(offers: &[Vec<u8>]) -> Result<Vec<Name>, Error> {
             source: ProtocolFault::Malformed,
         })
     };
-    (0..).zip(offers).map(split).collect()
+    (0..).zip(contributions).map(split).collect()
 }

@@ -5,8 +5,8 @@ use super::fds::{self, Mailbox, random_bytes};
 use super::group::{Group, agree};
 use super::host_map::HostMap;
 use super::limits::POLL;
-use super::offers::{offer_in, offers_in, reported_by};
 use super::owner::Owner;
+use super::step_frames::{contribution_in, contributions_in, reported_by};
 use super::wait::{Ended, STOPPED, StepWait};
 use super::wire::{Connection, ConnectionError, Frame, FrameKind, Nonce, put_string};
 use crate::error::{Error, Peer, ProtocolFault};
@@ -111,9 +111,9 @@ impl TcpGroup {
 
     /// On rank 0: collects the contributions of all ranks, then sends all of them to each rank.
     fn complete(&mut self, own: &[u8], wait: &mut StepWait) -> Result<Vec<Vec<u8>>, StepFailure> {
-        let mut offers: Vec<Option<Vec<u8>>> = vec![None; self.links.len()];
+        let mut contributions: Vec<Option<Vec<u8>>> = vec![None; self.links.len()];
         loop {
-            for (i, place) in offers.iter_mut().enumerate() {
+            for (i, slot) in contributions.iter_mut().enumerate() {
                 let rank = rank_of(i);
                 match self.next(i) {
                     Ok(None) => {}
@@ -126,12 +126,13 @@ impl TcpGroup {
                         return Err(reported_by(rank, &frame, &self.nonce));
                     }
                     Ok(Some(frame)) => {
-                        let offer = match place {
-                            None => offer_in(&frame, &self.nonce, wait.step),
+                        let contribution = match slot {
+                            None => contribution_in(&frame, &self.nonce, wait.step),
                             Some(_) => Err(ProtocolFault::Malformed),
                         };
-                        *place =
-                            Some(offer.map_err(|fault| StepFailure::Protocol { rank, fault })?);
+                        *slot = Some(
+                            contribution.map_err(|fault| StepFailure::Protocol { rank, fault })?,
+                        );
                     }
                     Err(ConnectionError::Fault(fault)) => {
                         return Err(StepFailure::Protocol { rank, fault });
@@ -140,7 +141,7 @@ impl TcpGroup {
                 }
             }
             let missing: Vec<u32> = (0..)
-                .zip(&offers)
+                .zip(&contributions)
                 .filter(|(_, o)| o.is_none())
                 .map(|(i, _)| rank_of(i))
                 .collect();
@@ -159,10 +160,11 @@ impl TcpGroup {
             std::thread::sleep(POLL);
         }
         let all: Vec<Vec<u8>> = std::iter::once(own.to_vec())
-            .chain(offers.into_iter().flatten())
+            .chain(contributions.into_iter().flatten())
             .collect();
         let mut payload = Vec::new();
-        all.iter().for_each(|offer| put_string(&mut payload, offer));
+        all.iter()
+            .for_each(|contribution| put_string(&mut payload, contribution));
         let frame = self.frame(FrameKind::Complete, payload);
         for (i, link) in self.links.iter_mut().enumerate() {
             link.send_until(&frame, || wait.look(GRACE).is_some())
@@ -185,7 +187,7 @@ impl TcpGroup {
     }
 
     /// On ranks other than 0: sends the contribution, then waits for the result of rank 0.
-    fn offer(&mut self, own: &[u8], wait: &mut StepWait) -> Result<Vec<Vec<u8>>, Error> {
+    fn contribute(&mut self, own: &[u8], wait: &mut StepWait) -> Result<Vec<Vec<u8>>, Error> {
         let (step, timeout) = (wait.step, wait.timeout);
         let protocol = |source| Error::Protocol {
             peer: Peer::Rank(0),
@@ -201,7 +203,7 @@ impl TcpGroup {
         let mut payload = Vec::new();
         put_string(&mut payload, step.as_bytes());
         put_string(&mut payload, own);
-        let frame = self.frame(FrameKind::Offer, payload);
+        let frame = self.frame(FrameKind::Contribution, payload);
         let sent = self.links[0].send_until(&frame, || wait.look(GRACE).is_some());
         let answer = loop {
             // Rank 0 may have sent the reason before the connection closed, so received frames are read first.
@@ -226,7 +228,7 @@ impl TcpGroup {
             return Err(protocol(ProtocolFault::OtherJob));
         }
         match answer.kind {
-            FrameKind::Complete => offers_in(&answer.payload, self.world).map_err(protocol),
+            FrameKind::Complete => contributions_in(&answer.payload, self.world).map_err(protocol),
             FrameKind::Failed => Err(StepFailure::decode(&answer.payload)
                 .map_err(protocol)?
                 .into_error(step, timeout)),
@@ -275,7 +277,7 @@ impl Group for TcpGroup {
 
     fn all_gather(&mut self, bytes: &[u8], mut wait: StepWait) -> Result<Vec<Vec<u8>>, Error> {
         if self.rank != 0 {
-            return self.offer(bytes, &mut wait);
+            return self.contribute(bytes, &mut wait);
         }
         self.complete(bytes, &mut wait).map_err(|failure| {
             self.announce(&failure);
@@ -293,14 +295,16 @@ impl Group for TcpGroup {
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
         let mailbox = Mailbox::open()?;
         // This uses a key of its own, so that the nonce of the connections is not used for anything else.
-        let mut offer = mailbox.name().to_vec();
-        offer.extend_from_slice(&random_bytes()?);
-        let offers = self.all_gather(&offer, wait.again(fds::STEP))?;
-        let keys = offers
+        let mut contribution = mailbox.name().to_vec();
+        contribution.extend_from_slice(&random_bytes()?);
+        let contributions = self.all_gather(&contribution, wait.again(fds::STEP))?;
+        let keys = contributions
             .iter()
             .zip(0..)
-            .map(|(offer, rank)| {
-                let (name, key) = offer.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
+            .map(|(contribution, rank)| {
+                let (name, key) = contribution
+                    .split_first_chunk::<16>()
+                    .unwrap_or((&[0; 16], &[]));
                 <[u8; 16]>::try_from(key)
                     .map(|key| (*name, key))
                     .map_err(|_| Error::Protocol {

@@ -39,7 +39,7 @@ pub(super) enum FrameKind {
     /// Rank 0 refuses the rank and sends the reason.
     Refused = 3,
     /// A rank's contribution to a step.
-    Offer = 4,
+    Contribution = 4,
     /// The contributions of all ranks.
     Complete = 5,
     /// The step cannot be completed.
@@ -58,7 +58,7 @@ impl FrameKind {
             Self::Hello,
             Self::Welcome,
             Self::Refused,
-            Self::Offer,
+            Self::Contribution,
             Self::Complete,
             Self::Failed,
             Self::Challenge,
@@ -297,7 +297,7 @@ mod tests {
 
     fn frame() -> Frame {
         Frame {
-            kind: FrameKind::Offer,
+            kind: FrameKind::Contribution,
             nonce: [7; 16],
             payload: b"payload".to_vec(),
         }

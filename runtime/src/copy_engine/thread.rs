@@ -23,7 +23,7 @@ struct JobList {
     jobs: Mutex<Vec<Arc<CopyJob>>>,
     /// A counter that grows with every change of `jobs`.
     changes: AtomicU64,
-    nudged: AtomicBool,
+    is_woken: AtomicBool,
     stop: AtomicBool,
 }
 
@@ -44,7 +44,7 @@ impl CopyThread {
         let shared = Arc::new(JobList {
             jobs: Mutex::default(),
             changes: AtomicU64::new(0),
-            nudged: AtomicBool::new(false),
+            is_woken: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
         let (ctx, theirs, engine) = (ctx.clone(), shared.clone(), streams.clone());
@@ -80,7 +80,7 @@ impl CopyThread {
     pub fn add(&self, job: Arc<CopyJob>) {
         lock(&self.shared.jobs).push(job);
         self.shared.changes.fetch_add(1, Ordering::Release);
-        self.nudge();
+        self.wake();
     }
 
     /// Removes `job`. Returns when the thread does not use it any more.
@@ -88,7 +88,7 @@ impl CopyThread {
         job.end();
         lock(&self.shared.jobs).retain(|other| !Arc::ptr_eq(other, job));
         self.shared.changes.fetch_add(1, Ordering::Release);
-        self.nudge();
+        self.wake();
     }
 
     /// Records events after all copies so far.
@@ -97,8 +97,8 @@ impl CopyThread {
     }
 
     /// Wakes the thread, because a kernel will make a request soon.
-    pub fn nudge(&self) {
-        self.shared.nudged.store(true, Ordering::Release);
+    pub fn wake(&self) {
+        self.shared.is_woken.store(true, Ordering::Release);
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
@@ -141,7 +141,7 @@ fn watch(shared: &JobList, policy: &PollPolicy, poll: impl Fn(&CopyJob) -> bool)
             changes = now_changes;
             jobs.clone_from(&lock(&shared.jobs));
         }
-        let mut sign = shared.nudged.swap(false, Ordering::AcqRel);
+        let mut sign = shared.is_woken.swap(false, Ordering::AcqRel);
         for job in &jobs {
             sign |= poll(job);
         }
@@ -169,11 +169,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_thread_wakes_when_nudged_and_ends_when_stopped() {
+    fn the_thread_wakes_when_asked_and_ends_when_stopped() {
         let shared = Arc::new(JobList {
             jobs: Mutex::default(),
             changes: AtomicU64::new(0),
-            nudged: AtomicBool::new(false),
+            is_woken: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
         let theirs = shared.clone();
@@ -183,12 +183,12 @@ mod tests {
             streams: Arc::default(),
             thread: Some(thread),
         };
-        watcher.nudge();
+        watcher.wake();
         let started = Instant::now();
-        while shared.nudged.load(Ordering::Acquire) {
+        while shared.is_woken.load(Ordering::Acquire) {
             assert!(
                 started.elapsed() < Duration::from_secs(10),
-                "the nudge was not seen"
+                "the wake was not seen"
             );
             std::thread::yield_now();
         }

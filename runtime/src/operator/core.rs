@@ -84,7 +84,7 @@ impl OperatorCore {
         };
         if let (Some(job), Some(thread)) = (&parts.health.job, &parts.copies) {
             job.expect();
-            thread.nudge();
+            thread.wake();
         }
         Ok(())
     }

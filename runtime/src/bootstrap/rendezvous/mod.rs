@@ -20,7 +20,7 @@ use job::Job;
 use server::accept_ranks;
 
 /// Connects the ranks of a job. Returns on every rank when all ranks are connected.
-pub(crate) fn meet(job: &Job) -> Result<TcpGroup, Error> {
+pub(crate) fn connect_ranks(job: &Job) -> Result<TcpGroup, Error> {
     raise_limit();
     if job.rank == 0 {
         address::listen(job).and_then(|listener| accept_ranks(job, &listener))

@@ -99,8 +99,8 @@ impl Server<'_> {
         for connection in self.pending.take() {
             self.process(connection);
         }
-        for (rank, place) in (1..).zip(&mut self.admitted) {
-            let Some(rank_connection) = place else {
+        for (rank, slot) in (1..).zip(&mut self.admitted) {
+            let Some(rank_connection) = slot else {
                 continue;
             };
             // An admitted rank sends nothing before the `Welcome` frame.
@@ -109,7 +109,7 @@ impl Server<'_> {
                     rank,
                     "a rank disconnected before all ranks were connected; it may connect again"
                 );
-                *place = None;
+                *slot = None;
             }
         }
     }
@@ -187,11 +187,11 @@ impl Server<'_> {
         }
         let rank = hello.rank;
         // The check of the first message ensures a rank from 1 to the last one.
-        let place = &mut self.admitted[rank as usize - 1];
-        if place.is_some() {
+        let slot = &mut self.admitted[rank as usize - 1];
+        if slot.is_some() {
             return Err((link, from, ProtocolFault::DuplicateRank { rank }));
         }
-        *place = Some(AdmittedRank {
+        *slot = Some(AdmittedRank {
             link,
             host: hello.host,
             transcript,

@@ -1,8 +1,8 @@
 //! Tests of ranks that leave, are late, or are in different steps.
 
 use super::super::failure::{ReportedFailure, StepFailure};
-use super::super::offers::offers_in;
 use super::super::rendezvous::client::{connect, not_to_itself};
+use super::super::step_frames::contributions_in;
 use super::*;
 use crate::error::RendezvousError;
 use std::net::TcpStream;
@@ -96,7 +96,7 @@ fn different_steps_are_an_error_everywhere() {
 fn no_rank_0_is_an_error_within_the_deadline() {
     let port = free_port();
     let started = Instant::now();
-    let error = meet(&Job {
+    let error = connect_ranks(&Job {
         timeout: SHORT,
         ..job(1, 2, port)
     })
@@ -161,7 +161,9 @@ fn a_name_that_cannot_be_looked_up_is_in_the_error() {
         ..job(rank, 2, 29511)
     };
     for rank in [0, 1] {
-        let error = meet(&job(rank)).err().expect("there is no such host");
+        let error = connect_ranks(&job(rank))
+            .err()
+            .expect("there is no such host");
         let text = error.to_string();
         assert!(text.contains("nohost.invalid:29511"), "{text}");
     }
@@ -170,7 +172,9 @@ fn a_name_that_cannot_be_looked_up_is_in_the_error() {
 #[test]
 fn a_port_that_is_taken_is_an_error_of_rank_0() {
     let (_taken, port) = listener();
-    let error = meet(&job(0, 2, port)).err().expect("the port is taken");
+    let error = connect_ranks(&job(0, 2, port))
+        .err()
+        .expect("the port is taken");
     assert!(
         matches!(error, Error::Rendezvous(RendezvousError::Listen { .. })),
         "{error}"
@@ -206,7 +210,7 @@ fn what_rank_0_says_survives_the_wire() {
         }
     }
     assert_eq!(
-        offers_in(&[0; 9], 2),
+        contributions_in(&[0; 9], 2),
         Err(ProtocolFault::Malformed),
         "a byte too many"
     );
@@ -224,7 +228,7 @@ fn who_never_came_is_named_on_every_rank() {
     let errors: Vec<Error> = std::thread::scope(|scope| {
         let listener = &listener;
         let root = scope.spawn(move || accept_ranks(&brief(0, port), listener));
-        let others = [1, 3, 5].map(|rank| scope.spawn(move || meet(&brief(rank, port))));
+        let others = [1, 3, 5].map(|rank| scope.spawn(move || connect_ranks(&brief(rank, port))));
         std::iter::once(root)
             .chain(others)
             .map(|rank| {
@@ -258,11 +262,11 @@ fn a_rank_that_left_before_all_had_met_may_come_again() {
         super::strangers::present(&mut stream, &brief);
         std::thread::sleep(SHORT);
         drop(stream);
-        let again = scope.spawn(move || meet(&job(1, 3, port)));
+        let again = scope.spawn(move || connect_ranks(&job(1, 3, port)));
         std::thread::sleep(SHORT);
-        let last = scope.spawn(move || meet(&job(2, 3, port)));
+        let last = scope.spawn(move || connect_ranks(&job(2, 3, port)));
         for rank in [root, again, last] {
-            rank.join().expect("no panic").expect("the ranks meet");
+            rank.join().expect("no panic").expect("the ranks connect");
         }
     });
 }

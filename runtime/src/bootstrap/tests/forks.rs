@@ -50,7 +50,7 @@ fn a_forked_child_leaves_the_ranks_alone() {
     let (listener, port) = listener();
     let child = start_child(1, 2, port, &[("TEST_FORK", "1")]);
     let mut ranks =
-        Collective::new(accept_ranks(&job(0, 2, port), &listener).expect("the ranks meet"));
+        Collective::new(accept_ranks(&job(0, 2, port), &listener).expect("the ranks connect"));
     for step in ["first", "second"] {
         ranks.barrier(step, 2 * TIMEOUT).expect("rank 1 is there");
     }
@@ -59,8 +59,11 @@ fn a_forked_child_leaves_the_ranks_alone() {
 
 #[test]
 fn children_that_execute_another_program_have_none_of_the_connections() {
-    let met = meet_all(2, |rank, port| job(rank, 2, port));
-    for group in met.into_iter().map(|group| group.expect("the ranks meet")) {
+    let met = connect_all(2, |rank, port| job(rank, 2, port));
+    for group in met
+        .into_iter()
+        .map(|group| group.expect("the ranks connect"))
+    {
         for link in group.links() {
             let flags = rustix::io::fcntl_getfd(link.stream()).expect("flags");
             assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));

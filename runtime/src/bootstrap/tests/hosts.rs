@@ -60,14 +60,14 @@ fn rank_0_listens_where_other_hosts_reach_it() {
         ..job(rank, 2, port)
     };
     std::thread::scope(|scope| {
-        let root = scope.spawn(move || meet(&job(0)));
+        let root = scope.spawn(move || connect_ranks(&job(0)));
         // 127.0.0.2 stands for another interface. A listener on 127.0.0.1 alone cannot be reached there.
         let elsewhere = Job {
             host: "127.0.0.2".into(),
             ..job(1)
         };
-        meet(&elsewhere).expect("the ranks meet");
-        root.join().expect("no panic").expect("the ranks meet");
+        connect_ranks(&elsewhere).expect("the ranks connect");
+        root.join().expect("no panic").expect("the ranks connect");
     });
 }
 

@@ -97,12 +97,14 @@ fn on_jobs<T: Send>(
     job: impl Fn(u32, u16) -> Job + Sync,
     body: impl Fn(Collective) -> T + Sync,
 ) -> Vec<T> {
-    let met = meet_all(world, job);
+    let met = connect_all(world, job);
     std::thread::scope(|scope| {
         let body = &body;
         let threads: Vec<_> = met
             .into_iter()
-            .map(|group| scope.spawn(move || body(Collective::new(group.expect("the ranks meet")))))
+            .map(|group| {
+                scope.spawn(move || body(Collective::new(group.expect("the ranks connect"))))
+            })
             .collect();
         threads
             .into_iter()
@@ -112,21 +114,24 @@ fn on_jobs<T: Send>(
 }
 
 /// Connects all ranks, and returns the result of each.
-fn meet_all(world: u32, job: impl Fn(u32, u16) -> Job + Sync) -> Vec<Result<tcp::TcpGroup, Error>> {
+fn connect_all(
+    world: u32,
+    job: impl Fn(u32, u16) -> Job + Sync,
+) -> Vec<Result<tcp::TcpGroup, Error>> {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
         let (job, listener) = (&job, &listener);
-        let meet = |rank| {
+        let connect = |rank| {
             move || {
                 let job = job(rank, port);
                 if rank == 0 {
                     accept_ranks(&job, listener)
                 } else {
-                    meet(&job)
+                    connect_ranks(&job)
                 }
             }
         };
-        let threads: Vec<_> = (0..world).map(|rank| scope.spawn(meet(rank))).collect();
+        let threads: Vec<_> = (0..world).map(|rank| scope.spawn(connect(rank))).collect();
         threads
             .into_iter()
             .map(|thread| thread.join().expect("no panic on a rank"))

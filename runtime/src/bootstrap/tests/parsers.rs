@@ -1,8 +1,8 @@
 //! Tests with arbitrary bytes. They must result in a fault, without a panic and without large allocations.
 
 use super::super::failure::StepFailure;
-use super::super::offers::{offer_in, offers_in};
 use super::super::rendezvous::handshake::{Challenge, Hello, Transcript};
+use super::super::step_frames::{contribution_in, contributions_in};
 use super::super::wire::{Frame, FrameKind, Nonce, RANK_BYTES, Reader, UNVERIFIED_BYTES};
 use super::strangers::connect;
 use super::*;
@@ -12,7 +12,7 @@ const KINDS: [FrameKind; 8] = [
     FrameKind::Hello,
     FrameKind::Welcome,
     FrameKind::Refused,
-    FrameKind::Offer,
+    FrameKind::Contribution,
     FrameKind::Complete,
     FrameKind::Failed,
     FrameKind::Challenge,
@@ -66,8 +66,8 @@ fn parse_as_everything(frame: &Frame) {
         let _ = transcript.check_welcome(frame, job);
     }
     let _ = StepFailure::decode(&frame.payload);
-    let _ = offer_in(frame, &frame.nonce, "step");
-    let _ = offers_in(&frame.payload, 3);
+    let _ = contribution_in(frame, &frame.nonce, "step");
+    let _ = contributions_in(&frame.payload, 3);
     let _ = HostMap::decode(&mut Reader(&frame.payload), u32::MAX);
 }
 
@@ -119,7 +119,7 @@ proptest! {
                     stream
                 })
                 .collect();
-            let joined = meet(&job(1, 2, port));
+            let joined = connect_ranks(&job(1, 2, port));
             let root = root.join().expect("no panic");
             drop(streams);
             prop_assert!(joined.is_ok() && root.is_ok());
@@ -133,7 +133,7 @@ proptest! {
         let (listener, port) = listener();
         let error = std::thread::scope(|scope| {
             let root = scope.spawn(|| {
-                let group = accept_ranks(&job(0, 2, port), &listener).expect("the ranks meet");
+                let group = accept_ranks(&job(0, 2, port), &listener).expect("the ranks connect");
                 Collective::new(group).barrier("step", TIMEOUT)
             });
             let mut stream = connect(port);
@@ -141,7 +141,7 @@ proptest! {
             super::strangers::next_frame(&mut stream);
             stream.write_all(&bytes).expect("sent");
             drop(stream);
-            root.join().expect("no panic").expect_err("no offer")
+            root.join().expect("no panic").expect_err("no contribution")
         });
         let names_it = matches!(
             error,

@@ -19,7 +19,7 @@ fn child() {
     }
     let launched = crate::env::launched_rank().expect("variables are set");
     let timeouts = crate::env::timeouts().expect("time-outs");
-    let mut ranks = crate::startup::join(&launched, &timeouts).expect("the ranks meet");
+    let mut ranks = crate::startup::join(&launched, &timeouts).expect("the ranks connect");
     if std::env::var_os("TEST_DIE").is_some() {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
         std::process::abort();
@@ -316,7 +316,7 @@ fn a_process_that_dies_is_named_at_once() {
     let (listener, port) = listener();
     let mut child = start_child(1, 2, port, &[("TEST_DIE", "1")]);
     let mut ranks =
-        Collective::new(accept_ranks(&job(0, 2, port), &listener).expect("the ranks meet"));
+        Collective::new(accept_ranks(&job(0, 2, port), &listener).expect("the ranks connect"));
     ranks.barrier("before", TIMEOUT).expect("all ranks come");
     let started = Instant::now();
     let error = ranks.barrier("after", TIMEOUT).expect_err("rank 1 is dead");

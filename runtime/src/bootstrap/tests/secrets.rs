@@ -32,12 +32,12 @@ fn errors(root: impl Fn(Job) -> Job + Sync, other: impl Fn(Job) -> Job + Sync) -
         };
         if rank == 0 { root(brief) } else { other(brief) }
     };
-    let mut met = meet_all(2, jobs).into_iter();
+    let mut met = connect_all(2, jobs).into_iter();
     let mut error = || {
         met.next()
             .expect("two ranks")
             .err()
-            .expect("they don't meet")
+            .expect("they do not connect")
     };
     let missing = error();
     assert!(
@@ -71,7 +71,7 @@ fn recorded() -> (Vec<u8>, Vec<u8>) {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
         let root = scope.spawn(|| accept_ranks(&with(SECRET, job(0, 2, port)), &listener));
-        let rank = scope.spawn(move || meet(&with(SECRET, job(1, 2, front_port))));
+        let rank = scope.spawn(move || connect_ranks(&with(SECRET, job(1, 2, front_port))));
         let (near, _) = front.accept().expect("rank 1 connects");
         let far = connect(port);
         let copies = [(&near, &far), (&far, &near)].map(|(from, to)| {
@@ -83,7 +83,7 @@ fn recorded() -> (Vec<u8>, Vec<u8>) {
         });
         for end in [root, rank] {
             // These are dropped, so that the copying threads end.
-            drop(end.join().expect("no panic").expect("the ranks meet"));
+            drop(end.join().expect("no panic").expect("the ranks connect"));
         }
         let [up, down] = copies.map(|copy| copy.join().expect("no panic"));
         (up, down)
@@ -116,8 +116,8 @@ fn recorded_messages_cannot_be_replayed() {
         stream.write_all(&rank_said).expect("sent");
         let kinds = [next_frame(&mut stream).kind, next_frame(&mut stream).kind];
         assert_eq!(format!("{kinds:?}"), "[Challenge, Refused]");
-        meet(&with(SECRET, job(1, 2, port))).expect("the real rank 1");
-        root.join().expect("no panic").expect("the ranks meet");
+        connect_ranks(&with(SECRET, job(1, 2, port))).expect("the real rank 1");
+        root.join().expect("no panic").expect("the ranks connect");
     });
     // This listener repeats the messages of rank 0.
     let (listener, port) = super::listener();
@@ -129,7 +129,7 @@ fn recorded_messages_cannot_be_replayed() {
             // This reads until the connection is closed.
             let _ = stream.read_to_end(&mut Vec::new());
         });
-        let error = meet(&with(SECRET, job(1, 2, port)))
+        let error = connect_ranks(&with(SECRET, job(1, 2, port)))
             .err()
             .expect("no rank 0");
         assert!(

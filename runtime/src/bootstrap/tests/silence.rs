@@ -9,8 +9,8 @@ use std::os::fd::AsRawFd;
 
 /// Returns two ranks that are connected.
 fn met() -> [tcp::TcpGroup; 2] {
-    let met = meet_all(2, |rank, port| job(rank, 2, port)).into_iter();
-    let met: Vec<_> = met.map(|group| group.expect("the ranks meet")).collect();
+    let met = connect_all(2, |rank, port| job(rank, 2, port)).into_iter();
+    let met: Vec<_> = met.map(|group| group.expect("the ranks connect")).collect();
     met.try_into().ok().expect("two ranks")
 }
 

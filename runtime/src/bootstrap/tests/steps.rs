@@ -110,13 +110,13 @@ type Outcome = Result<Vec<Vec<u8>>, Error>;
 pub fn too_much(mut ranks: Collective) -> (Outcome, Outcome) {
     let more = usize::from(ranks.rank() == 1) * 70_000;
     let first = ranks.all_gather("big", &vec![7; more], TIMEOUT);
-    let second = ranks.all_gather("full", &vec![8; MAX_OFFER_BYTES], TIMEOUT);
+    let second = ranks.all_gather("full", &vec![8; MAX_CONTRIBUTION_BYTES], TIMEOUT);
     (first, second)
 }
 
 pub fn check_too_much(rank: usize, (first, second): (Outcome, Outcome)) {
     match first.expect_err("too much on rank 1") {
-        Error::OfferTooLong {
+        Error::ContributionTooLong {
             step: "big",
             bytes: 70_000,
             limit: 65_536,
@@ -131,7 +131,7 @@ pub fn check_too_much(rank: usize, (first, second): (Outcome, Outcome)) {
         other => panic!("{other}"),
     }
     let full = second.expect("the ranks are still in step");
-    assert_eq!(full, [[8; MAX_OFFER_BYTES]; 3]);
+    assert_eq!(full, [[8; MAX_CONTRIBUTION_BYTES]; 3]);
 }
 
 /// Stops rank `stops` in a step that rank 2 does not enter. Returns the errors of ranks 0 and 1, and how long they

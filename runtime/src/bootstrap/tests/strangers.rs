@@ -70,7 +70,7 @@ fn strangers_are_refused_with_a_reason_and_the_ranks_still_meet() {
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "does not speak"),
         (versioned, "version 4"),
         (huge, "at most 1024"),
-        (kind(FrameKind::Offer).encode(), "malformed"),
+        (kind(FrameKind::Contribution).encode(), "malformed"),
         (kind(FrameKind::Proof).encode(), "malformed"),
         (hello(&other), "another job"),
         (hello(&job(1, 4, port)), "WORLD_SIZE 4"),
@@ -86,8 +86,8 @@ fn strangers_are_refused_with_a_reason_and_the_ranks_still_meet() {
         }
         // This connection sends half a message and closes.
         connect(port).write_all(&usual[..20]).expect("sent");
-        let joined = meet(&job(1, 2, port)).expect("the real rank 1");
-        let root = root.join().expect("no panic").expect("the ranks meet");
+        let joined = connect_ranks(&job(1, 2, port)).expect("the real rank 1");
+        let root = root.join().expect("no panic").expect("the ranks connect");
         drop((silent, joined, root));
     });
 }
@@ -117,7 +117,7 @@ fn a_crowd_does_not_keep_the_ranks_from_meeting() {
             });
         }
         std::thread::sleep(SHORT);
-        let others = [1, 2].map(|rank| scope.spawn(move || meet(&job(rank, 3, port))));
+        let others = [1, 2].map(|rank| scope.spawn(move || connect_ranks(&job(rank, 3, port))));
         let met: Vec<bool> = std::iter::once(root)
             .chain(others)
             .map(|rank| rank.join().expect("no panic").is_ok())
@@ -185,7 +185,7 @@ fn a_crowd_that_says_hello_does_not_push_out_ranks_of_other_hosts() {
         let proof = Transcript::new(&own, &challenge).proof(&rank);
         stream.write_all(&proof.encode()).expect("sent");
         assert_eq!(next_frame(&mut stream).kind, FrameKind::Welcome);
-        root.join().expect("no panic").expect("the ranks meet");
+        root.join().expect("no panic").expect("the ranks connect");
     });
 }
 
@@ -194,14 +194,16 @@ fn the_second_process_with_a_rank_is_refused() {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
         let root = scope.spawn(|| accept_ranks(&job(0, 3, port), &listener));
-        let first = scope.spawn(move || meet(&job(1, 3, port)));
+        let first = scope.spawn(move || connect_ranks(&job(1, 3, port)));
         std::thread::sleep(SHORT);
-        let error = meet(&job(1, 3, port)).err().expect("rank 1 is there");
+        let error = connect_ranks(&job(1, 3, port))
+            .err()
+            .expect("rank 1 is there");
         let text = crate::error::with_causes(&error);
         assert!(text.contains("rank 1 is already connected"), "{text}");
-        let last = scope.spawn(move || meet(&job(2, 3, port)));
+        let last = scope.spawn(move || connect_ranks(&job(2, 3, port)));
         for rank in [root, first, last] {
-            rank.join().expect("no panic").expect("the ranks meet");
+            rank.join().expect("no panic").expect("the ranks connect");
         }
     });
 }
@@ -215,7 +217,7 @@ fn another_service_at_the_port_is_distinguished_from_rank_0() {
         stream.write_all(b"220 smtp ready\r\n").expect("sent");
         std::thread::sleep(SHORT);
     });
-    let error = meet(&job(1, 2, port)).err().expect("no rank 0");
+    let error = connect_ranks(&job(1, 2, port)).err().expect("no rank 0");
     assert!(
         matches!(
             &error,
@@ -234,12 +236,14 @@ fn garbage_from_a_rank_fails_the_step_on_all() {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
         let root = scope.spawn(|| {
-            let mut ranks =
-                Collective::new(accept_ranks(&job(0, 3, port), &listener).expect("the ranks meet"));
+            let mut ranks = Collective::new(
+                accept_ranks(&job(0, 3, port), &listener).expect("the ranks connect"),
+            );
             ranks.barrier("step", TIMEOUT)
         });
         let honest = scope.spawn(move || {
-            let mut ranks = Collective::new(meet(&job(1, 3, port)).expect("the ranks meet"));
+            let mut ranks =
+                Collective::new(connect_ranks(&job(1, 3, port)).expect("the ranks connect"));
             ranks.barrier("step", TIMEOUT)
         });
         // Rank 2 follows the protocol until the `Welcome` frame, then sends a frame whose contents are invalid.
@@ -248,7 +252,7 @@ fn garbage_from_a_rank_fails_the_step_on_all() {
         let welcome = next_frame(&mut stream);
         assert_eq!(welcome.kind, FrameKind::Welcome);
         let lie = Frame {
-            kind: FrameKind::Offer,
+            kind: FrameKind::Contribution,
             nonce: welcome.nonce,
             payload: vec![0xff; 8],
         };

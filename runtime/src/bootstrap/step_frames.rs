@@ -18,11 +18,15 @@ pub(super) fn reported_by(rank: u32, frame: &Frame, nonce: &Nonce) -> StepFailur
     StepFailure::Protocol { rank, fault }
 }
 
-pub(super) fn offer_in(frame: &Frame, nonce: &Nonce, step: &str) -> Result<Vec<u8>, ProtocolFault> {
+pub(super) fn contribution_in(
+    frame: &Frame,
+    nonce: &Nonce,
+    step: &str,
+) -> Result<Vec<u8>, ProtocolFault> {
     if frame.nonce != *nonce {
         return Err(ProtocolFault::OtherJob);
     }
-    if frame.kind != FrameKind::Offer {
+    if frame.kind != FrameKind::Contribution {
         return Err(ProtocolFault::Malformed);
     }
     let mut reader = Reader(&frame.payload);
@@ -32,21 +36,21 @@ pub(super) fn offer_in(frame: &Frame, nonce: &Nonce, step: &str) -> Result<Vec<u
             found: printable(found),
         });
     }
-    let offer = reader.string()?;
-    if offer.len() > MAX_STEP_BYTES {
+    let contribution = reader.string()?;
+    if contribution.len() > MAX_STEP_BYTES {
         return Err(ProtocolFault::TooLong {
-            bytes: offer.len(),
+            bytes: contribution.len(),
             limit: MAX_STEP_BYTES,
         });
     }
-    Ok(offer.to_vec())
+    Ok(contribution.to_vec())
 }
 
-pub(super) fn offers_in(payload: &[u8], world: u32) -> Result<Vec<Vec<u8>>, ProtocolFault> {
+pub(super) fn contributions_in(payload: &[u8], world: u32) -> Result<Vec<Vec<u8>>, ProtocolFault> {
     let mut reader = Reader(payload);
-    let offers = (0..world)
+    let contributions = (0..world)
         .map(|_| reader.string().map(<[u8]>::to_vec))
         .collect::<Result<_, _>>()?;
     reader.end()?;
-    Ok(offers)
+    Ok(contributions)
 }
