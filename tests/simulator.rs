@@ -139,18 +139,15 @@ fn a_missing_rank_of_attention_is_named() {
     let job = |heads| AttentionJob::new(2, [1, 200, heads, heads, 64], 2);
     for (job, missing, awaited) in [
         (job(2), 1, "a chunk of a peer's shard"),
-        (job(2).causal(Contiguous), 1, "room at a peer"),
+        (job(2).causal(Contiguous), 1, "a free K/V slot at a peer"),
     ] {
         let failure = job.at(Pace::Without { rank: missing }).run(0);
         let failure = failure.expect_err("a rank is missing");
         assert!(
-            failure.contains(&format!("rank {} waited", 1 - missing)),
+            failure.contains(&format!("rank {} was waiting", 1 - missing)),
             "{failure}"
         );
-        assert!(
-            failure.contains(&format!("from rank {missing}")),
-            "{failure}"
-        );
+        assert!(failure.contains(&format!("rank {missing};")), "{failure}");
         assert!(failure.contains(awaited), "{failure}");
     }
 }

@@ -6,7 +6,8 @@
 //! add up the nodes' sums is left out.
 
 use mkernel::{
-    Communicator, Error, FabricTest, FabricTestOptions, GemmOp, KernelPlan, Load, Transport,
+    Communicator, Error, FabricTest, FabricTestLoad, FabricTestOptions, GemmOp, KernelPlan,
+    Transport,
 };
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ pub struct Steps {
     /// One after the other, each with as many bytes.
     pub count: u32,
     /// What a step puts to each peer.
-    pub load: Load,
+    pub load: FabricTestLoad,
 }
 
 impl Steps {
@@ -40,7 +41,7 @@ impl Steps {
             .div_ceil(network.put_bytes.clamp(4, MESSAGE_BYTES))
             .max(1);
         let message_bytes = bytes.div_ceil(messages).next_multiple_of(4);
-        let load = Load {
+        let load = FabricTestLoad {
             message_bytes: message_bytes as u32,
             messages: messages as u32,
             untimed: 0,

@@ -1,4 +1,4 @@
-//! An operator as it is after many calls: for tests of what happens when counts of calls wrap.
+//! Brings an operator into the state that it has after many calls, for tests of counters that wrap around.
 
 use crate::error::Error;
 use crate::operator::Operator;
@@ -7,18 +7,18 @@ use mkernel_spec::abi::State;
 use std::mem::{offset_of, size_of};
 
 impl Operator {
-    /// Makes this rank's workspace what it would be if the `made` calls so far had been repeated until there were `calls`.
-    /// Every rank must do the same, between two barriers. Counts of puts from other nodes grow as if all of these calls had
-    /// made as many.
+    /// Changes this rank's workspace to what it would be if the `made` calls so far had been repeated until there were
+    /// `calls` calls. Every rank must do the same, between two barriers. The counts of puts from other nodes are
+    /// multiplied in the same way.
     ///
     /// # Errors
-    /// What the driver says.
+    /// Returns an error if a call of the driver fails.
     ///
     /// # Safety
-    /// No rank may have a call under way, `made` must be even, and `calls` a multiple of it.
+    /// No rank may have a call under way. `made` must be even, and `calls` must be a multiple of it.
     #[doc(hidden)]
     pub unsafe fn pretend_calls(&self, made: u32, calls: u32) -> Result<(), Error> {
-        // Copy engines may still be at work behind the end of the last call.
+        // Copy engines may still be working after the end of the last call.
         let synchronized = self.context().synchronize();
         synchronized.map_err(|source| Error::Cuda {
             call: "cuCtxSynchronize",
@@ -48,8 +48,8 @@ impl Operator {
                 },
             };
             let failed = |call| move |source: DriverError| Error::Cuda { call, source };
-            // SAFETY: the region is part of the workspace, which lives as long as this operator does; by the caller, nobody
-            // else accesses it.
+            // SAFETY: the region is part of the workspace, which lives as long as this operator. The caller guarantees
+            // that nothing else accesses it.
             unsafe {
                 result::memcpy_dtoh_sync(&mut bytes, at).map_err(failed("cuMemcpyDtoH"))?;
                 words.into_iter().for_each(|word| scale(&mut bytes, word));

@@ -1,204 +1,54 @@
-//! [`Communicator`]: the ranks of a job, one GPU each, and what one of them holds.
+//! [`Communicator`]: one rank of a job, with its GPU.
 
-use crate::bootstrap::{Collective, Job, Owner, local, meet};
-use crate::driver::{self, Kind, Uncaptured};
-use crate::env::{self, Place, Timeouts};
-use crate::error::Error;
-use crate::fabric::{self, Transport};
+use crate::bootstrap::{Collective, Owner};
+use crate::cluster::Cluster;
+use crate::deadlines::DRAIN_MARGIN;
+use crate::driver::{self, Uncaptured};
+use crate::env::Timeouts;
+use crate::error::{Error, Finding};
+use crate::fabric::transport::Transport;
 use crate::fused::FusedKernel;
-use crate::neighbours::{self, Hosts, Presentation, Ranks};
 use crate::operator::Operator;
 use crate::prepare;
 use crate::shared::{Gpu, Shared};
-use crate::simulation::{self, Finding, Host, Simulation};
+use crate::simulation::SimulatedJob;
 use cudarc::driver::{CudaContext, CudaStream};
-use mkernel_spec::abi::MAX_RANKS;
 use mkernel_spec::{Device, KernelConfig, Shape};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a stream may need beyond the deadline of its kernels before [`Communicator::synchronize`] gives up.
-pub(crate) const DRAIN_MARGIN: Duration = Duration::from_secs(10);
-
-/// One rank of a job: its GPU, and the way to the other ranks.
+/// One rank of a job: its GPU and its connections to the other ranks.
 ///
-/// Made by [`Communicator::from_env`] or [`Communicator::local`]. [`prepare`](Self::prepare) and
-/// [`barrier`](Self::barrier) are collective: every rank must call them, in the same order. When a rank fails,
-/// or does not come before the deadline, all others get an error that names it.
+/// A communicator is created by [`Communicator::from_env`], [`Communicator::local`] or [`Communicator::simulated`].
+/// [`prepare`](Self::prepare) and [`barrier`](Self::barrier) are collective: every rank must call them, in the same
+/// order. When a rank fails, or does not make a call before the deadline, all other ranks get an error that names it.
 ///
-/// Drop it before the process ends: a rank that is gone without that is lost to the others ([`Error::RankLost`]), whose
-/// communicators are then out of use. So is one whose thread panics.
+/// Drop the communicator before the process ends. A rank that ends without doing so is lost to the others
+/// ([`Error::RankLost`]), whose communicators cannot be used after that. A rank whose thread panics is lost too.
 ///
-/// All connections between processes end at rank 0. Once it has dropped its communicator, the others do not notice any more
-/// that one of them is lost, and wait for it until their deadlines: let rank 0 drop its own last, after a
-/// [`barrier`](Self::barrier).
+/// All connections between processes end at rank 0. After rank 0 has dropped its communicator, the other ranks do not
+/// detect the loss of a rank any more, and wait for it until their deadlines. So let rank 0 drop its communicator last,
+/// after a [`barrier`](Self::barrier).
 ///
-/// Streams and slices must be of [`context`](Self::context), the GPU's primary context.
+/// Streams and slices must belong to [`context`](Self::context), which is the GPU's primary context.
 ///
-/// A forked child has no part in the job: a communicator that it drops stays as it is. Let children `exec` soon, for as long
-/// as one has its parent's connections, the others do not notice that the parent has died.
+/// A forked child does not take part in the job: if it drops a communicator, nothing happens. Let children `exec` soon.
+/// As long as a child has its parent's connections, the other ranks do not detect that the parent has died.
 pub struct Communicator {
     shared: Arc<Shared>,
     owner: Owner,
 }
 
 impl Communicator {
-    /// The rank of this process, from the variables of its launcher: torchrun (`RANK`, `WORLD_SIZE`, `LOCAL_RANK`,
-    /// `MASTER_ADDR`, `MASTER_PORT`), srun, or mpirun of Open MPI, MPICH and Intel MPI. Collective. A world of 1 uses no
-    /// network.
-    ///
-    /// Ranks meet at `MKERNEL_PORT` if it is set, else at `MASTER_PORT`, or the port after it where torchrun itself
-    /// listens there. Where `MKERNEL_SECRET` is set, each end proves to the other that it knows it; else whoever
-    /// reaches the port before a rank does can take that rank's place.
-    ///
-    /// Ranks may be on several hosts, as many on each, numbered host by host; kernels for them are declared with as many
-    /// nodes. On simulated GPUs each host has one rank.
-    ///
-    /// # Errors
-    /// [`Error::Launch`], [`Error::Environment`], [`Error::DriverMissing`], or what went wrong between the ranks.
-    pub fn from_env() -> Result<Self, Error> {
-        let place = env::place()?;
-        let timeouts = env::timeouts()?;
-        let is_simulated = driver::wants_simulated()?;
-        let on_one_host = place.meeting.as_ref().is_some_and(|m| !m.several_hosts);
-        if is_simulated && on_one_host {
-            return Err(Error::SimulatedProcesses { world: place.world });
-        }
-        // Before ranks have met, nobody is at work on simulated GPUs.
-        let timeout = timeouts.host(false);
-        let mut ranks = join(&place, &timeouts)?;
-        // The same on all ranks, so none is waited for.
-        let nodes = ranks.nodes().clone();
-        neighbours::check_nodes(&nodes)?;
-        let local_world = nodes.neighbours(place.rank).len() as u32;
-        if is_simulated && local_world > 1 {
-            return Err(Error::SimulatedProcesses { world: local_world });
-        }
-        let by_host = || nodes.local_rank(place.rank);
-        let local_rank = place
-            .local_rank
-            .map_or_else(by_host, |local| local as usize);
-        let opened = open_local(local_rank).and_then(|(gpu, simulated)| {
-            let id = driver::bus_id(gpu.ctx.cu_device())?;
-            let mut device = gpu.device.clone();
-            if nodes.count() > 1 {
-                device.nic_gb_s = fabric::nic_gb_s(&id)?.unwrap_or(device.nic_gb_s);
-            }
-            let presentation = Presentation::new(id, device).to_bytes()?;
-            Ok(((gpu, simulated), presentation))
-        });
-        let step = "opening of the GPUs";
-        let ((mut gpu, simulated), presentations) = ranks.agree(step, opened, timeout)?;
-        let Ranks {
-            bus_ids,
-            hosts,
-            device,
-        } = neighbours::ranks(&nodes, &presentations, step)?;
-        gpu.device = device;
-        neighbours::check_gpus(&nodes, &bus_ids)?;
-        let access = neighbours::check_access(&gpu.ctx, &nodes, place.rank, &bus_ids);
-        ranks.agree(
-            "access between the GPUs",
-            access.map(|()| ((), Vec::new())),
-            timeout,
-        )?;
-        Ok(Self::new(gpu, ranks, hosts, &timeouts, simulated))
-    }
-
-    /// A rank for each GPU of `devices`, all in this process; move each to a thread of its own.
-    ///
-    /// With `MKERNEL_DEVICE=sim`, or `auto` where there is no GPU, these are GPUs 0 to 7 of a new simulated host.
-    ///
-    /// # Errors
-    /// [`Error::DriverMissing`], [`Error::NoDevice`], [`Error::NoPeerAccess`] and the like.
-    pub fn local(devices: &[usize]) -> Result<Vec<Self>, Error> {
-        let timeouts = env::timeouts()?;
-        if !(1..=MAX_RANKS).contains(&devices.len()) {
-            return Err(Error::World(devices.len()));
-        }
-        if driver::choose()? == Kind::Gpu {
-            return Self::on_gpus(devices, &timeouts, None);
-        }
-        let most = devices.iter().copied().max().unwrap_or(0);
-        if most >= simulation::MAX_RANKS {
-            return Err(Error::NoDevice {
-                ordinal: most,
-                count: simulation::MAX_RANKS,
-            });
-        }
-        let host = Host::claim(&env::simulation(1 + most)?)?;
-        let ordinals: Vec<usize> = devices
-            .iter()
-            .map(|device| host.first_ordinal() + device)
-            .collect();
-        Self::on_gpus(&ordinals, &timeouts, Some(Arc::new(host)))
-    }
-
-    /// The ranks of a job on simulated GPUs, which every machine with a C++ compiler has; move each to a thread of its
-    /// own. Everything works as on GPUs, with the same kernels, only slower, and what a kernel must not do is found:
-    /// [`synchronize`](Self::synchronize) returns [`Error::Simulation`] then.
-    ///
-    /// A process has simulated GPUs or real ones, for all of its life. Up to 8 jobs can be simulated at once.
-    ///
-    /// # Errors
-    /// [`Error::OtherDevices`] if the process has used GPUs, [`Error::Simulator`] if there is no compiler,
-    /// [`Error::World`] and [`Error::SimulationOption`] for options that are none.
-    pub fn simulated(simulation: &Simulation) -> Result<Vec<Self>, Error> {
-        let timeouts = env::timeouts()?;
-        let world = simulation.ranks as usize;
-        if !(1..=MAX_RANKS).contains(&world) {
-            return Err(Error::World(world));
-        }
-        driver::use_simulated()?;
-        let host = Host::claim(simulation)?;
-        let first = host.first_ordinal();
-        let ordinals: Vec<usize> = (first..first + simulation.ranks as usize).collect();
-        Self::on_gpus(&ordinals, &timeouts, Some(Arc::new(host)))
-    }
-
-    fn on_gpus(
-        ordinals: &[usize],
-        timeouts: &Timeouts,
-        simulated: Option<Arc<Host>>,
-    ) -> Result<Vec<Self>, Error> {
-        let kind = simulated.as_ref().map_or(Kind::Gpu, |_| Kind::Simulated);
-        let mut gpus = ordinals
-            .iter()
-            .map(|&ordinal| Gpu::open(ordinal, kind))
-            .collect::<Result<Vec<_>, _>>()?;
-        let devices: Vec<_> = gpus.iter().map(|gpu| gpu.device.clone()).collect();
-        if let Some(slowest) = Device::slowest(&devices) {
-            for gpu in &mut gpus {
-                gpu.device = slowest.clone();
-            }
-        }
-        let ids = gpus
-            .iter()
-            .map(|gpu| driver::bus_id(gpu.ctx.cu_device()))
-            .collect::<Result<Vec<_>, _>>()?;
-        let world = ordinals.len() as u32;
-        let nodes = Hosts::one(world).nodes;
-        neighbours::check_gpus(&nodes, &ids)?;
-        for (rank, gpu) in (0..).zip(&gpus) {
-            neighbours::check_access(&gpu.ctx, &nodes, rank, &ids)?;
-        }
-        let communicator = |(gpu, group)| {
-            let (ranks, hosts) = (Collective::new(group), Hosts::one(world));
-            Self::new(gpu, ranks, hosts, timeouts, simulated.clone())
-        };
-        let groups = local::groups(world);
-        Ok(gpus.into_iter().zip(groups).map(communicator).collect())
-    }
-
-    fn new(
+    pub(crate) fn new(
         gpu: Gpu,
         ranks: Collective,
-        hosts: Hosts,
+        cluster: Cluster,
         timeouts: &Timeouts,
-        simulated: Option<Arc<Host>>,
+        simulated: Option<Arc<SimulatedJob>>,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared::new(gpu, ranks, hosts, timeouts, simulated)),
+            shared: Arc::new(Shared::new(gpu, ranks, cluster, timeouts, simulated)),
             owner: Owner::this_process(),
         }
     }
@@ -207,75 +57,78 @@ impl Communicator {
         &self.shared
     }
 
-    /// This rank.
+    /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.shared.rank
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn world(&self) -> u32 {
         self.shared.world
     }
 
-    /// How many hosts they are on.
+    /// Returns the number of hosts that the ranks are on.
     #[must_use]
     pub fn hosts(&self) -> u32 {
-        self.shared.hosts.nodes.count()
+        self.shared.cluster.hosts.count()
     }
 
-    /// The primary context of this rank's GPU.
+    /// Returns the primary context of this rank's GPU.
     #[must_use]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.shared.ctx
     }
 
-    /// The figures that plans are made from: of each the least of all ranks' GPUs.
+    /// Returns the properties that plans are made from. Each is the lowest value of all ranks' GPUs.
     #[must_use]
     pub fn device(&self) -> &Device {
         &self.shared.device
     }
 
-    /// How long waits of kernels that are launched from now on may take.
+    /// Returns the time-out of waits in kernels that are launched from now on.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.shared.timeout()
     }
 
-    /// Sets the deadline of every wait; at first it is `MKERNEL_TIMEOUT_MS`, or 30 s. A graph keeps the one it was
-    /// captured with. On simulated GPUs this is simulated time, and collective steps keep their own deadline.
+    /// Sets the time-out of every wait. The default is `MKERNEL_TIMEOUT_MS`, or 30 s. A captured graph keeps the
+    /// time-out that was set when it was captured. On simulated GPUs this is simulated time, and collective steps keep
+    /// their own time-out.
     pub fn set_timeout(&self, timeout: Duration) {
         self.shared.set_timeout(timeout);
     }
 
-    /// How long ranks wait for each other in collective steps: [`prepare`](Self::prepare), [`barrier`](Self::barrier),
-    /// [`all_gather`](Self::all_gather). While a thread waits for simulated GPUs, this time stands still.
+    /// Returns the time-out of collective steps on the host, such as [`prepare`](Self::prepare),
+    /// [`barrier`](Self::barrier) and [`all_gather`](Self::all_gather). This time is paused while a thread waits for
+    /// simulated GPUs.
     #[must_use]
     pub fn host_timeout(&self) -> Duration {
         self.shared.host_timeout()
     }
 
-    /// Sets the deadline of collective steps alone; call it after [`set_timeout`](Self::set_timeout). At first it is
-    /// `MKERNEL_HOST_TIMEOUT_MS`, or else that of every wait, or 300 s on simulated GPUs where neither is set.
+    /// Sets the time-out of collective steps alone. Call it after [`set_timeout`](Self::set_timeout). The default is
+    /// `MKERNEL_HOST_TIMEOUT_MS`, or else the time-out of every wait. On simulated GPUs it is 300 s if neither variable
+    /// is set.
     pub fn set_host_timeout(&self, timeout: Duration) {
         self.shared.set_host_timeout(timeout);
     }
 
-    /// Whether this rank's GPU is a simulated one.
+    /// Returns whether this rank's GPU is simulated.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.shared.simulated.is_some()
     }
 
-    /// What the simulator found so far on the ranks of this job; nothing on GPUs.
+    /// Returns the findings of the simulator so far on the ranks of this job. The list is empty on real GPUs.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.shared.findings()
     }
 
-    /// What every role of every rank did when, in simulated time, as JSON for Perfetto (<https://ui.perfetto.dev>);
-    /// none unless [`Simulation::timeline`] is set.
+    /// Returns what every role of every rank did at which simulated time, as JSON for Perfetto
+    /// (<https://ui.perfetto.dev>). Returns `None` unless [`Simulation::timeline`](crate::Simulation::timeline) is set.
     #[must_use]
     pub fn timeline(&self) -> Option<String> {
         self.shared
@@ -284,18 +137,21 @@ impl Communicator {
             .and_then(|host| host.timeline())
     }
 
-    /// What carries puts between nodes, for operators that are prepared from now on; of one kind on all ranks. At first it
-    /// is what `MKERNEL_TRANSPORT` says; else emulated NICs where all ranks are on one host, RC where they are on several.
+    /// Sets the transport for puts between nodes, for operators that are prepared from now on. It must be of the same
+    /// kind on all ranks. The default is `MKERNEL_TRANSPORT`, or else emulated NICs if all ranks are on one host and RC
+    /// if they are on several.
     pub fn set_transport(&self, transport: Transport) {
         self.shared.set_transport(transport);
     }
 
-    /// Makes an operator: plans, compiles (or loads from the store), allocates. Collective.
+    /// Prepares an operator: plans the kernel, compiles it or loads it from the store, and allocates its memory. This
+    /// is a collective call.
     ///
     /// # Errors
-    /// [`Error::Config`] with all mistakes, [`Error::Build`], [`Error::Mismatch`] if ranks differ,
-    /// [`Error::SeveralHosts`] if they are on several hosts and the kernel is for one, [`Error::Nodes`] and
-    /// [`Error::RankOrder`] if they do not fit the kernel's nodes, [`Error::Fabric`] and the like of the network, or [`Error::RanksFailed`] with what went wrong elsewhere.
+    /// [`Error::Config`] with all mistakes of the configuration, [`Error::Build`], [`Error::Mismatch`] if ranks prepare
+    /// different kernels, [`Error::Cluster`] if the ranks and hosts do not fit the kernel's ranks and nodes,
+    /// [`Error::Network`] and [`Error::Fabric`] if the network cannot be used, or [`Error::RanksFailed`] with the
+    /// errors of other ranks.
     pub fn prepare(
         &self,
         config: &KernelConfig,
@@ -304,23 +160,24 @@ impl Communicator {
         prepare::prepare(&self.shared, config, shape.into(), |_| ())
     }
 
-    /// [`prepare`](Self::prepare) with a kernel whose CUDA text you have changed: for work on templates, and for tests
-    /// that plant mistakes. `edit` gets the rendered text, and must do the same on every rank. The plan stays as it is,
-    /// so what the host does (arguments, memory, copies) must still fit.
+    /// Does the same as [`prepare`](Self::prepare) with a kernel whose CUDA text is changed by `edit`. This is for work
+    /// on templates, and for tests that inject mistakes. `edit` must make the same changes on every rank. The plan is
+    /// not changed, so the work of the host (arguments, memory, copies) must still fit the text.
     ///
     /// # Errors
-    /// As for [`prepare`](Self::prepare); text that does not compile is [`Error::Build`] with the compiler's messages.
+    /// The errors are those of [`prepare`](Self::prepare). If the text does not compile, the error is [`Error::Build`]
+    /// with the compiler's messages.
     ///
     /// ```compile_fail,E0133
     /// # use mkernel::{Communicator, KernelConfig, Shape};
-    /// # fn f(ranks: &Communicator, config: &KernelConfig, shape: Shape) {
-    /// let operator = ranks.prepare_edited(config, shape, |text| text.clear());
+    /// # fn f(comm: &Communicator, config: &KernelConfig, shape: Shape) {
+    /// let operator = comm.prepare_edited(config, shape, |text| text.clear());
     /// # }
     /// ```
     ///
     /// # Safety
-    /// Whatever the text says is run, on simulated GPUs as code of this process. It must access nothing but what the
-    /// kernel's arguments give it and the unchanged text would access, and must end.
+    /// The text is executed as it is, on simulated GPUs as code of this process. It must access only what the kernel's
+    /// arguments give it and what the unchanged text would access, and it must end.
     pub unsafe fn prepare_edited(
         &self,
         config: &KernelConfig,
@@ -333,10 +190,10 @@ impl Communicator {
         })
     }
 
-    /// [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.
+    /// Does the same as [`prepare`](Self::prepare) for a type with `#[fused_kernel(...)]`.
     ///
     /// # Errors
-    /// As for [`prepare`](Self::prepare).
+    /// The errors are those of [`prepare`](Self::prepare).
     pub fn prepare_fused<K: FusedKernel>(
         &self,
         shape: impl Into<Shape>,
@@ -344,50 +201,50 @@ impl Communicator {
         self.prepare(&K::config(), shape)
     }
 
-    /// Returns when every rank has come here. Says nothing about GPUs.
+    /// Returns when every rank has called this. It does not wait for the work of GPUs.
     ///
     /// # Errors
-    /// [`Error::RanksMissing`], [`Error::RankLeft`].
+    /// [`Error::RanksMissing`] and [`Error::RankLeft`].
     pub fn barrier(&self) -> Result<(), Error> {
         self.shared
             .ranks()
             .barrier("barrier", self.shared.host_timeout())
     }
 
-    /// Gives `bytes`, at most 64 KiB, to all ranks; returns what each gave, by rank. Collective.
+    /// Sends `bytes`, at most 64 KiB, to all ranks. Returns the bytes of each rank, by rank. This is a collective call.
     ///
     /// # Errors
-    /// [`Error::OfferTooLong`] on the rank that gives more, [`Error::RanksFailed`] on the others; [`Error::RanksMissing`],
-    /// [`Error::RankLeft`].
+    /// [`Error::ContributionTooLong`] on a rank that sends more, and [`Error::RanksFailed`] on the others;
+    /// [`Error::RanksMissing`] and [`Error::RankLeft`].
     pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.shared
             .ranks()
             .all_gather("all_gather", bytes, self.shared.host_timeout())
     }
 
-    /// Waits for the stream's work, then [`check`](Self::check)s. Waits no longer than the deadline and 10 s, which
-    /// the caller's own work on the stream must fit in too.
+    /// Waits for the stream's work, then calls [`check`](Self::check). It waits for the time-out plus 10 s at most. The
+    /// caller's own work on the stream must fit into that time too.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if a kernel gave up, [`Error::StillBusy`] if the stream was not done in time; [`Error::Routing`], once,
-    /// if tokens of a call were wrong, after which the communicator stays of use;
-    /// [`Error::Simulation`] if a simulated kernel did what it must not.
+    /// [`Error::Timeout`] if a wait in a kernel failed, and [`Error::StillBusy`] if the stream was not done in time.
+    /// [`Error::Routing`], once, if the tokens of a call were invalid; the communicator remains usable after that.
+    /// [`Error::Simulation`] if the simulator found a mistake of a kernel.
     pub fn synchronize(&self, stream: &CudaStream) -> Result<(), Error> {
         driver::bind(&self.shared.ctx)?;
-        // Another thread may be capturing a stream of its own.
+        // Another thread may be capturing a stream of its own, which must not be affected.
         let _uncaptured = Uncaptured::new();
         let limit = self.shared.gpu_timeout() + DRAIN_MARGIN;
         let started = Instant::now();
         // SAFETY: the stream is borrowed, so it is alive.
         let is_done = || unsafe { driver::is_done(stream.cu_stream()) };
-        // Where the GPU failed, its kernel may have said why.
+        // If the GPU failed, the report of its kernel may have the cause.
         while !is_done().or_else(|error| self.check().and(Err(error)))? {
             let waited = started.elapsed();
             if waited >= limit {
                 self.check()?;
                 return Err(Error::StillBusy { waited });
             }
-            // Short waits are those that somebody times.
+            // Callers may measure short waits, so these spin.
             if waited > Duration::from_millis(20) {
                 std::thread::sleep(Duration::from_micros(50));
             } else {
@@ -397,33 +254,34 @@ impl Communicator {
         self.check()
     }
 
-    /// Whether all calls that are over went well; does not wait.
+    /// Checks whether all calls that have ended were successful. Does not wait.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::RankLost`], [`Error::Aborted`], or why copies could not be made. The communicator is out of use then:
-    /// drop it with its operators, on every rank, and make a new one. But for [`Error::Routing`], which concerns one call: it
-    /// is returned once.
+    /// [`Error::Timeout`], [`Error::RankLost`], [`Error::Aborted`], or the reason why copies could not be made. The
+    /// communicator cannot be used after that: drop it with its operators, on every rank, and create a new one.
+    /// [`Error::Routing`] is different: it affects only one call, and it is returned once.
     pub fn check(&self) -> Result<(), Error> {
         self.shared.check()
     }
 
-    /// Ends all waits that are under way on this rank, of its kernels and in collective steps, and takes this communicator
-    /// out of use. May be called from any thread.
+    /// Ends all waits of this rank, in its kernels and in collective steps. The communicator cannot be used after that.
+    /// This may be called from any thread.
     ///
-    /// A kernel that is running here tells the other ranks, and so does a collective step that is ended; without either
-    /// they notice at their deadline.
+    /// A kernel that is running on this rank aborts the other ranks, and so does a collective step that is aborted
+    /// here. If there is neither, the other ranks fail at their deadline.
     pub fn abort(&self) {
         if let Some(host) = &self.shared.simulated {
             host.abort();
         }
-        self.shared.standing.abort();
+        self.shared.health.abort();
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
         if !self.owner.is_here() {
-            // Threads, locks and CUDA's context are those of the parent, so nothing that waits for them may be dropped.
+            // The threads, the locks and the CUDA context belong to the parent process, so nothing that waits for them
+            // may be dropped.
             std::mem::forget(self.shared.clone());
         }
     }
@@ -436,56 +294,5 @@ impl std::fmt::Debug for Communicator {
             "Communicator(rank {} of {})",
             self.shared.rank, self.shared.world
         )
-    }
-}
-
-/// Meets the other ranks.
-pub(crate) fn join(place: &Place, timeouts: &Timeouts) -> Result<Collective, Error> {
-    let Some(meeting) = &place.meeting else {
-        return Ok(Collective::new(local::groups(1).remove(0)));
-    };
-    let group = meet(&Job {
-        rank: place.rank,
-        world: place.world,
-        host: meeting.host.clone(),
-        port: meeting.port,
-        name: meeting.job.clone(),
-        several_hosts: meeting.several_hosts,
-        host_id: neighbours::host_id()?,
-        secret: env::secret()?,
-        timeout: timeouts.host(false),
-        silence: timeouts.host(false).min(timeouts.device),
-    })?;
-    Ok(Collective::new(group))
-}
-
-fn open_local(local_rank: usize) -> Result<(Gpu, Option<Arc<Host>>), Error> {
-    if driver::choose()? == Kind::Simulated {
-        let host = Host::claim(&env::simulation(1)?)?;
-        let gpu = Gpu::open(host.first_ordinal(), Kind::Simulated)?;
-        return Ok((gpu, Some(Arc::new(host))));
-    }
-    // Some launchers show each process only its own GPU.
-    let ordinal = if driver::device_count()? == 1 {
-        0
-    } else {
-        local_rank
-    };
-    Ok((Gpu::open(ordinal, Kind::Gpu)?, None))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_world_is_checked_before_the_driver_is_touched() {
-        for count in [0, 9] {
-            let error = Communicator::local(&vec![0; count]).expect_err("not a world");
-            assert!(
-                matches!(error, Error::World(found) if found == count),
-                "{error}"
-            );
-        }
     }
 }

@@ -1,112 +1,50 @@
-//! The environment variables of this crate, read here and nowhere else.
+//! The environment variables of this crate. They are read in this module and nowhere else.
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | this process's place, as torchrun sets it; those of other launchers are in [`LAUNCHERS`] |
-//! | `MASTER_ADDR` | host of rank 0; if absent `127.0.0.1`, or, under srun, the step's first host |
-//! | `MASTER_PORT` | a port there: ours, or, if `TORCHELASTIC_USE_AGENT_STORE` is `True`, torchrun's own, and ours is the next; if absent under srun, one made of the job's number |
-//! | `MKERNEL_PORT` | our port, whatever the others say |
-//! | `MKERNEL_SECRET` | what all ranks must know, 16 bytes or more; without it, whoever reaches the port can be a rank |
-//! | `MKERNEL_HOST_ID` | what tells hosts apart: the same in all processes of a host, and different on every other; if absent, the kernel's boot id, the host's name and the network namespace |
-//! | `MKERNEL_TIMEOUT_MS` | deadline of every wait; 30000 if absent |
-//! | `MKERNEL_HOST_TIMEOUT_MS` | deadline of steps in which ranks wait for each other on the host; if absent, `MKERNEL_TIMEOUT_MS` if that is set, else 30000, or 300000 on simulated GPUs |
-//! | `MKERNEL_TRANSPORT` | what carries puts of operators between nodes: `emulated`, `rc` or `efa`; if absent, the first on one host, the second on several |
-//! | `MKERNEL_NICS` | NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`; the nearest if absent |
-//! | `MKERNEL_GID_INDEX` | an index in the NICs' tables of GIDs, 0 to 255; the farthest-reaching of RoCE v2 if absent |
-//! | `MKERNEL_SERVICE_LEVEL` | InfiniBand's service level, or the priority of Ethernet, 0 to 15; 0 if absent |
-//! | `MKERNEL_TRAFFIC_CLASS` | DSCP and ECN of RoCE v2's packets, 0 to 255; 0 if absent |
-//! | `MKERNEL_PROXY_CORES` | where the fabric's proxies run: `near` the GPU's first NIC, or `8-15,24`; any core if absent |
-//! | `SYSFS_PATH` | where sysfs is; libibverbs reads it too; `/sys` if absent |
-//! | `MKERNEL_DEVICE` | `gpu`, if absent; `sim`: simulated GPUs; `auto`: simulated ones where there is no GPU |
-//! | `MKERNEL_SIM_SEED` | what the order of events on simulated GPUs depends on; 0 if absent |
-//! | `MKERNEL_SIM_SMS` | SMs of a simulated GPU; 8 if absent |
-//! | `MKERNEL_SIM_SKEW` | how unfair that order is to ranks, CTAs and warps, 0 to 100; 20 if absent |
+//! | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE` | The rank of this process, as torchrun sets it. The variables of other launchers are in `LAUNCHERS`. |
+//! | `MASTER_ADDR` | The host of rank 0. The default is `127.0.0.1`, or the first host of the step under srun. |
+//! | `MASTER_PORT` | The port of rank 0. If `TORCHELASTIC_USE_AGENT_STORE` is `True`, it is torchrun's own port, and rank 0 uses the next one. The default under srun is derived from the job's number. |
+//! | `MKERNEL_PORT` | The port of rank 0. It has precedence over `MASTER_PORT`. |
+//! | `MKERNEL_SECRET` | A secret of all ranks, 16 bytes or more. Without it, any process that reaches the port can join as a rank. |
+//! | `MKERNEL_HOST_ID` | An id that is the same in all processes of a host and different on every other host. The default consists of the kernel's boot id, the host's name and the network namespace. |
+//! | `MKERNEL_TIMEOUT_MS` | The time-out of every wait. The default is 30000. |
+//! | `MKERNEL_HOST_TIMEOUT_MS` | The time-out of steps in which ranks wait for each other on the host. The default is `MKERNEL_TIMEOUT_MS` if that is set, else 30000, or 300000 on simulated GPUs. |
+//! | `MKERNEL_TRANSPORT` | The transport for puts between nodes: `emulated`, `rc` or `efa`. The default is `emulated` on one host and `rc` on several. |
+//! | `MKERNEL_NICS` | The NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`. The default is the nearest NICs of each GPU. |
+//! | `MKERNEL_GID_INDEX` | An index in the NICs' GID tables, 0 to 255. The default is the RoCE v2 GID with the farthest reach. |
+//! | `MKERNEL_SERVICE_LEVEL` | The service level of InfiniBand, or the priority of Ethernet, 0 to 15. The default is 0. |
+//! | `MKERNEL_TRAFFIC_CLASS` | The DSCP and ECN bits of RoCE v2 packets, 0 to 255. The default is 0. |
+//! | `MKERNEL_PROXY_CORES` | The cores of the fabric's proxies: `near` for those near the GPU's first NIC, or a list such as `8-15,24`. The default is any core. |
+//! | `SYSFS_PATH` | The path of sysfs, which libibverbs reads too. The default is `/sys`. |
+//! | `MKERNEL_DEVICE` | `gpu` for real GPUs, which is the default; `sim` for simulated GPUs; `auto` for simulated GPUs if there is no real one. |
+//! | `MKERNEL_SIM_SEED` | The seed for the order of events on simulated GPUs. The default is 0. |
+//! | `MKERNEL_SIM_SMS` | The number of SMs of a simulated GPU. The default is 8. |
+//! | `MKERNEL_SIM_SKEW` | How unfair the order of events is to ranks, CTAs and warps, 0 to 100. The default is 20. |
 
-mod place;
-
-pub(crate) use place::Place;
+pub(crate) mod launcher;
+mod variable;
 
 use crate::bootstrap::{MAX_NAME_BYTES, Secret};
 use crate::error::Error;
-use crate::fabric::{NicOptions, Transport};
+use crate::fabric::transport::{NicOptions, Transport};
 use crate::simulation::Simulation;
+use launcher::LaunchedRank;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
+use variable::{parse, read, wrong};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Programs on simulated GPUs are tests, which compute on the host what kernels should; for minutes on a busy machine.
+/// The default time-out of collective steps on simulated GPUs. Programs on simulated GPUs are usually tests, which
+/// compute the results of kernels on the host. On a busy machine this takes minutes.
 const SIMULATED_HOST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What a launcher calls the place of a process.
-struct Launcher {
-    name: &'static str,
-    rank: &'static str,
-    world: &'static str,
-    /// Of the variables with one meaning the first that is set counts.
-    local_rank: &'static [&'static str],
-    local_world: &'static [&'static str],
-    /// Name of the job, together.
-    job: &'static [&'static str],
+/// Reads the rank of this process from the variables of its launcher.
+pub(crate) fn launched_rank() -> Result<LaunchedRank, Error> {
+    launcher::read(read)
 }
 
-/// The launchers, innermost first: where one starts another, the variables of both are there.
-const LAUNCHERS: [Launcher; 5] = [
-    // pytorch.org/docs/stable/elastic/run.html, "Environment Variables"
-    Launcher {
-        name: "torchrun",
-        rank: "RANK",
-        world: "WORLD_SIZE",
-        local_rank: &["LOCAL_RANK"],
-        local_world: &["LOCAL_WORLD_SIZE"],
-        job: &["TORCHELASTIC_RUN_ID"],
-    },
-    // docs.open-mpi.org, "Environment variables set for MPI applications"
-    Launcher {
-        name: "Open MPI",
-        rank: "OMPI_COMM_WORLD_RANK",
-        world: "OMPI_COMM_WORLD_SIZE",
-        local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
-        local_world: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
-        job: &["PMIX_NAMESPACE"],
-    },
-    // Hydra, which MPICH and Intel MPI share; the second names are those of Cray's PMI.
-    Launcher {
-        name: "MPICH or Intel MPI",
-        rank: "PMI_RANK",
-        world: "PMI_SIZE",
-        local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
-        local_world: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
-        job: &[],
-    },
-    // slurm.schedmd.com/srun.html, "Output environment variables". A batch script sees SLURM_PROCID and SLURM_NTASKS
-    // too, as if it were a rank; the number of a step's tasks only srun sets.
-    Launcher {
-        name: SRUN,
-        rank: "SLURM_PROCID",
-        world: "SLURM_STEP_NUM_TASKS",
-        local_rank: &["SLURM_LOCALID"],
-        local_world: &[],
-        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
-    },
-    // PMIx tells the number of ranks by calls only: its rank is compared with what other launchers say.
-    Launcher {
-        name: "PMIx",
-        rank: "PMIX_RANK",
-        world: "",
-        local_rank: &[],
-        local_world: &[],
-        job: &[],
-    },
-];
-const SRUN: &str = "srun";
-
-/// Who this process is, by the variables of its launcher.
-pub(crate) fn place() -> Result<Place, Error> {
-    place::read(read)
-}
-
-/// What all ranks of the job must know, if it has a secret.
+/// Reads the secret of the job, if it has one.
 pub(crate) fn secret() -> Result<Option<Secret>, Error> {
     read_secret(|name| std::env::var_os(name).map(std::os::unix::ffi::OsStringExt::into_vec))
 }
@@ -116,7 +54,7 @@ fn read_secret(lookup: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Option<Secret
     match lookup(name) {
         None => Ok(None),
         Some(bytes) => Secret::new(&bytes).map(Some).ok_or_else(|| {
-            // Not even a short secret is repeated.
+            // The value is not repeated, not even if it is too short.
             let value = Some(format!("{} bytes long", bytes.len()));
             wrong(
                 name,
@@ -127,16 +65,16 @@ fn read_secret(lookup: impl Fn(&str) -> Option<Vec<u8>>) -> Result<Option<Secret
     }
 }
 
-/// The deadlines of waits.
+/// The time-outs of waits.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Timeouts {
     pub device: Duration,
-    /// As it is set.
+    /// The time-out of collective steps, if it is set.
     host: Option<Duration>,
 }
 
 impl Timeouts {
-    /// Of steps in which ranks wait for each other on the host.
+    /// Returns the time-out of steps in which ranks wait for each other on the host.
     pub fn host(&self, is_simulated: bool) -> Duration {
         self.host.unwrap_or(match is_simulated {
             true => SIMULATED_HOST_TIMEOUT,
@@ -145,12 +83,12 @@ impl Timeouts {
     }
 }
 
-/// The deadlines of waits.
+/// Reads the time-outs of waits.
 pub(crate) fn timeouts() -> Result<Timeouts, Error> {
     read_timeouts(read)
 }
 
-/// What this host is called among those of the job, if that is set.
+/// Reads the id of this host, if it is set.
 pub(crate) fn host_id() -> Result<Option<String>, Error> {
     read_host_id(read)
 }
@@ -167,17 +105,18 @@ fn read_host_id(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<String
     }
 }
 
-/// What carries puts of operators between nodes.
+/// Reads the transport for puts between nodes, if it is set.
 pub(crate) fn transport() -> Result<Option<Transport>, Error> {
     read_transport(read)
 }
 
-/// How NICs are used, where the program does not say.
+/// Reads how NICs are used, for programs that do not choose that.
 pub(crate) fn nic_options() -> Result<NicOptions, Error> {
     read_nic_options(read)
 }
 
-/// `MKERNEL_NICS`, as [`mkernel_topology::NicConfig`] reads it; empty if it is not set.
+/// Returns `MKERNEL_NICS`, in the form that [`mkernel_topology::NicConfig`] reads. The text is empty if the variable is
+/// not set.
 #[must_use]
 pub fn wanted_nics() -> String {
     read("MKERNEL_NICS").unwrap_or_default()
@@ -187,12 +126,12 @@ pub fn wanted_nics() -> String {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ProxyCores {
     Any,
-    /// Those near the GPU's first NIC, of which every GPU has its own.
+    /// The cores near the GPU's first NIC, divided among the GPUs.
     Near,
     These(Vec<usize>),
 }
 
-/// Where proxies are to run.
+/// Reads on which cores proxies run.
 pub(crate) fn proxy_cores() -> Result<ProxyCores, Error> {
     read_proxy_cores(read)
 }
@@ -212,37 +151,37 @@ fn read_proxy_cores(lookup: impl Fn(&str) -> Option<String>) -> Result<ProxyCore
     }
 }
 
-/// Where sysfs is.
+/// Returns the path of sysfs.
 pub(crate) fn sysfs() -> PathBuf {
     let root = read("SYSFS_PATH").filter(|root| !root.is_empty());
     root.map_or_else(|| PathBuf::from("/sys"), PathBuf::from)
 }
 
-/// Which GPUs a program wants.
+/// The kind of GPUs that the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
+pub(crate) enum DeviceChoice {
     Gpu,
     Simulated,
-    /// Simulated ones where there is no GPU.
+    /// Simulated GPUs if there is no real one.
     Auto,
 }
 
-/// Which GPUs this program is to use.
-pub(crate) fn device() -> Result<Device, Error> {
+/// Reads which kind of GPUs this program uses.
+pub(crate) fn device() -> Result<DeviceChoice, Error> {
     read_device(read)
 }
 
-/// What simulated GPUs of `ranks` ranks are like.
+/// Reads the options of simulated GPUs for `ranks` ranks.
 pub(crate) fn simulation(ranks: usize) -> Result<Simulation, Error> {
     read_simulation(read, ranks)
 }
 
-fn read_device(lookup: impl Fn(&str) -> Option<String>) -> Result<Device, Error> {
+fn read_device(lookup: impl Fn(&str) -> Option<String>) -> Result<DeviceChoice, Error> {
     let name = "MKERNEL_DEVICE";
     match lookup(name).as_deref().map(str::trim) {
-        None | Some("" | "gpu") => Ok(Device::Gpu),
-        Some("sim") => Ok(Device::Simulated),
-        Some("auto") => Ok(Device::Auto),
+        None | Some("" | "gpu") => Ok(DeviceChoice::Gpu),
+        Some("sim") => Ok(DeviceChoice::Simulated),
+        Some("auto") => Ok(DeviceChoice::Auto),
         Some(other) => Err(wrong(name, Some(other.to_owned()), "gpu, sim or auto")),
     }
 }
@@ -292,10 +231,6 @@ fn read_simulation(
     })
 }
 
-fn read(name: &str) -> Option<String> {
-    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-}
-
 fn read_timeouts(lookup: impl Fn(&str) -> Option<String>) -> Result<Timeouts, Error> {
     let milliseconds = |name| {
         let expected = "a number of milliseconds, 1 or more";
@@ -309,29 +244,6 @@ fn read_timeouts(lookup: impl Fn(&str) -> Option<String>) -> Result<Timeouts, Er
         device: every.unwrap_or(DEFAULT_TIMEOUT),
         host: milliseconds("MKERNEL_HOST_TIMEOUT_MS")?.or(every),
     })
-}
-
-fn parse<T: FromStr>(
-    lookup: &impl Fn(&str) -> Option<String>,
-    name: &'static str,
-    expected: &'static str,
-) -> Result<Option<T>, Error> {
-    lookup(name)
-        .map(|value| {
-            value
-                .trim()
-                .parse()
-                .map_err(|_| wrong(name, Some(value.clone()), expected))
-        })
-        .transpose()
-}
-
-fn wrong(name: &'static str, value: Option<String>, expected: &'static str) -> Error {
-    Error::Environment {
-        name,
-        value,
-        expected,
-    }
 }
 
 #[cfg(test)]

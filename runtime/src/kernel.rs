@@ -1,13 +1,13 @@
-//! [`Kernel`]: a compiled kernel, loaded, checked against its plan, and launched.
+//! [`Kernel`]: a compiled kernel that is loaded, checked against its plan, and launched.
 
 use crate::driver::Function;
-use crate::error::Error;
+use crate::error::{Error, KernelError};
 use cudarc::driver::{CudaContext, sys};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::device::Target;
 use std::sync::Arc;
 
-/// A loaded kernel and the shape of its launch.
+/// A loaded kernel and its launch dimensions.
 pub(crate) struct Kernel {
     function: Function,
     grid_ctas: u32,
@@ -21,16 +21,16 @@ impl Kernel {
         let function = Function::load(ctx, cubin, &plan.id)?;
         function.allow_dynamic_smem(plan.smem_bytes)?;
         let ctas_per_sm = function.ctas_per_sm(plan.threads, plan.smem_bytes)?;
-        // CTAs wait for each other, so all must be resident at once.
+        // CTAs wait for each other, so all of them must be resident at the same time.
         if ctas_per_sm == 0 || plan.grid_ctas > ctas_per_sm.saturating_mul(plan.device.sm_count) {
-            return Err(Error::DoesNotFit {
+            return Err(Error::Kernel(KernelError::DoesNotFit {
                 id: plan.id.clone(),
                 registers: function.registers()?,
                 smem_bytes: function.static_smem_bytes()? + plan.smem_bytes,
                 ctas_per_sm,
                 grid_ctas: plan.grid_ctas,
                 sm_count: plan.device.sm_count,
-            });
+            }));
         }
         check_registers(plan, function.registers()?)?;
         Ok(Self {
@@ -44,10 +44,10 @@ impl Kernel {
     /// Enqueues one call.
     ///
     /// # Safety
-    /// `args` must hold the kernel's arguments, and what they point to must stay until the call is over;
-    /// `stream` must be alive and of the kernel's context, which must be current.
+    /// `args` must hold the kernel's arguments, and everything that they point to must stay alive until the call has
+    /// ended. `stream` must be alive and belong to the kernel's context, which must be current.
     pub unsafe fn launch(&self, stream: sys::CUstream, args: &mut [u8]) -> Result<(), Error> {
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             self.function.launch(
                 stream,
@@ -58,17 +58,18 @@ impl Kernel {
     }
 }
 
-/// Warpgroups share registers anew as the plan says. Of a kernel that was compiled to another number, some would wait for
-/// registers that never come, until the deadline.
+/// Checks the number of registers. The warpgroups redistribute registers as the plan says. In a kernel that was
+/// compiled to another number, some warpgroups would wait for registers until the deadline, because they never become
+/// available.
 fn check_registers(plan: &KernelPlan, registers: u32) -> Result<(), Error> {
     if plan.registers.fit(registers) || plan.device.target == Target::Simulator {
         return Ok(());
     }
-    Err(Error::Registers {
+    Err(Error::Kernel(KernelError::Registers {
         id: plan.id.clone(),
         registers,
         planned: plan.registers.entry,
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -94,7 +95,7 @@ mod tests {
     fn another_number_of_registers_is_an_error() {
         let plan = plan(&Device::h200());
         let Registers { entry, mover, .. } = plan.registers;
-        assert_ne!(mover, entry, "shared anew");
+        assert_ne!(mover, entry, "the plan redistributes registers");
         check_registers(&plan, entry).expect("as planned");
         for registers in [entry - 8, entry + 8] {
             let text = check_registers(&plan, registers).expect_err("it would hang");
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_counts_registers_of_simulated_gpus() {
+    fn simulated_gpus_have_no_registers_to_check() {
         check_registers(&plan(&Device::simulated(8)), 0).expect("none");
     }
 }

@@ -1,5 +1,5 @@
-//! Fused communication and compute kernels for several GPUs: one launch does the transfer over NVLink and the
-//! matrix work, tile by tile. Kernels are rendered for your shapes, compiled by NVRTC at first use, and cached.
+//! Fused communication and compute kernels for several GPUs: one launch transfers data over NVLink and
+//! multiplies matrices, tile by tile. Kernels are generated for your shapes, compiled by NVRTC at first use, and cached.
 //!
 //! ```no_run
 //! use mkernel::cudarc::driver::CudaSlice;
@@ -7,110 +7,117 @@
 //! use mkernel::{BLayout, Communicator, Dim, Error, GemmConfig, GemmOp, GemmShape, KernelConfig};
 //!
 //! /// C = AllGather(A) · Bᵀ for one rank; the other ranks do the same at the same time.
-//! fn forward(ranks: &Communicator, a: &CudaSlice<bf16>, b: &CudaSlice<bf16>, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
+//! fn forward(comm: &Communicator, a: &CudaSlice<bf16>, b: &CudaSlice<bf16>, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
 //!     let up = GemmConfig {
 //!         n: Dim::Static(1024),
 //!         k: Dim::Static(8192),
 //!         b_layout: BLayout::Nk,
 //!         ..GemmConfig::new(GemmOp::AgGemm)
 //!     };
-//!     let config = KernelConfig::new(ranks.world(), up);
-//!     // Once per shape: plans, compiles or loads, allocates. All ranks come here.
-//!     let up_projection = ranks.prepare(&config, GemmShape { m: 4096, n: 1024, k: 8192 })?;
-//!     let stream = ranks.context().default_stream();
+//!     let config = KernelConfig::new(comm.world(), up);
+//!     // Plans, compiles or loads, and allocates, once per shape. All ranks must call this.
+//!     let up_projection = comm.prepare(&config, GemmShape { m: 4096, n: 1024, k: 8192 })?;
+//!     let stream = comm.context().default_stream();
 //!     up_projection.launch(&stream, a, b, c)?;
-//!     ranks.synchronize(&stream)
+//!     comm.synchronize(&stream)
 //! }
 //!
 //! fn main() -> Result<(), Error> {
-//!     // One process per GPU, as torchrun starts them ...
-//!     let ranks = Communicator::from_env()?;
-//!     // ... or one process with a thread per GPU.
-//!     for ranks in Communicator::local(&[0, 1])? {
-//!         std::thread::spawn(move || println!("{ranks:?}"));
+//!     // Either one process per GPU, as torchrun starts them,
+//!     let comm = Communicator::from_env()?;
+//!     // or one process with a thread per GPU.
+//!     for comm in Communicator::local(&[0, 1])? {
+//!         std::thread::spawn(move || println!("{comm:?}"));
 //!     }
-//!     # drop(ranks);
+//!     # drop(comm);
 //!     Ok(())
 //! }
 //! ```
 //!
-//! With `#[fused_kernel(...)]` on a unit struct (feature `macros`, on by default) the configuration is checked at
-//! compile time, each mistake at its own token; then it is `UpProjection::prepare(&ranks, 4096)`.
+//! With `#[fused_kernel(...)]` on a unit struct (feature `macros`, on by default), the configuration is checked at compile
+//! time, and each mistake is reported at its own token. The call is then `UpProjection::prepare(&comm, 4096)`.
 //!
-//! # What it needs
-//! NVIDIA H100 or H200 GPUs, of which those of a host access each other, driver 580 or newer, and, where a kernel is not in
-//! the cache or an ahead-of-time bundle, libnvrtc 13.0. Nothing is needed at build time.
+//! # Requirements
+//! This crate needs NVIDIA H100 or H200 GPUs and driver 580 or newer. The GPUs of a host must be able to access each other.
+//! If a kernel is neither in the cache nor in an ahead-of-time bundle, libnvrtc 13.0 is needed too. Nothing is needed at
+//! build time.
 //!
 //! # Without a GPU
-//! [`Communicator::simulated`] makes ranks on simulated GPUs: the same kernels, compiled by the host's C++ compiler, run
-//! on the CPU under a scheduler that is seeded, so a run can be repeated, and that finds races and deadlocks. With
-//! `MKERNEL_DEVICE=sim`, [`Communicator::local`] does too; with `auto`, it does where there is no GPU, and says so in a
-//! warning. Feature `simulator`, on by default.
+//! [`Communicator::simulated`] creates ranks on simulated GPUs. The same kernels are compiled by the host's C++ compiler
+//! and run on the CPU. The scheduler is seeded, so that a run can be repeated, and finds races and deadlocks. With
+//! `MKERNEL_DEVICE=sim`, [`Communicator::local`] uses simulated GPUs too. With `auto`, it does so if there is no GPU, and
+//! logs a warning. This needs feature `simulator`, which is on by default.
 //!
 //! # Several hosts
-//! [`Communicator::from_env`] joins ranks of several hosts; kernels for them say on how many `nodes` their ranks are. Between
-//! them are InfiniBand and RoCE with feature `verbs`, Amazon's EFA with feature `efa`, off by default; see
-//! [`Communicator::set_transport`]. On one host, ranks are put into as many nodes, with NICs in software between them.
-//! [`Communicator::fabric_test`] tests the way between nodes alone.
+//! [`Communicator::from_env`] connects ranks of several hosts. Kernels for them declare the number of `nodes`. Between the
+//! nodes, the transport is InfiniBand or RoCE (feature `verbs`) or Amazon's EFA (feature `efa`); both features are off by
+//! default. See [`Communicator::set_transport`]. The ranks of one host can also be divided into nodes, with emulated NICs
+//! between them. [`Communicator::fabric_test`] tests the network between nodes alone.
 //!
 //! # When something goes wrong
-//! Every wait has a deadline: `MKERNEL_TIMEOUT_MS`, [`Communicator::set_timeout`], 30 s by default; waits of hosts for each
-//! other can have another, `MKERNEL_HOST_TIMEOUT_MS`, [`Communicator::set_host_timeout`]. When a rank dies,
-//! all others get an error that names it, [`Error::RankLost`] or what the network said. When one does not launch,
-//! kernels on the others give up, and [`Communicator::synchronize`] returns [`Error::Timeout`]
-//! with who waited for what. The communicator is out of use then, the process and its CUDA context are not: drop it
-//! with its operators, and make a new one.
+//! Every wait has a deadline, 30 s by default. It is set by `MKERNEL_TIMEOUT_MS` or [`Communicator::set_timeout`]. Waits of
+//! hosts for each other can have another one, set by `MKERNEL_HOST_TIMEOUT_MS` or [`Communicator::set_host_timeout`].
+//!
+//! When a rank dies, all others get an error that names it: [`Error::RankLost`], or the error of the network. When a rank
+//! does not launch a kernel, the kernels of the others abort their waits, and [`Communicator::synchronize`] returns
+//! [`Error::Timeout`] with the details of the wait. After such an error the communicator cannot be used any more, but the
+//! process and its CUDA context can. Drop the communicator with its operators, and create a new one.
 //!
 //! # Environment
-//! `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT` or what other launchers set instead, `MKERNEL_PORT`,
-//! `MKERNEL_SECRET`, `MKERNEL_HOST_ID`, `MKERNEL_TIMEOUT_MS`, `MKERNEL_HOST_TIMEOUT_MS`, `MKERNEL_NICS`, `MKERNEL_PROXY_CORES`, `SYSFS_PATH`, `MKERNEL_DEVICE`, `MKERNEL_SIM_SEED`, `MKERNEL_SIM_SMS`,
-//! `MKERNEL_SIM_SKEW`, and those of `mkernel-gen` for the store and the compiler, such as `MKERNEL_CACHE_DIR`, `MKERNEL_BUNDLE` and `MKERNEL_NVRTC`.
+//! This crate reads `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`, or the variables that other
+//! launchers set instead, and also `MKERNEL_PORT`, `MKERNEL_SECRET`, `MKERNEL_HOST_ID`, `MKERNEL_TIMEOUT_MS`,
+//! `MKERNEL_HOST_TIMEOUT_MS`, `MKERNEL_NICS`, `MKERNEL_PROXY_CORES`, `SYSFS_PATH`, `MKERNEL_DEVICE`, `MKERNEL_SIM_SEED`,
+//! `MKERNEL_SIM_SMS` and `MKERNEL_SIM_SKEW`. The store and the compiler read the same variables as `mkernel-gen`, such as
+//! `MKERNEL_CACHE_DIR`, `MKERNEL_BUNDLE` and `MKERNEL_NVRTC`.
 //!
-//! # Safety of the way between ranks
-//! Processes meet over TCP at rank 0 and hand each other their memory over unix sockets with random names, after
-//! checking user and job on both ends. Nothing that a peer sends is used unchecked. Rank 0 listens at `MASTER_ADDR`, and
-//! only until all have met. With `MKERNEL_SECRET`, both ends of each connection prove by HMAC-SHA256 of fresh random
-//! numbers that they know it; without, whoever reaches the port and speaks the protocol can take a rank's place. TCP
-//! itself is neither encrypted nor signed, so who can change packets on the way is not kept out.
+//! # Security
+//! Processes connect over TCP to rank 0. They pass each other memory handles over unix sockets with random names, after
+//! both ends have checked the user and the job. All data of a peer is checked before it is used. Rank 0 listens on
+//! `MASTER_ADDR`, and only until all ranks are connected. With `MKERNEL_SECRET`, both ends of each connection prove by
+//! HMAC-SHA256 of fresh random numbers that they know the secret. Without it, any program that reaches the port and speaks
+//! the protocol can take the place of a rank. The TCP connections are neither encrypted nor signed, so an attacker who can
+//! change packets in the network is not kept out.
 
 mod age;
-mod args;
 mod bootstrap;
-mod call;
+mod cluster;
 mod communicator;
-mod copies;
+mod copy_engine;
+mod deadlines;
 mod driver;
 mod env;
 mod error;
 mod fabric;
 mod fused;
+mod health;
 mod kernel;
-mod neighbours;
-mod operands;
+mod launch;
 mod operator;
 mod order;
-mod passed;
 mod prepare;
 mod reaper;
 mod report;
-mod routing;
 mod shared;
 mod simulation;
-mod standing;
+mod startup;
 mod symmetric;
 
-pub use bootstrap::{MAX_OFFER_BYTES, ProtocolFault};
-pub use call::{Call, Element, Readable, Writable};
+pub use bootstrap::MAX_CONTRIBUTION_BYTES;
 pub use communicator::Communicator;
 pub use driver::{device_count, gpu_links};
 pub use env::wanted_nics;
-pub use error::{Error, Peer};
-pub use fabric::{FabricTest, FabricTestOptions, Load, Measured, NicOptions, Transport};
+pub use error::{
+    CallError, ClusterError, DeviceError, EnvironmentError, Error, Finding, KernelError,
+    NetworkError, OperandFault, Peer, ProtocolFault, RendezvousError, RoutingFault, SimulatorError,
+};
+pub use fabric::fabric_test::FabricTest;
+pub use fabric::fabric_test_load::{FabricTestLoad, FabricTestOptions, FabricTestResult};
+pub use fabric::transport::{NicOptions, Transport};
 pub use fused::FusedKernel;
-pub use operands::{OperandFault, RawOperand};
-pub use operator::{Addends, Operator};
-pub use routing::RoutingFault;
-pub use simulation::{Finding, Simulation};
+pub use launch::call::{Addends, Call, Element, Readable, Writable};
+pub use launch::operands::RawOperand;
+pub use operator::Operator;
+pub use simulation::Simulation;
 
 #[cfg(feature = "macros")]
 pub use mkernel_macros::fused_kernel;
@@ -126,7 +133,7 @@ pub use mkernel_spec::{
     Problem, Protocol, Scale, Shape, Transfer, Tuning, Violation, Violations,
 };
 
-/// The crate whose streams and slices operators take; use this one, so that versions agree.
+/// The crate of the streams and slices that operators take. Use this re-export, so that the versions agree.
 pub use cudarc;
-/// The crate of `bf16`; use this one, so that versions agree.
+/// The crate of `bf16`. Use this re-export, so that the versions agree.
 pub use half;

@@ -1,131 +1,62 @@
-//! [`Operator`]: a kernel that is ready to run, with its memory on every rank.
+//! [`Operator`]: a kernel that is ready to be launched, with its memory on every rank.
 
-mod body;
-mod ends;
+mod core;
+pub(crate) mod health;
+mod parts;
+mod retired;
 #[cfg(all(test, feature = "simulator"))]
 mod tests;
+pub(crate) mod workspaces;
 
-use crate::args::Wires;
-use crate::call::{Call, Element, Readable, Writable};
-use crate::copies::{CopyThread, Job};
+use self::core::OperatorCore;
+use crate::copy_engine::{CopyJob, CopyThread};
 use crate::driver::{self, Capture, UserStream};
 use crate::error::Error;
 use crate::fabric::endpoint::Fabric;
+use crate::health::Monitored;
 use crate::kernel::Kernel;
-use crate::operands::{self, RawOperand};
+use crate::launch::operands::{self, RawOperand};
 use crate::order;
 use crate::report::Page;
 use crate::shared::Shared;
-use crate::symmetric::{OwnMemory, Symmetric};
-use body::{Body, Parts};
+use crate::symmetric::OwnMemory;
 use cudarc::driver::{CudaContext, CudaStream, sys};
-use half::bf16;
+use health::OperatorHealth;
 use mkernel_spec::KernelPlan;
-use mkernel_spec::abi::{MAX_RANKS, Operand};
+use parts::Parts;
 use std::sync::Arc;
+use workspaces::Workspaces;
 
-/// A kernel with its workspace, made by [`Communicator::prepare`](crate::Communicator::prepare).
+/// A kernel with its workspace, created by [`Communicator::prepare`](crate::Communicator::prepare).
 ///
-/// Every rank must launch its operators the same number of times in the same order. Launches on one GPU wait for each
-/// other, also on different streams, and those of several communicators. A launch may be captured into a CUDA graph and
-/// replayed, on every rank alike: see [`Call::capture`]. Replays wait neither for other launches nor for other graphs;
-/// put them into an order, by one stream or by events.
+/// Every rank must launch its operators the same number of times in the same order. Launches on one GPU are ordered
+/// after each other, also on different streams and of several communicators. A launch can be captured into a CUDA graph
+/// and replayed, in the same way on every rank: see [`Call::capture`](crate::Call::capture). Replays are not ordered
+/// after other launches or graphs, so order them by one stream or by events.
 ///
-/// Dropping an operator waits until its launches are over, as long as the deadline allows. Its memory is freed then, or,
-/// if a graph has captured a launch of it, when that graph and all executable graphs made of it are gone.
+/// Dropping an operator waits until its launches have ended, or until the deadline. Its memory is freed then. If a
+/// graph has captured a launch of it, the memory is freed when that graph and all executable graphs made of it are
+/// destroyed.
 pub struct Operator {
-    body: Arc<Body>,
+    core: Arc<OperatorCore>,
 }
 
-/// What a kernel's [`Epilogue`](mkernel_spec::Epilogue) reads beside the sum.
-#[derive(Clone, Copy, Default)]
-pub struct Addends<'a> {
-    /// `[N]`, of this rank's columns.
-    pub bias: Option<&'a dyn Readable<bf16>>,
-    /// With the rows and columns of this rank's C. `gemm_ar`: the same values on every rank, since of each row perhaps
-    /// only one rank's is read. It may be C itself, with the same row stride and type of elements, but must not overlap it
-    /// otherwise.
-    pub residual: Option<&'a dyn Readable<bf16>>,
-}
-
-/// The workspaces, and across nodes the way between them.
-pub(crate) enum Memory {
-    /// Of all ranks.
-    Host(Arc<Symmetric>),
-    /// Of a node's ranks: region 0 of the fabric.
-    Node {
-        fabric: Arc<Fabric>,
-        workspaces: [u64; MAX_RANKS],
-        local_rank: u32,
-    },
-}
-
-impl Memory {
-    fn fabric(&self) -> Option<&Arc<Fabric>> {
-        match self {
-            Self::Host(_) => None,
-            Self::Node { fabric, .. } => Some(fabric),
-        }
-    }
-
-    fn wires(&self) -> Wires {
-        self.fabric().map_or_else(Wires::default, |fabric| Wires {
-            ring: fabric.ring(),
-            arrivals: fabric.arrivals(),
-        })
-    }
-}
-
-/// What the communicator sees of an operator.
-pub(crate) struct Live {
-    pub page: Arc<Page>,
-    pub job: Option<Arc<Job>>,
-    pub fabric: Option<Arc<Fabric>>,
-}
-
-impl Live {
-    /// Why the network failed, if it did: the cause of what else is found.
-    pub fn network_failure(&self) -> Option<Error> {
-        self.fabric.as_ref()?.failure()
-    }
-
-    /// A launch is captured: from now on kernels may run that no launch announces.
-    pub(crate) fn capture(&self) {
-        if let Some(fabric) = &self.fabric {
-            fabric.capture();
-        }
-        if let Some(job) = &self.job {
-            job.capture();
-        }
-    }
-
-    /// Why a call failed, if one did.
-    pub fn failure(&self) -> Option<Error> {
-        // Failed copies, or a failed network, make waits fail. These causes are stored before the page says so, and read
-        // after it: whoever sees the consequence sees the cause.
-        let consequence = self.page.failure();
-        self.network_failure()
-            .or_else(|| self.job.as_ref().and_then(|job| job.failure()))
-            .or(consequence)
-    }
-}
-
-/// What a rank has before it knows the other ranks' memory.
+/// The parts of an operator that exist before the other ranks' memory is mapped.
 pub(crate) struct Loaded {
     pub kernel: Kernel,
     pub page: Arc<Page>,
-    /// Where the plan wants copies.
+    /// The copy thread, if the plan uses copy engines.
     pub copies: Option<Arc<CopyThread>>,
-    /// What calls of all operators on this GPU have in common.
+    /// The gate that calls of all operators on this GPU share.
     pub gate: Arc<OwnMemory>,
 }
 
 impl Operator {
-    /// Puts together what was prepared; the other ranks must have prepared theirs.
+    /// Creates the operator from its parts. The other ranks must have created theirs.
     pub(crate) fn new(
         plan: KernelPlan,
         loaded: Loaded,
-        memory: Memory,
+        memory: Workspaces,
         shared: Arc<Shared>,
     ) -> Self {
         let Loaded {
@@ -135,9 +66,9 @@ impl Operator {
             gate,
         } = loaded;
         let job = match (plan.copies.clone(), &memory) {
-            (Some(copies), Memory::Host(workspace)) => {
+            (Some(copies), Workspaces::OneNode(workspace)) => {
                 let (rank, world) = (shared.rank, shared.world);
-                let job = Job::new(copies, rank, world, page.clone(), workspace.clone());
+                let job = CopyJob::new(copies, rank, world, page.clone(), workspace.clone());
                 Some(Arc::new(job))
             }
             _ => None,
@@ -145,15 +76,16 @@ impl Operator {
         if let (Some(thread), Some(job)) = (&copies, &job) {
             thread.add(job.clone());
         }
-        let watch = shared.simulated.as_ref().zip(job.clone());
-        let watch = watch.map(|(host, job)| host.watch(move || job.is_busy()));
+        let busy_guard = shared.simulated.as_ref().zip(job.clone());
+        let busy_guard =
+            busy_guard.map(|(simulated, job)| simulated.pause_clock_while(move || job.is_busy()));
         let fabric = memory.fabric().cloned();
-        let live = Arc::new(Live { page, job, fabric });
-        shared.register(&live);
+        let health = Arc::new(OperatorHealth { page, job, fabric });
+        shared.register(health.clone());
         let parts = Parts {
-            _watch: watch,
+            _busy_guard: busy_guard,
             plan,
-            live,
+            health,
             kernel,
             memory,
             copies,
@@ -162,120 +94,48 @@ impl Operator {
             shared,
         };
         Self {
-            body: Arc::new(Body::new(parts)),
+            core: Arc::new(OperatorCore::new(parts)),
         }
     }
 
     fn parts(&self) -> &Parts {
-        &self.body.parts
+        &self.core.parts
     }
 
-    /// How the kernel works.
+    /// Returns the plan of the kernel.
     #[must_use]
     pub fn plan(&self) -> &KernelPlan {
         &self.parts().plan
     }
 
-    /// One call on `stream`: what [`Op`](crate::Op) says of the kernel's operator. Pass its operands by name, then
-    /// [`launch`](Call::launch) it.
-    ///
-    /// ```no_run
-    /// # use mkernel::{Error, Operator, cudarc::driver::{CudaSlice, CudaStream}, half::bf16, spec::abi::Operand};
-    /// # use std::sync::Arc;
-    /// # type Slice = CudaSlice<bf16>;
-    /// # fn f(operator: &Operator, stream: &Arc<CudaStream>, a: &Slice, b: &Slice, c: &mut Slice) -> Result<(), Error> {
-    /// operator
-    ///     .call(stream)
-    ///     .read(Operand::A, a)
-    ///     .read(Operand::B, b)
-    ///     .write(Operand::C, c)
-    ///     .launch()
-    /// # }
-    /// ```
-    pub fn call<'a>(&'a self, stream: &'a Arc<CudaStream>) -> Call<'a> {
-        Call::new(self, stream)
-    }
-
-    /// [`call`](Self::call) of a GEMM operator without addends.
+    /// Enqueues one call on `stream`, with operands in the order of [`KernelPlan::operands`]. For a GEMM operator these
+    /// are A, B, C, then the bias and the residual if the kernel has them.
     ///
     /// # Errors
-    /// As for [`Call::launch`].
-    pub fn launch<A, B, C, E>(
-        &self,
-        stream: &Arc<CudaStream>,
-        a: &A,
-        b: &B,
-        c: &mut C,
-    ) -> Result<(), Error>
-    where
-        A: Readable<bf16> + ?Sized,
-        B: Readable<bf16> + ?Sized,
-        C: Writable<E> + ?Sized,
-        E: Element,
-    {
-        self.launch_with(stream, a, b, c, Addends::default())
-    }
-
-    /// The same of one that adds a bias or a residual.
-    ///
-    /// # Errors
-    /// As for [`Call::launch`].
-    pub fn launch_with<A, B, C, E>(
-        &self,
-        stream: &Arc<CudaStream>,
-        a: &A,
-        b: &B,
-        c: &mut C,
-        addends: Addends,
-    ) -> Result<(), Error>
-    where
-        A: Readable<bf16> + ?Sized,
-        B: Readable<bf16> + ?Sized,
-        C: Writable<E> + ?Sized,
-        E: Element,
-    {
-        let mut call = self
-            .call(stream)
-            .read(Operand::A, a)
-            .read(Operand::B, b)
-            .write(Operand::C, c);
-        if let Some(bias) = addends.bias {
-            call = call.read(Operand::Bias, bias);
-        }
-        if let Some(residual) = addends.residual {
-            call = call.read(Operand::Residual, residual);
-        }
-        call.launch()
-    }
-
-    /// Enqueues one call on `stream`, with operands in the order of [`KernelPlan::operands`]; of a GEMM operator these
-    /// are A, B, C, then the bias and the residual that the kernel has.
-    ///
-    /// # Errors
-    /// As for [`Call::launch`].
+    /// The errors are those of [`Call::launch`](crate::Call::launch).
     ///
     /// # Safety
-    /// Operands must be device memory of the sizes in the plan (rows of this rank, columns, the given stride), which
-    /// stays until the call is over, and nothing else may write the inputs or touch the results meanwhile. If the stream is
-    /// being captured, this holds for every replay of the graph. `stream` must be of the communicator's context, and live
-    /// until this operator is launched on another stream, or dropped.
+    /// The operands must be device memory of the sizes in the plan (rows of this rank, columns, the passed stride).
+    /// They must stay allocated until the call has ended. Meanwhile nothing else may write the inputs or access the
+    /// results. If the stream is being captured, this holds for every replay of the graph. `stream` must belong to the
+    /// communicator's context. It must stay alive until this operator is launched on another stream or dropped.
     pub unsafe fn launch_raw(
         &self,
         stream: sys::CUstream,
         operands: &[RawOperand],
     ) -> Result<(), Error> {
         driver::bind(self.context())?;
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let capture = Capture::of(stream)?;
             self.enqueue(&UserStream::raw(stream), capture.as_ref(), operands)
         }
     }
 
-    /// [`Communicator::check`](crate::Communicator::check).
+    /// Does the same as [`Communicator::check`](crate::Communicator::check).
     ///
     /// # Errors
-    /// As there.
+    /// The errors are those of that function.
     pub fn check(&self) -> Result<(), Error> {
         self.parts().shared.check()
     }
@@ -284,12 +144,12 @@ impl Operator {
         &self.parts().shared.ctx
     }
 
-    /// Where this rank's workspace is.
+    /// Returns the address of this rank's workspace.
     pub(crate) fn workspace(&self) -> u64 {
         let Parts { memory, shared, .. } = self.parts();
         match memory {
-            Memory::Host(workspace) => workspace.addresses()[shared.rank as usize],
-            Memory::Node {
+            Workspaces::OneNode(workspace) => workspace.addresses()[shared.rank as usize],
+            Workspaces::ManyNodes {
                 workspaces,
                 local_rank,
                 ..
@@ -301,7 +161,7 @@ impl Operator {
         self.parts().shared.rank
     }
 
-    /// The way to other nodes, if there are any.
+    /// Returns the fabric, if the kernel has several nodes.
     pub(crate) fn fabric(&self) -> Option<&Arc<Fabric>> {
         self.parts().memory.fabric()
     }
@@ -313,7 +173,8 @@ impl Operator {
     /// Enqueues a call, or adds it to the graph that `stream` is captured into by `capture`.
     ///
     /// # Safety
-    /// As for [`Self::launch_raw`]; the context must be current, and `capture` be what the stream takes part in.
+    /// The requirements are those of [`Self::launch_raw`]. The context must be current, and `capture` must be the
+    /// capture that the stream takes part in, if any.
     pub(crate) unsafe fn enqueue(
         &self,
         stream: &UserStream,
@@ -321,25 +182,28 @@ impl Operator {
         operands: &[RawOperand],
     ) -> Result<(), Error> {
         let Parts {
-            plan, live, shared, ..
+            plan,
+            health,
+            shared,
+            ..
         } = self.parts();
-        if let Some(error) = live.failure() {
-            shared.poison(error);
+        if let Some(error) = health.failure() {
+            shared.fail(error);
         }
         shared.ensure_usable()?;
         operands::check(&plan.operands, operands, shared.rank)?;
-        // One launch at a time, so that the copies' order, the streams' order and the launches' order are the same.
+        // The lock is held during the launch, so that the copies, the streams and the launches have the same order.
         let mut order = order::lock(&shared.order);
-        let mut state = self.body.state();
+        let mut state = self.core.state();
         self.parts().bind(&mut state.args, operands)?;
         if let Some(fabric) = self.fabric() {
             fabric.wake();
         }
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match capture {
-                Some(capture) => self.body.capture(stream, capture, &mut order, &mut state),
-                None => self.body.launch(stream, &mut order, &mut state),
+                Some(capture) => self.core.capture(stream, capture, &mut order, &mut state),
+                None => self.core.launch(stream, &mut order, &mut state),
             }
         }
     }
@@ -347,8 +211,8 @@ impl Operator {
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        // Graphs may keep the body, but streams without owners need not live any longer.
-        self.body.end();
+        // Graphs may keep the core alive, but streams without an owner need not live any longer.
+        self.core.end();
     }
 }
 

@@ -1,53 +1,54 @@
-//! [`Order`]: the launches on a GPU, one after the other.
+//! [`Order`]: the order of the launches on one GPU.
 
-use crate::driver::{self, Capture, Event, Node, UserStream};
+use crate::driver::{self, Capture, Event, GraphNode, UserStream};
 use crate::error::Error;
 use cudarc::driver::CudaContext;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Captures whose launches are known. As many can be under way at once on a GPU, and be kept in order.
+/// The number of captures whose last launch is remembered. If more captures are under way at once on a GPU, the
+/// launches in the oldest are not kept in order.
 const CAPTURES: usize = 64;
 
-/// Keeps the launches of all operators on a GPU in one order, those of several communicators, too: two kernels that each
-/// wait for peers and share the GPU's SMs could keep each other from starting, in different ways on different ranks.
+/// Keeps the launches of all operators on a GPU in one order, also those of several communicators.
 ///
-/// Launches into one stream, launches into several, and those captured into one graph are ordered. A graph's replays are
-/// not: nothing that the driver says lets a launch wait for them.
+/// Two kernels that wait for peers and share the SMs of a GPU could keep each other from starting, differently on each
+/// rank. Launches into one stream, launches into several streams, and launches that are captured into one graph are
+/// ordered. Replays of a graph are not ordered, because the driver has no call that makes a launch wait for them.
 pub(crate) struct Order {
     event: Event,
-    /// Streams with launches that are not known to come before another.
-    ends: Vec<(UserStream, Launcher)>,
-    /// The last launch of each capture.
+    /// The streams whose last launch may still run when the next launch starts.
+    ends: Vec<(UserStream, LaunchSource)>,
+    /// The last launch of each capture, most recent first.
     captures: VecDeque<Captured>,
 }
 
-/// Who launches.
+/// The identity of an operator, or of anything else that launches kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Launcher(u64);
+pub(crate) struct LaunchSource(u64);
 
 struct Captured {
     id: u64,
-    last: Option<Node>,
-    /// What the graph keeps alive already.
-    retained: Vec<Launcher>,
+    last: Option<GraphNode>,
+    /// The launch sources that the graph already keeps alive.
+    retained: Vec<LaunchSource>,
 }
 
-impl Launcher {
+impl LaunchSource {
     pub fn new() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self(LAST.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// The order of a context's GPU.
+/// Returns the launch order of a context's GPU. All communicators on this GPU share it.
 pub(crate) fn of(ctx: &Arc<CudaContext>) -> Result<Arc<Mutex<Order>>, Error> {
     type Known = Vec<(usize, Weak<Mutex<Order>>)>;
     static KNOWN: Mutex<Known> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     known.retain(|(_, order)| order.strong_count() > 0);
-    // Contexts are primary ones, of which a GPU has one.
+    // All contexts are primary contexts, and each GPU has one of these.
     let is_here = |(ordinal, _): &&(usize, _)| *ordinal == ctx.ordinal();
     if let Some(order) = known.iter().find(is_here).and_then(|(_, o)| o.upgrade()) {
         return Ok(order);
@@ -62,49 +63,56 @@ pub(crate) fn of(ctx: &Arc<CudaContext>) -> Result<Arc<Mutex<Order>>, Error> {
 }
 
 pub(crate) fn lock(order: &Mutex<Order>) -> MutexGuard<'_, Order> {
-    // What it guards is whole between any two statements.
+    // Every statement leaves the guarded value consistent, so a poisoned lock can still be used.
     order.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Order {
-    /// Lets `stream` wait for all earlier launches on other streams, as far as that is possible now.
+    /// Makes `stream` wait for all earlier launches on other streams, except for those in streams that are being
+    /// captured.
     ///
     /// # Safety
-    /// `stream` must be alive and not being captured. If it has no owner, it must stay alive until the next launch on
-    /// another stream, or [`Self::forget`].
-    pub unsafe fn follow(&mut self, stream: &UserStream, launcher: Launcher) -> Result<(), Error> {
+    /// `stream` must be alive and must not be being captured. If it has no owner, it must stay alive until the next
+    /// launch on another stream, or until [`Self::forget`].
+    pub unsafe fn follow(
+        &mut self,
+        stream: &UserStream,
+        source: LaunchSource,
+    ) -> Result<(), Error> {
         let mut unordered = Vec::new();
         for end in std::mem::take(&mut self.ends) {
             if end.0 == *stream {
                 continue;
             }
-            // SAFETY: alive, by the caller of its launch.
+            // SAFETY: the caller that launched into this stream keeps it alive.
             if unsafe { driver::is_capturing(end.0.handle()) }? {
-                // Nothing can be recorded in it before the capture ends. The kernels' own check remains.
+                // No event can be recorded in it before its capture ends. The overlap check of the kernels still
+                // applies.
                 unordered.push(end);
                 continue;
             }
-            // SAFETY: both are alive, by the callers of this launch and of that one.
+            // SAFETY: the callers of this launch and of the earlier one keep both streams alive.
             unsafe { self.event.order(end.0.handle(), stream.handle())? };
         }
         self.ends = unordered;
-        self.ends.push((stream.clone(), launcher));
+        self.ends.push((stream.clone(), source));
         Ok(())
     }
 
-    /// Whether a launch in `stream` may come before or beside another.
+    /// Returns whether the last launch in `stream` may still run when the next launch starts.
     pub fn is_end(&self, stream: &UserStream) -> bool {
         self.ends.iter().any(|(end, _)| end == stream)
     }
 
-    /// Gives up streams without owners, whose last launch was this launcher's: it has other means to know their end.
-    pub fn forget(&mut self, launcher: Launcher) {
+    /// Forgets the streams without an owner whose last launch belongs to `source`, which waits for these launches
+    /// itself.
+    pub fn forget(&mut self, source: LaunchSource) {
         self.ends
-            .retain(|(stream, by)| stream.is_owned() || *by != launcher);
+            .retain(|(stream, by)| stream.is_owned() || *by != source);
     }
 
-    /// Lets the next launch in `stream` come after all earlier ones of the same capture. Returns whether the graph keeps
-    /// the launcher alive already.
+    /// Makes the next launch in `stream` come after all earlier launches of the same capture. Returns whether the graph
+    /// already keeps the launch source alive.
     ///
     /// # Safety
     /// `stream` must be alive and take part in `capture`.
@@ -112,28 +120,29 @@ impl Order {
         &mut self,
         stream: &UserStream,
         capture: &Capture,
-        launcher: Launcher,
+        source: LaunchSource,
     ) -> Result<bool, Error> {
         let Some(known) = self.captures.iter().find(|known| known.id == capture.id) else {
             return Ok(false);
         };
         if let Some(last) = known.last {
-            // SAFETY: by the caller; the node is of this capture, and graphs that are being captured lose none.
+            // SAFETY: guaranteed by the caller. The node belongs to this capture, and a graph that is being captured
+            // loses no nodes.
             unsafe { capture.follow(stream.handle(), last)? };
         }
-        Ok(known.retained.contains(&launcher))
+        Ok(known.retained.contains(&source))
     }
 
-    /// Takes note of a launch that was captured in `stream`, whose graph keeps the launcher alive.
+    /// Records a launch that was captured in `stream`. The graph keeps `source` alive.
     ///
     /// # Safety
     /// `stream` must be alive.
     pub unsafe fn captured(
         &mut self,
         stream: &UserStream,
-        launcher: Launcher,
+        source: LaunchSource,
     ) -> Result<(), Error> {
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         let Some(capture) = (unsafe { Capture::of(stream.handle())? }) else {
             return Ok(());
         };
@@ -146,8 +155,8 @@ impl Order {
                 retained: Vec::new(),
             });
         captured.last = capture.last();
-        if !captured.retained.contains(&launcher) {
-            captured.retained.push(launcher);
+        if !captured.retained.contains(&source) {
+            captured.retained.push(source);
         }
         self.captures.truncate(CAPTURES - 1);
         self.captures.push_front(captured);

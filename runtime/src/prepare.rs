@@ -1,12 +1,16 @@
-//! From a configuration to an [`Operator`], on all ranks together. Each step tells every rank how it came out on each.
+//! Prepares an [`Operator`] from a configuration, on all ranks together. Each step is collective and fails on all ranks
+//! if it fails on one.
 
+use crate::deadlines::BUILD_TIMEOUT;
 use crate::driver::Uncaptured;
-use crate::error::Error;
-use crate::fabric::Transport;
-use crate::fabric::endpoint::{Fabric, FabricSpec};
-use crate::fabric::rails::Rails;
+use crate::error::{ClusterError, Error, NetworkError};
+use crate::fabric::endpoint::Fabric;
+use crate::fabric::node_map::NodeMap;
+use crate::fabric::spec::FabricSpec;
+use crate::fabric::transport::Transport;
 use crate::kernel::Kernel;
-use crate::operator::{Loaded, Memory, Operator};
+use crate::operator::workspaces::Workspaces;
+use crate::operator::{Loaded, Operator};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::symmetric::OwnMemory;
@@ -16,17 +20,14 @@ use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long rank 0 may compile. A rank that dies is noticed at once.
-pub(crate) const BUILD_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// Makes an operator, on all ranks.
+/// Prepares an operator. All ranks must call this.
 pub(crate) fn prepare(
     shared: &Arc<Shared>,
     config: &KernelConfig,
     shape: Shape,
     edit: impl FnOnce(&mut CudaSource),
 ) -> Result<Operator, Error> {
-    // Another thread may be capturing a stream of its own.
+    // Another thread may be capturing a stream of its own, which must not be affected.
     let _uncaptured = Uncaptured::new();
     let timeout = shared.host_timeout();
     let mut ranks = shared.ranks();
@@ -46,7 +47,7 @@ pub(crate) fn prepare(
     let ((way, plan, source), identities) = ranks.agree("planning", planned, timeout)?;
     compare(&identities)?;
 
-    // The other ranks find it in the store, or, without one, compile it too.
+    // The other ranks find the kernel in the store. Without a shared store, they compile it too.
     let store = Store::from_env();
     let first = (shared.rank == 0)
         .then(|| build(&store, &plan, &source))
@@ -64,7 +65,9 @@ pub(crate) fn prepare(
     let ((loaded, memory), sizes) = ranks.agree("loading and allocating", loaded, BUILD_TIMEOUT)?;
     same_on_all(&sizes)?;
     let memory = match memory {
-        Some(memory) => Memory::Host(Arc::new(memory.share(&shared.ctx, &mut ranks, timeout)?)),
+        Some(memory) => {
+            Workspaces::OneNode(Arc::new(memory.share(&shared.ctx, &mut ranks, timeout)?))
+        }
         None => {
             drop(ranks);
             memory_of_node(shared, way, &plan, &loaded.page)?
@@ -77,38 +80,42 @@ pub(crate) fn prepare(
     Ok(operator)
 }
 
-/// Who puts to whom by what, for a kernel of several nodes; that one of one node has them all on it.
+/// Returns which ranks put to which others, and by which transport, for a kernel of several nodes. A kernel of one node
+/// needs all ranks on one host.
 fn way_between_nodes(
     shared: &Shared,
     config: &KernelConfig,
-) -> Result<Option<(Rails, Transport)>, Error> {
-    let nodes = &shared.hosts.nodes;
+) -> Result<Option<(NodeMap, Transport)>, Error> {
+    let nodes = &shared.cluster.hosts;
     if config.nodes <= 1 {
-        return shared.hosts.ensure_one().map(|()| None);
+        return shared.cluster.ensure_one().map(|()| None);
     }
-    let rails = Rails::new(shared.rank, nodes, config.nodes)?;
-    if !rails.are_in_order() {
-        return Err(Error::RankOrder { hosts: nodes.all() });
+    let node_map = NodeMap::new(shared.rank, nodes, config.nodes)?;
+    if !node_map.are_in_order() {
+        return Err(Error::Cluster(ClusterError::RankOrder {
+            hosts: nodes.all(),
+        }));
     }
     let (transport, hosts) = (shared.transport()?, nodes.count());
     if hosts > 1 && matches!(transport, Transport::Emulated { .. }) {
-        return Err(Error::EmulatedHosts { hosts });
+        return Err(Error::Network(NetworkError::EmulatedHosts { hosts }));
     }
-    Ok(Some((rails, transport)))
+    Ok(Some((node_map, transport)))
 }
 
-/// The workspaces of a kernel that puts to other nodes, and its fabric.
+/// Connects the fabric of a kernel that puts to other nodes, and returns the workspaces, which are in the fabric's
+/// region.
 fn memory_of_node(
     shared: &Shared,
-    way: Option<(Rails, Transport)>,
+    way: Option<(NodeMap, Transport)>,
     plan: &KernelPlan,
     page: &Arc<Page>,
-) -> Result<Memory, Error> {
-    let (Some((rails, transport)), Some(network)) = (way, &plan.network) else {
+) -> Result<Workspaces, Error> {
+    let (Some((node_map, transport)), Some(network)) = (way, &plan.network) else {
         return Err(Error::Aborted { cause: None });
     };
     let spec = FabricSpec {
-        rails: rails.clone(),
+        node_map: node_map.clone(),
         transport,
         channels: network.channels,
         put_bytes: network.put_bytes,
@@ -117,9 +124,9 @@ fn memory_of_node(
         state_bytes: 0,
     };
     let fabric = Fabric::connect(shared, &spec, page)?;
-    Ok(Memory::Node {
-        workspaces: fabric.regions_of_node(shared, &rails),
-        local_rank: rails.local_rank(),
+    Ok(Workspaces::ManyNodes {
+        workspaces: fabric.regions_of_node(shared, &node_map),
+        local_rank: node_map.local_rank(),
         fabric: Arc::new(fabric),
     })
 }
@@ -147,7 +154,7 @@ fn load(
             bytes,
             timeout,
         )?),
-        // The fabric allocates it.
+        // The fabric allocates the workspace.
         Some(_) => None,
     };
     let gate = shared.gate(timeout)?;
@@ -169,10 +176,10 @@ fn plan(
     shape: Shape,
 ) -> Result<(KernelPlan, CudaSource), Error> {
     if config.world != shared.world {
-        return Err(Error::WrongWorld {
+        return Err(Error::Cluster(ClusterError::WrongWorld {
             declared: config.world,
             world: shared.world,
-        });
+        }));
     }
     let spec = KernelSpec::validate(config.clone())
         .and_then(|spec| spec.specialise(shape))
@@ -185,10 +192,10 @@ fn plan(
     Ok((plan, source))
 }
 
-/// A digest of all that ranks must have in common, and a description for people.
+/// Returns a digest of everything that must be equal on all ranks, followed by a readable description.
 fn identity(config: &KernelConfig, plan: &KernelPlan, source: &CudaSource) -> Vec<u8> {
     let mut hash = Sha256::new();
-    // Plans hold what the kernel's text does not: the copies that the host makes.
+    // The plan contains information that the text of the kernel does not, such as the copies that the host makes.
     for part in [serde_json::to_vec(config), serde_json::to_vec(plan)] {
         hash.update(part.unwrap_or_default());
         hash.update([0]);
@@ -226,7 +233,7 @@ fn compare(identities: &[Vec<u8>]) -> Result<(), Error> {
     })
 }
 
-/// Peers map as many bytes as they allocated themselves.
+/// Checks that all ranks allocated the same size. Each rank maps as many bytes of its peers as it allocated itself.
 fn same_on_all(sizes: &[Vec<u8>]) -> Result<(), Error> {
     let text = |rank: usize| {
         format!(

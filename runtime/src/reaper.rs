@@ -1,5 +1,6 @@
-//! What the GPU may still use is not freed: who drops it waits for the GPU, but not without end, and a thread takes over
-//! then. The same thread drops what graphs have kept alive, since the driver's own threads must not call the driver.
+//! Frees memory that the GPU may still use. The thread that drops it waits for the GPU for a limited time; after
+//! that, a background thread, the reaper, waits. The reaper also drops what CUDA graphs have kept alive, since the
+//! driver's callback threads must not call the driver.
 
 use crate::driver::{self, Uncaptured};
 use crate::error::{Error, with_causes};
@@ -10,42 +11,42 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Something whose owner is gone, and that the GPU may still use.
+/// Something without an owner that the GPU may still use.
 pub(crate) trait Retired: Send {
-    /// In words.
+    /// Returns a name for log messages.
     fn name(&self) -> String;
 
-    /// Whether the GPU uses nothing of it any more. With [`Wait::Elsewhere`] this thread must not wait for that.
-    fn is_unused(&mut self) -> Result<Wait, Error>;
+    /// Returns whether the GPU still uses it. The calling thread must not wait for [`GpuUse::Capturing`].
+    fn is_unused(&mut self) -> Result<GpuUse, Error>;
 }
 
-/// Whether to wait for a GPU.
+/// How the GPU uses something that is to be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// No longer.
-    Over,
-    /// A little.
-    Here,
-    /// For something that this thread may have to do itself: end a capture.
-    Elsewhere,
+pub(crate) enum GpuUse {
+    /// The GPU does not use it any more.
+    Unused,
+    /// Work that uses it is running or enqueued.
+    Running,
+    /// A stream that uses it is being captured. The calling thread may be the one that has to end the capture.
+    Capturing,
 }
 
 enum Message {
     Retired(Box<dyn Retired>),
-    /// What a graph has kept alive.
+    /// A value that a graph has kept alive.
     Released(Arc<dyn Any + Send + Sync>),
 }
 
-/// Between two looks at what is not over.
-const LOOK: Duration = Duration::from_millis(1);
-/// Before a waiting thread sleeps between looks.
+/// The interval between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// How long a waiting thread spins before it sleeps between checks.
 const SPIN: Duration = Duration::from_millis(20);
 
 thread_local! {
     static IS_REAPER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The way to the thread, which is started when first needed.
+/// Returns the channel to the reaper thread. The first call starts the thread.
 fn sender() -> Result<&'static Sender<Message>, Error> {
     static SENDER: OnceLock<Sender<Message>> = OnceLock::new();
     if let Some(sender) = SENDER.get() {
@@ -59,48 +60,49 @@ fn sender() -> Result<&'static Sender<Message>, Error> {
             call: "spawning the thread that frees memory",
             source: Arc::new(source),
         })?;
-    // Of two that are started at once, one ends at once: its sender goes here.
+    // If two threads are started at once, the second one ends immediately, because its sender is dropped here.
     Ok(SENDER.get_or_init(|| sender))
 }
 
-/// Makes sure that what a graph keeps alive can be released.
+/// Starts the reaper thread, so that a value that a graph keeps alive can be released later.
 pub(crate) fn start() -> Result<(), Error> {
     sender().map(drop)
 }
 
-/// The data for [`release`] that stands for `kept`.
+/// Returns the user data for [`release`] that owns `kept`.
 pub(crate) fn keep(kept: Arc<dyn Any + Send + Sync>) -> *mut c_void {
     Box::into_raw(Box::new(kept)).cast()
 }
 
-/// What the driver calls when a graph is gone. Only hands over, since the driver must not be called here.
+/// The callback that the driver calls when a graph is destroyed. It only passes the value to the reaper thread, since
+/// the driver must not be called from here.
 ///
 /// # Safety
-/// `data` must be of [`keep`], and not be used again.
+/// `data` must come from [`keep`] and must not be used again.
 pub(crate) unsafe extern "C" fn release(data: *mut c_void) {
-    // SAFETY: by the caller.
+    // SAFETY: guaranteed by the caller.
     let kept = unsafe { Box::from_raw(data.cast::<Arc<dyn Any + Send + Sync>>()) };
     let sent = sender().map(|sender| sender.send(Message::Released(*kept)));
     if let Ok(Err(unsent)) = sent {
-        // To drop it here could call the driver.
+        // Dropping the value here could call the driver, so it is leaked.
         std::mem::forget(unsent);
     }
 }
 
-/// Frees `retired` once the GPU does not use it any more: now, if that is within `limit`; else later, or never if nobody
-/// can know.
+/// Frees `retired` as soon as the GPU does not use it any more. If that takes longer than `limit`, the reaper thread
+/// frees it later. If it cannot be determined, the memory is leaked.
 pub(crate) fn retire(mut retired: Box<dyn Retired>, limit: Duration) {
     let _uncaptured = Uncaptured::new();
     let started = Instant::now();
     loop {
         match ask(&mut *retired) {
-            Ok(Wait::Over) => return drop(retired),
-            Ok(Wait::Here) if !IS_REAPER.get() && started.elapsed() < limit => {}
+            Ok(GpuUse::Unused) => return drop(retired),
+            Ok(GpuUse::Running) if !IS_REAPER.get() && started.elapsed() < limit => {}
             Ok(_) => break,
             Err(error) => return leak(retired, &error),
         }
         if started.elapsed() > SPIN {
-            std::thread::sleep(LOOK / 20);
+            std::thread::sleep(POLL_INTERVAL / 20);
         } else {
             std::hint::spin_loop();
         }
@@ -115,10 +117,10 @@ pub(crate) fn retire(mut retired: Box<dyn Retired>, limit: Duration) {
     }
 }
 
-/// A failure by which all work of the context has ended is an answer, too.
-fn ask(retired: &mut dyn Retired) -> Result<Wait, Error> {
+/// Checks once. If a fatal error has ended all work of the context, nothing is in use any more.
+fn ask(retired: &mut dyn Retired) -> Result<GpuUse, Error> {
     match retired.is_unused() {
-        Err(error) if driver::has_ended_context(&error) => Ok(Wait::Over),
+        Err(error) if driver::has_ended_context(&error) => Ok(GpuUse::Unused),
         answer => answer,
     }
 }
@@ -126,7 +128,7 @@ fn ask(retired: &mut dyn Retired) -> Result<Wait, Error> {
 fn leak(retired: Box<dyn Retired>, error: &Error) {
     tracing::warn!(
         error = with_causes(error),
-        "nobody knows whether the GPU still uses the memory of {}, so it is never freed",
+        "it cannot be determined whether the GPU still uses the memory of {}, so it is never freed",
         retired.name()
     );
     std::mem::forget(retired);
@@ -134,13 +136,13 @@ fn leak(retired: Box<dyn Retired>, error: &Error) {
 
 fn run(messages: &Receiver<Message>) {
     IS_REAPER.set(true);
-    // This thread captures nothing, and must not spoil captures of others.
+    // This thread captures nothing, and must not invalidate captures of other threads.
     let _uncaptured = Uncaptured::new();
     let mut waiting: Vec<Box<dyn Retired>> = Vec::new();
     loop {
         let message = match waiting.is_empty() {
             true => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            false => messages.recv_timeout(LOOK),
+            false => messages.recv_timeout(POLL_INTERVAL),
         };
         match message {
             Ok(Message::Retired(retired)) => waiting.push(retired),
@@ -150,7 +152,7 @@ fn run(messages: &Receiver<Message>) {
         }
         for mut retired in std::mem::take(&mut waiting) {
             match ask(&mut *retired) {
-                Ok(Wait::Over) => drop(retired),
+                Ok(GpuUse::Unused) => drop(retired),
                 Ok(_) => waiting.push(retired),
                 Err(error) => leak(retired, &error),
             }

@@ -1,9 +1,9 @@
-//! The page through which host and kernels of one operator talk, and what a failed wait leaves in it.
+//! The page of pinned memory through which the host and the kernels of one operator communicate, and the reports of
+//! failed waits in it.
 
 use crate::driver::Pinned;
-use crate::error::Error;
-use crate::operands::RawOperand;
-use crate::routing::RoutingFault;
+use crate::error::{Error, RoutingFault};
+use crate::launch::operands::RawOperand;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::{self, HOST_ABORT, HostPage, LOST, Report};
@@ -17,15 +17,15 @@ pub(crate) struct Page(Pinned);
 
 const PAGE_BYTES: usize = 4096;
 
-/// What [`Report::valid`] holds: nothing yet is 0, …
+/// The value of [`Report::valid`] when a kernel has written the report. It is 0 before.
 const WRITTEN: u32 = 1;
-/// … and while the host reads.
+/// The value of [`Report::valid`] while the host reads the report.
 const TAKEN: u32 = 2;
 
-/// Words behind the [`HostPage`] from which copy engines take flag values.
+/// The offset of the words, after the [`HostPage`], from which copy engines copy flag values.
 const FLAG_WORDS_OFFSET_BYTES: usize = 1024;
 
-/// More than the calls whose copies can be on their way at once (2).
+/// The number of these words. The copies of at most 2 calls are under way at once, so a word is not reused too early.
 pub(crate) const FLAG_WORDS: u32 = 16;
 
 impl Page {
@@ -37,17 +37,18 @@ impl Page {
         self.0.device_address()
     }
 
-    /// Makes every wait of this rank's kernels end; they tell the other ranks.
+    /// Ends all waits of this rank's kernels. The kernels also abort the other ranks.
     pub fn abort(&self) {
         self.raise(1);
     }
 
-    /// The same, since a rank is lost; the other ranks of this node are told which.
+    /// Ends all waits of this rank's kernels because `rank` is lost. The reports of this node's other ranks name that
+    /// rank.
     pub fn abort_without(&self, rank: u32) {
         self.raise(LOST | rank);
     }
 
-    /// The first cause stays.
+    /// Sets the abort word, unless it already holds a cause.
     fn raise(&self, cause: u32) {
         let word = self.0.word(offset_of!(HostPage, abort));
         let _ = word.compare_exchange(0, cause, Ordering::Release, Ordering::Relaxed);
@@ -60,26 +61,28 @@ impl Page {
             != 0
     }
 
-    /// The epoch whose copies are due.
+    /// Returns the epoch whose copies the kernel has requested.
     pub fn doorbell(&self) -> u32 {
         self.0
             .word(offset_of!(HostPage, doorbell))
             .load(Ordering::Acquire)
     }
 
-    /// Announces the copies of `epoch`. False if the kernel has withdrawn: it may be over, and there must be none.
+    /// Announces the copies of `epoch`. Returns false if the kernel has withdrawn its request. The kernel may have
+    /// ended then, so no copy may be made.
     ///
-    /// Else the kernel goes on until its copies have left, or [`Self::answer`].
+    /// If this returns true, the kernel runs until all of its copies have been read, or until [`Self::answer`].
     pub fn claim(&self, epoch: u32) -> bool {
         self.0
             .word(offset_of!(HostPage, claimed))
             .store(epoch, Ordering::Relaxed);
-        // As in the kernel, between its own word and a look at the other's: one of the two sees the other.
+        // The kernel does the same: it writes its own word, fences, and reads the other word. At least one of the two
+        // sees the other's write.
         fence(Ordering::SeqCst);
         !self.is_withdrawn()
     }
 
-    /// Whether a kernel that rang has given up.
+    /// Returns whether a kernel has withdrawn its request after its wait was aborted.
     pub fn is_withdrawn(&self) -> bool {
         self.0
             .word(offset_of!(HostPage, withdrawn))
@@ -87,22 +90,22 @@ impl Page {
             != 0
     }
 
-    /// Says that no copy of `epoch` runs or ever will.
+    /// Reports that no copy of `epoch` is running and that none will be started.
     pub fn answer(&self, epoch: u32) {
         self.0
             .word(offset_of!(HostPage, answered))
             .store(epoch, Ordering::Release);
     }
 
-    /// The epoch of the last answer.
+    /// Returns the epoch of the last answer.
     pub fn answered(&self) -> u32 {
         self.0
             .word(offset_of!(HostPage, answered))
             .load(Ordering::Relaxed)
     }
 
-    /// What the kernel that rang wants copied: its rows of A. Read after [`Self::claim`], until which a kernel may give up
-    /// and another one ring.
+    /// Returns the rows of A that the kernel wants copied. This must be read after [`Self::claim`]: before that, a
+    /// kernel may withdraw and another one may make a request.
     pub fn copy_source(&self) -> RawOperand {
         let read = |offset| self.0.double_word(offset).load(Ordering::Relaxed);
         RawOperand {
@@ -111,24 +114,26 @@ impl Page {
         }
     }
 
-    /// The first failed wait of this rank, if there is one.
+    /// Returns the first failed wait of this rank, if there is one.
     pub fn failure(&self) -> Option<Error> {
         let at = offset_of!(HostPage, report);
         let valid = self.0.word(at + offset_of!(Report, valid));
         (valid.load(Ordering::Acquire) != 0).then(|| timeout(&self.read(at)))
     }
 
-    /// That a call met another one, if that is why it gave up.
+    /// Returns the error of a call that overlapped with another call, if that is why it failed.
     pub fn overlap(&self) -> Option<Error> {
         self.failure()
             .filter(|error| matches!(error, Error::Overlap { .. }))
     }
 
-    /// What was wrong with the operands of a call, if that was not taken yet. Kernels write the next one when it has been.
+    /// Takes the error of a call with invalid operand values, if there is a new one. Kernels write the next one after
+    /// that.
     pub fn take_fault(&self) -> Option<Error> {
         let at = offset_of!(HostPage, fault);
         let valid = self.0.word(at + offset_of!(Report, valid));
-        // One thread takes it, and is left alone meanwhile: kernels write only where there is 0.
+        // Only one thread takes the report. Kernels do not overwrite it meanwhile, since they write only where `valid`
+        // is 0.
         valid
             .compare_exchange(WRITTEN, TAKEN, Ordering::Acquire, Ordering::Relaxed)
             .ok()?;
@@ -139,7 +144,7 @@ impl Page {
         Some(Error::Routing { rank, epoch, fault })
     }
 
-    /// The report at an offset, whose `valid` the caller has seen.
+    /// Reads the report at an offset. The caller has seen its `valid` word set.
     fn read(&self, at: usize) -> Report {
         let word = |field: usize| self.0.word(at + field);
         let read = |field: usize| word(field).load(Ordering::Relaxed);
@@ -160,7 +165,7 @@ impl Page {
         }
     }
 
-    /// Puts `epoch` where a copy engine can take it from; returns the address.
+    /// Writes `epoch` to a word from which a copy engine can copy it, and returns the address of the word.
     pub fn flag_word(&self, epoch: u32) -> u64 {
         let offset = FLAG_WORDS_OFFSET_BYTES + 4 * (epoch % FLAG_WORDS) as usize;
         self.0.word(offset).store(epoch, Ordering::Release);
@@ -168,7 +173,7 @@ impl Page {
     }
 }
 
-/// The report of a failed wait as an error.
+/// Converts the report of a failed wait into an error.
 fn timeout(report: &Report) -> Error {
     let (aborted_by, lost) = match report.aborted_by {
         HOST_ABORT => return Error::Aborted { cause: None },
@@ -221,37 +226,38 @@ mod tests {
     };
 
     #[test]
-    fn a_report_becomes_an_error_that_says_all() {
+    fn a_report_becomes_an_error_with_all_its_fields() {
         let text = timeout(&REPORT).to_string();
         for part in [
-            "rank 2 waited 30s",
+            "timed out after 30s: rank 2 was waiting for",
             "chunk",
-            "number 11",
-            "from rank 5",
-            "wanted 9",
-            "saw 8",
-            "role load",
-            "CTA 77",
-            "call 9",
+            "index 11",
+            "rank 5",
+            "expected 9",
+            "found 8",
+            "role=load",
+            "cta=77",
+            "call=9",
+            "Check that rank 5 is alive",
         ] {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
     }
 
     #[test]
-    fn who_gave_up_first_is_told() {
+    fn an_aborted_wait_names_the_rank_that_caused_it() {
         let text = timeout(&Report {
             aborted_by: 4,
             ..REPORT
         })
         .to_string();
-        assert!(text.ends_with("until rank 3 gave up"), "{text}");
+        assert!(text.contains("Rank 3 timed out first"), "{text}");
         let text = timeout(&Report {
             aborted_by: LOST | 11,
             ..REPORT
         })
         .to_string();
-        assert!(text.ends_with("until rank 11 was lost"), "{text}");
+        assert!(text.ends_with("Rank 11 was lost"), "{text}");
         let error = timeout(&Report {
             aborted_by: HOST_ABORT,
             ..REPORT
@@ -277,12 +283,12 @@ mod tests {
             "token 11",
             "expert 8",
             "choice 5",
-            "0 to 8",
+            "from 0 to 8",
         ] {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
         assert!(fault(abi::Wait::ExpertTwice, 0).contains("rank 2, call 9: token 11"));
-        assert!(fault(abi::Wait::Place, 0).contains("place 8 of 9"));
+        assert!(fault(abi::Wait::Place, 0).contains("row index 8, but there are 9"));
     }
 
     #[test]
@@ -298,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_numbers_are_no_panic() {
+    fn unknown_codes_do_not_panic() {
         let odd = Report {
             role: 99,
             wait: 98,
@@ -309,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_holds_all_that_is_in_it() {
+    fn the_page_holds_its_contents() {
         assert!(size_of::<HostPage>() <= FLAG_WORDS_OFFSET_BYTES);
         assert!(FLAG_WORDS_OFFSET_BYTES + 4 * FLAG_WORDS as usize <= PAGE_BYTES);
         for report in [offset_of!(HostPage, report), offset_of!(HostPage, fault)] {

@@ -1,16 +1,16 @@
-//! [`Shared`]: what a communicator and its operators have in common.
+//! [`Shared`]: the state that a communicator and its operators share.
 
 use crate::bootstrap::Collective;
-use crate::copies::CopyThread;
-use crate::driver::{self, Kind, Stream};
+use crate::cluster::Cluster;
+use crate::copy_engine::CopyThread;
+use crate::driver::{self, Backend, Stream};
 use crate::env::{self, Timeouts};
-use crate::error::Error;
-use crate::fabric::Transport;
-use crate::neighbours::Hosts;
-use crate::operator::Live;
+use crate::error::{Error, Finding};
+use crate::fabric::transport::Transport;
+use crate::health::{Health, Monitored, Watchdog};
 use crate::order::{self, Order};
-use crate::simulation::{Finding, Host};
-use crate::standing::{Standing, Vigil};
+use crate::simulation::SimulatedJob;
+
 use crate::symmetric::OwnMemory;
 use cudarc::driver::CudaContext;
 use mkernel_spec::Device;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A GPU, and what the runtime itself needs on it.
+/// A GPU with the resources that the runtime itself needs on it.
 pub(crate) struct Gpu {
     pub ctx: Arc<CudaContext>,
     pub device: Device,
@@ -28,7 +28,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    pub fn open(ordinal: usize, kind: Kind) -> Result<Self, Error> {
+    pub fn open(ordinal: usize, kind: Backend) -> Result<Self, Error> {
         let (ctx, device) = driver::open(ordinal, kind)?;
         Ok(Self {
             stream: Stream::new(&ctx)?,
@@ -39,44 +39,45 @@ impl Gpu {
     }
 }
 
-/// What operators keep of their communicator.
+/// The state that a communicator and its operators share.
 pub(crate) struct Shared {
     pub rank: u32,
     pub world: u32,
-    pub hosts: Hosts,
+    pub cluster: Cluster,
     pub ctx: Arc<CudaContext>,
     pub device: Device,
-    /// Where the GPU is a simulated one.
-    pub simulated: Option<Arc<Host>>,
+    /// The simulated job, if the GPU is simulated.
+    pub simulated: Option<Arc<SimulatedJob>>,
     timeout_ns: AtomicU64,
     host_timeout_ns: AtomicU64,
-    // Before what it looks at.
-    _vigil: Option<Vigil>,
-    pub standing: Arc<Standing>,
-    /// For the runtime's own work.
+    // This field must be dropped before `health`, which the watchdog polls.
+    _watchdog: Option<Watchdog>,
+    pub health: Arc<Health>,
+    /// The stream for the runtime's own work.
     pub stream: Stream,
-    /// Of the launches on this GPU.
+    /// The order of the launches on this GPU.
     pub order: Arc<Mutex<Order>>,
     copies: Mutex<Option<Arc<CopyThread>>>,
-    /// The [`Gate`] of kernels on this GPU.
+    /// The [`Gate`] that all kernels of this communicator on this GPU share.
     gate: Mutex<Option<Arc<OwnMemory>>>,
-    /// Operators so far.
+    /// The number of operators that were created so far.
     operators: AtomicU32,
-    /// What carries puts of operators, if it was chosen.
+    /// The transport for puts between nodes, if the program has chosen one.
     transport: Mutex<Option<Transport>>,
 }
 
-/// The least that work of simulated GPUs may take.
+/// The shortest time-out for work on simulated GPUs.
 const SIMULATED_TIMEOUT: Duration = Duration::from_secs(3600);
 
 fn ns(timeout: Duration) -> u64 {
-    // Clocks of the device count ns in 64 bits, and kernels multiply deadlines by 8; 2^57 ns are 4 years.
+    // The clocks of the GPU count nanoseconds in 64 bits, and kernels multiply deadlines by 8. The limit of 2^57 ns is
+    // about 4 years.
     let ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
     ns.min(1 << 57)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these mutexes guard is whole between any two statements.
+    // Every statement leaves the guarded value consistent, so a poisoned lock can still be used.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -84,29 +85,29 @@ impl Shared {
     pub fn new(
         gpu: Gpu,
         mut ranks: Collective,
-        hosts: Hosts,
+        cluster: Cluster,
         timeouts: &Timeouts,
-        simulated: Option<Arc<Host>>,
+        simulated: Option<Arc<SimulatedJob>>,
     ) -> Self {
         let (rank, world) = (ranks.rank(), ranks.world());
         if let Some(host) = &simulated {
             let host = host.clone();
-            // A rank may be late because its kernels, which are slow here, are not over.
+            // A rank may be late only because its simulated kernels, which are slow, have not ended.
             ranks.pause_while(Arc::new(move || host.is_awaited()));
         }
-        let standing = Arc::new(Standing::new(ranks));
+        let health = Arc::new(Health::new(ranks));
         let host_timeout = timeouts.host(simulated.is_some());
         Self {
             rank,
             world,
-            hosts,
+            cluster,
             ctx: gpu.ctx,
             device: gpu.device,
             simulated,
             timeout_ns: ns(timeouts.device).into(),
             host_timeout_ns: ns(host_timeout).into(),
-            _vigil: (world > 1).then(|| Vigil::start(&standing)),
-            standing,
+            _watchdog: (world > 1).then(|| Watchdog::start(&health)),
+            health,
             stream: gpu.stream,
             order: gpu.order,
             copies: Mutex::default(),
@@ -117,7 +118,7 @@ impl Shared {
     }
 
     pub fn ranks(&self) -> MutexGuard<'_, Collective> {
-        self.standing.ranks()
+        self.health.ranks()
     }
 
     pub fn timeout_ns(&self) -> u64 {
@@ -128,13 +129,13 @@ impl Shared {
         Duration::from_nanos(self.timeout_ns())
     }
 
-    /// The deadline of steps in which ranks wait for each other on the host.
+    /// Returns the deadline of steps in which ranks wait for each other on the host.
     pub fn host_timeout(&self) -> Duration {
         Duration::from_nanos(self.host_timeout_ns.load(Ordering::Relaxed))
     }
 
-    /// How long the host waits for this rank's GPU. Simulated ones are slow, and notice by themselves when nothing can
-    /// go on; their kernels' deadline is one of simulated time.
+    /// Returns how long the host waits for this rank's GPU. Simulated GPUs are slow and detect deadlocks by themselves.
+    /// The deadline of their kernels is in simulated time.
     pub fn gpu_timeout(&self) -> Duration {
         match self.simulated {
             Some(_) => self.timeout().max(SIMULATED_TIMEOUT),
@@ -142,7 +143,7 @@ impl Shared {
         }
     }
 
-    /// Of kernels, and, where both are of real time, of the host.
+    /// Sets the deadline of kernels. On real GPUs this also sets the deadline of collective steps on the host.
     pub fn set_timeout(&self, timeout: Duration) {
         self.timeout_ns.store(ns(timeout), Ordering::Relaxed);
         if self.simulated.is_none() {
@@ -158,20 +159,20 @@ impl Shared {
         *lock(&self.transport) = Some(transport);
     }
 
-    /// What carries puts of operators: what was chosen, else what `MKERNEL_TRANSPORT` says, else emulated NICs on one host
-    /// and RC between several.
+    /// Returns the transport for puts between nodes. The program's choice comes first, then `MKERNEL_TRANSPORT`. The
+    /// default is emulated NICs if all ranks are on one host, and RC otherwise.
     pub fn transport(&self) -> Result<Transport, Error> {
         if let Some(transport) = lock(&self.transport).clone() {
             return Ok(transport);
         }
-        match (env::transport()?, self.hosts.nodes.count()) {
+        match (env::transport()?, self.cluster.hosts.count()) {
             (Some(transport), _) => Ok(transport),
             (None, 0 | 1) => Ok(Transport::default()),
             (None, _) => Ok(Transport::Rc(env::nic_options()?)),
         }
     }
 
-    /// The copy thread, started when first needed.
+    /// Returns the copy thread. The first call starts it.
     pub fn copies(&self) -> Result<Arc<CopyThread>, Error> {
         let mut copies = lock(&self.copies);
         if let Some(thread) = copies.as_ref() {
@@ -186,7 +187,7 @@ impl Shared {
         Ok(thread)
     }
 
-    /// The gate through which calls of all operators go, allocated when first needed.
+    /// Returns the gate that all calls of all operators pass. The first call allocates it.
     pub fn gate(&self, timeout: Duration) -> Result<Arc<OwnMemory>, Error> {
         let mut gate = lock(&self.gate);
         if let Some(gate) = gate.as_ref() {
@@ -197,27 +198,27 @@ impl Shared {
         Ok(gate.insert(Arc::new(memory)).clone())
     }
 
-    /// The number of a new operator, from 1 on. Ranks make them in the same order.
+    /// Returns the number of a new operator, counted from 1. All ranks create operators in the same order.
     pub fn next_number(&self) -> u32 {
         1 + self.operators.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// See [`Standing::register`].
-    pub fn register(&self, operator: &Arc<Live>) {
-        self.standing.register(operator);
+    /// See [`Health::register`].
+    pub fn register(&self, operator: Arc<dyn Monitored>) {
+        self.health.register(operator);
     }
 
-    /// See [`Standing::ensure_usable`].
+    /// See [`Health::ensure_usable`].
     pub fn ensure_usable(&self) -> Result<(), Error> {
-        self.standing.ensure_usable()
+        self.health.ensure_usable()
     }
 
-    /// See [`Standing::poison`].
-    pub fn poison(&self, error: Error) {
-        self.standing.poison(error);
+    /// See [`Health::fail`].
+    pub fn fail(&self, error: Error) {
+        self.health.fail(error);
     }
 
-    /// What the simulator found so far.
+    /// Returns the findings of the simulator so far.
     pub fn findings(&self) -> Vec<Finding> {
         self.simulated
             .as_ref()
@@ -225,25 +226,25 @@ impl Shared {
     }
 
     pub fn check(&self) -> Result<(), Error> {
-        let live = self.standing.live();
+        let live = self.health.live();
         if let Some(error) = live.iter().find_map(|operator| operator.network_failure()) {
-            self.poison(error);
+            self.fail(error);
         }
-        // Calls that overlap do what simulated kernels must not do.
-        if let Some(error) = live.iter().find_map(|operator| operator.page.overlap()) {
-            self.poison(error);
+        // Overlapping calls cause findings of the simulator, so the overlap is checked before the findings.
+        if let Some(error) = live.iter().find_map(|operator| operator.overlap()) {
+            self.fail(error);
         }
-        // A deadlock makes waits fail as well, and says more.
+        // A deadlock also makes waits time out, and the finding is more specific than the time-out.
         let findings = self.findings();
         if !findings.is_empty() {
-            self.poison(Error::Simulation { findings });
+            self.fail(Error::Simulation { findings });
         }
         if let Some(error) = live.iter().find_map(|operator| operator.failure()) {
-            self.poison(error);
+            self.fail(error);
         }
-        self.standing.check()?;
-        // Wrong values concern their call alone.
-        let fault = live.iter().find_map(|operator| operator.page.take_fault());
+        self.health.check()?;
+        // Invalid values affect only the call that they belong to.
+        let fault = live.iter().find_map(|operator| operator.take_fault());
         fault.map_or(Ok(()), Err)
     }
 }

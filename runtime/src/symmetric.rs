@@ -1,7 +1,7 @@
-//! Symmetric memory: the same bytes on every rank's GPU, mapped on all of them.
+//! Symmetric memory: an allocation of the same size on each rank's GPU, mapped on all GPUs of the host.
 
 use crate::bootstrap::Collective;
-use crate::driver::{Mapping, Memory, Stream};
+use crate::driver::{DeviceMemory, Mapping, Stream};
 use crate::error::Error;
 use cudarc::driver::CudaContext;
 use mkernel_spec::abi::MAX_RANKS;
@@ -9,48 +9,49 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// This rank's memory, mapped and zero, before the peers' is there.
+/// The memory of this rank. It is mapped and zeroed, and the memory of the peers is not mapped yet.
 pub(crate) struct OwnMemory {
     mapping: Arc<Mapping>,
     fd: OwnedFd,
 }
 
-/// This rank's memory and that of all peers.
+/// The memory of this rank and of all ranks of its host.
 ///
-/// Memory lives until its last mapping on any rank goes, so ranks drop this without waiting for each other. Clones share the
-/// mappings.
+/// An allocation lives until its last mapping on any rank is dropped, so ranks drop this type without waiting for each
+/// other. Clones share the mappings.
 #[derive(Clone)]
 pub(crate) struct Symmetric {
-    /// By number on the host.
+    /// The addresses, by local rank.
     addresses: [u64; MAX_RANKS],
     _mappings: Arc<[Arc<Mapping>]>,
 }
 
 impl OwnMemory {
-    /// At least `bytes`; `stream` is used to zero them.
+    /// Allocates at least `bytes`, and zeroes them on `stream`.
     pub fn allocate(
         ctx: &Arc<CudaContext>,
         stream: &Stream,
         bytes: u64,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        Self::zeroed(Memory::allocate(ctx, bytes, false)?, stream, timeout)
+        Self::zeroed(DeviceMemory::allocate(ctx, bytes, false)?, stream, timeout)
     }
 
-    /// The same for NICs to reach, which must be possible.
+    /// Allocates memory that NICs can access. The GPU must support that.
     pub fn allocate_for_nics(
         ctx: &Arc<CudaContext>,
         stream: &Stream,
         bytes: u64,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        Self::zeroed(Memory::allocate(ctx, bytes, true)?, stream, timeout)
+        Self::zeroed(DeviceMemory::allocate(ctx, bytes, true)?, stream, timeout)
     }
 
-    fn zeroed(memory: Memory, stream: &Stream, timeout: Duration) -> Result<Self, Error> {
+    fn zeroed(memory: DeviceMemory, stream: &Stream, timeout: Duration) -> Result<Self, Error> {
         let fd = memory.export()?;
         let mapping = Mapping::new(memory)?;
-        // SAFETY: mapped above, and kept until the stream is done: on a time-out the mapping is leaked.
+        // SAFETY: the range is mapped above. The mapping is kept until the stream is done; after a time-out it is
+        // leaked.
         unsafe { stream.zero(mapping.address(), mapping.memory().bytes())? };
         match wait(stream, timeout) {
             Ok(()) => Ok(Self {
@@ -64,27 +65,28 @@ impl OwnMemory {
         }
     }
 
-    /// Where it is for this process.
+    /// Returns the address of the memory in this process.
     pub fn address(&self) -> u64 {
         self.mapping.address()
     }
 
-    /// What keeps it mapped.
+    /// Returns the mapping. The memory stays mapped as long as the mapping lives.
     pub fn mapping(&self) -> Arc<Mapping> {
         self.mapping.clone()
     }
 
-    /// A dma-buf of it.
+    /// Exports the memory as a dma-buf.
     pub fn dma_buf(&self) -> Result<OwnedFd, Error> {
         self.mapping.dma_buf()
     }
 
-    /// Its size, which must be the same on all ranks.
+    /// Returns the size in bytes. It must be the same on all ranks.
     pub fn bytes(&self) -> usize {
         self.mapping.memory().bytes()
     }
 
-    /// Maps the memory of all ranks of this host. Collective; tells the other ranks how it came out.
+    /// Maps the memory of all ranks of this host. This is a collective step, which fails on all ranks if it fails on
+    /// one.
     pub fn share(
         self,
         ctx: &Arc<CudaContext>,
@@ -92,7 +94,7 @@ impl OwnMemory {
         timeout: Duration,
     ) -> Result<Symmetric, Error> {
         let mut fds = ranks.exchange_fds(self.fd.as_fd(), timeout)?;
-        let here = ranks.nodes().neighbours(ranks.rank());
+        let here = ranks.host_map().local_ranks(ranks.rank());
         let bytes = self.bytes();
         let mapped = (|| {
             let mut addresses = [0; MAX_RANKS];
@@ -100,7 +102,7 @@ impl OwnMemory {
             for (address, rank) in addresses.iter_mut().zip(&here) {
                 *address = match fds[*rank as usize].take() {
                     Some(fd) => {
-                        let mapping = Mapping::new(Memory::import(ctx, fd.as_fd(), bytes)?)?;
+                        let mapping = Mapping::new(DeviceMemory::import(ctx, fd.as_fd(), bytes)?)?;
                         let address = mapping.address();
                         mappings.push(Arc::new(mapping));
                         address
@@ -117,7 +119,7 @@ impl OwnMemory {
                 Vec::new(),
             ))
         })();
-        // Also the barrier after which every rank's memory is zero and may be written by others.
+        // This step is also a barrier: after it, the memory of every rank is zeroed, so other ranks may write it.
         Ok(ranks
             .agree("mapping of the peers' memory", mapped, timeout)?
             .0)
@@ -125,7 +127,7 @@ impl OwnMemory {
 }
 
 impl Symmetric {
-    /// Where the memory of this host's ranks is for this process, by their number on it; 0 beyond the last.
+    /// Returns the addresses in this process of the memory of all ranks of this host, by local rank. The rest is 0.
     pub fn addresses(&self) -> [u64; MAX_RANKS] {
         self.addresses
     }

@@ -1,9 +1,9 @@
-//! Kernels put to GPUs of other nodes, on simulated GPUs, over emulated NICs.
+//! Tests of puts from kernels to GPUs of other nodes, on simulated GPUs and emulated NICs.
 
 use mkernel::spec::fabric_test::MAX_NODES;
 use mkernel::{
-    Communicator, Error, FabricError, FabricTestOptions, Faults, Load, Measured, NicModel,
-    Simulation, Transport,
+    Communicator, Error, FabricError, FabricTestLoad, FabricTestOptions, FabricTestResult, Faults,
+    NicModel, Simulation, Transport,
 };
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn emulated(nic: NicModel, faults: Faults) -> Transport {
     Transport::Emulated { nic, faults }
 }
 
-const LOAD: Load = Load {
+const LOAD: FabricTestLoad = FabricTestLoad {
     message_bytes: 512,
     messages: 12,
     untimed: 2,
@@ -45,8 +45,8 @@ const LOAD: Load = Load {
 fn run(
     ranks: Vec<Communicator>,
     options: &FabricTestOptions,
-    loads: &[Load],
-) -> Vec<Result<Vec<Measured>, Error>> {
+    loads: &[FabricTestLoad],
+) -> Vec<Result<Vec<FabricTestResult>, Error>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = ranks
             .into_iter()
@@ -75,8 +75,8 @@ fn every_message_arrives_as_it_was_sent_whatever_the_network_does() {
         duplicates: 0.2,
         failure: None,
     };
-    // Slots are reused by windows of other sizes, and single words travel too.
-    let single = Load {
+    // Slots are reused by windows of other sizes, and single words are sent too.
+    let single = FabricTestLoad {
         probe: true,
         message_bytes: 4,
         window: 1,
@@ -120,18 +120,18 @@ fn a_nic_that_fails_is_an_error_and_no_hang() {
         let is_named = matches!(
             error,
             Error::Fabric(FabricError::Nic { .. } | FabricError::Lost { .. })
-                | Error::RankLost { .. } // the other's NIC failed first
+                | Error::RankLost { .. } // The other rank's NIC failed first.
         );
         assert!(is_named, "{error}");
     }
 }
 
 #[test]
-fn mistakes_in_options_and_loads_are_told_at_once() {
+fn all_mistakes_in_options_and_loads_are_reported_at_once() {
     let odd = FabricTestOptions {
         message_bytes: u32::MAX,
         window: 0,
-        // Its own limit does not make more possible than there is.
+        // The limit of the NIC does not raise the limit of the test.
         transport: emulated(
             NicModel {
                 write_bytes: u32::MAX,
@@ -147,7 +147,7 @@ fn mistakes_in_options_and_loads_are_told_at_once() {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
     }
-    let load = Load {
+    let load = FabricTestLoad {
         message_bytes: 6,
         messages: 7,
         untimed: 9,
@@ -166,7 +166,7 @@ fn mistakes_in_options_and_loads_are_told_at_once() {
         let error = result.expect_err("4 ranks are no 3 nodes");
         let is_named = error
             .to_string()
-            .contains("4 ranks cannot be put into 3 nodes");
+            .contains("4 ranks cannot be divided into 3 nodes");
         assert!(is_named, "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! Calls captured into graphs, several streams, and operators that are dropped early, on simulated GPUs.
+//! Tests of calls that are captured into graphs, calls on several streams, and operators that are dropped early, on
+//! simulated GPUs.
 
 #![cfg(feature = "simulator")]
 
@@ -7,14 +8,14 @@ mod rank;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream, result};
 use mkernel::half::bf16;
-use mkernel::{Communicator, Error, Simulation};
+use mkernel::{CallError, Communicator, Error, Simulation};
 use rank::{Rank, SHAPE, check, on_ranks, with_ranks};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-/// More than a drop takes that waits for nothing, on a busy machine.
+/// A drop that waits for nothing takes less than this, also on a busy machine.
 const PROMPT: Duration = Duration::from_secs(120);
 
 fn begin(stream: &CudaStream, mode: CUstreamCaptureMode) {
@@ -35,7 +36,7 @@ fn free_bytes(ranks: &Communicator) -> usize {
     ranks.context().mem_get_info().expect("figures").0
 }
 
-/// Waits until as much memory is free as there was; the driver and the reaper have threads of their own.
+/// Waits until as much memory is free as before. The driver and the reaper free memory in threads of their own.
 fn expect_free(ranks: &Communicator, bytes: usize) {
     let started = Instant::now();
     while free_bytes(ranks) < bytes {
@@ -60,7 +61,7 @@ fn calls_are_replayed() {
         let mut eager = rank.poisoned();
         rank.launch(&mut eager).expect("launched");
         rank.check(&eager);
-        // Not before the peers are done.
+        // The peers must have ended before this.
         rank.ranks.barrier().expect("all came");
     });
 }
@@ -106,7 +107,7 @@ fn an_operator_is_dropped_while_another_stream_is_captured() {
         rank.ranks.synchronize(&rank.stream).expect("uploaded");
         let other = rank.ranks.context().new_stream().expect("a stream");
         if rank.ranks.rank() == 1 {
-            // The kernel of rank 0 waits meanwhile, and its owner is gone.
+            // The kernel of rank 0 waits meanwhile, and its operator was dropped.
             std::thread::sleep(Duration::from_millis(200));
         }
         rank.launch(&mut c).expect("launched");
@@ -166,7 +167,7 @@ fn dropping_an_operator_waits_for_no_other() {
         if rank.ranks.rank() == 0 {
             launch(second).expect("launched");
         }
-        // On rank 0 the other operator's kernel cannot end before rank 1 has come here.
+        // On rank 0, the kernel of the other operator cannot end before rank 1 reaches this point.
         let Rank {
             operator,
             stream,
@@ -202,7 +203,7 @@ fn branches_of_a_capture_take_turns() {
         for branch in &branches {
             branch.join(&rank.stream).expect("forked");
         }
-        // Both operators in both branches, in one order on all ranks.
+        // Both operators are launched in both branches, in the same order on all ranks.
         for (i, c) in c.iter_mut().enumerate() {
             let captured = rank.capture_of(operators[i / 2], &branches[i % 2], c);
             captured.expect("captured");
@@ -231,7 +232,7 @@ fn calls_on_several_streams_take_turns() {
         for (i, c) in c.iter_mut().enumerate() {
             let stream = ranks.context().new_stream().expect("a stream");
             if i == 3 {
-                // Nothing can be recorded in this one then.
+                // No event can be recorded in this stream while it is being captured.
                 begin(&rank.stream, LOCAL);
                 rank.capture(&rank.stream, &mut captured).expect("captured");
                 drop(end(&rank.stream));
@@ -239,7 +240,7 @@ fn calls_on_several_streams_take_turns() {
             let on = [&rank.stream, &stream][i % 2];
             let launched = rank.operator.launch(on, &rank.a, &rank.b, c);
             launched.expect("launched");
-            // The stream is destroyed while its kernel runs.
+            // The stream is destroyed while its kernel is running.
         }
         ranks.context().synchronize().expect("done");
         c.iter().for_each(|c| rank.check(c));
@@ -247,7 +248,7 @@ fn calls_on_several_streams_take_turns() {
     });
 }
 
-/// The one rank of a job, whose slices track events.
+/// Returns the only rank of a job, with slices that track events.
 fn alone() -> Rank {
     let simulation = Simulation {
         ranks: 1,
@@ -262,11 +263,14 @@ fn slices_that_track_events_are_captured() {
     let rank = alone();
     let other = rank.ranks.context().new_stream().expect("a stream");
     let mut c = rank.poisoned();
-    // On this stream the graph would have to wait for events of that one.
+    // In a graph of this stream, a node would have to wait for events of the other stream.
     begin(&other, GLOBAL);
     let refused = rank.operator.launch(&other, &rank.a, &rank.b, &mut c);
     let error = refused.expect_err("nothing keeps the operands");
-    assert!(matches!(error, Error::StreamCaptured), "{error}");
+    assert!(
+        matches!(error, Error::Call(CallError::StreamCaptured)),
+        "{error}"
+    );
     assert!(error.to_string().contains("Call::capture"), "{error}");
     rank.capture(&other, &mut c).expect("captured");
     drop(end(&other));
@@ -283,7 +287,10 @@ fn slices_that_track_events_are_captured() {
         rank.stream.synchronize().expect("poisoned");
     }
     let not = rank.capture(&other, &mut c);
-    assert!(matches!(not, Err(Error::StreamNotCaptured)), "{not:?}");
+    assert!(
+        matches!(not, Err(Error::Call(CallError::StreamNotCaptured))),
+        "{not:?}"
+    );
     assert_eq!(rank.ranks.findings(), []);
 }
 
@@ -294,7 +301,7 @@ fn what_a_capture_made_is_waited_for() {
     let elems = (SHAPE.m * SHAPE.n) as usize;
     // SAFETY: a context is current.
     let address = unsafe { result::malloc_sync(elems * 2) }.expect("allocated");
-    // SAFETY: it has as many elements; its events were never recorded.
+    // SAFETY: the memory has this many elements. The events of the slice were never recorded.
     let mut c = unsafe { other.upgrade_device_ptr::<bf16>(address, elems) };
     begin(&other, GLOBAL);
     other.memset_zeros(&mut c).expect("captured");
@@ -304,10 +311,10 @@ fn what_a_capture_made_is_waited_for() {
     graph.launch().expect("replayed");
     other.synchronize().expect("done");
     let mut values = vec![bf16::NAN; elems];
-    // SAFETY: the slice has as many elements, and nothing else uses them now.
+    // SAFETY: the slice has this many elements, and nothing else uses them now.
     unsafe { result::memcpy_dtoh_sync(&mut values, address) }.expect("downloaded");
     let expected = 0.5 * SHAPE.k as f32;
     assert!(values.iter().all(|value| value.to_f32() == expected));
-    // The slice's events are the capture's for good, so cudarc cannot wait for them.
+    // The events of the slice belong to the capture permanently, so cudarc cannot wait for them.
     std::mem::forget(c);
 }

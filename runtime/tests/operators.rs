@@ -1,4 +1,4 @@
-//! Operators on simulated GPUs: calls, and ranks that fail, with the same kernels as on GPUs.
+//! Tests of operators on simulated GPUs: calls, and ranks that fail. The kernels are the same as on GPUs.
 
 #![cfg(feature = "simulator")]
 
@@ -8,8 +8,8 @@ use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{
-    Addends, Communicator, Dtype, Epilogue, Error, GemmConfig, KernelConfig, OperandFault,
-    RawOperand, Simulation,
+    Addends, CallError, Communicator, Dtype, Epilogue, Error, GemmConfig, KernelConfig,
+    OperandFault, RawOperand, Simulation,
 };
 use rank::{Rank, SHAPE, config, on_ranks, with_ranks};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +29,7 @@ fn calls_one_after_the_other() {
     });
 }
 
-/// What `launch` says is wrong with its operands.
+/// Returns the mistakes of the operands that `launch` reports.
 fn faults(launched: Result<(), Error>) -> Vec<(Operand, OperandFault)> {
     match launched {
         Err(Error::Operands(faults)) => faults,
@@ -37,7 +37,7 @@ fn faults(launched: Result<(), Error>) -> Vec<(Operand, OperandFault)> {
     }
 }
 
-/// The one rank of a job.
+/// Returns the only rank of a job.
 fn alone() -> Rank {
     let simulation = Simulation {
         ranks: 1,
@@ -81,11 +81,11 @@ fn operands_go_by_name() {
         .write(Operand::C, &mut c)
         .launch();
     assert!(
-        matches!(elsewhere, Err(Error::WrongDevice { .. })),
+        matches!(elsewhere, Err(Error::Call(CallError::WrongDevice { .. }))),
         "{elsewhere:?}"
     );
 
-    // In any order; what was refused has left nothing behind.
+    // Operands can be passed in any order. A refused call has no effect on later ones.
     operator
         .call(stream)
         .write(Operand::C, &mut c)
@@ -229,7 +229,7 @@ fn an_abort_ends_the_waits_of_all_ranks() {
             Error::Timeout {
                 aborted_by, waited, ..
             } => {
-                // In simulated time: a busy machine is no reason to fail.
+                // The times are simulated, so a busy machine does not make the test fail.
                 let early = *waited < rank.ranks.timeout();
                 *aborted_by == Some(0) && rank.ranks.rank() != 0 && early
             }
@@ -239,7 +239,7 @@ fn an_abort_ends_the_waits_of_all_ranks() {
     });
 }
 
-/// From another thread, on the rank and on the one that waits with it.
+/// The abort comes from another thread. It ends the call on this rank and on the rank that waits with it.
 #[test]
 fn an_abort_ends_a_prepare_that_waits() {
     let simulation = Simulation {
@@ -253,7 +253,7 @@ fn an_abort_ends_a_prepare_that_waits() {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| prepare(1));
         scope.spawn(|| {
-            // Again, for the first may come before it waits.
+            // The abort is repeated, since the first one may come before the call waits.
             while !is_over.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(100));
                 ranks[0].abort();
@@ -271,7 +271,7 @@ fn an_abort_ends_a_prepare_that_waits() {
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 
-/// Its kernel waits longer than ranks wait for each other, in a step to which it comes afterwards.
+/// Its kernel waits longer than ranks wait for each other, in a step that the rank enters afterwards.
 #[test]
 fn a_rank_that_waits_for_its_simulated_gpu_is_not_missing() {
     on_ranks(2, |rank| {
@@ -299,7 +299,7 @@ fn after_an_abort_operands_can_go_when_the_kernel_has_ended() {
             rank.check(&c);
             rank.ranks.barrier().expect("all came");
             if rank.ranks.rank() == 1 {
-                // Without it the others are not deadlocked, but wait.
+                // Without this call the other ranks are not deadlocked, but wait.
                 rank.ranks.barrier().expect("all came to the end");
                 return;
             }
@@ -326,8 +326,8 @@ fn after_an_abort_operands_can_go_when_the_kernel_has_ended() {
     }
 }
 
-/// After an abort kernels run to their end over whatever is in their buffers, so what lacks an order then is no finding. The
-/// last rank sends its rows when the others have read them without waiting.
+/// After an abort, kernels run to their end without waiting for the contents of their buffers. So missing order after
+/// an abort is not reported as a finding. The last rank sends its rows after the others have read them without waiting.
 #[test]
 fn the_races_after_an_abort_are_no_findings() {
     let others_are_done = std::sync::Barrier::new(4);
@@ -366,7 +366,7 @@ fn an_access_out_of_bounds_is_found() {
             operand(&rank.b, SHAPE.k),
             operand(&short, SHAPE.n),
         ];
-        // SAFETY: C is too short, which simulated GPUs notice.
+        // SAFETY: C is too short, which simulated GPUs detect.
         let launched = unsafe { rank.operator.launch_raw(rank.stream.cu_stream(), &operands) };
         launched.expect("launched");
         let error = rank.ranks.synchronize(&rank.stream);

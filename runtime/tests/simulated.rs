@@ -1,11 +1,11 @@
-//! Simulated GPUs and real ones: the choice of a process.
+//! Tests of the choice between simulated and real GPUs, which a process makes once.
 
 #![cfg(feature = "simulator")]
 
-use mkernel::{Communicator, Error, Simulation};
+use mkernel::{Communicator, DeviceError, Error, Simulation, SimulatorError};
 use std::process::Command;
 
-/// Runs a test of this file in a process of its own; returns whether it went well, and what it said.
+/// Runs a test of this file in a process of its own. Returns whether it passed, and its output.
 fn in_a_process(test: &str, variables: &[(&str, &str)]) -> (bool, String) {
     let output = Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", test, "--ignored", "--nocapture"])
@@ -30,7 +30,10 @@ fn simulated_then_real() {
         panic!("simulated GPUs are everywhere");
     };
     let error = Communicator::local(&[0]).expect_err("GPUs in the same process");
-    assert!(matches!(error, Error::OtherDevices { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Device(DeviceError::BackendConflict { .. })),
+        "{error}"
+    );
     assert!(error.to_string().contains("MKERNEL_DEVICE"), "{error}");
     assert!(ranks[0].is_simulated());
 }
@@ -52,7 +55,10 @@ fn a_process_for_each_rank_is_refused() {
 fn one_of_two_processes() {
     let error = Communicator::from_env().expect_err("two processes");
     assert!(
-        matches!(error, Error::SimulatedProcesses { world: 2 }),
+        matches!(
+            error,
+            Error::Simulator(SimulatorError::Processes { world: 2 })
+        ),
         "{error}"
     );
 }
@@ -68,11 +74,11 @@ fn the_variable_makes_local_ranks_simulated() {
         "local_ranks",
         &[("MKERNEL_DEVICE", "auto"), ("MKERNEL_SIM_SMS", "3")],
     );
-    // A host with GPUs uses them.
+    // On a host with GPUs, these are used.
     assert!(good || mkernel::device_count().is_ok(), "{text}");
 }
 
-/// What a program does with its ranks, up to the operators: contexts, slices, streams, waits.
+/// The calls of a program before it prepares operators: contexts, slices, streams, waits.
 #[test]
 #[ignore = "in a process of its own"]
 fn local_ranks() {
@@ -81,10 +87,10 @@ fn local_ranks() {
     assert!(
         matches!(
             error,
-            Error::NoDevice {
+            Error::Device(DeviceError::NoDevice {
                 ordinal: 8,
                 count: 8
-            }
+            })
         ),
         "{error}"
     );

@@ -59,7 +59,7 @@ fn more_tokens_than_declared_or_less_than_none() {
     for count in [10, -1] {
         let mut layer = wrong_choice(7);
         layer.count = Some(count);
-        let text = format!("there are {count} tokens");
+        let text = format!("the number of tokens is {count}");
         fails(&layer, &["call 1", &text, "0 to 9"]);
     }
 }
@@ -70,7 +70,10 @@ fn more_rows_than_room() {
     layer.max_rows = Some(17);
     // Rank 1 has room for 17 of 20.
     let layer = layer.call(&[10, 10], |_, _| vec![2]);
-    fails(&layer, &["rank 1, call 1", "20 rows", "3 more", "(17)"]);
+    fails(
+        &layer,
+        &["rank 1, call 1", "20 rows", "3 too few", "max_rows is 17"],
+    );
 }
 
 fn recovers(layer: &Layer, is_place: bool, parts: &[&str]) {
@@ -95,7 +98,11 @@ fn a_call_after_more_rows_than_room() {
     layer.max_rows = Some(17);
     let layer = layer.call(&[10, 10], |_, _| vec![2]);
     let layer = layer.call(&[10, 7], |_, token| vec![(token % 4) as i32]);
-    recovers(&layer, false, &["rank 1, call 1", "20 rows", "(17)"]);
+    recovers(
+        &layer,
+        false,
+        &["rank 1, call 1", "20 rows", "max_rows is 17"],
+    );
 }
 
 #[test]
@@ -119,7 +126,7 @@ fn a_fault_hides_no_time_out() {
     layer.pace = Pace::WithoutLast { rank: 1 };
     let said = layer.each(0);
     let failure = said[0].as_ref().expect_err("nobody came");
-    assert!(failure.contains("from rank 1"), "{failure}");
+    assert!(failure.contains("rank 1;"), "{failure}");
 }
 
 #[test]
@@ -129,7 +136,7 @@ fn a_rank_that_does_not_come() {
     let said = layer.each(0);
     let failure = said[0].as_ref().expect_err("nobody came");
     assert!(
-        failure.contains("a peer's numbers of tokens") && failure.contains("from rank 1"),
+        failure.contains("a peer's token counts") && failure.contains("rank 1;"),
         "{failure}"
     );
     assert_eq!(said[1], Ok(Vec::new()));

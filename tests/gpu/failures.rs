@@ -155,7 +155,7 @@ fn absent(rank: &Rank<'_>) -> Result<(), Failure> {
     let by_another = aborted_by.is_some_and(|by| by != ABSENT && by != ranks.rank());
     let right = *reporter == ranks.rank()
         && ["load", "multiply"].contains(role)
-        && ["a chunk of a peer's shard", "a peer's part of a sum"].contains(awaited)
+        && ["a chunk of a peer's shard", "a peer's partial sum"].contains(awaited)
         && *peer == ABSENT
         && *epoch == 4
         && wanted != seen

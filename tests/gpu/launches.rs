@@ -6,7 +6,7 @@ use mkernel::cudarc::driver::CudaStream;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
-use mkernel::{BLayout, Communicator, Error, GemmShape, Transfer, Tuning};
+use mkernel::{BLayout, CallError, Communicator, Error, GemmShape, Transfer, Tuning};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -222,7 +222,7 @@ fn slices_that_track_events_are_captured() {
         unsafe { call.capture() }?;
         let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
         let graph = graph.ok_or("nothing was captured")?;
-        if !matches!(refused, Err(Error::StreamCaptured)) {
+        if !matches!(refused, Err(Error::Call(CallError::StreamCaptured))) {
             return Err(format!("{refused:?}").into());
         }
         other.synchronize()?;

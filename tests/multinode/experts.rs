@@ -185,7 +185,9 @@ fn an_absent_rank_ends_the_calls_of_all() {
         for (rank, said) in (0..).zip(layer.each(1)) {
             let is_right = match &said {
                 Ok(_) => rank == absent,
-                Err(told) => told.contains("waited") || told.contains(&format!("rank {absent}")),
+                Err(told) => {
+                    told.contains("was waiting for") || told.contains(&format!("rank {absent}"))
+                }
             };
             assert!(is_right, "rank {rank} without {absent}: {said:?}");
         }

@@ -2,8 +2,8 @@
 
 use crate::rank::{SHAPE, on_nodes, on_ranks};
 use mkernel::{
-    Communicator, Dim, Error, FabricError, Failure, Faults, GemmConfig, GemmOp, KernelConfig,
-    NicModel, Simulation, Transport,
+    ClusterError, Communicator, Dim, Error, FabricError, Failure, Faults, GemmConfig, GemmOp,
+    KernelConfig, NicModel, Simulation, Transport,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
@@ -226,7 +226,10 @@ fn what_does_not_fit_the_ranks_is_refused() {
         })
     };
     for error in prepare(3, [50.0; 4].map(nic)) {
-        assert!(matches!(error, Error::Nodes { nodes: 3, .. }), "{error}");
+        assert!(
+            matches!(error, Error::Cluster(ClusterError::Nodes { nodes: 3, .. })),
+            "{error}"
+        );
     }
     let short = NicModel {
         write_bytes: 64,

@@ -196,7 +196,8 @@ fn late(ranks: &Communicator, calls: &mut [Call; 2]) -> Result<(), Failure> {
     let Err(failure) = said.map_err(|failure: Failure| failure.to_string()) else {
         return Err("nothing was wrong".into());
     };
-    let is_told = failure.contains("until rank 0 gave up") || failure.contains("out of use");
+    let is_told =
+        failure.contains("Rank 0 timed out first") || failure.contains("cannot be used any more");
     let is_at_once = started.elapsed() < deadline(true) / 2;
     match is_told && is_at_once {
         true => Ok(()),

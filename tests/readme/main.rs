@@ -77,7 +77,7 @@ fn all_environment_variables_are_listed() {
     let sources = [
         include_str!("../../gen/compile/src/env.rs"),
         include_str!("../../runtime/src/env.rs"),
-        include_str!("../../runtime/src/env/place.rs"),
+        include_str!("../../runtime/src/env/launcher.rs"),
     ];
     let of_all = |quote| sources.iter().flat_map(move |text| variables(text, quote));
     let documented: BTreeSet<_> = of_all('`').collect();

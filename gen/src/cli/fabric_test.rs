@@ -6,8 +6,8 @@ use super::machine::{self, Choice, Machine, Simulated};
 use super::output::{bytes, print, print_json, say, table};
 use super::{Failure, count};
 use mkernel::{
-    Communicator, Error, FabricTest as Test, FabricTestOptions, Load, Measured, Simulation,
-    Transport,
+    Communicator, Error, FabricTest as Test, FabricTestLoad, FabricTestOptions, FabricTestResult,
+    NetworkError, Simulation, Transport,
 };
 pub use network::Network;
 use serde::{Deserialize, Serialize};
@@ -135,7 +135,9 @@ impl FabricTest {
             let Some(rows) = rows.filter(|rows| rows.len() == worst.len()) else {
                 let reason =
                     format!("rank {rank} measured something else; give all the same flags");
-                return Err(Failure::Fabric(Error::Load(vec![reason])));
+                return Err(Failure::Fabric(Error::Network(NetworkError::FabricTest(
+                    vec![reason],
+                ))));
             };
             if rank != ranks.rank() as usize {
                 worst.iter_mut().zip(&rows).for_each(|(a, b)| a.add(b));
@@ -210,7 +212,7 @@ impl FabricTest {
         let messages = self.messages.unwrap_or(usual);
         let load = |window: u32, check| {
             let batch = window.div_ceil(4);
-            Load {
+            FabricTestLoad {
                 message_bytes,
                 messages: messages.next_multiple_of(batch),
                 untimed: messages / 10,
@@ -222,13 +224,13 @@ impl FabricTest {
         };
         let checked = test.run(&load(self.window, Some(self.seed)))?;
         let alone = test.run(&load(1, None))?;
-        let probed = test.run(&Load {
+        let probed = test.run(&FabricTestLoad {
             probe: true,
             ..load(1, None)
         })?;
         let many = test.run(&load(self.window, None))?;
         let peers = f64::from(blank.nodes - 1);
-        let seconds = |measured: &Measured| measured.elapsed.as_secs_f64().max(1e-9);
+        let seconds = |measured: &FabricTestResult| measured.elapsed.as_secs_f64().max(1e-9);
         let messages_per_s = f64::from(many.messages) * peers / seconds(&many);
         Ok(Row {
             bytes: message_bytes,

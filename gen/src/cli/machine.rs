@@ -1,7 +1,7 @@
 //! [`Machine`]: the GPUs that kernels run on, real or simulated.
 
 use super::{Failure, environment};
-use mkernel::{Communicator, Error, Simulation};
+use mkernel::{Communicator, DeviceError, Error, Simulation};
 use std::fs;
 use std::path::Path;
 
@@ -55,10 +55,10 @@ impl Machine {
                 // MKERNEL_DEVICE has a say in what `local` means.
                 match ranks.iter().any(Communicator::is_simulated) {
                     false => Ok(ranks),
-                    true => Err(Error::OtherDevices {
+                    true => Err(Error::Device(DeviceError::BackendConflict {
                         wanted: "the GPUs of this host",
                         chosen: "simulated GPUs",
-                    }),
+                    })),
                 }
             }
             Self::Simulated(simulated) => Communicator::simulated(&Simulation {

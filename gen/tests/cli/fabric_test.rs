@@ -28,7 +28,7 @@ fn messages_arrive_right_over_a_bad_network() {
 #[test]
 fn what_cannot_be_is_said_with_the_limit() {
     for (args, part) in [
-        (&["--nodes=3"][..], "2 ranks cannot be put into 3 nodes"),
+        (&["--nodes=3"][..], "2 ranks cannot be divided into 3 nodes"),
         (&["--bytes=6"], "multiple of 4"),
         (&["--window=0"], "a window of 0"),
     ] {

@@ -1,11 +1,10 @@
-//! Why a step cannot be completed, and how the other ranks hear of it.
+//! [`StepFailure`]: why a step cannot be completed, and how that is reported to the other ranks.
 
-use super::ProtocolFault;
 use super::wire::{Reader, put_string};
-use crate::error::{Error, Peer, with_causes};
+use crate::error::{Error, Peer, ProtocolFault, with_causes};
 use std::time::Duration;
 
-/// Text of another process, short and without control characters.
+/// Converts text of another process into a short text without control characters.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes)
         .chars()
@@ -14,18 +13,18 @@ pub(crate) fn printable(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Why a step cannot be completed: rank 0 tells all others, any other rank tells rank 0.
+/// Why a step cannot be completed. Rank 0 reports it to all other ranks; any other rank reports it to rank 0.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum StepFailure {
     Missing {
         ranks: Vec<u32>,
-        /// Whom rank 0 refused, and why.
+        /// On rank 0, the connections that were refused, with the reasons.
         refused: Vec<String>,
     },
     Left {
         rank: u32,
     },
-    /// It said no goodbye.
+    /// The connection of the rank closed without a `Goodbye` frame.
     Lost {
         rank: u32,
     },
@@ -33,35 +32,35 @@ pub(super) enum Failure {
         rank: u32,
         fault: ProtocolFault,
     },
-    /// Of another rank, in its own words.
-    Told {
+    /// A failure of another rank, with the text that it sent.
+    Reported {
         rank: u32,
         text: String,
     },
-    /// Of this rank itself.
+    /// A failure of this rank itself.
     Own {
         rank: u32,
         error: Error,
     },
 }
 
-/// [`Failure`] as the other ranks hear of it.
+/// A [`StepFailure`] as another rank has reported it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum ReportedFailure {
     Missing(Vec<u32>),
     Left(u32),
     Lost(u32),
-    Told(u32, String),
+    Reported(u32, String),
 }
 
-impl Failure {
+impl StepFailure {
     pub fn encode(&self) -> Vec<u8> {
         let (code, ranks, text) = match self {
             Self::Missing { ranks, .. } => (1, ranks.clone(), String::new()),
             Self::Left { rank } => (2, vec![*rank], String::new()),
             Self::Protocol { rank, fault } => (3, vec![*rank], fault.to_string()),
             Self::Lost { rank } => (4, vec![*rank], String::new()),
-            Self::Told { rank, text } => (3, vec![*rank], text.clone()),
+            Self::Reported { rank, text } => (3, vec![*rank], text.clone()),
             Self::Own { rank, error } => (3, vec![*rank], with_causes(error)),
         };
         let mut bytes = vec![code];
@@ -73,7 +72,7 @@ impl Failure {
         bytes
     }
 
-    pub fn decode(payload: &[u8]) -> Result<Heard, ProtocolFault> {
+    pub fn decode(payload: &[u8]) -> Result<ReportedFailure, ProtocolFault> {
         let mut reader = Reader(payload);
         let code = reader.u8()?;
         let count = reader.u32()?;
@@ -82,10 +81,10 @@ impl Failure {
             .collect::<Result<Vec<_>, _>>()?;
         let text = printable(reader.string()?);
         match (code, ranks.as_slice()) {
-            (1, [_, ..]) => Ok(Heard::Missing(ranks)),
-            (2, [rank]) => Ok(Heard::Left(*rank)),
-            (3, [rank]) => Ok(Heard::Told(*rank, text)),
-            (4, [rank]) => Ok(Heard::Lost(*rank)),
+            (1, [_, ..]) => Ok(ReportedFailure::Missing(ranks)),
+            (2, [rank]) => Ok(ReportedFailure::Left(*rank)),
+            (3, [rank]) => Ok(ReportedFailure::Reported(*rank, text)),
+            (4, [rank]) => Ok(ReportedFailure::Lost(*rank)),
             _ => Err(ProtocolFault::Malformed),
         }
     }
@@ -104,13 +103,15 @@ impl Failure {
                 step,
                 source: fault,
             },
-            Self::Told { rank, text } => Heard::Told(rank, text).into_error(step, waited),
+            Self::Reported { rank, text } => {
+                ReportedFailure::Reported(rank, text).into_error(step, waited)
+            }
             Self::Own { error, .. } => error,
         }
     }
 }
 
-impl Heard {
+impl ReportedFailure {
     pub fn into_error(self, step: &'static str, waited: Duration) -> Error {
         match self {
             Self::Missing(ranks) => Error::RanksMissing {
@@ -120,7 +121,7 @@ impl Heard {
                 refused: Vec::new(),
             },
             Self::Left(rank) | Self::Lost(rank) => Error::RankLeft { rank, step },
-            Self::Told(rank, text) => Error::RanksFailed {
+            Self::Reported(rank, text) => Error::RanksFailed {
                 step,
                 failures: vec![(rank, text)],
             },

@@ -1,11 +1,13 @@
-//! File descriptors to other processes of the host, over abstract unix sockets.
+//! Passes file descriptors to other processes of the host, over abstract unix sockets.
 //!
-//! The random names of the sockets travel over the ranks' own connections, so there is no path that
-//! somebody else could create first. Both ends check the other's user, and the receiver the job's nonce.
+//! The sockets have random names, which are exchanged over the connections between the ranks. So there is no path that
+//! another program could create first. Both ends check the user of the other end, and the receiver checks the nonce of
+//! the job.
 
 use super::files::os;
-use super::{POLL, ProtocolFault, Wait};
-use crate::error::{Error, Peer};
+use super::limits::POLL;
+use super::wait::StepWait;
+use crate::error::{Error, Peer, ProtocolFault};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -22,10 +24,10 @@ use std::time::Duration;
 
 pub(super) const STEP: &str = "exchange of memory handles";
 
-/// Nonce and rank.
+/// The length of a message: the nonce and the rank.
 const MESSAGE_BYTES: usize = 20;
 
-/// A socket on which the other ranks deliver their descriptors.
+/// A socket to which the other ranks send their descriptors.
 pub(super) struct Mailbox {
     listener: UnixListener,
     name: [u8; 16],
@@ -42,18 +44,18 @@ impl Mailbox {
         Ok(Self { listener, name })
     }
 
-    /// What the other ranks need to find it.
+    /// Returns the name by which the other ranks connect to the socket.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
 
-    /// One descriptor from each of `peers`, by rank of `world`.
+    /// Receives one descriptor from each of `peers`. The result is indexed by rank and has `world` entries.
     pub fn collect(
         &self,
         peers: &[u32],
         world: u32,
         nonce: &[u8; 16],
-        mut wait: Wait,
+        mut wait: StepWait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
         let mut fds: Vec<Option<OwnedFd>> = (0..world).map(|_| None).collect();
         let missing = |fds: &[Option<OwnedFd>]| -> Vec<u32> {
@@ -69,7 +71,8 @@ impl Mailbox {
                     Ok((peer, fd)) if peers.contains(&peer) && fds[peer as usize].is_none() => {
                         fds[peer as usize] = Some(fd);
                     }
-                    // Others can connect to the socket too: they don't count, and don't stop the ranks.
+                    // Other programs can connect to the socket too. Their messages are ignored and do not stop the
+                    // ranks.
                     Ok((peer, _)) => {
                         tracing::warn!(peer, "a memory handle from an unexpected rank was dropped")
                     }
@@ -87,7 +90,7 @@ impl Mailbox {
     }
 }
 
-/// Delivers `fd` to the mailbox `name` of rank `peer`.
+/// Sends `fd` to the mailbox `name` of rank `peer`.
 pub(super) fn deliver(
     fd: BorrowedFd<'_>,
     rank: u32,
@@ -114,7 +117,7 @@ pub(super) fn deliver(
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [fd];
     control.push(SendAncillaryMessage::ScmRights(&fds));
-    // A new socket's buffer holds a message this small, so this does not wait for the peer.
+    // The buffer of a new socket has room for a message this small, so this call does not wait for the peer.
     let sent = retry_on_intr(|| {
         sendmsg(
             &stream,
@@ -138,7 +141,7 @@ fn receive(stream: &UnixStream, nonce: &[u8; 16]) -> Result<(u32, OwnedFd), Erro
         source,
     };
     check_user(stream).map_err(protocol)?;
-    // A sender writes right after connecting, so who is silent for a second is none of the ranks.
+    // A sender writes immediately after it connects, so a connection without data for a second is not from a rank.
     stream
         .set_read_timeout(Some(Duration::from_secs(1)))
         .map_err(os("set_read_timeout"))?;
@@ -164,7 +167,7 @@ fn receive(stream: &UnixStream, nonce: &[u8; 16]) -> Result<(u32, OwnedFd), Erro
     let rank = u32::from_le_bytes([message[16], message[17], message[18], message[19]]);
     match fd {
         Some(fd) => Ok((rank, fd)),
-        // The kernel leaves out a descriptor for which this process has no room.
+        // The kernel omits a descriptor if this process cannot have more open files.
         None if received.flags.contains(ReturnFlags::CTRUNC) => {
             Err(os("recvmsg of a memory handle")(Errno::MFILE.into()))
         }
@@ -191,7 +194,7 @@ fn address(name: &[u8]) -> Result<SocketAddr, Error> {
         .map_err(os("address of a unix socket"))
 }
 
-/// 16 bytes that nobody can guess.
+/// Returns 16 bytes from the random number generator of the kernel.
 pub(super) fn random_bytes() -> Result<[u8; 16], Error> {
     let mut bytes = [0; 16];
     let mut rest = &mut bytes[..];
@@ -205,7 +208,7 @@ pub(super) fn random_bytes() -> Result<[u8; 16], Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Stop;
+    use super::super::wait::Stop;
     use super::*;
     use std::io::{Read, Seek, Write};
 
@@ -226,10 +229,11 @@ mod tests {
     }
 
     #[test]
-    fn intruders_are_dropped_and_the_ranks_still_come() {
+    fn connections_of_other_programs_are_ignored() {
         let mailbox = Mailbox::open().expect("opened");
         let to = address(mailbox.name()).expect("an address");
-        // Garbage, a wrong nonce, the own rank, a rank beyond the world, a duplicate, and silence.
+        // These are garbage, a wrong nonce, this rank itself, a rank beyond the world, a duplicate, and a silent
+        // connection.
         UnixStream::connect_addr(&to)
             .expect("connects")
             .write_all(b"garbage")
@@ -243,7 +247,12 @@ mod tests {
         let silent = UnixStream::connect_addr(&to).expect("connects");
         deliver(file_with("two").as_fd(), 2, &NONCE, 0, mailbox.name()).expect("sent");
         let fds = mailbox
-            .collect(&[1, 2], 3, &NONCE, Wait::new(STEP, Duration::from_secs(20)))
+            .collect(
+                &[1, 2],
+                3,
+                &NONCE,
+                StepWait::new(STEP, Duration::from_secs(20)),
+            )
             .expect("both ranks came");
         drop(silent);
         let texts: Vec<_> = fds.into_iter().map(|fd| fd.map(text_of)).collect();
@@ -261,7 +270,12 @@ mod tests {
         let message = [&NONCE[..], &1u32.to_le_bytes()].concat();
         stream.write_all(&message).expect("sent");
         let error = mailbox
-            .collect(&[1], 2, &NONCE, Wait::new(STEP, Duration::from_millis(200)))
+            .collect(
+                &[1],
+                2,
+                &NONCE,
+                StepWait::new(STEP, Duration::from_millis(200)),
+            )
             .expect_err("nothing came");
         assert!(
             matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [1]),
@@ -273,7 +287,7 @@ mod tests {
     fn a_stop_ends_the_wait_for_descriptors() {
         let mailbox = Mailbox::open().expect("opened");
         let stop = Stop::default();
-        let wait = Wait::new(STEP, Duration::from_secs(20)).with(stop.clone(), None);
+        let wait = StepWait::new(STEP, Duration::from_secs(20)).with(stop.clone(), None);
         let started = std::time::Instant::now();
         std::thread::scope(|scope| {
             scope.spawn(|| stop.set());

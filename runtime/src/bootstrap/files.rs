@@ -1,15 +1,17 @@
-//! Open files: every connection, socket and exported allocation is one, and a process may have only so many.
+//! Limits of open files. Every connection, socket and exported allocation uses one, and a process may have only a
+//! limited number.
 
 use crate::error::Error;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::{Arc, Once};
 
-/// More than any job needs. Some programs take time for each file that they could have open.
+/// The highest limit to request, which is more than any job needs. Some programs take time for each file that they
+/// could have open.
 const ENOUGH: u64 = 1 << 20;
 
-/// Raises this process's soft limit of open files to its hard limit, at most [`ENOUGH`]; once. Rank 0 has a connection
-/// to every rank, and the usual soft limit is 1024.
+/// Raises this process's soft limit of open files to its hard limit, but at most to [`ENOUGH`]. Only the first call
+/// does so. Rank 0 has a connection to every rank, and the usual soft limit is 1024.
 pub(crate) fn raise_limit() {
     static RAISED: Once = Once::new();
     RAISED.call_once(|| {
@@ -24,12 +26,12 @@ pub(crate) fn raise_limit() {
         };
         match setrlimit(Resource::Nofile, raised) {
             Ok(()) => tracing::debug!(soft, hard, "the limit of open files was raised"),
-            Err(error) => tracing::warn!(%error, soft, "the limit of open files stays as it is"),
+            Err(error) => tracing::warn!(%error, soft, "the limit of open files cannot be raised"),
         }
     });
 }
 
-/// The error of a call of the operating system; that there are too many open files is one of its own.
+/// Converts the error of a call of the operating system. Too many open files become [`Error::OpenFiles`].
 pub(crate) fn os(call: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |source| {
         let source = Arc::new(source);
@@ -44,7 +46,7 @@ pub(crate) fn os(call: &'static str) -> impl Fn(std::io::Error) -> Error {
     }
 }
 
-/// Whether a call failed because this process, or the system, can have no more open files.
+/// Returns whether a call failed because this process, or the system, cannot have more open files.
 pub(crate) fn is_exhausted(error: &std::io::Error) -> bool {
     let exhausted = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
     exhausted.contains(&error.raw_os_error())

@@ -1,68 +1,70 @@
-//! Ranks that are threads of one process.
+//! [`LocalGroup`]: ranks that are threads of one process.
 
 use super::files::{os, raise_limit};
-use super::wait::{Ended, STOPPED};
-use super::{Group, Nodes, Owner, ProtocolFault, Wait};
-use crate::error::{Error, Peer};
+use super::group::Group;
+use super::host_map::HostMap;
+use super::owner::Owner;
+use super::wait::{Ended, STOPPED, StepWait};
+use crate::error::{Error, Peer, ProtocolFault};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often a waiting rank looks whether its wait is over for another reason than that all have come.
+/// How often a waiting rank checks whether its wait has ended for another reason than the arrival of all ranks.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What a rank brings to a step.
+/// What a rank contributes to a step.
 #[derive(Clone, Default)]
-struct Offer {
+struct Contribution {
     step: &'static str,
     bytes: Vec<u8>,
     fd: Option<Arc<OwnedFd>>,
 }
 
 #[derive(Default)]
-struct State {
-    /// Steps completed.
+struct StepState {
+    /// The number of completed steps.
     round: u64,
-    /// Who has come to the present step, by rank.
-    offers: Vec<Option<Offer>>,
-    /// The last completed step. No later step completes before everyone has read it.
-    complete: Arc<Vec<Offer>>,
+    /// The contributions to the current step, by rank.
+    contributions: Vec<Option<Contribution>>,
+    /// The contributions to the last completed step. No later step completes before all ranks have read them.
+    complete: Arc<Vec<Contribution>>,
     left: Vec<bool>,
     lost: Option<u32>,
     failed: Option<Error>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedSteps {
+    state: Mutex<StepState>,
     changed: Condvar,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing between lock and unlock leaves the state half changed.
+impl SharedSteps {
+    fn lock(&self) -> MutexGuard<'_, StepState> {
+        // Every statement leaves the guarded value consistent, so a poisoned lock can still be used.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One thread's end.
+/// The group of one rank.
 pub(crate) struct LocalGroup {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSteps>,
     rank: u32,
     world: u32,
-    nodes: Nodes,
+    host_map: HostMap,
     owner: Owner,
 }
 
-/// The ends of a group of `world` ranks, by rank.
+/// Returns the groups of `world` ranks, by rank.
 pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
     raise_limit();
     let count = world as usize;
-    let state = State {
-        offers: vec![None; count],
+    let state = StepState {
+        contributions: vec![None; count],
         left: vec![false; count],
-        ..State::default()
+        ..StepState::default()
     };
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedSteps {
         state: Mutex::new(state),
         changed: Condvar::new(),
     });
@@ -71,14 +73,18 @@ pub(crate) fn groups(world: u32) -> Vec<LocalGroup> {
             shared: shared.clone(),
             rank,
             world,
-            nodes: Nodes::one(world),
+            host_map: HostMap::one(world),
             owner: Owner::this_process(),
         })
         .collect()
 }
 
 impl LocalGroup {
-    fn exchange(&self, offer: Offer, mut wait: Wait) -> Result<Arc<Vec<Offer>>, Error> {
+    fn exchange(
+        &self,
+        contribution: Contribution,
+        mut wait: StepWait,
+    ) -> Result<Arc<Vec<Contribution>>, Error> {
         let step = wait.step;
         let mut state = self.shared.lock();
         if let Some(error) = &state.failed {
@@ -100,9 +106,15 @@ impl LocalGroup {
         if wait.stop.is_set() {
             return Err(self.stopped(state, step));
         }
-        state.offers[self.rank as usize] = Some(offer);
-        if state.offers.iter().all(Option::is_some) {
-            state.complete = Arc::new(state.offers.iter_mut().filter_map(Option::take).collect());
+        state.contributions[self.rank as usize] = Some(contribution);
+        if state.contributions.iter().all(Option::is_some) {
+            state.complete = Arc::new(
+                state
+                    .contributions
+                    .iter_mut()
+                    .filter_map(Option::take)
+                    .collect(),
+            );
             state.round += 1;
             self.shared.changed.notify_all();
             return Ok(state.complete.clone());
@@ -116,7 +128,7 @@ impl LocalGroup {
                 return Err(error.clone());
             }
             let missing: Vec<u32> = (0..self.world)
-                .filter(|&r| state.offers[r as usize].is_none())
+                .filter(|&r| state.contributions[r as usize].is_none())
                 .collect();
             if let Some(&rank) = missing.iter().find(|&&rank| state.left[rank as usize]) {
                 return Err(self.fail(state, Error::RankLeft { rank, step }));
@@ -136,27 +148,29 @@ impl LocalGroup {
         }
     }
 
-    /// This rank was stopped; the others get an error that names it.
-    fn stopped(&self, state: MutexGuard<'_, State>, step: &'static str) -> Error {
+    /// Aborts the step because this rank was stopped. The other ranks get an error that names it.
+    fn stopped(&self, state: MutexGuard<'_, StepState>, step: &'static str) -> Error {
         let failures = vec![(self.rank, STOPPED.to_owned())];
         self.fail(state, Error::RanksFailed { step, failures });
         Error::Aborted { cause: None }
     }
 
-    fn fail(&self, mut state: MutexGuard<'_, State>, error: Error) -> Error {
+    fn fail(&self, mut state: MutexGuard<'_, StepState>, error: Error) -> Error {
         state.failed = Some(error.clone());
         self.shared.changed.notify_all();
         error
     }
 }
 
-fn other_step(state: &State, step: &str) -> Option<(u32, &'static str)> {
-    (0..).zip(&state.offers).find_map(|(rank, offer)| {
-        offer
-            .as_ref()
-            .filter(|offer| offer.step != step)
-            .map(|offer| (rank, offer.step))
-    })
+fn other_step(state: &StepState, step: &str) -> Option<(u32, &'static str)> {
+    (0..)
+        .zip(&state.contributions)
+        .find_map(|(rank, contribution)| {
+            contribution
+                .as_ref()
+                .filter(|contribution| contribution.step != step)
+                .map(|contribution| (rank, contribution.step))
+        })
 }
 
 impl Group for LocalGroup {
@@ -168,36 +182,39 @@ impl Group for LocalGroup {
         self.world
     }
 
-    fn nodes(&self) -> &Nodes {
-        &self.nodes
+    fn host_map(&self) -> &HostMap {
+        &self.host_map
     }
 
-    fn all_gather(&mut self, bytes: &[u8], wait: Wait) -> Result<Vec<Vec<u8>>, Error> {
-        let offer = Offer {
+    fn all_gather(&mut self, bytes: &[u8], wait: StepWait) -> Result<Vec<Vec<u8>>, Error> {
+        let contribution = Contribution {
             step: wait.step,
             bytes: bytes.to_vec(),
             fd: None,
         };
-        let complete = self.exchange(offer, wait)?;
-        Ok(complete.iter().map(|offer| offer.bytes.clone()).collect())
+        let complete = self.exchange(contribution, wait)?;
+        Ok(complete
+            .iter()
+            .map(|contribution| contribution.bytes.clone())
+            .collect())
     }
 
     fn exchange_fds(
         &mut self,
         fd: BorrowedFd<'_>,
-        wait: &Wait,
+        wait: &StepWait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
         let os = os("dup of a memory handle");
         let own = Arc::new(fd.try_clone_to_owned().map_err(&os)?);
-        let offer = Offer {
+        let contribution = Contribution {
             step: wait.step,
             bytes: Vec::new(),
             fd: Some(own),
         };
-        let complete = self.exchange(offer, wait.clone())?;
+        let complete = self.exchange(contribution, wait.clone())?;
         (0..self.world)
             .zip(complete.iter())
-            .map(|(rank, offer)| match &offer.fd {
+            .map(|(rank, contribution)| match &contribution.fd {
                 Some(fd) if rank != self.rank => fd.try_clone().map(Some).map_err(&os),
                 _ => Ok(None),
             })
@@ -208,19 +225,19 @@ impl Group for LocalGroup {
         self.shared.lock().lost
     }
 
-    fn tell_lost(&mut self, rank: u32) {
+    fn report_lost(&mut self, rank: u32) {
         self.shared.lock().lost.get_or_insert(rank);
     }
 }
 
 impl Drop for LocalGroup {
     fn drop(&mut self) {
-        // A thread that a forked child does not have may have held the lock.
+        // In a forked child, the lock may be held by a thread that exists only in the parent.
         if !self.owner.is_here() {
             return;
         }
         if std::thread::panicking() {
-            self.tell_lost(self.rank);
+            self.report_lost(self.rank);
         }
         self.shared.lock().left[self.rank as usize] = true;
         self.shared.changed.notify_all();
@@ -258,7 +275,7 @@ mod tests {
                 .map(|round| {
                     let mine = (round * 8 + group.rank()).to_le_bytes();
                     group
-                        .all_gather(&mine, Wait::new("round", TIMEOUT))
+                        .all_gather(&mine, StepWait::new("round", TIMEOUT))
                         .expect("all ranks come")
                 })
                 .collect::<Vec<_>>()
@@ -280,7 +297,7 @@ mod tests {
             if group.rank() == 3 {
                 None
             } else {
-                Some(group.all_gather(&[], Wait::new("plan", TIMEOUT)))
+                Some(group.all_gather(&[], StepWait::new("plan", TIMEOUT)))
             }
         });
         for result in results.into_iter().flatten() {
@@ -303,7 +320,7 @@ mod tests {
     fn different_steps_are_an_error_on_both_sides() {
         let results = on_ranks(2, |mut group| {
             let step = if group.rank() == 0 { "plan" } else { "barrier" };
-            group.all_gather(&[], Wait::new(step, TIMEOUT))
+            group.all_gather(&[], StepWait::new(step, TIMEOUT))
         });
         for result in results {
             let error = result.expect_err("the steps differ");
@@ -326,12 +343,12 @@ mod tests {
             let mut file = tempfile::tempfile().expect("a temporary file");
             write!(file, "rank {}", group.rank()).expect("written");
             let fds = group
-                .exchange_fds(file.as_fd(), &Wait::new("handles", TIMEOUT))
+                .exchange_fds(file.as_fd(), &StepWait::new("handles", TIMEOUT))
                 .expect("all ranks come");
             drop(file);
             fds.into_iter()
                 .map(|fd| {
-                    // All ranks share the place up to which a file was read, so none is used.
+                    // The duplicates share one file offset, so the file is read at an explicit offset.
                     let mut text = [0; 6];
                     std::fs::File::from(fd?).read_exact_at(&mut text, 0).ok()?;
                     let text = String::from_utf8_lossy(&text).into_owned();

@@ -1,7 +1,7 @@
-//! [`Owner`]: the process that made something.
+//! [`Owner`]: the process that created an object.
 
-/// The process that made something whose end others see, or that has threads. A forked child has a copy of it, with the
-/// same connections and without the threads: where it drops that, nothing must happen.
+/// The process that created an object which has threads or connections to other processes. A forked child has a copy of
+/// the object with the same connections and without the threads. If the child drops its copy, nothing may happen.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner(u32);
 
@@ -10,7 +10,7 @@ impl Owner {
         Self(std::process::id())
     }
 
-    /// Whether this is the process, and no child of it.
+    /// Returns whether the current process is the owner and not a forked child of it.
     pub fn is_here(self) -> bool {
         std::process::id() == self.0
     }

@@ -1,38 +1,43 @@
-//! Ranks that are processes: all connect to rank 0, which completes every step.
+//! [`TcpGroup`]: ranks that are processes. All are connected to rank 0, which completes every step.
 
-use super::failure::{Failure, Heard, printable};
+use super::failure::{ReportedFailure, StepFailure};
 use super::fds::{self, Mailbox, random_bytes};
-use super::wait::{Ended, STOPPED};
-use super::wire::{Frame, Kind, Link, LinkError, Nonce, Reader, put_string};
-use super::{Group, MAX_STEP_BYTES, Nodes, Owner, POLL, ProtocolFault, Wait, agree};
-use crate::error::{Error, Peer};
+use super::group::{Group, agree};
+use super::host_map::HostMap;
+use super::limits::POLL;
+use super::owner::Owner;
+use super::step_frames::{contribution_in, contributions_in, reported_by};
+use super::wait::{Ended, STOPPED, StepWait};
+use super::wire::{Connection, ConnectionError, Frame, FrameKind, Nonce, put_string};
+use crate::error::{Error, Peer, ProtocolFault};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Rank 0 reports missing ranks at the deadline; the others give it this long to say so.
+/// How long beyond the deadline the other ranks wait for rank 0, which reports the missing ranks at the deadline.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// One process's end.
+/// The group of one process.
 pub(crate) struct TcpGroup {
     rank: u32,
     world: u32,
-    nodes: Nodes,
+    host_map: HostMap,
     nonce: Nonce,
-    /// On rank 0 the links to ranks 1, 2, …; elsewhere the link to rank 0.
-    links: Vec<Link>,
-    /// By link: a frame that came before it was waited for, and whether the other end has said goodbye.
+    /// On rank 0, the connections to ranks 1, 2 and so on. On other ranks, the connection to rank 0.
+    links: Vec<Connection>,
+    /// For each connection, a frame that arrived before this rank waited for it.
     early: Vec<Option<Frame>>,
+    /// For each connection, whether the other end has sent a `Goodbye` frame.
     left: Vec<bool>,
     lost: Option<u32>,
     owner: Owner,
 }
 
 impl TcpGroup {
-    pub(super) fn new(rank: u32, nodes: Nodes, nonce: Nonce, links: Vec<Link>) -> Self {
+    pub(super) fn new(rank: u32, host_map: HostMap, nonce: Nonce, links: Vec<Connection>) -> Self {
         Self {
             rank,
-            world: nodes.world(),
-            nodes,
+            world: host_map.world(),
+            host_map,
             nonce,
             early: links.iter().map(|_| None).collect(),
             left: vec![false; links.len()],
@@ -43,60 +48,60 @@ impl TcpGroup {
     }
 
     #[cfg(test)]
-    pub(super) fn links(&self) -> &[Link] {
+    pub(super) fn links(&self) -> &[Connection] {
         &self.links
     }
 
-    /// Who is at the other end.
+    /// Returns the rank at the other end of a connection.
     fn rank_of(&self, link: usize) -> u32 {
         if self.rank == 0 { rank_of(link) } else { 0 }
     }
 
-    /// The next frame of a step.
-    fn next(&mut self, link: usize) -> Result<Option<Frame>, LinkError> {
+    /// Returns the next frame of a step, if one has arrived.
+    fn next(&mut self, link: usize) -> Result<Option<Frame>, ConnectionError> {
         if let Some(frame) = self.early[link].take() {
             return Ok(Some(frame));
         }
         if self.left[link] {
-            return Err(LinkError::Closed);
+            return Err(ConnectionError::Closed);
         }
-        let heard = self.links[link].poll();
-        match &heard {
-            Ok(Some(frame)) if frame.kind == Kind::Goodbye && frame.nonce == self.nonce => {
+        let received = self.links[link].poll();
+        match &received {
+            Ok(Some(frame)) if frame.kind == FrameKind::Goodbye && frame.nonce == self.nonce => {
                 self.left[link] = true;
-                return Err(LinkError::Closed);
+                return Err(ConnectionError::Closed);
             }
-            Ok(Some(frame)) => self.hear_of_loss(frame),
-            Ok(None) | Err(LinkError::Fault(_) | LinkError::Deadline) => {}
-            Err(LinkError::Closed) => {
+            Ok(Some(frame)) => self.check_for_loss(frame),
+            Ok(None) | Err(ConnectionError::Fault(_) | ConnectionError::Deadline) => {}
+            Err(ConnectionError::Closed) => {
                 self.lost.get_or_insert(self.rank_of(link));
             }
         }
-        heard
+        received
     }
 
-    /// A frame may say that a rank is lost.
-    fn hear_of_loss(&mut self, frame: &Frame) {
-        if frame.kind == Kind::Failed
+    /// Records a lost rank if the frame reports one.
+    fn check_for_loss(&mut self, frame: &Frame) {
+        if frame.kind == FrameKind::Failed
             && frame.nonce == self.nonce
-            && let Ok(Heard::Lost(rank)) = Failure::decode(&frame.payload)
+            && let Ok(ReportedFailure::Lost(rank)) = StepFailure::decode(&frame.payload)
             && rank < self.world
         {
             self.lost.get_or_insert(rank);
         }
     }
 
-    /// What it means that a link is closed.
-    fn gone(&self, link: usize) -> Failure {
+    /// Returns why a connection is closed: its rank has left, or is lost.
+    fn gone(&self, link: usize) -> StepFailure {
         let rank = self.rank_of(link);
         if self.left[link] {
-            Failure::Left { rank }
+            StepFailure::Left { rank }
         } else {
-            Failure::Lost { rank }
+            StepFailure::Lost { rank }
         }
     }
 
-    fn frame(&self, kind: Kind, payload: Vec<u8>) -> Frame {
+    fn frame(&self, kind: FrameKind, payload: Vec<u8>) -> Frame {
         Frame {
             kind,
             nonce: self.nonce,
@@ -104,35 +109,39 @@ impl TcpGroup {
         }
     }
 
-    /// Rank 0: collects all offers, then sends all of them to all.
-    fn complete(&mut self, own: &[u8], wait: &mut Wait) -> Result<Vec<Vec<u8>>, Failure> {
-        let mut offers: Vec<Option<Vec<u8>>> = vec![None; self.links.len()];
+    /// On rank 0: collects the contributions of all ranks, then sends all of them to each rank.
+    fn complete(&mut self, own: &[u8], wait: &mut StepWait) -> Result<Vec<Vec<u8>>, StepFailure> {
+        let mut contributions: Vec<Option<Vec<u8>>> = vec![None; self.links.len()];
         loop {
-            for (i, place) in offers.iter_mut().enumerate() {
+            for (i, slot) in contributions.iter_mut().enumerate() {
                 let rank = rank_of(i);
                 match self.next(i) {
                     Ok(None) => {}
-                    Ok(Some(frame)) if frame.kind == Kind::Failed && self.lost.is_some() => {
+                    Ok(Some(frame)) if frame.kind == FrameKind::Failed && self.lost.is_some() => {
                         let rank = self.lost.unwrap_or(rank);
-                        return Err(Failure::Lost { rank });
+                        return Err(StepFailure::Lost { rank });
                     }
-                    // Also of a rank that has come already.
-                    Ok(Some(frame)) if frame.kind == Kind::Failed => {
-                        return Err(told_by(rank, &frame, &self.nonce));
+                    // A rank that has already contributed can still report a failure.
+                    Ok(Some(frame)) if frame.kind == FrameKind::Failed => {
+                        return Err(reported_by(rank, &frame, &self.nonce));
                     }
                     Ok(Some(frame)) => {
-                        let offer = match place {
-                            None => offer_in(&frame, &self.nonce, wait.step),
+                        let contribution = match slot {
+                            None => contribution_in(&frame, &self.nonce, wait.step),
                             Some(_) => Err(ProtocolFault::Malformed),
                         };
-                        *place = Some(offer.map_err(|fault| Failure::Protocol { rank, fault })?);
+                        *slot = Some(
+                            contribution.map_err(|fault| StepFailure::Protocol { rank, fault })?,
+                        );
                     }
-                    Err(LinkError::Fault(fault)) => return Err(Failure::Protocol { rank, fault }),
+                    Err(ConnectionError::Fault(fault)) => {
+                        return Err(StepFailure::Protocol { rank, fault });
+                    }
                     Err(_) => return Err(self.gone(i)),
                 }
             }
             let missing: Vec<u32> = (0..)
-                .zip(&offers)
+                .zip(&contributions)
                 .filter(|(_, o)| o.is_none())
                 .map(|(i, _)| rank_of(i))
                 .collect();
@@ -145,39 +154,40 @@ impl TcpGroup {
                 Some(Ended::Stopped) => return Err(self.stopped()),
                 Some(Ended::Late) => {
                     let (ranks, refused) = (missing, Vec::new());
-                    return Err(Failure::Missing { ranks, refused });
+                    return Err(StepFailure::Missing { ranks, refused });
                 }
             }
             std::thread::sleep(POLL);
         }
         let all: Vec<Vec<u8>> = std::iter::once(own.to_vec())
-            .chain(offers.into_iter().flatten())
+            .chain(contributions.into_iter().flatten())
             .collect();
         let mut payload = Vec::new();
-        all.iter().for_each(|offer| put_string(&mut payload, offer));
-        let frame = self.frame(Kind::Complete, payload);
+        all.iter()
+            .for_each(|contribution| put_string(&mut payload, contribution));
+        let frame = self.frame(FrameKind::Complete, payload);
         for (i, link) in self.links.iter_mut().enumerate() {
             link.send_until(&frame, || wait.look(GRACE).is_some())
-                .map_err(|_| Failure::Left { rank: rank_of(i) })?;
+                .map_err(|_| StepFailure::Left { rank: rank_of(i) })?;
         }
         Ok(all)
     }
 
-    /// That this rank gives up because it was told to.
-    fn stopped(&self) -> Failure {
-        Failure::Told {
+    /// Returns the failure of a step that was aborted on this rank.
+    fn stopped(&self) -> StepFailure {
+        StepFailure::Reported {
             rank: self.rank,
             text: STOPPED.to_owned(),
         }
     }
 
-    /// Rank 0: tells the living; others: rank 0. So that none waits for its own deadline.
-    fn announce(&mut self, failure: &Failure) {
+    /// Reports a failure: rank 0 to all other ranks, any other rank to rank 0. So no rank waits until its own deadline.
+    fn announce(&mut self, failure: &StepFailure) {
         announce(failure, self.nonce, self.links.iter_mut());
     }
 
-    /// Other ranks: offers, then waits for rank 0.
-    fn offer(&mut self, own: &[u8], wait: &mut Wait) -> Result<Vec<Vec<u8>>, Error> {
+    /// On ranks other than 0: sends the contribution, then waits for the result of rank 0.
+    fn contribute(&mut self, own: &[u8], wait: &mut StepWait) -> Result<Vec<Vec<u8>>, Error> {
         let (step, timeout) = (wait.step, wait.timeout);
         let protocol = |source| Error::Protocol {
             peer: Peer::Rank(0),
@@ -186,17 +196,17 @@ impl TcpGroup {
         };
         let late = wait.error(Ended::Late, vec![0]);
         let lost = |error| match error {
-            LinkError::Fault(fault) => protocol(fault),
-            LinkError::Closed => Error::RankLeft { rank: 0, step },
-            LinkError::Deadline => late.clone(),
+            ConnectionError::Fault(fault) => protocol(fault),
+            ConnectionError::Closed => Error::RankLeft { rank: 0, step },
+            ConnectionError::Deadline => late.clone(),
         };
         let mut payload = Vec::new();
         put_string(&mut payload, step.as_bytes());
         put_string(&mut payload, own);
-        let frame = self.frame(Kind::Offer, payload);
+        let frame = self.frame(FrameKind::Contribution, payload);
         let sent = self.links[0].send_until(&frame, || wait.look(GRACE).is_some());
         let answer = loop {
-            // Rank 0 may have said why it left before the connection broke, so it is heard first.
+            // Rank 0 may have sent the reason before the connection closed, so received frames are read first.
             match self.next(0) {
                 Ok(Some(frame)) => break frame,
                 Ok(None) => {}
@@ -208,7 +218,9 @@ impl TcpGroup {
                     self.announce(&self.stopped());
                     return Err(Error::Aborted { cause: None });
                 }
-                Some(Ended::Late) => return Err(lost(sent.err().unwrap_or(LinkError::Deadline))),
+                Some(Ended::Late) => {
+                    return Err(lost(sent.err().unwrap_or(ConnectionError::Deadline)));
+                }
             }
             std::thread::sleep(POLL);
         };
@@ -216,8 +228,8 @@ impl TcpGroup {
             return Err(protocol(ProtocolFault::OtherJob));
         }
         match answer.kind {
-            Kind::Complete => offers_in(&answer.payload, self.world).map_err(protocol),
-            Kind::Failed => Err(Failure::decode(&answer.payload)
+            FrameKind::Complete => contributions_in(&answer.payload, self.world).map_err(protocol),
+            FrameKind::Failed => Err(StepFailure::decode(&answer.payload)
                 .map_err(protocol)?
                 .into_error(step, timeout)),
             _ => Err(protocol(ProtocolFault::Malformed)),
@@ -225,73 +237,29 @@ impl TcpGroup {
     }
 }
 
-/// Tells who is at the other end of `links` why there is nothing more to come.
+/// Reports over `links` why the step was aborted.
 pub(super) fn announce<'a>(
-    failure: &Failure,
+    failure: &StepFailure,
     nonce: Nonce,
-    links: impl Iterator<Item = &'a mut Link>,
+    links: impl Iterator<Item = &'a mut Connection>,
 ) {
     let frame = Frame {
-        kind: Kind::Failed,
+        kind: FrameKind::Failed,
         nonce,
         payload: failure.encode(),
     };
-    tell(&frame, links);
+    send_to_all(&frame, links);
 }
 
-fn tell<'a>(frame: &Frame, links: impl Iterator<Item = &'a mut Link>) {
+fn send_to_all<'a>(frame: &Frame, links: impl Iterator<Item = &'a mut Connection>) {
     for link in links {
-        // Who cannot be told is gone.
+        // A peer that cannot receive the frame is gone, so a failure is ignored.
         let _ = link.send(frame, Instant::now() + Duration::from_millis(100));
     }
 }
 
 fn rank_of(link: usize) -> u32 {
     u32::try_from(link + 1).unwrap_or(u32::MAX)
-}
-
-/// Why a rank gives up, as it says.
-fn told_by(rank: u32, frame: &Frame, nonce: &Nonce) -> Failure {
-    let fault = match Failure::decode(&frame.payload) {
-        _ if frame.nonce != *nonce => ProtocolFault::OtherJob,
-        Ok(Heard::Told(told, text)) if told == rank => return Failure::Told { rank, text },
-        Ok(_) => ProtocolFault::Malformed,
-        Err(fault) => fault,
-    };
-    Failure::Protocol { rank, fault }
-}
-
-pub(super) fn offer_in(frame: &Frame, nonce: &Nonce, step: &str) -> Result<Vec<u8>, ProtocolFault> {
-    if frame.nonce != *nonce {
-        return Err(ProtocolFault::OtherJob);
-    }
-    if frame.kind != Kind::Offer {
-        return Err(ProtocolFault::Malformed);
-    }
-    let mut reader = Reader(&frame.payload);
-    let found = reader.string()?;
-    if found != step.as_bytes() {
-        return Err(ProtocolFault::WrongStep {
-            found: printable(found),
-        });
-    }
-    let offer = reader.string()?;
-    if offer.len() > MAX_STEP_BYTES {
-        return Err(ProtocolFault::TooLong {
-            bytes: offer.len(),
-            limit: MAX_STEP_BYTES,
-        });
-    }
-    Ok(offer.to_vec())
-}
-
-pub(super) fn offers_in(payload: &[u8], world: u32) -> Result<Vec<Vec<u8>>, ProtocolFault> {
-    let mut reader = Reader(payload);
-    let offers = (0..world)
-        .map(|_| reader.string().map(<[u8]>::to_vec))
-        .collect::<Result<_, _>>()?;
-    reader.end()?;
-    Ok(offers)
 }
 
 impl Group for TcpGroup {
@@ -303,13 +271,13 @@ impl Group for TcpGroup {
         self.world
     }
 
-    fn nodes(&self) -> &Nodes {
-        &self.nodes
+    fn host_map(&self) -> &HostMap {
+        &self.host_map
     }
 
-    fn all_gather(&mut self, bytes: &[u8], mut wait: Wait) -> Result<Vec<Vec<u8>>, Error> {
+    fn all_gather(&mut self, bytes: &[u8], mut wait: StepWait) -> Result<Vec<Vec<u8>>, Error> {
         if self.rank != 0 {
-            return self.offer(bytes, &mut wait);
+            return self.contribute(bytes, &mut wait);
         }
         self.complete(bytes, &mut wait).map_err(|failure| {
             self.announce(&failure);
@@ -323,18 +291,20 @@ impl Group for TcpGroup {
     fn exchange_fds(
         &mut self,
         fd: BorrowedFd<'_>,
-        wait: &Wait,
+        wait: &StepWait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
         let mailbox = Mailbox::open()?;
-        // A key of its own, so that the nonce of the connections is not used for anything else.
-        let mut offer = mailbox.name().to_vec();
-        offer.extend_from_slice(&random_bytes()?);
-        let offers = self.all_gather(&offer, wait.again(fds::STEP))?;
-        let keys = offers
+        // This uses a key of its own, so that the nonce of the connections is not used for anything else.
+        let mut contribution = mailbox.name().to_vec();
+        contribution.extend_from_slice(&random_bytes()?);
+        let contributions = self.all_gather(&contribution, wait.again(fds::STEP))?;
+        let keys = contributions
             .iter()
             .zip(0..)
-            .map(|(offer, rank)| {
-                let (name, key) = offer.split_first_chunk::<16>().unwrap_or((&[0; 16], &[]));
+            .map(|(contribution, rank)| {
+                let (name, key) = contribution
+                    .split_first_chunk::<16>()
+                    .unwrap_or((&[0; 16], &[]));
                 <[u8; 16]>::try_from(key)
                     .map(|key| (*name, key))
                     .map_err(|_| Error::Protocol {
@@ -344,13 +314,13 @@ impl Group for TcpGroup {
                     })
             })
             .collect::<Result<Vec<_>, _>>()?;
-        let mut peers = self.nodes.neighbours(self.rank);
+        let mut peers = self.host_map.local_ranks(self.rank);
         peers.retain(|peer| *peer != self.rank);
         let delivered = peers.iter().try_for_each(|&peer| {
             let (name, key) = &keys[peer as usize];
             fds::deliver(fd, self.rank, key, peer, name)
         });
-        // When all have delivered, nobody waits for a descriptor that does not come.
+        // After this step all ranks have sent their descriptors, so no rank waits for one that was never sent.
         agree(
             self,
             delivered.map(|()| ((), Vec::new())),
@@ -363,7 +333,7 @@ impl Group for TcpGroup {
     fn lost(&mut self) -> Option<u32> {
         let was_lost = self.lost.is_some();
         for link in 0..self.links.len() {
-            // What came early is for the next step; rank 0 says no more before that.
+            // A frame that arrived early belongs to the next step. Rank 0 sends no more frames before that step.
             let is_quiet = self.left[link] || self.rank != 0 && self.early[link].is_some();
             if is_quiet || self.lost.is_some() {
                 continue;
@@ -371,31 +341,31 @@ impl Group for TcpGroup {
             let early = self.early[link].take();
             match self.next(link) {
                 Ok(Some(frame)) if self.lost.is_none() => self.early[link] = Some(frame),
-                Err(LinkError::Fault(_)) => self.lost = Some(self.rank_of(link)),
+                Err(ConnectionError::Fault(_)) => self.lost = Some(self.rank_of(link)),
                 _ => self.early[link] = early,
             }
         }
-        // The others have it from rank 0.
+        // Rank 0 reports the loss to the other ranks.
         if let (Some(rank), false, 0) = (self.lost, was_lost, self.rank) {
-            self.announce(&Failure::Lost { rank });
+            self.announce(&StepFailure::Lost { rank });
         }
         self.lost
     }
 
-    fn tell_lost(&mut self, rank: u32) {
+    fn report_lost(&mut self, rank: u32) {
         if self.lost.is_none() {
             self.lost = Some(rank);
-            self.announce(&Failure::Lost { rank });
+            self.announce(&StepFailure::Lost { rank });
         }
     }
 }
 
 impl Drop for TcpGroup {
-    /// A thread that panics ends as a process that is killed.
+    /// A rank whose thread panics closes its connections without a `Goodbye` frame, like a process that is killed.
     fn drop(&mut self) {
         if !std::thread::panicking() && self.owner.is_here() {
-            let frame = self.frame(Kind::Goodbye, Vec::new());
-            tell(&frame, self.links.iter_mut());
+            let frame = self.frame(FrameKind::Goodbye, Vec::new());
+            send_to_all(&frame, self.links.iter_mut());
         }
     }
 }

@@ -1,17 +1,17 @@
-//! [`Wait`]: how long a rank waits for the others in a step, and what ends that early.
+//! [`StepWait`]: how long a rank waits for the other ranks in a step, and what ends the wait early.
 
 use crate::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Ends a rank's waits for the others, from any thread: those that are under way, and those that belong to the same
+/// Ends the waits of a rank for other ranks, from any thread: the wait that is running, and later waits of the same
 /// call of the program.
 #[derive(Clone, Default)]
 pub(crate) struct Stop {
-    /// How often it was used.
+    /// How often `set` was called.
     count: Arc<AtomicU64>,
-    /// The same when the call began.
+    /// The value of `count` when the call of the program began.
     before: u64,
 }
 
@@ -24,36 +24,37 @@ impl Stop {
         self.count.load(Ordering::Acquire) != self.before
     }
 
-    /// Another call of the program begins.
+    /// Begins another call of the program.
     pub fn renew(&mut self) {
         self.before = self.count.load(Ordering::Acquire);
     }
 }
 
-/// Whether ranks are at work for which deadlines of the host's steps stand still.
+/// Returns whether work is running during which the deadlines of steps on the host are paused.
 pub(crate) type IsBusy = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Why a wait is over although not everybody has come.
+/// Why a wait ended although not all ranks have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     Stopped,
     Late,
 }
 
-/// A rank's wait in one step. Look at it again and again: time counts from look to look.
+/// The wait of a rank in one step. The waiting thread must call [`look`](Self::look) repeatedly, since time is counted
+/// from one call to the next.
 #[derive(Clone)]
-pub(crate) struct Wait {
+pub(crate) struct StepWait {
     pub step: &'static str,
     pub timeout: Duration,
     pub stop: Stop,
     is_busy: Option<IsBusy>,
-    /// The time that counted.
+    /// The time that has been counted so far.
     spent: Duration,
     looked: Instant,
     has_warned: bool,
 }
 
-impl Wait {
+impl StepWait {
     pub fn new(step: &'static str, timeout: Duration) -> Self {
         Self {
             step,
@@ -66,7 +67,7 @@ impl Wait {
         }
     }
 
-    /// Lets `stop` end it, and its time stand still while ranks are busy.
+    /// Lets `stop` end the wait, and pauses its time while `is_busy` returns true.
     pub fn with(self, stop: Stop, is_busy: Option<IsBusy>) -> Self {
         Self {
             stop,
@@ -75,12 +76,12 @@ impl Wait {
         }
     }
 
-    /// As long a wait in another step, from now on.
+    /// Returns a wait of the same length in another step, which begins now.
     pub fn again(&self, step: &'static str) -> Self {
         Self::new(step, self.timeout).with(self.stop.clone(), self.is_busy.clone())
     }
 
-    /// Whether it is over, at the deadline or `grace` later.
+    /// Returns why the wait is over, if it is: it was stopped, or the deadline plus `grace` has passed.
     pub(super) fn look(&mut self, grace: Duration) -> Option<Ended> {
         let passed = self.looked.elapsed();
         self.looked += passed;
@@ -93,7 +94,7 @@ impl Wait {
         (self.spent >= self.timeout + grace).then_some(Ended::Late)
     }
 
-    /// Says once, long before the deadline, who is awaited.
+    /// Logs once, long before the deadline, which ranks are missing.
     pub(super) fn warn(&mut self, rank: u32, missing: &[u32]) {
         let long = (self.timeout / 60).max(Duration::from_secs(5));
         if self.spent >= long && !self.has_warned {
@@ -103,12 +104,12 @@ impl Wait {
                 rank,
                 step,
                 ?missing,
-                "still waiting for other ranks; does each have a thread or process of its own, and make the same calls?"
+                "still waiting for other ranks; check that each has a thread or process of its own and makes the same calls"
             );
         }
     }
 
-    /// The error where nobody else is to be told.
+    /// Returns the error of a wait that ended, if no other rank must be informed.
     pub(super) fn error(&self, ended: Ended, missing: Vec<u32>) -> Error {
         match ended {
             Ended::Stopped => Error::Aborted { cause: None },
@@ -122,7 +123,7 @@ impl Wait {
     }
 }
 
-/// What other ranks are told of one that was stopped.
+/// The reason that other ranks get if a rank was stopped.
 pub(super) const STOPPED: &str = "Communicator::abort was called";
 
 #[cfg(test)]
@@ -132,8 +133,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(100);
 
-    /// Makes it look as if so much time had passed.
-    fn pass(wait: &mut Wait, time: Duration) {
+    /// Makes the wait appear to have lasted longer.
+    fn pass(wait: &mut StepWait, time: Duration) {
         wait.looked = wait.looked.checked_sub(time).expect("a time");
     }
 
@@ -142,20 +143,20 @@ mod tests {
         let busy = Arc::new(AtomicBool::new(true));
         let seen = busy.clone();
         let is_busy: IsBusy = Arc::new(move || seen.load(Ordering::Relaxed));
-        let mut wait = Wait::new("step", LONG).with(Stop::default(), Some(is_busy));
+        let mut wait = StepWait::new("step", LONG).with(Stop::default(), Some(is_busy));
         pass(&mut wait, 3 * LONG);
         assert_eq!(wait.look(Duration::ZERO), None);
         busy.store(false, Ordering::Relaxed);
         pass(&mut wait, LONG);
-        assert_eq!(wait.look(LONG), None, "a grace");
+        assert_eq!(wait.look(LONG), None, "the grace period has not passed");
         assert_eq!(wait.look(Duration::ZERO), Some(Ended::Late));
         assert_eq!(wait.again("next").look(Duration::ZERO), None);
     }
 
     #[test]
-    fn a_long_wait_is_logged_once_with_who_is_awaited() {
+    fn a_long_wait_is_logged_once_with_the_missing_ranks() {
         let log = crate::bootstrap::tests::logged(|| {
-            let mut wait = Wait::new("step", Duration::from_secs(30));
+            let mut wait = StepWait::new("step", Duration::from_secs(30));
             wait.warn(0, &[1, 3]);
             wait.spent = Duration::from_secs(5);
             wait.warn(0, &[1, 3]);
@@ -170,7 +171,7 @@ mod tests {
     #[test]
     fn a_stop_ends_the_waits_of_a_call() {
         let mut stop = Stop::default();
-        let mut wait = Wait::new("step", LONG).with(stop.clone(), None);
+        let mut wait = StepWait::new("step", LONG).with(stop.clone(), None);
         assert_eq!(wait.look(LONG), None);
         stop.set();
         assert_eq!(wait.look(LONG), Some(Ended::Stopped));

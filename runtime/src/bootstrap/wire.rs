@@ -1,6 +1,8 @@
-//! Frames on a TCP connection between two ranks: magic, version, kind, the job's nonce, length, payload.
+//! Frames on a TCP connection between two ranks. A frame consists of a magic number, the version, the kind, the job's
+//! nonce, the length and the payload.
 
-use super::{MAX_STEP_BYTES, POLL, ProtocolFault};
+use super::limits::{MAX_STEP_BYTES, POLL};
+use crate::error::ProtocolFault;
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
 };
@@ -8,55 +10,55 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// The longest payload of rank 0: what all ranks offered, or where they are.
+/// The longest payload that rank 0 sends: the contributions of all ranks, or their hosts.
 pub(super) fn root_bytes(world: u32) -> usize {
     (world as usize)
         .saturating_mul(MAX_STEP_BYTES + 4)
-        .saturating_add(STRANGER_BYTES)
+        .saturating_add(UNVERIFIED_BYTES)
 }
 
-/// A random number that rank 0 draws for each job; frames with another one are refused.
+/// A random number that rank 0 creates for each job. Frames with another number are refused.
 pub(super) type Nonce = [u8; 16];
 
 pub(super) const VERSION: u16 = 3;
-/// The longest payload of who has not proved yet that it is a rank.
-pub(super) const STRANGER_BYTES: usize = 1 << 10;
-/// The longest payload of a rank: its offer, and the name of the step.
+/// The longest payload of a process that has not proved yet that it is a rank.
+pub(super) const UNVERIFIED_BYTES: usize = 1 << 10;
+/// The longest payload of a rank: its contribution and the name of the step.
 pub(super) const RANK_BYTES: usize = MAX_STEP_BYTES + (1 << 10);
 const MAGIC: [u8; 4] = *b"MKRN";
 const HEADER_BYTES: usize = 28;
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A rank presents itself to rank 0; the nonce is zero.
+pub(super) enum FrameKind {
+    /// A rank sends its number and its job to rank 0. The nonce is zero.
     Hello = 1,
-    /// Rank 0 takes it in; the nonce is the job's from here on.
+    /// Rank 0 accepts the rank. From this frame on, the nonce is that of the job.
     Welcome = 2,
-    /// Rank 0 does not take it in, and why.
+    /// Rank 0 refuses the rank and sends the reason.
     Refused = 3,
-    /// What a rank brings to a step.
-    Offer = 4,
-    /// What all ranks brought.
+    /// A rank's contribution to a step.
+    Contribution = 4,
+    /// The contributions of all ranks.
     Complete = 5,
     /// The step cannot be completed.
     Failed = 6,
-    /// Rank 0 asks for a proof; the nonce is zero.
+    /// Rank 0 requests a proof. The nonce is zero.
     Challenge = 7,
-    /// A rank proves that it knows the job's secret; the nonce is zero.
+    /// A rank proves that it knows the job's secret. The nonce is zero.
     Proof = 8,
-    /// A rank ends as it should: that it is gone then is no loss.
+    /// A rank closes its connection in an orderly way, so it is not considered lost.
     Goodbye = 9,
 }
 
-impl Kind {
+impl FrameKind {
     fn from_number(number: u8) -> Option<Self> {
         [
             Self::Hello,
             Self::Welcome,
             Self::Refused,
-            Self::Offer,
+            Self::Contribution,
             Self::Complete,
             Self::Failed,
             Self::Challenge,
@@ -70,7 +72,7 @@ impl Kind {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    pub kind: Kind,
+    pub kind: FrameKind,
     pub nonce: Nonce,
     pub payload: Vec<u8>,
 }
@@ -91,8 +93,8 @@ impl Frame {
         bytes
     }
 
-    /// The first frame in `bytes` and its length, if it is whole; its payload has at most `limit` bytes. Faults show as
-    /// early as the bytes allow.
+    /// Decodes the first frame in `bytes`. Returns it with its length, or `None` if the frame is not complete yet. The
+    /// payload may have at most `limit` bytes. Faults are reported as early as the bytes allow.
     pub fn decode(bytes: &[u8], limit: usize) -> Result<Option<(Self, usize)>, ProtocolFault> {
         let known = bytes.len().min(MAGIC.len());
         if bytes[..known] != MAGIC[..known] {
@@ -108,7 +110,7 @@ impl Frame {
                 expected: VERSION,
             });
         }
-        let kind = Kind::from_number(header[6]).ok_or(ProtocolFault::Malformed)?;
+        let kind = FrameKind::from_number(header[6]).ok_or(ProtocolFault::Malformed)?;
         let mut nonce = Nonce::default();
         nonce.copy_from_slice(&header[8..24]);
         let length = u32::from_le_bytes([header[24], header[25], header[26], header[27]]) as usize;
@@ -132,41 +134,41 @@ impl Frame {
     }
 }
 
-/// Why a connection is of no more use.
+/// Why a connection cannot be used any more.
 #[derive(Debug)]
-pub(super) enum LinkError {
-    /// The other end is gone.
+pub(super) enum ConnectionError {
+    /// The other end has closed the connection.
     Closed,
-    /// It sent something wrong.
+    /// The other end sent an invalid frame.
     Fault(ProtocolFault),
-    /// It does not read.
+    /// The other end does not read.
     Deadline,
 }
 
-impl From<ProtocolFault> for LinkError {
+impl From<ProtocolFault> for ConnectionError {
     fn from(fault: ProtocolFault) -> Self {
         Self::Fault(fault)
     }
 }
 
-/// A connection that never blocks.
-pub(super) struct Link {
+/// A connection whose operations never block.
+pub(super) struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
-    /// The longest payload to take: what is kept of the other end is not much more.
+    /// The longest payload that is accepted. It bounds the memory that the other end can use.
     limit: usize,
 }
 
-impl Link {
-    /// A connection with a stranger. See [`notice_silence`].
+impl Connection {
+    /// Wraps a connection to a process that has not proved yet that it is a rank. See [`detect_silence`] for `timeout`.
     pub fn new(stream: TcpStream, timeout: Duration) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        notice_silence(&stream, timeout)?;
+        detect_silence(&stream, timeout)?;
         Ok(Self {
             stream,
             received: Vec::new(),
-            limit: STRANGER_BYTES,
+            limit: UNVERIFIED_BYTES,
         })
     }
 
@@ -175,13 +177,13 @@ impl Link {
         &self.stream
     }
 
-    /// The other end may send payloads of up to `limit` bytes from now on.
+    /// Accepts payloads of up to `limit` bytes from now on.
     pub fn allow(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// The next frame, if one has come.
-    pub fn poll(&mut self) -> Result<Option<Frame>, LinkError> {
+    /// Returns the next frame, if one has arrived.
+    pub fn poll(&mut self) -> Result<Option<Frame>, ConnectionError> {
         let mut buffer = [0; 16 << 10];
         loop {
             if let Some((frame, length)) = Frame::decode(&self.received, self.limit)? {
@@ -189,25 +191,25 @@ impl Link {
                 return Ok(Some(frame));
             }
             match self.stream.read(&mut buffer) {
-                Ok(0) => return Err(LinkError::Closed),
+                Ok(0) => return Err(ConnectionError::Closed),
                 Ok(count) => self.received.extend_from_slice(&buffer[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Err(LinkError::Closed),
+                Err(_) => return Err(ConnectionError::Closed),
             }
         }
     }
 
-    pub fn send(&mut self, frame: &Frame, deadline: Instant) -> Result<(), LinkError> {
+    pub fn send(&mut self, frame: &Frame, deadline: Instant) -> Result<(), ConnectionError> {
         self.send_until(frame, || Instant::now() >= deadline)
     }
 
-    /// [`send`](Self::send), given up when `is_over`.
+    /// Does the same as [`send`](Self::send), but gives up when `is_over` returns true.
     pub fn send_until(
         &mut self,
         frame: &Frame,
         mut is_over: impl FnMut() -> bool,
-    ) -> Result<(), LinkError> {
+    ) -> Result<(), ConnectionError> {
         let bytes = frame.encode();
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
@@ -216,32 +218,32 @@ impl Link {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if is_over() {
-                        return Err(LinkError::Deadline);
+                        return Err(ConnectionError::Deadline);
                     }
                     std::thread::sleep(POLL);
                 }
-                Err(_) => return Err(LinkError::Closed),
+                Err(_) => return Err(ConnectionError::Closed),
             }
         }
         Ok(())
     }
 }
 
-/// Lets TCP give up a connection whose other end is silent for two thirds of `timeout`: a host that loses its power or
-/// its network closes nothing. The kernel of a process that is alive, or stopped, answers.
-pub(super) fn notice_silence(stream: &TcpStream, timeout: Duration) -> std::io::Result<()> {
+/// Makes TCP close a connection whose other end is silent for two thirds of `timeout`. A host that loses power or its
+/// network does not close its connections. The kernel of a process that is alive or stopped still answers.
+pub(super) fn detect_silence(stream: &TcpStream, timeout: Duration) -> std::io::Result<()> {
     // TCP counts whole seconds.
     let silence = (timeout * 2 / 3).clamp(Duration::from_secs(2), Duration::from_secs(60));
     let between = Duration::from_secs((silence / 8).as_secs().max(1));
     set_tcp_keepidle(stream, between)?;
     set_tcp_keepintvl(stream, between)?;
-    // After this time, whatever the number of unanswered packets.
+    // This limit applies regardless of the number of unanswered packets.
     set_tcp_user_timeout(stream, silence.as_millis() as u32)?;
     set_socket_keepalive(stream, true)?;
     Ok(())
 }
 
-/// Reads a payload from front to back; every read is checked.
+/// Reads a payload from front to back. Every read is checked against its length.
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -268,7 +270,7 @@ impl<'a> Reader<'a> {
         Ok(*value)
     }
 
-    /// That there is nothing more.
+    /// Checks that the whole payload was read.
     pub fn end(&self) -> Result<(), ProtocolFault> {
         self.0
             .is_empty()
@@ -276,14 +278,14 @@ impl<'a> Reader<'a> {
             .ok_or(ProtocolFault::Malformed)
     }
 
-    /// A byte string behind its length.
+    /// Reads a byte string that is preceded by its length.
     pub fn string(&mut self) -> Result<&'a [u8], ProtocolFault> {
         let count = self.u32()? as usize;
         self.bytes(count)
     }
 }
 
-/// Appends what [`Reader::string`] reads.
+/// Appends a byte string in the form that [`Reader::string`] reads.
 pub(super) fn put_string(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
     to.extend_from_slice(bytes);
@@ -295,14 +297,14 @@ mod tests {
 
     fn frame() -> Frame {
         Frame {
-            kind: Kind::Offer,
+            kind: FrameKind::Contribution,
             nonce: [7; 16],
             payload: b"payload".to_vec(),
         }
     }
 
     fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, ProtocolFault> {
-        Frame::decode(bytes, STRANGER_BYTES)
+        Frame::decode(bytes, UNVERIFIED_BYTES)
     }
 
     #[test]
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_bytes_are_told_from_short_frames() {
+    fn foreign_bytes_are_distinguished_from_short_frames() {
         assert_eq!(decode(b"GET / HTTP/1.1"), Err(ProtocolFault::NotMkernel));
         assert_eq!(decode(b"MKX"), Err(ProtocolFault::NotMkernel));
         let mut bytes = frame().encode();
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_cannot_make_us_allocate_what_it_likes() {
+    fn a_frame_cannot_cause_a_large_allocation() {
         let mut bytes = frame().encode();
         bytes[24..28].copy_from_slice(&u32::MAX.to_le_bytes());
         let error = decode(&bytes).expect_err("4 GiB");

@@ -1,14 +1,14 @@
-//! Captures of streams into graphs: what they forbid other threads, what a launch in one comes after, and what a graph
-//! keeps alive.
+//! //! Stream capture: its effects on other threads, the order of captured launches, and the objects that a graph keeps
+//! alive.
 
-use super::{check, named, warn};
+use super::call::{check, named, warn};
 use crate::error::Error;
 use cudarc::driver::{DriverError, sys};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 
-/// While it lives, captures of other streams do not forbid this thread to ask for the end of work or to free memory.
-/// None of what the runtime does then can become a part of a graph: it only touches its own memory.
+/// While this value is alive, captures of other streams do not prevent this thread from querying work or freeing
+/// memory. Nothing that the runtime does meanwhile can become part of a graph, since it only touches its own memory.
 pub(crate) struct Uncaptured(sys::CUstreamCaptureMode);
 
 impl Uncaptured {
@@ -24,9 +24,9 @@ impl Drop for Uncaptured {
     }
 }
 
-/// Sets this thread's mode, and returns the one before.
+/// Sets the capture mode of this thread, and returns the previous one.
 fn exchange_mode(mut mode: sys::CUstreamCaptureMode) -> sys::CUstreamCaptureMode {
-    // SAFETY: the pointer is to a live mode; only this thread is affected.
+    // SAFETY: the pointer refers to a live mode. Only this thread is affected.
     warn(check("cuThreadExchangeStreamCaptureMode", unsafe {
         sys::cuThreadExchangeStreamCaptureMode(&raw mut mode)
     }));
@@ -35,22 +35,22 @@ fn exchange_mode(mut mode: sys::CUstreamCaptureMode) -> sys::CUstreamCaptureMode
 
 /// A capture that a stream takes part in.
 pub(crate) struct Capture {
-    /// Unique in this process.
+    /// The id of the capture, which is unique in this process.
     pub id: u64,
     graph: sys::CUgraph,
-    /// What the stream's next node comes after.
-    after: Vec<Node>,
+    /// The nodes that the stream's next node depends on.
+    after: Vec<GraphNode>,
 }
 
 /// A node of a graph that is being captured.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Node(sys::CUgraphNode);
+pub(crate) struct GraphNode(sys::CUgraphNode);
 
-// SAFETY: the driver's handles may be used from any thread.
-unsafe impl Send for Node {}
+// SAFETY: handles of the driver may be used from any thread.
+unsafe impl Send for GraphNode {}
 
 impl Capture {
-    /// What `stream` is being captured into, if it is.
+    /// Returns the capture that `stream` takes part in, if there is one.
     ///
     /// # Safety
     /// `stream` must be alive.
@@ -59,7 +59,7 @@ impl Capture {
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         let (mut id, mut graph) = (0, null_mut());
         let (mut nodes, mut edges, mut count) = (null(), null(), 0);
-        // SAFETY: the pointers are to live values, the stream is alive by the caller.
+        // SAFETY: the pointers refer to live values, and the caller guarantees that the stream is alive.
         check(call, unsafe {
             sys::cuStreamGetCaptureInfo_v3(
                 stream,
@@ -81,35 +81,35 @@ impl Capture {
         }
         let after = match count {
             0 => Vec::new(),
-            // SAFETY: the driver's array is as long as it says, and stays until the stream is used again.
+            // SAFETY: the array of the driver has `count` elements and is valid until the stream is used again.
             count => unsafe { std::slice::from_raw_parts(nodes, count) }
                 .iter()
-                .map(|node| Node(*node))
+                .map(|node| GraphNode(*node))
                 .collect(),
         };
         Ok(Some(Self { id, graph, after }))
     }
 
-    /// The node that was captured last, right after one was.
-    pub fn last(&self) -> Option<Node> {
+    /// Returns the node that was captured last. This must be called right after a capture of one node.
+    pub fn last(&self) -> Option<GraphNode> {
         match self.after[..] {
             [node] => Some(node),
             _ => None,
         }
     }
 
-    /// Lets what is captured next in `stream` come after `node`, too.
+    /// Makes the next node in `stream` depend on `node` too.
     ///
     /// # Safety
-    /// `stream` must be alive and take part in this capture, of which `node` must be.
-    pub unsafe fn follow(&self, stream: sys::CUstream, node: Node) -> Result<(), Error> {
+    /// `stream` must be alive and take part in this capture, and `node` must belong to it.
+    pub unsafe fn follow(&self, stream: sys::CUstream, node: GraphNode) -> Result<(), Error> {
         if self.after.contains(&node) {
             return Ok(());
         }
-        let Node(mut node) = node;
+        let GraphNode(mut node) = node;
         let flags =
             sys::CUstreamUpdateCaptureDependencies_flags::CU_STREAM_ADD_CAPTURE_DEPENDENCIES;
-        // SAFETY: by the caller; without data the edge is an ordinary one.
+        // SAFETY: guaranteed by the caller. Without edge data, the edge is an ordinary one.
         check("cuStreamUpdateCaptureDependencies", unsafe {
             sys::cuStreamUpdateCaptureDependencies_v2(
                 stream,
@@ -121,11 +121,12 @@ impl Capture {
         })
     }
 
-    /// Lets the graph call `release` with `data` once it, all executable graphs made of it, and all their launches are
-    /// over. If this fails, it is called now.
+    /// Makes the graph call `release` with `data` after the graph, all executable graphs made of it, and all their
+    /// launches have ended. If this returns an error, `release` was already called.
     ///
     /// # Safety
-    /// The capture must be under way. `release` must take such data, on any thread, and must not call the driver.
+    /// The capture must be under way. `release` must accept `data`, must be callable on any thread, and must not call
+    /// the driver.
     pub unsafe fn retain(
         &self,
         data: *mut c_void,
@@ -133,22 +134,23 @@ impl Capture {
     ) -> Result<(), Error> {
         let mut object = null_mut();
         let flags = sys::CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32;
-        // SAFETY: the pointer is to a live handle; the rest by the caller.
+        // SAFETY: the pointer refers to a live handle. The caller guarantees the rest.
         let created = check("cuUserObjectCreate", unsafe {
             sys::cuUserObjectCreate(&raw mut object, data, Some(release), 1, flags)
         });
         if created.is_err() {
-            // SAFETY: by the caller; the driver has not taken it.
+            // SAFETY: guaranteed by the caller. The driver has not taken ownership.
             unsafe { release(data) };
             return created;
         }
         let moves = sys::CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as u32;
-        // SAFETY: the graph is being captured, by the caller, and the one reference is ours to give.
+        // SAFETY: the caller guarantees that the graph is being captured. This function owns the one reference and
+        // passes it on.
         let retained = check("cuGraphRetainUserObject", unsafe {
             sys::cuGraphRetainUserObject(self.graph, object, 1, moves)
         });
         if retained.is_err() {
-            // SAFETY: the reference is still ours.
+            // SAFETY: this function still owns the reference.
             warn(check("cuUserObjectRelease", unsafe {
                 sys::cuUserObjectRelease(object, 1)
             }));

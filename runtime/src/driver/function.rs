@@ -1,8 +1,8 @@
-//! Kernels: loading, limits, tensor maps, launch.
+//! [`Function`]: a loaded kernel with its limits and its launch, and the encoding of tensor maps.
 
-use super::{bind, check, named, warn};
-use crate::args::TensorMap;
+use super::call::{bind, check, named, warn};
 use crate::error::Error;
+use crate::launch::params::TensorMap;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use mkernel_spec::Dtype;
 use std::ffi::{CString, c_void};
@@ -10,26 +10,26 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use sys::CUfunction_attribute as FunctionAttribute;
 
-/// A compiled kernel in the context.
+/// A compiled kernel that is loaded into the context.
 pub(crate) struct Function {
     raw: sys::CUfunction,
     module: sys::CUmodule,
     ctx: Arc<CudaContext>,
 }
 
-// SAFETY: the driver's modules and functions may be used from any thread.
+// SAFETY: modules and functions of the driver may be used from any thread.
 unsafe impl Send for Function {}
-// SAFETY: as above.
+// SAFETY: see above.
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// The kernel `name` of a CUBIN.
+    /// Loads the kernel `name` of a CUBIN.
     pub fn load(ctx: &Arc<CudaContext>, cubin: &[u8], name: &str) -> Result<Self, Error> {
         bind(ctx)?;
         let symbol = CString::new(name).unwrap_or_default();
-        // SAFETY: the driver reads as far as the image's header says. The image comes from the compiler, or from the
-        // store, which has checked that its tables, sections and segments lie within it, and that nobody but this user
-        // and root can have written it.
+        // SAFETY: the driver reads as far as the header of the image says. The image comes from the compiler, or from
+        // the store. The store has checked that its tables, sections and segments lie within it, and that only this
+        // user and root can have written it.
         let module = named("cuModuleLoadData", unsafe {
             result::module::load_data(cubin.as_ptr().cast())
         })?;
@@ -68,7 +68,7 @@ impl Function {
         named("cuFuncGetAttribute", value).map(|value| u32::try_from(value).unwrap_or(0))
     }
 
-    /// CTAs of this shape that an SM can hold at once.
+    /// Returns how many CTAs with these dimensions can be resident on an SM.
     pub fn ctas_per_sm(&self, threads: u32, dynamic_smem_bytes: u32) -> Result<u32, Error> {
         let threads = i32::try_from(threads).unwrap_or(i32::MAX);
         // SAFETY: the function is loaded.
@@ -86,8 +86,8 @@ impl Function {
     /// Enqueues the kernel with one struct parameter, which is copied before this returns.
     ///
     /// # Safety
-    /// `args` must point to the struct that the kernel declares, and what it points to must stay until the kernel is done;
-    /// `stream` must be alive and of this context, which must be current.
+    /// `args` must point to the struct that the kernel declares, and everything that it points to must stay alive until
+    /// the kernel is done. `stream` must be alive and belong to this context, which must be current.
     pub unsafe fn launch(
         &self,
         stream: sys::CUstream,
@@ -95,7 +95,7 @@ impl Function {
         args: *mut c_void,
     ) -> Result<(), Error> {
         let mut params = [args];
-        // SAFETY: by the caller; the driver reads `args`, and does not write it.
+        // SAFETY: guaranteed by the caller. The driver reads `args` and does not write it.
         let launched = unsafe {
             result::launch_kernel(
                 self.raw,
@@ -113,14 +113,14 @@ impl Function {
 impl Drop for Function {
     fn drop(&mut self) {
         warn(bind(&self.ctx));
-        // SAFETY: ours; its owner has waited for the kernel.
+        // SAFETY: this value owns the module. Its owner has waited for the kernel.
         warn(named("cuModuleUnload", unsafe {
             result::module::unload(self.module)
         }));
     }
 }
 
-/// The 128 bytes that TMA instructions take.
+/// Encodes a tensor map into the 128 bytes that TMA instructions take.
 pub(crate) fn encode_tensor_map(map: &TensorMap) -> Result<[u8; 128], Error> {
     let rank = map.dims.len();
     let consistent = (1..=5).contains(&rank)
@@ -139,7 +139,8 @@ pub(crate) fn encode_tensor_map(map: &TensorMap) -> Result<[u8; 128], Error> {
     };
     let mut encoded = sys::CUtensorMap { opaque: [0; 16] };
     let element_strides = [1u32; 5];
-    // SAFETY: the arrays are as long as `rank` says (strides: one fewer), as checked above; `encoded` is aligned by its type.
+    // SAFETY: the arrays have the lengths that `rank` implies (one fewer for the strides), which is checked above.
+    // `encoded` is aligned by its type.
     let code = unsafe {
         sys::cuTensorMapEncodeTiled(
             &raw mut encoded,

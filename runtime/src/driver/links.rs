@@ -1,26 +1,29 @@
-//! How the GPUs of this host reach each other.
+//! How the GPUs of this host are connected.
 
-use super::{Kind, bus_id, check, choose, count, named};
+use super::backend::{Backend, choose_backend};
+use super::call::{check, named};
+use super::device::{bus_id, count};
 use crate::error::Error;
-use cudarc::driver::{result, sys};
+use cudarc::driver::{CudaContext, result, sys};
 use mkernel_topology::{BusId, GpuLink, GpuLinks};
+use std::ffi::CString;
 use sys::CUdevice_P2PAttribute as Attribute;
 
-/// How each pair of the GPUs that this process sees reaches each other; nothing of simulated ones.
+/// Returns how each pair of GPUs that this process sees is connected. The list is empty for simulated GPUs.
 ///
-/// The driver has no attribute that says NVLink. It says whether atomics work natively between two GPUs, which they
-/// do over NVLink and not over PCIe (CUDA driver API, `cuDeviceGetP2PAttribute`).
+/// The driver has no attribute for NVLink. It reports whether atomics between two GPUs are native, which is the case
+/// over NVLink and not over PCIe (CUDA driver API, `cuDeviceGetP2PAttribute`).
 ///
 /// # Errors
-/// [`Error::DriverMissing`], [`Error::DriverTooOld`], or a call that failed.
+/// [`Error::Device`] if the CUDA driver cannot be used, or [`Error::Cuda`] if a call failed.
 pub fn gpu_links() -> Result<GpuLinks, Error> {
-    if choose()? == Kind::Simulated {
+    if choose_backend()? == Backend::Simulated {
         return Ok(Vec::new());
     }
     let mut devices = Vec::new();
     for ordinal in 0..i32::try_from(count()?).unwrap_or(0) {
         let device = named("cuDeviceGet", result::device::get(ordinal))?;
-        // What has no address that sysfs could know has no link that it could ask for.
+        // A GPU without a PCI address that sysfs uses cannot have a link either.
         devices.extend(bus_id(device)?.parse::<BusId>().ok().map(|id| (id, device)));
     }
     devices.sort_unstable_by_key(|(id, _)| *id);
@@ -33,11 +36,11 @@ pub fn gpu_links() -> Result<GpuLinks, Error> {
     Ok(links)
 }
 
-/// How two GPUs of the driver reach each other.
-pub(super) fn link(device: sys::CUdevice, peer: sys::CUdevice) -> Result<GpuLink, Error> {
+/// Returns how two GPUs of the driver are connected.
+fn link(device: sys::CUdevice, peer: sys::CUdevice) -> Result<GpuLink, Error> {
     let has = |attribute| {
         let mut value = 0;
-        // SAFETY: the pointer is to a live int, and both devices are the driver's.
+        // SAFETY: the pointer refers to a live integer, and both devices belong to the driver.
         let code = unsafe { sys::cuDeviceGetP2PAttribute(&raw mut value, attribute, device, peer) };
         check("cuDeviceGetP2PAttribute", code).map(|()| value != 0)
     };
@@ -50,4 +53,18 @@ pub(super) fn link(device: sys::CUdevice, peer: sys::CUdevice) -> Result<GpuLink
             GpuLink::None
         },
     )
+}
+
+/// Returns how `ctx`'s GPU is connected to the GPU at `bus_id`, or `None` if this process does not see that GPU.
+pub(crate) fn link_to(ctx: &CudaContext, bus_id: &str) -> Result<Option<GpuLink>, Error> {
+    let Ok(text) = CString::new(bus_id) else {
+        return Ok(None);
+    };
+    let mut peer = 0;
+    // SAFETY: the pointer refers to a live value, and the text ends with a NUL.
+    let seen = unsafe { sys::cuDeviceGetByPCIBusId(&raw mut peer, text.as_ptr()) };
+    if seen.result().is_err() {
+        return Ok(None);
+    }
+    link(ctx.cu_device(), peer).map(Some)
 }

@@ -1,6 +1,6 @@
-//! Memory: on the GPU, for other processes to map, and pinned on the host.
+//! Memory of the GPU that other processes can map, and pinned memory of the host.
 
-use super::{bind, check, named, warn};
+use super::call::{bind, check, named, warn};
 use crate::error::Error;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::ffi::{c_int, c_void};
@@ -10,18 +10,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Device memory that other processes can map.
-pub(crate) struct Memory {
+pub(crate) struct DeviceMemory {
     handle: sys::CUmemGenericAllocationHandle,
     bytes: usize,
     ctx: Arc<CudaContext>,
 }
 
-impl Memory {
-    /// At least `bytes` on the context's GPU; `for_nics` if these are to reach it too, where [`nic_access`] says that
-    /// they can.
+impl DeviceMemory {
+    /// Allocates at least `bytes` on the context's GPU. With `for_nics`, NICs can access the memory too; [`nic_access`]
+    /// reports whether the GPU supports that.
     pub fn allocate(ctx: &Arc<CudaContext>, bytes: u64, for_nics: bool) -> Result<Self, Error> {
         bind(ctx)?;
-        // SAFETY: the struct is plain C data, for which all zeros is a value.
+        // SAFETY: the struct is plain C data, for which all zeros is a valid value.
         let mut request: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
         request.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         request.requestedHandleTypes = HANDLE_TYPE;
@@ -29,14 +29,14 @@ impl Memory {
         request.allocFlags.gpuDirectRDMACapable = for_nics.into();
         let mut granularity = 0;
         let option = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
-        // SAFETY: the pointers are to live values.
+        // SAFETY: the pointers refer to live values.
         let code = unsafe {
             sys::cuMemGetAllocationGranularity(&raw mut granularity, &raw const request, option)
         };
         check("cuMemGetAllocationGranularity", code)?;
         let bytes = rounded(bytes, granularity);
         let mut handle = 0;
-        // SAFETY: the pointers are to live values, the size is a multiple of the granularity.
+        // SAFETY: the pointers refer to live values, and the size is a multiple of the granularity.
         check("cuMemCreate", unsafe {
             sys::cuMemCreate(&raw mut handle, bytes, &raw const request, 0)
         })?;
@@ -47,13 +47,13 @@ impl Memory {
         })
     }
 
-    /// Memory that another rank allocated with the same size.
+    /// Imports memory of the same size that another rank has exported.
     pub fn import(ctx: &Arc<CudaContext>, fd: BorrowedFd<'_>, bytes: usize) -> Result<Self, Error> {
         bind(ctx)?;
         let mut handle = 0;
-        // The driver takes the descriptor itself where a pointer is declared.
+        // The driver expects the descriptor itself in place of the pointer.
         let os_handle = fd.as_raw_fd() as usize as *mut c_void;
-        // SAFETY: the pointer is to a live handle, the descriptor is open.
+        // SAFETY: the pointer refers to a live handle, and the descriptor is open.
         let code =
             unsafe { sys::cuMemImportFromShareableHandle(&raw mut handle, os_handle, HANDLE_TYPE) };
         check("cuMemImportFromShareableHandle", code)?;
@@ -67,40 +67,40 @@ impl Memory {
     pub fn export(&self) -> Result<OwnedFd, Error> {
         bind(&self.ctx)?;
         let mut fd: c_int = -1;
-        // SAFETY: for this handle type the driver writes one int, to which the pointer points.
+        // SAFETY: for this handle type the driver writes one int, to which the pointer refers.
         let code = unsafe {
             sys::cuMemExportToShareableHandle((&raw mut fd).cast(), self.handle, HANDLE_TYPE, 0)
         };
         check("cuMemExportToShareableHandle", code)?;
-        // SAFETY: the driver opened the descriptor for us.
+        // SAFETY: the driver has opened the descriptor for this process.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Its size, a multiple of the granularity.
+    /// Returns the size in bytes, which is a multiple of the granularity.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-impl Drop for Memory {
+impl Drop for DeviceMemory {
     fn drop(&mut self) {
         warn(bind(&self.ctx));
-        // SAFETY: the handle is ours; mappings keep the memory itself alive.
+        // SAFETY: this value owns the handle. Mappings keep the memory itself alive.
         warn(check("cuMemRelease", unsafe {
             sys::cuMemRelease(self.handle)
         }));
     }
 }
 
-/// What NICs can do with memory of a GPU.
+/// How NICs can access the memory of a GPU.
 pub(crate) struct NicAccess {
-    /// Whether they can reach it at all; if not, why.
+    /// Whether NICs can access the memory, or the reason why not.
     pub memory: Result<(), &'static str>,
-    /// Whether the driver gives dma-bufs of it.
+    /// Whether the driver can export the memory as a dma-buf.
     pub dma_buf: bool,
 }
 
-/// What the driver says of NICs and the context's GPU.
+/// Returns how NICs can access the memory of the context's GPU.
 pub(crate) fn nic_access(ctx: &CudaContext) -> Result<NicAccess, Error> {
     use sys::CUdevice_attribute as Attribute;
     let figure = |attribute| named("cuDeviceGetAttribute", ctx.attribute(attribute));
@@ -110,9 +110,9 @@ pub(crate) fn nic_access(ctx: &CudaContext) -> Result<NicAccess, Error> {
     let in_order =
         sys::CUGPUDirectRDMAWritesOrdering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER as i32;
     let memory = match (is_able, ordering >= in_order) {
-        (false, _) => Err("the driver does not let NICs reach memory of this GPU"),
-        // A kernel could see that a message is there before it is.
-        (true, false) => Err("the GPU does not keep the order of what NICs write"),
+        (false, _) => Err("the driver does not let NICs access memory of this GPU"),
+        // A kernel could see the arrival of a message before the message itself.
+        (true, false) => Err("the GPU does not keep the order of writes by NICs"),
         (true, true) => Ok(()),
     };
     Ok(NicAccess {
@@ -131,25 +131,25 @@ fn location(ctx: &CudaContext) -> sys::CUmemLocation {
     }
 }
 
-/// `bytes`, at least 1, rounded up to a multiple of `granularity`.
+/// Returns `bytes`, but at least 1, rounded up to a multiple of `granularity`.
 fn rounded(bytes: u64, granularity: usize) -> usize {
     usize::try_from(bytes.max(1))
         .unwrap_or(usize::MAX / 2)
         .next_multiple_of(granularity.max(1))
 }
 
-/// [`Memory`] at an address of this process, for this process's GPU to read and write.
+/// A mapping of [`DeviceMemory`] into the address space of this process. The context's GPU can read and write it.
 pub(crate) struct Mapping {
     address: sys::CUdeviceptr,
     mapped: bool,
-    memory: Memory,
+    memory: DeviceMemory,
 }
 
 impl Mapping {
-    pub fn new(memory: Memory) -> Result<Self, Error> {
+    pub fn new(memory: DeviceMemory) -> Result<Self, Error> {
         bind(&memory.ctx)?;
         let mut address = 0;
-        // SAFETY: the pointer is to a live address; the driver chooses the place.
+        // SAFETY: the pointer refers to a live address. The driver chooses the range.
         let code = unsafe { sys::cuMemAddressReserve(&raw mut address, memory.bytes, 0, 0, 0) };
         check("cuMemAddressReserve", code)?;
         let mut mapping = Self {
@@ -167,7 +167,7 @@ impl Mapping {
             location: location(&mapping.memory.ctx),
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
-        // SAFETY: the range is mapped as a whole; one descriptor is given.
+        // SAFETY: the whole range is mapped, and one descriptor is passed.
         check("cuMemSetAccess", unsafe {
             sys::cuMemSetAccess(address, bytes, &raw const access, 1)
         })?;
@@ -178,23 +178,23 @@ impl Mapping {
         self.address
     }
 
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &DeviceMemory {
         &self.memory
     }
 
-    /// A dma-buf of the whole.
+    /// Exports the whole memory as a dma-buf.
     pub fn dma_buf(&self) -> Result<OwnedFd, Error> {
         bind(&self.memory.ctx)?;
         let mut fd: c_int = -1;
         let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
         let (address, bytes) = (self.address, self.memory.bytes);
-        // SAFETY: for this handle type the driver writes one int, to which the pointer points; the range is mapped, and
-        // a multiple of the host's pages.
+        // SAFETY: for this handle type the driver writes one int, to which the pointer refers. The range is mapped and
+        // is a multiple of the host's page size.
         let code = unsafe {
             sys::cuMemGetHandleForAddressRange((&raw mut fd).cast(), address, bytes, kind, 0)
         };
         check("cuMemGetHandleForAddressRange", code)?;
-        // SAFETY: the driver opened the descriptor for us.
+        // SAFETY: the driver has opened the descriptor for this process.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
@@ -203,21 +203,22 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         warn(bind(&self.memory.ctx));
         if self.mapped {
-            // SAFETY: the range is mapped. What was given to a kernel or to copies is a part of an operator or a fabric test,
-            // which the reaper drops when it has seen their end; the fabric in it ends its proxy, and waits for its copies,
-            // before it drops its region. What was never given to any has waited for its own zeroing.
+            // SAFETY: the range is mapped. Memory that was passed to a kernel or to copies belongs to an operator or a
+            // fabric test, which the reaper drops after it has seen their end. The fabric in it ends its proxy and
+            // waits for its copies before it drops its region. Memory that was never passed to any of these was zeroed,
+            // and its owner waited for that.
             warn(check("cuMemUnmap", unsafe {
                 sys::cuMemUnmap(self.address, self.memory.bytes)
             }));
         }
-        // SAFETY: the range was reserved by us and is not mapped any more.
+        // SAFETY: this value reserved the range, which is not mapped any more.
         warn(check("cuMemAddressFree", unsafe {
             sys::cuMemAddressFree(self.address, self.memory.bytes)
         }));
     }
 }
 
-/// Pinned host memory that the GPU reads and writes too; zero at first, and aligned to a page.
+/// Pinned memory of the host that the GPU can also read and write. It is zeroed at first and aligned to a page.
 pub(crate) struct Pinned {
     host: NonNull<u8>,
     bytes: usize,
@@ -225,9 +226,9 @@ pub(crate) struct Pinned {
     ctx: Arc<CudaContext>,
 }
 
-// SAFETY: the memory is only accessed through atomics, and freed once.
+// SAFETY: the memory is accessed only through atomics, and freed once.
 unsafe impl Send for Pinned {}
-// SAFETY: as above.
+// SAFETY: see above.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
@@ -244,7 +245,7 @@ impl Pinned {
                 Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)),
             );
         };
-        // SAFETY: the memory is as long as this, and nobody else has it yet.
+        // SAFETY: the memory has this length, and nothing else refers to it yet.
         unsafe { host.as_ptr().write_bytes(0, bytes) };
         let mut page = Self {
             host,
@@ -252,42 +253,43 @@ impl Pinned {
             device_address: 0,
             ctx: ctx.clone(),
         };
-        // SAFETY: the pointers are to a live address and to the start of a mapped allocation.
+        // SAFETY: the pointers refer to a live address and to the start of a mapped allocation.
         let code =
             unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut page.device_address, raw, 0) };
         check("cuMemHostGetDevicePointer", code)?;
         Ok(page)
     }
 
-    /// Its address on the device.
+    /// Returns the address on the device.
     pub fn device_address(&self) -> u64 {
         self.device_address
     }
 
-    /// The host's address of the byte at `offset_bytes`.
+    /// Returns the host address of the byte at `offset_bytes`.
     ///
     /// # Panics
-    /// If it lies outside of the memory.
+    /// Panics if the byte is outside of the memory.
     pub fn host_address(&self, offset_bytes: usize) -> NonNull<u8> {
         assert!(offset_bytes < self.bytes, "a byte of the memory");
-        // SAFETY: inside the memory.
+        // SAFETY: the offset is inside of the memory.
         unsafe { self.host.add(offset_bytes) }
     }
 
-    /// The word at `offset_bytes`.
+    /// Returns the word at `offset_bytes`.
     ///
     /// # Panics
-    /// If it lies outside of the memory or is misaligned, which no caller in this crate asks for.
+    /// Panics if the word is outside of the memory or misaligned. No caller in this crate asks for such a word.
     pub fn word(&self, offset_bytes: usize) -> &AtomicU32 {
         self.atomic(offset_bytes)
     }
 
-    /// The double word at `offset_bytes`; see [`Self::word`].
+    /// Returns the double word at `offset_bytes`. See [`Self::word`].
     pub fn double_word(&self, offset_bytes: usize) -> &AtomicU64 {
         self.atomic(offset_bytes)
     }
 
-    /// `T` must be an atomic integer: all its values are bytes, and its alignment is its size.
+    /// Returns the atomic at `offset_bytes`. `T` must be an atomic integer: all its bit patterns are valid, and its
+    /// alignment is its size.
     fn atomic<T: Atomic>(&self, offset_bytes: usize) -> &T {
         let size = size_of::<T>();
         let ends = offset_bytes.checked_add(size);
@@ -295,8 +297,8 @@ impl Pinned {
             offset_bytes.is_multiple_of(size) && ends.is_some_and(|ends| ends <= self.bytes),
             "{size} bytes of the memory"
         );
-        // SAFETY: all of it is inside the memory, aligned, and alive as long as `self`; the device accesses it with
-        // atomics, too.
+        // SAFETY: the whole value is inside of the memory, aligned, and alive as long as `self`. The device also
+        // accesses it by atomics.
         unsafe { &*self.host.as_ptr().add(offset_bytes).cast::<T>() }
     }
 }
@@ -308,7 +310,8 @@ impl Atomic for AtomicU64 {}
 impl Drop for Pinned {
     fn drop(&mut self) {
         warn(bind(&self.ctx));
-        // SAFETY: allocated by cuMemHostAlloc; nothing uses it any more, as for a mapping.
+        // SAFETY: cuMemHostAlloc has allocated the memory, and nothing uses it any more, for the same reason as for a
+        // mapping.
         warn(named("cuMemFreeHost", unsafe {
             result::free_host(self.host.as_ptr().cast())
         }));
@@ -323,7 +326,7 @@ mod tests {
 
     #[cfg(feature = "simulator")]
     #[test]
-    fn words_lie_in_the_memory_as_a_whole() {
+    fn words_are_completely_inside_of_the_memory() {
         let ranks = crate::Communicator::simulated(&crate::Simulation::default());
         let ranks = ranks.expect("simulated GPUs");
         let memory = Pinned::allocate(ranks[0].context(), 12).expect("pinned");
@@ -331,11 +334,11 @@ mod tests {
         assert_eq!(memory.word(8).load(Ordering::Relaxed), 0);
         let beyond = || memory.double_word(8).load(Ordering::Relaxed);
         let beyond = std::panic::catch_unwind(std::panic::AssertUnwindSafe(beyond));
-        assert!(beyond.is_err(), "half of it lies behind the end");
+        assert!(beyond.is_err(), "half of it is behind the end");
     }
 
     #[test]
-    fn sizes_are_whole_granules() {
+    fn sizes_are_multiples_of_the_granularity() {
         assert_eq!(rounded(0, 2 << 20), 2 << 20);
         assert_eq!(rounded(2 << 20, 2 << 20), 2 << 20);
         assert_eq!(rounded((2 << 20) + 1, 2 << 20), 4 << 20);

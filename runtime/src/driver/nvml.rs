@@ -1,16 +1,16 @@
-//! The number of NVLink links of a GPU, which the CUDA driver does not report: NVML does.
+//! The number of NVLink links of a GPU. The CUDA driver does not report it, but NVML does.
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 
-/// Links that NVML numbers (`NVML_NVLINK_MAX_LINKS`); a Hopper GPU has up to 18.
+/// The number of links that NVML numbers (`NVML_NVLINK_MAX_LINKS`). A Hopper GPU has up to 18.
 const MAX_LINKS: c_uint = 18;
 
-/// The active NVLink links of the GPU at `bus_id`, or none if NVML cannot be asked: it is no part of a container without
-/// the driver capability `utility`.
+/// Returns the number of active NVLink links of the GPU at `bus_id`, or `None` if NVML is not available. A container
+/// without the driver capability `utility` does not have NVML.
 pub(super) fn active_links(bus_id: &str) -> Option<u32> {
     let bus_id = CString::new(bus_id).ok()?;
-    // SAFETY: the initialisers of NVML have no preconditions, and the functions have the signatures that nvml.h declares.
-    // Every pointer is to a live value, and nothing of NVML is used after nvmlShutdown.
+    // SAFETY: the initialisers of NVML have no preconditions, and the functions have the signatures that nvml.h
+    // declares. Every pointer refers to a live value, and nothing of NVML is used after nvmlShutdown.
     unsafe {
         let library = libloading::Library::new("libnvidia-ml.so.1").ok()?;
         let init = library.get::<unsafe extern "C" fn() -> c_int>(b"nvmlInit_v2");
@@ -26,11 +26,12 @@ pub(super) fn active_links(bus_id: &str) -> Option<u32> {
 }
 
 /// # Safety
-/// `library` is NVML, and initialised.
+/// `library` must be NVML, and must be initialised.
 unsafe fn count(library: &libloading::Library, bus_id: &CString) -> Option<u32> {
     type Handle = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int;
     type State = unsafe extern "C" fn(*mut c_void, c_uint, *mut c_int) -> c_int;
-    // SAFETY: by the caller; the signatures are those of nvml.h, and every pointer is to a live value.
+    // SAFETY: the caller guarantees the library. The signatures are those of nvml.h, and every pointer refers to a live
+    // value.
     unsafe {
         let handle = library.get::<Handle>(b"nvmlDeviceGetHandleByPciBusId_v2");
         let state = library.get::<State>(b"nvmlDeviceGetNvLinkState");
@@ -41,7 +42,7 @@ unsafe fn count(library: &libloading::Library, bus_id: &CString) -> Option<u32> 
         }
         let is_active = |link: &c_uint| {
             let mut active = 0;
-            // A link that the GPU does not have is an error.
+            // For a link that the GPU does not have, the call returns an error.
             state(device, *link, &raw mut active) == 0 && active != 0
         };
         Some((0..MAX_LINKS).filter(is_active).count() as u32)

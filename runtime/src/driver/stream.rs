@@ -1,24 +1,24 @@
-//! Streams, and what is enqueued on them besides kernels.
+//! Streams, and the work other than kernels that is enqueued on them.
 
-use super::{bind, check, named, warn};
+use super::call::{bind, check, named, warn};
 use crate::error::Error;
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// A stream of our own: no other stream waits for it, and it goes before others where there is a choice.
+/// A stream of the runtime. No other stream waits for it, and its work has priority over that of other streams.
 pub(crate) struct Stream {
     raw: sys::CUstream,
     ctx: Arc<CudaContext>,
 }
 
-// SAFETY: the driver's streams may be used from any thread.
+// SAFETY: streams of the driver may be used from any thread.
 unsafe impl Send for Stream {}
-// SAFETY: as above.
+// SAFETY: see above.
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    // Not `CudaContext::new_stream`: that would switch the user's slices to event tracking.
+    // This does not use `CudaContext::new_stream`, which would enable event tracking for the user's slices.
     pub fn new(ctx: &Arc<CudaContext>) -> Result<Self, Error> {
         bind(ctx)?;
         let (_, greatest) = named(
@@ -36,43 +36,44 @@ impl Stream {
         })
     }
 
-    /// As the driver knows it.
+    /// Returns the handle of the driver.
     pub fn raw(&self) -> sys::CUstream {
         self.raw
     }
 
-    /// Whether all its work is done.
+    /// Returns whether all work of the stream is done.
     pub fn is_done(&self) -> Result<bool, Error> {
         // SAFETY: the stream is alive.
         unsafe { is_done(self.raw) }
     }
 
-    /// Sets `bytes` at `to` to zero.
+    /// Sets `bytes` bytes at `to` to zero.
     ///
     /// # Safety
     /// The range must be mapped until the stream is done.
     pub unsafe fn zero(&self, to: u64, bytes: usize) -> Result<(), Error> {
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         named("cuMemsetD8Async", unsafe {
             result::memset_d8_async(to, 0, bytes, self.raw)
         })
     }
 
-    /// Copies between any two places that the GPU can access.
+    /// Copies between any two addresses that the GPU can access.
     ///
     /// # Safety
-    /// Both ranges must be mapped until the stream is done, and nobody may write them meanwhile.
+    /// Both ranges must be mapped until the stream is done, and nothing else may write them meanwhile.
     pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         check("cuMemcpyAsync", unsafe {
             sys::cuMemcpyAsync(to, from, bytes, self.raw)
         })
     }
 
-    /// Copies `rows` rows of `row_bytes`; the source's rows are `from_pitch_bytes` apart, the target's are dense.
+    /// Copies `rows` rows of `row_bytes` bytes. The rows of the source are `from_pitch_bytes` apart; those of the
+    /// destination are contiguous.
     ///
     /// # Safety
-    /// As for [`Self::copy`].
+    /// The requirements are those of [`Self::copy`].
     pub unsafe fn copy_rows(
         &self,
         to: u64,
@@ -99,7 +100,7 @@ impl Stream {
             WidthInBytes: row_bytes,
             Height: rows,
         };
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         check("cuMemcpy2DAsync", unsafe {
             sys::cuMemcpy2DAsync_v2(&raw const request, self.raw)
         })
@@ -111,7 +112,7 @@ impl Stream {
     /// The word must be mapped until the stream is done.
     pub unsafe fn write_word(&self, to: u64, value: u32) -> Result<(), Error> {
         let flags = sys::CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         check("cuStreamWriteValue32", unsafe {
             sys::cuStreamWriteValue32_v2(self.raw, to, value, flags)
         })
@@ -121,14 +122,14 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         warn(bind(&self.ctx));
-        // SAFETY: ours; the driver finishes its work before it frees it.
+        // SAFETY: this value owns the stream. The driver finishes its work before it frees it.
         warn(named("cuStreamDestroy", unsafe {
             result::stream::destroy(self.raw)
         }));
     }
 }
 
-/// Lets the calling thread use streams while others capture.
+/// Allows the calling thread to use streams while other threads capture.
 pub(crate) fn ignore_captures_of_others() -> Result<(), Error> {
     let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the pointer is to a live mode; only this thread is affected.
@@ -137,12 +138,12 @@ pub(crate) fn ignore_captures_of_others() -> Result<(), Error> {
     })
 }
 
-/// Whether all work of a stream is done.
+/// Returns whether all work of a stream is done.
 ///
 /// # Safety
 /// `stream` must be alive.
 pub(crate) unsafe fn is_done(stream: sys::CUstream) -> Result<bool, Error> {
-    // SAFETY: by the caller.
+    // SAFETY: guaranteed by the caller.
     match unsafe { sys::cuStreamQuery(stream) } {
         sys::CUresult::CUDA_SUCCESS => Ok(true),
         sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -150,27 +151,27 @@ pub(crate) unsafe fn is_done(stream: sys::CUstream) -> Result<bool, Error> {
     }
 }
 
-/// Whether a stream is being captured into a graph.
+/// Returns whether a stream is being captured into a graph.
 ///
 /// # Safety
 /// `stream` must be alive.
 pub(crate) unsafe fn is_capturing(stream: sys::CUstream) -> Result<bool, Error> {
-    // SAFETY: by the caller.
+    // SAFETY: guaranteed by the caller.
     let status = named("cuStreamIsCapturing", unsafe {
         result::stream::is_capturing(stream)
     })?;
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
-/// A stream of the caller's.
+/// A stream of the caller.
 #[derive(Clone)]
 pub(crate) struct UserStream {
     raw: sys::CUstream,
-    /// Keeps it alive. None where the caller has promised to.
+    /// The owner, which keeps the stream alive. It is `None` if the caller has promised to do so.
     owner: Option<Arc<CudaStream>>,
 }
 
-// SAFETY: the driver's streams may be used from any thread.
+// SAFETY: streams of the driver may be used from any thread.
 unsafe impl Send for UserStream {}
 
 impl UserStream {
@@ -181,7 +182,7 @@ impl UserStream {
         }
     }
 
-    /// One that somebody else keeps alive as long as this and its clones are used.
+    /// Wraps a stream that the caller keeps alive as long as this value and its clones are used.
     pub fn raw(raw: sys::CUstream) -> Self {
         Self { raw, owner: None }
     }
@@ -201,7 +202,7 @@ impl PartialEq for UserStream {
     }
 }
 
-/// A point in a stream for which another stream can wait.
+/// A point in a stream that another stream can wait for.
 pub(crate) struct Event(cudarc::driver::CudaEvent);
 
 impl Event {
@@ -209,18 +210,18 @@ impl Event {
         named("cuEventCreate", ctx.new_event(None)).map(Self)
     }
 
-    /// Puts it behind what is in `stream` now.
+    /// Records the event after all work that is in `stream` now.
     ///
     /// # Safety
-    /// The stream must be alive and of the event's context.
+    /// The stream must be alive and belong to the event's context.
     pub unsafe fn record(&self, stream: sys::CUstream) -> Result<(), Error> {
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         named("cuEventRecord", unsafe {
             result::event::record(self.0.cu_event(), stream)
         })
     }
 
-    /// Whether what it was recorded behind is over.
+    /// Returns whether all work before the event is done.
     pub fn is_over(&self) -> Result<bool, Error> {
         // SAFETY: the event is alive.
         match unsafe { sys::cuEventQuery(self.0.cu_event()) } {
@@ -230,16 +231,16 @@ impl Event {
         }
     }
 
-    /// Work that comes to `later` from now on waits for what is in `earlier` now.
+    /// Makes later work in `later` wait for all work that is in `earlier` now.
     ///
     /// # Safety
-    /// Both streams must be alive and of the event's context.
+    /// Both streams must be alive and belong to the event's context.
     pub unsafe fn order(&self, earlier: sys::CUstream, later: sys::CUstream) -> Result<(), Error> {
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.record(earlier)? };
         let event = self.0.cu_event();
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: by the caller.
+        // SAFETY: guaranteed by the caller.
         named("cuStreamWaitEvent", unsafe {
             result::stream::wait_event(later, event, flags)
         })

@@ -1,4 +1,4 @@
-//! What variables mean, and what is wrong with them.
+//! Tests of environment variables: their meaning, and the errors for invalid values.
 
 use super::*;
 
@@ -77,14 +77,14 @@ fn proxies_run_where_the_variable_says() {
 #[test]
 fn the_device_is_a_gpu_unless_it_is_said_otherwise() {
     let device = |variables| read_device(with(variables));
-    assert_eq!(device(&[]).expect("absent"), Device::Gpu);
+    assert_eq!(device(&[]).expect("absent"), DeviceChoice::Gpu);
     assert_eq!(
         device(&[("MKERNEL_DEVICE", "sim")]).expect("set"),
-        Device::Simulated
+        DeviceChoice::Simulated
     );
     assert_eq!(
         device(&[("MKERNEL_DEVICE", "auto")]).expect("set"),
-        Device::Auto
+        DeviceChoice::Auto
     );
     let error = device(&[("MKERNEL_DEVICE", "cpu")]).expect_err("none of the three");
     assert!(error.to_string().contains("gpu, sim or auto"), "{error}");

@@ -1,29 +1,31 @@
-//! Arrival words in pinned host memory: raising one is a store of the proxy's, and no call of the driver.
+//! [`PinnedArrivals`]: arrival words in pinned host memory. The proxy raises a word by a store, without a call of the
+//! driver.
 
 use crate::driver::Pinned;
 use crate::error::Error;
+use crate::health::Lost;
 use crate::report::Page;
 use crate::shared::Shared;
-use crate::standing::Lost;
 use mkernel_fabric::{Arrivals, FabricError, PeerId};
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The words of a rank, by peer and channel, [`FLAG_STRIDE_BYTES`] apart. Clones share them.
+/// The arrival words of a rank, by peer and channel, [`FLAG_STRIDE_BYTES`] apart. Clones share them.
 #[derive(Clone)]
 pub(crate) struct PinnedArrivals {
     words: Arc<Pinned>,
-    /// What each word counts beyond the puts that arrived: 0, but in tests of wrapping.
+    /// The amount by which each word exceeds the number of puts that arrived. It is 0 except in tests of counters that
+    /// wrap around.
     pretended: Arc<[AtomicU32]>,
     channels: u16,
     rank: u32,
     /// The rank of each peer.
     peers: Arc<[u32]>,
     world: u32,
-    /// Whose abort word ends the waits of kernels.
+    /// The page whose abort word ends the waits of kernels.
     page: Arc<Page>,
-    /// Where the communicator finds who is lost.
+    /// The first lost rank, which the communicator checks.
     lost: Lost,
 }
 
@@ -44,16 +46,16 @@ impl PinnedArrivals {
             peers: peers.into(),
             world: shared.world,
             page: page.clone(),
-            lost: shared.standing.lost.clone(),
+            lost: shared.health.lost.clone(),
         })
     }
 
-    /// Where they are for kernels.
+    /// Returns the address of the words for kernels.
     pub fn device_address(&self) -> u64 {
         self.words.device_address()
     }
 
-    /// Multiplies the count of each word, and counts on from there. No put may be on its way.
+    /// Multiplies the count of each word, and continues to count from there. No put may be under way.
     pub fn pretend(&self, times: u32) {
         for (index, pretended) in self.pretended.iter().enumerate() {
             let word = self.word(index);
@@ -79,16 +81,17 @@ impl Arrivals for PinnedArrivals {
 
     fn abort(&mut self, error: &FabricError) -> Option<u32> {
         let rank = match error {
-            FabricError::PeerAborted { lost_rank, .. } => {
-                Some(*lost_rank).filter(|rank| *rank < self.world)
-            }
-            // Without its network this rank is of no use to the others: they need not wait for their deadlines.
+            FabricError::PeerAborted {
+                lost_rank: lost, ..
+            } => Some(*lost).filter(|lost| *lost < self.world),
+            // Without its network, this rank cannot take part any more. So it is reported as lost, and the others need
+            // not wait for their deadlines.
             FabricError::Nic { .. } | FabricError::Command { .. } => Some(self.rank),
             _ => error
                 .peer()
                 .and_then(|peer| self.peers.get(usize::from(peer.0)).copied()),
         };
-        // Who is lost first makes others end.
+        // The first lost rank is the one that is reported.
         let lost = rank.map(|rank| *self.lost.get_or_init(|| rank));
         match lost {
             Some(rank) => self.page.abort_without(rank),
@@ -115,14 +118,14 @@ mod tests {
         let page = Arc::new(Page::allocate(&shared.ctx).expect("a page"));
         let arrivals = PinnedArrivals::allocate(shared, &[2], 1, &page);
         let reason = "port 1 has been down".to_owned();
-        let told = arrivals.expect("words").abort(&FabricError::Nic { reason });
-        assert_eq!((told, page.is_aborted()), (Some(1), true));
+        let lost = arrivals.expect("words").abort(&FabricError::Nic { reason });
+        assert_eq!((lost, page.is_aborted()), (Some(1), true));
         let end = Instant::now() + Duration::from_secs(60);
         for other in [0, 2] {
             let error = loop {
                 match ranks[other].check() {
                     Err(error) => break error,
-                    Ok(()) => assert!(Instant::now() < end, "rank {other} was not told"),
+                    Ok(()) => assert!(Instant::now() < end, "rank {other} did not detect the loss"),
                 }
                 std::thread::sleep(Duration::from_millis(1));
             };

@@ -1,20 +1,22 @@
 //! [`Fabric`]: a rank's proxy, and the memory that it shares with kernels.
 
 use super::arrivals::PinnedArrivals;
-use super::mover::PeerCopies;
+use super::heartbeat::{Heartbeat, HeartbeatArrivals};
 use super::nics;
+use super::node_map::NodeMap;
 use super::offers;
-use super::rails::Rails;
+use super::p2p_copy::P2pCopies;
 use super::region::Region;
 use super::ring::DeviceRing;
-use super::signs::{Heard, Signs};
+use super::spec::{FabricSpec, PreparedEndpoint};
 use super::transport::Transport;
-use crate::bootstrap::{ProtocolFault, wires};
-use crate::error::{Error, Peer};
+use crate::bootstrap::socket_pairs;
+use crate::error::{Error, Peer, ProtocolFault};
+use crate::health::Lost;
 use crate::report::Page;
 use crate::shared::Shared;
-use crate::simulation::Watch;
-use crate::standing::Lost;
+use crate::simulation::BusyGuard;
+
 use crate::symmetric::OwnMemory;
 use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, NicModel, Wire};
 use mkernel_fabric::{
@@ -28,54 +30,31 @@ use std::time::{Duration, Instant};
 
 const STEP: &str = "connection of the fabric";
 
-/// How long puts may take to leave, and peers to be done with theirs, when the fabric goes.
+/// How long dropping a fabric may wait until this rank's puts have been sent and its peers have completed theirs.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// What a rank's endpoint is to be.
-#[derive(Clone, Debug)]
-pub(crate) struct FabricSpec {
-    pub rails: Rails,
-    pub transport: Transport,
-    /// Channels from each peer.
-    pub channels: u16,
-    /// Of the longest put.
-    pub put_bytes: u64,
-    /// Of region 0, which NICs read and write.
-    pub region_bytes: u64,
-    /// Whether GPUs of the same node map it, too.
-    pub mapped_by_node: bool,
-    /// More device memory, for kernels alone.
-    pub state_bytes: u64,
-}
-
-/// A transport with its region. Dropped in this order: what uses memory before the memory.
-pub(super) struct Prepared {
-    pub setup: EndpointBuilder,
-    pub region: Region,
-}
-
-/// A connected endpoint. Dropping it ends the proxy; kernels that use it must be done.
+/// A connected endpoint. Dropping it ends the proxy. No kernel that uses the endpoint may be running then.
 pub(crate) struct Fabric {
-    _watch: Option<Watch>,
+    _busy_guard: Option<BusyGuard>,
     proxy: Option<Proxy>,
     ring: DeviceRing,
     arrivals: PinnedArrivals,
-    /// [`RingState`], the rest.
+    /// The [`RingState`], followed by the additional device memory that the spec asks for.
     state: OwnMemory,
     rest: u64,
     region: Region,
-    /// Where simulated GPUs wait for NICs.
-    signs: Option<Arc<Signs>>,
+    /// The heartbeat of the other nodes, if GPUs are simulated and wait for NICs.
+    heartbeat: Option<Arc<Heartbeat>>,
     lost: Lost,
 }
 
 impl Fabric {
-    /// Allocates, connects, starts the proxy. Collective.
+    /// Allocates the memory, connects to the peers, and starts the proxy. This is a collective call.
     pub fn connect(shared: &Shared, spec: &FabricSpec, page: &Arc<Page>) -> Result<Self, Error> {
         let timeout = shared.host_timeout();
         let mut ranks = shared.ranks();
-        let rails = &spec.rails;
-        let peers = rails.peers();
+        let node_map = &spec.node_map;
+        let peers = node_map.peers();
         let rest = (size_of::<RingState>() as u64).next_multiple_of(FLAG_STRIDE_BYTES);
         let allocate =
             |bytes| OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, shared.gpu_timeout());
@@ -90,7 +69,7 @@ impl Fabric {
             ranks.agree("allocation for the fabric", allocated, timeout)?;
         let config = EndpointConfig {
             channels: spec.channels,
-            // Where GPUs are simulated too, it is of real time.
+            // This deadline is real time, also if GPUs are simulated.
             deadline: shared.timeout(),
             put_bytes: spec.put_bytes,
             first_count: 0,
@@ -104,7 +83,7 @@ impl Fabric {
                     memory: region.share(&shared.ctx, &mut ranks, timeout)?,
                     number: shared.rank as usize,
                 };
-                let wires = wires::connect(&mut ranks, &peers, timeout)?;
+                let wires = socket_pairs::connect(&mut ranks, &peers, timeout)?;
                 emulated(shared, (nic, faults), (region, region_bytes), wires, config)
             }
             Transport::Rc(_) | Transport::Efa(_) => nics::set_up(shared, spec, &config),
@@ -115,27 +94,30 @@ impl Fabric {
             let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
             Ok((prepared, offers::encode(&offers)))
         });
-        let (Prepared { region, setup }, offers) = ranks.agree(STEP, offers, timeout)?;
+        let (PreparedEndpoint { region, setup }, offers) = ranks.agree(STEP, offers, timeout)?;
         let region = match region {
             Region::Device(memory) if spec.mapped_by_node => Region::Symmetric {
                 memory: memory.share(&shared.ctx, &mut ranks, timeout)?,
-                number: shared.hosts.nodes.local_rank(shared.rank),
+                number: shared.cluster.hosts.local_rank(shared.rank),
             },
             region => region,
         };
-        let signs = shared.simulated.is_some() && !matches!(region, Region::Symmetric { .. });
-        let signs = signs.then(Signs::new);
-        let connected = offers_of(shared, &offers, &peers, rails).and_then(|peers| {
+        let heartbeat = shared.simulated.is_some() && !matches!(region, Region::Symmetric { .. });
+        let heartbeat = heartbeat.then(Heartbeat::new);
+        let connected = offers_of(shared, &offers, &peers, node_map).and_then(|peers| {
             let deadline = Instant::now() + timeout;
             let arrivals = arrivals.clone();
-            let told: Box<dyn Arrivals> = match signs.clone() {
-                Some(signs) => Box::new(Heard { arrivals, signs }),
+            let arrivals: Box<dyn Arrivals> = match heartbeat.clone() {
+                Some(heartbeat) => Box::new(HeartbeatArrivals {
+                    arrivals,
+                    heartbeat,
+                }),
                 None => Box::new(arrivals),
             };
-            let endpoint = setup.connect(&peers, ring.ring.clone(), told, deadline);
+            let endpoint = setup.connect(&peers, ring.ring.clone(), arrivals, deadline);
             Ok((endpoint.map_err(Error::Fabric)?, Vec::new()))
         });
-        // Also the barrier before which nobody puts.
+        // This step is also a barrier: no rank puts before all are connected.
         let (endpoint, _) = ranks.agree(STEP, connected, timeout)?;
         let proxy = nics::cores(shared, &spec.transport).and_then(|cores| {
             let options = ProxyOptions {
@@ -146,80 +128,87 @@ impl Fabric {
             Ok((proxy, Vec::new()))
         });
         let (proxy, _) = ranks.agree("start of the proxies", proxy, timeout)?;
-        let watch = shared.simulated.as_ref().map(|host| {
-            let (ring, page, signs) = (ring.ring.clone(), page.clone(), signs.clone());
+        let busy_guard = shared.simulated.as_ref().map(|simulated| {
+            let (ring, page, heartbeat) = (ring.ring.clone(), page.clone(), heartbeat.clone());
             let limit = shared.timeout();
-            let may_hear = move || signs.as_ref().is_some_and(|signs| signs.are_within(limit));
-            // A proxy that has failed has said so to the page.
-            host.watch(move || !page.is_aborted() && (!ring.is_drained() || may_hear()))
+            let may_receive = move || {
+                heartbeat
+                    .as_ref()
+                    .is_some_and(|heartbeat| heartbeat.is_within(limit))
+            };
+            // A proxy that has failed has set the abort word of the page.
+            simulated.pause_clock_while(move || {
+                !page.is_aborted() && (!ring.is_drained() || may_receive())
+            })
         });
         Ok(Self {
-            _watch: watch,
+            _busy_guard: busy_guard,
             proxy: Some(proxy),
             ring,
             arrivals,
             state,
             rest,
             region,
-            signs,
-            lost: shared.standing.lost.clone(),
+            heartbeat,
+            lost: shared.health.lost.clone(),
         })
     }
 
-    /// As kernels get it.
+    /// Returns the command ring in the form that kernels use.
     pub fn ring(&self) -> CommandRing {
         self.ring.on_device(self.state.address())
     }
 
-    /// Where the arrival words are, on the host: by peer and channel.
+    /// Returns the address of the arrival words, which are in host memory, by peer and channel.
     pub fn arrivals(&self) -> u64 {
         self.arrivals.device_address()
     }
 
-    /// Multiplies the counts of puts that have arrived, for tests of wrapping. No put may be on its way.
+    /// Multiplies the counts of arrived puts, for tests of counters that wrap around. No put may be under way.
     pub fn pretend_arrivals(&self, times: u32) {
         self.arrivals.pretend(times);
     }
 
-    /// Where this rank's region 0 is.
+    /// Returns the address of this rank's region 0.
     pub fn region(&self) -> u64 {
         self.region.address()
     }
 
-    /// Where region 0 of each rank of this node is, if this node's GPUs map it; 0 beyond the last.
-    pub fn regions_of_node(&self, shared: &Shared, rails: &Rails) -> [u64; MAX_RANKS] {
+    /// Returns the address of region 0 of each rank of this node, if the GPUs of the node map it. The rest is 0.
+    pub fn regions_of_node(&self, shared: &Shared, node_map: &NodeMap) -> [u64; MAX_RANKS] {
         let mut addresses = [0; MAX_RANKS];
         if let Region::Symmetric { memory, .. } = &self.region {
-            for (address, rank) in addresses.iter_mut().zip(rails.neighbours()) {
-                *address = memory.addresses()[shared.hosts.nodes.local_rank(*rank)];
+            for (address, rank) in addresses.iter_mut().zip(node_map.local_ranks()) {
+                *address = memory.addresses()[shared.cluster.hosts.local_rank(*rank)];
             }
         }
         addresses
     }
 
-    /// Where the device memory is that the spec asked for besides.
+    /// Returns the address of the additional device memory that the spec asked for.
     pub fn state(&self) -> u64 {
         self.state.address() + self.rest
     }
 
-    /// To be called when a kernel is launched.
+    /// Wakes the proxy. This must be called when a kernel is launched.
     pub fn wake(&self) {
-        if let Some(signs) = &self.signs {
-            signs.note();
+        if let Some(heartbeat) = &self.heartbeat {
+            heartbeat.record();
         }
         if let Some(proxy) = &self.proxy {
             proxy.wake();
         }
     }
 
-    /// To be called when a launch is captured: replays of the graph call no [`wake`](Self::wake).
+    /// Prepares the proxy for replays of a graph, which do not call [`wake`](Self::wake). This must be called when a
+    /// launch is captured.
     pub fn capture(&self) {
         if let Some(proxy) = &self.proxy {
             proxy.capture();
         }
     }
 
-    /// Why the fabric has failed, if it has.
+    /// Returns why the fabric has failed, if it has.
     pub fn failure(&self) -> Option<Error> {
         self.proxy.as_ref()?.error().map(Error::Fabric)
     }
@@ -233,25 +222,25 @@ impl Drop for Fabric {
         if let Some(&lost) = self.lost.get() {
             proxy.abort(lost);
         } else if std::thread::panicking() {
-            drop(proxy); // peers are to see that this was no end as it should be
+            drop(proxy); // The peers must detect that this was not an orderly shutdown.
         } else if let Err(error) = proxy.shutdown(DRAIN_LIMIT) {
             tracing::debug!(%error, "the proxy ended");
         }
     }
 }
 
-/// NICs in software, which copy between the regions of all ranks.
+/// Prepares an emulated NIC, which copies between the regions of all ranks.
 fn emulated(
     shared: &Shared,
     (nic, faults): (&NicModel, &Faults),
     (region, region_bytes): (Region, u64),
     wires: Vec<std::os::unix::net::UnixStream>,
     config: EndpointConfig,
-) -> Result<Prepared, Error> {
+) -> Result<PreparedEndpoint, Error> {
     let Region::Symmetric { memory, .. } = &region else {
         return Err(Error::Aborted { cause: None });
     };
-    let mover = PeerCopies::new(
+    let copies = P2pCopies::new(
         &shared.ctx,
         (shared.rank, shared.world),
         memory.clone(),
@@ -264,35 +253,35 @@ fn emulated(
         nic.clone(),
         faults.clone(),
         Clock::Real,
-        Box::new(mover),
+        Box::new(copies),
         wires.collect(),
     );
     let kind = MemoryKind::Gpu {
         device: shared.ctx.ordinal() as u32,
         dma_buf: None,
     };
-    // SAFETY: mapped as long as its owner, which it keeps; only GPUs reach it.
+    // SAFETY: the memory stays mapped as long as its owner, which `described` keeps alive. Only GPUs access it.
     let described = unsafe { MemoryRange::new(region.address(), region_bytes, kind) };
     let described = described.with_owner(Arc::new(memory.clone()));
     let setup = transport
         .and_then(|transport| EndpointBuilder::new(Box::new(transport), vec![described], config))
         .map_err(Error::Fabric)?;
-    Ok(Prepared { setup, region })
+    Ok(PreparedEndpoint { setup, region })
 }
 
-/// What each peer offers to this rank.
+/// Returns the data that each peer sent to this rank for connecting.
 fn offers_of(
     shared: &Shared,
     offers: &[Vec<u8>],
     peers: &[u32],
-    rails: &Rails,
+    node_map: &NodeMap,
 ) -> Result<Vec<PeerConnectInfo>, Error> {
     let of = |(id, (peer, number)): (u16, (&u32, u32))| {
         let offer = offers::decode(&offers[*peer as usize], peers.len(), number as usize);
         Ok(PeerConnectInfo {
             peer: mkernel_fabric::PeerIdentity {
                 id: PeerId(id),
-                name: shared.hosts.name_of(*peer).into(),
+                name: shared.cluster.name_of(*peer).into(),
             },
             connect_info: offer.map(<[u8]>::to_vec).ok_or(Error::Protocol {
                 peer: Peer::Rank(*peer),
@@ -301,6 +290,6 @@ fn offers_of(
             })?,
         })
     };
-    let numbers = rails.numbers_at_peers();
+    let numbers = node_map.peer_indices();
     (0..).zip(peers.iter().zip(numbers)).map(of).collect()
 }

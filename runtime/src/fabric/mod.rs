@@ -1,21 +1,20 @@
-//! The fabric on a rank: puts of kernels to GPUs of other nodes.
+//! The fabric of a rank: puts from kernels to GPUs of other nodes.
 //!
-//! `mkernel-fabric` has the proxy and the transports; here is what ties them to a GPU: the ring and arrival words in pinned
-//! memory, regions in device memory. Nodes are hosts, whose NICs carry puts; or ranks of one host are put into nodes, with
-//! an emulated network or NICs between them, and kernels of a node get no address of another one's memory.
+//! The crate `mkernel-fabric` has the proxy and the transports. This module connects them to a GPU: the command ring
+//! and the arrival words are in pinned memory, and the regions are in device memory. A node is a host whose NICs
+//! transfer puts. The ranks of one host can also be divided into nodes, with emulated or real NICs between them;
+//! kernels of one node then do not get the addresses of another node's memory.
 
 mod arrivals;
 pub(crate) mod endpoint;
-mod mover;
-mod nics;
+pub(crate) mod fabric_test;
+pub(crate) mod fabric_test_load;
+mod heartbeat;
+pub(crate) mod nics;
+pub(crate) mod node_map;
 mod offers;
-pub(crate) mod rails;
+mod p2p_copy;
 mod region;
 mod ring;
-mod signs;
-mod test;
-mod transport;
-
-pub(crate) use nics::nic_gb_s;
-pub use test::{FabricTest, FabricTestOptions, Load, Measured};
-pub use transport::{NicOptions, Transport};
+pub(crate) mod spec;
+pub(crate) mod transport;

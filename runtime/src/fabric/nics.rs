@@ -1,62 +1,63 @@
-//! Transports over NICs: which NICs a rank uses, its region on them, and the cores near them.
+//! Transports over NICs: the NICs that a rank uses, its region on them, and the cores near them.
 
-use super::endpoint::{FabricSpec, Prepared};
-use super::region::Way;
+use super::region::NicPath;
+use super::spec::{FabricSpec, PreparedEndpoint};
 use super::transport::{NicOptions, Transport};
 use crate::driver;
 use crate::env::{self, ProxyCores};
-use crate::error::{Error, with_causes};
+use crate::error::{Error, NetworkError, with_causes};
 use crate::shared::Shared;
 use mkernel_fabric::{EndpointBuilder, EndpointConfig, FabricError};
 use mkernel_topology::{Gpu, NicKind, PciLocation, Topology};
 
 /// The NICs of a rank.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Rails {
-    /// As verbs name them.
+pub(super) struct RankNics {
+    /// The device names, as verbs use them.
     devices: Vec<String>,
-    /// Of all of them.
+    /// The port, which is the same for all of them.
     port: Option<u8>,
 }
 
-/// Opens the NICs, and gives them a region: where none of them can reach the GPU's memory, one on the host.
+/// Opens the NICs and registers a region with them. If none of them can access the GPU's memory, the region is on the
+/// host.
 pub(super) fn set_up(
     shared: &Shared,
     spec: &FabricSpec,
     config: &EndpointConfig,
-) -> Result<Prepared, Error> {
+) -> Result<PreparedEndpoint, Error> {
     let (options, is_built, feature) = match &spec.transport {
         Transport::Efa(options) => (options, cfg!(feature = "efa"), "efa"),
         Transport::Rc(options) => (options, cfg!(feature = "verbs"), "verbs"),
-        Transport::Emulated { .. } => return Err(impossible("it has no NICs")),
+        Transport::Emulated { .. } => return Err(no_nics()),
     };
     let name = spec.transport.name();
     if !is_built {
-        return Err(Error::NoTransport { name, feature });
+        return Err(Error::Network(NetworkError::NoTransport { name, feature }));
     }
     let (topology, gpu) = topology(shared)?;
-    let rails = choose(&topology, gpu, &wanted(&spec.transport), name)?;
-    let (ways, reason) = Way::all(shared)?;
+    let nics = choose(&topology, gpu, &wanted(&spec.transport), name)?;
+    let (ways, reason) = NicPath::all(shared)?;
     let mut refused: Vec<String> = reason.into_iter().map(str::to_owned).collect();
-    // What other GPUs of the node map is GPU memory.
+    // Memory that other GPUs of the node map must be GPU memory.
     let ways = ways
         .into_iter()
-        .filter(|way| *way != Way::Pinned || !spec.mapped_by_node);
+        .filter(|way| *way != NicPath::Pinned || !spec.mapped_by_node);
     for way in ways {
-        // The transport goes before the memory, which comes first.
+        // The transport must be dropped before the memory, so it is created after it.
         let allocated = way.allocate(shared, spec.region_bytes);
         let tried = allocated.and_then(|(region, memory)| {
-            let transport = open(&spec.transport, options, &rails, spec.rails.nodes - 1)?;
+            let transport = open(&spec.transport, options, &nics, spec.node_map.nodes - 1)?;
             let setup = EndpointBuilder::new(transport, vec![memory], config.clone());
-            Ok(Prepared {
+            Ok(PreparedEndpoint {
                 setup: setup.map_err(Error::Fabric)?,
                 region,
             })
         });
         match tried {
             Ok(prepared) => {
-                let (rank, nics) = (shared.rank, rails.devices.join(", "));
-                say(
+                let (rank, nics) = (shared.rank, nics.devices.join(", "));
+                log_path(
                     way,
                     &refused,
                     (rank, name, &nics),
@@ -64,65 +65,79 @@ pub(super) fn set_up(
                 );
                 return Ok(prepared);
             }
-            // The driver's refusal of a dma-buf, or the NIC's of what it is given.
+            // Either the driver refused to export a dma-buf, or the NIC refused to register the memory.
             Err(error @ (Error::Fabric(FabricError::Register { .. }) | Error::Cuda { .. }))
-                if way != Way::Pinned =>
+                if way != NicPath::Pinned =>
             {
                 refused.push(format!("{way}: {}", with_causes(&error)));
             }
             Err(error) => return Err(error),
         }
     }
-    Err(Error::Nics {
+    Err(Error::Network(NetworkError::Nics {
         reason: format!(
-            "operators need NICs that reach GPU memory ({}); load nvidia-peermem, or use the open kernel module of NVIDIA's \
-             driver and Linux 5.12 or newer for dma-bufs",
+            "operators need NICs that can access GPU memory, but these cannot ({}). Load nvidia-peermem, or use the open kernel \
+             module of NVIDIA's driver and Linux 5.12 or newer for dma-bufs",
             refused.join("; ")
         ),
-    })
+    }))
 }
 
-fn impossible(what: &str) -> Error {
-    Error::Fabric(FabricError::Config(vec![what.to_owned()]))
+/// The error for a transport without NICs.
+fn no_nics() -> Error {
+    Error::Fabric(FabricError::Config(vec![
+        "emulated NICs are not opened by verbs".to_owned(),
+    ]))
 }
 
-/// Once for an endpoint. On the host, puts are as fast as PCIe lets kernels read and write: worth a warning.
-fn say(way: Way, refused: &[String], (rank, transport, nics): (u32, &str, &str), simulated: bool) {
+/// Logs the path once per endpoint. Through host memory, puts are only as fast as kernels can read and write over PCIe,
+/// so that is a warning.
+fn log_path(
+    way: NicPath,
+    refused: &[String],
+    (rank, transport, nics): (u32, &str, &str),
+    simulated: bool,
+) {
     let refused = refused.join("; ");
-    if way == Way::Pinned && !simulated {
+    if way == NicPath::Pinned && !simulated {
         tracing::warn!(
             rank,
             transport,
             nics,
             refused,
-            "NICs do not reach GPU memory, so puts go through {way}; load nvidia-peermem, or use the open kernel module \
-             of NVIDIA's driver and Linux 5.12 or newer for dma-bufs"
+            "the NICs cannot access GPU memory, so puts use {way}; load nvidia-peermem, or use the open kernel module of \
+             NVIDIA's driver and Linux 5.12 or newer for dma-bufs"
         );
     } else {
-        tracing::info!(rank, transport, nics, refused, "puts go through {way}");
+        tracing::info!(rank, transport, nics, refused, "puts use {way}");
     }
 }
 
-/// This host, and which of its GPUs is this rank's. Simulated GPUs are numbered as the ranks of the host.
+/// Returns the topology of this host, and the index of this rank's GPU in it. Simulated GPUs have the local ranks as
+/// their numbers.
 fn topology(shared: &Shared) -> Result<(Topology, usize), Error> {
     let mut topology = Topology::read(&env::sysfs());
     if shared.simulated.is_some() {
-        let neighbours = shared.hosts.nodes.neighbours(shared.rank).len();
-        topology.gpus = (0..neighbours)
+        let local_ranks = shared.cluster.hosts.local_ranks(shared.rank).len();
+        topology.gpus = (0..local_ranks)
             .map(simulated_gpu)
             .collect::<Option<_>>()
             .unwrap_or_default();
-        return Ok((topology, shared.hosts.nodes.local_rank(shared.rank)));
+        return Ok((topology, shared.cluster.hosts.local_rank(shared.rank)));
     }
     let bus_id = driver::bus_id(shared.ctx.cu_device())?;
     let gpu = bus_id.parse().ok().and_then(|id| topology.gpu_at(id));
-    let gpu = gpu.ok_or_else(|| Error::Nics {
-        reason: format!("the GPU at {bus_id} is not in sysfs; is it mounted in this container?"),
+    let gpu = gpu.ok_or_else(|| {
+        Error::Network(NetworkError::Nics {
+            reason: format!(
+                "the GPU at {bus_id} is not in sysfs. Check that sysfs is mounted in this container"
+            ),
+        })
     })?;
     Ok((topology, gpu))
 }
 
-/// A GPU that is as near to every NIC.
+/// Returns a GPU that has the same distance to every NIC.
 fn simulated_gpu(number: usize) -> Option<Gpu> {
     let bus_id = format!("0000:{number:02x}:00.0").parse().ok()?;
     Some(Gpu {
@@ -136,7 +151,7 @@ fn simulated_gpu(number: usize) -> Option<Gpu> {
     })
 }
 
-/// The cores on which this rank's proxy may run; any if there are none.
+/// Returns the cores on which this rank's proxy may run. An empty list means any core.
 pub(super) fn cores(shared: &Shared, transport: &Transport) -> Result<Vec<usize>, Error> {
     let cores = match env::proxy_cores()? {
         ProxyCores::Any => return Ok(Vec::new()),
@@ -146,11 +161,11 @@ pub(super) fn cores(shared: &Shared, transport: &Transport) -> Result<Vec<usize>
             near(&topology, gpu, &wanted(transport))?
         }
     };
-    tracing::info!(rank = shared.rank, ?cores, "the proxy has cores");
+    tracing::info!(rank = shared.rank, ?cores, "the proxy runs on these cores");
     Ok(cores)
 }
 
-/// The NICs that a transport's user wants.
+/// Returns which NICs the user wants for a transport.
 fn wanted(transport: &Transport) -> String {
     let nics = match transport {
         Transport::Rc(options) | Transport::Efa(options) => options.nics.clone(),
@@ -159,36 +174,43 @@ fn wanted(transport: &Transport) -> String {
     nics.unwrap_or_else(env::wanted_nics)
 }
 
-/// The rate of the NICs that the GPU at `bus_id` would use, GB/s, if sysfs knows it.
+/// Returns the rate in GB/s of the NICs that the GPU at `bus_id` would use, if sysfs has it.
 pub(crate) fn nic_gb_s(bus_id: &str) -> Result<Option<f64>, Error> {
     let topology = Topology::read(&env::sysfs());
     let choices = topology.select_nics(&env::wanted_nics());
-    let choices = choices.map_err(|error| Error::Nics {
-        reason: error.to_string(),
+    let choices = choices.map_err(|error| {
+        Error::Network(NetworkError::Nics {
+            reason: error.to_string(),
+        })
     })?;
     let gpu = bus_id.parse().ok().and_then(|id| topology.gpu_at(id));
     let choice = gpu.and_then(|gpu| choices.gpus.get(gpu));
     Ok(choice.and_then(|choice| choice.gb_per_s(&topology)))
 }
 
-/// The cores near a GPU's first NIC, as far as they are its own.
+/// Returns the cores near a GPU's first NIC that no other GPU's proxy uses.
 fn near(topology: &Topology, gpu: usize, wanted: &str) -> Result<Vec<usize>, Error> {
-    let wrong = |reason| Error::Nics { reason };
+    let wrong = |reason| Error::Network(NetworkError::Nics { reason });
     let choices = topology
         .select_nics(wanted)
         .map_err(|error| wrong(error.to_string()))?;
     let cores = choices.gpus.get(gpu).map_or(&[][..], |gpu| &gpu.cores);
     if cores.is_empty() {
         return Err(wrong(format!(
-            "GPU {gpu} has none, so no cores are near to it: list cores in MKERNEL_PROXY_CORES, or unset it"
+            "GPU {gpu} has no NIC, so there are no cores near its NIC. List cores in MKERNEL_PROXY_CORES, or unset it"
         )));
     }
     Ok(cores.iter().map(|core| *core as usize).collect())
 }
 
-/// The NICs of a GPU for a transport.
-fn choose(topology: &Topology, gpu: usize, wanted: &str, transport: &str) -> Result<Rails, Error> {
-    let wrong = |reason| Error::Nics { reason };
+/// Chooses the NICs of a GPU for a transport.
+fn choose(
+    topology: &Topology,
+    gpu: usize,
+    wanted: &str,
+    transport: &str,
+) -> Result<RankNics, Error> {
+    let wrong = |reason| Error::Network(NetworkError::Nics { reason });
     let choices = topology
         .select_nics(wanted)
         .map_err(|error| wrong(error.to_string()))?;
@@ -200,12 +222,12 @@ fn choose(topology: &Topology, gpu: usize, wanted: &str, transport: &str) -> Res
     if nics.is_empty() {
         let notes = [topology.notes.as_slice(), &choices.notes].concat();
         let notes: String = notes.iter().map(|note| format!("; {note}")).collect();
-        return Err(wrong(format!("there is none for GPU {gpu}{notes}")));
+        return Err(wrong(format!("there is no NIC for GPU {gpu}{notes}")));
     }
-    let fits = |kind| (kind == NicKind::Efa) == (transport == "efa");
+    let fits = |link| (link == NicKind::Efa) == (transport == "efa");
     if let Some(nic) = nics.iter().find(|nic| !fits(nic.kind)) {
         return Err(wrong(format!(
-            "{} is {}, which transport {transport} does not speak: use {}, or name other NICs by MKERNEL_NICS",
+            "{} is {}, which transport {transport} does not support. Use transport {}, or name other NICs by MKERNEL_NICS",
             nic.name,
             nic.kind,
             if nic.kind == NicKind::Efa {
@@ -218,11 +240,11 @@ fn choose(topology: &Topology, gpu: usize, wanted: &str, transport: &str) -> Res
     let port = nics[0].port;
     if let Some(other) = nics.iter().find(|nic| nic.port != port) {
         return Err(wrong(format!(
-            "{} and {} are different ports: one number is possible for all NICs of a GPU",
+            "{} and {} are different ports. All NICs of a GPU must use the same port number",
             nics[0].name, other.name
         )));
     }
-    Ok(Rails {
+    Ok(RankNics {
         devices: nics.iter().map(|nic| nic.device.clone()).collect(),
         port: u8::try_from(port).ok(),
     })
@@ -232,13 +254,13 @@ fn choose(topology: &Topology, gpu: usize, wanted: &str, transport: &str) -> Res
 fn open(
     transport: &Transport,
     options: &NicOptions,
-    rails: &Rails,
+    nics: &RankNics,
     peers: u32,
 ) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
     use mkernel_fabric::verbs;
     let options = verbs::Options {
-        devices: rails.devices.clone(),
-        port: rails.port,
+        devices: nics.devices.clone(),
+        port: nics.port,
         gid_index: options.gid_index,
         service_level: options.service_level,
         traffic_class: options.traffic_class,
@@ -252,18 +274,18 @@ fn open(
     opened.map_err(Error::Fabric)
 }
 
-/// Not reached: what is not built is refused before.
+/// This is never reached, since transports that are not built are refused before.
 #[cfg(not(feature = "verbs"))]
 fn open(
     transport: &Transport,
     _: &NicOptions,
-    _: &Rails,
+    _: &RankNics,
     _: u32,
 ) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
-    Err(Error::NoTransport {
+    Err(Error::Network(NetworkError::NoTransport {
         name: transport.name(),
         feature: "verbs",
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -343,15 +365,15 @@ mod tests {
         };
         let text = wrong(vec![nic("rdmap0s6", 1, NicKind::Efa)], "rc");
         assert!(
-            text.contains("rdmap0s6:1 is EFA") && text.contains("use efa"),
+            text.contains("rdmap0s6:1 is EFA") && text.contains("transport efa"),
             "{text}"
         );
         let text = wrong(vec![nic("mlx5_0", 1, NicKind::InfiniBand)], "efa");
-        assert!(text.contains("use rc"), "{text}");
+        assert!(text.contains("transport rc"), "{text}");
         let ports = vec![nic("a", 1, NicKind::RoCE), nic("b", 2, NicKind::RoCE)];
         let text = wrong(ports, "rc");
         assert!(text.contains("a:1 and b:2 are different ports"), "{text}");
         let text = wrong(Vec::new(), "rc");
-        assert!(text.contains("there is none for GPU 0"), "{text}");
+        assert!(text.contains("there is no NIC for GPU 0"), "{text}");
     }
 }

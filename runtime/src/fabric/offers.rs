@@ -1,6 +1,7 @@
-//! What a rank tells all others before they connect: an offer for each of its peers, in one message.
+//! The message that each rank sends to all others before they connect. It contains the connection data for each of its
+//! peers.
 
-/// The offers as bytes: for each its length, a little-endian u32, then itself.
+/// Encodes the data for each peer: its length as a little-endian u32, then its bytes.
 pub(crate) fn encode(offers: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for offer in offers {
@@ -10,7 +11,7 @@ pub(crate) fn encode(offers: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// The offer with this index, of a message with `count` of them; none if it is no such message.
+/// Returns the data with this index from a message for `count` peers, or `None` if the message is malformed.
 pub(crate) fn decode(mut bytes: &[u8], count: usize, index: usize) -> Option<&[u8]> {
     let mut found = None;
     for at in 0..count {

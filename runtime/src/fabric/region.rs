@@ -1,4 +1,4 @@
-//! [`Region`]: the memory that an endpoint's puts come from and go to, and how NICs reach it.
+//! [`Region`]: the memory from which and to which an endpoint's puts are made, and how NICs access it.
 
 use crate::driver::{self, Pinned};
 use crate::error::Error;
@@ -8,18 +8,18 @@ use mkernel_fabric::{DmaBuf, MemoryKind, MemoryRange};
 use std::fmt;
 use std::sync::Arc;
 
-/// What keeps a rank's region 0.
+/// The owner of a rank's region 0.
 pub(crate) enum Region {
-    /// On all GPUs of the host, and mapped on each: for emulated NICs, and for kernels of the node.
+    /// Memory of all GPUs of the host, mapped on each of them. Emulated NICs and the kernels of the node access it.
     Symmetric { memory: Symmetric, number: usize },
-    /// On this GPU.
+    /// Memory of this GPU.
     Device(OwnMemory),
-    /// On the host; kernels reach it over PCIe.
+    /// Memory of the host, which kernels access over PCIe.
     Pinned(Arc<Pinned>),
 }
 
 impl Region {
-    /// Where kernels of this rank find it.
+    /// Returns the address for kernels of this rank.
     pub fn address(&self) -> u64 {
         match self {
             Self::Symmetric { memory, number } => memory.addresses()[*number],
@@ -29,22 +29,25 @@ impl Region {
     }
 }
 
-/// How a NIC reaches a region.
+/// How a NIC accesses a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// The GPU's driver gives the NIC's a dma-buf of it.
+pub(crate) enum NicPath {
+    /// The driver of the GPU exports the region as a dma-buf for the driver of the NIC.
     DmaBuf,
-    /// The NIC's driver asks the GPU's, by the module nvidia-peermem.
+    /// The driver of the NIC gets the addresses from the driver of the GPU through the module nvidia-peermem.
     Peermem,
-    /// It is not on the GPU at all.
+    /// The region is in host memory.
     Pinned,
 }
 
-impl Way {
-    /// What can be tried for a rank's GPU, the best first, and why better ones cannot.
+impl NicPath {
+    /// Returns the paths that can be tried for a rank's GPU, the best first, and why better ones are not possible.
     pub fn all(shared: &Shared) -> Result<(Vec<Self>, Option<&'static str>), Error> {
         if shared.simulated.is_some() {
-            return Ok((vec![Self::Pinned], Some("no NIC reaches a simulated GPU")));
+            return Ok((
+                vec![Self::Pinned],
+                Some("NICs cannot access simulated GPUs"),
+            ));
         }
         let can = driver::nic_access(&shared.ctx)?;
         let ways = match (can.memory, can.dma_buf) {
@@ -55,14 +58,15 @@ impl Way {
         Ok((ways, None))
     }
 
-    /// Memory of at least `bytes`, zero.
+    /// Allocates at least `bytes` of zeroed memory.
     pub fn allocate(self, shared: &Shared, bytes: u64) -> Result<(Region, MemoryRange), Error> {
         if self == Self::Pinned {
             let bytes = bytes.max(1);
             let length = usize::try_from(bytes).unwrap_or(usize::MAX);
             let memory = Arc::new(Pinned::allocate(&shared.ctx, length)?);
             let address = memory.host_address(0).as_ptr() as u64;
-            // SAFETY: mapped as long as its owner, which it keeps; only kernels of this rank and NICs access it.
+            // SAFETY: the memory stays mapped as long as its owner, which `described` keeps alive. Only kernels of this
+            // rank and NICs access it.
             let described = unsafe { MemoryRange::new(address, bytes, MemoryKind::Host) };
             let described = described.with_owner(memory.clone());
             return Ok((Region::Pinned(memory), described));
@@ -80,19 +84,19 @@ impl Way {
             device: shared.ctx.ordinal() as u32,
             dma_buf,
         };
-        // SAFETY: as above.
+        // SAFETY: see above.
         let described = unsafe { MemoryRange::new(memory.address(), memory.bytes() as u64, kind) };
         let described = described.with_owner(memory.mapping());
         Ok((Region::Device(memory), described))
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for NicPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::DmaBuf => "GPU memory, by dma-buf",
-            Self::Peermem => "GPU memory, by nvidia-peermem",
-            Self::Pinned => "pinned host memory, which kernels reach over PCIe",
+            Self::DmaBuf => "GPU memory through dma-buf",
+            Self::Peermem => "GPU memory through nvidia-peermem",
+            Self::Pinned => "pinned host memory, which kernels access over PCIe",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The ring of commands where kernels and the proxy both reach it.
+//! [`DeviceRing`]: the ring of commands in memory that both kernels and the proxy access.
 
 use crate::driver::Pinned;
 use crate::error::Error;
@@ -7,10 +7,10 @@ use mkernel_fabric::HostRing;
 use mkernel_spec::fabric::{Command, CommandRing};
 use std::sync::Arc;
 
-/// Commands that a kernel may be ahead of the proxy.
+/// The logarithm of the number of commands that a kernel can post before the proxy has taken the first one.
 const CAPACITY_LOG2: u32 = 10;
 
-/// Slots and words in pinned memory.
+/// The slots and words of the ring, in pinned memory.
 pub(crate) struct DeviceRing {
     pub ring: Arc<HostRing>,
     slots: u64,
@@ -20,15 +20,15 @@ pub(crate) struct DeviceRing {
 impl DeviceRing {
     pub fn allocate(ctx: &Arc<CudaContext>) -> Result<Self, Error> {
         let slots_bytes = size_of::<Command>() << CAPACITY_LOG2;
-        // The words on a line of their own: kernels poll them.
+        // The words have a cache line of their own, since kernels poll them.
         let memory = Pinned::allocate(ctx, slots_bytes + 128)?;
         let (slots, words) = (
             memory.device_address(),
             memory.device_address() + slots_bytes as u64,
         );
         let (host_slots, host_words) = (memory.host_address(0), memory.host_address(slots_bytes));
-        // SAFETY: the memory is as long as this, zero, aligned to a page, and freed with its owner; kernels and this
-        // ring alone access it.
+        // SAFETY: the memory has this length, is zeroed and aligned to a page, and is freed with its owner. Only
+        // kernels and this ring access it.
         let ring = unsafe {
             HostRing::from_raw(
                 host_slots.cast(),
@@ -41,7 +41,7 @@ impl DeviceRing {
         Ok(Self { ring, slots, words })
     }
 
-    /// As kernels get it; `state` is zeroed device memory.
+    /// Returns the ring in the form that kernels use. `state` is the address of zeroed device memory.
     pub fn on_device(&self, state: u64) -> CommandRing {
         CommandRing {
             slots: self.slots,

@@ -1,42 +1,43 @@
-//! [`Transport`]: what carries puts between nodes, for people to choose.
+//! [`Transport`]: the transport for puts between nodes, which the user chooses.
 
 use mkernel_fabric::emulated::{Faults, MAX_WRITE_BYTES, NicModel};
 
-/// The most bytes of a write that NICs are asked for; each has a limit of its own, which its proxy knows.
+/// The longest write that NICs are asked for. Each NIC has a limit of its own, which its proxy takes into account.
 const NIC_WRITE_BYTES: u32 = 1 << 30;
 
-/// What carries puts between nodes; of one kind on all ranks.
+/// The transport for puts between nodes. It must be of the same kind on all ranks.
 #[derive(Clone, Debug)]
 pub enum Transport {
-    /// NICs in software, for nodes that are parts of one host.
+    /// Emulated NICs, between nodes that are parts of one host.
     Emulated {
-        /// The network.
+        /// The properties of the emulated network.
         nic: NicModel,
-        /// What goes wrong in it.
+        /// The faults that it injects.
         faults: Faults,
     },
-    /// Reliable connections of InfiniBand or RoCE. Feature `verbs`.
+    /// Reliable connections of InfiniBand or RoCE. This needs feature `verbs`.
     Rc(NicOptions),
-    /// SRD of Amazon's EFA. Feature `efa`.
+    /// SRD of Amazon's EFA. This needs feature `efa`.
     Efa(NicOptions),
 }
 
-/// Which NICs a rank uses, and how; may differ from rank to rank.
+/// Which NICs a rank uses, and how. The options may differ between ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NicOptions {
-    /// NICs, as `MKERNEL_NICS` has them: `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`. None: what that
-    /// variable says, else the nearest of each GPU.
+    /// The NICs in the form of `MKERNEL_NICS`: `mlx5_0,mlx5_3` for all GPUs, or `0=mlx5_0;1=mlx5_3` per GPU. If this is
+    /// `None`, that variable applies, or else the NICs nearest to each GPU.
     pub nics: Option<String>,
-    /// An index in the port's table of GIDs. None: on Ethernet one of RoCE v2 and of the farthest reach, else the first.
+    /// An index in the port's table of GIDs. If this is `None`, the default on Ethernet is the RoCE v2 GID with the
+    /// farthest reach, and the first GID otherwise.
     pub gid_index: Option<u8>,
-    /// InfiniBand's service level or the priority of Ethernet, 0 to 15. RC only.
+    /// The service level of InfiniBand or the priority of Ethernet, 0 to 15. It applies to RC only.
     pub service_level: u8,
-    /// DSCP and ECN of IP packets of RoCE v2. RC only.
+    /// The DSCP and ECN bits of the IP packets of RoCE v2. They apply to RC only.
     pub traffic_class: u8,
 }
 
 impl Default for Transport {
-    /// Emulated NICs without faults.
+    /// Returns emulated NICs without faults.
     fn default() -> Self {
         Self::Emulated {
             nic: NicModel::default(),
@@ -46,7 +47,7 @@ impl Default for Transport {
 }
 
 impl Transport {
-    /// `emulated`, `rc` or `efa`.
+    /// Returns the name: `emulated`, `rc` or `efa`.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -56,7 +57,7 @@ impl Transport {
         }
     }
 
-    /// What must be the same on all ranks, in words.
+    /// Returns a description of everything that must be the same on all ranks.
     pub(crate) fn identity(&self) -> String {
         match self {
             Self::Emulated { nic, faults } => format!("emulated by {nic:?} with {faults:?}"),
@@ -64,7 +65,7 @@ impl Transport {
         }
     }
 
-    /// The longest write, as far as it is known before NICs are opened.
+    /// Returns the longest write, as far as it is known before NICs are opened.
     pub(crate) fn write_bytes(&self) -> u32 {
         match self {
             Self::Emulated { nic, .. } => nic.write_bytes.min(MAX_WRITE_BYTES),

@@ -1,4 +1,4 @@
-//! Copies of calls that are given up, with a copy thread that is late.
+//! Tests of copies whose call is aborted while the copy thread is late.
 
 use super::*;
 use crate::{
@@ -6,6 +6,7 @@ use crate::{
     Tuning,
 };
 use cudarc::driver::CudaSlice;
+use half::bf16;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ const SHAPE: GemmShape = GemmShape {
 const DEADLINE: Duration = Duration::from_millis(100);
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What happens while the thread is stopped; what is returned resumes it when A is gone.
+/// The action while the thread is stopped. The thread resumes when the returned guard is dropped, after A is freed.
 type Then = dyn for<'a> Fn(&Rank, MutexGuard<'a, ()>) -> Option<MutexGuard<'a, ()>> + Sync;
 
 struct Rank {
@@ -66,11 +67,11 @@ impl Rank {
     }
 
     fn is_stopped(&mut self, place: usize, then: &Then) {
-        let job = self.operator.parts().live.job.clone().expect("copies");
+        let job = self.operator.parts().health.job.clone().expect("copies");
         let pause = job.pauses[place].lock().expect("no panic");
         self.launch();
         let pause = then(self, pause);
-        // What a copy would still read is gone when the kernel has ended.
+        // All memory that a copy would still read is freed when the kernel has ended.
         self.stream.synchronize().expect("it ended");
         let epoch = self.page().doorbell();
         let b = self.b.clone();
@@ -83,10 +84,10 @@ impl Rank {
     }
 
     fn page(&self) -> &Page {
-        &self.operator.parts().live.page
+        &self.operator.parts().health.page
     }
 
-    /// Looks at the stream until `is_so`.
+    /// Polls the stream until `is_so` returns true.
     fn wait_until(&self, is_so: impl Fn() -> bool) {
         let started = Instant::now();
         while !is_so() {
@@ -101,8 +102,8 @@ impl Rank {
     }
 }
 
-/// Two calls, the second without rank 2, and with a thread of rank 0 that is stopped at a place until `then` resumes it, or
-/// A is gone.
+/// Makes two calls. Rank 2 leaves out the second one, and the copy thread of rank 0 is stopped at `place` until `then`
+/// resumes it or A is freed.
 fn stopped(place: usize, then: &Then) {
     let simulation = Simulation {
         ranks: 4,
@@ -135,7 +136,7 @@ fn stopped(place: usize, then: &Then) {
 #[test]
 fn copies_that_are_not_begun_are_withdrawn() {
     stopped(0, &|rank, pause| {
-        // The kernel does not wait for a thread that may never come.
+        // The kernel does not wait for a thread that has not claimed its copies.
         rank.wait_until(|| rank.is_done());
         assert!(rank.page().is_withdrawn());
         Some(pause)

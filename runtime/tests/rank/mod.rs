@@ -1,4 +1,4 @@
-//! Ranks on simulated GPUs, with operands by which each element of C says whose it is.
+//! Ranks on simulated GPUs. The operands are chosen so that each element of C shows which shard it was computed from.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -25,7 +25,7 @@ pub fn on_ranks(ranks: u32, body: impl Fn(&Rank) + Sync) {
     });
 }
 
-/// The same for what takes a rank to pieces, and comes to a barrier by itself where it needs one.
+/// Does the same for a `body` that takes a rank apart. It must call a barrier itself if it needs one.
 pub fn with_ranks(ranks: u32, body: impl Fn(Rank) + Sync) {
     for (seed, transfer) in [(1, Transfer::SmPush), (2, Transfer::CopyEngine)] {
         let simulation = Simulation {
@@ -78,7 +78,7 @@ impl Rank {
         Self::with_events(ranks, transfer.into())
     }
 
-    /// With slices that track events.
+    /// Creates a rank whose slices track events.
     pub fn with_events(ranks: Communicator, transfer: Option<Transfer>) -> Self {
         let operator = prepare(&ranks, transfer);
         let stream = ranks.context().new_stream().expect("a stream");
@@ -97,7 +97,7 @@ impl Rank {
         }
     }
 
-    /// Another operator of the same kind.
+    /// Prepares another operator of the same kind.
     pub fn another(&self) -> Operator {
         prepare(&self.ranks, self.transfer)
     }
@@ -124,11 +124,11 @@ impl Rank {
     ) -> Result<(), Error> {
         let call = operator.call(stream);
         let call = call.read(Operand::A, &self.a).read(Operand::B, &self.b);
-        // SAFETY: these tests keep operands until their graphs are gone, and order their streams.
+        // SAFETY: these tests keep operands alive until their graphs are destroyed, and order their streams.
         unsafe { call.write(Operand::C, c).capture() }
     }
 
-    /// Every row of C is the same number, which says whose shard it was computed from.
+    /// Checks C. All elements of a row are the number that stands for the shard from which the row was computed.
     pub fn check(&self, c: &CudaSlice<bf16>) {
         check(&self.ranks, &self.stream, c);
     }

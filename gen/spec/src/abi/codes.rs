@@ -1,10 +1,10 @@
-//! Numbers that reports of kernels hold: who waited, and what for.
+//! Codes in the reports of kernels: the role that waited, and what it waited for.
 
 use serde::Serialize;
 use std::fmt::Write;
 
-/// An enum whose numbers and names device code has too. The text of each is what reports say, and `where` says what the
-/// report's fields hold.
+/// Declares an enum whose values and names are also declared in device code. The text of each value is used in reports.
+/// `where` describes the fields of the report.
 macro_rules! codes {
     (
         $(#[$attr:meta])*
@@ -24,7 +24,7 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// The one with this number, in the words of a report.
+            /// Returns the text of the value with this number.
             #[must_use]
             pub const fn describe(value: u32) -> &'static str {
                 match value {
@@ -33,7 +33,7 @@ macro_rules! codes {
                 }
             }
 
-            /// Its declaration in CUDA.
+            /// Appends the declaration in CUDA.
             fn declare(out: &mut String) {
                 let _ = writeln!(out, "enum {} : u32 {{", stringify!($name));
                 $(
@@ -47,53 +47,54 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Who waits in a kernel.
+    /// The role of the warps that wait in a kernel.
     Role, unknown "unknown role" {
-        Push = 1, "push" where "sends to other ranks";
-        Load = 2, "load" where "brings tiles to shared memory";
-        Multiply = 3, "multiply" where "runs wgmma";
+        Push = 1, "push" where "sends data to other ranks";
+        Load = 2, "load" where "loads tiles into shared memory";
+        Multiply = 3, "multiply" where "issues wgmma instructions";
         Store = 4, "store" where "writes tiles of the result";
-        Collect = 5, "collect" where "takes results of other ranks to C";
-        Reduce = 6, "reduce" where "adds up what ranks have sent";
+        Collect = 5, "collect" where "copies results of other ranks to C or Y";
+        Reduce = 6, "reduce" where "adds up what other ranks have sent";
     }
 }
 
 codes! {
-    /// What a kernel waits for; from [`Wait::Expert`] to [`Wait::Place`], what it expects of an operand's values.
+    /// What a kernel waits for. The codes from [`Wait::Expert`] to [`Wait::Place`] are requirements on the values of an
+    /// operand.
     Wait, unknown "something unknown" {
         Chunk = 1, "a chunk of a peer's shard";
-        Sent = 2, "the end of its own outgoing copies";
-        StageFull = 3, "a pipeline stage to be filled";
-        StageEmpty = 4, "a pipeline stage to be empty";
-        OutputFull = 5, "an output buffer to be filled";
-        OutputEmpty = 6, "an output buffer to be empty";
-        Partial = 7, "another CTA's part of a sum";
-        PeerPartial = 8, "a peer's part of a sum";
-        Result = 9, "a tile that a peer adds up";
-        Begun = 10, "a peer to begin the call";
-        CommandSlot = 11, "a free slot of the ring of commands";
-        Arrival = 12, "puts of a GPU of another node";
-        PutSent = 13, "the end of its own puts";
-        Pace = 14, "other CTAs, to load together";
-        Room = 15, "room at a peer for the next keys";
-        Routing = 16, "a peer's numbers of tokens for each rank";
-        Counted = 17, "other CTAs, to count tokens";
-        Expert = 18, "the number of an expert" where "`index` is the token, and `peer` the number of the choice";
-        ExpertTwice = 19, "another expert for the same token"
-            where "`index` is the token, and `peer` the number of the choice";
-        Tokens = 20, "a possible number of tokens";
-        Rows = 21, "room for all rows" where "`peer` is the rank that gets too many";
-        Place = 22, "the place of a row" where "`index` is the token, and `peer` the number of the choice";
+        Sent = 2, "the end of this rank's outgoing copies";
+        StageFull = 3, "a full pipeline stage";
+        StageEmpty = 4, "an empty pipeline stage";
+        OutputFull = 5, "a full output buffer";
+        OutputEmpty = 6, "an empty output buffer";
+        Partial = 7, "another CTA's partial sum";
+        PeerPartial = 8, "a peer's partial sum";
+        Result = 9, "a tile that a peer reduces";
+        Begun = 10, "a peer's start of the call";
+        CommandSlot = 11, "a free slot of the command ring";
+        Arrival = 12, "puts from a GPU of another node";
+        PutSent = 13, "the completion of this rank's puts";
+        Pace = 14, "other CTAs that load in lockstep";
+        Room = 15, "a free K/V slot at a peer";
+        Routing = 16, "a peer's token counts";
+        Counted = 17, "other CTAs that count tokens";
+        Expert = 18, "a valid expert id" where "`index` is the token, and `peer` is the index of the choice";
+        ExpertTwice = 19, "different experts of one token"
+            where "`index` is the token, and `peer` is the index of the choice";
+        Tokens = 20, "a valid number of tokens";
+        Rows = 21, "room for all rows" where "`peer` is the rank that gets too many rows";
+        Place = 22, "a valid row index" where "`index` is the token, and `peer` is the index of the choice";
         Overlap = 23, "the end of another call"
-            where "call `seen` of operator `index` is under way, and this is call `wanted` of operator `peer`";
+            where "call `seen` of operator `index` is running, and the refused call is call `wanted` of operator `peer`";
     }
 }
 
-/// The device header that declares them, `mk/codes.cuh`.
+/// Returns the device header that declares the codes, `mk/codes.cuh`.
 #[must_use]
 pub fn codes_header() -> String {
     let mut out = String::from(
-        "// Who waits in a kernel, and what for: numbers in reports. Printed from gen/spec/src/abi/codes.rs by\n\
+        "// Codes of roles and waits in reports. Printed from gen/spec/src/abi/codes.rs by\n\
          // `cargo run -p xtask -- headers`.\n\
          #pragma once\n#include <mk/types.cuh>\n\nnamespace mk {\n\n",
     );

@@ -7,7 +7,7 @@ use crate::cli::input::Kernel;
 use crate::cli::machine::Machine;
 use crate::cli::output::{print, print_json};
 use crate::cli::{Failure, chain, exit_code, plan};
-use mkernel::{Dtype, Error, KernelPlan};
+use mkernel::{DeviceError, Dtype, EnvironmentError, Error, KernelPlan, SimulatorError};
 use serde::Serialize;
 
 /// What the runs of one kernel have in common.
@@ -154,16 +154,17 @@ fn code(outcome: &Outcome) -> u8 {
     let of = |failed: &Failed| match &failed.error {
         RankError::Runtime(Error::Build { source, .. }) => exit_code(source),
         RankError::Runtime(
-            Error::DriverMissing(_)
-            | Error::DriverTooOld { .. }
-            | Error::NoDevice { .. }
-            | Error::UnsupportedDevice { .. }
-            | Error::NoPeerAccess { .. }
-            | Error::NoNvLink { .. }
-            | Error::OtherDevices { .. }
-            | Error::Simulator(_)
-            | Error::NoSimulator
-            | Error::Environment { .. }
+            Error::Device(
+                DeviceError::DriverMissing(_)
+                | DeviceError::DriverTooOld { .. }
+                | DeviceError::NoDevice { .. }
+                | DeviceError::UnsupportedDevice { .. }
+                | DeviceError::NoPeerAccess { .. }
+                | DeviceError::NoNvLink { .. }
+                | DeviceError::BackendConflict { .. },
+            )
+            | Error::Simulator(SimulatorError::Driver(_) | SimulatorError::NotBuilt)
+            | Error::Environment(EnvironmentError::Variable { .. })
             | Error::OpenFiles { .. }
             | Error::Os { .. },
         ) => 4,
@@ -370,7 +371,7 @@ mod tests {
     fn a_machine_that_cannot_is_the_same_for_all_seeds() {
         let outcome = outcome(Err(vec![Failed {
             rank: None,
-            error: Error::NoSimulator.into(),
+            error: Error::Simulator(SimulatorError::NotBuilt).into(),
         }]));
         assert_eq!(code(&outcome), 4);
         assert!(is_same_for_all_seeds(&outcome));

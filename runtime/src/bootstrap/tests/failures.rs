@@ -1,9 +1,10 @@
-//! Ranks that leave, are late, or disagree.
+//! Tests of ranks that leave, are late, or are in different steps.
 
-use super::super::failure::{Failure, Heard};
-use super::super::join::{connect, not_to_itself};
-use super::super::tcp::offers_in;
+use super::super::failure::{ReportedFailure, StepFailure};
+use super::super::rendezvous::client::{connect, not_to_itself};
+use super::super::step_frames::contributions_in;
 use super::*;
+use crate::error::RendezvousError;
 use std::net::TcpStream;
 
 #[test]
@@ -95,21 +96,24 @@ fn different_steps_are_an_error_everywhere() {
 fn no_rank_0_is_an_error_within_the_deadline() {
     let port = free_port();
     let started = Instant::now();
-    let error = meet(&Job {
+    let error = connect_ranks(&Job {
         timeout: SHORT,
         ..job(1, 2, port)
     })
     .err()
     .expect("nobody listens");
-    assert!(matches!(error, Error::Connect { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Rendezvous(RendezvousError::Connect { .. })),
+        "{error}"
+    );
     assert!(started.elapsed() < Duration::from_secs(5));
 }
 
-/// A listener that takes no further connection: as an address behind which all packets are dropped.
+/// Returns a listener that accepts no further connection, like an address behind which all packets are dropped.
 fn black_hole() -> (TcpListener, Vec<TcpStream>, std::net::SocketAddr) {
     let (listener, _) = listener();
     let address = listener.local_addr().expect("an address");
-    // Linux drops packets that ask for a connection when nobody accepts those that are there.
+    // Linux drops connection requests when the queue of unaccepted connections is full.
     rustix::net::listen(&listener, 0).expect("a queue of one");
     let connect = || TcpStream::connect_timeout(&address, SHORT);
     let waiting: Vec<_> = std::iter::from_fn(|| connect().ok()).take(8).collect();
@@ -157,7 +161,9 @@ fn a_name_that_cannot_be_looked_up_is_in_the_error() {
         ..job(rank, 2, 29511)
     };
     for rank in [0, 1] {
-        let error = meet(&job(rank)).err().expect("there is no such host");
+        let error = connect_ranks(&job(rank))
+            .err()
+            .expect("there is no such host");
         let text = error.to_string();
         assert!(text.contains("nohost.invalid:29511"), "{text}");
     }
@@ -166,58 +172,63 @@ fn a_name_that_cannot_be_looked_up_is_in_the_error() {
 #[test]
 fn a_port_that_is_taken_is_an_error_of_rank_0() {
     let (_taken, port) = listener();
-    let error = meet(&job(0, 2, port)).err().expect("the port is taken");
-    assert!(matches!(error, Error::Listen { .. }), "{error}");
+    let error = connect_ranks(&job(0, 2, port))
+        .err()
+        .expect("the port is taken");
+    assert!(
+        matches!(error, Error::Rendezvous(RendezvousError::Listen { .. })),
+        "{error}"
+    );
 }
 
 #[test]
 fn what_rank_0_says_survives_the_wire() {
-    for (failure, heard) in [
+    for (failure, reported) in [
         (
-            Failure::Missing {
+            StepFailure::Missing {
                 ranks: vec![1, 5],
                 refused: vec!["9.9.9.9: why".into()],
             },
-            Heard::Missing(vec![1, 5]),
+            ReportedFailure::Missing(vec![1, 5]),
         ),
-        (Failure::Left { rank: 3 }, Heard::Left(3)),
+        (StepFailure::Left { rank: 3 }, ReportedFailure::Left(3)),
         (
-            Failure::Protocol {
+            StepFailure::Protocol {
                 rank: 2,
                 fault: ProtocolFault::OtherJob,
             },
-            Heard::Told(2, ProtocolFault::OtherJob.to_string()),
+            ReportedFailure::Reported(2, ProtocolFault::OtherJob.to_string()),
         ),
     ] {
         let bytes = failure.encode();
-        assert_eq!(Failure::decode(&bytes), Ok(heard));
+        assert_eq!(StepFailure::decode(&bytes), Ok(reported));
         for end in 0..bytes.len() {
             assert_eq!(
-                Failure::decode(&bytes[..end]),
+                StepFailure::decode(&bytes[..end]),
                 Err(ProtocolFault::Malformed)
             );
         }
     }
     assert_eq!(
-        offers_in(&[0; 9], 2),
+        contributions_in(&[0; 9], 2),
         Err(ProtocolFault::Malformed),
         "a byte too many"
     );
 }
 
-/// Also on ranks that did come.
+/// The error is the same on ranks that did connect.
 #[test]
 fn who_never_came_is_named_on_every_rank() {
     let brief = |rank, port| Job {
-        // Long enough for a busy machine to start four threads.
+        // This is long enough for a busy machine to start four threads.
         timeout: Duration::from_secs(2),
         ..job(rank, 6, port)
     };
     let (listener, port) = listener();
     let errors: Vec<Error> = std::thread::scope(|scope| {
         let listener = &listener;
-        let root = scope.spawn(move || gather(&brief(0, port), listener));
-        let others = [1, 3, 5].map(|rank| scope.spawn(move || meet(&brief(rank, port))));
+        let root = scope.spawn(move || accept_ranks(&brief(0, port), listener));
+        let others = [1, 3, 5].map(|rank| scope.spawn(move || connect_ranks(&brief(rank, port))));
         std::iter::once(root)
             .chain(others)
             .map(|rank| {
@@ -236,38 +247,41 @@ fn who_never_came_is_named_on_every_rank() {
     }
 }
 
-/// A process that was started anew finds its place free.
+/// A process that was restarted can take the place of the previous one.
 #[test]
 fn a_rank_that_left_before_all_had_met_may_come_again() {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
-        let root = scope.spawn(|| gather(&job(0, 3, port), &listener));
+        let root = scope.spawn(|| accept_ranks(&job(0, 3, port), &listener));
         let brief = Job {
             timeout: SHORT,
             ..job(1, 3, port)
         };
-        // It gives up a while after its own deadline, since rank 0 might still say who is missing.
+        // It gives up some time after its own deadline, since rank 0 may still report the missing ranks.
         let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connects");
         super::strangers::present(&mut stream, &brief);
         std::thread::sleep(SHORT);
         drop(stream);
-        let again = scope.spawn(move || meet(&job(1, 3, port)));
+        let again = scope.spawn(move || connect_ranks(&job(1, 3, port)));
         std::thread::sleep(SHORT);
-        let last = scope.spawn(move || meet(&job(2, 3, port)));
+        let last = scope.spawn(move || connect_ranks(&job(2, 3, port)));
         for rank in [root, again, last] {
-            rank.join().expect("no panic").expect("the ranks meet");
+            rank.join().expect("no panic").expect("the ranks connect");
         }
     });
 }
 
-/// 300 ranks are more than a byte counts.
+/// 300 ranks do not fit into a count of one byte.
 #[test]
 fn many_missing_ranks_are_all_named() {
     let ranks: Vec<u32> = (1..300).collect();
-    let bytes = Failure::Missing {
+    let bytes = StepFailure::Missing {
         ranks: ranks.clone(),
         refused: Vec::new(),
     }
     .encode();
-    assert_eq!(Failure::decode(&bytes), Ok(Heard::Missing(ranks)));
+    assert_eq!(
+        StepFailure::decode(&bytes),
+        Ok(ReportedFailure::Missing(ranks))
+    );
 }

@@ -1,17 +1,17 @@
-//! Children that a rank forks.
+//! Tests of children that a rank forks.
 
 use super::processes::{expect_read, start_child};
 use super::*;
-use crate::standing::{Standing, Vigil};
+use crate::health::{Health, Watchdog};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-/// How a forked child ends that does `body`; it is killed if it takes too long.
+/// Returns how a forked child ends that runs `body`. The child is killed if it takes too long.
 fn in_fork(body: impl FnOnce()) -> String {
-    // SAFETY: the child drops what it has and ends; the allocator is the C library's, which forks well.
+    // SAFETY: the child drops its copies and ends. The allocator is that of the C library, which supports forks.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         body();
-        // SAFETY: nothing of the parent's is to be ended here.
+        // SAFETY: no destructor of the parent may run in the child.
         unsafe { libc::_exit(7) };
     }
     let child = Pid::from_raw(pid).expect("a child");
@@ -27,7 +27,7 @@ fn in_fork(body: impl FnOnce()) -> String {
     "it hung".to_owned()
 }
 
-/// What rank 1 does, in a process of its own: children drop their copies of its connections, then of its vigil.
+/// The test of rank 1, in a process of its own: children drop their copies of its connections, then of its watchdog.
 pub fn rank_that_forks(ranks: Collective) -> String {
     let mut ranks = Some(ranks);
     let first = in_fork(|| drop(ranks.take()));
@@ -35,10 +35,10 @@ pub fn rank_that_forks(ranks: Collective) -> String {
     ranks
         .barrier("first", TIMEOUT)
         .expect("rank 0 still counts this rank");
-    let standing = Arc::new(Standing::new(ranks));
-    let mut vigil = Some(Vigil::start(&standing));
-    let second = in_fork(|| drop(vigil.take()));
-    let mut ranks = standing.ranks();
+    let health = Arc::new(Health::new(ranks));
+    let mut watchdog = Some(Watchdog::start(&health));
+    let second = in_fork(|| drop(watchdog.take()));
+    let mut ranks = health.ranks();
     ranks
         .barrier("second", TIMEOUT)
         .expect("rank 0 still counts this rank");
@@ -49,7 +49,8 @@ pub fn rank_that_forks(ranks: Collective) -> String {
 fn a_forked_child_leaves_the_ranks_alone() {
     let (listener, port) = listener();
     let child = start_child(1, 2, port, &[("TEST_FORK", "1")]);
-    let mut ranks = Collective::new(gather(&job(0, 2, port), &listener).expect("the ranks meet"));
+    let mut ranks =
+        Collective::new(accept_ranks(&job(0, 2, port), &listener).expect("the ranks connect"));
     for step in ["first", "second"] {
         ranks.barrier(step, 2 * TIMEOUT).expect("rank 1 is there");
     }
@@ -58,8 +59,11 @@ fn a_forked_child_leaves_the_ranks_alone() {
 
 #[test]
 fn children_that_execute_another_program_have_none_of_the_connections() {
-    let met = meet_all(2, |rank, port| job(rank, 2, port));
-    for group in met.into_iter().map(|group| group.expect("the ranks meet")) {
+    let met = connect_all(2, |rank, port| job(rank, 2, port));
+    for group in met
+        .into_iter()
+        .map(|group| group.expect("the ranks connect"))
+    {
         for link in group.links() {
             let flags = rustix::io::fcntl_getfd(link.stream()).expect("flags");
             assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));

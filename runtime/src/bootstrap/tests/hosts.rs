@@ -1,7 +1,8 @@
-//! Ranks on several hosts: who is a neighbour, and what crosses from host to host.
+//! Tests of ranks on several hosts: which ranks share a host, and what is exchanged between hosts.
 
-use super::super::meet::listen;
+use super::super::rendezvous::listen;
 use super::*;
+use crate::error::ClusterError;
 
 fn on_hosts(hosts: &'static [&'static str]) -> impl Fn(u32, u16) -> Job + Sync {
     let world = hosts.len() as u32;
@@ -15,13 +16,13 @@ fn on_hosts(hosts: &'static [&'static str]) -> impl Fn(u32, u16) -> Job + Sync {
 #[test]
 fn every_rank_knows_who_shares_a_host() {
     let hosts = &["b", "a", "b", "a", "b", "a"];
-    let seen = on_jobs(6, on_hosts(hosts), |ranks| ranks.nodes().all());
-    for nodes in seen {
-        assert_eq!(nodes, [[0, 2, 4], [1, 3, 5]]);
+    let seen = on_jobs(6, on_hosts(hosts), |ranks| ranks.host_map().all());
+    for host_map in seen {
+        assert_eq!(host_map, [[0, 2, 4], [1, 3, 5]]);
     }
 }
 
-/// Bytes reach everyone, descriptors only those who share a host.
+/// Bytes are exchanged between all ranks, descriptors only between ranks of one host.
 #[test]
 fn steps_cross_hosts_and_descriptors_do_not() {
     let hosts = &["a", "a", "b", "b"];
@@ -34,7 +35,7 @@ fn a_failure_on_one_host_is_known_on_all() {
     let hosts = &["a", "a", "b", "b"];
     let errors = on_jobs(4, on_hosts(hosts), |mut ranks| {
         let mine = match ranks.rank() {
-            3 => Err(Error::World(7)),
+            3 => Err(Error::Cluster(ClusterError::World(7))),
             _ => Ok(((), Vec::new())),
         };
         ranks
@@ -43,34 +44,34 @@ fn a_failure_on_one_host_is_known_on_all() {
     });
     for (rank, error) in errors.iter().enumerate() {
         let text = error.to_string();
-        assert!(text.contains("7 ranks were asked for"), "{rank}: {text}");
+        assert!(text.contains("7 ranks were requested"), "{rank}: {text}");
         assert_eq!(text.contains("failed on rank 3"), rank != 3, "{text}");
     }
 }
 
-/// Debian resolves a host's own name to a loopback address: other hosts must reach rank 0 all the same.
+/// Debian resolves a host's own name to a loopback address. Other hosts must still be able to connect to rank 0.
 #[test]
 fn rank_0_listens_where_other_hosts_reach_it() {
     let port = free_port();
     let job = move |rank| Job {
-        // A name, and one that leads to the loopback.
+        // This is a name that resolves to the loopback interface.
         host: "localhost".into(),
         several_hosts: true,
         ..job(rank, 2, port)
     };
     std::thread::scope(|scope| {
-        let root = scope.spawn(move || meet(&job(0)));
-        // 127.0.0.2 stands for another interface: who listens at 127.0.0.1 only is not found there.
+        let root = scope.spawn(move || connect_ranks(&job(0)));
+        // 127.0.0.2 stands for another interface. A listener on 127.0.0.1 alone cannot be reached there.
         let elsewhere = Job {
             host: "127.0.0.2".into(),
             ..job(1)
         };
-        meet(&elsewhere).expect("the ranks meet");
-        root.join().expect("no panic").expect("the ranks meet");
+        connect_ranks(&elsewhere).expect("the ranks connect");
+        root.join().expect("no panic").expect("the ranks connect");
     });
 }
 
-/// Where others than the job's hosts may reach it.
+/// This is logged if programs other than those of the job's hosts may be able to connect.
 #[test]
 fn rank_0_says_when_it_listens_on_all_interfaces() {
     let listening = |host: &str, secret| {

@@ -1,4 +1,4 @@
-//! Processes and threads that meet over TCP: as they should, and as they shouldn't.
+//! Tests with processes and threads that connect over TCP, without and with failures.
 
 mod failures;
 mod forks;
@@ -10,14 +10,15 @@ mod silence;
 mod steps;
 mod strangers;
 
-use super::gather::gather;
+use super::rendezvous::server::accept_ranks;
 use super::*;
-use crate::error::Peer;
+use crate::error::{Error, Peer, ProtocolFault};
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
@@ -38,7 +39,7 @@ fn job(rank: u32, world: u32, port: u16) -> Job {
 }
 
 fn listener() -> (TcpListener, u16) {
-    // Some tests have many connections, with both their ends in this process.
+    // Some tests have many connections, with both of their ends in this process.
     files::raise_limit();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.set_nonblocking(true).expect("non-blocking");
@@ -46,7 +47,8 @@ fn listener() -> (TcpListener, u16) {
     (listener, port)
 }
 
-/// A port that nobody listens on, of those that Linux does not give to connections: so nobody takes it meanwhile.
+/// Returns a port on which nothing listens. It is not one that Linux assigns to connections, so nothing else takes it
+/// meanwhile.
 fn free_port() -> u16 {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -59,7 +61,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// What `body` logs on this thread.
+/// Returns the log of this thread while it runs `body`.
 pub(super) fn logged(body: impl FnOnce()) -> String {
     #[derive(Clone, Default)]
     struct Log(Arc<std::sync::Mutex<Vec<u8>>>);
@@ -84,23 +86,25 @@ pub(super) fn logged(body: impl FnOnce()) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
-/// Runs `body` on `world` threads that meet over TCP; returns what each returned, by rank.
+/// Runs `body` on `world` threads that are connected over TCP, and returns the results by rank.
 fn on_ranks<T: Send>(world: u32, body: impl Fn(Collective) -> T + Sync) -> Vec<T> {
     on_jobs(world, |rank, port| job(rank, world, port), body)
 }
 
-/// [`on_ranks`] of processes that know their job as `job` says, by rank and port.
+/// Does the same as [`on_ranks`] with a job per rank, which `job` returns for a rank and a port.
 fn on_jobs<T: Send>(
     world: u32,
     job: impl Fn(u32, u16) -> Job + Sync,
     body: impl Fn(Collective) -> T + Sync,
 ) -> Vec<T> {
-    let met = meet_all(world, job);
+    let met = connect_all(world, job);
     std::thread::scope(|scope| {
         let body = &body;
         let threads: Vec<_> = met
             .into_iter()
-            .map(|group| scope.spawn(move || body(Collective::new(group.expect("the ranks meet")))))
+            .map(|group| {
+                scope.spawn(move || body(Collective::new(group.expect("the ranks connect"))))
+            })
             .collect();
         threads
             .into_iter()
@@ -109,22 +113,25 @@ fn on_jobs<T: Send>(
     })
 }
 
-/// What comes of the meeting on each rank.
-fn meet_all(world: u32, job: impl Fn(u32, u16) -> Job + Sync) -> Vec<Result<tcp::TcpGroup, Error>> {
+/// Connects all ranks, and returns the result of each.
+fn connect_all(
+    world: u32,
+    job: impl Fn(u32, u16) -> Job + Sync,
+) -> Vec<Result<tcp::TcpGroup, Error>> {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
         let (job, listener) = (&job, &listener);
-        let meet = |rank| {
+        let connect = |rank| {
             move || {
                 let job = job(rank, port);
                 if rank == 0 {
-                    gather(&job, listener)
+                    accept_ranks(&job, listener)
                 } else {
-                    meet(&job)
+                    connect_ranks(&job)
                 }
             }
         };
-        let threads: Vec<_> = (0..world).map(|rank| scope.spawn(meet(rank))).collect();
+        let threads: Vec<_> = (0..world).map(|rank| scope.spawn(connect(rank))).collect();
         threads
             .into_iter()
             .map(|thread| thread.join().expect("no panic on a rank"))
@@ -132,7 +139,8 @@ fn meet_all(world: u32, job: impl Fn(u32, u16) -> Job + Sync) -> Vec<Result<tcp:
     })
 }
 
-/// What a rank does in the tests: many steps, then descriptors. Returns what it read from the peers' files.
+/// The work of a rank in the tests: many steps, then an exchange of descriptors. Returns the text that it read from the
+/// peers' files.
 fn work(mut ranks: Collective) -> String {
     for round in 0..50u32 {
         let mine = (round * 8 + ranks.rank()).to_le_bytes();
@@ -153,7 +161,7 @@ fn work(mut ranks: Collective) -> String {
     fds.into_iter()
         .map(|fd| {
             let Some(fd) = fd else { return "-".to_owned() };
-            // All ranks share the place up to which a file was read, so none is used.
+            // The duplicates share one file offset, so the file is read at an explicit offset.
             let mut text = [0];
             std::fs::File::from(fd)
                 .read_exact_at(&mut text, 0)
@@ -183,7 +191,7 @@ fn eight_threads_meet_and_work() {
 }
 
 #[test]
-fn threads_that_give_too_much_are_told_so() {
+fn threads_that_contribute_too_much_get_an_error() {
     let results = on_ranks(3, steps::too_much);
     for (rank, result) in results.into_iter().enumerate() {
         steps::check_too_much(rank, result);

@@ -1,28 +1,28 @@
-//! Any bytes at all: a fault, never a panic, and no more memory than was said.
+//! Tests with arbitrary bytes. They must result in a fault, without a panic and without large allocations.
 
-use super::super::failure::Failure;
-use super::super::greeting::{Challenge, Conversation, Hello};
-use super::super::tcp::{offer_in, offers_in};
-use super::super::wire::{Frame, Kind, Nonce, RANK_BYTES, Reader, STRANGER_BYTES};
+use super::super::failure::StepFailure;
+use super::super::rendezvous::handshake::{Challenge, Hello, Transcript};
+use super::super::step_frames::{contribution_in, contributions_in};
+use super::super::wire::{Frame, FrameKind, Nonce, RANK_BYTES, Reader, UNVERIFIED_BYTES};
 use super::strangers::connect;
 use super::*;
 use proptest::prelude::*;
 
-const KINDS: [Kind; 8] = [
-    Kind::Hello,
-    Kind::Welcome,
-    Kind::Refused,
-    Kind::Offer,
-    Kind::Complete,
-    Kind::Failed,
-    Kind::Challenge,
-    Kind::Proof,
+const KINDS: [FrameKind; 8] = [
+    FrameKind::Hello,
+    FrameKind::Welcome,
+    FrameKind::Refused,
+    FrameKind::Contribution,
+    FrameKind::Complete,
+    FrameKind::Failed,
+    FrameKind::Challenge,
+    FrameKind::Proof,
 ];
 
 fn frame() -> impl Strategy<Value = Frame> {
     let payload = prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..200),
-        // Small numbers are lengths that may be right.
+        // Small numbers can be valid lengths.
         proptest::collection::vec(0u8..4, 0..64),
     ];
     (prop::sample::select(&KINDS[..]), any::<Nonce>(), payload).prop_map(
@@ -34,7 +34,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     )
 }
 
-/// A frame, of which some bytes are others, with its end cut off or more behind it.
+/// Returns a frame in which some bytes are changed, and which is cut off or followed by other bytes.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let damage = proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
     let more = proptest::collection::vec(any::<u8>(), 0..40);
@@ -50,7 +50,7 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// All that reads a payload reads this one.
+/// Parses a payload by all functions that read one.
 fn parse_as_everything(frame: &Frame) {
     let job = Job {
         secret: Secret::new(&[1; 16]),
@@ -61,14 +61,14 @@ fn parse_as_everything(frame: &Frame) {
     let _ = Challenge::check(frame, &job);
     for job in [&job, &super::job(1, 3, 1)] {
         let challenge = Challenge::new(job).expect("random numbers");
-        let conversation = Conversation::new(&own, &challenge);
-        let _ = conversation.check_proof(frame, job);
-        let _ = conversation.check_welcome(frame, job);
+        let transcript = Transcript::new(&own, &challenge);
+        let _ = transcript.check_proof(frame, job);
+        let _ = transcript.check_welcome(frame, job);
     }
-    let _ = Failure::decode(&frame.payload);
-    let _ = offer_in(frame, &frame.nonce, "step");
-    let _ = offers_in(&frame.payload, 3);
-    let _ = Nodes::decode(&mut Reader(&frame.payload), u32::MAX);
+    let _ = StepFailure::decode(&frame.payload);
+    let _ = contribution_in(frame, &frame.nonce, "step");
+    let _ = contributions_in(&frame.payload, 3);
+    let _ = HostMap::decode(&mut Reader(&frame.payload), u32::MAX);
 }
 
 proptest! {
@@ -77,12 +77,12 @@ proptest! {
     #[test]
     fn frames_come_back(frame in frame()) {
         let bytes = frame.encode();
-        prop_assert_eq!(Frame::decode(&bytes, STRANGER_BYTES), Ok(Some((frame, bytes.len()))));
+        prop_assert_eq!(Frame::decode(&bytes, UNVERIFIED_BYTES), Ok(Some((frame, bytes.len()))));
     }
 
     #[test]
     fn any_bytes_are_a_frame_or_a_fault(bytes in damaged(), limit in 0usize..300) {
-        // Whatever more would come cannot make a frame longer than the limit.
+        // Further bytes cannot make a frame longer than the limit.
         match Frame::decode(&bytes, limit) {
             Ok(Some((frame, length))) => {
                 prop_assert!(frame.payload.len() <= limit && length <= bytes.len());
@@ -104,22 +104,22 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(12) })]
 
-    /// The same through a socket, in pieces, from several at once, while the ranks meet.
+    /// Sends such bytes through sockets, in pieces and from several connections at once, while the ranks connect.
     #[test]
     fn a_port_survives_any_bytes(noise in proptest::collection::vec((damaged(), damaged()), 1..8)) {
         let (listener, port) = listener();
         std::thread::scope(|scope| {
-            let root = scope.spawn(|| gather(&job(0, 2, port), &listener));
+            let root = scope.spawn(|| accept_ranks(&job(0, 2, port), &listener));
             let streams: Vec<_> = noise
                 .iter()
                 .map(|(first, second)| {
                     let mut stream = connect(port);
-                    // Once it is refused, there is nobody to read the rest.
+                    // After the connection is refused, nothing reads the rest.
                     let _ = stream.write_all(first).and_then(|()| stream.write_all(second));
                     stream
                 })
                 .collect();
-            let joined = meet(&job(1, 2, port));
+            let joined = connect_ranks(&job(1, 2, port));
             let root = root.join().expect("no panic");
             drop(streams);
             prop_assert!(joined.is_ok() && root.is_ok());
@@ -127,13 +127,13 @@ proptest! {
         })?;
     }
 
-    /// A rank that sends any bytes instead of its offer fails the step with an error that names it.
+    /// If a rank sends arbitrary bytes instead of its contribution, the step fails with an error that names the rank.
     #[test]
     fn a_step_survives_any_bytes(bytes in damaged()) {
         let (listener, port) = listener();
         let error = std::thread::scope(|scope| {
             let root = scope.spawn(|| {
-                let group = gather(&job(0, 2, port), &listener).expect("the ranks meet");
+                let group = accept_ranks(&job(0, 2, port), &listener).expect("the ranks connect");
                 Collective::new(group).barrier("step", TIMEOUT)
             });
             let mut stream = connect(port);
@@ -141,7 +141,7 @@ proptest! {
             super::strangers::next_frame(&mut stream);
             stream.write_all(&bytes).expect("sent");
             drop(stream);
-            root.join().expect("no panic").expect_err("no offer")
+            root.join().expect("no panic").expect_err("no contribution")
         });
         let names_it = matches!(
             error,

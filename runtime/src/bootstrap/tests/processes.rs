@@ -1,9 +1,10 @@
-//! Ranks that are processes of their own.
+//! Tests with ranks that are processes.
 
 use super::*;
+use crate::bootstrap::wait::StepWait;
 use std::process::{Child, Command, Stdio};
 
-/// Not a test: what a process of the others runs, with the variables that torchrun sets.
+/// This is not a test itself. The other tests run it in a process with the variables that torchrun sets.
 #[test]
 #[ignore = "started by other tests, as a process of its own"]
 fn child() {
@@ -16,9 +17,9 @@ fn child() {
     if std::env::var_os("TEST_LONE").is_some() {
         return println!("read {}", lone());
     }
-    let place = crate::env::place().expect("variables are set");
+    let launched = crate::env::launched_rank().expect("variables are set");
     let timeouts = crate::env::timeouts().expect("time-outs");
-    let mut ranks = crate::communicator::join(&place, &timeouts).expect("the ranks meet");
+    let mut ranks = crate::startup::join(&launched, &timeouts).expect("the ranks connect");
     if std::env::var_os("TEST_DIE").is_some() {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
         std::process::abort();
@@ -32,7 +33,7 @@ fn child() {
     println!("read {}", work(ranks));
 }
 
-/// What a rank of simulated GPUs gets that nobody joins.
+/// Returns the error of a rank on a simulated GPU if no other rank takes part.
 fn lone() -> String {
     let ranks = crate::Communicator::local(&[0, 1]).expect("simulated GPUs");
     let gathered = crate::GemmConfig::new(crate::GemmOp::AgGemm);
@@ -55,12 +56,11 @@ fn a_rank_that_nobody_joins_names_the_missing_one_in_time() {
         ("MKERNEL_DEVICE", "sim"),
         ("MKERNEL_TIMEOUT_MS", "3000"),
     ];
-    let told =
-        "true: rank 1 has not come to \"planning\" within 3s; every rank must make the same calls";
-    expect_read(0, start_child(0, 1, 1, &more), told);
+    let expected = "true: rank 1 has not entered \"planning\" within 3s. Check that every rank makes the same calls";
+    expect_read(0, start_child(0, 1, 1, &more), expected);
 }
 
-/// What goes wrong in a process that may open few files and has them all open.
+/// Returns the error in a process whose limit of open files is low and reached.
 fn without_files(what: &str) -> String {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let few = Rlimit {
@@ -78,15 +78,15 @@ fn without_files(what: &str) -> String {
     let error = match what {
         "mailbox" => {
             open.pop();
-            let wait = Wait::new("step", TIMEOUT);
+            let wait = StepWait::new("step", TIMEOUT);
             mailbox.collect(&[1], 2, &[5; 16], wait).err()
         }
         rank => {
-            // Rank 0 can listen, and no more.
+            // Rank 0 has room for its listener and for nothing else.
             open.truncate(open.len() - usize::from(rank == "0"));
-            let place = crate::env::place().expect("variables are set");
+            let launched = crate::env::launched_rank().expect("variables are set");
             let timeouts = crate::env::timeouts().expect("time-outs");
-            crate::communicator::join(&place, &timeouts).err()
+            crate::startup::join(&launched, &timeouts).err()
         }
     };
     error.expect("no file can be opened").to_string()
@@ -98,7 +98,7 @@ const FEW: u64 = 64;
 fn too_many_open_files_are_named_at_once() {
     let expected = |call| {
         format!(
-            "{call} failed: too many open files, this process may have {FEW}; raise its limit (ulimit -n, LimitNOFILE= of a systemd unit, --ulimit nofile= of a container) or, if it is the system's, sysctl fs.file-max"
+            "{call} failed: too many open files. This process may have {FEW}. Raise that limit (ulimit -n, LimitNOFILE= of a systemd unit, --ulimit nofile= of a container), or the limit of the system (sysctl fs.file-max)"
         )
     };
     let started = Instant::now();
@@ -114,7 +114,7 @@ fn too_many_open_files_are_named_at_once() {
     assert!(started.elapsed() < TIMEOUT);
 }
 
-/// Who is lost, as a rank hears that is in no step. One of them ends, as it should.
+/// Returns the lost rank, for a rank that is in no step. One rank ends in an orderly way.
 fn lost(mut ranks: Collective) -> String {
     ranks.barrier("before", TIMEOUT).expect("all ranks come");
     if ranks.rank() == ENDS {
@@ -132,7 +132,7 @@ fn lost(mut ranks: Collective) -> String {
 
 const ENDS: u32 = 1;
 
-/// What a rank on one of several hosts is told, when it asks for what is for one host.
+/// Returns the errors of calls that need all ranks on one host, if there are several hosts.
 fn across_hosts() -> String {
     let ranks = match crate::Communicator::from_env() {
         Ok(ranks) => ranks,
@@ -204,7 +204,7 @@ fn eight_processes_meet_and_work() {
     }
 }
 
-/// Two hosts of two ranks, and a secret.
+/// There are two hosts of two ranks, and a secret.
 #[test]
 fn processes_of_two_hosts_meet_and_work() {
     let port = free_port();
@@ -222,7 +222,8 @@ fn processes_of_two_hosts_meet_and_work() {
     }
 }
 
-/// All of them meet, and what does not cross hosts says so, with who is where, on all.
+/// All ranks connect. Calls that cannot work across hosts return an error on all ranks, which lists the ranks of each
+/// host.
 #[test]
 fn operators_and_emulated_nics_are_of_one_host() {
     let port = free_port();
@@ -237,13 +238,13 @@ fn operators_and_emulated_nics_are_of_one_host() {
         start_child(rank, 2, port, &more)
     };
     let children: Vec<_> = (0..).zip(["a", "b"]).map(start).collect();
-    let told = "2 hosts; ranks are on 2 hosts (rank 0 | rank 1), but the kernel is declared for one node; declare nodes = 2, or use GPUs of one host; ranks are on 2 hosts, and emulated NICs reach no other host; choose transport rc or efa";
+    let expected = "2 hosts; the ranks are on 2 hosts (rank 0 | rank 1), but the kernel is declared for one node. Declare nodes = 2, or use the GPUs of one host; the ranks are on 2 hosts, but emulated NICs do not reach other hosts. Choose transport rc or efa";
     for (rank, child) in (0..).zip(children) {
-        expect_read(rank, child, told);
+        expect_read(rank, child, expected);
     }
 }
 
-/// Simulated GPUs have no memory that another process could map.
+/// Another process cannot map the memory of simulated GPUs.
 #[test]
 fn simulated_gpus_of_a_host_are_of_one_process() {
     let port = free_port();
@@ -257,13 +258,13 @@ fn simulated_gpus_of_a_host_are_of_one_process() {
         start_child(rank, 4, port, &more)
     };
     let children: Vec<_> = (0..).zip(["a", "a", "b", "b"]).map(start).collect();
-    let told = "2 processes of a host cannot share simulated GPUs; start one process, with Communicator::local or Communicator::simulated, which has all ranks, or one on each host";
+    let expected = "2 processes of a host cannot share simulated GPUs. Start one process that has all ranks (Communicator::local or Communicator::simulated), or one process on each host";
     for (rank, child) in (0..).zip(children) {
-        expect_read(rank, child, told);
+        expect_read(rank, child, expected);
     }
 }
 
-/// Rank 0 or another; and nobody, where one ends as it should.
+/// The process is rank 0 or another one. If it ends in an orderly way, no rank is lost.
 #[test]
 fn a_process_that_dies_is_named_by_all_that_wait_for_nobody() {
     for dies in [Some(2), Some(0), None] {
@@ -277,7 +278,7 @@ fn a_process_that_dies_is_named_by_all_that_wait_for_nobody() {
         };
         let children: Vec<_> = (0..4).map(start).collect();
         for (rank, mut child) in (0..).zip(children) {
-            let told = match dies {
+            let expected = match dies {
                 _ if rank == ENDS => "ended".to_owned(),
                 Some(dead) if rank == dead => {
                     assert!(!child.wait().expect("it ended").success());
@@ -286,18 +287,18 @@ fn a_process_that_dies_is_named_by_all_that_wait_for_nobody() {
                 Some(dead) => format!("lost {dead}"),
                 None => "lost nobody".to_owned(),
             };
-            expect_read(rank, child, &told);
+            expect_read(rank, child, &expected);
         }
     }
 }
 
-/// What this rank's network has noticed.
+/// The loss is one that this rank's network has detected.
 #[test]
 fn a_loss_that_one_rank_tells_is_known_to_all() {
-    for told in on_ranks(4, |mut ranks| {
+    for expected in on_ranks(4, |mut ranks| {
         ranks.barrier("before", TIMEOUT).expect("all ranks come");
         if ranks.rank() == 2 {
-            ranks.tell_lost(3);
+            ranks.report_lost(3);
         }
         let started = Instant::now();
         let mut lost = None;
@@ -306,7 +307,7 @@ fn a_loss_that_one_rank_tells_is_known_to_all() {
         }
         (lost, ranks)
     }) {
-        assert_eq!(told.0, Some(3));
+        assert_eq!(expected.0, Some(3));
     }
 }
 
@@ -314,7 +315,8 @@ fn a_loss_that_one_rank_tells_is_known_to_all() {
 fn a_process_that_dies_is_named_at_once() {
     let (listener, port) = listener();
     let mut child = start_child(1, 2, port, &[("TEST_DIE", "1")]);
-    let mut ranks = Collective::new(gather(&job(0, 2, port), &listener).expect("the ranks meet"));
+    let mut ranks =
+        Collective::new(accept_ranks(&job(0, 2, port), &listener).expect("the ranks connect"));
     ranks.barrier("before", TIMEOUT).expect("all ranks come");
     let started = Instant::now();
     let error = ranks.barrier("after", TIMEOUT).expect_err("rank 1 is dead");

@@ -1,4 +1,4 @@
-//! Jobs with a secret.
+//! Tests of jobs with a secret.
 
 use super::strangers::{connect, next_frame};
 use super::*;
@@ -22,8 +22,9 @@ fn ranks_that_know_it_meet_and_work() {
     }
 }
 
-/// What ranks 0 and 1 get, where they know different secrets, or one knows none; rank 0 names the other as missing.
-fn told(root: impl Fn(Job) -> Job + Sync, other: impl Fn(Job) -> Job + Sync) -> [String; 2] {
+/// Returns the errors of ranks 0 and 1 if they have different secrets, or if one of them has none. Rank 0 reports rank
+/// 1 as missing.
+fn errors(root: impl Fn(Job) -> Job + Sync, other: impl Fn(Job) -> Job + Sync) -> [String; 2] {
     let jobs = |rank, port| {
         let brief = Job {
             timeout: Duration::from_secs(1),
@@ -31,12 +32,12 @@ fn told(root: impl Fn(Job) -> Job + Sync, other: impl Fn(Job) -> Job + Sync) -> 
         };
         if rank == 0 { root(brief) } else { other(brief) }
     };
-    let mut met = meet_all(2, jobs).into_iter();
+    let mut met = connect_all(2, jobs).into_iter();
     let mut error = || {
         met.next()
             .expect("two ranks")
             .err()
-            .expect("they don't meet")
+            .expect("they do not connect")
     };
     let missing = error();
     assert!(
@@ -47,30 +48,30 @@ fn told(root: impl Fn(Job) -> Job + Sync, other: impl Fn(Job) -> Job + Sync) -> 
 }
 
 #[test]
-fn who_does_not_know_it_is_kept_out_and_told_why() {
+fn a_rank_without_the_secret_is_refused_with_the_reason() {
     let right = |job| with(SECRET, job);
-    let check = |told: [String; 2], root: &str, other: &str| {
-        let refused = format!("rank 0 refused 127.0.0.1: {root}");
-        assert!(told[0].contains(&refused), "{}", told[0]);
-        assert!(told[1].contains(other), "{}", told[1]);
+    let check = |errors: [String; 2], root: &str, other: &str| {
+        let refused = format!("Rank 0 refused 127.0.0.1: {root}");
+        assert!(errors[0].contains(&refused), "{}", errors[0]);
+        assert!(errors[1].contains(other), "{}", errors[1]);
     };
     let reason = "it does not know this job's secret";
-    let told_wrong = told(right, |job| with(b"incorrect horse battery", job));
-    check(told_wrong, reason, reason);
-    let hung_up = "it hung up when it was asked for a proof; set MKERNEL_SECRET";
-    check(told(right, |job| job), hung_up, "asks for a secret");
-    // Nor does a rank that has a secret trust a rank 0 that has none.
-    check(told(|job| job, right), hung_up, "it has no secret");
+    let wrong = errors(right, |job| with(b"incorrect horse battery", job));
+    check(wrong, reason, reason);
+    let hung_up = "it closed the connection when it was asked for a proof; set MKERNEL_SECRET";
+    check(errors(right, |job| job), hung_up, "requires a secret");
+    // A rank with a secret also refuses a rank 0 that has none.
+    check(errors(|job| job, right), hung_up, "it has no secret");
 }
 
-/// All bytes of a meeting of two ranks: those of rank 1, and those of rank 0.
+/// Returns all bytes of a rendezvous of two ranks: those of rank 1, and those of rank 0.
 fn recorded() -> (Vec<u8>, Vec<u8>) {
     let (front, front_port) = listener();
     front.set_nonblocking(false).expect("blocking");
     let (listener, port) = listener();
     std::thread::scope(|scope| {
-        let root = scope.spawn(|| gather(&with(SECRET, job(0, 2, port)), &listener));
-        let rank = scope.spawn(move || meet(&with(SECRET, job(1, 2, front_port))));
+        let root = scope.spawn(|| accept_ranks(&with(SECRET, job(0, 2, port)), &listener));
+        let rank = scope.spawn(move || connect_ranks(&with(SECRET, job(1, 2, front_port))));
         let (near, _) = front.accept().expect("rank 1 connects");
         let far = connect(port);
         let copies = [(&near, &far), (&far, &near)].map(|(from, to)| {
@@ -81,8 +82,8 @@ fn recorded() -> (Vec<u8>, Vec<u8>) {
             scope.spawn(move || copy(&mut from, &mut to))
         });
         for end in [root, rank] {
-            // Dropped, so that the copies end.
-            drop(end.join().expect("no panic").expect("the ranks meet"));
+            // These are dropped, so that the copying threads end.
+            drop(end.join().expect("no panic").expect("the ranks connect"));
         }
         let [up, down] = copies.map(|copy| copy.join().expect("no panic"));
         (up, down)
@@ -101,34 +102,34 @@ fn copy(from: &mut TcpStream, to: &mut TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_overheard_is_of_no_use() {
+fn recorded_messages_cannot_be_replayed() {
     let (rank_said, root_said) = recorded();
     for said in [&rank_said, &root_said] {
         assert!(!said.windows(SECRET.len()).any(|part| part == SECRET));
-        assert!(said.len() > 60, "there was a conversation");
+        assert!(said.len() > 60, "there was a transcript");
     }
     let (listener, port) = listener();
     std::thread::scope(|scope| {
-        let root = scope.spawn(|| gather(&with(SECRET, job(0, 2, port)), &listener));
-        // Somebody who says again what rank 1 said: it is asked for a proof, and its old one is none.
+        let root = scope.spawn(|| accept_ranks(&with(SECRET, job(0, 2, port)), &listener));
+        // This connection repeats the messages of rank 1. It is asked for a new proof, and the old one is not valid.
         let mut stream = connect(port);
         stream.write_all(&rank_said).expect("sent");
         let kinds = [next_frame(&mut stream).kind, next_frame(&mut stream).kind];
         assert_eq!(format!("{kinds:?}"), "[Challenge, Refused]");
-        meet(&with(SECRET, job(1, 2, port))).expect("the real rank 1");
-        root.join().expect("no panic").expect("the ranks meet");
+        connect_ranks(&with(SECRET, job(1, 2, port))).expect("the real rank 1");
+        root.join().expect("no panic").expect("the ranks connect");
     });
-    // Somebody who says again what rank 0 said.
+    // This listener repeats the messages of rank 0.
     let (listener, port) = super::listener();
     listener.set_nonblocking(false).expect("blocking");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().expect("rank 1 connects");
             stream.write_all(&root_said).expect("sent");
-            // Until it hangs up.
+            // This reads until the connection is closed.
             let _ = stream.read_to_end(&mut Vec::new());
         });
-        let error = meet(&with(SECRET, job(1, 2, port)))
+        let error = connect_ranks(&with(SECRET, job(1, 2, port)))
             .err()
             .expect("no rank 0");
         assert!(

@@ -1,20 +1,22 @@
-//! Hosts that are gone without closing their connections.
+//! Tests of hosts that disappear without closing their connections.
 
-use super::super::wire::notice_silence;
+use super::super::wire::detect_silence;
 use super::*;
+use crate::bootstrap::group::Group;
+use crate::bootstrap::wait::StepWait;
 use rustix::net::sockopt;
 use std::os::fd::AsRawFd;
 
-/// Two ranks that have met.
+/// Returns two ranks that are connected.
 fn met() -> [tcp::TcpGroup; 2] {
-    let met = meet_all(2, |rank, port| job(rank, 2, port)).into_iter();
-    let met: Vec<_> = met.map(|group| group.expect("the ranks meet")).collect();
+    let met = connect_all(2, |rank, port| job(rank, 2, port)).into_iter();
+    let met: Vec<_> = met.map(|group| group.expect("the ranks connect")).collect();
     met.try_into().ok().expect("two ranks")
 }
 
-/// Drops all packets that come for the connections of `group`, unanswered: as when its host has no power.
+/// Drops all packets that arrive for the connections of `group` without an answer, as if its host had lost power.
 fn switch_off(group: &tcp::TcpGroup) {
-    // "Return 0": keep no byte of a packet.
+    // The filter "return 0" keeps no byte of a packet.
     let mut nothing = libc::sock_filter {
         code: 6,
         jt: 0,
@@ -26,7 +28,7 @@ fn switch_off(group: &tcp::TcpGroup) {
         filter: &raw mut nothing,
     };
     for link in group.links() {
-        // SAFETY: the socket is open, and the kernel copies the program, whose size is right, during the call.
+        // SAFETY: the socket is open. The kernel copies the program during the call, and its size is right.
         let attached = unsafe {
             libc::setsockopt(
                 link.stream().as_raw_fd(),
@@ -57,16 +59,16 @@ fn both_ends_of_a_connection_notice_silence() {
     }
 }
 
-/// [`met`], with as little patience as a deadline of 3 s leaves TCP.
+/// Returns [`met`] with the shortest time-out of TCP, which a deadline of 3 s results in.
 fn impatient() -> [tcp::TcpGroup; 2] {
     let met = met();
     for link in met.iter().flat_map(tcp::TcpGroup::links) {
-        notice_silence(link.stream(), Duration::from_secs(3)).expect("set");
+        detect_silence(link.stream(), Duration::from_secs(3)).expect("set");
     }
     met
 }
 
-/// By who is in no step, and by who waits in one.
+/// The loss is detected by a rank that is in no step, and by one that waits in a step.
 #[test]
 fn a_host_without_power_is_noticed() {
     for is_off in [0, 1] {
@@ -83,7 +85,7 @@ fn a_host_without_power_is_noticed() {
 
         let mut met = impatient();
         switch_off(&met[is_off]);
-        let error = met[1 - is_off].all_gather(&[], Wait::new("step", TIMEOUT));
+        let error = met[1 - is_off].all_gather(&[], StepWait::new("step", TIMEOUT));
         let error = error.expect_err("nobody answers");
         let rank = is_off as u32;
         assert!(

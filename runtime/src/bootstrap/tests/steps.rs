@@ -1,10 +1,11 @@
-//! Steps of a [`Collective`], whatever is below it.
+//! Tests of the steps of a [`Collective`], for any group.
 
-use super::super::*;
+use super::*;
+use crate::error::ClusterError;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Runs `body` on `world` threads, one per rank; returns what each returned, by rank.
+/// Runs `body` on `world` threads, one per rank, and returns the results by rank.
 fn on_ranks<T: Send>(world: u32, body: impl Fn(Collective) -> T + Sync) -> Vec<T> {
     let groups = local::groups(world);
     std::thread::scope(|scope| {
@@ -40,7 +41,7 @@ fn agree_brings_payloads_of_all_ranks() {
 fn a_failure_of_one_rank_reaches_all_and_the_group_goes_on() {
     let results = on_ranks(4, |mut ranks| {
         let mine = if ranks.rank() == 2 {
-            Err(Error::World(3))
+            Err(Error::Cluster(ClusterError::World(3)))
         } else {
             Ok(((), Vec::new()))
         };
@@ -50,10 +51,13 @@ fn a_failure_of_one_rank_reaches_all_and_the_group_goes_on() {
     });
     for (rank, (first, second)) in results.into_iter().enumerate() {
         match first.expect_err("rank 2 failed") {
-            Error::World(3) => assert_eq!(rank, 2),
+            Error::Cluster(ClusterError::World(3)) => assert_eq!(rank, 2),
             Error::RanksFailed { step, failures } => {
                 assert_eq!(step, "plan");
-                assert_eq!(failures, [(2, Error::World(3).to_string())]);
+                assert_eq!(
+                    failures,
+                    [(2, Error::Cluster(ClusterError::World(3)).to_string())]
+                );
             }
             other => panic!("{other}"),
         }
@@ -90,7 +94,8 @@ fn after_a_missing_rank_every_later_step_fails_at_once() {
     );
 }
 
-/// On the rank that gives it, by name; on the others as that rank's failure. Nobody gets a part of it.
+/// The rank that contributes too much gets an error with the limit, and the others get that rank's failure. No rank
+/// gets a part of the bytes.
 #[test]
 fn too_much_is_an_error_with_the_limit_and_the_group_goes_on() {
     let results = on_ranks(3, too_much);
@@ -101,17 +106,17 @@ fn too_much_is_an_error_with_the_limit_and_the_group_goes_on() {
 
 type Outcome = Result<Vec<Vec<u8>>, Error>;
 
-/// What comes of too much on rank 1, then of the most that there may be on every rank.
+/// Returns the results if rank 1 contributes too much, and then if every rank contributes as much as possible.
 pub fn too_much(mut ranks: Collective) -> (Outcome, Outcome) {
     let more = usize::from(ranks.rank() == 1) * 70_000;
     let first = ranks.all_gather("big", &vec![7; more], TIMEOUT);
-    let second = ranks.all_gather("full", &vec![8; MAX_OFFER_BYTES], TIMEOUT);
+    let second = ranks.all_gather("full", &vec![8; MAX_CONTRIBUTION_BYTES], TIMEOUT);
     (first, second)
 }
 
 pub fn check_too_much(rank: usize, (first, second): (Outcome, Outcome)) {
     match first.expect_err("too much on rank 1") {
-        Error::OfferTooLong {
+        Error::ContributionTooLong {
             step: "big",
             bytes: 70_000,
             limit: 65_536,
@@ -126,10 +131,11 @@ pub fn check_too_much(rank: usize, (first, second): (Outcome, Outcome)) {
         other => panic!("{other}"),
     }
     let full = second.expect("the ranks are still in step");
-    assert_eq!(full, [[8; MAX_OFFER_BYTES]; 3]);
+    assert_eq!(full, [[8; MAX_CONTRIBUTION_BYTES]; 3]);
 }
 
-/// Stops `stops` in a step that rank 2 does not come to: what ranks 0 and 1 get of it, and how long they waited.
+/// Stops rank `stops` in a step that rank 2 does not enter. Returns the errors of ranks 0 and 1, and how long they
+/// waited.
 pub fn stopped(
     mut ranks: Collective,
     stops: u32,
@@ -169,8 +175,8 @@ pub fn check_stopped(stops: u32, results: Vec<Option<(Error, Duration)>>) {
             Error::RanksFailed { step, failures } => {
                 assert_ne!(rank, stops);
                 assert_eq!(step, "step");
-                let told = [(stops, "Communicator::abort was called".to_owned())];
-                assert_eq!(failures, told);
+                let expected = [(stops, "Communicator::abort was called".to_owned())];
+                assert_eq!(failures, expected);
             }
             other => panic!("rank {rank}: {other}"),
         }

@@ -1,14 +1,14 @@
-//! Whoever else connects to the port.
+//! Tests with other programs that connect to the port.
 
 use super::super::failure::printable;
-use super::super::greeting::{Challenge, Conversation, Hello};
-use super::super::wire::{Frame, Kind, Nonce, RANK_BYTES, VERSION};
+use super::super::rendezvous::handshake::{Challenge, Hello, Transcript};
+use super::super::wire::{Frame, FrameKind, Nonce, RANK_BYTES, VERSION};
 use super::*;
 use std::io::Read;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The next frame that comes.
+/// Returns the next frame that arrives.
 pub fn next_frame(stream: &mut TcpStream) -> Frame {
     let mut bytes = Vec::new();
     loop {
@@ -21,27 +21,27 @@ pub fn next_frame(stream: &mut TcpStream) -> Frame {
     }
 }
 
-/// Says all that a rank says until it is to be welcomed.
-pub fn present(stream: &mut TcpStream, job: &Job) -> Conversation {
+/// Sends everything that a rank sends before it waits for the `Welcome` frame.
+pub fn present(stream: &mut TcpStream, job: &Job) -> Transcript {
     let hello = Hello::new(job).expect("random numbers");
     stream.write_all(&hello.frame().encode()).expect("sent");
     let challenge = Challenge::check(&next_frame(stream), job).expect("a challenge");
-    let conversation = Conversation::new(&hello, &challenge);
-    let proof = conversation.proof(job).encode();
+    let transcript = Transcript::new(&hello, &challenge);
+    let proof = transcript.proof(job).encode();
     stream.write_all(&proof).expect("sent");
-    conversation
+    transcript
 }
 
 pub fn connect(port: u16) -> TcpStream {
     TcpStream::connect(("127.0.0.1", port)).expect("connects")
 }
 
-/// Connects, sends `bytes`, and returns why it was refused.
+/// Connects, sends `bytes`, and returns the reason of the refusal.
 fn refusal(port: u16, bytes: &[u8]) -> String {
     let mut stream = connect(port);
     stream.write_all(bytes).expect("sent");
     let frame = next_frame(&mut stream);
-    assert_eq!(frame.kind, Kind::Refused);
+    assert_eq!(frame.kind, FrameKind::Refused);
     printable(&frame.payload)
 }
 
@@ -70,8 +70,8 @@ fn strangers_are_refused_with_a_reason_and_the_ranks_still_meet() {
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "does not speak"),
         (versioned, "version 4"),
         (huge, "at most 1024"),
-        (kind(Kind::Offer).encode(), "malformed"),
-        (kind(Kind::Proof).encode(), "malformed"),
+        (kind(FrameKind::Contribution).encode(), "malformed"),
+        (kind(FrameKind::Proof).encode(), "malformed"),
         (hello(&other), "another job"),
         (hello(&job(1, 4, port)), "WORLD_SIZE 4"),
         (hello(&job(0, 2, port)), "rank 0 of 2"),
@@ -79,33 +79,33 @@ fn strangers_are_refused_with_a_reason_and_the_ranks_still_meet() {
     ];
     std::thread::scope(|scope| {
         let silent = connect(port);
-        let root = scope.spawn(|| gather(&job(0, 2, port), &listener));
+        let root = scope.spawn(|| accept_ranks(&job(0, 2, port), &listener));
         for (bytes, reason) in strangers {
             let text = refusal(port, &bytes);
             assert!(text.contains(reason), "{reason}: {text}");
         }
-        // Half a message, then gone.
+        // This connection sends half a message and closes.
         connect(port).write_all(&usual[..20]).expect("sent");
-        let joined = meet(&job(1, 2, port)).expect("the real rank 1");
-        let root = root.join().expect("no panic").expect("the ranks meet");
+        let joined = connect_ranks(&job(1, 2, port)).expect("the real rank 1");
+        let root = root.join().expect("no panic").expect("the ranks connect");
         drop((silent, joined, root));
     });
 }
 
-/// More silent connections than are kept, some that dribble, and some that come again and again.
+/// There are more silent connections than are kept, some that send single bytes, and some that connect repeatedly.
 #[test]
 fn a_crowd_does_not_keep_the_ranks_from_meeting() {
     let (listener, port) = listener();
     let (done, start) = (AtomicBool::new(false), hello(&job(1, 3, port)));
     let started = Instant::now();
     std::thread::scope(|scope| {
-        let root = scope.spawn(|| gather(&job(0, 3, port), &listener));
+        let root = scope.spawn(|| accept_ranks(&job(0, 3, port), &listener));
         let _silent: Vec<TcpStream> = (0..300).map(|_| connect(port)).collect();
         for dribbles in [true, false, false] {
             let (done, start) = (&done, &start);
             scope.spawn(move || {
                 while !done.load(Ordering::Relaxed) {
-                    // Nobody listens any more when the ranks have met.
+                    // After all ranks are connected, nothing listens any more.
                     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else {
                         return;
                     };
@@ -117,7 +117,7 @@ fn a_crowd_does_not_keep_the_ranks_from_meeting() {
             });
         }
         std::thread::sleep(SHORT);
-        let others = [1, 2].map(|rank| scope.spawn(move || meet(&job(rank, 3, port))));
+        let others = [1, 2].map(|rank| scope.spawn(move || connect_ranks(&job(rank, 3, port))));
         let met: Vec<bool> = std::iter::once(root)
             .chain(others)
             .map(|rank| rank.join().expect("no panic").is_ok())
@@ -128,7 +128,7 @@ fn a_crowd_does_not_keep_the_ranks_from_meeting() {
     assert!(started.elapsed() < Duration::from_secs(10));
 }
 
-/// The log of rank 0 is what people read first.
+/// Users read the log of rank 0 first.
 #[test]
 fn rank_0_says_whom_it_refused_and_why() {
     let (listener, port) = listener();
@@ -137,19 +137,19 @@ fn rank_0_says_whom_it_refused_and_why() {
         ..job(0, 2, port)
     };
     std::thread::scope(|scope| {
-        let root = scope.spawn(|| gather(&brief, &listener));
+        let root = scope.spawn(|| accept_ranks(&brief, &listener));
         for _ in 0..3 {
             refusal(port, &hello(&job(1, 4, port)));
         }
         refusal(port, b"GET / HTTP/1.1\r\n\r\n");
         let error = root.join().expect("no panic").err();
         let text = error.expect("rank 1 is missing").to_string();
-        let expected = "rank 1 has not come to \"rendezvous\" within 2s; every rank must make the same calls; rank 0 refused 127.0.0.1 (3 times): it was started with WORLD_SIZE 4, rank 0 with 2; 127.0.0.1: it does not speak mkernel's protocol";
+        let expected = "rank 1 has not entered \"rendezvous\" within 2s. Check that every rank makes the same calls. Rank 0 refused 127.0.0.1 (3 times): it was started with WORLD_SIZE 4, but rank 0 with 2; 127.0.0.1: it does not speak mkernel's protocol";
         assert!(text.starts_with(expected), "{text}");
     });
 }
 
-/// A connection from 127.0.0.2, as from another host.
+/// Returns a connection from 127.0.0.2, which counts as another host.
 fn connect_from_elsewhere(port: u16) -> TcpStream {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
     use std::net::SocketAddr;
@@ -159,12 +159,12 @@ fn connect_from_elsewhere(port: u16) -> TcpStream {
     stream.into()
 }
 
-/// More than there is room for say who they are, while a rank of another address takes its time for a proof.
+/// More connections than are kept send their first message, while a rank of another address delays its proof.
 #[test]
 fn a_crowd_that_says_hello_does_not_push_out_ranks_of_other_hosts() {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
-        let root = scope.spawn(|| gather(&job(0, 2, port), &listener));
+        let root = scope.spawn(|| accept_ranks(&job(0, 2, port), &listener));
         let rank = job(1, 2, port);
         let own = Hello::new(&rank).expect("random numbers");
         let mut stream = connect(port);
@@ -172,7 +172,7 @@ fn a_crowd_that_says_hello_does_not_push_out_ranks_of_other_hosts() {
         let challenge = Challenge::check(&next_frame(&mut stream), &rank).expect("a challenge");
         let mut crowd: Vec<TcpStream> = (0..150).map(|_| connect_from_elsewhere(port)).collect();
         for one in &mut crowd {
-            // It may be closed already.
+            // The connection may already be closed.
             let _ = one.write_all(&hello(&rank));
         }
         let is_asked = |one: &mut TcpStream| matches!(one.read(&mut [0]), Ok(1));
@@ -182,10 +182,10 @@ fn a_crowd_that_says_hello_does_not_push_out_ranks_of_other_hosts() {
             .filter(|asked| *asked)
             .count();
         assert!(asked >= 100, "{asked}");
-        let proof = Conversation::new(&own, &challenge).proof(&rank);
+        let proof = Transcript::new(&own, &challenge).proof(&rank);
         stream.write_all(&proof.encode()).expect("sent");
-        assert_eq!(next_frame(&mut stream).kind, Kind::Welcome);
-        root.join().expect("no panic").expect("the ranks meet");
+        assert_eq!(next_frame(&mut stream).kind, FrameKind::Welcome);
+        root.join().expect("no panic").expect("the ranks connect");
     });
 }
 
@@ -193,21 +193,23 @@ fn a_crowd_that_says_hello_does_not_push_out_ranks_of_other_hosts() {
 fn the_second_process_with_a_rank_is_refused() {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
-        let root = scope.spawn(|| gather(&job(0, 3, port), &listener));
-        let first = scope.spawn(move || meet(&job(1, 3, port)));
+        let root = scope.spawn(|| accept_ranks(&job(0, 3, port), &listener));
+        let first = scope.spawn(move || connect_ranks(&job(1, 3, port)));
         std::thread::sleep(SHORT);
-        let error = meet(&job(1, 3, port)).err().expect("rank 1 is there");
+        let error = connect_ranks(&job(1, 3, port))
+            .err()
+            .expect("rank 1 is there");
         let text = crate::error::with_causes(&error);
-        assert!(text.contains("rank 1 is there already"), "{text}");
-        let last = scope.spawn(move || meet(&job(2, 3, port)));
+        assert!(text.contains("rank 1 is already connected"), "{text}");
+        let last = scope.spawn(move || connect_ranks(&job(2, 3, port)));
         for rank in [root, first, last] {
-            rank.join().expect("no panic").expect("the ranks meet");
+            rank.join().expect("no panic").expect("the ranks connect");
         }
     });
 }
 
 #[test]
-fn another_service_at_the_port_is_told_from_rank_0() {
+fn another_service_at_the_port_is_distinguished_from_rank_0() {
     let (listener, port) = listener();
     listener.set_nonblocking(false).expect("blocking");
     let service = std::thread::spawn(move || {
@@ -215,7 +217,7 @@ fn another_service_at_the_port_is_told_from_rank_0() {
         stream.write_all(b"220 smtp ready\r\n").expect("sent");
         std::thread::sleep(SHORT);
     });
-    let error = meet(&job(1, 2, port)).err().expect("no rank 0");
+    let error = connect_ranks(&job(1, 2, port)).err().expect("no rank 0");
     assert!(
         matches!(
             &error,
@@ -234,21 +236,23 @@ fn garbage_from_a_rank_fails_the_step_on_all() {
     let (listener, port) = listener();
     std::thread::scope(|scope| {
         let root = scope.spawn(|| {
-            let mut ranks =
-                Collective::new(gather(&job(0, 3, port), &listener).expect("the ranks meet"));
+            let mut ranks = Collective::new(
+                accept_ranks(&job(0, 3, port), &listener).expect("the ranks connect"),
+            );
             ranks.barrier("step", TIMEOUT)
         });
         let honest = scope.spawn(move || {
-            let mut ranks = Collective::new(meet(&job(1, 3, port)).expect("the ranks meet"));
+            let mut ranks =
+                Collective::new(connect_ranks(&job(1, 3, port)).expect("the ranks connect"));
             ranks.barrier("step", TIMEOUT)
         });
-        // Rank 2 speaks the protocol until it is welcomed, then sends a frame that lies about its contents.
+        // Rank 2 follows the protocol until the `Welcome` frame, then sends a frame whose contents are invalid.
         let mut stream = connect(port);
         present(&mut stream, &job(2, 3, port));
         let welcome = next_frame(&mut stream);
-        assert_eq!(welcome.kind, Kind::Welcome);
+        assert_eq!(welcome.kind, FrameKind::Welcome);
         let lie = Frame {
-            kind: Kind::Offer,
+            kind: FrameKind::Contribution,
             nonce: welcome.nonce,
             payload: vec![0xff; 8],
         };

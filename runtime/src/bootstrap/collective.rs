@@ -1,0 +1,132 @@
+//! [`Collective`]: the steps that all ranks take together.
+
+use super::fds;
+use super::group::{Agreed, Group, agree};
+use super::host_map::HostMap;
+use super::wait::{IsBusy, StepWait, Stop};
+use crate::error::Error;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A [`Group`] in which every step fails immediately after the first failure, since the ranks may be at different steps
+/// by then.
+pub(crate) struct Collective {
+    group: Box<dyn Group>,
+    broken: Option<Arc<Error>>,
+    stop: Stop,
+    is_busy: Option<IsBusy>,
+}
+
+impl Collective {
+    pub fn new(group: impl Group + 'static) -> Self {
+        Self {
+            group: Box::new(group),
+            broken: None,
+            stop: Stop::default(),
+            is_busy: None,
+        }
+    }
+
+    /// Returns a handle that ends, from any thread, the waits of the program's call that is running.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Begins a call of the program. Stops from before this do not affect it.
+    pub fn begin(&mut self) {
+        self.stop.renew();
+    }
+
+    /// Pauses the deadlines of steps while `is_busy` returns true.
+    pub fn pause_while(&mut self, is_busy: IsBusy) {
+        self.is_busy = Some(is_busy);
+    }
+
+    /// Returns the wait of this rank in `step`.
+    pub fn wait(&self, step: &'static str, timeout: Duration) -> StepWait {
+        StepWait::new(step, timeout).with(self.stop.clone(), self.is_busy.clone())
+    }
+
+    pub fn rank(&self) -> u32 {
+        self.group.rank()
+    }
+
+    pub fn world(&self) -> u32 {
+        self.group.world()
+    }
+
+    /// See [`Group::host_map`].
+    pub fn host_map(&self) -> &HostMap {
+        self.group.host_map()
+    }
+
+    /// Sends `bytes`, at most [`MAX_CONTRIBUTION_BYTES`](super::MAX_CONTRIBUTION_BYTES), to all ranks. Returns the bytes of each
+    /// rank, by rank.
+    pub fn all_gather(
+        &mut self,
+        step: &'static str,
+        bytes: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let own = Ok(((), bytes.to_vec()));
+        let ((), all) = self.agree(step, own, timeout)?;
+        Ok(all)
+    }
+
+    /// See [`Group::exchange_fds`].
+    pub fn exchange_fds(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        timeout: Duration,
+    ) -> Result<Vec<Option<OwnedFd>>, Error> {
+        let wait = self.wait(fds::STEP, timeout);
+        self.run(|group| group.exchange_fds(fd, &wait))
+    }
+
+    /// Returns when every rank has entered this step.
+    pub fn barrier(&mut self, step: &'static str, timeout: Duration) -> Result<(), Error> {
+        self.all_gather(step, &[], timeout).map(drop)
+    }
+
+    /// See [`Group::lost`].
+    pub fn lost(&mut self) -> Option<u32> {
+        self.group.lost()
+    }
+
+    /// See [`Group::report_lost`].
+    pub fn report_lost(&mut self, rank: u32) {
+        self.group.report_lost(rank);
+    }
+
+    /// Tells every rank whether `result` is an error. If it is one on any rank, this returns an error on all ranks at
+    /// once. If not, it returns the bytes that came with each rank's result.
+    pub fn agree<T>(
+        &mut self,
+        step: &'static str,
+        result: Result<(T, Vec<u8>), Error>,
+        timeout: Duration,
+    ) -> Agreed<T> {
+        let wait = self.wait(step, timeout);
+        self.run(|group| agree(group, result, wait))?
+    }
+
+    fn run<T>(
+        &mut self,
+        step: impl FnOnce(&mut dyn Group) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match self.broken.as_deref() {
+            Some(aborted @ Error::Aborted { .. }) => return Err(aborted.clone()),
+            Some(_) => {
+                let cause = self.broken.clone();
+                return Err(Error::Aborted { cause });
+            }
+            None => {}
+        }
+        let result = step(self.group.as_mut());
+        if let Err(error) = &result {
+            self.broken = Some(Arc::new(error.clone()));
+        }
+        result
+    }
+}

@@ -1,0 +1,91 @@
+//! [`Group`]: the connections of one rank to all others.
+
+use super::host_map::HostMap;
+use super::limits::MAX_CONTRIBUTION_BYTES;
+use super::wait::StepWait;
+use crate::error::{Error, ProtocolFault, with_causes};
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// The connections of one rank to all others.
+pub(crate) trait Group: Send {
+    /// Returns this rank.
+    fn rank(&self) -> u32;
+
+    /// Returns the number of ranks.
+    fn world(&self) -> u32;
+
+    /// Returns the map of ranks to hosts.
+    fn host_map(&self) -> &HostMap;
+
+    /// Sends `bytes` to all ranks, and returns the bytes of each rank, by rank. Returns on no rank before all ranks
+    /// have entered the step.
+    fn all_gather(&mut self, bytes: &[u8], wait: StepWait) -> Result<Vec<Vec<u8>>, Error>;
+
+    /// Sends a duplicate of `fd` to all other ranks of the host. Returns their descriptors by rank; the entries of this
+    /// rank and of ranks on other hosts are `None`. All ranks of all hosts must call this.
+    fn exchange_fds(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        wait: &StepWait,
+    ) -> Result<Vec<Option<OwnedFd>>, Error>;
+
+    /// Returns a rank that is lost: its connection closed without a `Goodbye` frame, or another rank has reported so.
+    /// Does not wait.
+    fn lost(&mut self) -> Option<u32>;
+
+    /// Reports to all ranks that a rank is lost, unless a lost rank was reported before.
+    fn report_lost(&mut self, rank: u32);
+}
+
+const OK: u8 = 0;
+const FAILED: u8 = 1;
+
+/// This rank's value, and the bytes that came with the values of all ranks.
+pub(crate) type Agreed<T> = Result<(T, Vec<Vec<u8>>), Error>;
+
+/// Implements [`Collective::agree`](super::Collective::agree). The outer error is a failure of the group, which cannot
+/// be used after that.
+pub(super) fn agree<T>(
+    group: &mut dyn Group,
+    result: Result<(T, Vec<u8>), Error>,
+    wait: StepWait,
+) -> Result<Agreed<T>, Error> {
+    let step = wait.step;
+    let result = result.and_then(|(value, payload)| match payload.len() {
+        ..=MAX_CONTRIBUTION_BYTES => Ok((value, payload)),
+        bytes => Err(Error::ContributionTooLong {
+            step,
+            bytes,
+            limit: MAX_CONTRIBUTION_BYTES,
+        }),
+    });
+    let contribution = match &result {
+        Ok((_, payload)) => [&[OK], payload.as_slice()].concat(),
+        Err(error) => {
+            let mut text = with_causes(error);
+            text.truncate(text.floor_char_boundary(MAX_CONTRIBUTION_BYTES));
+            [&[FAILED], text.as_bytes()].concat()
+        }
+    };
+    let contributions = group.all_gather(&contribution, wait);
+    // This rank's own failure is more specific than the failure of the exchange.
+    let (value, contributions) = match (result, contributions) {
+        (Ok((value, _)), Ok(contributions)) => (value, contributions),
+        (Ok(_), Err(error)) | (Err(error), Err(_)) => return Err(error),
+        (Err(error), Ok(_)) => return Ok(Err(error)),
+    };
+    let mut failures = Vec::new();
+    let mut payloads = Vec::with_capacity(contributions.len());
+    for (rank, contribution) in (0..).zip(contributions) {
+        match contribution.split_first() {
+            Some((&OK, rest)) => payloads.push(rest.to_vec()),
+            Some((_, rest)) => failures.push((rank, String::from_utf8_lossy(rest).into_owned())),
+            None => failures.push((rank, ProtocolFault::Malformed.to_string())),
+        }
+    }
+    Ok(if failures.is_empty() {
+        Ok((value, payloads))
+    } else {
+        Err(Error::RanksFailed { step, failures })
+    })
+}

@@ -1,0 +1,30 @@
+//! [`Job`]: the job of a process, before it is connected to the other ranks.
+
+use super::secret::Secret;
+use std::time::Duration;
+
+pub(crate) const STEP: &str = "rendezvous";
+
+/// How long a connection may take for the handshake.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A job from the view of one of its processes.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub rank: u32,
+    pub world: u32,
+    /// The host name or address of rank 0.
+    pub host: String,
+    pub port: u16,
+    /// The launcher's name for the job. Ranks of jobs with different names refuse each other.
+    pub name: String,
+    /// Whether ranks on other hosts must be able to reach rank 0.
+    pub several_hosts: bool,
+    /// The id of the host. It is the same in all processes of a host and different on every other host.
+    pub host_id: String,
+    /// The secret of the job, if it has one.
+    pub secret: Option<Secret>,
+    pub timeout: Duration,
+    /// The time within which the loss of a host must be detected.
+    pub silence: Duration,
+}

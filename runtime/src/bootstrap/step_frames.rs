@@ -1,0 +1,56 @@
+//! Reads and checks the frames of a step.
+
+use super::failure::{ReportedFailure, StepFailure, printable};
+use super::limits::MAX_STEP_BYTES;
+use super::wire::{Frame, FrameKind, Nonce, Reader};
+use crate::error::ProtocolFault;
+
+/// Reads why another rank aborts the step.
+pub(super) fn reported_by(rank: u32, frame: &Frame, nonce: &Nonce) -> StepFailure {
+    let fault = match StepFailure::decode(&frame.payload) {
+        _ if frame.nonce != *nonce => ProtocolFault::OtherJob,
+        Ok(ReportedFailure::Reported(reporter, text)) if reporter == rank => {
+            return StepFailure::Reported { rank, text };
+        }
+        Ok(_) => ProtocolFault::Malformed,
+        Err(fault) => fault,
+    };
+    StepFailure::Protocol { rank, fault }
+}
+
+pub(super) fn contribution_in(
+    frame: &Frame,
+    nonce: &Nonce,
+    step: &str,
+) -> Result<Vec<u8>, ProtocolFault> {
+    if frame.nonce != *nonce {
+        return Err(ProtocolFault::OtherJob);
+    }
+    if frame.kind != FrameKind::Contribution {
+        return Err(ProtocolFault::Malformed);
+    }
+    let mut reader = Reader(&frame.payload);
+    let found = reader.string()?;
+    if found != step.as_bytes() {
+        return Err(ProtocolFault::WrongStep {
+            found: printable(found),
+        });
+    }
+    let contribution = reader.string()?;
+    if contribution.len() > MAX_STEP_BYTES {
+        return Err(ProtocolFault::TooLong {
+            bytes: contribution.len(),
+            limit: MAX_STEP_BYTES,
+        });
+    }
+    Ok(contribution.to_vec())
+}
+
+pub(super) fn contributions_in(payload: &[u8], world: u32) -> Result<Vec<Vec<u8>>, ProtocolFault> {
+    let mut reader = Reader(payload);
+    let contributions = (0..world)
+        .map(|_| reader.string().map(<[u8]>::to_vec))
+        .collect::<Result<_, _>>()?;
+    reader.end()?;
+    Ok(contributions)
+}

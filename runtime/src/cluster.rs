@@ -1,0 +1,333 @@
+//! The hosts and GPUs of a job. All hosts must have the same number of ranks, each rank needs a GPU of its own, and the
+//! GPUs of a host must be able to access each other.
+
+use crate::bootstrap::files::os;
+use crate::bootstrap::{HostMap, printable};
+use crate::driver;
+use crate::error::{ClusterError, DeviceError, Error, Peer, ProtocolFault};
+use cudarc::driver::CudaContext;
+use mkernel_spec::Device;
+use mkernel_spec::abi::MAX_RANKS;
+use mkernel_topology::GpuLink;
+use serde::{Deserialize, Serialize};
+
+/// Returns an id that is the same in all processes of a host and different on every other host. Processes of one
+/// machine count as several hosts if they have different network namespaces, since they cannot connect to each other's
+/// sockets then. The boot id alone is not enough: machines that were started from one image of a running machine have
+/// the same one.
+pub(crate) fn host_id() -> Result<String, Error> {
+    if let Some(id) = crate::env::host_id()? {
+        return Ok(id);
+    }
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let boot = boot.map_err(os("reading the boot id"))?;
+    let network = std::fs::read_link("/proc/self/ns/net");
+    let network = network.map_err(os("reading the network namespace"))?;
+    let names = rustix::system::uname();
+    let name = names.nodename().to_string_lossy();
+    Ok(format!("{} {name} {}", boot.trim(), network.display()))
+}
+
+/// The hosts of a job and their names.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub hosts: HostMap,
+    /// The name of each rank's host.
+    names: Vec<String>,
+}
+
+impl Cluster {
+    /// Returns one host for all ranks, without a name.
+    pub fn one(world: u32) -> Self {
+        Self {
+            hosts: HostMap::one(world),
+            names: Vec::new(),
+        }
+    }
+
+    /// Returns a name for a rank in messages. It includes the host if there are several.
+    pub fn name_of(&self, rank: u32) -> String {
+        match self
+            .names
+            .get(rank as usize)
+            .filter(|_| self.hosts.count() > 1)
+        {
+            Some(host) => format!("rank {rank} on {host}"),
+            None => format!("rank {rank}"),
+        }
+    }
+
+    /// Returns an error if there is more than one host.
+    pub fn ensure_one(&self) -> Result<(), Error> {
+        match self.hosts.count() {
+            0 | 1 => Ok(()),
+            _ => Err(Error::Cluster(ClusterError::SeveralHosts {
+                hosts: self.hosts.all(),
+            })),
+        }
+    }
+}
+
+/// The properties of its GPU and its host that every rank sends to the others.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RankInfo {
+    /// The PCI bus id of the GPU.
+    bus_id: String,
+    /// The name of the host.
+    host: String,
+    /// The properties of the GPU.
+    device: Device,
+}
+
+impl RankInfo {
+    pub fn new(bus_id: String, device: Device) -> Self {
+        let host = rustix::system::uname();
+        let host = host.nodename().to_string_lossy().into_owned();
+        Self {
+            bus_id,
+            host,
+            device,
+        }
+    }
+
+    pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        serde_json::to_vec(self).map_err(|error| os("writing the figures of the GPU")(error.into()))
+    }
+
+    /// Reads the message of another rank. Returns `None` if it is malformed or if the properties are impossible.
+    /// Control characters are removed from the texts.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let mut read: Self = serde_json::from_slice(bytes).ok()?;
+        for text in [&mut read.bus_id, &mut read.host, &mut read.device.name] {
+            *text = printable(text.as_bytes());
+        }
+        read.device.bad_figures().is_empty().then_some(read)
+    }
+}
+
+/// The GPUs of all ranks, and their hosts.
+#[derive(Debug)]
+pub(crate) struct RankTable {
+    pub bus_ids: Vec<String>,
+    pub cluster: Cluster,
+    /// The properties of the slowest GPU, which every rank plans with.
+    pub device: Device,
+}
+
+/// Combines the [`RankInfo`]s of all ranks.
+pub(crate) fn rank_table(
+    host_map: &HostMap,
+    rank_infos: &[Vec<u8>],
+    step: &'static str,
+) -> Result<RankTable, Error> {
+    let (mut bus_ids, mut names, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+    for (rank, bytes) in (0..).zip(rank_infos) {
+        let read = RankInfo::read(bytes).ok_or(Error::Protocol {
+            peer: Peer::Rank(rank),
+            step,
+            source: ProtocolFault::Malformed,
+        })?;
+        bus_ids.push(read.bus_id);
+        names.push(read.host);
+        devices.push(read.device);
+    }
+    let cluster = Cluster {
+        hosts: host_map.clone(),
+        names,
+    };
+    let device = Device::slowest(&devices).ok_or(Error::Cluster(ClusterError::World(0)))?;
+    Ok(RankTable {
+        bus_ids,
+        cluster,
+        device,
+    })
+}
+
+/// Checks that all hosts have the same number of ranks, and not more than kernels support.
+pub(crate) fn check_hosts(host_map: &HostMap) -> Result<(), Error> {
+    let all = host_map.all();
+    if all.iter().any(|ranks| ranks.len() != all[0].len()) {
+        return Err(Error::Cluster(ClusterError::UnequalHosts { hosts: all }));
+    }
+    let local_world = all.first().map_or(0, Vec::len);
+    if !(1..=MAX_RANKS).contains(&local_world) {
+        return Err(Error::Cluster(ClusterError::World(local_world)));
+    }
+    Ok(())
+}
+
+/// Checks that each rank of a host has a GPU of its own.
+pub(crate) fn check_gpus(host_map: &HostMap, bus_ids: &[String]) -> Result<(), Error> {
+    for ranks in host_map.all() {
+        for (i, &second) in ranks.iter().enumerate() {
+            let gpu = &bus_ids[second as usize];
+            let same = ranks[..i]
+                .iter()
+                .find(|first| bus_ids[**first as usize] == *gpu);
+            if let Some(&first) = same {
+                return Err(Error::Device(DeviceError::SameDevice {
+                    first,
+                    second,
+                    bus_id: gpu.clone(),
+                }));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the GPU of `rank` can access the GPUs of its host's other ranks.
+pub(crate) fn check_access(
+    ctx: &CudaContext,
+    host_map: &HostMap,
+    rank: u32,
+    bus_ids: &[String],
+) -> Result<(), Error> {
+    for peer in host_map
+        .local_ranks(rank)
+        .into_iter()
+        .filter(|peer| *peer != rank)
+    {
+        // If this process does not see the other GPU, an error is detected only when the memory of that GPU is mapped.
+        if let Some(link) = driver::link_to(ctx, &bus_ids[peer as usize])? {
+            check_link(rank, peer, link)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that kernels of `rank` can use the memory of `peer`'s GPU by loads, stores and atomic instructions.
+fn check_link(rank: u32, peer: u32, link: GpuLink) -> Result<(), Error> {
+    match link {
+        GpuLink::NvLink => Ok(()),
+        GpuLink::Pcie => Err(Error::Device(DeviceError::NoNvLink { rank, peer })),
+        GpuLink::None => Err(Error::Device(DeviceError::NoPeerAccess { rank, peer })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_id_contains_the_boot_id_the_name_and_the_network_namespace() {
+        let id = host_id().expect("Linux");
+        let parts: Vec<&str> = id.split(' ').collect();
+        assert_eq!(parts.len(), 3, "{id}");
+        assert_eq!(parts[0].len(), 36, "a UUID: {id}");
+        assert!(parts[2].starts_with("net:["), "{id}");
+        assert!(id.len() <= crate::bootstrap::MAX_NAME_BYTES);
+        assert_eq!(host_id().expect("Linux"), id);
+    }
+
+    #[test]
+    fn gpus_without_nvlink_are_refused() {
+        check_link(0, 1, GpuLink::NvLink).expect("NVLink");
+        let error = check_link(2, 3, GpuLink::Pcie).expect_err("PCIe alone");
+        assert!(error.to_string().contains("ranks 2 and 3"), "{error}");
+        let error = check_link(2, 3, GpuLink::None).expect_err("no access");
+        assert!(
+            matches!(
+                error,
+                Error::Device(DeviceError::NoPeerAccess { rank: 2, peer: 3 })
+            ),
+            "{error}"
+        );
+    }
+
+    fn rank_info(bus_id: &str) -> RankInfo {
+        RankInfo::new(bus_id.to_owned(), Device::h200())
+    }
+
+    fn ids(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    fn map_of(hosts: &[&str]) -> HostMap {
+        let hosts: Vec<&[u8]> = hosts.iter().map(|host| host.as_bytes()).collect();
+        HostMap::from_hosts(&hosts)
+    }
+
+    #[test]
+    fn ranks_of_a_host_do_not_share_a_gpu() {
+        let two = map_of(&["a", "a"]);
+        check_gpus(&two, &ids(&["0000:18:00.0", "0000:2A:00.0"])).expect("two GPUs");
+        let error = check_gpus(&map_of(&["a", "b", "b"]), &ids(&["2", "2", "2"]));
+        let error = error.expect_err("one GPU twice on the second host");
+        assert!(
+            matches!(
+                &error,
+                Error::Device(DeviceError::SameDevice {
+                    first: 1,
+                    second: 2,
+                    ..
+                })
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn hosts_have_equal_and_supported_numbers_of_ranks() {
+        let check = |hosts: &[&str]| check_hosts(&map_of(hosts));
+        check(&["a", "a"]).expect("one host");
+        check(&["a", "b", "c"]).expect("three hosts of a rank each");
+        assert!(matches!(
+            check(&["a"; 9]),
+            Err(Error::Cluster(ClusterError::World(9)))
+        ));
+        let error = check(&["a", "b", "a"]).expect_err("two hosts, one with fewer ranks");
+        assert!(
+            matches!(error, Error::Cluster(ClusterError::UnequalHosts { .. })),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_error_for_several_hosts_lists_their_ranks() {
+        Cluster::one(2).ensure_one().expect("one host");
+        let far = RankInfo {
+            host: "far\x1b[31m".into(),
+            ..rank_info("1")
+        };
+        let sent = [rank_info("1"), far].map(|sent| sent.to_bytes().expect("text"));
+        let found = rank_table(&map_of(&["a", "b"]), &sent, "test").expect("two hosts");
+        assert_eq!(found.bus_ids, ["1", "1"]);
+        assert_eq!(found.cluster.name_of(1), "rank 1 on far[31m");
+        assert_eq!(Cluster::one(2).name_of(1), "rank 1");
+        let error = found
+            .cluster
+            .ensure_one()
+            .expect_err("two hosts")
+            .to_string();
+        assert!(error.contains("rank 0 | rank 1"), "{error}");
+    }
+
+    #[test]
+    fn all_ranks_plan_for_the_slowest_gpu() {
+        let mut slow = rank_info("2");
+        slow.device.link_gb_s = 100.0;
+        let sent = [rank_info("1"), slow].map(|sent| sent.to_bytes().expect("text"));
+        let found = rank_table(&map_of(&["a", "a"]), &sent, "test").expect("two GPUs");
+        assert_eq!(found.device.link_gb_s, 100.0);
+    }
+
+    #[test]
+    fn a_malformed_message_names_its_rank() {
+        let mut impossible = rank_info("1");
+        impossible.device.link_gb_s = -1.0;
+        let impossible = impossible.to_bytes().expect("text");
+        for malformed in [b"1".to_vec(), impossible] {
+            let sent = [rank_info("1").to_bytes().expect("text"), malformed];
+            let error = rank_table(&map_of(&["a", "b"]), &sent, "test").expect_err("malformed");
+            let is_named = matches!(
+                error,
+                Error::Protocol {
+                    peer: Peer::Rank(1),
+                    ..
+                }
+            );
+            assert!(is_named, "{error}");
+        }
+    }
+}

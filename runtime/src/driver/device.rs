@@ -1,0 +1,84 @@
+//! The GPUs that the driver has, and their properties.
+
+use super::backend::{Backend, choose_backend};
+use super::call::{check, named};
+use super::nvml;
+use crate::error::{DeviceError, Error};
+use crate::simulation;
+use cudarc::driver::{CudaContext, result, sys};
+use mkernel_spec::Device;
+use mkernel_spec::device::Hardware;
+use std::ffi::{CStr, c_char};
+use std::sync::Arc;
+use sys::CUdevice_attribute as Attribute;
+
+/// Returns the number of GPUs that this process sees. For simulated GPUs, this is the largest number of ranks of a job.
+///
+/// # Errors
+/// [`Error::Device`] if the CUDA driver cannot be used, and [`Error::Simulator`] if simulated GPUs cannot.
+pub fn device_count() -> Result<usize, Error> {
+    match choose_backend()? {
+        Backend::Gpu => count(),
+        Backend::Simulated => Ok(simulation::MAX_RANKS),
+    }
+}
+
+/// Returns the number of GPUs of the driver. If GPUs are simulated, this is more than one job can use.
+pub(super) fn count() -> Result<usize, Error> {
+    let count = named("cuDeviceGetCount", result::device::get_count())?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Returns the primary context of GPU `ordinal`, and the properties that plans need. The backend must have been chosen.
+pub(crate) fn open(ordinal: usize, kind: Backend) -> Result<(Arc<CudaContext>, Device), Error> {
+    let count = count()?;
+    if ordinal >= count {
+        return Err(Error::Device(DeviceError::NoDevice { ordinal, count }));
+    }
+    let ctx = named("cuDevicePrimaryCtxRetain", CudaContext::new(ordinal))?;
+    let name = named("cuDeviceGetName", ctx.name())?;
+    let capability = named("cuDeviceGetAttribute", ctx.compute_capability())?;
+    if capability != (9, 0) {
+        return Err(Error::Device(DeviceError::UnsupportedDevice {
+            ordinal,
+            name,
+            capability,
+        }));
+    }
+    let figure = |attribute| {
+        named("cuDeviceGetAttribute", ctx.attribute(attribute))
+            .map(|value| u32::try_from(value).unwrap_or(0))
+    };
+    let sm_count = figure(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    if kind == Backend::Simulated {
+        return Ok((ctx, Device::simulated(sm_count)));
+    }
+    let hardware = Hardware {
+        sm_count,
+        sm_clock_khz: figure(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+        memory_clock_khz: figure(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+        memory_bus_bits: figure(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+        nvlinks: nvml::active_links(&bus_id(ctx.cu_device())?).unwrap_or(0),
+    };
+    tracing::debug!(ordinal, name, ?hardware, "opened a GPU");
+    let device = Device {
+        name,
+        smem_bytes: figure(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        memory_bytes: named("cuDeviceTotalMem_v2", ctx.total_mem())? as u64,
+        l2_bytes: u64::from(figure(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+        ..Device::hopper(&hardware)
+    };
+    Ok((ctx, device))
+}
+
+/// Returns the PCI bus id of the GPU, which is the same in every process.
+pub(crate) fn bus_id(device: sys::CUdevice) -> Result<String, Error> {
+    let mut text = [0u8; 32];
+    // SAFETY: the buffer has the length that is passed. The driver ends the text with a NUL.
+    let code = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr().cast::<c_char>(), 32, device) };
+    check("cuDeviceGetPCIBusId", code)?;
+    Ok(CStr::from_bytes_until_nul(&text)
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned())
+}

@@ -1,0 +1,389 @@
+//! [`LaunchedRank`]: the rank of this process and the address of rank 0, from the variables in [`LAUNCHERS`].
+
+use super::variable::{parse, wrong};
+use crate::error::{ClusterError, EnvironmentError, Error};
+
+/// The variables of one launcher.
+struct Launcher {
+    name: &'static str,
+    rank: &'static str,
+    world: &'static str,
+    /// Several variables with the same meaning. The first one that is set applies.
+    local_rank: &'static [&'static str],
+    local_world: &'static [&'static str],
+    /// The variables that together are the name of the job.
+    job: &'static [&'static str],
+}
+
+/// The launchers, innermost first. If one launcher starts another, the variables of both are set.
+const LAUNCHERS: [Launcher; 5] = [
+    // See pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
+    Launcher {
+        name: "torchrun",
+        rank: "RANK",
+        world: "WORLD_SIZE",
+        local_rank: &["LOCAL_RANK"],
+        local_world: &["LOCAL_WORLD_SIZE"],
+        job: &["TORCHELASTIC_RUN_ID"],
+    },
+    // See docs.open-mpi.org, "Environment variables set for MPI applications".
+    Launcher {
+        name: "Open MPI",
+        rank: "OMPI_COMM_WORLD_RANK",
+        world: "OMPI_COMM_WORLD_SIZE",
+        local_rank: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+        local_world: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+        job: &["PMIX_NAMESPACE"],
+    },
+    // Hydra is part of both MPICH and Intel MPI. The second names are those of Cray's PMI.
+    Launcher {
+        name: "MPICH or Intel MPI",
+        rank: "PMI_RANK",
+        world: "PMI_SIZE",
+        local_rank: &["MPI_LOCALRANKID", "PMI_LOCAL_RANK"],
+        local_world: &["MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"],
+        job: &[],
+    },
+    // See slurm.schedmd.com/srun.html, "Output environment variables". A batch script also has SLURM_PROCID and
+    // SLURM_NTASKS, although it is not a rank. Only srun sets the number of tasks of a step.
+    Launcher {
+        name: SRUN,
+        rank: "SLURM_PROCID",
+        world: "SLURM_STEP_NUM_TASKS",
+        local_rank: &["SLURM_LOCALID"],
+        local_world: &[],
+        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+    },
+    // PMIx provides the number of ranks only by calls. Its rank is compared with those of other launchers.
+    Launcher {
+        name: "PMIx",
+        rank: "PMIX_RANK",
+        world: "",
+        local_rank: &[],
+        local_world: &[],
+        job: &[],
+    },
+];
+const SRUN: &str = "srun";
+
+/// The largest number of ranks. It is far more than any job has, and bounds the memory that ranks use for each other.
+pub(crate) const MAX_WORLD: u32 = 4096;
+
+/// The rank of this process, as its launcher has set it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct LaunchedRank {
+    pub rank: u32,
+    pub world: u32,
+    /// The number of this process on its host, if the launcher sets it.
+    pub local_rank: Option<u32>,
+    /// How this rank connects to rank 0. It is `None` if there is only one rank.
+    pub rendezvous: Option<RendezvousPoint>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RendezvousPoint {
+    pub host: String,
+    pub port: u16,
+    pub job: String,
+    /// Whether ranks on other hosts may have to connect to rank 0.
+    pub several_hosts: bool,
+}
+
+pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<LaunchedRank, Error> {
+    let sets: Vec<Set> = LAUNCHERS
+        .iter()
+        .map(|launcher| Set::read(launcher, &lookup))
+        .collect();
+    let Some(chosen) = sets.iter().position(Set::is_whole) else {
+        return Err(incomplete(&sets));
+    };
+    let own = &sets[chosen];
+    let launcher = own.launcher;
+    let number = |name, expected| {
+        parse::<u32>(&lookup, name, expected)?.ok_or_else(|| wrong(name, None, expected))
+    };
+    let world = number(launcher.world, "the number of ranks")?;
+    let rank = number(launcher.rank, "this process's rank")?;
+    if world == 0 {
+        return Err(Error::Cluster(ClusterError::World(0)));
+    }
+    if world > MAX_WORLD {
+        let value = Some(world.to_string());
+        return Err(wrong(launcher.world, value, "4096 or less"));
+    }
+    if rank >= world {
+        return Err(own.contradiction("a rank must be less than the number of ranks", &[]));
+    }
+    // torchrun assigns ranks in an order of its own, so other launchers may disagree with it.
+    if lookup("TORCHELASTIC_RUN_ID").is_none() {
+        for other in sets[..chosen].iter().chain(&sets[chosen + 1..]) {
+            if other.contradicts(rank, world) {
+                return Err(own.contradiction("launchers disagree", &[other]));
+            }
+        }
+    }
+    let local = Local::read(own, &lookup)?;
+    local.check(own, world)?;
+    let rendezvous = if world == 1 {
+        None
+    } else {
+        Some(read_rendezvous(&lookup, own, &local, world)?)
+    };
+    Ok(LaunchedRank {
+        rank,
+        world,
+        local_rank: local.rank,
+        rendezvous,
+    })
+}
+
+/// The values of one launcher's variables.
+struct Set {
+    launcher: &'static Launcher,
+    rank: Option<String>,
+    world: Option<String>,
+}
+
+impl Set {
+    fn read(launcher: &'static Launcher, lookup: &impl Fn(&str) -> Option<String>) -> Self {
+        let get = |name: &str| Some(name).filter(|name| !name.is_empty()).and_then(lookup);
+        let (mut rank, world) = (get(launcher.rank), get(launcher.world));
+        if launcher.name == SRUN && world.is_none() {
+            rank = None;
+        }
+        Self {
+            launcher,
+            rank,
+            world,
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.rank.is_some() && self.world.is_some()
+    }
+
+    /// Returns whether these variables contradict those of an inner launcher. If the numbers of ranks differ, an outer
+    /// launcher has started the inner one, so this is no contradiction. If they are equal, the ranks must be equal too.
+    fn contradicts(&self, rank: u32, world: u32) -> bool {
+        let number =
+            |text: &Option<String>| text.as_ref().and_then(|t| t.trim().parse::<u32>().ok());
+        match (number(&self.rank), number(&self.world)) {
+            (Some(other), Some(same)) => same == world && other != rank,
+            (Some(other), None) => other != rank,
+            (None, Some(other)) => other != world,
+            (None, None) => false,
+        }
+    }
+
+    /// Returns the variables with their values, including those that are not set.
+    fn variables(&self) -> Vec<(&'static str, Option<String>)> {
+        let pairs = [
+            (self.launcher.rank, self.rank.clone()),
+            (self.launcher.world, self.world.clone()),
+        ];
+        pairs
+            .into_iter()
+            .filter(|(name, _)| !name.is_empty())
+            .collect()
+    }
+
+    fn contradiction(&self, problem: &'static str, others: &[&Self]) -> Error {
+        let others = others.iter().flat_map(|set| set.variables());
+        let set = |(_, value): &(_, Option<String>)| value.is_some();
+        Error::Environment(EnvironmentError::Launcher {
+            problem,
+            variables: self
+                .variables()
+                .into_iter()
+                .chain(others.filter(set))
+                .collect(),
+        })
+    }
+}
+
+/// Returns the error if no launcher's variables are complete. It names the variables that are set, and those that are
+/// missing beside them.
+fn incomplete(sets: &[Set]) -> Error {
+    let touched: Vec<&Set> = sets
+        .iter()
+        .filter(|set| set.rank.is_some() || set.world.is_some())
+        .collect();
+    // If none are set, the error names the variables that a user can set without a launcher.
+    let shown = if touched.is_empty() {
+        vec![&sets[0]]
+    } else {
+        touched
+    };
+    let mut variables: Vec<_> = shown.iter().flat_map(|set| set.variables()).collect();
+    if shown.iter().all(|set| set.launcher.world.is_empty()) {
+        variables.extend(sets[0].variables());
+    }
+    Error::Environment(EnvironmentError::Launcher {
+        problem: "variables are missing",
+        variables,
+    })
+}
+
+/// The variables of a launcher that describe the host.
+struct Local {
+    rank: Option<u32>,
+    world: Option<u32>,
+    /// The variables with their values.
+    variables: Vec<(&'static str, Option<String>)>,
+}
+
+impl Local {
+    fn read(own: &Set, lookup: &impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let launcher = own.launcher;
+        let mut variables = Vec::new();
+        let mut first = |names: &[&'static str]| -> Result<Option<u32>, Error> {
+            let Some(name) = names.iter().find(|name| lookup(name).is_some()) else {
+                return Ok(None);
+            };
+            variables.push((*name, lookup(name)));
+            parse(lookup, name, "a whole number")
+        };
+        let rank = first(launcher.local_rank)?;
+        let mut world = first(launcher.local_world)?;
+        if launcher.name == SRUN {
+            let name = "SLURM_STEP_TASKS_PER_NODE";
+            let counts = lookup(name);
+            variables.push((name, counts.clone()));
+            let node = lookup("SLURM_NODEID").and_then(|node| node.trim().parse().ok());
+            world = counts.and_then(|counts| tasks_of_node(&counts, node?));
+        }
+        Ok(Self {
+            rank,
+            world,
+            variables,
+        })
+    }
+
+    fn check(&self, own: &Set, world: u32) -> Result<(), Error> {
+        // Users without a launcher choose GPUs by LOCAL_RANK alone, so a missing local world size is no error.
+        let problem = match (self.rank, self.world) {
+            (_, Some(local_world)) if local_world == 0 || local_world > world => {
+                "the number of ranks on a host must be at least 1 and at most the number of all ranks"
+            }
+            (Some(local), Some(local_world)) if local >= local_world => {
+                "a local rank must be less than the number of ranks on the host"
+            }
+            _ => return Ok(()),
+        };
+        let variables = own.variables().into_iter().chain(self.variables.clone());
+        Err(Error::Environment(EnvironmentError::Launcher {
+            problem,
+            variables: variables.collect(),
+        }))
+    }
+}
+
+/// Returns entry `node` of a list like `8(x2),4`.
+fn tasks_of_node(counts: &str, node: u32) -> Option<u32> {
+    let mut first = 0u32;
+    for part in counts.split(',') {
+        let (tasks, nodes) = match part.trim().split_once("(x") {
+            Some((tasks, nodes)) => (tasks, nodes.strip_suffix(')')?.parse().ok()?),
+            None => (part.trim(), 1u32),
+        };
+        first = first.checked_add(nodes)?;
+        if node < first {
+            return tasks.parse().ok();
+        }
+    }
+    None
+}
+
+/// Returns the first host of a list like `node[007-010,12],gpu3`. Of its name, it takes the first number of each
+/// bracket.
+fn first_host(list: &str) -> Option<String> {
+    let mut host = String::new();
+    let mut rest = list.trim();
+    while let Some((before, after)) = rest.split_once('[') {
+        if before.contains(',') {
+            break;
+        }
+        let (numbers, after) = after.split_once(']')?;
+        host.push_str(before);
+        host.push_str(numbers.split(['-', ',']).next()?);
+        rest = after;
+    }
+    host.push_str(rest.split(',').next()?);
+    Some(host).filter(|host| !host.is_empty() && host.len() < 256)
+}
+
+fn read_rendezvous(
+    lookup: &impl Fn(&str) -> Option<String>,
+    own: &Set,
+    local: &Local,
+    world: u32,
+) -> Result<RendezvousPoint, Error> {
+    let several_hosts = local.world.is_some_and(|local| local < world);
+    let under_srun = own.launcher.name == SRUN;
+    let first = || {
+        let list = lookup("SLURM_STEP_NODELIST").or_else(|| lookup("SLURM_JOB_NODELIST"));
+        first_host(&list?)
+    };
+    let host = match lookup("MASTER_ADDR").filter(|host| !host.trim().is_empty()) {
+        Some(host) => host.trim().to_owned(),
+        None if under_srun && local.world != Some(world) => {
+            first().ok_or_else(|| wrong("MASTER_ADDR", None, "the host of rank 0"))?
+        }
+        None if several_hosts => {
+            let expected = "the host of rank 0, which the launcher does not provide although the ranks are on several hosts";
+            return Err(wrong("MASTER_ADDR", None, expected));
+        }
+        None => "127.0.0.1".to_owned(),
+    };
+    let job: Vec<String> = own
+        .launcher
+        .job
+        .iter()
+        .filter_map(|name| lookup(name))
+        .collect();
+    let is_elsewhere = !["127.0.0.1", "localhost"].contains(&host.as_str());
+    Ok(RendezvousPoint {
+        host,
+        port: read_port(lookup, under_srun)?,
+        job: job.join("."),
+        several_hosts: several_hosts || (local.world.is_none() && is_elsewhere),
+    })
+}
+
+fn read_port(lookup: &impl Fn(&str) -> Option<String>, under_srun: bool) -> Result<u16, Error> {
+    let expected = "a port number, 1 to 65535";
+    let (name, port) = match parse::<u16>(lookup, "MKERNEL_PORT", expected)? {
+        Some(port) => ("MKERNEL_PORT", port),
+        None => match parse::<u16>(lookup, "MASTER_PORT", expected)? {
+            Some(port) => ("MASTER_PORT", port),
+            None => match step_port(lookup).filter(|_| under_srun) {
+                Some(port) => return Ok(port),
+                None => {
+                    let expected = "a free port of rank 0's host, the same on all ranks";
+                    return Err(wrong("MASTER_PORT", None, expected));
+                }
+            },
+        },
+    };
+    if port == 0 {
+        return Err(wrong(name, Some("0".into()), expected));
+    }
+    let is_torchruns = name == "MASTER_PORT"
+        && lookup("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
+    port.checked_add(u16::from(is_torchruns)).ok_or_else(|| {
+        let expected = "less than 65535 under torchrun (or set MKERNEL_PORT)";
+        wrong(name, Some(port.to_string()), expected)
+    })
+}
+
+/// Derives a port from the numbers of a Slurm step. It is below the ports that Linux assigns to clients (from 32768).
+fn step_port(lookup: &impl Fn(&str) -> Option<String>) -> Option<u16> {
+    let number = |name| lookup(name).and_then(|text| text.trim().parse::<u64>().ok());
+    let job = number("SLURM_JOB_ID")?;
+    let step = number("SLURM_STEP_ID").unwrap_or(0);
+    u16::try_from(15_000 + job.wrapping_mul(16).wrapping_add(step) % 16_000).ok()
+}
+
+#[cfg(test)]
+#[path = "launcher_tests.rs"]
+mod tests;

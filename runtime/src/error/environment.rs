@@ -1,0 +1,34 @@
+//! [`EnvironmentError`]: what is wrong with the environment variables of this process.
+
+use super::display::Variables;
+
+/// What is wrong with the environment variables of this process.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvironmentError {
+    /// An environment variable is absent or malformed.
+    #[error(
+        "environment variable {name} {}; it should be {expected}",
+        .value.as_ref().map_or_else(|| "is not set".to_owned(), |v| format!("is {v:?}"))
+    )]
+    Variable {
+        /// The name of the variable.
+        name: &'static str,
+        /// The value of the variable, if it is set.
+        value: Option<String>,
+        /// A description of the values that are valid.
+        expected: &'static str,
+    },
+    /// The variables of the launcher do not determine the rank of this process.
+    #[error(
+        "the environment variables do not determine the rank of this process: {problem} ({}). Start it by torchrun, srun or \
+         mpirun, or set RANK and WORLD_SIZE and unset the variables of other launchers",
+        Variables(variables)
+    )]
+    Launcher {
+        /// A description of the problem.
+        problem: &'static str,
+        /// The names of the variables that matter, each with its value if it is set.
+        variables: Vec<(&'static str, Option<String>)>,
+    },
+}

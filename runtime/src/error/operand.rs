@@ -1,0 +1,127 @@
+//! [`OperandFault`]: why an operand cannot be used.
+
+use mkernel_spec::Dtype;
+use mkernel_spec::abi::Operand;
+
+/// Why an operand cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperandFault {
+    /// The pointer is null.
+    #[error("the pointer is null. Pass device memory")]
+    Null,
+    /// TMA does not support the address.
+    #[error(
+        "address {address:#x} is not a multiple of 16 bytes, which TMA requires. Start views at a multiple of 8 elements"
+    )]
+    Misaligned {
+        /// The address.
+        address: u64,
+    },
+    /// The rows would overlap.
+    #[error("the row stride is {row_stride_elems} elements, but a row has {cols} columns")]
+    StrideShort {
+        /// The row stride in elements.
+        row_stride_elems: u64,
+        /// The number of columns.
+        cols: u64,
+    },
+    /// TMA does not support the row stride.
+    #[error(
+        "the row stride is {row_stride_elems} elements, but TMA requires a multiple of 8 elements below 2^40 bytes. Pad the rows"
+    )]
+    StrideStep {
+        /// The row stride in elements.
+        row_stride_elems: u64,
+    },
+    /// An operand of the kernel was not passed.
+    #[error("it was not passed. Pass it with `call` or `launch_with`{}", declare_without(*.operand))]
+    Missing {
+        /// The operand.
+        operand: Operand,
+    },
+    /// The kernel does not have this operand.
+    #[error("the kernel has only {}. Leave it out{}", .names.join(", "), declare_it(*.operand))]
+    Unexpected {
+        /// The operand.
+        operand: Operand,
+        /// The names of the kernel's operands.
+        names: Vec<&'static str>,
+    },
+    /// The operand was passed twice.
+    #[error("it was passed twice. Pass it once")]
+    Twice,
+    /// A result was passed for reading, or an input for writing.
+    #[error("the kernel {} it. Pass it with `{}`", if *.written { "writes" } else { "only reads" }, if *.written { "write" } else { "read" })]
+    Access {
+        /// Whether the kernel writes the operand.
+        written: bool,
+    },
+    /// The slice belongs to another GPU than the communicator.
+    #[error(
+        "it belongs to GPU {given}, but the communicator uses GPU {expected}. Allocate it with Communicator::context()"
+    )]
+    WrongDevice {
+        /// The GPU of the slice.
+        given: usize,
+        /// The GPU of the communicator.
+        expected: usize,
+    },
+    /// The residual overlaps C, but does not coincide with it.
+    #[error(
+        "it overlaps c. Pass separate memory, or exactly the memory of c: the same address, row stride and element type"
+    )]
+    OverlapsC,
+    /// The slice has elements of another type.
+    #[error(
+        "its elements are {given}, but the kernel expects {expected}. Pass elements of that type{}",
+        declare_output(*.operand, *.given)
+    )]
+    Dtype {
+        /// The operand.
+        operand: Operand,
+        /// The element type of the slice.
+        given: Dtype,
+        /// The element type of the kernel's operand.
+        expected: Dtype,
+    },
+    /// The slice has another length than the operand.
+    #[error("the slice has {elems} elements, but {rows} rows of {cols} columns are {}. Pass a view of that length", .rows * .cols)]
+    Length {
+        /// The number of elements of the slice.
+        elems: u64,
+        /// The number of rows on this rank.
+        rows: u64,
+        /// The number of columns.
+        cols: u64,
+    },
+}
+
+/// Returns how to declare the kernel so that it has this operand, if that is possible.
+fn declare_it(operand: Operand) -> String {
+    match operand {
+        Operand::Bias | Operand::Residual => {
+            format!(", or declare the kernel with `{} = true`", operand.name())
+        }
+        _ => String::new(),
+    }
+}
+
+/// Returns how to declare the kernel so that it does not need this operand, if that is possible.
+fn declare_without(operand: Operand) -> String {
+    match operand {
+        Operand::Bias | Operand::Residual => {
+            format!(", or declare the kernel without `{}`", operand.name())
+        }
+        _ => String::new(),
+    }
+}
+
+/// Returns how to declare the kernel so that it writes elements of this type, if that is possible.
+fn declare_output(operand: Operand, given: Dtype) -> String {
+    if operand == Operand::C && Dtype::FLOATS.contains(&given) {
+        format!(", or declare `output = {given}`")
+    } else {
+        String::new()
+    }
+}

@@ -1,0 +1,118 @@
+//! [`RoutingFault`]: what a kernel found wrong with the tokens of a call and their experts.
+
+use mkernel_spec::abi::{Report, Wait};
+
+/// What is invalid about the tokens, experts or row indices of a rank. Every rank returns it. In `dispatch_gemm`, no
+/// rank writes results of that call. `combine` leaves out the rows whose indices are invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoutingFault {
+    /// There is no expert with this id.
+    #[error("token {token} has expert {expert} as choice {choice}, but there are {experts} experts. Pass ids from 0 to {}", .experts - 1)]
+    Expert {
+        /// The token, as a row of the rank's tokens.
+        token: u32,
+        /// The index among the token's choices.
+        choice: u32,
+        /// The id that was passed.
+        expert: i32,
+        /// The number of experts of all ranks.
+        experts: u32,
+    },
+    /// A token has the same expert twice.
+    #[error(
+        "token {token} has expert {expert} twice; choice {choice} repeats it. Pass each expert once"
+    )]
+    ExpertTwice {
+        /// The token, as a row of the rank's tokens.
+        token: u32,
+        /// The index of the second of the two choices.
+        choice: u32,
+        /// The id that was passed.
+        expert: i32,
+    },
+    /// The number of tokens is negative, or larger than declared.
+    #[error(
+        "the number of tokens is {tokens}, but 0 to {max_tokens} are possible. Pass a number in this range, or declare a larger max_tokens"
+    )]
+    Tokens {
+        /// The number that was passed.
+        tokens: i32,
+        /// The limit that was declared.
+        max_tokens: u32,
+    },
+    /// The experts of a rank get more rows than declared.
+    #[error("its experts get {rows} rows, but max_rows is {max_rows}, which is {} too few. Declare a larger max_rows, or leave it out", .rows - .max_rows)]
+    Rows {
+        /// The number of rows of all of its experts.
+        rows: u32,
+        /// The limit that was declared.
+        max_rows: u32,
+    },
+    /// There is no row with this index.
+    #[error(
+        "choice {choice} of token {token} has row index {row_index}, but there are {rows} rows. Pass the places that dispatch_gemm wrote for the same number of tokens"
+    )]
+    RowIndex {
+        /// The token, as a row of the rank's tokens.
+        token: u32,
+        /// The index among the token's choices.
+        choice: u32,
+        /// The index that was passed.
+        row_index: i32,
+        /// The number of rows of all ranks.
+        rows: u32,
+    },
+}
+
+impl RoutingFault {
+    /// Returns the rank whose operands are invalid, and the fault. Returns `None` if the report is about a wait.
+    pub(crate) fn of(report: &Report) -> Option<(u32, Self)> {
+        let Report {
+            peer: choice,
+            index: token,
+            wanted,
+            seen,
+            ..
+        } = *report;
+        let is = |wait: Wait| report.wait == wait as u32;
+        let source = match report.aborted_by {
+            0 => report.rank,
+            by => by - 1,
+        };
+        let fault = if is(Wait::Expert) {
+            Self::Expert {
+                token,
+                choice,
+                expert: seen as i32,
+                experts: wanted,
+            }
+        } else if is(Wait::ExpertTwice) {
+            Self::ExpertTwice {
+                token,
+                choice,
+                expert: seen as i32,
+            }
+        } else if is(Wait::Tokens) {
+            Self::Tokens {
+                tokens: seen as i32,
+                max_tokens: wanted,
+            }
+        } else if is(Wait::Rows) {
+            Self::Rows {
+                rows: seen,
+                max_rows: wanted,
+            }
+        } else if is(Wait::Place) {
+            Self::RowIndex {
+                token,
+                choice,
+                row_index: seen as i32,
+                rows: wanted,
+            }
+        } else {
+            return None;
+        };
+        Some((source, fault))
+    }
+}

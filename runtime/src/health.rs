@@ -1,0 +1,261 @@
+//! [`Health`] records whether a communicator can still be used, and aborts the waits of its kernels if not.
+//! [`Watchdog`] is a thread that checks whether all ranks are connected.
+
+use crate::bootstrap::{Collective, Owner, Stop};
+use crate::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the watchdog checks the connections to the other ranks while this rank is in no collective step.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The first rank that is known to be lost. Proxies set it, and so does the watchdog.
+pub(crate) type Lost = Arc<OnceLock<u32>>;
+
+/// What a communicator monitors, such as an operator. When the communicator fails, it aborts all of them.
+pub(crate) trait Monitored: Send + Sync {
+    /// Returns the failure of its network, if there is one. It is the cause of all other failures.
+    fn network_failure(&self) -> Option<Error>;
+
+    /// Returns the error of a call that overlapped with another call, if that is why it failed.
+    fn overlap(&self) -> Option<Error>;
+
+    /// Returns the reason why a call failed, if one did.
+    fn failure(&self) -> Option<Error>;
+
+    /// Takes the error of a call whose operands had wrong values, if there is one.
+    fn take_fault(&self) -> Option<Error>;
+
+    /// Ends all waits of its kernels. If a rank is lost, their reports name it.
+    fn abort(&self, lost: Option<u32>);
+}
+
+/// The first failure of a communicator.
+struct FirstFailure {
+    cause: Arc<Error>,
+    /// Whether a call has returned the cause to its caller.
+    is_returned: bool,
+}
+
+/// The state of a communicator that it shares with its operators and its watchdog.
+pub(crate) struct Health {
+    ranks: Mutex<Collective>,
+    /// Aborts the step that is running. A running step holds the lock of `ranks`.
+    stop: Stop,
+    operators: Mutex<Vec<Weak<dyn Monitored>>>,
+    first_failure: Mutex<Option<FirstFailure>>,
+    has_failed: AtomicBool,
+    pub lost: Lost,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every statement leaves the guarded value consistent, so a poisoned lock can still be used.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Health {
+    pub fn new(ranks: Collective) -> Self {
+        Self {
+            stop: ranks.stop(),
+            ranks: Mutex::new(ranks),
+            operators: Mutex::default(),
+            first_failure: Mutex::default(),
+            has_failed: AtomicBool::new(false),
+            lost: Lost::default(),
+        }
+    }
+
+    /// Locks the connections for a call of the program. A caller that needs a usable communicator must check that after
+    /// this call and not before: it then sees at least one of the two effects of a concurrent [`abort`](Self::abort).
+    pub fn ranks(&self) -> MutexGuard<'_, Collective> {
+        let mut ranks = lock(&self.ranks);
+        ranks.begin();
+        ranks
+    }
+
+    /// Registers an operator, so that `abort` and `check` include it.
+    pub fn register(&self, operator: Arc<dyn Monitored>) {
+        let mut operators = lock(&self.operators);
+        operators.retain(|known| known.strong_count() > 0);
+        operators.push(Arc::downgrade(&operator));
+    }
+
+    pub fn live(&self) -> Vec<Arc<dyn Monitored>> {
+        lock(&self.operators)
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// Returns an error if the communicator has failed. The error is the cause if no call has returned it yet, so that
+    /// the first error that a caller gets is always the cause. After that it is [`Error::Aborted`], whose text includes
+    /// the cause.
+    pub fn ensure_usable(&self) -> Result<(), Error> {
+        if !self.has_failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut first = lock(&self.first_failure);
+        let Some(first) = first.as_mut() else {
+            return Ok(());
+        };
+        let was_returned = std::mem::replace(&mut first.is_returned, true);
+        Err(match &*first.cause {
+            Error::Aborted { .. } => (*first.cause).clone(),
+            _ if !was_returned => (*first.cause).clone(),
+            _ => Error::Aborted {
+                cause: Some(first.cause.clone()),
+            },
+        })
+    }
+
+    /// Returns the cause as an error if the communicator has failed.
+    pub fn check(&self) -> Result<(), Error> {
+        match lock(&self.first_failure).as_mut() {
+            Some(first) => {
+                first.is_returned = true;
+                Err((*first.cause).clone())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Marks the communicator as failed and ends the waits of all its kernels. Only the first cause is recorded.
+    pub fn fail(&self, error: Error) {
+        self.record(error);
+        self.live().iter().for_each(|operator| operator.abort(None));
+    }
+
+    /// Does the same as [`fail`](Self::fail) when the program aborts. This also ends the collective step that is
+    /// running.
+    pub fn abort(&self) {
+        self.fail(Error::Aborted { cause: None });
+        self.stop.set();
+    }
+
+    fn record(&self, error: Error) {
+        lock(&self.first_failure).get_or_insert_with(|| FirstFailure {
+            cause: Arc::new(error),
+            is_returned: false,
+        });
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Checks whether a rank is lost. If so, reports that to all other ranks and returns true.
+    fn poll(&self) -> bool {
+        let mut ranks = match self.ranks.try_lock() {
+            Ok(ranks) => ranks,
+            Err(TryLockError::Poisoned(ranks)) => ranks.into_inner(),
+            // A rank that is in a step detects the loss in that step.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        if let Some(rank) = ranks.lost() {
+            let _ = self.lost.set(rank);
+        }
+        let Some(&rank) = self.lost.get() else {
+            return false;
+        };
+        ranks.report_lost(rank);
+        drop(ranks);
+        let live = self.live();
+        // The failure of this rank's network is more specific: this rank may be the one that is lost.
+        let network = live.iter().find_map(|operator| operator.network_failure());
+        self.record(network.unwrap_or(Error::RankLost { rank }));
+        live.iter().for_each(|operator| operator.abort(Some(rank)));
+        true
+    }
+}
+
+/// A thread that checks the connections to the other ranks until one of them is lost.
+pub(crate) struct Watchdog {
+    health: Arc<Health>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    owner: Owner,
+}
+
+impl Watchdog {
+    /// Starts the thread. If it cannot be started, kernels wait for a lost rank until their deadline.
+    pub fn start(health: &Arc<Health>) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let watched = (health.clone(), is_over.clone());
+        let body = move || {
+            let (health, is_over) = watched;
+            while !is_over.load(Ordering::Acquire) && !health.poll() {
+                std::thread::park_timeout(POLL_INTERVAL);
+            }
+        };
+        let thread = std::thread::Builder::new().name("mkernel-ranks".into());
+        let thread = thread.spawn(body);
+        if let Err(error) = &thread {
+            tracing::warn!(%error, "the thread that monitors the other ranks cannot be started; the loss of a rank is detected at the deadline");
+        }
+        Self {
+            health: health.clone(),
+            is_over,
+            thread: thread.ok(),
+            owner: Owner::this_process(),
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        if !self.owner.is_here() {
+            return;
+        }
+        self.is_over.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+        // This rank's proxies may have reported a loss in the meantime.
+        self.health.poll();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::local;
+
+    fn health() -> Health {
+        Health::new(Collective::new(local::groups(1).remove(0)))
+    }
+
+    #[test]
+    fn the_first_error_is_the_cause_and_later_ones_repeat_it() {
+        let health = health();
+        health.ensure_usable().expect("usable");
+        health.fail(Error::RankLost { rank: 3 });
+        health.fail(Error::RankLost { rank: 5 });
+        let first = health.ensure_usable().expect_err("rank 3 is lost");
+        assert!(matches!(first, Error::RankLost { rank: 3 }), "{first}");
+        let later = health.ensure_usable().expect_err("rank 3 is lost");
+        assert!(matches!(&later, Error::Aborted { cause: Some(_) }));
+        let (first, later) = (first.to_string(), later.to_string());
+        assert!(later.contains(&first), "{later}");
+        assert!(health.check().is_err_and(|e| e.to_string() == first));
+    }
+
+    #[test]
+    fn a_cause_that_was_checked_is_not_returned_again() {
+        let health = health();
+        health.check().expect("usable");
+        health.fail(Error::RankLost { rank: 3 });
+        health.check().expect_err("rank 3 is lost");
+        let next = health.ensure_usable().expect_err("rank 3 is lost");
+        assert!(matches!(next, Error::Aborted { cause: Some(_) }), "{next}");
+    }
+
+    #[test]
+    fn an_abort_is_its_own_cause() {
+        let health = health();
+        health.fail(Error::Aborted { cause: None });
+        for _ in 0..2 {
+            let error = health.ensure_usable().expect_err("aborted");
+            assert!(matches!(error, Error::Aborted { cause: None }), "{error}");
+        }
+    }
+}

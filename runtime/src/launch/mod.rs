@@ -1,0 +1,6 @@
+//! One call of an operator: its operands are checked and packed into the kernel's parameter.
+
+pub(crate) mod call;
+pub(crate) mod operands;
+pub(crate) mod params;
+mod slices;

@@ -1,0 +1,236 @@
+//! [`RawOperand`]: an operand as an address, and the checks of operands.
+
+use crate::error::{CallError, Error, OperandFault};
+use mkernel_spec::abi::{Operand, OperandSpec};
+
+/// Byte strides of tensor maps are below this limit.
+const MAX_STRIDE_BYTES: u64 = 1 << 40;
+
+/// A row-major matrix in device memory. Its element type is that of the [`OperandSpec`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawOperand {
+    /// The address of the first element, a multiple of 16.
+    pub ptr: u64,
+    /// The distance from one row to the next in elements. It is at least the number of columns and a multiple of 8.
+    pub row_stride_elems: u64,
+}
+
+/// Checks operands and returns all mistakes at once. An operand without rows on this rank is not checked.
+pub(crate) fn check(
+    specs: &[OperandSpec],
+    operands: &[RawOperand],
+    rank: u32,
+) -> Result<(), Error> {
+    if operands.len() != specs.len() {
+        let names = specs.iter().map(|spec| spec.operand.name()).collect();
+        return Err(Error::Call(CallError::OperandCount {
+            given: operands.len(),
+            expected: specs.len(),
+            names,
+        }));
+    }
+    let mut faults = Vec::new();
+    for (spec, operand) in specs
+        .iter()
+        .zip(operands)
+        .filter(|(spec, _)| spec.rows.on(rank) > 0)
+    {
+        let RawOperand {
+            ptr: address,
+            row_stride_elems,
+        } = *operand;
+        let mut require = |ok: bool, fault| {
+            if !ok {
+                faults.push((spec.operand, fault));
+            }
+        };
+        require(address != 0, OperandFault::Null);
+        require(
+            address.is_multiple_of(16),
+            OperandFault::Misaligned { address },
+        );
+        require(
+            row_stride_elems >= spec.cols,
+            OperandFault::StrideShort {
+                row_stride_elems,
+                cols: spec.cols,
+            },
+        );
+        let is_vector = spec.cols == 1; // Vectors are not loaded by TMA.
+        let takes = (is_vector || row_stride_elems.is_multiple_of(8))
+            && row_stride_elems < MAX_STRIDE_BYTES / spec.dtype.bytes();
+        require(takes, OperandFault::StrideStep { row_stride_elems });
+    }
+    check_in_place(specs, operands, rank, &mut faults);
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Operands(faults))
+    }
+}
+
+/// Checks a residual that overlaps C: each of its elements must be at the address of the same element of C. Kernels
+/// read an element of the residual before they write that element of C, but after other elements in any order.
+fn check_in_place(
+    specs: &[OperandSpec],
+    operands: &[RawOperand],
+    rank: u32,
+    faults: &mut Vec<(Operand, OperandFault)>,
+) {
+    let find = |wanted: Operand| {
+        let found = specs.iter().zip(operands);
+        let mut found = found.filter(|(spec, _)| spec.operand == wanted && spec.rows.on(rank) > 0);
+        found.next()
+    };
+    let (Some(residual), Some(c)) = (find(Operand::Residual), find(Operand::C)) else {
+        return;
+    };
+    let place = |(spec, operand): (&OperandSpec, &RawOperand)| {
+        let row_bytes = operand.row_stride_elems.saturating_mul(spec.dtype.bytes());
+        let rows = (spec.rows.on(rank) - 1).saturating_mul(row_bytes);
+        let end = operand
+            .ptr
+            .saturating_add(rows + spec.cols * spec.dtype.bytes());
+        (operand.ptr, end, row_bytes)
+    };
+    let (one, other) = (place(residual), place(c));
+    let overlap = one.0 < other.1 && other.0 < one.1;
+    if overlap && (one != other || residual.0.dtype != c.0.dtype) {
+        faults.push((Operand::Residual, OperandFault::OverlapsC));
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use mkernel_spec::Dtype;
+    use mkernel_spec::abi::Extent;
+
+    pub(crate) const SPECS: [OperandSpec; 3] = [
+        OperandSpec {
+            operand: Operand::A,
+            rows: Extent::ShardRows {
+                total: 10,
+                per_rank: 4,
+            },
+            cols: 64,
+            dtype: Dtype::Bf16,
+            written: false,
+        },
+        OperandSpec {
+            operand: Operand::B,
+            rows: Extent::Fixed(64),
+            cols: 32,
+            dtype: Dtype::Bf16,
+            written: false,
+        },
+        OperandSpec {
+            operand: Operand::C,
+            rows: Extent::Fixed(10),
+            cols: 32,
+            dtype: Dtype::Fp32,
+            written: true,
+        },
+    ];
+
+    pub(crate) fn operands() -> [RawOperand; 3] {
+        [
+            RawOperand {
+                ptr: 0x1000,
+                row_stride_elems: 72,
+            },
+            RawOperand {
+                ptr: 0x2000,
+                row_stride_elems: 32,
+            },
+            RawOperand {
+                ptr: 0x3000,
+                row_stride_elems: 40,
+            },
+        ]
+    }
+
+    #[test]
+    fn all_faults_of_all_operands_come_at_once() {
+        let operands = [
+            RawOperand {
+                ptr: 0x1008,
+                row_stride_elems: 60,
+            },
+            RawOperand {
+                ptr: 0,
+                row_stride_elems: 32,
+            },
+            RawOperand {
+                ptr: 0x3000,
+                row_stride_elems: 1 << 40,
+            },
+        ];
+        let Err(Error::Operands(faults)) = check(&SPECS, &operands, 0) else {
+            panic!("four faults")
+        };
+        let expected = [
+            (Operand::A, OperandFault::Misaligned { address: 0x1008 }),
+            (
+                Operand::A,
+                OperandFault::StrideShort {
+                    row_stride_elems: 60,
+                    cols: 64,
+                },
+            ),
+            (
+                Operand::A,
+                OperandFault::StrideStep {
+                    row_stride_elems: 60,
+                },
+            ),
+            (Operand::B, OperandFault::Null),
+            (
+                Operand::C,
+                OperandFault::StrideStep {
+                    row_stride_elems: 1 << 40,
+                },
+            ),
+        ];
+        assert_eq!(faults, expected);
+        let text = Error::Operands(faults).to_string();
+        assert_eq!(text.lines().count(), 5, "{text}");
+    }
+
+    #[test]
+    fn a_residual_is_apart_from_c_or_the_same() {
+        let of = |operand, dtype| OperandSpec {
+            operand,
+            rows: Extent::Fixed(10),
+            cols: 32,
+            dtype,
+            written: operand == Operand::C,
+        };
+        let at = |ptr, row_stride_elems| RawOperand {
+            ptr,
+            row_stride_elems,
+        };
+        let checked = |dtype, residual| {
+            let specs = [of(Operand::C, Dtype::Bf16), of(Operand::Residual, dtype)];
+            check(&specs, &[at(0x1000, 40), residual], 0)
+        };
+        // There are ten rows, and the last one ends at 0x1000 + 9 * 80 + 64.
+        for residual in [at(0x1000, 40), at(0x1310, 40), at(0x1000 - 0x310, 40)] {
+            assert!(checked(Dtype::Bf16, residual).is_ok(), "{residual:?}");
+        }
+        for residual in [at(0x1000, 48), at(0x1010, 40), at(0x1300, 40)] {
+            let error = checked(Dtype::Bf16, residual).expect_err("it overlaps");
+            assert!(error.to_string().contains("overlaps c"), "{error}");
+        }
+        assert!(checked(Dtype::Fp32, at(0x1000, 40)).is_err());
+    }
+
+    #[test]
+    fn the_number_of_operands_is_checked() {
+        let error = check(&SPECS, &operands()[..2], 0).expect_err("two of three");
+        assert_eq!(
+            error.to_string(),
+            "2 operands were passed, but the kernel has 3: a, b, c"
+        );
+    }
+}

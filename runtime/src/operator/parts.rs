@@ -1,0 +1,73 @@
+//! [`Parts`]: the objects that the launches of an operator use.
+
+use super::health::OperatorHealth;
+use super::workspaces::Workspaces;
+use crate::copy_engine::CopyThread;
+use crate::driver;
+use crate::error::Error;
+use crate::kernel::Kernel;
+use crate::launch::operands::RawOperand;
+use crate::launch::params::ParamInputs;
+use crate::shared::Shared;
+use crate::simulation::BusyGuard;
+use crate::symmetric::OwnMemory;
+use mkernel_spec::KernelPlan;
+use std::sync::Arc;
+
+/// The objects that the launches of an operator use.
+pub(super) struct Parts {
+    pub _busy_guard: Option<BusyGuard>,
+    pub plan: KernelPlan,
+    pub health: Arc<OperatorHealth>,
+    pub kernel: Kernel,
+    pub memory: Workspaces,
+    pub copies: Option<Arc<CopyThread>>,
+    pub gate: Arc<OwnMemory>,
+    pub number: u32,
+    pub shared: Arc<Shared>,
+}
+
+/// The parameter of the last launch, and the values from which it was packed.
+#[derive(Default)]
+pub(super) struct BoundParams {
+    operands: Vec<RawOperand>,
+    deadline_ns: u64,
+    pub bytes: Vec<u8>,
+}
+
+impl Parts {
+    /// Packs the parameter again if these values differ from those of the last launch.
+    pub fn bind(&self, args: &mut BoundParams, operands: &[RawOperand]) -> Result<(), Error> {
+        let deadline_ns = self.shared.timeout_ns();
+        if args.operands == operands && args.deadline_ns == deadline_ns {
+            return Ok(());
+        }
+        let (workspaces, local_rank) = match &self.memory {
+            Workspaces::OneNode(workspace) => (workspace.addresses(), self.shared.rank),
+            Workspaces::ManyNodes {
+                workspaces,
+                local_rank,
+                ..
+            } => (*workspaces, *local_rank),
+        };
+        let bindings = ParamInputs {
+            specs: &self.plan.operands,
+            operands,
+            workspaces,
+            local_rank,
+            host_page: self.health.page.device_address(),
+            gate: self.gate.address(),
+            operator_number: self.number,
+            deadline_ns,
+            rank: self.shared.rank,
+            fabric_pointers: self.memory.fabric_pointers(),
+        };
+        let bytes = bindings.fill(&self.plan.args, driver::encode_tensor_map)?;
+        *args = BoundParams {
+            operands: operands.to_vec(),
+            deadline_ns,
+            bytes,
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! The same names as in `job.rs`, for a build without the feature `simulator`. No value of these types exists.
+
+use super::options::Simulation;
+use crate::error::{Error, Finding, SimulatorError};
+use mkernel_spec::plan::Workspace;
+
+pub(crate) fn activate() -> Result<(), Error> {
+    Err(Error::Simulator(SimulatorError::NotBuilt))
+}
+
+pub(crate) enum SimulatedJob {}
+
+pub(crate) enum BusyGuard {}
+
+impl SimulatedJob {
+    pub fn claim(simulation: &Simulation) -> Result<Self, Error> {
+        simulation.check()?;
+        Err(Error::Simulator(SimulatorError::NotBuilt))
+    }
+
+    pub fn name_workspace(&self, _: u64, _: Workspace) {
+        match *self {}
+    }
+
+    pub fn first_ordinal(&self) -> usize {
+        match *self {}
+    }
+
+    pub fn is_awaited(&self) -> bool {
+        match *self {}
+    }
+
+    pub fn findings(&self) -> Vec<Finding> {
+        match *self {}
+    }
+
+    pub fn abort(&self) {
+        match *self {}
+    }
+
+    pub fn pause_clock_while(&self, _: impl Fn() -> bool + Send + 'static) -> BusyGuard {
+        match *self {}
+    }
+
+    pub fn timeline(&self) -> Option<String> {
+        match *self {}
+    }
+}

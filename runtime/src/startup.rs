@@ -1,0 +1,226 @@
+//! How communicators are created: from a launcher's variables, for GPUs of one process, or on simulated GPUs.
+
+use crate::bootstrap::{Collective, Job, connect_ranks, local};
+use crate::cluster::{self, Cluster, RankInfo, RankTable};
+use crate::communicator::Communicator;
+use crate::driver::{self, Backend};
+use crate::env::launcher::LaunchedRank;
+use crate::env::{self, Timeouts};
+use crate::error::{ClusterError, DeviceError, Error, SimulatorError};
+use crate::fabric::nics::nic_gb_s;
+use crate::shared::Gpu;
+use crate::simulation::{self, SimulatedJob, Simulation};
+use mkernel_spec::Device;
+use mkernel_spec::abi::MAX_RANKS;
+use std::sync::Arc;
+
+impl Communicator {
+    /// Creates the communicator of this process from the variables of its launcher: torchrun (`RANK`, `WORLD_SIZE`,
+    /// `LOCAL_RANK`, `MASTER_ADDR`, `MASTER_PORT`), srun, or mpirun of Open MPI, MPICH and Intel MPI. This is a
+    /// collective call. A job of one rank uses no network.
+    ///
+    /// The ranks connect to rank 0 at port `MKERNEL_PORT` if it is set. The default is `MASTER_PORT`, or the port after
+    /// it if torchrun itself listens on `MASTER_PORT`. If `MKERNEL_SECRET` is set, the ends of each connection prove to
+    /// each other that they know it. If not, any process that reaches the port before a rank does can take the place of
+    /// that rank.
+    ///
+    /// The ranks may be on several hosts, with the same number of ranks on each, numbered host by host. Kernels for
+    /// them are declared with as many nodes as there are hosts. On simulated GPUs each host has one rank.
+    ///
+    /// # Errors
+    /// [`Error::Environment`], [`Error::Device`], [`Error::Cluster`], [`Error::Rendezvous`], or a failure of a
+    /// collective step.
+    pub fn from_env() -> Result<Self, Error> {
+        let launched = env::launched_rank()?;
+        let timeouts = env::timeouts()?;
+        let is_simulated = driver::wants_simulated()?;
+        let on_one_host = launched
+            .rendezvous
+            .as_ref()
+            .is_some_and(|m| !m.several_hosts);
+        if is_simulated && on_one_host {
+            return Err(Error::Simulator(SimulatorError::Processes {
+                world: launched.world,
+            }));
+        }
+        // Before the ranks are connected, no work of simulated GPUs can pause the deadline.
+        let timeout = timeouts.host(false);
+        let mut ranks = join(&launched, &timeouts)?;
+        // This is the same on all ranks, so no rank waits for another one after an error.
+        let host_map = ranks.host_map().clone();
+        cluster::check_hosts(&host_map)?;
+        let local_world = host_map.local_ranks(launched.rank).len() as u32;
+        if is_simulated && local_world > 1 {
+            return Err(Error::Simulator(SimulatorError::Processes {
+                world: local_world,
+            }));
+        }
+        let by_host = || host_map.local_rank(launched.rank);
+        let local_rank = launched
+            .local_rank
+            .map_or_else(by_host, |local| local as usize);
+        let opened = open_local(local_rank).and_then(|(gpu, simulated)| {
+            let id = driver::bus_id(gpu.ctx.cu_device())?;
+            let mut device = gpu.device.clone();
+            if host_map.count() > 1 {
+                device.nic_gb_s = nic_gb_s(&id)?.unwrap_or(device.nic_gb_s);
+            }
+            let rank_info = RankInfo::new(id, device).to_bytes()?;
+            Ok(((gpu, simulated), rank_info))
+        });
+        let step = "opening of the GPUs";
+        let ((mut gpu, simulated), rank_infos) = ranks.agree(step, opened, timeout)?;
+        let RankTable {
+            bus_ids,
+            cluster,
+            device,
+        } = cluster::rank_table(&host_map, &rank_infos, step)?;
+        gpu.device = device;
+        cluster::check_gpus(&host_map, &bus_ids)?;
+        let access = cluster::check_access(&gpu.ctx, &host_map, launched.rank, &bus_ids);
+        ranks.agree(
+            "access between the GPUs",
+            access.map(|()| ((), Vec::new())),
+            timeout,
+        )?;
+        Ok(Self::new(gpu, ranks, cluster, &timeouts, simulated))
+    }
+
+    /// Creates a communicator for each GPU of `devices`, all in this process. Move each to a thread of its own.
+    ///
+    /// With `MKERNEL_DEVICE=sim`, or `auto` if there is no GPU, the devices are GPUs 0 to 7 of a new simulated host.
+    ///
+    /// # Errors
+    /// [`Error::Device`], [`Error::Cluster`] and [`Error::Simulator`].
+    pub fn local(devices: &[usize]) -> Result<Vec<Self>, Error> {
+        let timeouts = env::timeouts()?;
+        if !(1..=MAX_RANKS).contains(&devices.len()) {
+            return Err(Error::Cluster(ClusterError::World(devices.len())));
+        }
+        if driver::choose_backend()? == Backend::Gpu {
+            return Self::on_gpus(devices, &timeouts, None);
+        }
+        let most = devices.iter().copied().max().unwrap_or(0);
+        if most >= simulation::MAX_RANKS {
+            return Err(Error::Device(DeviceError::NoDevice {
+                ordinal: most,
+                count: simulation::MAX_RANKS,
+            }));
+        }
+        let host = SimulatedJob::claim(&env::simulation(1 + most)?)?;
+        let ordinals: Vec<usize> = devices
+            .iter()
+            .map(|device| host.first_ordinal() + device)
+            .collect();
+        Self::on_gpus(&ordinals, &timeouts, Some(Arc::new(host)))
+    }
+
+    /// Creates the communicators of a job on simulated GPUs, which work on any machine with a C++ compiler. Move each
+    /// to a thread of its own. The same kernels run as on GPUs, only slower. The simulator finds mistakes of kernels,
+    /// and [`synchronize`](Self::synchronize) then returns [`Error::Simulation`].
+    ///
+    /// A process has either simulated or real GPUs for all of its life. Up to 8 jobs can be simulated at once.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the process has used real GPUs, [`Error::Simulator`] if there is no compiler or an option
+    /// is invalid, and [`Error::Cluster`] if the number of ranks is.
+    pub fn simulated(simulation: &Simulation) -> Result<Vec<Self>, Error> {
+        let timeouts = env::timeouts()?;
+        let world = simulation.ranks as usize;
+        if !(1..=MAX_RANKS).contains(&world) {
+            return Err(Error::Cluster(ClusterError::World(world)));
+        }
+        driver::use_simulated()?;
+        let host = SimulatedJob::claim(simulation)?;
+        let first = host.first_ordinal();
+        let ordinals: Vec<usize> = (first..first + simulation.ranks as usize).collect();
+        Self::on_gpus(&ordinals, &timeouts, Some(Arc::new(host)))
+    }
+
+    fn on_gpus(
+        ordinals: &[usize],
+        timeouts: &Timeouts,
+        simulated: Option<Arc<SimulatedJob>>,
+    ) -> Result<Vec<Self>, Error> {
+        let kind = simulated
+            .as_ref()
+            .map_or(Backend::Gpu, |_| Backend::Simulated);
+        let mut gpus = ordinals
+            .iter()
+            .map(|&ordinal| Gpu::open(ordinal, kind))
+            .collect::<Result<Vec<_>, _>>()?;
+        let devices: Vec<_> = gpus.iter().map(|gpu| gpu.device.clone()).collect();
+        if let Some(slowest) = Device::slowest(&devices) {
+            for gpu in &mut gpus {
+                gpu.device = slowest.clone();
+            }
+        }
+        let ids = gpus
+            .iter()
+            .map(|gpu| driver::bus_id(gpu.ctx.cu_device()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let world = ordinals.len() as u32;
+        let host_map = Cluster::one(world).hosts;
+        cluster::check_gpus(&host_map, &ids)?;
+        for (rank, gpu) in (0..).zip(&gpus) {
+            cluster::check_access(&gpu.ctx, &host_map, rank, &ids)?;
+        }
+        let communicator = |(gpu, group)| {
+            let (ranks, cluster) = (Collective::new(group), Cluster::one(world));
+            Self::new(gpu, ranks, cluster, timeouts, simulated.clone())
+        };
+        let groups = local::groups(world);
+        Ok(gpus.into_iter().zip(groups).map(communicator).collect())
+    }
+}
+
+/// Connects this rank to the other ranks.
+pub(crate) fn join(launched: &LaunchedRank, timeouts: &Timeouts) -> Result<Collective, Error> {
+    let Some(point) = &launched.rendezvous else {
+        return Ok(Collective::new(local::groups(1).remove(0)));
+    };
+    let group = connect_ranks(&Job {
+        rank: launched.rank,
+        world: launched.world,
+        host: point.host.clone(),
+        port: point.port,
+        name: point.job.clone(),
+        several_hosts: point.several_hosts,
+        host_id: cluster::host_id()?,
+        secret: env::secret()?,
+        timeout: timeouts.host(false),
+        silence: timeouts.host(false).min(timeouts.device),
+    })?;
+    Ok(Collective::new(group))
+}
+
+fn open_local(local_rank: usize) -> Result<(Gpu, Option<Arc<SimulatedJob>>), Error> {
+    if driver::choose_backend()? == Backend::Simulated {
+        let host = SimulatedJob::claim(&env::simulation(1)?)?;
+        let gpu = Gpu::open(host.first_ordinal(), Backend::Simulated)?;
+        return Ok((gpu, Some(Arc::new(host))));
+    }
+    // Some launchers make only one GPU visible to each process.
+    let ordinal = if driver::device_count()? == 1 {
+        0
+    } else {
+        local_rank
+    };
+    Ok((Gpu::open(ordinal, Backend::Gpu)?, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_world_is_checked_before_the_driver_is_touched() {
+        for count in [0, 9] {
+            let error = Communicator::local(&vec![0; count]).expect_err("not a world");
+            assert!(
+                matches!(error, Error::Cluster(ClusterError::World(found)) if found == count),
+                "{error}"
+            );
+        }
+    }
+}
