@@ -6,17 +6,15 @@ use reference::{Call, Place, Random};
 
 use super::{
     Ages, CALLS_AFTER, CALLS_BEFORE, Kept, Machine, Results, Simulated, Where, apply, emulated,
-    grow_old,
+    grow_old, replay,
 };
-use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use mkernel::cudarc::driver::{CudaStream, DevicePtr};
+use mkernel::cudarc::driver::DevicePtr;
 use mkernel::half::bf16;
-use mkernel::spec::abi::{Operand, OperandSpec};
+use mkernel::spec::abi::Operand;
 use mkernel::{
     AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Faults, KernelConfig, Layout,
-    Operator, Placement, RawOperand, Scale,
+    Operator, Placement, Scale,
 };
-use std::sync::Arc;
 use std::time::Duration;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -305,31 +303,6 @@ impl Ages for AttentionJob {
         (self.age, self.pace) = (Some(calls), Pace::BackToBack);
         self
     }
-}
-
-/// Captures calls on operands at `addresses`, and replays them twice.
-fn replay(
-    operator: &Operator,
-    stream: &Arc<CudaStream>,
-    addresses: &[Vec<u64>],
-) -> Result<(), Failure> {
-    let specs = &operator.plan().operands;
-    stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
-    for of_call in addresses {
-        let operand = |(ptr, spec): (&u64, &OperandSpec)| RawOperand {
-            ptr: *ptr,
-            row_stride_elems: spec.cols,
-        };
-        let operands: Vec<_> = of_call.iter().zip(specs).map(operand).collect();
-        // SAFETY: the operands are the plan's, in its order; the caller waits for the stream before it drops them.
-        unsafe { operator.launch_raw(stream.cu_stream(), &operands) }?;
-    }
-    let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
-    let graph = graph.ok_or("nothing was captured")?;
-    graph.launch()?;
-    graph.launch()?;
-    // The graph goes when this ends.
-    Ok(stream.synchronize()?)
 }
 
 /// Jobs that CPUs can do: odd lengths, masks, both placements and layouts, heads that share K and V, ranks without rows,

@@ -2,13 +2,16 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses a part")]
 
 pub mod attention;
+pub mod collective;
 mod data;
+mod graph;
 mod kept;
 mod machine;
 mod mistakes;
 mod runs;
 mod turns;
 
+pub use graph::replay;
 pub use machine::{Machine, emulated, with_causes};
 pub use mistakes::{all_are_found, apply, planted};
 pub use runs::{

@@ -148,7 +148,10 @@ mod tests {
     #[test]
     fn owners_of_an_option_are_named() {
         let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::SHOTS));
-        assert_eq!(owned_by(owners), "it is of ag_gemm, gemm_rs and gemm_ar");
+        assert_eq!(
+            owned_by(owners),
+            "it is of ag_gemm, gemm_rs, gemm_ar, all_reduce, all_gather and reduce_scatter"
+        );
         let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::CAUSAL));
         assert_eq!(owned_by(owners), "it is of ring_attention");
     }

@@ -1,0 +1,51 @@
+//! `all_reduce`, `all_gather` and `reduce_scatter` on simulated GPUs, with results of which every bit is known.
+
+mod mutations;
+#[path = "../simulated/mod.rs"]
+mod simulated;
+
+use mkernel::Faults;
+use simulated::collective::{across, small};
+use simulated::{all_are_right, all_are_right_when_old};
+use std::time::Duration;
+
+/// Seeds of each time.
+const SEEDS: u64 = 2;
+
+/// A network that delays, reorders, repeats and loses.
+fn bad_network() -> Faults {
+    Faults {
+        jitter: Duration::from_micros(300),
+        loss: 0.1,
+        retransmission: Duration::from_micros(200),
+        duplicates: 0.1,
+        ..Faults::default()
+    }
+}
+
+#[test]
+fn collectives_are_right_on_one_node() {
+    let worlds = [1, 2, 4].into_iter();
+    all_are_right(&worlds.flat_map(small).collect::<Vec<_>>(), SEEDS);
+}
+
+#[test]
+fn collectives_are_right_on_eight_ranks() {
+    all_are_right(&small(8), 1);
+}
+
+#[test]
+fn collectives_are_right_on_several_nodes() {
+    let nodes = [(2, 1), (2, 2), (3, 1), (3, 2)];
+    let jobs = nodes
+        .into_iter()
+        .flat_map(|(nodes, local_world)| across(nodes, local_world, &bad_network()));
+    all_are_right(&jobs.collect::<Vec<_>>(), 1);
+}
+
+/// Every way goes on when the count of calls passes 2^31 and 2^32.
+#[test]
+fn collectives_are_right_after_many_calls() {
+    let jobs = small(2).into_iter().chain(across(2, 2, &bad_network()));
+    all_are_right_when_old(&jobs.collect::<Vec<_>>());
+}

@@ -1,0 +1,329 @@
+//! Jobs of collectives. The reference adds as the documentation of the operators says, so every bit must be the same.
+
+use super::{
+    Ages, CALLS, CALLS_AFTER, CALLS_BEFORE, Kept, Machine, Number, Results, Simulated, Where,
+    apply, emulated, grow_old, replay,
+};
+use mkernel::cudarc::driver::DevicePtr;
+use mkernel::half::bf16;
+use mkernel::spec::abi::Operand;
+use mkernel::{
+    CollectiveConfig, CollectiveOp, CollectiveShape, Communicator, Dim, Dtype, Faults,
+    KernelConfig, Operator, Protocol,
+};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct CollectiveJob {
+    pub config: CollectiveConfig,
+    pub machine: Machine,
+    /// Nodes that the ranks are on.
+    pub nodes: u32,
+    /// Of the network between them; seeded anew in each run.
+    pub faults: Faults,
+    /// Whether calls are captured in a graph, which is replayed.
+    pub is_graph: bool,
+    /// As of a [`Job`](super::Job).
+    pub age: Option<u32>,
+    pub edits: Vec<(String, String)>,
+}
+
+/// The tensors of all ranks for one call, and each rank's result.
+#[derive(Debug)]
+struct Call {
+    x: Vec<Vec<f32>>,
+    y: Vec<Vec<f32>>,
+}
+
+impl CollectiveJob {
+    pub fn new(op: CollectiveOp, world: u32, (m, n): (u64, u64), sms: u32) -> Self {
+        Self {
+            config: CollectiveConfig {
+                m: Dim::Static(m),
+                n: Dim::Static(n),
+                ..CollectiveConfig::new(op)
+            },
+            machine: Machine {
+                world,
+                sms,
+                skew: 60,
+            },
+            nodes: 1,
+            faults: Faults::default(),
+            is_graph: false,
+            age: None,
+            edits: Vec::new(),
+        }
+    }
+
+    pub fn by(mut self, protocol: Protocol) -> Self {
+        self.config.protocol = Some(protocol);
+        self
+    }
+
+    pub fn shots(mut self, shots: u32) -> Self {
+        self.config.shots = Some(shots);
+        self
+    }
+
+    pub fn fp32(mut self) -> Self {
+        self.config.dtype = Dtype::Fp32;
+        self
+    }
+
+    pub fn in_graph(mut self) -> Self {
+        self.is_graph = true;
+        self
+    }
+
+    pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
+        (self.nodes, self.faults) = (nodes, faults);
+        self
+    }
+
+    /// Runs it.
+    pub fn run_on(&self, place: Where) -> Result<Results, String> {
+        let transport = emulated(&self.faults, place);
+        self.machine.run(place, |ranks| {
+            ranks.set_transport(transport.clone());
+            let found = match self.config.dtype {
+                Dtype::Bf16 => self.rank::<bf16>(ranks, bf16::from_f32),
+                _ => self.rank::<f32>(ranks, |x| x),
+            };
+            found.map_err(|failure| failure as Box<dyn std::error::Error>)
+        })
+    }
+
+    fn shape(&self) -> CollectiveShape {
+        self.config.shape().expect("sizes")
+    }
+
+    fn prepare(&self, ranks: &Communicator) -> Result<Operator, mkernel::Error> {
+        let kernel = KernelConfig {
+            nodes: self.nodes,
+            ..KernelConfig::new(self.machine.world, self.config)
+        };
+        let edit = |text: &mut String| apply(&self.edits, text);
+        // SAFETY: planted mistakes are for simulated GPUs, which check every access of a kernel.
+        unsafe { ranks.prepare_edited(&kernel, self.shape(), edit) }
+    }
+
+    fn rank<E: Number>(
+        &self,
+        ranks: &Communicator,
+        element: fn(f32) -> E,
+    ) -> Result<Vec<Vec<u32>>, Failure> {
+        ranks.set_timeout(super::deadline(self.edits.is_empty()));
+        let operator = self.prepare(ranks)?;
+        let stream = match self.is_graph {
+            // The default stream cannot be captured.
+            true => ranks.context().new_stream()?,
+            false => ranks.context().default_stream(),
+        };
+        let rank = ranks.rank() as usize;
+        let count = self.age.map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
+        let calls = || self.calls().iter().cycle().take(count as usize);
+        let mut buffers = Vec::new();
+        for call in calls() {
+            let mut x: Vec<E> = call.x[rank].iter().map(|x| element(*x)).collect();
+            x.resize(x.len().max(1), E::POISON); // An allocation cannot be empty.
+            let y = vec![E::POISON; call.y[rank].len().max(1)];
+            buffers.push((stream.clone_htod(&x)?, stream.clone_htod(&y)?));
+        }
+        stream.synchronize()?;
+        if self.is_graph {
+            let addresses = buffers
+                .iter()
+                .map(|(x, y)| vec![x.device_ptr(&stream).0, y.device_ptr(&stream).0]);
+            replay(&operator, &stream, &addresses.collect::<Vec<_>>())?;
+        } else {
+            for (index, (x, y)) in (0..).zip(&mut buffers) {
+                if let Some(age) = self.age.filter(|_| index == CALLS_BEFORE) {
+                    grow_old(ranks, &[&operator], age)?;
+                }
+                let call = operator.call(&stream).read(Operand::X, x);
+                call.write(Operand::Y, y).launch()?;
+            }
+        }
+        ranks.synchronize(&stream)?;
+        let mut results = Vec::new();
+        for (call, (_, y)) in calls().zip(&buffers) {
+            let mut got: Vec<f32> = stream.clone_dtoh(y)?.into_iter().map(Into::into).collect();
+            ranks.check()?;
+            got.truncate(call.y[rank].len());
+            let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let (got, wanted) = (bits(&got), bits(&call.y[rank]));
+            let wrong = got.iter().zip(&wanted).filter(|(a, b)| a != b).count();
+            if wrong > 0 {
+                let elements = got.len();
+                return Err(
+                    format!("rank {rank}: {wrong} of {elements} elements are wrong").into(),
+                );
+            }
+            results.push(got);
+        }
+        Ok(results)
+    }
+
+    fn calls(&self) -> &'static [Call] {
+        static ALL: Kept<Vec<Call>> = Kept::new();
+        let key = format!("{:?} {} {}", self.config, self.machine.world, self.nodes);
+        ALL.get(key, || (0..CALLS).map(|call| self.call(call)).collect())
+    }
+
+    fn call(&self, number: u32) -> Call {
+        let (world, shape) = (u64::from(self.machine.world), self.shape());
+        let shard = (shape.shard_rows(self.machine.world) * shape.n) as usize;
+        let whole = (shape.m * shape.n) as usize;
+        let rows_of = |rank: u64| {
+            let first = (rank as usize * shard).min(whole);
+            first..(first + shard).min(whole)
+        };
+        let mut state = u64::from(number) + 1;
+        let mut random = |len: usize| -> Vec<f32> {
+            let mut next = || {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                self.rounded((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
+            };
+            (0..len).map(|_| next()).collect()
+        };
+        if self.config.op == CollectiveOp::AllGather {
+            let all = random(whole);
+            return Call {
+                x: (0..world).map(|rank| all[rows_of(rank)].to_vec()).collect(),
+                y: (0..world).map(|_| all.clone()).collect(),
+            };
+        }
+        let x: Vec<Vec<f32>> = (0..world).map(|_| random(whole)).collect();
+        // What an owner makes of an element.
+        let owned = match self.config.op {
+            CollectiveOp::AllReduce => {
+                let elems = 16 / self.config.dtype.bytes() as usize;
+                (whole / elems).div_ceil(world as usize) * elems
+            }
+            _ => shard,
+        };
+        let sum = |index: usize| self.sum(&x, index, index / owned);
+        let all: Vec<f32> = (0..whole).map(sum).collect();
+        let y = (0..world).map(|rank| match self.config.op {
+            CollectiveOp::AllReduce => all.clone(),
+            _ => all[rows_of(rank)].to_vec(),
+        });
+        let y = y.collect();
+        Call { x, y }
+    }
+
+    /// In fp32 and in the order of ranks; what another node than the owner's sends is rounded before it is added.
+    fn sum(&self, x: &[Vec<f32>], index: usize, owner: usize) -> f32 {
+        let local_world = (self.machine.world / self.nodes) as usize;
+        let of_node = |ranks: &[Vec<f32>]| ranks.iter().fold(0.0f32, |sum, x| sum + x[index]);
+        let sums = x.chunks(local_world).map(of_node).enumerate();
+        let total = sums.fold(0.0f32, |total, (node, sum)| {
+            total
+                + match node == owner / local_world {
+                    true => sum,
+                    false => self.rounded(sum),
+                }
+        });
+        self.rounded(total)
+    }
+
+    /// As an element.
+    fn rounded(&self, value: f32) -> f32 {
+        match self.config.dtype {
+            Dtype::Bf16 => bf16::from_f32(value).to_f32(),
+            _ => value,
+        }
+    }
+}
+
+impl Simulated for CollectiveJob {
+    fn run(&self, seed: u64) -> Result<Results, String> {
+        self.run_on(Where::Simulated { seed })
+    }
+
+    fn edit(&mut self, edits: Vec<(String, String)>) {
+        self.edits = edits;
+    }
+}
+
+impl Ages for CollectiveJob {
+    fn at_age(mut self, calls: u32) -> Self {
+        (self.age, self.is_graph) = (Some(calls), false);
+        self
+    }
+}
+
+/// Every way of a collective on one node: whole shards, shards of unequal length, ranks without a shard, several vectors of a
+/// thread, several chunks of a warp, both types, and graphs.
+pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
+    use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+    let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);
+    if world == 1 {
+        let jobs = CollectiveOp::ALL.map(|op| (format!("{op} on one rank"), job(op, (9, 264), 2)));
+        return jobs.into();
+    }
+    let (ll, simple) = (Protocol::Ll, Protocol::Simple);
+    let jobs = [
+        ("one shot", job(AllReduce, (3, 136), 2).by(ll).shots(1)),
+        (
+            "one shot, long",
+            job(AllReduce, (7, 1032), 1).by(ll).shots(1).fp32(),
+        ),
+        ("two shots", job(AllReduce, (3, 136), 2).by(ll).shots(2)),
+        (
+            "two shots, two vectors",
+            job(AllReduce, (2, 8), 2).by(ll).shots(2).in_graph(),
+        ),
+        ("rows in packets", job(AllGather, (7, 136), 2).by(ll)),
+        (
+            "a row in packets",
+            job(AllGather, (1, 136), 2).by(ll).fp32(),
+        ),
+        (
+            "rows of sums in packets",
+            job(ReduceScatter, (7, 136), 2).by(ll).in_graph(),
+        ),
+        (
+            "a row of sums in packets",
+            job(ReduceScatter, (1, 2056), 1).by(ll),
+        ),
+        ("chunks", job(AllReduce, (30, 1032), 2).by(simple)),
+        ("a short chunk", job(AllReduce, (1, 8), 1).by(simple).fp32()),
+        (
+            "rows in chunks",
+            job(AllGather, (30, 1032), 2).by(simple).in_graph(),
+        ),
+        ("a row in chunks", job(AllGather, (1, 1032), 2).by(simple)),
+        (
+            "rows of sums in chunks",
+            job(ReduceScatter, (29, 1032), 2).by(simple).fp32(),
+        ),
+        (
+            "a row of sums in chunks",
+            job(ReduceScatter, (1, 1032), 2).by(simple),
+        ),
+    ];
+    let name = |(name, job)| (format!("{name} on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+/// Collectives of several nodes: shards of several puts, ranks without a shard, both types, and a graph.
+pub fn across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, CollectiveJob)> {
+    let job = |op, size| {
+        CollectiveJob::new(op, nodes * local_world, size, 3).across(nodes, faults.clone())
+    };
+    let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
+        [
+            (format!("{op} of rows"), job(op, (29, 1032))),
+            (format!("{op} of a row in fp32"), job(op, (1, 1032)).fp32()),
+            (format!("{op} in a graph"), job(op, (8, 264)).in_graph()),
+        ]
+    });
+    let name = |(name, job)| (format!("{name} on {nodes}x{local_world}"), job);
+    jobs.map(name).collect()
+}
