@@ -4,6 +4,7 @@
     torchrun --nproc-per-node 8 benches/baselines.py --op ag_gemm > baselines.jsonl
     cargo bench --bench operators -- --op ag_gemm --baselines baselines.jsonl
     torchrun --nproc-per-node 8 benches/baselines.py --op dispatch_gemm
+    torchrun --nproc-per-node 8 benches/baselines.py --op all_reduce
 
     torchrun --nproc-per-node 8 benches/baselines.py --op ring_attention --seq 3072,6144
     cargo bench --bench attention -- --world 8 --seq 3072,6144
@@ -60,12 +61,13 @@ SHAPES = {
     "gemm_rs": [(m, n, k // WORLD) for m, n, k in SUMMED],
     "gemm_ar": [(m, n, k // WORLD) for m, n, k in SUMMED],
 }
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter"]
 BLOCK_US = 20_000
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--op", action="append", choices=[*SHAPES, "ring_attention", "dispatch_gemm"], help="[default: ag_gemm]")
+    parser.add_argument("--op", action="append", choices=[*SHAPES, *COLLECTIVES, "ring_attention", "dispatch_gemm"], help="[default: ag_gemm]")
     parser.add_argument("--shape", action="append", metavar="MxNxK", help="M over all ranks, N and K of one")
     parser.add_argument("--b-layout", choices=["kn", "nk"], default="kn")
     sizes = lambda text: [int(size) for size in text.split(",")]
@@ -75,6 +77,7 @@ def arguments():
     parser.add_argument("--kv-heads", type=int, help="[default: as many]")
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--kib", type=sizes, default=sizes("1,4,16,64,256,1024,4096,16384,65536,262144"), help="of a collective's tensor")
     parser.add_argument("--tokens", type=int, nargs="+", default=[16, 64, 1024, 2048, 4096, 8192, 16384], help="of each rank, for dispatch_gemm")
     parser.add_argument("--taste", choices=["even", "zipf"], default="even", help="how tokens choose, for dispatch_gemm")
     parser.add_argument("--seed", type=int, default=0, help="of their choices")
@@ -351,6 +354,61 @@ def dispatch(flags):
         torch.cuda.empty_cache()
 
 
+class Collective:
+    """A collective of NCCL's and, for all_reduce, torch's on symmetric memory; `calls` of each in a graph."""
+
+    def __init__(self, op, elems, calls):
+        self.group, self.calls, self.op = dist.group.WORLD.group_name, calls, op
+        shard = elems // WORLD
+        self.x = symm.empty(elems, device="cuda", dtype=torch.bfloat16)
+        self.handle = symm.rendezvous(self.x, group=self.group)
+        self.x.copy_(random(1, elems)[0])
+        self.own = self.x[:shard]
+        self.y = empty(elems if op != "reduce_scatter" else shard)
+
+    def nccl(self):
+        if self.op == "all_reduce":
+            dist.all_reduce(self.x)
+        elif self.op == "all_gather":
+            dist.all_gather_into_tensor(self.y, self.own)
+        else:
+            dist.reduce_scatter_tensor(self.y, self.x)
+
+    def one_shot(self):
+        torch.ops.symm_mem.one_shot_all_reduce(self.x, "sum", self.group)
+
+    def two_shot(self):
+        torch.ops.symm_mem.two_shot_all_reduce_(self.x, "sum", self.group)
+
+    def graph(self, call):
+        """Values grow from call to call, to infinity: data costs what it costs."""
+        if self.calls == 1:
+            return call
+        call()
+        torch.cuda.synchronize()
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            for _ in range(self.calls):
+                call()
+        return captured.replay
+
+
+def collective(flags, op):
+    """The lines of a collective, one per size and variant."""
+    for kib in flags.kib:
+        elems, calls = kib * 512, 20 if kib <= 1024 else 1
+        case = Collective(op, elems, calls)
+        names = {"NCCL": case.nccl}
+        if op == "all_reduce":
+            names |= {"torch two-shot": case.two_shot} | ({"torch one-shot": case.one_shot} if kib <= 4096 else {})
+        graphs = {name: case.graph(call) for name, call in names.items()}
+        us = measure(graphs, lambda: case.handle.barrier(channel=0), 20, flags.rounds)
+        for variant, time_us in us.items():
+            yield dict(op=op, world=WORLD, kib=kib, variant=variant, us=round(time_us / calls, 2))
+        del case, graphs
+        torch.cuda.empty_cache()
+
+
 OPERATORS = {"ag_gemm": AgGemm, "gemm_rs": GemmRs, "gemm_ar": GemmAr}
 
 
@@ -385,6 +443,10 @@ def main():
     for line in dispatch(flags) if "dispatch_gemm" in ops else []:
         if RANK == 0:
             print(json.dumps(line), flush=True)
+    for op in [op for op in ops if op in COLLECTIVES]:
+        for line in collective(flags, op):
+            if RANK == 0:
+                print(json.dumps(line), flush=True)
     for op in [op for op in ops if op in SHAPES]:
         given = [tuple(int(size) for size in text.split("x")) for text in flags.shape or []]
         for m, n, k in given or SHAPES[op]:

@@ -10,6 +10,7 @@
 mod attention;
 mod back_to_back;
 mod cases;
+mod collective;
 mod compile;
 mod correctness;
 mod experts;

@@ -22,7 +22,7 @@ const MARGIN: Duration = Duration::from_secs(8);
 const START: Duration = Duration::from_secs(60);
 
 /// Ranks and nodes: two nodes, and a node for each rank.
-fn topologies() -> Vec<(u32, u32)> {
+pub fn topologies() -> Vec<(u32, u32)> {
     let mut all = Vec::new();
     for world in worlds(2) {
         all.push((world, 2));

@@ -96,18 +96,22 @@ impl CollectiveJob {
         })
     }
 
+    /// As it is declared.
+    pub fn kernel(&self) -> KernelConfig {
+        KernelConfig {
+            nodes: self.nodes,
+            ..KernelConfig::new(self.machine.world, self.config)
+        }
+    }
+
     fn shape(&self) -> CollectiveShape {
         self.config.shape().expect("sizes")
     }
 
     fn prepare(&self, ranks: &Communicator) -> Result<Operator, mkernel::Error> {
-        let kernel = KernelConfig {
-            nodes: self.nodes,
-            ..KernelConfig::new(self.machine.world, self.config)
-        };
         let edit = |text: &mut String| apply(&self.edits, text);
         // SAFETY: planted mistakes are for simulated GPUs, which check every access of a kernel.
-        unsafe { ranks.prepare_edited(&kernel, self.shape(), edit) }
+        unsafe { ranks.prepare_edited(&self.kernel(), self.shape(), edit) }
     }
 
     fn rank<E: Number>(
@@ -165,6 +169,11 @@ impl CollectiveJob {
             results.push(got);
         }
         Ok(results)
+    }
+
+    /// Computes operands and results of all calls, which takes a CPU long.
+    pub fn compute(&self) {
+        self.calls();
     }
 
     fn calls(&self) -> &'static [Call] {

@@ -1,0 +1,274 @@
+//! `cargo bench --bench collectives -- --help`: see [`Flags`]. Needs GPUs.
+
+#[path = "../operators/blocks.rs"]
+mod blocks;
+#[allow(dead_code, reason = "the GPU tests use the rest")]
+#[path = "../../tests/gpu/lab.rs"]
+mod lab;
+
+use blocks::{Blocks, MAX_ITERATIONS};
+use clap::Parser;
+use lab::{Failure, Lab, Matrix, TimeLimit};
+use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use mkernel::half::bf16;
+use mkernel::{
+    CollectiveConfig, CollectiveOp, CollectiveShape, Communicator, Dim, KernelConfig, Operator,
+    RawOperand,
+};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Time of a block, and calls of a graph.
+const BLOCK_US: f64 = 20_000.0;
+const GRAPH_CALLS: u32 = 20;
+/// Tensors of at most as many bytes are timed in graphs, where launches cost little.
+const MAX_GRAPH_BYTES: u64 = 1 << 20;
+/// Columns of a tensor that has more than one row.
+const COLS: u64 = 8192;
+
+/// Times `all_reduce`, `all_gather` and `reduce_scatter` on random bf16, and checks the first row of each result.
+///
+/// A time is that of one call: the median of the slowest rank's. Tensors of up to 1 MiB are timed in a graph of 20 calls
+/// that depend on each other. The rate is that of NCCL's tests, bytes of the tensor times 2 (W-1)/W or (W-1)/W over the
+/// time. The baselines are those of `benches/baselines.py --op all_reduce`.
+#[derive(Clone, Debug, Parser)]
+struct Flags {
+    /// GPUs to use: 1, 2, 4 or 8
+    #[arg(long, default_value_t = 2)]
+    world: u32,
+    /// Nodes into which they are put, with emulated NICs
+    #[arg(long, default_value_t = 1)]
+    nodes: u32,
+    /// Operators [default: all]
+    #[arg(long, value_delimiter = ',', value_parser = op)]
+    op: Vec<CollectiveOp>,
+    /// KiB of the whole tensor; several with commas
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,4,16,64,256,1024,4096,16384,65536,262144"
+    )]
+    kib: Vec<u64>,
+    /// Every way that there is, instead of the planned one
+    #[arg(long)]
+    all: bool,
+    /// Blocks of each size
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// The process ends after so many seconds, whatever happens
+    #[arg(long, default_value_t = 300)]
+    limit_s: u64,
+    /// Cargo passes this.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn op(name: &str) -> Result<CollectiveOp, String> {
+    let found = CollectiveOp::ALL.into_iter().find(|op| op.name() == name);
+    found.ok_or_else(|| "use all_reduce, all_gather or reduce_scatter".to_owned())
+}
+
+fn main() -> ExitCode {
+    match run(&Flags::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(flags: &Flags) -> Result<(), Failure> {
+    let _limit = TimeLimit::start("the benchmark", Duration::from_secs(flags.limit_s));
+    println!("operator             KiB        µs   bound µs   GB/s  plan");
+    let gpus: Vec<usize> = (0..flags.world as usize).collect();
+    let communicators = Communicator::local(&gpus)?;
+    std::thread::scope(|scope| {
+        let start = |ranks: Communicator| scope.spawn(move || one_rank(flags, &ranks));
+        let threads: Vec<_> = communicators.into_iter().map(start).collect();
+        let results = threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(|_| "a rank panicked")?);
+        results.collect::<Vec<_>>().into_iter().collect()
+    })
+}
+
+fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
+    ranks.context().bind_to_thread()?;
+    let lab = Lab::new(&ranks.context().default_stream())?;
+    let blocks = Blocks::new(ranks, &lab)?;
+    let ops = match flags.op.as_slice() {
+        [] => CollectiveOp::ALL.to_vec(),
+        given => given.to_vec(),
+    };
+    for op in ops {
+        for kib in &flags.kib {
+            for config in configs(flags, op, *kib) {
+                Case {
+                    flags,
+                    ranks,
+                    lab: &lab,
+                    blocks: &blocks,
+                    config,
+                }
+                .run()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The ways to time a tensor: the planned one, or all that there are.
+fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
+    use mkernel::Protocol::{Ll, Simple};
+    let elems = kib * 512;
+    let rows = (elems / COLS).max(1);
+    let planned = CollectiveConfig {
+        m: Dim::Static(rows),
+        n: Dim::Static(elems / rows),
+        ..CollectiveConfig::new(op)
+    };
+    if !flags.all || flags.world == 1 || flags.nodes > 1 {
+        return vec![planned];
+    }
+    let ways = [(Ll, Some(1)), (Ll, Some(2)), (Ll, None), (Simple, None)];
+    let ways = ways.into_iter().map(|(protocol, shots)| CollectiveConfig {
+        protocol: Some(protocol),
+        shots,
+        ..planned
+    });
+    let kernel = |config: &CollectiveConfig| KernelConfig::new(flags.world, *config);
+    ways.filter(|config| mkernel::KernelSpec::validate(kernel(config)).is_ok())
+        .collect()
+}
+
+/// A tensor on a rank.
+struct Case<'a> {
+    flags: &'a Flags,
+    ranks: &'a Communicator,
+    lab: &'a Lab,
+    blocks: &'a Blocks<'a>,
+    config: CollectiveConfig,
+}
+
+impl Case<'_> {
+    fn run(&self) -> Result<(), Failure> {
+        let shape = self.config.shape().ok_or("sizes")?;
+        let kernel = KernelConfig {
+            nodes: self.flags.nodes,
+            ..KernelConfig::new(self.flags.world, self.config)
+        };
+        let operator = self.ranks.prepare(&kernel, shape)?;
+        let (rank, plan) = (self.ranks.rank(), operator.plan());
+        let rows = |index: usize| plan.operands[index].rows.on(rank).max(1);
+        let x = self.lab.matrix(rows(0), shape.n, 0)?;
+        let y = self.lab.matrix(rows(1), shape.n, 0)?;
+        self.lab.fill(&x, 0, u64::from(rank))?;
+        let raw = [x.operand(), y.operand()];
+        // SAFETY: the operands are the plan's, in its order, and live until the stream has been waited for.
+        unsafe { operator.launch_raw(self.lab.stream.cu_stream(), &raw) }?;
+        self.ranks.synchronize(&self.lab.stream)?;
+        self.check(shape, &y)?;
+        let us = self.time(&operator, &raw)?;
+        if rank == 0 {
+            let (bytes, world) = (shape.m * shape.n * 2, f64::from(self.flags.world));
+            let steps = if self.config.op == CollectiveOp::AllReduce {
+                2.0
+            } else {
+                1.0
+            };
+            println!(
+                "{:<14} {:>9} {us:>9.1} {:>10.1} {:>6.0}  {}",
+                self.config.op.name(),
+                bytes >> 10,
+                plan.bound.us(),
+                bytes as f64 * steps * (world - 1.0) / world / us / 1e3,
+                plan.id,
+            );
+        }
+        Ok(self.ranks.barrier()?)
+    }
+
+    /// The median time of a call, µs.
+    fn time(&self, operator: &Operator, raw: &[RawOperand]) -> Result<f64, Failure> {
+        let bytes = operator.plan().shape();
+        let (m, n) = match bytes {
+            mkernel::Shape::Collective(CollectiveShape { m, n }) => (m, n),
+            _ => return Err("a collective".into()),
+        };
+        let stream = &self.lab.stream;
+        // SAFETY: as in `run`.
+        let launch = |stream| unsafe { operator.launch_raw(stream, raw) };
+        if m * n * 2 > MAX_GRAPH_BYTES {
+            return self.median(1, &|| Ok(launch(stream.cu_stream())?));
+        }
+        // The default stream cannot be captured.
+        let captured = self.ranks.context().new_stream()?;
+        captured.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        for _ in 0..GRAPH_CALLS {
+            launch(captured.cu_stream())?;
+        }
+        let graph = captured.end_capture(CUgraphInstantiate_flags(0))?;
+        let graph = graph.ok_or("nothing was captured")?;
+        // SAFETY: graph and stream belong to this context, and the graph lives until the block is over.
+        let replay = || unsafe {
+            let code = mkernel::cudarc::driver::sys::cuGraphLaunch(
+                graph.cu_graph_exec(),
+                stream.cu_stream(),
+            );
+            Ok(code.result()?)
+        };
+        self.median(GRAPH_CALLS, &replay)
+    }
+
+    /// The median over blocks of `launch`, which makes `calls` calls.
+    fn median(&self, calls: u32, launch: &dyn Fn() -> Result<(), Failure>) -> Result<f64, Failure> {
+        let first = median(&self.blocks.time(2, launch)?);
+        let iterations = (BLOCK_US / first).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
+        let mut times = Vec::new();
+        for _ in 0..self.flags.rounds {
+            times.extend(self.blocks.time(iterations, launch)?);
+        }
+        Ok(median(&times) / f64::from(calls))
+    }
+
+    /// The first row of the result, in fp64.
+    fn check(&self, shape: CollectiveShape, y: &Matrix) -> Result<(), Failure> {
+        let shard = shape.shard_rows(self.flags.world);
+        let (rank, world) = (u64::from(self.ranks.rank()), u64::from(self.flags.world));
+        let row_of = |source: u64, row: u64| -> Result<Vec<bf16>, Failure> {
+            let one = self.lab.matrix(1, shape.n, 0)?;
+            self.lab.fill(&one, row, source)?;
+            Ok(self.lab.stream.clone_dtoh(&one.memory)?)
+        };
+        let (sources, row) = match self.config.op {
+            CollectiveOp::AllGather => (0..1, 0),
+            CollectiveOp::AllReduce => (0..world, 0),
+            CollectiveOp::ReduceScatter if rank * shard >= shape.m => return Ok(()),
+            CollectiveOp::ReduceScatter => (0..world, rank * shard),
+        };
+        let mut sums = vec![0.0; shape.n as usize];
+        for source in sources {
+            for (sum, x) in sums.iter_mut().zip(row_of(source, row)?) {
+                *sum += x.to_f64();
+            }
+        }
+        let found: Vec<bf16> = self.lab.stream.clone_dtoh(&y.memory)?;
+        let (mut error2, mut sum2) = (0.0, 0.0);
+        for (found, sum) in found.iter().zip(sums) {
+            error2 += (found.to_f64() - sum).powi(2);
+            sum2 += sum * sum;
+        }
+        let error = (error2 / sum2).sqrt();
+        match error < lab::MAX_RELATIVE_ERROR {
+            true => Ok(()),
+            false => Err(format!("rank {rank}: relative error {error:.1e}").into()),
+        }
+    }
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,94 @@
+//! Collectives with results of which every bit is known: small and large tensors, in both protocols, on one node and on
+//! emulated ones.
+
+use crate::compile::compile;
+use crate::lab::TimeLimit;
+use crate::nodes::topologies;
+use crate::ranks::worlds;
+use crate::simulated::collective::{CollectiveJob, across, small};
+use crate::simulated::{Where, in_parallel};
+use mkernel::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
+use mkernel::{Faults, KernelSpec, Protocol};
+use std::time::Duration;
+
+/// Sizes that only GPUs do: several vectors of every thread, and several chunks of every warp.
+fn large(world: u32) -> Vec<(String, CollectiveJob)> {
+    let job = |op, size| CollectiveJob::new(op, world, size, 0);
+    let mut jobs = vec![
+        ("sums of 32 MiB", job(AllReduce, (2048, 8192))),
+        ("sums of 13 MB in fp32", job(AllReduce, (411, 8008)).fp32()),
+        ("sums in a graph", job(AllReduce, (1024, 4096)).in_graph()),
+        ("rows of 32 MiB", job(AllGather, (2047, 8192))),
+        ("rows of sums of 32 MiB", job(ReduceScatter, (2047, 8192))),
+    ];
+    if world > 1 {
+        let (ll, rows) = (Protocol::Ll, (64, 8192));
+        jobs.extend([
+            ("a MiB in one shot", job(AllReduce, rows).by(ll).shots(1)),
+            ("a MiB in two shots", job(AllReduce, rows).by(ll).shots(2)),
+            ("a MiB of rows in packets", job(AllGather, rows).by(ll)),
+            (
+                "a MiB of sums in packets",
+                job(ReduceScatter, rows).by(ll).in_graph(),
+            ),
+        ]);
+    }
+    let name = |(name, job)| (format!("{name} on {world} ranks"), job);
+    jobs.into_iter().map(name).collect()
+}
+
+fn spec(job: &CollectiveJob) -> KernelSpec {
+    let spec = KernelSpec::validate(job.kernel());
+    spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
+}
+
+fn run(jobs: &[(String, CollectiveJob)]) {
+    compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
+    in_parallel(jobs, |(_, job)| job.compute());
+    for (name, job) in jobs {
+        for _ in 0..3 {
+            let found = job.run_on(Where::Gpus);
+            found.unwrap_or_else(|failure| panic!("{name}: {failure}"));
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn collectives_are_right() {
+    let _limit = TimeLimit::start("collectives", Duration::from_secs(480));
+    for world in worlds(1) {
+        let jobs = [small(world), large(world)].concat();
+        run(&jobs);
+        println!("world {world}: {} jobs", jobs.len());
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn collectives_of_nodes_are_right() {
+    let _limit = TimeLimit::start("nodes: collectives", Duration::from_secs(480));
+    for (world, nodes) in topologies() {
+        let mut jobs = across(nodes, world / nodes, &Faults::default());
+        let large = |op| CollectiveJob::new(op, world, (2047, 8192), 0);
+        jobs.extend([AllReduce, AllGather, ReduceScatter].map(|op| {
+            let job = large(op).across(nodes, Faults::default());
+            (format!("{op} of 32 MiB"), job)
+        }));
+        run(&jobs);
+        println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
+    }
+}
+
+/// Without a GPU: the jobs are all possible.
+#[test]
+fn every_job_of_collectives_has_a_plan() {
+    use mkernel::spec::spec::WORLDS;
+    use mkernel::{Device, KernelPlan};
+    for world in WORLDS {
+        for (name, job) in [small(world), large(world)].concat() {
+            let plan = KernelPlan::new(&spec(&job), &Device::h200());
+            plan.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+}
