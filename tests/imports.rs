@@ -13,7 +13,9 @@ use syn::{Attribute, Expr, Ident, Item, Lit, Meta, UseTree};
 
 /// The folders of the crates that are free of circles. A crate is added once its last circle is gone.
 const CRATES: &[&str] = &[
+    "gen/spec",
     "gen/declare",
+    "runtime",
     "runtime/fabric",
     "runtime/topology",
     "tests/xtask",
@@ -36,6 +38,8 @@ struct Module {
 struct Crate {
     files: Vec<PathBuf>,
     modules: Vec<Module>,
+    /// The files of macros that are exported, and so belong to the root of the crate wherever they are defined.
+    macros: BTreeMap<String, usize>,
 }
 
 impl Crate {
@@ -79,7 +83,13 @@ impl Crate {
                     self.modules[id].source.push(Item::Use(item));
                 }
                 item => {
-                    let name = parts(&item).0.map(Ident::to_string);
+                    let (ident, attrs) = parts(&item);
+                    let name = ident.map(Ident::to_string);
+                    if let Some(name) = &name
+                        && attrs.iter().any(|a| a.path().is_ident("macro_export"))
+                    {
+                        self.macros.insert(name.clone(), file);
+                    }
                     self.modules[id].items.extend(name);
                     self.modules[id].source.push(item);
                 }
@@ -114,6 +124,12 @@ impl Crate {
     fn resolve(&self, mut at: usize, path: &[String], depth: usize) -> Option<usize> {
         if depth > 16 {
             return None;
+        }
+        if let [root, name] = path
+            && root == "crate"
+            && let Some(file) = self.macros.get(name)
+        {
+            return Some(*file);
         }
         for (i, segment) in path.iter().enumerate() {
             let (module, is_last) = (&self.modules[at], i + 1 == path.len());
@@ -284,6 +300,14 @@ fn planted_circles_are_found() {
     let found = tied_by("pub struct B; fn f() { crate::a::make() }").join("\n");
     assert!(found.contains("b.rs: {\"crate::B\"}\n"), "{found}");
     assert!(found.ends_with("a.rs: {\"crate::a::make\"}"), "{found}");
+    // An exported macro belongs to the file that defines it.
+    let with_macro = "#[macro_export] macro_rules! m { () => {} } use crate::a::make;";
+    let found = circles(&[
+        lib,
+        ("a.rs", "pub fn make() { crate::m!() }"),
+        ("b.rs", &format!("pub struct B; {with_macro}")),
+    ]);
+    assert_eq!(found.len(), 2, "{found:?}");
     // A parent that defines an item which its child imports by a glob or by `super`.
     let lib = "#[path = \"odd/c.rs\"] mod child; pub struct P(child::C);";
     for import in [

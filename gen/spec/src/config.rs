@@ -9,6 +9,7 @@ pub(crate) mod op;
 pub(crate) mod option;
 pub(crate) mod option_type;
 mod problem;
+pub(crate) mod values;
 
 pub use crate::ops::attention::{
     AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement, Scale,
@@ -25,5 +26,6 @@ pub use field::Field;
 pub use kernel::KernelConfig;
 pub use markdown::OptionTable;
 pub use op::Op;
-pub use option::{Limits, OptionSpec, Options, Values, Written};
+pub use option::{OptionSpec, Options};
 pub use problem::{Problem, Shape};
+pub use values::{Limits, Values, Written};

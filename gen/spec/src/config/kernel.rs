@@ -2,9 +2,10 @@
 
 use super::field::Field;
 use super::op::Op;
-use super::option::{Limits, OptionSpec, Options, Written, options};
+use super::option::{OptionSpec, Options, options};
 use super::option_type::OptionType;
 use super::problem::Problem;
+use super::values::{Limits, Written};
 use crate::violation::Violations;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,8 @@
 //! The options in Markdown, for README.md and the documentation of `#[fused_kernel]`.
 
 use super::op::Op;
-use super::option::{Limits, OptionSpec, Values};
+use super::option::OptionSpec;
+use super::values::{Limits, Values};
 use std::fmt;
 
 /// The options of one struct. It is displayed as a table.

@@ -2,7 +2,7 @@
 
 use super::dim::Dim;
 use super::dtype::Dtype;
-use super::option::{Values, Written};
+use super::values::{Values, Written};
 use std::fmt;
 
 /// A type of options.

@@ -3,8 +3,9 @@
 use super::dim::Dim;
 use super::field::Field;
 use super::op::Op;
-use super::option::{OptionSpec, Options, Written};
+use super::option::{OptionSpec, Options};
 use super::option_type::OptionType;
+use super::values::Written;
 use crate::ops::{attention, collective, combine, dispatch, each_problem, gemm};
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,9 @@
 //! What a person writes of an attention operator: `ring_attention`.
 
 use crate::config::op::operators;
-use crate::config::option::{Limits, OptionSpec, Values, Written, options};
+use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
+use crate::config::values::{Limits, Values, Written};
 use crate::config::{Dim, Field};
 use crate::violation::Violations;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,9 @@
 //! What a person writes of a collective: `all_reduce`, `all_gather`, `reduce_scatter`.
 
 use crate::config::op::operators;
-use crate::config::option::{Limits, OptionSpec, Written, options};
+use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
+use crate::config::values::{Limits, Written};
 use crate::config::{Dim, Dtype, Field};
 use crate::violation::Violations;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,9 @@
 //! What a person writes of the first half of a mixture of experts: `dispatch_gemm`.
 
 use crate::config::op::operators;
-use crate::config::option::{Limits, OptionSpec, Written, options};
+use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::OptionType;
+use crate::config::values::{Limits, Written};
 use crate::config::{Dim, Field};
 use crate::ops::gemm::BLayout;
 use crate::violation::Violations;

@@ -2,8 +2,9 @@
 
 use crate::config::Dtype;
 use crate::config::op::operators;
-use crate::config::option::{Limits, OptionSpec, Written, options};
+use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
+use crate::config::values::{Limits, Written};
 use crate::config::{Dim, Field};
 use crate::violation::Violations;
 use serde::{Deserialize, Serialize};
