@@ -2,6 +2,7 @@
 
 #[path = "../../configs/mod.rs"]
 mod configs;
+mod lanes;
 mod machine_code;
 #[path = "../../readme/options.rs"]
 mod options;
@@ -20,6 +21,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Lane(lanes::Flags),
     /// Runs every test program many times on few busy cores, to find tests that fail now and then
     Soak(soak::Flags),
     /// Compiles every golden kernel, prints what it uses of an SM, and compares with another revision
@@ -32,6 +35,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Lane(flags) => lanes::run(flags),
         Command::Soak(flags) => soak::run(&flags),
         Command::MachineCode(flags) => machine_code::run(&flags),
         Command::Headers => print_headers(),

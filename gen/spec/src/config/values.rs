@@ -1,0 +1,63 @@
+//! What options take: values as a person writes them, and their limits.
+
+use super::dim::Dim;
+use super::field::Field;
+use crate::violation::Violations;
+
+/// A value as a person wrote it, read as what its option takes. An error says what would work.
+#[expect(missing_docs, reason = "each reads what its result is")]
+pub trait Written {
+    fn size(&self) -> Result<Dim, String>;
+    fn count(&self) -> Result<u32, String>;
+    fn number(&self) -> Result<f32, String>;
+    fn switch(&self) -> Result<bool, String>;
+    fn name(&self) -> Result<String, String>;
+    /// Which of these words it is.
+    fn word(&self, of: &[&str]) -> Result<usize, String>;
+}
+
+/// What an option takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// A size, or `dynamic`.
+    Size,
+    /// An integer, perhaps within limits.
+    Count(Option<Limits>),
+    /// A number that may be a fraction.
+    Number,
+    /// `true` or `false`.
+    Switch,
+    /// An identifier.
+    Name,
+    /// One of these words.
+    Words(Vec<&'static str>),
+}
+
+/// Which counts are possible, of those that nothing else decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limits {
+    /// From the first to the second.
+    Range(u32, u32),
+    /// One of these, and why.
+    OneOf(&'static [u32], &'static str),
+}
+
+impl Limits {
+    /// Records that `value` is not possible, if so.
+    pub(crate) fn check(self, field: Field, value: u32, found: &mut Violations) {
+        let (ok, reason, help) = match self {
+            Self::Range(low, high) => (
+                (low..=high).contains(&value),
+                format!("{value} is not in {low}..={high}"),
+                "use a value in that range".to_owned(),
+            ),
+            Self::OneOf(allowed, why) => (
+                allowed.contains(&value),
+                format!("{value} is not possible ({why})"),
+                format!("use one of {allowed:?}"),
+            ),
+        };
+        let help = format!("{help}, or leave it to the planner");
+        found.require(ok, field, || reason, help);
+    }
+}
