@@ -2,7 +2,7 @@
 //!
 //! `dispatch_gemm` carries tokens to their experts and computes silu(x · gate) · (x · up); `combine` brings back the sums.
 //! The down projection between them moves nothing between ranks, and mkernel has no operator for it: a GPU program would
-//! call any grouped GEMM with `offsets`. Here the CPU multiplies. Results are checked against a reference on the CPU.
+//! call any grouped GEMM with `expert_offsets`. Here the CPU multiplies. Results are checked against a reference on the CPU.
 //!
 //! ```text
 //! cargo run --release --example moe                                  # all GPUs of this host, a thread for each
@@ -48,8 +48,9 @@ fn layer(ranks: &Communicator) -> Result<(), Failure> {
     let stream = ranks.context().default_stream();
     // Ranks have different numbers of tokens; a kernel reads its own from device memory.
     let tokens = TOKENS - rank;
-    let ids = (0..TOKENS).flat_map(|token| choices(rank, token).map(|expert| expert as i32));
-    let gates = (0..TOKENS).flat_map(|token| (0..TOP_K).map(move |choice| gate(token, choice)));
+    let topk_ids = (0..TOKENS).flat_map(|token| choices(rank, token).map(|expert| expert as i32));
+    let topk_weights =
+        (0..TOKENS).flat_map(|token| (0..TOP_K).map(move |choice| gate(token, choice)));
     let x = matrix(TOKENS as u64, HIDDEN as u64, |t, col| {
         x_element(rank, t as usize, col as usize)
     });
@@ -57,30 +58,33 @@ fn layer(ranks: &Communicator) -> Result<(), Failure> {
     let max_rows = all_rows(ranks.world(), EXPERTS as u64, TOP_K as u64, TOKENS as u64) as usize;
 
     let x = stream.clone_htod(&x)?;
-    let count = stream.clone_htod(&[tokens as i32])?;
-    let ids = stream.clone_htod(&ids.collect::<Vec<_>>())?;
-    let gates = stream.clone_htod(&gates.collect::<Vec<_>>())?;
+    let num_tokens = stream.clone_htod(&[tokens as i32])?;
+    let topk_ids = stream.clone_htod(&topk_ids.collect::<Vec<_>>())?;
+    let topk_weights = stream.clone_htod(&topk_weights.collect::<Vec<_>>())?;
     let w = stream.clone_htod(&w.collect::<Vec<_>>())?;
     let mut rows = stream.clone_htod(&vec![bf16::NAN; max_rows * COLS])?;
-    let mut offsets = stream.clone_htod(&vec![-1; local + 1])?;
-    let mut places = stream.clone_htod(&vec![-1; TOKENS * TOP_K])?;
+    let mut expert_offsets = stream.clone_htod(&vec![-1; local + 1])?;
+    let mut row_indices = stream.clone_htod(&vec![-1; TOKENS * TOP_K])?;
     let mut y = stream.clone_htod(&vec![bf16::NAN; TOKENS * HIDDEN])?;
 
     let call = up
         .call(&stream)
         .read(Operand::Tokens, &x)
-        .read(Operand::Count, &count)
-        .read(Operand::Ids, &ids)
+        .read(Operand::NumTokens, &num_tokens)
+        .read(Operand::TopkIds, &topk_ids)
         .read(Operand::B, &w);
     call.write(Operand::C, &mut rows)
-        .write(Operand::Offsets, &mut offsets)
-        .write(Operand::Places, &mut places)
+        .write(Operand::ExpertOffsets, &mut expert_offsets)
+        .write(Operand::RowIndices, &mut row_indices)
         .launch()?;
     ranks.synchronize(&stream)?;
 
-    let (rows, offsets) = (stream.clone_dtoh(&rows)?, stream.clone_dtoh(&offsets)?);
+    let (rows, expert_offsets) = (
+        stream.clone_dtoh(&rows)?,
+        stream.clone_dtoh(&expert_offsets)?,
+    );
     let mut down = vec![bf16::ZERO; max_rows * HIDDEN];
-    for (index, bounds) in offsets.windows(2).enumerate() {
+    for (index, bounds) in expert_offsets.windows(2).enumerate() {
         for row in bounds[0] as usize..bounds[1] as usize {
             let made = rows[row * COLS..][..COLS].iter().map(|x| x.to_f64());
             let made = project(rank * local + index, &made.collect::<Vec<_>>());
@@ -93,9 +97,9 @@ fn layer(ranks: &Communicator) -> Result<(), Failure> {
     let call = combine
         .call(&stream)
         .read(Operand::Rows, &down)
-        .read(Operand::Count, &count)
-        .read(Operand::Places, &places)
-        .read(Operand::Gates, &gates);
+        .read(Operand::NumTokens, &num_tokens)
+        .read(Operand::RowIndices, &row_indices)
+        .read(Operand::TopkWeights, &topk_weights);
     call.write(Operand::C, &mut y).launch()?;
     ranks.synchronize(&stream)?;
 

@@ -288,7 +288,7 @@ mod tests {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
         assert!(fault(abi::Wait::ExpertTwice, 0).contains("rank 2, call 9: token 11"));
-        assert!(fault(abi::Wait::Place, 0).contains("row index 8, but there are 9"));
+        assert!(fault(abi::Wait::RowIndex, 0).contains("row index 8, but there are 9"));
     }
 
     #[test]

@@ -134,7 +134,10 @@ fn wrong_choices_are_named_on_every_node() {
 fn more_rows_than_room() {
     let mut full = job((2, 2), (8, 1, 10)).call(&[10; 4], |_, _| vec![5]);
     full.max_rows = Some(37);
-    fails(&full, &["rank 2, call 1", "40 rows", "3 more", "(37)"]);
+    fails(
+        &full,
+        &["rank 2, call 1", "40 rows", "max_rows is 37", "3 too few"],
+    );
 }
 
 /// On every node a wrong call is returned once, and the call after it is right.
@@ -164,7 +167,7 @@ fn calls_after_wrong_calls_are_right() {
         &rows,
         place,
         &ways(false)[..1],
-        &["rank 2, call 1", "40 rows", "(37)"],
+        &["rank 2, call 1", "40 rows", "max_rows is 37"],
     );
     let places = new().call(&[9; 4], right).call(&[9, 1, 2, 9], right);
     recovers(

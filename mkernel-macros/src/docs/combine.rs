@@ -25,10 +25,10 @@ pub fn lines(config: &CombineConfig, kernel: &KernelConfig) -> Vec<String> {
         "| operand | on each rank | |".to_owned(),
         "|---|---|---|".to_owned(),
         format!("| rows | `[max_rows, {hidden}]` | read |"),
-        "| count | `[1]`, int32 | read |".to_owned(),
-        format!("| places | `[{tokens}, {top_k}]`, int32, from `dispatch_gemm` | read |"),
-        format!("| gates | `[{tokens}, {top_k}]`, fp32 | read |"),
-        format!("| C | `[{tokens}, {hidden}]` | the first `count` rows are written |"),
+        "| num_tokens | `[1]`, int32 | read |".to_owned(),
+        format!("| row_indices | `[{tokens}, {top_k}]`, int32, from `dispatch_gemm` | read |"),
+        format!("| topk_weights | `[{tokens}, {top_k}]`, fp32 | read |"),
+        format!("| C | `[{tokens}, {hidden}]` | the first `num_tokens` rows are written |"),
     ]
 }
 

@@ -33,14 +33,16 @@ pub fn lines(config: &DispatchConfig, kernel: &KernelConfig) -> Vec<String> {
         String::new(),
         "| operand | on each rank | |".to_owned(),
         "|---|---|---|".to_owned(),
-        format!("| tokens | `[{tokens}, {hidden}]`, of which the first `count` are read | read |"),
-        "| count | `[1]`, int32 | read |".to_owned(),
-        format!("| ids | `[{tokens}, {top_k}]`, int32, no expert twice for a token | read |"),
+        format!(
+            "| tokens | `[{tokens}, {hidden}]`, of which the first `num_tokens` are read | read |"
+        ),
+        "| num_tokens | `[1]`, int32 | read |".to_owned(),
+        format!("| topk_ids | `[{tokens}, {top_k}]`, int32, no expert twice for a token | read |"),
         format!("| B | `{weight}` | read |"),
         format!("| C | `[max_rows, {cols}]` | rows that there are are written |"),
-        format!("| offsets | `[{local} + 1]`, int32 | written |"),
+        format!("| expert_offsets | `[{local} + 1]`, int32 | written |"),
         format!(
-            "| places | `[{tokens}, {top_k}]`, int32: rank · max_rows + row | written, for `combine` |"
+            "| row_indices | `[{tokens}, {top_k}]`, int32: rank · max_rows + row | written, for `combine` |"
         ),
     ]
 }

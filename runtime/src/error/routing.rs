@@ -103,7 +103,7 @@ impl RoutingFault {
                 rows: seen,
                 max_rows: wanted,
             }
-        } else if is(Wait::Place) {
+        } else if is(Wait::RowIndex) {
             Self::RowIndex {
                 token,
                 choice,

@@ -36,7 +36,7 @@ enum Wait : u32 {
   kExpertTwice = 19,  // different experts of one token: `index` is the token, and `peer` is the index of the choice
   kTokens = 20,  // a valid number of tokens
   kRows = 21,  // room for all rows: `peer` is the rank that gets too many rows
-  kPlace = 22,  // a valid row index: `index` is the token, and `peer` is the index of the choice
+  kRowIndex = 22,  // a valid row index: `index` is the token, and `peer` is the index of the choice
   kOverlap = 23,  // the end of another call: call `seen` of operator `index` is running, and the refused call is call `wanted` of operator `peer`
 };
 

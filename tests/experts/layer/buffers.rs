@@ -74,13 +74,13 @@ impl Buffers {
         let call = operator
             .call(stream)
             .read(Operand::Tokens, &self.tokens)
-            .read(Operand::Count, &self.count)
-            .read(Operand::Ids, &self.ids)
+            .read(Operand::NumTokens, &self.count)
+            .read(Operand::TopkIds, &self.ids)
             .read(Operand::B, weights);
         let call = call
             .write(Operand::C, &mut self.rows)
-            .write(Operand::Offsets, &mut self.offsets)
-            .write(Operand::Places, &mut self.places);
+            .write(Operand::ExpertOffsets, &mut self.offsets)
+            .write(Operand::RowIndices, &mut self.places);
         enqueue(call, stream)
     }
 
@@ -98,9 +98,9 @@ impl Buffers {
         let call = operator
             .call(stream)
             .read(Operand::Rows, &self.rows)
-            .read(Operand::Count, &self.count)
-            .read(Operand::Places, &self.places)
-            .read(Operand::Gates, &self.gates);
+            .read(Operand::NumTokens, &self.count)
+            .read(Operand::RowIndices, &self.places)
+            .read(Operand::TopkWeights, &self.gates);
         enqueue(call.write(Operand::C, &mut self.sums), stream)
     }
 

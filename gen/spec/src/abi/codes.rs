@@ -59,7 +59,7 @@ codes! {
 }
 
 codes! {
-    /// What a kernel waits for. The codes from [`Wait::Expert`] to [`Wait::Place`] are requirements on the values of an
+    /// What a kernel waits for. The codes from [`Wait::Expert`] to [`Wait::RowIndex`] are requirements on the values of an
     /// operand.
     Wait, unknown "something unknown" {
         Chunk = 1, "a chunk of a peer's shard";
@@ -84,7 +84,7 @@ codes! {
             where "`index` is the token, and `peer` is the index of the choice";
         Tokens = 20, "a valid number of tokens";
         Rows = 21, "room for all rows" where "`peer` is the rank that gets too many rows";
-        Place = 22, "a valid row index" where "`index` is the token, and `peer` is the index of the choice";
+        RowIndex = 22, "a valid row index" where "`index` is the token, and `peer` is the index of the choice";
         Overlap = 23, "the end of another call"
             where "call `seen` of operator `index` is running, and the refused call is call `wanted` of operator `peer`";
     }

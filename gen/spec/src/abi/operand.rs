@@ -18,30 +18,30 @@ pub enum Operand {
     Bias,
     /// What is added to C last.
     Residual,
-    /// This rank's rows of queries, …
+    /// This rank's rows of queries.
     Q,
-    /// … of keys, …
+    /// This rank's rows of keys.
     K,
-    /// … of values, …
+    /// This rank's rows of values.
     V,
-    /// … and of what attention makes of them.
+    /// This rank's rows of the output of attention.
     O,
     /// The logarithm of the sum of exponentials of each row of queries: `[B, H, S]`, dense.
     Lse,
     /// This rank's tokens, room for the most that there can be.
     Tokens,
-    /// How many there are: one number.
-    Count,
-    /// The experts of each, `[tokens, choices]`, dense.
-    Ids,
-    /// Where each expert's rows begin in C, and where the last one's end, dense.
-    Offsets,
-    /// Where each choice's row is, `[tokens, choices]`, dense: row `i` of rank `r`'s C is `r · max_rows + i`.
-    Places,
-    /// What experts made of tokens: rows as in the C that `places` is about.
+    /// The number of tokens: one element.
+    NumTokens,
+    /// The top-k experts of each token, `[tokens, top_k]`, dense.
+    TopkIds,
+    /// The first row of each expert in C, and the end of the last one's rows, dense.
+    ExpertOffsets,
+    /// The row index of each (token, k), `[tokens, top_k]`, dense: row `i` of rank `r`'s C has the index `r · max_rows + i`.
+    RowIndices,
+    /// Outputs of experts: rows in the order of the C that `row_indices` refer to.
     Rows,
-    /// What each of them counts, `[tokens, choices]`, dense.
-    Gates,
+    /// The router's weight of each (token, k), `[tokens, top_k]`, dense.
+    TopkWeights,
     /// What this rank gives to a collective: the whole tensor, or its rows.
     X,
     /// What it gets.
@@ -64,23 +64,23 @@ impl Operand {
             Self::O => "o",
             Self::Lse => "lse",
             Self::Tokens => "tokens",
-            Self::Count => "count",
-            Self::Ids => "ids",
-            Self::Offsets => "offsets",
-            Self::Places => "places",
+            Self::NumTokens => "num_tokens",
+            Self::TopkIds => "topk_ids",
+            Self::ExpertOffsets => "expert_offsets",
+            Self::RowIndices => "row_indices",
             Self::Rows => "rows",
-            Self::Gates => "gates",
+            Self::TopkWeights => "topk_weights",
             Self::X => "x",
             Self::Y => "y",
         }
     }
 
-    /// Whether kernels write it rather than read it. `places` are written by one operator and read by another.
+    /// Whether kernels write it rather than read it. `row_indices` are written by one operator and read by another.
     #[must_use]
     pub const fn is_result(self) -> bool {
         matches!(
             self,
-            Self::C | Self::O | Self::Lse | Self::Offsets | Self::Y
+            Self::C | Self::O | Self::Lse | Self::ExpertOffsets | Self::Y
         )
     }
 }

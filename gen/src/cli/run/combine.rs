@@ -29,12 +29,12 @@ pub fn inputs(plan: &KernelPlan, body: &CombinePlan, seed: u64, call: u32) -> In
         places.resize(choices, -1); // of tokens that there are not
     }
     let counts = counts.into_iter().map(|count| vec![count]).collect();
-    inputs.numbers = vec![(Operand::Places, places), (Operand::Count, counts)];
+    inputs.numbers = vec![(Operand::RowIndices, places), (Operand::NumTokens, counts)];
     let mut random = Random(seed ^ u64::from(call));
     let gates = (0..sizes.world)
         .map(|_| (0..choices).map(|_| random.element().to_f32()).collect())
         .collect();
-    inputs.fractions = vec![(Operand::Gates, gates)];
+    inputs.fractions = vec![(Operand::TopkWeights, gates)];
     inputs
 }
 
@@ -50,10 +50,10 @@ pub fn expected(
     let topology = plan.spec.topology();
     let hidden = body.shape.hidden as usize;
     let rank = rank as usize;
-    let count = inputs.numbers(Operand::Count)[rank][0] as usize;
+    let count = inputs.numbers(Operand::NumTokens)[rank][0] as usize;
     let (places, gates) = (
-        &inputs.numbers(Operand::Places)[rank],
-        &inputs.fractions(Operand::Gates)[rank],
+        &inputs.numbers(Operand::RowIndices)[rank],
+        &inputs.fractions(Operand::TopkWeights)[rank],
     );
     let rows = inputs.of(Operand::Rows);
     let (mut values, mut rounded) = (vec![0.0; count * hidden], vec![0.0; count * hidden]);

@@ -24,7 +24,7 @@ pub fn inputs(plan: &KernelPlan, body: &DispatchPlan, seed: u64, call: u32) -> I
     let mut inputs = Inputs::random(plan, seed, call, |_| false);
     let (ids, counts) = choose(sizes(plan, body), seed, call);
     let counts = counts.into_iter().map(|count| vec![count]).collect();
-    inputs.numbers = vec![(Operand::Ids, ids), (Operand::Count, counts)];
+    inputs.numbers = vec![(Operand::TopkIds, ids), (Operand::NumTokens, counts)];
     inputs
 }
 
@@ -47,7 +47,10 @@ pub fn expected(
     threads: usize,
 ) -> Option<Vec<Matrix>> {
     let sizes = sizes(plan, body);
-    let (ids, counts) = (inputs.numbers(Operand::Ids), inputs.numbers(Operand::Count));
+    let (ids, counts) = (
+        inputs.numbers(Operand::TopkIds),
+        inputs.numbers(Operand::NumTokens),
+    );
     let counts: Vec<i32> = counts.iter().map(|count| count[0]).collect();
     let routing = Routing::new(sizes, ids, &counts);
     let (hidden, cols) = (body.shape.hidden as usize, body.shape.intermediate as usize);

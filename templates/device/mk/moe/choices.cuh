@@ -8,8 +8,8 @@ namespace mk::moe {
 // Args: the number of tokens, and kTopK experts of each.
 template <class Args>
 concept ChoiceArgs = requires(const Args& args) {
-  args.count;
-  args.ids;
+  args.num_tokens;
+  args.topk_ids;
 };
 
 // Of choice i of the slice.
@@ -36,7 +36,7 @@ struct Choices {
   // A call with more tokens than there is room for has a fault, and routes none.
   template <ChoiceArgs Args>
   static MK_DEVICE Slice slice_of(const Args& args) {
-    const u32 given = load_word(args.count);
+    const u32 given = load_word(args.num_tokens);
     const u32 tokens = given > Config::kMaxTokens ? 0 : given;
     const u32 each = (tokens + gridDim.x - 1) / gridDim.x;
     const u32 first = min(blockIdx.x * each, tokens);
@@ -45,7 +45,7 @@ struct Choices {
 
   template <ChoiceArgs Args>
   static MK_DEVICE void check_count(const Args& args, const RankContext& ctx) {
-    const u32 given = load_word(args.count);
+    const u32 given = load_word(args.num_tokens);
     if (given > Config::kMaxTokens) Faults::keep(ctx, {kTokens, 0, 0, Config::kMaxTokens, given});
   }
 
@@ -55,7 +55,7 @@ struct Choices {
   static MK_DEVICE void load(const Args& args, const Smem& smem, const Slice& slice) {
     const u32 choices = count(slice);
     for (u32 i = threadIdx.x; i < (choices + 3) / 4 * 4; i += blockDim.x) {
-      const u8* id = args.ids + (u64{slice.first} * Config::kTopK + i) * 4;
+      const u8* id = args.topk_ids + (u64{slice.first} * Config::kTopK + i) * 4;
       store_shared(smem.choice_expert(i), i < choices ? load_word(id) : ~0u);
     }
   }

@@ -143,7 +143,7 @@ struct Combine {
     static constexpr Agent kAgent = Agent::kWarp;
 
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem&, u32) {
-      if (lane_index() == 0) Lists::put(args, ctx, load_word(args.count));
+      if (lane_index() == 0) Lists::put(args, ctx, load_word(args.num_tokens));
       __syncwarp();
       u32 most = 0;
       for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
@@ -198,7 +198,7 @@ struct Combine {
   // Before the roles; false if the CTA must end at once.
   static MK_DEVICE bool begin(const Args& args, const RankContext& ctx, const Smem& smem) {
     // The roles load it again, from L1.
-    [[maybe_unused]] const u32 given = load_word(args.count);
+    [[maybe_unused]] const u32 given = load_word(args.num_tokens);
     if (threadIdx.x == 0) Rows::init_barriers(smem);
     if constexpr (Ranks::kWorld > 1) {
       const auto first = Topk::load_entry(args, blockIdx.x * Config::kThreads + threadIdx.x);

@@ -44,8 +44,8 @@ concept RoutingSmem = ChoiceSmem<Smem> && RowTables<Smem> && requires(const Smem
 // Args: where the caller finds the rows of each choice, and where the rows of this rank's experts begin.
 template <class Args>
 concept RoutingArgs = ChoiceArgs<Args> && requires(const Args& args) {
-  args.places;
-  args.offsets;
+  args.row_indices;
+  args.expert_offsets;
 };
 
 template <MessageConfig Config, RoutingArgs Args, RoutingWorkspace Workspace, RoutingSmem Smem, class Shape>
@@ -323,11 +323,11 @@ struct Routing {
       const u32 e = load_shared(smem.choice_expert(i));
       const u32 row = load_shared(smem.expert_row_begin(e)) + load_shared(smem.expert_rows_before(e)) +
                       load_shared(smem.choice_row(i));
-      u8* place = args.places + (u64{slice.first} * Config::kTopK + i) * 4;
+      u8* place = args.row_indices + (u64{slice.first} * Config::kTopK + i) * 4;
       store_word(place, e / Config::kLocalExperts * Config::kMaxRows + row);
     }
     for (u32 i = threadIdx.x; i <= Config::kLocalExperts && blockIdx.x == 0; i += blockDim.x) {
-      store_word(args.offsets + i * 4, load_shared(smem.row_begin(i)));
+      store_word(args.expert_offsets + i * 4, load_shared(smem.row_begin(i)));
     }
   }
 };

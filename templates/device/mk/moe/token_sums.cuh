@@ -171,7 +171,7 @@ struct OwnTokens {
 
   // The first entries are loaded beside the number of tokens, not after it.
   MK_DEVICE OwnTokens(const Args& args, const RankContext& ctx) {
-    const u32 given = load_word(args.count);
+    const u32 given = load_word(args.num_tokens);
     if (next < Config::kMaxTokens * Part::kParts) ahead = Topk::load_entries(args, Part{next}.token);
     end = Topk::check_tokens(ctx, ctx.rank, given) * Part::kParts;
     find(args, ctx);

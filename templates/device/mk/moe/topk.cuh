@@ -17,9 +17,9 @@ concept TopkConfig = TopologyConfig<Config> && requires {
 // Args: by token the places of its rows, kMaxRows of them on each rank, and its gate weights.
 template <class Args>
 concept TopkArgs = requires(const Args& args) {
-  args.count;  // tokens of this rank
-  args.places;
-  args.gates;
+  args.num_tokens;  // tokens of this rank
+  args.row_indices;
+  args.topk_weights;
 };
 
 // Lane i of a warp has entry i of a token.
@@ -37,8 +37,8 @@ struct Topk {
   using Entry = TopkEntry<Config>;
   static constexpr u32 kPlaces = Topology<Config>::kWorld * Config::kMaxRows;
 
-  static MK_DEVICE u32 load_place(const Args& args, u32 i) { return load_word(args.places + u64{i} * 4); }
-  static MK_DEVICE u32 load_gate(const Args& args, u32 i) { return load_word(args.gates + u64{i} * 4); }
+  static MK_DEVICE u32 load_place(const Args& args, u32 i) { return load_word(args.row_indices + u64{i} * 4); }
+  static MK_DEVICE u32 load_gate(const Args& args, u32 i) { return load_word(args.topk_weights + u64{i} * 4); }
 
   // Entry `i` of all tokens; none if there is no room for as many.
   static MK_DEVICE Entry load_entry(const Args& args, u32 i) {
@@ -70,7 +70,7 @@ struct Topk {
     report_wrong_place(ctx, source, token, lane, entry.place);
   }
   static MK_DEVICE void report_wrong_place(const RankContext& ctx, u32 source, u32 token, u32 index, u32 place) {
-    report_fault(ctx, WaitSite{kPush, kPlace, index, token, kPlaces}, place, source);
+    report_fault(ctx, WaitSite{kPush, kRowIndex, index, token, kPlaces}, place, source);
   }
 };
 

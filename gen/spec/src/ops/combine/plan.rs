@@ -217,9 +217,9 @@ fn operands(body: &CombinePlan) -> Vec<OperandSpec> {
         |operand, rows| OperandSpec::new(operand, Extent::Fixed(rows), shape.hidden, Dtype::Bf16);
     vec![
         matrix(Operand::Rows, body.max_rows),
-        OperandSpec::vector(Operand::Count, 1, Dtype::Int32),
-        OperandSpec::vector(Operand::Places, body.choices(), Dtype::Int32),
-        OperandSpec::vector(Operand::Gates, body.choices(), Dtype::Fp32),
+        OperandSpec::vector(Operand::NumTokens, 1, Dtype::Int32),
+        OperandSpec::vector(Operand::RowIndices, body.choices(), Dtype::Int32),
+        OperandSpec::vector(Operand::TopkWeights, body.choices(), Dtype::Fp32),
         matrix(Operand::C, shape.max_tokens),
     ]
 }
@@ -228,9 +228,9 @@ fn args(topology: Topology) -> ArgLayout {
     let mut kinds = vec![
         ("rows", ArgKind::Pointer(Operand::Rows)),
         ("row_bytes", ArgKind::RowStrideBytes(Operand::Rows)),
-        ("count", ArgKind::Pointer(Operand::Count)),
-        ("places", ArgKind::Pointer(Operand::Places)),
-        ("gates", ArgKind::Pointer(Operand::Gates)),
+        ("num_tokens", ArgKind::Pointer(Operand::NumTokens)),
+        ("row_indices", ArgKind::Pointer(Operand::RowIndices)),
+        ("topk_weights", ArgKind::Pointer(Operand::TopkWeights)),
         ("c", ArgKind::Pointer(Operand::C)),
         ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
         ("workspaces", ArgKind::Workspaces),

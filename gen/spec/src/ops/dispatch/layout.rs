@@ -72,12 +72,12 @@ pub(super) fn operands(body: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
     let choices = shape.max_tokens * shape.top_k;
     vec![
         matrix(Operand::Tokens, shape.max_tokens, shape.hidden),
-        numbers(Operand::Count, 1),
-        numbers(Operand::Ids, choices),
+        numbers(Operand::NumTokens, 1),
+        numbers(Operand::TopkIds, choices),
         matrix(Operand::B, rows, cols),
         matrix(Operand::C, body.max_rows, shape.intermediate),
-        numbers(Operand::Offsets, local + 1),
-        numbers(Operand::Places, choices).written(),
+        numbers(Operand::ExpertOffsets, local + 1),
+        numbers(Operand::RowIndices, choices).written(),
     ]
 }
 
@@ -116,12 +116,12 @@ pub(super) fn args(body: &DispatchPlan, topology: Topology) -> ArgLayout {
             "token_stride_bytes",
             ArgKind::RowStrideBytes(Operand::Tokens),
         ),
-        ("count", ArgKind::Pointer(Operand::Count)),
-        ("ids", ArgKind::Pointer(Operand::Ids)),
+        ("num_tokens", ArgKind::Pointer(Operand::NumTokens)),
+        ("topk_ids", ArgKind::Pointer(Operand::TopkIds)),
         ("c", ArgKind::Pointer(Operand::C)),
         ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
-        ("offsets", ArgKind::Pointer(Operand::Offsets)),
-        ("places", ArgKind::Result(Operand::Places)),
+        ("expert_offsets", ArgKind::Pointer(Operand::ExpertOffsets)),
+        ("row_indices", ArgKind::Result(Operand::RowIndices)),
         ("workspaces", ArgKind::Workspaces),
         ("host", ArgKind::HostPage),
         ("deadline_ns", ArgKind::DeadlineNs),

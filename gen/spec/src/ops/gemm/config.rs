@@ -10,7 +10,7 @@ use crate::violation::Violations;
 use serde::{Deserialize, Serialize};
 
 options! {
-    /// A GEMM operator. Shapes are those of `op` on [`Op`](super::Op); row-major bf16 in, and out unless the epilogue says
+    /// A GEMM operator. Shapes are those of `op` on [`Op`](crate::Op); row-major bf16 in, and out unless the epilogue says
     /// otherwise, fp32 accumulate.
     ///
     /// ```
