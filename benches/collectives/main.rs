@@ -23,6 +23,8 @@ const BLOCK_US: f64 = 20_000.0;
 const GRAPH_CALLS: u32 = 20;
 /// Tensors of at most as many bytes are timed in graphs, where launches cost little.
 const MAX_GRAPH_BYTES: u64 = 1 << 20;
+/// Launches that a block may enqueue behind its gate: with more, the stream would block the host, which opens the gate.
+const MAX_LAUNCHES: u32 = 500;
 /// Columns of a tensor that has more than one row.
 const COLS: u64 = 8192;
 
@@ -131,7 +133,10 @@ fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
     if !flags.all || flags.world == 1 || flags.nodes > 1 {
         return vec![planned];
     }
-    let ways = [(Ll, Some(1)), (Ll, Some(2)), (Ll, None), (Simple, None)];
+    let ways = match op {
+        CollectiveOp::AllReduce => vec![(Ll, Some(1)), (Ll, Some(2)), (Simple, None)],
+        _ => vec![(Ll, None), (Simple, None)],
+    };
     let ways = ways.into_iter().map(|(protocol, shots)| CollectiveConfig {
         protocol: Some(protocol),
         shots,
@@ -224,7 +229,9 @@ impl Case<'_> {
     /// The median over blocks of `launch`, which makes `calls` calls.
     fn median(&self, calls: u32, launch: &dyn Fn() -> Result<(), Failure>) -> Result<f64, Failure> {
         let first = median(&self.blocks.time(2, launch)?);
-        let iterations = (BLOCK_US / first).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
+        // Beside the calls, an iteration launches a meeting and records two events.
+        let most = (MAX_LAUNCHES / (calls + 3)).min(MAX_ITERATIONS);
+        let iterations = (BLOCK_US / first).clamp(3.0, f64::from(most)) as u32;
         let mut times = Vec::new();
         for _ in 0..self.flags.rounds {
             times.extend(self.blocks.time(iterations, launch)?);
