@@ -7,7 +7,7 @@ mod dispatch;
 mod gemm;
 
 use mkernel_spec::by_problem;
-use mkernel_spec::plan::Body;
+use mkernel_spec::plan::OpPlan;
 use mkernel_spec::{Dim, KernelConfig, KernelPlan, Problem};
 
 /// Lines of Markdown: semantics, what each rank passes, and the plan where all sizes are known.
@@ -44,7 +44,7 @@ fn part(dim: Dim, world: u32, name: &str) -> String {
 }
 
 fn planned(plan: &KernelPlan) -> String {
-    let how = by_problem!(&plan.body, Body(body) => planned(body));
+    let how = by_problem!(&plan.op_plan, OpPlan(op_plan) => planned(op_plan));
     format!(
         "Planned for {}: {how}; bound {:.0} µs ({}), estimate {:.0} µs.",
         plan.device.name,

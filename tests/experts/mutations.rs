@@ -131,7 +131,7 @@ const COMBINE: &[Mistake] = &[
     ("sum stored without a fence", "@rows.output-fence", ""),
     ("a lane's columns not awaited", "@pipeline.warp-commit", ""),
     ("a warp's columns not awaited", "@rows.output-barriers", "kAdderWarps => kAdderWarps - 1"),
-    ("gates of other choices", "@sums.gate", "is_own ? entry.gate_bits : kOneBits => kOneBits"),
+    ("gates of other choices", "@sums.weight", "is_own ? entry.weight_bits : kOneBits => kOneBits"),
 ];
 
 /// Each mistake alone, in `job`.

@@ -16,7 +16,7 @@ use crate::source::CudaSource;
 use crate::templates::templates;
 use assembly::AssemblyContext;
 use mkernel_spec::by_problem;
-use mkernel_spec::plan::{Body, Element, Network};
+use mkernel_spec::plan::{Element, Network, OpPlan};
 use mkernel_spec::{KernelPlan, Target, Topology};
 use serde::Serialize;
 use std::sync::LazyLock;
@@ -39,7 +39,7 @@ static TERA: LazyLock<Result<Tera, tera::Error>> = LazyLock::new(|| {
 /// # Errors
 /// [`GenError::Render`] if a template is wrong, which is a defect of this crate.
 pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
-    let assembly = by_problem!(&plan.body, Body(body) => assembly(plan, body));
+    let assembly = by_problem!(&plan.op_plan, OpPlan(op_plan) => assembly(plan, op_plan));
     let template = format!("ops/{}.cu.tera", plan.spec.op().name());
     let context = AssemblyContext::new(plan, assembly);
     print(&plan.id, plan.device.target, &template, &context)

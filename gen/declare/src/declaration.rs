@@ -1,6 +1,6 @@
 //! [`Declaration`]: a checked kernel that remembers where its fields were written, or [`Mistake`]s.
 
-use mkernel_spec::{Field, KernelSpec, Violation, Violations};
+use mkernel_spec::{Diagnostic, Diagnostics, Field, KernelSpec};
 use std::collections::BTreeMap;
 
 /// One mistake and where it is.
@@ -37,9 +37,9 @@ pub struct Declaration<P> {
 }
 
 impl<P: Clone> Declaration<P> {
-    /// Violations that a later step found, at their places.
+    /// Diagnostics that a later step found, at their places.
     #[must_use]
-    pub fn mistakes(&self, found: &Violations) -> Vec<Mistake<P>> {
+    pub fn mistakes(&self, found: &Diagnostics) -> Vec<Mistake<P>> {
         self.places.mistakes(found)
     }
 
@@ -76,13 +76,13 @@ pub(crate) struct Places<P> {
 }
 
 impl<P: Clone> Places<P> {
-    pub fn mistakes(&self, found: &Violations) -> Vec<Mistake<P>> {
+    pub fn mistakes(&self, found: &Diagnostics) -> Vec<Mistake<P>> {
         let place = |field| self.fields.get(&field).unwrap_or(&self.whole).clone();
-        let mistake = |Violation {
+        let mistake = |Diagnostic {
                            field,
                            reason,
                            help,
-                       }: &Violation| Mistake {
+                       }: &Diagnostic| Mistake {
             place: place(*field),
             reason: format!("{field}: {reason}"),
             help: help.clone(),

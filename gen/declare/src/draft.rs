@@ -91,7 +91,7 @@ impl<P: Clone> Draft<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mkernel_spec::{Dim, GemmConfig, GemmOp, KernelConfig, Violations};
+    use mkernel_spec::{Diagnostics, Dim, GemmConfig, GemmOp, KernelConfig};
 
     fn draft(pairs: &[(&'static str, Value)]) -> Draft<&'static str> {
         let mut draft = Draft::default();
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn violations_of_a_later_step_have_places() {
         let mut declaration = draft(&minimal()).finish("whole").expect("valid");
-        let mut found = Violations::default();
+        let mut found = Diagnostics::default();
         found.push(Field::N, "too wide", "halve it");
         found.push(Field::STAGES, "too many", "use fewer");
         found.push(Field::M, "too long", "halve it");

@@ -13,8 +13,8 @@ use super::output::{bytes, micros, print, print_json, table};
 use mkernel_declare::Mistake;
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::by_problem;
-use mkernel_spec::plan::{Body, Region};
-use mkernel_spec::{KernelPlan, Target, Topology, Violation, Violations};
+use mkernel_spec::plan::{OpPlan, Region};
+use mkernel_spec::{Diagnostic, Diagnostics, KernelPlan, Target, Topology};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -42,7 +42,7 @@ struct About {
 
 impl About {
     fn of(plan: &KernelPlan) -> Self {
-        by_problem!(&plan.body, Body(body) => about(plan, body))
+        by_problem!(&plan.op_plan, OpPlan(op_plan) => about(plan, op_plan))
     }
 }
 
@@ -101,18 +101,18 @@ pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
 }
 
 /// Why a kernel has no plan on other nodes.
-fn impossible(kernel: &Kernel, found: &Violations) -> Failure {
-    let mistake = |violation: &Violation| Mistake {
+fn impossible(kernel: &Kernel, found: &Diagnostics) -> Failure {
+    let mistake = |diagnostic: &Diagnostic| Mistake {
         place: kernel.place.clone(),
-        reason: format!("{}: {}", violation.field, violation.reason),
-        help: violation.help.clone(),
+        reason: format!("{}: {}", diagnostic.field, diagnostic.reason),
+        help: diagnostic.help.clone(),
     };
     Failure::Mistakes(found.iter().map(mistake).collect())
 }
 
 /// A plan in words and figures.
 pub fn describe(label: &str, plan: &KernelPlan) -> String {
-    let body = About::of(plan);
+    let op_plan = About::of(plan);
     let mut rows = Vec::new();
     let mut section = |name: &str, lines: Vec<String>| {
         for (i, line) in lines.into_iter().enumerate() {
@@ -127,7 +127,7 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
             ]);
         }
     };
-    section("computes", vec![body.computes]);
+    section("computes", vec![op_plan.computes]);
     section(
         "operands",
         lines(
@@ -140,11 +140,11 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
         ),
     );
     section("roles", roles(plan));
-    for (name, lines) in body.sections {
+    for (name, lines) in op_plan.sections {
         section(name, lines);
     }
     section("registers", vec![registers(plan)]);
-    let total = format!("{}; {}", shared_total(plan), body.shared);
+    let total = format!("{}; {}", shared_total(plan), op_plan.shared);
     section("shared", regions(&plan.smem, total));
     let total = format!("= {} on every rank", bytes(plan.workspace.bytes));
     section("workspace", regions(&plan.workspace.regions, total));

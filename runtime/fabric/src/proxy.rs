@@ -42,8 +42,8 @@ pub struct ProxyOptions {
     /// The cores on which the thread may run. A core of the NIC's NUMA node that nothing else uses is best. An empty
     /// list means any core.
     pub cores: Vec<usize>,
-    /// Makes the thread sleep for 50 µs as soon as it has nothing to do. It is meant for hosts where others, such as
-    /// simulated GPUs, need the core.
+    /// Makes the thread sleep for [`LONG_SLEEP`] as soon as it has nothing to do. It is meant for hosts where others,
+    /// such as simulated GPUs, need the core.
     pub sleeps_at_once: bool,
 }
 
@@ -236,11 +236,12 @@ fn run_until_exit(
         if step.has_progressed || shared.control.was_woken() {
             last_progress = Instant::now();
         } else {
-            let is_captured = shared.control.is_captured();
-            match last_progress.elapsed() {
-                idle_for if !sleeps_at_once => back_off(idle_for, step.is_idle, is_captured),
-                idle_for if idle_for < SHORT_SLEEP_UNTIL => std::thread::park_timeout(SHORT_SLEEP),
-                idle_for => back_off(idle_for, step.is_idle, false),
+            match sleeps_at_once {
+                true => std::thread::park_timeout(LONG_SLEEP),
+                false => {
+                    let is_captured = shared.control.is_captured();
+                    back_off(last_progress.elapsed(), step.is_idle, is_captured);
+                }
             }
         }
     };

@@ -1,8 +1,11 @@
 // Types and constants that every header needs. GPUs and the simulator share it.
 #pragma once
 
-// Every device function is inlined: a role is one loop nest, and its state has to stay in registers.
+// Every device function is inlined: a role is one loop nest, and its state has to stay in registers. Tests that compile
+// many kernels for simulated GPUs define it otherwise.
+#ifndef MK_DEVICE
 #define MK_DEVICE __device__ __forceinline__
+#endif
 
 namespace mk {
 

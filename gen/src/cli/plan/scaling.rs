@@ -2,7 +2,7 @@
 
 use crate::cli::input::Kernel;
 use crate::cli::output::{bytes, micros, table};
-use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Violations};
+use mkernel_spec::{Diagnostics, KernelConfig, KernelPlan, KernelSpec};
 use serde::Serialize;
 
 /// Nodes of a table.
@@ -31,7 +31,7 @@ pub(super) struct Scaled<'a> {
 pub(super) fn scaled<'a>(
     kernel: &'a Kernel,
     plan: &KernelPlan,
-) -> Result<Vec<Scaled<'a>>, Violations> {
+) -> Result<Vec<Scaled<'a>>, Diagnostics> {
     let local_world = plan.spec.topology().local_world;
     let on = |nodes: u32| {
         let config = KernelConfig {

@@ -6,8 +6,9 @@ use std::alloc::Layout;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Memory is mapped in multiples of this, as on GPUs.
-pub(super) const GRANULARITY_BYTES: u64 = 2 << 20;
+/// Memory is mapped in multiples of this. GPUs have 2 MiB. It is less here, since new memory is filled, and tests map many
+/// small workspaces.
+pub(super) const GRANULARITY_BYTES: u64 = 64 << 10;
 /// Memory of a simulated GPU. Pages take room on this machine when they are first written.
 pub(super) const TOTAL_BYTES: u64 = 64 << 30;
 /// Where pinned memory starts.

@@ -7,7 +7,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::alloc::{Layout, alloc, dealloc};
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Of a stack. A thread of a kernel needs its accumulators and little else; pages that are not touched cost nothing.
 const STACK_BYTES: usize = 64 << 10;
@@ -61,9 +61,40 @@ unsafe impl Stack for FiberStack {
 type Routine = Coroutine<(), (), (), FiberStack>;
 pub(super) type FiberYielder = Yielder<(), ()>;
 
+// SAFETY: the memory belongs to the stack alone.
+unsafe impl Send for FiberStack {}
+
 /// Stacks that no fiber uses now.
 #[derive(Default)]
 pub(super) struct Stacks(Vec<FiberStack>);
+
+/// Stacks of simulators that have ended, for the next ones: the pages of a new stack cost more than most kernels run.
+static SPARE: Mutex<Vec<FiberStack>> = Mutex::new(Vec::new());
+/// The most of them, of which each has some ten KiB of memory.
+const MAX_SPARE: usize = 1 << 14;
+
+impl Stacks {
+    fn take(&mut self) -> FiberStack {
+        if self.0.is_empty() {
+            let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+            let left = spare.len().saturating_sub(TAKEN_TOGETHER);
+            self.0.extend(spare.drain(left..));
+        }
+        self.0.pop().unwrap_or_else(FiberStack::new)
+    }
+}
+
+/// Stacks that a simulator takes at a time: those of a CTA.
+const TAKEN_TOGETHER: usize = 512;
+
+impl Drop for Stacks {
+    fn drop(&mut self) {
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MAX_SPARE.saturating_sub(spare.len());
+        self.0.truncate(room);
+        spare.append(&mut self.0);
+    }
+}
 
 /// A thread's execution.
 pub(super) struct Fiber(Routine);
@@ -85,7 +116,7 @@ impl Fiber {
         args: Arc<[Line]>,
         started: fn(*const FiberYielder),
     ) -> Self {
-        let stack = stacks.0.pop().unwrap_or_else(FiberStack::new);
+        let stack = stacks.take();
         Self(Coroutine::with_stack(stack, move |yielder, ()| {
             started(yielder);
             image.run(args.as_ptr().cast());

@@ -20,7 +20,7 @@ concept OwnerOrder = TileOrder<Order> && requires(u32 index, u32 owner, const Ra
   Order::rank_of(tile);               // the rank that owns it
   Order::node_of(index, ctx);         // the node of the rank that owns tile `index` of a local rank's tiles
   Order::tile_of(owner, index, ctx);  // tile `index` of those that local rank `owner` reduces
-  Order::kHasGaps;                    // whether some places have no tile
+  Order::kHasGaps;                    // whether some slots have no tile
 };
 
 // Which ranks of which nodes own tiles. Several nodes reduce hierarchically: local rank g first sums, within its node,
@@ -77,7 +77,7 @@ struct TilesOfShards : TileOwners<Config> {
 };
 
 // All ranks have all of C, and owners take tiles in turn: in a round, the tiles of each owner are neighbours. Across
-// nodes, all tiles of a rank are. If owners have unequal numbers of tiles, the last places of the order are gaps.
+// nodes, all tiles of a rank are. If owners have unequal numbers of tiles, the last slots of the order are gaps.
 template <OwnerConfig Config>
 struct TilesOfRounds : TileOwners<Config> {
   using typename TileOwners<Config>::Ranks;
@@ -89,11 +89,11 @@ struct TilesOfRounds : TileOwners<Config> {
 
   static MK_DEVICE Tile tile_of(u32 owner, u32 index, const RankContext& ctx) {
     const u32 node = TileOwners<Config>::node_of(index, ctx);
-    const u32 place = Ranks::kNodes == 1
-                          ? place_in_rounds(owner, index)
-                          : (node * Ranks::kLocalWorld + owner) * Config::kShardTiles + index % Config::kShardTiles;
-    if (kHasGaps && place >= kTiles) return {Config::kRowTiles, 0, owner, index, node};
-    const TileCoord coord = raster<Config>(place);
+    const u32 slot = Ranks::kNodes == 1
+                         ? slot_in_rounds(owner, index)
+                         : (node * Ranks::kLocalWorld + owner) * Config::kShardTiles + index % Config::kShardTiles;
+    if (kHasGaps && slot >= kTiles) return {Config::kRowTiles, 0, owner, index, node};
+    const TileCoord coord = raster<Config>(slot);
     return {coord.row, coord.col, owner, index, node};
   }
   static MK_DEVICE bool is_gap(const Tile& tile) { return kHasGaps && tile.row == Config::kRowTiles; }
@@ -110,7 +110,7 @@ struct TilesOfRounds : TileOwners<Config> {
   static MK_DEVICE u32 rows_of_c(const Tile&) { return Config::kM; }
 
  private:
-  static MK_DEVICE u32 place_in_rounds(u32 owner, u32 index) {
+  static MK_DEVICE u32 slot_in_rounds(u32 owner, u32 index) {
     if constexpr (Config::kRoundTiles == kOwnerTiles) {
       return owner * kOwnerTiles + index;
     } else {

@@ -104,7 +104,7 @@ struct Combine {
         for (u32 i = 0; i < Config::kTopK; ++i) rows += broadcast(is_own, i);
         if (rows == 0) continue;
         SumRow row;
-        if (is_own) row = SumRow{lane_index(), peers.entry.gate_bits, Sum::own_row(args, peers.entry, peers.part)};
+        if (is_own) row = SumRow{lane_index(), peers.entry.weight_bits, Sum::own_row(args, peers.entry, peers.part)};
         const u32 to = Partials::local_rank_of(peers.source);
         loader.load_sum(row, peers.part.bytes(), Partials::destination(ctx, to, peers.source, peers.part));
         return true;

@@ -87,7 +87,7 @@ struct PeerTokens {
       load_ahead();
       if (!exists) continue;
       entry = lane_index() < Config::kTopK ? Entry{packet.first(), packet.second()} : Entry{};
-      // The source itself reports wrong places to other nodes.
+      // The source itself reports wrong row indices to other nodes.
       if (Ranks::kNodes == 1 || !is_far) Topk::check_entries(ctx, source, part.token, entry);
       return true;
     }

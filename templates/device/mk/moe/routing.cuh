@@ -323,8 +323,8 @@ struct Routing {
       const u32 e = load_shared(smem.choice_expert(i));
       const u32 row = load_shared(smem.expert_row_begin(e)) + load_shared(smem.expert_rows_before(e)) +
                       load_shared(smem.choice_row(i));
-      u8* place = args.row_indices + (u64{slice.first} * Config::kTopK + i) * 4;
-      store_word(place, e / Config::kLocalExperts * Config::kMaxRows + row);
+      u8* to = args.row_indices + (u64{slice.first} * Config::kTopK + i) * 4;
+      store_word(to, e / Config::kLocalExperts * Config::kMaxRows + row);
     }
     for (u32 i = threadIdx.x; i <= Config::kLocalExperts && blockIdx.x == 0; i += blockDim.x) {
       store_word(args.expert_offsets + i * 4, load_shared(smem.row_begin(i)));

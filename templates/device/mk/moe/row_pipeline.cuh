@@ -66,24 +66,24 @@ struct Destination {
 
 // What is known of a part in a stage: 16 bytes of shared memory. Of a sum in a buffer only the last two words count.
 struct RowInfo {
-  static constexpr u32 kEnd = ~0u;  // in place of a number of rows: no more sums come
+  static constexpr u32 kEnd = ~0u;  // instead of a number of rows: no more sums come
 
-  u32 gate_bits;
+  u32 weight_bits;
   u32 rows_left;  // of the sum, behind this one
   u32 bytes;
 
-  MK_DEVICE void write(u32 address) const { store_shared_vec16(address, Vec16{gate_bits, rows_left, bytes, 0}); }
+  MK_DEVICE void write(u32 address) const { store_shared_vec16(address, Vec16{weight_bits, rows_left, bytes, 0}); }
   static MK_DEVICE RowInfo read(u32 address) {
     const Vec16 v = load_shared_vec16(address);
     return {v.x, v.y, v.z};
   }
 };
 
-// A lane's row of a sum. Rows are added in the order of their places.
+// A lane's row of a sum. Rows are added in the order of their positions.
 struct SumRow {
-  static constexpr u32 kNone = ~0u;  // the place of a lane that has no row
+  static constexpr u32 kNone = ~0u;  // the position of a lane that has no row
 
-  u32 place = kNone, gate_bits = 0;
+  u32 position = kNone, weight_bits = 0;
   const u8* from = nullptr;
 };
 
@@ -125,7 +125,7 @@ struct RowPipeline {
     MK_DEVICE void load(const SumRow& row, u32 bytes, u32 rows_left, const Destination& destination) const {
       const u32 stage = rows.stage(), full = rows.barriers.full(stage);
       rows.producer_acquire();  // @rows.acquire
-      RowInfo{row.gate_bits, rows_left, bytes}.write(smem.row_info(stage));
+      RowInfo{row.weight_bits, rows_left, bytes}.write(smem.row_info(stage));
       destination.write(smem.row_destination(stage));
       barrier_expect(full, bytes);
       if (bytes > 0) tma_load_bytes(smem.row(stage), row.from, bytes, full);
@@ -135,13 +135,13 @@ struct RowPipeline {
     MK_DEVICE void load_sum(const SumRow& row, u32 bytes, const Destination& destination) {
       u32 before = 0, count = 0;
       for (u32 i = 0; i < Config::kTopK; ++i) {
-        const u32 place = broadcast(row.place, i);
-        before += place < row.place;
-        count += place != SumRow::kNone;
+        const u32 position = broadcast(row.position, i);
+        before += position < row.position;
+        count += position != SumRow::kNone;
       }
       for (u32 first = 0; first < count; first += Config::kStages) {
         const u32 next = min(count, first + Config::kStages);
-        if (row.place != SumRow::kNone && before >= first && before < next) {
+        if (row.position != SumRow::kNone && before >= first && before < next) {
           Loader lane = *this;
           lane.rows.state.advance(before - first);  // @rows.lane-stage
           lane.load(row, bytes, count - before - 1, destination);
@@ -169,7 +169,7 @@ struct RowPipeline {
       const u32 stage = rows.stage();
       const RowInfo info = RowInfo::read(smem.row_info(stage));
       const Destination destination = Destination::read(smem.row_destination(stage));
-      const float gate = as_float(info.gate_bits);
+      const float weight = as_float(info.weight_bits);
 #pragma unroll
       for (u32 i = 0; i < kVecs; ++i) {
         const u32 at = (first + i * kAdderThreads) * 16;
@@ -178,8 +178,8 @@ struct RowPipeline {
         const u32 words[] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (u32 j = 0; j < 4; ++j) {
-          sum[i][2 * j] += low_bf16(words[j]) * gate;
-          sum[i][2 * j + 1] += high_bf16(words[j]) * gate;
+          sum[i][2 * j] += low_bf16(words[j]) * weight;
+          sum[i][2 * j + 1] += high_bf16(words[j]) * weight;
         }
       }
       __syncwarp();  // @rows.release-warp

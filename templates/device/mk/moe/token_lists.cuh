@@ -21,8 +21,8 @@ concept TokenListWorkspace = requires(u32 parity, u32 peer, u32 token) {
   Workspace::listed(peer);                 // tokens on the lists for a peer, over all calls
   Workspace::listed_before(parity, peer);  // the same before a call
   Workspace::list_positions(peer, token);  // where a token is on a list, beside a mark
-  Workspace::fault_mark();                 // mark of the last call in which this rank found a wrong place
-  Workspace::fault();                      // that place
+  Workspace::fault_mark();                 // mark of the last call in which this rank found a wrong row index
+  Workspace::fault();                      // that row index
   Workspace::lists_out(parity, peer);
   Workspace::lists_in(parity, peer);
 };
@@ -37,7 +37,7 @@ struct TokenLists {
   using Exchange = TopkExchange<Config, Args, Workspace>;
 
   // A list begins with words: how many tokens the caller gave, how many are on the list, 1 + the index of a wrong entry or
-  // 0, and its token and place. The entries follow, each as its gate weight and its place.
+  // 0, and its token and row index. The entries follow, each as its weight and its row index.
   static constexpr u32 kGiven = 0, kTokens = 1, kFault = 2, kFaultWords = 3;
 
   static MK_DEVICE u32* header(const RankContext& ctx, Symmetric<u8> list) {
@@ -158,7 +158,7 @@ struct TokenLists {
 
  private:
   static MK_DEVICE u32 node_of_entry(const Args& args, u32 i) {
-    return Topk::load_place(args, i) / Config::kMaxRows / Ranks::kLocalWorld;
+    return Topk::load_row_index(args, i) / Config::kMaxRows / Ranks::kLocalWorld;
   }
 
   // A thread: puts a token on the list for the node of one of its entries, unless an entry before it has.
@@ -174,18 +174,18 @@ struct TokenLists {
                          load(ctx.local_ptr(Workspace::listed_before(ctx.parity(), peer)));
     u64* list = entries(ctx, Workspace::lists_out(ctx.parity(), peer)) + u64{position} * Config::kTopK;
     for (u32 i = 0; i < Config::kTopK; ++i) {
-      store(list + i, u64{Topk::load_gate(args, first + i)} << 32 | Topk::load_place(args, first + i));
+      store(list + i, u64{Topk::load_weight(args, first + i)} << 32 | Topk::load_row_index(args, first + i));
     }
     store_relaxed_sys(ctx.local_ptr(Workspace::list_positions(peer, token)), u64{position} << 32 | ctx.mark());
   }
 
-  // The first thread of the call that finds a wrong place keeps it for the lists.
+  // The first thread of the call that finds a wrong row index keeps it for the lists.
   static MK_DEVICE void keep_fault(const Args& args, const RankContext& ctx, u32 token, u32 index) {
     if (exchange_relaxed_gpu(ctx.local_ptr(Workspace::fault_mark()), ctx.mark()) == ctx.mark()) return;
     u32* fault = ctx.local_ptr(Workspace::fault());
     store(fault, index + 1);
     store(fault + 1, token);
-    store(fault + 2, Topk::load_place(args, token * Config::kTopK + index));
+    store(fault + 2, Topk::load_row_index(args, token * Config::kTopK + index));
   }
 };
 

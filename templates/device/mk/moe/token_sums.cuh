@@ -51,7 +51,7 @@ struct TokenSum {
   using Entry = TopkEntry<Config>;
   using Part = RowPart<Config>;
 
-  static constexpr u32 kOneBits = 0x3f800000;  // the gate weight of rows that others have weighted
+  static constexpr u32 kOneBits = 0x3f800000;  // the weight of rows that others have weighted
   static constexpr u32 kNoGroup = ~0u;
 
   Part part;
@@ -80,9 +80,9 @@ struct TokenSum {
         group = rank - rank % Ranks::kLocalWorld;  // @sums.node-group
       }
     }
-    sum.row.place = place(group, is_own);
-    if (sum.row.place == SumRow::kNone) return sum;
-    sum.row.gate_bits = is_own ? entry.gate_bits : kOneBits;  // @sums.gate
+    sum.row.position = position_in_sum(group, is_own);
+    if (sum.row.position == SumRow::kNone) return sum;
+    sum.row.weight_bits = is_own ? entry.weight_bits : kOneBits;  // @sums.weight
     if (is_own) {
       sum.row.from = own_row(args, entry, part);
     } else if (!is_near) {
@@ -123,9 +123,9 @@ struct TokenSum {
   }
 
  private:
-  // A warp: the place of a lane's row in the sum. Rows are ordered by group, which is the rank or the node that has added
+  // A warp: the position of a lane's row in the sum. Rows are ordered by group, which is the rank or the node that has added
   // them up; only this rank has several rows of a group, and of others the lane of the first entry has the row.
-  static MK_DEVICE u32 place(u32 group, bool is_own) {
+  static MK_DEVICE u32 position_in_sum(u32 group, bool is_own) {
     const u32 lane = lane_index();
     bool is_first = true;
     if constexpr (Ranks::kWorld > 1) {

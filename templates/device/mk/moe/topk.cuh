@@ -1,4 +1,4 @@
-// Top-k entries: which rows of the experts' results a token's sum consists of, and the gate weight of each.
+// Top-k entries: which rows of the experts' results a token's sum consists of, and the weight of each.
 //
 // Values of operands may be wrong. Each rank finds that out by itself, reports it to the host, and leaves out what is
 // wrong: so nobody waits for rows that nobody sends.
@@ -14,7 +14,7 @@ concept TopkConfig = TopologyConfig<Config> && requires {
   Config::kMaxRows;    // of a rank's experts
 };
 
-// Args: by token the places of its rows, kMaxRows of them on each rank, and its gate weights.
+// Args: by token the indices of its rows, of which each rank has kMaxRows, and their weights.
 template <class Args>
 concept TopkArgs = requires(const Args& args) {
   args.num_tokens;  // tokens of this rank
@@ -25,32 +25,32 @@ concept TopkArgs = requires(const Args& args) {
 // Lane i of a warp has entry i of a token.
 template <TopkConfig Config>
 struct TopkEntry {
-  u32 place = ~0u, gate_bits = 0;
+  u32 row_index = ~0u, weight_bits = 0;
 
-  // The rank that has the row; if the place is wrong, or the lane has no entry, it is not below the number of ranks.
-  MK_DEVICE u32 rank() const { return place / Config::kMaxRows; }
-  MK_DEVICE u32 row() const { return place % Config::kMaxRows; }
+  // The rank that has the row; if the row index is wrong, or the lane has no entry, it is not below the number of ranks.
+  MK_DEVICE u32 rank() const { return row_index / Config::kMaxRows; }
+  MK_DEVICE u32 row() const { return row_index % Config::kMaxRows; }
 };
 
 template <TopkConfig Config, TopkArgs Args>
 struct Topk {
   using Entry = TopkEntry<Config>;
-  static constexpr u32 kPlaces = Topology<Config>::kWorld * Config::kMaxRows;
+  static constexpr u32 kRowIndices = Topology<Config>::kWorld * Config::kMaxRows;
 
-  static MK_DEVICE u32 load_place(const Args& args, u32 i) { return load_word(args.row_indices + u64{i} * 4); }
-  static MK_DEVICE u32 load_gate(const Args& args, u32 i) { return load_word(args.topk_weights + u64{i} * 4); }
+  static MK_DEVICE u32 load_row_index(const Args& args, u32 i) { return load_word(args.row_indices + u64{i} * 4); }
+  static MK_DEVICE u32 load_weight(const Args& args, u32 i) { return load_word(args.topk_weights + u64{i} * 4); }
 
   // Entry `i` of all tokens; none if there is no room for as many.
   static MK_DEVICE Entry load_entry(const Args& args, u32 i) {
     if (i >= Config::kMaxTokens * Config::kTopK) return Entry{};
-    return Entry{load_place(args, i), load_gate(args, i)};
+    return Entry{load_row_index(args, i), load_weight(args, i)};
   }
 
   // A warp: the entries of a token.
   static MK_DEVICE Entry load_entries(const Args& args, u32 token) {
     const u32 lane = lane_index(), i = token * Config::kTopK + lane;
     if (lane >= Config::kTopK) return Entry{};
-    return Entry{load_place(args, i), load_gate(args, i)};
+    return Entry{load_row_index(args, i), load_weight(args, i)};
   }
 
   // How many tokens count, of as many as the caller has given: none if they are too many.
@@ -63,14 +63,14 @@ struct Topk {
     return 0;
   }
 
-  // A warp: reports a wrong place of a token of rank `source`.
+  // A warp: reports a wrong row index of a token of rank `source`.
   static MK_DEVICE void check_entries(const RankContext& ctx, u32 source, u32 token, const Entry& entry) {
     const u32 lane = lane_index();
     if (lane >= Config::kTopK || entry.rank() < Topology<Config>::kWorld) return;
-    report_wrong_place(ctx, source, token, lane, entry.place);
+    report_wrong_row_index(ctx, source, token, lane, entry.row_index);
   }
-  static MK_DEVICE void report_wrong_place(const RankContext& ctx, u32 source, u32 token, u32 index, u32 place) {
-    report_fault(ctx, WaitSite{kPush, kRowIndex, index, token, kPlaces}, place, source);
+  static MK_DEVICE void report_wrong_row_index(const RankContext& ctx, u32 source, u32 token, u32 index, u32 row_index) {
+    report_fault(ctx, WaitSite{kPush, kRowIndex, index, token, kRowIndices}, row_index, source);
   }
 };
 

@@ -31,7 +31,7 @@ struct TopkExchange {
 
   // Packet 0 says how many tokens the caller gave, and of how many the entries follow. Of a rank of another node the
   // latter are the tokens on its list for this node, and two more packets are the fault that it found: 1 + the index of
-  // the entry, or 0 if there is no fault; the token; the place.
+  // the entry, or 0 if there is no fault; the token; the row index.
   struct Counts {
     Packet packets[Config::kCountPackets];
 
@@ -39,7 +39,7 @@ struct TopkExchange {
     MK_DEVICE u32 tokens() const { return packets[0].second(); }
     MK_DEVICE void report_fault_of(const RankContext& ctx, u32 source) const {
       if (packets[1].first() == 0) return;
-      Topk::report_wrong_place(ctx, source, packets[1].second(), packets[1].first() - 1, packets[2].first());
+      Topk::report_wrong_row_index(ctx, source, packets[1].second(), packets[1].first() - 1, packets[2].first());
     }
   };
 
@@ -65,7 +65,7 @@ struct TopkExchange {
     while (i < tokens * Config::kTopK) {
       for (u32 distance = 1; distance < Ranks::kLocalWorld; ++distance) {
         const u32 peer = (ctx.local_rank() + distance) % Ranks::kLocalWorld;
-        comm::store_ll(ctx.peer_ptr(peer, entry_packet(ctx, ctx.rank, i)), entry.place, entry.gate_bits, ctx.mark());
+        comm::store_ll(ctx.peer_ptr(peer, entry_packet(ctx, ctx.rank, i)), entry.row_index, entry.weight_bits, ctx.mark());
       }
       entry = Topk::load_entry(args, i += gridDim.x * Config::kThreads);
     }
