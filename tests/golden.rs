@@ -2,12 +2,10 @@
 //!
 //! After a change that was meant: `INSTA_UPDATE=always cargo test --test golden`, then read `git diff tests/snapshots`.
 
-mod configs;
-
-use configs::Golden;
 use mkernel_compile::{render, render_fabric_test};
 use mkernel_spec::plan::{AttentionPlan, DispatchPlan, OpPlan, Split};
 use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Placement, Target, Transfer};
+use mkernel_testing::golden::Golden;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

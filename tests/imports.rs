@@ -18,6 +18,7 @@ const CRATES: &[&str] = &[
     "runtime",
     "runtime/fabric",
     "runtime/topology",
+    "tests/testing",
     "tests/xtask",
 ];
 

@@ -2,13 +2,11 @@
 //!
 //! These tests need libnvrtc, no GPU. Without it they fail, and say how to get it: `mkernel-gen fetch-nvrtc`.
 
-mod configs;
-
-use configs::Golden;
 use mkernel_compile::{CudaSource, GenError, Nvrtc, render_fabric_test};
 use mkernel_spec::Target;
 use mkernel_spec::abi::{HOST_ABORT, LOST, MAX_RANKS, shared_structs};
 use mkernel_spec::fabric::{COMMAND_PUT, PHASE_BIT, TAG_VALID};
+use mkernel_testing::golden::Golden;
 use std::fmt::Write;
 use std::num::NonZero;
 use std::sync::Mutex;

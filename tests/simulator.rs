@@ -1,12 +1,8 @@
 //! Every golden kernel on simulated GPUs: right for every seed, and never a finding.
-
-mod configs;
-mod simulated;
-
-use configs::Golden;
 use mkernel::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::attention::{self, AttentionJob, Pace};
-use simulated::{Job, Simulated, agreed, all_are_right, all_are_right_when_old};
+use mkernel_testing::golden::Golden;
+use mkernel_testing::jobs::attention::{self, AttentionJob, Pace};
+use mkernel_testing::jobs::{Job, Simulated, agreed, all_are_right, all_are_right_when_old};
 
 /// Seeds per kernel and world …
 const SEEDS: u64 = 100;

@@ -1,9 +1,7 @@
 //! Rules of the templates: device code is C++ that an editor opens, and Tera only assembles it.
 
-mod configs;
-
-use configs::Golden;
 use mkernel_spec::abi::codes_header;
+use mkernel_testing::golden::Golden;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

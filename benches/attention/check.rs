@@ -1,10 +1,10 @@
 //! Some rows of a result against fp64, from the keys of all ranks.
 
-use crate::lab::{Failure, Lab, Matrix};
 use mkernel::KernelPlan;
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::{AttentionPlan, OpPlan};
+use mkernel_testing::lab::{Failure, Lab, Matrix};
 use std::sync::{Barrier, Mutex, PoisonError};
 
 /// The largest ‖O - reference‖ / ‖reference‖, and of LSE in absolute terms: rounding O and weights to bf16 costs 2.5e-3.

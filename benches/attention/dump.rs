@@ -1,9 +1,9 @@
 //! What ranks read and wrote, as files: for `benches/accuracy.py`.
 
-use crate::lab::{Failure, Lab, Matrix};
 use mkernel::KernelPlan;
 use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::AttentionPlan;
+use mkernel_testing::lab::{Failure, Lab, Matrix};
 use std::fs;
 use std::path::Path;
 

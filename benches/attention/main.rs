@@ -1,20 +1,10 @@
 //! `cargo bench --bench attention -- --help`: see [`Flags`]. Needs GPUs.
 
-#[path = "../operators/blocks.rs"]
-mod blocks;
 mod check;
 mod dump;
-#[path = "../operators/edits.rs"]
-mod edits;
-#[allow(dead_code, reason = "the GPU tests use the rest")]
-#[path = "../../tests/gpu/lab.rs"]
-mod lab;
 
-use blocks::{Blocks, MAX_ITERATIONS};
 use check::{Found, Gathered};
 use clap::Parser;
-use edits::{Edit, edit};
-use lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::OpPlan;
@@ -23,6 +13,9 @@ use mkernel::{
     AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Dtype, Faults, KernelConfig,
     NicModel, Operator, Placement, RawOperand, Transport,
 };
+use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
+use mkernel_testing::edits::{Edit, edit};
+use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -234,7 +227,7 @@ fn prepare(
     tuning: AttentionTuning,
 ) -> Result<Operator, Failure> {
     let config = config(flags, seq, tuning);
-    edits::prepare(ranks, &config, shape(flags, seq), &flags.edit)
+    mkernel_testing::edits::prepare(ranks, &config, shape(flags, seq), &flags.edit)
 }
 
 /// The planner's choice, or those that were asked for.

@@ -1,20 +1,14 @@
 //! `cargo bench --bench collectives -- --help`: see [`Flags`]. Needs GPUs.
 
-#[path = "../operators/blocks.rs"]
-mod blocks;
-#[allow(dead_code, reason = "the GPU tests use the rest")]
-#[path = "../../tests/gpu/lab.rs"]
-mod lab;
-
-use blocks::{Blocks, MAX_ITERATIONS};
 use clap::Parser;
-use lab::{Failure, Lab, Matrix, TimeLimit};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::half::bf16;
 use mkernel::{
     CollectiveConfig, CollectiveOp, CollectiveShape, Communicator, Dim, KernelConfig, Operator,
     RawOperand,
 };
+use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
+use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -267,7 +261,7 @@ impl Case<'_> {
             sum2 += sum * sum;
         }
         let error = (error2 / sum2).sqrt();
-        match error < lab::MAX_RELATIVE_ERROR {
+        match error < mkernel_testing::lab::MAX_RELATIVE_ERROR {
             true => Ok(()),
             false => Err(format!("rank {rank}: relative error {error:.1e}").into()),
         }

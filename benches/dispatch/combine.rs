@@ -1,10 +1,10 @@
 //! `combine`: its time, and the sums of some tokens.
 
-use super::lab::{Failure, Matrix, Random};
 use super::tokens::fraction;
 use super::{Case, operand};
 use mkernel::half::bf16;
 use mkernel::{CombineConfig, CombineOp, CombineShape, Dim};
+use mkernel_testing::lab::{Failure, Matrix, Random};
 
 /// Tokens of a rank whose sums are checked.
 const CHECKED_TOKENS: u64 = 5;

@@ -1,8 +1,8 @@
 //! `dispatch_gemm`: its time, and the products of some experts.
 
-use super::lab::{Failure, Finish, Matrix};
 use super::{Case, operand};
 use mkernel::{BLayout, Dim, DispatchConfig, DispatchOp, DispatchShape, KernelPlan};
+use mkernel_testing::lab::{Failure, Finish, Matrix};
 
 /// Experts of a rank of which every row is checked.
 const CHECKED_EXPERTS: u64 = 3;

@@ -1,22 +1,15 @@
 //! `cargo bench --bench dispatch -- --help`: see [`Flags`]. Needs GPUs.
 
-#[path = "../operators/blocks.rs"]
-mod blocks;
 mod combine;
 mod dispatch;
-#[path = "../operators/edits.rs"]
-mod edits;
-#[allow(dead_code, reason = "the GPU tests use the rest")]
-#[path = "../../tests/gpu/lab.rs"]
-mod lab;
 mod tokens;
 
-use blocks::{Blocks, MAX_ITERATIONS};
 use clap::Parser;
-use edits::{Edit, edit};
-use lab::{Failure, Lab, TimeLimit, seed_from_clock};
 use mkernel::cudarc::driver::{CudaSlice, DevicePtr};
 use mkernel::{Communicator, KernelConfig, KernelPlan, Operator, Problem, RawOperand, Shape};
+use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
+use mkernel_testing::edits::{Edit, edit};
+use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokens::{Taste, Tokens};
@@ -220,7 +213,7 @@ impl Case<'_> {
             nodes: self.flags.nodes,
             ..KernelConfig::new(self.flags.world, problem)
         };
-        edits::prepare(self.ranks, &config, shape, edits)
+        mkernel_testing::edits::prepare(self.ranks, &config, shape, edits)
     }
 
     fn time(&self, operator: &Operator, raw: &[RawOperand]) -> Result<Vec<f64>, Failure> {
@@ -259,7 +252,7 @@ impl Case<'_> {
             );
         }
         self.ranks.barrier()?;
-        if error.is_nan() || error > lab::MAX_RELATIVE_ERROR {
+        if error.is_nan() || error > mkernel_testing::lab::MAX_RELATIVE_ERROR {
             return Err(format!("relative error {error:.1e}").into());
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Which experts tokens choose in a benchmark, and where their rows must be.
 
-use crate::lab::Random;
 use clap::ValueEnum;
+use mkernel_testing::lab::Random;
 
 /// How tokens choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -88,5 +88,5 @@ fn zipf(x: f64, experts: u64) -> u64 {
 
 /// In 0 .. 1.
 pub fn fraction(random: &mut Random) -> f64 {
-    (random.next() >> 11) as f64 / (1u64 << 53) as f64
+    (random.draw() >> 11) as f64 / (1u64 << 53) as f64
 }

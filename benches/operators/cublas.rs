@@ -1,9 +1,9 @@
 //! cuBLAS, opened at run time: the GEMM that ours are held against.
 
-use crate::lab::{Failure, Matrix};
 use libloading::Library;
 use mkernel::cudarc::driver::CudaStream;
 use mkernel_compile::Env;
+use mkernel_testing::lab::{Failure, Matrix};
 use std::ffi::{c_int, c_void};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,32 +1,27 @@
 //! `cargo bench --bench operators -- --help`: see [`flags::Flags`]. Needs GPUs, and cuBLAS to compare with.
 
-mod blocks;
 mod cublas;
 mod flags;
-#[allow(dead_code, reason = "the GPU tests use the rest")]
-#[path = "../../tests/gpu/lab.rs"]
-mod lab;
 mod operands;
 mod report;
-mod unfused;
 
-use blocks::{Blocks, MAX_ITERATIONS};
 use clap::Parser;
 use cublas::Cublas;
 use flags::{Flags, Tune, default_shapes, largest_world};
-use lab::{Failure, Finish, Lab, TimeLimit, View, seed_from_clock};
 use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{
     Addends, BLayout, Communicator, Dtype, Epilogue, Faults, GemmConfig, GemmOp, GemmShape,
     KernelConfig, KernelPlan, NicModel, Operator, Transport, Tuning,
 };
+use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
+use mkernel_testing::lab::{Failure, Finish, Lab, TimeLimit, View, seed_from_clock};
+use mkernel_testing::unfused::{Nics, Steps};
 use operands::{Operands, epilogue_of};
 use report::{Baseline, Row, Unfused};
 use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use unfused::{Nics, Steps};
 
 /// Time of a block.
 const BLOCK_US: f64 = 20_000.0;

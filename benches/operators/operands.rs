@@ -1,9 +1,9 @@
 //! [`Operands`]: what one rank multiplies and adds.
 
 use crate::Bench;
-use crate::lab::{Failure, Matrix, View};
 use mkernel::spec::abi::Operand;
 use mkernel::{BLayout, Dtype, Epilogue, GemmOp, GemmShape, KernelPlan, RawOperand};
+use mkernel_testing::lab::{Failure, Matrix, View};
 use std::ops::Range;
 
 /// The operands of one rank.

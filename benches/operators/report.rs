@@ -1,8 +1,8 @@
 //! What is printed: a table, lines of JSON, and baselines of the same machine beside them.
 
-use crate::lab::Failure;
 use mkernel::KernelPlan;
 use mkernel::spec::plan::GemmPlan;
+use mkernel_testing::lab::Failure;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;

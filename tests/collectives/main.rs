@@ -1,12 +1,10 @@
 //! `all_reduce`, `all_gather` and `reduce_scatter` on simulated GPUs, with results of which every bit is known.
 
 mod mutations;
-#[path = "../simulated/mod.rs"]
-mod simulated;
 
 use mkernel::Faults;
-use simulated::collective::{across, small};
-use simulated::{all_are_right, all_are_right_when_old};
+use mkernel_testing::jobs::collective::{across, small};
+use mkernel_testing::jobs::{all_are_right, all_are_right_when_old};
 use std::time::Duration;
 
 /// Seeds of each time.

@@ -1,9 +1,9 @@
 //! Mistakes planted in kernels of collectives, one at a time: some seed finds each.
 
-use crate::simulated::collective::CollectiveJob;
-use crate::simulated::{all_are_found, planted};
 use mkernel::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
 use mkernel::{Faults, Protocol};
+use mkernel_testing::jobs::collective::CollectiveJob;
+use mkernel_testing::jobs::{all_are_found, planted};
 
 /// Seeds within which a mistake must be found.
 const SEEDS: u64 = 40;

@@ -1,8 +1,8 @@
 //! What is wrong with tokens becomes an error on every rank, which names it.
 
-use crate::layer::{self, Layer, ways};
-use crate::simulated::Where;
-use crate::simulated::attention::Pace;
+use mkernel_testing::jobs::Where;
+use mkernel_testing::jobs::attention::Pace;
+use mkernel_testing::jobs::experts::{Layer, ways};
 
 fn fails(layer: &Layer, parts: &[&str]) {
     for seed in 0..3 {
@@ -78,7 +78,7 @@ fn more_rows_than_room() {
 
 fn recovers(layer: &Layer, is_place: bool, parts: &[&str]) {
     for (seed, way) in (0..).zip(ways(is_place)) {
-        layer::recovers(layer, Where::Simulated { seed }, &[way], parts);
+        mkernel_testing::jobs::experts::recovers(layer, Where::Simulated { seed }, &[way], parts);
     }
 }
 

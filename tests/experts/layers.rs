@@ -1,8 +1,8 @@
 //! Right on every seed: skewed ranks, ranks without tokens, experts without rows and with all of them.
 
-use crate::layer::Layer;
-use crate::simulated::AGES;
-use crate::simulated::attention::Pace;
+use mkernel_testing::jobs::AGES;
+use mkernel_testing::jobs::attention::Pace;
+use mkernel_testing::jobs::experts::Layer;
 
 /// Runs it under several schedules: right each time, and the same bits.
 fn is_right(name: &str, layer: &Layer, seeds: u64) {

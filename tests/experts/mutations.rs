@@ -1,7 +1,7 @@
 //! Mistakes planted in the kernels, one at a time: each is found.
 
-use crate::layer::{Combining, Layer};
-use crate::simulated::{AGES, Simulated, all_are_found, planted};
+use mkernel_testing::jobs::experts::{Combining, Layer};
+use mkernel_testing::jobs::{AGES, Simulated, all_are_found, planted};
 
 /// What is wrong, and what is replaced by what.
 type Mistake = (&'static str, &'static str, &'static str);

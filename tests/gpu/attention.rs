@@ -2,12 +2,12 @@
 //! slots; with the same bits each time.
 
 use crate::compile::compile;
-use crate::lab::{Failure, Lab, TimeLimit};
 use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
-use crate::simulated::attention::{AttentionJob, Data, Pace, small};
-use crate::simulated::{Where, in_parallel};
 use mkernel::Placement::{Contiguous, Zigzag};
 use mkernel::{BLayout, GemmShape, KernelSpec, Tuning};
+use mkernel_testing::jobs::attention::{AttentionJob, Data, Pace, small};
+use mkernel_testing::jobs::{Where, in_parallel};
+use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use std::time::Duration;
 
 /// Sizes that only GPUs do.

@@ -1,8 +1,8 @@
 //! Hundreds of calls without a pause, by ranks that are out of step.
 
-use crate::lab::{Failure, Lab, Matrix, Random, TimeLimit};
 use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, Epilogue, GemmOp, GemmShape, Operator, Transfer, Tuning};
+use mkernel_testing::lab::{Failure, Lab, Matrix, Random, TimeLimit};
 use std::time::Duration;
 
 const CALLS: usize = 200;
@@ -220,7 +220,7 @@ fn pool(
     let mut seeds = Random(seed);
     let mut pool = Vec::new();
     for slot in 0..POOL {
-        let seed = seeds.next();
+        let seed = seeds.draw();
         operands.fill_a(lab, seed)?;
         operands.call(lab, operator, &verdicts, slot)?;
         lab.checksum(&operands.c, &sums, slot)?;

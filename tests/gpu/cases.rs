@@ -275,7 +275,7 @@ mod tests {
         let source = CudaSource {
             id: "lab".into(),
             target: Target::Sm90a,
-            text: include_str!("kernels.cu").into(),
+            text: mkernel_testing::lab::KERNELS.into(),
         };
         nvrtc
             .compile(&source)

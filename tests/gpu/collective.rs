@@ -2,13 +2,13 @@
 //! emulated ones.
 
 use crate::compile::compile;
-use crate::lab::TimeLimit;
 use crate::nodes::topologies;
 use crate::ranks::worlds;
-use crate::simulated::collective::{CollectiveJob, across, small};
-use crate::simulated::{Where, in_parallel};
 use mkernel::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
 use mkernel::{Faults, KernelSpec, Protocol};
+use mkernel_testing::jobs::collective::{CollectiveJob, across, small};
+use mkernel_testing::jobs::{Where, in_parallel};
+use mkernel_testing::lab::TimeLimit;
 use std::time::Duration;
 
 /// Sizes that only GPUs do: several vectors of every thread, and several chunks of every warp.

@@ -1,9 +1,9 @@
 //! Kernels into the cache by all cores of the host: ranks compile one after the other.
 
-use crate::lab::Failure;
 use crate::ranks::on_ranks;
 use mkernel::{Device, KernelPlan, KernelSpec};
 use mkernel_compile::{Store, build};
+use mkernel_testing::lab::Failure;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Compiles the kernels of `specs` for the GPUs at hand, whose contexts stay from now on.

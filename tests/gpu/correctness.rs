@@ -2,9 +2,9 @@
 
 use crate::cases::{Case, cases};
 use crate::compile::compile;
-use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::ranks::{compute, on_ranks, prepare, seed, worlds};
 use mkernel::Communicator;
+use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
 const CALLS: usize = 3;
@@ -36,7 +36,7 @@ fn run(world: u32, seed: u64) {
         let mut seeds = Random(seed);
         let mut worst = 0f64;
         for case in &cases {
-            let error = check(ranks, &lab, case, seeds.next());
+            let error = check(ranks, &lab, case, seeds.draw());
             worst = worst.max(error.map_err(|error| format!("{case:?}: {error}"))?);
         }
         Ok(worst)

@@ -2,12 +2,12 @@
 //! change from call to call, graphs, ranks that stay away, choices that are wrong.
 
 use crate::compile::compile;
-use crate::lab::TimeLimit;
-use crate::layer::{Layer, recovers, ways};
 use crate::ranks::worlds;
-use crate::simulated::Where;
-use crate::simulated::attention::Pace;
 use mkernel::Faults;
+use mkernel_testing::jobs::Where;
+use mkernel_testing::jobs::attention::Pace;
+use mkernel_testing::jobs::experts::{Layer, recovers, ways};
+use mkernel_testing::lab::TimeLimit;
 use std::time::{Duration, Instant};
 
 /// Rows of experts from all ranks in a row of a model, tails of all tiles, columns of no whole vector of a warp; with their

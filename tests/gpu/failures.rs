@@ -1,8 +1,8 @@
 //! A rank that does not come, and ranks that give up: errors in time, and the process goes on.
 
-use crate::lab::{Failure, Lab, TimeLimit};
 use crate::ranks::{Operands, Problem, compute, launch, on_ranks, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, Error, GemmOp, GemmShape, Operator, Transfer, Tuning};
+use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_millis(500);

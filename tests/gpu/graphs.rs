@@ -1,9 +1,9 @@
 //! Calls captured into a CUDA graph, replayed with new data, and calls beside them.
 
-use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::{BLayout, Communicator, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
+use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
 const REPLAYS: usize = 20;
@@ -86,7 +86,7 @@ pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), 
     let calls = [(&first, &one), (&first, &two), (&other, &three)];
     let mut seeds = Random(seed);
     for (_, operands) in calls {
-        operands.fill_b(&lab, seeds.next(), ranks.rank())?;
+        operands.fill_b(&lab, seeds.draw(), ranks.rank())?;
     }
     lab.stream.synchronize()?;
 
@@ -102,7 +102,7 @@ pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), 
     let eager_verdicts = lab.verdicts(REPLAYS / EAGER_EVERY)?;
     for replay in 0..REPLAYS {
         for (_, operands) in calls {
-            operands.fill_a(&lab, seeds.next())?;
+            operands.fill_a(&lab, seeds.draw())?;
             lab.poison(&operands.c)?;
         }
         graph.launch()?;
@@ -111,7 +111,7 @@ pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), 
         }
         if replay % EAGER_EVERY == EAGER_EVERY - 1 {
             let (operator, operands) = calls[replay % 2];
-            operands.fill_a(&lab, seeds.next())?;
+            operands.fill_a(&lab, seeds.draw())?;
             operands.call(&lab, operator, &eager_verdicts, replay / EAGER_EVERY)?;
         }
     }

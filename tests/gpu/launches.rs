@@ -1,12 +1,12 @@
 //! Operators that are dropped early, branches of captures, and operands that go when a kernel has ended.
 
-use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::ranks::{Operands, compute, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{BLayout, CallError, Communicator, Error, GemmShape, Transfer, Tuning};
+use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,7 @@ fn a_graph_keeps_its_operator() {
         let lab = Lab::new(&ranks.context().new_stream()?)?;
         let (operator, operands) = prepare(ranks, &lab, (LARGE, BLayout::Nk, with(transfer)), 0)?;
         let mut seeds = Random(seed);
-        operands.fill_b(&lab, seeds.next(), ranks.rank())?;
+        operands.fill_b(&lab, seeds.draw(), ranks.rank())?;
         let verdicts = lab.verdicts(4)?;
         lab.stream.synchronize()?;
         lab.stream.begin_capture(LOCAL)?;
@@ -73,7 +73,7 @@ fn a_graph_keeps_its_operator() {
         let graph = graph.ok_or("nothing was captured")?;
         drop(operator);
         for replay in 0..4 {
-            operands.fill_a(&lab, seeds.next())?;
+            operands.fill_a(&lab, seeds.draw())?;
             lab.poison(&operands.c)?;
             graph.launch()?;
             operands.judge(&lab, &verdicts, replay)?;
@@ -142,7 +142,7 @@ fn branches_of_a_capture_take_turns() {
         let operands = [&one, &two];
         let mut seeds = Random(seed);
         for operands in operands {
-            operands.fill_b(&lab, seeds.next(), ranks.rank())?;
+            operands.fill_b(&lab, seeds.draw(), ranks.rank())?;
         }
         lab.stream.synchronize()?;
         lab.stream.begin_capture(LOCAL)?;
@@ -158,7 +158,7 @@ fn branches_of_a_capture_take_turns() {
         let verdicts = lab.verdicts(40)?;
         for replay in 0..20 {
             for operands in operands {
-                operands.fill_a(&lab, seeds.next())?;
+                operands.fill_a(&lab, seeds.draw())?;
                 lab.poison(&operands.c)?;
             }
             graph.launch()?;

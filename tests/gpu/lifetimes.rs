@@ -1,8 +1,8 @@
 //! Several operators at once, communicators one after the other, and the memory that they leave.
 
-use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::ranks::{compute, expect_right, on_ranks, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, GemmShape, Transfer, Tuning};
+use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
@@ -83,7 +83,7 @@ fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
         let first = order.below(prepared.len() as u64) as usize;
         for i in 0..prepared.len() {
             let (lab, operator, operands, verdicts) = &prepared[(first + i) % prepared.len()];
-            operands.fill_a(lab, order.next())?;
+            operands.fill_a(lab, order.draw())?;
             operands.call(lab, operator, verdicts, round)?;
         }
     }

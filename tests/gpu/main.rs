@@ -16,20 +16,11 @@ mod correctness;
 mod experts;
 mod failures;
 mod graphs;
-#[allow(dead_code, reason = "benches/operators uses the rest")]
-mod lab;
 mod launches;
-#[allow(dead_code, reason = "planted mistakes are for simulated GPUs")]
-#[path = "../experts/layer/mod.rs"]
-mod layer;
 mod lifetimes;
-#[path = "../overlap/meeting.rs"]
-mod meeting;
 mod nodes;
 mod operands;
 mod overlap;
 mod processes;
 mod ranks;
-#[path = "../simulated/mod.rs"]
-mod simulated;
 mod simulator;

@@ -4,16 +4,16 @@ use crate::back_to_back::{Skew, calls};
 use crate::compile::compile;
 use crate::experts;
 use crate::graphs::replays;
-use crate::lab::{Failure, Lab, Random, TimeLimit};
 use crate::processes::{Job, lost};
 use crate::ranks::{Problem, compute, launch, on_ranks, prepare, seed, worlds};
-use crate::simulated::attention::{AttentionJob, Data, Pace};
-use crate::simulated::{Where, in_parallel};
 use mkernel::Placement::{Contiguous, Zigzag};
 use mkernel::{
     Activation, BLayout, Communicator, Dtype, Epilogue, Faults, GemmOp, GemmShape, KernelSpec,
     Tuning,
 };
+use mkernel_testing::jobs::attention::{AttentionJob, Data, Pace};
+use mkernel_testing::jobs::{Where, in_parallel};
+use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
 const TASK: &str = "MKERNEL_TEST_TASK";
@@ -98,7 +98,7 @@ fn every_shape_is_right() {
             let mut seeds = Random(seed);
             let mut worst = 0f64;
             for problem in &all {
-                let checked = check(ranks, &lab, *problem, seeds.next());
+                let checked = check(ranks, &lab, *problem, seeds.draw());
                 worst = worst.max(checked.map_err(|error| format!("{problem:?}: {error}"))?);
             }
             Ok(worst)

@@ -1,10 +1,10 @@
 //! Calls with cudarc's slices and views; what does not fit, and ranks that do not agree.
 
-use crate::lab::{Failure, Lab, MAX_RELATIVE_ERROR, TimeLimit};
 use crate::ranks::{config, on_ranks, seed, worlds};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{BLayout, Communicator, Error, GemmShape, OperandFault, Tuning};
+use mkernel_testing::lab::{Failure, Lab, MAX_RELATIVE_ERROR, TimeLimit};
 use std::time::Duration;
 
 const SHAPE: GemmShape = GemmShape {

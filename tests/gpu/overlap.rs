@@ -1,9 +1,9 @@
 //! Calls that the host cannot order: the one that comes second is refused.
 
-use crate::lab::TimeLimit;
-use crate::meeting::{MEETINGS, meet};
 use crate::ranks::worlds;
-use crate::simulated::Where;
+use mkernel_testing::jobs::Where;
+use mkernel_testing::jobs::overlap::{MEETINGS, meet};
+use mkernel_testing::lab::TimeLimit;
 use std::time::Duration;
 
 /// Their grids are small, so that both calls have SMs.

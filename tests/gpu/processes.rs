@@ -1,8 +1,8 @@
 //! One process per GPU, as torchrun starts them, and one that is killed.
 
-use crate::lab::{Failure, Lab, TimeLimit};
 use crate::ranks::{compute, launch, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, Error, FabricError, GemmShape, Transfer, Tuning};
+use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};

@@ -1,13 +1,13 @@
 //! Ranks of this process, a thread for each, and what they compute.
 
-use crate::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, seed_from_clock};
-use crate::simulated::with_causes;
 use mkernel::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use mkernel::spec::spec::WORLDS;
 use mkernel::{
     BLayout, Communicator, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelSpec,
     Operator, RawOperand, Tuning,
 };
+use mkernel_testing::jobs::with_causes;
+use mkernel_testing::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, seed_from_clock};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -277,10 +277,10 @@ impl Operands {
         let of_rank = if self.parts > 1 { 0 } else { rank };
         let seed = seed.wrapping_add(u64::from(of_rank));
         let mut seeds = Random(seed);
-        lab.fill(&self.whole_b, 0, seeds.next())?;
+        lab.fill(&self.whole_b, 0, seeds.draw())?;
         for (matrix, first_row) in [(&self.bias, 0), (&self.residual, self.rows.start)] {
             if let Some(matrix) = matrix {
-                lab.fill(matrix, first_row, seeds.next())?;
+                lab.fill(matrix, first_row, seeds.draw())?;
             }
         }
         Ok(())
@@ -338,8 +338,8 @@ pub fn compute(
     let verdicts = lab.verdicts(calls)?;
     let mut seeds = Random(seed);
     for call in 0..calls {
-        operands.fill_a(lab, seeds.next())?;
-        operands.fill_b(lab, seeds.next(), ranks.rank())?;
+        operands.fill_a(lab, seeds.draw())?;
+        operands.fill_b(lab, seeds.draw(), ranks.rank())?;
         operands.call(lab, operator, &verdicts, call)?;
     }
     let verdicts = expect_right(ranks, lab, &verdicts)?;

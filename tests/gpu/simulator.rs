@@ -1,7 +1,7 @@
 //! GPUs and simulated GPUs agree.
 
 use crate::ranks::worlds;
-use crate::simulated::{Where, agreed};
+use mkernel_testing::jobs::{Where, agreed};
 
 /// `tests/simulator.rs` shows that simulated GPUs give the expected bits of these jobs; here it is the GPUs' turn.
 #[test]

@@ -1,9 +1,11 @@
 //! `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, and mistakes.
 
-use crate::simulated::attention::{AttentionJob, Pace};
-use crate::simulated::{Simulated, all_are_found, all_are_right, all_are_right_when_old, planted};
 use crate::{SEEDS, bad_network};
 use mkernel::Placement::{Contiguous, Zigzag};
+use mkernel_testing::jobs::attention::{AttentionJob, Pace};
+use mkernel_testing::jobs::{
+    Simulated, all_are_found, all_are_right, all_are_right_when_old, planted,
+};
 
 /// Seeds within which a mistake must be found. About one in 25 shows that keys of another put are awaited.
 const SEEDS_TO_FIND: u64 = 300;

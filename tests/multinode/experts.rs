@@ -1,10 +1,10 @@
 //! `dispatch_gemm` and `combine` on several nodes: each token's rows where they belong, and their sums back, whatever the
 //! routing, the schedule and the network.
 
-use crate::layer::{Combining, Layer, recovers, ways};
-use crate::simulated::attention::Pace;
-use crate::simulated::{AGES, Simulated, Where, all_are_found, all_are_right, planted};
 use crate::{SEEDS, bad_network};
+use mkernel_testing::jobs::attention::Pace;
+use mkernel_testing::jobs::experts::{Combining, Layer, recovers, ways};
+use mkernel_testing::jobs::{AGES, Simulated, Where, all_are_found, all_are_right, planted};
 
 fn job((nodes, local_world): (u32, u32), (experts, top_k, max_tokens): (u64, u64, u64)) -> Layer {
     let layer = Layer::new(nodes * local_world, experts, top_k, max_tokens);

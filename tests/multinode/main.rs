@@ -5,19 +5,12 @@ mod attention;
 mod experts;
 mod failures;
 mod graphs;
-#[allow(dead_code, reason = "compiling ahead is for GPUs")]
-#[path = "../experts/layer/mod.rs"]
-mod layer;
 mod mutations;
 mod rank;
-#[path = "../simulated/mod.rs"]
-mod simulated;
 mod steps;
-#[path = "../../benches/operators/unfused.rs"]
-mod unfused;
 
 use mkernel::{BLayout, Dim, Epilogue, Faults, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::{Job, all_are_right_when_old};
+use mkernel_testing::jobs::{Job, all_are_right_when_old};
 use std::time::Duration;
 
 /// Seeds per job.

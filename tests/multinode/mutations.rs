@@ -1,8 +1,8 @@
 //! Mistakes planted in kernels of several nodes, one at a time: some seed finds each.
 
-use crate::simulated::{Job, all_are_found, planted};
 use crate::{few_ctas, job};
 use mkernel::{GemmOp, Tuning};
+use mkernel_testing::jobs::{Job, all_are_found, planted};
 
 /// Seeds within which a mistake must be found.
 const SEEDS: u64 = 40;

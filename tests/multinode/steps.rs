@@ -1,8 +1,8 @@
 //! What the benchmark holds operators of several nodes against: puts of as many bytes, one step after the other.
 
 use crate::rank::on_nodes;
-use crate::unfused::{Nics, Steps};
 use mkernel::{Faults, GemmOp, Transport};
+use mkernel_testing::unfused::{Nics, Steps};
 use std::time::Duration;
 
 #[test]

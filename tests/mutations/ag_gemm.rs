@@ -1,8 +1,8 @@
 //! Mistakes in `ag_gemm`, and in the GEMM core that all operators share.
 
-use crate::simulated::Job;
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
 use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
+use mkernel_testing::jobs::Job;
 
 pub const KERNELS: &[Kernel] = &[
     ("push", push),

@@ -1,8 +1,8 @@
 //! Mistakes in `ring_attention`.
 
-use crate::simulated::attention::AttentionJob;
 use crate::{Kernel, Mutation, RELAXED_WAIT, mutation};
 use mkernel::Placement;
+use mkernel_testing::jobs::attention::AttentionJob;
 
 /// Tiles of attention take a simulated GPU long.
 pub const SEEDS_EACH_TIME: u64 = 2;

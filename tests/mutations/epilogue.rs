@@ -1,8 +1,8 @@
 //! Mistakes in what becomes of the sum.
 
-use crate::simulated::Job;
 use crate::{Kernel, Mutation, job, mutation};
 use mkernel::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning};
+use mkernel_testing::jobs::Job;
 
 pub const KERNELS: &[Kernel] = &[
     ("finished_by_owners", finished_by_owners),

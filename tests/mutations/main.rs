@@ -6,11 +6,9 @@ mod ag_gemm;
 mod attention;
 mod epilogue;
 mod reduce;
-#[path = "../simulated/mod.rs"]
-mod simulated;
 
 use mkernel::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
-use simulated::{Job, Simulated, always_right, none_fails, planted};
+use mkernel_testing::jobs::{Job, Simulated, always_right, none_fails, planted};
 use std::ops::Range;
 
 /// Seeds within which a mistake must be found.
@@ -80,7 +78,7 @@ fn every_mistake_in_attention_is_found() {
 
 fn all_are_found<J: Simulated + Sync>(all: &[Mutation<J>]) {
     let plant = |mistake: &Mutation<J>| (mistake.name, planted((mistake.job)(), mistake.edits));
-    simulated::all_are_found(&all.iter().map(plant).collect::<Vec<_>>(), SEEDS_TO_FIND);
+    mkernel_testing::jobs::all_are_found(&all.iter().map(plant).collect::<Vec<_>>(), SEEDS_TO_FIND);
 }
 
 /// Runs every kernel as it is.

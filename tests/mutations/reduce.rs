@@ -1,8 +1,8 @@
 //! Mistakes in operators that reduce.
 
-use crate::simulated::{Job, Simulated, planted};
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
 use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
+use mkernel_testing::jobs::{Job, Simulated, planted};
 
 pub const KERNELS: &[Kernel] = &[
     ("scatter", scatter),

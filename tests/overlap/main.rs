@@ -1,11 +1,7 @@
 //! Overlapping calls on simulated GPUs: see [`meeting`].
 
-mod meeting;
-#[path = "../simulated/mod.rs"]
-mod simulated;
-
-use meeting::{MEETINGS, meet};
-use simulated::Where;
+use mkernel_testing::jobs::Where;
+use mkernel_testing::jobs::overlap::{MEETINGS, meet};
 
 #[test]
 fn calls_that_overlap_are_refused_and_named() {

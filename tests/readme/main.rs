@@ -3,7 +3,6 @@
 #[allow(dead_code, reason = "it is only compiled")]
 #[rustfmt::skip] // lines of README.md may be longer
 mod program;
-mod options;
 #[rustfmt::skip] // as above
 mod graph;
 
@@ -66,7 +65,7 @@ fn the_graph_is_replayed() -> Result<(), Box<dyn Error>> {
 #[test]
 fn the_tables_of_options_are_up_to_date() {
     assert!(
-        options::with_tables(README).as_deref() == Ok(README),
+        mkernel_testing::readme::with_tables(README).as_deref() == Ok(README),
         "README.md is out of date: cargo run -p xtask -- readme"
     );
 }

@@ -4,8 +4,8 @@
 //! that other threads, SMs and GPUs can observe: fences, barriers, TMA, wgmma, atomics, loads, stores and waits. Address
 //! arithmetic may differ, since a compiler orders it as it likes.
 
-use crate::configs::Golden;
 use mkernel_compile::Nvrtc;
+use mkernel_testing::golden::Golden;
 use object::{Object, ObjectSection};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

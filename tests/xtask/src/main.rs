@@ -1,11 +1,7 @@
 //! Tools for work on mkernel itself: `cargo run -p xtask -- --help`.
 
-#[path = "../../configs/mod.rs"]
-mod configs;
 mod lanes;
 mod machine_code;
-#[path = "../../readme/options.rs"]
-mod options;
 mod soak;
 
 use clap::{Parser, Subcommand};
@@ -63,6 +59,7 @@ fn print_headers() -> Result<bool, Box<dyn Error>> {
 fn print_tables() -> Result<bool, Box<dyn Error>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
     let readme = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
-    std::fs::write(path, options::with_tables(&readme)?).map_err(|e| format!("{path}: {e}"))?;
+    std::fs::write(path, mkernel_testing::readme::with_tables(&readme)?)
+        .map_err(|e| format!("{path}: {e}"))?;
     Ok(true)
 }

@@ -1,7 +1,7 @@
 //! What operands hold, and what a call must make of them, by hand: loops over all tokens.
 
 use super::buffers::{Got, Values};
-use super::{Call, Layer};
+use super::layer::{Call, Layer};
 use mkernel::half::bf16;
 
 /// Small whole numbers, few of them not 0: sums stay exact in bf16.

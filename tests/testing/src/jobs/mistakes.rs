@@ -1,6 +1,7 @@
 //! Mistakes that are planted in kernels, each of which must be found.
 
-use super::{Simulated, none_fails};
+use super::runs::none_fails;
+use super::simulated::Simulated;
 
 /// Kernels with mistakes are compiled for one test each. Without inlining that takes less than half the time. Findings then
 /// name the innermost function alone.

@@ -1,34 +1,18 @@
-//! Jobs on simulated GPUs, for `simulator` and `mutations`: back-to-back calls with exact results.
-#![allow(dead_code, unused_imports, reason = "each test file uses a part")]
+//! Jobs of GEMMs.
 
-pub mod attention;
-pub mod collective;
-mod data;
-mod graph;
-mod kept;
-mod machine;
-mod mistakes;
-mod runs;
-mod turns;
-
-pub use graph::replay;
-pub use machine::{Machine, emulated, with_causes};
-pub use mistakes::{all_are_found, apply, planted};
-pub use runs::{
-    Ages, all_are_right, all_are_right_when_old, always_right, in_parallel, none_fails,
+use super::data::{Call, is_right};
+use super::kept::Kept;
+use super::machine::{Machine, emulated};
+use super::mistakes::apply;
+use super::runs::Ages;
+use super::simulated::{
+    CALLS, CALLS_AFTER, CALLS_BEFORE, Number, Results, Simulated, Where, deadline, grow_old,
 };
-
-use data::{Call, is_right};
-use kept::Kept;
-use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
 use mkernel::{
-    Activation, Addends, BLayout, Communicator, Dim, Dtype, Element, Epilogue, Error, Faults,
-    GemmConfig, GemmOp, GemmShape, KernelConfig, Operator, Tuning,
+    Activation, Addends, BLayout, Communicator, Dim, Dtype, Epilogue, Error, Faults, GemmConfig,
+    GemmOp, GemmShape, KernelConfig, Operator, Tuning,
 };
-
-/// Consecutive calls of a job: two buffers are used by turns, so the third reuses the first.
-pub const CALLS: u32 = 3;
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -46,46 +30,6 @@ pub struct Job {
     pub age: Option<u32>,
     /// Replacements in the kernel's text, each of which must be found.
     pub edits: Vec<(String, String)>,
-}
-
-/// Calls after which the epoch of the next but one has its highest bit set for the first time, or is 0 again.
-pub const AGES: [u32; 2] = [(1 << 31) - 2, u32::MAX - 1];
-
-/// Of an aged job: calls before it is pretended to be old, so that both buffers have been used, and after.
-pub const CALLS_BEFORE: u32 = 2;
-pub const CALLS_AFTER: u32 = 4;
-
-/// What it runs on.
-#[derive(Clone, Copy, Debug)]
-pub enum Where {
-    Simulated { seed: u64 },
-    Gpus,
-}
-
-/// Bits of the results as fp32, by rank and call.
-pub type Results = Vec<Vec<Vec<u32>>>;
-
-/// What runs on simulated GPUs.
-pub trait Simulated {
-    /// Runs it with `seed`; an error, or what is wrong with the results.
-    fn run(&self, seed: u64) -> Result<Results, String>;
-
-    /// Replaces parts of the kernel's text, each of which must be found.
-    fn edit(&mut self, edits: Vec<(String, String)>);
-}
-
-/// What C can be made of.
-trait Number: Element + DeviceRepr + Copy + Into<f32> {
-    /// What no kernel computes.
-    const POISON: Self;
-}
-
-impl Number for bf16 {
-    const POISON: Self = Self::NAN;
-}
-
-impl Number for f32 {
-    const POISON: Self = Self::NAN;
 }
 
 impl Job {
@@ -208,20 +152,11 @@ impl Simulated for Job {
     }
 }
 
-/// The deadline of kernels, which passes in simulated time. A planted mistake may end in a trap after eight deadlines.
-pub fn deadline(is_right: bool) -> std::time::Duration {
-    std::time::Duration::from_secs(if is_right { 20 } else { 5 })
-}
-
-/// Pretends, on each rank at the same time, that operators that have made [`CALLS_BEFORE`] calls have made `calls`.
-pub fn grow_old(ranks: &Communicator, operators: &[&Operator], calls: u32) -> Result<(), Error> {
-    ranks.synchronize(&ranks.context().default_stream())?;
-    ranks.barrier()?;
-    for operator in operators {
-        // SAFETY: all ranks have waited for their calls, and make no other before all have come here again.
-        unsafe { operator.pretend_calls(CALLS_BEFORE, calls)? };
+impl Ages for Job {
+    fn at_age(mut self, calls: u32) -> Self {
+        self.age = Some(calls);
+        self
     }
-    ranks.barrier()
 }
 
 /// Jobs that GPUs and simulated GPUs do with the same bits: whole tiles, tails, several rounds, one row.

@@ -1,8 +1,10 @@
 //! Jobs of collectives. The reference adds as the documentation of the operators says, so every bit must be the same.
 
+use super::kept::Kept;
+use super::simulated::Number;
 use super::{
-    Ages, CALLS, CALLS_AFTER, CALLS_BEFORE, Kept, Machine, Number, Results, Simulated, Where,
-    apply, emulated, grow_old, replay,
+    Ages, CALLS, CALLS_AFTER, CALLS_BEFORE, Machine, Results, Simulated, Where, apply, emulated,
+    grow_old, replay,
 };
 use mkernel::cudarc::driver::DevicePtr;
 use mkernel::half::bf16;

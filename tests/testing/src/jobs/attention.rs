@@ -2,11 +2,14 @@
 
 mod reference;
 
+pub use reference::Data;
+
 use reference::{Call, Place, Random};
 
+use super::kept::Kept;
 use super::{
-    Ages, CALLS_AFTER, CALLS_BEFORE, Kept, Machine, Results, Simulated, Where, apply, emulated,
-    grow_old, replay,
+    Ages, CALLS_AFTER, CALLS_BEFORE, Machine, Results, Simulated, Where, apply, emulated, grow_old,
+    replay,
 };
 use mkernel::cudarc::driver::DevicePtr;
 use mkernel::half::bf16;
@@ -21,17 +24,6 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Consecutive calls of a job: each has data of its own.
 pub const CALLS: u32 = 3;
-
-/// What Q, K and V hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Data {
-    /// Numbers in -1 .. 1.
-    Random,
-    /// Scores up to some ten thousand, of both signs.
-    Extreme,
-    /// Some keys of -inf, some rows of queries all of whose scores are -inf, some of NaN.
-    NotFinite,
-}
 
 /// How calls follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

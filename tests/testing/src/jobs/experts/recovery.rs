@@ -1,9 +1,10 @@
 //! A call whose operands have wrong values, and what comes after it.
 
 use super::buffers::Buffers;
+use super::layer::Layer;
 use super::reference::same;
-use super::{Layer, emulated};
-use crate::simulated::Where;
+use crate::jobs::Where;
+use crate::jobs::emulated;
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::{Communicator, Error, Operator};

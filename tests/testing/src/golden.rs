@@ -1,5 +1,4 @@
 //! The golden configurations: `tests/configs/*.toml`, one kernel per file, in the format of the command line.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use mkernel_compile::{CudaSource, render};
 use mkernel_spec::plan::GemmPlan;

@@ -1,7 +1,7 @@
 //! Two calls that the host cannot order: a graph beside a launch, two graphs, of one operator or of two. The kernel that
 //! comes second is refused, writes nothing, and keeps no rank waiting.
 
-use crate::simulated::{Machine, Where, apply, deadline};
+use crate::jobs::{Machine, Where, apply, deadline};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use mkernel::half::bf16;

@@ -1,6 +1,6 @@
 //! GPUs and NICs that jobs run on.
 
-use super::Where;
+use super::simulated::Where;
 use super::turns::Turn;
 use mkernel::{Communicator, Faults, NicModel, Simulation, Transport};
 

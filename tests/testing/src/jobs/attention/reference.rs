@@ -1,9 +1,19 @@
 //! Operands of calls of attention, and what should come out, in fp64.
 
-use super::Data;
 use mkernel::half::bf16;
 use mkernel::{AttentionConfig, AttentionShape, Layout, Placement};
 use std::num::NonZero;
+
+/// What Q, K and V hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// Numbers in -1 .. 1.
+    Random,
+    /// Scores up to some ten thousand, of both signs.
+    Extreme,
+    /// Some keys of -inf, some rows of queries all of whose scores are -inf, some of NaN.
+    NotFinite,
+}
 
 /// Rows of each rank are a part of the sequence: the plan's words, written anew.
 #[derive(Clone, Copy)]

@@ -1,6 +1,6 @@
 //! Many jobs, over all cores.
 
-use super::{AGES, Job, Results, Simulated};
+use super::simulated::{AGES, Results, Simulated};
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -27,13 +27,6 @@ pub fn in_parallel<T: Sync>(items: &[T], body: impl Fn(&T) + Sync) {
 pub trait Ages: Simulated + Clone {
     /// The same, that old after [`CALLS_BEFORE`] calls.
     fn at_age(self, calls: u32) -> Self;
-}
-
-impl Ages for Job {
-    fn at_age(mut self, calls: u32) -> Self {
-        self.age = Some(calls);
-        self
-    }
 }
 
 /// Each job, by name, is right when the count of its calls passes 2^31 and 2^32, and has the same bits both times.

@@ -1,140 +1,30 @@
 //! What tests and benchmarks do on a GPU beside mkernel's calls: random matrices, references, kernels that wait.
 
+mod matrix;
+mod random;
+mod time_limit;
+mod verdict;
+
+pub use matrix::{Matrix, View};
+pub use random::{Random, seed_from_clock};
+pub use time_limit::TimeLimit;
+pub use verdict::{Finish, MAX_RELATIVE_ERROR, Verdict};
+
+use mkernel::Dtype;
 use mkernel::cudarc::driver::{
-    CudaFunction, CudaSlice, CudaStream, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg, sys,
+    CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, sys,
 };
 use mkernel::cudarc::nvrtc::Ptx;
 use mkernel::half::bf16;
-use mkernel::{Activation, Dtype, Epilogue, RawOperand};
 use mkernel_compile::{CudaSource, Store};
 use mkernel_spec::Target;
-use std::io::Write;
-use std::ops::{Deref, Range};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The largest ‖C − reference‖ / ‖reference‖: rounding to bf16 costs 1.7e-3, rounded parts as much
-/// again, and of eight elements three times that. What is wrong in single elements is counted apart.
-pub const MAX_RELATIVE_ERROR: f64 = 1e-2;
-
-/// A matrix in device memory, row-major; or a part of one.
-#[derive(Clone, Copy, Debug)]
-pub struct View {
-    pub rows: u64,
-    pub cols: u64,
-    pub stride: u64,
-    pub dtype: Dtype,
-    address: u64,
-}
-
-impl View {
-    pub fn operand(&self) -> RawOperand {
-        RawOperand {
-            ptr: self.address,
-            row_stride_elems: self.stride,
-        }
-    }
-
-    pub fn part(&self, rows: Range<u64>, cols: Range<u64>) -> Self {
-        Self {
-            rows: rows.end - rows.start,
-            cols: cols.end - cols.start,
-            stride: self.stride,
-            dtype: self.dtype,
-            address: self.address + (rows.start * self.stride + cols.start) * self.dtype.bytes(),
-        }
-    }
-}
-
-/// A matrix and its memory: of fp32, twice as many elements.
-pub struct Matrix {
-    pub memory: CudaSlice<bf16>,
-    pub view: View,
-}
-
-impl Deref for Matrix {
-    type Target = View;
-
-    fn deref(&self) -> &View {
-        &self.view
-    }
-}
-
-/// Sums over the elements of C that a [`Lab::check`] looked at.
-#[derive(Clone, Copy, Debug)]
-pub struct Verdict {
-    pub relative_error: f64,
-    /// Elements that are wrong, or were not written.
-    pub wrong: u64,
-    /// Elements between the rows that were written.
-    pub stray: u64,
-    pub first_wrong: u64,
-}
-
-impl Verdict {
-    const WORDS: usize = 5;
-
-    fn new(words: &[u64]) -> Self {
-        Self {
-            relative_error: Self::ratio(words[0], words[1]),
-            wrong: words[2],
-            stray: words[3],
-            first_wrong: words[4],
-        }
-    }
-
-    pub fn is_right(&self) -> bool {
-        self.wrong == 0 && self.stray == 0 && self.relative_error < MAX_RELATIVE_ERROR
-    }
-
-    /// Of sums over nothing: 0.
-    fn ratio(error2: u64, reference2: u64) -> f64 {
-        match f64::from_bits(reference2) {
-            0.0 => 0.0,
-            reference2 => (f64::from_bits(error2) / reference2).sqrt(),
-        }
-    }
-}
-
-/// What becomes of a product before it is C.
-#[derive(Clone, Copy, Default)]
-pub struct Finish<'a> {
-    pub epilogue: Epilogue,
-    /// Those that the epilogue adds.
-    pub bias: Option<&'a View>,
-    pub residual: Option<&'a View>,
-}
-
-/// The same, as the kernel takes it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RawFinish {
-    bias: u64,
-    residual: u64,
-    residual_stride: u64,
-    activation: u32,
-    is_fp32: u32,
-}
-
-// SAFETY: plain numbers, laid out as in kernels.cu.
-unsafe impl DeviceRepr for RawFinish {}
-
-impl Finish<'_> {
-    fn raw(&self) -> RawFinish {
-        let given = Activation::ALL
-            .iter()
-            .position(|a| *a == self.epilogue.activation);
-        RawFinish {
-            bias: self.bias.map_or(0, |bias| bias.address),
-            residual: self.residual.map_or(0, |residual| residual.address),
-            residual_stride: self.residual.map_or(0, |residual| residual.stride),
-            activation: given.unwrap_or(0) as u32,
-            is_fp32: u32::from(self.epilogue.output == Dtype::Fp32),
-        }
-    }
-}
+/// CUDA of the kernels of a [`Lab`].
+pub const KERNELS: &str = include_str!("lab/kernels.cu");
 
 /// Kernels of our own on one stream of one GPU.
 pub struct Lab {
@@ -155,7 +45,7 @@ impl Lab {
         let source = CudaSource {
             id: "lab".into(),
             target: Target::Sm90a,
-            text: include_str!("kernels.cu").into(),
+            text: KERNELS.into(),
         };
         let cubin = Store::from_env().get_or_build(&source)?;
         let module = ctx.load_module(Ptx::from_binary(cubin.bytes))?;
@@ -408,51 +298,5 @@ fn lines(elems: u64) -> LaunchConfig {
         grid_dim: (elems.div_ceil(256).clamp(1, 2048) as u32, 1, 1),
         block_dim: (256, 1, 1),
         shared_mem_bytes: 0,
-    }
-}
-
-/// A number that is another one in every run.
-pub fn seed_from_clock() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.map_or(0, |time| time.as_nanos() as u64)
-}
-
-/// splitmix64: numbers that differ for seeds that differ little.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    /// Below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
-/// Ends the process if it is alive after `limit`: whatever hangs, the machine is free again.
-pub struct TimeLimit {
-    _alive: std::sync::mpsc::Sender<()>,
-}
-
-impl TimeLimit {
-    pub fn start(what: &'static str, limit: Duration) -> Self {
-        let (_alive, ended) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            if ended.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                // Not `eprintln`, which the test harness keeps to itself.
-                let _ = writeln!(
-                    std::io::stderr(),
-                    "{what} took more than {limit:?}; the process ends"
-                );
-                std::process::exit(124);
-            }
-        });
-        Self { _alive }
     }
 }

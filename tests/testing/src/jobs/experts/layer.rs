@@ -1,14 +1,7 @@
 //! A layer of experts: tokens to their experts, and the weighted sums back; several calls in a row, each with other tokens.
 
-mod buffers;
-mod calls;
-mod recovery;
-mod reference;
-
-pub use recovery::{recovers, ways};
-
-use crate::simulated::attention::Pace;
-use crate::simulated::{Machine, Results, Simulated, Where, apply, emulated};
+use crate::jobs::attention::Pace;
+use crate::jobs::{Machine, Results, Simulated, Where, apply, emulated};
 use mkernel::{
     BLayout, CombineConfig, CombineOp, CombineShape, Communicator, Diagnostics, Dim,
     DispatchConfig, DispatchOp, DispatchShape, Error, Faults, KernelConfig, KernelSpec, Operator,
@@ -94,7 +87,7 @@ impl Layer {
         self
     }
 
-    fn local(&self) -> usize {
+    pub(super) fn local(&self) -> usize {
         self.experts as usize / self.world as usize
     }
 
@@ -243,7 +236,7 @@ impl Layer {
         ])
     }
 
-    fn prepare(&self, ranks: &Communicator) -> Result<(Operator, Operator), Error> {
+    pub(super) fn prepare(&self, ranks: &Communicator) -> Result<(Operator, Operator), Error> {
         let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
         // SAFETY: planted mistakes are for simulated GPUs, which check every access of a kernel.
         unsafe {
@@ -290,7 +283,7 @@ impl Simulated for Combining {
 }
 
 /// In 0 .. 1 (splitmix64).
-fn fraction(state: &mut u64) -> f64 {
+pub(super) fn fraction(state: &mut u64) -> f64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut x = *state;
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,10 +1,10 @@
 //! What a rank does: its calls, one after the other, and what is to come of them.
 
 use super::buffers::{Buffers, Got};
+use super::layer::{Bits, Layer, fraction};
 use super::reference::same;
-use super::{Bits, Layer, fraction};
-use crate::simulated::attention::Pace;
-use crate::simulated::{CALLS_BEFORE, deadline, grow_old};
+use crate::jobs::attention::Pace;
+use crate::jobs::{CALLS_BEFORE, deadline, grow_old};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::{Communicator, Operator};
 use std::time::Duration;
