@@ -9,7 +9,7 @@ use mkernel_fabric::{
     HostRing, Limits, MemoryRange, PeerConnectInfo, PeerId, Proxy, ProxyOptions, RegionId,
     Transport, Write,
 };
-use mkernel_spec::fabric::{COMMAND_PUT, Command};
+use mkernel_spec::fabric::{COMMAND_PUT, COMMAND_PUT_TO_PEERS, Command};
 use rustix::time::{ClockId, clock_gettime};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -64,6 +64,13 @@ fn sockets() -> Vec<Vec<Box<dyn Wire>>> {
 
 /// Creates two endpoints in real time.
 fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
+    let ends = group(nic, wires);
+    ends.try_into().unwrap_or_else(|_| unreachable!("two"))
+}
+
+/// Creates an endpoint for each set of wires, in real time.
+fn group(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> Vec<End> {
+    let (count, region_bytes) = (wires.len(), REGION_BYTES / wires.len());
     let start = Instant::now();
     let mut builders: Vec<(EndpointBuilder, Arc<AtomicU64>)> = Vec::new();
     for wires in wires {
@@ -88,15 +95,15 @@ fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
             put_bytes: 0,
             first_count: 0,
         };
-        let region = Buffer::new(REGION_BYTES).memory();
+        let region = Buffer::new(region_bytes).memory();
         builders.push((
             EndpointBuilder::new(stamped, vec![region], config).expect("valid"),
             stamp,
         ));
     }
-    let infos: Vec<_> = (0..2)
+    let infos: Vec<_> = (0..count)
         .map(|of| {
-            peer_connect_infos(2, of, |peer, of| {
+            peer_connect_infos(count, of, |peer, of| {
                 builders[peer].0.connect_info(of).expect("connection info")
             })
         })
@@ -106,7 +113,7 @@ fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
         .zip(&infos)
         .map(|((builder, posted_ns), infos)| {
             let ring = HostRing::allocate(10, 0).expect("valid");
-            let arrivals = HostArrivals::new(1, 1, 0);
+            let arrivals = HostArrivals::new(count - 1, 1, 0);
             let producer = CommandProducer::new(ring.clone());
             let receiver = Box::new(arrivals.clone());
             let endpoint = builder
@@ -120,8 +127,7 @@ fn pair(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> [End; 2] {
                 posted_ns,
             }
         });
-    let ends: Vec<End> = ends.collect();
-    ends.try_into().unwrap_or_else(|_| unreachable!("two"))
+    ends.collect()
 }
 
 fn put(bytes: u32, offset: u64) -> Command {
@@ -241,6 +247,51 @@ fn report_step(steps: u32) {
     println!("a step of a proxy that has nothing to do, with one peer: {ns:.0} ns");
 }
 
+/// The steps of an endpoint with many peers: without work, and with puts to all of them. Other endpoints are stepped in
+/// between, which is not timed.
+fn report_peers(peers: u16, rounds: u32) {
+    let mut ends = group(&NicModel::default(), pipes(usize::from(peers) + 1));
+    let steps = 10_000;
+    let start = Instant::now();
+    for _ in 0..steps {
+        ends[0].endpoint.step(Instant::now()).expect("no faults");
+    }
+    let idle_ns = start.elapsed().as_nanos() as f64 / f64::from(steps);
+    println!("a step of a proxy that has nothing to do, with {peers} peers: {idle_ns:.0} ns");
+    let to_each = (0..peers).map(|peer| Command { peer, ..put(0, 0) });
+    let to_all = Command {
+        kind: COMMAND_PUT_TO_PEERS,
+        target_region: peers as u8,
+        target_offset: (1 << peers) - 1,
+        ..put(0, 0)
+    };
+    for (what, commands) in [
+        ("a command for each", to_each.collect::<Vec<_>>()),
+        ("one command for all", vec![to_all]),
+    ] {
+        let mut spent = Duration::ZERO;
+        for _ in 0..rounds {
+            for command in &commands {
+                let producer = &ends[0].producer;
+                producer.publish(producer.claim(), command);
+            }
+            for (number, end) in ends.iter_mut().enumerate() {
+                let now = Instant::now();
+                for _ in 0..4 {
+                    end.endpoint.step(now).expect("no faults");
+                }
+                spent += if number == 0 {
+                    now.elapsed()
+                } else {
+                    Duration::ZERO
+                };
+            }
+        }
+        let ns = spent.as_nanos() as f64 / f64::from(rounds) / f64::from(peers);
+        println!("empty puts to {peers} peers, {what}: {ns:.0} ns per put of a sender's proxy");
+    }
+}
+
 fn report_threads(total: u32, bytes: u32) {
     let [a, b] = pair(&NicModel::default(), pipes(2));
     let _proxies = [a.endpoint, b.endpoint]
@@ -318,6 +369,8 @@ fn main() {
     }
     report_round_trip(5000);
     report_step(1_000_000);
+    report_peers(8, 2000);
+    report_peers(63, 300);
     report_commands(2_000_000);
     report_threads(1_000_000, 0);
     report_threads(4000, 256 << 10);

@@ -5,7 +5,9 @@
 use mkernel_compile::{CudaSource, GenError, Nvrtc, render_fabric_test};
 use mkernel_spec::Target;
 use mkernel_spec::abi::{HOST_ABORT, LOST, MAX_RANKS, shared_structs};
-use mkernel_spec::fabric::{COMMAND_PUT, PHASE_BIT, TAG_VALID};
+use mkernel_spec::fabric::{
+    COMMAND_PUT, COMMAND_PUT_TO_PEERS, MAX_MASK_PEERS, PHASE_BIT, TAG_VALID,
+};
 use mkernel_testing::golden::Golden;
 use std::fmt::Write;
 use std::num::NonZero;
@@ -90,6 +92,8 @@ fn abi_asserts() -> CudaSource {
     claim(format!("mk::kTagValid == {TAG_VALID}u"));
     claim(format!("mk::kPhaseBit == {PHASE_BIT}ull"));
     claim(format!("mk::kCommandPut == {COMMAND_PUT}"));
+    claim(format!("mk::kCommandPutToPeers == {COMMAND_PUT_TO_PEERS}"));
+    claim(format!("mk::kMaxMaskPeers == {MAX_MASK_PEERS}"));
     text.push_str("extern \"C\" __global__ void abi() {}\n");
     CudaSource {
         id: "abi".into(),

@@ -82,7 +82,7 @@ const MISTAKES: &[Mistake] = &[
     ("sums put to the place of another node", nodes, &[("@reduce.number-there", "Network::own_number_at(ctx, peer) => peer + 1")]),
     ("sums of the call before", nodes, &[("@reduce.sums-in", "ctx.parity() => ctx.parity() ^ 1")]),
     ("results put before they are there", nodes, &[("@gather.own-chunk", "wait_chunk( => if (false) wait_chunk(")]),
-    ("results put from another place", nodes, &[("@gather.put", "kChannel, from, from => kChannel, slot(ctx, ctx.rank ^ 1, 0), from")]),
+    ("results put from another place", nodes, &[("@gather.put", "kChannel, from => kChannel, slot(ctx, ctx.rank ^ 1, 0)")]),
     ("results relayed before they have come", nodes, &[("@gather.arrival", "")]),
     ("results relayed without a flag", nodes, &[("@gather.relayed", "")]),
 ];

@@ -10,7 +10,7 @@ fn each_invalid_field_is_named_with_its_command() {
     let good = || put(1, 64, 0, 0);
     let end = super::pair::REGION_BYTES as u64;
     let wrong: Vec<(&str, Command)> = vec![
-        ("kind", Command { kind: 2, ..good() }),
+        ("kind", Command { kind: 3, ..good() }),
         ("peer", Command { peer: 1, ..good() }),
         (
             "channel",

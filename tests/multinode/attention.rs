@@ -121,12 +121,12 @@ const MISTAKES: &[Mistake] = &[
     ("the last parts are not forwarded", all_keys, "@kv-forward.lag", " + Config::kForwardLag => "),
     ("keys of another put awaited", all_keys, "@kv-forward.arrival", "put_of(part) => 0"),
     ("keys of another peer forwarded", all_keys, "@kv-forward.part", "Network::rank_of_peer(ctx, peer) => ctx.rank"),
-    ("keys put to another place", all_keys, "@kv-forward.put", "blocks, blocks => blocks, Workspace::kv_parts(0, 0, 0, 0, 0)"),
+    ("keys put to another place", all_keys, "@kv-forward.put", "first.part(ctx, 0) => Workspace::kv_parts(0, 0, 0, 0, 0)"),
     ("only K is put", all_keys, "@kv-forward.put", "tiles * 2 => tiles"),
     ("one buffer for all calls", all_keys, "@kv-slots.buffer", "ctx.epoch => 0u"),
     ("nobody waits for readers", far_ahead, "@kv-slots.credit", "slot.earlier => 0u"),
     ("credits for the source, not for the rank that forwards", all_keys, "@kv-slots.release-node", "source => ctx.rank"),
-    ("a node that needs keys gets none", one_way, "@kv-forward.put", "is_needed => !is_needed"),
+    ("a node that needs keys gets none", one_way, "@kv-forward.needs", "return node_attends => return !node_attends"),
     ("calls end before all puts have arrived", one_way, "@put.watch-arrivals", ""),
 ];
 

@@ -42,7 +42,7 @@ const MISTAKES: &[Mistake] = &[
     ("a chunk put before it is there", gather, &[("@push.own-chunk", "Shards::wait( => if (false) Shards::wait(")]),
     ("a chunk relayed before it has come", gather, &[("@push.arrival", "")]),
     ("puts of the call before awaited", gather, &[("@put.wanted", "+ index + 1 => + index")]),
-    ("rows put to another place", gather, &[("@push.put", "slot, slot => slot, Workspace::gathered(0, 0)")]),
+    ("rows put to another place", gather, &[("@push.put", "slot, rows => Workspace::gathered(0, 0), rows")]),
     ("rows of another peer relayed", gather, &[("@push.relayed", "put{source, => put{ctx.rank,")]),
     ("arrivals not told to all", gather, &[("@put.arrivals", "store_release_gpu( => store(")]),
     ("one buffer for all calls", gather, &[("@push.put-slot", "ctx.parity() => 0u")]),
@@ -53,7 +53,7 @@ const MISTAKES: &[Mistake] = &[
     ("one buffer of sums for all calls", scatter, &[("@node-sums.read-slot", "ctx.parity() => 0u"), ("@node-sums.put-slot", "ctx.parity() => 0u")]),
     ("results relayed before they have come", to_all, &[("@results.arrival", "")]),
     ("results relayed after the flag", to_all, &[("@results.relayed", "")]),
-    ("results put from another place", to_all, &[("@results.put", "slot, slot => Workspace::results(0, 0, 0, 0), slot")]),
+    ("results put from another place", to_all, &[("@results.put", "slot, tiles => Workspace::results(0, 0, 0, 0), tiles")]),
 ];
 
 #[test]

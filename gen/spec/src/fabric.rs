@@ -3,8 +3,19 @@
 /// Channels from one endpoint to one peer are numbered below this: 11 bits of a put's immediate.
 pub const MAX_CHANNELS: u32 = 1 << 11;
 
-/// [`Command::kind`] of a put, the only one so far.
+/// [`Command::kind`] of a put to one peer.
 pub const COMMAND_PUT: u16 = 1;
+
+/// [`Command::kind`] of a put to several peers, each from the source offset to the same offset of the same region.
+///
+/// [`Command::target_region`] is the number of peers, at most [`MAX_MASK_PEERS`]. The first one is [`Command::peer`], and
+/// the others follow in their order; peer 0 comes after the last peer. [`Command::target_offset`] is a mask with a bit for
+/// each of them, the lowest for the first. A peer whose bit is not set gets an empty put, which only raises its arrival
+/// word.
+pub const COMMAND_PUT_TO_PEERS: u16 = 2;
+
+/// The most peers of a [`COMMAND_PUT_TO_PEERS`]: a mask of as many bits leaves the [`PHASE_BIT`] free.
+pub const MAX_MASK_PEERS: u32 = 63;
 
 /// The bit that every tag has, so that zeroed memory holds no command.
 pub const TAG_VALID: u32 = 1 << 31;
@@ -32,7 +43,7 @@ pub struct Command {
     pub source_region: u8,
     /// Where to: the peer's counterpart of that region.
     pub target_region: u8,
-    /// [`COMMAND_PUT`].
+    /// [`COMMAND_PUT`] or [`COMMAND_PUT_TO_PEERS`].
     pub kind: u16,
     /// How many bytes, less than 2^31; 0 only raises the arrival word.
     pub bytes: u32,

@@ -5,7 +5,7 @@
 use crate::error::FabricError;
 use crate::peer_id::PeerIdentity;
 use crate::transport::Limits;
-use mkernel_spec::fabric::{COMMAND_PUT, Command};
+use mkernel_spec::fabric::{COMMAND_PUT, COMMAND_PUT_TO_PEERS, Command, MAX_MASK_PEERS};
 
 /// What the endpoint knows about the peer of a command.
 pub struct Target<'a> {
@@ -17,31 +17,80 @@ pub struct Target<'a> {
     pub regions: &'a [u64],
 }
 
-/// Checks every field of the command with this index.
+/// Returns the puts of a command, each to one peer. [`check_peers`] must have accepted the command.
+pub fn puts(command: &Command, peers: usize) -> impl Iterator<Item = Command> + use<> {
+    let (command, peers) = (*command, peers as u32);
+    let (count, is_single) = match command.kind {
+        COMMAND_PUT_TO_PEERS => (u32::from(command.target_region), false),
+        _ => (1, true),
+    };
+    (0..count).map(move |i| {
+        if is_single {
+            return command;
+        }
+        let is_in_mask = command.target_offset >> i & 1 == 1;
+        Command {
+            peer: ((u32::from(command.peer) + i) % peers) as u16,
+            kind: COMMAND_PUT,
+            target_region: command.source_region,
+            target_offset: command.source_offset,
+            bytes: if is_in_mask { command.bytes } else { 0 },
+            ..command
+        }
+    })
+}
+
+/// Checks the fields that name the peers of the command with this index. There are `peers` peers.
+pub fn check_peers(index: u32, command: &Command, peers: usize) -> Result<(), FabricError> {
+    let invalid = |field, value: u64, limit: String| {
+        Err(FabricError::Command {
+            index,
+            field,
+            value,
+            limit,
+        })
+    };
+    let count = u32::from(command.target_region);
+    if ![COMMAND_PUT, COMMAND_PUT_TO_PEERS].contains(&command.kind) {
+        let limit = format!(
+            "a put to one peer is {COMMAND_PUT}, a put to several peers is {COMMAND_PUT_TO_PEERS}"
+        );
+        return invalid("kind", command.kind.into(), limit);
+    }
+    if usize::from(command.peer) >= peers {
+        let limit = format!("there are {peers} peers");
+        return invalid("peer", command.peer.into(), limit);
+    }
+    if command.kind == COMMAND_PUT {
+        return Ok(());
+    }
+    let most = MAX_MASK_PEERS.min(peers as u32);
+    if !(1..=most).contains(&count) {
+        let limit = format!("a put to several peers is to 1 to {most} of them");
+        return invalid("target_region", count.into(), limit);
+    }
+    if command.target_offset >> count != 0 {
+        let limit = format!("the mask has a bit for each of {count} peers");
+        return invalid("target_offset", command.target_offset, limit);
+    }
+    Ok(())
+}
+
+/// Checks the other fields of a put of the command with this index.
 ///
-/// `regions` are the sizes of the endpoint's own regions. `target` describes the peer if the command names one of the
-/// `peers` peers.
-pub fn check(
+/// `regions` are the sizes of the endpoint's own regions. `target` describes the peer.
+pub fn check_put(
     index: u32,
     command: &Command,
     limits: &Limits,
     regions: &[u64],
-    target: Option<Target<'_>>,
-    peers: usize,
+    target: &Target<'_>,
 ) -> Result<(), FabricError> {
     let invalid = |field, value: u64, limit: String| FabricError::Command {
         index,
         field,
         value,
         limit,
-    };
-    if command.kind != COMMAND_PUT {
-        let limit = format!("the only kind is a put, {COMMAND_PUT}");
-        return Err(invalid("kind", command.kind.into(), limit));
-    }
-    let Some(target) = target else {
-        let limit = format!("there are {peers} peers");
-        return Err(invalid("peer", command.peer.into(), limit));
     };
     if command.channel >= target.channels {
         let limit = format!("{} has {} channels", target.peer, target.channels);

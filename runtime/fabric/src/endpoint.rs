@@ -11,7 +11,7 @@ use crate::in_flight::{InFlightWrites, WriteKind};
 use crate::peer_id::PeerId;
 use crate::peer_state::{CloseReason, PeerState};
 use crate::ready_peers::ReadyPeers;
-use crate::transport::{Event, Limits, RegionId, RegionOffset, Transport, Write};
+use crate::transport::{Event, Limits, Transport};
 use mkernel_spec::fabric::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -277,49 +277,38 @@ impl Endpoint {
             let Some((index, command)) = next else {
                 return Ok(taken > 0);
             };
-            self.check(index, &command)?;
-            let state = &mut self.peers[usize::from(command.peer)];
-            if state.peer_closed {
-                let peer = state.peer.clone();
-                return Err(FabricError::PeerClosed { peer });
-            }
-            if state.queue.len() >= QUEUE_PER_PEER {
-                self.blocked = Some((index, command));
-                return Ok(taken > 0);
-            }
-            self.ready.mark(command.peer);
-            let sequence = state.send_window.next_sequence(command.channel);
-            state.queue.push_back(Write {
-                peer: PeerId(command.peer),
-                source: RegionOffset {
-                    region: RegionId(command.source_region),
-                    offset: command.source_offset,
-                },
-                target: RegionOffset {
-                    region: RegionId(command.target_region),
-                    offset: command.target_offset,
-                },
-                bytes: command.bytes,
-                immediate: Immediate::Put {
-                    channel: command.channel,
-                    sequence,
+            command_check::check_peers(index, &command, self.peers.len())?;
+            for put in command_check::puts(&command, self.peers.len()) {
+                self.check_put(index, &put)?;
+                let state = &self.peers[usize::from(put.peer)];
+                if state.peer_closed {
+                    let peer = state.peer.clone();
+                    return Err(FabricError::PeerClosed { peer });
                 }
-                .encode(),
-                id: self.in_flight.add(command.peer, WriteKind::Put, now),
-            });
+                if state.queue.len() >= QUEUE_PER_PEER {
+                    self.blocked = Some((index, command));
+                    return Ok(taken > 0);
+                }
+            }
+            let mut puts = command_check::puts(&command, self.peers.len()).peekable();
+            while let Some(put) = puts.next() {
+                let ends_command = puts.peek().is_none();
+                let id = self.in_flight.add_put(put.peer, ends_command, now);
+                self.peers[usize::from(put.peer)].enqueue(&put, id);
+                self.ready.mark(put.peer);
+            }
         }
         Ok(true)
     }
 
-    fn check(&self, index: u32, command: &Command) -> Result<(), FabricError> {
-        let peer = self.peers.get(usize::from(command.peer));
-        let target = peer.map(|peer| Target {
+    fn check_put(&self, index: u32, put: &Command) -> Result<(), FabricError> {
+        let peer = &self.peers[usize::from(put.peer)];
+        let target = Target {
             peer: &peer.peer,
             channels: peer.channels,
             regions: &peer.regions,
-        });
-        let (limits, peers) = (&self.limits, self.peers.len());
-        command_check::check(index, command, limits, &self.regions, target, peers)
+        };
+        command_check::check_put(index, put, &self.limits, &self.regions, &target)
     }
 
     /// Posts to the transport: messages first, then as many puts as the peer's credits allow.

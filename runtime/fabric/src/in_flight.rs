@@ -22,6 +22,8 @@ pub enum WriteKind {
 struct InFlightWrite {
     peer: u16,
     kind: WriteKind,
+    /// The last write of a command.
+    ends_command: bool,
     state: WriteState,
     since: Instant,
 }
@@ -46,10 +48,20 @@ impl InFlightWrites {
 
     /// Adds a write and returns its id.
     pub fn add(&mut self, peer: u16, kind: WriteKind, now: Instant) -> u64 {
+        self.add_write(peer, kind, false, now)
+    }
+
+    /// Adds a put and returns its id. A command counts as sent when the put that ends it, and all before it, are done.
+    pub fn add_put(&mut self, peer: u16, ends_command: bool, now: Instant) -> u64 {
+        self.add_write(peer, WriteKind::Put, ends_command, now)
+    }
+
+    fn add_write(&mut self, peer: u16, kind: WriteKind, ends_command: bool, now: Instant) -> u64 {
         self.puts += usize::from(kind == WriteKind::Put);
         self.writes.push_back(InFlightWrite {
             peer,
             kind,
+            ends_command,
             state: WriteState::Queued,
             since: now,
         });
@@ -99,19 +111,19 @@ impl InFlightWrites {
             .for_each(|write| write.state = WriteState::Completed);
     }
 
-    /// Removes the completed writes before the first one that has not completed. Returns how many of them were puts.
+    /// Removes the completed writes before the first one that has not completed. Returns how many commands that completes.
     pub fn retire(&mut self) -> u32 {
-        let mut puts = 0;
+        let mut commands = 0;
         while let Some(write) = self.writes.front() {
             if write.state != WriteState::Completed {
                 break;
             }
-            puts += u32::from(write.kind == WriteKind::Put);
+            commands += u32::from(write.ends_command);
+            self.puts -= usize::from(write.kind == WriteKind::Put);
             self.writes.pop_front();
             self.base += 1;
         }
-        self.puts -= puts as usize;
-        puts
+        commands
     }
 
     /// Returns the oldest write that has not completed: its peer, whether it was posted, and when it was added.

@@ -7,6 +7,7 @@ use crate::immediate::Immediate;
 use crate::in_flight::WriteKind;
 use crate::peer_id::PeerIdentity;
 use crate::transport::{RegionId, RegionOffset, Write};
+use mkernel_spec::fabric::Command;
 use std::collections::VecDeque;
 
 /// The state of the connection to one peer.
@@ -65,6 +66,28 @@ impl PeerState {
             close_sent: false,
             close_acked: false,
         }
+    }
+
+    /// Appends a put that has been checked to the queue.
+    pub fn enqueue(&mut self, put: &Command, id: u64) {
+        let immediate = Immediate::Put {
+            channel: put.channel,
+            sequence: self.send_window.next_sequence(put.channel),
+        };
+        self.queue.push_back(Write {
+            peer: self.peer.id,
+            source: RegionOffset {
+                region: RegionId(put.source_region),
+                offset: put.source_offset,
+            },
+            target: RegionOffset {
+                region: RegionId(put.target_region),
+                offset: put.target_offset,
+            },
+            bytes: put.bytes,
+            immediate: immediate.encode(),
+            id,
+        });
     }
 
     /// Returns whether a put or a message waits for credits or for the transport.

@@ -51,6 +51,8 @@ struct alignas(128) Gate {
 constexpr u32 kTagValid = 0x80000000u;
 constexpr u64 kPhaseBit = 1ull << 63;
 constexpr u32 kCommandPut = 1;
+constexpr u32 kCommandPutToPeers = 2;
+constexpr u32 kMaxMaskPeers = 63;  // of such a command
 
 // A slot of the command ring, in pinned host memory: 64-bit words, of which the last three carry a phase bit that
 // distinguishes one lap of the ring from the next, as the tag does.

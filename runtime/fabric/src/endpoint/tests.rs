@@ -6,8 +6,8 @@ use crate::builder::EndpointBuilder;
 use crate::command_ring::CommandProducer;
 use crate::config::EndpointConfig;
 use crate::peer_id::PeerIdentity;
-use crate::transport::{MemoryRange, PeerConnectInfo};
-use mkernel_spec::fabric::COMMAND_PUT;
+use crate::transport::{MemoryKind, MemoryRange, PeerConnectInfo, RegionId, Write};
+use mkernel_spec::fabric::{COMMAND_PUT, COMMAND_PUT_TO_PEERS};
 use std::sync::Mutex;
 
 const PEERS: u16 = 63;
@@ -63,6 +63,14 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::with_region(0)
+    }
+
+    /// Peers and endpoint have one region of `bytes` bytes, or none.
+    fn with_region(bytes: u64) -> Self {
+        // SAFETY: a recorder does not access the region.
+        let region = unsafe { MemoryRange::new(4096, bytes, MemoryKind::Host) };
+        let regions = if bytes == 0 { Vec::new() } else { vec![region] };
         let record = Arc::<Mutex<Record>>::default();
         let config = EndpointConfig {
             channels: 1,
@@ -71,7 +79,7 @@ impl Bench {
             first_count: 0,
         };
         let transport = Box::new(Recorder(record.clone()));
-        let mut builder = EndpointBuilder::new(transport, Vec::new(), config).expect("valid");
+        let mut builder = EndpointBuilder::new(transport, regions, config).expect("valid");
         let info = builder.connect_info(PeerId(0)).expect("connection info");
         let peer = |id| PeerConnectInfo {
             peer: PeerIdentity {
@@ -101,7 +109,14 @@ impl Bench {
             kind: COMMAND_PUT,
             ..Command::default()
         };
-        self.producer.publish(self.producer.claim(), &command);
+        self.post(&command);
+    }
+
+    /// Posts a command and returns its index.
+    fn post(&self, command: &Command) -> u32 {
+        let index = self.producer.claim();
+        self.producer.publish(index, command);
+        index
     }
 
     /// Steps the endpoint. Returns how many peers the next step visits.
@@ -138,6 +153,61 @@ fn a_step_visits_only_peers_with_a_queue_or_an_event() {
     bench.record().events = sent;
     assert_eq!(bench.step(), 2, "completions may make room for a write");
     assert_eq!(bench.step(), 0);
+}
+
+/// A put of `bytes` bytes to `peers` peers, the first of which is `first`.
+fn put_to_peers(first: u16, peers: u8, mask: u64, bytes: u32) -> Command {
+    Command {
+        kind: COMMAND_PUT_TO_PEERS,
+        peer: first,
+        target_region: peers,
+        target_offset: mask,
+        source_offset: 64,
+        bytes,
+        ..Command::default()
+    }
+}
+
+#[test]
+fn a_put_to_several_peers_is_a_put_to_each_of_them() {
+    let mut bench = Bench::with_region(4096);
+    let index = bench.post(&put_to_peers(61, 4, 0b1011, 32));
+    bench.step();
+    let posted = std::mem::take(&mut bench.record().posted);
+    let mut puts: Vec<_> = posted.iter().map(|put| (put.peer.0, put.bytes)).collect();
+    puts.sort_unstable();
+    assert_eq!(puts, [(0, 0), (1, 32), (61, 32), (62, 32)]);
+    assert!(posted.iter().all(|put| put.source == put.target));
+    assert!(posted.iter().all(|put| put.source.offset == 64));
+
+    // The command counts as sent when the last of its puts has completed.
+    let completed = |put: &Write| Event::Sent { id: put.id };
+    bench.record().events = posted[..3].iter().map(completed).collect();
+    bench.step();
+    assert!(!bench.producer.is_sent(index));
+    bench.record().events = posted[3..].iter().map(completed).collect();
+    bench.step();
+    assert!(bench.producer.is_sent(index));
+    assert!(bench.endpoint.is_idle());
+}
+
+#[test]
+fn a_put_to_peers_that_do_not_exist_is_refused() {
+    for (command, field) in [
+        (put_to_peers(63, 1, 1, 0), "peer"),
+        (put_to_peers(0, 0, 0, 0), "target_region"),
+        (put_to_peers(0, 64, 1, 0), "target_region"),
+        (put_to_peers(5, 3, 0b1000, 0), "target_offset"),
+        (put_to_peers(5, 3, 0b111, 4096), "source_offset"),
+    ] {
+        let mut bench = Bench::with_region(4096);
+        bench.post(&command);
+        let found = bench.endpoint.step(Instant::now());
+        assert!(
+            matches!(found, Err(FabricError::Command { field: f, .. }) if f == field),
+            "{command:?}: {found:?}"
+        );
+    }
 }
 
 #[test]

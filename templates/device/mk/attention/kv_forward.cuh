@@ -92,13 +92,10 @@ struct KvForward {
       __syncwarp();
       if (broadcast(is_aborted(ctx), 0) != 0) return;
       if (elect_one()) {
-        const Symmetric<u8> blocks = first.part(ctx, 0);
-        for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {
-          // Nodes begin with different peers, so that their puts do not all go to the same node first.
-          const u32 peer = (ctx.rank / Ranks::kLocalWorld + i) % Ranks::kPeerNodes;
-          const bool is_needed = node_attends(Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk);
-          Network::put(args, ctx, peer, 0, blocks, blocks, is_needed ? tiles * 2 * Shape::kTileBytes : 0);  // @kv-forward.put
-        }
+        const auto needs = [&](u32 peer) {
+          return node_attends(Network::rank_of_peer(ctx, peer) / Ranks::kLocalWorld, chunk);  // @kv-forward.needs
+        };
+        Network::put_to_peers(args, ctx, 0, first.part(ctx, 0), tiles * 2 * Shape::kTileBytes, needs);  // @kv-forward.put
       }
       __syncwarp();
     }

@@ -91,10 +91,7 @@ struct Gather {
       if (broadcast(is_aborted(ctx), 0)) return;
       if (lane_index() != 0) continue;
       const Symmetric<u8> from = slot(ctx, ctx.rank, first);
-      for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {  // each node begins with another one
-        const u32 peer = (ctx.rank / Ranks::kLocalWorld + i) % Ranks::kPeerNodes;
-        Network::put(args, ctx, peer, kChannel, from, from, Chunks::bytes_of(ctx.rank, first, count));  // @gather.put
-      }
+      Network::put_to_all(args, ctx, kChannel, from, Chunks::bytes_of(ctx.rank, first, count));  // @gather.put
     }
   }
 

@@ -7,9 +7,11 @@
 
 namespace mk::comm {
 
-// What is to be put where.
+// What is to be put where: to one peer, or, if `kind` is kCommandPutToPeers, from the source offset to the same offset of
+// several peers, of which `peer` is the first and `target_region` the number. Then `target_offset` is the mask of the peers
+// that get the bytes, beginning with the first; the others get empty puts.
 struct Put {
-  u32 peer, channel, source_region, target_region, bytes;
+  u32 kind, peer, channel, source_region, target_region, bytes;
   u64 source_offset, target_offset;
 };
 
@@ -38,7 +40,7 @@ MK_DEVICE void publish_command(const CommandRing& ring, u32 index, const Put& pu
   const u32 lap = index >> ring.capacity_log2;
   const u64 phase = lap % 2 == 0 ? kPhaseBit : 0;
   const u32 target = put.peer | put.channel << 16;
-  const u32 kinds = put.source_region | put.target_region << 8 | kCommandPut << 16;
+  const u32 kinds = put.source_region | put.target_region << 8 | put.kind << 16;
   fence_sys();
   store_relaxed_sys(slot, kTagValid | lap | u64{target} << 32);
   store_relaxed_sys(slot + 1, phase | kinds | u64{put.bytes} << 32);

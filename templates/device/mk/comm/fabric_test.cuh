@@ -93,7 +93,7 @@ struct FabricTest {
         if (args.checks) fill_slot(args, message);
         for (u32 peer = 0; peer < peers && threadIdx.x == 0; ++peer) {
           const u64 to = arrival_slot(args, own_number_at(args, peer), message);
-          const Put put{peer, Config::kMessages, 0, 0, args.message_bytes, source_slot(args, message), to};
+          const Put put{kCommandPut, peer, Config::kMessages, 0, 0, args.message_bytes, source_slot(args, message), to};
           const u32 index = post_command(ctx, kPush, args.ring, put);
           const u64 posted_ns = global_time_ns();
           if (args.probes && i >= args.untimed) {
@@ -142,7 +142,7 @@ struct FabricTest {
             __syncthreads();  // the slot has been read
           }
           if (threadIdx.x == 0 && (i + 1) % args.batch == 0) {
-            post_command(ctx, kLoad, args.ring, Put{peer, Config::kAcks, 0, 0, 0, 0, 0});
+            post_command(ctx, kLoad, args.ring, Put{kCommandPut, peer, Config::kAcks, 0, 0, 0, 0, 0});
           }
         }
       }

@@ -107,10 +107,7 @@ struct PushShards {
       const u32 first = chunk * Config::kChunkRows;
       const u32 rows = first < own_rows ? min(Config::kChunkRows, own_rows - first) : 0;
       const Symmetric<u8> slot = Workspace::gathered(ctx.parity(), ctx.rank * Config::kShardRows + first);  // @push.put-slot
-      for (u32 i = 0; i < Ranks::kPeerNodes; ++i) {  // each node begins with another one
-        const u32 peer = (ctx.rank / Ranks::kLocalWorld + i) % Ranks::kPeerNodes;
-        Network::put(args, ctx, peer, kChannel, slot, slot, rows * kRowBytes);  // @push.put
-      }
+      Network::put_to_all(args, ctx, kChannel, slot, rows * kRowBytes);  // @push.put
     }
   }
 

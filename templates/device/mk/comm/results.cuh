@@ -88,9 +88,7 @@ struct Results {
       if (!NodeSums::template wait_put_ready<Order>(ctx, index, tiles)) return;
       const Tile tile = Order::tile_of(ctx.local_rank(), index, ctx);
       const Symmetric<u8> slot = Workspace::results(ctx.parity(), number(tile), 0, 0);
-      for (u32 peer = 0; peer < Ranks::kPeerNodes; ++peer) {
-        Network::put(args, ctx, peer, kChannel, slot, slot, tiles * kTileBytes);  // @results.put
-      }
+      Network::put_to_all(args, ctx, kChannel, slot, tiles * kTileBytes);  // @results.put
     }
   }
 
