@@ -34,6 +34,15 @@ struct StepState {
     failed: Option<Error>,
 }
 
+impl StepState {
+    /// Ends the current step, to which every rank has contributed.
+    fn complete(&mut self) {
+        let contributions = self.contributions.iter_mut().filter_map(Option::take);
+        self.complete = Arc::new(contributions.collect());
+        self.round += 1;
+    }
+}
+
 struct SharedSteps {
     state: Mutex<StepState>,
     changed: Condvar,
@@ -108,14 +117,7 @@ impl LocalGroup {
         }
         state.contributions[self.rank as usize] = Some(contribution);
         if state.contributions.iter().all(Option::is_some) {
-            state.complete = Arc::new(
-                state
-                    .contributions
-                    .iter_mut()
-                    .filter_map(Option::take)
-                    .collect(),
-            );
-            state.round += 1;
+            state.complete();
             self.shared.changed.notify_all();
             return Ok(state.complete.clone());
         }

@@ -10,18 +10,17 @@ use super::region::Region;
 use super::ring::DeviceRing;
 use super::spec::{FabricSpec, PreparedEndpoint};
 use super::transport::Transport;
-use crate::bootstrap::socket_pairs;
+use crate::bootstrap::{Collective, socket_pairs};
 use crate::error::{Error, Peer, ProtocolFault};
 use crate::health::Lost;
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::simulation::BusyGuard;
-
 use crate::symmetric::OwnMemory;
 use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, NicModel, Wire};
 use mkernel_fabric::{
-    Arrivals, EndpointBuilder, EndpointConfig, MemoryKind, MemoryRange, PeerConnectInfo, PeerId,
-    Proxy, ProxyOptions,
+    Arrivals, Endpoint, EndpointBuilder, EndpointConfig, MemoryKind, MemoryRange, PeerConnectInfo,
+    PeerId, Proxy, ProxyOptions,
 };
 use mkernel_spec::abi::{FLAG_STRIDE_BYTES, MAX_RANKS};
 use mkernel_spec::fabric::{CommandRing, RingState};
@@ -37,11 +36,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct Fabric {
     _busy_guard: Option<BusyGuard>,
     proxy: Option<Proxy>,
-    ring: DeviceRing,
-    arrivals: PinnedArrivals,
-    /// The [`RingState`], followed by the additional device memory that the spec asks for.
-    state: OwnMemory,
-    rest: u64,
+    memory: KernelMemory,
     region: Region,
     /// The heartbeat of the other nodes, if GPUs are simulated and wait for NICs.
     heartbeat: Option<Arc<Heartbeat>>,
@@ -53,48 +48,12 @@ impl Fabric {
     pub fn connect(shared: &Shared, spec: &FabricSpec, page: &Arc<Page>) -> Result<Self, Error> {
         let timeout = shared.host_timeout();
         let mut ranks = shared.ranks();
-        let node_map = &spec.node_map;
-        let peers = node_map.peers();
-        let rest = (size_of::<RingState>() as u64).next_multiple_of(FLAG_STRIDE_BYTES);
-        let allocate =
-            |bytes| OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, shared.gpu_timeout());
-        let allocated = (|| {
-            shared.ensure_usable()?;
-            let ring = DeviceRing::allocate(&shared.ctx)?;
-            let arrivals = PinnedArrivals::allocate(shared, &peers, spec.channels, page)?;
-            let state = allocate(rest + spec.state_bytes)?;
-            Ok(((ring, arrivals, state), Vec::new()))
-        })();
-        let ((ring, arrivals, state), _) =
-            ranks.agree("allocation for the fabric", allocated, timeout)?;
-        let config = EndpointConfig {
-            channels: spec.channels,
-            // This deadline is real time, also if GPUs are simulated.
-            deadline: shared.timeout(),
-            put_bytes: spec.put_bytes,
-            first_count: 0,
-        };
-        let prepared = match &spec.transport {
-            Transport::Emulated { nic, faults } => {
-                let region = allocate(spec.region_bytes).map(|region| (region, Vec::new()));
-                let (region, _) = ranks.agree("allocation of a region", region, timeout)?;
-                let region_bytes = region.bytes() as u64;
-                let region = Region::Symmetric {
-                    memory: region.share(&shared.ctx, &mut ranks, timeout)?,
-                    number: shared.rank as usize,
-                };
-                let wires = socket_pairs::connect(&mut ranks, &peers, timeout)?;
-                emulated(shared, (nic, faults), (region, region_bytes), wires, config)
-            }
-            Transport::Rc(_) | Transport::Efa(_) => nics::set_up(shared, spec, &config),
-        };
-        let offers = prepared.and_then(|mut prepared| {
-            let setup = &mut prepared.setup;
-            let offers = (0..peers.len() as u16).map(|peer| setup.connect_info(PeerId(peer)));
-            let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
-            Ok((prepared, offers::encode(&offers)))
-        });
-        let (PreparedEndpoint { region, setup }, offers) = ranks.agree(STEP, offers, timeout)?;
+        let peers = spec.node_map.peers();
+        let memory = KernelMemory::allocate(shared, spec, &peers, page);
+        let memory = memory.map(|memory| (memory, Vec::new()));
+        let (memory, _) = ranks.agree("allocation for the fabric", memory, timeout)?;
+        let (prepared, offers) = prepare_endpoint(shared, &mut ranks, spec, &peers)?;
+        let PreparedEndpoint { region, setup } = prepared;
         let region = match region {
             Region::Device(memory) if spec.mapped_by_node => Region::Symmetric {
                 memory: memory.share(&shared.ctx, &mut ranks, timeout)?,
@@ -104,50 +63,20 @@ impl Fabric {
         };
         let heartbeat = shared.simulated.is_some() && !matches!(region, Region::Symmetric { .. });
         let heartbeat = heartbeat.then(Heartbeat::new);
-        let connected = offers_of(shared, &offers, &peers, node_map).and_then(|peers| {
+        let connected = offers_of(shared, &offers, &peers, &spec.node_map).and_then(|peers| {
             let deadline = Instant::now() + timeout;
-            let arrivals = arrivals.clone();
-            let arrivals: Box<dyn Arrivals> = match heartbeat.clone() {
-                Some(heartbeat) => Box::new(HeartbeatArrivals {
-                    arrivals,
-                    heartbeat,
-                }),
-                None => Box::new(arrivals),
-            };
-            let endpoint = setup.connect(&peers, ring.ring.clone(), arrivals, deadline);
+            let arrivals = memory.arrivals_for_proxy(heartbeat.clone());
+            let endpoint = setup.connect(&peers, memory.ring.ring.clone(), arrivals, deadline);
             Ok((endpoint.map_err(Error::Fabric)?, Vec::new()))
         });
         // This step is also a barrier: no rank puts before all are connected.
         let (endpoint, _) = ranks.agree(STEP, connected, timeout)?;
-        let proxy = nics::cores(shared, &spec.transport).and_then(|cores| {
-            let options = ProxyOptions {
-                cores,
-                sleeps_at_once: shared.simulated.is_some(),
-            };
-            let proxy = Proxy::start(endpoint, &options).map_err(Error::Fabric)?;
-            Ok((proxy, Vec::new()))
-        });
+        let proxy = start_proxy(shared, spec, endpoint).map(|proxy| (proxy, Vec::new()));
         let (proxy, _) = ranks.agree("start of the proxies", proxy, timeout)?;
-        let busy_guard = shared.simulated.as_ref().map(|simulated| {
-            let (ring, page, heartbeat) = (ring.ring.clone(), page.clone(), heartbeat.clone());
-            let limit = shared.timeout();
-            let may_receive = move || {
-                heartbeat
-                    .as_ref()
-                    .is_some_and(|heartbeat| heartbeat.is_within(limit))
-            };
-            // A proxy that has failed has set the abort word of the page.
-            simulated.pause_clock_while(move || {
-                !page.is_aborted() && (!ring.is_drained() || may_receive())
-            })
-        });
         Ok(Self {
-            _busy_guard: busy_guard,
+            _busy_guard: pause_clock(shared, &memory.ring, page, heartbeat.clone()),
             proxy: Some(proxy),
-            ring,
-            arrivals,
-            state,
-            rest,
+            memory,
             region,
             heartbeat,
             lost: shared.health.lost.clone(),
@@ -156,17 +85,17 @@ impl Fabric {
 
     /// Returns the command ring in the form that kernels use.
     pub fn ring(&self) -> CommandRing {
-        self.ring.on_device(self.state.address())
+        self.memory.ring.on_device(self.memory.state.address())
     }
 
     /// Returns the address of the arrival words, which are in host memory, by peer and channel.
     pub fn arrivals(&self) -> u64 {
-        self.arrivals.device_address()
+        self.memory.arrivals.device_address()
     }
 
     /// Multiplies the counts of arrived puts, for tests of counters that wrap around. No put may be under way.
     pub fn pretend_arrivals(&self, times: u32) {
-        self.arrivals.pretend(times);
+        self.memory.arrivals.pretend(times);
     }
 
     /// Returns the address of this rank's region 0.
@@ -187,7 +116,7 @@ impl Fabric {
 
     /// Returns the address of the additional device memory that the spec asked for.
     pub fn state(&self) -> u64 {
-        self.state.address() + self.rest
+        self.memory.state.address() + STATE_OFFSET_BYTES
     }
 
     /// Wakes the proxy. This must be called when a kernel is launched.
@@ -214,6 +143,51 @@ impl Fabric {
     }
 }
 
+/// What kernels share with the proxy, besides the region.
+struct KernelMemory {
+    ring: DeviceRing,
+    arrivals: PinnedArrivals,
+    /// The [`RingState`], and at [`STATE_OFFSET_BYTES`] the additional device memory that the spec asks for.
+    state: OwnMemory,
+}
+
+/// The offset of the additional device memory.
+const STATE_OFFSET_BYTES: u64 = (size_of::<RingState>() as u64).next_multiple_of(FLAG_STRIDE_BYTES);
+
+impl KernelMemory {
+    fn allocate(
+        shared: &Shared,
+        spec: &FabricSpec,
+        peers: &[u32],
+        page: &Arc<Page>,
+    ) -> Result<Self, Error> {
+        shared.ensure_usable()?;
+        let ring = DeviceRing::allocate(&shared.ctx)?;
+        let arrivals = PinnedArrivals::allocate(shared, peers, spec.channels, page)?;
+        let state = allocate(shared, STATE_OFFSET_BYTES + spec.state_bytes)?;
+        Ok(Self {
+            ring,
+            arrivals,
+            state,
+        })
+    }
+
+    fn arrivals_for_proxy(&self, heartbeat: Option<Arc<Heartbeat>>) -> Box<dyn Arrivals> {
+        let arrivals = self.arrivals.clone();
+        match heartbeat {
+            Some(heartbeat) => Box::new(HeartbeatArrivals {
+                arrivals,
+                heartbeat,
+            }),
+            None => Box::new(arrivals),
+        }
+    }
+}
+
+fn allocate(shared: &Shared, bytes: u64) -> Result<OwnMemory, Error> {
+    OwnMemory::allocate(&shared.ctx, &shared.stream, bytes, shared.gpu_timeout())
+}
+
 impl Drop for Fabric {
     fn drop(&mut self) {
         let Some(proxy) = self.proxy.take() else {
@@ -227,6 +201,74 @@ impl Drop for Fabric {
             tracing::debug!(%error, "the proxy ended");
         }
     }
+}
+
+/// Sets up the transport and the region. Returns them with the offers of all ranks. This is a collective call.
+fn prepare_endpoint(
+    shared: &Shared,
+    ranks: &mut Collective,
+    spec: &FabricSpec,
+    peers: &[u32],
+) -> Result<(PreparedEndpoint, Vec<Vec<u8>>), Error> {
+    let timeout = shared.host_timeout();
+    let config = EndpointConfig {
+        channels: spec.channels,
+        // This deadline is real time, also if GPUs are simulated.
+        deadline: shared.timeout(),
+        put_bytes: spec.put_bytes,
+        first_count: 0,
+    };
+    let prepared = match &spec.transport {
+        Transport::Emulated { nic, faults } => {
+            let region = allocate(shared, spec.region_bytes).map(|region| (region, Vec::new()));
+            let (region, _) = ranks.agree("allocation of a region", region, timeout)?;
+            let region_bytes = region.bytes() as u64;
+            let region = Region::Symmetric {
+                memory: region.share(&shared.ctx, ranks, timeout)?,
+                number: shared.rank as usize,
+            };
+            let wires = socket_pairs::connect(ranks, peers, timeout)?;
+            emulated(shared, (nic, faults), (region, region_bytes), wires, config)
+        }
+        Transport::Rc(_) | Transport::Efa(_) => nics::set_up(shared, spec, &config),
+    };
+    let offers = prepared.and_then(|mut prepared| {
+        let setup = &mut prepared.setup;
+        let offers = (0..peers.len() as u16).map(|peer| setup.connect_info(PeerId(peer)));
+        let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
+        Ok((prepared, offers::encode(&offers)))
+    });
+    ranks.agree(STEP, offers, timeout)
+}
+
+fn start_proxy(shared: &Shared, spec: &FabricSpec, endpoint: Endpoint) -> Result<Proxy, Error> {
+    let options = ProxyOptions {
+        cores: nics::cores(shared, &spec.transport)?,
+        sleeps_at_once: shared.simulated.is_some(),
+    };
+    Proxy::start(endpoint, &options).map_err(Error::Fabric)
+}
+
+/// Pauses the clock of simulated GPUs while the fabric may still change their memory: puts are under way, or other nodes
+/// have been active lately.
+fn pause_clock(
+    shared: &Shared,
+    ring: &DeviceRing,
+    page: &Arc<Page>,
+    heartbeat: Option<Arc<Heartbeat>>,
+) -> Option<BusyGuard> {
+    let simulated = shared.simulated.as_ref()?;
+    let (ring, page, limit) = (ring.ring.clone(), page.clone(), shared.timeout());
+    let may_receive = move || {
+        heartbeat
+            .as_ref()
+            .is_some_and(|heartbeat| heartbeat.is_within(limit))
+    };
+    // A proxy that has failed has set the abort word of the page.
+    Some(
+        simulated
+            .pause_clock_while(move || !page.is_aborted() && (!ring.is_drained() || may_receive())),
+    )
 }
 
 /// Prepares an emulated NIC, which copies between the regions of all ranks.
