@@ -221,8 +221,9 @@ impl HostState {
 
 #[cfg(test)]
 mod tests {
+    use super::super::completion::{Completion, StreamPoint};
     use super::super::host::HostWait;
-    use super::super::streams::{Completion, StreamId, StreamOp, StreamPoint};
+    use super::super::streams::{StreamId, StreamOp};
     use super::super::tests::options;
     use super::*;
 

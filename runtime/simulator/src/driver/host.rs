@@ -1,9 +1,10 @@
 //! [`Host`]: a simulated host, its state, and how threads of the program wait for its GPUs.
 
 use super::address_space::AddressSpace;
+use super::completion::{StreamPoint, moment_of};
 use super::graph::Graphs;
 use super::result::{Code, Result};
-use super::streams::{StreamPoint, Streams, moment_of};
+use super::streams::Streams;
 use super::{Finding, Image, Moment, World};
 use crate::world::Options;
 use std::collections::{HashMap, VecDeque};
@@ -41,9 +42,9 @@ pub(super) struct Host {
     pub index: u32,
     pub options: HostOptions,
     state: Mutex<HostState>,
-    /// Wakes the engine.
+    /// Signalled when the engine may have something to do.
     pub engine_wakeup: Condvar,
-    /// Wakes threads that wait for work.
+    /// Signalled when work of the GPUs has ended.
     work_done: Condvar,
 }
 
@@ -252,7 +253,7 @@ impl Host {
         self.work_done.notify_all();
     }
 
-    /// Ends the engine.
+    /// Sets the phase, which ends the engine, and ends all waits of the program.
     pub fn end(&self, phase: HostPhase) {
         let mut state = self.lock();
         if state.phase == HostPhase::Open {

@@ -8,6 +8,7 @@
 //! host           one simulated host: its state, and how threads of the program wait for it
 //! graph          its graphs, and the captures that create them
 //! streams        its streams: the order of their operations
+//! completion     the ends of operations, and points in streams
 //! address_space  its memory: what is allocated, reserved and mapped
 //! user_object    objects of the program that graphs retain
 //! result         error codes
@@ -18,6 +19,7 @@
 
 mod address_space;
 mod api;
+mod completion;
 mod engine;
 mod graph;
 mod host;

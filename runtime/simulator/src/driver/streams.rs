@@ -1,10 +1,11 @@
 //! [`Streams`]: the streams of a simulated host, their operations, and the order in which operations start.
 
+use super::completion::{Completion, CompletionRecord, StreamPoint, moment_of, pending};
 use super::result::{Code, Result};
 use super::user_object::UserObject;
 use super::{Moment, Outcome, TaskId, Work, World};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// Identifies a stream by its device and its handle. The default stream of a device has handle 0.
@@ -14,61 +15,10 @@ pub(super) struct StreamId {
     pub handle: u64,
 }
 
-/// The completion of an operation. It is set when the operation has ended.
-pub(super) type Completion = Arc<OnceLock<CompletionRecord>>;
-
-/// A point in streams: after all `completions`, and after `moment`.
-#[derive(Clone, Debug, Default)]
-pub(super) struct StreamPoint {
-    pub completions: Vec<Completion>,
-    pub moment: Moment,
-}
-
-impl StreamPoint {
-    /// Returns the point at the end of an operation.
-    pub fn end_of(completion: &Completion) -> Self {
-        Self {
-            completions: vec![completion.clone()],
-            moment: Moment::default(),
-        }
-    }
-
-    /// Returns the time at which the last operation before this point ended, or none if one has not ended.
-    pub fn at(&self) -> Option<Instant> {
-        let ends = self
-            .completions
-            .iter()
-            .map(|completion| Some(completion.get()?.at));
-        ends.collect::<Option<Vec<_>>>()?.into_iter().max()
-    }
-
-    /// Returns whether all operations before this point have ended.
-    pub fn is_over(&self) -> bool {
-        self.completions
-            .iter()
-            .all(|completion| completion.get().is_some())
-    }
-}
-
 impl StreamId {
     /// Returns the default stream of a device.
     pub fn default_of(device: u32) -> Self {
         Self { device, handle: 0 }
-    }
-}
-
-/// The result of an operation that has ended.
-#[derive(Debug)]
-pub(super) struct CompletionRecord {
-    pub moment: Moment,
-    pub at: Instant,
-    read: Mutex<Vec<u8>>,
-}
-
-impl CompletionRecord {
-    /// Returns the bytes of a download. Only the first call returns them.
-    pub fn take_read(&self) -> Vec<u8> {
-        std::mem::take(&mut *self.read.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -385,19 +335,4 @@ impl Stream {
             });
         }
     }
-}
-
-/// Returns a completion if it is not set.
-fn pending(completion: Option<&Completion>) -> Option<Completion> {
-    completion
-        .filter(|completion| completion.get().is_none())
-        .cloned()
-}
-
-/// Returns the moment at which an operation ended.
-pub(super) fn moment_of(completion: &Completion) -> Moment {
-    completion
-        .get()
-        .map(|end| end.moment.clone())
-        .unwrap_or_default()
 }

@@ -254,7 +254,7 @@ pub(super) struct JoinCache {
 }
 
 impl JoinCache {
-    /// [`View::join`].
+    /// Does the same as [`View::join`], with the cache.
     pub fn join(&mut self, view: &mut View, other: &View) {
         let known = self
             .joins
@@ -271,7 +271,7 @@ impl JoinCache {
         self.joins[self.next] = Some((before, other.clone(), view.clone()));
     }
 
-    /// [`View::raise`].
+    /// Does the same as [`View::raise`], with the cache.
     pub fn raise(&mut self, view: &mut View, step: (Component, u32)) {
         let known = self
             .raises

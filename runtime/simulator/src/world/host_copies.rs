@@ -131,19 +131,7 @@ impl Machine {
         let (id, offset) = match self.memory.resolve(address, bytes as u64, None)? {
             Location::Global { id, offset } => (id, offset),
             Location::Host { address } => {
-                // SAFETY: adopted memory is alive, and the program orders such copies with its own accesses.
-                unsafe {
-                    match transfer {
-                        Transfer::Read(to) => std::ptr::copy_nonoverlapping(
-                            address as *const u8,
-                            to.as_mut_ptr(),
-                            bytes,
-                        ),
-                        Transfer::Write(from) => {
-                            std::ptr::copy_nonoverlapping(from.as_ptr(), address as *mut u8, bytes)
-                        }
-                    }
-                }
+                transfer_host_memory(address, transfer);
                 return Ok(());
             }
         };
@@ -179,5 +167,21 @@ impl Machine {
             self.report_access_fault(fault, earlier, stamp, &what);
         }
         Ok(())
+    }
+}
+
+/// Reads or writes pinned host memory that [`Machine`] has resolved.
+fn transfer_host_memory(address: u64, transfer: Transfer<'_>) {
+    match transfer {
+        Transfer::Read(to) => {
+            let from = address as *const u8;
+            // SAFETY: adopted memory is alive, and the program orders such copies with its own accesses.
+            unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+        }
+        Transfer::Write(from) => {
+            let to = address as *mut u8;
+            // SAFETY: adopted memory is alive, and the program orders such copies with its own accesses.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        }
     }
 }

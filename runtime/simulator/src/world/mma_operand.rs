@@ -41,10 +41,7 @@ impl Machine {
         let memory = &mut self.ctas[cta];
         let mut found = None;
         let mut outside = None;
-        // For each eight lines, the number of chunks that were never written, and the address of the first one. If a
-        // kernel loads fewer rows than a tile has, all chunks of a line may be unwritten. The line then reads as NaN,
-        // which only affects its own row or column of the result.
-        let mut unwritten = vec![(0, None); lines / 8];
+        let mut unwritten = vec![UnwrittenChunks::default(); lines / 8];
         for chunk in 0..lines * DEPTH / 8 {
             // A chunk has eight elements that are contiguous in shared memory.
             let (line, k) = if mn_major {
@@ -66,18 +63,13 @@ impl Machine {
                     found.get_or_insert((fault, earlier, address));
                 }
             };
-            self.shadow.read(
-                &mut memory.smem.cells[offset / 4..offset / 4 + 4],
-                &by,
-                note,
-            );
+            let cells = &mut memory.smem.cells[offset / 4..offset / 4 + 4];
+            self.shadow.read(cells, &by, note);
             let chunks = &mut unwritten[line / 8];
-            chunks.0 += u32::from(!was_written);
-            chunks.1.get_or_insert(address);
-            for (i, pair) in memory.smem.bytes[offset..offset + 16]
-                .chunks_exact(2)
-                .enumerate()
-            {
+            chunks.count += u32::from(!was_written);
+            chunks.first_address.get_or_insert(address);
+            let bytes = &memory.smem.bytes[offset..offset + 16];
+            for (i, pair) in bytes.chunks_exact(2).enumerate() {
                 let value = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
                 if mn_major {
                     put(line + i, k, value);
@@ -91,21 +83,36 @@ impl Machine {
                 "wgmma reads {address:#x}, which is outside of shared memory (matrix descriptor {descriptor:#x})"
             ));
         }
-        for (count, first) in unwritten {
-            if !(count as usize).is_multiple_of(DEPTH / 8)
-                || (mn_major && count % DEPTH as u32 != 0)
-            {
-                found = found.or(first.map(|address| (AccessFault::Uninitialised, 0, address)));
-            }
+        for address in unwritten
+            .iter()
+            .filter_map(|chunks| chunks.mistake(mn_major))
+        {
+            found.get_or_insert((AccessFault::Uninitialised, 0, address));
         }
         if let Some((fault, earlier, address)) = found {
-            self.report_access_fault(
-                fault,
-                earlier,
-                stamp,
-                &format!("shared memory at {address:#x}"),
-            );
+            let what = format!("shared memory at {address:#x}");
+            self.report_access_fault(fault, earlier, stamp, &what);
         }
+    }
+}
+
+/// The chunks of eight lines that were never written.
+///
+/// If a kernel loads fewer rows than a tile has, all chunks of a line may be unwritten. The line then reads as NaN,
+/// which only affects its own row or column of the result. So only a line with some unwritten chunks is a mistake.
+#[derive(Clone, Copy, Debug, Default)]
+struct UnwrittenChunks {
+    count: u32,
+    /// The address of the first chunk of the lines.
+    first_address: Option<u32>,
+}
+
+impl UnwrittenChunks {
+    /// Returns the address of the lines if some of them are only partly written.
+    fn mistake(&self, mn_major: bool) -> Option<u32> {
+        let whole_lines = if mn_major { DEPTH } else { DEPTH / 8 };
+        let partly = !self.count.is_multiple_of(whole_lines as u32);
+        self.first_address.filter(|_| partly)
     }
 }
 

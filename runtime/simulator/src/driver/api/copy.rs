@@ -3,8 +3,9 @@
 use super::call::{TargetGpu, current_gpu, driver_call, enqueue, ensure_not_captured, stream};
 use crate::driver::Work;
 use crate::driver::address_space::MemorySpace;
+use crate::driver::completion::StreamPoint;
 use crate::driver::result::{Code, Result};
-use crate::driver::streams::{StreamId, StreamOp, StreamPoint};
+use crate::driver::streams::{StreamId, StreamOp};
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, CUstream};
 use std::ffi::{c_uchar, c_uint, c_void};
 use std::ptr::null_mut;

@@ -1,11 +1,12 @@
 //! Events: points in streams that others wait for or measure.
 
 use super::call::{TargetGpu, current_gpu, driver_call, ensure_permitted, stream, write_out};
+use crate::driver::completion::StreamPoint;
 use crate::driver::graph::CapturingStream;
 use crate::driver::host::{Event, RecordedAt};
 use crate::driver::registry::{host_of, new_handle};
 use crate::driver::result::{Code, Result};
-use crate::driver::streams::{StreamOp, StreamPoint};
+use crate::driver::streams::StreamOp;
 use cudarc::driver::sys::{CUevent, CUstream};
 use std::ffi::c_uint;
 

@@ -1,4 +1,4 @@
-//! Captures of several streams, the calls that they forbid, and the objects that graphs retain.
+//! Tests of captures of several streams, the calls that they forbid, and the objects that graphs retain.
 
 use super::*;
 use cudarc::driver::CudaGraph;

@@ -1,4 +1,4 @@
-//! Kernels: their arguments, limits and failures.
+//! Tests of kernels: their arguments, limits and failures.
 
 use super::*;
 

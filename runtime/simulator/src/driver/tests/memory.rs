@@ -1,4 +1,4 @@
-//! Memory and copies.
+//! Tests of memory and of copies.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! When work starts, what it is ordered after, and how a standstill ends.
+//! Tests of the engine: when work starts, what it is ordered after, and how a standstill ends.
 
 use super::*;
 

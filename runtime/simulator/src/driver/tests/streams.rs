@@ -1,4 +1,4 @@
-//! Streams, events and graphs.
+//! Tests of streams, events and graphs.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Clusters.
+//! Clusters: correct kernels, and the mistakes that must be found.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Commands for the proxy, and arrivals.
+//! Commands for the proxy, and arrivals: a correct kernel, and the mistakes that must be found.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Products of tensor cores.
+//! Products of tensor cores: correct kernels, and the mistakes that must be found.
 
 use super::*;
 

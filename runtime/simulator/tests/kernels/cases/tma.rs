@@ -1,4 +1,4 @@
-//! Copies by TMA.
+//! Copies by TMA: correct kernels, and the mistakes that must be found.
 
 use super::*;
 
