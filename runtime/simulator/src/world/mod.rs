@@ -1,16 +1,17 @@
 //! The GPUs of one simulated host. [`World`] runs kernels and copies. One thread drives it, and nothing in it blocks.
 //!
 //! ```text
-//! simulation, scheduler   World: its interface, and the loop that decides what runs next
-//! calls                   the functions that kernels call, in the order of the C++ headers' table
-//! launch, access, ...     the operations of kernels on the machine, one subject per module
-//! machine                 everything that kernels can observe; findings adds the findings to it
-//! state, shadow, report   the parts of the machine, without knowledge of the whole
-//! clock, stamp, image     vector clocks, records of accesses, loaded kernels
-//! interface               options, work, outcomes and findings
+//! simulation, scheduler        World: its interface, and the loop that decides what runs next
+//! launch, signals              the start of kernels, and the handlers of processor faults
+//! calls                        the functions that kernels call, in the order of the C++ headers' table
+//! access, barrier, tma, ...    the operations of kernels on the machine, one subject per module
+//! machine                      everything that kernels can observe
+//! state, shadow, report, ...   the parts of the machine, without knowledge of the whole
+//! interface                    options, work, outcomes and findings
+//! clock, image, ...            vector clocks, and loaded kernels
 //! ```
 //!
-//! A module imports only from modules below it in this list, or from its neighbours without a circle.
+//! A module imports only from modules in its own line or in a line below it.
 
 mod access;
 mod barrier;
