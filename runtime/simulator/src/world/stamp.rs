@@ -24,6 +24,7 @@ pub(super) enum AccessKind {
 
 impl AccessKind {
     /// Returns whether the access is ordinary, so that it neither acquires nor releases.
+    #[inline]
     pub fn is_ordinary(self) -> bool {
         matches!(self, Self::Weak | Self::Constant | Self::Early)
     }
@@ -76,6 +77,7 @@ pub(super) struct Accessor<'a> {
 
 impl<'a> Accessor<'a> {
     /// Returns an ordinary or atomic access by the thread with `slot`, which knows `generic`.
+    #[inline]
     pub fn ordinary(stamp: u32, slot: u32, generic: &'a [&'a Clock]) -> Self {
         Self {
             stamp,

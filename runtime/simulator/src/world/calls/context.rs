@@ -30,6 +30,7 @@ pub(crate) fn in_kernel() -> bool {
 }
 
 /// Runs `f` on the machine.
+#[inline]
 pub(super) fn with<R>(f: impl FnOnce(&mut Machine) -> R) -> R {
     // A fault in the simulator's own code must not be reported as a fault of the kernel.
     let machine = MACHINE.replace(std::ptr::null_mut());
@@ -76,6 +77,7 @@ pub(super) fn converge(f: impl FnOnce(&mut Machine) -> bool) {
 }
 
 /// Lets other threads run first with a probability of 20 %. Called where the order of threads matters.
+#[inline]
 pub(super) fn give_way() {
     let yields = with(|machine| {
         let yields = machine.random.chance(20);
@@ -92,6 +94,7 @@ pub(super) fn give_way() {
 }
 
 /// Suspends the running fiber for good if its kernel has failed, as a GPU would end it.
+#[inline]
 pub(super) fn stop_if_failed() {
     let failed = with(|machine| {
         let launch = machine.ctas[machine.threads[machine.current].cta].launch;

@@ -16,6 +16,7 @@ pub struct StepCounter {
 
 impl StepCounter {
     /// Returns the component, and its step for step `step` of the present user.
+    #[inline]
     pub fn at(&self, step: u32) -> (Component, u32) {
         (self.component, self.base + step)
     }

@@ -6,6 +6,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// Returns the next 64 random bits.
+    #[inline]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -15,11 +16,13 @@ impl Random {
     }
 
     /// Returns a number below `end`. `end` must not be 0.
+    #[inline]
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
     /// Returns true with a probability of `percent`.
+    #[inline]
     pub fn chance(&mut self, percent: u32) -> bool {
         self.below(100) < percent as usize
     }

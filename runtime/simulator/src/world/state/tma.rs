@@ -21,6 +21,7 @@ pub struct BulkGroups {
 
 impl BulkGroups {
     /// Returns whether all groups up to `last` are complete. With `read_only`, their reads suffice.
+    #[inline]
     pub fn is_over(&self, last: u32, read_only: bool) -> bool {
         self.groups
             .iter()
