@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Errors of ring_attention and of PyTorch's attention on the same data, against fp64.
+"""Compares the errors of ring_attention and of PyTorch's attention on the same data, against fp64.
 
     python3 benches/accuracy.py cargo bench --bench attention -- --world 4 --seq 3072
     python3 benches/accuracy.py cargo bench --bench attention -- --world 4 --nodes 2 --seq 3072 --query-scale 8
 
-Runs the benchmark, which writes what its ranks read and wrote to a folder (--dump), then computes all rows of all heads
-anew on one GPU: in fp64, and by cuDNN and FlashAttention as PyTorch calls them. A line each: the relative error of O over
-all ranks, |O - O64| / |O64|, its largest error of an element, and the largest of LSE. Ends with 1 if ours is worse than both.
+Runs the benchmark, which writes the operands and results of its ranks to a folder (--dump). Then computes all rows of
+all heads again on one GPU: in fp64, and with cuDNN and FlashAttention through PyTorch. Prints a line for each with
+the relative error of O over all ranks, |O - O64| / |O64|, the largest error of an element of O, and the largest error
+of LSE. Exits with status 1 if the error of ring_attention is larger than both others.
 """
 import json
 import pathlib
@@ -18,12 +19,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-ROWS = 1024  # of queries at a time, in fp64
-TOLERANCE = 1.02  # errors of two ways to round differ by less, one way or the other
+ROWS = 1024  # rows of queries that are computed at a time in fp64
+TOLERANCE = 1.02  # the errors of two ways of rounding differ by less than this factor
 
 
 def read(folder, about, name, heads, dtype=torch.bfloat16):
-    """All rows of the sequence, [B, H, S, D]."""
+    """Returns all rows of the sequence, as [B, H, S, D]."""
     world, segments = len(about["chunks"]), len(about["chunks"][0])
     batch, dim = about["batch"], about["head_dim"]
     rows = about["seq"] // (world * segments)
@@ -43,7 +44,7 @@ def read(folder, about, name, heads, dtype=torch.bfloat16):
 
 
 def reference(q, k, v, causal):
-    """O and LSE of a head in fp64, some rows at a time."""
+    """Yields O and LSE of a head in fp64, some rows at a time."""
     k, v = k.double(), v.double()
     for first in range(0, q.shape[0], ROWS):
         rows = torch.arange(first, min(first + ROWS, q.shape[0]), device="cuda")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the operators are held against: NCCL and cuBLAS, and PyTorch's operators.
+"""Measures the baselines of the operators: NCCL and cuBLAS, and operators of PyTorch.
 
     torchrun --nproc-per-node 8 benches/baselines.py --op ag_gemm > baselines.jsonl
     cargo bench --bench operators -- --op ag_gemm --baselines baselines.jsonl
@@ -9,15 +9,17 @@
     torchrun --nproc-per-node 8 benches/baselines.py --op ring_attention --seq 3072,6144
     cargo bench --bench attention -- --world 8 --seq 3072,6144
 
-A line of JSON per shape and variant: the median over calls of the slowest rank's time, beside that of cuBLAS alone on
-this rank's factors (all of A, for ag_gemm), in blocks that take turns; and the error against fp64, as the benchmark computes its own. N and K are those of
-one rank, as for the benchmark.
+Prints a line of JSON per shape and variant. It has the median over calls of the time of the slowest rank, and that of
+cuBLAS alone on this rank's factors (all of A for ag_gemm). The blocks of both take turns. It also has the error
+against fp64, computed as in the benchmark. N and K are those of one rank, as in the benchmark.
 
-For dispatch_gemm, grouped_mm is the product alone: with --taste zipf that of the busiest rank's rows, the slowest.
+For dispatch_gemm, grouped_mm is the product alone. With --taste zipf it is the product of the busiest rank, which is
+the slowest.
 
-For ring_attention, rows are those of one rank, and the times are those of cuDNN's attention of own queries over all keys,
-alone and after NCCL has gathered K and V. A mask is for one rank only: torch has none for the rows of others. Its errors are of
-random data of its own; accuracy.py compares errors on the same data.
+For ring_attention, rows are those of one rank. The times are those of cuDNN's attention of a rank's queries over all
+keys, alone and after NCCL has gathered K and V. A mask is possible with one rank only, since torch has no mask for
+the rows of other ranks. The errors are those of random data of this script. accuracy.py compares errors on the same
+data.
 """
 import argparse
 import json
@@ -34,7 +36,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-# M, N, K; of N (ag_gemm) or K (the others) each rank has its part. Those of the benchmark.
+# The shapes of the benchmark as M, N, K. N (for ag_gemm) or K (for the others) is divided over the ranks.
 GATHERED = [
     (1024, 4096, 4096),
     (4096, 4096, 4096),
@@ -68,38 +70,38 @@ BLOCK_US = 20_000
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--op", action="append", choices=[*SHAPES, *COLLECTIVES, "ring_attention", "dispatch_gemm"], help="[default: ag_gemm]")
-    parser.add_argument("--shape", action="append", metavar="MxNxK", help="M over all ranks, N and K of one")
+    parser.add_argument("--shape", action="append", metavar="MxNxK", help="M of all ranks, N and K of one rank")
     parser.add_argument("--b-layout", choices=["kn", "nk"], default="kn")
     sizes = lambda text: [int(size) for size in text.split(",")]
     parser.add_argument("--seq", type=sizes, default=sizes("768,1536,3072,6144,12288"), help="rows on each rank")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--kv-heads", type=int, help="[default: as many]")
+    parser.add_argument("--kv-heads", type=int, help="[default: as many as heads of Q]")
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--causal", action="store_true")
-    parser.add_argument("--kib", type=sizes, default=sizes("1,4,16,64,256,1024,4096,16384,65536,262144"), help="of a collective's tensor")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[16, 64, 1024, 2048, 4096, 8192, 16384], help="of each rank, for dispatch_gemm")
-    parser.add_argument("--taste", choices=["even", "zipf"], default="even", help="how tokens choose, for dispatch_gemm")
-    parser.add_argument("--seed", type=int, default=0, help="of their choices")
-    parser.add_argument("--experts", type=int, help="over all ranks [default: 32 for each]")
+    parser.add_argument("--kib", type=sizes, default=sizes("1,4,16,64,256,1024,4096,16384,65536,262144"), help="sizes of a collective's tensor in KiB")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[16, 64, 1024, 2048, 4096, 8192, 16384], help="tokens of each rank, for dispatch_gemm")
+    parser.add_argument("--taste", choices=["even", "zipf"], default="even", help="how tokens choose experts, for dispatch_gemm")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the experts of tokens")
+    parser.add_argument("--experts", type=int, help="experts over all ranks [default: 32 for each rank]")
     parser.add_argument("--hidden", type=int, default=7168)
     parser.add_argument("--intermediate", type=int, default=2048)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--limit-s", type=int, default=300, help="the processes end then, whatever happens")
+    parser.add_argument("--limit-s", type=int, default=300, help="seconds after which the processes end, even if they hang")
     return parser.parse_args()
 
 
 def block(call, barrier, calls, hold_s):
-    """Times of `calls` calls in ms on this rank, and how long the host took to enqueue them.
+    """Returns the times of `calls` calls in ms on this rank, and how long the host took to enqueue them.
 
-    The GPU sleeps for `hold_s` first: what Python takes to launch is not measured.
+    The GPU first sleeps for `hold_s`, so that the time that Python takes to launch is not measured.
     """
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
     dist.barrier()
     torch.cuda._sleep(int(hold_s * 1.9e9))  # cycles
     started = time.perf_counter()
     for start, end in events:
-        barrier()  # all ranks go on at once
+        barrier()  # all ranks continue at the same time
         start.record()
         call()
         end.record()
@@ -109,11 +111,12 @@ def block(call, barrier, calls, hold_s):
 
 
 def measure(calls_by_name, barrier, calls, rounds):
-    """Medians in µs, by name."""
+    """Returns the median times in µs by name."""
     hold_s = {name: block(call, barrier, calls, 0)[1] for name, call in calls_by_name.items()}
     times = {name: [] for name in calls_by_name}
     for round in range(rounds):
-        # A block starts with the clocks that the one before it has left: each comes after both neighbours.
+        # The clocks of a GPU depend on the previous block. The order alternates, so that each candidate runs after both
+        # of its neighbours.
         for name, call in list(calls_by_name.items())[:: 1 if round % 2 == 0 else -1]:
             own, _ = block(call, barrier, calls, min(1.2 * hold_s[name], 0.5))
             slowest = torch.tensor(own, device="cuda", dtype=torch.float64)
@@ -127,7 +130,7 @@ def error(found, expected):
 
 
 def random(*size):
-    """Nearly normal: the sum of four numbers in -1/2 .. 1/2, as the benchmark's."""
+    """Returns nearly normal numbers, each the sum of four numbers in -1/2 .. 1/2, as in the benchmark."""
     total = torch.rand(size, device="cuda").sub_(2)
     for _ in range(3):
         total += torch.rand(size, device="cuda")
@@ -191,7 +194,7 @@ class GemmAr:
 
 
 class GemmRs(GemmAr):
-    """The same, of which rank r keeps rows r. NCCL wants equal shards: M is rounded up."""
+    """Does the same, but rank r keeps only its rows. NCCL requires equal shards, so M is rounded up."""
 
     def __init__(self, m, n, k, b):
         self.m = -(-m // WORLD) * WORLD
@@ -220,7 +223,7 @@ class GemmRs(GemmAr):
 
 
 class Attention:
-    """O = softmax(Q K' / sqrt(D)) V of own queries over the keys of all ranks, as [B, H, S, D]."""
+    """O = softmax(Q K' / sqrt(D)) V of a rank's queries over the keys of all ranks, as [B, H, S, D]."""
 
     def __init__(self, flags, seq):
         self.causal, kv_heads = flags.causal, flags.kv_heads or flags.heads
@@ -248,7 +251,7 @@ class Attention:
         return self.attend(*self.gather())
 
     def error(self, found):
-        """Of six rows of the first and the last head."""
+        """Returns the error of six rows of the first and of the last head."""
         worst, total = 0.0, 0.0
         for at in (0, 0), (-1, -1):
             rows = torch.arange(6, device="cuda") * (self.q.shape[2] - 1) // 5
@@ -264,7 +267,7 @@ class Attention:
 
 
 def attention(flags, seq):
-    """The lines for so many rows on each rank."""
+    """Yields the lines for a number of rows on each rank."""
     if flags.causal and WORLD > 1:
         raise SystemExit("--causal is for one rank")
     case = Attention(flags, seq)
@@ -282,7 +285,7 @@ def attention(flags, seq):
 
 
 def choices(flags, tokens, experts, top_k):
-    """The experts of this rank's tokens: with the same --taste and --seed those of the benchmark (tokens.rs)."""
+    """Returns the experts of this rank's tokens. With the same --taste and --seed they are those of tokens.rs."""
     mask, state = (1 << 64) - 1, flags.seed
 
     def draw():
@@ -306,7 +309,10 @@ def choices(flags, tokens, experts, top_k):
 
 
 class Dispatch:
-    """Tokens to experts: index_select, all-to-all, rows by expert, _grouped_mm. A token goes to each expert."""
+    """Sends tokens to experts by index_select and all-to-all, sorts rows by expert, and calls _grouped_mm.
+
+    A token is sent once per expert.
+    """
 
     def __init__(self, flags, tokens, experts, top_k):
         hidden, cols, local = flags.hidden, flags.intermediate, experts // WORLD
@@ -317,7 +323,7 @@ class Dispatch:
         dist.all_gather_into_tensor(all_counts, counts)
         here = all_counts[:, RANK * local : (RANK + 1) * local]
         self.sent, self.received = counts.view(WORLD, local).sum(1).tolist(), here.sum(1).tolist()
-        # What comes is by source and expert, the product wants it by expert.
+        # Received rows are ordered by source and expert, but the product needs them ordered by expert.
         ends = here.flatten().cumsum(0).tolist()
         begins = [0] + ends[:-1]
         pieces = [(begins[s * local + e], ends[s * local + e]) for e in range(local) for s in range(WORLD)]
@@ -331,14 +337,14 @@ class Dispatch:
         return torch._grouped_mm(self.rows, self.w, self.offsets)
 
     def nccl(self):
-        """Without routing: that has been done before."""
+        """Computes the product only. The routing has been done before."""
         torch.index_select(self.x, 0, self.token, out=self.out)
         dist.all_to_all_single(self.rows, self.out, self.received, self.sent)
         return torch._grouped_mm(self.rows[self.by_expert], self.w, self.offsets)
 
 
 def dispatch(flags):
-    """The lines of dispatch_gemm, one per number of tokens and variant."""
+    """Yields the lines of dispatch_gemm, one per number of tokens and variant."""
     experts = flags.experts or 32 * WORLD
     for tokens in flags.tokens:
         case = Dispatch(flags, tokens, experts, 8)
@@ -355,7 +361,7 @@ def dispatch(flags):
 
 
 class Collective:
-    """A collective of NCCL's and, for all_reduce, torch's on symmetric memory; `calls` of each in a graph."""
+    """A collective of NCCL, and for all_reduce those of torch on symmetric memory. A graph has `calls` calls."""
 
     def __init__(self, op, elems, calls):
         self.group, self.calls, self.op = dist.group.WORLD.group_name, calls, op
@@ -381,7 +387,8 @@ class Collective:
         torch.ops.symm_mem.two_shot_all_reduce_(self.x, "sum", self.group)
 
     def graph(self, call):
-        """Values grow from call to call, to infinity: data costs what it costs."""
+        """Returns a function that makes `self.calls` calls. Values grow from call to call up to infinity, which does not
+        affect the time."""
         if self.calls == 1:
             return call
         call()
@@ -394,7 +401,7 @@ class Collective:
 
 
 def collective(flags, op):
-    """The lines of a collective, one per size and variant."""
+    """Yields the lines of a collective, one per size and variant."""
     for kib in flags.kib:
         elems, calls = kib * 512, 20 if kib <= 1024 else 1
         case = Collective(op, elems, calls)
@@ -413,7 +420,7 @@ OPERATORS = {"ag_gemm": AgGemm, "gemm_rs": GemmRs, "gemm_ar": GemmAr}
 
 
 def shape(op, m, n, k, layout, rounds):
-    """The lines for one shape."""
+    """Yields the lines for one shape."""
     case = OPERATORS[op](m, n, k, random(n, k).t() if layout == "nk" else random(k, n))
     names = {"cuBLAS": case.cublas, "NCCL+cuBLAS": case.nccl, "torch symm_mem": case.torch_fused}
     names = {name: call for name, call in names.items() if call}

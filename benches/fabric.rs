@@ -1,4 +1,4 @@
-//! `cargo bench --bench fabric`: the costs of a proxy, measured on emulated NICs.
+//! Measures the costs of a proxy on emulated NICs: `cargo bench --bench fabric`. Needs no GPU.
 
 use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire};
 use mkernel_fabric::testing::{
@@ -182,7 +182,7 @@ fn report_pick_up(pause: Duration, rounds: usize, captured: bool) {
     );
 }
 
-/// A put without data in each direction. Each takes 2 µs by the model.
+/// Times a put without data in each direction. Each takes 2 µs in the model.
 fn report_round_trip(rounds: u32) {
     let [a, b] = pair(&NicModel::default(), sockets());
     let _proxies = [a.endpoint, b.endpoint]
@@ -205,7 +205,7 @@ fn report_round_trip(rounds: u32) {
     println!("there and back: {}", spread(&mut times_ns));
 }
 
-/// One thread steps both endpoints in turn. Only the sender's steps are timed.
+/// Times the steps of a sender. One thread steps both endpoints in turn.
 fn report_commands(total: u32) {
     let [mut a, mut b] = pair(&NicModel::default(), pipes(2));
     let (mut posted, mut in_sender, mut in_receiver) = (0, Duration::ZERO, Duration::ZERO);
@@ -244,7 +244,7 @@ fn report_step(steps: u32) {
         a.endpoint.step(Instant::now()).expect("no faults");
     }
     let ns = start.elapsed().as_nanos() as f64 / f64::from(steps);
-    println!("a step of a proxy that has nothing to do, with one peer: {ns:.0} ns");
+    println!("a step of an idle proxy with one peer: {ns:.0} ns");
 }
 
 /// The steps of an endpoint with many peers: without work, and with puts to all of them. Other endpoints are stepped in
@@ -317,7 +317,7 @@ fn report_threads(total: u32, bytes: u32) {
     );
 }
 
-/// From commands to arrivals, through rings, the state machines of proxies, and credits.
+/// Times puts from commands to arrivals, through rings, the state machines of proxies, and credits.
 fn report_modelled(puts: u32) {
     let bytes = 256 << 10;
     let mut subject = EmulatedSubject::new(NicModel::default(), vec![Faults::default()]);

@@ -1,4 +1,4 @@
-//! `cargo bench --bench pipeline`: the way from a configuration to machine code, without a GPU.
+//! Measures the steps from a configuration to machine code: `cargo bench --bench pipeline`. Needs no GPU.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use mkernel_compile::{Cubin, CudaSource, Key, Resources, Store, render};
@@ -18,7 +18,7 @@ fn config() -> KernelConfig {
     KernelConfig::new(8, config)
 }
 
-/// Machine code of a usual size. What the bytes are does not matter to the store.
+/// Machine code of a typical size. The store does not examine the bytes.
 fn cubin(source: &CudaSource) -> Cubin {
     Cubin {
         id: source.id.clone(),
@@ -47,7 +47,7 @@ fn pipeline(criterion: &mut Criterion) {
     let store = Store::open(folder.path());
     let key = Key::of(&source);
     store.put(&key, &source, &cubin(&source));
-    store.get(&key).expect("what was put");
+    store.get(&key).expect("the stored machine code");
     criterion.bench_function("store, a hit", |b| b.iter(|| store.get(black_box(&key))));
 }
 

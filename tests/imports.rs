@@ -17,6 +17,7 @@ const CRATES: &[&str] = &[
     "gen/declare",
     "runtime",
     "runtime/fabric",
+    "runtime/simulator",
     "runtime/topology",
     "tests/testing",
     "tests/xtask",

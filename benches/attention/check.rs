@@ -1,4 +1,4 @@
-//! Some rows of a result against fp64, from the keys of all ranks.
+//! Checks some rows of a result of `ring_attention` against a reference in fp64, which uses the keys of all ranks.
 
 use mkernel::KernelPlan;
 use mkernel::half::bf16;
@@ -7,17 +7,18 @@ use mkernel::spec::plan::{AttentionPlan, OpPlan};
 use mkernel_testing::lab::{Failure, Lab, Matrix};
 use std::sync::{Barrier, Mutex, PoisonError};
 
-/// The largest ‖O - reference‖ / ‖reference‖, and of LSE in absolute terms: rounding O and weights to bf16 costs 2.5e-3.
+/// The largest accepted error: ‖O - reference‖ / ‖reference‖ for O, and the absolute error for LSE. Rounding O and the
+/// weights to bf16 causes an error of 2.5e-3.
 pub const MAX_RELATIVE_ERROR: f64 = 1e-2;
-/// Rows of each rank that are checked, of the first and of the last head.
+/// The number of rows of each rank that are checked, for the first and for the last head.
 const ROWS: usize = 6;
 
-/// What a rank read and wrote of two heads, by row.
+/// The operands and results of a rank for two heads, by row.
 pub struct Found {
     heads: Vec<Head>,
 }
 
-/// Of a head: [rows][D].
+/// The operands and results of a head, as [rows][D].
 struct Head {
     q: Vec<bf16>,
     k: Vec<bf16>,
@@ -27,7 +28,7 @@ struct Head {
 }
 
 impl Found {
-    /// Of the first head of the first batch, and the last of the last; operands are `[B, S, H, D]`.
+    /// Downloads the first head of the first batch and the last head of the last batch. Operands are `[B, S, H, D]`.
     pub fn download(
         plan: &KernelPlan,
         operands: &[(Operand, Matrix)],
@@ -39,7 +40,7 @@ impl Found {
             [shape.batch, shape.heads, shape.kv_heads, shape.head_dim].map(|size| size as usize);
         let of = |wanted| {
             let found = operands.iter().find(|(operand, _)| *operand == wanted);
-            let (_, matrix) = found.ok_or("an operand")?;
+            let (_, matrix) = found.ok_or("an operand is missing")?;
             Ok::<_, Failure>((lab.stream.clone_dtoh(&matrix.memory)?, matrix.rows as usize))
         };
         let head_of = |wanted, batch: usize, head: usize, heads: usize| {
@@ -71,7 +72,7 @@ impl Found {
     }
 }
 
-/// What all ranks, threads of this process, have found.
+/// The operands and results of all ranks, which are threads of this process.
 pub struct Gathered {
     by_rank: Mutex<Vec<Option<Found>>>,
     meeting: Barrier,
@@ -85,7 +86,7 @@ impl Gathered {
         }
     }
 
-    /// The error of rows of `rank`. Collective.
+    /// Returns the error of the checked rows of `rank`. Collective: all ranks must call this function.
     pub fn check(&self, plan: &KernelPlan, rank: u32, found: Found) -> Result<f64, Failure> {
         self.with(|all| all[rank as usize] = Some(found));
         self.meeting.wait();
@@ -105,11 +106,11 @@ impl Gathered {
 fn attention(plan: &KernelPlan) -> Result<&AttentionPlan, Failure> {
     match &plan.op_plan {
         OpPlan::Attention(op_plan) => Ok(op_plan),
-        _ => Err("a plan of another problem".into()),
+        _ => Err("the plan is not one of attention".into()),
     }
 }
 
-/// Where row `row` of a rank is in the sequence.
+/// Returns the position in the sequence of row `row` of a rank.
 fn position(op_plan: &AttentionPlan, world: u32, rank: u32, row: usize) -> usize {
     let rows = op_plan.segment_rows as usize;
     let chunk = op_plan
@@ -126,7 +127,7 @@ fn error_of(
     all: &[&Found],
 ) -> Result<f64, Failure> {
     let dim = op_plan.shape.head_dim as usize;
-    let own = all.get(rank as usize).ok_or("a rank found nothing")?;
+    let own = all.get(rank as usize).ok_or("a rank has no results")?;
     let (mut errors, mut squares, mut lse_error) = (0.0, 0.0, 0.0);
     for (index, head) in own.heads.iter().enumerate() {
         let rows = head.lse.len();
@@ -140,7 +141,7 @@ fn error_of(
                     if op_plan.config.causal && position(op_plan, world, source, key) > place {
                         continue;
                     }
-                    // Scores are small, so that no exponential overflows fp64.
+                    // Scores are small, so no exponential overflows fp64.
                     let weight = (dot(q, k) / (dim as f64).sqrt()).exp();
                     sum += weight;
                     for (o, v) in o.iter_mut().zip(v) {

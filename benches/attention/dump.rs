@@ -1,4 +1,4 @@
-//! What ranks read and wrote, as files: for `benches/accuracy.py`.
+//! Writes the operands and results of all ranks to files, for `benches/accuracy.py`.
 
 use mkernel::KernelPlan;
 use mkernel::spec::abi::Operand;
@@ -7,7 +7,8 @@ use mkernel_testing::lab::{Failure, Lab, Matrix};
 use std::fs;
 use std::path::Path;
 
-/// Writes each operand of `rank` to `<name>.<rank>`, its elements as they lie in memory; rank 0 also what they are.
+/// Writes each operand of `rank` to the file `<name>.<rank>`, with its elements as they lie in memory. Rank 0 also
+/// writes a description of the sizes.
 pub fn dump(
     to: &Path,
     plan: &KernelPlan,
@@ -32,7 +33,7 @@ pub fn dump(
     Ok(())
 }
 
-/// Sizes, and which chunks of the sequence each rank has.
+/// Returns the sizes, and the chunks of the sequence that each rank has, as JSON.
 fn about(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
     let (shape, world) = (op_plan.shape, plan.spec.world());
     let placement = op_plan.config.placement;

@@ -1,4 +1,6 @@
-//! `cargo bench --bench attention -- --help`: see [`Flags`]. Needs GPUs.
+//! Benchmark of `ring_attention`. Needs GPUs.
+//!
+//! `cargo bench --bench attention -- --help` lists the options, which are the fields of [`Flags`].
 
 mod check;
 mod dump;
@@ -20,29 +22,29 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Time of a block.
+/// The time of a block of calls.
 const BLOCK_US: f64 = 20_000.0;
 
 /// Times `ring_attention` on random data, and checks rows of it against fp64.
 ///
-/// All ranks run in this process, a thread for each GPU. A time is the median over calls of the slowest rank's. TFLOP/s
-/// are those of the rank that has most to compute; pairs of a query and a later key don't count under a mask. Beside
-/// other work on the same GPUs, or after it, clocks differ: compare within one run.
+/// All ranks run in this process, with a thread for each GPU. A time is the median over calls, each with the time of
+/// its slowest rank. TFLOP/s are those of the rank with the most work. Under a mask, pairs of a query and a later key
+/// do not count. The clocks of the GPUs change with other work on them, so compare times of one run only.
 #[derive(Clone, Debug, Parser)]
 struct Flags {
-    /// GPUs to use: 1, 2, 4 or 8, over all nodes
+    /// Number of GPUs over all nodes: 1, 2, 4 or 8
     #[arg(long, default_value_t = 1)]
     world: u32,
-    /// Nodes into which they are put, with emulated NICs between them
+    /// Number of nodes into which the GPUs are divided, with emulated NICs between them
     #[arg(long, default_value_t = 1)]
     nodes: u32,
-    /// What an emulated NIC sends in a second, 10^9 bytes
+    /// Rate of an emulated NIC in 10^9 bytes per second
     #[arg(long, default_value_t = 50.0)]
     nic_gb_s: f64,
-    /// What a message takes besides its bytes, one way, µs
+    /// Latency of an emulated NIC in one direction, in µs
     #[arg(long, default_value_t = 5)]
     nic_latency_us: u64,
-    /// Rows of a sequence on each rank; several with commas
+    /// Rows of a sequence on each rank, separated by commas
     #[arg(
         long,
         value_delimiter = ',',
@@ -53,36 +55,37 @@ struct Flags {
     batch: u64,
     #[arg(long, default_value_t = 16)]
     heads: u64,
-    /// Heads of K and V [default: as many]
+    /// Heads of K and V [default: as many as heads of Q]
     #[arg(long)]
     kv_heads: Option<u64>,
     #[arg(long, default_value_t = 128)]
     head_dim: u64,
-    /// Attend to no later rows; the sequence is placed as zigzag
+    /// Use a causal mask, with the sequence in zigzag placement
     #[arg(long)]
     causal: bool,
-    /// Fix the CTAs that send K and V; several with commas, in turns
+    /// Fix the number of CTAs that send K and V; values separated by commas are measured in turns
     #[arg(long, value_delimiter = ',')]
     comm_ctas: Vec<u32>,
-    /// Fix the heads of K and V that there is room for
+    /// Fix the number of heads of K and V that have slots
     #[arg(long)]
     kv_slots: Option<u32>,
-    /// What queries are multiplied by: with 8, a few keys of a row have most of its weight
+    /// Factor of the queries; with 8, a few keys of a row have most of its weight
     #[arg(long, default_value_t = 1.0)]
     query_scale: f32,
-    /// Change the text of kernels, "kForwardLag = 512=>kForwardLag = 256"; what the host does must still fit
+    /// Replace a part of the kernels' text, such as "kForwardLag = 512=>kForwardLag = 256"; the host does not change
+    /// with it
     #[arg(long, value_parser = edit)]
     edit: Vec<Edit>,
-    /// Write operands and results of the last size to this folder, for benches/accuracy.py
+    /// Write the operands and results of the last size to this folder, for benches/accuracy.py
     #[arg(long)]
     dump: Option<PathBuf>,
-    /// Blocks of each size
+    /// Number of blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// The process ends after so many seconds, whatever happens
+    /// Seconds after which the process ends, even if it hangs
     #[arg(long, default_value_t = 300)]
     limit_s: u64,
-    /// Cargo passes this.
+    /// Ignored. Cargo passes this option.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -122,11 +125,12 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         let threads: Vec<_> = communicators.into_iter().map(start).collect();
         let results = threads
             .into_iter()
-            .map(|thread| thread.join().map_err(|_| "a rank panicked")?);
+            .map(|thread| thread.join().map_err(|_| "the thread of a rank panicked")?);
         results.collect::<Vec<_>>().into_iter().collect()
     })
 }
 
+/// Runs the benchmark on one rank.
 fn one_rank(
     flags: &Flags,
     ranks: &Communicator,
@@ -150,7 +154,7 @@ fn one_rank(
     Ok(())
 }
 
-/// Times all candidates for a size in turns, and checks each.
+/// Times all candidates for a size in turns, and checks the result of each.
 fn one_size(
     flags: &Flags,
     ranks: &Communicator,
@@ -166,14 +170,15 @@ fn one_size(
     let operands = operands(flags, &operators[0], ranks.rank(), lab, seed)?;
     let raw: Vec<RawOperand> = operands.iter().map(|(_, m)| m.operand()).collect();
     let call = |operator: &Operator| {
-        // SAFETY: the operands are the plan's, in its order, and live until the block is over.
+        // SAFETY: the operands are those of the plan in its order, and live until the block has ended.
         Ok(unsafe { operator.launch_raw(lab.stream.cu_stream(), &raw) }?)
     };
     let first = blocks.time(2, &|| call(&operators[0]))?;
     let iterations = (BLOCK_US / median(&first)).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
     let mut times = vec![Vec::new(); operators.len()];
     for round in 0..flags.rounds {
-        // A block starts with the clocks that the one before it has left: each comes after both neighbours.
+        // The clocks of a GPU depend on the previous block. The order alternates, so that each candidate runs after
+        // both of its neighbours.
         for turn in 0..operators.len() {
             let index = match round % 2 {
                 0 => turn,
@@ -190,13 +195,13 @@ fn one_size(
         let error = blocks.slowest(&[errors])?[0];
         if ranks.rank() == 0 {
             let us = median(times);
-            // The plan's is for the NICs of its device.
+            // The bound of the plan is for the NICs of its device, not for the emulated ones.
             let bound = Bound {
                 nic_us: plan.traffic.nic_bytes as f64 / flags.nic_gb_s / 1e3,
                 ..plan.bound
             };
             let OpPlan::Attention(op_plan) = &plan.op_plan else {
-                return Err("a plan of another problem".into());
+                return Err("the plan is not one of attention".into());
             };
             println!(
                 "{seq:>10} {us:>7.0} {:>8.0} {:>9.0}  {:<7} {error:.1e} {:>5} {:>6}  {}",
@@ -215,11 +220,11 @@ fn one_size(
             return Err(format!("relative error {error:.1e}").into());
         }
     }
-    // Memory is freed while no rank's kernel runs.
+    // Memory may be freed only while no kernel of any rank runs.
     Ok(ranks.barrier()?)
 }
 
-/// The operator, its text changed as was asked for. Collective.
+/// Prepares the operator, with the edits of its text. Collective: all ranks must call this function.
 fn prepare(
     flags: &Flags,
     ranks: &Communicator,
@@ -230,7 +235,7 @@ fn prepare(
     mkernel_testing::edits::prepare(ranks, &config, shape(flags, seq), &flags.edit)
 }
 
-/// The planner's choice, or those that were asked for.
+/// Returns the tunings to measure: those of the flags, or the automatic one.
 fn tunings(flags: &Flags) -> Vec<AttentionTuning> {
     let planned = AttentionTuning {
         kv_slots: flags.kv_slots,
@@ -278,7 +283,7 @@ fn shape(flags: &Flags, seq: u64) -> mkernel::AttentionShape {
     }
 }
 
-/// Random inputs and poisoned results of a rank.
+/// Creates random inputs of a rank, and results that are filled with NaN.
 fn operands(
     flags: &Flags,
     operator: &Operator,

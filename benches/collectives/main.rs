@@ -1,4 +1,6 @@
-//! `cargo bench --bench collectives -- --help`: see [`Flags`]. Needs GPUs.
+//! Benchmark of `all_reduce`, `all_gather` and `reduce_scatter`. Needs GPUs.
+//!
+//! `cargo bench --bench collectives -- --help` lists the options, which are the fields of [`Flags`].
 
 use clap::Parser;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -12,56 +14,56 @@ use mkernel_testing::lab::{Failure, Lab, Matrix, TimeLimit};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Time of a block, and calls of a graph.
+/// The time of a block of calls, and the number of calls of a graph.
 const BLOCK_US: f64 = 20_000.0;
 const GRAPH_CALLS: u32 = 20;
-/// Tensors of at most as many bytes are timed in graphs, where launches cost little.
+/// Tensors of at most this size are timed in graphs, in which launches cost little.
 const MAX_GRAPH_BYTES: u64 = 1 << 20;
 /// Launches that a block may enqueue behind its gate: with more, the stream would block the host, which opens the gate.
 const MAX_LAUNCHES: u32 = 500;
-/// Columns of a tensor that has more than one row.
+/// The columns of a tensor with more than one row.
 const COLS: u64 = 8192;
 
 /// Times `all_reduce`, `all_gather` and `reduce_scatter` on random bf16, and checks the first row of each result.
 ///
-/// A time is that of one call: the median of the slowest rank's. Tensors of up to 1 MiB are timed in a graph of 20 calls
-/// that depend on each other. The rate is that of NCCL's tests, bytes of the tensor times 2 (W-1)/W or (W-1)/W over the
-/// time. The baselines are those of `benches/baselines.py --op all_reduce`.
+/// A time is the median over blocks of the time of one call, on the slowest rank. Tensors of up to 1 MiB are timed in a
+/// graph of 20 calls that depend on each other. The rate is defined as in NCCL's tests: the bytes of the tensor times 2
+/// (W-1)/W or (W-1)/W, divided by the time. `benches/baselines.py --op all_reduce` measures the baselines.
 #[derive(Clone, Debug, Parser)]
 struct Flags {
-    /// GPUs to use: 1, 2, 4 or 8
+    /// Number of GPUs: 1, 2, 4 or 8
     #[arg(long, default_value_t = 2)]
     world: u32,
-    /// Nodes into which they are put, with emulated NICs
+    /// Number of nodes into which the GPUs are divided, with emulated NICs between them
     #[arg(long, default_value_t = 1)]
     nodes: u32,
     /// Operators [default: all]
     #[arg(long, value_delimiter = ',', value_parser = op)]
     op: Vec<CollectiveOp>,
-    /// KiB of the whole tensor; several with commas
+    /// Sizes of the whole tensor in KiB, separated by commas
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "1,4,16,64,256,1024,4096,16384,65536,262144"
     )]
     kib: Vec<u64>,
-    /// Every way that there is, instead of the planned one
+    /// Measure all protocols and numbers of shots instead of the planned ones
     #[arg(long)]
     all: bool,
-    /// Blocks of each size
+    /// Number of blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// The process ends after so many seconds, whatever happens
+    /// Seconds after which the process ends, even if it hangs
     #[arg(long, default_value_t = 300)]
     limit_s: u64,
-    /// Cargo passes this.
+    /// Ignored. Cargo passes this option.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
 fn op(name: &str) -> Result<CollectiveOp, String> {
     let found = CollectiveOp::ALL.into_iter().find(|op| op.name() == name);
-    found.ok_or_else(|| "use all_reduce, all_gather or reduce_scatter".to_owned())
+    found.ok_or_else(|| "unknown operator; use all_reduce, all_gather or reduce_scatter".to_owned())
 }
 
 fn main() -> ExitCode {
@@ -84,7 +86,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         let threads: Vec<_> = communicators.into_iter().map(start).collect();
         let results = threads
             .into_iter()
-            .map(|thread| thread.join().map_err(|_| "a rank panicked")?);
+            .map(|thread| thread.join().map_err(|_| "the thread of a rank panicked")?);
         results.collect::<Vec<_>>().into_iter().collect()
     })
 }
@@ -114,7 +116,7 @@ fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The ways to time a tensor: the planned one, or all that there are.
+/// Returns the configurations to measure: the planned one, or all.
 fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
     use mkernel::Protocol::{Ll, Simple};
     let elems = kib * 512;
@@ -127,21 +129,24 @@ fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
     if !flags.all || flags.world == 1 || flags.nodes > 1 {
         return vec![planned];
     }
-    let ways = match op {
+    let variants = match op {
         CollectiveOp::AllReduce => vec![(Ll, Some(1)), (Ll, Some(2)), (Simple, None)],
         _ => vec![(Ll, None), (Simple, None)],
     };
-    let ways = ways.into_iter().map(|(protocol, shots)| CollectiveConfig {
-        protocol: Some(protocol),
-        shots,
-        ..planned
-    });
+    let variants = variants
+        .into_iter()
+        .map(|(protocol, shots)| CollectiveConfig {
+            protocol: Some(protocol),
+            shots,
+            ..planned
+        });
     let kernel = |config: &CollectiveConfig| KernelConfig::new(flags.world, *config);
-    ways.filter(|config| mkernel::KernelSpec::validate(kernel(config)).is_ok())
+    variants
+        .filter(|config| mkernel::KernelSpec::validate(kernel(config)).is_ok())
         .collect()
 }
 
-/// A tensor on a rank.
+/// The measurement of a tensor on a rank.
 struct Case<'a> {
     flags: &'a Flags,
     ranks: &'a Communicator,
@@ -152,7 +157,10 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn run(&self) -> Result<(), Failure> {
-        let shape = self.config.shape().ok_or("sizes")?;
+        let shape = self
+            .config
+            .shape()
+            .ok_or("the configuration has no sizes")?;
         let kernel = KernelConfig {
             nodes: self.flags.nodes,
             ..KernelConfig::new(self.flags.world, self.config)
@@ -164,7 +172,7 @@ impl Case<'_> {
         let y = self.lab.matrix(rows(1), shape.n, 0)?;
         self.lab.fill(&x, 0, u64::from(rank))?;
         let raw = [x.operand(), y.operand()];
-        // SAFETY: the operands are the plan's, in its order, and live until the stream has been waited for.
+        // SAFETY: the operands are those of the plan in its order, and live until the stream is synchronized.
         unsafe { operator.launch_raw(self.lab.stream.cu_stream(), &raw) }?;
         self.ranks.synchronize(&self.lab.stream)?;
         self.check(shape, &y)?;
@@ -188,15 +196,15 @@ impl Case<'_> {
         Ok(self.ranks.barrier()?)
     }
 
-    /// The median time of a call, µs.
+    /// Returns the median time of a call in µs.
     fn time(&self, operator: &Operator, raw: &[RawOperand]) -> Result<f64, Failure> {
         let bytes = operator.plan().shape();
         let (m, n) = match bytes {
             mkernel::Shape::Collective(CollectiveShape { m, n }) => (m, n),
-            _ => return Err("a collective".into()),
+            _ => return Err("the plan is not one of a collective".into()),
         };
         let stream = &self.lab.stream;
-        // SAFETY: as in `run`.
+        // SAFETY: the operands are those of the plan, and the caller keeps them alive.
         let launch = |stream| unsafe { operator.launch_raw(stream, raw) };
         if m * n * 2 > MAX_GRAPH_BYTES {
             return self.median(1, &|| Ok(launch(stream.cu_stream())?));
@@ -208,8 +216,8 @@ impl Case<'_> {
             launch(captured.cu_stream())?;
         }
         let graph = captured.end_capture(CUgraphInstantiate_flags(0))?;
-        let graph = graph.ok_or("nothing was captured")?;
-        // SAFETY: graph and stream belong to this context, and the graph lives until the block is over.
+        let graph = graph.ok_or("the capture has no operations")?;
+        // SAFETY: graph and stream belong to this context, and the graph lives until the block has ended.
         let replay = || unsafe {
             let code = mkernel::cudarc::driver::sys::cuGraphLaunch(
                 graph.cu_graph_exec(),
@@ -220,7 +228,7 @@ impl Case<'_> {
         self.median(GRAPH_CALLS, &replay)
     }
 
-    /// The median over blocks of `launch`, which makes `calls` calls.
+    /// Returns the median time of a call in µs, over blocks of `launch`. Each launch makes `calls` calls.
     fn median(&self, calls: u32, launch: &dyn Fn() -> Result<(), Failure>) -> Result<f64, Failure> {
         let first = median(&self.blocks.time(2, launch)?);
         // Beside the calls, an iteration launches a meeting and records two events.
@@ -233,7 +241,7 @@ impl Case<'_> {
         Ok(median(&times) / f64::from(calls))
     }
 
-    /// The first row of the result, in fp64.
+    /// Checks the first row of the result against a reference in fp64.
     fn check(&self, shape: CollectiveShape, y: &Matrix) -> Result<(), Failure> {
         let shard = shape.shard_rows(self.flags.world);
         let (rank, world) = (u64::from(self.ranks.rank()), u64::from(self.flags.world));

@@ -1,4 +1,4 @@
-//! `combine`: its time, and the sums of some tokens.
+//! Times `combine`, and checks the sums of some tokens.
 
 use super::tokens::fraction;
 use super::{Case, operand};
@@ -6,7 +6,7 @@ use mkernel::half::bf16;
 use mkernel::{CombineConfig, CombineOp, CombineShape, Dim};
 use mkernel_testing::lab::{Failure, Matrix, Random};
 
-/// Tokens of a rank whose sums are checked.
+/// The number of tokens of a rank whose sums are checked.
 const CHECKED_TOKENS: u64 = 5;
 const ROW_SEED: u64 = 0x726f;
 
@@ -57,7 +57,7 @@ impl Case<'_> {
         )
     }
 
-    /// The sums of some tokens, in fp64.
+    /// Checks the sums of some tokens against a reference in fp64.
     fn check_combine(&self, gates: &[f32], c: &Matrix) -> Result<f64, Failure> {
         let (lab, hidden, top_k) = (self.lab, self.flags.hidden, self.flags.top_k);
         let places = lab.stream.clone_dtoh(&self.places)?;

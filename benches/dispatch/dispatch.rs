@@ -1,10 +1,10 @@
-//! `dispatch_gemm`: its time, and the products of some experts.
+//! Times `dispatch_gemm`, and checks the products of some experts.
 
 use super::{Case, operand};
 use mkernel::{BLayout, Dim, DispatchConfig, DispatchOp, DispatchShape, KernelPlan};
 use mkernel_testing::lab::{Failure, Finish, Matrix};
 
-/// Experts of a rank of which every row is checked.
+/// The number of experts of a rank whose rows are all checked.
 const CHECKED_EXPERTS: u64 = 3;
 const TOKEN_SEED: u64 = 0x746f;
 
@@ -63,7 +63,7 @@ impl Case<'_> {
         )
     }
 
-    /// The products of experts, row by row.
+    /// Checks the products of some experts, row by row.
     fn check_dispatch(&self, w: &Matrix, c: &Matrix) -> Result<f64, Failure> {
         let (flags, lab) = (self.flags, self.lab);
         let local = self.tokens.local_experts();
@@ -108,7 +108,8 @@ impl Case<'_> {
             .fold(0.0, f64::max))
     }
 
-    /// Of the rank that has most to do: products at the rate of the plan's bound, or tokens over the link.
+    /// Returns the bound of the busiest rank: the time of its products at the rate of the plan's bound, or of its
+    /// tokens over the link.
     fn dispatch_bound_us(&self, plan: &KernelPlan) -> f64 {
         let flags = self.flags;
         let rows = self.tokens.rows().into_iter().max().unwrap_or(0);

@@ -1,4 +1,6 @@
-//! `cargo bench --bench dispatch -- --help`: see [`Flags`]. Needs GPUs.
+//! Benchmark of `dispatch_gemm` and `combine`. Needs GPUs.
+//!
+//! `cargo bench --bench dispatch -- --help` lists the options, which are the fields of [`Flags`].
 
 mod combine;
 mod dispatch;
@@ -14,30 +16,31 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokens::{Taste, Tokens};
 
-/// Time of a block.
+/// The time of a block of calls.
 const BLOCK_US: f64 = 20_000.0;
 
-/// Times `dispatch_gemm` and `combine` on random data, and checks experts of the one and tokens of the other.
+/// Times `dispatch_gemm` and `combine` on random data, and checks some experts of the former and some tokens of the
+/// latter.
 ///
-/// All ranks run in this process, a thread for each GPU. A time is the median over calls of the slowest rank's. The bound
-/// is that of the busiest rank: its rows' products, or what it sends. Beside other work on the same GPUs, or after it,
-/// clocks differ: compare within one run.
+/// All ranks run in this process, with a thread for each GPU. A time is the median over calls, each with the time of
+/// its slowest rank. The bound is that of the busiest rank: the time of its products, or of the bytes that it sends.
+/// The clocks of the GPUs change with other work on them, so compare times of one run only.
 #[derive(Clone, Debug, Parser)]
 struct Flags {
-    /// GPUs to use: 1, 2, 4 or 8
+    /// Number of GPUs: 1, 2, 4 or 8
     #[arg(long, default_value_t = 1)]
     world: u32,
-    /// Nodes into which they are put, with emulated NICs
+    /// Number of nodes into which the GPUs are divided, with emulated NICs between them
     #[arg(long, default_value_t = 1)]
     nodes: u32,
-    /// Tokens of each rank; several with commas
+    /// Tokens of each rank, separated by commas
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "16,64,1024,2048,4096,8192,16384"
     )]
     tokens: Vec<u64>,
-    /// Experts over all ranks [default: 32 for each]
+    /// Experts over all ranks [default: 32 for each rank]
     #[arg(long)]
     experts: Option<u64>,
     #[arg(long, default_value_t = 8)]
@@ -46,13 +49,13 @@ struct Flags {
     hidden: u64,
     #[arg(long, default_value_t = 2048)]
     intermediate: u64,
-    /// Weights as [columns, hidden]
+    /// Store the weights as [columns, hidden]
     #[arg(long)]
     nk: bool,
     /// How tokens choose experts
     #[arg(long, value_enum, default_value_t = Taste::Even)]
     taste: Taste,
-    /// Of the choices [default: the time]
+    /// Seed of the experts of tokens [default: the time]
     #[arg(long)]
     seed: Option<u64>,
     /// Fix the rows of a tile
@@ -61,22 +64,22 @@ struct Flags {
     /// Fix the columns of a tile
     #[arg(long)]
     tile_n: Option<u32>,
-    /// Fix the CTAs that only communicate
+    /// Fix the number of communication CTAs
     #[arg(long)]
     comm_ctas: Option<u32>,
-    /// Change the text of `dispatch_gemm`, "if (a)=>if (b)"; what the host does must still fit
+    /// Replace a part of the text of `dispatch_gemm`, such as "if (a)=>if (b)"; the host does not change with it
     #[arg(long, value_parser = edit)]
     dispatch_edit: Vec<Edit>,
-    /// Change the text of `combine`, "kStages = 13=>kStages = 6"; what the host does must still fit
+    /// Replace a part of the text of `combine`, such as "kStages = 13=>kStages = 6"; the host does not change with it
     #[arg(long, value_parser = edit)]
     combine_edit: Vec<Edit>,
-    /// Blocks of each size
+    /// Number of blocks of each size
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// The process ends after so many seconds, whatever happens
+    /// Seconds after which the process ends, even if it hangs
     #[arg(long, default_value_t = 300)]
     limit_s: u64,
-    /// Cargo passes this.
+    /// Ignored. Cargo passes this option.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -112,12 +115,12 @@ fn run(flags: &Flags) -> Result<(), Failure> {
         let threads: Vec<_> = communicators.into_iter().map(start).collect();
         let results = threads
             .into_iter()
-            .map(|thread| thread.join().map_err(|_| "a rank panicked")?);
+            .map(|thread| thread.join().map_err(|_| "the thread of a rank panicked")?);
         results.collect::<Vec<_>>().into_iter().collect()
     })
 }
 
-/// A size on a rank.
+/// The measurement of one size on a rank.
 struct Case<'a> {
     flags: &'a Flags,
     ranks: &'a Communicator,
@@ -179,7 +182,8 @@ impl Case<'_> {
         self.ranks.rank().into()
     }
 
-    /// Rows of `hidden` elements that cross to or from the rank that has most; across nodes, if experts are chosen evenly.
+    /// Returns the time of the link in µs for the rows that the busiest rank sends or receives. Across nodes, it is the
+    /// time in the plan, which assumes that tokens choose experts evenly.
     fn link_us(&self, plan: &KernelPlan) -> f64 {
         if self.flags.nodes > 1 {
             return plan.bound.link_us;
@@ -218,7 +222,7 @@ impl Case<'_> {
 
     fn time(&self, operator: &Operator, raw: &[RawOperand]) -> Result<Vec<f64>, Failure> {
         let call = || {
-            // SAFETY: the operands are the plan's, in its order, and live until the block is over.
+            // SAFETY: the operands are those of the plan in its order, and live until the block has ended.
             Ok(unsafe { operator.launch_raw(self.lab.stream.cu_stream(), raw) }?)
         };
         let first = self.blocks.time(2, &call)?;
@@ -230,7 +234,7 @@ impl Case<'_> {
         Ok(times)
     }
 
-    /// Collective: memory is freed while no rank's kernel runs.
+    /// Prints the results. Collective, so that memory is freed only while no kernel of any rank runs.
     fn print(
         &self,
         operator: &Operator,

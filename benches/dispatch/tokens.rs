@@ -1,24 +1,24 @@
-//! Which experts tokens choose in a benchmark, and where their rows must be.
+//! The experts that tokens choose in the benchmark, and the resulting rows of each expert.
 
 use clap::ValueEnum;
 use mkernel_testing::lab::Random;
 
-/// How tokens choose.
+/// How tokens choose experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Taste {
-    /// All experts as often.
+    /// All experts are equally likely.
     Even,
-    /// Expert e as often as 1/(e + 1) says.
+    /// The probability of expert e is proportional to 1/(e + 1).
     Zipf,
 }
 
-/// What every rank knows of all tokens.
+/// The experts of all tokens of all ranks. Every rank computes the same.
 pub struct Tokens {
     pub per_rank: u64,
     pub top_k: u64,
     experts: u64,
     world: u64,
-    /// By rank, [token][choice].
+    /// The experts of each rank's tokens: [token][choice].
     pub ids: Vec<Vec<i32>>,
 }
 
@@ -61,7 +61,7 @@ impl Tokens {
         self.experts / self.world
     }
 
-    /// Rows of each expert, in order: number of the token over all ranks.
+    /// Returns the rows of each expert in order. A row is given by the number of its token over all ranks.
     pub fn rows_of(&self, expert: u64) -> Vec<u64> {
         let choices = self.ids.iter().flatten().enumerate();
         choices
@@ -70,7 +70,7 @@ impl Tokens {
             .collect()
     }
 
-    /// Rows of each rank.
+    /// Returns the number of rows of each rank.
     pub fn rows(&self) -> Vec<u64> {
         let mut rows = vec![0; self.world as usize];
         for id in self.ids.iter().flatten() {
@@ -80,13 +80,13 @@ impl Tokens {
     }
 }
 
-/// The inverse of the sum of 1/(e + 1), nearly.
+/// Maps a uniform number to an expert, by an approximate inverse of the sum of 1/(e + 1).
 fn zipf(x: f64, experts: u64) -> u64 {
     let most = (experts as f64 + 1.0).ln();
     ((x * most).exp() as u64 - 1).min(experts - 1)
 }
 
-/// In 0 .. 1.
+/// Returns a random number from 0 to 1.
 pub fn fraction(random: &mut Random) -> f64 {
     (random.draw() >> 11) as f64 / (1u64 << 53) as f64
 }

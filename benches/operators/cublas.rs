@@ -1,4 +1,4 @@
-//! cuBLAS, opened at run time: the GEMM that ours are held against.
+//! cuBLAS, which is loaded at run time. Its GEMM is the baseline of the benchmark.
 
 use libloading::Library;
 use mkernel::cudarc::driver::CudaStream;
@@ -32,14 +32,14 @@ type GemmEx = unsafe extern "C" fn(
     c_int,
 ) -> c_int;
 
-// Values of cublas_api.h and library_types.h.
+// These values are from cublas_api.h and library_types.h.
 const OP_N: c_int = 0;
 const OP_T: c_int = 1;
 const R_16BF: c_int = 14;
 const COMPUTE_32F: c_int = 68;
 const GEMM_DEFAULT: c_int = -1;
 
-/// A handle of cuBLAS, on one stream.
+/// A handle of cuBLAS for one stream.
 pub struct Cublas {
     handle: Handle,
     gemm_ex: GemmEx,
@@ -47,14 +47,14 @@ pub struct Cublas {
 }
 
 impl Cublas {
-    /// Opens the library in `dir`, else where the loader, CUDA toolkits and Python packages have it. The stream's
-    /// context must be current.
+    /// Loads the library from `dir`, or else from where the loader finds it, from CUDA toolkits or from Python
+    /// packages. The context of the stream must be current.
     pub fn new(dir: Option<&Path>, stream: &CudaStream) -> Result<Self, Failure> {
         let libraries = open(dir)?;
-        let library = libraries.last().ok_or("no library")?;
+        let library = libraries.last().ok_or("no library was loaded")?;
         type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
         type SetStream = unsafe extern "C" fn(Handle, *mut c_void) -> c_int;
-        // SAFETY: the names are those of cublas_v2.h, with the signatures that it gives them.
+        // SAFETY: the names and the signatures are those of cublas_v2.h.
         let (create, set_stream, gemm_ex) = unsafe {
             (
                 *library.get::<Create>(c"cublasCreate_v2")?,
@@ -63,9 +63,9 @@ impl Cublas {
             )
         };
         let mut handle = null_mut();
-        // SAFETY: the pointer is to a live handle; a context is current.
+        // SAFETY: the pointer is to a live handle, and a context is current.
         succeed("cublasCreate", unsafe { create(&raw mut handle) })?;
-        // SAFETY: the handle was made above, the stream is alive.
+        // SAFETY: the handle has been created above, and the stream is alive.
         succeed("cublasSetStream", unsafe {
             set_stream(handle, stream.cu_stream().cast())
         })?;
@@ -76,7 +76,7 @@ impl Cublas {
         })
     }
 
-    /// C = A · B, dense and row-major; `transposed`: B is `[N, K]`.
+    /// Computes C = A · B for dense row-major matrices. If `transposed` is set, B is `[N, K]`.
     pub fn gemm(
         &self,
         a: &Matrix,
@@ -88,8 +88,8 @@ impl Cublas {
         let (op_b, b_stride) = if transposed { (OP_T, k) } else { (OP_N, n) };
         let (one, zero) = (1.0f32, 0.0f32);
         let pointer = |matrix: &Matrix| matrix.operand().ptr as *mut c_void;
-        // cuBLAS counts by columns, so what it multiplies are the transposes: Cᵀ = Bᵀ · Aᵀ.
-        // SAFETY: the matrices have these sizes; alpha and beta are floats, as the compute type asks for.
+        // The matrices of cuBLAS are column-major, so it computes the transposed product: Cᵀ = Bᵀ · Aᵀ.
+        // SAFETY: the matrices have these sizes. Alpha and beta are floats, as the compute type requires.
         let status = unsafe {
             (self.gemm_ex)(
                 self.handle,
@@ -125,13 +125,13 @@ fn succeed(call: &str, status: c_int) -> Result<(), Failure> {
     }
 }
 
-/// cuBLAS, last, and what it needs.
+/// Loads cuBLAS and the libraries that it needs. cuBLAS is the last one of the result.
 fn open(dir: Option<&Path>) -> Result<Vec<Library>, Failure> {
     let mut looked = Vec::new();
     let dirs = dir.map_or_else(candidates, |dir| vec![dir.to_owned()]);
     for dir in dirs {
         for major in [13, 12] {
-            // The first is needed by the second, and found by its name once it is loaded.
+            // The second library needs the first one, and finds it by its name once it is loaded.
             let paths =
                 ["cublasLt", "cublas"].map(|name| dir.join(format!("lib{name}.so.{major}")));
             // SAFETY: the initialisers of NVIDIA's libraries have no requirements.

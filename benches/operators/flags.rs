@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of the benchmark of GEMM operators.
 
 use clap::Parser;
 use mkernel::spec::spec::WORLDS;
@@ -7,70 +7,73 @@ use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Times operators beside cuBLAS, and checks their results.
+/// Times GEMM operators and cuBLAS, and checks their results.
 ///
-/// All ranks run in this process, a thread for each GPU. Per shape, cuBLAS alone, our GEMM core alone (a world of one
-/// rank) of the same size, and every plan take turns in short blocks; a time is the median over iterations of the slowest rank's.
+/// All ranks run in this process, with a thread for each GPU. For each shape, short blocks of cuBLAS alone, of the GEMM
+/// core alone (a world of one rank) and of every plan take turns. A time is the median over calls, each with the time
+/// of its slowest rank.
 ///
-/// With several nodes a second line says what the same steps take one after the other. The part of the NICs is measured in this
-/// run: the fabric's own put kernel, alone, sends as many bytes in messages of the same size over the same emulated NICs. The
-/// part of a node is that of the fastest baseline with as many ranks as a node has (`torchrun --nproc-per-node 4
-/// benches/baselines.py --shape MxNxK ...` for 4 GPUs per node), brought to this run's clocks by cuBLAS; where a node has one GPU,
-/// it is cuBLAS alone. Without such a baseline it is cuBLAS alone too, and the sum a lower bound. Adding up nodes' sums is left out.
+/// With several nodes, a second line shows the time of the same steps one after the other. The part of the NICs is
+/// measured in this run: the fabric's put kernel, alone, sends as many bytes in messages of the same size over the same
+/// emulated NICs. The part of a node is that of the fastest baseline with as many ranks as a node has (`torchrun
+/// --nproc-per-node 4 benches/baselines.py --shape MxNxK ...` for 4 GPUs per node), scaled to the clocks of this run by
+/// the times of cuBLAS. If a node has one GPU, it is the time of cuBLAS alone. Without such a baseline it is the time
+/// of cuBLAS alone as well, and the total is a lower bound. The addition of the sums of nodes is not included.
 #[derive(Clone, Debug, Parser)]
 pub struct Flags {
-    /// GPUs to use: 1, 2, 4 or 8 [default: as many as there are]
+    /// Number of GPUs: 1, 2, 4 or 8 [default: all]
     #[arg(long)]
     pub world: Option<usize>,
-    /// Nodes into which they are put, with emulated NICs between them
+    /// Number of nodes into which the GPUs are divided, with emulated NICs between them
     #[arg(long, default_value_t = 1)]
     pub nodes: u32,
-    /// What an emulated NIC sends in a second, 10^9 bytes
+    /// Rate of an emulated NIC in 10^9 bytes per second
     #[arg(long, default_value_t = 50.0)]
     pub nic_gb_s: f64,
-    /// What a message takes besides its bytes, one way, µs
+    /// Latency of an emulated NIC in one direction, in µs
     #[arg(long, default_value_t = 5)]
     pub nic_latency_us: u64,
-    /// ag_gemm, gemm_rs, gemm_ar, or several
+    /// Operators: ag_gemm, gemm_rs, gemm_ar
     #[arg(long, value_delimiter = ',', default_value = "ag_gemm", value_parser = parse_op)]
     pub op: Vec<GemmOp>,
-    /// M x N x K, M over all ranks, N and K of one; may be repeated [default: those that the project has targets for]
+    /// Sizes: M of all ranks, N and K of one rank; may be repeated [default: the shapes that the project has targets
+    /// for]
     #[arg(long = "shape", value_name = "MxNxK", value_parser = parse_shape)]
     pub shapes: Vec<GemmShape>,
-    /// kn, nk or both
+    /// Layouts of B: kn, nk or both
     #[arg(long, value_delimiter = ',', default_value = "kn", value_parser = parse_layout)]
     pub b_layout: Vec<BLayout>,
-    /// A plan to measure, such as `transfer=sm_push,comm_ctas=8` or `auto`; may be repeated, all are measured [default: auto]
+    /// Plan to measure, such as `transfer=sm_push,comm_ctas=8` or `auto`; may be repeated [default: auto]
     #[arg(long = "tune", value_name = "KEY=VALUE,...")]
     pub tunings: Vec<Tune>,
-    /// An epilogue, such as `bias=true,activation=gelu,output=fp32`, which each plan is measured with too, beside the
-    /// plain one; may be repeated
+    /// Epilogue, such as `bias=true,activation=gelu,output=fp32`; each plan is measured with it and without; may be
+    /// repeated
     #[arg(long = "epilogue", value_name = "KEY=VALUE,...", value_parser = parse_epilogue)]
     pub epilogues: Vec<Epilogue>,
-    /// Blocks of each candidate
+    /// Number of blocks of each candidate
     #[arg(long, default_value_t = 6)]
     pub rounds: u32,
-    /// Calls of a block [default: about 20 ms of them]
+    /// Calls of a block [default: as many as take about 20 ms]
     #[arg(long)]
     pub iterations: Option<u32>,
-    /// Appends a line of JSON for every plan to this file
+    /// Append a line of JSON for each plan to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// What benches/baselines.py printed on this machine, to compare with
+    /// Output of benches/baselines.py on this machine, for a comparison
     #[arg(long, value_name = "FILE")]
     pub baselines: Option<PathBuf>,
     /// Folder of libcublas.so [default: searched]
     #[arg(long, value_name = "DIR")]
     pub cublas_dir: Option<PathBuf>,
-    /// The process ends after so many seconds, whatever happens
+    /// Seconds after which the process ends, even if it hangs
     #[arg(long, default_value_t = 300)]
     pub limit_s: u64,
-    /// Cargo passes this.
+    /// Ignored. Cargo passes this option.
     #[arg(long, hide = true)]
     pub bench: bool,
 }
 
-/// A tuning and what was written for it.
+/// A tuning, and its text on the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Tune {
     pub text: String,
@@ -92,7 +95,7 @@ fn parse_epilogue(text: &str) -> Result<Epilogue, String> {
     parse_pairs(text)
 }
 
-/// `key=value,key=value` as a table of TOML.
+/// Converts `key=value,key=value` to a TOML table.
 fn parse_pairs<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let mut toml = String::new();
     for pair in text
@@ -120,7 +123,7 @@ fn parse_shape(text: &str) -> Result<GemmShape, String> {
             n: *n,
             k: *k,
         }),
-        _ => Err("not three sizes, as in 8192x1024x8192".into()),
+        _ => Err("a shape has three sizes, such as 8192x1024x8192".into()),
     }
 }
 
@@ -135,16 +138,17 @@ fn parse_op(text: &str) -> Result<GemmOp, String> {
 fn parse_layout(text: &str) -> Result<BLayout, String> {
     let layouts = [BLayout::Kn, BLayout::Nk];
     let found = layouts.into_iter().find(|layout| layout.name() == text);
-    found.ok_or_else(|| "neither kn nor nk".into())
+    found.ok_or_else(|| "a layout is kn or nk".into())
 }
 
-/// The largest world that `gpus` make.
+/// Returns the largest possible number of ranks on `gpus` GPUs.
 pub fn largest_world(gpus: usize) -> Option<usize> {
     let worlds = WORLDS.into_iter().rev().map(|world| world as usize);
     worlds.into_iter().find(|world| *world <= gpus)
 }
 
-/// Model-sized layers with N, or K where ranks add up, divided over the ranks; for one rank, GEMMs alone.
+/// Returns layers of the size of models. N, or K for operators that reduce, is divided over the ranks. For one rank,
+/// the shapes are those of plain GEMMs.
 pub fn default_shapes(op: GemmOp, world: u64) -> Vec<GemmShape> {
     const ALONE: [(u64, u64, u64); 5] = [
         (4096, 4096, 4096),
@@ -170,7 +174,7 @@ pub fn default_shapes(op: GemmOp, world: u64) -> Vec<GemmShape> {
         (8192, 8192, 28672),
         (16384, 16384, 53248),
     ];
-    /// Tokens that are decoded.
+    /// The numbers of rows in decoding.
     const FEW: [u64; 4] = [1, 16, 64, 256];
     let whole = |&(m, n, k): &(u64, u64, u64)| GemmShape { m, n, k };
     match (world, op) {

@@ -1,4 +1,6 @@
-//! `cargo bench --bench operators -- --help`: see [`flags::Flags`]. Needs GPUs, and cuBLAS to compare with.
+//! Benchmark of the GEMM operators. Needs GPUs, and cuBLAS for the comparison.
+//!
+//! `cargo bench --bench operators -- --help` lists the options, which are the fields of [`flags::Flags`].
 
 mod cublas;
 mod flags;
@@ -23,11 +25,11 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Time of a block.
+/// The time of a block of calls.
 const BLOCK_US: f64 = 20_000.0;
-/// Rows of C that are checked.
+/// The number of rows of C that are checked.
 const CHECKED_ROWS: u64 = 64;
-/// How long calls in a row, whose host time is taken, may keep the GPU busy, and how many they are at most.
+/// When the host time is measured, how long the calls in a row may keep the GPU busy, and the largest number of them.
 const LAUNCHES_US: f64 = 20_000.0;
 const MAX_LAUNCHES: f64 = 64.0;
 
@@ -56,7 +58,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     let world = flags
         .world
         .or_else(|| largest_world(gpus))
-        .ok_or("this host shows no GPU")?;
+        .ok_or("this host has no visible GPU")?;
     let seed = seed_from_clock();
     let nodes = flags.nodes;
     println!("{world} of {gpus} GPUs in {nodes} nodes, seed {seed}");
@@ -69,7 +71,8 @@ fn run(flags: &Flags) -> Result<(), Failure> {
             .map(|(gpu, ranks)| {
                 let baselines = &baselines;
                 scope.spawn(move || {
-                    // At once, and all of them: one rank's failure is the cause of the others'.
+                    // Errors are printed at once and for all ranks, since one rank's failure causes those of the
+                    // others.
                     one_rank(flags, &ranks, gpu, seed, baselines).inspect_err(|error| {
                         eprintln!("rank {gpu}: {error}");
                     })
@@ -78,16 +81,16 @@ fn run(flags: &Flags) -> Result<(), Failure> {
             .collect();
         let results = threads
             .into_iter()
-            .map(|thread| thread.join().map_err(|_| "a rank panicked")?);
+            .map(|thread| thread.join().map_err(|_| "the thread of a rank panicked")?);
         results.collect::<Vec<_>>().into_iter().collect()
     })
 }
 
-/// A rank, on a thread of its own.
+/// A rank, which runs on a thread of its own.
 struct Bench<'a> {
     flags: &'a Flags,
     ranks: &'a Communicator,
-    /// The same GPU as a world of one rank.
+    /// A communicator of one rank on the same GPU.
     alone: &'a Communicator,
     lab: &'a Lab,
     cublas: Cublas,
@@ -104,7 +107,9 @@ fn one_rank(
     baselines: &[Baseline],
 ) -> Result<(), Failure> {
     let alone = Communicator::local(&[gpu])?;
-    let alone = alone.first().ok_or("no communicator")?;
+    let alone = alone
+        .first()
+        .ok_or("there is no communicator of one rank")?;
     ranks.set_transport(transport(flags));
     ranks.context().bind_to_thread()?;
     let lab = Lab::new(&ranks.context().default_stream())?;
@@ -143,7 +148,7 @@ fn transport(flags: &Flags) -> Transport {
     }
 }
 
-/// What is measured: cuBLAS, the core, and plans.
+/// The candidates that are measured: cuBLAS, the core, and plans.
 struct Candidates {
     core: Operator,
     plans: Vec<(Tune, Operator)>,
@@ -156,10 +161,10 @@ impl Bench<'_> {
         self.check(&operands, &candidates)?;
         let times = self.measure(&operands, &candidates)?;
         let [cublas_us, core_us, plans_us @ ..] = times.as_slice() else {
-            return Err("two times at least".into());
+            return Err("the measurement has fewer than two times".into());
         };
         let nics_us = self.nics_us(&candidates)?;
-        // Again, now that the epochs have advanced.
+        // The results are checked a second time, after the epochs have advanced.
         let errors = self.check(&operands, &candidates)?;
         let (cublas_error, errors) = (errors[0], &errors[2..]);
         for (((tune, operator), us), relative_error) in
@@ -168,7 +173,7 @@ impl Bench<'_> {
             let launches = (LAUNCHES_US / us).clamp(4.0, MAX_LAUNCHES) as u32;
             let launch_ns = self.launch_ns(operator, &mut operands, launches)?;
             let plan = operator.plan();
-            let gemm = plan.gemm().ok_or("a plan of another problem")?;
+            let gemm = plan.gemm().ok_or("the plan is not one of a GEMM")?;
             let mut row = self.row(plan, gemm, [*us, *cublas_us, *core_us]);
             row.tune.clone_from(&tune.text);
             (row.launch_ns, row.launch_raw_ns) = launch_ns;
@@ -181,11 +186,11 @@ impl Bench<'_> {
                 file.map_or(Ok(()), |path| report::append(path, &row))?;
             }
         }
-        // Memory is freed while no rank's kernel runs.
+        // Memory may be freed only while no kernel of any rank runs.
         Ok(self.ranks.barrier()?)
     }
 
-    /// What the NICs take for the same bytes as the plans, with nothing else to do. None on one node.
+    /// Returns the time of the NICs alone for the same bytes as in the plans, or none on one node.
     fn nics_us(&self, candidates: &Candidates) -> Result<Option<f64>, Failure> {
         let nodes = self.flags.nodes;
         let plan = candidates.plans.first().map(|(_, op)| op.plan());
@@ -194,12 +199,12 @@ impl Bench<'_> {
         };
         let nics = Nics::new(self.ranks, nodes, transport(self.flags), steps)?;
         let took = nics.time()?;
-        // Memory is freed while nobody puts.
+        // Memory may be freed only while no rank puts.
         self.ranks.barrier()?;
         Ok(Some(took.as_secs_f64() * 1e6))
     }
 
-    /// What is known of a plan once it is timed.
+    /// Returns the report of a plan from its time.
     fn row(&self, plan: &KernelPlan, gemm: &GemmPlan, [us, cublas_us, core_us]: [f64; 3]) -> Row {
         let (world, layout) = (plan.spec.world(), gemm.config.b_layout);
         let GemmShape { m, n, k } = gemm.shape;
@@ -266,7 +271,7 @@ impl Bench<'_> {
         Ok(Candidates { core, plans })
     }
 
-    /// Calls of cuBLAS, the core and every plan.
+    /// Returns functions that call cuBLAS, the core and every plan.
     fn calls<'b>(
         &'b self,
         operands: &'b Operands,
@@ -277,23 +282,23 @@ impl Bench<'_> {
         let whole = [a.operand(), b.operand(), c.operand()];
         let mut calls: Vec<Box<dyn Fn() -> Result<(), Failure> + 'b>> = vec![
             Box::new(|| self.cublas.gemm(a, b, c, operands.transposed)),
-            // SAFETY: the operands have the sizes of the shape, and outlive the calls, which `measure` waits for.
+            // SAFETY: the operands have the sizes of the shape. They outlive the calls, since `measure` waits for them.
             Box::new(move || Ok(unsafe { candidates.core.launch_raw(stream, &whole) }?)),
         ];
         for (_, operator) in &candidates.plans {
             let fused = operands.raw(operator.plan());
             calls.push(Box::new(move || {
-                // SAFETY: as above.
+                // SAFETY: the operands are those of the plan, and outlive the calls in the same way.
                 Ok(unsafe { operator.launch_raw(stream, &fused) }?)
             }));
         }
         calls
     }
 
-    /// Checks sampled rows of what every candidate computes; returns the errors of cuBLAS, the core and the plans.
+    /// Checks sampled rows of the result of every candidate. Returns the errors of cuBLAS, the core and the plans.
     fn check(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
         let Operands { a, b, c, .. } = operands;
-        // Of what the fused kernels compute: the factors of its C.
+        // These are the factors of the C that the fused kernels compute.
         let (whole_a, whole_b) = operands.of_all.as_ref().map_or((a, b), |(a, b)| (a, b));
         let fused_a = whole_a.part(operands.rows_c.clone(), 0..whole_a.cols);
         let parts = operands.of_all.as_ref().map_or(1, |_| self.ranks.world());
@@ -340,7 +345,7 @@ impl Bench<'_> {
             .collect())
     }
 
-    /// The medians, µs, of cuBLAS, the core and every plan, in blocks that take turns.
+    /// Returns the median times of cuBLAS, the core and every plan in µs. Their blocks take turns.
     fn measure(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
         let plan = candidates.core.plan();
         let iterations = (BLOCK_US / plan.bound.us()) as u32;
@@ -352,7 +357,8 @@ impl Bench<'_> {
         let mut times = vec![Vec::new(); 2 + candidates.plans.len()];
         let calls = self.calls(operands, candidates);
         for round in 0..=self.flags.rounds {
-            // A block starts with the clocks that the one before it has left: each candidate comes after both neighbours.
+            // The clocks of a GPU depend on the previous block. The order alternates, so that each candidate runs after
+            // both of its neighbours.
             let forwards = 0..calls.len();
             let order: Vec<usize> = match round % 2 {
                 0 => forwards.collect(),
@@ -361,7 +367,7 @@ impl Bench<'_> {
             for index in order {
                 let (times, call) = (&mut times[index], &calls[index]);
                 let block = self.blocks.time(iterations, call)?;
-                // The first round warms up.
+                // The first round warms up and is not measured.
                 if round > 0 {
                     times.extend(block);
                 }
@@ -370,7 +376,8 @@ impl Bench<'_> {
         Ok(times.into_iter().map(median).collect())
     }
 
-    /// Host time of one call with slices and with pointers: the least of some means, the slowest rank's.
+    /// Returns the host time of a call with slices and with pointers: the minimum of several means, on the slowest
+    /// rank.
     fn launch_ns(
         &self,
         operator: &Operator,
@@ -390,7 +397,7 @@ impl Bench<'_> {
             rows_c,
             ..
         } = operands;
-        // A rank without rows passes any slice.
+        // A rank without rows may pass any slice.
         let elems = |matrix: &View, rows: &Range<u64>| match rows.is_empty() {
             true => 0..8,
             false => (rows.start * matrix.stride) as usize..(rows.end * matrix.stride) as usize,
@@ -416,14 +423,14 @@ impl Bench<'_> {
             }
             Ok::<f64, Failure>(least)
         };
-        // Slices of fp32 would take no longer.
+        // Slices of fp32 would take the same time.
         let slices_ns = match epilogue.output {
             Dtype::Bf16 => time(&mut || {
                 operator.launch_with(stream, &rows_a, &b.memory, &mut rows_c, addends)
             })?,
             _ => f64::NAN,
         };
-        // SAFETY: as in `calls`.
+        // SAFETY: the operands are those of the plan, and outlive the calls.
         let raw_ns = time(&mut || unsafe { operator.launch_raw(stream.cu_stream(), &raw) })?;
         let slowest = self.blocks.slowest(&[slices_ns, raw_ns])?;
         Ok((slowest[0], slowest[1]))

@@ -1,4 +1,4 @@
-//! [`Operands`]: what one rank multiplies and adds.
+//! [`Operands`]: the matrices of one rank in the benchmark of GEMM operators.
 
 use crate::Bench;
 use mkernel::spec::abi::Operand;
@@ -8,25 +8,25 @@ use std::ops::Range;
 
 /// The operands of one rank.
 pub struct Operands {
-    /// What the GEMMs alone multiply.
+    /// The factors of the plain GEMMs.
     pub a: Matrix,
     pub b: Matrix,
     pub c: Matrix,
-    /// What epilogues add, and an fp32 C, where one wants that; with the rows of `c`.
+    /// The operands of epilogues, and C in fp32 if an epilogue has such an output. They have the rows of `c`.
     pub bias: Matrix,
     pub residual: Matrix,
     pub c_fp32: Option<Matrix>,
-    /// The rows of `a` and `c` that the fused kernel gets.
+    /// The rows of `a` and `c` that the fused kernel uses.
     pub rows_a: Range<u64>,
     pub rows_c: Range<u64>,
-    /// Where ranks add up what each computed: the A of all side by side, their B below each other, the product of
-    /// which is the sum.
+    /// For operators that reduce: the A of all ranks side by side, and the B of all ranks below each other. Their
+    /// product is the sum over all ranks.
     pub of_all: Option<(Matrix, Matrix)>,
     pub transposed: bool,
 }
 
 impl Operands {
-    /// Random ones, alike on all ranks where the reference wants that.
+    /// Creates random operands. They are equal on all ranks where the reference requires that.
     pub fn new(
         bench: &Bench,
         op: GemmOp,
@@ -61,7 +61,7 @@ impl Operands {
             of_all: None,
             transposed,
         };
-        // The same on all ranks, as operators that reduce want it.
+        // These operands are equal on all ranks, as operators that reduce require.
         bench.lab.fill(&operands.bias, 0, bench.seed + 100)?;
         bench.lab.fill(&operands.residual, 0, bench.seed + 101)?;
         if !op.reduces() {
@@ -88,7 +88,7 @@ impl Operands {
         Ok(operands)
     }
 
-    /// The C that a kernel writes.
+    /// Returns the C that a kernel writes.
     pub fn c(&self, epilogue: Epilogue) -> &Matrix {
         match (epilogue.output, &self.c_fp32) {
             (Dtype::Fp32, Some(c)) => c,
@@ -96,7 +96,7 @@ impl Operands {
         }
     }
 
-    /// What a fused kernel gets of one of them.
+    /// Returns the part of an operand that a fused kernel uses.
     pub fn fused(&self, operand: Operand, epilogue: Epilogue) -> View {
         let rows = |matrix: &Matrix, rows: &Range<u64>| matrix.part(rows.clone(), 0..matrix.cols);
         match operand {
@@ -108,7 +108,7 @@ impl Operands {
         }
     }
 
-    /// All that a fused kernel gets, in its order.
+    /// Returns all operands of a fused kernel in its order.
     pub fn raw(&self, plan: &KernelPlan) -> Vec<RawOperand> {
         let view = |operand| self.fused(operand, epilogue_of(plan));
         let operands = plan.operands.iter();
@@ -116,7 +116,7 @@ impl Operands {
     }
 }
 
-/// What a kernel makes of its sums.
+/// Returns the epilogue of a plan.
 pub fn epilogue_of(plan: &KernelPlan) -> Epilogue {
     let gemm = plan.gemm();
     gemm.map_or_else(Epilogue::default, |gemm| gemm.config.epilogue)

@@ -1,4 +1,4 @@
-//! What is printed: a table, lines of JSON, and baselines of the same machine beside them.
+//! The output of the benchmark: a table and lines of JSON, with baselines of the same machine.
 
 use mkernel::KernelPlan;
 use mkernel::spec::plan::GemmPlan;
@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-/// One plan for one shape, measured.
+/// The measurement of one plan for one shape.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     pub op: &'static str,
@@ -18,57 +18,58 @@ pub struct Row {
     pub n: u64,
     pub k: u64,
     pub b_layout: &'static str,
-    /// What was asked of the planner.
+    /// The tuning that was passed to the planner.
     pub tune: String,
     /// The plan.
     pub id: String,
     pub us: f64,
     pub cublas_us: f64,
-    /// Our GEMM without communication.
+    /// The time of the GEMM core without communication.
     pub core_us: f64,
     /// `us / cublas_us`
     pub normalised: f64,
     /// `cublas_us / core_us`
     pub core_speed: f64,
-    /// What the NIC takes for its bytes.
+    /// The time of the NIC for its bytes.
     pub nic_us: f64,
-    /// What no kernel beats: cuBLAS alone, NVLink or the NIC.
+    /// The bound, which no kernel beats: the time of cuBLAS alone, of NVLink or of the NIC.
     pub bound_us: f64,
     pub of_bound: f64,
-    /// What the planner expected.
+    /// The time that the planner has estimated.
     pub estimate_us: f64,
-    /// Host time of a call with slices, and with pointers.
+    /// The host time of a call with slices and with pointers.
     pub launch_ns: f64,
     pub launch_raw_ns: f64,
-    /// ‖C − fp64‖ / ‖fp64‖ of sampled rows: ours, cuBLAS's of the factors of this rank alone, and NCCL's and cuBLAS's
-    /// by benches/baselines.py, which computes it in the same way from data of the same distribution.
+    /// The error ‖C − fp64‖ / ‖fp64‖ of sampled rows: of this plan, of cuBLAS for the factors of this rank alone, and
+    /// of NCCL and cuBLAS in benches/baselines.py. The latter computes it in the same way from data of the same
+    /// distribution.
     pub relative_error: f64,
     pub cublas_error: f64,
     pub nccl_error: Option<f64>,
-    /// The best baseline of the same shape, normalised by the cuBLAS of its own run.
+    /// The fastest baseline of the same shape, divided by the time of cuBLAS in the same run.
     pub baseline: Option<Best>,
-    /// On several nodes, the same steps one after the other.
+    /// On several nodes, the time of the same steps one after the other.
     pub unfused: Option<Unfused>,
 }
 
-/// The same steps one after the other, over the same NICs.
+/// The time of the same steps one after the other, over the same NICs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unfused {
-    /// Those over the NICs, measured beside the plan.
+    /// The time of the steps over the NICs, measured in the same run as the plan.
     pub nics_us: f64,
-    /// Those inside a node, by benches/baselines.py with as many ranks as a node has, at this run's clocks; cuBLAS alone
-    /// where a node has one.
+    /// The time of the steps inside a node, from benches/baselines.py with as many ranks as a node has, scaled to the
+    /// clocks of this run. If a node has one GPU, the time of cuBLAS alone.
     pub node_us: f64,
     pub node_variant: String,
-    /// Whether steps over NVLink are missing, for want of such a baseline: more is not known then than a lower bound.
+    /// Whether the steps over NVLink are missing because there is no such baseline. The time is then a lower bound.
     pub is_lower_bound: bool,
     pub us: f64,
-    /// Our time by it: below 1 we are faster.
+    /// The time of the plan divided by this time. Below 1, the plan is faster.
     pub ours_by_it: f64,
 }
 
 impl Unfused {
-    /// Of a row without it.
+    /// Returns the unfused time for a row, from the time of the NICs and the baselines.
     pub fn new(row: &Row, nics_us: f64, baselines: &[Baseline], plan: &KernelPlan) -> Self {
         let local_world = row.world / row.nodes;
         let node = match local_world {
@@ -88,7 +89,7 @@ impl Unfused {
     }
 }
 
-/// A line of benches/baselines.py.
+/// A line of the output of benches/baselines.py.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Baseline {
     op: String,
@@ -103,7 +104,7 @@ pub struct Baseline {
     error: f64,
 }
 
-/// The variant that has an error to compare with.
+/// The variant whose error is compared.
 const NCCL: &str = "NCCL+cuBLAS";
 
 /// The fastest baseline of a shape.
@@ -111,18 +112,19 @@ const NCCL: &str = "NCCL+cuBLAS";
 pub struct Best {
     pub variant: String,
     pub normalised: f64,
-    /// Our normalised time by the baseline's: below 1 we are faster.
+    /// The normalised time of the plan divided by that of the baseline. Below 1, the plan is faster.
     pub ours_by_it: f64,
 }
 
-/// Reads what benches/baselines.py printed; lines that are no JSON are others' chatter.
+/// Reads the output of benches/baselines.py. Lines that are not JSON come from other programs and are ignored.
 pub fn read_baselines(path: &Path) -> Result<Vec<Baseline>, Failure> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let lines = text.lines().filter(|line| line.starts_with('{'));
     Ok(lines.map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
-/// The baselines for what a plan computes, its epilogue aside, on so many ranks with the same N and K each.
+/// Returns the baselines for the product of a plan without its epilogue, on the given number of ranks with the same N
+/// and K per rank.
 fn of_plan<'a>(
     baselines: &'a [Baseline],
     plan: &KernelPlan,
@@ -138,13 +140,13 @@ fn of_plan<'a>(
     })
 }
 
-/// The error of NCCL and cuBLAS.
+/// Returns the error of NCCL and cuBLAS.
 pub fn nccl_error(baselines: &[Baseline], plan: &KernelPlan, world: u32) -> Option<f64> {
     let mut all = of_plan(baselines, plan, world);
     Some(all.find(|b| b.variant == NCCL)?.error)
 }
 
-/// The fastest of `baselines` for what a plan computes; `normalised` is our time.
+/// Returns the fastest of `baselines` for the product of a plan. `normalised` is the normalised time of the plan.
 pub fn best(
     baselines: &[Baseline],
     plan: &KernelPlan,
@@ -223,7 +225,10 @@ fn print_unfused(unfused: &Unfused) {
         ..
     } = unfused;
     let (least, missing) = match unfused.is_lower_bound {
-        true => ("at least ", ", NVLink left out: no baseline of a node"),
+        true => (
+            "at least ",
+            ", without NVLink, since there is no baseline of a node",
+        ),
         false => ("", ""),
     };
     println!(

@@ -1,12 +1,12 @@
-//! Simulated GPUs: emitted kernels, unchanged, run on the CPU under a seeded scheduler that finds races and deadlocks.
+//! Simulated GPUs. Emitted kernels run unchanged on the CPU, under a seeded scheduler that finds races and deadlocks.
 //!
 //! ```text
-//! driver      the CUDA driver's functions, for streams, events, graphs and memory of simulated GPUs
-//! tensor_map  what TMA is told of a matrix
-//! world       the GPUs of one simulated host: memory, CTAs, their threads as fibers, the order of memory
+//! driver      the functions of the CUDA driver: streams, events, graphs and memory of simulated GPUs
+//! tensor_map  tensor maps, which describe the copies of TMA
+//! world       the GPUs of one simulated host: memory, CTAs, threads as fibers, and the order of memory accesses
 //! ```
 //!
-//! [`activate`] makes cudarc use this driver, for the rest of the process. Then [`SimulatedHost::claim`] gives GPUs.
+//! [`activate`] makes cudarc use this driver for the rest of the process. [`SimulatedHost::claim`] then provides GPUs.
 
 mod driver;
 pub mod tensor_map;
@@ -15,5 +15,6 @@ pub mod world;
 pub use world::host_bytes;
 
 pub use driver::{
-    ActivateError, ClaimError, DEVICES_PER_HOST, HOSTS, HostOptions, SimulatedHost, Watch, activate,
+    ActivateError, BusyGuard, ClaimError, DEVICES_PER_HOST, HOSTS, HostOptions, SimulatedHost,
+    activate,
 };

@@ -1,112 +1,112 @@
-//! [`TensorMap`]: what `cuTensorMapEncodeTiled` hides in 128 bytes, here in plain sight.
+//! [`TensorMap`]: a tensor map, as `cuTensorMapEncodeTiled` encodes it in 128 bytes, with readable fields.
 
-/// Dimensions that a map can have.
+/// The largest number of dimensions of a map.
 pub const MAX_RANK: usize = 5;
-/// Size of an encoded map.
+/// The size of an encoded map in bytes.
 pub const ENCODED_BYTES: usize = 128;
 
-/// Tells a map from other bytes.
+/// The first word of an encoded map, which distinguishes it from other bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"mk-tmap1");
 const MAX_DIM: u64 = 1 << 32;
 const STRIDE_LIMIT_BYTES: u64 = 1 << 40;
 const MAX_BOX_ELEMS: u32 = 256;
-/// What addresses, strides and rows of a box are multiples of.
+/// Addresses, strides and rows of a box are multiples of this.
 const STEP_BYTES: u64 = 16;
 
-/// A matrix, or a stack of them, in global memory, and the box that TMA moves.
+/// A tensor in global memory, and the size of the box that TMA copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct TensorMap {
     magic: u64,
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Elements of each dimension, innermost first; 1 beyond the rank.
+    /// Elements of each dimension, innermost first. Dimensions beyond the rank have 1.
     pub dims: [u64; MAX_RANK],
-    /// Bytes from one index to the next, of dimension 1 and further; 0 beyond the rank.
+    /// Bytes from one index to the next, from dimension 1 on. Dimensions beyond the rank have 0.
     pub strides_bytes: [u64; MAX_RANK - 1],
-    /// Elements of the box; 1 beyond the rank.
+    /// Elements of the box in each dimension. Dimensions beyond the rank have 1.
     pub box_elems: [u32; MAX_RANK],
-    /// Dimensions, 1 to 5.
+    /// The number of dimensions, from 1 to 5.
     pub rank: u8,
     /// Bytes of an element: 1, 2, 4 or 8.
     pub elem_bytes: u8,
-    /// Bytes of the swizzled rows in shared memory: 0 (none), 32, 64 or 128.
+    /// Bytes of the swizzled rows in shared memory: 32, 64 or 128, or 0 without a swizzle.
     pub swizzle_bytes: u8,
     padding: u8,
 }
 
 const _: () = assert!(size_of::<TensorMap>() <= ENCODED_BYTES);
 
-/// Why there is no such map; a real driver says only `CUDA_ERROR_INVALID_VALUE`.
+/// Why a tensor map is not valid. A real driver only returns `CUDA_ERROR_INVALID_VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TensorMapFault {
-    /// Not made by [`TensorMap::to_bytes`].
-    #[error("these 128 bytes are no tensor map")]
+    /// The bytes are not the result of [`TensorMap::to_bytes`].
+    #[error("these 128 bytes are not a tensor map")]
     NotAMap,
-    /// Slices of different length, or none.
+    /// The slices do not describe 1 to 5 dimensions.
     #[error(
-        "{dims} sizes, {strides} strides and {box_elems} box sizes; 1 to 5 dimensions have as many sizes, as many box sizes, and a stride fewer"
+        "{dims} sizes, {strides} strides and {box_elems} box sizes were given; a map of n dimensions (1 to 5) has n sizes, n box sizes and n - 1 strides"
     )]
     Rank {
-        /// Sizes given.
+        /// The number of sizes.
         dims: usize,
-        /// Strides given.
+        /// The number of strides.
         strides: usize,
-        /// Box sizes given.
+        /// The number of box sizes.
         box_elems: usize,
     },
-    /// An element of another size.
+    /// The size of an element is not possible.
     #[error("elements of {0} bytes; 1, 2, 4 or 8 are possible")]
     Element(u8),
-    /// A swizzle that is none.
+    /// The swizzle is not possible.
     #[error("swizzle of {0} bytes; 0, 32, 64 or 128 are possible")]
     Swizzle(u8),
-    /// The address.
+    /// The address is null or not aligned.
     #[error("address {0:#x} is null or not a multiple of 16")]
     Address(u64),
-    /// The size of a dimension.
+    /// The size of a dimension is out of range.
     #[error("dimension {index} has {elems} elements; 1 to 2^32 are possible")]
     Dim {
-        /// Which.
+        /// The dimension.
         index: usize,
-        /// Its size.
+        /// The size of the dimension in elements.
         elems: u64,
     },
-    /// A stride.
+    /// A stride is out of range or not aligned.
     #[error(
         "the stride of dimension {index} is {bytes} bytes; multiples of 16 below 2^40 are possible"
     )]
     Stride {
-        /// Which.
+        /// The dimension.
         index: usize,
-        /// Its stride.
+        /// The stride in bytes.
         bytes: u64,
     },
-    /// The size of the box.
+    /// The size of the box is out of range.
     #[error("the box has {elems} elements in dimension {index}; 1 to 256 are possible")]
     Box {
-        /// Which.
+        /// The dimension.
         index: usize,
-        /// Elements.
+        /// The size of the box in elements.
         elems: u32,
     },
-    /// Rows of the box.
+    /// The size of a row of the box is not possible.
     #[error(
-        "rows of the box have {bytes} bytes; multiples of 16 are possible, and no more than the swizzle's {swizzle_bytes}, if there is one"
+        "rows of the box have {bytes} bytes; multiples of 16 are possible, and with a swizzle at most its size ({swizzle_bytes} bytes)"
     )]
     BoxRow {
-        /// Bytes.
+        /// The size of a row in bytes.
         bytes: u64,
-        /// The swizzle.
+        /// The swizzle in bytes.
         swizzle_bytes: u8,
     },
 }
 
 impl TensorMap {
-    /// A map, checked as the driver checks it.
+    /// Creates a map, with the checks of the driver.
     ///
     /// # Errors
-    /// The first mistake.
+    /// Returns the first mistake.
     pub fn new(
         address: u64,
         (elem_bytes, swizzle_bytes): (u8, u8),
@@ -143,7 +143,7 @@ impl TensorMap {
         Ok(map)
     }
 
-    /// What a kernel's argument holds.
+    /// Returns the encoded map, which a kernel's argument holds.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; ENCODED_BYTES] {
         let mut bytes = [0; ENCODED_BYTES];
@@ -163,10 +163,10 @@ impl TensorMap {
         bytes
     }
 
-    /// The map in a kernel's argument.
+    /// Decodes the map in a kernel's argument.
     ///
     /// # Errors
-    /// [`TensorMapFault::NotAMap`], or what no checked map has.
+    /// Returns [`TensorMapFault::NotAMap`] if the bytes are not a map, or the first mistake of the map.
     pub fn from_bytes(bytes: &[u8; ENCODED_BYTES]) -> Result<Self, TensorMapFault> {
         let mut rest = bytes.as_slice();
         let mut take_word = || take::<8>(&mut rest).map(u64::from_ne_bytes);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_map_are_told() {
+    fn bytes_that_are_not_a_map_are_refused() {
         assert_eq!(
             TensorMap::from_bytes(&[0; 128]),
             Err(TensorMapFault::NotAMap)
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_refuses_is_refused() {
+    fn maps_that_the_driver_refuses_are_refused() {
         use TensorMapFault as Fault;
         let fault = |address, form, dims: &[u64], strides: &[u64], boxes: &[u32]| {
             TensorMap::new(address, form, dims, strides, boxes).expect_err("a mistake")
@@ -328,6 +328,7 @@ mod tests {
                 }
             );
         }
-        TensorMap::new(16, (2, 0), &[8], &[], &[72]).expect("without a swizzle rows may be longer");
+        TensorMap::new(16, (2, 0), &[8], &[], &[72])
+            .expect("without a swizzle, rows may be longer");
     }
 }

@@ -8,7 +8,7 @@ use mkernel_spec::Device;
 use mkernel_spec::plan::Workspace;
 use std::sync::{Arc, OnceLock};
 
-pub(crate) use mkernel_sim::Watch as BusyGuard;
+pub(crate) use mkernel_sim::BusyGuard;
 
 /// Makes cudarc use simulated GPUs.
 pub(crate) fn activate() -> Result<(), Error> {
@@ -95,7 +95,7 @@ impl SimulatedJob {
     /// Pauses simulated time while the host's part of a kernel's work is busy, until the returned guard is dropped.
     /// `is_busy` must not call the driver.
     pub fn pause_clock_while(&self, is_busy: impl Fn() -> bool + Send + 'static) -> BusyGuard {
-        self.host.watch(is_busy)
+        self.host.add_busy_check(is_busy)
     }
 
     pub fn timeline(&self) -> Option<String> {

@@ -1,4 +1,4 @@
-//! [`Distance`]: how far two PCI functions are from each other.
+//! [`Distance`]: the PCIe distance between two PCI functions.
 
 use crate::pci::PciLocation;
 use serde::Serialize;
@@ -100,7 +100,7 @@ mod tests {
             ],
             Some(0),
         );
-        let ways = [
+        let distances = [
             (sibling, Distance::Switch { ports: 2 }),
             (cascade, Distance::Switch { ports: 4 }),
             (
@@ -118,14 +118,14 @@ mod tests {
             (location(Some("pci0000:a0"), &[], Some(1)), Distance::Across),
             (location(Some("pci0000:a0"), &[], None), Distance::Unknown),
         ];
-        for (other, distance) in &ways {
+        for (other, distance) in &distances {
             assert_eq!(from(other), *distance);
         }
-        assert!(ways.windows(2).all(|pair| pair[0].1 < pair[1].1));
+        assert!(distances.windows(2).all(|pair| pair[0].1 < pair[1].1));
     }
 
     #[test]
-    fn where_there_is_one_node_all_is_on_it() {
+    fn with_one_numa_node_all_devices_are_on_it() {
         let (a, b) = (
             location(Some("pci0000:00"), &[], None),
             location(Some("pci0000:80"), &[], None),

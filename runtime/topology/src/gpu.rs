@@ -19,6 +19,7 @@ pub struct Gpu {
     pub pci_id: String,
 }
 
+/// Reads all NVIDIA GPUs.
 pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<Gpu> {
     let mut gpus = Vec::new();
     for name in sysfs.list("bus/pci/devices") {
@@ -27,7 +28,7 @@ pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<Gpu> {
             continue;
         };
         let folder = pci::folder(bus_id);
-        // Devices of other vendors are ignored, and so is whatever is unusual about them.
+        // Devices of other vendors are ignored without a note, even if their files are unusual.
         let is_nvidia = sysfs
             .text(&format!("{folder}/vendor"))
             .is_some_and(|text| text == "0x10de");

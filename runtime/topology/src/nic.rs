@@ -58,7 +58,7 @@ const AMAZON: u32 = 0x1d0f;
 /// The PCI device ids of EFA start at 0xefa0.
 const EFA: std::ops::RangeInclusive<u32> = 0xefa0..=0xefaf;
 
-/// What the ports of a device have in common.
+/// The properties that all ports of a device share.
 struct Device {
     name: String,
     location: Option<PciLocation>,
@@ -66,6 +66,7 @@ struct Device {
     local_cpus: Vec<u32>,
 }
 
+/// Reads the ports of all RDMA devices.
 pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<Nic> {
     let mut nics = Vec::new();
     for name in sysfs.list("class/infiniband") {
@@ -90,6 +91,7 @@ pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<Nic> {
     nics
 }
 
+/// Sets `part_of` for virtual functions, and notes that they are left out.
 fn note_virtual_functions(sysfs: &mut Sysfs, nics: &mut [Nic]) {
     let at = |nic: &Nic| nic.location.as_ref().map(|location| location.bus_id);
     let devices: Vec<(Option<BusId>, String)> = nics
@@ -112,6 +114,7 @@ fn note_virtual_functions(sysfs: &mut Sysfs, nics: &mut [Nic]) {
     }
 }
 
+/// Reads the properties of a device.
 fn read_device(sysfs: &mut Sysfs, name: String) -> Device {
     // The link `device` leads to the PCI function. Devices in software have none.
     let target = sysfs.link(&format!("class/infiniband/{name}/device"));
@@ -137,6 +140,7 @@ fn read_device(sysfs: &mut Sysfs, name: String) -> Device {
     }
 }
 
+/// Reads a port. Returns none, with a note, if it is not usable by this crate.
 fn read_port(sysfs: &mut Sysfs, device: &Device, port: u32, has_siblings: bool) -> Option<Nic> {
     let name = if has_siblings {
         format!("{}:{port}", device.name)
@@ -169,6 +173,7 @@ fn read_port(sysfs: &mut Sysfs, device: &Device, port: u32, has_siblings: bool) 
     })
 }
 
+/// Reads the kind of a port. Returns none, with a note, for other kinds.
 fn read_nic_kind(sysfs: &mut Sysfs, device: &Device, folder: &str, name: &str) -> Option<NicKind> {
     if device.is_efa {
         return Some(NicKind::Efa);

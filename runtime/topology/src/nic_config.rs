@@ -62,7 +62,7 @@ pub enum NicConfigIssue {
         /// The name of the NIC.
         name: String,
     },
-    /// A NIC or a GPU is listed twice where once is enough.
+    /// A NIC or a GPU is listed twice.
     #[error("{name} is listed twice")]
     Twice {
         /// The name in the configuration.
@@ -74,7 +74,7 @@ pub enum NicConfigIssue {
         /// The entry.
         entry: String,
     },
-    /// GPUs are assigned NICs of different kinds, which cannot exchange data with each other's peers.
+    /// GPUs are assigned NICs of different kinds, which cannot exchange data with each other.
     #[error(
         "GPUs are assigned NICs of different kinds ({kinds}); assign NICs of one kind to all GPUs"
     )]
@@ -84,6 +84,7 @@ pub enum NicConfigIssue {
     },
 }
 
+/// Shows issues as a list.
 struct Sentences<'a>(&'a [NicConfigIssue]);
 
 impl fmt::Display for Sentences<'_> {
@@ -95,6 +96,7 @@ impl fmt::Display for Sentences<'_> {
     }
 }
 
+/// Shows known names as a list.
 struct Known<'a>(&'a [String]);
 
 impl fmt::Display for Known<'_> {
@@ -163,6 +165,7 @@ fn kinds<'a>(topology: &Topology, nics: impl Iterator<Item = &'a usize>) -> Vec<
     kinds
 }
 
+/// Returns the active ports that `names` lists.
 fn find_nics(
     topology: &Topology,
     entry: &str,
@@ -200,6 +203,7 @@ fn find_nics(
     found
 }
 
+/// Returns the index of the GPU with an index or a bus ID.
 fn find_gpu(topology: &Topology, name: &str) -> Result<usize, NicConfigIssue> {
     let by_index = name.parse::<usize>().ok();
     let by_index = by_index.filter(|index| *index < topology.gpus.len());

@@ -108,7 +108,8 @@ impl Topology {
         let present = kinds
             .into_iter()
             .filter(|kind| up.iter().any(|nic| nic.kind == *kind));
-        // Among kinds of the same rate the first is best, which is the last in reverse order.
+        // If several kinds have the same rate, the first one is best. `max_by_key` returns the last one, so the order
+        // is reversed.
         let best = present.rev().max_by_key(|kind| total(*kind))?;
         for nic in up.iter().filter(|nic| nic.kind != best) {
             notes.push(format!(
@@ -119,6 +120,7 @@ impl Topology {
         Some(best)
     }
 
+    /// Returns the selection for one GPU.
     fn gpu_nics(&self, gpu: usize, rails: &[Vec<usize>], config: &NicConfig) -> GpuNics {
         let rail = |nic: usize| Rail {
             nic,
@@ -169,6 +171,7 @@ impl Matching {
         self.users[nic] += 1;
     }
 
+    /// Runs all rounds, and returns the NICs of each GPU.
     fn run(mut self) -> Vec<Vec<usize>> {
         self.round();
         for gpu in 0..self.rails.len() {
@@ -237,7 +240,7 @@ fn candidates(topology: &Topology, gpu: usize, usable: &[usize]) -> Vec<usize> {
 /// If several GPUs have the same cores and these are enough, divides them among the GPUs.
 fn divide_cores(selection: &mut [GpuNics]) {
     let whole: Vec<Vec<u32>> = selection.iter().map(|gpu| gpu.cores.clone()).collect();
-    for (i, choice) in selection.iter_mut().enumerate() {
+    for (i, gpu) in selection.iter_mut().enumerate() {
         let parts = whole.iter().filter(|cores| **cores == whole[i]).count();
         let part = whole[..i]
             .iter()
@@ -245,7 +248,7 @@ fn divide_cores(selection: &mut [GpuNics]) {
             .count();
         let count = whole[i].len();
         if count >= parts {
-            choice.cores = whole[i][part * count / parts..(part + 1) * count / parts].to_vec();
+            gpu.cores = whole[i][part * count / parts..(part + 1) * count / parts].to_vec();
         }
     }
 }

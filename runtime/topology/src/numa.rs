@@ -17,7 +17,7 @@ pub struct NumaNode {
     pub first_threads: Vec<u32>,
 }
 
-/// Parses a list of CPUs such as `0-55,112-167`. Returns `None` if the text is no list or contains impossible CPUs.
+/// Parses a list of CPUs such as `0-55,112-167`. Returns `None` if the text is not a list or a number is not possible.
 #[must_use]
 pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
@@ -41,6 +41,7 @@ pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
+/// Reads the NUMA nodes. Without NUMA support, all CPUs are one node.
 pub(crate) fn read(sysfs: &mut Sysfs) -> Vec<NumaNode> {
     let folder = "devices/system/node";
     let mut nodes = Vec::new();
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_lists_are_refused_and_cost_no_memory() {
+    fn invalid_lists_are_refused_without_large_allocations() {
         for text in ["x", "3-1", "0-4294967295", "1-", "-1", "0x3"] {
             assert_eq!(cpu_list(text), None, "{text}");
         }

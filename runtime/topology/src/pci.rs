@@ -91,9 +91,9 @@ pub(crate) fn location(sysfs: &mut Sysfs, bus_id: BusId) -> PciLocation {
     let folder = folder(bus_id);
     let (mut host_bridge, mut bridges) = (None, Vec::new());
     match sysfs.link(&folder) {
-        Some(path) => (host_bridge, bridges) = way(&path, bus_id),
+        Some(path) => (host_bridge, bridges) = bridges_of(&path, bus_id),
         None => sysfs.note(format!(
-            "{folder}: not a link, so what is near {bus_id} is not known"
+            "{folder}: not a symbolic link, so the PCIe path of {bus_id} is unknown"
         )),
     }
     let node = sysfs.parsed(&format!("{folder}/numa_node"), |text| {
@@ -107,7 +107,8 @@ pub(crate) fn location(sysfs: &mut Sysfs, bus_id: BusId) -> PciLocation {
     }
 }
 
-fn way(path: &str, bus_id: BusId) -> (Option<String>, Vec<BusId>) {
+/// Returns the host bridge and the bridges above `bus_id` from the path of its folder.
+fn bridges_of(path: &str, bus_id: BusId) -> (Option<String>, Vec<BusId>) {
     let mut parts = path
         .split('/')
         .skip_while(|part| !part.starts_with("pci") || !part.contains(':'));
@@ -123,17 +124,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_and_the_drivers_form_are_one() {
-        let kernel: BusId = "0000:9d:00.0".parse().expect("the kernel's");
+    fn the_forms_of_the_kernel_and_of_the_driver_are_equal() {
+        let kernel: BusId = "0000:9d:00.0"
+            .parse()
+            .expect("an address in the form of the kernel");
         assert_eq!("00000000:9D:00.0".parse(), Ok(kernel));
         assert_eq!(kernel.to_string(), "0000:9d:00.0");
-        let vmd: BusId = "10000:e1:1f.7".parse().expect("a wide domain");
+        let vmd: BusId = "10000:e1:1f.7"
+            .parse()
+            .expect("an address with a wide domain");
         assert_eq!(vmd.to_string(), "10000:e1:1f.7");
         assert!(kernel < vmd);
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn other_texts_are_refused() {
         for text in [
             "",
             "0",
@@ -152,17 +157,17 @@ mod tests {
     }
 
     #[test]
-    fn the_way_leads_from_the_host_bridge_to_the_last_port() {
+    fn bridges_are_listed_from_the_host_bridge_to_the_last_port() {
         let id = |text: &str| text.parse::<BusId>().expect("an address");
         let path =
             "../../../devices/pci0000:44/0000:44:00.0/0000:45:00.0/0000:46:01.4/0000:53:00.0";
         let ports = vec![id("0000:44:00.0"), id("0000:45:00.0"), id("0000:46:01.4")];
         assert_eq!(
-            way(path, id("0000:53:00.0")),
+            bridges_of(path, id("0000:53:00.0")),
             (Some("pci0000:44".into()), ports)
         );
         assert_eq!(
-            way("../../../devices/odd", id("0000:53:00.0")),
+            bridges_of("../../../devices/odd", id("0000:53:00.0")),
             (None, vec![])
         );
     }

@@ -15,7 +15,7 @@ pub enum GpuLink {
     NvLink,
     /// Over PCIe.
     Pcie,
-    /// They cannot.
+    /// They cannot access each other's memory.
     None,
 }
 
@@ -36,7 +36,10 @@ pub fn describe(topology: &Topology, selection: &NicSelection, links: Option<&Gp
             vec![format!("{index}"), bus_id, id, node(Some(&gpu.location))]
         });
         text.push_str(&table(rows.collect()));
-        let links = links.map_or_else(|| "unknown".to_owned(), |links| summary(topology, links));
+        let links = links.map_or_else(
+            || "unknown".to_owned(),
+            |links| describe_links(topology, links),
+        );
         let _ = writeln!(text, "links between GPUs: {links}");
     }
     if topology.nics.is_empty() {
@@ -45,26 +48,28 @@ pub fn describe(topology: &Topology, selection: &NicSelection, links: Option<&Gp
         text.push_str("NICs\n");
         text.push_str(&table(topology.nics.iter().map(nic).collect()));
     }
-    text.push_str(&chosen(topology, selection));
+    text.push_str(&describe_selection(topology, selection));
     for note in topology.notes.iter().chain(&selection.notes) {
         let _ = writeln!(text, "warning: {note}");
     }
     text
 }
 
-fn chosen(topology: &Topology, selection: &NicSelection) -> String {
+/// Describes the selected NICs.
+fn describe_selection(topology: &Topology, selection: &NicSelection) -> String {
     let Some(kind) = selection.kind.filter(|_| !selection.gpus.is_empty()) else {
         return "choice: none\n".to_owned();
     };
     let mut rows = Vec::new();
-    for choice in &selection.gpus {
-        let lines = choice.rails.iter().enumerate();
-        rows.extend(lines.map(|(i, rail)| row(topology, choice, i, rail)));
+    for gpu in &selection.gpus {
+        let lines = gpu.rails.iter().enumerate();
+        rows.extend(lines.map(|(i, rail)| row(topology, gpu, i, rail)));
     }
     format!("choice: {kind}\n{}", table(rows))
 }
 
-fn row(topology: &Topology, choice: &GpuNics, i: usize, rail: &Rail) -> Vec<String> {
+/// Returns the row of one rail of a GPU.
+fn row(topology: &Topology, selected: &GpuNics, i: usize, rail: &Rail) -> Vec<String> {
     let mut why = rail.distance.to_string();
     if rail.is_configured {
         why.push_str(", as configured");
@@ -74,17 +79,18 @@ fn row(topology: &Topology, choice: &GpuNics, i: usize, rail: &Rail) -> Vec<Stri
         let _ = write!(why, ", shared with GPU {}", others.join(", "));
     }
     let (gpu, cores) = if i == 0 {
-        let cores = match choice.cores.as_slice() {
+        let cores = match selected.cores.as_slice() {
             [] => "proxy on any core".to_owned(),
             cores => format!("proxy on cores {}", ranges(cores)),
         };
-        (format!("GPU {}", choice.gpu), cores)
+        (format!("GPU {}", selected.gpu), cores)
     } else {
         (String::new(), String::new())
     };
     vec![gpu, topology.nics[rail.nic].name.clone(), why, cores]
 }
 
+/// Returns the row of a NIC.
 fn nic(nic: &Nic) -> Vec<String> {
     let location = nic.location.as_ref();
     let bus_id = location.map_or("in software".to_owned(), |location| {
@@ -112,7 +118,7 @@ fn node(location: Option<&PciLocation>) -> String {
 }
 
 /// Returns `NVLink between all`, or the pairs of each kind of link.
-fn summary(topology: &Topology, links: &GpuLinks) -> String {
+fn describe_links(topology: &Topology, links: &GpuLinks) -> String {
     let name = |link| match link {
         GpuLink::NvLink => "NVLink",
         GpuLink::Pcie => "PCIe",

@@ -25,8 +25,8 @@ struct Thread {
   u32 thread, threads, cta, ctas, cluster_rank;
 };
 
-// Kinds of access that the order of memory distinguishes; `order` in the simulator's calls.rs has the same numbers. An early
-// access is weak, but may race with another launch, whose kernel then does not use the value.
+// The kinds of access that the order of memory distinguishes. `order` in src/world/calls/memory.rs decodes the same
+// numbers. An early access is weak, but may race with another launch, whose kernel then does not use the value.
 enum Order : u32 { kWeak = 0, kConstant = 1, kRelaxed = 2, kAcquire = 3, kRelease = 4, kAcqRel = 5, kEarly = 6 };
 enum Scope : u32 { kCta = 0, kGpu = 1, kSys = 2 };
 enum Rmw : u32 { kAdd = 0, kExchange = 1 };

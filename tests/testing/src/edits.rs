@@ -1,19 +1,19 @@
-//! Kernels whose text the command line changes.
+//! Replacements in the text of kernels, which the command line gives.
 
 use crate::lab::Failure;
 use mkernel::{Communicator, KernelConfig, Operator, Shape};
 
-/// What is replaced, and by what.
+/// A replacement: the old text and the new text.
 pub type Edit = (String, String);
 
-/// Reads `what is replaced=>by what`.
+/// Parses `old text=>new text`.
 pub fn edit(text: &str) -> Result<Edit, String> {
     let parts = text.split_once("=>");
-    let (from, to) = parts.ok_or("write what is replaced, =>, and by what")?;
+    let (from, to) = parts.ok_or("an edit has the form OLD=>NEW")?;
     Ok((from.to_owned(), to.to_owned()))
 }
 
-/// The operator with `edits`, each of which its text must have. Collective.
+/// Prepares the operator with `edits`. The text of the kernel must contain each old text. Collective.
 pub fn prepare(
     ranks: &Communicator,
     config: &KernelConfig,
@@ -29,7 +29,7 @@ pub fn prepare(
             *text = text.replace(from, to);
         }
     };
-    // SAFETY: whoever gives edits on the command line answers for the kernel that they make.
+    // SAFETY: the user who passes edits on the command line is responsible for the resulting kernel.
     let operator = unsafe { ranks.prepare_edited(config, shape, edit) }?;
     match missing.is_empty() {
         true => Ok(operator),

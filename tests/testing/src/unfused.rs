@@ -1,9 +1,9 @@
-//! [`Nics`]: what the same steps take one after the other, of which the NIC's are measured here.
+//! [`Nics`]: the time of the NICs for the steps of an operator, if the steps run one after the other.
 //!
-//! Each node's steps are those of one node with its GPUs and the same M, N and K of a rank: ag_gemm, once the NICs have brought
-//! the other nodes' shards, gathers over NVLink and multiplies; gemm_rs multiplies and scatters sums over NVLink, before the
-//! NICs exchange them; gemm_ar does the same, and gathers at the end what the NICs have brought once more. What it takes to
-//! add up the nodes' sums is left out.
+//! The steps inside a node are those of one node with its GPUs and the same M, N and K of a rank. In `ag_gemm`, the
+//! NICs first transfer the shards of other nodes, and then the node gathers over NVLink and multiplies. In `gemm_rs`,
+//! the node multiplies and scatters sums over NVLink, and then the NICs exchange them. `gemm_ar` does the same, and
+//! then transfers and gathers the results. The time to add up the sums of nodes is not included.
 
 use mkernel::{
     Communicator, Error, FabricTest, FabricTestLoad, FabricTestOptions, GemmOp, KernelPlan,
@@ -11,24 +11,24 @@ use mkernel::{
 };
 use std::time::Duration;
 
-/// Messages as long as those that suffice for a NIC's rate, at most.
+/// The largest size of a message, which suffices for the full rate of a NIC.
 const MESSAGE_BYTES: u64 = 1 << 20;
-/// Messages to each peer on their way at once.
+/// The number of messages to each peer that are in flight.
 const WINDOW: u32 = 16;
-/// The least of so many runs counts, in favour of the steps.
+/// The number of runs, of which the fastest one counts, in favour of the steps.
 const RUNS: u32 = 5;
 
 /// The steps over the NICs of one call of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
-    /// One after the other, each with as many bytes.
+    /// The number of steps, which run one after the other with the same number of bytes.
     pub count: u32,
-    /// What a step puts to each peer.
+    /// The puts of a step to each peer.
     pub load: FabricTestLoad,
 }
 
 impl Steps {
-    /// None for a plan of one node.
+    /// Returns the steps of a plan, or none for a plan of one node.
     pub fn of(plan: &KernelPlan, nodes: u32) -> Option<Self> {
         let (network, gemm) = (plan.network.as_ref()?, plan.gemm()?);
         let count = match gemm.config.op {
@@ -54,7 +54,7 @@ impl Steps {
     }
 }
 
-/// The ranks' NICs, at the same puts as [`Steps`] and with nothing else to do.
+/// The NICs of the ranks, which perform the puts of [`Steps`] and nothing else.
 pub struct Nics<'a> {
     ranks: &'a Communicator,
     test: FabricTest,
@@ -62,7 +62,7 @@ pub struct Nics<'a> {
 }
 
 impl<'a> Nics<'a> {
-    /// Collective.
+    /// Prepares the puts. Collective: all ranks must call this function.
     pub fn new(
         ranks: &'a Communicator,
         nodes: u32,
@@ -79,7 +79,7 @@ impl<'a> Nics<'a> {
         Ok(Self { ranks, test, steps })
     }
 
-    /// All steps: the least over runs of the slowest rank's. Collective.
+    /// Returns the time of all steps: the minimum over runs of the time of the slowest rank. Collective.
     pub fn time(&self) -> Result<Duration, Error> {
         let mut least = Duration::MAX;
         for _ in 0..RUNS {

@@ -1,14 +1,14 @@
-//! Lanes: which commands check a change, how thoroughly, and on which machine.
+//! Lanes: lists of commands that check a change. They differ in thoroughness and in the machine that they need.
 
 use std::error::Error;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// A list of commands, each a line of a shell without quotes or variables.
+/// A list of commands. Each command is a line of a shell without quotes or variables.
 struct Lane(&'static [&'static str]);
 
-/// What takes minutes: everything that needs no simulated kernel of an operator but a few.
+/// The checks that take a few minutes. Only a few of them run operators on simulated GPUs.
 const CHECK: Lane = Lane(&[
     "cargo fmt --all --check",
     "cargo clippy --locked --workspace --all-targets -- -D warnings",
@@ -20,15 +20,15 @@ const CHECK: Lane = Lane(&[
     "cargo test --locked -p mkernel-suite --test golden --test templates --test imports --test readme --test attribute",
     "cargo test --locked -p mkernel-suite --test collectives one_node",
 ]);
-/// All that needs no GPU. It installs what it uses.
+/// All checks that need no GPU. The script installs the tools that it uses.
 const FULL: Lane = Lane(&[".ci/run"]);
-/// Verbs on virtual machines and on a NIC in software.
+/// Tests of verbs, on virtual machines and with a NIC in software.
 const RDMA: Lane = Lane(&[".ci/rdma"]);
-/// Correctness on the GPUs of this host.
+/// Tests of correctness on the GPUs of this host.
 const GPU: Lane = Lane(&[
     "cargo test --locked --release -p mkernel-suite --test gpu -- --ignored --test-threads=1",
 ]);
-/// Times on the GPUs of this host.
+/// Benchmarks on the GPUs of this host.
 const BENCH: Lane = Lane(&[
     "cargo bench --locked --bench operators",
     "cargo bench --locked --bench attention",
@@ -36,14 +36,14 @@ const BENCH: Lane = Lane(&[
     "cargo bench --locked --bench collectives",
 ]);
 
-/// Which lane.
+/// The lane to run.
 #[derive(Clone, Copy, Debug, clap::Subcommand)]
 pub enum Flags {
-    /// Format, lints and the fast tests: some three minutes on two cores if everything is built
+    /// Format, lints and the fast tests, about three minutes on two cores if everything is built
     Check,
     /// Everything that needs no GPU, as CI runs it
     Full,
-    /// Verbs without hardware
+    /// Tests of verbs without hardware
     Rdma,
     /// Tests on the GPUs of this host
     Gpu,
@@ -51,7 +51,8 @@ pub enum Flags {
     Bench,
 }
 
-/// Runs every command of a lane, also after one has failed. Prints the time of each; false if some failed.
+/// Runs every command of a lane, even after one has failed, and prints the time of each. Returns whether all have
+/// passed.
 pub fn run(flags: Flags) -> Result<bool, Box<dyn Error>> {
     let Lane(commands) = match flags {
         Flags::Check => CHECK,
@@ -66,7 +67,7 @@ pub fn run(flags: Flags) -> Result<bool, Box<dyn Error>> {
     let mut all_passed = true;
     for command in commands {
         let mut words = command.split_whitespace();
-        let program = words.next().ok_or("an empty command")?;
+        let program = words.next().ok_or("a lane has an empty command")?;
         eprintln!("+ {command}");
         let started = Instant::now();
         let status = Command::new(program)
@@ -82,6 +83,6 @@ pub fn run(flags: Flags) -> Result<bool, Box<dyn Error>> {
         ));
     }
     println!("{}", lines.join("\n"));
-    println!("{:.1} s in all", start.elapsed().as_secs_f64());
+    println!("{:.1} s in total", start.elapsed().as_secs_f64());
     Ok(all_passed)
 }

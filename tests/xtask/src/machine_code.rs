@@ -1,8 +1,8 @@
-//! Compiles every golden kernel, and compares what comes out with another revision.
+//! Compiles every golden kernel, and compares the machine code with that of another revision.
 //!
-//! A change that should not change kernels leaves their machine code as it is, or at least the order of the instructions
-//! that other threads, SMs and GPUs can observe: fences, barriers, TMA, wgmma, atomics, loads, stores and waits. Address
-//! arithmetic may differ, since a compiler orders it as it likes.
+//! A change that must not affect kernels keeps their machine code, or at least the order of the instructions that other
+//! threads, SMs and GPUs can observe: fences, barriers, TMA, wgmma, atomics, loads, stores and waits. Address
+//! arithmetic may differ, since the compiler chooses its order.
 
 use mkernel_compile::Nvrtc;
 use mkernel_testing::golden::Golden;
@@ -18,30 +18,31 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 #[derive(clap::Args)]
 pub struct Flags {
-    /// Keeps the figures, for a comparison with another revision
+    /// Write the figures to this file, for a comparison with another revision
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Figures that another revision kept; fails if a kernel does something else, or in another order
+    /// Compare with the figures of another revision, and fail if a kernel has other observable instructions or another
+    /// order
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
-    /// Only goldens whose name contains one of these
+    /// Only golden kernels whose name contains one of these texts
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
 }
 
-/// What a kernel compiles to.
+/// The figures of a compiled kernel.
 #[derive(Clone, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 struct Figures {
-    /// Lines of its text.
+    /// The number of lines of its text.
     lines: usize,
-    /// Per thread.
+    /// Registers per thread.
     registers: u32,
-    /// Bytes of registers that are stored to and loaded from memory.
+    /// Bytes of registers that are spilled: stored to and loaded from memory.
     spill_bytes: u32,
-    /// Machine code, in hexadecimal digits.
+    /// The machine code in hexadecimal digits.
     code: String,
-    /// Instructions that others can observe, in the order of the PTX.
+    /// The instructions that others can observe, in the order of the PTX.
     visible: Vec<String>,
 }
 
@@ -53,7 +54,7 @@ impl Figures {
 
 type Table = BTreeMap<String, Figures>;
 
-/// Whether no kernel does anything else than before.
+/// Compiles the kernels and prints their figures. Returns whether no kernel differs from the other revision.
 pub fn run(flags: &Flags) -> Result<bool> {
     let old: Option<Table> = match &flags.against {
         Some(path) => Some(serde_json::from_slice(&fs::read(path)?)?),
@@ -113,7 +114,7 @@ impl Flags {
     }
 }
 
-/// What is to be said of a kernel, and whether it is as it was. Without an old revision there is nothing to compare with.
+/// Returns the verdict on a kernel, and whether it is equal to the old one. Without an old one, it counts as equal.
 fn verdict(old: Option<Option<&Figures>>, new: &Figures) -> (String, bool) {
     match old {
         None => ("not compared".into(), true),
@@ -124,7 +125,7 @@ fn verdict(old: Option<Option<&Figures>>, new: &Figures) -> (String, bool) {
     }
 }
 
-/// How often each instruction came or went, and where the first difference is.
+/// Describes the number of added and removed instructions of each kind, and the position of the first difference.
 fn difference(old: &[String], new: &[String]) -> String {
     let mut counts = BTreeMap::<&str, i64>::new();
     for (instructions, sign) in [(old, -1), (new, 1)] {
@@ -144,6 +145,7 @@ fn difference(old: &[String], new: &[String]) -> String {
     }
 }
 
+/// Compiles kernels on all cores.
 fn compile_all(goldens: &[Golden]) -> Result<Table> {
     let (left, table) = (Mutex::new(goldens.iter()), Mutex::new(Table::new()));
     let failures = Mutex::new(Vec::new());
@@ -175,10 +177,13 @@ fn compile_all(goldens: &[Golden]) -> Result<Table> {
     }
 }
 
+/// Compiles a kernel and returns its figures.
 fn figures(golden: &Golden) -> Result<Figures> {
     let nvrtc = Nvrtc::load()?;
     let cubin = nvrtc.compile(&golden.source)?;
-    let resources = cubin.resources.ok_or("ptxas says nothing of the kernel")?;
+    let resources = cubin
+        .resources
+        .ok_or("the output of ptxas does not mention the kernel")?;
     let image = object::File::parse(&*cubin.bytes)?;
     let mut code = String::new();
     for section in image.sections() {
@@ -195,7 +200,7 @@ fn figures(golden: &Golden) -> Result<Figures> {
     })
 }
 
-/// Beginnings of instructions that others can observe, or that wait for others.
+/// The prefixes of instructions that others can observe, or that wait for others.
 const VISIBLE: [&str; 30] = [
     "fence",
     "mbarrier",
@@ -229,7 +234,7 @@ const VISIBLE: [&str; 30] = [
     "griddepcontrol",
 ];
 
-/// The instructions of a PTX text that others can observe, without operands and predicates.
+/// Returns the instructions of a PTX text that others can observe, without operands and predicates.
 fn visible(ptx: &str) -> Vec<String> {
     let instruction = |line: &str| {
         let line = line.trim().trim_start_matches(['{', ' ']);
@@ -271,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_that_is_gone_or_moved_is_a_difference() {
+    fn a_removed_or_moved_fence_is_a_difference() {
         let figures = |visible: &[&str], code: &str| Figures {
             lines: 1,
             registers: 168,

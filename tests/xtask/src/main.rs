@@ -1,4 +1,4 @@
-//! Tools for work on mkernel itself: `cargo run -p xtask -- --help`.
+//! Tools for the development of mkernel: `cargo run -p xtask -- --help`.
 
 mod lanes;
 mod machine_code;
@@ -9,7 +9,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 #[derive(Parser)]
-#[command(about = "Tools for work on mkernel itself")]
+#[command(about = "Tools for the development of mkernel")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -19,13 +19,13 @@ struct Cli {
 enum Command {
     #[command(flatten)]
     Lane(lanes::Flags),
-    /// Runs every test program many times on few busy cores, to find tests that fail now and then
+    /// Runs every test program many times on a few busy cores, to find tests that sometimes fail
     Soak(soak::Flags),
-    /// Compiles every golden kernel, prints what it uses of an SM, and compares with another revision
+    /// Compiles every golden kernel, prints its registers and its size, and compares it with another revision
     MachineCode(machine_code::Flags),
-    /// Prints the device headers whose content host code declares
+    /// Writes the device headers whose content host code declares
     Headers,
-    /// Prints the tables of options in README.md
+    /// Writes the tables of options in README.md
     Readme,
 }
 
@@ -34,8 +34,8 @@ fn main() -> ExitCode {
         Command::Lane(flags) => lanes::run(flags),
         Command::Soak(flags) => soak::run(&flags),
         Command::MachineCode(flags) => machine_code::run(&flags),
-        Command::Headers => print_headers(),
-        Command::Readme => print_tables(),
+        Command::Headers => write_headers(),
+        Command::Readme => write_tables(),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -47,7 +47,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn print_headers() -> Result<bool, Box<dyn Error>> {
+/// Writes the header of the codes of roles and waits.
+fn write_headers() -> Result<bool, Box<dyn Error>> {
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../templates/device/mk/codes.cuh"
@@ -56,7 +57,8 @@ fn print_headers() -> Result<bool, Box<dyn Error>> {
     Ok(true)
 }
 
-fn print_tables() -> Result<bool, Box<dyn Error>> {
+/// Replaces the tables of options in README.md.
+fn write_tables() -> Result<bool, Box<dyn Error>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
     let readme = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
     std::fs::write(path, mkernel_testing::readme::with_tables(&readme)?)

@@ -1,5 +1,5 @@
-//! Runs test programs over and over beside busy loops. A test that depends on timing passes on a quiet machine, and fails
-//! where its threads seldom get a core.
+//! Runs test programs repeatedly while other threads keep the cores busy. A test that depends on timing passes on an
+//! idle machine, and fails where its threads rarely get a core.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
@@ -16,51 +16,51 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 #[derive(clap::Args)]
 pub struct Flags {
-    /// How often each program runs
+    /// Number of runs of each program
     #[arg(long, default_value_t = 20)]
     runs: u32,
-    /// Busy loops beside it
+    /// Number of threads that keep the cores busy
     #[arg(long, default_value_t = 4)]
     busy: u32,
-    /// Cores for the program and the loops together
+    /// Number of cores for the program and the busy threads
     #[arg(long, default_value_t = 2)]
     cores: usize,
-    /// Seconds after which a run counts as one that hangs
+    /// Seconds after which a run counts as hanging
     #[arg(long, default_value_t = 3600)]
     limit_s: u64,
-    /// Only programs whose name contains one of these
+    /// Only programs whose name contains one of these texts
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Leave out programs whose name contains one of these
+    /// Skip programs whose name contains one of these texts
     #[arg(long, value_name = "TEXT")]
     skip: Vec<String>,
     /// Folder for the output of runs that failed
     #[arg(long, default_value = "target/soak", value_name = "DIR")]
     out: PathBuf,
-    /// Passed on to each program, such as the name of one test
+    /// Arguments for each program, such as the name of one test
     #[arg(last = true)]
     args: Vec<String>,
 }
 
 /// A test program as cargo builds it.
 struct Program {
-    /// `package/target`
+    /// The package and the target, as `package/target`.
     name: String,
     executable: PathBuf,
     /// The folder of its package, in which cargo runs it.
     folder: PathBuf,
 }
 
-/// Whether all runs of all programs passed.
+/// Runs the programs. Returns whether all runs have passed.
 pub fn run(flags: &Flags) -> Result<bool> {
     let programs: Vec<Program> = (build()?.into_iter())
         .filter(|program| flags.wants(&program.name))
         .collect();
     if programs.is_empty() {
-        return Err("no test program has such a name".into());
+        return Err("no test program matches --only and --skip".into());
     }
     std::fs::create_dir_all(&flags.out)?;
-    stay_on(flags.cores)?;
+    restrict_to_cores(flags.cores)?;
     let _busy = Busy::start(flags.busy);
     let mut all_passed = true;
     println!(
@@ -71,7 +71,7 @@ pub fn run(flags: &Flags) -> Result<bool> {
         let mut seconds = Vec::new();
         let mut failed = 0;
         for run in 0..flags.runs {
-            let begun = Instant::now();
+            let started = Instant::now();
             let log = flags
                 .out
                 .join(format!("{}-{run}.log", program.name.replace('/', "-")));
@@ -79,11 +79,13 @@ pub fn run(flags: &Flags) -> Result<bool> {
                 Some(status) if status.success() => std::fs::remove_file(&log)?,
                 status => {
                     failed += 1;
-                    let how = status.map_or("it hangs".to_owned(), |status| status.to_string());
+                    let how = status.map_or("it did not end in time".to_owned(), |status| {
+                        status.to_string()
+                    });
                     println!("{}: run {run}: {how}; see {}", program.name, log.display());
                 }
             }
-            seconds.push(begun.elapsed().as_secs_f64());
+            seconds.push(started.elapsed().as_secs_f64());
         }
         let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
         let most = seconds.iter().copied().fold(0.0, f64::max);
@@ -146,13 +148,13 @@ fn cargo() -> std::ffi::OsString {
 }
 
 impl Program {
-    /// One run, its output in `log`; none if it was ended at its limit.
+    /// Runs the program once, with its output in `log`. Returns none if it did not end within the limit.
     fn run(&self, flags: &Flags, log: &Path) -> Result<Option<ExitStatus>> {
         let output = File::create(log)?;
         let mut child = Command::new(&self.executable)
             .args(&flags.args)
             .current_dir(&self.folder)
-            // As cargo sets it; what the programs have at compile time needs nothing.
+            // Cargo sets this variable for tests as well.
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -167,9 +169,10 @@ impl Program {
     }
 }
 
+/// Waits for the end of a process. Returns none after `limit`.
 fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
-    let begun = Instant::now();
-    while begun.elapsed() < limit {
+    let started = Instant::now();
+    while started.elapsed() < limit {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
@@ -178,8 +181,8 @@ fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     Ok(None)
 }
 
-/// Restricts this process, and those that it starts, to `cores` of the cores that it has.
-fn stay_on(cores: usize) -> Result<()> {
+/// Restricts this process, and the processes that it starts, to `cores` of its cores.
+fn restrict_to_cores(cores: usize) -> Result<()> {
     let allowed = sched_getaffinity(None)?;
     let mut few = CpuSet::new();
     (0..CpuSet::MAX_CPU)

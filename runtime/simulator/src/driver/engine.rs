@@ -1,50 +1,51 @@
-//! The thread that drives the world of a host: when work starts, and when simulated time may pass.
+//! The engine: the thread that drives the world of a host. It decides when work starts and when simulated time passes.
 //!
-//! The world advances only while threads of the program wait. While kernels are about, it does so once every GPU in
-//! use has a waiting thread: then all that the ranks have enqueued takes part, whatever their threads' order was, and
-//! equal seeds give equal runs. Where a rank does something else meanwhile, the others go on after a short while.
+//! The world advances only while threads of the program wait. If there are kernels, the engine first waits until every
+//! GPU in use has a waiting thread. Then everything that the ranks have enqueued takes part, whatever the order of
+//! their threads was, so equal seeds give equal runs. If the thread of a rank does something else, the engine continues
+//! without it after a short time.
 //!
-//! Simulated time stands still while work can go on, and jumps when none can. If every rank waits, it jumps at once,
-//! for nothing else can happen. If not, it keeps pace with real time, so that a rank which comes late, or an abort,
-//! finds kernels waiting as long as on GPUs.
+//! Simulated time stands still while work can continue, and jumps when none can. If every rank waits, it jumps at once,
+//! since nothing else can happen. Otherwise it keeps pace with real time. So for a rank that comes late, or after an
+//! abort, kernels have waited no longer than on real GPUs.
 
-use super::host::{Host, Phase, Standstill, State};
+use super::host::{Host, HostPhase, HostState, Standstill};
 use super::{Advance, Finding, Moment, Outcome, TaskId, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long other ranks are waited for before the world goes on without them.
+/// How long the engine waits for other ranks before the world continues without them.
 const START_GRACE: Duration = Duration::from_millis(20);
-/// How long a standstill lasts before time jumps, while every GPU has a waiting thread or a kernel: threads may have
-/// seen something in pinned memory, and be about to enqueue copies.
+/// How long a standstill lasts before time jumps, while every GPU has a waiting thread or a kernel. Meanwhile, threads
+/// of the program may react to pinned memory and enqueue copies.
 const STANDSTILL_GRACE: Duration = Duration::from_millis(300);
-/// How long the engine sleeps between two looks at whether the program has done what GPUs wait for.
-const HELPERS: Duration = Duration::from_micros(500);
-/// How long the engine sleeps when work is about that cannot start, unless it is woken.
+/// How long the engine sleeps between two checks whether the program has done what GPUs wait for.
+const BUSY_CHECK_INTERVAL: Duration = Duration::from_micros(500);
+/// How long the engine sleeps, unless it is woken, while there is work that cannot start.
 const IDLE: Duration = Duration::from_millis(100);
-/// The same while nobody waits for anything.
+/// How long the engine sleeps, unless it is woken, while no thread waits.
 const UNUSED: Duration = Duration::from_secs(3600);
 
-/// Drives the host's world until the host closes. Tells `ready` once the world is there.
+/// Drives the host's world until the host closes. Sends to `ready` when the world exists.
 pub(super) fn run(host: &Arc<Host>, ready: &mpsc::Sender<()>) {
     let ended = catch_unwind(AssertUnwindSafe(|| drive(host, ready)));
     if ended.is_err() {
         tracing::error!(
             host = host.index,
-            "the simulator panicked; its GPUs are out of use"
+            "the simulator panicked; its GPUs cannot be used any more"
         );
-        host.end(Phase::Dead);
+        host.end(HostPhase::Dead);
     }
 }
 
 /// What the engine does next.
 #[derive(Debug, PartialEq, Eq)]
-enum Turn {
+enum EngineAction {
     Stop,
     Sleep(Duration),
     Advance,
-    /// Lets time pass, and says who waits for what if that is a deadlock.
+    /// Let simulated time jump. If the standstill is a deadlock, report it.
     Jump {
         is_deadlock: bool,
     },
@@ -55,25 +56,25 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
     let _ = ready.send(());
     let mut state = host.lock();
     loop {
-        while let Some(ask) = state.asks.pop_front() {
-            ask(&mut world, &mut state);
+        while let Some(request) = state.requests.pop_front() {
+            request(&mut world, &mut state);
         }
-        if state.phase == Phase::Open && state.waits_for_helpers() {
-            let slept = host.bell.wait_timeout(state, HELPERS);
+        if state.phase == HostPhase::Open && state.waits_for_busy_checks() {
+            let slept = host.engine_wakeup.wait_timeout(state, BUSY_CHECK_INTERVAL);
             (state, _) = slept.unwrap_or_else(PoisonError::into_inner);
             state.standstill = None;
         }
-        match state.turn(Instant::now()) {
-            Turn::Stop => return,
-            Turn::Sleep(limit) => {
-                let slept = host.bell.wait_timeout(state, limit);
+        match state.next_action(Instant::now()) {
+            EngineAction::Stop => return,
+            EngineAction::Sleep(limit) => {
+                let slept = host.engine_wakeup.wait_timeout(state, limit);
                 (state, _) = slept.unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            Turn::Advance => {}
-            // Helpers have ended since the last look at what they write: their last words may be news.
-            Turn::Jump { .. } if world.look_at_host() => state.standstill = None,
-            Turn::Jump { is_deadlock } => {
+            EngineAction::Advance => {}
+            // Since the world last read pinned memory, a part of the program may have written there and become idle.
+            EngineAction::Jump { .. } if world.look_at_host() => state.standstill = None,
+            EngineAction::Jump { is_deadlock } => {
                 let jumped = Duration::from_nanos(world.let_time_pass(is_deadlock));
                 if let Some(standstill) = &mut state.standstill {
                     standstill.next_jump = Instant::now() + jumped;
@@ -81,7 +82,7 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
             }
         }
         let has_started = state.start(&mut world);
-        host.announce();
+        host.notify_waiters();
         drop(state);
         let advance = world.advance();
         let (finished, findings) = (world.take_finished(), world.take_findings());
@@ -89,36 +90,37 @@ fn drive(host: &Host, ready: &mpsc::Sender<()>) {
         let has_moved = has_started || has_finished;
         state = host.lock();
         state.settle(finished, findings, host);
-        state.note(advance, has_finished, Instant::now());
+        state.record_progress(advance, has_finished, Instant::now());
         if advance == Advance::Idle && !has_moved && !state.has_news() {
-            let slept = host.bell.wait_timeout(state, IDLE);
+            let slept = host.engine_wakeup.wait_timeout(state, IDLE);
             (state, _) = slept.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-impl State {
-    /// Whether the engine has something to do that it did not have before.
+impl HostState {
+    /// Returns whether work, requests or the end have come since the engine last checked.
     fn has_news(&self) -> bool {
-        self.queues.has_new() || !self.asks.is_empty() || self.phase != Phase::Open
+        self.streams.has_new() || !self.requests.is_empty() || self.phase != HostPhase::Open
     }
 
-    fn turn(&self, now: Instant) -> Turn {
-        if self.phase != Phase::Open {
-            return Turn::Stop;
+    /// Decides what the engine does next.
+    fn next_action(&self, now: Instant) -> EngineAction {
+        if self.phase != HostPhase::Open {
+            return EngineAction::Stop;
         }
         if self.waits.values().all(|wait| wait.is_over()) {
-            return Turn::Sleep(UNUSED);
+            return EngineAction::Sleep(UNUSED);
         }
         let all_wait = self.is_given_up || self.every_gpu_waits();
         let quiet = now.saturating_duration_since(self.last_call);
-        if !all_wait && quiet < START_GRACE && self.queues.has_kernels() {
-            return Turn::Sleep(START_GRACE - quiet);
+        if !all_wait && quiet < START_GRACE && self.streams.has_kernels() {
+            return EngineAction::Sleep(START_GRACE - quiet);
         }
-        let Some(standstill) = self.standstill.filter(|standstill| standstill.goes_on) else {
-            return Turn::Advance;
+        let Some(standstill) = self.standstill.filter(|standstill| standstill.continues) else {
+            return EngineAction::Advance;
         };
-        let is_deadlock = self.every_gpu(|device| self.queues.runs_kernel(device));
+        let is_deadlock = self.every_gpu(|device| self.streams.runs_kernel(device));
         let grace = match is_deadlock || all_wait {
             true => STANDSTILL_GRACE,
             false => START_GRACE,
@@ -128,11 +130,12 @@ impl State {
             jump_at = jump_at.max(standstill.next_jump);
         }
         if now < jump_at {
-            return Turn::Sleep(jump_at - now);
+            return EngineAction::Sleep(jump_at - now);
         }
-        Turn::Jump { is_deadlock }
+        EngineAction::Jump { is_deadlock }
     }
 
+    /// Returns whether every GPU in use has a waiting thread.
     fn every_gpu_waits(&self) -> bool {
         let waits = |device| {
             self.waits
@@ -142,20 +145,20 @@ impl State {
         self.every_gpu(waits)
     }
 
-    /// Whether something holds for every GPU that is in use.
+    /// Returns whether a condition holds for every GPU in use.
     fn every_gpu(&self, holds: impl Fn(u32) -> bool) -> bool {
         (0..)
             .zip(&self.devices)
             .all(|(device, gpu)| gpu.retains == 0 || holds(device))
     }
 
-    /// Starts what can start; whether anything did.
+    /// Starts all work that can start. Returns whether there was any.
     fn start(&mut self, world: &mut World) -> bool {
         let devices = &self.devices;
         let is_failed = |device: u32| devices.get(device as usize).is_none_or(|gpu| gpu.is_failed);
-        let started = self.queues.start(world, is_failed);
+        let started = self.streams.start(world, is_failed);
         for address in started.freed {
-            // The address was checked when this was enqueued; who frees it twice is told by this.
+            // The address was checked when the operation was enqueued. Freeing fails if the program has freed it twice.
             if let Err(code) = self.memory.free(world, address) {
                 tracing::error!(address, ?code, "cuMemFreeAsync");
             }
@@ -163,7 +166,7 @@ impl State {
         started.any
     }
 
-    /// Takes note of what the world finished and found.
+    /// Records the finished work and the findings of the world.
     fn settle(
         &mut self,
         finished: Vec<(TaskId, Outcome, Moment)>,
@@ -175,7 +178,7 @@ impl State {
         let waited = waiting(self);
         let has_finished = !finished.is_empty();
         for (task, outcome, moment) in finished {
-            if let Some((device, reason)) = self.queues.finish(task, outcome, moment) {
+            if let Some((device, reason)) = self.streams.finish(task, outcome, moment) {
                 tracing::error!(host = host.index, device, reason, "a kernel failed");
                 let text = format!("the kernel on GPU {device} failed: {reason}");
                 self.findings.push(Finding {
@@ -188,28 +191,28 @@ impl State {
             }
         }
         if waiting(self) < waited {
-            // A rank goes on; give it time to enqueue more.
+            // A thread of the program continues. It gets time to enqueue more work.
             self.last_call = Instant::now();
         }
         if has_finished {
-            host.announce();
+            host.notify_waiters();
         }
     }
 
-    /// Takes note of whether the world stands still.
-    fn note(&mut self, advance: Advance, has_finished: bool, now: Instant) {
-        // Work may have come while it was found to.
+    /// Records whether work can continue.
+    fn record_progress(&mut self, advance: Advance, has_finished: bool, now: Instant) {
+        // Work may have been enqueued while the world advanced.
         let before = self.standstill.filter(|_| !has_finished);
         self.standstill = match advance {
-            _ if self.queues.has_new() => None,
+            _ if self.streams.has_new() => None,
             Advance::Idle => None,
             Advance::Busy => before.map(|before| Standstill {
-                goes_on: false,
+                continues: false,
                 ..before
             }),
             Advance::Stuck => Some(Standstill {
                 since: before.map_or(now, |before| before.since),
-                goes_on: true,
+                continues: true,
                 next_jump: before.map_or(now, |before| before.next_jump),
             }),
         };
@@ -218,14 +221,15 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::host::Wait;
-    use super::super::queue::{Point, Step, StreamId, Ticket};
+    use super::super::completion::{Completion, StreamPoint};
+    use super::super::host::HostWait;
+    use super::super::streams::{StreamId, StreamOp};
     use super::super::tests::options;
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A host with two GPUs in use, on the first of which a thread waits.
+    /// Returns a host with two GPUs in use. A thread waits for the first one.
     fn host() -> Host {
         let host = Host::new(0, options(2));
         let mut state = host.lock();
@@ -235,69 +239,87 @@ mod tests {
         host
     }
 
-    fn wait(state: &mut State, device: u32) {
-        let point = Point::end_of(&Ticket::default());
-        // A thread that is over keeps its number for itself.
+    fn wait(state: &mut HostState, device: u32) {
+        let point = StreamPoint::end_of(&Completion::default());
+        // The ID of a thread that has ended is not used again.
         let thread = std::thread::spawn(|| std::thread::current().id());
         let thread = thread.join().expect("no panic");
-        state.waits.insert(thread, Wait { device, point });
+        state.waits.insert(thread, HostWait { device, point });
     }
 
-    fn push(state: &mut State) {
+    fn push(state: &mut HostState) {
         let stream = StreamId::default_of(0);
         let pushed = state
-            .queues
-            .push(stream, Step::Marker, Vec::new(), Moment::default());
+            .streams
+            .push(stream, StreamOp::Marker, Vec::new(), Moment::default());
         pushed.expect("pushed");
     }
 
     #[test]
-    fn nobody_waits_so_nothing_runs() {
+    fn nothing_runs_while_no_thread_waits() {
         let host = Host::new(0, options(1));
-        assert_eq!(host.lock().turn(Instant::now()), Turn::Sleep(UNUSED));
+        assert_eq!(
+            host.lock().next_action(Instant::now()),
+            EngineAction::Sleep(UNUSED)
+        );
     }
 
     #[test]
-    fn time_jumps_at_once_when_all_wait_and_in_pace_when_not() {
+    fn time_jumps_at_once_if_all_wait_and_else_keeps_pace() {
         let host = host();
         let mut state = host.lock();
         let now = Instant::now();
-        let jump = Turn::Jump { is_deadlock: false };
-        state.note(Advance::Stuck, false, now);
-        assert_eq!(state.turn(now), Turn::Sleep(START_GRACE), "a rank is away");
-        assert_eq!(state.turn(now + START_GRACE), jump);
+        let jump = EngineAction::Jump { is_deadlock: false };
+        state.record_progress(Advance::Stuck, false, now);
+        assert_eq!(
+            state.next_action(now),
+            EngineAction::Sleep(START_GRACE),
+            "one GPU has no waiting thread"
+        );
+        assert_eq!(state.next_action(now + START_GRACE), jump);
         if let Some(standstill) = &mut state.standstill {
             standstill.next_jump = now + 50 * MS;
         }
-        state.note(Advance::Busy, false, now + START_GRACE);
+        state.record_progress(Advance::Busy, false, now + START_GRACE);
         assert_eq!(
-            state.turn(now + START_GRACE),
-            Turn::Advance,
-            "kernels look at the time"
+            state.next_action(now + START_GRACE),
+            EngineAction::Advance,
+            "kernels read the time"
         );
-        state.note(Advance::Stuck, false, now + START_GRACE);
-        assert_eq!(state.turn(now + 40 * MS), Turn::Sleep(10 * MS), "in pace");
+        state.record_progress(Advance::Stuck, false, now + START_GRACE);
+        assert_eq!(
+            state.next_action(now + 40 * MS),
+            EngineAction::Sleep(10 * MS),
+            "in pace with real time"
+        );
 
         state.is_given_up = true;
-        assert_eq!(state.turn(now + STANDSTILL_GRACE), jump, "nobody comes");
+        assert_eq!(
+            state.next_action(now + STANDSTILL_GRACE),
+            jump,
+            "no thread is expected"
+        );
         state.is_given_up = false;
 
         wait(&mut state, 1);
         assert_eq!(
-            state.turn(now + 40 * MS),
-            Turn::Sleep(STANDSTILL_GRACE - 40 * MS)
+            state.next_action(now + 40 * MS),
+            EngineAction::Sleep(STANDSTILL_GRACE - 40 * MS)
         );
-        assert_eq!(state.turn(now + STANDSTILL_GRACE), jump, "all wait");
+        assert_eq!(state.next_action(now + STANDSTILL_GRACE), jump, "all wait");
     }
 
     #[test]
-    fn what_comes_during_a_look_ends_a_standstill() {
+    fn work_that_comes_while_the_world_advances_ends_a_standstill() {
         let host = host();
         let mut state = host.lock();
         let now = Instant::now();
-        state.note(Advance::Stuck, false, now);
+        state.record_progress(Advance::Stuck, false, now);
         push(&mut state);
-        state.note(Advance::Stuck, false, now);
-        assert_eq!(state.turn(now + STANDSTILL_GRACE), Turn::Advance);
+        state.record_progress(Advance::Stuck, false, now);
+        assert_eq!(
+            state.next_action(now + STANDSTILL_GRACE),
+            EngineAction::Advance
+        );
     }
 }

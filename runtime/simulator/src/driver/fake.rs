@@ -1,12 +1,12 @@
-//! A world of a few lines, for tests of the driver alone. Its moments are sets of tasks, so tests see what came after
-//! what; its kernels are three words: what to do, an address, a value.
+//! A small world for tests of the driver. Its moments are sets of tasks, so tests see the order of tasks. A kernel is
+//! three words: an operation, an address and a value.
 
 use crate::world::{Advance, Finding, Options, Outcome, PhysicalId, TaskId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The tasks that came before.
+/// The tasks that happened before this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Moment(pub BTreeSet<TaskId>);
 
@@ -29,9 +29,9 @@ impl Image {
     }
 }
 
-/// As the engine's.
+/// The same as in the real world.
 #[derive(Clone, Debug)]
-#[allow(dead_code, reason = "the engine's form")]
+#[allow(dead_code, reason = "the variants and fields of the real world")]
 pub(super) enum Work {
     Kernel {
         image: Arc<Image>,
@@ -68,15 +68,16 @@ pub(super) enum Work {
     },
 }
 
-/// What a kernel does with the word at its address.
+/// A kernel that adds the value to the word at its address.
 pub(super) const ADD: u64 = 0;
-/// Waits for the value; gives up when time passes.
+/// A kernel that waits for the value, and ends when time passes.
 pub(super) const AWAIT: u64 = 1;
+/// A kernel that fails.
 pub(super) const FAIL: u64 = 2;
-/// Writes the value to pinned memory, and tells the host so.
+/// A kernel that writes the value to pinned memory, and publishes this to the host.
 pub(super) const RING: u64 = 3;
 
-/// Waits for the value in pinned memory; gives up when time passes.
+/// A kernel that waits for the value in pinned memory, and ends when time passes.
 pub(super) const AWAIT_HOST: u64 = 4;
 
 #[derive(Debug)]
@@ -97,7 +98,7 @@ pub(super) struct World {
     published: Moment,
     jumps: u32,
     given_up: bool,
-    /// What was started, and what it came after.
+    /// The started tasks, each with the moment that it was ordered after.
     pub log: Vec<(TaskId, Moment)>,
 }
 
@@ -203,20 +204,20 @@ impl World {
         let given_up = self.given_up;
         match what {
             ADD => {
-                let place = self.bytes(address, 4);
-                let word = u32::from_ne_bytes(place.try_into().expect("4 bytes")) + value as u32;
+                let bytes = self.bytes(address, 4);
+                let word = u32::from_ne_bytes(bytes.try_into().expect("4 bytes")) + value as u32;
                 self.bytes(address, 4).copy_from_slice(&word.to_ne_bytes());
             }
             AWAIT if given_up => {}
             AWAIT if self.bytes(address, 4) != (value as u32).to_ne_bytes() => return None,
             AWAIT => {}
-            // SAFETY: tests pass the address of a pinned word.
+            // SAFETY: tests pass the address of a pinned word that is alive.
             RING => unsafe {
                 (*(address as *const AtomicU32)).store(value as u32, Ordering::Release)
             },
             AWAIT_HOST if !given_up && host_word(address) != value as u32 => return None,
             AWAIT_HOST => {}
-            _ => return Some(Outcome::Failed("it was told to".into())),
+            _ => return Some(Outcome::Failed("on request".into())),
         }
         Some(Outcome::Done)
     }
@@ -246,7 +247,7 @@ impl World {
         self.jumps += 1;
         self.given_up = self.jumps > 3;
         if report && self.jumps == 1 {
-            let text = "all wait for each other".into();
+            let text = "all threads wait for each other".into();
             self.findings.push(Finding {
                 kind: "deadlock",
                 text,
@@ -271,6 +272,6 @@ impl World {
 }
 
 fn host_word(address: u64) -> u32 {
-    // SAFETY: tests pass the address of a pinned word.
+    // SAFETY: tests pass the address of a pinned word that is alive.
     unsafe { (*(address as *const AtomicU32)).load(Ordering::Acquire) }
 }

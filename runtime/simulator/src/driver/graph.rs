@@ -1,78 +1,55 @@
-//! [`Graph`]: steps and what each comes after, the captures that make one, and the user objects that one retains.
+//! [`Graph`]: operations and their dependencies, the captures that create a graph, and the user objects that it
+//! retains.
 
-use super::queue::{Queues, Step, StreamId};
-use super::{Code, Moment, Result};
-use cudarc::driver::sys::{CUhostFn, CUstreamCaptureMode};
+use super::Moment;
+use super::result::{Code, Result};
+use super::streams::{StreamId, StreamOp, Streams};
+use super::user_object::UserObject;
+use cudarc::driver::sys::CUstreamCaptureMode;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
 thread_local! {
-    /// Whether this thread is in the destructor of a user object, which must not call the driver.
-    static IN_DESTRUCTOR: Cell<bool> = const { Cell::new(false) };
-    /// What other captures forbid this thread to call.
+    /// The capture mode of this thread, which decides which calls captures forbid it.
     pub(super) static CAPTURE_MODE: Cell<CUstreamCaptureMode> =
         const { Cell::new(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL) };
 }
 
-/// Fails in a thread that must not call the driver now.
-pub(super) fn ensure_callable() -> Result<()> {
-    match IN_DESTRUCTOR.get() {
-        true => Err(Code::CUDA_ERROR_NOT_PERMITTED),
-        false => Ok(()),
-    }
-}
-
-/// Something of the program that lives as long as a graph that retains it, or as a launch of one.
-#[derive(Debug)]
-pub(super) struct UserObject {
-    pub data: usize,
-    pub destroy: CUhostFn,
-}
-
-impl Drop for UserObject {
-    fn drop(&mut self) {
-        if let Some(destroy) = self.destroy {
-            IN_DESTRUCTOR.set(true);
-            // SAFETY: the program gave both for each other, and this is the only call.
-            unsafe { destroy(self.data as *mut c_void) };
-            IN_DESTRUCTOR.set(false);
-        }
-    }
-}
-
+/// An operation of a graph.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub handle: u64,
-    pub step: Step,
-    /// The handles of earlier nodes.
+    pub op: StreamOp,
+    /// The handles of the nodes that it depends on.
     pub after: Vec<u64>,
 }
 
 /// A capture that has not ended.
 #[derive(Clone, Debug)]
 pub(super) struct Capture {
-    /// The stream that began it and will end it.
+    /// The stream that has begun it and must end it.
     pub origin: u64,
     pub thread: ThreadId,
     pub mode: CUstreamCaptureMode,
-    /// Whether something was done that captures do not allow.
+    /// Whether a call has invalidated it.
     pub is_invalid: bool,
 }
 
-/// A graph, or what was made of one to launch.
+/// A graph, or an executable graph.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
-    /// In an order in which they can run.
+    /// The nodes, each after those that it depends on.
     pub nodes: Vec<Node>,
+    /// The objects that it retains.
     pub objects: Vec<Arc<UserObject>>,
+    /// The capture that creates it, until that ends.
     pub capture: Option<Capture>,
 }
 
 impl Graph {
-    /// Whether all nodes come one after the other.
+    /// Returns whether each node depends on exactly the previous one.
     fn is_chain(&self) -> bool {
         let before = [None].into_iter().chain(self.nodes.iter().map(Some));
         before.zip(&self.nodes).all(|(before, node)| match before {
@@ -81,7 +58,7 @@ impl Graph {
         })
     }
 
-    /// Whether the work of `nodes` is over when that of `after` is.
+    /// Returns whether `after` depends on all of `nodes`, directly or indirectly.
     fn is_covered(&self, nodes: &[u64], after: &[u64]) -> bool {
         let mut covered = after.to_vec();
         for node in self.nodes.iter().rev() {
@@ -92,49 +69,53 @@ impl Graph {
         nodes.iter().all(|node| covered.contains(node))
     }
 
-    /// Enqueues all of it on a stream; nodes that do not come after each other may run side by side.
+    /// Enqueues all nodes on a stream. Nodes that do not depend on each other may run concurrently.
     pub fn launch(
         self,
-        queues: &mut Queues,
+        streams: &mut Streams,
         on: StreamId,
         seen: &Moment,
         new_handle: impl Fn() -> u64,
     ) -> Result<()> {
-        // Objects live until the launch is over. An empty graph is a place in the stream, too.
+        // The last operation retains the objects until the launch has ended. An empty graph has this operation, too.
         let is_chain = self.is_chain();
-        let end = Step::Release(self.objects);
+        let end = StreamOp::Release(self.objects);
         if is_chain {
             for node in self.nodes {
-                queues.push(on, node.step, Vec::new(), seen.clone())?;
+                streams.push(on, node.op, Vec::new(), seen.clone())?;
             }
-            return queues.push(on, end, Vec::new(), seen.clone()).map(drop);
+            return streams.push(on, end, Vec::new(), seen.clone()).map(drop);
         }
-        let start = queues.point(on);
+        let start = streams.point(on);
         let mut after_start = seen.clone();
         after_start.join(&start.moment);
-        let mut tickets = HashMap::new();
+        let mut completions = HashMap::new();
         for node in self.nodes {
             let branch = StreamId {
                 device: on.device,
                 handle: new_handle(),
             };
-            let mut after = start.tickets.clone();
-            after.extend(node.after.iter().filter_map(|n| tickets.get(n).cloned()));
-            queues.add(branch, false);
-            let ticket = queues.push(branch, node.step, after, after_start.clone())?;
-            queues.destroy(branch);
-            tickets.insert(node.handle, ticket);
+            let mut after = start.completions.clone();
+            after.extend(
+                node.after
+                    .iter()
+                    .filter_map(|n| completions.get(n).cloned()),
+            );
+            streams.add(branch, false);
+            let completion = streams.push(branch, node.op, after, after_start.clone())?;
+            streams.destroy(branch);
+            completions.insert(node.handle, completion);
         }
-        let after = tickets.into_values().collect();
-        queues.push(on, end, after, seen.clone()).map(drop)
+        let after = completions.into_values().collect();
+        streams.push(on, end, after, seen.clone()).map(drop)
     }
 }
 
-/// A stream that is being captured.
+/// A stream that takes part in a capture.
 #[derive(Debug)]
-pub(super) struct Branch {
+pub(super) struct CapturingStream {
     pub graph: u64,
-    /// What its next node comes after.
+    /// The nodes that its next node depends on.
     pub after: Vec<u64>,
 }
 
@@ -142,26 +123,27 @@ pub(super) struct Branch {
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     pub graphs: HashMap<u64, Graph>,
-    pub branches: HashMap<u64, Branch>,
-    /// Those that the program holds itself.
+    pub capturing_streams: HashMap<u64, CapturingStream>,
+    /// The objects that the program holds itself.
     pub objects: HashMap<u64, Arc<UserObject>>,
 }
 
 impl Graphs {
-    /// What a graph's handle stands for.
+    /// Returns the graph with a handle.
     pub fn get(&mut self, handle: u64) -> Result<&mut Graph> {
         let found = self.graphs.get_mut(&handle);
         found.ok_or(Code::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// The capture that a stream takes part in.
+    /// Returns the capture that a stream takes part in.
     pub fn capture(&self, stream: u64) -> Option<&Capture> {
-        let branch = self.branches.get(&stream)?;
+        let branch = self.capturing_streams.get(&stream)?;
         self.graphs.get(&branch.graph)?.capture.as_ref()
     }
 
+    /// Begins a capture of `stream` into a new graph with this handle.
     pub fn begin(&mut self, stream: u64, handle: u64, mode: CUstreamCaptureMode) -> Result<()> {
-        if self.branches.contains_key(&stream) {
+        if self.capturing_streams.contains_key(&stream) {
             return Err(Code::CUDA_ERROR_ILLEGAL_STATE);
         }
         let capture = Capture {
@@ -175,31 +157,31 @@ impl Graphs {
             ..Graph::default()
         };
         self.graphs.insert(handle, graph);
-        let branch = Branch {
+        let branch = CapturingStream {
             graph: handle,
             after: Vec::new(),
         };
-        self.branches.insert(stream, branch);
+        self.capturing_streams.insert(stream, branch);
         Ok(())
     }
 
-    /// The graph's handle.
+    /// Ends the capture that `stream` has begun, and returns the handle of the graph.
     pub fn end(&mut self, stream: u64) -> Result<u64> {
-        let branch = self.branches.get(&stream);
+        let branch = self.capturing_streams.get(&stream);
         let handle = branch.ok_or(Code::CUDA_ERROR_ILLEGAL_STATE)?.graph;
         let capture = self.capture(stream);
         let capture = capture.ok_or(Code::CUDA_ERROR_ILLEGAL_STATE)?.clone();
         if capture.origin != stream {
             return Err(Code::CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
         }
-        let (ours, others) = std::mem::take(&mut self.branches)
+        let (own, others) = std::mem::take(&mut self.capturing_streams)
             .into_iter()
             .partition::<HashMap<_, _>, _>(|(_, branch)| branch.graph == handle);
-        self.branches = others;
+        self.capturing_streams = others;
         let graph = self.get(handle)?;
         graph.capture = None;
-        let joined = &ours[&stream].after;
-        let is_joined = ours.values().all(|b| graph.is_covered(&b.after, joined));
+        let joined = &own[&stream].after;
+        let is_joined = own.values().all(|b| graph.is_covered(&b.after, joined));
         let code = match (capture.is_invalid, is_joined) {
             (true, _) => Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
             (false, false) => Code::CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
@@ -209,14 +191,14 @@ impl Graphs {
         Err(code)
     }
 
-    /// Adds work to the graph that a stream is captured into.
-    pub fn add(&mut self, stream: u64, step: Step, handle: u64) -> Result<()> {
-        let Some(branch) = self.branches.get_mut(&stream) else {
+    /// Adds an operation to the graph into which a stream is captured.
+    pub fn add(&mut self, stream: u64, op: StreamOp, handle: u64) -> Result<()> {
+        let Some(branch) = self.capturing_streams.get_mut(&stream) else {
             return Err(Code::CUDA_ERROR_ILLEGAL_STATE);
         };
         let node = Node {
             handle,
-            step,
+            op,
             after: std::mem::replace(&mut branch.after, vec![handle]),
         };
         let graph = branch.graph;
@@ -224,28 +206,31 @@ impl Graphs {
         Ok(())
     }
 
-    /// Adds a graph's nodes to the one that a stream is captured into, as one of its nodes after the other.
+    /// Adds all nodes of a graph, one after the other, to the graph into which a stream is captured.
     pub fn add_all(&mut self, stream: u64, graph: Graph, new_handle: impl Fn() -> u64) {
         for node in graph.nodes {
-            let _ = self.add(stream, node.step, new_handle());
+            let _ = self.add(stream, node.op, new_handle());
         }
-        if let Some(branch) = self.branches.get(&stream)
+        if let Some(branch) = self.capturing_streams.get(&stream)
             && let Some(into) = self.graphs.get_mut(&branch.graph)
         {
             into.objects.extend(graph.objects);
         }
     }
 
-    /// Lets the next work of `stream` come after `nodes`, and takes the stream into the capture if it is in none.
+    /// Makes the next node of `stream` depend on `nodes`. If the stream is not being captured, it joins the capture.
     pub fn join(&mut self, stream: u64, graph: u64, nodes: &[u64]) -> Result<()> {
         let is_captured = self.graphs.get(&graph).is_some_and(|g| g.capture.is_some());
         if !is_captured {
             return Err(Code::CUDA_ERROR_CAPTURED_EVENT);
         }
-        let branch = self.branches.entry(stream).or_insert_with(|| Branch {
-            graph,
-            after: Vec::new(),
-        });
+        let branch = self
+            .capturing_streams
+            .entry(stream)
+            .or_insert_with(|| CapturingStream {
+                graph,
+                after: Vec::new(),
+            });
         if branch.graph != graph {
             self.invalidate(stream);
             return Err(Code::CUDA_ERROR_STREAM_CAPTURE_MERGE);
@@ -256,9 +241,9 @@ impl Graphs {
         Ok(())
     }
 
-    /// Spoils the capture of a stream, if it is captured.
+    /// Invalidates the capture of a stream, if it takes part in one.
     pub fn invalidate(&mut self, stream: u64) {
-        let Some(branch) = self.branches.get(&stream) else {
+        let Some(branch) = self.capturing_streams.get(&stream) else {
             return;
         };
         let graph = self.graphs.get_mut(&branch.graph);
@@ -267,8 +252,9 @@ impl Graphs {
         }
     }
 
-    /// Fails, and spoils the captures in question, if a call that could disturb them is not allowed to this thread: if a
-    /// capture of its own is under way, or one of another thread that forbids this to all.
+    /// Checks whether this thread may make a call that could disturb captures. A capture forbids such calls to its own
+    /// thread, unless it is relaxed, and a global capture forbids them to all threads. If a capture forbids the call,
+    /// it becomes invalid and the function fails.
     pub fn ensure_permitted(&mut self) -> Result<()> {
         use CUstreamCaptureMode::{
             CU_STREAM_CAPTURE_MODE_GLOBAL as GLOBAL, CU_STREAM_CAPTURE_MODE_RELAXED as RELAXED,

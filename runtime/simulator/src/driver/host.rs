@@ -1,128 +1,153 @@
 //! [`Host`]: a simulated host, its state, and how threads of the program wait for its GPUs.
 
+use super::address_space::AddressSpace;
+use super::completion::{StreamPoint, moment_of};
 use super::graph::Graphs;
-use super::memory::Memory;
-use super::queue::{Point, Queues, moment_of};
-use super::registry::HostOptions;
-use super::{Code, Finding, Image, Moment, Result, World};
+use super::result::{Code, Result};
+use super::streams::Streams;
+use super::{Finding, Image, Moment, World};
+use crate::world::Options;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// How long a question such as `cuStreamQuery` waits before it says no, so that who asks all the time leaves the CPU
-/// to the engine.
+/// How long a query such as `cuStreamQuery` waits before it returns that work is not complete. So a thread that queries
+/// in a loop leaves the CPU to the engine.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Something that only the engine's thread can do.
-type Ask = Box<dyn FnOnce(&mut World, &mut State) + Send>;
+/// The properties of a simulated host.
+#[derive(Clone, Debug)]
+pub struct HostOptions {
+    /// The options of its world.
+    pub world: Options,
+    /// The name of its GPUs.
+    pub name: String,
+    /// The number of streaming multiprocessors of a GPU.
+    pub sm_count: u32,
+    /// The largest shared memory of a CTA in bytes.
+    pub smem_bytes: u32,
+    /// The size of the L2 cache of a GPU in bytes.
+    pub l2_bytes: u64,
+}
 
-/// Whether a part of the program has something to do for which GPUs may wait, and of which the driver knows nothing.
-pub(super) type IsBusy = Box<dyn Fn() -> bool + Send>;
+/// A function that must run on the engine's thread.
+type EngineRequest = Box<dyn FnOnce(&mut World, &mut HostState) + Send>;
 
-/// A simulated host. Threads of the program and its engine share it.
+/// Returns whether a part of the program has work to do that GPUs may wait for. The driver does not know of such work.
+pub(super) type BusyCheck = Box<dyn Fn() -> bool + Send>;
+
+/// A simulated host. The threads of the program share it with its engine.
 pub(super) struct Host {
     pub index: u32,
     pub options: HostOptions,
-    state: Mutex<State>,
-    /// Wakes the engine.
-    pub bell: Condvar,
-    /// Wakes threads that wait for work.
-    done: Condvar,
+    state: Mutex<HostState>,
+    /// Signalled when the engine may have something to do.
+    pub engine_wakeup: Condvar,
+    /// Signalled when work of the GPUs has ended.
+    work_done: Condvar,
 }
 
-/// What a host holds.
-pub(super) struct State {
-    pub queues: Queues,
-    pub memory: Memory,
-    pub devices: Vec<Gpu>,
+/// The state of a host.
+pub(super) struct HostState {
+    pub streams: Streams,
+    pub memory: AddressSpace,
+    pub devices: Vec<DeviceState>,
     pub events: HashMap<u64, Event>,
     pub graphs: Graphs,
     pub modules: HashMap<u64, Arc<Image>>,
-    pub functions: HashMap<u64, Function>,
-    /// What the program has seen of the GPUs' work, by waiting for it.
+    pub functions: HashMap<u64, LoadedFunction>,
+    /// The work of GPUs that the program has waited for.
     pub seen: Moment,
     pub findings: Vec<Finding>,
-    pub waits: HashMap<ThreadId, Wait>,
-    pub asks: VecDeque<Ask>,
-    /// Parts of the program that carry out what kernels ask for in pinned memory.
-    pub helpers: HashMap<u64, IsBusy>,
-    /// The last call that was no question, or the last wait that ended.
+    /// What each thread of the program waits for, or has last queried.
+    pub waits: HashMap<ThreadId, HostWait>,
+    /// Functions that the engine runs next.
+    pub requests: VecDeque<EngineRequest>,
+    /// The parts of the program that kernels send commands to through pinned memory.
+    pub busy_checks: HashMap<u64, BusyCheck>,
+    /// The time of the last call that was not a query, or of the end of the last wait.
     pub last_call: Instant,
     pub standstill: Option<Standstill>,
-    /// Whether the program has given up, so that no GPU is to wait for threads that may come late.
+    /// Whether the program has given up. Then GPUs do not wait for threads of the program that may come late.
     pub is_given_up: bool,
     pub is_claimed: bool,
-    pub phase: Phase,
+    pub phase: HostPhase,
 }
 
-/// One of its GPUs.
+/// The state of a GPU.
 #[derive(Default)]
-pub(super) struct Gpu {
-    /// How often its primary context was retained.
+pub(super) struct DeviceState {
+    /// How often its primary context is retained.
     pub retains: u32,
-    /// Whether a kernel failed, after which nothing works any more.
+    /// Whether a kernel has failed. All later work of the GPU fails as well.
     pub is_failed: bool,
 }
 
+/// An event of the program.
 pub(super) struct Event {
     pub device: u32,
-    /// None before it is recorded.
-    pub recorded: Option<Recorded>,
+    /// Where it was recorded, or none before that.
+    pub recorded: Option<RecordedAt>,
 }
 
-/// Where an event was recorded.
+/// The point at which an event was recorded.
 #[derive(Clone)]
-pub(super) enum Recorded {
-    /// Behind what was in the stream then.
-    Behind(Point),
-    /// In a stream that was being captured: into which graph, and after which of its nodes.
+pub(super) enum RecordedAt {
+    /// After the operations that were in the stream at that time.
+    Behind(StreamPoint),
+    /// In a stream that was being captured: into `graph`, after the nodes `after`.
     Captured { graph: u64, after: Vec<u64> },
 }
 
-pub(super) struct Function {
+/// A kernel of a loaded module.
+pub(super) struct LoadedFunction {
     pub image: Arc<Image>,
     pub module: u64,
     pub max_smem_bytes: u32,
 }
 
-/// What a thread of the program waits for, or has asked for lately.
-pub(super) struct Wait {
+/// The point that a thread of the program waits for, or has last queried.
+pub(super) struct HostWait {
     pub device: u32,
-    pub point: Point,
+    pub point: StreamPoint,
 }
 
-impl Wait {
+impl HostWait {
     pub fn is_over(&self) -> bool {
         self.point.is_over()
     }
 }
 
-/// The engine could not go on.
+/// A time in which no work can continue.
 #[derive(Clone, Copy)]
 pub(super) struct Standstill {
     pub since: Instant,
-    /// Whether it was one still at the last look: after a jump, kernels look at the time.
-    pub goes_on: bool,
-    /// When time may jump again, if it keeps pace with real time.
+    /// Whether no work could continue at the last check. After a jump of simulated time, kernels read the time and may
+    /// continue for a while.
+    pub continues: bool,
+    /// When simulated time may jump again, if it must keep pace with real time.
     pub next_jump: Instant,
 }
 
+/// Whether a host works.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum HostPhase {
     Open,
-    /// The engine is to end.
+    /// The engine must end.
     Closing,
-    /// The engine has ended by itself.
+    /// The engine has panicked.
     Dead,
 }
 
 impl Host {
     pub fn new(index: u32, options: HostOptions) -> Self {
-        let state = State {
-            queues: Queues::default(),
-            memory: Memory::default(),
-            devices: (0..options.world.devices).map(|_| Gpu::default()).collect(),
+        let state = HostState {
+            streams: Streams::default(),
+            memory: AddressSpace::default(),
+            devices: (0..options.world.devices)
+                .map(|_| DeviceState::default())
+                .collect(),
             events: HashMap::new(),
             graphs: Graphs::default(),
             modules: HashMap::new(),
@@ -130,68 +155,70 @@ impl Host {
             seen: Moment::default(),
             findings: Vec::new(),
             waits: HashMap::new(),
-            asks: VecDeque::new(),
-            helpers: HashMap::new(),
+            requests: VecDeque::new(),
+            busy_checks: HashMap::new(),
             last_call: Instant::now(),
             standstill: None,
             is_given_up: false,
             is_claimed: true,
-            phase: Phase::Open,
+            phase: HostPhase::Open,
         };
         Self {
             index,
             options,
             state: Mutex::new(state),
-            bell: Condvar::new(),
-            done: Condvar::new(),
+            engine_wakeup: Condvar::new(),
+            work_done: Condvar::new(),
         }
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic in between is that of the engine, after which nothing in here is used any more but to free it.
+    pub fn lock(&self) -> MutexGuard<'_, HostState> {
+        // If a thread has panicked while it held the lock, it was the engine. Then the state is only used to free it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state for a call that does something. The engine looks at it when the guard goes.
-    pub fn call(&self) -> Result<MutexGuard<'_, State>> {
+    /// Locks the state for a call that changes it. The engine examines the change when the guard is dropped.
+    pub fn call(&self) -> Result<MutexGuard<'_, HostState>> {
         let mut state = self.lock();
         state.ensure_alive()?;
         state.last_call = Instant::now();
         state.standstill = None;
         state.waits.remove(&std::thread::current().id());
-        self.bell.notify_one();
+        self.engine_wakeup.notify_one();
         Ok(state)
     }
 
-    /// [`Self::call`] for something that a device is to do, which it cannot after a failure.
-    pub fn call_on(&self, device: u32) -> Result<MutexGuard<'_, State>> {
+    /// Does the same for work of a device. Fails if a kernel of the device has failed.
+    pub fn call_on(&self, device: u32) -> Result<MutexGuard<'_, HostState>> {
         let state = self.call()?;
         state.ensure_works(device)?;
         Ok(state)
     }
 
-    /// Lets the engine's thread do something.
-    pub fn ask<T: Send + 'static>(
+    /// Runs a function on the engine's thread, and returns its result.
+    pub fn run_on_engine<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&mut World, &mut State) -> Result<T> + Send + 'static,
+        request: impl FnOnce(&mut World, &mut HostState) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (answer, answered) = mpsc::channel();
-        self.call()?.asks.push_back(Box::new(move |world, state| {
-            // Who asked may be gone only if its thread was ended.
-            let _ = answer.send(question(world, state));
-        }));
-        answered.recv().unwrap_or(Err(Code::CUDA_ERROR_UNKNOWN))
+        let (result, received) = mpsc::channel();
+        self.call()?
+            .requests
+            .push_back(Box::new(move |world, state| {
+                // Sending fails only if the thread that waits for the result was ended.
+                let _ = result.send(request(world, state));
+            }));
+        received.recv().unwrap_or(Err(Code::CUDA_ERROR_UNKNOWN))
     }
 
-    /// Waits until all is over; then the program has seen it.
-    pub fn wait(&self, device: u32, point: Point) -> Result<()> {
+    /// Waits until `point` is reached. The program has then seen the work before it.
+    pub fn wait(&self, device: u32, point: StreamPoint) -> Result<()> {
         let mut state = self.call_on(device)?;
         let thread = std::thread::current().id();
-        state.waits.insert(thread, Wait { device, point });
+        state.waits.insert(thread, HostWait { device, point });
         while !state.wait_is_over(thread) {
             state.ensure_alive()?;
             state = self
-                .done
+                .work_done
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
@@ -199,18 +226,18 @@ impl Host {
         state.ensure_works(device)
     }
 
-    /// Whether all is over; waits a little if it is not.
-    pub fn poll(&self, device: u32, point: Point) -> Result<()> {
+    /// Returns whether `point` is reached, after a short wait if it is not.
+    pub fn poll(&self, device: u32, point: StreamPoint) -> Result<()> {
         let mut state = self.lock();
         state.ensure_alive()?;
         state.ensure_works(device)?;
         let thread = std::thread::current().id();
-        state.waits.insert(thread, Wait { device, point });
-        self.bell.notify_one();
+        state.waits.insert(thread, HostWait { device, point });
+        self.engine_wakeup.notify_one();
         let (mut state, _) = self
-            .done
+            .work_done
             .wait_timeout_while(state, POLL, |state| {
-                state.phase == Phase::Open && !state.wait_is_over(thread)
+                state.phase == HostPhase::Open && !state.wait_is_over(thread)
             })
             .unwrap_or_else(PoisonError::into_inner);
         state.ensure_alive()?;
@@ -221,34 +248,35 @@ impl Host {
         state.ensure_works(device)
     }
 
-    /// Tells threads of the program that something ended.
-    pub fn announce(&self) {
-        self.done.notify_all();
+    /// Wakes the threads of the program that wait for work.
+    pub fn notify_waiters(&self) {
+        self.work_done.notify_all();
     }
 
-    /// Ends the engine.
-    pub fn end(&self, phase: Phase) {
+    /// Sets the phase, which ends the engine, and ends all waits of the program.
+    pub fn end(&self, phase: HostPhase) {
         let mut state = self.lock();
-        if state.phase == Phase::Open {
+        if state.phase == HostPhase::Open {
             state.phase = phase;
         }
-        // Whoever waits for an answer is told by this that there will be none.
-        state.asks.clear();
+        // Dropping the requests ends the waits of the threads that made them.
+        state.requests.clear();
         drop(state);
-        self.bell.notify_one();
-        self.announce();
+        self.engine_wakeup.notify_one();
+        self.notify_waiters();
     }
 }
 
-impl State {
+impl HostState {
     fn ensure_alive(&self) -> Result<()> {
         match self.phase {
-            Phase::Open => Ok(()),
-            Phase::Closing => Err(Code::CUDA_ERROR_DEINITIALIZED),
-            Phase::Dead => Err(Code::CUDA_ERROR_UNKNOWN),
+            HostPhase::Open => Ok(()),
+            HostPhase::Closing => Err(Code::CUDA_ERROR_DEINITIALIZED),
+            HostPhase::Dead => Err(Code::CUDA_ERROR_UNKNOWN),
         }
     }
 
+    /// Fails if a kernel of the device has failed, or if there is no such device.
     pub fn ensure_works(&self, device: u32) -> Result<()> {
         match self.devices.get(device as usize) {
             Some(gpu) if gpu.is_failed => Err(Code::CUDA_ERROR_LAUNCH_FAILED),
@@ -257,21 +285,21 @@ impl State {
         }
     }
 
-    /// Whether GPUs stand still, but not for long: the program is at work for them.
-    pub fn waits_for_helpers(&self) -> bool {
-        self.standstill.is_some() && self.helpers.values().any(|is_busy| is_busy())
+    /// Returns whether no work can continue until a part of the program, which is busy now, has done its work.
+    pub fn waits_for_busy_checks(&self) -> bool {
+        self.standstill.is_some() && self.busy_checks.values().any(|is_busy| is_busy())
     }
 
     fn wait_is_over(&self, thread: ThreadId) -> bool {
-        self.waits.get(&thread).is_none_or(Wait::is_over)
+        self.waits.get(&thread).is_none_or(HostWait::is_over)
     }
 
-    /// A thread of the program has waited to the end.
+    /// Records that a thread of the program has waited to the end.
     fn saw(&mut self, thread: ThreadId) {
-        if let Some(Wait { point, .. }) = self.waits.remove(&thread) {
+        if let Some(HostWait { point, .. }) = self.waits.remove(&thread) {
             self.seen.join(&point.moment);
-            for ticket in &point.tickets {
-                self.seen.join(&moment_of(ticket));
+            for completion in &point.completions {
+                self.seen.join(&moment_of(completion));
             }
         }
     }

@@ -1,44 +1,47 @@
-//! The CUDA driver over simulated GPUs: what cudarc calls, as functions of this crate.
+//! The CUDA driver on simulated GPUs. cudarc calls the functions of this module in place of the real driver's.
 //!
 //! ```text
-//! stub      a library that hands these functions to cudarc under the driver's name
-//! api/      the functions, by subject; they check what they are given
-//! registry  the simulated hosts of this process, and which GPUs and handles belong to which
-//! host      one of them: its state, and how threads of the program wait for it
-//! engine    the thread that drives its world: when work starts, and when simulated time passes
-//! queue     its streams: what comes after what
-//! graph     its graphs, and the captures that make them
-//! memory    its memory: what is mapped where
+//! stub           a library that offers these functions to cudarc under the driver's name
+//! api/           the functions by subject, with the checks of their arguments
+//! registry       the simulated hosts of this process, and to which of them GPUs and handles belong
+//! engine         the thread that drives a host's world: when work starts, and when simulated time passes
+//! host           one simulated host: its state, and how threads of the program wait for it
+//! graph          its graphs, and the captures that create them
+//! streams        its streams: the order of their operations
+//! completion     the ends of operations, and points in streams
+//! address_space  its memory: what is allocated, reserved and mapped
+//! user_object    objects of the program that graphs retain
+//! result         error codes
 //! ```
 //!
-//! A process has [`HOSTS`] hosts of [`DEVICES_PER_HOST`] GPUs. Each has a world and a thread of its own, so jobs on
-//! several hosts run side by side. GPUs access each other inside a host only.
+//! A process has [`HOSTS`] hosts of [`DEVICES_PER_HOST`] GPUs. Each host has a world and a thread of its own, so jobs
+//! on several hosts run concurrently. GPUs can access each other only within a host.
 
+mod address_space;
 mod api;
+mod completion;
 mod engine;
 mod graph;
 mod host;
-mod memory;
-mod queue;
 mod registry;
+mod result;
+mod streams;
 mod stub;
+mod user_object;
 
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod tests;
 
-pub use registry::{ClaimError, DEVICES_PER_HOST, HOSTS, HostOptions, SimulatedHost, Watch};
+pub use host::HostOptions;
+pub use registry::{BusyGuard, ClaimError, DEVICES_PER_HOST, HOSTS, SimulatedHost};
 pub use stub::{ActivateError, activate};
 
-// Tests of the driver's own logic use a world that is a few lines long.
+// Tests of the driver use a small world of their own, whose behaviour is easy to predict.
 #[cfg(test)]
 use fake::{Image, Moment, Work, World};
 
 use crate::world::{Advance, Finding, Outcome, PhysicalId, TaskId};
 #[cfg(not(test))]
 use crate::world::{Image, Moment, Work, World};
-use cudarc::driver::sys::CUresult as Code;
-
-/// What a function of the driver says.
-type Result<T> = std::result::Result<T, Code>;

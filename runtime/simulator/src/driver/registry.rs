@@ -1,68 +1,56 @@
-//! The simulated hosts of this process: claiming one, and finding the one that a GPU, context or handle belongs to.
+//! The simulated hosts of this process: how a job claims one, and to which one a GPU or a handle belongs.
 
+use super::Finding;
 use super::engine;
-use super::host::{Host, Phase};
-use super::{Code, Finding, Result};
-use crate::world::Options;
+use super::host::{Host, HostOptions, HostPhase};
+use super::result::{Code, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-/// Simulated hosts that a process can have at once.
+/// The largest number of simulated hosts of a process.
 pub const HOSTS: u32 = 8;
-/// GPUs of a simulated host.
+/// The largest number of GPUs of a simulated host.
 pub const DEVICES_PER_HOST: u32 = 8;
 
-/// Handles carry the number of their host, above their own.
+/// The bits of a handle from this one on hold the number of its host.
 const HOST_SHIFT: u32 = 40;
-/// Handles look like pointers, and are none of the values with a meaning of their own (0, 1, 2).
+/// Handles are multiples of this. So they look like pointers, and differ from the values with a special meaning (0, 1,
+/// 2).
 const HANDLE_STEP: u64 = 16;
 
 static SLOTS: Mutex<[Option<Arc<Host>>; HOSTS as usize]> =
     Mutex::new([const { None }; HOSTS as usize]);
 
-/// What a simulated host is like.
-#[derive(Clone, Debug)]
-pub struct HostOptions {
-    /// How its GPUs work.
-    pub world: Options,
-    /// Name of its GPUs.
-    pub name: String,
-    /// Streaming multiprocessors of a GPU.
-    pub sm_count: u32,
-    /// Shared memory that one CTA can have.
-    pub smem_bytes: u32,
-    /// L2 cache of a GPU.
-    pub l2_bytes: u64,
-}
-
-/// Why there is no simulated host.
+/// Why a simulated host cannot be claimed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
-    /// All are taken.
+    /// All simulated hosts are in use.
     #[error(
         "all {HOSTS} simulated hosts of this process are in use; drop a job's communicators, slices and contexts first"
     )]
     NoneFree,
-    /// The number of GPUs.
-    #[error("{0} simulated GPUs were asked for; a simulated host has 1 to {DEVICES_PER_HOST}")]
+    /// The number of GPUs is out of range.
+    #[error("{0} simulated GPUs were requested, but a simulated host has 1 to {DEVICES_PER_HOST}")]
     Devices(u32),
-    /// The engine's thread.
+    /// The engine's thread cannot be started.
     #[error("the simulator's thread cannot be started")]
     Thread(#[source] std::io::Error),
-    /// The engine ended at once.
+    /// The engine has ended at its start.
     #[error("the simulator failed to start; its message is in the program's output")]
     Engine,
 }
 
-/// A simulated host that its owner has for itself. It is free again when this and all contexts on it are gone.
+/// A simulated host that its owner has claimed. It becomes free when this value and all contexts of its GPUs are
+/// dropped.
 pub struct SimulatedHost(Arc<Host>);
 
 impl SimulatedHost {
-    /// A host of new GPUs. cudarc sees them once [`activate`](super::activate) has returned.
+    /// Claims a host with new GPUs. cudarc can use them after [`activate`](super::activate) has returned.
     ///
     /// # Errors
-    /// If all hosts are taken, or a thread cannot be started.
+    /// Returns an error if all hosts are in use, if the number of GPUs is out of range, or if the engine cannot be
+    /// started.
     pub fn claim(options: HostOptions) -> std::result::Result<Self, ClaimError> {
         if !(1..=DEVICES_PER_HOST).contains(&options.world.devices) {
             return Err(ClaimError::Devices(options.world.devices));
@@ -72,17 +60,17 @@ impl SimulatedHost {
         let index = index.ok_or(ClaimError::NoneFree)?;
         let host = Arc::new(Host::new(index as u32, options));
         let (ready, is_ready) = mpsc::channel();
-        let theirs = host.clone();
+        let of_engine = host.clone();
         std::thread::Builder::new()
             .name(format!("mkernel-simulator-{index}"))
-            .spawn(move || engine::run(&theirs, &ready))
+            .spawn(move || engine::run(&of_engine, &ready))
             .map_err(ClaimError::Thread)?;
         is_ready.recv().map_err(|_| ClaimError::Engine)?;
         slots[index] = Some(host.clone());
         Ok(Self(host))
     }
 
-    /// Whether a thread of the program waits for work of its GPUs, or has asked for it lately.
+    /// Returns whether a thread of the program waits for work of its GPUs, or has queried work that has not ended.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.0.lock().waits.values().any(|wait| !wait.is_over())
@@ -93,60 +81,63 @@ impl SimulatedHost {
         &self.0
     }
 
-    /// The driver's number of its first GPU; the others follow.
+    /// Returns the driver's ordinal of its first GPU. The other GPUs have the ordinals after it.
     #[must_use]
     pub fn first_ordinal(&self) -> usize {
         (self.0.index * DEVICES_PER_HOST) as usize
     }
 
-    /// Makes the host ask whether a part of the program is busy with what kernels asked for in pinned memory. While it is,
-    /// simulated time does not jump, and nobody who waits for it is taken for deadlocked.
-    /// `is_busy` is called with the host locked: it must not call the driver, and ends with what is returned.
+    /// Adds a check whether a part of the program is busy with commands that kernels have written to pinned memory.
+    /// While it is busy, simulated time does not jump, and kernels that wait for it are not a deadlock. The check is
+    /// removed when the returned guard is dropped.
+    ///
+    /// `is_busy` is called while the host is locked, so it must not call the driver.
     #[must_use]
-    pub fn watch(&self, is_busy: impl Fn() -> bool + Send + 'static) -> Watch {
+    pub fn add_busy_check(&self, is_busy: impl Fn() -> bool + Send + 'static) -> BusyGuard {
         let id = new_handle(&self.0);
-        self.0.lock().helpers.insert(id, Box::new(is_busy));
-        Watch {
+        self.0.lock().busy_checks.insert(id, Box::new(is_busy));
+        BusyGuard {
             host: self.0.clone(),
             id,
         }
     }
 
-    /// The program gives up: threads that have not come yet are not expected any more. Simulated time, which else passes no
-    /// faster than real time while a GPU has no waiting thread, then jumps whenever nothing can go on.
+    /// Declares that the program has given up, so that the host expects no more work. Simulated time then jumps
+    /// whenever no work can continue. Before, it keeps pace with real time while a GPU has no waiting thread.
     pub fn give_up(&self) {
         self.0.lock().is_given_up = true;
     }
 
-    /// Gives places of the allocation at `address` names by their offsets, for findings.
+    /// Sets the names of the bytes of the allocation at `address`, by offset, for findings.
     pub fn name_memory(
         &self,
         address: u64,
         names: impl Fn(u64) -> Option<String> + Send + 'static,
     ) {
-        // A host that has failed makes no more findings.
-        let _ = self.0.ask(move |world, _| {
+        // A host that has failed reports no more findings, so the error does not matter.
+        let _ = self.0.run_on_engine(move |world, _| {
             world.name_memory(address, names);
             Ok(())
         });
     }
 
-    /// What was found so far: races, deadlocks, kernels that failed.
+    /// Returns the findings so far: races, deadlocks, and kernels that have failed.
     #[must_use]
     pub fn findings(&self) -> Vec<Finding> {
         self.0.lock().findings.clone()
     }
 
-    /// [`findings`](Self::findings), which are forgotten.
+    /// Removes and returns the findings so far.
     pub fn take_findings(&self) -> Vec<Finding> {
         std::mem::take(&mut self.0.lock().findings)
     }
 
-    /// What each role did when, as JSON for Perfetto; empty unless [`Options::timeline`] is set.
+    /// Returns what each role did when, as JSON for Perfetto. It has no events unless
+    /// [`Options::timeline`](crate::world::Options::timeline) is set.
     #[must_use]
     pub fn timeline(&self) -> String {
         self.0
-            .ask(|world, _| Ok(world.timeline()))
+            .run_on_engine(|world, _| Ok(world.timeline()))
             .unwrap_or_default()
     }
 }
@@ -164,26 +155,26 @@ impl Drop for SimulatedHost {
     }
 }
 
-/// Lets a host ask, see [`SimulatedHost::watch`].
-pub struct Watch {
+/// Removes a check of [`SimulatedHost::add_busy_check`] when it is dropped.
+pub struct BusyGuard {
     host: Arc<Host>,
     id: u64,
 }
 
-impl Drop for Watch {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
-        let is_busy = self.host.lock().helpers.remove(&self.id);
-        // Not while the host is locked: what goes with it may call the driver.
+        let is_busy = self.host.lock().busy_checks.remove(&self.id);
+        // The host is not locked here, since dropping the check may call the driver.
         drop(is_busy);
     }
 }
 
 fn slots() -> MutexGuard<'static, [Option<Arc<Host>>; HOSTS as usize]> {
-    // What it guards is whole between any two statements.
+    // The array is valid after every statement, so a panic of another thread does no harm.
     SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends a host that nobody needs any more.
+/// Closes a host if it is not claimed and none of its contexts is retained.
 pub(super) fn close_unused(host: &Arc<Host>) {
     let mut slots = slots();
     let state = host.lock();
@@ -193,11 +184,11 @@ pub(super) fn close_unused(host: &Arc<Host>) {
     let is_here = slot.as_ref().is_some_and(|other| Arc::ptr_eq(other, host));
     if is_here && !in_use {
         *slot = None;
-        host.end(Phase::Closing);
+        host.end(HostPhase::Closing);
     }
 }
 
-/// The host and the device of an ordinal.
+/// Returns the host and the device with an ordinal. The host is none if it has not been claimed.
 pub(super) fn device(ordinal: i32) -> Result<(Option<Arc<Host>>, u32)> {
     let ordinal = u32::try_from(ordinal).map_err(|_| Code::CUDA_ERROR_INVALID_DEVICE)?;
     let (host, device) = (ordinal / DEVICES_PER_HOST, ordinal % DEVICES_PER_HOST);
@@ -208,7 +199,7 @@ pub(super) fn device(ordinal: i32) -> Result<(Option<Arc<Host>>, u32)> {
     Ok((slot.clone(), device))
 }
 
-/// The host that gave out a handle.
+/// Returns the host that a handle belongs to.
 pub(super) fn host_of(handle: u64) -> Result<Arc<Host>> {
     let number = (handle >> HOST_SHIFT).wrapping_sub(1);
     let slots = slots();
@@ -217,7 +208,7 @@ pub(super) fn host_of(handle: u64) -> Result<Arc<Host>> {
         .ok_or(Code::CUDA_ERROR_INVALID_HANDLE)
 }
 
-/// A handle that was never given out before.
+/// Returns a handle that was never used before.
 pub(super) fn new_handle(host: &Host) -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;

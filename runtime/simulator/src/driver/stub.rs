@@ -1,7 +1,8 @@
-//! [`activate`]: makes cudarc call this crate.
+//! [`activate`]: makes cudarc call this crate instead of the CUDA driver.
 //!
-//! cudarc opens the driver's library by name, and the loader hands out a library that is open already if it has that
-//! name for its own. So a library of a few lines is compiled, whose functions are ours, and opened before cudarc does.
+//! cudarc opens the driver's library by name. If a library with this name is already open, the loader returns that one.
+//! So this module compiles a small stub library with this name, which leads to the functions of this crate, and opens
+//! it before cudarc opens the driver.
 
 use super::api;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -11,54 +12,54 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What cudarc tries first: a real driver's `libcuda.so.1` is not looked at then.
+/// The name that cudarc tries first. If it finds this one, it does not look for `libcuda.so.1` of a real driver.
 const SONAME: &str = "libcuda.so";
-/// The stub's own function, by which it is known.
+/// A function that only the stub has. It identifies the stub.
 const FILL: &str = "mkernel_simulator_fill";
-/// Compilers, in the order in which they are tried.
+/// The compilers in the order in which they are tried.
 const COMPILERS: [&str; 4] = ["cc", "c++", "gcc", "clang"];
 
 /// Why cudarc cannot be made to use simulated GPUs.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ActivateError {
-    /// No compiler.
+    /// No C compiler was found.
     #[error(
         "simulated GPUs need a C compiler, and none of cc, c++, gcc and clang was found; install one, such as Debian's g++"
     )]
     NoCompiler,
-    /// A compiler that fails.
+    /// The compiler failed.
     #[error("{compiler} cannot compile the simulated driver:\n{output}")]
     Compiler {
-        /// Which.
+        /// The compiler.
         compiler: &'static str,
-        /// What it said.
+        /// The output of the compiler.
         output: String,
     },
-    /// Writing a file, or running a compiler.
-    #[error("the simulated driver cannot be made: {what}")]
+    /// Writing a file or running a compiler failed.
+    #[error("the simulated driver cannot be built: {what} failed")]
     Os {
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: Arc<std::io::Error>,
     },
-    /// The loader.
+    /// The stub library cannot be loaded.
     #[error("the simulated driver cannot be loaded")]
     Load(#[source] Arc<libloading::Error>),
-    /// cudarc already has another library.
+    /// cudarc has already opened another driver.
     #[error(
-        "this process uses a CUDA driver already, so it cannot use simulated GPUs; decide at its start, with MKERNEL_DEVICE=sim"
+        "this process already uses a CUDA driver, so it cannot use simulated GPUs; set MKERNEL_DEVICE=sim before it starts"
     )]
     OtherDriver,
 }
 
-/// Makes cudarc use simulated GPUs from now on, in this process. Later calls do nothing.
+/// Makes cudarc use simulated GPUs in this process from now on. Later calls do nothing.
 ///
-/// Must come before the first use of cudarc's driver.
+/// This function must be called before the first use of cudarc's driver.
 ///
 /// # Errors
-/// If there is no C compiler, or the process uses another driver already.
+/// Returns an error if there is no C compiler, or if the process already uses another driver.
 pub fn activate() -> Result<(), ActivateError> {
     static ACTIVE: Mutex<bool> = Mutex::new(false);
     let mut active = ACTIVE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,13 +67,13 @@ pub fn activate() -> Result<(), ActivateError> {
         open()?;
         *active = true;
     }
-    if !cudarc_has_it() {
+    if !cudarc_uses_stub() {
         return Err(ActivateError::OtherDriver);
     }
     Ok(())
 }
 
-/// Opens the stub, for good, and fills it.
+/// Builds the stub, opens it for the rest of the process, and fills its table of functions.
 fn open() -> Result<(), ActivateError> {
     let load = |error| ActivateError::Load(Arc::new(error));
     let functions = api::functions();
@@ -89,20 +90,21 @@ fn open() -> Result<(), ActivateError> {
         .map(|entry| entry.address)
         .collect::<Vec<_>>()
         .leak();
-    // SAFETY: the stub declares it so; the table is as long as the names it was made of, and stays.
+    // SAFETY: the stub declares the function with this type. The table has an address for each name, and lives forever.
     unsafe {
         let fill = library.get::<unsafe extern "C" fn(*const *const c_void)>(FILL.as_bytes());
         fill.map_err(load)?(addresses.as_ptr());
     }
-    // The name belongs to it as long as it is open.
+    // The loader returns the stub for its name as long as it is open, so it is never closed.
     std::mem::forget(library);
     Ok(())
 }
 
-/// A function's address is asked for when it is looked up, which is after the table was filled.
+/// Returns the C source of the stub. The address of a function is resolved when cudarc looks it up, which is after the
+/// table was filled.
 fn source(names: &[&str]) -> String {
     let mut text = String::from(
-        "/* Hands functions of a simulator to those who look for the CUDA driver. */\n",
+        "/* Provides the functions of a simulator under the names of the CUDA driver. */\n",
     );
     let _ = writeln!(text, "static void *const *table;");
     let _ = writeln!(
@@ -122,6 +124,7 @@ fn source(names: &[&str]) -> String {
     text
 }
 
+/// Compiles the stub in `folder` with the first compiler that exists.
 fn compile(folder: &Path, source: &str) -> Result<std::path::PathBuf, ActivateError> {
     let (input, library) = (folder.join("driver.c"), folder.join(SONAME));
     std::fs::write(&input, source).map_err(os("writing its source"))?;
@@ -154,9 +157,10 @@ fn os(what: &'static str) -> impl Fn(std::io::Error) -> ActivateError {
     }
 }
 
-/// Whether the library that cudarc opens, or has opened before, is the stub.
-fn cudarc_has_it() -> bool {
-    // SAFETY: a library of cudarc's names is open already, so this only looks it up; the symbol is not called.
+/// Returns whether the library that cudarc uses is the stub.
+fn cudarc_uses_stub() -> bool {
+    // SAFETY: a library with the name that cudarc opens is already open, so this only finds it. The symbol is not
+    // called.
     unsafe {
         cudarc::driver::sys::culib()
             .get::<*const c_void>(FILL.as_bytes())

@@ -1,32 +1,34 @@
-//! Vector clocks: what happened before what.
+//! Vector clocks, which record the happens-before order.
 //!
-//! A *component* counts the steps of one thing that orders others: a warp, a thread that published on its own, a
-//! barrier's phases, a thread's bulk groups, a warpgroup's products. A [`Clock`] says up to which step of each it knows.
+//! A *component* counts the steps of one object that orders others: a warp, a thread that has published by itself, an
+//! mbarrier (its phases), a thread's bulk groups, or a warpgroup's products. A [`Clock`] holds, for each component, the
+//! last step that is known. A [`View`] holds three clocks: for ordinary accesses, and for the async proxy in shared and
+//! in global memory.
 
 use std::sync::Arc;
 
-/// Index of a counter.
+/// The index of a component.
 pub(super) type Component = u32;
 
-/// Components whose steps are copied together.
+/// The number of components of a page. The steps of a page are copied together.
 const PAGE: usize = 64;
 
-/// Steps of neighbouring components.
+/// The steps of neighbouring components.
 type Page = [u32; PAGE];
 
-/// Up to which step of each component something is known. Pages are shared until they change: what two clocks know is
-/// mostly the same pages, which a join need not read.
+/// The last known step of each component. Clocks share pages until one of them changes. Two clocks have most pages in
+/// common, and a join does not read those.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clock(Arc<Vec<Arc<Page>>>);
 
 impl Clock {
-    /// The last step known of `component`.
+    /// Returns the last known step of `component`.
     pub fn at(&self, component: Component) -> u32 {
-        let (page, place) = place_of(component);
-        self.0.get(page).map_or(0, |page| page[place])
+        let (page, index) = page_and_index(component);
+        self.0.get(page).map_or(0, |page| page[index])
     }
 
-    /// Learns all that `other` knows.
+    /// Adds everything that `other` knows.
     pub fn join(&mut self, other: &Self) {
         if other.is_within(self) {
             return;
@@ -43,19 +45,20 @@ impl Clock {
         own.extend_from_slice(&other.0[common..]);
     }
 
-    /// Learns of `component` up to `step`.
+    /// Adds the steps of `component` up to `step`.
     pub fn raise(&mut self, component: Component, step: u32) {
         if self.at(component) >= step {
             return;
         }
-        let (page, place) = place_of(component);
+        let (page, index) = page_and_index(component);
         let own = Arc::make_mut(&mut self.0);
         while own.len() <= page {
             own.push(Arc::new([0; PAGE]));
         }
-        Arc::make_mut(&mut own[page])[place] = step;
+        Arc::make_mut(&mut own[page])[index] = step;
     }
 
+    /// Returns whether `other` knows everything that this clock knows.
     fn is_within(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
             || self.0.len() <= other.0.len()
@@ -67,12 +70,13 @@ impl Clock {
     }
 }
 
-fn place_of(component: Component) -> (usize, usize) {
+/// Returns the page of a component, and its index within the page.
+fn page_and_index(component: Component) -> (usize, usize) {
     (component as usize / PAGE, component as usize % PAGE)
 }
 
 fn is_page_within(mine: &Arc<Page>, theirs: &Arc<Page>) -> bool {
-    // Without a branch per step.
+    // The loop has no branch per step.
     let steps = || mine.iter().zip(theirs.iter());
     Arc::ptr_eq(mine, theirs) || steps().fold(true, |all, (a, b)| all & (a <= b))
 }
@@ -90,40 +94,41 @@ fn join_page(mine: &mut Arc<Page>, theirs: &Arc<Page>) {
     }
 }
 
-/// What a thread knows, by the way in which memory is accessed. A write by ordinary stores is known to the copy engine
-/// and the tensor cores (the async proxy) only after a proxy fence.
+/// What a thread knows, for each way in which memory is accessed. The async proxy, that is TMA and tensor cores, sees
+/// an ordinary write only after a proxy fence.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ways {
-    /// By ordinary accesses.
+pub(super) struct ViewClocks {
+    /// What is known to ordinary accesses.
     pub generic: Clock,
-    /// By the async proxy, in shared memory.
+    /// What is known to the async proxy in shared memory.
     pub shared: Clock,
-    /// By the async proxy, in global memory.
+    /// What is known to the async proxy in global memory.
     pub global: Clock,
 }
 
-/// [`Ways`], shared until they change: the threads of a warp mostly know the same.
+/// The [`ViewClocks`] of a thread. Threads share them until one of them changes, since the threads of a warp usually
+/// know the same.
 #[derive(Clone, Debug, Default)]
-pub(super) struct View(Arc<Ways>);
+pub(super) struct View(Arc<ViewClocks>);
 
 impl std::ops::Deref for View {
-    type Target = Ways;
+    type Target = ViewClocks;
 
-    fn deref(&self) -> &Ways {
+    fn deref(&self) -> &ViewClocks {
         &self.0
     }
 }
 
-impl From<Ways> for View {
-    fn from(ways: Ways) -> Self {
+impl From<ViewClocks> for View {
+    fn from(ways: ViewClocks) -> Self {
         Self(Arc::new(ways))
     }
 }
 
 impl View {
-    /// Everything in `clock`, by all ways: after a kernel's start.
+    /// Returns a view in which all three clocks are equal to `clock`, as at the start of a kernel.
     pub fn all(clock: &Clock) -> Self {
-        Ways {
+        ViewClocks {
             generic: clock.clone(),
             shared: clock.clone(),
             global: clock.clone(),
@@ -131,47 +136,47 @@ impl View {
         .into()
     }
 
-    /// To change it.
-    pub fn ways(&mut self) -> &mut Ways {
+    /// Returns the clocks for a change. They are copied first if they are shared.
+    pub fn clocks_mut(&mut self) -> &mut ViewClocks {
         Arc::make_mut(&mut self.0)
     }
 
-    /// Learns all that `other` knows.
+    /// Adds everything that `other` knows.
     pub fn join(&mut self, other: &Self) {
-        if self.is(other) || other.is_within(self) {
+        if self.is_same(other) || other.is_within(self) {
             return;
         }
         if self.is_within(other) {
             *self = other.clone();
             return;
         }
-        let ways = self.ways();
+        let ways = self.clocks_mut();
         ways.generic.join(&other.generic);
         ways.shared.join(&other.shared);
         ways.global.join(&other.global);
     }
 
-    /// Learns of a step by all ways.
+    /// Adds the steps of `component` up to `step` to all three clocks.
     pub fn raise(&mut self, component: Component, step: u32) {
         let clocks = [&self.generic, &self.shared, &self.global];
         if clocks.iter().all(|clock| clock.at(component) >= step) {
             return;
         }
-        let ways = self.ways();
+        let ways = self.clocks_mut();
         ways.generic.raise(component, step);
         ways.shared.raise(component, step);
         ways.global.raise(component, step);
     }
 
-    /// Learns all that `release` says.
-    pub fn learn(&mut self, release: &Release) {
+    /// Adds everything that the publisher of `release` knew and did.
+    pub fn acquire(&mut self, release: &Release) {
         self.join(&release.view);
         self.raise_to(release);
     }
 
-    /// Learns what who published `release` did; not what it knew.
+    /// Adds what the publisher of `release` did, but not what it knew.
     fn raise_to(&mut self, release: &Release) {
-        let ways = self.ways();
+        let ways = self.clocks_mut();
         ways.generic.raise(release.component, release.generic);
         ways.shared.raise(release.component, release.shared);
         ways.global.raise(release.component, release.global);
@@ -183,21 +188,24 @@ impl View {
             && self.global.is_within(&other.global)
     }
 
-    /// Whether both are the same by their making: a quick look.
-    pub fn is(&self, other: &Self) -> bool {
+    /// Returns whether both views share their clocks. This is a quick check: other views may be equal too.
+    pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// What a thread publishes: all that it knows, and what it did. Its view stays shared with it: others of its warp mostly know
-/// the same, so what they publish together is soon joined.
+/// What a thread publishes: everything that it knows and did. The view is still shared with the thread. Other threads
+/// of the warp usually share it too, so joining what several of them publish is cheap.
 #[derive(Clone, Debug)]
 pub(super) struct Release {
     pub view: View,
-    /// What the thread publishes on its own, and its step by each way.
+    /// The solo component of the thread. The following steps belong to it.
     pub component: Component,
+    /// The step that ordinary accesses know.
     pub generic: u32,
+    /// The step that the async proxy knows in shared memory.
     pub shared: u32,
+    /// The step that the async proxy knows in global memory.
     pub global: u32,
 }
 
@@ -209,49 +217,50 @@ impl From<&Release> for View {
     }
 }
 
-/// What several have published.
+/// What several threads have published.
 #[derive(Debug, Default)]
 pub(super) struct Published {
     all: View,
-    /// The view joined last: the next thread of the same warp mostly has the same.
+    /// The view that was joined last. The next thread of the same warp usually has the same view.
     last: View,
 }
 
 impl Published {
-    /// One more publishes.
+    /// Adds what one more thread publishes.
     pub fn add(&mut self, release: &Release) {
-        if !release.view.is(&self.last) {
+        if !release.view.is_same(&self.last) {
             self.all.join(&release.view);
             self.last = release.view.clone();
         }
         self.all.raise_to(release);
     }
 
-    /// What is known by all of it.
+    /// Returns everything that the threads have published.
     pub fn into_view(self) -> View {
         self.all
     }
 }
 
-/// A view, what it learned, and the view that it became.
-type Learned<T> = (View, T, View);
+/// A view, what was added to it, and the result.
+type CachedResult<T> = (View, T, View);
 
-/// What threads learned lately. Others of the same warp learn the same next: they get the same view, at no cost.
+/// A cache of recent joins. The next thread of the same warp usually has the same view and adds the same knowledge. It
+/// then gets the same result at no cost, and both share it.
 #[derive(Debug, Default)]
-pub(super) struct Lately {
-    joins: [Option<Learned<View>>; 4],
-    raises: [Option<Learned<(Component, u32)>>; 4],
+pub(super) struct JoinCache {
+    joins: [Option<CachedResult<View>>; 4],
+    raises: [Option<CachedResult<(Component, u32)>>; 4],
     next: usize,
 }
 
-impl Lately {
-    /// [`View::join`].
+impl JoinCache {
+    /// Does the same as [`View::join`], with the cache.
     pub fn join(&mut self, view: &mut View, other: &View) {
         let known = self
             .joins
             .iter()
             .flatten()
-            .find(|(a, b, _)| a.is(view) && b.is(other));
+            .find(|(a, b, _)| a.is_same(view) && b.is_same(other));
         if let Some((.., joined)) = known {
             *view = joined.clone();
             return;
@@ -262,13 +271,13 @@ impl Lately {
         self.joins[self.next] = Some((before, other.clone(), view.clone()));
     }
 
-    /// [`View::raise`].
+    /// Does the same as [`View::raise`], with the cache.
     pub fn raise(&mut self, view: &mut View, step: (Component, u32)) {
         let known = self
             .raises
             .iter()
             .flatten()
-            .find(|(a, b, _)| a.is(view) && *b == step);
+            .find(|(a, b, _)| a.is_same(view) && *b == step);
         if let Some((.., raised)) = known {
             *view = raised.clone();
             return;
@@ -285,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_join_knows_what_either_knew() {
+    fn a_join_knows_what_either_clock_knew() {
         let (mut a, mut b) = (Clock::default(), Clock::default());
         a.raise(0, 3);
         b.raise(2, 5);
@@ -293,7 +302,7 @@ mod tests {
         a.join(&b);
         assert_eq!((a.at(0), a.at(1), a.at(2), a.at(9)), (3, 0, 5, 0));
         assert_eq!((a.at(200), a.at(201), a.at(999)), (7, 0, 0));
-        assert_eq!(b.at(0), 0, "the other is unchanged");
+        assert_eq!(b.at(0), 0, "the other clock is unchanged");
         b.raise(1, 2);
         a.join(&b);
         assert_eq!(
@@ -302,7 +311,10 @@ mod tests {
             "each page of both"
         );
         b.join(&a);
-        assert!(Arc::ptr_eq(&a.0, &b.0), "what is within another is shared");
+        assert!(
+            Arc::ptr_eq(&a.0, &b.0),
+            "a clock within another shares its pages"
+        );
     }
 
     #[test]

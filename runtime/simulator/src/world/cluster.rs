@@ -1,60 +1,65 @@
-//! Clusters: CTAs that reach each other's shared memory, while all of them live.
+//! Clusters: CTAs that can access each other's shared memory until one of them ends.
 
-use super::machine::{Machine, SHARED_START, State};
-use super::shadow::{Accessor, Way};
+use super::machine::Machine;
+use super::stamp::{AccessKind, Accessor};
+use super::state::launch::SHARED_START;
+use super::state::thread::ThreadState;
 
 impl Machine {
-    /// All threads of a cluster that have not ended; false if the thread waits.
-    pub fn meet_cluster(&mut self, place: u64) -> bool {
+    /// Waits for all threads of the cluster that have not ended. Returns false if the running thread must wait, and
+    /// true if it is the last one.
+    pub fn sync_cluster(&mut self, pc: u64) -> bool {
         let current = self.current;
         let first = self.ctas[self.threads[current].cta].cluster[0];
-        let meeting = &mut self.ctas[first].cluster_meeting;
-        meeting.arrived.push(current);
+        let convergence = &mut self.ctas[first].cluster_convergence;
+        convergence.arrived.push(current);
         if !self.cluster_is_whole(first) {
-            self.block(State::Meeting, place);
+            self.block(ThreadState::Converging, pc);
             return false;
         }
-        let arrived = std::mem::take(&mut self.ctas[first].cluster_meeting.arrived);
-        self.part(arrived)
+        let arrived = std::mem::take(&mut self.ctas[first].cluster_convergence.arrived);
+        self.release_converged(arrived)
     }
 
+    /// Returns whether all running threads of the cluster with this first CTA have arrived.
     fn cluster_is_whole(&self, first: usize) -> bool {
         let Some(cta) = self.ctas.get(first) else {
             return false;
         };
         let running: u32 = cta.cluster.iter().map(|cta| self.ctas[*cta].running).sum();
-        cta.cluster_meeting.arrived.len() == running as usize
+        cta.cluster_convergence.arrived.len() == running as usize
     }
 
-    /// A thread of `cta` has ended: others of its cluster do not wait for it.
-    pub fn leave_cluster(&mut self, cta: usize) {
+    /// Handles the end of a thread of `cta`, for which the other threads of the cluster no longer wait.
+    pub fn thread_left_cluster(&mut self, cta: usize) {
         let first = self.ctas[cta].cluster[0];
         if self.cluster_is_whole(first) {
-            let arrived = std::mem::take(&mut self.ctas[first].cluster_meeting.arrived);
+            let arrived = std::mem::take(&mut self.ctas[first].cluster_convergence.arrived);
             if !arrived.is_empty() {
-                self.part(arrived);
+                self.release_converged(arrived);
             }
         }
     }
 
-    /// The shared memory of `cta` is about to be accessed: the CTA must not have ended.
-    pub fn check_running(&mut self, cta: usize, what: &str, place: u64) {
+    /// Reports a mistake if `cta`, whose shared memory is about to be accessed, has ended.
+    pub fn check_running(&mut self, cta: usize, what: &str, pc: u64) {
         if self.ctas[cta].running == 0 {
             let text = format!(
                 "{what} in the shared memory of CTA {}, which has ended",
                 self.ctas[cta].index
             );
-            self.find_at(place, "ended CTA", text);
+            self.report_at(pc, "ended CTA", text);
         }
     }
 
-    /// `cta` ends with `thread`: whatever others of its cluster did in its shared memory must have come before.
-    pub fn check_reached(&mut self, cta: usize, thread: usize) {
+    /// Checks that all accesses of other CTAs to the shared memory of `cta` happen before its end. `thread` is its last
+    /// thread.
+    pub fn check_accesses_before_end(&mut self, cta: usize, thread: usize) {
         if self.ctas[cta].cluster.len() == 1 {
             return;
         }
         let (first, count) = (self.ctas[cta].threads, self.ctas[cta].thread_count as usize);
-        // The CTA may end once each of its threads may.
+        // The end of the CTA happens after the end of each of its threads.
         let mut known = self.threads[thread].view.generic.clone();
         for thread in &self.threads[first..first + count] {
             known.join(&thread.view.generic);
@@ -64,8 +69,8 @@ impl Machine {
                 known.raise(component, thread.solo_step);
             }
         }
-        let place = self.threads[thread].place;
-        let stamp = self.stamp(thread, Way::Weak, place);
+        let pc = self.threads[thread].pc;
+        let stamp = self.stamp(thread, AccessKind::Weak, pc);
         let by = Accessor {
             stamp,
             generic: &[&known],
@@ -80,16 +85,16 @@ impl Machine {
         shadow.write(&mut ctas[cta].smem.cells, &by, note);
         let index = ctas[cta].index;
         for (earlier, word) in found {
-            let who = self.shadow.stamps[earlier as usize].who;
-            if who.cta == index {
+            let origin = self.shadow.stamps[earlier as usize].origin;
+            if origin.cta == index {
                 continue;
             }
             let text = format!(
-                "CTA {index} may end before its shared memory at {:#x} is accessed by another CTA: no cluster_sync or wait stands between them",
+                "CTA {index} may end before another CTA accesses its shared memory at {:#x}: there is no cluster_sync or wait between them",
                 SHARED_START as usize + 4 * word
             );
-            let ends = self.who(thread, place);
-            let parts = vec![("the access".into(), who), ("the end".into(), ends)];
+            let ends = self.origin(thread, pc);
+            let parts = vec![("the access".into(), origin), ("the end".into(), ends)];
             self.reports.add("ended CTA", text, parts);
         }
     }

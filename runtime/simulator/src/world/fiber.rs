@@ -1,7 +1,6 @@
-//! Fibers: one per thread of a simulated GPU.
+//! Fibers. Each thread of a simulated GPU is a fiber with a stack of its own.
 
 use super::image::Image;
-use super::launch::Line;
 use corosensei::stack::{Stack, StackPointer};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::alloc::{Layout, alloc, dealloc};
@@ -9,45 +8,46 @@ use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Of a stack. A thread of a kernel needs its accumulators and little else; pages that are not touched cost nothing.
+/// The size of a stack. A thread of a kernel needs room for its accumulators and little else. Pages that are never
+/// touched cost nothing.
 const STACK_BYTES: usize = 64 << 10;
 
-/// At the far end of every stack; gone if the stack ran over.
+/// The value at the far end of every stack. It is overwritten if the stack overflows.
 const CANARY: u64 = 0x6d6b_5f73_7461_636b;
 
-/// Memory of a stack.
+/// The memory of a stack.
 pub(super) struct FiberStack(NonNull<u8>);
 
 impl FiberStack {
     const LAYOUT: Layout = match Layout::from_size_align(STACK_BYTES, 4096) {
         Ok(layout) => layout,
-        Err(_) => panic!("a power of two"),
+        Err(_) => panic!("the alignment is a power of two"),
     };
 
     fn new() -> Self {
-        // SAFETY: the layout is not empty; what it holds first is never read.
+        // SAFETY: the layout is not empty. The memory is not read before it is written.
         let memory = NonNull::new(unsafe { alloc(Self::LAYOUT) });
         let stack = Self(memory.unwrap_or_else(|| std::alloc::handle_alloc_error(Self::LAYOUT)));
-        // SAFETY: the memory is ours, and aligned to a page.
+        // SAFETY: the memory belongs to this stack and is aligned to a page.
         unsafe { stack.0.cast::<u64>().write(CANARY) };
         stack
     }
 
     fn is_whole(&self) -> bool {
-        // SAFETY: as above.
+        // SAFETY: the memory belongs to this stack, is aligned to a page, and `new` has written this word.
         unsafe { self.0.cast::<u64>().read() == CANARY }
     }
 }
 
 impl Drop for FiberStack {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
+        // SAFETY: the memory was allocated with this layout.
         unsafe { dealloc(self.0.as_ptr(), Self::LAYOUT) };
     }
 }
 
-// SAFETY: `base` is the end of the memory, `limit` its start above the canary; both are aligned, and the memory lives as
-// long as the stack.
+// SAFETY: `base` is the end of the memory, and `limit` is its start above the canary. Both are aligned, and the memory
+// lives as long as the stack.
 unsafe impl Stack for FiberStack {
     fn base(&self) -> StackPointer {
         NonZeroUsize::new(self.0.as_ptr() as usize + STACK_BYTES).expect("not null")
@@ -58,19 +58,36 @@ unsafe impl Stack for FiberStack {
     }
 }
 
+/// A part of a kernel's parameter. It is aligned like the tensor maps in the parameter.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(128))]
+pub(super) struct ArgsBlock([u8; 128]);
+
+impl ArgsBlock {
+    /// The number of bytes in a block.
+    pub const BYTES: usize = 128;
+
+    pub fn new(bytes: &[u8]) -> Self {
+        let mut block = [0; Self::BYTES];
+        block[..bytes.len()].copy_from_slice(bytes);
+        Self(block)
+    }
+}
+
 type Routine = Coroutine<(), (), (), FiberStack>;
 pub(super) type FiberYielder = Yielder<(), ()>;
 
 // SAFETY: the memory belongs to the stack alone.
 unsafe impl Send for FiberStack {}
 
-/// Stacks that no fiber uses now.
+/// Stacks that no fiber uses now, for new fibers.
 #[derive(Default)]
 pub(super) struct Stacks(Vec<FiberStack>);
 
-/// Stacks of simulators that have ended, for the next ones: the pages of a new stack cost more than most kernels run.
+/// The stacks of simulators that have ended, for later ones. The first touch of the pages of new stacks takes longer than
+/// most kernels.
 static SPARE: Mutex<Vec<FiberStack>> = Mutex::new(Vec::new());
-/// The most of them, of which each has some ten KiB of memory.
+/// The most spare stacks. Each of them occupies some 10 KiB of memory.
 const MAX_SPARE: usize = 1 << 14;
 
 impl Stacks {
@@ -84,7 +101,7 @@ impl Stacks {
     }
 }
 
-/// Stacks that a simulator takes at a time: those of a CTA.
+/// The spare stacks that a simulator takes at a time. A CTA needs about as many.
 const TAKEN_TOGETHER: usize = 512;
 
 impl Drop for Stacks {
@@ -96,24 +113,27 @@ impl Drop for Stacks {
     }
 }
 
-/// A thread's execution.
+/// The execution of one thread.
 pub(super) struct Fiber(Routine);
 
-/// How a fiber came back.
+/// Why a fiber returned to the scheduler.
 #[derive(PartialEq, Eq)]
-pub(super) enum Returned {
+pub(super) enum ResumeResult {
+    /// The fiber has suspended itself.
     Waits,
+    /// The fiber has ended.
     Ended,
-    /// It used more stack than there is; nothing in this process can be trusted any more.
+    /// The fiber has overflowed its stack, so memory of this process may be corrupt.
     Overran,
 }
 
 impl Fiber {
-    /// A thread of `image`; `args` must stay until it ends, `started` gets the way back first.
+    /// Creates a fiber for a thread of `image` with the parameter `args`. It calls `started` first, with the means to
+    /// suspend itself.
     pub fn new(
         stacks: &mut Stacks,
         image: Arc<Image>,
-        args: Arc<[Line]>,
+        args: Arc<[ArgsBlock]>,
         started: fn(*const FiberYielder),
     ) -> Self {
         let stack = stacks.take();
@@ -123,25 +143,26 @@ impl Fiber {
         }))
     }
 
-    /// Lets it run until it waits or ends.
-    pub fn resume(&mut self) -> Returned {
+    /// Runs the fiber until it suspends itself or ends.
+    pub fn resume(&mut self) -> ResumeResult {
         match self.0.resume(()) {
-            CoroutineResult::Yield(()) => Returned::Waits,
-            CoroutineResult::Return(()) => Returned::Ended,
+            CoroutineResult::Yield(()) => ResumeResult::Waits,
+            CoroutineResult::Return(()) => ResumeResult::Ended,
         }
     }
 
-    /// Its end, wherever it is.
-    pub fn end(mut self, stacks: &mut Stacks) -> Returned {
+    /// Ends the fiber, at whatever instruction it is, and keeps its stack for another one.
+    pub fn end(mut self, stacks: &mut Stacks) -> ResumeResult {
         if !self.0.done() {
-            // SAFETY: what is on the stack, the kernel's frames and a few of ours that wait, owns nothing.
+            // SAFETY: the stack holds frames of the kernel and frames of this crate that wait. None of them owns
+            // anything.
             unsafe { self.0.force_reset() };
         }
         let stack = self.0.into_stack();
         if !stack.is_whole() {
-            return Returned::Overran;
+            return ResumeResult::Overran;
         }
         stacks.0.push(stack);
-        Returned::Ended
+        ResumeResult::Ended
     }
 }

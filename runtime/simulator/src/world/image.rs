@@ -1,6 +1,5 @@
-//! [`Image`]: a kernel as code of this host.
+//! [`Image`]: a kernel as machine code of this host, and the source lines of its instructions.
 
-use super::calls::{CALLS, Calls, VERSION};
 use libloading::os::unix::Library;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::HashMap;
@@ -11,16 +10,18 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A kernel: a shared object that the host's C++ compiler made of its text and the primitives' twins.
+/// A kernel: a shared object that the host's C++ compiler made from the kernel's text and the simulator's headers.
 pub struct Image {
     run: unsafe extern "C" fn(*const c_void),
     args_bytes: usize,
+    /// The address from which the addresses in the shared object count.
     start: u64,
     source: String,
-    /// What [`Self::describe`] has found, since it runs a program.
+    /// The results of [`Self::describe`], which runs a program for each new address.
     described: Mutex<HashMap<u64, Vec<String>>>,
-    // Before `file`: the loader knows libraries by their paths. While this one is loaded, its path, which is the
-    // number of the open file, must not come to mean another kernel.
+    // Must be dropped before `file`. The loader identifies libraries by their paths, and the path of this one contains
+    // the number of the open file. While the library is loaded, that number must not be given to the file of another
+    // kernel.
     _library: Library,
     file: File,
 }
@@ -32,11 +33,18 @@ impl std::fmt::Debug for Image {
 }
 
 impl Image {
-    /// Loads the shared object of one kernel.
+    /// Loads the shared object of one kernel, and binds it to the table `calls` of `version`.
     ///
     /// # Errors
-    /// Why it is none.
-    pub fn load(bytes: &[u8]) -> Result<Arc<Self>, String> {
+    /// Returns the reason if the bytes are not a kernel for this version of the table.
+    ///
+    /// # Safety
+    /// `calls` must point to a table of this version that lives forever.
+    pub(super) unsafe fn load_bound_to(
+        bytes: &[u8],
+        calls: *const c_void,
+        version: u64,
+    ) -> Result<Arc<Self>, String> {
         let os = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
         let fd = memfd_create("mkernel-kernel", MemfdFlags::CLOEXEC)
             .map_err(|e| os("memfd_create", &e))?;
@@ -44,20 +52,22 @@ impl Image {
         file.write_all(bytes)
             .map_err(|e| os("writing the kernel's image", &e))?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-        // SAFETY: loading runs what initialisers the image has. It comes from the compiler, or from the store, which has
-        // checked that nobody but this user and root can have written it; mkernel's kernels have none but the compiler's.
+        // SAFETY: loading runs the initialisers of the image. The image comes from the compiler, or from the store,
+        // which has checked that only this user and root can have written it. Kernels have no initialisers but the
+        // compiler's.
         let library =
             unsafe { Library::new(&path) }.map_err(|e| os("loading the kernel's image", &e))?;
-        // SAFETY: these are the entry points of MK_SIMULATED_KERNEL (templates/simulator/mk/base.cuh), with its types.
+        // SAFETY: the entry points have the types that MK_SIMULATED_KERNEL declares (templates/simulator/mk/base.cuh).
+        // The table is valid by the contract of this function.
         unsafe {
-            let find = |error: libloading::Error| os("the image is no simulated kernel", &error);
+            let find = |error: libloading::Error| os("the image is not a simulated kernel", &error);
             let bind = library
-                .get::<unsafe extern "C" fn(*const Calls) -> u64>(c"mk_simulated_bind")
+                .get::<unsafe extern "C" fn(*const c_void) -> u64>(c"mk_simulated_bind")
                 .map_err(find)?;
-            let version = bind(&raw const CALLS);
-            if version != VERSION {
+            let compiled_for = bind(calls);
+            if compiled_for != version {
                 return Err(format!(
-                    "the kernel was compiled for calls of version {version}, not {VERSION}"
+                    "the kernel was compiled for version {compiled_for} of the simulator's calls, but this simulator has version {version}; compile it again"
                 ));
             }
             let args_bytes = library
@@ -87,39 +97,38 @@ impl Image {
         }
     }
 
-    /// Bytes of the kernel's parameter.
+    /// Returns the size of the kernel's parameter in bytes.
     #[must_use]
     pub fn args_bytes(&self) -> usize {
         self.args_bytes
     }
 
-    /// The kernel's text.
+    /// Returns the kernel's text.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Runs the kernel's body for the thread that is current in the world.
+    /// Runs the kernel's body for the current thread of the machine.
     pub(super) fn run(&self, args: *const c_void) {
-        // SAFETY: `args` has the parameter's size and alignment; the world checked that when it started the kernel.
+        // SAFETY: `args` has the parameter's size and alignment, which were checked when the kernel was started.
         unsafe { (self.run)(args) }
     }
 
-    /// Where in the kernel's text `place` is: a line per function, the innermost first, with what is written there.
-    pub(super) fn describe(&self, place: u64) -> Vec<String> {
+    /// Returns the source lines of the instruction at `pc`: one for each function that was inlined there, the innermost
+    /// first, with the text of the line.
+    pub(super) fn describe(&self, pc: u64) -> Vec<String> {
         let mut described = self
             .described
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let lines = described
-            .entry(place)
-            .or_insert_with(|| self.look_up(place));
+        let lines = described.entry(pc).or_insert_with(|| self.look_up(pc));
         lines.clone()
     }
 
-    fn look_up(&self, place: u64) -> Vec<String> {
+    fn look_up(&self, pc: u64) -> Vec<String> {
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
-        let offset = format!("{:#x}", place.wrapping_sub(self.start));
+        let offset = format!("{:#x}", pc.wrapping_sub(self.start));
         let mut command = Command::new("addr2line");
         let output = command
             .args(["-i", "-f", "-C", "-e", &path, &offset])
@@ -137,29 +146,30 @@ impl Image {
             .chunks_exact(2)
             .map(|pair| Frame::of(pair[0], pair[1]))
             .collect();
-        // The primitives say nothing that the finding does not; the entry says nothing that its roles do not.
+        // Lines of primitives add nothing to the finding, and the line of the entry adds nothing to that of the role.
         let is_own = |frame: &&Frame<'_>| line_of(&self.source, frame.file, frame.line).is_some();
-        let mut told: Vec<&Frame<'_>> = frames.iter().filter(is_own).collect();
-        if told.len() > 1 {
-            told.pop();
+        let mut shown: Vec<&Frame<'_>> = frames.iter().filter(is_own).collect();
+        if shown.len() > 1 {
+            shown.pop();
         }
-        let told = if told.is_empty() {
-            frames.iter().collect()
-        } else {
-            told
-        };
-        told.into_iter().map(|frame| self.tell(frame)).collect()
+        if shown.is_empty() {
+            shown = frames.iter().collect();
+        }
+        shown
+            .into_iter()
+            .map(|frame| self.describe_frame(frame))
+            .collect()
     }
 
-    fn tell(&self, frame: &Frame<'_>) -> String {
+    /// Returns the file, line and function of a frame, and the text of the line if it is the kernel's.
+    fn describe_frame(&self, frame: &Frame<'_>) -> String {
         let Frame {
             function,
             file,
             line,
         } = frame;
         if *file == "??" {
-            return "code that the kernel calls, which is not its text's (the C library's, mostly)"
-                .into();
+            return "code outside of the kernel's text, usually in the C library".into();
         }
         let name = name_of(file);
         let quoted = line_of(&self.source, file, line);
@@ -168,7 +178,7 @@ impl Image {
     }
 }
 
-/// The name of a file, as kernels include it.
+/// Returns the name of a file, as kernels include it.
 fn name_of(file: &str) -> &str {
     match file.rfind("mk/") {
         Some(start) if file.ends_with(".cuh") => &file[start..],
@@ -176,10 +186,11 @@ fn name_of(file: &str) -> &str {
     }
 }
 
-/// A line of a file that is in the kernel's text: of the kernel itself, or of a header between `#line` directives.
+/// Returns the text of a line if it is in the kernel's text: in the kernel itself, or in a header between `#line`
+/// directives.
 fn line_of<'a>(source: &'a str, file: &str, line: &str) -> Option<&'a str> {
     let (file, wanted): (_, usize) = (name_of(file), line.parse().ok()?);
-    // The kernel's own text comes first, and has no name in it.
+    // The kernel's own text comes first, before any `#line` directive.
     let (mut is_there, mut number) = (!file.ends_with(".cuh"), 1);
     for text in source.lines() {
         if let Some(directive) = text.strip_prefix("#line ") {
@@ -195,7 +206,7 @@ fn line_of<'a>(source: &'a str, file: &str, line: &str) -> Option<&'a str> {
     None
 }
 
-/// A function into which a place was inlined.
+/// A function that an instruction belongs to, directly or by inlining.
 struct Frame<'a> {
     function: &'a str,
     file: &'a str,
@@ -203,12 +214,12 @@ struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// From two lines of addr2line: a demangled signature; a file, a line and remarks.
-    fn of(signature: &'a str, place: &'a str) -> Self {
+    /// Parses two lines of addr2line: a demangled signature, and a file with a line number and remarks.
+    fn of(signature: &'a str, location: &'a str) -> Self {
         let function = signature.split(['(', '<']).next().unwrap_or(signature);
         let function = function.rsplit([' ', ':']).next().unwrap_or(function);
-        let place = place.split(" (").next().unwrap_or(place);
-        let (file, line) = place.rsplit_once(':').unwrap_or((place, "?"));
+        let location = location.split(" (").next().unwrap_or(location);
+        let (file, line) = location.rsplit_once(':').unwrap_or((location, "?"));
         Self {
             function,
             file,
@@ -249,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_no_kernels() {
+    fn other_files_are_refused() {
         for bytes in [&b"not an image"[..], &[]] {
             assert!(super::Image::load(bytes).is_err());
         }

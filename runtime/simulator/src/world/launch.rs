@@ -1,60 +1,20 @@
-//! Kernels: how they start, and how they end.
+//! The start of kernels: their CTAs, warps, threads and fibers.
 
-use super::clock::{Clock, Component, View};
-use super::fiber::{Fiber, Stacks};
-use super::machine::{
-    Cta, Launch, Machine, State, Thread, ThreadInfo, WARP, WARPGROUP_WARPS, Warp,
-};
-use super::tma::Operation;
-use super::{Image, TaskId, calls};
+use super::calls;
+use super::clock::{Clock, View};
+use super::fiber::{ArgsBlock, Fiber, Stacks};
+use super::image::Image;
+use super::interface::TaskId;
+use super::machine::Machine;
+use super::state::convergence::{WARP, WARPGROUP_WARPS, Warp};
+use super::state::counters::{CtaCounters, StepCounter};
+use super::state::launch::{Cta, Launch};
+use super::state::thread::{Thread, ThreadInfo, ThreadState};
 use std::sync::Arc;
 
-/// A component, and the step from which something counts on it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Strand {
-    pub component: Component,
-    pub base: u32,
-}
-
-impl Strand {
-    pub fn at(&self, step: u32) -> (Component, u32) {
-        (self.component, self.base + step)
-    }
-}
-
-/// Counters of a CTA's warps and threads, which later launches on the same GPU go on with: clocks stay short.
-#[derive(Clone, Debug, Default)]
-pub(super) struct CtaSlot {
-    /// By warp: component and step.
-    warps: Vec<(Component, u32)>,
-    /// Slot of the first thread.
-    first: u32,
-    solo_steps: Vec<u32>,
-}
-
-/// Counters of a GPU that nothing uses now.
-#[derive(Debug, Default)]
-pub(super) struct Free {
-    slots: Vec<CtaSlot>,
-    strands: Vec<Strand>,
-}
-
-/// A part of a kernel's parameter, aligned like the tensor maps in it.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(128))]
-pub(super) struct Line([u8; 128]);
-
-impl Line {
-    fn new(bytes: &[u8]) -> Self {
-        let mut line = [0; 128];
-        line[..bytes.len()].copy_from_slice(bytes);
-        Self(line)
-    }
-}
-
-/// What a kernel is started with.
+/// The kernel, the grid and the argument of a launch.
 #[derive(Clone, Debug)]
-pub(super) struct Grid {
+pub(super) struct LaunchConfig {
     pub image: Arc<Image>,
     pub ctas: u32,
     pub cluster_ctas: u32,
@@ -63,8 +23,8 @@ pub(super) struct Grid {
     pub args: Vec<u8>,
 }
 
-impl Grid {
-    /// What would have made the launch fail on a GPU.
+impl LaunchConfig {
+    /// Returns the reason why the launch would fail on a GPU, or why it cannot be simulated.
     fn fault(&self) -> Option<String> {
         let Self {
             ctas,
@@ -76,7 +36,7 @@ impl Grid {
         } = self;
         if args.len() < image.args_bytes() {
             return Some(format!(
-                "{} bytes of arguments for a kernel that has {}",
+                "{} bytes of arguments were passed to a kernel that takes {}",
                 args.len(),
                 image.args_bytes()
             ));
@@ -87,74 +47,90 @@ impl Grid {
             || *ctas == 0
         {
             return Some(format!(
-                "{ctas} CTAs of {threads} threads; whole warps and at most 1024 threads are simulated"
+                "{ctas} CTAs of {threads} threads: a launch needs at least 1 CTA, and 32 to 1024 threads in whole warps"
             ));
         }
         let clusters = (*cluster_ctas).max(1);
-        (!ctas.is_multiple_of(clusters)).then(|| format!("{ctas} CTAs in clusters of {clusters}"))
+        (!ctas.is_multiple_of(clusters))
+            .then(|| format!("{ctas} CTAs are not a multiple of clusters of {clusters} CTAs"))
     }
 }
 
 impl Machine {
-    pub fn strand(&mut self, device: u32) -> Strand {
-        match self.free[device as usize].strands.pop() {
-            Some(strand) => strand,
-            None => Strand {
-                component: self.component(),
+    /// Takes an unused step counter of `device`, or creates one.
+    pub fn take_counter(&mut self, device: u32) -> StepCounter {
+        match self.free_counters[device as usize].counters.pop() {
+            Some(counter) => counter,
+            None => StepCounter {
+                component: self.new_component(),
                 base: 0,
             },
         }
     }
 
-    pub fn free_strand(&mut self, device: u32, strand: Strand, used: u32) {
-        self.free[device as usize].strands.push(Strand {
-            base: strand.base + used,
-            ..strand
-        });
+    /// Returns a counter whose user has counted `used` steps.
+    pub fn return_counter(&mut self, device: u32, counter: StepCounter, used: u32) {
+        self.free_counters[device as usize]
+            .counters
+            .push(StepCounter {
+                base: counter.base + used,
+                ..counter
+            });
     }
 
-    /// Starts a kernel; its fibers are added to `fibers`.
+    /// Starts a kernel. Adds a fiber for each of its threads to `fibers`.
     pub fn start_kernel(
         &mut self,
         task: TaskId,
         device: u32,
-        grid: &Grid,
+        config: &LaunchConfig,
         after: &Clock,
         (fibers, stacks): (&mut Vec<Option<Fiber>>, &mut Stacks),
     ) -> Result<(), String> {
-        if let Some(fault) = grid.fault() {
+        if let Some(fault) = config.fault() {
             return Err(fault);
         }
         let launch = self.launches.len();
-        let args: Arc<[Line]> = grid.args.chunks(128).map(Line::new).collect();
+        let args: Arc<[ArgsBlock]> = config
+            .args
+            .chunks(ArgsBlock::BYTES)
+            .map(ArgsBlock::new)
+            .collect();
         let first_cta = self.ctas.len();
-        for index in 0..grid.ctas {
-            self.add_cta(launch, device, index, grid, after);
-            for _ in 0..grid.threads {
-                let fiber = Fiber::new(stacks, grid.image.clone(), args.clone(), calls::started);
+        for index in 0..config.ctas {
+            self.add_cta(launch, device, index, config, after);
+            for _ in 0..config.threads {
+                let fiber = Fiber::new(stacks, config.image.clone(), args.clone(), calls::started);
                 fibers.push(Some(fiber));
             }
         }
-        self.reports.images.push(grid.image.clone());
+        self.reports.images.push(config.image.clone());
         self.launches.push(Some(Launch {
             task,
             device,
             ctas: (first_cta..self.ctas.len()).collect(),
-            running: grid.ctas * grid.threads,
+            running: config.ctas * config.threads,
             failed: None,
             known: after.clone(),
         }));
         Ok(())
     }
 
-    fn add_cta(&mut self, launch: usize, device: u32, index: u32, grid: &Grid, after: &Clock) {
-        let slot = self.take_slot(device, grid.threads);
+    /// Adds a CTA of a launch, with its warps and threads.
+    fn add_cta(
+        &mut self,
+        launch: usize,
+        device: u32,
+        index: u32,
+        config: &LaunchConfig,
+        after: &Clock,
+    ) {
+        let counters = self.take_cta_counters(device, config.threads);
         let cta = self.ctas.len();
-        let size = grid.cluster_ctas.max(1);
+        let size = config.cluster_ctas.max(1);
         let first = cta - (index % size) as usize;
-        let first_thread = self.threads.len();
         let mut smem = self.unused_smem.pop().unwrap_or_default();
-        smem.renew(grid.smem_bytes as usize);
+        smem.reset(config.smem_bytes as usize);
         self.ctas.push(Cta {
             launch,
             device,
@@ -163,19 +139,18 @@ impl Machine {
             smem,
             barriers: Vec::new(),
             named: Vec::new(),
-            cluster_meeting: Default::default(),
-            threads: first_thread,
-            thread_count: grid.threads,
-            running: grid.threads,
-            mmas: (0..(grid.threads as usize).div_ceil(WARP * WARPGROUP_WARPS))
+            cluster_convergence: Default::default(),
+            threads: self.threads.len(),
+            thread_count: config.threads,
+            running: config.threads,
+            mmas: (0..(config.threads as usize).div_ceil(WARP * WARPGROUP_WARPS))
                 .map(|_| Default::default())
                 .collect(),
-            slot: slot.clone(),
+            counters: counters.clone(),
         });
-        for thread in 0..grid.threads {
-            let lane = thread as usize % WARP;
-            if lane == 0 {
-                let (component, step) = slot.warps[thread as usize / WARP];
+        for thread in 0..config.threads {
+            if (thread as usize).is_multiple_of(WARP) {
+                let (component, step) = counters.warps[thread as usize / WARP];
                 self.ready.push(self.warps.len());
                 self.warps.push(Warp {
                     cta,
@@ -183,179 +158,77 @@ impl Machine {
                     step: step + 1,
                     first_thread: self.threads.len(),
                     ready: u32::MAX,
-                    meeting: Default::default(),
+                    convergence: Default::default(),
                 });
             }
-            self.threads.push(Thread {
-                info: ThreadInfo {
-                    thread,
-                    threads: grid.threads,
-                    cta: index,
-                    ctas: grid.ctas,
-                    cluster_rank: index % size,
-                },
-                cta,
-                warp: self.warps.len() - 1,
-                state: State::Ready,
-                place: 0,
-                view: View::all(after),
-                slot: slot.first + thread,
-                solo_step: slot.solo_steps[thread as usize] + 1,
-                fenced_shared: 0,
-                fenced_global: 0,
-                unfenced_shared: false,
-                unfenced_global: false,
-                seen: View::default(),
-                published: None,
-                stamps: Vec::new(),
-                polled: Vec::new(),
-                slept: false,
-                awaited: Default::default(),
-                free_polls: 0,
-                bulk: Default::default(),
-                gather: Default::default(),
-                result: 0,
-                exchange: [0; 5],
-                yielder: std::ptr::null(),
-            });
+            let info = ThreadInfo {
+                thread,
+                threads: config.threads,
+                cta: index,
+                ctas: config.ctas,
+                cluster_rank: index % size,
+            };
+            let warp = self.warps.len() - 1;
+            self.threads
+                .push(new_thread(info, (cta, warp), &counters, after));
         }
     }
 
-    fn take_slot(&mut self, device: u32, threads: u32) -> CtaSlot {
-        let free = &mut self.free[device as usize].slots;
+    /// Takes the counters of an earlier CTA with as many threads, or creates new ones.
+    fn take_cta_counters(&mut self, device: u32, threads: u32) -> CtaCounters {
+        let free = &mut self.free_counters[device as usize].ctas;
         if let Some(index) = free
             .iter()
-            .position(|slot| slot.solo_steps.len() == threads as usize)
+            .position(|counters| counters.solo_steps.len() == threads as usize)
         {
             return free.swap_remove(index);
         }
-        let first = self.shadow.solos.len() as u32;
+        let first_slot = self.shadow.solos.len() as u32;
         self.shadow
             .solos
-            .resize(first as usize + threads as usize, None);
+            .resize(first_slot as usize + threads as usize, None);
         let warps = (0..threads as usize / WARP)
-            .map(|_| (self.component(), 0))
+            .map(|_| (self.new_component(), 0))
             .collect();
-        CtaSlot {
+        CtaCounters {
             warps,
-            first,
+            first_slot,
             solo_steps: vec![0; threads as usize],
         }
     }
+}
 
-    /// A thread has returned. True if it was the last of its launch.
-    pub fn thread_ended(&mut self, thread: usize) -> bool {
-        self.threads[thread].state = State::Ended;
-        let cta = self.threads[thread].cta;
-        let launch = self.ctas[cta].launch;
-        self.ctas[cta].running -= 1;
-        if self.ctas[cta].running == 0 {
-            self.check_left(cta, thread);
-        }
-        self.leave_cta(cta);
-        self.leave_cluster(cta);
-        let Some(launch) = self.launches[launch].as_mut() else {
-            return false;
-        };
-        launch.running -= 1;
-        launch.running == 0
-    }
-
-    /// What a CTA must not leave behind.
-    fn check_left(&mut self, cta: usize, thread: usize) {
-        let operations = std::mem::take(&mut self.operations);
-        let needs_cta = |operation: &Operation| operation.needs(self) == cta;
-        let (left, others): (Vec<_>, Vec<_>) = operations.into_iter().partition(needs_cta);
-        self.operations = others;
-        for (owner, place) in left
-            .iter()
-            .map(|operation| (operation.thread, operation.place()))
-        {
-            self.current = owner;
-            let text = "a CTA ended while this copy from or to its shared memory was on its way";
-            self.find_at(place, "copy left behind", text.into());
-        }
-        self.current = thread;
-        let partial: Vec<String> = self.ctas[cta]
-            .barriers
-            .iter()
-            .filter(|barrier| barrier.pending != barrier.count || barrier.bytes != 0)
-            .map(|barrier| {
-                format!(
-                    "{:#x} lacks {} of {} arrivals and {} bytes",
-                    barrier.address, barrier.pending, barrier.count, barrier.bytes
-                )
-            })
-            .collect();
-        if !partial.is_empty() {
-            let text = format!(
-                "a CTA ended in the middle of a phase: barrier {}",
-                partial.join(", ")
-            );
-            let place = self.threads[thread].place;
-            self.find_at(place, "barrier under-arrived", text);
-        }
-        self.check_reached(cta, thread);
-    }
-
-    /// The end of a launch: what it did, and its counters for the next.
-    pub fn end_launch(&mut self, launch: usize) -> Option<(TaskId, Clock, Option<String>)> {
-        let Launch {
-            task,
-            device,
-            ctas,
-            mut known,
-            failed,
-            ..
-        } = self.launches[launch].take()?;
-        self.operations
-            .retain(|operation| operation.launch != launch);
-        for cta in ctas {
-            let (first, count) = (self.ctas[cta].threads, self.ctas[cta].thread_count as usize);
-            let mut slot = std::mem::take(&mut self.ctas[cta].slot);
-            for thread in first..first + count {
-                let lane = thread - first;
-                let t = &mut self.threads[thread];
-                t.state = State::Ended;
-                known.join(&t.view.generic);
-                slot.solo_steps[lane] = t.solo_step;
-                let bulk = std::mem::take(&mut t.bulk);
-                let (slot_of, solo_step) = (t.slot as usize, t.solo_step);
-                t.view = View::default();
-                t.seen = View::default();
-                t.published = None;
-                if let Some(component) = self.shadow.solos[slot_of] {
-                    known.raise(component, solo_step);
-                }
-                if let Some((reads, writes)) = bulk.strands {
-                    for strand in [reads, writes] {
-                        known.raise(strand.component, strand.base + bulk.committed + 1);
-                        self.free_strand(device, strand, bulk.committed + 1);
-                    }
-                }
-                if lane.is_multiple_of(WARP) {
-                    let warp = &self.warps[self.threads[thread].warp];
-                    known.raise(warp.component, warp.step);
-                    slot.warps[lane / WARP].1 = warp.step;
-                }
-            }
-            let cta = &mut self.ctas[cta];
-            self.unused_smem.push(std::mem::take(&mut cta.smem));
-            let barriers = std::mem::take(&mut cta.barriers)
-                .into_iter()
-                .map(|barrier| (barrier.strand, barrier.phases + 1));
-            let mmas = std::mem::take(&mut cta.mmas);
-            let mmas = mmas
-                .iter()
-                .filter_map(|mma| Some((mma.strand?, mma.groups_done + 1)));
-            for (strand, used) in barriers.chain(mmas).collect::<Vec<_>>() {
-                known.raise(strand.component, strand.base + used);
-                self.free_strand(device, strand, used);
-            }
-            self.free[device as usize].slots.push(slot);
-        }
-        self.ready
-            .retain(|warp| self.ctas[self.warps[*warp].cta].launch != launch);
-        Some((task, known, failed))
+/// Returns a thread that is ready to run and knows `after`.
+fn new_thread(
+    info: ThreadInfo,
+    (cta, warp): (usize, usize),
+    counters: &CtaCounters,
+    after: &Clock,
+) -> Thread {
+    Thread {
+        info,
+        cta,
+        warp,
+        state: ThreadState::Ready,
+        pc: 0,
+        view: View::all(after),
+        slot: counters.first_slot + info.thread,
+        solo_step: counters.solo_steps[info.thread as usize] + 1,
+        fenced_shared: 0,
+        fenced_global: 0,
+        unfenced_shared: false,
+        unfenced_global: false,
+        seen: View::default(),
+        published: None,
+        stamps: Vec::new(),
+        polled: Vec::new(),
+        slept: false,
+        wait_site: Default::default(),
+        free_polls: 0,
+        bulk: Default::default(),
+        async_copies: Default::default(),
+        result: 0,
+        exchange: [0; 5],
+        yielder: std::ptr::null(),
     }
 }

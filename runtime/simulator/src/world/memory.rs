@@ -1,30 +1,34 @@
-//! Global memory: what is allocated, and where it is mapped.
+//! [`GlobalMemory`]: the memory of a host's GPUs, and the addresses at which it is mapped.
 
-use super::PhysicalId;
-use super::shadow::{Cell, WORD_BYTES};
+use super::shadow::{ShadowCell, WORD_BYTES};
 use std::collections::BTreeMap;
 
-/// Where addresses of simulated memory begin. They are not canonical, so no memory of this process can be there: a
-/// kernel that accesses memory without a primitive faults at once.
+/// The first address of simulated memory. These addresses are not canonical, so no memory of this process can be there.
+/// A kernel that accesses memory without a primitive faults at once.
 const FIRST_ADDRESS: u64 = 1 << 60;
 
-/// Between two reservations, so that running out of one does not reach the next.
+/// The gap between two reservations, so that an access past the end of one does not reach the next one.
 const GAP_BYTES: u64 = 1 << 21;
 
-/// Memory of a GPU.
-pub(super) struct Physical {
+/// The number of a piece of physical memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PhysicalId(pub u64);
+
+/// Physical memory of a GPU, and the last accesses to each of its words.
+pub(super) struct PhysicalMemory {
     pub bytes: Vec<u8>,
-    pub cells: Vec<Cell>,
+    pub cells: Vec<ShadowCell>,
     pub device: u32,
-    names: Option<Names>,
+    names: Option<NameOfOffset>,
+    /// The number of mappings.
     mappings: u32,
     released: bool,
 }
 
-/// What places in an allocation are called, by their offsets.
-pub(super) type Names = Box<dyn Fn(u64) -> Option<String> + Send>;
+/// Returns the name of the byte at an offset of an allocation, if it has one.
+pub(super) type NameOfOffset = Box<dyn Fn(u64) -> Option<String> + Send>;
 
-impl std::fmt::Debug for Physical {
+impl std::fmt::Debug for PhysicalMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} bytes on GPU {}", self.bytes.len(), self.device)
     }
@@ -33,55 +37,63 @@ impl std::fmt::Debug for Physical {
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     bytes: u64,
-    to: Target,
+    to: MappingTarget,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Target {
+enum MappingTarget {
     Physical {
         id: PhysicalId,
         device: u32,
     },
-    /// Memory of this process at its own address.
+    /// Memory of this process, at its own address.
     Host,
 }
 
-/// What an address leads to.
+/// What is mapped at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Location {
     Global { id: PhysicalId, offset: usize },
     Host { address: u64 },
 }
 
-/// All memory of a host's GPUs.
+/// What to do with a range of memory.
+pub(super) enum Transfer<'a> {
+    /// Copy the memory to this buffer.
+    Read(&'a mut [u8]),
+    /// Overwrite the memory with these bytes.
+    Write(&'a [u8]),
+}
+
+/// All memory of a host's GPUs, and its mappings.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct GlobalMemory {
     next_address: u64,
-    /// By number; none where it was freed.
-    physical: Vec<Option<Physical>>,
+    /// Physical memory by its number. An element is none if the memory was freed.
+    physical: Vec<Option<PhysicalMemory>>,
     mappings: BTreeMap<u64, Mapping>,
 }
 
-impl Default for Memory {
+impl Default for GlobalMemory {
     fn default() -> Self {
         Self {
             next_address: FIRST_ADDRESS,
-            // Handles of 0 are none.
+            // A handle of 0 is not valid, so no memory has this number.
             physical: vec![None],
             mappings: BTreeMap::new(),
         }
     }
 }
 
-impl Memory {
-    /// None if this host has not enough memory.
+impl GlobalMemory {
+    /// Creates physical memory. Returns none if the machine that runs the simulator has not enough memory.
     pub fn create(&mut self, device: u32, bytes: u64) -> Option<PhysicalId> {
         let id = PhysicalId(self.physical.len() as u64);
         let size = usize::try_from(bytes).ok()?;
-        let physical = Physical {
-            // The content is undefined on a GPU. This reads as a NaN in bf16 and in fp32.
+        let physical = PhysicalMemory {
+            // The content is undefined on a GPU. This value reads as a NaN in bf16 and in fp32.
             bytes: filled(size, 0xff)?,
-            cells: filled(size.div_ceil(WORD_BYTES), Cell::default())?,
+            cells: filled(size.div_ceil(WORD_BYTES), ShadowCell::default())?,
             device,
             names: None,
             mappings: 0,
@@ -91,6 +103,7 @@ impl Memory {
         Some(id)
     }
 
+    /// Frees physical memory as soon as it has no mapping.
     pub fn release(&mut self, id: PhysicalId) {
         if let Some(physical) = self.physical_mut(id) {
             physical.released = true;
@@ -98,12 +111,14 @@ impl Memory {
         self.drop_unused(id);
     }
 
+    /// Reserves addresses that were never reserved before.
     pub fn reserve(&mut self, bytes: u64) -> u64 {
         let address = self.next_address;
         self.next_address = (address + bytes + GAP_BYTES).next_multiple_of(GAP_BYTES);
         address
     }
 
+    /// Maps the whole of physical memory at `address`. Kernels of `device` may then access it.
     pub fn map(&mut self, address: u64, id: PhysicalId, device: u32) {
         if let Some(physical) = self.physical_mut(id) {
             physical.mappings += 1;
@@ -112,25 +127,27 @@ impl Memory {
                 address,
                 Mapping {
                     bytes,
-                    to: Target::Physical { id, device },
+                    to: MappingTarget::Physical { id, device },
                 },
             );
         }
     }
 
+    /// Makes memory of this process accessible at its own address.
     pub fn map_host(&mut self, address: u64, bytes: u64) {
         self.mappings.insert(
             address,
             Mapping {
                 bytes,
-                to: Target::Host,
+                to: MappingTarget::Host,
             },
         );
     }
 
+    /// Removes a mapping.
     pub fn unmap(&mut self, address: u64) {
         let Some(Mapping {
-            to: Target::Physical { id, .. },
+            to: MappingTarget::Physical { id, .. },
             ..
         }) = self.mappings.remove(&address)
         else {
@@ -148,8 +165,14 @@ impl Memory {
         }
     }
 
-    /// What `bytes` at `address` are for `device` (copies access all: `None`), or why they are nothing.
-    pub fn find(&self, address: u64, bytes: u64, device: Option<u32>) -> Result<Found, String> {
+    /// Returns what is mapped at `address`, or the reason why `device` cannot access `bytes` bytes there. Copies pass
+    /// no device, since they may access the memory of all GPUs.
+    pub fn resolve(
+        &self,
+        address: u64,
+        bytes: u64,
+        device: Option<u32>,
+    ) -> Result<Location, String> {
         let (start, mapping) = self
             .mappings
             .range(..=address)
@@ -163,56 +186,57 @@ impl Memory {
             ));
         }
         match mapping.to {
-            Target::Physical { device: owner, .. }
+            MappingTarget::Physical { device: owner, .. }
                 if device.is_some_and(|device| device != owner) =>
             {
                 Err(format!(
                     "the memory at {address:#x} is mapped for GPU {owner}, not for this one"
                 ))
             }
-            Target::Physical { id, .. } => Ok(Found::Global {
+            MappingTarget::Physical { id, .. } => Ok(Location::Global {
                 id,
                 offset: offset as usize,
             }),
-            Target::Host => Ok(Found::Host { address }),
+            MappingTarget::Host => Ok(Location::Host { address }),
         }
     }
 
-    /// Gives places of the allocation at `address` names, for findings.
-    pub fn name(&mut self, address: u64, names: Names) {
-        if let Ok(Found::Global { id, offset: 0 }) = self.find(address, 1, None) {
+    /// Sets the names of the bytes of the allocation at `address`, for findings.
+    pub fn name(&mut self, address: u64, names: NameOfOffset) {
+        if let Ok(Location::Global { id, offset: 0 }) = self.resolve(address, 1, None) {
             self.physical(id).names = Some(names);
         }
     }
 
-    /// Memory that [`Self::find`] found.
+    /// Returns physical memory that [`Self::resolve`] has found.
     ///
     /// # Panics
-    /// If it was freed since.
-    pub fn physical(&mut self, id: PhysicalId) -> &mut Physical {
-        self.physical_mut(id).expect("found before")
+    /// Panics if it was freed since then.
+    pub fn physical(&mut self, id: PhysicalId) -> &mut PhysicalMemory {
+        self.physical_mut(id)
+            .expect("the memory was not freed since it was resolved")
     }
 
-    fn physical_mut(&mut self, id: PhysicalId) -> Option<&mut Physical> {
+    fn physical_mut(&mut self, id: PhysicalId) -> Option<&mut PhysicalMemory> {
         self.physical.get_mut(id.0 as usize)?.as_mut()
     }
 }
 
-impl Physical {
-    /// A byte of it, for people.
+impl PhysicalMemory {
+    /// Describes a byte for a finding: its name if it has one, and the GPU.
     pub fn describe(&self, offset: usize) -> String {
         let name = self.names.as_ref().and_then(|names| names(offset as u64));
         let name = name.unwrap_or_else(|| format!("byte {offset} of an allocation"));
         format!("{name} on GPU {}", self.device)
     }
 
-    /// The cells of `bytes` from `offset`.
-    pub fn cells_of(&mut self, offset: usize, bytes: usize) -> &mut [Cell] {
+    /// Returns the shadow cells of `bytes` bytes at `offset`.
+    pub fn cells_of(&mut self, offset: usize, bytes: usize) -> &mut [ShadowCell] {
         &mut self.cells[offset / WORD_BYTES..(offset + bytes).div_ceil(WORD_BYTES)]
     }
 }
 
-/// So many elements, if there is memory for them.
+/// Returns a vector of `count` copies of `value`, or none if there is not enough memory.
 fn filled<T: Clone>(count: usize, value: T) -> Option<Vec<T>> {
     let mut elements = Vec::new();
     elements.try_reserve_exact(count).ok()?;
@@ -220,10 +244,10 @@ fn filled<T: Clone>(count: usize, value: T) -> Option<Vec<T>> {
     Some(elements)
 }
 
-/// Bytes of this host that so many bytes of simulated memory take.
+/// Returns how many bytes of the machine that runs the simulator `bytes` bytes of simulated memory take.
 #[must_use]
 pub const fn host_bytes(bytes: u64) -> u64 {
-    bytes.saturating_mul((WORD_BYTES + size_of::<Cell>()) as u64) / WORD_BYTES as u64
+    bytes.saturating_mul((WORD_BYTES + size_of::<ShadowCell>()) as u64) / WORD_BYTES as u64
 }
 
 #[cfg(test)]
@@ -232,18 +256,21 @@ mod tests {
 
     #[test]
     fn two_mappings_of_one_memory_lead_to_the_same_bytes() {
-        let mut memory = Memory::default();
+        let mut memory = GlobalMemory::default();
         let id = memory.create(0, 4096).expect("memory");
         let (first, second) = (memory.reserve(4096), memory.reserve(4096));
         memory.map(first, id, 0);
         memory.map(second, id, 1);
-        let at = |address, device| memory.find(address, 8, Some(device)).expect("mapped");
+        let at = |address, device| memory.resolve(address, 8, Some(device)).expect("mapped");
         assert_eq!(at(first + 16, 0), at(second + 16, 1));
         assert!(
-            memory.find(first, 8, Some(1)).is_err(),
+            memory.resolve(first, 8, Some(1)).is_err(),
             "mapped for GPU 0 alone"
         );
-        assert!(memory.find(first + 4092, 8, Some(0)).is_err(), "runs out");
+        assert!(
+            memory.resolve(first + 4092, 8, Some(0)).is_err(),
+            "runs out"
+        );
         memory.release(id);
         memory.unmap(first);
         assert_eq!(memory.physical(id).bytes.len(), 4096, "still mapped");
@@ -253,7 +280,7 @@ mod tests {
 
     #[test]
     fn more_than_the_host_has_is_refused() {
-        let mut memory = Memory::default();
+        let mut memory = GlobalMemory::default();
         assert!(memory.create(0, 1 << 62).is_none());
         assert!(memory.create(0, u64::MAX).is_none());
         assert_eq!(host_bytes(1 << 20), 3 << 20);

@@ -1,51 +1,16 @@
-//! What the processor refuses to do for a kernel (an access to memory that is none, a division by zero) becomes a
-//! finding of the kernel, with its line, instead of the end of the process.
+//! Signal handlers that turn a processor fault of a kernel into a finding with a source line. Without them, an access
+//! to unmapped memory or a division by zero would end the process.
 //!
-//! The handler runs on the thread's alternate stack if it has one, else on the fiber's. It does nothing but send the
-//! fiber to [`calls::faulted`], on its own stack, where it reports and gives way for good: the kernel has failed, and
-//! its fibers are never resumed. Faults of anything else go to the handlers that were there before.
+//! The handler runs on the alternate stack of the thread if it has one, and otherwise on the stack of the fiber. It
+//! only changes the context so that the fiber continues in [`calls::faulted`], on its own stack. That function reports
+//! the fault and suspends the fiber for good: the kernel has failed, and its fibers are never resumed. Faults of other
+//! code go to the handlers that were installed before.
 
 use super::calls;
+use super::processor_fault::ProcessorFault;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
-
-/// Why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(super) enum Refused {
-    Memory,
-    Arithmetic,
-    Instruction,
-}
-
-impl Refused {
-    /// A kind and a text.
-    pub fn tell(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Memory => (
-                "plain access",
-                "an access without a primitive to memory that is the GPU's, or nobody's",
-            ),
-            Self::Arithmetic => (
-                "arithmetic",
-                "an integer divided by zero, or a quotient that does not fit",
-            ),
-            Self::Instruction => (
-                "undefined behaviour",
-                "the compiler found that the kernel cannot get here without undefined behaviour",
-            ),
-        }
-    }
-
-    fn of(signal: c_int) -> Self {
-        match signal {
-            libc::SIGFPE => Self::Arithmetic,
-            libc::SIGILL | libc::SIGTRAP => Self::Instruction,
-            _ => Self::Memory,
-        }
-    }
-}
 
 const SIGNALS: [c_int; 5] = [
     libc::SIGSEGV,
@@ -55,17 +20,17 @@ const SIGNALS: [c_int; 5] = [
     libc::SIGTRAP,
 ];
 
-/// The handlers before ours, in the same order.
+/// The handlers that were installed before, in the order of `SIGNALS`.
 static BEFORE: OnceLock<[libc::sigaction; SIGNALS.len()]> = OnceLock::new();
 
-/// Installs the handler, once per process.
-pub(super) fn handle() {
+/// Installs the handlers, once per process.
+pub(super) fn install_handlers() {
     BEFORE.get_or_init(|| SIGNALS.map(install));
 }
 
 fn install(signal: c_int) -> libc::sigaction {
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: all zeros are a sigaction; the handler has the type that SA_SIGINFO asks for, and lives forever.
+    // SAFETY: all zeros are a valid sigaction. The handler has the type that SA_SIGINFO requires, and lives forever.
     unsafe {
         let mut ours = MaybeUninit::<libc::sigaction>::zeroed().assume_init();
         ours.sa_sigaction = on_signal as *const () as usize;
@@ -75,52 +40,60 @@ fn install(signal: c_int) -> libc::sigaction {
     }
 }
 
+fn fault_of(signal: c_int) -> ProcessorFault {
+    match signal {
+        libc::SIGFPE => ProcessorFault::Arithmetic,
+        libc::SIGILL | libc::SIGTRAP => ProcessorFault::Instruction,
+        _ => ProcessorFault::Memory,
+    }
+}
+
 extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     if calls::in_kernel() {
-        // SAFETY: the kernel of this system passes the context of the thread, which it restores afterwards.
+        // SAFETY: the operating system passes the context of the thread, and restores it afterwards.
         let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-        return send_to_report(context, Refused::of(signal));
+        return continue_in_faulted(context, fault_of(signal));
     }
-    let place = SIGNALS.iter().position(|ours| *ours == signal);
-    let before = place.and_then(|place| Some(BEFORE.get()?[place]));
+    let index = SIGNALS.iter().position(|handled| *handled == signal);
+    let before = index.and_then(|index| Some(BEFORE.get()?[index]));
     match before.map_or(libc::SIG_DFL, |before| before.sa_sigaction) {
-        // Once more without us.
+        // The instruction runs again without a handler.
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: the default is always a valid action.
+            // SAFETY: the default action is always valid.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         handler if before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0) => {
-            // SAFETY: it was installed as a handler of this type.
+            // SAFETY: with SA_SIGINFO, the handler was installed as a function of this type.
             let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                 unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: it was installed as a handler of this type.
+            // SAFETY: without SA_SIGINFO, the handler was installed as a function of this type.
             let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
             handler(signal);
         }
     }
 }
 
-/// As if the faulting instruction had called [`calls::faulted`].
+/// Changes the context as if the faulting instruction had called [`calls::faulted`].
 #[cfg(target_arch = "x86_64")]
-fn send_to_report(context: &mut libc::ucontext_t, why: Refused) {
+fn continue_in_faulted(context: &mut libc::ucontext_t, fault: ProcessorFault) {
     let registers = &mut context.uc_mcontext.gregs;
     registers[libc::REG_RDI as usize] = registers[libc::REG_RIP as usize];
-    registers[libc::REG_RSI as usize] = why as i64;
+    registers[libc::REG_RSI as usize] = fault as i64;
     registers[libc::REG_RIP as usize] = calls::faulted as *const () as i64;
-    // Below the red zone; as after a call, 8 bytes off a multiple of 16.
+    // The new frame is below the red zone. As after a call, the stack pointer is 8 bytes below a multiple of 16.
     let stack = &mut registers[libc::REG_RSP as usize];
     *stack = ((*stack - 128) & !15) - 8;
 }
 
-/// As if the faulting instruction had called [`calls::faulted`].
+/// Changes the context as if the faulting instruction had called [`calls::faulted`].
 #[cfg(target_arch = "aarch64")]
-fn send_to_report(context: &mut libc::ucontext_t, why: Refused) {
+fn continue_in_faulted(context: &mut libc::ucontext_t, fault: ProcessorFault) {
     let machine = &mut context.uc_mcontext;
     machine.regs[0] = machine.pc;
-    machine.regs[1] = why as u64;
+    machine.regs[1] = fault as u64;
     machine.pc = calls::faulted as *const () as u64;
     machine.sp &= !15;
 }

@@ -1,79 +1,47 @@
-//! What orders threads through global memory: words that are stored with release and loaded with acquire.
+//! Loads, stores, atomics and fences of global memory, and how they order threads.
+//!
+//! A release publishes what a thread knows and did at a word. An acquire of that word adds it to the view of the
+//! loading thread. A thread that polls words can sleep until one of them changes.
 
-use super::PhysicalId;
-use super::clock::{View, Ways};
-use super::machine::{Machine, Polled, State};
-use super::memory::Found;
-use super::shadow::Way;
-use rustc_hash::FxHashMap;
+use super::clock::{View, ViewClocks};
+use super::machine::Machine;
+use super::memory::Location;
+use super::stamp::AccessKind;
+use super::state::sync_words::{MemoryOrder, Scope, Word};
+use super::state::thread::{PolledWord, ThreadState};
 use std::sync::atomic::{self, AtomicU32, AtomicU64};
 
-/// Words that a thread is seen to poll; one that only loads relaxed and never sleeps is none.
+/// The largest number of polled words that the simulator keeps for a thread. A thread that loads more words without
+/// sleeping does not poll.
 const MAX_POLLED: usize = 256;
 
-/// How far an ordered access reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scope {
-    Cta,
-    Gpu,
-    Sys,
-}
-
-/// A word in global memory.
-type Word = (PhysicalId, usize);
-
-/// What was published at words, and who polls them.
-#[derive(Debug, Default)]
-pub(super) struct Locations {
-    /// By publishing GPU and scope.
-    published: FxHashMap<Word, Vec<(u32, Scope, View)>>,
-    polling: FxHashMap<Word, Vec<usize>>,
-    /// Threads that poll words of host memory, which change without a word to the engine.
-    polling_host: Vec<usize>,
-}
-
-impl Locations {
-    /// When no thread is left.
-    pub fn forget_pollers(&mut self) {
-        self.polling.clear();
-        self.polling_host.clear();
-    }
-}
-
-/// Order of an access, as the twins number it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ordering {
-    pub acquire: bool,
-    pub release: bool,
-}
-
 impl Machine {
-    /// A load of the running thread: ordinary, relaxed or acquiring.
+    /// Loads bytes of global or pinned memory.
     pub fn load(
         &mut self,
         address: u64,
         to: &mut [u8],
-        way: Way,
-        order: Ordering,
+        kind: AccessKind,
+        order: MemoryOrder,
         scope: Scope,
-        place: u64,
+        pc: u64,
     ) {
-        let Some(found) = self.find(address, to.len(), "load") else {
+        let Some(found) = self.resolve(address, to.len(), "load") else {
             return to.fill(0);
         };
-        let is_ordered = !way.is_ordinary();
+        let is_ordered = !kind.is_ordinary();
         match found {
-            Found::Host { .. } => {
+            Location::Host { .. } => {
                 Self::load_host(address, to);
                 if is_ordered {
-                    self.learn_from_host(order);
+                    self.acquire_from_host(order);
                 }
             }
-            Found::Global { id, offset } => {
-                self.access(id, offset, to.len(), way, false, place);
+            Location::Global { id, offset } => {
+                self.access(id, offset, to.len(), kind, false, pc);
                 to.copy_from_slice(&self.memory.physical(id).bytes[offset..offset + to.len()]);
                 if is_ordered {
-                    self.learn((id, offset), order, scope);
+                    self.acquire((id, offset), order, scope);
                 }
             }
         }
@@ -82,91 +50,91 @@ impl Machine {
         }
     }
 
-    /// The running thread has seen `value` at an address, and may sleep until it is another one.
+    /// Records that the running thread has seen `value` at an address. It may later sleep until the value changes.
     fn note_poll(&mut self, address: u64, value: &[u8]) {
         let thread = self.thread();
         if std::mem::take(&mut thread.slept) || thread.polled.len() == MAX_POLLED {
             thread.polled.clear();
-            thread.awaited.polled_before = 0;
+            thread.wait_site.polled_before = 0;
         }
         let mut seen = [0; 8];
         let bytes = value.len().min(8);
         seen[..bytes].copy_from_slice(&value[..bytes]);
         let seen = u64::from_le_bytes(seen);
-        thread.polled.push(Polled {
+        thread.polled.push(PolledWord {
             address,
             bytes,
             seen,
         });
     }
 
+    /// Stores bytes to global or pinned memory.
     pub fn store(
         &mut self,
         address: u64,
         from: &[u8],
-        way: Way,
-        order: Ordering,
+        kind: AccessKind,
+        order: MemoryOrder,
         scope: Scope,
-        place: u64,
+        pc: u64,
     ) {
-        let Some(found) = self.find(address, from.len(), "store") else {
+        let Some(found) = self.resolve(address, from.len(), "store") else {
             return;
         };
-        let Found::Global { id, offset } = found else {
+        let Location::Global { id, offset } = found else {
             let release = self.release(self.current);
             self.host.join(&release.view.generic);
             self.host.raise(release.component, release.generic);
             return Self::store_host(address, from);
         };
-        self.access(id, offset, from.len(), way, true, place);
+        self.access(id, offset, from.len(), kind, true, pc);
         self.memory.physical(id).bytes[offset..offset + from.len()].copy_from_slice(from);
-        if way.is_ordinary() {
+        if kind.is_ordinary() {
             return;
         }
-        self.locations.published.remove(&(id, offset));
+        self.sync_words.published.remove(&(id, offset));
         self.publish((id, offset), order, scope);
-        self.note(place, || format!("stores {from:?} at {address:#x}"));
+        self.trace(pc, || format!("stores {from:?} at {address:#x}"));
         self.wake_pollers((id, offset));
     }
 
-    /// Adds to a word, or exchanges it; returns the old value.
+    /// Changes a word atomically, and returns its old value.
     pub fn rmw(
         &mut self,
         address: u64,
         bytes: usize,
         change: impl FnOnce(u64) -> u64,
-        (way, order, scope): (Way, Ordering, Scope),
-        place: u64,
+        (kind, order, scope): (AccessKind, MemoryOrder, Scope),
+        pc: u64,
     ) -> u64 {
-        let Some(found) = self.find(address, bytes, "atomic") else {
+        let Some(found) = self.resolve(address, bytes, "atomic") else {
             return 0;
         };
-        let Found::Global { id, offset } = found else {
-            self.find_at(
-                place,
+        let Location::Global { id, offset } = found else {
+            self.report_at(
+                pc,
                 "unsupported",
-                format!("read-modify-write of host memory at {address:#x}"),
+                format!("an atomic access to host memory at {address:#x}, which is not simulated"),
             );
             return 0;
         };
-        self.access(id, offset, bytes, way, false, place);
-        self.access(id, offset, bytes, way, true, place);
+        self.access(id, offset, bytes, kind, false, pc);
+        self.access(id, offset, bytes, kind, true, pc);
         let mut old = [0; 8];
         let memory = &mut self.memory.physical(id).bytes[offset..offset + bytes];
         old[..bytes].copy_from_slice(memory);
         let old = u64::from_le_bytes(old);
         let new = change(old);
         memory.copy_from_slice(&new.to_le_bytes()[..bytes]);
-        self.learn((id, offset), order, scope);
+        self.acquire((id, offset), order, scope);
         self.publish((id, offset), order, scope);
-        self.note(place, || {
-            format!("changes {address:#x} from {old} to {new}")
-        });
+        self.trace(pc, || format!("changes {address:#x} from {old} to {new}"));
         self.wake_pollers((id, offset));
         old
     }
 
-    /// Orders all that the thread did, and has seen by relaxed loads, before what it does.
+    /// Executes a fence. What the running thread did, and what its relaxed loads have seen, happens before its later
+    /// accesses.
     pub fn fence_thread(&mut self, scope: Scope) {
         let seen = std::mem::take(&mut self.thread().seen);
         self.thread().view.join(&seen);
@@ -174,23 +142,25 @@ impl Machine {
         self.thread().published = Some((release, scope as u32));
     }
 
-    /// Of one memory, not of the other.
+    /// Executes a proxy fence for global or for shared memory. The async proxy then sees there what the thread knows
+    /// and did.
     pub fn fence_proxy(&mut self, is_global: bool) {
         let thread = self.thread();
         let generic = thread.view.generic.clone();
         let step = thread.solo_step;
         if is_global {
-            thread.view.ways().global.join(&generic);
+            thread.view.clocks_mut().global.join(&generic);
             thread.fenced_global = step;
             thread.unfenced_global = false;
         } else {
-            thread.view.ways().shared.join(&generic);
+            thread.view.clocks_mut().shared.join(&generic);
             thread.fenced_shared = step;
             thread.unfenced_shared = false;
         }
         thread.solo_step += 1;
     }
 
+    /// Makes the initialisation of the CTA's barriers visible to TMA.
     pub fn fence_barriers(&mut self) {
         let current = self.current;
         self.cta_of(current)
@@ -199,25 +169,25 @@ impl Machine {
             .for_each(|barrier| barrier.fenced = true);
     }
 
-    /// The running thread has read a word: by an acquire it knows what was published there, else a fence may make it.
-    fn learn(&mut self, word: Word, order: Ordering, scope: Scope) {
+    /// Adds what was published at a word that the running thread has read. A relaxed load keeps it for a later fence.
+    fn acquire(&mut self, word: Word, order: MemoryOrder, scope: Scope) {
         let view = self.published_at(word, scope);
         let thread = &mut self.threads[self.current];
         let known = match order.acquire {
             true => &mut thread.view,
             false => &mut thread.seen,
         };
-        self.lately.join(known, &view);
+        self.join_cache.join(known, &view);
     }
 
-    /// The same for a word of the host's: it may have been written after all copies that are done, and after what kernels
-    /// have published to the host.
-    fn learn_from_host(&mut self, order: Ordering) {
+    /// Does the same for a word of host memory. The host may have written it after all completed copies, and after what
+    /// kernels have published to the host.
+    fn acquire_from_host(&mut self, order: MemoryOrder) {
         let mut generic = self.host.clone();
         generic.join(&self.copied);
-        let known = View::from(Ways {
+        let known = View::from(ViewClocks {
             generic,
-            ..Ways::default()
+            ..ViewClocks::default()
         });
         let thread = self.thread();
         if order.acquire {
@@ -227,11 +197,11 @@ impl Machine {
         }
     }
 
-    /// What those published who stored the word, as far as `scope` reaches.
+    /// Returns what was published at a word, as far as `scope` and the scope of the stores reach.
     fn published_at(&self, word: Word, scope: Scope) -> View {
         let device = self.ctas[self.threads[self.current].cta].device;
         let mut view = View::default();
-        for (from, reach, published) in self.locations.published.get(&word).into_iter().flatten() {
+        for (from, reach, published) in self.sync_words.published.get(&word).into_iter().flatten() {
             let same = *from == device;
             if same || (*reach == Scope::Sys && scope == Scope::Sys) {
                 view.join(published);
@@ -240,12 +210,13 @@ impl Machine {
         view
     }
 
-    fn publish(&mut self, word: Word, order: Ordering, scope: Scope) {
+    /// Publishes what the running thread knows and did at a word, if the store releases or follows a fence.
+    fn publish(&mut self, word: Word, order: MemoryOrder, scope: Scope) {
         let device = self.ctas[self.threads[self.current].cta].device;
         let release = if order.release {
             Some((self.release(self.current), scope))
         } else {
-            // A relaxed store after a fence publishes what came before the fence, as far as both reach.
+            // A relaxed store after a fence publishes what happened before the fence, at the smaller scope of both.
             self.thread().published.clone().map(|(release, reach)| {
                 let reach = [Scope::Cta, Scope::Gpu, Scope::Sys][reach as usize];
                 (release, reach.min(scope))
@@ -254,26 +225,27 @@ impl Machine {
         let Some((release, scope)) = release else {
             return;
         };
-        let published = self.locations.published.entry(word).or_default();
+        let published = self.sync_words.published.entry(word).or_default();
         match published
             .iter_mut()
             .find(|(from, reach, _)| (*from, *reach) == (device, scope))
         {
-            Some((.., known)) => known.learn(&release),
+            Some((.., known)) => known.acquire(&release),
             None => published.push((device, scope, View::from(&release))),
         }
     }
 
-    /// A word written by the host's own means, after all that `view` knows.
+    /// Publishes `view` at a word that the host has written.
     pub fn publish_by_host(&mut self, word: Word, view: View) {
-        self.locations
+        self.sync_words
             .published
             .insert(word, vec![(u32::MAX, Scope::Sys, view)]);
         self.wake_pollers(word);
     }
 
-    /// Blocks the running thread until a word that it polled changes; false while time passes.
-    pub fn sleep(&mut self, place: u64) -> bool {
+    /// Blocks the running thread until a word that it has polled changes. Returns false while simulated time passes,
+    /// since the thread then continues.
+    pub fn sleep(&mut self, pc: u64) -> bool {
         let current = self.current;
         if self.threads[current].free_polls > 0 {
             self.threads[current].free_polls -= 1;
@@ -281,12 +253,12 @@ impl Machine {
         }
         self.threads[current].slept = true;
         let polled = std::mem::take(&mut self.threads[current].polled);
-        // A word may have changed since it was polled; then others only go first.
+        // If a word has changed since it was polled, the thread only lets others run first.
         let changed = polled
             .iter()
             .any(|word| self.value_of(word) != Some(word.seen));
         if changed {
-            self.block(State::Meeting, place);
+            self.block(ThreadState::Converging, pc);
             self.wake(current);
         } else {
             let words: Vec<Word> = polled
@@ -294,33 +266,41 @@ impl Machine {
                 .filter_map(|word| self.word_of(word))
                 .collect();
             if words.len() < polled.len() {
-                self.locations.polling_host.push(current);
+                self.sync_words.polling_host.push(current);
             }
             for word in words {
-                let waiting = self.locations.polling.entry(word).or_default();
+                let waiting = self.sync_words.polling.entry(word).or_default();
                 if !waiting.contains(&current) {
                     waiting.push(current);
                 }
             }
-            self.block(State::Polling, place);
+            self.block(ThreadState::Polling, pc);
         }
         self.threads[current].polled = polled;
         true
     }
 
-    fn word_of(&self, polled: &Polled) -> Option<Word> {
-        match self.memory.find(polled.address, polled.bytes as u64, None) {
-            Ok(Found::Global { id, offset }) => Some((id, offset)),
+    /// Returns the word of global memory that was polled, or none if it is in host memory.
+    fn word_of(&self, polled: &PolledWord) -> Option<Word> {
+        match self
+            .memory
+            .resolve(polled.address, polled.bytes as u64, None)
+        {
+            Ok(Location::Global { id, offset }) => Some((id, offset)),
             _ => None,
         }
     }
 
-    fn value_of(&mut self, polled: &Polled) -> Option<u64> {
+    /// Returns the current value of a polled word, or none if it is not mapped any more.
+    fn value_of(&mut self, polled: &PolledWord) -> Option<u64> {
         let mut value = [0; 8];
         let bytes = &mut value[..polled.bytes];
-        match self.memory.find(polled.address, polled.bytes as u64, None) {
-            Ok(Found::Host { address }) => Self::load_host(address, bytes),
-            Ok(Found::Global { id, offset }) => {
+        match self
+            .memory
+            .resolve(polled.address, polled.bytes as u64, None)
+        {
+            Ok(Location::Host { address }) => Self::load_host(address, bytes),
+            Ok(Location::Global { id, offset }) => {
                 let memory = &self.memory.physical(id).bytes;
                 bytes.copy_from_slice(&memory[offset..offset + polled.bytes]);
             }
@@ -329,11 +309,11 @@ impl Machine {
         Some(u64::from_le_bytes(value))
     }
 
-    /// Wakes threads for which a word of host memory has changed; whether there are any.
+    /// Wakes the threads for which a word of host memory has changed. Returns whether there are any.
     pub fn wake_pollers_of_host(&mut self) -> bool {
         let mut has_woken = false;
-        for thread in std::mem::take(&mut self.locations.polling_host) {
-            if self.threads[thread].state != State::Polling {
+        for thread in std::mem::take(&mut self.sync_words.polling_host) {
+            if self.threads[thread].state != ThreadState::Polling {
                 continue;
             }
             let polled = std::mem::take(&mut self.threads[thread].polled);
@@ -345,27 +325,29 @@ impl Machine {
                 self.wake(thread);
                 has_woken = true;
             } else {
-                self.locations.polling_host.push(thread);
+                self.sync_words.polling_host.push(thread);
             }
         }
         has_woken
     }
 
+    /// Wakes the threads that sleep until a word changes.
     fn wake_pollers(&mut self, word: Word) {
-        for thread in self.locations.polling.remove(&word).unwrap_or_default() {
-            if self.threads[thread].state == State::Polling {
+        for thread in self.sync_words.polling.remove(&word).unwrap_or_default() {
+            if self.threads[thread].state == ThreadState::Polling {
                 self.wake(thread);
             }
         }
     }
 
+    /// Loads a word of host memory.
     fn load_host(address: u64, to: &mut [u8]) {
         if to.len() == 4 {
-            // SAFETY: adopted memory is alive and accessed through atomics; the address was found to be aligned.
+            // SAFETY: adopted memory is alive and accessed through atomics. The alignment of the address was checked.
             let word = unsafe { &*(address as *const AtomicU32) };
             to.copy_from_slice(&word.load(atomic::Ordering::Acquire).to_ne_bytes());
         } else if to.len() == 8 {
-            // SAFETY: as above.
+            // SAFETY: as for the 4-byte load.
             let word = unsafe { &*(address as *const AtomicU64) };
             to.copy_from_slice(&word.load(atomic::Ordering::Acquire).to_ne_bytes());
         } else {
@@ -373,6 +355,7 @@ impl Machine {
         }
     }
 
+    /// Stores a word of host memory.
     pub fn store_host(address: u64, from: &[u8]) {
         if let Ok(bytes) = <[u8; 4]>::try_from(from) {
             // SAFETY: as in `load_host`.

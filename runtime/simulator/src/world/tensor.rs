@@ -1,9 +1,9 @@
-//! Boxes of tensors, as TMA moves them, and the swizzle of shared memory.
+//! The boxes of tensors that TMA copies, and the swizzle of shared memory.
 
 use crate::tensor_map::TensorMap;
 
-/// Where in shared memory a byte lies that is written to `address` of a tile with rows of `row_bytes`: the 16-byte
-/// chunks of 8 rows are permuted, by bits of the address itself (PTX ISA, "Swizzling Modes").
+/// Returns the address in shared memory of a byte whose address without a swizzle is `address`, in a tile with rows of
+/// `row_bytes`. The swizzle permutes the 16-byte chunks of 8 rows by bits of the address (PTX ISA, "Swizzling Modes").
 pub(super) fn swizzled(address: u32, row_bytes: u32) -> u32 {
     let mask = match row_bytes {
         128 => 0x70,
@@ -14,21 +14,22 @@ pub(super) fn swizzled(address: u32, row_bytes: u32) -> u32 {
     address ^ (address >> 3 & mask)
 }
 
-/// A run of bytes that is contiguous in global memory and in a box (before the swizzle).
+/// A row of a box: a run of bytes that is contiguous in global memory and, before the swizzle, in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// In the box.
+    /// The offset of the row in the box.
     pub box_offset: u32,
-    /// Of the whole row of the box.
+    /// The size of the row, including parts outside of the tensor.
     pub row_bytes: u32,
-    /// In global memory; no run lies there if `bytes` is 0.
+    /// The address in global memory of the first byte inside the tensor. It is meaningless if `bytes` is 0.
     pub address: u64,
-    /// What lies inside the tensor, from the row's byte `skipped` on.
+    /// The number of bytes inside the tensor.
     pub bytes: u32,
+    /// The number of bytes of the row before the first one inside the tensor.
     pub skipped: u32,
 }
 
-/// The rows of the box of `map` at `at`, innermost coordinate first.
+/// Returns the rows of the box of `map` at the coordinates `at`, innermost coordinate first.
 pub(super) fn runs(map: &TensorMap, at: &[u32]) -> Vec<Run> {
     let row_bytes = map.box_elems[0] * u32::from(map.elem_bytes);
     let rows: u32 = map.box_elems[1..map.rank as usize].iter().product();

@@ -1,4 +1,4 @@
-//! The table of kernels: each right, then its wrong relatives.
+//! The table of kernels. Each entry has a correct kernel and the mistakes that are planted in it.
 
 mod cluster;
 mod fabric;
@@ -7,34 +7,34 @@ mod order;
 mod shared;
 mod tma;
 
-use super::lab::{MATRIX_BYTES, SHAPE, Shape};
+use super::harness::{MATRIX_BYTES, SHAPE, Shape};
 
-/// A right kernel of `cu/`.
+/// A correct kernel of `cu/`.
 pub struct Case {
     pub name: &'static str,
     pub text: &'static str,
-    /// What is replaced in it first.
+    /// The replacements in the text of the file that give the correct kernel.
     pub edits: &'static [(&'static str, &'static str)],
     pub shape: Shape,
     pub wrong: &'static [Wrong],
 }
 
-/// A mistake, and what is said of it.
+/// A mistake, and the finding that it must cause.
 pub struct Wrong {
     pub what: &'static str,
-    /// What makes it, once each.
+    /// The replacements that plant the mistake. Each replaces the first occurrence.
     pub edits: &'static [(&'static str, &'static str)],
-    /// Of the finding; `failure` if the kernel's failure says it.
+    /// The kind of the finding, or `failure` if the kernel fails with a reason instead.
     pub kind: &'static str,
-    /// Words of the finding, lines of the kernel among them.
-    pub says: &'static [&'static str],
+    /// Texts that the finding must contain, such as lines of the kernel.
+    pub words: &'static [&'static str],
 }
 
-/// `"a right kernel": "its file", its shape, [replacements] { its mistakes }`, where a mistake is
-/// `"what": [replacements], "kind of finding", ["words of it", ...];`.
+/// Declares cases. A case is `"name": "file", shape, [replacements] { mistakes }`, and a mistake is
+/// `"what": [replacements], "kind of finding", ["words of the finding", ...];`.
 macro_rules! cases {
     ($($name:literal: $file:literal, $shape:expr, [$($from:literal => $to:literal),*] {
-        $($what:literal: [$($before:literal => $after:literal),*], $kind:literal, [$($says:literal),*];)*
+        $($what:literal: [$($before:literal => $after:literal),*], $kind:literal, [$($words:literal),*];)*
     })*) => {
         pub const CASES: &[Case] = &[$(Case {
             name: $name,
@@ -45,14 +45,14 @@ macro_rules! cases {
                 what: $what,
                 edits: &[$(($before, $after)),*],
                 kind: $kind,
-                says: &[$($says),*],
+                words: &[$($words),*],
             }),*],
         }),*];
     };
 }
 use cases;
 
-/// All of them.
+/// Returns all cases.
 pub fn all() -> Vec<&'static Case> {
     let tables = [
         order::CASES,

@@ -1,22 +1,23 @@
-//! Small kernels on simulated GPUs: right ones run without a finding under every schedule; wrong ones, which differ in
-//! a line, are found, and the finding names that line. They need a C++ compiler; cargo's linker is usually one.
+//! Small kernels on simulated GPUs. Correct kernels run without a finding under every schedule. Wrong kernels, which
+//! differ from them in a line or two, are found, and the finding names the lines. The tests need a C++ compiler.
 //!
-//! The kernels are in `cu/`; mkernel-compile's test `nvrtc` compiles them for GPUs too.
+//! The kernels are in `cu/`. The test `nvrtc` of mkernel-compile also compiles them for GPUs.
 
 mod cases;
-mod lab;
+mod harness;
 
 use cases::{Case, Wrong};
-use lab::{Host, SHAPE, Shape, compile, run, shared_object};
+use harness::{HostAction, SHAPE, Shape, compile, run, shared_object};
 use mkernel_sim::world::Image;
 use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Of a right kernel; a wrong one must be found under one of them.
+/// The number of seeds of each kernel. A correct kernel must be correct under all of them, and a wrong one must be
+/// found under at least one.
 const SEEDS: u64 = 50;
 
-/// Runs `body` for each item, over all cores; all failures at once.
+/// Runs `body` for each item, on all cores, and reports all failures together.
 fn each<T: Sync>(items: &[T], body: impl Fn(&T) -> Result<String, String> + Sync) {
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -24,7 +25,7 @@ fn each<T: Sync>(items: &[T], body: impl Fn(&T) -> Result<String, String> + Sync
             scope.spawn(|| {
                 while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
                     match body(item) {
-                        Ok(told) => println!("{told}"),
+                        Ok(report) => println!("{report}"),
                         Err(failure) => failures.lock().expect("no panic").push(failure),
                     }
                 }
@@ -35,46 +36,48 @@ fn each<T: Sync>(items: &[T], body: impl Fn(&T) -> Result<String, String> + Sync
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-fn check_right(case: &Case) -> Result<String, String> {
+/// Checks that a correct kernel has no findings and the expected output under all seeds.
+fn check_correct(case: &Case) -> Result<String, String> {
     let image = compile(case.text, case.edits)?;
     for seed in 0..SEEDS {
         let ran = run(&image, case.shape, seed);
-        if !ran.is_right() {
+        if !ran.is_correct() {
             return Err(format!("{}, seed {seed}: {ran:#?}", case.name));
         }
     }
-    Ok(format!("{}: right", case.name))
+    Ok(format!("{}: correct", case.name))
 }
 
+/// Checks that a wrong kernel is found under one of the seeds, with the expected words.
 fn check_wrong((case, wrong): &(&Case, &Wrong)) -> Result<String, String> {
     let Wrong {
         what,
         edits,
         kind,
-        says,
+        words,
     } = wrong;
     let name = format!("{}, {what}", case.name);
     let edits: Vec<(&str, &str)> = case.edits.iter().chain(*edits).copied().collect();
     let image = compile(case.text, &edits)?;
-    let tells = |text: &str| says.iter().all(|says| text.contains(says));
+    let has_words = |text: &str| words.iter().all(|word| text.contains(word));
     let mut last = None;
     for seed in 0..SEEDS {
         let ran = run(&image, case.shape, seed);
         let mut findings = ran.findings.iter();
-        let is_failure = *kind == "failure" && ran.failures.iter().any(|text| tells(text));
-        if is_failure || findings.any(|finding| finding.kind == *kind && tells(&finding.text)) {
+        let is_failure = *kind == "failure" && ran.failures.iter().any(|text| has_words(text));
+        if is_failure || findings.any(|finding| finding.kind == *kind && has_words(&finding.text)) {
             return Ok(format!("{name}: {kind}, seed {seed}"));
         }
         last = Some(ran);
     }
     Err(format!(
-        "{name}: no {kind} that says {says:?}, but {last:#?}"
+        "{name}: no finding of kind {kind} with the words {words:?}, but {last:#?}"
     ))
 }
 
 #[test]
-fn right_kernels_are_right_under_every_schedule() {
-    each(&cases::all(), |case| check_right(case));
+fn correct_kernels_have_no_findings_under_any_schedule() {
+    each(&cases::all(), |case| check_correct(case));
 }
 
 #[test]
@@ -86,30 +89,27 @@ fn wrong_kernels_are_found_with_their_lines() {
     each(&wrong, check_wrong);
 }
 
-/// What the host writes is ordered by its streams alone.
+/// Only streams order the writes of the host.
 #[test]
 fn a_flag_that_the_host_writes_before_its_copy_is_found() {
     let image = compile(include_str!("cu/host.cu"), &[]).expect("compiles");
     let shape = Shape {
-        host: Host::CopyAndFlag,
+        host: HostAction::CopyAndFlag,
         ..SHAPE
     };
     let ran = run(&image, shape, 0);
     let race = ran.findings.iter().find(|finding| finding.kind == "race");
     let text = &race.expect("found").text;
-    assert!(
-        text.contains("a copy of the host's") || text.contains("by the host"),
-        "{text}"
-    );
+    assert!(text.contains("by a copy of the host"), "{text}");
     assert!(
         text.contains("mk::load(words(args.workspaces[0]) + lane)"),
         "{text}"
     );
 }
 
-/// The number of an open file, by which the loader knows a kernel, is soon that of another file.
+/// The loader identifies a kernel by a path with the number of an open file. The number is soon used for another file.
 #[test]
-fn kernels_that_come_and_go_at_once_are_not_taken_for_each_other() {
+fn kernels_that_are_loaded_concurrently_are_not_confused() {
     let marks: Vec<String> = (0..4).map(|mark| format!("// kernel {mark}\n")).collect();
     let host = include_str!("cu/host.cu");
     let kernels: Vec<_> = marks
@@ -121,7 +121,10 @@ fn kernels_that_come_and_go_at_once_are_not_taken_for_each_other() {
             scope.spawn(move || {
                 for _ in 0..500 {
                     let image = Image::load(kernel).expect("loads");
-                    assert!(image.source().ends_with(mark), "another kernel");
+                    assert!(
+                        image.source().ends_with(mark),
+                        "the image is that of another kernel"
+                    );
                 }
             });
         }

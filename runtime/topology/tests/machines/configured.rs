@@ -4,15 +4,15 @@ use super::{hosts, rails};
 use crate::tree::NDR;
 use mkernel_topology::{NicConfigIssue, Topology};
 
-fn chosen(topology: &Topology, wanted: &str) -> Vec<Vec<String>> {
-    let choices = topology.select_nics(wanted).expect("all names exist");
-    rails(topology, &choices)
+fn selected(topology: &Topology, wanted: &str) -> Vec<Vec<String>> {
+    let selection = topology.select_nics(wanted).expect("all names exist");
+    rails(topology, &selection)
 }
 
 #[test]
 fn a_list_of_names_restricts_the_selection_by_distance() {
     let topology = Topology::read(hosts::p5en().root());
-    let rails = chosen(&topology, " rdmap86s0, rdmap85s0,rdmap163s0 ");
+    let rails = selected(&topology, " rdmap86s0, rdmap85s0,rdmap163s0 ");
     assert_eq!(rails[0].len() + rails[1].len(), 2, "{rails:?}");
     assert_ne!(rails[0], rails[1]);
     assert_eq!(rails[7].len() + rails[6].len(), 2, "{rails:?}");
@@ -25,14 +25,14 @@ fn a_list_of_names_restricts_the_selection_by_distance() {
 #[test]
 fn a_gpu_gets_its_configured_nics_and_other_gpus_avoid_them() {
     let topology = Topology::read(hosts::dgx(hosts::H100, NDR).root());
-    let rails = chosen(&topology, "0=mlx5_11,mlx5_2; 0000:df:00.0 = mlx5_0");
+    let rails = selected(&topology, "0=mlx5_11,mlx5_2; 0000:df:00.0 = mlx5_0");
     assert_eq!(rails[0], ["mlx5_11", "mlx5_2"], "in the configured order");
     assert_eq!(rails[7], ["mlx5_0"]);
     assert_eq!(rails[1], ["mlx5_3"]);
-    let choices = topology.select_nics("0=mlx5_11").expect("the NIC exists");
-    assert!(choices.gpus[0].rails[0].is_configured);
+    let selection = topology.select_nics("0=mlx5_11").expect("the NIC exists");
+    assert!(selection.gpus[0].rails[0].is_configured);
     assert_eq!(
-        choices.gpus[7].rails[0].shared_with,
+        selection.gpus[7].rails[0].shared_with,
         [0],
         "nothing else is as near"
     );
@@ -77,9 +77,9 @@ fn all_gpus_need_nics_of_one_kind() {
         .select_nics("0=mlx5_0;1=mlx5_1")
         .expect_err("two kinds");
     assert!(error.to_string().contains("InfiniBand, RoCE"), "{error}");
-    let choices = topology.select_nics("0=mlx5_1").expect("one kind");
+    let selection = topology.select_nics("0=mlx5_1").expect("one kind");
     assert_eq!(
-        choices.kind,
+        selection.kind,
         Some(mkernel_topology::NicKind::RoCE),
         "for all GPUs"
     );

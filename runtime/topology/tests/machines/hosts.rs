@@ -1,4 +1,4 @@
-//! Machine types, built from public information. What is not public is marked as modelled.
+//! Machine types, built from public information. Properties that are not public are marked as modelled.
 
 use super::tree::{CONNECTX7, Card, NDR, Tree};
 
@@ -48,7 +48,7 @@ pub fn dgx(gpu: u32, storage: Card) -> Tree {
             tree.nic(&format!("mlx5_{number}"), &way, node, storage);
         }
     }
-    // An NVSwitch is an NVIDIA device too, but no GPU.
+    // An NVSwitch is an NVIDIA device as well, but not a GPU.
     tree.pci(
         "pci0000:00/0000:00:1c.0/0000:05:00.0",
         0,

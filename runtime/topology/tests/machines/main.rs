@@ -18,10 +18,10 @@ fn automatic(topology: &Topology) -> NicSelection {
 }
 
 /// Returns the names of the NICs of each GPU.
-fn rails(topology: &Topology, choices: &NicSelection) -> Vec<Vec<String>> {
+fn rails(topology: &Topology, selection: &NicSelection) -> Vec<Vec<String>> {
     let name = |rail: &mkernel_topology::Rail| topology.nics[rail.nic].name.clone();
     let of = |choice: &mkernel_topology::GpuNics| choice.rails.iter().map(name).collect();
-    choices.gpus.iter().map(of).collect()
+    selection.gpus.iter().map(of).collect()
 }
 
 #[test]
@@ -53,8 +53,8 @@ fn a_roce_host_with_one_nic_and_two_gpus() {
 fn a_gpu_has_the_rate_of_its_nics_together() {
     let rates = |tree: &Tree| -> Vec<Option<f64>> {
         let topology = Topology::read(tree.root());
-        let choices = automatic(&topology);
-        (choices.gpus.iter())
+        let selection = automatic(&topology);
+        (selection.gpus.iter())
             .map(|choice| choice.gb_per_s(&topology))
             .collect()
     };
@@ -97,13 +97,13 @@ fn a_port_that_is_down_is_left_out() {
     let tree = hosts::dgx(hosts::H100, NDR);
     tree.down("mlx5_3");
     let topology = Topology::read(tree.root());
-    let choices = automatic(&topology);
-    let rails = rails(&topology, &choices);
+    let selection = automatic(&topology);
+    let rails = rails(&topology, &selection);
     assert_eq!(rails[0], ["mlx5_0"]);
     assert_eq!(rails[2], ["mlx5_4"]);
-    assert_eq!(choices.gpus[1].rails[0].distance, Distance::NumaNode);
+    assert_eq!(selection.gpus[1].rails[0].distance, Distance::NumaNode);
     assert!(
-        choices
+        selection
             .gpus
             .iter()
             .all(|choice| choice.rails.iter().all(|rail| rail.shared_with.is_empty())),
@@ -122,8 +122,8 @@ fn no_gpus_share_a_nic_while_another_is_free() {
     tree.nic("b0", "pci0000:20/0000:20:01.0/0000:21:00.0", 0, NDR);
     tree.gpu("pci0000:10/0000:10:02.0/0000:12:00.0", 0, hosts::H100);
     let topology = Topology::read(tree.root());
-    let choices = automatic(&topology);
-    assert_eq!(rails(&topology, &choices), [["b0"], ["a0"]]);
+    let selection = automatic(&topology);
+    assert_eq!(rails(&topology, &selection), [["b0"], ["a0"]]);
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn virtual_functions_are_no_additional_nics() {
     whole.nic("rocep65s0v0", way, -1, hosts::ETHERNET);
     whole.virtual_function(way, "0000:41:00.0");
     let topology = Topology::read(whole.root());
-    let choices = automatic(&topology);
-    assert_eq!(rails(&topology, &choices), [["rocep65s0"], ["rocep65s0"]]);
+    let selection = automatic(&topology);
+    assert_eq!(rails(&topology, &selection), [["rocep65s0"], ["rocep65s0"]]);
     assert!(topology.notes[0].contains("a virtual function of rocep65s0"));
     let named = topology
         .select_nics("1=rocep65s0v0")
@@ -171,8 +171,12 @@ fn a_device_in_software_is_selected_if_there_is_no_other() {
     tree.gpu("pci0000:00/0000:00:01.0/0000:01:00.0", 0, hosts::H100);
     tree.software_nic("rxe0", hosts::ETHERNET);
     let topology = Topology::read(tree.root());
-    let choices = automatic(&topology);
-    assert_eq!(rails(&topology, &choices), [["rxe0"]]);
-    assert_eq!(choices.gpus[0].rails[0].distance, Distance::Unknown);
-    assert_eq!(choices.gpus[0].cores, [0, 2], "first threads of both nodes");
+    let selection = automatic(&topology);
+    assert_eq!(rails(&topology, &selection), [["rxe0"]]);
+    assert_eq!(selection.gpus[0].rails[0].distance, Distance::Unknown);
+    assert_eq!(
+        selection.gpus[0].cores,
+        [0, 2],
+        "first threads of both nodes"
+    );
 }

@@ -1,4 +1,4 @@
-//! Trees that no kernel would create: they lead to notes, never to a panic.
+//! Sysfs trees that no kernel would create. They lead to notes, and never to a panic.
 
 use super::{hosts, rails};
 use crate::tree::{NDR, Tree};
@@ -22,11 +22,11 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// Reads a tree, selects NICs and prints the report.
-fn survive(tree: &Tree) -> String {
+fn read_and_describe(tree: &Tree) -> String {
     let topology = Topology::read(tree.root());
-    let choices = topology.select_nics("").expect("nothing is configured");
+    let selection = topology.select_nics("").expect("nothing is configured");
     visit(&topology);
-    describe(&topology, &choices, None)
+    describe(&topology, &selection, None)
 }
 
 /// Computes the distances of all NICs from all GPUs, and the cores near all NICs.
@@ -72,13 +72,13 @@ proptest! {
                 _ => drop(fs::create_dir(path)),
             }
         }
-        survive(&tree);
+        read_and_describe(&tree);
         for (i, (which, _, _)) in damage.iter().enumerate().rev() {
             let path = which.get(&all);
             if fs::remove_file(path).is_err() {
                 fs::remove_dir(path).expect("an empty folder");
             }
-            fs::rename(kept.path().join(i.to_string()), path).expect("put back");
+            fs::rename(kept.path().join(i.to_string()), path).expect("the original file is restored");
         }
     }
 }
@@ -94,7 +94,7 @@ fn odd_files_are_noted_with_their_path() {
     fs::remove_file(tree.path("devices/pci0000:00/0000:00:01.1/0000:01:00.0/class"))
         .expect("removed");
     fs::create_dir_all(tree.path("bus/pci/devices/usb1")).expect("created");
-    let text = survive(&tree);
+    let text = read_and_describe(&tree);
     for note in [
         "class/infiniband/mlx5_9/ports/1/state: \"up and running\" is not understood",
         "bus/pci/devices/0000:c1:00.0/numa_node: \"second\" is not understood",
@@ -108,8 +108,8 @@ fn odd_files_are_noted_with_their_path() {
     }
     let topology = Topology::read(tree.root());
     assert_eq!(topology.gpus.len(), 1, "the other one has no class");
-    let choices = topology.select_nics("").expect("nothing is configured");
-    assert_eq!(rails(&topology, &choices), [["rocep65s0"]]);
+    let selection = topology.select_nics("").expect("nothing is configured");
+    assert_eq!(rails(&topology, &selection), [["rocep65s0"]]);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn long_files_and_links_in_a_loop_are_skipped() {
     fs::remove_file(&rate).expect("removed");
     // This is a link to itself.
     symlink("rate", &rate).expect("linked");
-    let text = survive(&tree);
+    let text = read_and_describe(&tree);
     assert!(
         text.contains("devices/system/node/node0/cpulist: cannot be read"),
         "{text}"
@@ -137,7 +137,7 @@ fn other_rdma_devices_are_left_out() {
         ..hosts::ETHERNET
     };
     tree.nic("iwp1", "pci0000:40/0000:40:02.1/0000:42:00.0", 0, iwarp);
-    let text = survive(&tree);
+    let text = read_and_describe(&tree);
     assert!(
         text.contains("warning: iwp1 is left out: neither InfiniBand, RoCE nor EFA"),
         "{text}"

@@ -74,11 +74,11 @@ impl Tree {
         symlink(target, path).expect("linked");
     }
 
-    /// Adds a PCI function at `way`, such as `pci0000:15/0000:15:01.0/…`. `node` is -1 if the firmware does not state
+    /// Adds a PCI function at `pci_path`, such as `pci0000:15/0000:15:01.0/…`. `node` is -1 if the firmware does not state
     /// it.
-    pub fn pci(&self, way: &str, node: i32, (vendor, device): (u32, u32), class: u32) {
-        let id = way.rsplit('/').next().expect("an address");
-        let folder = format!("devices/{way}");
+    pub fn pci(&self, pci_path: &str, node: i32, (vendor, device): (u32, u32), class: u32) {
+        let id = pci_path.rsplit('/').next().expect("an address");
+        let folder = format!("devices/{pci_path}");
         self.file(&format!("{folder}/vendor"), &format!("{vendor:#06x}"));
         self.file(&format!("{folder}/device"), &format!("{device:#06x}"));
         self.file(&format!("{folder}/class"), &format!("{class:#08x}"));
@@ -88,34 +88,37 @@ impl Tree {
         self.file(&format!("{folder}/local_cpulist"), &cpus);
         self.link(
             &format!("bus/pci/devices/{id}"),
-            &format!("../../../devices/{way}"),
+            &format!("../../../devices/{pci_path}"),
         );
     }
 
     /// Adds a data-centre GPU, which is a 3D controller.
-    pub fn gpu(&self, way: &str, node: i32, device: u32) {
-        self.pci(way, node, (0x10de, device), 0x03_02_00);
+    pub fn gpu(&self, pci_path: &str, node: i32, device: u32) {
+        self.pci(pci_path, node, (0x10de, device), 0x03_02_00);
     }
 
     /// Adds an RDMA device with one active port.
-    pub fn nic(&self, name: &str, way: &str, node: i32, card: Card) {
+    pub fn nic(&self, name: &str, pci_path: &str, node: i32, card: Card) {
         let class = if card.link_layer == "InfiniBand" {
             0x02_07_00
         } else {
             0x02_00_00
         };
-        self.pci(way, node, card.pci_id, class);
-        self.rdma(name, way, card);
-        let id = way.rsplit('/').next().expect("an address");
+        self.pci(pci_path, node, card.pci_id, class);
+        self.rdma(name, pci_path, card);
+        let id = pci_path.rsplit('/').next().expect("an address");
         self.link(
-            &format!("devices/{way}/infiniband/{name}/device"),
+            &format!("devices/{pci_path}/infiniband/{name}/device"),
             &format!("../../../{id}"),
         );
     }
 
-    /// Makes the PCI function at `way` a virtual function of the function `physical`.
-    pub fn virtual_function(&self, way: &str, physical: &str) {
-        self.link(&format!("devices/{way}/physfn"), &format!("../{physical}"));
+    /// Makes the PCI function at `pci_path` a virtual function of the function `physical`.
+    pub fn virtual_function(&self, pci_path: &str, physical: &str) {
+        self.link(
+            &format!("devices/{pci_path}/physfn"),
+            &format!("../{physical}"),
+        );
     }
 
     /// Adds an RDMA device in software, which belongs to no PCI function.
@@ -123,8 +126,8 @@ impl Tree {
         self.rdma(name, "virtual", card);
     }
 
-    fn rdma(&self, name: &str, way: &str, card: Card) {
-        let folder = format!("devices/{way}/infiniband/{name}");
+    fn rdma(&self, name: &str, pci_path: &str, card: Card) {
+        let folder = format!("devices/{pci_path}/infiniband/{name}");
         self.file(&format!("{folder}/node_type"), card.node_type);
         let port = format!("{folder}/ports/1");
         self.file(&format!("{port}/state"), "4: ACTIVE");

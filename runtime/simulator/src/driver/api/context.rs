@@ -1,9 +1,9 @@
-//! Contexts: a primary one for each GPU.
+//! Contexts. Each GPU has a primary context and no other.
 
-use super::{CURRENT, answer, context_of, here, ordinal_of, put};
-use crate::driver::Code;
-use crate::driver::host::Gpu;
+use super::call::{CURRENT, context_of, current_gpu, driver_call, ordinal_of, write_out};
+use crate::driver::host::DeviceState;
 use crate::driver::registry::{close_unused, device};
+use crate::driver::result::Code;
 use cudarc::driver::sys::{CUcontext, CUdevice};
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
@@ -12,19 +12,19 @@ pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRetain(
     context: *mut CUcontext,
     dev: CUdevice,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let (host, device) = device(dev)?;
         let host = host.ok_or(Code::CUDA_ERROR_DEVICE_UNAVAILABLE)?;
         let mut state = host.call()?;
         let gpu = state.devices.get_mut(device as usize);
         gpu.ok_or(Code::CUDA_ERROR_DEVICE_UNAVAILABLE)?.retains += 1;
-        // SAFETY: by the caller.
-        unsafe { put(context, context_of(dev)) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(context, context_of(dev)) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> Code {
-    answer(|| {
+    driver_call(|| {
         let (host, device) = device(dev)?;
         let host = host.ok_or(Code::CUDA_ERROR_INVALID_CONTEXT)?;
         let mut state = host.call()?;
@@ -34,19 +34,19 @@ pub(super) unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(dev: CUdevice) -> C
             .ok_or(Code::CUDA_ERROR_INVALID_CONTEXT)?;
         gpu.retains -= 1;
         if gpu.retains == 0 {
-            *gpu = Gpu::default();
-            state.queues.reset(device);
+            *gpu = DeviceState::default();
+            state.streams.reset(device);
             state.events.retain(|_, event| event.device != device);
         }
         drop(state);
-        host.announce();
+        host.notify_waiters();
         close_unused(&host);
         Ok(())
     })
 }
 
 pub(super) unsafe extern "C" fn cuCtxSetCurrent(context: CUcontext) -> Code {
-    answer(|| {
+    driver_call(|| {
         let ordinal = (!context.is_null()).then(|| ordinal_of(context));
         CURRENT.set(ordinal.transpose()?);
         Ok(())
@@ -55,32 +55,32 @@ pub(super) unsafe extern "C" fn cuCtxSetCurrent(context: CUcontext) -> Code {
 
 pub(super) unsafe extern "C" fn cuCtxGetCurrent(context: *mut CUcontext) -> Code {
     let current = CURRENT.get().map_or(null_mut(), context_of);
-    // SAFETY: by the caller.
-    answer(|| unsafe { put(context, current) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { write_out(context, current) })
 }
 
 pub(super) unsafe extern "C" fn cuCtxGetDevice(dev: *mut CUdevice) -> Code {
-    answer(|| {
+    driver_call(|| {
         let ordinal = CURRENT.get().ok_or(Code::CUDA_ERROR_INVALID_CONTEXT)?;
-        // SAFETY: by the caller.
-        unsafe { put(dev, ordinal) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(dev, ordinal) }
     })
 }
 
-/// Flags say how threads wait; here they always sleep.
+/// Ignores the flags, which choose how threads wait. Here they always sleep.
 pub(super) unsafe extern "C" fn cuCtxSetFlags(_flags: c_uint) -> Code {
-    answer(|| here().map(drop))
+    driver_call(|| current_gpu().map(drop))
 }
 
 pub(super) unsafe extern "C" fn cuCtxSynchronize() -> Code {
-    answer(|| {
-        let here = here()?;
-        let mut state = here.host.call_on(here.device)?;
-        let captured = state.graphs.branches.keys().copied();
+    driver_call(|| {
+        let gpu = current_gpu()?;
+        let mut state = gpu.host.call_on(gpu.device)?;
+        let captured = state.graphs.capturing_streams.keys().copied();
         let captured: Vec<u64> = captured
             .filter(|stream| {
-                let id = state.queues.find(*stream);
-                id.is_ok_and(|id| id.device == here.device)
+                let id = state.streams.find(*stream);
+                id.is_ok_and(|id| id.device == gpu.device)
             })
             .collect();
         if !captured.is_empty() {
@@ -89,20 +89,20 @@ pub(super) unsafe extern "C" fn cuCtxSynchronize() -> Code {
             }
             return Err(Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
-        let end = state.queues.end(here.device);
+        let end = state.streams.end(gpu.device);
         drop(state);
-        here.host.wait(here.device, end)
+        gpu.host.wait(gpu.device, end)
     })
 }
 
-/// All streams have one priority.
+/// Returns 0 for both, since all streams have the same priority.
 pub(super) unsafe extern "C" fn cuCtxGetStreamPriorityRange(
     least: *mut c_int,
     greatest: *mut c_int,
 ) -> Code {
-    answer(|| {
-        here()?;
-        // SAFETY: by the caller.
-        unsafe { put(least, 0).and(put(greatest, 0)) }
+    driver_call(|| {
+        current_gpu()?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(least, 0).and(write_out(greatest, 0)) }
     })
 }

@@ -1,47 +1,52 @@
-//! Copies, fills and written words.
+//! Copies, fills, and writes of words.
 
-use super::{Here, answer, enqueue, ensure_not_captured, here, stream};
-use crate::driver::memory::Place;
-use crate::driver::queue::{Point, Step, StreamId};
-use crate::driver::{Code, Result, Work};
+use super::call::{TargetGpu, current_gpu, driver_call, enqueue, ensure_not_captured, stream};
+use crate::driver::Work;
+use crate::driver::address_space::MemorySpace;
+use crate::driver::completion::StreamPoint;
+use crate::driver::result::{Code, Result};
+use crate::driver::streams::{StreamId, StreamOp};
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUcontext, CUdeviceptr, CUmemorytype, CUstream};
 use std::ffi::{c_uchar, c_uint, c_void};
 use std::ptr::null_mut;
 
-/// Bytes from one address to another; each may be a GPU's, pinned, or any of the program's.
+/// A copy of contiguous bytes. Both addresses may be memory of a GPU, pinned memory, or other memory of the program.
 #[derive(Clone, Copy)]
-struct Span {
+struct LinearCopy {
     to: u64,
     from: u64,
     bytes: u64,
 }
 
-impl Span {
+impl LinearCopy {
     fn new(to: u64, from: u64, bytes: usize) -> Self {
         let bytes = bytes as u64;
         Self { to, from, bytes }
     }
 
-    /// Enqueues the copy. One to memory that is not pinned is over when this returns, one from there has been read.
+    /// Enqueues the copy. If the target is memory of the program that is not pinned, the copy is complete on return. If
+    /// the source is such memory, it has been read on return.
     ///
     /// # Safety
-    /// What is neither a GPU's nor pinned must be memory that may be read or written.
+    /// Addresses that are neither memory of a GPU nor pinned must be readable or writable memory of the program.
     unsafe fn enqueue(self, on: CUstream) -> Result<()> {
-        let (here, id) = stream(on)?;
+        let (gpu, id) = stream(on)?;
         if self.bytes == 0 {
             return Ok(());
         }
         let (to, from) = {
-            let state = here.host.call_on(id.device)?;
-            let place = |address| state.memory.place(address, self.bytes);
-            (place(self.to)?, place(self.from)?)
+            let state = gpu.host.call_on(id.device)?;
+            let space_of = |address| state.memory.space_of(address, self.bytes);
+            (space_of(self.to)?, space_of(self.from)?)
         };
         match (to, from) {
-            (Place::Other, Place::Other) => Err(Code::CUDA_ERROR_INVALID_VALUE),
-            // SAFETY: the target is the program's, by the caller.
-            (Place::Other, _) => unsafe { self.download(&here, id) },
-            // SAFETY: the source is the program's, by the caller.
-            (_, Place::Other) => unsafe { self.upload(&here, id) },
+            (MemorySpace::Unregistered, MemorySpace::Unregistered) => {
+                Err(Code::CUDA_ERROR_INVALID_VALUE)
+            }
+            // SAFETY: the caller guarantees that the target is writable memory of the program.
+            (MemorySpace::Unregistered, _) => unsafe { self.download(&gpu, id) },
+            // SAFETY: the caller guarantees that the source is readable memory of the program.
+            (_, MemorySpace::Unregistered) => unsafe { self.upload(&gpu, id) },
             _ => {
                 let work = Work::Copy {
                     to: self.to,
@@ -51,57 +56,66 @@ impl Span {
                     row_bytes: self.bytes,
                     rows: 1,
                 };
-                enqueue(&here, id, Step::Work(work)).map(drop)
+                enqueue(&gpu, id, StreamOp::Work(work)).map(drop)
             }
         }
     }
 
+    /// Copies memory of the program to a GPU.
+    ///
     /// # Safety
     /// The source must be readable.
-    unsafe fn upload(self, here: &Here, id: StreamId) -> Result<()> {
-        // A graph would read it when it is launched, when it may be gone.
-        ensure_not_captured(here, id)?;
-        // SAFETY: by the caller.
+    unsafe fn upload(self, gpu: &TargetGpu, id: StreamId) -> Result<()> {
+        // A graph would read the memory at each launch, when it may have been freed.
+        ensure_not_captured(gpu, id)?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         let bytes =
             unsafe { std::slice::from_raw_parts(self.from as *const u8, self.bytes as usize) };
         let work = Work::Upload {
             to: self.to,
             bytes: bytes.to_vec(),
         };
-        enqueue(here, id, Step::Work(work)).map(drop)
+        enqueue(gpu, id, StreamOp::Work(work)).map(drop)
     }
 
+    /// Copies memory of a GPU to the program, and waits for the copy.
+    ///
     /// # Safety
     /// The target must be writable.
-    unsafe fn download(self, here: &Here, id: StreamId) -> Result<()> {
-        ensure_not_captured(here, id)?;
+    unsafe fn download(self, gpu: &TargetGpu, id: StreamId) -> Result<()> {
+        ensure_not_captured(gpu, id)?;
         let work = Work::Download {
             from: self.from,
             bytes: self.bytes,
         };
-        let ticket = enqueue(here, id, Step::Work(work))?.ok_or(Code::CUDA_ERROR_UNKNOWN)?;
-        here.host.wait(id.device, Point::end_of(&ticket))?;
-        let bytes = ticket.get().map(|end| end.take_read()).unwrap_or_default();
+        let completion = enqueue(gpu, id, StreamOp::Work(work))?.ok_or(Code::CUDA_ERROR_UNKNOWN)?;
+        gpu.host.wait(id.device, StreamPoint::end_of(&completion))?;
+        let bytes = completion
+            .get()
+            .map(|end| end.take_read())
+            .unwrap_or_default();
         if bytes.len() as u64 != self.bytes {
             return Err(Code::CUDA_ERROR_UNKNOWN);
         }
-        // SAFETY: by the caller; the lengths are equal.
+        // SAFETY: the caller guarantees that the target is writable. The lengths are equal.
         unsafe { (self.to as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
 
+    /// Enqueues the copy on the default stream and waits for it.
+    ///
     /// # Safety
-    /// As for [`Self::enqueue`].
+    /// The same as for [`Self::enqueue`].
     unsafe fn copy_now(self) -> Result<()> {
-        let here = here()?;
-        // SAFETY: by the caller.
+        let gpu = current_gpu()?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         unsafe { self.enqueue(null_mut())? };
-        let point = here
+        let point = gpu
             .host
             .call()?
-            .queues
-            .point(StreamId::default_of(here.device));
-        here.host.wait(here.device, point)
+            .streams
+            .point(StreamId::default_of(gpu.device));
+        gpu.host.wait(gpu.device, point)
     }
 }
 
@@ -110,8 +124,8 @@ pub(super) unsafe extern "C" fn cuMemcpyHtoD_v2(
     from: *const c_void,
     bytes: usize,
 ) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { Span::new(to, from as u64, bytes).copy_now() })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { LinearCopy::new(to, from as u64, bytes).copy_now() })
 }
 
 pub(super) unsafe extern "C" fn cuMemcpyDtoH_v2(
@@ -119,23 +133,23 @@ pub(super) unsafe extern "C" fn cuMemcpyDtoH_v2(
     from: CUdeviceptr,
     bytes: usize,
 ) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { Span::new(to as u64, from, bytes).copy_now() })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { LinearCopy::new(to as u64, from, bytes).copy_now() })
 }
 
-/// Like the driver, does not wait.
+/// Does not wait, as the real driver.
 pub(super) unsafe extern "C" fn cuMemcpyDtoD_v2(
     to: CUdeviceptr,
     from: CUdeviceptr,
     bytes: usize,
 ) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { Span::new(to, from, bytes).enqueue(null_mut()) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { LinearCopy::new(to, from, bytes).enqueue(null_mut()) })
 }
 
 pub(super) unsafe extern "C" fn cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { Span::new(to, from, bytes).copy_now() })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { LinearCopy::new(to, from, bytes).copy_now() })
 }
 
 pub(super) unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
@@ -144,8 +158,8 @@ pub(super) unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     bytes: usize,
     on: CUstream,
 ) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { Span::new(to, from as u64, bytes).enqueue(on) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { LinearCopy::new(to, from as u64, bytes).enqueue(on) })
 }
 
 pub(super) unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
@@ -154,8 +168,8 @@ pub(super) unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     bytes: usize,
     on: CUstream,
 ) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { Span::new(to as u64, from, bytes).enqueue(on) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { LinearCopy::new(to as u64, from, bytes).enqueue(on) })
 }
 
 pub(super) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
@@ -164,8 +178,8 @@ pub(super) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     bytes: usize,
     on: CUstream,
 ) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { Span::new(to, from, bytes).enqueue(on) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { LinearCopy::new(to, from, bytes).enqueue(on) })
 }
 
 pub(super) unsafe extern "C" fn cuMemcpyAsync(
@@ -174,8 +188,8 @@ pub(super) unsafe extern "C" fn cuMemcpyAsync(
     bytes: usize,
     on: CUstream,
 ) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { Span::new(to, from, bytes).enqueue(on) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { LinearCopy::new(to, from, bytes).enqueue(on) })
 }
 
 pub(super) unsafe extern "C" fn cuMemcpyPeerAsync(
@@ -186,18 +200,18 @@ pub(super) unsafe extern "C" fn cuMemcpyPeerAsync(
     bytes: usize,
     on: CUstream,
 ) -> Code {
-    // SAFETY: by the caller. Addresses say whose memory they are.
-    answer(|| unsafe { Span::new(to, from, bytes).enqueue(on) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds. Addresses say whose memory they are.
+    driver_call(|| unsafe { LinearCopy::new(to, from, bytes).enqueue(on) })
 }
 
 pub(super) unsafe extern "C" fn cuMemcpy2DAsync_v2(
     request: *const CUDA_MEMCPY2D,
     on: CUstream,
 ) -> Code {
-    answer(|| {
-        // SAFETY: by the caller.
+    driver_call(|| {
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         let request = unsafe { request.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
-        let (here, id) = stream(on)?;
+        let (gpu, id) = stream(on)?;
         let work = rows(request)?;
         let Work::Copy {
             to,
@@ -210,22 +224,22 @@ pub(super) unsafe extern "C" fn cuMemcpy2DAsync_v2(
         else {
             return Ok(());
         };
-        let state = here.host.call_on(id.device)?;
+        let state = gpu.host.call_on(id.device)?;
         for (address, pitch_bytes) in [(to, to_pitch_bytes), (from, from_pitch_bytes)] {
             let whole = (rows - 1)
                 .checked_mul(pitch_bytes)
                 .and_then(|n| n.checked_add(row_bytes));
             let whole = whole.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
-            if state.memory.place(address, whole)? == Place::Other {
+            if state.memory.space_of(address, whole)? == MemorySpace::Unregistered {
                 return Err(Code::CUDA_ERROR_INVALID_VALUE);
             }
         }
         drop(state);
-        enqueue(&here, id, Step::Work(work)).map(drop)
+        enqueue(&gpu, id, StreamOp::Work(work)).map(drop)
     })
 }
 
-/// The rows that are to be copied, from GPU to GPU; a fill of nothing if there are none.
+/// Returns the copy of rows that `request` describes, from GPU to GPU. Without rows, returns a fill of 0 bytes.
 fn rows(request: &CUDA_MEMCPY2D) -> Result<Work> {
     let is_device = |kind| {
         matches!(
@@ -279,7 +293,7 @@ pub(super) unsafe extern "C" fn cuMemsetD8_v2(
     value: c_uchar,
     bytes: usize,
 ) -> Code {
-    answer(|| fill(to, value, bytes, null_mut()))
+    driver_call(|| fill(to, value, bytes, null_mut()))
 }
 
 pub(super) unsafe extern "C" fn cuMemsetD8Async(
@@ -288,17 +302,17 @@ pub(super) unsafe extern "C" fn cuMemsetD8Async(
     bytes: usize,
     on: CUstream,
 ) -> Code {
-    answer(|| fill(to, value, bytes, on))
+    driver_call(|| fill(to, value, bytes, on))
 }
 
 fn fill(to: u64, value: u8, bytes: usize, on: CUstream) -> Result<()> {
-    let (here, id) = stream(on)?;
+    let (gpu, id) = stream(on)?;
     let bytes = bytes as u64;
     if bytes == 0 {
         return Ok(());
     }
-    here.ensure_accessible(to, bytes)?;
-    enqueue(&here, id, Step::Work(Work::Fill { to, value, bytes })).map(drop)
+    gpu.ensure_accessible(to, bytes)?;
+    enqueue(&gpu, id, StreamOp::Work(Work::Fill { to, value, bytes })).map(drop)
 }
 
 pub(super) unsafe extern "C" fn cuStreamWriteValue32_v2(
@@ -307,21 +321,22 @@ pub(super) unsafe extern "C" fn cuStreamWriteValue32_v2(
     value: u32,
     _flags: c_uint,
 ) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
         if !to.is_multiple_of(4) {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        here.ensure_accessible(to, 4)?;
-        enqueue(&here, id, Step::Work(Work::Write { to, value })).map(drop)
+        gpu.ensure_accessible(to, 4)?;
+        enqueue(&gpu, id, StreamOp::Work(Work::Write { to, value })).map(drop)
     })
 }
 
-impl Here {
+impl TargetGpu {
+    /// Fails if a range is not memory that GPUs can access.
     fn ensure_accessible(&self, address: u64, bytes: u64) -> Result<()> {
-        match self.host.call()?.memory.place(address, bytes)? {
-            Place::Device | Place::Pinned => Ok(()),
-            Place::Other => Err(Code::CUDA_ERROR_INVALID_VALUE),
+        match self.host.call()?.memory.space_of(address, bytes)? {
+            MemorySpace::Device | MemorySpace::PinnedHost => Ok(()),
+            MemorySpace::Unregistered => Err(Code::CUDA_ERROR_INVALID_VALUE),
         }
     }
 }

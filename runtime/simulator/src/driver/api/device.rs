@@ -1,14 +1,17 @@
-//! The driver itself, and what it says of GPUs.
+//! The version of the driver, and the properties of GPUs.
 
-use super::{answer, put};
-use crate::driver::registry::{DEVICES_PER_HOST, HOSTS, HostOptions, device};
-use crate::driver::{Code, Result, memory};
+use super::call::{driver_call, write_out};
+use super::error_text::{error_name, error_text};
+use crate::driver::address_space::TOTAL_BYTES;
+use crate::driver::host::HostOptions;
+use crate::driver::registry::{DEVICES_PER_HOST, HOSTS, device};
+use crate::driver::result::{Code, Result};
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
-/// CUDA 13.0: what cudarc's bindings are made for.
+/// CUDA 13.0, the version of cudarc's bindings.
 const VERSION: c_int = 13_000;
-/// Of a Hopper SM, of which one CTA can have all but 1 KiB.
+/// The shared memory of a Hopper SM. One CTA can have all of it but 1 KiB.
 pub(super) const SMEM_PER_SM_BYTES: u32 = 233_472;
 
 pub(super) unsafe extern "C" fn cuInit(_flags: c_uint) -> Code {
@@ -16,30 +19,30 @@ pub(super) unsafe extern "C" fn cuInit(_flags: c_uint) -> Code {
 }
 
 pub(super) unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { put(version, VERSION) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { write_out(version, VERSION) })
 }
 
 pub(super) unsafe extern "C" fn cuGetErrorName(error: Code, text: *mut *const c_char) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { put(text, error_name(error).as_ptr()) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { write_out(text, error_name(error).as_ptr()) })
 }
 
 pub(super) unsafe extern "C" fn cuGetErrorString(error: Code, text: *mut *const c_char) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { put(text, error_text(error).as_ptr()) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { write_out(text, error_text(error).as_ptr()) })
 }
 
 pub(super) unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { put(count, (HOSTS * DEVICES_PER_HOST) as c_int) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { write_out(count, (HOSTS * DEVICES_PER_HOST) as c_int) })
 }
 
 pub(super) unsafe extern "C" fn cuDeviceGet(to: *mut CUdevice, ordinal: c_int) -> Code {
-    answer(|| {
+    driver_call(|| {
         device(ordinal)?;
-        // SAFETY: by the caller.
-        unsafe { put(to, ordinal) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(to, ordinal) }
     })
 }
 
@@ -48,29 +51,29 @@ pub(super) unsafe extern "C" fn cuDeviceGetName(
     len: c_int,
     dev: CUdevice,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let text = options(dev)?.map_or("simulated GPU".to_owned(), |options| options.name);
-        // SAFETY: by the caller.
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         unsafe { put_text(name, len, &text) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut sys::CUuuid, dev: CUdevice) -> Code {
-    answer(|| {
+    driver_call(|| {
         device(dev)?;
         let mut bytes = *b"mkernel-sim\0\0\0\0\0";
         bytes[15] = dev as u8;
         let bytes = bytes.map(|byte| byte as c_char);
-        // SAFETY: by the caller.
-        unsafe { put(uuid, sys::CUuuid { bytes }) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(uuid, sys::CUuuid { bytes }) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> Code {
-    answer(|| {
+    driver_call(|| {
         device(dev)?;
-        // SAFETY: by the caller.
-        unsafe { put(bytes, memory::TOTAL_BYTES as usize) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(bytes, TOTAL_BYTES as usize) }
     })
 }
 
@@ -79,14 +82,14 @@ pub(super) unsafe extern "C" fn cuDeviceGetAttribute(
     attribute: Attribute,
     dev: CUdevice,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let figure = figure(attribute, options(dev)?.as_ref(), dev);
-        // SAFETY: by the caller.
-        unsafe { put(value, figure) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(value, figure) }
     })
 }
 
-/// What is not known of a simulated GPU is 0, which says no where an attribute is a question.
+/// Returns an attribute of a GPU. Attributes that simulated GPUs do not have are 0, which means no for features.
 fn figure(attribute: Attribute, options: Option<&HostOptions>, dev: CUdevice) -> c_int {
     let of_host =
         |figure: fn(&HostOptions) -> u32| options.map_or(0, |options| figure(options) as c_int);
@@ -121,11 +124,11 @@ pub(super) unsafe extern "C" fn cuDeviceGetPCIBusId(
     len: c_int,
     dev: CUdevice,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         device(dev)?;
         let per_host = DEVICES_PER_HOST as c_int;
         let bus_id = format!("{:04X}:{:02X}:00.0", dev / per_host, dev % per_host);
-        // SAFETY: by the caller.
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         unsafe { put_text(text, len, &bus_id) }
     })
 }
@@ -134,11 +137,11 @@ pub(super) unsafe extern "C" fn cuDeviceGetByPCIBusId(
     to: *mut CUdevice,
     text: *const c_char,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         if text.is_null() {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: by the caller, the text ends with a NUL.
+        // SAFETY: the caller passes a text that ends with a NUL.
         let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
         let mut parts = text
             .split(':')
@@ -149,8 +152,8 @@ pub(super) unsafe extern "C" fn cuDeviceGetByPCIBusId(
         if !(0..DEVICES_PER_HOST as c_int).contains(&bus) || !(0..HOSTS as c_int).contains(&host) {
             return Err(Code::CUDA_ERROR_INVALID_DEVICE);
         }
-        // SAFETY: by the caller.
-        unsafe { put(to, host * DEVICES_PER_HOST as c_int + bus) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(to, host * DEVICES_PER_HOST as c_int + bus) }
     })
 }
 
@@ -159,35 +162,35 @@ pub(super) unsafe extern "C" fn cuDeviceCanAccessPeer(
     dev: CUdevice,
     peer: CUdevice,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let can_access = are_peers(dev, peer)?;
-        // SAFETY: by the caller.
-        unsafe { put(can, c_int::from(can_access)) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(can, c_int::from(can_access)) }
     })
 }
 
-/// The GPUs of a host are joined by NVLink, which has everything that there is an attribute for.
+/// Returns 1 for all attributes of two GPUs of one host, since NVLink supports all of them.
 pub(super) unsafe extern "C" fn cuDeviceGetP2PAttribute(
     value: *mut c_int,
     _attribute: sys::CUdevice_P2PAttribute,
     dev: CUdevice,
     peer: CUdevice,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let has = are_peers(dev, peer)?;
-        // SAFETY: by the caller.
-        unsafe { put(value, c_int::from(has)) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(value, c_int::from(has)) }
     })
 }
 
-/// Whether two GPUs are different ones of a host.
+/// Returns whether two GPUs are different GPUs of one host.
 fn are_peers(dev: CUdevice, peer: CUdevice) -> Result<bool> {
     device(dev).and(device(peer))?;
     let per_host = DEVICES_PER_HOST as c_int;
     Ok(dev != peer && dev / per_host == peer / per_host)
 }
 
-/// What the device's host is like; none if nobody has claimed it.
+/// Returns the options of the device's host, or none if the host is not claimed.
 fn options(dev: CUdevice) -> Result<Option<HostOptions>> {
     let (host, _) = device(dev)?;
     Ok(host.map(|host| host.options.clone()))
@@ -196,72 +199,17 @@ fn options(dev: CUdevice) -> Result<Option<HostOptions>> {
 /// Writes as much of `text` as fits, and a NUL.
 ///
 /// # Safety
-/// `to` must be null or a place for `len` characters.
+/// `to` must be null or point to memory for `len` characters.
 unsafe fn put_text(to: *mut c_char, len: c_int, text: &str) -> Result<()> {
     let room = usize::try_from(len).unwrap_or(0);
     if to.is_null() || room == 0 {
         return Err(Code::CUDA_ERROR_INVALID_VALUE);
     }
     let fits = text.len().min(room - 1);
-    // SAFETY: `fits` and the NUL behind it are no more than `len`; the rest by the caller.
+    // SAFETY: `fits` bytes and a NUL are at most `len` bytes, for which the caller passes memory.
     unsafe {
         to.copy_from_nonoverlapping(text.as_ptr().cast(), fits);
         to.add(fits).write(0);
     }
     Ok(())
-}
-
-fn error_name(error: Code) -> &'static CStr {
-    match error {
-        Code::CUDA_SUCCESS => c"CUDA_SUCCESS",
-        Code::CUDA_ERROR_INVALID_VALUE => c"CUDA_ERROR_INVALID_VALUE",
-        Code::CUDA_ERROR_OUT_OF_MEMORY => c"CUDA_ERROR_OUT_OF_MEMORY",
-        Code::CUDA_ERROR_DEINITIALIZED => c"CUDA_ERROR_DEINITIALIZED",
-        Code::CUDA_ERROR_DEVICE_UNAVAILABLE => c"CUDA_ERROR_DEVICE_UNAVAILABLE",
-        Code::CUDA_ERROR_INVALID_DEVICE => c"CUDA_ERROR_INVALID_DEVICE",
-        Code::CUDA_ERROR_INVALID_IMAGE => c"CUDA_ERROR_INVALID_IMAGE",
-        Code::CUDA_ERROR_INVALID_CONTEXT => c"CUDA_ERROR_INVALID_CONTEXT",
-        Code::CUDA_ERROR_OPERATING_SYSTEM => c"CUDA_ERROR_OPERATING_SYSTEM",
-        Code::CUDA_ERROR_INVALID_HANDLE => c"CUDA_ERROR_INVALID_HANDLE",
-        Code::CUDA_ERROR_NOT_FOUND => c"CUDA_ERROR_NOT_FOUND",
-        Code::CUDA_ERROR_NOT_READY => c"CUDA_ERROR_NOT_READY",
-        Code::CUDA_ERROR_CONTEXT_IS_DESTROYED => c"CUDA_ERROR_CONTEXT_IS_DESTROYED",
-        Code::CUDA_ERROR_LAUNCH_FAILED => c"CUDA_ERROR_LAUNCH_FAILED",
-        Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES => c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
-        Code::CUDA_ERROR_NOT_SUPPORTED => c"CUDA_ERROR_NOT_SUPPORTED",
-        Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED => c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-        Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED => c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-        Code::CUDA_ERROR_STREAM_CAPTURE_ISOLATION => c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
-        Code::CUDA_ERROR_CAPTURED_EVENT => c"CUDA_ERROR_CAPTURED_EVENT",
-        Code::CUDA_ERROR_ILLEGAL_STATE => c"CUDA_ERROR_ILLEGAL_STATE",
-        Code::CUDA_ERROR_UNKNOWN => c"CUDA_ERROR_UNKNOWN",
-        _ => c"an error of CUDA",
-    }
-}
-
-/// What the simulated driver means by a code.
-fn error_text(error: Code) -> &'static CStr {
-    match error {
-        Code::CUDA_SUCCESS => c"no error",
-        Code::CUDA_ERROR_INVALID_VALUE => c"invalid argument (simulated GPU)",
-        Code::CUDA_ERROR_OUT_OF_MEMORY => c"out of memory (simulated GPU)",
-        Code::CUDA_ERROR_DEINITIALIZED => c"the simulated host is gone",
-        Code::CUDA_ERROR_DEVICE_UNAVAILABLE => {
-            c"this simulated GPU belongs to no job; use those of a Communicator"
-        }
-        Code::CUDA_ERROR_INVALID_DEVICE => c"there is no such simulated GPU",
-        Code::CUDA_ERROR_INVALID_IMAGE => {
-            c"this is no kernel for simulated GPUs; was it compiled for a GPU?"
-        }
-        Code::CUDA_ERROR_INVALID_CONTEXT => c"no context is current, or not one of simulated GPUs",
-        Code::CUDA_ERROR_INVALID_HANDLE => {
-            c"the handle is not one of simulated GPUs, or was destroyed"
-        }
-        Code::CUDA_ERROR_LAUNCH_FAILED => {
-            c"a kernel failed on this simulated GPU; the simulator's findings say why"
-        }
-        Code::CUDA_ERROR_NOT_SUPPORTED => c"simulated GPUs do not support this",
-        Code::CUDA_ERROR_UNKNOWN => c"the simulator failed; its message is in the program's output",
-        other => error_name(other),
-    }
 }

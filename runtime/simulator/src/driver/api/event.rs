@@ -1,30 +1,31 @@
-//! Events.
+//! Events: points in streams that others wait for or measure.
 
-use super::{Here, answer, ensure_permitted, here, put, stream};
-use crate::driver::graph::Branch;
-use crate::driver::host::{Event, Recorded};
-use crate::driver::queue::{Point, Step};
+use super::call::{TargetGpu, current_gpu, driver_call, ensure_permitted, stream, write_out};
+use crate::driver::completion::StreamPoint;
+use crate::driver::graph::CapturingStream;
+use crate::driver::host::{Event, RecordedAt};
 use crate::driver::registry::{host_of, new_handle};
-use crate::driver::{Code, Result};
+use crate::driver::result::{Code, Result};
+use crate::driver::streams::StreamOp;
 use cudarc::driver::sys::{CUevent, CUstream};
 use std::ffi::c_uint;
 
 pub(super) unsafe extern "C" fn cuEventCreate(to: *mut CUevent, _flags: c_uint) -> Code {
-    answer(|| {
-        let here = here()?;
-        let handle = new_handle(&here.host);
+    driver_call(|| {
+        let gpu = current_gpu()?;
+        let handle = new_handle(&gpu.host);
         let event = Event {
-            device: here.device,
+            device: gpu.device,
             recorded: None,
         };
-        here.host.call_on(here.device)?.events.insert(handle, event);
-        // SAFETY: by the caller.
-        unsafe { put(to, handle as CUevent) }
+        gpu.host.call_on(gpu.device)?.events.insert(handle, event);
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(to, handle as CUevent) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> Code {
-    answer(|| {
+    driver_call(|| {
         let removed = host_of(event as u64)?
             .call()?
             .events
@@ -34,15 +35,15 @@ pub(super) unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> Code {
 }
 
 pub(super) unsafe extern "C" fn cuEventRecord(event: CUevent, on: CUstream) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
-        let mut state = here.host.call_on(id.device)?;
-        let recorded = match state.graphs.branches.get(&id.handle) {
-            Some(Branch { graph, after }) => Recorded::Captured {
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
+        let mut state = gpu.host.call_on(id.device)?;
+        let recorded = match state.graphs.capturing_streams.get(&id.handle) {
+            Some(CapturingStream { graph, after }) => RecordedAt::Captured {
                 graph: *graph,
                 after: after.clone(),
             },
-            None => Recorded::Behind(state.queues.point(id)),
+            None => RecordedAt::Behind(state.streams.point(id)),
         };
         let event = state.events.get_mut(&(event as u64));
         event.ok_or(Code::CUDA_ERROR_INVALID_HANDLE)?.recorded = Some(recorded);
@@ -55,71 +56,71 @@ pub(super) unsafe extern "C" fn cuStreamWaitEvent(
     event: CUevent,
     _flags: c_uint,
 ) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
-        let recorded = recorded(&here, event)?;
-        let mut state = here.host.call_on(id.device)?;
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
+        let recorded = recorded(&gpu, event)?;
+        let mut state = gpu.host.call_on(id.device)?;
         let is_captured = state.graphs.capture(id.handle).is_some();
         let point = match recorded {
             None => return Ok(()),
-            Some(Recorded::Captured { graph, after }) => {
+            Some(RecordedAt::Captured { graph, after }) => {
                 return state.graphs.join(id.handle, graph, &after);
             }
-            Some(Recorded::Behind(_)) if is_captured => {
+            Some(RecordedAt::Behind(_)) if is_captured => {
                 state.graphs.invalidate(id.handle);
                 return Err(Code::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
             }
-            Some(Recorded::Behind(point)) => point,
+            Some(RecordedAt::Behind(point)) => point,
         };
         let mut after = state.seen.clone();
         after.join(&point.moment);
         state
-            .queues
-            .push(id, Step::Marker, point.tickets, after)
+            .streams
+            .push(id, StreamOp::Marker, point.completions, after)
             .map(drop)
     })
 }
 
 pub(super) unsafe extern "C" fn cuEventSynchronize(event: CUevent) -> Code {
-    answer(|| {
+    driver_call(|| {
         ensure_permitted(&*host_of(event as u64)?)?;
         match point(event)? {
-            Some((here, point)) => here.host.wait(here.device, point),
+            Some((gpu, point)) => gpu.host.wait(gpu.device, point),
             None => Ok(()),
         }
     })
 }
 
 pub(super) unsafe extern "C" fn cuEventQuery(event: CUevent) -> Code {
-    answer(|| {
+    driver_call(|| {
         ensure_permitted(&*host_of(event as u64)?)?;
         match point(event)? {
-            Some((here, point)) => here.host.poll(here.device, point),
+            Some((gpu, point)) => gpu.host.poll(gpu.device, point),
             None => Ok(()),
         }
     })
 }
 
-/// Time on this machine, which says nothing of GPUs.
+/// Returns the time that has passed on this machine. It is unrelated to the time that a GPU would take.
 pub(super) unsafe extern "C" fn cuEventElapsedTime_v2(
     ms: *mut f32,
     from: CUevent,
     to: CUevent,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let at = |event| {
             let (_, point) = point(event)?.ok_or(Code::CUDA_ERROR_INVALID_HANDLE)?;
             point.at().ok_or(Code::CUDA_ERROR_NOT_READY)
         };
         let (from, to) = (at(from)?, at(to)?);
         let elapsed = to.saturating_duration_since(from).as_secs_f32() * 1e3;
-        // SAFETY: by the caller.
-        unsafe { put(ms, elapsed) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(ms, elapsed) }
     })
 }
 
-/// Where the event was recorded; none if it was not.
-fn point(event: CUevent) -> Result<Option<(Here, Point)>> {
+/// Returns the GPU and the point at which an event was recorded, or none if it was not recorded.
+fn point(event: CUevent) -> Result<Option<(TargetGpu, StreamPoint)>> {
     let host = host_of(event as u64)?;
     let state = host.lock();
     let known = state.events.get(&(event as u64));
@@ -128,13 +129,14 @@ fn point(event: CUevent) -> Result<Option<(Here, Point)>> {
     drop(state);
     match recorded {
         None => Ok(None),
-        Some(Recorded::Behind(point)) => Ok(Some((Here { host, device }, point))),
-        Some(Recorded::Captured { .. }) => Err(Code::CUDA_ERROR_CAPTURED_EVENT),
+        Some(RecordedAt::Behind(point)) => Ok(Some((TargetGpu { host, device }, point))),
+        Some(RecordedAt::Captured { .. }) => Err(Code::CUDA_ERROR_CAPTURED_EVENT),
     }
 }
 
-fn recorded(here: &Here, event: CUevent) -> Result<Option<Recorded>> {
-    let state = here.host.lock();
+/// Returns where an event was recorded.
+fn recorded(gpu: &TargetGpu, event: CUevent) -> Result<Option<RecordedAt>> {
+    let state = gpu.host.lock();
     let event = state.events.get(&(event as u64));
     Ok(event
         .ok_or(Code::CUDA_ERROR_INVALID_HANDLE)?

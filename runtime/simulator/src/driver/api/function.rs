@@ -1,11 +1,12 @@
-//! Kernels: loading, limits, launch.
+//! Kernels: their limits and their launches.
 
+use super::call::{driver_call, enqueue, stream, write_out};
 use super::device::SMEM_PER_SM_BYTES;
-use super::{answer, enqueue, here, put, stream};
-use crate::driver::host::{Function, Host};
-use crate::driver::queue::Step;
+use crate::driver::Work;
+use crate::driver::host::{Host, LoadedFunction};
 use crate::driver::registry::{host_of, new_handle};
-use crate::driver::{Code, Image, Result, Work};
+use crate::driver::result::{Code, Result};
+use crate::driver::streams::StreamOp;
 use cudarc::driver::sys::{
     CUfunction, CUfunction_attribute as Attribute, CUlaunchAttributeID, CUlaunchConfig, CUmodule,
     CUstream,
@@ -13,127 +14,41 @@ use cudarc::driver::sys::{
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// Dynamic shared memory that needs no permission.
+/// The dynamic shared memory that a kernel may have without raising its limit.
 const USUAL_SMEM_BYTES: u32 = 48 << 10;
-/// Shared memory of an SM that each of its CTAs takes for the system.
+/// The shared memory that the system uses for each CTA.
 const SYSTEM_SMEM_BYTES: u32 = 1024;
 const MAX_THREADS: u32 = 1024;
-/// Of a cluster on every GPU; more needs a permission.
+/// The largest number of CTAs of a cluster that all GPUs support without a special attribute.
 const MAX_CLUSTER_CTAS: u32 = 8;
 const THREADS_PER_SM: u32 = 2048;
 
-pub(super) unsafe extern "C" fn cuModuleLoadData(
-    module: *mut CUmodule,
-    image: *const c_void,
-) -> Code {
-    answer(|| {
-        let here = here()?;
-        // SAFETY: by the caller, it is an image, which says its own size.
-        let bytes = unsafe { elf_bytes(image.cast()) }?;
-        let image = Image::load(bytes).map_err(|reason| {
-            tracing::error!(reason, "a kernel cannot be loaded into simulated GPUs");
-            Code::CUDA_ERROR_INVALID_IMAGE
-        })?;
-        let handle = new_handle(&here.host);
-        here.host.call()?.modules.insert(handle, image);
-        // SAFETY: by the caller.
-        unsafe { put(module, handle as CUmodule) }
-    })
-}
-
-/// The bytes of a shared object of this machine, of which only the start is known: it ends with the last of its
-/// sections, or with the table of them.
-///
-/// # Safety
-/// `start` must be null, text that ends with a NUL, or a whole ELF image.
-unsafe fn elf_bytes<'a>(start: *const u8) -> Result<&'a [u8]> {
-    const MAGIC: [u8; 5] = *b"\x7fELF\x02";
-    const HEADER_BYTES: usize = 64;
-    const SECTION_BYTES: usize = 64;
-    const NO_BITS: u64 = 8;
-    let machine: u64 = if cfg!(target_arch = "aarch64") {
-        183
-    } else {
-        62
-    };
-    if start.is_null() {
-        return Err(Code::CUDA_ERROR_INVALID_VALUE);
-    }
-    // SAFETY: short-circuits at the first byte that differs, so it does not read past the NUL of a text.
-    let is_elf = (0..)
-        .zip(MAGIC)
-        .all(|(i, byte)| unsafe { *start.add(i) } == byte);
-    if !is_elf {
-        return Err(Code::CUDA_ERROR_INVALID_IMAGE);
-    }
-    // SAFETY: an ELF image has its header.
-    let header = unsafe { std::slice::from_raw_parts(start, HEADER_BYTES) };
-    let (table, size, count) = (
-        word(header, 40, 8),
-        word(header, 58, 2),
-        word(header, 60, 2),
-    );
-    if word(header, 18, 2) != machine || size != SECTION_BYTES as u64 || count == 0 {
-        // Machine code of GPUs is ELF as well.
-        return Err(Code::CUDA_ERROR_NO_BINARY_FOR_GPU);
-    }
-    let mut end = table + size * count;
-    // SAFETY: an ELF image has its table of sections.
-    let sections =
-        unsafe { std::slice::from_raw_parts(start.add(table as usize), (size * count) as usize) };
-    for section in sections.chunks_exact(SECTION_BYTES) {
-        if word(section, 4, 4) != NO_BITS {
-            end = end.max(word(section, 24, 8) + word(section, 32, 8));
-        }
-    }
-    // SAFETY: up to its last section, the image is there.
-    Ok(unsafe { std::slice::from_raw_parts(start, end as usize) })
-}
-
-/// A little-endian number of `size` bytes, 8 at most.
-fn word(bytes: &[u8], at: usize, size: usize) -> u64 {
-    let digits = bytes[at..at + size].iter().rev();
-    digits.fold(0, |value, byte| value << 8 | u64::from(*byte))
-}
-
-/// An image holds one kernel, whatever its name.
+/// Ignores the name, since an image has one kernel.
 pub(super) unsafe extern "C" fn cuModuleGetFunction(
     function: *mut CUfunction,
     module: CUmodule,
     _name: *const c_char,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let host = host_of(module as u64)?;
         let mut state = host.call()?;
         let image = state.modules.get(&(module as u64)).cloned();
         let image = image.ok_or(Code::CUDA_ERROR_INVALID_HANDLE)?;
         let handle = new_handle(&host);
-        let made = Function {
+        let made = LoadedFunction {
             image,
             module: module as u64,
             max_smem_bytes: USUAL_SMEM_BYTES,
         };
         state.functions.insert(handle, made);
-        // SAFETY: by the caller.
-        unsafe { put(function, handle as CUfunction) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(function, handle as CUfunction) }
     })
 }
 
-pub(super) unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> Code {
-    answer(|| {
-        let host = host_of(module as u64)?;
-        let mut state = host.call()?;
-        state
-            .functions
-            .retain(|_, function| function.module != module as u64);
-        let removed = state.modules.remove(&(module as u64));
-        removed.map(drop).ok_or(Code::CUDA_ERROR_INVALID_HANDLE)
-    })
-}
-
-/// Everything is loaded already.
+/// Does nothing but check the handle, since the kernel is already loaded.
 pub(super) unsafe extern "C" fn cuFuncLoad(function: CUfunction) -> Code {
-    answer(|| with_function(function, |_, _| Ok(())))
+    driver_call(|| with_function(function, |_, _| Ok(())))
 }
 
 pub(super) unsafe extern "C" fn cuFuncGetAttribute(
@@ -141,19 +56,19 @@ pub(super) unsafe extern "C" fn cuFuncGetAttribute(
     attribute: Attribute,
     function: CUfunction,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let figure = with_function(function, |_, function| {
             Ok(match attribute {
                 Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK => MAX_THREADS,
                 Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
                     function.max_smem_bytes
                 }
-                // Registers are those of this machine's compiler, and nobody counts them.
+                // The other attributes, such as registers, have no meaning on simulated GPUs.
                 _ => 0,
             })
         })?;
-        // SAFETY: by the caller.
-        unsafe { put(value, figure as c_int) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(value, figure as c_int) }
     })
 }
 
@@ -162,7 +77,7 @@ pub(super) unsafe extern "C" fn cuFuncSetAttribute(
     attribute: Attribute,
     value: c_int,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         with_function(function, |host, function| match attribute {
             Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => {
                 let bytes = u32::try_from(value).ok();
@@ -181,7 +96,7 @@ pub(super) unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     threads: c_int,
     smem_bytes: usize,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let threads = u32::try_from(threads).ok().filter(|threads| *threads > 0);
         let threads = threads.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
         let most = with_function(function, |_, function| {
@@ -194,8 +109,8 @@ pub(super) unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 0
             })
         })?;
-        // SAFETY: by the caller.
-        unsafe { put(ctas, most as c_int) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(ctas, most as c_int) }
     })
 }
 
@@ -212,32 +127,32 @@ pub(super) unsafe extern "C" fn cuLaunchKernel(
     params: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> Code {
-    let grid = Grid {
+    let grid = LaunchDims {
         ctas: [grid_x, grid_y, grid_z],
         threads: [block_x, block_y, block_z],
         smem_bytes,
         cluster_ctas: 1,
     };
-    // SAFETY: by the caller.
-    answer(|| unsafe { launch(function, &grid, on, params) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { launch(function, &grid, on, params) })
 }
 
-/// Of the attributes, that which makes clusters counts; others say nothing to simulated GPUs.
+/// Uses the attribute for clusters, and ignores the others.
 pub(super) unsafe extern "C" fn cuLaunchKernelEx(
     config: *const CUlaunchConfig,
     function: CUfunction,
     params: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> Code {
-    answer(|| {
-        // SAFETY: by the caller, a config with as many attributes as it says.
+    driver_call(|| {
+        // SAFETY: the caller passes null or a configuration with `numAttrs` attributes.
         let config = unsafe { config.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
         let attributes = match config.numAttrs {
             0 => &[],
-            // SAFETY: as above.
+            // SAFETY: the configuration has `numAttrs` attributes.
             count => unsafe { std::slice::from_raw_parts(config.attrs, count as usize) },
         };
-        let mut grid = Grid {
+        let mut grid = LaunchDims {
             ctas: [config.gridDimX, config.gridDimY, config.gridDimZ],
             threads: [config.blockDimX, config.blockDimY, config.blockDimZ],
             smem_bytes: config.sharedMemBytes,
@@ -245,7 +160,7 @@ pub(super) unsafe extern "C" fn cuLaunchKernelEx(
         };
         let clusters = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         for attribute in attributes.iter().filter(|of| of.id == clusters) {
-            // SAFETY: it is of this kind.
+            // SAFETY: the ID of the attribute selects this member of the union.
             let size = unsafe { attribute.value.clusterDim };
             let fits = (size.y, size.z) == (1, 1)
                 && (1..=MAX_CLUSTER_CTAS).contains(&size.x)
@@ -255,27 +170,30 @@ pub(super) unsafe extern "C" fn cuLaunchKernelEx(
             }
             grid.cluster_ctas = size.x;
         }
-        // SAFETY: by the caller.
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         unsafe { launch(function, &grid, config.hStream, params) }
     })
 }
 
-struct Grid {
+/// The dimensions of a launch.
+struct LaunchDims {
     ctas: [c_uint; 3],
     threads: [c_uint; 3],
     smem_bytes: c_uint,
     cluster_ctas: c_uint,
 }
 
+/// Checks and enqueues a launch.
+///
 /// # Safety
 /// `params` must point to a pointer to the kernel's parameter.
 unsafe fn launch(
     function: CUfunction,
-    grid: &Grid,
+    grid: &LaunchDims,
     on: CUstream,
     params: *mut *mut c_void,
 ) -> Result<()> {
-    let (here, id) = stream(on)?;
+    let (gpu, id) = stream(on)?;
     let ([ctas, grid_y, grid_z], [threads, block_y, block_z]) = (grid.ctas, grid.threads);
     let image = with_function(function, |_, function| {
         let fits =
@@ -286,12 +204,12 @@ unsafe fn launch(
             false => Err(Code::CUDA_ERROR_INVALID_VALUE),
         }
     })?;
-    // SAFETY: by the caller, there is a pointer for each parameter, of which kernels have one.
+    // SAFETY: the caller passes null or a pointer for each parameter. Kernels have one parameter.
     let param = unsafe { params.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
     if param.is_null() {
         return Err(Code::CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: by the caller, it points to the struct that the kernel declares.
+    // SAFETY: the caller guarantees that it points to the struct that the kernel declares.
     let args = unsafe { std::slice::from_raw_parts(param.cast::<u8>(), image.args_bytes()) };
     let work = Work::Kernel {
         args: args.to_vec(),
@@ -301,12 +219,13 @@ unsafe fn launch(
         threads,
         smem_bytes: grid.smem_bytes,
     };
-    enqueue(&here, id, Step::Work(work)).map(drop)
+    enqueue(&gpu, id, StreamOp::Work(work)).map(drop)
 }
 
+/// Calls `body` with the function that has a handle.
 fn with_function<T>(
     handle: CUfunction,
-    body: impl FnOnce(&Arc<Host>, &mut Function) -> Result<T>,
+    body: impl FnOnce(&Arc<Host>, &mut LoadedFunction) -> Result<T>,
 ) -> Result<T> {
     let host = host_of(handle as u64)?;
     let mut state = host.call()?;

@@ -1,9 +1,9 @@
-//! Graphs: what a stream was captured into, to be launched again and again.
+//! Graphs, which are created by captures and launched any number of times, and the user objects that they retain.
 
-use super::{answer, here, put, stream};
-use crate::driver::graph::UserObject;
+use super::call::{current_gpu, driver_call, stream, write_out};
 use crate::driver::registry::{host_of, new_handle};
-use crate::driver::{Code, Result};
+use crate::driver::result::{Code, Result};
+use crate::driver::user_object::UserObject;
 use cudarc::driver::sys::{
     CUgraph, CUgraphExec, CUgraphInstantiate_flags, CUhostFn, CUstream, CUuserObject,
     CUuserObject_flags, CUuserObjectRetain_flags,
@@ -16,7 +16,7 @@ pub(super) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     graph: CUgraph,
     flags: c_ulonglong,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let on_device = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH.0;
         if flags & c_ulonglong::from(on_device) != 0 {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
@@ -29,40 +29,40 @@ pub(super) unsafe extern "C" fn cuGraphInstantiateWithFlags(
         }
         let handle = new_handle(&host);
         state.graphs.graphs.insert(handle, graph);
-        // SAFETY: by the caller.
-        unsafe { put(to, handle as CUgraphExec) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(to, handle as CUgraphExec) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuGraphLaunch(graph: CUgraphExec, on: CUstream) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
-        let mut state = here.host.call_on(id.device)?;
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
+        let mut state = gpu.host.call_on(id.device)?;
         let graph = state.graphs.get(graph as u64)?.clone();
-        let handle = || new_handle(&here.host);
+        let handle = || new_handle(&gpu.host);
         if state.graphs.capture(id.handle).is_some() {
             state.graphs.add_all(id.handle, graph, handle);
             return Ok(());
         }
         let seen = state.seen.clone();
-        graph.launch(&mut state.queues, id, &seen, handle)
+        graph.launch(&mut state.streams, id, &seen, handle)
     })
 }
 
-/// There is nothing to bring to a GPU.
+/// Does nothing but check the handles, since graphs need no upload here.
 pub(super) unsafe extern "C" fn cuGraphUpload(graph: CUgraphExec, on: CUstream) -> Code {
-    answer(|| {
-        let (here, _) = stream(on)?;
-        here.host.call()?.graphs.get(graph as u64).map(drop)
+    driver_call(|| {
+        let (gpu, _) = stream(on)?;
+        gpu.host.call()?.graphs.get(graph as u64).map(drop)
     })
 }
 
 pub(super) unsafe extern "C" fn cuGraphExecDestroy(graph: CUgraphExec) -> Code {
-    answer(|| destroy(graph as u64))
+    driver_call(|| destroy(graph as u64))
 }
 
 pub(super) unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> Code {
-    answer(|| destroy(graph as u64))
+    driver_call(|| destroy(graph as u64))
 }
 
 fn destroy(handle: u64) -> Result<()> {
@@ -70,7 +70,7 @@ fn destroy(handle: u64) -> Result<()> {
     removed.map(drop).ok_or(Code::CUDA_ERROR_INVALID_HANDLE)
 }
 
-/// An object of one reference, which a graph then takes over.
+/// Creates an object with one reference, which a graph then takes over.
 pub(super) unsafe extern "C" fn cuUserObjectCreate(
     to: *mut CUuserObject,
     data: *mut c_void,
@@ -78,16 +78,16 @@ pub(super) unsafe extern "C" fn cuUserObjectCreate(
     references: c_uint,
     flags: c_uint,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let unsynchronised = CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as c_uint;
         if references != 1 || flags != unsynchronised || destroy.is_none() {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        let here = here()?;
-        let handle = new_handle(&here.host);
-        let mut state = here.host.call()?;
-        // SAFETY: by the caller.
-        unsafe { put(to, handle as CUuserObject)? };
+        let gpu = current_gpu()?;
+        let handle = new_handle(&gpu.host);
+        let mut state = gpu.host.call()?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(to, handle as CUuserObject)? };
         let data = data as usize;
         let object = Arc::new(UserObject { data, destroy });
         state.graphs.objects.insert(handle, object);
@@ -96,7 +96,7 @@ pub(super) unsafe extern "C" fn cuUserObjectCreate(
 }
 
 pub(super) unsafe extern "C" fn cuUserObjectRelease(object: CUuserObject, count: c_uint) -> Code {
-    answer(|| {
+    driver_call(|| {
         let handle = object as u64;
         let removed = host_of(handle)?.call()?.graphs.objects.remove(&handle);
         match (removed, count) {
@@ -113,7 +113,7 @@ pub(super) unsafe extern "C" fn cuGraphRetainUserObject(
     count: c_uint,
     flags: c_uint,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let moves = CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as c_uint;
         if count != 1 || flags != moves {
             return Err(Code::CUDA_ERROR_NOT_SUPPORTED);

@@ -1,77 +1,80 @@
-//! Plain allocations, on GPUs and pinned on the host.
+//! Plain allocations on GPUs, and pinned memory of the host.
 
-use super::{answer, enqueue, ensure_not_captured, ensure_permitted, here, put, stream};
-use crate::driver::queue::Step;
-use crate::driver::{Code, Result, memory::TOTAL_BYTES};
+use super::call::{
+    current_gpu, driver_call, enqueue, ensure_not_captured, ensure_permitted, stream, write_out,
+};
+use crate::driver::address_space::TOTAL_BYTES;
+use crate::driver::result::{Code, Result};
+use crate::driver::streams::StreamOp;
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use std::ffi::{c_uint, c_void};
 
 pub(super) unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Code {
-    answer(|| {
-        let here = here()?;
-        let left = here.host.call()?.memory.free_bytes(here.device);
-        // SAFETY: by the caller.
-        unsafe { put(free, left as usize).and(put(total, TOTAL_BYTES as usize)) }
+    driver_call(|| {
+        let gpu = current_gpu()?;
+        let left = gpu.host.call()?.memory.free_bytes(gpu.device);
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(free, left as usize).and(write_out(total, TOTAL_BYTES as usize)) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) -> Code {
-    answer(|| {
+    driver_call(|| {
         if bytes == 0 {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        ensure_permitted(&here()?.host)?;
-        // SAFETY: by the caller.
-        unsafe { put(address, allocate(bytes)?) }
+        ensure_permitted(&current_gpu()?.host)?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(address, allocate(bytes)?) }
     })
 }
 
 fn allocate(bytes: usize) -> Result<u64> {
-    let here = here()?;
-    here.host.lock().ensure_works(here.device)?;
-    let device = here.device;
-    here.host
-        .ask(move |world, state| state.memory.allocate(world, device, bytes as u64))
+    let gpu = current_gpu()?;
+    gpu.host.lock().ensure_works(gpu.device)?;
+    let device = gpu.device;
+    gpu.host
+        .run_on_engine(move |world, state| state.memory.allocate(world, device, bytes as u64))
 }
 
 pub(super) unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> Code {
-    answer(|| {
-        let here = here()?;
-        ensure_permitted(&here.host)?;
-        // Freeing waits for the GPU; after a failure there is nothing to wait for.
-        let end = here.host.call()?.queues.end(here.device);
-        let waited = here.host.wait(here.device, end);
-        here.host
-            .ask(move |world, state| state.memory.free(world, address))?;
+    driver_call(|| {
+        let gpu = current_gpu()?;
+        ensure_permitted(&gpu.host)?;
+        // Freeing waits for the GPU. After a failure the wait returns at once, and the memory is freed all the same.
+        let end = gpu.host.call()?.streams.end(gpu.device);
+        let waited = gpu.host.wait(gpu.device, end);
+        gpu.host
+            .run_on_engine(move |world, state| state.memory.free(world, address))?;
         waited
     })
 }
 
-/// The memory is there at once, earlier than a stream could ask for it.
+/// Allocates at once, before the stream reaches this operation.
 pub(super) unsafe extern "C" fn cuMemAllocAsync(
     address: *mut CUdeviceptr,
     bytes: usize,
     on: CUstream,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let (on, id) = stream(on)?;
         ensure_not_captured(&on, id)?;
-        // SAFETY: by the caller.
-        unsafe { put(address, allocate(bytes)?) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(address, allocate(bytes)?) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuMemFreeAsync(address: CUdeviceptr, on: CUstream) -> Code {
-    answer(|| {
+    driver_call(|| {
         let (on, id) = stream(on)?;
         if !on.host.call()?.memory.is_allocation(address) {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        match enqueue(&on, id, Step::Free(address)) {
-            // What the failed kernel used goes all the same.
+        match enqueue(&on, id, StreamOp::Free(address)) {
+            // The memory of a failed kernel is freed all the same.
             Err(Code::CUDA_ERROR_LAUNCH_FAILED) => on
                 .host
-                .ask(move |world, state| state.memory.free(world, address))
+                .run_on_engine(move |world, state| state.memory.free(world, address))
                 .and(Err(Code::CUDA_ERROR_LAUNCH_FAILED)),
             enqueued => enqueued.map(drop),
         }
@@ -83,38 +86,38 @@ pub(super) unsafe extern "C" fn cuMemHostAlloc(
     bytes: usize,
     _flags: c_uint,
 ) -> Code {
-    answer(|| {
-        let here = here()?;
-        let address = here
+    driver_call(|| {
+        let gpu = current_gpu()?;
+        let address = gpu
             .host
-            .ask(move |world, state| state.memory.pin(world, bytes))?;
-        // SAFETY: by the caller.
-        unsafe { put(to, address as *mut c_void) }
+            .run_on_engine(move |world, state| state.memory.pin(world, bytes))?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(to, address as *mut c_void) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuMemFreeHost(memory: *mut c_void) -> Code {
-    answer(|| {
-        let (here, address) = (here()?, memory as u64);
-        ensure_permitted(&here.host)?;
-        here.host
-            .ask(move |world, state| state.memory.unpin(world, address))
+    driver_call(|| {
+        let (gpu, address) = (current_gpu()?, memory as u64);
+        ensure_permitted(&gpu.host)?;
+        gpu.host
+            .run_on_engine(move |world, state| state.memory.unpin(world, address))
     })
 }
 
-/// GPUs use the host's addresses.
+/// Returns the same address, since GPUs use the host's addresses for pinned memory.
 pub(super) unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
     address: *mut CUdeviceptr,
     memory: *mut c_void,
     _flags: c_uint,
 ) -> Code {
-    use crate::driver::memory::Place;
-    answer(|| {
-        let here = here()?;
-        if here.host.call()?.memory.place(memory as u64, 1)? != Place::Pinned {
+    use crate::driver::address_space::MemorySpace;
+    driver_call(|| {
+        let gpu = current_gpu()?;
+        if gpu.host.call()?.memory.space_of(memory as u64, 1)? != MemorySpace::PinnedHost {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: by the caller.
-        unsafe { put(address, memory as u64) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(address, memory as u64) }
     })
 }

@@ -1,10 +1,12 @@
-//! Streams, and capturing them.
+//! Streams and their captures.
 
-use super::{answer, ensure_not_captured, ensure_permitted, here, put, stream};
+use super::call::{
+    current_gpu, driver_call, ensure_not_captured, ensure_permitted, stream, write_out,
+};
 use crate::driver::graph::{CAPTURE_MODE, Capture};
-use crate::driver::queue::StreamId;
 use crate::driver::registry::new_handle;
-use crate::driver::{Code, Result};
+use crate::driver::result::{Code, Result};
+use crate::driver::streams::StreamId;
 use cudarc::driver::sys::{
     CUgraph, CUgraphEdgeData, CUgraphNode, CUstream, CUstream_flags, CUstreamCaptureMode,
     CUstreamCaptureStatus, CUstreamUpdateCaptureDependencies_flags as UpdateFlags, cuuint64_t,
@@ -13,8 +15,8 @@ use std::ffi::{c_int, c_uint};
 use std::ptr::null;
 
 pub(super) unsafe extern "C" fn cuStreamCreate(to: *mut CUstream, flags: c_uint) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { put(to, create(flags)?) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { write_out(to, create(flags)?) })
 }
 
 pub(super) unsafe extern "C" fn cuStreamCreateWithPriority(
@@ -22,52 +24,52 @@ pub(super) unsafe extern "C" fn cuStreamCreateWithPriority(
     flags: c_uint,
     _priority: c_int,
 ) -> Code {
-    // SAFETY: by the caller.
-    answer(|| unsafe { put(to, create(flags)?) })
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
+    driver_call(|| unsafe { write_out(to, create(flags)?) })
 }
 
 fn create(flags: c_uint) -> Result<CUstream> {
-    let here = here()?;
+    let gpu = current_gpu()?;
     let is_blocking = flags & CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint == 0;
     let id = StreamId {
-        device: here.device,
-        handle: new_handle(&here.host),
+        device: gpu.device,
+        handle: new_handle(&gpu.host),
     };
-    here.host.call_on(here.device)?.queues.add(id, is_blocking);
+    gpu.host.call_on(gpu.device)?.streams.add(id, is_blocking);
     Ok(id.handle as CUstream)
 }
 
-/// Work that is still in the stream is done before it goes.
+/// Removes the stream after its remaining operations have ended.
 pub(super) unsafe extern "C" fn cuStreamDestroy_v2(on: CUstream) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
         if id.handle == 0 {
             return Err(Code::CUDA_ERROR_INVALID_HANDLE);
         }
-        let mut state = here.host.call()?;
+        let mut state = gpu.host.call()?;
         state.graphs.invalidate(id.handle);
-        state.queues.destroy(id);
+        state.streams.destroy(id);
         Ok(())
     })
 }
 
 pub(super) unsafe extern "C" fn cuStreamSynchronize(on: CUstream) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
-        ensure_not_captured(&here, id)?;
-        ensure_permitted(&here.host)?;
-        let point = here.host.call_on(id.device)?.queues.point(id);
-        here.host.wait(id.device, point)
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
+        ensure_not_captured(&gpu, id)?;
+        ensure_permitted(&gpu.host)?;
+        let point = gpu.host.call_on(id.device)?.streams.point(id);
+        gpu.host.wait(id.device, point)
     })
 }
 
 pub(super) unsafe extern "C" fn cuStreamQuery(on: CUstream) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
-        ensure_not_captured(&here, id)?;
-        ensure_permitted(&here.host)?;
-        let point = here.host.lock().queues.point(id);
-        here.host.poll(id.device, point)
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
+        ensure_not_captured(&gpu, id)?;
+        ensure_permitted(&gpu.host)?;
+        let point = gpu.host.lock().streams.point(id);
+        gpu.host.poll(id.device, point)
     })
 }
 
@@ -75,11 +77,11 @@ pub(super) unsafe extern "C" fn cuStreamIsCapturing(
     on: CUstream,
     status: *mut CUstreamCaptureStatus,
 ) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
-        let status_now = status_of(here.host.call()?.graphs.capture(id.handle));
-        // SAFETY: by the caller.
-        unsafe { put(status, status_now) }
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
+        let status_now = status_of(gpu.host.call()?.graphs.capture(id.handle));
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(status, status_now) }
     })
 }
 
@@ -93,7 +95,7 @@ fn status_of(capture: Option<&Capture>) -> CUstreamCaptureStatus {
     }
 }
 
-/// The dependencies stay where they are until the stream is used again.
+/// The returned dependencies are valid until the stream is used again.
 pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     on: CUstream,
     status: *mut CUstreamCaptureStatus,
@@ -103,15 +105,15 @@ pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     edges: *mut *const CUgraphEdgeData,
     dependency_count: *mut usize,
 ) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
-        let state = here.host.call()?;
-        // SAFETY: by the caller, who may leave out all but the status.
-        unsafe { put(status, status_of(state.graphs.capture(id.handle)))? };
-        let Some(branch) = state.graphs.branches.get(&id.handle) else {
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
+        let state = gpu.host.call()?;
+        // SAFETY: the caller passes a valid pointer to the status. The other pointers may be null.
+        unsafe { write_out(status, status_of(state.graphs.capture(id.handle)))? };
+        let Some(branch) = state.graphs.capturing_streams.get(&id.handle) else {
             return Ok(());
         };
-        // SAFETY: as above.
+        // SAFETY: each pointer is null or points to memory for its value.
         unsafe {
             put_if_wanted(number, branch.graph);
             put_if_wanted(graph, branch.graph as CUgraph);
@@ -123,11 +125,13 @@ pub(super) unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     })
 }
 
+/// Writes a result, unless the caller has passed null.
+///
 /// # Safety
-/// `to` must be null or a place for a `T`.
+/// `to` must be null or point to memory for a `T`.
 unsafe fn put_if_wanted<T>(to: *mut T, value: T) {
     if !to.is_null() {
-        // SAFETY: by the caller.
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         unsafe { to.write(value) };
     }
 }
@@ -139,17 +143,17 @@ pub(super) unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
     count: usize,
     flags: c_uint,
 ) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
         if flags != UpdateFlags::CU_STREAM_ADD_CAPTURE_DEPENDENCIES as c_uint {
             return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
         }
-        let mut state = here.host.call()?;
-        let branch = state.graphs.branches.get(&id.handle);
+        let mut state = gpu.host.call()?;
+        let branch = state.graphs.capturing_streams.get(&id.handle);
         let graph = branch.ok_or(Code::CUDA_ERROR_ILLEGAL_STATE)?.graph;
         let nodes: &[u64] = match count {
             0 => &[],
-            // SAFETY: by the caller, there are as many handles.
+            // SAFETY: the caller passes an array of `count` handles.
             count => unsafe { std::slice::from_raw_parts(dependencies.cast(), count) },
         };
         let known = &state.graphs.get(graph)?.nodes;
@@ -165,24 +169,24 @@ pub(super) unsafe extern "C" fn cuStreamBeginCapture_v2(
     on: CUstream,
     mode: CUstreamCaptureMode,
 ) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
         if id.handle == 0 {
             return Err(Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
-        let graph = new_handle(&here.host);
-        let mut state = here.host.call_on(id.device)?;
+        let graph = new_handle(&gpu.host);
+        let mut state = gpu.host.call_on(id.device)?;
         state.graphs.begin(id.handle, graph, mode)
     })
 }
 
 pub(super) unsafe extern "C" fn cuStreamEndCapture(on: CUstream, graph: *mut CUgraph) -> Code {
-    answer(|| {
-        let (here, id) = stream(on)?;
-        let ended = here.host.call()?.graphs.end(id.handle);
+    driver_call(|| {
+        let (gpu, id) = stream(on)?;
+        let ended = gpu.host.call()?.graphs.end(id.handle);
         let handle = *ended.as_ref().unwrap_or(&0);
-        // SAFETY: by the caller.
-        unsafe { put(graph, handle as CUgraph)? };
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(graph, handle as CUgraph)? };
         ended.map(drop)
     })
 }
@@ -190,8 +194,8 @@ pub(super) unsafe extern "C" fn cuStreamEndCapture(on: CUstream, graph: *mut CUg
 pub(super) unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(
     mode: *mut CUstreamCaptureMode,
 ) -> Code {
-    answer(|| {
-        // SAFETY: by the caller.
+    driver_call(|| {
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         let mode = unsafe { mode.as_mut() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
         *mode = CAPTURE_MODE.replace(*mode);
         Ok(())

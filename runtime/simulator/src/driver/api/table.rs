@@ -1,4 +1,4 @@
-//! The table of all functions, each held against cudarc's declaration of it.
+//! The table of all functions. The types are compared with cudarc's declarations when this file is compiled.
 
 use super::context::*;
 use super::copy::*;
@@ -7,30 +7,31 @@ use super::event::*;
 use super::function::*;
 use super::graph::*;
 use super::memory::*;
+use super::module::*;
 use super::stream::*;
 use super::tensor_map::*;
 use super::virtual_memory::*;
-use crate::driver::Code;
+use crate::driver::result::Code;
 use cudarc::driver::sys;
 use std::ffi::c_void;
 
-/// A function that cudarc looks up by its name.
-pub(in crate::driver) struct Entry {
+/// A function that cudarc looks up by name.
+pub(crate) struct DriverFunction {
     pub name: &'static str,
     pub address: *const c_void,
 }
 
-/// Compiles only if ours is declared as cudarc's is.
+/// Lists functions with their addresses. Compiles only if each function has the type that cudarc declares.
 macro_rules! entries {
     ($($same:ident: $($name:ident)*;)*) => {
-        vec![$($(Entry { name: stringify!($name), address: $same(sys::$name, $name) },)*)*]
+        vec![$($(DriverFunction { name: stringify!($name), address: $same(sys::$name, $name) },)*)*]
     };
 }
 
 macro_rules! same {
     ($($same:ident($($arg:ident)*);)*) => {$(
-        fn $same<$($arg),*>(_: unsafe fn($($arg),*) -> Code, ours: unsafe extern "C" fn($($arg),*) -> Code) -> *const c_void {
-            ours as *const c_void
+        fn $same<$($arg),*>(_: unsafe fn($($arg),*) -> Code, implemented: unsafe extern "C" fn($($arg),*) -> Code) -> *const c_void {
+            implemented as *const c_void
         }
     )*};
 }
@@ -48,7 +49,7 @@ same! {
     same12(A B C D E F G H I J K L);
 }
 
-/// Functions that some part of cudarc calls, and that simulated GPUs have no use for.
+/// The functions that some part of cudarc calls, and that simulated GPUs do not support.
 const UNSUPPORTED: &[&str] = &[
     "cuCtxCreate_v4",
     "cuCtxDestroy_v2",
@@ -88,13 +89,13 @@ const UNSUPPORTED: &[&str] = &[
     "cuStreamAttachMemAsync",
 ];
 
-/// Arguments are left to the caller, whatever they are.
+/// Returns an error for any unsupported function. The arguments are ignored.
 unsafe extern "C" fn unsupported() -> Code {
     Code::CUDA_ERROR_NOT_SUPPORTED
 }
 
-/// All functions, those included that only say no. cudarc panics where a function is missing.
-pub(in crate::driver) fn functions() -> Vec<Entry> {
+/// Returns all functions, including unsupported ones. cudarc panics if a function is missing.
+pub(crate) fn functions() -> Vec<DriverFunction> {
     let mut all = entries! {
         same0: cuCtxSynchronize;
         same1: cuInit cuDriverGetVersion cuDeviceGetCount cuDevicePrimaryCtxRelease_v2 cuCtxSetCurrent cuCtxGetCurrent
@@ -120,10 +121,10 @@ pub(in crate::driver) fn functions() -> Vec<Entry> {
         same11: cuLaunchKernel;
         same12: cuTensorMapEncodeTiled;
     };
-    let no = UNSUPPORTED.iter().map(|name| Entry {
+    let unsupported_functions = UNSUPPORTED.iter().map(|name| DriverFunction {
         name,
         address: unsupported as *const c_void,
     });
-    all.extend(no);
+    all.extend(unsupported_functions);
     all
 }

@@ -1,7 +1,7 @@
-//! Tensor maps among a kernel's arguments.
+//! Tensor maps, which a program passes among a kernel's arguments.
 
-use super::{answer, put};
-use crate::driver::{Code, Result};
+use super::call::{driver_call, write_out};
+use crate::driver::result::{Code, Result};
 use crate::tensor_map::{MAX_RANK, TensorMap};
 use cudarc::driver::sys::{
     CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
@@ -23,16 +23,16 @@ pub(super) unsafe extern "C" fn cuTensorMapEncodeTiled(
     _promotion: CUtensorMapL2promotion,
     fill: CUtensorMapFloatOOBfill,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         let count = rank as usize;
         if !(1..=MAX_RANK).contains(&count) || !(to as usize).is_multiple_of(64) {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: by the caller, the arrays are as long as the rank says, strides one less.
+        // SAFETY: the caller passes arrays of `rank` values, and `rank` - 1 strides.
         let (dims, strides_bytes, box_elems, element_strides) = unsafe {
             (
                 array(dims, count)?,
-                // A rank of 1 has no strides, and the pointer may be anything.
+                // A map of rank 1 has no strides, so the pointer may have any value.
                 if count == 1 {
                     &[]
                 } else {
@@ -55,18 +55,20 @@ pub(super) unsafe extern "C" fn cuTensorMapEncodeTiled(
                 Code::CUDA_ERROR_INVALID_VALUE
             },
         )?;
-        // SAFETY: by the caller; a map has these 128 bytes.
-        unsafe { put(to.cast(), map.to_bytes()) }
+        // SAFETY: the caller passes null or memory for a map of 128 bytes.
+        unsafe { write_out(to.cast(), map.to_bytes()) }
     })
 }
 
+/// Returns an array of the caller.
+///
 /// # Safety
-/// `start` must be null or the start of `count` values.
+/// `start` must be null or point to `count` values.
 unsafe fn array<'a, T>(start: *const T, count: usize) -> Result<&'a [T]> {
     if start.is_null() {
         return Err(Code::CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: by the caller.
+    // SAFETY: by the contract of the driver's function, which the caller upholds.
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 

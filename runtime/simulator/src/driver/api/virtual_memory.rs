@@ -1,9 +1,9 @@
-//! Memory and addresses apart: what symmetric memory is made of.
+//! Virtual memory management: physical memory, reserved addresses and mappings, which symmetric memory uses.
 
-use super::{answer, here, put};
-use crate::driver::memory::GRANULARITY_BYTES;
+use super::call::{current_gpu, driver_call, write_out};
+use crate::driver::address_space::GRANULARITY_BYTES;
 use crate::driver::registry::device;
-use crate::driver::{Code, Result};
+use crate::driver::result::{Code, Result};
 use cudarc::driver::sys::{
     CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType,
@@ -17,12 +17,12 @@ pub(super) unsafe extern "C" fn cuMemGetAllocationGranularity(
     request: *const CUmemAllocationProp,
     _option: CUmemAllocationGranularity_flags,
 ) -> Code {
-    answer(|| {
-        // SAFETY: by the caller.
+    driver_call(|| {
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         let request = unsafe { request.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
         device_at(&request.location)?;
-        // SAFETY: by the caller.
-        unsafe { put(granularity, GRANULARITY_BYTES as usize) }
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(granularity, GRANULARITY_BYTES as usize) }
     })
 }
 
@@ -32,30 +32,30 @@ pub(super) unsafe extern "C" fn cuMemCreate(
     request: *const CUmemAllocationProp,
     flags: c_ulonglong,
 ) -> Code {
-    answer(|| {
-        let here = here()?;
-        // SAFETY: by the caller.
+    driver_call(|| {
+        let gpu = current_gpu()?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         let request = unsafe { request.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
         let is_pinned = request.type_ == CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         let bytes = bytes as u64;
         if !is_pinned || flags != 0 || !bytes.is_multiple_of(GRANULARITY_BYTES) {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        let device = here.device_at(&request.location)?;
-        here.host.lock().ensure_works(device)?;
-        let created = here
+        let device = gpu.device_at(&request.location)?;
+        gpu.host.lock().ensure_works(device)?;
+        let created = gpu
             .host
-            .ask(move |world, state| state.memory.create(world, device, bytes))?;
-        // SAFETY: by the caller.
-        unsafe { put(handle, created) }
+            .run_on_engine(move |world, state| state.memory.create(world, device, bytes))?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(handle, created) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Code {
-    answer(|| {
-        here()?
+    driver_call(|| {
+        current_gpu()?
             .host
-            .ask(move |world, state| state.memory.release(world, handle))
+            .run_on_engine(move |world, state| state.memory.release(world, handle))
     })
 }
 
@@ -65,11 +65,11 @@ pub(super) unsafe extern "C" fn cuMemExportToShareableHandle(
     kind: CUmemAllocationHandleType,
     _flags: c_ulonglong,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         ensure_descriptor(kind)?;
-        let fd = here()?.host.call()?.memory.export(handle)?;
-        // SAFETY: for descriptors, `to` is a place for an int by the caller.
-        unsafe { put(to.cast::<c_int>(), fd.into_raw_fd()) }
+        let fd = current_gpu()?.host.call()?.memory.export(handle)?;
+        // SAFETY: for file descriptors, the caller passes null or memory for an int.
+        unsafe { write_out(to.cast::<c_int>(), fd.into_raw_fd()) }
     })
 }
 
@@ -78,17 +78,17 @@ pub(super) unsafe extern "C" fn cuMemImportFromShareableHandle(
     descriptor: *mut c_void,
     kind: CUmemAllocationHandleType,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         ensure_descriptor(kind)?;
         let fd = c_int::try_from(descriptor as isize)
             .ok()
             .filter(|fd| *fd >= 0);
         let fd = fd.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
-        // SAFETY: by the caller, who passes an open descriptor where a pointer is declared.
+        // SAFETY: the caller passes an open descriptor in the place of a pointer.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        let imported = here()?.host.call()?.memory.import(fd)?;
-        // SAFETY: by the caller.
-        unsafe { put(handle, imported) }
+        let imported = current_gpu()?.host.call()?.memory.import(fd)?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(handle, imported) }
     })
 }
 
@@ -99,20 +99,20 @@ pub(super) unsafe extern "C" fn cuMemAddressReserve(
     _wish: CUdeviceptr,
     _flags: c_ulonglong,
 ) -> Code {
-    answer(|| {
-        let reserved = here()?
+    driver_call(|| {
+        let reserved = current_gpu()?
             .host
-            .ask(move |world, state| state.memory.reserve(world, bytes as u64))?;
-        // SAFETY: by the caller.
-        unsafe { put(address, reserved) }
+            .run_on_engine(move |world, state| state.memory.reserve(world, bytes as u64))?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
+        unsafe { write_out(address, reserved) }
     })
 }
 
 pub(super) unsafe extern "C" fn cuMemAddressFree(address: CUdeviceptr, bytes: usize) -> Code {
-    answer(|| {
-        here()?
+    driver_call(|| {
+        current_gpu()?
             .host
-            .ask(move |world, state| state.memory.unreserve(world, address, bytes as u64))
+            .run_on_engine(move |world, state| state.memory.unreserve(world, address, bytes as u64))
     })
 }
 
@@ -123,11 +123,11 @@ pub(super) unsafe extern "C" fn cuMemMap(
     handle: CUmemGenericAllocationHandle,
     _flags: c_ulonglong,
 ) -> Code {
-    answer(|| {
+    driver_call(|| {
         if offset != 0 {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        here()?
+        current_gpu()?
             .host
             .call()?
             .memory
@@ -136,10 +136,10 @@ pub(super) unsafe extern "C" fn cuMemMap(
 }
 
 pub(super) unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, bytes: usize) -> Code {
-    answer(|| {
-        here()?
+    driver_call(|| {
+        current_gpu()?
             .host
-            .ask(move |world, state| state.memory.unmap(world, address, bytes as u64))
+            .run_on_engine(move |world, state| state.memory.unmap(world, address, bytes as u64))
     })
 }
 
@@ -149,21 +149,22 @@ pub(super) unsafe extern "C" fn cuMemSetAccess(
     request: *const CUmemAccessDesc,
     count: usize,
 ) -> Code {
-    answer(|| {
-        let here = here()?;
-        // SAFETY: by the caller.
+    driver_call(|| {
+        let gpu = current_gpu()?;
+        // SAFETY: by the contract of the driver's function, which the caller upholds.
         let request = unsafe { request.as_ref() }.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
         if request.flags != CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE || count != 1 {
             return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
         }
-        let device = here.device_at(&request.location)?;
-        here.host
-            .ask(move |world, state| state.memory.allow(world, address, bytes as u64, device))
+        let device = gpu.device_at(&request.location)?;
+        gpu.host.run_on_engine(move |world, state| {
+            state.memory.allow(world, address, bytes as u64, device)
+        })
     })
 }
 
-impl super::Here {
-    /// The device at a place, which must be of this host.
+impl super::call::TargetGpu {
+    /// Returns the device at a location, which must be on this host.
     fn device_at(&self, location: &CUmemLocation) -> Result<u32> {
         let (host, device) = device_at(location)?;
         if host != self.host.index || device >= self.host.options.world.devices {
@@ -173,7 +174,7 @@ impl super::Here {
     }
 }
 
-/// The host and the device at a place.
+/// Returns the host and the device at a location.
 fn device_at(location: &CUmemLocation) -> Result<(u32, u32)> {
     if location.type_ != CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE {
         return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
@@ -183,6 +184,7 @@ fn device_at(location: &CUmemLocation) -> Result<(u32, u32)> {
     Ok((host.index, device))
 }
 
+/// Fails if a handle type is not a file descriptor.
 fn ensure_descriptor(kind: CUmemAllocationHandleType) -> Result<()> {
     match kind {
         CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => Ok(()),

@@ -1,4 +1,4 @@
-//! Captures of several streams, what they forbid, and what graphs retain.
+//! Tests of captures of several streams, the calls that they forbid, and the objects that graphs retain.
 
 use super::*;
 use cudarc::driver::CudaGraph;
@@ -8,14 +8,14 @@ const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_
 const LOCAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
 
-/// A lab whose slices track no events, and a word.
-fn lab() -> (Lab, CudaSlice<u32>) {
-    let lab = Lab::new(1);
+/// Returns a host whose slices track no events, and a word.
+fn host() -> (TestHost, CudaSlice<u32>) {
+    let host = TestHost::new(1);
     // SAFETY: the streams of these tests are ordered by the tests.
-    unsafe { lab.gpus[0].disable_event_tracking() };
-    let slice = lab.gpus[0].default_stream().alloc_zeros::<u32>(1);
-    lab.gpus[0].synchronize().expect("synchronized");
-    (lab, slice.expect("allocated"))
+    unsafe { host.gpus[0].disable_event_tracking() };
+    let slice = host.gpus[0].default_stream().alloc_zeros::<u32>(1);
+    host.gpus[0].synchronize().expect("synchronized");
+    (host, slice.expect("allocated"))
 }
 
 fn add(stream: &CudaStream, slice: &CudaSlice<u32>) {
@@ -27,7 +27,7 @@ fn end(stream: &Arc<CudaStream>) -> std::result::Result<CudaGraph, DriverError> 
     ended.map(|graph| graph.expect("a graph"))
 }
 
-/// The graph and the last node of a stream that is being captured.
+/// Returns the graph and the last node of a stream that is being captured.
 fn last_node(stream: &CudaStream) -> (sys::CUgraph, sys::CUgraphNode) {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     let (mut id, mut graph) = (0, null_mut());
@@ -45,16 +45,16 @@ fn last_node(stream: &CudaStream) -> (sys::CUgraph, sys::CUgraphNode) {
         )
     };
     assert_eq!((code, count), (Code::CUDA_SUCCESS, 1));
-    // SAFETY: there is one.
+    // SAFETY: the graph has one such node.
     (graph, unsafe { *nodes })
 }
 
-/// For each kernel of the last replay, how many kernels of it came before.
-fn replay(lab: &Lab, graph: &CudaGraph) -> Vec<usize> {
-    let first = lab.log().len() as u64;
+/// Launches a graph, and returns for each of its kernels how many of them happened before it.
+fn replay(host: &TestHost, graph: &CudaGraph) -> Vec<usize> {
+    let first = host.log().len() as u64;
     graph.launch().expect("launched");
-    lab.gpus[0].synchronize().expect("synchronized");
-    let log = lab.log();
+    host.gpus[0].synchronize().expect("synchronized");
+    let log = host.log();
     let replayed = log.iter().filter(|(task, _)| task.0 >= first);
     let before = |after: &fake::Moment| after.0.iter().filter(|task| task.0 >= first).count();
     let mut counts: Vec<usize> = replayed.map(|(_, after)| before(after)).collect();
@@ -63,10 +63,10 @@ fn replay(lab: &Lab, graph: &CudaGraph) -> Vec<usize> {
 }
 
 #[test]
-fn branches_run_side_by_side_unless_they_are_told_not_to() {
+fn branches_run_concurrently_unless_they_depend_on_each_other() {
     for ordered in [false, true] {
-        let (lab, slice) = lab();
-        let (one, two) = (lab.stream(0), lab.stream(0));
+        let (host, slice) = host();
+        let (one, two) = (host.stream(0), host.stream(0));
         one.begin_capture(LOCAL).expect("capturing");
         two.join(&one).expect("forked");
         add(&one, &slice);
@@ -74,7 +74,7 @@ fn branches_run_side_by_side_unless_they_are_told_not_to() {
             let (_, mut node) = last_node(&one);
             let flags =
                 sys::CUstreamUpdateCaptureDependencies_flags::CU_STREAM_ADD_CAPTURE_DEPENDENCIES;
-            // SAFETY: the node is one of this capture's.
+            // SAFETY: the node belongs to this capture.
             let code = unsafe {
                 sys::cuStreamUpdateCaptureDependencies_v2(
                     two.cu_stream(),
@@ -93,7 +93,7 @@ fn branches_run_side_by_side_unless_they_are_told_not_to() {
         let graph = end(&one).expect("captured");
         let second = usize::from(ordered);
         for _ in 0..2 {
-            assert_eq!(replay(&lab, &graph), [0, second, 2]);
+            assert_eq!(replay(&host, &graph), [0, second, 2]);
         }
         assert_eq!(one.clone_dtoh(&slice).expect("downloaded"), [6]);
 
@@ -107,15 +107,15 @@ fn branches_run_side_by_side_unless_they_are_told_not_to() {
 
 #[test]
 fn a_capture_forbids_what_could_disturb_it() {
-    let (lab, slice) = lab();
-    let (one, two) = (lab.stream(0), lab.stream(0));
+    let (host, slice) = host();
+    let (one, two) = (host.stream(0), host.stream(0));
     let event = two.record_event(None).expect("recorded");
     let query = |mode| {
         let mut mode = mode;
-        // SAFETY: the mode is one; it is this thread's alone.
+        // SAFETY: the pointer is to a live mode, and the call only affects this thread.
         unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
         let code = code(event.try_is_complete());
-        // SAFETY: as above.
+        // SAFETY: as for the first exchange.
         unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
         code
     };
@@ -123,7 +123,7 @@ fn a_capture_forbids_what_could_disturb_it() {
         Code::CUDA_SUCCESS,
         Code::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
     );
-    // By the capture's mode, whose thread captures, and the calling thread's mode.
+    // The mode of the capture, whether the calling thread captures, and the mode of the calling thread.
     let cases = [
         (GLOBAL, true, GLOBAL, forbidden),
         (GLOBAL, false, GLOBAL, forbidden),
@@ -133,25 +133,25 @@ fn a_capture_forbids_what_could_disturb_it() {
         (LOCAL, false, GLOBAL, allowed),
         (RELAXED, true, GLOBAL, allowed),
     ];
-    for (mode, here, ours, expected) in cases {
+    for (mode, captures_here, ours, expected) in cases {
         let begin = || one.begin_capture(mode).expect("capturing");
-        match here {
+        match captures_here {
             true => begin(),
             false => std::thread::scope(|scope| scope.spawn(begin).join().expect("no panic")),
         }
         add(&one, &slice);
-        assert_eq!(query(ours), expected, "{mode:?} {here} {ours:?}");
+        assert_eq!(query(ours), expected, "{mode:?} {captures_here} {ours:?}");
         assert_eq!(end(&one).is_ok(), expected == allowed);
     }
 
     one.begin_capture(RELAXED).expect("capturing");
-    assert_eq!(code(lab.gpus[0].synchronize()), forbidden, "in any mode");
+    assert_eq!(code(host.gpus[0].synchronize()), forbidden, "in any mode");
     assert!(end(&one).is_err());
 }
 
-/// What a test's object says when it goes: whether the driver could be called.
-unsafe extern "C" fn tell(data: *mut c_void) {
-    // SAFETY: the test made it of such a box.
+/// Destroys the object of a test. Sends the result of a call of the driver.
+unsafe extern "C" fn destroy(data: *mut c_void) {
+    // SAFETY: the test has created the pointer from such a box.
     let gone = unsafe { Box::from_raw(data.cast::<mpsc::Sender<Code>>()) };
     let mut count = 0;
     // SAFETY: the pointer is to a live int.
@@ -159,9 +159,9 @@ unsafe extern "C" fn tell(data: *mut c_void) {
 }
 
 #[test]
-fn graphs_keep_what_they_retain_until_the_last_launch_is_over() {
-    let (lab, slice) = lab();
-    let stream = lab.stream(0);
+fn graphs_keep_retained_objects_until_the_last_launch_has_ended() {
+    let (host, slice) = host();
+    let stream = host.stream(0);
     let (gone, is_gone) = mpsc::channel();
     stream.begin_capture(LOCAL).expect("capturing");
     launch(&stream, [AWAIT, address(&slice), 5]).expect("captured");
@@ -170,9 +170,9 @@ fn graphs_keep_what_they_retain_until_the_last_launch_is_over() {
     let mut object = null_mut();
     let flags = sys::CUuserObject_flags::CU_USER_OBJECT_NO_DESTRUCTOR_SYNC as u32;
     let moves = sys::CUuserObjectRetain_flags::CU_GRAPH_USER_OBJECT_MOVE as u32;
-    // SAFETY: the data is what the destructor takes, and the graph is being captured.
+    // SAFETY: the destructor takes this data, and the graph is being captured.
     unsafe {
-        let code = sys::cuUserObjectCreate(&raw mut object, data, Some(tell), 1, flags);
+        let code = sys::cuUserObjectCreate(&raw mut object, data, Some(destroy), 1, flags);
         assert_eq!(code, Code::CUDA_SUCCESS);
         let code = sys::cuGraphRetainUserObject(graph, object, 1, moves);
         assert_eq!(code, Code::CUDA_SUCCESS);
@@ -181,8 +181,8 @@ fn graphs_keep_what_they_retain_until_the_last_launch_is_over() {
     graph.launch().expect("launched");
     drop(graph);
     assert_eq!(is_gone.try_recv(), Err(mpsc::TryRecvError::Empty));
-    launch(&lab.stream(0), [ADD, address(&slice), 5]).expect("launched");
+    launch(&host.stream(0), [ADD, address(&slice), 5]).expect("launched");
     stream.synchronize().expect("the graph's kernel ended");
-    let said = is_gone.recv_timeout(Duration::from_secs(10));
-    assert_eq!(said, Ok(Code::CUDA_ERROR_NOT_PERMITTED));
+    let called = is_gone.recv_timeout(Duration::from_secs(10));
+    assert_eq!(called, Ok(Code::CUDA_ERROR_NOT_PERMITTED));
 }

@@ -1,47 +1,47 @@
-//! Kernels, their arguments, and their failures.
+//! Tests of kernels: their arguments, limits and failures.
 
 use super::*;
 
 #[test]
-fn after_a_failure_the_gpu_is_out_of_use() {
-    let mut lab = Lab::new(2);
-    let slice = lab.gpus[0]
+fn after_a_failure_the_gpu_cannot_be_used() {
+    let mut host = TestHost::new(2);
+    let slice = host.gpus[0]
         .default_stream()
         .alloc_zeros::<u32>(1)
         .expect("allocated");
     let at = address(&slice);
-    let stream = lab.stream(0);
+    let stream = host.stream(0);
     launch(&stream, [FAIL, 0, 0]).expect("launched");
     launch(&stream, [ADD, at, 1]).expect("launched");
     let failed = Code::CUDA_ERROR_LAUNCH_FAILED;
     assert_eq!(code(stream.synchronize()), failed);
     assert_eq!(code(launch(&stream, [ADD, at, 1])), failed);
-    assert_eq!(code(lab.gpus[0].synchronize()), failed);
+    assert_eq!(code(host.gpus[0].synchronize()), failed);
     assert_eq!(
-        code(lab.gpus[0].default_stream().alloc_zeros::<u32>(1)),
+        code(host.gpus[0].default_stream().alloc_zeros::<u32>(1)),
         failed
     );
-    lab.gpus[1].synchronize().expect("the other GPU works");
-    let findings = lab.host.findings();
+    host.gpus[1].synchronize().expect("the other GPU works");
+    let findings = host.host.findings();
     assert!(
-        findings[0].text.contains("GPU 0 failed: it was told to"),
+        findings[0].text.contains("GPU 0 failed: on request"),
         "{findings:?}"
     );
 
     drop((stream, slice));
-    let gpu = lab.gpus.remove(0);
+    let gpu = host.gpus.remove(0);
     let ordinal = gpu.ordinal();
     drop(gpu);
     let gpu = CudaContext::new(ordinal).expect("a new context");
     gpu.default_stream()
         .alloc_zeros::<u32>(1)
-        .expect("which works");
+        .expect("the new context works");
 }
 
 #[test]
 fn kernels_are_checked_before_they_start() {
-    let lab = Lab::new(1);
-    let function = load(&lab.gpus[0]);
+    let host = TestHost::new(1);
+    let function = load(&host.gpus[0]);
     let mut args = [0u64; 3];
     let mut launch = |grid, block, smem_bytes| {
         let mut params = [(&raw mut args).cast::<c_void>()];
@@ -57,7 +57,7 @@ fn kernels_are_checked_before_they_start() {
     assert_eq!(
         launch((1, 1, 1), (32, 1, 1), 200 << 10),
         bad,
-        "not allowed yet"
+        "more than the limit before it is raised"
     );
     let smem = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     let ctas = |threads, bytes| {
@@ -74,7 +74,7 @@ fn kernels_are_checked_before_they_start() {
     assert_eq!(allow(232_449), bad);
     assert_eq!(allow(200 << 10), Code::CUDA_SUCCESS);
     assert_eq!((ctas(384, 200 << 10), ctas(384, 0)), (Ok(1), Ok(5)));
-    // SAFETY: a text ends with a NUL, and the other is long enough for what is looked at.
+    // SAFETY: the text ends with a NUL, and the image has its header and its table of sections.
     let load = |image: &[u8]| unsafe { result::module::load_data(image.as_ptr().cast()).map(drop) };
     assert_eq!(
         code(load(b".version 9.0\0")),
@@ -87,12 +87,12 @@ fn kernels_are_checked_before_they_start() {
 
 #[test]
 fn clusters_are_checked_before_they_start() {
-    let lab = Lab::new(1);
-    let function = load(&lab.gpus[0]);
-    let word = lab.gpus[0].default_stream().alloc_zeros::<u32>(1);
+    let host = TestHost::new(1);
+    let function = load(&host.gpus[0]);
+    let word = host.gpus[0].default_stream().alloc_zeros::<u32>(1);
     let mut args = [ADD, address(&word.expect("allocated")), 1];
     let mut launch = |ctas, x, y| {
-        // SAFETY: all zeros are an attribute.
+        // SAFETY: all zeros are a valid attribute.
         let mut cluster: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
         cluster.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         cluster.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z: 1 };
@@ -127,7 +127,7 @@ fn clusters_are_checked_before_they_start() {
 
 #[test]
 fn tensor_maps_are_encoded_and_checked() {
-    let _lab = Lab::new(1);
+    let _lab = TestHost::new(1);
     let encode = |address: u64, stride: u64, swizzle| {
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         // SAFETY: the arrays are as long as the rank says.
@@ -179,12 +179,12 @@ fn tensor_maps_are_encoded_and_checked() {
 }
 
 #[test]
-fn a_simulator_that_panics_hangs_nobody() {
-    let lab = Lab::new(1);
-    let stream = lab.stream(0);
-    // The fake world knows no such address.
+fn no_thread_hangs_after_the_simulator_has_panicked() {
+    let host = TestHost::new(1);
+    let stream = host.stream(0);
+    // The fake world panics, since no memory has this address.
     launch(&stream, [ADD, 1, 1]).expect("launched");
     assert_eq!(code(stream.synchronize()), Code::CUDA_ERROR_UNKNOWN);
-    assert_eq!(lab.host.timeline(), "");
-    assert_eq!(code(lab.gpus[0].new_stream()), Code::CUDA_ERROR_UNKNOWN);
+    assert_eq!(host.host.timeline(), "");
+    assert_eq!(code(host.gpus[0].new_stream()), Code::CUDA_ERROR_UNKNOWN);
 }

@@ -1,18 +1,18 @@
-//! Memory and copies.
+//! Tests of memory and of copies.
 
 use super::*;
 
 #[test]
-fn bytes_go_there_and_back() {
-    let lab = Lab::new(2);
-    let stream = lab.gpus[0].default_stream();
+fn copies_preserve_the_bytes() {
+    let host = TestHost::new(2);
+    let stream = host.gpus[0].default_stream();
     let words: Vec<u32> = (0..1000).collect();
     let mut slice = stream.clone_htod(&words).expect("uploaded");
     launch(&stream, [ADD, address(&slice) + 4, 41]).expect("launched");
     let back = stream.clone_dtoh(&slice).expect("downloaded");
     assert_eq!((back[0], back[1], back[999]), (0, 42, 999));
-    // To a peer and back.
-    let peer = lab.gpus[1].default_stream();
+    // Copies to a peer GPU and from there to the program.
+    let peer = host.gpus[1].default_stream();
     let copy = peer.clone_dtod(&slice).expect("copied");
     stream.memset_zeros(&mut slice).expect("zeroed");
     assert_eq!(peer.clone_dtoh(&copy).expect("downloaded"), back);
@@ -20,16 +20,16 @@ fn bytes_go_there_and_back() {
         stream.clone_dtoh(&slice).expect("downloaded"),
         vec![0; 1000]
     );
-    let free = lab.gpus[0].mem_get_info().expect("figures").0;
+    let free = host.gpus[0].mem_get_info().expect("figures").0;
     drop((slice, copy));
     stream.synchronize().expect("synchronized");
-    assert_eq!(lab.gpus[0].mem_get_info().expect("figures").0, free + 4000);
+    assert_eq!(host.gpus[0].mem_get_info().expect("figures").0, free + 4000);
 }
 
 #[test]
 fn rows_are_copied_with_their_pitches() {
-    let lab = Lab::new(1);
-    let stream = lab.gpus[0].default_stream();
+    let host = TestHost::new(1);
+    let stream = host.gpus[0].default_stream();
     let from = stream
         .clone_htod(&(0..64u32).collect::<Vec<_>>())
         .expect("uploaded");
@@ -70,72 +70,72 @@ fn rows_are_copied_with_their_pitches() {
 
 #[test]
 fn addresses_are_checked() {
-    let lab = Lab::new(1);
-    let stream = lab.gpus[0].default_stream();
+    let host = TestHost::new(1);
+    let stream = host.gpus[0].default_stream();
     let slice = stream.alloc_zeros::<u32>(128).expect("allocated");
     let to = address(&slice);
-    // SAFETY: what would be accessed is what is being tested; the driver refuses it.
+    // SAFETY: the driver refuses ranges that are not valid, which this test checks.
     let set =
         |to, bytes| unsafe { code(result::memset_d8_async(to, 1, bytes, stream.cu_stream())) };
     assert_eq!(set(to, 512), Code::CUDA_SUCCESS);
     assert_eq!(set(to, 513), Code::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(set(to - 1, 1), Code::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(set(u64::MAX, 16), Code::CUDA_ERROR_INVALID_VALUE);
-    // SAFETY: as above.
+    // SAFETY: as for `set`.
     let write = |to| unsafe { sys::cuStreamWriteValue32_v2(stream.cu_stream(), to, 7, 0) };
     assert_eq!(write(to + 508), Code::CUDA_SUCCESS);
     assert_eq!(write(to + 2), Code::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(write(to + 512), Code::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(stream.clone_dtoh(&slice).expect("downloaded")[127], 7);
-    // SAFETY: as above.
+    // SAFETY: as for `set`.
     let free = |address| unsafe { code(result::free_sync(address)) };
     assert_eq!(free(to + 512), Code::CUDA_ERROR_INVALID_VALUE);
 }
 
-/// What symmetric memory does: memory of one GPU, at an address of another.
+/// Symmetric memory maps memory of one GPU for another one in the same way.
 #[test]
-fn memory_travels_as_a_descriptor() {
-    let lab = Lab::new(2);
+fn memory_is_shared_by_a_descriptor() {
+    let host = TestHost::new(2);
     let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let bytes = 2 << 20;
-    // SAFETY: plain C data, for which all zeros is a value.
+    // SAFETY: the struct is plain C data, for which all zeros are valid.
     let mut request: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
     request.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     request.location = sys::CUmemLocation {
         type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-        id: lab.gpus[0].cu_device(),
+        id: host.gpus[0].cu_device(),
     };
     let good = |code| assert_eq!(code, Code::CUDA_SUCCESS);
     let map = |handle, device: usize| {
         let mut at = 0;
         let access = sys::CUmemAccessDesc {
             location: sys::CUmemLocation {
-                id: lab.gpus[device].cu_device(),
+                id: host.gpus[device].cu_device(),
                 ..request.location
             },
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
-        // SAFETY: the pointers are to live values, the range is ours.
+        // SAFETY: the pointers are to live values, and the range belongs to this test.
         unsafe {
             good(sys::cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0));
             good(sys::cuMemMap(at, bytes, 0, handle, 0));
             assert_eq!(
                 sys::cuMemMap(at, bytes, 0, handle, 0),
                 Code::CUDA_ERROR_INVALID_VALUE,
-                "twice"
+                "the range is already mapped"
             );
             good(sys::cuMemSetAccess(at, bytes, &raw const access, 1));
         }
         at
     };
-    lab.gpus[0].bind_to_thread().expect("bound");
+    host.gpus[0].bind_to_thread().expect("bound");
     let (mut handle, mut imported, mut fd) = (0, 0, -1);
-    // SAFETY: the pointers are to live values, the descriptor is ours.
+    // SAFETY: the pointers are to live values, and the descriptor belongs to this test.
     unsafe {
         assert_eq!(
             sys::cuMemCreate(&raw mut handle, 4096, &raw const request, 0),
             Code::CUDA_ERROR_INVALID_VALUE,
-            "less than a granule"
+            "less than the granularity"
         );
         good(sys::cuMemCreate(
             &raw mut handle,
@@ -162,36 +162,39 @@ fn memory_travels_as_a_descriptor() {
         assert_eq!(import(&mut 0, -1), Code::CUDA_ERROR_INVALID_VALUE);
     }
     let (own, peers) = (map(handle, 0), map(imported, 1));
-    // SAFETY: what is freed is ours, and nothing uses it any more at the end.
+    // SAFETY: the memory belongs to this test, and nothing uses it after it is freed.
     unsafe {
         result::memset_d8_sync(own, 0x5a, bytes).expect("set");
-        lab.gpus[0].synchronize().expect("synchronized");
+        host.gpus[0].synchronize().expect("synchronized");
         let mut word = [0u32];
         result::memcpy_dtoh_sync(&mut word, peers + 400).expect("read");
         assert_eq!(word, [0x5a5a_5a5a]);
-        let free = lab.gpus[0].mem_get_info().expect("figures").0;
+        let free = host.gpus[0].mem_get_info().expect("figures").0;
         for (at, handle) in [(own, handle), (peers, imported)] {
             assert_eq!(
                 sys::cuMemAddressFree(at, bytes),
                 Code::CUDA_ERROR_INVALID_VALUE,
-                "mapped"
+                "the range is still mapped"
             );
             good(sys::cuMemUnmap(at, bytes));
             good(sys::cuMemAddressFree(at, bytes));
             good(sys::cuMemRelease(handle));
         }
         assert_eq!(sys::cuMemRelease(handle), Code::CUDA_ERROR_INVALID_VALUE);
-        assert_eq!(lab.gpus[0].mem_get_info().expect("figures").0, free + bytes);
+        assert_eq!(
+            host.gpus[0].mem_get_info().expect("figures").0,
+            free + bytes
+        );
     }
 }
 
 #[test]
 fn a_host_lives_as_long_as_its_contexts() {
-    let mut lab = Lab::new(1);
-    let ordinal = lab.host.first_ordinal();
-    let gpu = lab.gpus.remove(0);
+    let mut host = TestHost::new(1);
+    let ordinal = host.host.first_ordinal();
+    let gpu = host.gpus.remove(0);
     let slice = gpu.default_stream().clone_htod(&[7u32]).expect("uploaded");
-    drop(lab);
+    drop(host);
     assert_eq!(
         gpu.default_stream().clone_dtoh(&slice).expect("downloaded"),
         [7]
@@ -199,7 +202,7 @@ fn a_host_lives_as_long_as_its_contexts() {
     let stream = gpu.new_stream().expect("a stream");
     let raw = stream.cu_stream();
     drop((slice, stream, gpu));
-    // SAFETY: the handle may be stale, which is what is tested.
+    // SAFETY: the driver checks the handle, which is stale.
     let code = unsafe { sys::cuStreamQuery(raw) };
     assert_eq!(code, Code::CUDA_ERROR_INVALID_HANDLE, "of GPU {ordinal}");
 }

@@ -1,4 +1,4 @@
-//! The driver as cudarc uses it, over the fake world.
+//! Tests of the driver through cudarc, with the fake world.
 
 mod graphs;
 mod kernels;
@@ -7,6 +7,7 @@ mod progress;
 mod streams;
 
 use super::fake::{self, ADD, AWAIT, AWAIT_HOST, FAIL, RING};
+use super::result::Code;
 use super::*;
 use crate::world::Options;
 use cudarc::driver::sys::{self, CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -21,12 +22,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A claimed host, and contexts on its GPUs.
-struct Lab {
+struct TestHost {
     host: SimulatedHost,
     gpus: Vec<Arc<CudaContext>>,
 }
 
-impl Lab {
+impl TestHost {
     fn new(devices: u32) -> Self {
         activate().expect("activated");
         let host = claim(devices);
@@ -41,11 +42,11 @@ impl Lab {
         self.gpus[device].new_stream().expect("a stream")
     }
 
-    /// What was started, and what it came after.
+    /// Returns the started tasks, each with the moment that it was ordered after.
     fn log(&self) -> Vec<(TaskId, fake::Moment)> {
         self.host
             .inner()
-            .ask(|world, _| Ok(world.log.clone()))
+            .run_on_engine(|world, _| Ok(world.log.clone()))
             .expect("the log")
     }
 }
@@ -65,7 +66,7 @@ pub(super) fn options(devices: u32) -> HostOptions {
     }
 }
 
-/// Claims a host; other tests may hold all of them for a while.
+/// Claims a host. Waits while other tests hold all of them.
 fn claim(devices: u32) -> SimulatedHost {
     loop {
         match SimulatedHost::claim(options(devices)) {
@@ -75,7 +76,7 @@ fn claim(devices: u32) -> SimulatedHost {
     }
 }
 
-/// The start of an image of this machine: a header, and a table of one section.
+/// Returns the start of an image for this machine: a header, and a table of one section.
 fn image() -> Vec<u8> {
     let mut image = vec![0; 128];
     image[..5].copy_from_slice(b"\x7fELF\x02");
@@ -90,7 +91,7 @@ fn image() -> Vec<u8> {
 
 fn load(gpu: &CudaContext) -> sys::CUfunction {
     gpu.bind_to_thread().expect("bound");
-    // SAFETY: the image is one as far as the driver looks.
+    // SAFETY: the driver reads only the header and the table of sections, which are valid.
     unsafe {
         let module = result::module::load_data(image().as_ptr().cast()).expect("a module");
         result::module::get_function(module, c"any".into()).expect("a function")
@@ -124,9 +125,9 @@ fn code<T>(result: std::result::Result<T, DriverError>) -> Code {
 }
 
 #[test]
-fn gpus_are_described() {
-    let lab = Lab::new(2);
-    let gpu = &lab.gpus[1];
+fn gpus_have_their_properties() {
+    let host = TestHost::new(2);
+    let gpu = &host.gpus[1];
     assert_eq!(gpu.name().as_deref(), Ok("simulated GPU with 8 SMs"));
     assert_eq!(gpu.compute_capability(), Ok((9, 0)));
     assert_eq!(CudaContext::device_count(), Ok(64));
@@ -134,7 +135,7 @@ fn gpus_are_described() {
     assert_eq!(gpu.attribute(sms), Ok(8));
     let error = DriverError(Code::CUDA_ERROR_LAUNCH_FAILED);
     assert!(error.to_string().contains("LAUNCH_FAILED"), "{error}");
-    let first = lab.host.first_ordinal();
+    let first = host.host.first_ordinal();
     assert_eq!(
         code(CudaContext::new(first + 2)),
         Code::CUDA_ERROR_DEVICE_UNAVAILABLE
@@ -143,8 +144,8 @@ fn gpus_are_described() {
 }
 
 #[test]
-fn peers_are_those_of_one_host() {
-    let _lab = Lab::new(1);
+fn gpus_of_one_host_are_peers() {
+    let _lab = TestHost::new(1);
     let can = |dev, peer| {
         let mut can = -1;
         // SAFETY: the pointer is to a live int.
@@ -177,9 +178,9 @@ fn peers_are_those_of_one_host() {
 }
 
 #[test]
-fn what_is_not_supported_says_so() {
-    let lab = Lab::new(1);
-    let gpu = &lab.gpus[0];
+fn unsupported_functions_return_an_error() {
+    let host = TestHost::new(1);
+    let gpu = &host.gpus[0];
     let limit = sys::CUlimit::CU_LIMIT_STACK_SIZE;
     assert_eq!(code(gpu.get_limit(limit)), Code::CUDA_ERROR_NOT_SUPPORTED);
     assert_eq!(

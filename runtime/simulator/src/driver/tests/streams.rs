@@ -1,17 +1,17 @@
-//! Streams, events and graphs.
+//! Tests of streams, events and graphs.
 
 use super::*;
 
 #[test]
 fn streams_keep_their_order_and_events_join_them() {
-    let lab = Lab::new(1);
-    let (one, two) = (lab.stream(0), lab.stream(0));
-    let slice = lab.gpus[0]
+    let host = TestHost::new(1);
+    let (one, two) = (host.stream(0), host.stream(0));
+    let slice = host.gpus[0]
         .default_stream()
         .alloc_zeros::<u32>(1)
         .expect("allocated");
-    lab.gpus[0].synchronize().expect("synchronized");
-    let first = lab.log().len();
+    host.gpus[0].synchronize().expect("synchronized");
+    let first = host.log().len();
     let add = |stream: &CudaStream| launch(stream, [ADD, address(&slice), 1]).expect("launched");
     add(&one);
     add(&one);
@@ -20,10 +20,10 @@ fn streams_keep_their_order_and_events_join_them() {
     add(&two);
     two.wait(&event).expect("enqueued");
     add(&two);
-    lab.gpus[0].synchronize().expect("synchronized");
+    host.gpus[0].synchronize().expect("synchronized");
 
-    // The streams start in the order of their handles, and the fake world finishes what was started first.
-    let before: Vec<Vec<u64>> = lab.log()[first..]
+    // Streams start in the order of their handles, and the fake world finishes the task that was started first.
+    let before: Vec<Vec<u64>> = host.log()[first..]
         .iter()
         .map(|(_, after)| {
             after
@@ -42,8 +42,8 @@ fn streams_keep_their_order_and_events_join_them() {
 
 #[test]
 fn blocking_streams_and_the_default_stream_wait_for_each_other() {
-    let lab = Lab::new(1);
-    let gpu = &lab.gpus[0];
+    let host = TestHost::new(1);
+    let gpu = &host.gpus[0];
     let slice = gpu
         .default_stream()
         .alloc_zeros::<u32>(2)
@@ -54,13 +54,13 @@ fn blocking_streams_and_the_default_stream_wait_for_each_other() {
     let free = create(result::stream::StreamKind::NonBlocking);
     // SAFETY: the streams are alive, and so is the memory.
     let write = |stream, to| unsafe { sys::cuStreamWriteValue32_v2(stream, to, 1, 0) };
-    let first = lab.log().len();
+    let first = host.log().len();
     for stream in [blocking, null_mut(), blocking] {
         assert_eq!(write(stream, address(&slice)), Code::CUDA_SUCCESS);
     }
     assert_eq!(write(free, address(&slice) + 4), Code::CUDA_SUCCESS);
     gpu.synchronize().expect("synchronized");
-    let mut counts: Vec<usize> = lab.log()[first..]
+    let mut counts: Vec<usize> = host.log()[first..]
         .iter()
         .map(|(_, after)| after.0.iter().filter(|task| task.0 >= first as u64).count())
         .collect();
@@ -69,14 +69,14 @@ fn blocking_streams_and_the_default_stream_wait_for_each_other() {
 }
 
 #[test]
-fn questions_are_answered_while_work_goes_on() {
-    let lab = Lab::new(1);
-    let (one, two) = (lab.stream(0), lab.stream(0));
-    let slice = lab.gpus[0]
+fn queries_return_while_work_is_running() {
+    let host = TestHost::new(1);
+    let (one, two) = (host.stream(0), host.stream(0));
+    let slice = host.gpus[0]
         .default_stream()
         .alloc_zeros::<u32>(1)
         .expect("allocated");
-    lab.gpus[0].synchronize().expect("synchronized");
+    host.gpus[0].synchronize().expect("synchronized");
     launch(&one, [AWAIT, address(&slice), 5]).expect("launched");
     let event = one.record_event(None).expect("recorded");
     assert_eq!(event.try_is_complete(), Ok(false));
@@ -89,17 +89,17 @@ fn questions_are_answered_while_work_goes_on() {
         assert!(started.elapsed() < Duration::from_secs(10));
     }
     assert_eq!(query(), Code::CUDA_SUCCESS);
-    let unrecorded: CudaEvent = lab.gpus[0].new_event(None).expect("an event");
+    let unrecorded: CudaEvent = host.gpus[0].new_event(None).expect("an event");
     assert!(unrecorded.is_complete());
-    assert_eq!(lab.host.findings().len(), 0);
+    assert_eq!(host.host.findings().len(), 0);
 }
 
 #[test]
-fn captured_work_is_replayed() {
-    let lab = Lab::new(1);
+fn captured_work_runs_at_each_launch() {
+    let host = TestHost::new(1);
     // SAFETY: there is one stream.
-    unsafe { lab.gpus[0].disable_event_tracking() };
-    let stream = lab.stream(0);
+    unsafe { host.gpus[0].disable_event_tracking() };
+    let stream = host.stream(0);
     let slice = stream.clone_htod(&[0u32]).expect("uploaded");
     stream.synchronize().expect("synchronized");
     let begin = || stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
@@ -116,7 +116,7 @@ fn captured_work_is_replayed() {
     assert_eq!(
         stream.clone_dtoh(&slice).expect("downloaded"),
         [0],
-        "nothing has run"
+        "captured work does not run"
     );
     for _ in 0..3 {
         graph.launch().expect("launched");
@@ -132,7 +132,7 @@ fn captured_work_is_replayed() {
     assert_eq!(code(ended), Code::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     stream.synchronize().expect("the stream works");
     assert!(code(stream.end_capture(flags)) == Code::CUDA_ERROR_ILLEGAL_STATE);
-    let default = lab.gpus[0].default_stream();
+    let default = host.gpus[0].default_stream();
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     assert_eq!(
         code(default.begin_capture(mode)),

@@ -1,4 +1,4 @@
-//! Commands for the proxy, and arrivals.
+//! Commands for the proxy, and arrivals: a correct kernel, and the mistakes that must be found.
 
 use super::*;
 
@@ -26,7 +26,7 @@ cases! {
             "if (mk::comm::wait_command_slot(ctx, mk::kPush, at.ring, index)) mk::comm::publish_command" => "mk::comm::publish_command"
         ],
             "deadlock", ["in take: while"];
-        "a slot given back before it was read": [
+        "a slot released before it was read": [
             "const Command command = take"
                 => "mk::store_release_sys(&at.ring.words->consumed, index + 1);\n      const Command command = take"
         ],
@@ -40,9 +40,9 @@ cases! {
         "too few puts awaited": ["0, 5, 8 * args.call}" => "0, 5, 8 * args.call - 1}"],
             "race", ["mk::load(at.target + lane)"];
         "a claimed slot left empty": ["const u32 index = mk::fetch_add" => "mk::fetch_add_relaxed_gpu(&at.ring.state->claimed, 1);\n    const u32 index = mk::fetch_add"],
-            "deadlock", ["in role push wait", "the completion of this rank's puts"];
-        "a proxy that reads no more": ["index != 8 * args.call; ++index" => "index != 8 * args.call - 7; ++index"],
-            "deadlock", ["in role push wait for a free slot of the command ring"];
+            "deadlock", ["wait in role push for", "the completion of this rank's puts"];
+        "a proxy that stops reading": ["index != 8 * args.call; ++index" => "index != 8 * args.call - 7; ++index"],
+            "deadlock", ["wait in role push for a free slot of the command ring"];
     }
     "commands posted at once": "commands", SHAPE_OF_PUTS, [
         "const u32 index = mk::fetch_add_relaxed_gpu(&at.ring.state->claimed, 1);" => "const u32 index = mk::comm::post_command(ctx, mk::kPush, at.ring, put);",

@@ -1,4 +1,4 @@
-//! Products of tensor cores.
+//! Products of tensor cores: correct kernels, and the mistakes that must be found.
 
 use super::*;
 
@@ -17,7 +17,7 @@ cases! {
     "products, B along N": "product", PRODUCT, [] {
         "no fence before them": ["mk::mma_fence();" => ""],
             "missing fence", ["no wgmma.fence", "descriptor<kMnMajor>(b + slice)"];
-        "tensor cores do not know A": ["mk::fence_proxy_async_shared();" => ""],
+        "A is not visible to tensor cores": ["mk::fence_proxy_async_shared();" => ""],
             "missing proxy fence", ["descriptor<kMnMajor>(b + slice)", "mk::store_shared(a + i * 4"];
         "B is overwritten before they are done": [
             "mk::mma_wait<0>();\n    if (mk::lane_index() == 0) mk::barrier_arrive(free);"
@@ -27,7 +27,7 @@ cases! {
         "a thread with another operand": [
             "descriptor<kMnMajor>(b + slice)" => "descriptor<kMnMajor>(b + slice + (threadIdx.x == 77 ? 1024 : 0))"
         ],
-            "warpgroup diverged", ["another of its warpgroup"];
+            "warpgroup diverged", ["another thread of its warpgroup"];
         "a warp that does not commit": ["mk::mma_commit();" => "if (warp != 2) mk::mma_commit();"],
             "deadlock", ["products"];
     }
@@ -42,7 +42,7 @@ cases! {
         ],
             "race", ["mk::tma_load_2d(b", "MmaRegisters<64, true>::issue"];
         "a thread with another operand": ["(b + k16 * 2048)" => "(b + k16 * 2048 + (threadIdx.x == 77 ? 1024 : 0))"],
-            "warpgroup diverged", ["another of its warpgroup"];
+            "warpgroup diverged", ["another thread of its warpgroup"];
     }
     "products, rows of 64 bytes, B along N": "product", Shape { swizzle_bytes: 64, ..PRODUCT }, ["kRow = 128" => "kRow = 64"] {
     }

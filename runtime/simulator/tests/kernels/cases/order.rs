@@ -1,6 +1,6 @@
-//! Order of accesses to global memory, and accesses that are wrong by themselves.
+//! The order of accesses to global memory, and accesses that are wrong by themselves.
 
-use super::super::lab::Host;
+use super::super::harness::HostAction;
 use super::*;
 
 const TWO_CTAS: Shape = Shape { ctas: 2, ..SHAPE };
@@ -12,12 +12,12 @@ cases! {
             "race", ["mk::store(words(args.output) + lane, mk::load(data + lane))", "mk::store(data + lane,"];
         "loaded without acquire": ["mk::load_acquire_gpu(flag)" => "mk::load_relaxed_sys(flag)"],
             "race", ["not ordered after an earlier write", "mk::store(data + lane,"];
-        "published by one lane for itself": ["__syncwarp();  // one lane publishes for all" => ""],
+        "one lane publishes before the others have stored": ["__syncwarp();  // one lane publishes for all" => ""],
             "race", ["mk::store(data + lane,"];
-        "seen by one lane for itself": ["__syncwarp();  // one lane has seen for all" => ""],
+        "one lane acquires and the others do not wait for it": ["__syncwarp();  // one lane has seen for all" => ""],
             "race", ["mk::load(data + lane)"];
         "never sent": ["if (lane == 0) mk::store_release_gpu(flag, 1);" => ""],
-            "deadlock", ["CTA 1 wait", "ended already: CTA 0 of rank 0", "mk::load_acquire_gpu(flag) != 1"];
+            "deadlock", ["CTA 1 wait", "already ended: CTA 0 of rank 0", "mk::load_acquire_gpu(flag) != 1"];
     }
     "slots between ranks": "ranks", Shape { calls: 3, ..TWO_RANKS }, [] {
         "released at the scope of the GPU": ["mk::store_release_sys(sent" => "mk::store_release_gpu(sent"],
@@ -26,7 +26,7 @@ cases! {
             "race", ["rank 1", "rank 0"];
         "reused before it was read": ["while (mk::load_acquire_sys(taken) != args.call - 1) __nanosleep(32);" => ""],
             "race", ["is written, not ordered after an earlier read", "mk::store(slot + lane,", "mk::load(slot + lane)"];
-        "given back before it was read": [
+        "released before it was read": [
             "mk::store(words(args.output) + lane, mk::load(slot + lane));\n    __syncwarp();\n    if (lane == 0) mk::store_release_sys(taken, args.call);"
                 => "if (lane == 0) mk::store_release_sys(taken, args.call);\n    mk::store(words(args.output) + lane, mk::load(slot + lane));"
         ],
@@ -41,7 +41,7 @@ cases! {
             "race", ["mk::load(data + lane)", "mk::store(data + lane,"];
     }
     "counters": "counters", Shape { bytes: 256, ..TWO_CTAS }, [] {
-        "a shuffle in place of a meeting": ["__syncwarp();  // a shuffle orders no memory" => ""],
+        "a shuffle instead of __syncwarp": ["__syncwarp();  // a shuffle orders no memory" => ""],
             "race", ["mk::load(data + is_last * 32 + lane)", "mk::store(data + blockIdx.x * 32 + lane,"];
         "counted without order": [
             "is_last = mk::fetch_add_acq_rel_gpu(done, 1ull) == 1"
@@ -52,12 +52,12 @@ cases! {
     "words": "words", Shape { bytes: 4096, ..TWO_CTAS }, [] {
         "two writers of one word": ["args.output) + half * 256" => "args.output)"],
             "race", ["is written, not ordered after an earlier write", "CTA 0", "CTA 1", "mk::store(to + i"];
-        "a constant that the kernel writes": [
+        "the kernel writes a constant": [
             "const u8* source = args.input" => "__syncwarp();\n  const u8* source = args.output",
             "+ half * 2048 + 1024;\n  u8*" => "+ half * 2048;\n  u8*"
         ],
             "read of a constant", ["ld.global.nc", "mk::load_vec16(source", "mk::store(to + i"];
-        "a read of what nobody wrote": ["u64*>(args.input)" => "u64*>(args.output)"],
+        "a read of unwritten memory": ["u64*>(args.input)" => "u64*>(args.output)"],
             "uninitialised read", ["mk::load(from + i)"];
         "a read out of bounds": ["mk::load(from + i)" => "mk::load(from + i + 1000)"],
             "failure", ["load out of bounds", "8192 bytes"];
@@ -68,15 +68,15 @@ cases! {
         "a division by zero": ["mk::load(from + i)" => "mk::load(from + i) / args.rank"],
             "arithmetic", ["divided by zero", "/ args.rank"];
     }
-    "a copy by the host": "host", Shape { host: Host::CopyThenFlag, ..SHAPE }, [] {}
+    "a copy by the host": "host", Shape { host: HostAction::CopyThenFlag, ..SHAPE }, [] {}
     "waits with a deadline": "watch", TWO_RANKS, [] {
         "too little is sent": ["mk::store_release_sys(flag, 8)" => "mk::store_release_sys(flag, 7)"],
-            "deadlock", ["in role load wait for", "number 24, from rank 0: wanted 8, seen 7", "mk::wait_flag(ctx, flag"];
+            "deadlock", ["wait in role load for", "index 24, from rank 0: wanted 8, seen 7", "mk::wait_flag(ctx, flag"];
         "nothing is sent": ["mk::store_release_sys(flag, 8)" => ""],
-            "deadlock", ["number 24, from rank 0: wanted 8, seen 0", "mk::wait_flag(ctx, flag"];
+            "deadlock", ["index 24, from rank 0: wanted 8, seen 0", "mk::wait_flag(ctx, flag"];
     }
-    "a barrier that outlasts waits for peers": "late", Shape { threads: 64, late: true, ..TWO_RANKS }, [] {
-        "it waits no longer than they do": [
+    "a barrier deadline beyond those of waits for peers": "late", Shape { threads: 64, late: true, ..TWO_RANKS }, [] {
+        "the deadline of the barrier is not longer": [
             "barrier_deadline_ns = deadline_ns;" => "barrier_deadline_ns = deadline_ns / mk::kBarrierDeadlines;"
         ],
             "trap", ["mk::wait_barrier(ctx, barrier"];

@@ -1,33 +1,33 @@
-//! Warps of a CTA: barriers, shared memory, what lanes do together.
+//! The warps of a CTA: barriers, shared memory, and operations that lanes perform together.
 
 use super::*;
 
 cases! {
     "named barriers": "named", Shape { threads: 96, bytes: 256, ..SHAPE }, [] {
-        "none": ["mk::sync_named(1, 64);" => ""],
+        "no barrier": ["mk::sync_named(1, 64);" => ""],
             "race", ["shared memory", "mk::load_shared(smem"];
-        "of one warp": ["mk::sync_named(1, 64);" => "mk::sync_named(1, 32);"],
+        "a barrier of one warp": ["mk::sync_named(1, 64);" => "mk::sync_named(1, 32);"],
             "race", ["shared memory"];
-        "two of one name": ["mk::sync_named(2, 32);" => "mk::sync_named(1, 32);"],
+        "two barriers with the same number": ["mk::sync_named(2, 32);" => "mk::sync_named(1, 32);"],
             "named barrier", ["mk::sync_named(1, 64)", "mk::sync_named(1, 32)"];
-        "a name that is none": ["mk::sync_named(1, 64);" => "mk::sync_named(16, 64);"],
+        "a number that does not exist": ["mk::sync_named(1, 64);" => "mk::sync_named(16, 64);"],
             "named barrier", ["barrier 16", "mk::sync_named(16, 64)"];
-        "too many awaited": ["mk::sync_named(1, 64);" => "mk::sync_named(1, 96);"],
+        "a barrier for too many threads": ["mk::sync_named(1, 64);" => "mk::sync_named(1, 96);"],
             "deadlock", ["64 threads", "mk::sync_named(1, 96)"];
     }
     "turns": "turns", Shape { threads: 64, bytes: 512, ..SHAPE }, [] {
-        "who should wait goes on": ["mk::sync_named(1, 64);" => "mk::arrive_named(1, 64);"],
+        "the reader does not wait": ["mk::sync_named(1, 64);" => "mk::arrive_named(1, 64);"],
             "race", ["mk::load_shared(shared_start()", "mk::store_shared(buffer"];
         "the buffer is not free": ["if (round > 0) mk::sync_named(2, 64);" => "if (round > 0) mk::arrive_named(2, 64);"],
             "race", ["mk::load_shared(shared_start()", "mk::store_shared(buffer"];
-        "nobody tells": ["mk::arrive_named(1, 64);" => ""],
+        "no thread arrives": ["mk::arrive_named(1, 64);" => ""],
             "deadlock", ["64 threads", "mk::sync_named(2, 64)"];
-        "told before it is done": [
+        "an arrival before the store": [
             "mk::arrive_named(1, 64);" => "",
             "mk::store_shared(buffer" => "mk::arrive_named(1, 64);\n      mk::store_shared(buffer"
         ],
             "race", ["mk::load_shared(shared_start()", "mk::store_shared(buffer"];
-        "of different sizes": ["mk::arrive_named(1, 64);" => "mk::arrive_named(1, 96);"],
+        "different numbers of threads": ["mk::arrive_named(1, 64);" => "mk::arrive_named(1, 96);"],
             "named barrier", ["mk::arrive_named(1, 96)", "mk::sync_named(1, 64)"];
     }
     "copies of a thread": "copies", Shape { threads: 64, bytes: 8192, ..SHAPE }, [] {
@@ -35,11 +35,11 @@ cases! {
             "race", ["shared memory", "mk::copy_async(smem", "mk::load_shared_vec16(from)"];
         "one too few waited for": ["mk::copy_wait<1>();" => "mk::copy_wait<2>();"],
             "race", ["shared memory", "mk::copy_async(smem"];
-        "into what is still read": ["WAIT(free + state.stage * 8, state.phase ^ 1);" => ""],
+        "into memory that is still read": ["WAIT(free + state.stage * 8, state.phase ^ 1);" => ""],
             "race", ["mk::copy_async(smem", "mk::load_shared_vec16(from)"];
     }
     "quads": "quads", SHAPE, [] {
-        "lanes that are elsewhere": ["const float sum =" => "if (lane < 4) return;\n  const float sum ="],
+        "lanes at another instruction": ["const float sum =" => "if (lane < 4) return;\n  const float sum ="],
             "deadlock", ["in quad_sum"];
     }
     "a barrier without a warp that has ended": "named", Shape { threads: 96, bytes: 256, ..SHAPE }, [
@@ -55,9 +55,9 @@ cases! {
             "uninitialised read", ["mk::load_shared(buffer)"];
         "a buffer that is not free": ["WAIT(free + state.stage * 8, state.phase ^ 1)" => ""],
             "race", ["mk::store_shared(buffer", "mk::load_shared(buffer)"];
-        "nobody knows that they are there": ["__syncthreads();" => ""],
+        "no synchronisation after the initialisation": ["__syncthreads();" => ""],
             "barrier", ["no barrier was initialised"];
-        "an arrival before the words": [
+        "an arrival before the stores": [
             "__syncwarp();\n      if (lane == 0) mk::barrier_arrive(full"
                 => "if (lane == 0) mk::barrier_arrive(full"
         ],
@@ -71,9 +71,9 @@ cases! {
                 => "mk::load_matrix_x4(neighbour, a, b, c, d);"
         ],
             "race", ["mk::load_matrix_x4(neighbour, a, b, c, d)", "mk::store_matrix_x4(row, mk::load(from)"];
-        "rows off their boundary": ["+ lane * 16, neigh" => "+ lane * 16 + 8, neigh"],
+        "rows that are not aligned": ["+ lane * 16, neigh" => "+ lane * 16 + 8, neigh"],
             "alignment", ["not a multiple of 16", "mk::store_matrix_x4"];
-        "lanes that are elsewhere": [
+        "lanes at another instruction": [
             "__syncwarp();\n  mk::load_matrix_x4(neigh"
                 => "if (lane < 7) __syncwarp();\n  mk::load_matrix_x4(neigh"
         ],
@@ -84,7 +84,7 @@ cases! {
             "race", ["mk::load_shared_vec16(smem", "mk::store_shared_float2(smem"];
         "a constant that is written": ["mk::store_float2(args.output + 512 + lane * 16, w.x, w.y);" => "mk::store_float2(args.input + 1024 + lane * 4 / 8 * 8, w.x, w.y);"],
             "read of a constant", ["mk::load_word(args.input"];
-        "off its boundary": ["mk::store_shared_float2(smem + lane * 16, v.x" => "mk::store_shared_float2(smem + lane * 16 + 4, v.x"],
+        "an address that is not aligned": ["mk::store_shared_float2(smem + lane * 16, v.x" => "mk::store_shared_float2(smem + lane * 16 + 4, v.x"],
             "failure", ["store of 8 bytes", "not a multiple of its size"];
     }
     "leaders": "leaders", Shape { threads: 64, ..SHAPE }, [] {

@@ -1,21 +1,21 @@
-// Eight threads of rank 0 put a word each to rank 1, through a ring of four commands. CTA 0 of rank 1 stands for the
-// proxy and the NIC, its CTA 1 for the kernel that waits for the puts.
-struct Places {
+// Eight threads of rank 0 each put a word to rank 1, through a ring of four commands. CTA 0 of rank 1 acts as the proxy
+// and the NIC, and CTA 1 as the kernel that waits for the puts.
+struct Layout {
   mk::CommandRing ring;
   u32* source;   // of rank 0
   u32* target;   // of rank 1, like all below
   u32* arrived;
 };
 
-__device__ __forceinline__ Places places(const Args& args) {
+__device__ __forceinline__ Layout layout(const Args& args) {
   u8* near = args.workspaces[0];
   u8* far = args.workspaces[1];
   const mk::CommandRing ring{reinterpret_cast<mk::Command*>(far + 4096), reinterpret_cast<mk::RingWords*>(far + 8192),
                              reinterpret_cast<mk::RingState*>(near + 4096), 2};
-  return Places{ring, words(near + 8192), words(far + 12288), words(far + 16384)};
+  return Layout{ring, words(near + 8192), words(far + 12288), words(far + 16384)};
 }
 
-// A slot's words but the first, without their phase bits.
+// The words of a slot except the first one, without their phase bits.
 struct Command {
   u64 words[3];
 };
@@ -34,15 +34,15 @@ __device__ __forceinline__ Command take(const u64* slot, u32 index) {
   return command;
 }
 
-// The command's bytes, to the target.
-__device__ __forceinline__ void move(const Places& at, const Command& command) {
+// Copies the command's bytes to the target.
+__device__ __forceinline__ void move(const Layout& at, const Command& command) {
   u32* to = at.target + command.words[2] / 4;
   if (command.words[0] >> 32 == 4) mk::store(to, mk::load(at.source + command.words[1] / 4));
 }
 
 KERNEL(32) {
   const mk::RankContext ctx{args.workspaces, args.host, nullptr, 100'000'000, 0, args.rank, 2, args.call, 0};
-  const Places at = places(args);
+  const Layout at = layout(args);
   const u32 lane = mk::lane_index();
   if (args.rank == 0 && blockIdx.x == 0 && lane < 8) {
     const u32 word = mk::load(words(args.input) + lane);

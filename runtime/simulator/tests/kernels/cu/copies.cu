@@ -1,4 +1,5 @@
-// A warp brings the matrix to shared memory in rounds of 512 bytes, one ahead; the other warp copies them out.
+// A warp copies the matrix to shared memory in rounds of 512 bytes, one round ahead. The other warp copies them to the
+// output.
 KERNEL(64) {
   const u32 smem = shared_start();
   const u32 full = smem + 8192, free = full + 32;

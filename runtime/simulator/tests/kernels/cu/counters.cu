@@ -1,9 +1,9 @@
-// Two CTAs leave words for each other and count on 64 bits who is done: the last one tells the other.
+// Two CTAs store words for each other and count in 64 bits how many are done. The last one sets a flag for the other.
 KERNEL(32) {
   const u32 lane = mk::lane_index();
   u32* data = words(args.workspaces[0]);
   u64* done = reinterpret_cast<u64*>(data + 1024);
-  u64* told = done + 1;
+  u64* flag = done + 1;
   mk::store(data + blockIdx.x * 32 + lane, mk::load(words(args.input) + blockIdx.x * 32 + lane));
   __syncwarp();
   u32 is_last = 0;
@@ -11,9 +11,9 @@ KERNEL(32) {
   is_last = mk::broadcast(is_last, 0);
   if (lane == 0) {
     if (is_last) {
-      mk::store_release_sys(told, 1ull);
+      mk::store_release_sys(flag, 1ull);
     } else {
-      while (mk::load_acquire_sys(told) != 1) __nanosleep(32);
+      while (mk::load_acquire_sys(flag) != 1) __nanosleep(32);
     }
   }
   __syncwarp();  // a shuffle orders no memory

@@ -1,4 +1,4 @@
-// As message.cu, between ranks, by relaxed accesses to a word of 64 bits and fences.
+// Rank 0 passes a word per lane to rank 1, by relaxed accesses to a flag of 64 bits and fences.
 KERNEL(32) {
   const u32 lane = mk::lane_index();
   u32* data = words(args.workspaces[1]);

@@ -1,4 +1,4 @@
-// The unit matrix, from registers, times the input, which comes by TMA, twice into the same place.
+// Multiplies the unit matrix, from registers, with the input, which TMA loads twice to the same addresses.
 KERNEL(160) {
   const u32 b = shared_start(), full = b + 8192, free = full + 8;
   if (threadIdx.x == 0) {

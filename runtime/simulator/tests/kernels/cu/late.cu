@@ -1,5 +1,5 @@
-// Warp 1 of rank 1 waits for three words of rank 0 in turn, each of which comes late by at least half a deadline. Warp 0
-// waits for warp 1.
+// Warp 1 of rank 1 waits for three words of rank 0 one after the other. Each comes at least half a deadline after the
+// previous one. Warp 0 waits for warp 1.
 KERNEL(64) {
   constexpr u64 deadline_ns = 100'000'000;
   constexpr u64 barrier_deadline_ns = deadline_ns;

@@ -1,4 +1,4 @@
-// One thread of the warp, whichever it is, fills shared memory and tells the other warp.
+// The elected thread of one warp fills shared memory and signals the other warp.
 KERNEL(64) {
   const u32 smem = shared_start();
   const u32 full = smem + 1024;

@@ -1,4 +1,4 @@
-// One thread loads the matrix by TMA, twice into the same place; the other warp copies it out each time.
+// One thread loads the matrix by TMA, twice to the same addresses; the other warp copies it out each time.
 KERNEL(64) {
   const u32 smem = shared_start();
   const u32 full = smem + 8192, free = smem + 8200;

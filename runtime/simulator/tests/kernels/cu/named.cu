@@ -1,4 +1,4 @@
-// Warps 0 and 1 exchange words through shared memory; warp 2 does something else meanwhile.
+// Warps 0 and 1 exchange words through shared memory; warp 2 uses another barrier meanwhile.
 KERNEL(96) {
   const u32 smem = shared_start();
   if (mk::warp_index() < 2) {

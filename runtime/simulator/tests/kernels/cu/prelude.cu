@@ -1,4 +1,4 @@
-// What the kernels beside have in common; it is put before each of them.
+// Declarations that all kernels in this folder share. The tests put this file before each kernel.
 #include <mk/activation.cuh>
 #include <mk/barrier.cuh>
 #include <mk/cluster.cuh>
@@ -14,7 +14,7 @@ using mk::u32;
 using mk::u64;
 using mk::u8;
 
-// A right kernel leaves in `output` what is in `input`: 64 x 64 bf16.
+// A correct kernel writes the content of `input`, 64 x 64 bf16 elements, to `output`.
 struct Args {
   CUtensorMap input_map, output_map;
   u8* input;
@@ -33,7 +33,7 @@ __device__ __forceinline__ u32 shared_start() {
   return (mk::shared_address(dynamic_smem) + 1023) & ~1023u;
 }
 
-// No function, so that findings name the line that waits.
+// A macro, so that findings name the line that waits.
 #define WAIT(barrier, parity)                     \
   while (!mk::barrier_try_wait(barrier, parity)) { \
   }

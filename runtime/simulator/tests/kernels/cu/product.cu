@@ -1,9 +1,9 @@
-// The unit matrix times the input, which comes by TMA, twice into the same place. Rows of operands in shared memory
-// have kRow bytes.
+// Multiplies the unit matrix with the input, which TMA loads twice to the same addresses. Rows of operands in shared
+// memory have kRow bytes.
 constexpr u32 kRow = 128;
 constexpr bool kMnMajor = true;
 
-// A descriptor for any swizzle: mk::mma_descriptor knows that of 128 bytes.
+// Returns a descriptor for any swizzle. mk::mma_descriptor supports only the swizzle of 128 bytes.
 template <bool kMajor>
 __device__ __forceinline__ u64 descriptor(u32 address) {
   constexpr u64 kSwizzle = u64{kRow == 128 ? 1 : kRow == 64 ? 2 : 3} << 62;
@@ -12,7 +12,7 @@ __device__ __forceinline__ u64 descriptor(u32 address) {
   return kSwizzle | kStride | kLeading | ((address & 0x3ffff) >> 4);
 }
 
-// Where depth k begins in sub-tiles of 64 rows.
+// Returns the offset at which depth k begins in sub-tiles of 64 rows.
 __device__ __forceinline__ u32 at_depth(u32 k) { return k * 2 / kRow * 64 * kRow + k * 2 % kRow; }
 
 KERNEL(160) {

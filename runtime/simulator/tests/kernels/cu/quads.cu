@@ -1,4 +1,5 @@
-// Pairs of bf16 go to the lane at the other end of their quad and back; sums and maxima of quads must be right.
+// Each lane exchanges a pair of bf16 with the lane at the other end of its quad. Sums and maxima of quads must be
+// correct.
 KERNEL(32) {
   const u32 lane = mk::lane_index();
   const u32 pair = mk::load(words(args.input) + (lane ^ 3));

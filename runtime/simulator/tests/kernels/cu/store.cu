@@ -1,4 +1,4 @@
-// One warp stores the matrix by TMA in four parts, all from the same place in shared memory.
+// One warp stores the matrix by TMA in four parts, all from the same addresses in shared memory.
 KERNEL(32) {
   const u32 smem = shared_start();
   const u32 lane = mk::lane_index();

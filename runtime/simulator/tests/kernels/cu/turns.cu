@@ -1,4 +1,5 @@
-// Warp 0 fills a buffer, warp 1 empties it, in turns: each waits for the other at one barrier, and tells it at another.
+// Warp 0 fills a buffer, warp 1 empties it, in turns: each waits at one barrier for the other, and arrives at a second
+// one when it is done.
 KERNEL(64) {
   const u32 lane = mk::lane_index(), buffer = shared_start() + lane * 4;
   for (u32 round = 0; round < 4; ++round) {

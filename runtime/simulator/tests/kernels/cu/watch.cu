@@ -1,4 +1,4 @@
-// Rank 1 waits for a chunk of rank 0's, under a deadline.
+// Rank 1 waits with a deadline for a chunk of rank 0.
 KERNEL(32) {
   const mk::RankContext ctx{args.workspaces, args.host, nullptr, 100'000'000, 0, args.rank, 2, args.call, 0};
   u32* flag = words(args.workspaces[1] + 1024);
@@ -7,7 +7,7 @@ KERNEL(32) {
   if (args.rank == 0) {
     if (lane == 0) mk::store_release_sys(flag, 8);
   } else if (lane == 0) {
-    // What it waits for first is there.
+    // The first wait ends at once.
     mk::store_release_sys(own, 5);
     mk::wait_flag(ctx, own, mk::WaitSite{mk::kLoad, mk::kChunk, 1, 23, 5});
     mk::wait_flag(ctx, flag, mk::WaitSite{mk::kLoad, mk::kChunk, 0, 24, 8});

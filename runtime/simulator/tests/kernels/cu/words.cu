@@ -1,4 +1,4 @@
-// Two CTAs copy by ordinary accesses, each its half; words of 64 bits, and 16 bytes at a time.
+// Two CTAs copy a half of the data each by ordinary accesses, in words of 64 bits and in vectors of 16 bytes.
 KERNEL(32) {
   const u32 lane = mk::lane_index();
   const u32 half = blockIdx.x;

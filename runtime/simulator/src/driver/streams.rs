@@ -1,133 +1,93 @@
-//! [`Queues`]: the streams of a simulated host. What they hold, in which order it starts, and after what.
+//! [`Streams`]: the streams of a simulated host, their operations, and the order in which operations start.
 
-use super::graph::UserObject;
-use super::{Code, Moment, Outcome, Result, TaskId, Work, World};
+use super::completion::{Completion, CompletionRecord, StreamPoint, moment_of, pending};
+use super::result::{Code, Result};
+use super::user_object::UserObject;
+use super::{Moment, Outcome, TaskId, Work, World};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// A stream: its device, and its handle; 0 is the device's default stream.
+/// Identifies a stream by its device and its handle. The default stream of a device has handle 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct StreamId {
     pub device: u32,
     pub handle: u64,
 }
 
-/// The end of a piece of work: set when it is over.
-pub(super) type Ticket = Arc<OnceLock<End>>;
-
-/// A place in streams: behind `tickets`, and after `moment`.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Point {
-    pub tickets: Vec<Ticket>,
-    pub moment: Moment,
-}
-
-impl Point {
-    pub fn end_of(ticket: &Ticket) -> Self {
-        Self {
-            tickets: vec![ticket.clone()],
-            moment: Moment::default(),
-        }
-    }
-
-    /// When all before it was over.
-    pub fn at(&self) -> Option<Instant> {
-        let ends = self.tickets.iter().map(|ticket| Some(ticket.get()?.at));
-        ends.collect::<Option<Vec<_>>>()?.into_iter().max()
-    }
-
-    /// Whether all before it is over.
-    pub fn is_over(&self) -> bool {
-        self.tickets.iter().all(|ticket| ticket.get().is_some())
-    }
-}
-
 impl StreamId {
-    /// The default stream of a device.
+    /// Returns the default stream of a device.
     pub fn default_of(device: u32) -> Self {
         Self { device, handle: 0 }
     }
 }
 
-/// How and when a piece of work ended.
-#[derive(Debug)]
-pub(super) struct End {
-    pub moment: Moment,
-    pub at: Instant,
-    read: Mutex<Vec<u8>>,
-}
-
-impl End {
-    /// The bytes of a download; only the first who asks gets them.
-    pub fn take_read(&self) -> Vec<u8> {
-        std::mem::take(&mut *self.read.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// What a stream does next.
+/// An operation of a stream.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
-    /// Something for the engine.
+pub(super) enum StreamOp {
+    /// Work for the world.
     Work(Work),
-    /// Nothing: a place in the stream.
+    /// No work. The operation only marks a point in the stream.
     Marker,
-    /// The end of a graph's launch: what the graph retains is needed until then.
-    Release(#[allow(dead_code, reason = "its drop is what counts")] Vec<Arc<UserObject>>),
+    /// The end of a graph's launch. Until then, it retains the objects of the graph.
+    Release(#[allow(dead_code, reason = "the objects are dropped with it")] Vec<Arc<UserObject>>),
     /// Frees an allocation.
     Free(u64),
 }
 
-impl Step {
+impl StreamOp {
     fn is_kernel(&self) -> bool {
         matches!(self, Self::Work(Work::Kernel { .. }))
     }
 }
 
+/// An operation that has been enqueued.
 #[derive(Debug)]
-struct Entry {
-    step: Step,
-    /// What must be over first, besides the stream's earlier work.
-    after: Vec<Ticket>,
-    /// What the host had seen when it enqueued this.
+struct QueuedOp {
+    op: StreamOp,
+    /// The operations of other streams that must end first.
+    after: Vec<Completion>,
+    /// What the program had seen when it enqueued the operation.
     host: Moment,
-    /// Whether `host` has what kernels had published by then.
+    /// Whether `host` includes what kernels had published to host memory by then.
     stamped: bool,
-    end: Ticket,
+    end: Completion,
 }
 
+/// A stream of a GPU.
 #[derive(Debug)]
 struct Stream {
-    /// Whether it and the default stream wait for each other.
+    /// Whether this stream and the default stream wait for each other.
     blocking: bool,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<QueuedOp>,
     running: Option<TaskId>,
-    /// The end of what was enqueued last.
-    tail: Option<Ticket>,
-    /// All that the stream has done.
+    /// The completion of the last operation.
+    tail: Option<Completion>,
+    /// The moment after all operations that have ended.
     moment: Moment,
     destroyed: bool,
 }
 
-/// What came of trying to start work.
+/// The result of [`Streams::start`].
 #[derive(Debug, Default)]
-pub(super) struct Started {
-    /// Whether anything moved.
+pub(super) struct StartResult {
+    /// Whether any operation has started or ended.
     pub any: bool,
-    /// Allocations whose time has come.
+    /// The allocations that must be freed now.
     pub freed: Vec<u64>,
 }
 
 /// The streams of a host.
 #[derive(Debug, Default)]
-pub(super) struct Queues {
-    // In order of devices and handles, so that what starts first does not depend on which host thread came first.
+pub(super) struct Streams {
+    // Ordered by device and handle, so that the order of starts does not depend on the order of the program's threads.
     streams: BTreeMap<StreamId, Stream>,
-    /// Whether something came that was not tried to be started yet.
+    /// Whether an operation has been enqueued since the last start.
     has_new: bool,
 }
 
-impl Queues {
+impl Streams {
+    /// Adds a stream.
     pub fn add(&mut self, id: StreamId, blocking: bool) {
         let stream = Stream {
             blocking,
@@ -140,7 +100,7 @@ impl Queues {
         self.streams.insert(id, stream);
     }
 
-    /// The stream of a handle.
+    /// Returns the stream with a handle.
     pub fn find(&self, handle: u64) -> Result<StreamId> {
         let found = self
             .streams
@@ -151,7 +111,7 @@ impl Queues {
             .ok_or(Code::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// Lets the stream go when its work is done.
+    /// Removes a stream as soon as its operations have ended.
     pub fn destroy(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.destroyed = true;
@@ -159,7 +119,7 @@ impl Queues {
         self.drop_destroyed();
     }
 
-    /// Forgets the streams of a device, and their work, which is over by this for whoever waits for it.
+    /// Removes all streams of a device. Their operations end without being performed, and so do waits for them.
     pub fn reset(&mut self, device: u32) {
         for (_, stream) in self
             .streams
@@ -173,14 +133,14 @@ impl Queues {
         self.streams.retain(|id, _| id.device != device);
     }
 
-    /// Appends a step. The default stream is made when it is first used.
+    /// Appends an operation that starts after `after`. The default stream is created when it is first used.
     pub fn push(
         &mut self,
         id: StreamId,
-        step: Step,
-        after: Vec<Ticket>,
+        op: StreamOp,
+        after: Vec<Completion>,
         host: Moment,
-    ) -> Result<Ticket> {
+    ) -> Result<Completion> {
         if id.handle == 0 && !self.streams.contains_key(&id) {
             self.add(id, true);
         }
@@ -190,9 +150,9 @@ impl Queues {
             .streams
             .get_mut(&id)
             .ok_or(Code::CUDA_ERROR_INVALID_HANDLE)?;
-        let end = Ticket::default();
-        stream.entries.push_back(Entry {
-            step,
+        let end = Completion::default();
+        stream.entries.push_back(QueuedOp {
+            op,
             after,
             host,
             stamped: false,
@@ -203,8 +163,9 @@ impl Queues {
         Ok(end)
     }
 
-    /// The default stream waits for all blocking streams of its device, and they for it.
-    fn implied(&self, id: StreamId) -> Vec<Ticket> {
+    /// Returns the operations that an operation of `id` must wait for because of the rules of the default stream: it
+    /// waits for all blocking streams of its device, and they wait for it.
+    fn implied(&self, id: StreamId) -> Vec<Completion> {
         let blocks = |other: &StreamId| {
             other.device == id.device && *other != id && (id.handle == 0 || other.handle == 0)
         };
@@ -218,60 +179,64 @@ impl Queues {
             .collect()
     }
 
-    /// The place behind all that is in the stream. Behind the default stream is behind those that block it.
-    pub fn point(&self, id: StreamId) -> Point {
-        let mut tickets = Vec::new();
+    /// Returns the point at the end of a stream. For the default stream, it includes the streams that the default
+    /// stream waits for.
+    pub fn point(&self, id: StreamId) -> StreamPoint {
+        let mut completions = Vec::new();
         if id.handle == 0 {
-            tickets = self.implied(id);
+            completions = self.implied(id);
         }
         let Some(stream) = self.streams.get(&id) else {
             let moment = Moment::default();
-            return Point { tickets, moment };
+            return StreamPoint {
+                completions,
+                moment,
+            };
         };
-        tickets.extend(stream.tail.clone());
-        Point {
-            tickets,
+        completions.extend(stream.tail.clone());
+        StreamPoint {
+            completions,
             moment: stream.moment.clone(),
         }
     }
 
-    /// The place behind all that is in the streams of a device.
-    pub fn end(&self, device: u32) -> Point {
-        let mut end = Point::default();
+    /// Returns the point at the end of all streams of a device.
+    pub fn end(&self, device: u32) -> StreamPoint {
+        let mut end = StreamPoint::default();
         let of_device = self.streams.iter().filter(|(id, _)| id.device == device);
         for (_, stream) in of_device {
-            end.tickets.extend(stream.tail.clone());
+            end.completions.extend(stream.tail.clone());
             end.moment.join(&stream.moment);
         }
         end
     }
 
-    /// Whether something was enqueued since the last [`Self::start`].
+    /// Returns whether an operation has been enqueued since the last [`Self::start`].
     pub fn has_new(&self) -> bool {
         self.has_new
     }
 
-    /// Whether a kernel runs or waits in a stream.
+    /// Returns whether a kernel runs or waits in any stream.
     pub fn has_kernels(&self) -> bool {
         self.streams
             .values()
-            .any(|stream| stream.entries.iter().any(|entry| entry.step.is_kernel()))
+            .any(|stream| stream.entries.iter().any(|entry| entry.op.is_kernel()))
     }
 
-    /// Whether a kernel runs on the device.
+    /// Returns whether a kernel runs on the device.
     pub fn runs_kernel(&self, device: u32) -> bool {
         self.streams.iter().any(|(id, stream)| {
-            let first_is_kernel = || stream.entries.front().is_some_and(|e| e.step.is_kernel());
+            let first_is_kernel = || stream.entries.front().is_some_and(|e| e.op.is_kernel());
             id.device == device && stream.running.is_some() && first_is_kernel()
         })
     }
 
-    /// Starts all that can start. On a device that `is_failed`, work is skipped.
-    pub fn start(&mut self, world: &mut World, is_failed: impl Fn(u32) -> bool) -> Started {
+    /// Starts all operations that can start. Skips the work of devices for which `is_failed` returns true.
+    pub fn start(&mut self, world: &mut World, is_failed: impl Fn(u32) -> bool) -> StartResult {
         if std::mem::take(&mut self.has_new) {
             self.stamp(&world.published_to_host());
         }
-        let mut started = Started::default();
+        let mut started = StartResult::default();
         loop {
             let mut moved = false;
             for (id, stream) in &mut self.streams {
@@ -281,7 +246,7 @@ impl Queues {
                     started.freed.extend(freed);
                 }
             }
-            // The end of a marker can let another stream go on.
+            // The end of a marker may allow another stream to continue.
             if !moved {
                 break;
             }
@@ -291,7 +256,8 @@ impl Queues {
         started
     }
 
-    /// Whoever saw something in host memory may have enqueued work because of it.
+    /// Orders new operations after what kernels have published to host memory, since the program may have enqueued them
+    /// because of what it has read there.
     fn stamp(&mut self, published: &Moment) {
         let entries = self.streams.values_mut().flat_map(|s| &mut s.entries);
         for entry in entries.filter(|entry| !entry.stamped) {
@@ -300,7 +266,7 @@ impl Queues {
         }
     }
 
-    /// Takes note of what the engine finished; returns the device and the reason of a failure.
+    /// Records the end of work. If a kernel has failed, returns the device and the reason.
     pub fn finish(
         &mut self,
         task: TaskId,
@@ -330,48 +296,43 @@ impl Queues {
 }
 
 impl Stream {
-    /// Starts the first entry if its time has come. Some if it did something; then with what it frees.
+    /// Starts the first operation if it can start. Returns none if it cannot, and otherwise the allocation to free, if
+    /// any.
     fn start_next(&mut self, world: &mut World, device: u32, failed: bool) -> Option<Option<u64>> {
         let entry = self.entries.front_mut()?;
-        if self.running.is_some() || entry.after.iter().any(|ticket| ticket.get().is_none()) {
+        if self.running.is_some()
+            || entry
+                .after
+                .iter()
+                .any(|completion| completion.get().is_none())
+        {
             return None;
         }
         let mut after = self.moment.clone();
         after.join(&entry.host);
         let ends = entry.after.drain(..);
-        ends.for_each(|ticket| after.join(&moment_of(&ticket)));
-        let freed = match &entry.step {
-            Step::Work(work) if !failed => {
+        ends.for_each(|completion| after.join(&moment_of(&completion)));
+        let freed = match &entry.op {
+            StreamOp::Work(work) if !failed => {
                 self.running = Some(world.start(device, work.clone(), &after));
                 return Some(None);
             }
-            Step::Work(_) | Step::Marker | Step::Release(_) => None,
-            Step::Free(address) => Some(*address),
+            StreamOp::Work(_) | StreamOp::Marker | StreamOp::Release(_) => None,
+            StreamOp::Free(address) => Some(*address),
         };
         self.moment = after;
         self.end_first(Vec::new());
         Some(freed)
     }
 
+    /// Ends the first operation.
     fn end_first(&mut self, read: Vec<u8>) {
         if let Some(entry) = self.entries.pop_front() {
-            let _ = entry.end.set(End {
+            let _ = entry.end.set(CompletionRecord {
                 moment: self.moment.clone(),
                 at: Instant::now(),
                 read: Mutex::new(read),
             });
         }
     }
-}
-
-fn pending(ticket: Option<&Ticket>) -> Option<Ticket> {
-    ticket.filter(|ticket| ticket.get().is_none()).cloned()
-}
-
-/// The moment at which something ended.
-pub(super) fn moment_of(ticket: &Ticket) -> Moment {
-    ticket
-        .get()
-        .map(|end| end.moment.clone())
-        .unwrap_or_default()
 }

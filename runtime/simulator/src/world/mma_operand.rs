@@ -1,13 +1,16 @@
-//! Operands of tensor-core products: what their descriptors point to in shared memory.
+//! The operands of tensor-core products in shared memory, and their matrix descriptors.
 
 use super::clock::Clock;
-use super::machine::{Machine, SHARED_START};
-use super::mma::{DEPTH, Product};
-use super::shadow::{Accessor, Fault, NO_SLOT};
+use super::machine::Machine;
+use super::shadow::AccessFault;
+use super::stamp::{Accessor, NO_SLOT};
+use super::state::launch::SHARED_START;
+use super::state::mma::{DEPTH, Product};
 use super::tensor::swizzled;
 
 impl Machine {
-    /// Reads a K-major ([lines][16 k]) or MN-major ([16 k][lines]) operand through its descriptor.
+    /// Reads a K-major ([lines][16 k]) or MN-major ([16 k][lines]) operand through its descriptor. Calls `put` with the
+    /// line, the k and the value of each element.
     pub fn operand(
         &mut self,
         descriptor: u64,
@@ -27,10 +30,10 @@ impl Machine {
             own: 0,
             fenced: 0,
         };
-        let layout = match Layout::of(descriptor) {
+        let layout = match MatrixDescriptor::of(descriptor) {
             Ok(layout) => layout,
             Err(text) => {
-                self.find_at(product.place, "matrix descriptor", text);
+                self.report_at(product.pc, "matrix descriptor", text);
                 return;
             }
         };
@@ -38,11 +41,9 @@ impl Machine {
         let memory = &mut self.ctas[cta];
         let mut found = None;
         let mut outside = None;
-        // By eight lines: chunks that nobody wrote, and where the first is. A line may be all garbage, if a kernel loads
-        // fewer rows than a tile has: it reads as NaN, and makes NaN of its own row or column of the result alone.
-        let mut unwritten = vec![(0, None); lines / 8];
+        let mut unwritten = vec![UnwrittenChunks::default(); lines / 8];
         for chunk in 0..lines * DEPTH / 8 {
-            // Eight elements that are contiguous in shared memory.
+            // A chunk has eight elements that are contiguous in shared memory.
             let (line, k) = if mn_major {
                 (chunk * 8 % lines, chunk * 8 / lines)
             } else {
@@ -56,24 +57,19 @@ impl Machine {
             }
             let mut was_written = true;
             let note = |fault, earlier, _| {
-                if fault == Fault::Uninitialised {
+                if fault == AccessFault::Uninitialised {
                     was_written = false;
                 } else {
                     found.get_or_insert((fault, earlier, address));
                 }
             };
-            self.shadow.read(
-                &mut memory.smem.cells[offset / 4..offset / 4 + 4],
-                &by,
-                note,
-            );
+            let cells = &mut memory.smem.cells[offset / 4..offset / 4 + 4];
+            self.shadow.read(cells, &by, note);
             let chunks = &mut unwritten[line / 8];
-            chunks.0 += u32::from(!was_written);
-            chunks.1.get_or_insert(address);
-            for (i, pair) in memory.smem.bytes[offset..offset + 16]
-                .chunks_exact(2)
-                .enumerate()
-            {
+            chunks.count += u32::from(!was_written);
+            chunks.first_address.get_or_insert(address);
+            let bytes = &memory.smem.bytes[offset..offset + 16];
+            for (i, pair) in bytes.chunks_exact(2).enumerate() {
                 let value = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
                 if mn_major {
                     put(line + i, k, value);
@@ -84,37 +80,52 @@ impl Machine {
         }
         if let Some(address) = outside {
             self.fail(format!(
-                "wgmma reads {address:#x}, outside of shared memory (descriptor {descriptor:#x})"
+                "wgmma reads {address:#x}, which is outside of shared memory (matrix descriptor {descriptor:#x})"
             ));
         }
-        for (count, first) in unwritten {
-            if !(count as usize).is_multiple_of(DEPTH / 8)
-                || (mn_major && count % DEPTH as u32 != 0)
-            {
-                found = found.or(first.map(|address| (Fault::Uninitialised, 0, address)));
-            }
+        for address in unwritten
+            .iter()
+            .filter_map(|chunks| chunks.mistake(mn_major))
+        {
+            found.get_or_insert((AccessFault::Uninitialised, 0, address));
         }
         if let Some((fault, earlier, address)) = found {
-            self.find_fault(
-                fault,
-                earlier,
-                stamp,
-                &format!("shared memory at {address:#x}"),
-            );
+            let what = format!("shared memory at {address:#x}");
+            self.report_access_fault(fault, earlier, stamp, &what);
         }
     }
 }
 
-/// A matrix descriptor, decoded (PTX ISA, "Matrix Descriptor Format").
+/// The chunks of eight lines that were never written.
+///
+/// If a kernel loads fewer rows than a tile has, all chunks of a line may be unwritten. The line then reads as NaN,
+/// which only affects its own row or column of the result. So only a line with some unwritten chunks is a mistake.
+#[derive(Clone, Copy, Debug, Default)]
+struct UnwrittenChunks {
+    count: u32,
+    /// The address of the first chunk of the lines.
+    first_address: Option<u32>,
+}
+
+impl UnwrittenChunks {
+    /// Returns the address of the lines if some of them are only partly written.
+    fn mistake(&self, mn_major: bool) -> Option<u32> {
+        let whole_lines = if mn_major { DEPTH } else { DEPTH / 8 };
+        let partly = !self.count.is_multiple_of(whole_lines as u32);
+        self.first_address.filter(|_| partly)
+    }
+}
+
+/// A decoded matrix descriptor (PTX ISA, "Matrix Descriptor Format").
 #[derive(Clone, Copy, Debug)]
-struct Layout {
+struct MatrixDescriptor {
     start: u32,
     leading_bytes: u32,
     stride_bytes: u32,
     swizzle_bytes: u32,
 }
 
-impl Layout {
+impl MatrixDescriptor {
     fn of(descriptor: u64) -> Result<Self, String> {
         let field = |shift: u32, bits: u32| ((descriptor >> shift) & ((1 << bits) - 1)) as u32;
         let swizzle_bytes = match field(62, 2) {
@@ -140,7 +151,7 @@ impl Layout {
         })
     }
 
-    /// Of element (line, k): lines are rows of A or columns of B.
+    /// Returns the address of element (line, k). Lines are rows of A or columns of B.
     fn address(&self, line: u32, k: u32, mn_major: bool) -> u32 {
         let width = self.swizzle_bytes;
         let logical = if mn_major {

@@ -1,73 +1,83 @@
-//! [`Memory`]: what is allocated, reserved and mapped on a simulated host. Every address is checked here first.
+//! [`AddressSpace`]: what is allocated, reserved and mapped on a simulated host. All addresses that the program passes
+//! are checked here.
 
-use super::{Code, PhysicalId, Result, World};
+use super::result::{Code, Result};
+use super::{PhysicalId, World};
 use rustix::fs::{MemfdFlags, fstat, memfd_create};
 use std::alloc::Layout;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Memory is mapped in multiples of this. GPUs have 2 MiB. It is less here, since new memory is filled, and tests map many
-/// small workspaces.
+/// The unit of mapped memory. GPUs have 2 MiB. It is less here, since new memory is filled, and tests map many small
+/// workspaces.
 pub(super) const GRANULARITY_BYTES: u64 = 64 << 10;
-/// Memory of a simulated GPU. Pages take room on this machine when they are first written.
+/// The memory of a simulated GPU.
 pub(super) const TOTAL_BYTES: u64 = 64 << 30;
-/// Where pinned memory starts.
+/// The alignment of pinned memory.
 const PAGE_BYTES: usize = 4096;
 
+/// Physical memory of a GPU.
 #[derive(Debug)]
-struct Physical {
+struct PhysicalAllocation {
     id: PhysicalId,
     device: u32,
     bytes: u64,
     handles: u32,
     mappings: u32,
-    /// What stands for it in other hands.
+    /// The descriptor by which others can import it, once it has been exported.
     exported: Option<OwnedFd>,
 }
 
+/// Physical memory at an address.
 #[derive(Debug)]
-struct Mapped {
+struct Mapping {
     bytes: u64,
+    /// The handle of the physical memory.
     physical: u64,
-    /// Whether a device may access it, so that the engine knows it.
+    /// Whether a device may access it. Only then it is mapped in the world as well.
     accessible: bool,
 }
 
-/// What an address belongs to.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum MemorySpace {
     /// Memory of a GPU.
     Device,
     /// Pinned memory of the host.
-    Pinned,
-    /// Memory that the driver does not know.
-    Other,
+    PinnedHost,
+    /// Memory of the program that the driver does not know.
+    Unregistered,
 }
 
-/// The memory of a host.
+/// All memory of a host.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct AddressSpace {
+    /// Reserved ranges: address and size.
     reserved: BTreeMap<u64, u64>,
-    mapped: BTreeMap<u64, Mapped>,
-    /// Plain allocations, with their handle.
+    mapped: BTreeMap<u64, Mapping>,
+    /// Plain allocations: address and handle.
     allocations: HashMap<u64, u64>,
+    /// Pinned memory: address and size.
     pinned: BTreeMap<u64, usize>,
-    physical: HashMap<u64, Physical>,
+    /// Physical memory by its handle.
+    physical: HashMap<u64, PhysicalAllocation>,
     last_handle: u64,
 }
 
-impl Memory {
-    /// Physical memory; returns its handle.
+impl AddressSpace {
+    /// Creates physical memory, and returns its handle.
     pub fn create(&mut self, world: &mut World, device: u32, bytes: u64) -> Result<u64> {
         if bytes == 0 || bytes > self.free_bytes(device) {
             return Err(Code::CUDA_ERROR_OUT_OF_MEMORY);
         }
         let Some(id) = world.create(device, bytes) else {
-            tracing::error!("this host has not enough memory for {bytes} bytes of a simulated GPU");
+            tracing::error!(
+                "this machine has not enough memory for {bytes} bytes of a simulated GPU"
+            );
             return Err(Code::CUDA_ERROR_OUT_OF_MEMORY);
         };
         self.last_handle += 1;
-        let physical = Physical {
+        let physical = PhysicalAllocation {
             id,
             device,
             bytes,
@@ -79,7 +89,7 @@ impl Memory {
         Ok(self.last_handle)
     }
 
-    /// Gives a handle back.
+    /// Releases a handle. The memory is freed when it has no handle and no mapping.
     pub fn release(&mut self, world: &mut World, handle: u64) -> Result<()> {
         let physical = self.physical_mut(handle)?;
         if physical.handles == 0 {
@@ -93,7 +103,7 @@ impl Memory {
         Ok(())
     }
 
-    /// A descriptor that stands for the memory, for [`Self::import`].
+    /// Returns a file descriptor for the memory, which [`Self::import`] accepts.
     pub fn export(&mut self, handle: u64) -> Result<OwnedFd> {
         let physical = self.physical_mut(handle)?;
         if physical.exported.is_none() {
@@ -105,7 +115,7 @@ impl Memory {
             .ok_or(Code::CUDA_ERROR_OPERATING_SYSTEM)
     }
 
-    /// The memory that a descriptor stands for; it must be of this simulated host.
+    /// Returns the handle of the memory that a descriptor was exported for. The memory must be of this simulated host.
     pub fn import(&mut self, fd: BorrowedFd<'_>) -> Result<u64> {
         let identity = |fd: BorrowedFd<'_>| fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino));
         let wanted = identity(fd).ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
@@ -115,7 +125,7 @@ impl Memory {
         });
         let Some((&handle, physical)) = found else {
             tracing::error!(
-                "the memory to import is not of this simulated host; all ranks of a simulated job must live in one process"
+                "the memory to import is not of this simulated host; all ranks of a simulated job must be in one process"
             );
             return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
         };
@@ -123,7 +133,7 @@ impl Memory {
         Ok(handle)
     }
 
-    /// Addresses without memory.
+    /// Reserves addresses without memory.
     pub fn reserve(&mut self, world: &mut World, bytes: u64) -> Result<u64> {
         if bytes == 0 || !bytes.is_multiple_of(GRANULARITY_BYTES) {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
@@ -133,7 +143,7 @@ impl Memory {
         Ok(address)
     }
 
-    /// Gives addresses back.
+    /// Returns reserved addresses.
     pub fn unreserve(&mut self, world: &mut World, address: u64, bytes: u64) -> Result<()> {
         let is_mapped = containing(&self.mapped, address, |m| m.bytes).is_some();
         if self.reserved.get(&address) != Some(&bytes) || is_mapped {
@@ -144,7 +154,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Puts memory, as a whole, at reserved addresses. Nobody may access it yet.
+    /// Maps the whole of physical memory at reserved addresses. No device may access it yet.
     pub fn map(&mut self, address: u64, bytes: u64, handle: u64) -> Result<()> {
         let reserved = containing(&self.reserved, address, |bytes| *bytes);
         let inside =
@@ -155,7 +165,7 @@ impl Memory {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
         physical.mappings += 1;
-        let mapped = Mapped {
+        let mapped = Mapping {
             bytes,
             physical: handle,
             accessible: false,
@@ -164,7 +174,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Lets a device access what is mapped.
+    /// Lets a device access a mapping.
     pub fn allow(
         &mut self,
         world: &mut World,
@@ -177,7 +187,8 @@ impl Memory {
             .filter(|mapped| mapped.bytes == bytes)
             .ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
         if mapped.accessible {
-            // The engine knows one device for each mapping; map it again for another.
+            // The world supports one device per mapping. The program can map the memory a second time for another
+            // device.
             return Err(Code::CUDA_ERROR_NOT_SUPPORTED);
         }
         let physical = &self.physical[&mapped.physical];
@@ -186,7 +197,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes memory away from its addresses.
+    /// Removes a mapping.
     pub fn unmap(&mut self, world: &mut World, address: u64, bytes: u64) -> Result<()> {
         if self.mapped.get(&address).is_none_or(|m| m.bytes != bytes) {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
@@ -201,7 +212,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Memory with an address, all in one, and exactly as long as asked for. Nothing has the address 0.
+    /// Creates, reserves and maps memory of exactly `bytes` bytes. Returns address 0 for 0 bytes.
     pub fn allocate(&mut self, world: &mut World, device: u32, bytes: u64) -> Result<u64> {
         if bytes == 0 {
             return Ok(0);
@@ -215,12 +226,12 @@ impl Memory {
         Ok(address)
     }
 
-    /// Whether `address` is the start of a plain allocation, or nothing.
+    /// Returns whether `address` is the start of a plain allocation, or 0.
     pub fn is_allocation(&self, address: u64) -> bool {
         address == 0 || self.allocations.contains_key(&address)
     }
 
-    /// Frees what [`Self::allocate`] gave.
+    /// Frees memory of [`Self::allocate`].
     pub fn free(&mut self, world: &mut World, address: u64) -> Result<()> {
         if address == 0 {
             return Ok(());
@@ -233,7 +244,7 @@ impl Memory {
         self.unreserve(world, address, bytes)
     }
 
-    /// Pinned memory of the host, zero at first.
+    /// Allocates pinned memory of the host, which is zero.
     pub fn pin(&mut self, world: &mut World, bytes: usize) -> Result<u64> {
         let layout = pinned_layout(bytes)?;
         // SAFETY: the layout's size is not 0.
@@ -242,8 +253,8 @@ impl Memory {
             return Err(Code::CUDA_ERROR_OUT_OF_MEMORY);
         }
         self.pinned.insert(address, bytes);
-        // SAFETY: the memory lives until `unpin`; the program that uses pinned memory beside a running kernel must
-        // use atomics on GPUs as well.
+        // SAFETY: the memory lives until `unpin`. A program that accesses pinned memory while a kernel runs must use
+        // atomics, as with real GPUs.
         unsafe { world.adopt_host(address, bytes as u64) };
         Ok(address)
     }
@@ -253,13 +264,13 @@ impl Memory {
         let bytes = self.pinned.remove(&address);
         let layout = pinned_layout(bytes.ok_or(Code::CUDA_ERROR_INVALID_VALUE)?)?;
         world.disown_host(address);
-        // SAFETY: allocated by `pin` with this layout, and not freed yet: it was still in the table.
+        // SAFETY: `pin` has allocated the memory with this layout. It was in the table, so it has not been freed.
         unsafe { std::alloc::dealloc(address as *mut u8, layout) };
         Ok(())
     }
 
-    /// Where a range lies. It must not leave the memory that it starts in.
-    pub fn place(&self, address: u64, bytes: u64) -> Result<Place> {
+    /// Returns the kind of memory of a range. The range must not extend beyond the memory in which it starts.
+    pub fn space_of(&self, address: u64, bytes: u64) -> Result<MemorySpace> {
         let end = address
             .checked_add(bytes)
             .ok_or(Code::CUDA_ERROR_INVALID_VALUE)?;
@@ -267,49 +278,51 @@ impl Memory {
             if m.accessible { m.bytes } else { 0 }
         });
         let pinned = containing(&self.pinned, address, |bytes| *bytes as u64);
-        let (place, (start, size)) = match (device, pinned) {
-            (Some(range), _) => (Place::Device, range),
-            (_, Some(range)) => (Place::Pinned, range),
-            _ => return Ok(Place::Other),
+        let (space, (start, size)) = match (device, pinned) {
+            (Some(range), _) => (MemorySpace::Device, range),
+            (_, Some(range)) => (MemorySpace::PinnedHost, range),
+            _ => return Ok(MemorySpace::Unregistered),
         };
         if end > start + size {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        Ok(place)
+        Ok(space)
     }
 
-    /// What is left on a device.
+    /// Returns the number of free bytes of a device.
     pub fn free_bytes(&self, device: u32) -> u64 {
         let used = self.physical.values().filter(|p| p.device == device);
         TOTAL_BYTES.saturating_sub(used.map(|physical| physical.bytes).sum())
     }
 
-    fn physical_mut(&mut self, handle: u64) -> Result<&mut Physical> {
+    fn physical_mut(&mut self, handle: u64) -> Result<&mut PhysicalAllocation> {
         self.physical
             .get_mut(&handle)
             .ok_or(Code::CUDA_ERROR_INVALID_VALUE)
     }
 
     fn forget_unused(&mut self, handle: u64) {
-        let unused = |physical: &Physical| physical.handles == 0 && physical.mappings == 0;
+        let unused =
+            |physical: &PhysicalAllocation| physical.handles == 0 && physical.mappings == 0;
         if self.physical.get(&handle).is_some_and(unused) {
             self.physical.remove(&handle);
         }
     }
 }
 
-impl Drop for Memory {
+impl Drop for AddressSpace {
     fn drop(&mut self) {
-        // The engine has ended: nobody accesses them any more.
+        // The engine has ended, so nothing accesses pinned memory any more.
         for (address, bytes) in std::mem::take(&mut self.pinned) {
             if let Ok(layout) = pinned_layout(bytes) {
-                // SAFETY: allocated by `pin` with this layout, and still in the table.
+                // SAFETY: `pin` has allocated the memory with this layout. It was still in the table.
                 unsafe { std::alloc::dealloc(address as *mut u8, layout) };
             }
         }
     }
 }
 
+/// Returns the layout of pinned memory.
 fn pinned_layout(bytes: usize) -> Result<Layout> {
     let bytes = Some(bytes).filter(|bytes| *bytes > 0);
     bytes
@@ -317,7 +330,7 @@ fn pinned_layout(bytes: usize) -> Result<Layout> {
         .ok_or(Code::CUDA_ERROR_INVALID_VALUE)
 }
 
-/// The range of a table that `address` lies in: its start and its size.
+/// Returns the start and the size of the range in `table` that contains `address`.
 fn containing<T>(
     table: &BTreeMap<u64, T>,
     address: u64,
@@ -328,7 +341,8 @@ fn containing<T>(
     (address - start < size).then_some((start, size))
 }
 
-fn overlaps(table: &BTreeMap<u64, Mapped>, address: u64, bytes: u64) -> bool {
+/// Returns whether a range overlaps with a mapping.
+fn overlaps(table: &BTreeMap<u64, Mapping>, address: u64, bytes: u64) -> bool {
     containing(table, address, |m| m.bytes).is_some()
         || table
             .range(address..address.saturating_add(bytes))

@@ -1,4 +1,4 @@
-//! A simulated host with the memory that the kernels of `cu/` use, and what came of running one.
+//! Compiles the kernels of `cu/`, and runs them on a simulated host with the memory that they use.
 
 use mkernel_compile::{CudaSource, HostCxx};
 use mkernel_sim::tensor_map::TensorMap;
@@ -7,54 +7,58 @@ use mkernel_spec::Target;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The matrix: 64 x 64 bf16.
+/// The size of the matrix: 64 x 64 bf16 elements.
 pub const MATRIX_BYTES: usize = 8192;
 const ROW_BYTES: u64 = 128;
-/// Of each rank; its first half holds 0 before the first call, the rest nothing.
+/// The size of a rank's workspace. Before the first call, its first half holds 0, and its second half was never
+/// written.
 const WORKSPACE_BYTES: usize = 64 << 10;
 const SMEM_BYTES: u32 = 20 << 10;
-/// Times that a standstill's time jumps before a kernel is given up: deadlines of seconds pass.
+/// How often simulated time may jump in a standstill before the test ends the kernel. Deadlines of seconds pass within
+/// this.
 const JUMPS: u32 = 30;
 
-/// What a kernel is started with.
+/// How a kernel is run, and what its output must be.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub ranks: u32,
     pub ctas: u32,
     pub cluster: u32,
     pub threads: u32,
-    /// Back to back.
+    /// The number of calls, one after the other.
     pub calls: u32,
-    pub host: Host,
-    /// Of the box of `input_map`.
+    pub host: HostAction,
+    /// The swizzle of the box of `input_map`.
     pub swizzle_bytes: u8,
+    /// The rows of the box of `input_map`.
     pub box_rows: u32,
-    /// Of the output that must be as the input at its end.
+    /// The number of bytes of the output that must be equal to the input at the end.
     pub bytes: usize,
-    /// Whether the output is the input transposed.
+    /// Whether the output must be the transposed input.
     pub transposed: bool,
-    /// Whether threads are late on purpose: a standstill is no deadlock, and barriers see time pass.
+    /// Whether threads are late on purpose. Then a standstill is not a deadlock, and waits at barriers see time pass.
     pub late: bool,
 }
 
-/// What the host does while the kernel runs, on another stream.
+/// What the host does on another stream while the kernel runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum HostAction {
+    /// Nothing.
     Waits,
-    /// Copies the matrix to the workspace of rank 0, then writes a flag behind it.
+    /// Copies the matrix to the workspace of rank 0, and writes a flag after the copy.
     CopyThenFlag,
-    /// The same, without waiting for the copy.
+    /// Does the same without ordering the flag after the copy.
     CopyAndFlag,
 }
 
-/// The smallest.
+/// The smallest shape.
 pub const SHAPE: Shape = Shape {
     ranks: 1,
     ctas: 1,
     cluster: 1,
     threads: 32,
     calls: 1,
-    host: Host::Waits,
+    host: HostAction::Waits,
     swizzle_bytes: 0,
     box_rows: 64,
     bytes: 128,
@@ -62,16 +66,16 @@ pub const SHAPE: Shape = Shape {
     late: false,
 };
 
-/// Compiles a kernel of `cu/`, after replacements each of which must be found.
+/// Compiles and loads a kernel of `cu/` after replacements in its text. Each replaced text must occur.
 pub fn compile(text: &str, edits: &[(&str, &str)]) -> Result<Arc<Image>, String> {
     Image::load(&shared_object(text, edits)?)
 }
 
-/// The compiler's output.
+/// Compiles a kernel of `cu/` after replacements, and returns the shared object.
 pub fn shared_object(text: &str, edits: &[(&str, &str)]) -> Result<Vec<u8>, String> {
     let mut text = format!("{}{text}", include_str!("cu/prelude.cu"));
     for (from, to) in edits {
-        assert!(text.contains(from), "the kernel has no {from}");
+        assert!(text.contains(from), "the kernel does not contain {from}");
         text = text.replacen(from, to, 1);
     }
     let source = CudaSource {
@@ -86,36 +90,36 @@ pub fn shared_object(text: &str, edits: &[(&str, &str)]) -> Result<Vec<u8>, Stri
     Ok(cubin.bytes)
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
-pub struct Ran {
+pub struct RunResult {
     pub findings: Vec<Finding>,
     pub failures: Vec<String>,
-    /// Ranks whose output is not what it should be.
+    /// The ranks whose output is wrong.
     pub wrong: Vec<u32>,
 }
 
-impl Ran {
-    pub fn is_right(&self) -> bool {
+impl RunResult {
+    pub fn is_correct(&self) -> bool {
         self.findings.is_empty() && self.failures.is_empty() && self.wrong.is_empty()
     }
 }
 
-struct Lab {
+struct Harness {
     world: World,
     shape: Shape,
-    /// By rank.
+    /// The address of each rank's input.
     input: Vec<u64>,
     output: Vec<u64>,
     workspaces: Vec<u64>,
     host_page: Box<[u64; 32]>,
     findings: Vec<Finding>,
     failures: Vec<String>,
-    /// What is over: its outcome and the moment of its end.
+    /// The outcome of each task that has ended, and the moment of its end.
     over: BTreeMap<TaskId, (Outcome, Moment)>,
 }
 
-/// Whole numbers that bf16 has, none of them alike within a row or a column.
+/// Returns a matrix of integers that bf16 can represent. Within a row or a column, all of them differ.
 fn matrix(transposed: bool) -> Vec<u8> {
     let element = |i: usize| {
         let (row, column) = if transposed {
@@ -132,23 +136,23 @@ fn matrix(transposed: bool) -> Vec<u8> {
 }
 
 /// Runs a kernel with `seed`.
-pub fn run(image: &Arc<Image>, shape: Shape, seed: u64) -> Ran {
-    let mut lab = Lab::new(shape, seed);
-    let ready = lab.fill();
+pub fn run(image: &Arc<Image>, shape: Shape, seed: u64) -> RunResult {
+    let mut harness = Harness::new(shape, seed);
+    let ready = harness.fill();
     let mut last = vec![ready.clone(); shape.ranks as usize];
     let mut running: Vec<(usize, u32, TaskId)> = (0..shape.ranks as usize)
-        .map(|rank| (rank, 1, lab.launch(image, rank, 1, &ready)))
+        .map(|rank| (rank, 1, harness.launch(image, rank, 1, &ready)))
         .collect();
-    if shape.host != Host::Waits {
-        lab.copy_beside(&ready);
+    if shape.host != HostAction::Waits {
+        harness.copy_concurrently(&ready);
     }
-    while !running.is_empty() && lab.go_on() {
+    while !running.is_empty() && harness.go_on() {
         let mut next = Vec::new();
         for (rank, call, task) in running {
-            match lab.over.get(&task).cloned() {
+            match harness.over.get(&task).cloned() {
                 None => next.push((rank, call, task)),
                 Some((_, moment)) if call < shape.calls => {
-                    let task = lab.launch(image, rank, call + 1, &moment);
+                    let task = harness.launch(image, rank, call + 1, &moment);
                     next.push((rank, call + 1, task));
                 }
                 Some((_, moment)) => last[rank] = moment,
@@ -157,20 +161,22 @@ pub fn run(image: &Arc<Image>, shape: Shape, seed: u64) -> Ran {
         running = next;
     }
     let mut wrong = Vec::new();
-    if running.is_empty() && lab.failures.is_empty() {
+    if running.is_empty() && harness.failures.is_empty() {
         let ranks = 0..shape.ranks;
-        wrong.extend(ranks.filter(|rank| !lab.is_output_right(*rank, &last[*rank as usize])));
+        wrong.extend(ranks.filter(|rank| !harness.is_output_right(*rank, &last[*rank as usize])));
     } else {
-        lab.failures.push("the kernel did not end well".into());
+        harness
+            .failures
+            .push("the kernel has not ended, or has failed".into());
     }
-    Ran {
-        findings: lab.findings,
-        failures: lab.failures,
+    RunResult {
+        findings: harness.findings,
+        failures: harness.failures,
         wrong,
     }
 }
 
-impl Lab {
+impl Harness {
     fn new(shape: Shape, seed: u64) -> Self {
         let mut world = World::new(Options {
             devices: 2,
@@ -182,11 +188,11 @@ impl Lab {
             world.let_barriers_see_time();
         }
         let mut host_page = Box::new([0; 32]);
-        // SAFETY: the page lives as long as the world, and nobody else accesses it.
+        // SAFETY: the page lives as long as the world, and nothing else accesses it.
         unsafe { world.adopt_host(host_page.as_mut_ptr() as u64, 256) };
         let mut memory = |rank: u32, bytes: usize, ranks: u32| {
             let id = world.create(rank, bytes as u64).expect("memory");
-            // Each rank accesses it at the address of its own.
+            // Each rank accesses the memory at a different address.
             let addresses = (0..ranks).map(|by| {
                 let address = world.reserve(bytes as u64);
                 world.map(address, id, if ranks == 1 { rank } else { by });
@@ -200,7 +206,7 @@ impl Lab {
         let output = (0..shape.ranks)
             .map(|rank| memory(rank, MATRIX_BYTES, 1)[0])
             .collect();
-        // [owner][accessor]
+        // The indices are [owner][accessor].
         let shared: Vec<Vec<u64>> = (0..2)
             .map(|owner| memory(owner, WORKSPACE_BYTES, 2))
             .collect();
@@ -220,7 +226,7 @@ impl Lab {
         }
     }
 
-    /// Inputs, and zeros; the moment when they are there.
+    /// Writes the inputs and the zeros, and returns the moment after these writes.
     fn fill(&mut self) -> Moment {
         let start = Moment::default();
         let mut ready = Moment::default();
@@ -288,7 +294,7 @@ impl Lab {
         self.world.start(rank as u32, work, after)
     }
 
-    fn copy_beside(&mut self, ready: &Moment) {
+    fn copy_concurrently(&mut self, ready: &Moment) {
         let (from, to) = (self.input[0], self.workspaces[0]);
         let bytes = MATRIX_BYTES as u64;
         let copy = Work::Copy {
@@ -300,7 +306,7 @@ impl Lab {
             rows: 1,
         };
         let copied = self.world.start(0, copy, ready);
-        let after = if self.shape.host == Host::CopyThenFlag {
+        let after = if self.shape.host == HostAction::CopyThenFlag {
             self.wait_for(copied).1
         } else {
             ready.clone()
@@ -312,7 +318,7 @@ impl Lab {
         self.world.start(0, flag, &after);
     }
 
-    /// Whether the world does anything more.
+    /// Advances the world until work has finished. Returns false if nothing can continue.
     fn go_on(&mut self) -> bool {
         for _ in 0..JUMPS {
             let advance = self.world.advance();

@@ -1,0 +1,75 @@
+//! Launches, their CTAs, and shared memory.
+
+use super::barrier::Barrier;
+use super::convergence::ConvergencePoint;
+use super::counters::CtaCounters;
+use super::mma::WarpgroupMma;
+use crate::world::clock::Clock;
+use crate::world::interface::TaskId;
+use crate::world::shadow::{ShadowCell, WORD_BYTES};
+
+/// The address at which shared memory begins in its window. The C++ headers of the simulator start dynamic shared
+/// memory at the same address.
+pub const SHARED_START: u32 = 1040;
+/// The number of bits of an address within the shared memory of one CTA. The bits above it select a CTA of the cluster.
+pub const SHARED_BITS: u32 = 24;
+
+/// A kernel that has been started and has not ended.
+#[derive(Debug)]
+pub struct Launch {
+    pub task: TaskId,
+    pub device: u32,
+    /// The indices of its CTAs in the machine.
+    pub ctas: Vec<usize>,
+    /// The number of threads that have not ended.
+    pub running: u32,
+    /// Why the kernel has failed, if it has.
+    pub failed: Option<String>,
+    /// What was known when the kernel started. At its end, what its threads know is added.
+    pub known: Clock,
+}
+
+/// A CTA of a launch.
+#[derive(Debug)]
+pub struct Cta {
+    /// The index of its launch in the machine.
+    pub launch: usize,
+    pub device: u32,
+    /// Its number within the launch.
+    pub index: u32,
+    /// The CTAs of its cluster by rank, itself included.
+    pub cluster: Vec<usize>,
+    pub smem: SharedMemory,
+    /// The mbarriers in its shared memory.
+    pub barriers: Vec<Barrier>,
+    /// Its named barriers.
+    pub named: Vec<ConvergencePoint>,
+    /// The barrier of the cluster. Only the first CTA of a cluster uses this field.
+    pub cluster_convergence: ConvergencePoint,
+    /// The index of its first thread in the machine.
+    pub threads: usize,
+    pub thread_count: u32,
+    /// The number of threads that have not ended.
+    pub running: u32,
+    /// The tensor-core products of each warpgroup.
+    pub mmas: Vec<WarpgroupMma>,
+    pub counters: CtaCounters,
+}
+
+/// The shared memory of a CTA, and the last accesses to each of its words.
+#[derive(Debug, Default)]
+pub struct SharedMemory {
+    pub bytes: Vec<u8>,
+    pub cells: Vec<ShadowCell>,
+}
+
+impl SharedMemory {
+    /// Resets the memory to what a new CTA finds: `bytes` bytes of which none was ever written.
+    pub fn reset(&mut self, bytes: usize) {
+        self.bytes.clear();
+        self.bytes.resize(bytes, 0xff);
+        self.cells.clear();
+        self.cells
+            .resize(bytes.div_ceil(WORD_BYTES), ShadowCell::default());
+    }
+}

@@ -1,0 +1,107 @@
+//! Threads of kernels: their states, their views of memory order, and what they wait for.
+
+use super::async_copies::AsyncCopies;
+use super::tma::BulkGroups;
+use crate::world::clock::{Release, View};
+use crate::world::fiber::FiberYielder;
+use crate::world::stamp::AccessKind;
+
+/// Whether a thread can run, and if not, what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadState {
+    /// The thread can run.
+    Ready,
+    /// It waits for the end of a phase of the mbarrier at `address`.
+    Barrier { address: u32, parity: u32 },
+    /// It waits until a word that it has polled changes, or time passes.
+    Polling,
+    /// It waits for other threads of its warp, CTA or cluster.
+    Converging,
+    /// It waits for its own bulk groups.
+    BulkGroups,
+    /// It waits for products of its warpgroup.
+    Wgmma,
+    /// It has returned.
+    Ended,
+}
+
+/// What a thread waits for, as the kernel has announced it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WaitSite {
+    pub role: u32,
+    pub wait: u32,
+    pub peer: u32,
+    pub index: u32,
+    pub wanted: u32,
+    /// The value that the kernel has seen so far. It is none if the word that the thread polls first has the value.
+    pub seen: Option<u32>,
+    /// The number of words in [`Thread::polled`] that the thread polled for earlier waits.
+    pub polled_before: usize,
+    pub pc: u64,
+    pub since_ns: u64,
+}
+
+/// A word that a thread has loaded with a relaxed or an acquiring load.
+#[derive(Clone, Copy, Debug)]
+pub struct PolledWord {
+    pub address: u64,
+    pub bytes: usize,
+    /// The value that the thread has seen.
+    pub seen: u64,
+}
+
+/// A thread of a kernel.
+#[derive(Debug)]
+pub struct Thread {
+    pub info: ThreadInfo,
+    pub cta: usize,
+    pub warp: usize,
+    pub state: ThreadState,
+    /// The instruction at which it was last blocked.
+    pub pc: u64,
+    /// What has happened before the thread's next instruction.
+    pub view: View,
+    /// Its index in `Shadow::solos`.
+    pub slot: u32,
+    /// The step of the thread alone. It grows when the thread publishes or fences by itself.
+    pub solo_step: u32,
+    /// The async proxy sees the thread's own writes to shared memory up to this solo step.
+    pub fenced_shared: u32,
+    /// The async proxy sees the thread's own writes to global memory up to this solo step.
+    pub fenced_global: u32,
+    /// Whether the thread has written shared memory since its last proxy fence.
+    pub unfenced_shared: bool,
+    /// Whether the thread has written global memory since its last proxy fence.
+    pub unfenced_global: bool,
+    /// What the thread's relaxed loads have seen. A fence turns it into knowledge.
+    pub seen: View,
+    /// What the last fence has published, and the scope of that fence.
+    pub published: Option<(Release, u32)>,
+    /// A cache of the stamps of the latest accesses: the instruction, the solo step, the kind, and the stamp.
+    pub stamps: Vec<(u64, u32, AccessKind, u32)>,
+    /// The words that it has polled since it last slept.
+    pub polled: Vec<PolledWord>,
+    pub slept: bool,
+    pub wait_site: WaitSite,
+    /// The number of polls that may return at once because simulated time passes.
+    pub free_polls: u32,
+    pub bulk: BulkGroups,
+    pub async_copies: AsyncCopies,
+    /// The result of the last operation that the lanes of its warp or the threads of its CTA performed together.
+    pub result: u32,
+    /// The thread's operands of such an operation.
+    pub exchange: [u32; 5],
+    /// How its fiber suspends itself.
+    pub yielder: *const FiberYielder,
+}
+
+/// What kernels can ask about a thread. The layout is that of `mk::sim::Thread`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ThreadInfo {
+    pub thread: u32,
+    pub threads: u32,
+    pub cta: u32,
+    pub ctas: u32,
+    pub cluster_rank: u32,
+}
