@@ -6,7 +6,7 @@ use crate::cubin::{Cubin, Resources};
 use crate::disk::{folder_bytes, modified, sync_dir, write_file};
 use crate::elf;
 use crate::folder::Folder;
-use crate::key::{Key, hex};
+use crate::key::{Key, SCHEMA, hex};
 use crate::source::CudaSource;
 use mkernel_spec::Target;
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,6 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-
-/// Version of this format, and of the meaning of keys.
-pub(crate) const SCHEMA: u32 = 2;
 
 const CUBIN: &str = "kernel.cubin";
 const SOURCE: &str = "kernel.cu";

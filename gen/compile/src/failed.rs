@@ -5,8 +5,7 @@ use crate::error::GenError;
 use crate::host_cxx::{WRAPPER, wrapper};
 use crate::key::Key;
 use crate::parts::LOG;
-use crate::program::program_name;
-use crate::source::CudaSource;
+use crate::source::{CudaSource, file_name};
 use crate::templates::headers;
 use mkernel_spec::Target;
 use std::fs;
@@ -77,7 +76,7 @@ fn write(folder: &Path, shown: &Path, source: &CudaSource, log: &str) -> io::Res
 /// The compiler names the source and the headers by the names it was given: makes them paths that an editor can open.
 fn with_real_paths(log: &str, folder: &Path, source: &CudaSource) -> String {
     let mut log = log.replace(
-        &program_name(&source.id),
+        &file_name(&source.id),
         &source_path(folder, source).to_string_lossy(),
     );
     let wrapper = (source.target == Target::Simulator).then_some(WRAPPER);

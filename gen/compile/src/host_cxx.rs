@@ -6,8 +6,7 @@
 use crate::cubin::Cubin;
 use crate::env::Env;
 use crate::error::{GenError, Place};
-use crate::program::program_name;
-use crate::source::CudaSource;
+use crate::source::{CudaSource, file_name};
 use crate::subprocess::{first_line, output_within};
 use crate::templates::headers;
 use mkernel_spec::Target;
@@ -280,7 +279,7 @@ fn is_identifier(id: &str) -> bool {
 pub(crate) fn wrapper(stem: &str, id: &str) -> String {
     format!(
         "#include \"{}\"\nMK_SIMULATED_KERNEL({id})\n",
-        program_name(stem)
+        file_name(stem)
     )
 }
 
@@ -291,7 +290,7 @@ fn write(folder: &Path, source: &CudaSource) -> io::Result<()> {
         fs::write(path, text)?;
     }
     // Findings quote the text, and the headers in it.
-    fs::write(folder.join(program_name(&source.id)), source.with_headers())?;
+    fs::write(folder.join(file_name(&source.id)), source.with_headers())?;
     fs::write(folder.join(WRAPPER), wrapper(&source.id, &source.id))
 }
 

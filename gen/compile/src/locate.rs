@@ -3,9 +3,11 @@
 use crate::disk::folders_in;
 use crate::env::Env;
 use crate::library::LibraryFile;
-use crate::nvrtc::PINNED_VERSION;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// The version of NVRTC that kernels are made for. Others may spill, or emit what a driver of that version cannot load.
+pub const PINNED_VERSION: (u32, u32) = (13, 0);
 
 /// The package that has the pinned NVRTC, with the digests of its wheels for x86-64 and aarch64, as a line of
 /// requirements for pip.

@@ -7,7 +7,7 @@ use crate::env::Env;
 use crate::error::{GenError, Place, with_causes};
 use crate::folder::Folder;
 use crate::library::LibraryFile;
-use crate::locate::{Candidate, candidates, check_digest, fetch_command_line};
+use crate::locate::{Candidate, PINNED_VERSION, candidates, check_digest, fetch_command_line};
 use crate::program::{Functions, Program};
 use crate::source::CudaSource;
 use libloading::Library;
@@ -17,9 +17,6 @@ use std::time::Instant;
 
 /// The GPU architecture that kernels are compiled for.
 pub const ARCH: &str = "sm_90a";
-
-/// The version of NVRTC that kernels are made for. Others may spill, or emit what a driver of that version cannot load.
-pub const PINNED_VERSION: (u32, u32) = (13, 0);
 
 /// All options of the compiler. With an `sm_` architecture ptxas runs too, and checks inline PTX.
 pub(crate) const OPTIONS: [&str; 4] = [

@@ -4,7 +4,7 @@
 //! checked: cudarc would open whichever `libnvrtc.so` the loader finds first, of any version, and panic without one.
 
 use crate::error::GenError;
-use crate::source::CudaSource;
+use crate::source::{CudaSource, file_name};
 use crate::templates::headers;
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 use libloading::Library;
@@ -96,10 +96,7 @@ impl<'a> Program<'a> {
                 saved: None,
             })
         };
-        let (text, name) = (
-            c_string(&source.text)?,
-            c_string(&program_name(&source.id))?,
-        );
+        let (text, name) = (c_string(&source.text)?, c_string(&file_name(&source.id))?);
         let headers = headers(source.target);
         let texts = headers
             .iter()
@@ -228,11 +225,6 @@ impl Drop for Program<'_> {
             }
         }
     }
-}
-
-/// The file name in the compiler's messages.
-pub(crate) fn program_name(id: &str) -> String {
-    format!("{id}.cu")
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {

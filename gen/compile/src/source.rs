@@ -1,7 +1,6 @@
 //! [`CudaSource`]: the text of one kernel.
 
-use crate::program::program_name;
-use crate::templates::{header_of, is_beside_primitives};
+use crate::templates::{header_of, included, is_beside_primitives};
 use mkernel_spec::Target;
 use std::collections::BTreeSet;
 
@@ -34,7 +33,7 @@ impl CudaSource {
     pub fn with_headers(&self) -> String {
         let mut text = String::with_capacity(self.text.len());
         let mut seen = BTreeSet::new();
-        inline(&self.text, &program_name(&self.id), &mut seen, &mut text);
+        inline(&self.text, &file_name(&self.id), &mut seen, &mut text);
         text
     }
 }
@@ -59,7 +58,7 @@ fn inline(text: &str, file: &str, seen: &mut BTreeSet<&'static str>, out: &mut S
     }
 }
 
-/// `mk/pipeline.cuh` of a line that includes it.
-pub(crate) fn included(line: &str) -> Option<&str> {
-    line.strip_prefix("#include <")?.strip_suffix('>')
+/// The name of the file that contains the kernel `id`, as compilers see it and print it in messages.
+pub(crate) fn file_name(id: &str) -> String {
+    format!("{id}.cu")
 }

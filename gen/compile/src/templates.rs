@@ -1,6 +1,5 @@
 //! The templates and the headers of kernels, embedded.
 
-use crate::source::included;
 use mkernel_spec::Target;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -64,3 +63,8 @@ static OF_PRIMITIVES: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
     }
     found
 });
+
+/// The header that a line of a kernel or header includes, such as `mk/pipeline.cuh`.
+pub(crate) fn included(line: &str) -> Option<&str> {
+    line.strip_prefix("#include <")?.strip_suffix('>')
+}

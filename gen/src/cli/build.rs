@@ -1,9 +1,10 @@
 //! `mkernel-gen build`: compile kernels into the cache, and perhaps into a bundle.
 
-use super::Failure;
+use super::failure::Failure;
 use super::fetch;
+use super::format::{bytes, micros, registers, table};
 use super::input::{Input, Kernel};
-use super::output::{bytes, micros, print, print_json, registers, say, table};
+use super::output::{print, print_json, say};
 use super::{check, plan, store};
 use indicatif::{ProgressBar, ProgressStyle};
 use mkernel_compile::{Bundle, Cubin, CudaSource, Env, GenError, HostCxx, Key, Nvrtc, Store};

@@ -1,6 +1,6 @@
 //! `mkernel-gen check`: is every kernel valid, and is there a plan for it?
 
-use super::Failure;
+use super::failure::Failure;
 use super::input::{Input, Kernel, Loaded};
 use super::output::{print, print_json};
 use serde::Serialize;

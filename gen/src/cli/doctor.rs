@@ -1,7 +1,8 @@
 //! `mkernel-gen doctor`: what was found on this machine.
 
-use super::Failure;
-use super::output::{bytes, print, print_json, table};
+use super::failure::Failure;
+use super::format::{bytes, count, table};
+use super::output::{print, print_json};
 use super::store::cache;
 use mkernel_compile::{Env, HostCxx, Nvrtc};
 use serde::Serialize;
@@ -59,7 +60,7 @@ fn describe(findings: &Findings) -> String {
     let cached = format!(
         "{}, {}, {}",
         path(findings.cache),
-        super::count(findings.cached_kernels, "kernel"),
+        count(findings.cached_kernels, "kernel"),
         bytes(findings.cached_bytes)
     );
     let bundles: Vec<_> = findings

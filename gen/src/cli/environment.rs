@@ -1,6 +1,6 @@
 //! Variables of the environment that stand for flags which were not given.
 
-use super::Failure;
+use super::failure::Failure;
 use clap::ValueEnum;
 use std::ops::RangeInclusive;
 

@@ -2,9 +2,10 @@
 
 mod network;
 
+use super::failure::Failure;
+use super::format::{bytes, count, table};
 use super::machine::{self, Choice, Machine, Simulated};
-use super::output::{bytes, print, print_json, say, table};
-use super::{Failure, count};
+use super::output::{print, print_json, say};
 use mkernel::{
     Communicator, Error, FabricTest as Test, FabricTestLoad, FabricTestOptions, FabricTestResult,
     NetworkError, Simulation, Transport,

@@ -1,6 +1,6 @@
 //! `mkernel-gen fetch-nvrtc`: the NVRTC that this version is tested with, from its Python wheel.
 
-use super::Failure;
+use super::failure::Failure;
 use super::output::{print, print_json, say};
 use mkernel_compile::{FETCHED, fetch_command, fetch_dir, fetched_library};
 use serde::Serialize;

@@ -1,12 +1,12 @@
 //! `--op`, `--world`, … : one flag per field of a kernel, and the device's figures.
 
+use super::failure::Failure;
+use super::files::read_text;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use mkernel_declare::{Declared, Draft, Mistake, Value};
 use mkernel_spec::{Device, Field, Limits, Op, OptionSpec, Values};
 use std::path::PathBuf;
 use std::sync::LazyLock;
-
-use super::Failure;
 
 /// Every option of every operator.
 static OPTIONS: LazyLock<Vec<(Op, OptionSpec)>> = LazyLock::new(|| {
@@ -229,7 +229,7 @@ impl DeviceFlags {
     pub fn device(&self) -> Result<Device, Failure> {
         let mut device = match &self.device {
             Some(path) => {
-                let text = super::read_text(path)?;
+                let text = read_text(path)?;
                 toml::from_str(&text).map_err(|source| Failure::Device {
                     path: path.clone(),
                     source,

@@ -1,7 +1,9 @@
 //! Which kernels a command is about: from TOML files, a user's crate or flags.
 
+use super::failure::Failure;
+use super::files::read_text;
 use super::flags::{DeviceFlags, KernelFlags, flag_of};
-use super::{Failure, read_text, toml_file};
+use super::toml_file;
 use crate::scan;
 use mkernel_declare::{Declaration, Declared, Mistake};
 use mkernel_spec::{Device, Dim, Field, KernelConfig, KernelPlan, KernelSpec, Violations};

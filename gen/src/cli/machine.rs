@@ -1,6 +1,7 @@
 //! [`Machine`]: the GPUs that kernels run on, real or simulated.
 
-use super::{Failure, environment};
+use super::environment;
+use super::failure::Failure;
 use mkernel::{Communicator, DeviceError, Error, Simulation};
 use std::fs;
 use std::path::Path;

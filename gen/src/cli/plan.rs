@@ -3,18 +3,21 @@
 mod attention;
 mod collective;
 mod combine;
+mod description;
 mod dispatch;
 mod gemm;
 mod scaling;
 
-use super::Failure;
+use super::failure::Failure;
+use super::format::{bytes, count, micros, table};
 use super::input::{Input, Kernel};
-use super::output::{bytes, micros, print, print_json, table};
+use super::output::{print, print_json};
+use description::Description;
 use mkernel_declare::Mistake;
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::by_problem;
 use mkernel_spec::plan::{Body, Region};
-use mkernel_spec::{KernelPlan, Target, Topology, Violation, Violations};
+use mkernel_spec::{KernelPlan, Target, Violation, Violations};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -28,36 +31,9 @@ struct Planned<'a> {
     bound_reason: &'static str,
 }
 
-/// What only a plan of its problem has to say.
-struct About {
-    /// What it computes, in words and a formula.
-    computes: String,
-    /// The plan in a few words.
-    summary: String,
-    /// Names and lines.
-    sections: Vec<(&'static str, Vec<String>)>,
-    /// How shared memory is divided, in a few words.
-    shared: String,
-}
-
-impl About {
-    fn of(plan: &KernelPlan) -> Self {
-        by_problem!(&plan.body, Body(body) => about(plan, body))
-    }
-}
-
-/// `1 rank`, `8 ranks`
-fn ranks(world: u32) -> String {
-    super::count(world as usize, "rank")
-}
-
-/// `4 ranks on 2 nodes`
-fn ranks_on(topology: Topology) -> String {
-    let ranks = ranks(topology.world());
-    match topology.nodes {
-        1 => ranks,
-        nodes => format!("{ranks} on {nodes} nodes"),
-    }
+/// Describes the part of a plan that depends on its operator.
+fn operator(plan: &KernelPlan) -> Description {
+    by_problem!(&plan.body, Body(body) => describe(plan, body))
 }
 
 /// Which kernels, and what of them.
@@ -112,7 +88,7 @@ fn impossible(kernel: &Kernel, found: &Violations) -> Failure {
 
 /// A plan in words and figures.
 pub fn describe(label: &str, plan: &KernelPlan) -> String {
-    let body = About::of(plan);
+    let body = operator(plan);
     let mut rows = Vec::new();
     let mut section = |name: &str, lines: Vec<String>| {
         for (i, line) in lines.into_iter().enumerate() {
@@ -160,12 +136,12 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
 
 /// A plan in one line.
 pub fn summary(plan: &KernelPlan) -> String {
-    format!("{}: {}", About::of(plan).summary, plan.id)
+    format!("{}: {}", operator(plan).summary, plan.id)
 }
 
 /// What it computes, in words and a formula.
 pub fn computes(plan: &KernelPlan) -> String {
-    About::of(plan).computes
+    operator(plan).computes
 }
 
 /// A table as lines.
@@ -258,7 +234,7 @@ fn moves(plan: &KernelPlan) -> Vec<String> {
         let about = format!(
             "the same, in {puts} puts of up to {} to each of {} on other nodes",
             bytes(network.put_bytes),
-            super::count(peers as usize, "peer")
+            count(peers as usize, "peer")
         );
         rows.insert(1, vec!["NIC".to_owned(), bytes(traffic.nic_bytes), about]);
     }

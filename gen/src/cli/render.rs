@@ -1,6 +1,6 @@
 //! `mkernel-gen render`: the CUDA source of kernels.
 
-use super::Failure;
+use super::failure::Failure;
 use super::input::Input;
 use super::output::{print, print_json};
 use serde::Serialize;

@@ -1,7 +1,8 @@
 //! `mkernel-gen list` and `clean`: what is in the cache or in a bundle.
 
-use super::Failure;
-use super::output::{bytes, print, print_json, registers, table};
+use super::failure::Failure;
+use super::format::{bytes, count, registers, table};
+use super::output::{print, print_json};
 use mkernel_compile::{Bundle, Entry, Env, Store};
 use mkernel_spec::Target;
 use serde::Serialize;
@@ -105,12 +106,12 @@ impl Clean {
         } else {
             "removed"
         };
-        let kernels = super::count(cleaned.kernels, "kernel");
+        let kernels = count(cleaned.kernels, "kernel");
         let others = match cleaned.others {
             0 => String::new(),
             others => format!(
                 ", {} of failed, damaged or unfinished ones",
-                super::count(others, "folder")
+                count(others, "folder")
             ),
         };
         let mut text = format!("{removed} {kernels}{others}, {}\n", bytes(cleaned.bytes));

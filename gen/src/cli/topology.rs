@@ -1,6 +1,6 @@
 //! `mkernel-gen topology`: the GPUs and NICs of a host, and which NICs serve which GPU.
 
-use super::Failure;
+use super::failure::Failure;
 use super::output::{print, print_json};
 use clap::Args;
 use mkernel_topology::{GpuLinks, NicSelection, Topology, describe};

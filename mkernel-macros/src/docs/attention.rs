@@ -1,5 +1,6 @@
 //! What rustdoc shows of an attention operator.
 
+use super::phrases::ranks_on;
 use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
 use mkernel_spec::{AttentionConfig, Dim, KernelConfig, Layout, Placement};
 
@@ -37,7 +38,7 @@ pub fn lines(config: &AttentionConfig, kernel: &KernelConfig) -> Vec<String> {
         String::new(),
         format!(
             "{}; bf16, softmax in fp32. Rank r has S_r rows: {shard}.",
-            super::ranks_on(world, nodes)
+            ranks_on(world, nodes)
         ),
         String::new(),
         "| operand | on each rank | |".to_owned(),

@@ -1,5 +1,6 @@
 //! What rustdoc shows of a collective.
 
+use super::phrases::ranks_on;
 use mkernel_spec::plan::CollectivePlan;
 use mkernel_spec::{CollectiveConfig, CollectiveOp, Dim, KernelConfig};
 
@@ -24,7 +25,7 @@ pub fn lines(config: &CollectiveConfig, kernel: &KernelConfig) -> Vec<String> {
         ),
         CollectiveOp::ReduceScatter => ("`Y`: this rank's rows of `Σ_r X_r`.", &m, &shard),
     };
-    let ranks = super::ranks_on(kernel.world, kernel.nodes);
+    let ranks = ranks_on(kernel.world, kernel.nodes);
     let sums = match config.op.reduces() {
         true => ", added up in fp32",
         false => "",

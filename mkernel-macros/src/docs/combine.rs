@@ -1,5 +1,6 @@
 //! What rustdoc shows of `combine`.
 
+use super::phrases::ranks_on;
 use mkernel_spec::plan::CombinePlan;
 use mkernel_spec::{CombineConfig, Dim, KernelConfig};
 
@@ -19,7 +20,7 @@ pub fn lines(config: &CombineConfig, kernel: &KernelConfig) -> Vec<String> {
         String::new(),
         format!(
             "{}; bf16, fp32 accumulate.",
-            super::ranks_on(kernel.world, kernel.nodes)
+            ranks_on(kernel.world, kernel.nodes)
         ),
         String::new(),
         "| operand | on each rank | |".to_owned(),

@@ -1,5 +1,6 @@
 //! What rustdoc shows of `dispatch_gemm`.
 
+use super::phrases::{part, ranks_on};
 use mkernel_spec::plan::DispatchPlan;
 use mkernel_spec::{BLayout, Dim, DispatchConfig, KernelConfig};
 
@@ -15,7 +16,7 @@ pub fn lines(config: &DispatchConfig, kernel: &KernelConfig) -> Vec<String> {
         (config.intermediate, "I"),
     ]
     .map(|(dim, name)| size(dim, name));
-    let local = super::part(config.experts, world, "E");
+    let local = part(config.experts, world, "E");
     let (result, weight_cols) = match config.swiglu {
         true => ("`silu(x · gate) · (x · up)`", format!("2·{cols}")),
         false => ("`x · W`", cols.clone()),
@@ -29,7 +30,7 @@ pub fn lines(config: &DispatchConfig, kernel: &KernelConfig) -> Vec<String> {
             "{result} of each token and each of its {top_k} of {experts} experts, at the expert's rank: rows by expert, those of an expert by source rank and token."
         ),
         String::new(),
-        format!("{}; bf16, fp32 accumulate.", super::ranks_on(world, nodes)),
+        format!("{}; bf16, fp32 accumulate.", ranks_on(world, nodes)),
         String::new(),
         "| operand | on each rank | |".to_owned(),
         "|---|---|---|".to_owned(),

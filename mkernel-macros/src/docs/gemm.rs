@@ -1,5 +1,6 @@
 //! What is said of a GEMM operator.
 
+use super::phrases::ranks_on;
 use mkernel_spec::plan::GemmPlan;
 use mkernel_spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, KernelConfig};
 
@@ -60,7 +61,7 @@ fn epilogue(config: &GemmConfig) -> Vec<String> {
 }
 
 fn layout(config: &GemmConfig, world: u32, nodes: u32) -> String {
-    let ranks = super::ranks_on(world, nodes);
+    let ranks = ranks_on(world, nodes);
     let types = match config.epilogue.output {
         Dtype::Bf16 => "bf16 in and out".to_owned(),
         other => format!("bf16 in, {other} out"),

@@ -1,6 +1,7 @@
 //! What `templates/kernel.cu.tera` prints: numbers, lists and names, all of them the plan's.
 
 use super::roles::{Ctas, role_table};
+use super::text::{COLUMNS, layout_assertion, shared_memory_line};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::Region;
 use serde::Serialize;
@@ -120,7 +121,7 @@ impl<'a> AssemblyContext<'a> {
         let args = plan.args.args.iter();
         let mut banner = assembly.banner;
         if !plan.smem.is_empty() {
-            banner.push(super::shared_memory_line(plan));
+            banner.push(shared_memory_line(plan));
         }
         Self {
             id: &plan.id,
@@ -130,7 +131,7 @@ impl<'a> AssemblyContext<'a> {
             headers: assembly.headers,
             sections: assembly.config.0,
             args: args.clone().map(|arg| arg.kind.declare(arg.name)).collect(),
-            args_assertion: super::layout_assertion(
+            args_assertion: layout_assertion(
                 "Args",
                 plan.args.size_bytes,
                 args.map(|arg| (arg.name, arg.offset_bytes)),
@@ -196,7 +197,7 @@ impl<'a> Accessor<'a> {
 
     fn new(region: &'a Region, signature: &str, address: &str) -> Self {
         let line = format!("{signature} {{ return {address}; }}");
-        let is_short = 2 + line.len() <= super::COLUMNS;
+        let is_short = 2 + line.len() <= COLUMNS;
         Self {
             doc: &region.doc,
             accessor: match is_short {

@@ -1,7 +1,7 @@
 //! What the assembled text of an attention operator says.
 
 use super::assembly::{Assembly, Config};
-use super::{puts_line, ranks};
+use super::text::{puts_line, ranks};
 use mkernel_spec::plan::{AttentionPlan, PUSH_LEAD, TILE_ROWS};
 use mkernel_spec::{AttentionConfig, KernelPlan, Layout};
 use std::f64::consts::LOG2_E;

@@ -1,7 +1,7 @@
 //! What the template of kernels prints of a collective.
 
 use super::assembly::{Assembly, Config};
-use super::{puts_line, ranks};
+use super::text::{puts_line, ranks};
 use mkernel_spec::plan::CollectivePlan;
 use mkernel_spec::{CollectiveOp, Dtype, KernelPlan, Protocol};
 

@@ -1,7 +1,7 @@
 //! What the assembled text of `combine` says.
 
 use super::assembly::{Assembly, Config};
-use super::{plural, ranks};
+use super::text::{plural, ranks};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::{CombinePlan, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
 

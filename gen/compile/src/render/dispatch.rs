@@ -1,7 +1,7 @@
 //! What the assembled text of `dispatch_gemm` says.
 
 use super::assembly::{Assembly, Config};
-use super::plural;
+use super::text::plural;
 use mkernel_spec::plan::{
     COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, SLOT_BYTES, Split, TILE_K,
 };

@@ -1,6 +1,7 @@
 //! The kernel of the fabric test, which is the same for all clusters.
 
-use super::{layout_assertion, print};
+use super::template::print;
+use super::text::layout_assertion;
 use crate::error::GenError;
 use crate::source::CudaSource;
 use mkernel_spec::Target;

@@ -3,16 +3,10 @@
 mod config;
 
 use super::assembly::Assembly;
-use super::{plural, puts_line, ranks};
-use mkernel_spec::plan::{GemmPlan, Reduction, TILE_K};
+use super::text::{plural, puts_line, ranks};
+use config::Gemm;
+use mkernel_spec::plan::{GemmPlan, TILE_K};
 use mkernel_spec::{Activation, BLayout, Epilogue, GemmOp, KernelPlan, Transfer};
-
-/// A plan of a GEMM operator.
-#[derive(Clone, Copy)]
-struct Gemm<'a> {
-    plan: &'a KernelPlan,
-    body: &'a GemmPlan,
-}
 
 /// What is said of such a plan.
 pub(super) fn assembly(plan: &KernelPlan, body: &GemmPlan) -> Assembly {
@@ -78,11 +72,6 @@ impl Gemm<'_> {
             (GemmOp::GemmRs, _) => policies("gemm/reduce_scatter", "ReduceScatter", "OwnerRounds"),
             _ => policies("gemm/all_reduce", "AllReduce", "AllReduceRounds"),
         }
-    }
-
-    /// Whether, in one shot, a rank adds up its own rows only.
-    fn scatters(self, r: &Reduction) -> bool {
-        r.shots == 1 && (r.results || self.body.config.op == GemmOp::GemmRs)
     }
 
     /// Lines of the banner.

@@ -1,6 +1,7 @@
 //! [`Network`]: flags for what carries messages.
 
-use crate::cli::{Failure, environment};
+use crate::cli::environment;
+use crate::cli::failure::Failure;
 use mkernel::{Faults, NicModel, NicOptions, Transport};
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! What there is to say of an attention operator's plan.
 
-use super::About;
-use crate::cli::output::bytes;
+use super::description::{Description, ranks_on};
+use crate::cli::format::bytes;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
 
-pub(super) fn about(plan: &KernelPlan, body: &AttentionPlan) -> About {
-    About {
+pub(super) fn describe(plan: &KernelPlan, body: &AttentionPlan) -> Description {
+    Description {
         computes: computes(plan, body),
         summary: format!(
             "tiles of {TILE_ROWS} queries and {TILE_ROWS} keys, {} stages, {} CTAs",
@@ -39,7 +39,7 @@ fn computes(plan: &KernelPlan, body: &AttentionPlan) -> String {
         shape.heads,
         shape.kv_heads,
         shape.head_dim,
-        super::ranks_on(plan.spec.topology()),
+        ranks_on(plan.spec.topology()),
         body.config.placement,
         layout
             .split("")

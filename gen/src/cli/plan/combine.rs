@@ -1,11 +1,11 @@
 //! What there is to say of a plan of `combine`.
 
-use super::About;
+use super::description::{Description, ranks_on};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::CombinePlan;
 
-pub(super) fn about(plan: &KernelPlan, body: &CombinePlan) -> About {
-    About {
+pub(super) fn describe(plan: &KernelPlan, body: &CombinePlan) -> Description {
+    Description {
         computes: computes(plan, body),
         summary: format!(
             "{} CTAs, {} stages of {} bytes",
@@ -24,7 +24,7 @@ fn computes(plan: &KernelPlan, body: &CombinePlan) -> String {
         shape.experts,
         shape.max_tokens,
         shape.hidden,
-        super::ranks_on(plan.spec.topology()),
+        ranks_on(plan.spec.topology()),
     )
 }
 

@@ -1,11 +1,11 @@
 //! What there is to say of a plan of `dispatch_gemm`.
 
-use super::About;
+use super::description::{Description, ranks_on};
 use mkernel_spec::plan::DispatchPlan;
 use mkernel_spec::{BLayout, KernelPlan};
 
-pub(super) fn about(plan: &KernelPlan, body: &DispatchPlan) -> About {
-    About {
+pub(super) fn describe(plan: &KernelPlan, body: &DispatchPlan) -> Description {
+    Description {
         computes: computes(plan, body),
         summary: format!(
             "tile {}x{}, {} stages, {} CTAs of which {} communicate",
@@ -35,7 +35,7 @@ fn computes(plan: &KernelPlan, body: &DispatchPlan) -> String {
         shape.top_k,
         shape.max_tokens,
         shape.hidden,
-        super::ranks_on(plan.spec.topology()),
+        ranks_on(plan.spec.topology()),
         shape.intermediate,
     )
 }

@@ -1,13 +1,13 @@
 //! What there is to say of a GEMM operator's plan.
 
-use super::About;
-use crate::cli::output::bytes;
+use super::description::{Description, ranks_on};
+use crate::cli::format::bytes;
 use mkernel_spec::plan::{GemmPlan, Reduction};
 use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
 use std::fmt::Write as _;
 
-pub(super) fn about(plan: &KernelPlan, body: &GemmPlan) -> About {
-    About {
+pub(super) fn describe(plan: &KernelPlan, body: &GemmPlan) -> Description {
+    Description {
         computes: computes(plan, body),
         summary: summary(plan, body),
         sections: vec![
@@ -56,7 +56,7 @@ fn computes(plan: &KernelPlan, body: &GemmPlan) -> String {
         BLayout::Kn => "B as [K,N]",
         BLayout::Nk => "B as [N,K]",
     };
-    let ranks = super::ranks_on(plan.spec.topology());
+    let ranks = ranks_on(plan.spec.topology());
     format!("{formula}, {ranks}, {b}, {dtype}, fp32 accumulate")
 }
 

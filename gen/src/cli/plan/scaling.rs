@@ -1,7 +1,7 @@
 //! `mkernel-gen plan --scaling`: what becomes of a kernel as nodes are added.
 
+use crate::cli::format::{bytes, micros, table};
 use crate::cli::input::Kernel;
-use crate::cli::output::{bytes, micros, table};
 use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Violations};
 use serde::Serialize;
 

@@ -21,7 +21,8 @@ use super::environment;
 use super::fabric_test::Network;
 use super::input::{Changes, Kernel, Loaded, Sources};
 use super::machine::{self, Choice, Machine, Simulated};
-use super::output::say;
+use crate::cli::format::count;
+use crate::cli::output::say;
 use mkernel::{Device, KernelPlan, Simulation};
 use ranks::{Job, Outcome};
 use report::{About, Report};
@@ -157,7 +158,7 @@ impl Run {
         };
         let kernels = self.load(&Device::simulated(simulated.sms))?.planned()?;
         if device == Choice::Auto {
-            let gpus = super::count(gpus as usize, "GPU");
+            let gpus = count(gpus as usize, "GPU");
             say(&format!(
                 "this host has {gpus}: simulating (--device gpu insists on GPUs)"
             ));

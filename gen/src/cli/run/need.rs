@@ -1,8 +1,8 @@
 //! What a run on simulated GPUs needs of this host's memory, before any of it is allocated.
 
-use super::super::Failure;
-use super::super::output::bytes;
 use super::data::reference_bytes;
+use crate::cli::failure::Failure;
+use crate::cli::format::bytes;
 use mkernel::{KernelPlan, Simulation};
 use rustix::process::{Resource, getrlimit};
 use std::fs;

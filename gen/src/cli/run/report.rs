@@ -3,10 +3,12 @@
 use super::ranks::{Failed, Outcome, Ran, RankError};
 use super::reference::Wrong;
 use super::replay;
+use crate::cli::failure::{Failure, chain, exit_code};
+use crate::cli::format::count;
 use crate::cli::input::Kernel;
 use crate::cli::machine::Machine;
 use crate::cli::output::{print, print_json};
-use crate::cli::{Failure, chain, exit_code, plan};
+use crate::cli::plan;
 use mkernel::{DeviceError, Dtype, EnvironmentError, Error, KernelPlan, SimulatorError};
 use serde::Serialize;
 
@@ -23,11 +25,11 @@ impl About<'_> {
     fn device(&self) -> String {
         let world = self.plan.spec.world() as usize;
         match self.machine {
-            Machine::Gpus => crate::cli::count(world, "GPU"),
+            Machine::Gpus => count(world, "GPU"),
             Machine::Simulated(simulated) => format!(
                 "{} with {}, skew {}",
-                crate::cli::count(world, "simulated GPU"),
-                crate::cli::count(simulated.sms as usize, "SM"),
+                count(world, "simulated GPU"),
+                count(simulated.sms as usize, "SM"),
                 simulated.skew
             ),
         }
@@ -205,7 +207,7 @@ fn describe(about: &About, outcome: &Outcome) -> String {
 fn found(ran: &Ran, calls: u32) -> String {
     let verdict = &ran.verdict;
     let (elements, wrong) = (verdict.elements, verdict.wrong);
-    let calls = crate::cli::count(calls as usize, "call");
+    let calls = count(calls as usize, "call");
     let mut text = match wrong {
         0 => format!("right: all {elements} elements of {calls}"),
         _ => format!("WRONG: {wrong} of {elements} elements of {calls}"),

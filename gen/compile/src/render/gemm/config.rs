@@ -1,9 +1,15 @@
 //! The numbers that headers of GEMM operators are instantiated for.
 
-use super::Gemm;
 use crate::render::assembly::Config;
-use mkernel_spec::plan::{Chunks, Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
-use mkernel_spec::{BLayout, Dtype, GemmOp};
+use mkernel_spec::plan::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
+use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
+
+/// A plan of a GEMM operator.
+#[derive(Clone, Copy)]
+pub(in crate::render) struct Gemm<'a> {
+    pub plan: &'a KernelPlan,
+    pub body: &'a GemmPlan,
+}
 
 pub(super) fn config(gemm: Gemm<'_>) -> Config {
     let mut c = Config::default();
@@ -206,5 +212,10 @@ impl Gemm<'_> {
             _ if self.scatters(r) => Some("rows of C that a rank reduces"),
             _ => None,
         }
+    }
+
+    /// Whether, in one shot, a rank adds up its own rows only.
+    pub fn scatters(self, r: &Reduction) -> bool {
+        r.shots == 1 && (r.results || self.body.config.op == GemmOp::GemmRs)
     }
 }
