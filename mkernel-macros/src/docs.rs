@@ -1,4 +1,4 @@
-//! What rustdoc shows on a `#[fused_kernel]` struct.
+//! The documentation of structs with `#[fused_kernel]`.
 
 mod attention;
 mod collective;
@@ -11,7 +11,7 @@ use mkernel_spec::by_problem;
 use mkernel_spec::plan::Body;
 use mkernel_spec::{KernelConfig, KernelPlan, Problem};
 
-/// Lines of Markdown: semantics, what each rank passes, and the plan where all sizes are known.
+/// Lines of Markdown with the semantics, the operands of each rank, and the plan if all sizes are known.
 pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
     let mut lines = vec![
         String::new(),
@@ -22,7 +22,7 @@ pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
     lines.push(String::new());
     lines.push(match plan {
         Some(plan) => planned(plan),
-        None => "Planned and compiled at `prepare`, when every size is known.".to_owned(),
+        None => "Planned and compiled by `prepare`, when all sizes are known.".to_owned(),
     });
     lines
 }

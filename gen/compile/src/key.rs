@@ -32,9 +32,9 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The text is not 64 hexadecimal digits.
+/// The error of parsing a text that is not 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a key is 64 lower-case hexadecimal digits")]
+#[error("a key must be 64 lower-case hexadecimal digits")]
 pub struct ParseKeyError;
 
 impl FromStr for Key {
@@ -72,7 +72,7 @@ impl TryFrom<String> for Key {
     }
 }
 
-/// Lower-case hexadecimal digits of `bytes`.
+/// Formats bytes as lower-case hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,6 +1,7 @@
-//! `KernelPlan` → [`CudaSource`]: the only place where templates meet numbers.
+//! Renders the [`CudaSource`] of a plan from templates.
 //!
-//! `templates/kernel.cu.tera` prints what the plan says, and an operator's template which headers and policies it takes.
+//! The template of an operator selects headers and policies. It extends `templates/kernel.cu.tera`, which prints constants,
+//! regions and roles of the plan.
 
 mod assembly;
 mod attention;
@@ -23,7 +24,7 @@ use template::print;
 
 pub use fabric_test::render_fabric_test;
 
-/// Renders the kernel of a plan; the same plan always gives the same text.
+/// Renders the kernel of a plan. The same plan always gives the same text.
 ///
 /// # Errors
 /// [`GenError::Render`] if a template is wrong, which is a defect of this crate.

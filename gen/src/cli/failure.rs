@@ -2,40 +2,44 @@
 
 use super::format::count;
 use mkernel_compile::GenError;
-use mkernel_declare::Mistake;
+use mkernel_declare::Diagnostic;
 use mkernel_topology::NicConfigError;
 use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
-/// What ended a command.
+/// An error that ends a command.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("{} in the configuration", count(.0.len(), "mistake"))]
-    Mistakes(Vec<Mistake<String>>),
+    /// Errors in the configuration of kernels.
+    #[error("{} in the configuration", count(.0.len(), "error"))]
+    Diagnostics(Vec<Diagnostic<String>>),
+    /// Arguments that do not fit together.
     #[error("{0}")]
     Usage(&'static str),
-    #[error("environment variable {name} is {value:?}; it should be {expected}")]
+    #[error("environment variable {name} is {value:?}; set it to {expected}")]
     Variable {
         name: &'static str,
         value: String,
         expected: String,
     },
-    #[error("{} not compiled", count(.0.len(), "kernel"))]
+    /// Kernels that did not compile, by label.
+    #[error("{} did not compile", count(.0.len(), "kernel"))]
     Compile(Vec<(String, GenError)>),
     #[error(transparent)]
     Gen(GenError),
+    /// Runs that failed, and the exit code.
     #[error("{failed} of {} failed", count(*.ran, "run"))]
     Runs { failed: usize, ran: usize, code: u8 },
     #[error(
-        "{label} needs about {needed} of this host's memory on simulated GPUs, and {available} are free; use smaller sizes, fewer --calls, or GPUs"
+        "{label} needs about {needed} of host memory on simulated GPUs, but only {available} are free; use smaller sizes, fewer --calls, or GPUs"
     )]
     HostMemory {
         label: String,
         needed: String,
         available: String,
     },
-    #[error("the network between nodes was not proved")]
+    #[error("the fabric test failed")]
     Fabric(#[source] mkernel::Error),
     #[error("cannot read {}", .path.display())]
     Read { path: PathBuf, source: io::Error },
@@ -58,9 +62,10 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// The exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Mistakes(_) | Self::Device { .. } | Self::Fabric(_) => 1,
+            Self::Diagnostics(_) | Self::Device { .. } | Self::Fabric(_) => 1,
             Self::Usage(_) | Self::Variable { .. } | Self::Nics(_) => 2,
             Self::Compile(failed) => failed
                 .iter()
@@ -78,7 +83,7 @@ impl Failure {
     }
 }
 
-/// 3 if a kernel's text is at fault, 4 if the machine is.
+/// 3 for an error in the source of a kernel, 1 for one in its configuration, and 4 for an error of the environment.
 pub fn exit_code(error: &GenError) -> u8 {
     match error {
         GenError::Render { .. }
@@ -90,7 +95,7 @@ pub fn exit_code(error: &GenError) -> u8 {
     }
 }
 
-/// An error and its causes.
+/// The message of an error, followed by those of its causes on lines of their own.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -123,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_fail_are_3_and_machines_4() {
+    fn exit_codes_distinguish_kernels_and_the_environment() {
         let failed = |errors: Vec<GenError>| {
             let named = errors.into_iter().map(|error| ("k".to_owned(), error));
             Failure::Compile(named.collect()).exit_code()
@@ -131,11 +136,11 @@ mod tests {
         assert_eq!(failed(vec![compile_error()]), 3);
         assert_eq!(failed(vec![compile_error(), missing()]), 4);
         assert_eq!(Failure::Gen(missing()).exit_code(), 4);
-        assert_eq!(Failure::Mistakes(Vec::new()).exit_code(), 1);
+        assert_eq!(Failure::Diagnostics(Vec::new()).exit_code(), 1);
     }
 
     #[test]
-    fn causes_stand_below() {
+    fn causes_follow_on_their_own_lines() {
         let path = PathBuf::from("f.toml");
         let source = io::Error::other("gone");
         let text = chain(&Failure::Read { path, source });

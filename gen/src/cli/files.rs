@@ -4,7 +4,7 @@ use super::failure::Failure;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// A file's text; `-` is standard input.
+/// Reads a file as text. The path `-` is standard input.
 pub fn read_text(path: &Path) -> Result<String, Failure> {
     let read = if path.as_os_str() == "-" {
         let mut text = String::new();

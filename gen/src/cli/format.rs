@@ -2,7 +2,7 @@
 
 use mkernel_compile::Resources;
 
-/// Columns as wide as their widest cell, two blanks apart; those named in `right` are aligned to the right.
+/// Aligns cells in columns that are two spaces apart. The columns in `right` are aligned to the right.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -30,7 +30,7 @@ pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
-/// `192.0 KiB`
+/// A number of bytes in the largest suitable unit, such as `192.0 KiB`.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if count < 1024 {
@@ -45,12 +45,12 @@ pub fn bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Registers of a thread; `-` where a kernel has none, on simulated GPUs.
+/// The registers of a thread, or `-` for simulated GPUs, which have none.
 pub fn registers(resources: Option<Resources>) -> String {
     resources.map_or("-".to_owned(), |used| used.registers.to_string())
 }
 
-/// `9.3 µs` or `1390 µs`
+/// A time, such as `9.3 µs` or `1390 µs`.
 pub fn micros(us: f64) -> String {
     if us < 99.95 {
         format!("{us:.1} µs")
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_for_people() {
+    fn sizes_and_times() {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(1023), "1023 B");
         assert_eq!(bytes(232_448), "227.0 KiB");

@@ -1,4 +1,4 @@
-//! The command line. Each subcommand has a file; what goes wrong in any of them is a [`Failure`].
+//! The command line. Each subcommand has a file of its own and fails with a [`Failure`].
 
 mod build;
 mod check;
@@ -22,8 +22,8 @@ mod topology;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::{Failure, chain};
-use mkernel_declare::Mistake;
-use output::say;
+use mkernel_declare::Diagnostic;
+use output::print_stderr;
 use serde::Serialize;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -31,15 +31,15 @@ use std::process::ExitCode;
 /// Checks, plans, renders, compiles and runs mkernel kernels
 ///
 /// Kernels come from TOML files, from the #[fused_kernel]s of a crate, or from flags.
-/// Exit codes: 0 done, 1 mistakes in a kernel's configuration or a run that went wrong, 2 wrong usage,
-/// 3 a kernel does not compile, 4 the environment (no NVRTC, a file that cannot be read or written).
+/// Exit codes: 0 success; 1 errors in a kernel's configuration, or a run that failed; 2 wrong usage;
+/// 3 a kernel does not compile; 4 the environment (no NVRTC, a file that cannot be read or written).
 #[derive(Parser)]
 #[command(name = "mkernel-gen", version, verbatim_doc_comment)]
 struct Cli {
     /// Print JSON, one object per line
     #[arg(long, global = true)]
     json: bool,
-    /// Say on standard error what is done
+    /// Print progress to standard error
     #[arg(short, long, global = true)]
     verbose: bool,
     #[command(subcommand)]
@@ -48,29 +48,29 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check kernels: are they valid, is there a plan for them?
+    /// Check that kernels are valid and that there is a plan for them
     Check(input::Input),
-    /// Show how kernels work: roles, memory, bytes moved, the bound and its reason
+    /// Show the plans of kernels: roles, memory, bytes moved, and what bounds the time
     Plan(plan::Plan),
     /// Render the CUDA source of kernels
     Render(render::Render),
     /// Compile kernels into the cache, or into a bundle that the runtime loads
     Build(build::Build),
-    /// Run kernels on random input, on GPUs or simulated ones, and check every element of the result
+    /// Run kernels on random input, on GPUs or simulated GPUs, and check every element of the result
     ///
-    /// Without a kernel it runs a small one. On any machine: simulated GPUs need a C++ compiler and nothing else.
-    /// What differs from seed to seed is the data and, on simulated GPUs, the order of all that can happen in several.
+    /// Without a kernel it runs a small one. Simulated GPUs work on any machine that has a C++ compiler.
+    /// The seed determines the data and, on simulated GPUs, the order of concurrent events.
     Run(Box<run::Run>),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///
-    /// To prove a cluster before a kernel is blamed: by --from-env and --transport rc or efa between its hosts. Without,
-    /// ranks of this host are put into nodes, by default with an emulated network between them.
+    /// Use it to test the network of a cluster: --from-env with --transport rc or efa sends messages between hosts. Without
+    /// --from-env, the ranks of this host are divided into nodes, by default with an emulated network between them.
     FabricTest(Box<fabric_test::FabricTest>),
     /// List the kernels in the cache or in a bundle
     List(store::List),
     /// Remove the kernels in the cache
     Clean(store::Clean),
-    /// Install the NVRTC that this version is tested with, from its Python wheel
+    /// Install the version of NVRTC that mkernel is tested with, from its Python wheel
     FetchNvrtc(fetch::Fetch),
     /// Show what was found on this machine: NVRTC, C++ compiler, cache, driver
     Doctor,
@@ -78,7 +78,7 @@ enum Command {
     Topology(topology::ShowTopology),
 }
 
-/// Parses, runs, reports.
+/// Runs the command that the arguments of this process give, and reports how it failed.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = if cli.verbose {
@@ -95,7 +95,7 @@ pub fn main() -> ExitCode {
         .init();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader has seen enough, as `head` does.
+        // A reader such as `head` has closed standard output early, which is not an error.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
@@ -122,9 +122,9 @@ fn run(cli: &Cli) -> Result<(), Failure> {
     }
 }
 
-/// What is wrong, in JSON: with a configuration, with a kernel, or with all else.
+/// An error as a JSON object. Errors in a configuration have a place and help, and errors of one kernel have its label.
 #[derive(Default, Serialize)]
-struct ProblemLine<'a> {
+struct ErrorLine<'a> {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<&'a str>,
@@ -135,11 +135,11 @@ struct ProblemLine<'a> {
     help: Option<&'a str>,
 }
 
-/// To standard error, the causes below; as JSON lines too, if those are wanted.
+/// Prints an error with its causes to standard error, and with `json` also to standard output as JSON lines.
 fn report(failure: &Failure, json: bool) {
-    let problem = |line: ProblemLine| {
+    let problem = |line: ErrorLine| {
         if json {
-            // If standard output is closed, the text on standard error must do.
+            // If standard output is closed, there is still the text on standard error.
             let _ = output::print_json(&line);
         }
     };
@@ -149,41 +149,36 @@ fn report(failure: &Failure, json: bool) {
             let _ = error.print();
             return;
         }
-        Failure::Mistakes(mistakes) => {
-            for Mistake {
-                place,
-                reason,
-                help,
-            } in mistakes
-            {
-                say(&format!("{place}: error: {reason}\n    help: {help}"));
-                let (place, help) = (Some(place.as_str()), Some(help.as_str()));
-                problem(ProblemLine {
+        Failure::Diagnostics(diagnostics) => {
+            for Diagnostic { span, reason, help } in diagnostics {
+                print_stderr(&format!("{span}: error: {reason}\n    help: {help}"));
+                let (place, help) = (Some(span.as_str()), Some(help.as_str()));
+                problem(ErrorLine {
                     place,
                     reason,
                     help,
-                    ..ProblemLine::default()
+                    ..ErrorLine::default()
                 });
             }
         }
         Failure::Compile(failed) => {
             for (label, error) in failed {
                 let reason = chain(error);
-                say(&format!("{label}: error: {reason}"));
+                print_stderr(&format!("{label}: error: {reason}"));
                 let label = Some(label.as_str());
-                problem(ProblemLine {
+                problem(ErrorLine {
                     label,
                     reason: &reason,
-                    ..ProblemLine::default()
+                    ..ErrorLine::default()
                 });
             }
         }
-        _ => problem(ProblemLine {
+        _ => problem(ErrorLine {
             reason: &chain(failure),
-            ..ProblemLine::default()
+            ..ErrorLine::default()
         }),
     }
-    say(&format!("error: {}", chain(failure)));
+    print_stderr(&format!("error: {}", chain(failure)));
 }
 
 #[cfg(test)]
@@ -191,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 }

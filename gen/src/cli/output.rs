@@ -1,4 +1,4 @@
-//! What goes to standard output: text or JSON lines.
+//! Printing to standard output, as text or JSON lines, and to standard error.
 
 use super::failure::Failure;
 use serde::Serialize;
@@ -12,12 +12,12 @@ pub fn print(text: &str) -> Result<(), Failure> {
         .map_err(Failure::Output)
 }
 
-/// Writes a line to standard error; that nobody reads it is no reason to stop.
-pub fn say(text: &str) {
+/// Writes a line to standard error. Unlike `eprintln`, it does not panic if standard error is closed.
+pub fn print_stderr(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Writes one JSON object on a line of its own.
+/// Writes `value` to standard output as one line of JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|error| Failure::Output(error.into()))?;
     print(&(text + "\n"))

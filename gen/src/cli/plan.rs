@@ -1,4 +1,4 @@
-//! `mkernel-gen plan`: how a kernel does its work, so that a person sees why.
+//! `mkernel-gen plan`: describes the plans of kernels.
 
 mod attention;
 mod collective;
@@ -13,7 +13,7 @@ use super::format::{bytes, count, micros, table};
 use super::input::{Input, Kernel};
 use super::output::{print, print_json};
 use description::Description;
-use mkernel_declare::Mistake;
+use mkernel_declare::Diagnostic;
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::by_problem;
 use mkernel_spec::plan::{Body, Region};
@@ -21,6 +21,7 @@ use mkernel_spec::{KernelPlan, Target, Violation, Violations};
 use serde::Serialize;
 use std::fmt::Write as _;
 
+/// A plan as a JSON object.
 #[derive(Serialize)]
 struct Planned<'a> {
     label: &'a str,
@@ -36,17 +37,17 @@ fn operator(plan: &KernelPlan) -> Description {
     by_problem!(&plan.body, Body(body) => describe(plan, body))
 }
 
-/// Which kernels, and what of them.
+/// Arguments of `mkernel-gen plan`.
 #[derive(Debug, clap::Args)]
 pub struct Plan {
     #[command(flatten)]
     input: Input,
-    /// What becomes of the kernel on 2 to 64 nodes, with as many ranks on each: a table
+    /// Show a table of the kernel's traffic and times on 2 to 64 nodes, with the same number of ranks on each
     #[arg(long)]
     scaling: bool,
 }
 
-/// Prints every kernel's plan.
+/// Prints the plan of every kernel.
 pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
     let mut separator = "";
     for (kernel, plan) in &input.load_planned()? {
@@ -63,7 +64,7 @@ pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
         if json {
             print_json(&Planned {
                 label: &kernel.label,
-                place: &kernel.place,
+                place: &kernel.location,
                 plan,
                 bound_us: plan.bound.us(),
                 bound_reason: plan.bound.reason(),
@@ -76,17 +77,17 @@ pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why a kernel has no plan on other nodes.
+/// The failure for a kernel that has no plan for another number of nodes.
 fn impossible(kernel: &Kernel, found: &Violations) -> Failure {
-    let mistake = |violation: &Violation| Mistake {
-        place: kernel.place.clone(),
+    let diagnostic = |violation: &Violation| Diagnostic {
+        span: kernel.location.clone(),
         reason: format!("{}: {}", violation.field, violation.reason),
         help: violation.help.clone(),
     };
-    Failure::Mistakes(found.iter().map(mistake).collect())
+    Failure::Diagnostics(found.iter().map(diagnostic).collect())
 }
 
-/// A plan in words and figures.
+/// Describes a plan in full.
 pub fn describe(label: &str, plan: &KernelPlan) -> String {
     let body = operator(plan);
     let mut rows = Vec::new();
@@ -125,7 +126,7 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     let total = format!("= {} on every rank", bytes(plan.workspace.bytes));
     section("workspace", regions(&plan.workspace.regions, total));
     section("moves", moves(plan));
-    // Of simulated time nothing is known.
+    // The simulator has no model of time.
     if plan.device.target != Target::Simulator {
         section("bound", vec![bound(plan)]);
         section("estimate", vec![estimate(plan)]);
@@ -134,17 +135,17 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     format!("{label}: {}\n{}", plan.id, table(&rows, &[]))
 }
 
-/// A plan in one line.
+/// Describes a plan in one line.
 pub fn summary(plan: &KernelPlan) -> String {
     format!("{}: {}", operator(plan).summary, plan.id)
 }
 
-/// What it computes, in words and a formula.
+/// The formula that a kernel computes, with its sizes.
 pub fn computes(plan: &KernelPlan) -> String {
     operator(plan).computes
 }
 
-/// A table as lines.
+/// The lines of a table.
 fn lines(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     table(rows, right).lines().map(str::to_owned).collect()
 }
@@ -180,11 +181,11 @@ fn roles(plan: &KernelPlan) -> Vec<String> {
 
 fn registers(plan: &KernelPlan) -> String {
     if plan.device.target == Target::Simulator {
-        return "none: threads are fibers of the CPU".to_owned();
+        return "none, since threads run on the CPU".to_owned();
     }
     let registers = plan.registers;
     format!(
-        "{} at entry, then {} to move data and {} to multiply",
+        "{} at entry, then {} in producer warps and {} in consumer warps",
         registers.entry, registers.mover, registers.math
     )
 }
@@ -269,7 +270,7 @@ fn device(plan: &KernelPlan) -> String {
     let device = &plan.device;
     if device.target == Target::Simulator {
         return format!(
-            "simulated, {} SMs, planned as for an H200 with as many",
+            "simulated, {} SMs; planned as for an H200 with as many SMs",
             device.sm_count
         );
     }

@@ -1,4 +1,4 @@
-//! What the assembled text of an attention operator says.
+//! The parts of the source of an attention operator that depend on its plan.
 
 use super::assembly::{Assembly, Config};
 use super::text::{puts_line, ranks};
@@ -6,14 +6,14 @@ use mkernel_spec::plan::{AttentionPlan, PUSH_LEAD, TILE_ROWS};
 use mkernel_spec::{AttentionConfig, KernelPlan, Layout};
 use std::f64::consts::LOG2_E;
 
-/// A plan of an attention operator.
+/// An attention plan with its body.
 #[derive(Clone, Copy)]
 struct Attention<'a> {
     plan: &'a KernelPlan,
     body: &'a AttentionPlan,
 }
 
-/// What is said of such a plan.
+/// Assembles the source of an attention operator.
 pub(super) fn assembly(plan: &KernelPlan, body: &AttentionPlan) -> Assembly {
     let attention = Attention { plan, body };
     let mask = match body.config.causal {

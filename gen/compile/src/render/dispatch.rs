@@ -1,4 +1,4 @@
-//! What the assembled text of `dispatch_gemm` says.
+//! The parts of the source of `dispatch_gemm` that depend on its plan.
 
 use super::assembly::{Assembly, Config};
 use super::text::plural;
@@ -7,14 +7,14 @@ use mkernel_spec::plan::{
 };
 use mkernel_spec::{BLayout, KernelPlan};
 
-/// A plan of `dispatch_gemm`.
+/// A plan of `dispatch_gemm` with its body.
 #[derive(Clone, Copy)]
 struct Dispatch<'a> {
     plan: &'a KernelPlan,
     body: &'a DispatchPlan,
 }
 
-/// What is said of such a plan.
+/// Assembles the source of `dispatch_gemm`.
 pub(super) fn assembly(plan: &KernelPlan, body: &DispatchPlan) -> Assembly {
     let dispatch = Dispatch { plan, body };
     let epilogue = if body.config.swiglu {
@@ -34,7 +34,7 @@ pub(super) fn assembly(plan: &KernelPlan, body: &DispatchPlan) -> Assembly {
 }
 
 impl Dispatch<'_> {
-    /// Lines of the banner.
+    /// Lines of the banner about the computation.
     fn computes(self) -> Vec<String> {
         let Self { plan, body } = self;
         let (world, shape) = (plan.spec.world(), body.shape);
@@ -72,7 +72,7 @@ impl Dispatch<'_> {
         ]
     }
 
-    /// Lines of the banner.
+    /// Lines of the banner about the exchange between ranks.
     fn exchanges(self) -> Vec<String> {
         let Self { plan, body } = self;
         if plan.spec.world() == 1 {

@@ -1,4 +1,4 @@
-//! The kernel of the fabric test, which is the same for all clusters.
+//! Renders the kernel of the fabric test, which is the same for all clusters.
 
 use super::template::print;
 use super::text::layout_assertion;
@@ -11,7 +11,7 @@ use mkernel_spec::fabric_test::{
 };
 use serde::Serialize;
 
-/// All that the template knows.
+/// The variables of the template.
 #[derive(Serialize)]
 struct RenderContext {
     id: &'static str,

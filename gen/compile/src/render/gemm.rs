@@ -1,4 +1,4 @@
-//! What the template of kernels prints of a GEMM operator.
+//! The parts of the source of a GEMM operator that depend on its plan.
 
 mod config;
 
@@ -8,7 +8,7 @@ use config::Gemm;
 use mkernel_spec::plan::{GemmPlan, TILE_K};
 use mkernel_spec::{Activation, BLayout, Epilogue, GemmOp, KernelPlan, Transfer};
 
-/// What is said of such a plan.
+/// Assembles the source of a GEMM operator.
 pub(super) fn assembly(plan: &KernelPlan, body: &GemmPlan) -> Assembly {
     let gemm = Gemm { plan, body };
     let Policies {
@@ -40,7 +40,7 @@ pub(super) fn assembly(plan: &KernelPlan, body: &GemmPlan) -> Assembly {
     }
 }
 
-/// Templates of `mk::gemm`, and the header that has them.
+/// The names of templates in `mk::gemm`, and of the header that defines them.
 struct Policies {
     header: &'static str,
     kernel: &'static str,
@@ -56,7 +56,7 @@ const fn policies(header: &'static str, kernel: &'static str, order: &'static st
 }
 
 impl Gemm<'_> {
-    /// How ranks exchange what they have, and in which order they compute tiles.
+    /// The policies for the exchange between ranks and for the order of tiles.
     fn policies(self) -> Policies {
         let body = self.body;
         if body.chunks.is_some() {
@@ -74,7 +74,7 @@ impl Gemm<'_> {
         }
     }
 
-    /// Lines of the banner.
+    /// Lines of the banner about the computation.
     fn computes(self) -> Vec<String> {
         let Gemm { plan, body } = self;
         let shape = body.shape;
@@ -103,7 +103,7 @@ impl Gemm<'_> {
         lines
     }
 
-    /// Lines of the banner.
+    /// Lines of the banner about the exchange between ranks.
     fn exchanges(self) -> Vec<String> {
         let body = self.body;
         let mut lines = Vec::new();

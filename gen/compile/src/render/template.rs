@@ -8,6 +8,7 @@ use serde::Serialize;
 use std::sync::LazyLock;
 use tera::{Context, Tera};
 
+/// The embedded templates, parsed once.
 static TERA: LazyLock<Result<Tera, tera::Error>> = LazyLock::new(|| {
     let mut tera = Tera::default();
     tera.autoescape_on(Vec::<&str>::new());
@@ -38,7 +39,7 @@ pub(super) fn print(
     })
 }
 
-/// Strips trailing blanks, folds blank lines to one, ends with one newline.
+/// Removes trailing blanks and repeated blank lines, and ends the text with one newline.
 fn tidy(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut blank = true;

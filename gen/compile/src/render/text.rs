@@ -6,7 +6,7 @@ use mkernel_spec::{KernelPlan, Topology};
 /// The largest number of characters in a line of C++.
 pub(super) const COLUMNS: usize = 140;
 
-/// How a CTA uses its shared memory, as a line of the banner. Tables of small elements, and barriers, are summed up.
+/// The line of the banner about shared memory. Tables of small elements are added up, and so are barriers.
 pub(super) fn shared_memory_line(plan: &KernelPlan) -> String {
     let (mut named, mut tables, mut barriers) = (Vec::new(), 0, 0);
     for region in &plan.smem {
@@ -30,7 +30,7 @@ pub(super) fn shared_memory_line(plan: &KernelPlan) -> String {
     )
 }
 
-/// The puts of a kernel, as a line of the banner.
+/// The line of the banner about puts.
 pub(super) fn puts_line(network: &Network) -> String {
     format!(
         "puts    {} to each other node, of up to {} bytes, on {} channel{}",
@@ -41,7 +41,7 @@ pub(super) fn puts_line(network: &Network) -> String {
     )
 }
 
-/// `8 ranks`, or `4 ranks of 2 nodes`
+/// The ranks of a kernel, such as `8 ranks` or `4 ranks of 2 nodes`.
 pub(super) fn ranks(topology: Topology) -> String {
     let world = topology.world();
     let of_nodes = match topology.nodes {
@@ -51,7 +51,7 @@ pub(super) fn ranks(topology: Topology) -> String {
     format!("{world} rank{}{of_nodes}", plural(world))
 }
 
-/// That a struct of a kernel lies in memory as the host's does.
+/// A C++ assertion that a struct has the same layout on the device and on the host.
 pub(super) fn layout_assertion<'a>(
     name: &str,
     size_bytes: usize,
@@ -71,6 +71,7 @@ pub(super) fn layout_assertion<'a>(
     text + &format!(",\n              \"{name} differs from the host's\");")
 }
 
+/// The ending of a noun after the number `count`.
 pub(super) const fn plural(count: u32) -> &'static str {
     if count == 1 { "" } else { "s" }
 }

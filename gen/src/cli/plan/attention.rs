@@ -1,4 +1,4 @@
-//! What there is to say of an attention operator's plan.
+//! Describes the plan of an attention operator.
 
 use super::description::{Description, ranks_on};
 use crate::cli::format::bytes;
@@ -60,7 +60,7 @@ fn tiles(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
             f64::from(body.tiles) / f64::from(ctas),
             ctas,
         ),
-        format!("{} heads are computed together", body.group_heads),
+        format!("{} heads take turns, tile by tile", body.group_heads),
     ]
 }
 
@@ -69,7 +69,7 @@ fn transfer(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
     if world == 1 {
         return vec!["none: one rank".to_owned()];
     }
-    let kept = match body.is_ring() {
+    let slots = match body.is_ring() {
         true => format!(
             "{} of {} heads of K and V at a time",
             body.kv_slots,
@@ -79,7 +79,7 @@ fn transfer(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
         false => "all heads of K and V".to_owned(),
     };
     let pushers = match &plan.network {
-        Some(_) => "CTAs, a warp of each, which relays too",
+        Some(_) => "CTAs, one warp of each, which also forwards",
         None => "CTAs before they compute",
     };
     vec![
@@ -88,7 +88,7 @@ fn transfer(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
             body.push_ctas
         ),
         format!(
-            "room for {kept}: {} on each rank",
+            "slots for {slots}: {} on each rank",
             bytes(body.slot_bytes(world))
         ),
     ]

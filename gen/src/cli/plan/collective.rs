@@ -1,4 +1,4 @@
-//! What there is to say of a plan of a collective.
+//! Describes the plan of a collective.
 
 use super::description::{Description, ranks_on};
 use mkernel_spec::plan::CollectivePlan;

@@ -1,4 +1,4 @@
-//! What there is to say of a plan of `combine`.
+//! Describes the plan of `combine`.
 
 use super::description::{Description, ranks_on};
 use mkernel_spec::KernelPlan;
@@ -19,7 +19,7 @@ pub(super) fn describe(plan: &KernelPlan, body: &CombinePlan) -> Description {
 fn computes(plan: &KernelPlan, body: &CombinePlan) -> String {
     let shape = body.shape;
     format!(
-        "C = sums of what {} of {} experts made of each token, by gates, up to {} tokens [{}] on each of {}, bf16",
+        "C = weighted sums of the outputs of {} of {} experts for each token, up to {} tokens [{}] on each of {}, bf16",
         shape.top_k,
         shape.experts,
         shape.max_tokens,
@@ -36,14 +36,14 @@ fn transfer(plan: &KernelPlan, body: &CombinePlan) -> Vec<String> {
     let topology = plan.spec.topology();
     let spread = body.spread(topology);
     let mut lines = vec![format!(
-        "by all CTAs, in {} parts with a flag each; if experts are chosen evenly, {:.0} rows of {} choices",
+        "by all CTAs, in {} parts with a flag each; if experts are chosen evenly, {:.0} rows for {} entries",
         body.parts(),
         spread.sent_tokens,
         body.choices(),
     )];
     if let Some(lists) = &body.lists {
         lines.push(format!(
-            "a row once per token and node, {} in a put; if chosen evenly, {:.0} of {} tokens times nodes",
+            "each token's row once per node, {} in a put; if experts are chosen evenly, {:.0} of {} rows",
             lists.chunk_tokens,
             spread.put_tokens,
             body.shape.max_tokens * u64::from(topology.peers()),

@@ -1,4 +1,4 @@
-//! What there is to say of a plan of `dispatch_gemm`.
+//! Describes the plan of `dispatch_gemm`.
 
 use super::description::{Description, ranks_on};
 use mkernel_spec::plan::DispatchPlan;
@@ -52,7 +52,7 @@ fn tiles(plan: &KernelPlan, body: &DispatchPlan) -> Vec<String> {
             body.local_experts(world)
         ),
         format!(
-            "if experts are chosen evenly, {:.0} rows per rank, {:.1} of each expert; room for {}",
+            "if experts are chosen evenly, {:.0} rows per rank, {:.1} of each expert; at most {}",
             spread.rows, spread.expert_rows, body.max_rows
         ),
     ]
@@ -67,7 +67,7 @@ fn transfer(plan: &KernelPlan, body: &DispatchPlan) -> Vec<String> {
     let (tokens, spread) = (body.shape.max_tokens, body.spread(topology));
     let mates = topology.nodes * (topology.local_world - 1);
     let mut lines = vec![format!(
-        "sm_push by {} CTAs, {} tokens under one flag; if chosen evenly, {:.0} of {} tokens times ranks",
+        "sm_push by {} CTAs, {} tokens under one flag; if experts are chosen evenly, {:.0} of {} pairs of a token and a rank",
         body.comm_ctas,
         body.block_tokens,
         spread.sent_tokens,
@@ -75,7 +75,7 @@ fn transfer(plan: &KernelPlan, body: &DispatchPlan) -> Vec<String> {
     )];
     if let Some(across) = &body.across {
         lines.push(format!(
-            "a token once per node, {} in a put, relayed to its ranks; if chosen evenly, {:.0} of {} tokens times nodes",
+            "each token once per node, {} in a put, forwarded to its ranks; if experts are chosen evenly, {:.0} of {} pairs of a token and a node",
             across.chunk_tokens,
             spread.put_tokens,
             tokens * u64::from(topology.peers()),

@@ -1,7 +1,7 @@
-//! What `dispatch_gemm` should compute.
+//! Inputs and reference of `dispatch_gemm`.
 
 use super::inputs::Inputs;
-use super::reference::{Matrix, lost, matrix_sums_bytes, multiply, padded, silu};
+use super::reference::{Matrix, matrix_sums_bytes, multiply, padded, silu, sum_error};
 use super::routing::{Routing, Sizes, choose};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
@@ -28,6 +28,7 @@ pub fn inputs(plan: &KernelPlan, body: &DispatchPlan, seed: u64, call: u32) -> I
     inputs
 }
 
+/// A column of integers.
 fn numbers(values: Vec<f32>) -> Matrix {
     Matrix {
         values,
@@ -38,7 +39,7 @@ fn numbers(values: Vec<f32>) -> Matrix {
     }
 }
 
-/// C, offsets and places of `rank`.
+/// The expected C, expert offsets and row indices of `rank`.
 pub fn expected(
     plan: &KernelPlan,
     body: &DispatchPlan,
@@ -83,8 +84,8 @@ pub fn expected(
         for row in product.values.chunks(weight_cols) {
             for (gate, up) in row[..cols].iter().zip(&row[cols..]) {
                 values.push(silu(f64::from(*gate)) as f32 * up);
-                // Both sums lose a little, of which the other makes more.
-                rounded.push(225.0 * lost(hidden) * (1.1 * up.abs() + gate.abs()));
+                // Both sums have a rounding error, which is multiplied by the other factor.
+                rounded.push(225.0 * sum_error(hidden) * (1.1 * up.abs() + gate.abs()));
             }
         }
     }
@@ -95,18 +96,18 @@ pub fn expected(
         rounded,
         dtype: Dtype::Bf16,
     };
-    let places: Vec<f32> = routing.places[rank]
+    let row_indices: Vec<f32> = routing.row_indices[rank]
         .iter()
-        .map(|place| *place as f32)
+        .map(|index| *index as f32)
         .collect();
     Some(vec![
         c,
         numbers(routing.offsets(rank)),
-        numbers(padded(places, sizes.max_tokens * sizes.top_k)),
+        numbers(padded(row_indices, sizes.max_tokens * sizes.top_k)),
     ])
 }
 
-/// Bytes of the sums that all ranks' references need at a time: those of the results in fp32, and what was rounded.
+/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were rounded.
 pub fn reference_bytes(plan: &KernelPlan, _: &DispatchPlan) -> u64 {
     matrix_sums_bytes(plan)
 }

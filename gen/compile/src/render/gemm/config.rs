@@ -1,10 +1,10 @@
-//! The numbers that headers of GEMM operators are instantiated for.
+//! The constants for which the headers of GEMM operators are instantiated.
 
 use crate::render::assembly::Config;
 use mkernel_spec::plan::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
 use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
 
-/// A plan of a GEMM operator.
+/// A plan of a GEMM operator with its body.
 #[derive(Clone, Copy)]
 pub(in crate::render) struct Gemm<'a> {
     pub plan: &'a KernelPlan,
@@ -56,7 +56,7 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
     c.section("C = A B")
         .u32("kM", body.shape.m as u32, "")
         .u32("kN", body.shape.n as u32, "");
-    if let Some(note) = gemm.shards() {
+    if let Some(note) = gemm.shard_rows_note() {
         let shard_rows = body.shape.shard_rows(plan.spec.world()) as u32;
         c.u32("kShardRows", shard_rows, note);
     }
@@ -200,8 +200,8 @@ fn launch(gemm: Gemm<'_>, c: &mut Config) {
 }
 
 impl Gemm<'_> {
-    /// What the rows of a shard are, if a kernel needs to know how many there are.
-    fn shards(self) -> Option<&'static str> {
+    /// The comment of the constant `kShardRows`, if the kernel has this constant.
+    fn shard_rows_note(self) -> Option<&'static str> {
         let body = self.body;
         if body.chunks.is_some() {
             return Some("rows of A on every rank but perhaps the last ones");
@@ -214,7 +214,7 @@ impl Gemm<'_> {
         }
     }
 
-    /// Whether, in one shot, a rank adds up its own rows only.
+    /// Whether the reduction has one shot and each rank reduces only its own rows.
     pub fn scatters(self, r: &Reduction) -> bool {
         r.shots == 1 && (r.results || self.body.config.op == GemmOp::GemmRs)
     }
