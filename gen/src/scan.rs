@@ -1,7 +1,7 @@
 //! Finds the structs with `#[fused_kernel]` of a crate by reading its source, without building it.
 //!
-//! The scan finds attributes whose last path segment is `fused_kernel`, on structs anywhere in `src/` and `examples/`. It
-//! does not find structs that macros generate, or attributes inside `cfg_attr`.
+//! The scan finds attributes whose last path segment is `fused_kernel`, on structs anywhere in `src/` and `examples/`.
+//! It does not find structs that macros generate, or attributes inside `cfg_attr`.
 
 use mkernel_declare::{Declared, Diagnostic, parse_attribute};
 use proc_macro2::{TokenStream, TokenTree};
@@ -43,7 +43,7 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<FusedKernel>, Vec<Diagnostic<Lo
             diagnostics.push(Diagnostic {
                 span: path.display().to_string(),
                 reason: "cannot be read as Rust: it is not UTF-8".to_owned(),
-                help: "see what `cargo check` says".to_owned(),
+                help: "run `cargo check` for details".to_owned(),
             });
             continue;
         };
@@ -60,7 +60,7 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<FusedKernel>, Vec<Diagnostic<Lo
                 Err(error) => diagnostics.push(Diagnostic {
                     span: location(&path, error.span()),
                     reason: format!("cannot be read as Rust: {error}"),
-                    help: "see what `cargo check` says".to_owned(),
+                    help: "run `cargo check` for details".to_owned(),
                 }),
             }
         }

@@ -9,8 +9,8 @@ use syn::{Attribute, Fields, ItemStruct, parse_quote};
 
 type Diagnostics = Vec<Diagnostic<TokenStream>>;
 
-/// Expands `#[fused_kernel(attribute)] item`. If there are errors, the item is still part of the result, so that rustc does
-/// not report it as missing.
+/// Expands `#[fused_kernel(attribute)] item`. If there are errors, the item is still part of the result, so that rustc
+/// does not report it as missing.
 pub fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
     let mut parser = parse_attribute(attribute);
     let target = read_item(&mut parser, &item);
@@ -106,7 +106,8 @@ fn generate(target: &ItemStruct, config: &KernelConfig, plan: Option<&KernelPlan
         }
 
         impl #ident {
-            /// Plans, compiles and sets up this kernel for the ranks of the communicator. All ranks must call it with the same sizes.
+            /// Plans, compiles and sets up this kernel for the ranks of the communicator. All ranks must call it with
+            /// the same sizes.
             ///
             /// # Errors
             /// The error of this rank or of another rank.
@@ -187,7 +188,8 @@ mod tests {
             }
 
             impl Up {
-                /// Plans, compiles and sets up this kernel for the ranks of the communicator. All ranks must call it with the same sizes.
+                /// Plans, compiles and sets up this kernel for the ranks of the communicator. All ranks must call it
+                /// with the same sizes.
                 ///
                 /// # Errors
                 /// The error of this rank or of another rank.

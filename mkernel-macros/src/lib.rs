@@ -18,12 +18,12 @@ use proc_macro::TokenStream;
 /// let operator = GateUp::prepare(&communicator, 4096)?;
 /// ```
 ///
-/// The options `op`, `world` and the sizes of the operator are required. A size is an integer or `dynamic`. Other values
-/// are words, strings, plain numbers, `true` or `false`. Names of constants cannot be used, because the macro does not know
-/// their values.
+/// The options `op`, `world` and the sizes of the operator are required. A size is an integer or `dynamic`. Other
+/// values are words, strings, plain numbers, `true` or `false`. Names of constants cannot be used, because the macro
+/// does not know their values.
 ///
-/// Each error in an option is a compile error at that option, and all of them are reported at once. If all sizes are known,
-/// this includes kernels that do not fit the default device, an H200.
+/// Each error in an option is a compile error at that option, and all of them are reported at once. If all sizes are
+/// known, this includes kernels that do not fit the default device, an H200.
 ///
 /// The macro adds documentation to the struct and implements `mkernel::FusedKernel` for it. It also adds the function
 /// `prepare`, which takes the sizes of the dynamic dimensions in the order of the tables below.

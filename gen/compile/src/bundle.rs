@@ -44,7 +44,8 @@ struct Listed {
 impl Bundle {
     /// Opens the bundle in the folder `path`. Its kernels are read and checked when they are requested.
     ///
-    /// The folder and all files that are used in it must belong to this user or to root, and nobody else may write to it.
+    /// The folder and all files that are used in it must belong to this user or to root, and nobody else may write to
+    /// it.
     ///
     /// # Errors
     /// [`GenError::ReadBundle`]

@@ -9,8 +9,8 @@
 //! <root>/quarantine/        damaged entries, kept for inspection
 //! ```
 //!
-//! The cache and all files that are used in it must belong to this user or to root, and nobody else may write to them. See
-//! `folder`. Only files that are known by name and contents are removed. See `cache_layout`.
+//! The cache and all files that are used in it must belong to this user or to root, and nobody else may write to them.
+//! See `folder`. Only files that are known by name and contents are removed. See `cache_layout`.
 
 use crate::cache_layout::{Subfolder, is_known_name, make_root, refusal};
 use crate::cubin::Cubin;
@@ -31,7 +31,8 @@ use std::time::{Duration, SystemTime};
 /// The number of damaged entries that are kept, and that of kernels that did not compile.
 const MAX_KEPT: usize = 32;
 
-/// The age at which a folder that is being written is considered abandoned. Writing takes seconds, so the process was killed.
+/// The age at which a folder that is being written is considered abandoned. Writing takes seconds, so the process was
+/// killed.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// Kernels on disk.
@@ -106,8 +107,8 @@ impl Cache {
         Ok(quarantine.path().join(target).join(name))
     }
 
-    /// Creates the folder `name` for a kernel that did not compile, and calls `write` with the path to write to and the path to
-    /// show to users. Returns the latter.
+    /// Creates the folder `name` for a kernel that did not compile, and calls `write` with the path to write to and the
+    /// path to show to users. Returns the latter.
     pub fn save_failed(
         &self,
         name: &str,
@@ -155,8 +156,8 @@ impl Cache {
         })
     }
 
-    /// Removes everything that mkernel has stored, except for lock files, which processes may hold. With `dry_run`, nothing is
-    /// removed.
+    /// Removes everything that mkernel has stored, except for lock files, which processes may hold. With `dry_run`,
+    /// nothing is removed.
     pub fn clean(&self, dry_run: bool) -> Result<Cleaned, GenError> {
         let failed = |source| GenError::Clean {
             path: self.root.clone(),

@@ -1,7 +1,7 @@
 //! The files and folders that mkernel creates in a cache. Others are never removed.
 //!
-//! A cache has the file [`TAG`], which mkernel writes into folders that it creates or finds empty. A folder without this file
-//! is used as a cache only if mkernel could have given all names in it.
+//! A cache has the file [`TAG`], which mkernel writes into folders that it creates or finds empty. A folder without
+//! this file is used as a cache only if mkernel could have given all names in it.
 
 use crate::bundle::BUNDLE_MANIFEST;
 use crate::disk::TEMPORARY;
@@ -86,8 +86,8 @@ impl Subfolder {
     }
 }
 
-/// Opens the folder of a cache for writing, and creates and marks it if necessary. It is accessible to this user only, as
-/// the XDG specification requires.
+/// Opens the folder of a cache for writing, and creates and marks it if necessary. It is accessible to this user only,
+/// as the XDG specification requires.
 pub(crate) fn make_root(path: &Path) -> io::Result<Folder> {
     fs::DirBuilder::new()
         .recursive(true)

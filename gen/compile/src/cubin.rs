@@ -34,8 +34,8 @@ pub struct Resources {
     pub stack_bytes: u32,
 }
 
-/// The bytes of spill stores that are accepted: two registers of a thread. ptxas spills one or two registers for some shapes
-/// that users have, such as `dispatch_gemm` on nodes of one GPU. A slightly slower kernel is better than none.
+/// The bytes of spill stores that are accepted: two registers of a thread. ptxas spills one or two registers for some
+/// shapes that users have, such as `dispatch_gemm` on nodes of one GPU. A slightly slower kernel is better than none.
 pub(crate) const TOLERATED_SPILL_BYTES: u32 = 8;
 
 /// The contents of a log of NVRTC.
@@ -49,7 +49,8 @@ pub(crate) struct LogReport {
 }
 
 /// Reads the log of a successful compilation. Lines that are not known to be harmless are faults, so that no warning is
-/// missed, whatever its number is (C7508 `setmaxnreg` ignored, C7511 wgmma serialised, C7517 and C7519 waits injected, …).
+/// missed, whatever its number is (C7508 `setmaxnreg` ignored, C7511 wgmma serialised, C7517 and C7519 waits injected,
+/// …).
 pub(crate) fn read_log(log: &str) -> LogReport {
     let mut report = LogReport::default();
     for line in log.lines().filter(|line| !line.trim().is_empty()) {

@@ -1,8 +1,8 @@
-//! Checks that a file is a complete ELF image. The driver and the simulator get the address of an image without its size, and
-//! read as many bytes as its header states.
+//! Checks that a file is a complete ELF image. The driver and the simulator get the address of an image without its
+//! size, and read as many bytes as its header states.
 
-/// Checks that `image` is a 64-bit, little-endian ELF image, and that its two tables, its sections and its segments are all
-/// within it.
+/// Checks that `image` is a 64-bit, little-endian ELF image, and that its two tables, its sections and its segments are
+/// all within it.
 pub(crate) fn check(image: &[u8]) -> Result<(), &'static str> {
     const HEADER_BYTES: usize = 64;
     const SECTION: Table = Table {
@@ -43,8 +43,8 @@ struct Table {
 }
 
 impl Table {
-    /// The entries of the table. The arguments are the offsets in the header of the table's offset, of the size of an entry
-    /// and of the number of entries.
+    /// The entries of the table. The arguments are the offsets in the header of the table's offset, of the size of an
+    /// entry and of the number of entries.
     fn of<'a>(
         &self,
         image: &'a [u8],

@@ -1,6 +1,6 @@
 //! The format of a stored kernel in the cache and in bundles. It is a folder, named after the key, with the files
-//! `kernel.cubin`, `kernel.cu` and `manifest.json`. The source is there for people only. The manifest has checksums of the
-//! machine code and of itself.
+//! `kernel.cubin`, `kernel.cu` and `manifest.json`. The source is there for people only. The manifest has checksums of
+//! the machine code and of itself.
 
 use crate::compiler::Compiler;
 use crate::cubin::{Cubin, Resources};

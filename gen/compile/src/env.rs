@@ -34,7 +34,7 @@ pub struct Env {
     pub nvrtc_any: bool,
     /// `MKERNEL_CXX`
     pub mkernel_cxx: Option<PathBuf>,
-    /// `CXX`: a program, perhaps with arguments
+    /// `CXX`: a program and optional arguments
     pub cxx: Option<String>,
     /// `CUDA_HOME`
     pub cuda_home: Option<PathBuf>,

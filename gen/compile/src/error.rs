@@ -71,7 +71,8 @@ pub enum GenError {
         /// The folder that has the source and the log.
         saved: Option<PathBuf>,
     },
-    /// The kernel compiled, but with more than two spilled registers, without an optimisation that it needs, or with warnings.
+    /// The kernel compiled, but with more than two spilled registers, without an optimisation that it needs, or with
+    /// warnings.
     #[error(
         "kernel {id} compiled, but its machine code is rejected{}; try a smaller tile, or report a defect if no tuning was given:\n{}",
         Saved(saved),

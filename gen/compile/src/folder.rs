@@ -4,10 +4,10 @@
 //! libraries are used only if their folders and files belong to this user or to root and nobody else can write to them.
 //!
 //! The owner and the mode are read from open descriptors. Everything below a folder is opened through the folder's
-//! descriptor without following links. So the file that is read is the file that was checked, even if a parent folder is
-//! renamed or replaced meanwhile. Parent folders are not checked: a user who replaces one can only substitute a folder that
-//! passes the same checks. If an access control list lets others write, the group bits of the mode show it, so this is
-//! detected too.
+//! descriptor without following links. So the file that is read is the file that was checked, even if a parent folder
+//! is renamed or replaced meanwhile. Parent folders are not checked: a user who replaces one can only substitute a
+//! folder that passes the same checks. If an access control list lets others write, the group bits of the mode show it,
+//! so this is detected too.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;

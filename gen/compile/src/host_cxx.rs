@@ -1,7 +1,7 @@
 //! [`HostCxx`]: compiles kernels for simulated GPUs with the host's C++ compiler.
 //!
-//! The source of a kernel is compiled unchanged, but with other headers of the same names. This file finds and checks the
-//! compiler, and `subprocess` runs it.
+//! The source of a kernel is compiled unchanged, but with other headers of the same names. This file finds and checks
+//! the compiler, and `subprocess` runs it.
 
 use crate::cubin::Cubin;
 use crate::env::Env;
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 /// The options that affect the result.
 ///
-/// The line table must be exact even for inlined functions (`-g1`), because findings of the simulator name lines. The compiler
-/// must not fuse multiplications and additions that the source does not fuse.
+/// The line table must be exact even for inlined functions (`-g1`), because findings of the simulator name lines. The
+/// compiler must not fuse multiplications and additions that the source does not fuse.
 pub(crate) const OPTIONS: [&str; 12] = [
     "-std=c++20",
     "-Og",
@@ -48,8 +48,8 @@ const OUTPUT: &str = "kernel.so";
 /// The deadline of a compilation, many times what one takes on a busy host.
 const COMPILE_LIMIT: Duration = Duration::from_secs(120);
 
-/// The deadline for the compiler's name and features. It is long, because the name is part of keys: without it, kernels would
-/// be compiled again.
+/// The deadline for the compiler's name and features. It is long, because the name is part of keys: without it, kernels
+/// would be compiled again.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The host's C++ compiler, found and checked. Any number of threads may compile at once.

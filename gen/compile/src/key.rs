@@ -7,8 +7,8 @@ use std::str::FromStr;
 /// The version of the format of stored kernels, and of what a key is a hash of.
 pub(crate) const SCHEMA: u32 = 2;
 
-/// The content address of a kernel: the SHA-256 hash of everything that determines its machine code and of the version of
-/// the storage format. A key is printed as 64 hexadecimal digits.
+/// The content address of a kernel: the SHA-256 hash of everything that determines its machine code and of the version
+/// of the storage format. A key is printed as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Key([u8; 32]);

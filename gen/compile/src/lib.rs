@@ -5,9 +5,10 @@
 //!                └────────── Store ─────────┘
 //! ```
 //!
-//! [`build`] does both steps. Its [`Store`] compiles each kernel only once: it looks in ahead-of-time [`Bundle`]s and then
-//! in the cache on disk, and if both lack the kernel it calls [`Nvrtc`], or [`HostCxx`] for simulated GPUs. A bundle or cache
-//! that cannot be used counts as a miss with a warning through `tracing`. Only a kernel that cannot be compiled is an error.
+//! [`build`] does both steps. Its [`Store`] compiles each kernel only once: it looks in ahead-of-time [`Bundle`]s and
+//! then in the cache on disk, and if both lack the kernel it calls [`Nvrtc`], or [`HostCxx`] for simulated GPUs. A
+//! bundle or cache that cannot be used counts as a miss with a warning through `tracing`. Only a kernel that cannot be
+//! compiled is an error.
 //!
 //! ```no_run
 //! use mkernel_compile::{Store, build};
@@ -29,9 +30,9 @@
 //!
 //! Environment variables are described in [`Env`].
 //!
-//! Read the modules in this order: `source`, `render`, `nvrtc` (with `locate`, `library`, `program`, `cubin`), `host_cxx`
-//! (with `subprocess`), `compiler`, `key`, `content_address`, `folder`, `elf`, `entry`, `bundle`, `cache_layout`, `cache`,
-//! `store` (with `lock`, `failed_source`), `build`.
+//! Read the modules in this order: `source`, `render`, `nvrtc` (with `locate`, `library`, `program`, `cubin`),
+//! `host_cxx` (with `subprocess`), `compiler`, `key`, `content_address`, `folder`, `elf`, `entry`, `bundle`,
+//! `cache_layout`, `cache`, `store` (with `lock`, `failed_source`), `build`.
 
 mod build;
 mod bundle;

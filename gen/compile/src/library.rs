@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// The open file of a library. The file, its folder and the folder of the path by which it was opened belong to this user or
-/// to root, and nobody else can write to them.
+/// The open file of a library. The file, its folder and the folder of the path by which it was opened belong to this
+/// user or to root, and nobody else can write to them.
 #[derive(Debug)]
 pub(crate) struct LibraryFile {
     /// The path with all links resolved.
@@ -57,8 +57,8 @@ impl LibraryFile {
     }
 }
 
-/// The path of an open file, which then stays open until the process ends. The loader identifies libraries by their paths and
-/// may keep one that was closed. So the path must never refer to another file.
+/// The path of an open file, which then stays open until the process ends. The loader identifies libraries by their
+/// paths and may keep one that was closed. So the path must never refer to another file.
 fn keep(file: File) -> io::Result<PathBuf> {
     static MAX_KEPT: Mutex<Vec<((u64, u64), File)>> = Mutex::new(Vec::new());
     let metadata = file.metadata()?;

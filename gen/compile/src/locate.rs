@@ -6,12 +6,12 @@ use crate::library::LibraryFile;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The version of NVRTC that kernels are tested with. Others may spill registers, or emit code that a driver of this version
-/// cannot load.
+/// The version of NVRTC that kernels are tested with. Others may spill registers, or emit code that a driver of this
+/// version cannot load.
 pub const PINNED_VERSION: (u32, u32) = (13, 0);
 
-/// The package of the pinned NVRTC with the digests of its wheels for x86-64 and aarch64, as a line of a requirements file
-/// of pip.
+/// The package of the pinned NVRTC with the digests of its wheels for x86-64 and aarch64, as a line of a requirements
+/// file of pip.
 const PINNED_WHEEL: &str = "nvidia-cuda-nvrtc==13.0.88 \
 --hash=sha256:ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575 \
 --hash=sha256:d27f20a0ca67a4bb34268a5e951033496c5b74870b868bacd046b1b8e0c3267b";
@@ -62,8 +62,8 @@ pub fn fetch_dir() -> Option<PathBuf> {
 /// The command that installs NVRTC to `dir`, as a program and its arguments. The file `requirements` must contain
 /// [`FETCHED`].
 ///
-/// The command runs no code of the current folder (`-I`) or of the package (`--only-binary`). It accepts only a package with
-/// the digests above, from any index.
+/// The command runs no code of the current folder (`-I`) or of the package (`--only-binary`). It accepts only a package
+/// with the digests above, from any index.
 #[must_use]
 pub fn fetch_command(requirements: &Path, dir: &Path) -> Vec<String> {
     let words = [
@@ -83,8 +83,8 @@ pub fn fetch_command(requirements: &Path, dir: &Path) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The command that installs NVRTC, for a shell. It also sets or unsets `MKERNEL_NVRTC` if this is necessary to find the
-/// library.
+/// The command that installs NVRTC, for a shell. It also sets or unsets `MKERNEL_NVRTC` if this is necessary to find
+/// the library.
 pub(crate) fn fetch_command_line() -> String {
     let dir = fetch_dir().unwrap_or_else(|| "nvrtc".into());
     let command = fetch_command(Path::new("/dev/stdin"), &dir).join(" ");
@@ -210,8 +210,8 @@ fn fetch_dirs(env: &Env) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The folders in which pip installs packages: those of the active environment, of each `python3` in `PATH`, of the user and
-/// of the system.
+/// The folders in which pip installs packages: those of the active environment, of each `python3` in `PATH`, of the
+/// user and of the system.
 fn site_packages(env: &Env) -> Vec<PathBuf> {
     let path = || env.path.iter().filter(|bin| bin.is_absolute());
     let pythons = path().filter_map(|bin| {

@@ -31,7 +31,8 @@ pub(crate) enum LockOutcome<T> {
 impl FileLock {
     /// Waits until the lock of `key` in the folder `dir` is acquired, `lookup` finds something, or `limit` has passed.
     ///
-    /// Keys share 256 lock files, so that their number is bounded. Two keys with the same file only wait for each other.
+    /// Keys share 256 lock files, so that their number is bounded. Two keys with the same file only wait for each
+    /// other.
     pub fn wait<T>(
         dir: &Folder,
         key: &Key,
@@ -57,7 +58,8 @@ impl FileLock {
     }
 }
 
-/// The kernels that threads of this process are compiling. The first thread compiles a kernel, and the others wait for it.
+/// The kernels that threads of this process are compiling. The first thread compiles a kernel, and the others wait for
+/// it.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight(Mutex<HashMap<Key, Weak<PendingCubin>>>);
 

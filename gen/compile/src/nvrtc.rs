@@ -29,8 +29,8 @@ pub(crate) const OPTIONS: [&str; 4] = [
 /// The options for compiling to PTX.
 const PTX_OPTIONS: [&str; 2] = ["--gpu-architecture=compute_90a", "--std=c++20"];
 
-/// The NVRTC version for keys. It is the pinned one even if libnvrtc is missing, so that bundles and caches of other machines
-/// can be used.
+/// The NVRTC version for keys. It is the pinned one even if libnvrtc is missing, so that bundles and caches of other
+/// machines can be used.
 pub(crate) fn key_version() -> (u32, u32) {
     if !Env::get().nvrtc_any {
         return PINNED_VERSION;
@@ -50,8 +50,8 @@ pub struct Nvrtc {
 impl Nvrtc {
     /// Finds and loads libnvrtc once per process. After a failure, the next call searches again.
     ///
-    /// If `MKERNEL_NVRTC` is set, the library must be there. Otherwise it is searched in `CUDA_HOME`, `/usr/local/cuda*`, the
-    /// loader's path, the folder of `mkernel-gen fetch-nvrtc`, and Python's site-packages.
+    /// If `MKERNEL_NVRTC` is set, the library must be there. Otherwise it is searched in `CUDA_HOME`,
+    /// `/usr/local/cuda*`, the loader's path, the folder of `mkernel-gen fetch-nvrtc`, and Python's site-packages.
     ///
     /// # Errors
     /// [`GenError::NvrtcMissing`] with the paths that were searched and the command that installs the library.
@@ -138,8 +138,8 @@ impl Nvrtc {
         &self.path
     }
 
-    /// Compiles a kernel. The kernel is rejected if the log has a warning or a lost optimisation, or if more than two registers
-    /// are spilled. One or two spilled registers cause a warning through `tracing`.
+    /// Compiles a kernel. The kernel is rejected if the log has a warning or a lost optimisation, or if more than two
+    /// registers are spilled. One or two spilled registers cause a warning through `tracing`.
     ///
     /// # Errors
     /// [`GenError::Compile`], [`GenError::Rejected`], [`GenError::NvrtcCall`]
@@ -238,8 +238,8 @@ fn library_in(folder: &Path, any: bool) -> Result<PathBuf, String> {
 /// Loads a library. Returns it with its real path, or with its name if the loader has found it.
 fn open_library(path: PathBuf, origin: Origin) -> Result<(PathBuf, Library), String> {
     if origin == Origin::Loader {
-        // SAFETY: the initialisers of NVIDIA's libraries have no requirements. The loader searches the folders of the system,
-        // which belong to root, and those that this user has set in LD_LIBRARY_PATH.
+        // SAFETY: the initialisers of NVIDIA's libraries have no requirements. The loader searches the folders of the
+        // system, which belong to root, and those that this user has set in LD_LIBRARY_PATH.
         let library = unsafe { Library::new(&path) }.map_err(|error| with_causes(&error))?;
         return Ok((path, library));
     }
@@ -248,8 +248,8 @@ fn open_library(path: PathBuf, origin: Origin) -> Result<(PathBuf, Library), Str
         check_digest(&file)?;
     }
     let path = file.path.clone();
-    // SAFETY: as above. Nobody but this user and root can have written the file, which was checked on the descriptor that
-    // is loaded.
+    // SAFETY: as above. Nobody but this user and root can have written the file, which was checked on the descriptor
+    // that is loaded.
     let library = unsafe { file.load() }?;
     Ok((path, library))
 }

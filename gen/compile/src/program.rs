@@ -1,7 +1,7 @@
 //! [`Program`]: one compilation by calls of libnvrtc.
 //!
-//! The types are those of cudarc. The functions are looked up in the library that was found and checked. cudarc itself would
-//! load the first `libnvrtc.so` that the loader finds, of any version, and panic if there is none.
+//! The types are those of cudarc. The functions are looked up in the library that was found and checked. cudarc itself
+//! would load the first `libnvrtc.so` that the loader finds, of any version, and panic if there is none.
 
 use crate::error::GenError;
 use crate::source::{CudaSource, file_name};
@@ -11,7 +11,8 @@ use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null_mut;
 
-/// The status of a call. It is an integer, because a library of another version may return values that [`nvrtcResult`] lacks.
+/// The status of a call. It is an integer, because a library of another version may return values that [`nvrtcResult`]
+/// lacks.
 type Status = c_int;
 
 const SUCCESS: Status = nvrtcResult::NVRTC_SUCCESS as Status;
@@ -114,7 +115,8 @@ impl<'a> Program<'a> {
             id: &source.id,
             functions,
         };
-        // SAFETY: all strings end with NUL and outlive the call, which copies them. Both arrays have `texts.len()` elements.
+        // SAFETY: all strings end with NUL and outlive the call, which copies them. Both arrays have `texts.len()`
+        // elements.
         let status = unsafe {
             (functions.create)(
                 &raw mut program.raw,

@@ -1,7 +1,7 @@
 //! Renders the [`CudaSource`] of a plan from templates.
 //!
-//! The template of an operator selects headers and policies. It extends `templates/kernel.cu.tera`, which prints constants,
-//! regions and roles of the plan.
+//! The template of an operator selects headers and policies. It extends `templates/kernel.cu.tera`, which prints
+//! constants, regions and roles of the plan.
 
 mod assembly;
 mod attention;

@@ -25,13 +25,13 @@ const LIMIT_BYTES: u64 = 1 << 30;
 
 /// Compiled kernels: ahead-of-time bundles, a cache on disk, and the compiler behind them.
 ///
-/// Threads should share one store. If a bundle or the cache cannot be used, there is a warning and the kernel is compiled. If
-/// the folder as a whole cannot be used (read-only, full, not a folder), only the first such problem in a process is a
-/// warning.
+/// Threads should share one store. If a bundle or the cache cannot be used, there is a warning and the kernel is
+/// compiled. If the folder as a whole cannot be used (read-only, full, not a folder), only the first such problem in a
+/// process is a warning.
 ///
-/// Caches and bundles determine which code runs. So one is used only if its folder, subfolders and files belong to this user
-/// or to root and nobody else can write to them. Owners and modes are read from open descriptors, and links below the folder
-/// are not followed. Otherwise there is a warning, and kernels are compiled without the cache or bundle.
+/// Caches and bundles determine which code runs. So one is used only if its folder, subfolders and files belong to this
+/// user or to root and nobody else can write to them. Owners and modes are read from open descriptors, and links below
+/// the folder are not followed. Otherwise there is a warning, and kernels are compiled without the cache or bundle.
 #[derive(Debug)]
 pub struct Store {
     cache: Option<Cache>,
@@ -80,8 +80,8 @@ impl Store {
         }
     }
 
-    /// Adds the bundle `path`. Bundles are searched in the order in which they were added, before the cache. A bundle that
-    /// cannot be used is ignored with a warning.
+    /// Adds the bundle `path`. Bundles are searched in the order in which they were added, before the cache. A bundle
+    /// that cannot be used is ignored with a warning.
     #[must_use]
     pub fn with_bundle(mut self, path: impl Into<PathBuf>) -> Self {
         match Bundle::open(path) {
@@ -167,8 +167,8 @@ impl Store {
         }
     }
 
-    /// The machine code of `source` from a bundle, from the cache or from the compiler. Threads and processes that request the
-    /// same kernel at the same time compile it once.
+    /// The machine code of `source` from a bundle, from the cache or from the compiler. Threads and processes that
+    /// request the same kernel at the same time compile it once.
     ///
     /// # Errors
     /// The errors of [`Nvrtc`](crate::Nvrtc) or [`HostCxx`](crate::HostCxx), and [`GenError::JitDisabled`].
@@ -199,8 +199,8 @@ impl Store {
             Err(_) => {}
         }
         let pending = self.in_flight.pending(&key);
-        // The lock is held while this thread builds. That time is bounded, since it waits for other processes at most for
-        // `lock_wait`.
+        // The lock is held while this thread builds. That time is bounded, since it waits for other processes at most
+        // for `lock_wait`.
         let mut ready = lock(&pending);
         if let Some(cubin) = &*ready {
             return Ok(cubin.clone());
@@ -236,7 +236,8 @@ impl Store {
             }
             None => None,
         };
-        // The previous holder of the lock may have published the kernel. Only the holder of the lock may remove a damaged one.
+        // The previous holder of the lock may have published the kernel. Only the holder of the lock may remove a
+        // damaged one.
         match self.read_cached(key) {
             Ok(Some(cubin)) => return Ok(cubin),
             Ok(None) => {}
@@ -297,8 +298,8 @@ impl Store {
             .map_or(Ok(false), |cache| cache.remove(key))
     }
 
-    /// Removes all kernels from the cache, and the folders of failed, damaged and unfinished ones. Files and folders that
-    /// mkernel did not create stay, and are listed in the result. With `dry_run`, nothing is removed.
+    /// Removes all kernels from the cache, and the folders of failed, damaged and unfinished ones. Files and folders
+    /// that mkernel did not create stay, and are listed in the result. With `dry_run`, nothing is removed.
     ///
     /// # Errors
     /// [`GenError::NotACache`] if mkernel did not create the folder and it has other files;
@@ -323,8 +324,8 @@ impl Store {
     }
 }
 
-/// Whether this is the first problem with the cache or bundle `path` in this process. Every rank has a store of its own, so
-/// stores cannot count problems.
+/// Whether this is the first problem with the cache or bundle `path` in this process. Every rank has a store of its
+/// own, so stores cannot count problems.
 fn is_first(path: &Path) -> bool {
     static REPORTED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     lock(&REPORTED).insert(path.to_owned())

@@ -12,8 +12,8 @@ pub(crate) fn templates() -> Vec<(&'static str, &'static str)> {
 }
 
 /// The headers that kernels may include, as pairs of name and text, sorted by name. For simulated GPUs, files of
-/// `templates/simulator` replace device headers of the same name, which are then called `mk/gpu/…`. Headers include only each
-/// other and, for simulated GPUs, the C++ standard library.
+/// `templates/simulator` replace device headers of the same name, which are then called `mk/gpu/…`. Headers include
+/// only each other and, for simulated GPUs, the C++ standard library.
 #[must_use]
 pub fn headers(target: Target) -> &'static [(&'static str, &'static str)] {
     match target {

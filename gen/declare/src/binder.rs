@@ -29,8 +29,8 @@ pub(crate) struct Binder<S> {
 }
 
 impl<S: Clone> Binder<S> {
-    /// Starts from a valid configuration of `op`, or of the `likely` operator if `op` is unknown. Fields that are missing
-    /// or wrong keep these valid values, so that they cause no second message.
+    /// Starts from a valid configuration of `op`, or of the `likely` operator if `op` is unknown. Fields that are
+    /// missing or wrong keep these valid values, so that they cause no second message.
     pub fn new(op: Option<Op>, likely: Op) -> Self {
         Self {
             op,

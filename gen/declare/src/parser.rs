@@ -7,8 +7,8 @@ use mkernel_spec::{Field, Op};
 
 /// The keys and values of a kernel that were found so far. `S` is the type of their spans.
 ///
-/// Pairs are interpreted in [`Parser::finish`], since the operator determines which options are valid and may be the last
-/// pair.
+/// Pairs are interpreted in [`Parser::finish`], since the operator determines which options are valid and may be the
+/// last pair.
 #[derive(Clone, Debug)]
 pub struct Parser<S> {
     found: Vec<Found<S>>,

@@ -113,8 +113,8 @@ impl Build {
         }
     }
 
-    /// Renders the kernels to build. Kernels of a crate with unknown sizes are skipped with a message, since `prepare` compiles
-    /// them.
+    /// Renders the kernels to build. Kernels of a crate with unknown sizes are skipped with a message, since `prepare`
+    /// compiles them.
     fn jobs(&self, json: bool) -> Result<Vec<Job>, Failure> {
         let planned = if self.input.is_crate() {
             let mut planned = Vec::new();

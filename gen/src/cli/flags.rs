@@ -35,7 +35,8 @@ fn is_dim(field: Field) -> bool {
 pub struct KernelFlags(Vec<(Field, Vec<String>)>);
 
 impl KernelFlags {
-    /// Whether some flags do more than change kernels of files and crates, so that the flags declare a kernel themselves.
+    /// Whether some flags do more than change kernels of files and crates, so that the flags declare a kernel
+    /// themselves.
     pub fn declare_a_kernel(&self) -> bool {
         let changes_others = |field| is_dim(field) || field == Field::NODES;
         self.0.iter().any(|(field, _)| !changes_others(*field))

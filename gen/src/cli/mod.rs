@@ -63,8 +63,9 @@ enum Command {
     Run(Box<run::Run>),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///
-    /// Use it to test the network of a cluster: --from-env with --transport rc or efa sends messages between hosts. Without
-    /// --from-env, the ranks of this host are divided into nodes, by default with an emulated network between them.
+    /// Use it to test the network of a cluster: --from-env with --transport rc or efa sends messages between hosts.
+    /// Without --from-env, the ranks of this host are divided into nodes, by default with an emulated network between
+    /// them.
     FabricTest(Box<fabric_test::FabricTest>),
     /// List the kernels in the cache or in a bundle
     List(store::List),

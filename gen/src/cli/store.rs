@@ -46,8 +46,8 @@ struct CleanedLine<'a> {
     left: &'a [PathBuf],
 }
 
-/// The cache that environment variables give. `MKERNEL_BUNDLE` and `MKERNEL_JIT` have no effect here, since they are for the
-/// runtime.
+/// The cache that environment variables give. `MKERNEL_BUNDLE` and `MKERNEL_JIT` have no effect here, since they are
+/// for the runtime.
 pub fn cache() -> Store {
     let env = Env::get();
     match env.cache_root().filter(|_| env.cache) {
@@ -90,7 +90,8 @@ impl List {
 }
 
 impl Clean {
-    /// Removes everything that mkernel has stored in the cache, and prints how much it was. Prints other files, which stay.
+    /// Removes everything that mkernel has stored in the cache, and prints how much it was. Prints other files, which
+    /// stay.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let cleaned = cache().clean(self.dry_run).map_err(Failure::Gen)?;
         if json {
@@ -144,7 +145,8 @@ fn unix_seconds(time: SystemTime) -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// Formats seconds since 1970 as a date and time, such as `2026-03-01 12:00` (Hinnant, "chrono-compatible date algorithms").
+/// Formats seconds since 1970 as a date and time, such as `2026-03-01 12:00` (Hinnant, "chrono-compatible date
+/// algorithms").
 fn date(unix_s: u64) -> String {
     let (days, minutes) = (unix_s / 86_400, unix_s % 86_400 / 60);
     // Days are counted from 1 March of year 0, so that the leap day is the last day of a year. An era has 400 years.

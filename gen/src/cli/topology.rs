@@ -13,7 +13,8 @@ pub struct ShowTopology {
     /// Read this copy of another machine's /sys instead
     #[arg(long, value_name = "DIR")]
     sysfs: Option<PathBuf>,
-    /// NICs to use, as in mlx5_0,mlx5_3, or for each GPU, as in 0=mlx5_0;1=mlx5_3 [default: MKERNEL_NICS, else the nearest]
+    /// NICs to use, as in mlx5_0,mlx5_3, or for each GPU, as in 0=mlx5_0;1=mlx5_3 [default: MKERNEL_NICS, else the
+    /// nearest]
     #[arg(long, value_name = "NICS")]
     nics: Option<String>,
 }

@@ -11,7 +11,8 @@ pub fn ranks_on(world: u32, nodes: u32) -> String {
     }
 }
 
-/// The part of one rank of a dimension that is divided equally among ranks, as a number or as `name` divided by `world`.
+/// The part of one rank of a dimension that is divided equally among ranks, as a number or as `name` divided by
+/// `world`.
 pub fn part(dim: Dim, world: u32, name: &str) -> String {
     match dim.fixed() {
         Some(size) => (size / u64::from(world)).to_string(),

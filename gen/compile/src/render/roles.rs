@@ -29,8 +29,8 @@ struct Warps<'a> {
     comma: &'static str,
 }
 
-/// The roles of a plan by ranges of CTAs, in the order of warps. CTAs that share a role are in one range, so that the code of
-/// the role exists once.
+/// The roles of a plan by ranges of CTAs, in the order of warps. CTAs that share a role are in one range, so that the
+/// code of the role exists once.
 pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
     let is_first = |role: &&Role| plan.roles.iter().any(|other| precedes(plan, role, other));
     let (first, then): (Vec<_>, Vec<_>) = plan.roles.iter().partition(is_first);

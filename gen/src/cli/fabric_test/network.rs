@@ -31,7 +31,8 @@ pub struct Network {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Transports rc and efa")]
 struct Nics {
-    /// NICs to use, as in mlx5_0,mlx5_3, or for each GPU, as in 0=mlx5_0;1=mlx5_3 [default: MKERNEL_NICS, else the nearest]
+    /// NICs to use, as in mlx5_0,mlx5_3, or for each GPU, as in 0=mlx5_0;1=mlx5_3 [default: MKERNEL_NICS, else the
+    /// nearest]
     #[arg(long, alias = "nic", value_name = "NICS")]
     nics: Option<String>,
     /// Index in the GID tables of the ports [default: that of a RoCE v2 address with the widest scope]

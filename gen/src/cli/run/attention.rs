@@ -65,7 +65,8 @@ pub fn expected(
     ])
 }
 
-/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were rounded.
+/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were
+/// rounded.
 pub fn reference_bytes(plan: &KernelPlan, _: &AttentionPlan) -> u64 {
     matrix_sums_bytes(plan)
 }

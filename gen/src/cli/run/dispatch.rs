@@ -39,31 +39,21 @@ fn numbers(values: Vec<f32>) -> Matrix {
     }
 }
 
-/// The expected C, expert offsets and row indices of `rank`.
-pub fn expected(
-    plan: &KernelPlan,
+/// The rows of C of `rank`, and the magnitudes that account for rounding errors. `rows` are the source rank and the
+/// token of each row, for each expert of `rank`.
+fn outputs(
     body: &DispatchPlan,
     inputs: &Inputs,
-    rank: u32,
+    rows: &[Vec<(usize, usize)>],
+    rank: usize,
     threads: usize,
-) -> Option<Vec<Matrix>> {
-    let sizes = sizes(plan, body);
-    let (ids, counts) = (
-        inputs.numbers(Operand::TopkIds),
-        inputs.numbers(Operand::NumTokens),
-    );
-    let counts: Vec<i32> = counts.iter().map(|count| count[0]).collect();
-    let routing = Routing::new(sizes, ids, &counts);
+) -> (Vec<f32>, Vec<f32>) {
     let (hidden, cols) = (body.shape.hidden as usize, body.shape.intermediate as usize);
     let weight_cols = body.weight_cols() as usize;
-    let rank = rank as usize;
     let tokens = inputs.of(Operand::Tokens);
     let weights = &inputs.of(Operand::B)[rank];
     let (mut values, mut rounded) = (Vec::new(), Vec::new());
-    for (rows, weight) in routing.rows[rank]
-        .iter()
-        .zip(weights.chunks(hidden * weight_cols))
-    {
+    for (rows, weight) in rows.iter().zip(weights.chunks(hidden * weight_cols)) {
         let gathered: Vec<bf16> = rows
             .iter()
             .flat_map(|(source, token)| &tokens[*source][token * hidden..(token + 1) * hidden])
@@ -89,6 +79,27 @@ pub fn expected(
             }
         }
     }
+    (values, rounded)
+}
+
+/// The expected C, expert offsets and row indices of `rank`.
+pub fn expected(
+    plan: &KernelPlan,
+    body: &DispatchPlan,
+    inputs: &Inputs,
+    rank: u32,
+    threads: usize,
+) -> Option<Vec<Matrix>> {
+    let sizes = sizes(plan, body);
+    let (ids, counts) = (
+        inputs.numbers(Operand::TopkIds),
+        inputs.numbers(Operand::NumTokens),
+    );
+    let counts: Vec<i32> = counts.iter().map(|count| count[0]).collect();
+    let routing = Routing::new(sizes, ids, &counts);
+    let (hidden, cols) = (body.shape.hidden as usize, body.shape.intermediate as usize);
+    let rank = rank as usize;
+    let (values, rounded) = outputs(body, inputs, &routing.rows[rank], rank, threads);
     let c = Matrix {
         values: padded(values, sizes.max_rows * cols),
         cols,
@@ -107,7 +118,8 @@ pub fn expected(
     ])
 }
 
-/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were rounded.
+/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were
+/// rounded.
 pub fn reference_bytes(plan: &KernelPlan, _: &DispatchPlan) -> u64 {
     matrix_sums_bytes(plan)
 }

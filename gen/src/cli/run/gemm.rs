@@ -7,7 +7,8 @@ use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{BLayout, Dtype, GemmConfig, GemmOp, KernelPlan};
 
-/// Whether all ranks pass the same elements of `operand`. A rank that reduces a part of C adds its own bias and residual.
+/// Whether all ranks pass the same elements of `operand`. A rank that reduces a part of C adds its own bias and
+/// residual.
 fn is_common(config: &GemmConfig, operand: Operand) -> bool {
     match operand {
         Operand::Bias => config.op.reduces(),

@@ -47,8 +47,8 @@ fn host_bytes(plan: &KernelPlan, calls: u32) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// The bytes that this process can still allocate by the limits of the system, of its control group and of the process, or
-/// none if these are unknown.
+/// The bytes that this process can still allocate by the limits of the system, of its control group and of the process,
+/// or none if these are unknown.
 fn available_bytes() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let system = read("/proc/meminfo").and_then(|text| kib_of(&text, "MemAvailable:"));

@@ -1,7 +1,7 @@
 //! Random operands of all ranks.
 //!
-//! The GPU tests fill operands with kernels of their own, because they need to be fast at sizes that no CPU can check. The
-//! functions here must not depend on a GPU. So the two share no code.
+//! The GPU tests fill operands with kernels of their own, because they need to be fast at sizes that no CPU can check.
+//! The functions here must not depend on a GPU. So the two share no code.
 
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
@@ -24,8 +24,8 @@ fn find<T>(all: &[Elements<T>], wanted: Operand) -> &[Vec<T>] {
 }
 
 impl Inputs {
-    /// Random elements of all bf16 operands that the kernel reads. They depend on nothing but the plan, the seed and the call.
-    /// All ranks have the same elements of an operand for which `is_common` is true.
+    /// Random elements of all bf16 operands that the kernel reads. They depend on nothing but the plan, the seed and
+    /// the call. All ranks have the same elements of an operand for which `is_common` is true.
     pub fn random(
         plan: &KernelPlan,
         seed: u64,

@@ -15,6 +15,7 @@ mod repro_command;
 mod routing;
 mod tensor;
 mod trace;
+mod verdict;
 
 use super::Failure;
 use super::environment;
@@ -212,8 +213,8 @@ impl Run {
         host_memory::jobs_that_fit(&kernel.label, plan, self.calls, wanted)
     }
 
-    /// Runs one kernel with all seeds and passes the outcomes to `done`, in the order of seeds. Stops early if the other seeds
-    /// would fail in the same way.
+    /// Runs one kernel with all seeds and passes the outcomes to `done`, in the order of seeds. Stops early if the
+    /// other seeds would fail in the same way.
     fn run_seeds(
         &self,
         about: &KernelRun,

@@ -2,8 +2,8 @@
 
 use super::inputs::{Inputs, elems};
 use super::operators::{expected, inputs};
-use super::reference::Verdict;
 use super::tensor::Tensor;
+use super::verdict::Verdict;
 use crate::cli::machine::Machine;
 use mkernel::spec::abi::Operand;
 use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op, Operator, Transport};

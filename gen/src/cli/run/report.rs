@@ -1,9 +1,9 @@
-//! The report of `mkernel-gen run`: a heading for each kernel, a line for each seed, errors in full, and the command that
-//! repeats a failed run.
+//! The report of `mkernel-gen run`: a heading for each kernel, a line for each seed, errors in full, and the command
+//! that repeats a failed run.
 
 use super::ranks::{Completed, Outcome, RankError, RankFailure};
-use super::reference::Mismatch;
 use super::repro_command;
+use super::verdict::Mismatch;
 use crate::cli::failure::{Failure, chain, exit_code};
 use crate::cli::format::count;
 use crate::cli::input::Kernel;
@@ -154,7 +154,8 @@ pub fn is_same_for_all_seeds(outcome: &Outcome) -> bool {
     code(outcome) > 1
 }
 
-/// The exit code: 1 if the kernel has a wrong result, hangs or races, 3 if it does not compile, 4 if the machine is at fault.
+/// The exit code: 1 if the kernel has a wrong result, hangs or races, 3 if it does not compile, 4 if the machine is at
+/// fault.
 fn code(outcome: &Outcome) -> u8 {
     let of = |failed: &RankFailure| match &failed.error {
         RankError::Runtime(Error::Build { source, .. }) => exit_code(source),

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 /// Flags that are removed together with their values: those of seeds, and files that the first run has written.
 const LEFT_OUT: [&str; 4] = ["--seed", "--seeds", "--trace", "--timeline"];
 
-/// The command with the arguments `words` but with one seed, quoted for a shell. If the first run chose the device itself,
-/// `--device` is added.
+/// The command with the arguments `words` but with one seed, quoted for a shell. If the first run chose the device
+/// itself, `--device` is added.
 pub fn command(words: impl IntoIterator<Item = OsString>, seed: u64, device: &str) -> String {
     let mut kept: Vec<String> = Vec::new();
     let mut words = words

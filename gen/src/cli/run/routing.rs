@@ -32,7 +32,8 @@ enum RoutingPattern {
     Local,
 }
 
-/// Chooses experts for the tokens of every rank, and the number of tokens of every rank, which can be less than the maximum.
+/// Chooses experts for the tokens of every rank, and the number of tokens of every rank, which can be less than the
+/// maximum.
 pub fn choose(sizes: Sizes, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
     let mut random = Random(seed ^ (u64::from(call) << 32) ^ 0x746f_6b65_6e73);
     let pattern = [
