@@ -106,8 +106,8 @@ fn generate(target: &ItemStruct, config: &KernelConfig, plan: Option<&KernelPlan
         }
 
         impl #ident {
-            /// Plans, compiles and sets up this kernel for the ranks of the communicator. All ranks must call it with
-            /// the same sizes.
+            /// Plans, compiles and sets up this kernel for the ranks of the communicator. All ranks must call it
+            /// with the same sizes.
             ///
             /// # Errors
             /// The error of this rank or of another rank.

@@ -269,13 +269,13 @@ mod tests {
         add("libnvrtc-builtins.so.13.0");
         assert_eq!(
             library_in(folder, true),
-            Err("has no libnvrtc.so.13".into())
+            Err("it has no libnvrtc.so.13".into())
         );
         add("libnvrtc.so.12");
         add("libnvrtc.so.9");
         assert_eq!(
             library_in(folder, false),
-            Err("has libnvrtc.so.12 only".into())
+            Err("it has only libnvrtc.so.12".into())
         );
         assert_eq!(library_in(folder, true), Ok(folder.join("libnvrtc.so.12")));
         add("libnvrtc.so.13");

@@ -74,7 +74,7 @@ fn errors_of(args: &[&str]) -> (i32, String) {
 #[test]
 fn wrong_usage_is_2() {
     for (args, part) in [
-        (&["--seeds", "5..5"][..], "no seed in it"),
+        (&["--seeds", "5..5"][..], "the range is empty"),
         (&["--seeds", "5"], "0..100"),
         (&["--seed", "1", "--seeds", "0..2"], "cannot be used with"),
         (&["--skew", "101"], "101"),
