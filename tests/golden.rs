@@ -6,7 +6,7 @@ mod configs;
 
 use configs::Golden;
 use mkernel_compile::{render, render_fabric_test};
-use mkernel_spec::plan::{AttentionPlan, Body, DispatchPlan, Split};
+use mkernel_spec::plan::{AttentionPlan, DispatchPlan, OpPlan, Split};
 use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Placement, Target, Transfer};
 use std::collections::BTreeSet;
 use std::fs;
@@ -225,8 +225,8 @@ fn goldens_cover_what_the_templates_can_render() {
 #[test]
 fn goldens_cover_what_the_templates_of_attention_can_render() {
     let goldens = Golden::all();
-    let attention = |g: &Golden| match &g.plan.body {
-        Body::Attention(body) => Some((g.plan.spec.world(), body.clone())),
+    let attention = |g: &Golden| match &g.plan.op_plan {
+        OpPlan::Attention(op_plan) => Some((g.plan.spec.world(), op_plan.clone())),
         _ => None,
     };
     for of_nodes in [(2, 1), (2, 2), (3, 2)] {
@@ -241,102 +241,103 @@ fn goldens_cover_what_the_templates_of_attention_can_render() {
     let plans: Vec<_> = goldens.iter().filter_map(attention).collect();
     let some = |what: &str, is: &dyn Fn(u32, &AttentionPlan) -> bool| {
         assert!(
-            plans.iter().any(|(world, body)| is(*world, body)),
+            plans.iter().any(|(world, op_plan)| is(*world, op_plan)),
             "no golden has {what}"
         );
     };
     for is_alone in [true, false] {
         for causal in [true, false] {
-            some("each mask, alone and among ranks", &|world, body| {
-                (world == 1, body.config.causal) == (is_alone, causal)
+            some("each mask, alone and among ranks", &|world, op_plan| {
+                (world == 1, op_plan.config.causal) == (is_alone, causal)
             });
         }
         for is_ragged in [true, false] {
             some(
                 "short tiles and none, alone and among ranks",
-                &|world, body| (world == 1, body.is_ragged()) == (is_alone, is_ragged),
+                &|world, op_plan| (world == 1, op_plan.is_ragged()) == (is_alone, is_ragged),
             );
         }
     }
     for placement in Placement::ALL {
         for is_uneven in [true, false] {
-            some(placement.name(), &|world, body| {
-                body.config.placement == placement && body.is_uneven(world) == is_uneven
+            some(placement.name(), &|world, op_plan| {
+                op_plan.config.placement == placement && op_plan.is_uneven(world) == is_uneven
             });
         }
     }
     for layout in Layout::ALL {
-        some(layout.name(), &|_, body| body.config.layout == layout);
+        some(layout.name(), &|_, op_plan| op_plan.config.layout == layout);
     }
     for dim in [64, 128] {
-        some(&format!("heads of {dim}"), &|_, body| {
-            body.shape.head_dim == dim
+        some(&format!("heads of {dim}"), &|_, op_plan| {
+            op_plan.shape.head_dim == dim
         });
     }
-    some("heads that take turns in slots", &|world, body| {
-        world > 1 && body.is_ring()
+    some("heads that take turns in slots", &|world, op_plan| {
+        world > 1 && op_plan.is_ring()
     });
-    some("a scale of its own", &|_, body| {
-        body.config.scale.fixed().is_some()
+    some("a scale of its own", &|_, op_plan| {
+        op_plan.config.scale.fixed().is_some()
     });
-    some("heads that share K and V", &|_, body| {
-        body.shape.kv_heads < body.shape.heads
+    some("heads that share K and V", &|_, op_plan| {
+        op_plan.shape.kv_heads < op_plan.shape.heads
     });
 }
 
 #[test]
 fn goldens_cover_what_the_templates_of_experts_can_render() {
     let goldens = Golden::all();
-    let dispatch = |g: &Golden| match &g.plan.body {
-        Body::Dispatch(body) => Some((g.plan.spec.world(), body.clone())),
+    let dispatch = |g: &Golden| match &g.plan.op_plan {
+        OpPlan::Dispatch(op_plan) => Some((g.plan.spec.world(), op_plan.clone())),
         _ => None,
     };
     let plans: Vec<_> = goldens.iter().filter_map(dispatch).collect();
     let some = |what: &str, is: &dyn Fn(u32, &DispatchPlan) -> bool| {
         assert!(
-            plans.iter().any(|(world, body)| is(*world, body)),
+            plans.iter().any(|(world, op_plan)| is(*world, op_plan)),
             "no golden has {what}"
         );
     };
     for is_alone in [true, false] {
         some("each world", &|world, _| (world == 1) == is_alone);
-        some("each alignment of tokens", &|_, body| {
-            body.shape.hidden.is_multiple_of(64) == is_alone
+        some("each alignment of tokens", &|_, op_plan| {
+            op_plan.shape.hidden.is_multiple_of(64) == is_alone
         });
-        some("each alignment of columns", &|_, body| {
-            body.shape
+        some("each alignment of columns", &|_, op_plan| {
+            op_plan
+                .shape
                 .intermediate
-                .is_multiple_of(body.tile_cols().into())
+                .is_multiple_of(op_plan.tile_cols().into())
                 == is_alone
         });
     }
     for swiglu in [true, false] {
         for split in [Split::Rows, Split::Cols] {
-            some("each result of each split", &|_, body| {
-                (body.config.swiglu, body.split) == (swiglu, split)
+            some("each result of each split", &|_, op_plan| {
+                (op_plan.config.swiglu, op_plan.split) == (swiglu, split)
             });
         }
         for layout in [BLayout::Kn, BLayout::Nk] {
-            some("each result of each layout", &|_, body| {
-                (body.config.swiglu, body.config.b_layout) == (swiglu, layout)
+            some("each result of each layout", &|_, op_plan| {
+                (op_plan.config.swiglu, op_plan.config.b_layout) == (swiglu, layout)
             });
         }
     }
     for (nodes, local_world) in [(2, 1), (2, 2), (3, 2)] {
         assert!(goldens.iter().any(|g| {
             let topology = g.plan.spec.topology();
-            matches!(g.plan.body, Body::Dispatch(_))
+            matches!(g.plan.op_plan, OpPlan::Dispatch(_))
                 && (topology.nodes, topology.local_world) == (nodes, local_world)
         }));
     }
     for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128)] {
-        some(&format!("tile {m}x{n}"), &|_, body| {
-            (body.tile.m, body.tile.n) == (m, n)
+        some(&format!("tile {m}x{n}"), &|_, op_plan| {
+            (op_plan.tile.m, op_plan.tile.n) == (m, n)
         });
     }
     for is_alone in [true, false] {
         assert!(goldens.iter().any(|g| {
-            matches!(g.plan.body, Body::Combine(_)) && (g.plan.spec.world() == 1) == is_alone
+            matches!(g.plan.op_plan, OpPlan::Combine(_)) && (g.plan.spec.world() == 1) == is_alone
         }));
     }
 }

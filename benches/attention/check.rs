@@ -4,7 +4,7 @@ use crate::lab::{Failure, Lab, Matrix};
 use mkernel::KernelPlan;
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
-use mkernel::spec::plan::{AttentionPlan, Body};
+use mkernel::spec::plan::{AttentionPlan, OpPlan};
 use std::sync::{Barrier, Mutex, PoisonError};
 
 /// The largest ‖O - reference‖ / ‖reference‖, and of LSE in absolute terms: rounding O and weights to bf16 costs 2.5e-3.
@@ -33,8 +33,8 @@ impl Found {
         operands: &[(Operand, Matrix)],
         lab: &Lab,
     ) -> Result<Self, Failure> {
-        let body = attention(plan)?;
-        let shape = body.shape;
+        let op_plan = attention(plan)?;
+        let shape = op_plan.shape;
         let [batches, heads, kv_heads, dim] =
             [shape.batch, shape.heads, shape.kv_heads, shape.head_dim].map(|size| size as usize);
         let of = |wanted| {
@@ -103,36 +103,41 @@ impl Gathered {
 }
 
 fn attention(plan: &KernelPlan) -> Result<&AttentionPlan, Failure> {
-    match &plan.body {
-        Body::Attention(body) => Ok(body),
+    match &plan.op_plan {
+        OpPlan::Attention(op_plan) => Ok(op_plan),
         _ => Err("a plan of another problem".into()),
     }
 }
 
 /// Where row `row` of a rank is in the sequence.
-fn position(body: &AttentionPlan, world: u32, rank: u32, row: usize) -> usize {
-    let rows = body.segment_rows as usize;
-    let chunk = body
+fn position(op_plan: &AttentionPlan, world: u32, rank: u32, row: usize) -> usize {
+    let rows = op_plan.segment_rows as usize;
+    let chunk = op_plan
         .config
         .placement
         .chunk_of(world, rank, (row / rows) as u32);
     chunk as usize * rows + row % rows
 }
 
-fn error_of(body: &AttentionPlan, world: u32, rank: u32, all: &[&Found]) -> Result<f64, Failure> {
-    let dim = body.shape.head_dim as usize;
+fn error_of(
+    op_plan: &AttentionPlan,
+    world: u32,
+    rank: u32,
+    all: &[&Found],
+) -> Result<f64, Failure> {
+    let dim = op_plan.shape.head_dim as usize;
     let own = all.get(rank as usize).ok_or("a rank found nothing")?;
     let (mut errors, mut squares, mut lse_error) = (0.0, 0.0, 0.0);
     for (index, head) in own.heads.iter().enumerate() {
         let rows = head.lse.len();
         for row in (0..ROWS).map(|i| (i * rows / ROWS + i).min(rows - 1)) {
-            let place = position(body, world, rank, row);
+            let place = position(op_plan, world, rank, row);
             let q = &head.q[row * dim..][..dim];
             let (mut sum, mut o) = (0.0, vec![0.0; dim]);
             for (source, theirs) in (0..).zip(all) {
                 let theirs = &theirs.heads[index];
                 for (key, (k, v)) in theirs.k.chunks(dim).zip(theirs.v.chunks(dim)).enumerate() {
-                    if body.config.causal && position(body, world, source, key) > place {
+                    if op_plan.config.causal && position(op_plan, world, source, key) > place {
                         continue;
                     }
                     // Scores are small, so that no exponential overflows fp64.

@@ -11,7 +11,7 @@ use std::path::Path;
 pub fn dump(
     to: &Path,
     plan: &KernelPlan,
-    body: &AttentionPlan,
+    op_plan: &AttentionPlan,
     rank: u32,
     operands: &[(Operand, Matrix)],
     lab: &Lab,
@@ -27,15 +27,15 @@ pub fn dump(
         fs::write(to.join(format!("{name}.{rank}")), bytes)?;
     }
     if rank == 0 {
-        fs::write(to.join("about.json"), about(plan, body))?;
+        fs::write(to.join("about.json"), about(plan, op_plan))?;
     }
     Ok(())
 }
 
 /// Sizes, and which chunks of the sequence each rank has.
-fn about(plan: &KernelPlan, body: &AttentionPlan) -> String {
-    let (shape, world) = (body.shape, plan.spec.world());
-    let placement = body.config.placement;
+fn about(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
+    let (shape, world) = (op_plan.shape, plan.spec.world());
+    let placement = op_plan.config.placement;
     let chunks = |rank| -> Vec<u32> {
         (0..placement.segments())
             .map(|segment| placement.chunk_of(world, rank, segment))
@@ -50,6 +50,6 @@ fn about(plan: &KernelPlan, body: &AttentionPlan) -> String {
         shape.heads,
         shape.kv_heads,
         shape.head_dim,
-        body.config.causal
+        op_plan.config.causal
     )
 }

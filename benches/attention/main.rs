@@ -17,7 +17,7 @@ use edits::{Edit, edit};
 use lab::{Failure, Lab, Matrix, TimeLimit, seed_from_clock};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
-use mkernel::spec::plan::Body;
+use mkernel::spec::plan::OpPlan;
 use mkernel::spec::roofline::Bound;
 use mkernel::{
     AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Dtype, Faults, KernelConfig,
@@ -202,7 +202,7 @@ fn one_size(
                 nic_us: plan.traffic.nic_bytes as f64 / flags.nic_gb_s / 1e3,
                 ..plan.bound
             };
-            let Body::Attention(body) = &plan.body else {
+            let OpPlan::Attention(op_plan) = &plan.op_plan else {
                 return Err("a plan of another problem".into());
             };
             println!(
@@ -210,13 +210,13 @@ fn one_size(
                 plan.traffic.flops as f64 / us / 1e6,
                 bound.us(),
                 bound.reason(),
-                body.push_ctas,
-                body.kv_slots,
+                op_plan.push_ctas,
+                op_plan.kv_slots,
                 plan.id,
             );
         }
-        if let (Some(to), Body::Attention(body)) = (&flags.dump, &plan.body) {
-            dump::dump(to, plan, body, ranks.rank(), &operands, lab)?;
+        if let (Some(to), OpPlan::Attention(op_plan)) = (&flags.dump, &plan.op_plan) {
+            dump::dump(to, plan, op_plan, ranks.rank(), &operands, lab)?;
         }
         if error.is_nan() || error > check::MAX_RELATIVE_ERROR {
             return Err(format!("relative error {error:.1e}").into());

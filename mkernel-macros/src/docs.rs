@@ -8,7 +8,7 @@ mod gemm;
 mod phrases;
 
 use mkernel_spec::by_problem;
-use mkernel_spec::plan::Body;
+use mkernel_spec::plan::OpPlan;
 use mkernel_spec::{KernelConfig, KernelPlan, Problem};
 
 /// Lines of Markdown with the semantics, the operands of each rank, and the plan if all sizes are known.
@@ -28,7 +28,7 @@ pub fn lines(config: &KernelConfig, plan: Option<&KernelPlan>) -> Vec<String> {
 }
 
 fn planned(plan: &KernelPlan) -> String {
-    let how = by_problem!(&plan.body, Body(body) => planned(body));
+    let how = by_problem!(&plan.op_plan, OpPlan(op_plan) => planned(op_plan));
     format!(
         "Planned for {}: {how}; bound {:.0} µs ({}), estimate {:.0} µs.",
         plan.device.name,

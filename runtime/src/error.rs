@@ -33,7 +33,7 @@ use cudarc::driver::DriverError;
 use display::{Are, Cause, Failures, Faults, Findings, Have, Refused, WaitEnd, WaitOutcome};
 use mkernel_compile::GenError;
 use mkernel_fabric::FabricError;
-use mkernel_spec::Violations;
+use mkernel_spec::Diagnostics;
 use mkernel_spec::abi::Operand;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,7 +147,7 @@ pub enum Error {
     Fabric(FabricError),
     /// The configuration or the shape of a kernel is invalid.
     #[error("this kernel cannot be made:\n{0}")]
-    Config(Violations),
+    Config(Diagnostics),
     /// A kernel could not be rendered, compiled or loaded from the store.
     #[error("kernel {id} could not be built")]
     Build {

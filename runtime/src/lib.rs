@@ -128,9 +128,9 @@ pub use mkernel_fabric::emulated::{Failure, Faults, NicModel};
 pub use mkernel_spec::{
     self as spec, Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning,
     BLayout, CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp,
-    CombineShape, Device, Dim, DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue,
-    GemmConfig, GemmOp, GemmShape, KernelConfig, KernelPlan, KernelSpec, Layout, Op, Placement,
-    Problem, Protocol, Scale, Shape, Transfer, Tuning, Violation, Violations,
+    CombineShape, Device, Diagnostic, Diagnostics, Dim, DispatchConfig, DispatchOp, DispatchShape,
+    Dtype, Epilogue, GemmConfig, GemmOp, GemmShape, KernelConfig, KernelPlan, KernelSpec, Layout,
+    Op, Placement, Problem, Protocol, Scale, Shape, Transfer, Tuning,
 };
 
 /// The crate of the streams and slices that operators take. Use this re-export, so that the versions agree.

@@ -33,7 +33,7 @@ impl Golden {
             .unwrap_or_else(|all| panic!("{name}: {} kernels instead of 1", all.len()));
         let plan = KernelSpec::validate(config)
             .and_then(|spec| KernelPlan::new(&spec, &Device::h200()))
-            .unwrap_or_else(|violations| panic!("{name}: {violations}"));
+            .unwrap_or_else(|diagnostics| panic!("{name}: {diagnostics}"));
         let source = render(&plan).unwrap_or_else(|e| panic!("{name}: {e:?}"));
         Self { name, plan, source }
     }

@@ -68,16 +68,16 @@ proptest! {
         for (_, plant) in &planted {
             plant(&mut config);
         }
-        let violations = KernelSpec::validate(config).expect_err("mistakes");
-        prop_assert_eq!(violations.len(), planted.len(), "{}", violations);
+        let diagnostics = KernelSpec::validate(config).expect_err("mistakes");
+        prop_assert_eq!(diagnostics.len(), planted.len(), "{}", diagnostics);
         let expected: BTreeSet<_> = planted.iter().map(|(field, _)| *field).collect();
-        prop_assert_eq!(violations.iter().map(|v| v.field).collect::<BTreeSet<_>>(), expected);
-        for v in &violations {
+        prop_assert_eq!(diagnostics.iter().map(|v| v.field).collect::<BTreeSet<_>>(), expected);
+        for v in &diagnostics {
             prop_assert!(!v.reason.is_empty() && !v.help.is_empty(), "{v}");
         }
     }
 
-    /// Either a plan or violations that say what does not fit; never a panic.
+    /// Either a plan or diagnostics that say what does not fit; never a panic.
     #[test]
     fn what_has_no_plan_says_why(config in prop_oneof![configs(), sizes_of_any_magnitude()], device in devices()) {
         let result = KernelSpec::validate(config).and_then(|spec| KernelPlan::new(&spec, &device));
@@ -87,9 +87,9 @@ proptest! {
                 prop_assert!(rendered.is_ok(), "{:?}", rendered);
                 prop_assert_eq!(rendered.expect("is ok").id, plan.id);
             }
-            Err(violations) => {
-                prop_assert!(!violations.is_empty());
-                for v in &violations {
+            Err(diagnostics) => {
+                prop_assert!(!diagnostics.is_empty());
+                for v in &diagnostics {
                     prop_assert!(!v.reason.is_empty() && !v.help.is_empty(), "{v}");
                 }
             }

@@ -1,6 +1,6 @@
 //! Properties of every plan, and of the kernel that is rendered from it, for random configurations and devices.
 //!
-//! A configuration has violations or a plan; what holds for each plan is in the files of this folder: `compute` (roles),
+//! A configuration has diagnostics or a plan; what holds for each plan is in the files of this folder: `compute` (roles),
 //! `attention` (of attention), `epilogue` (what is added to sums), `exchange` (copies), `schedules` (tiles and rows, by
 //! device code), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes, reading and
 //! writing).

@@ -3,7 +3,7 @@
 use crate::cases;
 use mkernel_compile::render;
 use mkernel_spec::abi::FLAG_STRIDE_BYTES;
-use mkernel_spec::plan::{Body, MAX_PUT_BYTES};
+use mkernel_spec::plan::{MAX_PUT_BYTES, OpPlan};
 use mkernel_spec::{
     AttentionConfig, AttentionOp, BLayout, CombineConfig, CombineOp, Device, Dim, DispatchConfig,
     DispatchOp, Field, GemmConfig, GemmOp, KernelConfig, KernelPlan, KernelSpec,
@@ -108,13 +108,13 @@ proptest! {
             ..DispatchConfig::new(DispatchOp::DispatchGemm)
         };
         let plan = plan(KernelConfig { nodes, ..KernelConfig::new(nodes * local, experts) });
-        let Body::Dispatch(body) = &plan.body else { panic!("of experts") };
+        let OpPlan::Dispatch(op_plan) = &plan.op_plan else { panic!("of experts") };
         let network = plan.network.as_ref().expect("several nodes");
         prop_assert!(render(&plan).is_ok());
         prop_assert!(network.put_bytes <= MAX_PUT_BYTES);
-        let across = body.across.as_ref().expect("several nodes");
-        prop_assert!(across.chunk_tokens % u64::from(body.block_tokens) == 0);
-        prop_assert!(u64::from(network.puts - 1) * across.chunk_tokens >= max_tokens);
+        let internode = op_plan.internode.as_ref().expect("several nodes");
+        prop_assert!(internode.chunk_tokens % u64::from(op_plan.block_tokens) == 0);
+        prop_assert!(u64::from(network.puts - 1) * internode.chunk_tokens >= max_tokens);
 
         // A token crosses once to a node, at most to as many as it has experts.
         let (peers, token_bytes) = (u64::from(nodes - 1), hidden * 2);
@@ -128,7 +128,7 @@ proptest! {
         prop_assert_eq!(of("received"), (ranks - 1) * most);
         prop_assert_eq!(of("outgoing"), peers * most);
         prop_assert_eq!(of("arrived"), peers * FLAG_STRIDE_BYTES);
-        prop_assert!(of("packets_in") <= 2 * peers * (4 * (body.count_words() + max_tokens * (1 + top_k)) + 16));
+        prop_assert!(of("packets_in") <= 2 * peers * (4 * (op_plan.count_words() + max_tokens * (1 + top_k)) + 16));
     }
 
     /// Ranks that are no nodes, and choices that only kernels of one node have.

@@ -1,7 +1,7 @@
 //! [`GenError`]: the errors of rendering, compiling and storing kernels.
 
 use crate::key::Key;
-use mkernel_spec::{Target, Violations};
+use mkernel_spec::{Diagnostics, Target};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 pub enum GenError {
     /// The configuration is invalid, or there is no plan for it.
     #[error("this kernel cannot be made:\n{0}")]
-    Plan(Violations),
+    Plan(Diagnostics),
     /// A template is wrong, which is a defect of this crate.
     #[error("kernel {id} cannot be rendered; this is a defect of mkernel-gen, please report it")]
     Render {

@@ -19,7 +19,7 @@ use crate::source::CudaSource;
 use assembly::AssemblyContext;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::by_problem;
-use mkernel_spec::plan::Body;
+use mkernel_spec::plan::OpPlan;
 use template::print;
 
 pub use fabric_test::render_fabric_test;
@@ -29,7 +29,7 @@ pub use fabric_test::render_fabric_test;
 /// # Errors
 /// [`GenError::Render`] if a template is wrong, which is a defect of this crate.
 pub fn render(plan: &KernelPlan) -> Result<CudaSource, GenError> {
-    let assembly = by_problem!(&plan.body, Body(body) => assembly(plan, body));
+    let assembly = by_problem!(&plan.op_plan, OpPlan(op_plan) => assembly(plan, op_plan));
     let template = format!("ops/{}.cu.tera", plan.spec.op().name());
     let context = AssemblyContext::new(plan, assembly);
     print(&plan.id, plan.device.target, &template, &context)

@@ -1,6 +1,6 @@
 //! [`Declaration`]: a checked kernel with the spans of its fields, or [`Diagnostic`]s.
 
-use mkernel_spec::{Field, KernelSpec, Violation, Violations};
+use mkernel_spec::{Diagnostic, Diagnostics, Field, KernelSpec};
 use std::collections::BTreeMap;
 
 /// An error in a declaration.
@@ -37,9 +37,9 @@ pub struct Declaration<S> {
 }
 
 impl<S: Clone> Declaration<S> {
-    /// Gives violations that a later step has found the spans of their fields.
+    /// Gives diagnostics that a later step has found the spans of their fields.
     #[must_use]
-    pub fn diagnostics(&self, found: &Violations) -> Vec<Diagnostic<S>> {
+    pub fn diagnostics(&self, found: &Diagnostics) -> Vec<Diagnostic<S>> {
         self.spans.diagnostics(found)
     }
 
@@ -79,13 +79,13 @@ pub(crate) struct Spans<S> {
 }
 
 impl<S: Clone> Spans<S> {
-    pub fn diagnostics(&self, found: &Violations) -> Vec<Diagnostic<S>> {
+    pub fn diagnostics(&self, found: &Diagnostics) -> Vec<Diagnostic<S>> {
         let span = |field| self.fields.get(&field).unwrap_or(&self.whole).clone();
-        let diagnostic = |Violation {
+        let diagnostic = |Diagnostic {
                               field,
                               reason,
                               help,
-                          }: &Violation| Diagnostic {
+                          }: &Diagnostic| Diagnostic {
             span: span(*field),
             reason: format!("{field}: {reason}"),
             help: help.clone(),

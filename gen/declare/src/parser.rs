@@ -96,7 +96,7 @@ impl<S: Clone> Parser<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mkernel_spec::{Dim, GemmConfig, GemmOp, KernelConfig, Violations};
+    use mkernel_spec::{Diagnostics, Dim, GemmConfig, GemmOp, KernelConfig};
 
     fn parser(pairs: &[(&'static str, Value)]) -> Parser<&'static str> {
         let mut parser = Parser::default();
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn violations_of_a_later_step_have_spans() {
         let mut declaration = parser(&minimal()).finish("whole").expect("valid");
-        let mut found = Violations::default();
+        let mut found = Diagnostics::default();
         found.push(Field::N, "too wide", "halve it");
         found.push(Field::STAGES, "too many", "use fewer");
         found.push(Field::M, "too long", "halve it");

@@ -7,13 +7,14 @@
 //! The proc macro, the command line and the runtime all call this crate, so a rule is written once
 //! and reads the same at every door. See the example in [`KernelPlan`].
 //!
-//! Reading order: [`violation`], [`config`], [`topology`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`],
+//! Reading order: [`diagnostic`], [`config`], [`topology`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`],
 //! [`fabric_test`].
 
 pub mod abi;
 pub mod config;
 mod cost;
 pub mod device;
+pub mod diagnostic;
 pub mod fabric;
 pub mod fabric_test;
 mod ops;
@@ -21,7 +22,6 @@ pub mod plan;
 pub mod roofline;
 pub mod spec;
 pub mod topology;
-pub mod violation;
 
 pub use config::{
     Activation, AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, BLayout,
@@ -31,7 +31,7 @@ pub use config::{
     Problem, Protocol, Scale, Shape, Tile, Transfer, Tuning, Values, Written,
 };
 pub use device::{Device, Target};
+pub use diagnostic::{Diagnostic, Diagnostics};
 pub use plan::KernelPlan;
 pub use spec::KernelSpec;
 pub use topology::Topology;
-pub use violation::{Violation, Violations};

@@ -1,6 +1,6 @@
 //! The operators, a folder for each kind of them: operators that are declared alike share its configuration and its plan.
 //!
-//! A folder has the same files: `config.rs` (what a person writes), `check.rs` (what is possible), `body.rs` (what only
+//! A folder has the same files: `config.rs` (what a person writes), `check.rs` (what is possible), `op_plan.rs` (what only
 //! its plans have), `plan.rs` (how a plan is chosen) and `memory.rs` (the regions that kernels use). Other crates have a
 //! module of the folder's name for each task, with a function that [`by_problem!`](crate::by_problem) calls.
 
@@ -27,8 +27,8 @@ macro_rules! problems {
 }
 
 /// Calls a function of the module that has the name of an operator's kind:
-/// `by_problem!(&plan.body, Body(body) => about(plan, body))` calls `gemm::about`, `attention::about` or that of another
-/// module in scope. [`Problem`](crate::Problem), [`Shape`](crate::Shape) and [`Body`](crate::plan::Body) have variants
+/// `by_problem!(&plan.op_plan, OpPlan(op_plan) => about(plan, op_plan))` calls `gemm::about`, `attention::about` or that of another
+/// module in scope. [`Problem`](crate::Problem), [`Shape`](crate::Shape) and [`OpPlan`](crate::plan::OpPlan) have variants
 /// of these kinds.
 #[macro_export]
 macro_rules! by_problem {

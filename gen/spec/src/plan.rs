@@ -1,11 +1,11 @@
 //! [`KernelPlan`]: how a kernel computes what its spec says.
 
-mod body;
 mod choose;
 mod copies;
 mod kernel;
 mod memory;
 pub(crate) mod network;
+mod op_plan;
 pub(crate) mod region;
 mod registers;
 mod role;
@@ -15,18 +15,20 @@ pub use crate::ops::attention::{
     AttentionPlan, PUSH_LEAD, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS,
 };
 pub use crate::ops::collective::CollectivePlan;
-pub use crate::ops::combine::{CombinePlan, LIST_HEADER_BYTES, Lists, OUTPUTS, SUMS_AHEAD};
+pub use crate::ops::combine::{
+    CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD,
+};
 pub use crate::ops::dispatch::{
-    Across, COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, Spread,
+    COPIES_AHEAD, DispatchPlan, ExpectedRouting, FAULT_WORDS, GROUP_ROWS, InternodeDispatch,
 };
 pub use crate::ops::gemm::{
     Chunks, CoreLayout, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
 pub use crate::roofline::Traffic;
-pub use body::Body;
 pub use copies::Copies;
 pub use kernel::KernelPlan;
 pub use network::{MAX_PUT_BYTES, Network};
+pub use op_plan::OpPlan;
 pub use region::{Element, Index, Region};
 pub use registers::Registers;
 pub use role::Role;

@@ -5,13 +5,13 @@ mod limits;
 use crate::abi::MAX_RANKS;
 use crate::by_problem;
 use crate::config::{Dim, Field, KernelConfig, Op, Problem, Shape};
+use crate::diagnostic::Diagnostics;
 use crate::ops::attention::check as attention;
 use crate::ops::collective::check as collective;
 use crate::ops::combine::check as combine;
 use crate::ops::dispatch::check as dispatch;
 use crate::ops::gemm::check as gemm;
 use crate::topology::Topology;
-use crate::violation::Violations;
 use serde::Serialize;
 
 pub use crate::ops::attention::MAX_HEADS;
@@ -34,8 +34,8 @@ impl KernelSpec {
     ///
     /// # Errors
     /// Every mistake in it, at once.
-    pub fn validate(config: KernelConfig) -> Result<Self, Violations> {
-        let mut found = Violations::default();
+    pub fn validate(config: KernelConfig) -> Result<Self, Diagnostics> {
+        let mut found = Diagnostics::default();
         if let Some(name) = &config.name {
             found.require(
                 is_identifier(name),
@@ -99,10 +99,10 @@ impl KernelSpec {
     ///
     /// # Errors
     /// A size that is not given, that the spec fixes otherwise, or that no kernel takes.
-    pub fn specialise(&self, shape: impl Into<Shape>) -> Result<Self, Violations> {
+    pub fn specialise(&self, shape: impl Into<Shape>) -> Result<Self, Diagnostics> {
         let (op, shape) = (self.op(), shape.into());
         let mut config = self.config.clone();
-        let mut found = Violations::default();
+        let mut found = Diagnostics::default();
         for (field, dim) in config.problem.dims_mut() {
             let Some(size) = shape.size(field) else {
                 found.push(
@@ -128,7 +128,7 @@ impl KernelSpec {
 }
 
 /// Ranks and nodes.
-fn check_topology(config: &KernelConfig, found: &mut Violations) {
+fn check_topology(config: &KernelConfig, found: &mut Diagnostics) {
     let KernelConfig { world, nodes, .. } = *config;
     if nodes == 1 {
         found.require(

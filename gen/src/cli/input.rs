@@ -6,7 +6,7 @@ use super::flags::{DeviceFlags, KernelFlags, flag_of};
 use super::toml_file;
 use crate::scan;
 use mkernel_declare::{Declaration, Declared, Diagnostic};
-use mkernel_spec::{Device, Dim, Field, KernelConfig, KernelPlan, KernelSpec, Violations};
+use mkernel_spec::{Device, Diagnostics, Dim, Field, KernelConfig, KernelPlan, KernelSpec};
 use std::path::{Path, PathBuf};
 
 /// Flags and files that declare kernels, and flags of the device.
@@ -301,7 +301,7 @@ fn plan(
     config: &KernelConfig,
     dims: &[Dim],
     device: &Device,
-) -> Result<(KernelSpec, Option<KernelPlan>), Violations> {
+) -> Result<(KernelSpec, Option<KernelPlan>), Diagnostics> {
     let mut config = config.clone();
     for ((_, dim), size) in config.problem.dims_mut().into_iter().zip(dims) {
         *dim = *size;

@@ -16,8 +16,8 @@ use description::Description;
 use mkernel_declare::Diagnostic;
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::by_problem;
-use mkernel_spec::plan::{Body, Region};
-use mkernel_spec::{KernelPlan, Target, Violation, Violations};
+use mkernel_spec::plan::{OpPlan, Region};
+use mkernel_spec::{Diagnostic, Diagnostics, KernelPlan, Target};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -34,7 +34,7 @@ struct Planned<'a> {
 
 /// Describes the part of a plan that depends on its operator.
 fn operator(plan: &KernelPlan) -> Description {
-    by_problem!(&plan.body, Body(body) => describe(plan, body))
+    by_problem!(&plan.op_plan, OpPlan(op_plan) => describe(plan, op_plan))
 }
 
 /// Arguments of `mkernel-gen plan`.
@@ -78,18 +78,18 @@ pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
 }
 
 /// The failure for a kernel that has no plan for another number of nodes.
-fn impossible(kernel: &Kernel, found: &Violations) -> Failure {
-    let diagnostic = |violation: &Violation| Diagnostic {
+fn impossible(kernel: &Kernel, found: &Diagnostics) -> Failure {
+    let diagnostic = |diagnostic: &Diagnostic| Diagnostic {
         span: kernel.location.clone(),
-        reason: format!("{}: {}", violation.field, violation.reason),
-        help: violation.help.clone(),
+        reason: format!("{}: {}", diagnostic.field, diagnostic.reason),
+        help: diagnostic.help.clone(),
     };
     Failure::Diagnostics(found.iter().map(diagnostic).collect())
 }
 
 /// Describes a plan in full.
 pub fn describe(label: &str, plan: &KernelPlan) -> String {
-    let body = operator(plan);
+    let op_plan = operator(plan);
     let mut rows = Vec::new();
     let mut section = |name: &str, lines: Vec<String>| {
         for (i, line) in lines.into_iter().enumerate() {
@@ -104,7 +104,7 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
             ]);
         }
     };
-    section("computes", vec![body.computes]);
+    section("computes", vec![op_plan.computes]);
     section(
         "operands",
         lines(
@@ -117,11 +117,11 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
         ),
     );
     section("roles", roles(plan));
-    for (name, lines) in body.sections {
+    for (name, lines) in op_plan.sections {
         section(name, lines);
     }
     section("registers", vec![registers(plan)]);
-    let total = format!("{}; {}", shared_total(plan), body.shared);
+    let total = format!("{}; {}", shared_total(plan), op_plan.shared);
     section("shared", regions(&plan.smem, total));
     let total = format!("= {} on every rank", bytes(plan.workspace.bytes));
     section("workspace", regions(&plan.workspace.regions, total));

@@ -10,8 +10,8 @@ pub use recovery::{recovers, ways};
 use crate::simulated::attention::Pace;
 use crate::simulated::{Machine, Results, Simulated, Where, apply, emulated};
 use mkernel::{
-    BLayout, CombineConfig, CombineOp, CombineShape, Communicator, Dim, DispatchConfig, DispatchOp,
-    DispatchShape, Error, Faults, KernelConfig, KernelSpec, Operator, Violations,
+    BLayout, CombineConfig, CombineOp, CombineShape, Communicator, Diagnostics, Dim,
+    DispatchConfig, DispatchOp, DispatchShape, Error, Faults, KernelConfig, KernelSpec, Operator,
 };
 
 /// Tokens of a call, by rank: the experts of each.
@@ -235,7 +235,7 @@ impl Layer {
     }
 
     /// Both kernels.
-    pub fn specs(&self) -> Result<[KernelSpec; 2], Violations> {
+    pub fn specs(&self) -> Result<[KernelSpec; 2], Diagnostics> {
         let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
         Ok([
             KernelSpec::validate(dispatch)?.specialise(shapes.0)?,

@@ -9,25 +9,30 @@ pub fn every_tile_of_queries_is_taken_once(kernels: &[Kernel]) {
     let kernel = &kernels[0];
     let taken: BTreeSet<&Tile> = kernel.all_tiles().iter().collect();
     let lengths = (taken.len(), kernel.all_tiles().len());
-    let all = kernel.body.tiles as usize;
+    let all = kernel.op_plan.tiles as usize;
     assert_eq!(lengths, (all, all), "{}", kernel.plan.id);
-    let shape = kernel.body.shape;
+    let shape = kernel.op_plan.shape;
     for tile in taken {
         assert!(u64::from(tile.batch) < shape.batch && u64::from(tile.head) < shape.heads);
         let chunks = kernel.chunks().len() as u32;
-        assert!(tile.chunk < chunks && tile.row < kernel.body.segment_tiles * TILE_ROWS);
+        assert!(tile.chunk < chunks && tile.row < kernel.op_plan.segment_tiles * TILE_ROWS);
     }
 }
 
 /// Ranks have all rows of the sequence among them, those that the plan says.
 pub fn chunks_are_those_of_the_plan(kernels: &[Kernel]) {
     for kernel in kernels {
-        let placement = kernel.body.config.placement;
+        let placement = kernel.op_plan.config.placement;
         for (index, chunk) in (0..).zip(kernel.chunks()) {
             let number = placement.chunk_of(kernel.world(), kernel.rank, index);
-            let per_chunk = u64::from(kernel.body.segment_rows);
+            let per_chunk = u64::from(kernel.op_plan.segment_rows);
             let before = u64::from(number) * per_chunk;
-            let rows = kernel.body.shape.seq.saturating_sub(before).min(per_chunk);
+            let rows = kernel
+                .op_plan
+                .shape
+                .seq
+                .saturating_sub(before)
+                .min(per_chunk);
             let found = (chunk.number, u64::from(chunk.rows));
             assert_eq!(found, (number, rows), "{}", kernel.plan.id);
         }
@@ -45,11 +50,11 @@ pub fn a_tile_meets_all_its_keys_once(kernels: &[Kernel]) {
             assert_eq!(met[0].source, kernel.rank);
             let chunk = kernel.chunks()[tile.chunk as usize];
             let rows = chunk.rows.min(tile.row + TILE_ROWS);
-            let last = chunk.number * kernel.body.segment_rows + rows - 1;
+            let last = chunk.number * kernel.op_plan.segment_rows + rows - 1;
             let is_needed = |keys: &Keys| {
                 let chunk = kernels[keys.source as usize].chunks()[keys.chunk as usize];
-                let place = chunk.number * kernel.body.segment_rows + keys.row;
-                !kernel.body.config.causal || place <= last
+                let place = chunk.number * kernel.op_plan.segment_rows + keys.row;
+                !kernel.op_plan.config.causal || place <= last
             };
             let needed: BTreeSet<Keys> = all_keys(kernels).into_iter().filter(is_needed).collect();
             assert!(
@@ -99,8 +104,8 @@ pub fn parts_are_sent_head_by_head(kernels: &[Kernel]) {
         let order: Vec<_> = parts
             .map(|part| (part.head, part.chunk, part.row, part.index))
             .collect();
-        let body = &kernel.body;
-        let all = body.kv_heads() as u32 * body.row_tiles * body.block_parts();
+        let op_plan = &kernel.op_plan;
+        let all = op_plan.kv_heads() as u32 * op_plan.row_tiles * op_plan.block_parts();
         assert_eq!(order.len(), all as usize);
         assert!(
             order.windows(2).all(|pair| pair[0] < pair[1]),
@@ -156,7 +161,7 @@ pub fn what_other_nodes_await_is_put_once(kernels: &[Kernel]) {
             let mut sent = BTreeSet::new();
             for (index, put) in (0..).zip(kernel.puts()) {
                 let tiles = kernel.put_to(node, put);
-                let bytes = tiles.len() as u64 * 2 * u64::from(kernel.body.tile_bytes());
+                let bytes = tiles.len() as u64 * 2 * u64::from(kernel.op_plan.tile_bytes());
                 assert!(bytes <= network.put_bytes);
                 for keys in tiles {
                     assert_eq!(put_of[&(put.head, keys.chunk, keys.row)], index);
@@ -168,12 +173,12 @@ pub fn what_other_nodes_await_is_put_once(kernels: &[Kernel]) {
             let readers = topology.first_of(node)..topology.first_of(node + 1);
             let awaited: BTreeSet<Keys> =
                 readers.flat_map(|reader| kernel.sent_to(reader)).collect();
-            let heads = 0..kernel.body.kv_heads() as u32;
+            let heads = 0..kernel.op_plan.kv_heads() as u32;
             let awaited = heads.flat_map(|head| awaited.iter().map(move |keys| (head, *keys)));
             assert_eq!(sent, awaited.collect(), "{}", plan.id);
         }
         most = most.max(rows);
     }
-    let row_bytes = 2 * kernels[0].body.shape.head_dim * 2;
+    let row_bytes = 2 * kernels[0].op_plan.shape.head_dim * 2;
     assert_eq!(plan.traffic.nic_bytes, most * row_bytes);
 }

@@ -5,7 +5,7 @@ use super::plans;
 use crate::cases;
 use crate::host_program;
 use mkernel_compile::{CudaSource, render};
-use mkernel_spec::plan::{AttentionPlan, Body, TILE_ROWS};
+use mkernel_spec::plan::{AttentionPlan, OpPlan, TILE_ROWS};
 use mkernel_spec::{KernelPlan, Target};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -84,7 +84,7 @@ struct PrintedRank {
 /// One rank of a kernel.
 pub struct Kernel {
     pub plan: KernelPlan,
-    pub body: AttentionPlan,
+    pub op_plan: AttentionPlan,
     pub rank: u32,
     all_tiles: Vec<Tile>,
     computed: PrintedRank,
@@ -145,12 +145,12 @@ fn probe(plans: &[KernelPlan]) -> CudaSource {
 }
 
 fn ranks((plan, printed): (&KernelPlan, Printed)) -> Vec<Kernel> {
-    let Body::Attention(body) = plan.body.clone() else {
+    let OpPlan::Attention(op_plan) = plan.op_plan.clone() else {
         panic!("attention")
     };
     let rank = |(rank, computed)| Kernel {
         plan: plan.clone(),
-        body: body.clone(),
+        op_plan: op_plan.clone(),
         rank,
         all_tiles: printed.tiles.clone(),
         computed,
@@ -181,7 +181,7 @@ impl Kernel {
 
     /// The keys of a tile, in order.
     pub fn blocks(&self, tile: Tile) -> &[Keys] {
-        let row_tile = tile.chunk * self.body.segment_tiles + tile.row / TILE_ROWS;
+        let row_tile = tile.chunk * self.op_plan.segment_tiles + tile.row / TILE_ROWS;
         &self.computed.blocks[row_tile as usize]
     }
 
@@ -237,7 +237,7 @@ impl Kernel {
     }
 
     pub fn kv_head(&self, tile: Tile) -> u32 {
-        let shape = self.body.shape;
+        let shape = self.op_plan.shape;
         tile.batch * shape.kv_heads as u32 + tile.head / (shape.heads / shape.kv_heads) as u32
     }
 }

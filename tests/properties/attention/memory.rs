@@ -2,7 +2,7 @@
 
 use super::plans;
 use crate::cases;
-use mkernel_spec::plan::Body;
+use mkernel_spec::plan::OpPlan;
 use proptest::prelude::*;
 
 proptest! {
@@ -11,7 +11,7 @@ proptest! {
     #[test]
     fn memory_is_that_of_the_slots(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
-        let Body::Attention(body) = &plan.body else { panic!("attention") };
+        let OpPlan::Attention(op_plan) = &plan.op_plan else { panic!("attention") };
         prop_assert!(plan.smem_bytes <= plan.device.smem_bytes);
         prop_assert!(plan.grid_ctas <= plan.device.sm_count);
         for regions in [&plan.smem, &plan.workspace.regions] {
@@ -21,7 +21,7 @@ proptest! {
         }
         let (world, regions) = (plan.spec.world(), &plan.workspace.regions);
         let bytes = regions.iter().find(|region| region.name == "kv_parts").map_or(0, |region| region.bytes);
-        prop_assert_eq!(bytes, if world == 1 { 0 } else { body.slot_bytes(world) });
+        prop_assert_eq!(bytes, if world == 1 { 0 } else { op_plan.slot_bytes(world) });
         // Warps that push before their CTA computes have their parts where queries and keys will be.
         let barriers = plan.smem.iter().find(|region| region.name == "q_full").expect("barriers");
         let end = plan.comm_smem.iter().map(|region| region.offset_bytes + region.bytes).max();

@@ -18,7 +18,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(kernels: &'a [Kernel]) -> Self {
         let tiles: Vec<Vec<Tile>> = kernels.iter().map(Kernel::tiles).collect();
-        let slots = vec![0; kernels[0].body.kv_slots.max(1) as usize];
+        let slots = vec![0; kernels[0].op_plan.kv_slots.max(1) as usize];
         Self {
             kernels,
             told: vec![vec![slots; kernels.len()]; kernels.len()],
@@ -34,7 +34,7 @@ impl<'a> Run<'a> {
     /// A turn of `rank`; whether anything happened.
     fn turn(&mut self, rank: usize) -> bool {
         let kernel = &self.kernels[rank];
-        let heads = kernel.body.kv_heads() as u32;
+        let heads = kernel.op_plan.kv_heads() as u32;
         let mut happened = false;
         while self.sent[rank] < heads && self.may_send(rank) {
             self.sent[rank] += 1;
@@ -43,7 +43,7 @@ impl<'a> Run<'a> {
         // Those that send compute when they are done; across nodes, meanwhile.
         let crosses = kernel.plan.network.is_some();
         let sending = if !crosses && self.sent[rank] < heads {
-            kernel.body.push_ctas
+            kernel.op_plan.push_ctas
         } else {
             0
         };
@@ -59,7 +59,7 @@ impl<'a> Run<'a> {
             .partition::<Vec<_>, _>(|tile| self.has_come(rank, *tile));
         self.taken[rank] = taken;
         for tile in &done {
-            let slot = (kernel.kv_head(*tile) % kernel.body.kv_slots.max(1)) as usize;
+            let slot = (kernel.kv_head(*tile) % kernel.op_plan.kv_slots.max(1)) as usize;
             for source in kernel.sources(*tile) {
                 self.told[rank][source][slot] += 1;
             }
@@ -70,7 +70,7 @@ impl<'a> Run<'a> {
     /// Whether the next head has room at all peers that it goes to.
     fn may_send(&self, rank: usize) -> bool {
         let kernel = &self.kernels[rank];
-        let (slots, head) = (kernel.body.kv_slots.max(1), self.sent[rank]);
+        let (slots, head) = (kernel.op_plan.kv_slots.max(1), self.sent[rank]);
         let earlier = (head / slots) as usize;
         let is_free = |peer: usize| {
             peer == rank
@@ -86,7 +86,11 @@ impl<'a> Run<'a> {
         };
         for peer in (0..self.kernels.len()).filter(|_| may_send && head >= slots) {
             let mut left = self.waiting[peer].iter().chain(&self.taken[peer]);
-            assert!(!left.any(|tile| is_late(peer, tile)), "{:?}", kernel.body);
+            assert!(
+                !left.any(|tile| is_late(peer, tile)),
+                "{:?}",
+                kernel.op_plan
+            );
         }
         may_send
     }
@@ -102,7 +106,7 @@ impl<'a> Run<'a> {
 pub fn every_tile_is_computed(kernels: &[Kernel]) {
     let mut run = Run::new(kernels);
     while (0..kernels.len()).any(|rank| run.turn(rank)) {}
-    let heads = kernels[0].body.kv_heads() as u32;
+    let heads = kernels[0].op_plan.kv_heads() as u32;
     let (plan, sent) = (&kernels[0].plan.id, &run.sent);
     assert!(
         sent.iter().all(|sent| *sent == heads),

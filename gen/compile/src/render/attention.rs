@@ -6,17 +6,17 @@ use mkernel_spec::plan::{AttentionPlan, PUSH_LEAD, TILE_ROWS};
 use mkernel_spec::{AttentionConfig, KernelPlan, Layout};
 use std::f64::consts::LOG2_E;
 
-/// An attention plan with its body.
+/// An attention plan with its op_plan.
 #[derive(Clone, Copy)]
 struct Attention<'a> {
     plan: &'a KernelPlan,
-    body: &'a AttentionPlan,
+    op_plan: &'a AttentionPlan,
 }
 
 /// Assembles the source of an attention operator.
-pub(super) fn assembly(plan: &KernelPlan, body: &AttentionPlan) -> Assembly {
-    let attention = Attention { plan, body };
-    let mask = match body.config.causal {
+pub(super) fn assembly(plan: &KernelPlan, op_plan: &AttentionPlan) -> Assembly {
+    let attention = Attention { plan, op_plan };
+    let mask = match op_plan.config.causal {
         true => "CausalMask",
         false => "NoMask",
     };
@@ -31,14 +31,14 @@ pub(super) fn assembly(plan: &KernelPlan, body: &AttentionPlan) -> Assembly {
 
 impl Attention<'_> {
     fn banner(self) -> Vec<String> {
-        let Self { plan, body } = self;
+        let Self { plan, op_plan } = self;
         let AttentionConfig {
             layout,
             causal,
             placement,
             ..
-        } = body.config;
-        let shape = body.shape;
+        } = op_plan.config;
+        let shape = op_plan.shape;
         let mask = if causal { "causal" } else { "all keys" };
         let mut lines = vec![
             format!(
@@ -52,14 +52,14 @@ impl Attention<'_> {
             ),
             format!(
                 "tile    {TILE_ROWS} queries x {TILE_ROWS} keys, {} stages of K and V each",
-                body.stages
+                op_plan.stages
             ),
         ];
         if plan.spec.world() > 1 {
-            let (slots, all) = (body.kv_slots, body.kv_heads());
+            let (slots, all) = (op_plan.kv_slots, op_plan.kv_heads());
             lines.push(format!(
                 "arrive  sm_push by {} CTAs, {placement} shards, {TILE_ROWS} keys under one flag, {slots} of {all} heads at a time",
-                body.push_ctas
+                op_plan.push_ctas
             ));
         }
         lines.extend(plan.network.as_ref().map(puts_line));
@@ -78,26 +78,26 @@ impl Attention<'_> {
     }
 
     fn sequence(self, c: &mut Config) {
-        let Self { plan, body } = self;
+        let Self { plan, op_plan } = self;
         let topology = plan.spec.topology();
         c.section("ranks, and their part of the sequence")
             .u32("kNodes", topology.nodes, "")
             .u32("kLocalWorld", topology.local_world, "ranks of a node")
-            .u32("kSequence", body.shape.seq as u32, "rows over all ranks")
+            .u32("kSequence", op_plan.shape.seq as u32, "rows over all ranks")
             .u32(
                 "kRankChunks",
-                body.config.placement.segments(),
+                op_plan.config.placement.segments(),
                 "chunks of the sequence per rank",
             )
-            .u32("kChunkRows", body.segment_rows, "rows of one");
+            .u32("kChunkRows", op_plan.segment_rows, "rows of one");
         c.section("heads")
-            .u32("kBatch", body.shape.batch as u32, "")
-            .u32("kHeads", body.shape.heads as u32, "of Q and O")
-            .u32("kKvHeads", body.shape.kv_heads as u32, "of K and V")
-            .u32("kHeadDim", body.shape.head_dim as u32, "columns of one")
+            .u32("kBatch", op_plan.shape.batch as u32, "")
+            .u32("kHeads", op_plan.shape.heads as u32, "of Q and O")
+            .u32("kKvHeads", op_plan.shape.kv_heads as u32, "of K and V")
+            .u32("kHeadDim", op_plan.shape.head_dim as u32, "columns of one")
             .name(
                 "kLayout",
-                match body.config.layout {
+                match op_plan.config.layout {
                     Layout::Bshd => "mk::attention::Layout::kBshd",
                     Layout::Bhsd => "mk::attention::Layout::kBhsd",
                 },
@@ -106,9 +106,9 @@ impl Attention<'_> {
     }
 
     fn tiles(self, c: &mut Config) {
-        let body = self.body;
-        let scale = body.config.scale;
-        let scale_log2 = LOG2_E * scale.of(body.shape.head_dim);
+        let op_plan = self.op_plan;
+        let scale = op_plan.config.scale;
+        let scale_log2 = LOG2_E * scale.of(op_plan.shape.head_dim);
         let note = match scale.fixed() {
             Some(_) => "log2(e) times the scale of scores",
             None => "log2(e) / √D",
@@ -116,17 +116,17 @@ impl Attention<'_> {
         c.section("tiles")
             .u32("kTileRows", TILE_ROWS, "queries per CTA at a time")
             .u32("kTileKeys", TILE_ROWS, "keys per stage")
-            .u32("kStages", body.stages, "of K, and of V")
+            .u32("kStages", op_plan.stages, "of K, and of V")
             .u32(
                 "kGroupHeads",
-                body.group_heads,
+                op_plan.group_heads,
                 "heads whose tiles take turns",
             )
             .float("kScaleLog2", scale_log2, note);
     }
 
     fn exchange(self, c: &mut Config) {
-        let Self { plan, body } = self;
+        let Self { plan, op_plan } = self;
         let ctas = match plan.network {
             None => "that send K and V before they compute",
             Some(_) => "that send K and V while they compute",
@@ -134,16 +134,16 @@ impl Attention<'_> {
         c.section("exchange of K and V")
             .u32(
                 "kKvSlots",
-                body.kv_slots,
+                op_plan.kv_slots,
                 "of a source, for a head of K and V each",
             )
             .u32(
                 "kKvBuffers",
-                body.buffers,
+                op_plan.buffers,
                 "of all slots; calls alternate between them",
             )
-            .u32("kPushCtas", body.push_ctas, ctas)
-            .u32("kPushWarps", body.push_warps, "of each");
+            .u32("kPushCtas", op_plan.push_ctas, ctas)
+            .u32("kPushWarps", op_plan.push_warps, "of each");
         if let Some(network) = &plan.network {
             c.u32(
                 "kForwardLag",
@@ -152,7 +152,7 @@ impl Attention<'_> {
             )
             .u32(
                 "kPutTiles",
-                body.put_tiles,
+                op_plan.put_tiles,
                 "blocks of K and V in a put, at most",
             )
             .u32(

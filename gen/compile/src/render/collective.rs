@@ -6,24 +6,24 @@ use mkernel_spec::plan::CollectivePlan;
 use mkernel_spec::{CollectiveOp, Dtype, KernelPlan, Protocol};
 
 /// Assembles the source of a collective.
-pub(super) fn assembly(plan: &KernelPlan, body: &CollectivePlan) -> Assembly {
-    let (header, kernel) = kernel(body);
+pub(super) fn assembly(plan: &KernelPlan, op_plan: &CollectivePlan) -> Assembly {
+    let (header, kernel) = kernel(op_plan);
     Assembly {
-        title: match body.config.op {
+        title: match op_plan.config.op {
             CollectiveOp::AllReduce => "Y = sum of X over ranks, one launch",
             CollectiveOp::AllGather => "Y = rows of X of all ranks, one launch",
             CollectiveOp::ReduceScatter => "Y = rows of the sum of X over ranks, one launch",
         },
         headers: vec![header],
-        config: config(plan, body),
+        config: config(plan, op_plan),
         policies: [("kernel", kernel.to_owned())].into(),
-        banner: banner(plan, body),
+        banner: banner(plan, op_plan),
     }
 }
 
 /// A header and the template of `mk::collective` that it defines.
-const fn kernel(body: &CollectivePlan) -> (&'static str, &'static str) {
-    match (body.protocol, body.config.op, body.shots) {
+const fn kernel(op_plan: &CollectivePlan) -> (&'static str, &'static str) {
+    match (op_plan.protocol, op_plan.config.op, op_plan.shots) {
         (Protocol::Ll, CollectiveOp::AllReduce, 1) => ("collective/ll", "LlAllReduceOneShot"),
         (Protocol::Ll, CollectiveOp::AllReduce, _) => ("collective/ll", "LlAllReduceTwoShots"),
         (Protocol::Ll, CollectiveOp::AllGather, _) => ("collective/ll", "LlAllGather"),
@@ -36,22 +36,22 @@ const fn kernel(body: &CollectivePlan) -> (&'static str, &'static str) {
     }
 }
 
-fn banner(plan: &KernelPlan, body: &CollectivePlan) -> Vec<String> {
+fn banner(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<String> {
     let mut lines = vec![format!(
         "spec    M {}, N {}, {}, {}",
-        body.shape.m,
-        body.shape.n,
-        body.config.dtype,
+        op_plan.shape.m,
+        op_plan.shape.n,
+        op_plan.config.dtype,
         ranks(plan.spec.topology())
     )];
     if plan.spec.world() > 1 {
-        lines.push(match (body.protocol, body.shots) {
+        lines.push(match (op_plan.protocol, op_plan.shots) {
             (Protocol::Ll, 1) => "travel  packets, every rank adds up everything".to_owned(),
             (Protocol::Ll, _) => "travel  packets".to_owned(),
             (Protocol::Simple, _) => format!(
                 "travel  chunks of {} vectors, {} per shard",
-                body.chunk_vecs,
-                body.shard_chunks()
+                op_plan.chunk_vecs,
+                op_plan.shard_chunks()
             ),
         });
     }
@@ -59,7 +59,7 @@ fn banner(plan: &KernelPlan, body: &CollectivePlan) -> Vec<String> {
     lines
 }
 
-fn config(plan: &KernelPlan, body: &CollectivePlan) -> Config {
+fn config(plan: &KernelPlan, op_plan: &CollectivePlan) -> Config {
     let topology = plan.spec.topology();
     let mut c = Config::default();
     c.section("ranks").u32("kNodes", topology.nodes, "").u32(
@@ -68,40 +68,40 @@ fn config(plan: &KernelPlan, body: &CollectivePlan) -> Config {
         "ranks of a node",
     );
     c.section("tensor, in vectors of 16 bytes")
-        .u32("kVecs", body.vecs() as u32, "")
-        .u32("kRowVecs", body.row_vecs() as u32, "of a row")
+        .u32("kVecs", op_plan.vecs() as u32, "")
+        .u32("kRowVecs", op_plan.row_vecs() as u32, "of a row")
         .u32(
             "kShardVecs",
-            body.shard_vecs as u32,
+            op_plan.shard_vecs as u32,
             "of every rank but perhaps the last ones",
         );
-    if body.config.op.reduces() {
-        let is_fp32 = body.config.dtype == Dtype::Fp32;
+    if op_plan.config.op.reduces() {
+        let is_fp32 = op_plan.config.dtype == Dtype::Fp32;
         c.bool("kFp32", is_fp32, "whether elements are fp32, else bf16");
     }
-    if body.protocol == Protocol::Simple {
-        chunks(plan, body, &mut c);
+    if op_plan.protocol == Protocol::Simple {
+        chunks(plan, op_plan, &mut c);
     }
     c.section("launch").u32("kThreads", plan.threads, "");
     c
 }
 
-fn chunks(plan: &KernelPlan, body: &CollectivePlan, c: &mut Config) {
+fn chunks(plan: &KernelPlan, op_plan: &CollectivePlan, c: &mut Config) {
     c.section("chunks")
         .u32(
             "kChunkVecs",
-            body.chunk_vecs as u32,
+            op_plan.chunk_vecs as u32,
             "that a warp moves under one flag",
         )
         .u32(
             "kUnroll",
-            body.unroll,
+            op_plan.unroll,
             "vectors of a lane under way at a time",
         );
-    if body.reduce_unroll > 0 {
+    if op_plan.reduce_unroll > 0 {
         c.u32(
             "kReduceUnroll",
-            body.reduce_unroll,
+            op_plan.reduce_unroll,
             "of which a lane adds up the parts at a time",
         );
     }
@@ -109,14 +109,14 @@ fn chunks(plan: &KernelPlan, body: &CollectivePlan, c: &mut Config) {
         c.section("network")
             .u32("kChannels", network.channels.into(), "to each peer")
             .u32("kPutsPerPeer", network.puts, "of a call, on each channel")
-            .u32("kPutChunks", body.put_chunks as u32, "of a put");
+            .u32("kPutChunks", op_plan.put_chunks as u32, "of a put");
     }
     c.section("warps of every CTA");
     let steps = [
-        ("kPushWarps", body.warps.push),
-        ("kReduceWarps", body.warps.reduce),
-        ("kCollectWarps", body.warps.collect),
-        ("kRelayWarps", body.warps.relay),
+        ("kPushWarps", op_plan.warps.push),
+        ("kReduceWarps", op_plan.warps.reduce),
+        ("kCollectWarps", op_plan.warps.collect),
+        ("kRelayWarps", op_plan.warps.relay),
     ];
     for (name, warps) in steps.into_iter().filter(|(_, warps)| *warps > 0) {
         c.u32(name, warps, "");

@@ -6,18 +6,18 @@ use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::{CombinePlan, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
 
 /// Assembles the source of `combine`.
-pub(super) fn assembly(plan: &KernelPlan, body: &CombinePlan) -> Assembly {
+pub(super) fn assembly(plan: &KernelPlan, op_plan: &CombinePlan) -> Assembly {
     Assembly {
         title: "C = weighted sums of what experts made of tokens, one launch",
         headers: vec!["moe/combine"],
-        config: config(plan, body),
+        config: config(plan, op_plan),
         policies: [].into(),
-        banner: banner(plan, body),
+        banner: banner(plan, op_plan),
     }
 }
 
-fn banner(plan: &KernelPlan, body: &CombinePlan) -> Vec<String> {
-    let shape = body.shape;
+fn banner(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
+    let shape = op_plan.shape;
     let mut lines = vec![format!(
         "spec    {} of {} experts per token, up to {} tokens of {} on each of {}, up to {} rows, bf16",
         shape.top_k,
@@ -25,26 +25,26 @@ fn banner(plan: &KernelPlan, body: &CombinePlan) -> Vec<String> {
         shape.max_tokens,
         shape.hidden,
         ranks(plan.spec.topology()),
-        body.max_rows
+        op_plan.max_rows
     )];
     if plan.spec.world() > 1 {
         lines.push(format!(
             "arrive  one row per token and rank, a flag for each of {} part{}",
-            body.parts(),
-            plural(body.parts() as u32)
+            op_plan.parts(),
+            plural(op_plan.parts() as u32)
         ));
     }
-    if let (Some(lists), Some(network)) = (&body.lists, &plan.network) {
+    if let (Some(internode), Some(network)) = (&op_plan.internode, &plan.network) {
         lines.push(format!(
             "network one row per token and node, {} in a put; up to {} puts of up to {} bytes to each peer",
-            lists.chunk_tokens, network.puts, network.put_bytes
+            internode.chunk_tokens, network.puts, network.put_bytes
         ));
     }
     lines
 }
 
-fn config(plan: &KernelPlan, body: &CombinePlan) -> Config {
-    let (topology, shape) = (plan.spec.topology(), body.shape);
+fn config(plan: &KernelPlan, op_plan: &CombinePlan) -> Config {
+    let (topology, shape) = (plan.spec.topology(), op_plan.shape);
     let mut c = Config::default();
     c.section("ranks").u32("kNodes", topology.nodes, "").u32(
         "kLocalWorld",
@@ -54,31 +54,35 @@ fn config(plan: &KernelPlan, body: &CombinePlan) -> Config {
     c.section("tokens")
         .u32("kTopK", shape.top_k as u32, "entries of a token")
         .u32("kMaxTokens", shape.max_tokens as u32, "of a rank")
-        .u32("kMaxRows", body.max_rows as u32, "of a rank's experts");
+        .u32("kMaxRows", op_plan.max_rows as u32, "of a rank's experts");
     c.section("sums")
-        .u32("kRowBytes", body.row_bytes() as u32, "")
-        .u32("kPartBytes", body.part_bytes, "of a row, summed at a time")
-        .u32("kStages", body.stages, "that hold parts of rows")
+        .u32("kRowBytes", op_plan.row_bytes() as u32, "")
+        .u32(
+            "kPartBytes",
+            op_plan.part_bytes,
+            "of a row, summed at a time",
+        )
+        .u32("kStages", op_plan.stages, "that hold parts of rows")
         .u32("kOutputs", OUTPUTS, "buffers that sums leave from");
     if plan.spec.world() > 1 {
-        exchange(plan, body, &mut c);
+        exchange(plan, op_plan, &mut c);
     }
     c.section("launch").u32("kThreads", plan.threads, "").u32(
         "kCommCtas",
-        body.comm_ctas(),
+        op_plan.comm_ctas(),
         "only communicate",
     );
     c
 }
 
-fn exchange(plan: &KernelPlan, body: &CombinePlan, c: &mut Config) {
+fn exchange(plan: &KernelPlan, op_plan: &CombinePlan, c: &mut Config) {
     c.section("exchange").u32(
         "kCountPackets",
-        body.count_packets(),
+        op_plan.count_packets(),
         "of a rank, before those of its entries",
     );
-    match (&body.lists, &plan.network) {
-        (Some(lists), Some(network)) => {
+    match (&op_plan.internode, &plan.network) {
+        (Some(internode), Some(network)) => {
             c.u32(
                 "kChannels",
                 network.channels.into(),
@@ -86,7 +90,7 @@ fn exchange(plan: &KernelPlan, body: &CombinePlan, c: &mut Config) {
             )
             .u32(
                 "kChunkTokens",
-                lists.chunk_tokens as u32,
+                internode.chunk_tokens as u32,
                 "of a put of sums",
             )
             .u32(

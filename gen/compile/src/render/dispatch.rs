@@ -7,17 +7,17 @@ use mkernel_spec::plan::{
 };
 use mkernel_spec::{BLayout, KernelPlan};
 
-/// A plan of `dispatch_gemm` with its body.
+/// A plan of `dispatch_gemm` with its op_plan.
 #[derive(Clone, Copy)]
 struct Dispatch<'a> {
     plan: &'a KernelPlan,
-    body: &'a DispatchPlan,
+    op_plan: &'a DispatchPlan,
 }
 
 /// Assembles the source of `dispatch_gemm`.
-pub(super) fn assembly(plan: &KernelPlan, body: &DispatchPlan) -> Assembly {
-    let dispatch = Dispatch { plan, body };
-    let epilogue = if body.config.swiglu {
+pub(super) fn assembly(plan: &KernelPlan, op_plan: &DispatchPlan) -> Assembly {
+    let dispatch = Dispatch { plan, op_plan };
+    let epilogue = if op_plan.config.swiglu {
         "SwiGlu"
     } else {
         "Product"
@@ -36,14 +36,14 @@ pub(super) fn assembly(plan: &KernelPlan, body: &DispatchPlan) -> Assembly {
 impl Dispatch<'_> {
     /// Lines of the banner about the computation.
     fn computes(self) -> Vec<String> {
-        let Self { plan, body } = self;
-        let (world, shape) = (plan.spec.world(), body.shape);
-        let cols = body.weight_cols();
-        let weights = match body.config.b_layout {
+        let Self { plan, op_plan } = self;
+        let (world, shape) = (plan.spec.world(), op_plan.shape);
+        let cols = op_plan.weight_cols();
+        let weights = match op_plan.config.b_layout {
             BLayout::Kn => format!("[{}, {cols}]", shape.hidden),
             BLayout::Nk => format!("[{cols}, {}]", shape.hidden),
         };
-        let result = if body.config.swiglu {
+        let result = if op_plan.config.swiglu {
             "silu(gate) · up"
         } else {
             "the product"
@@ -63,29 +63,29 @@ impl Dispatch<'_> {
             ),
             format!(
                 "weight  {weights} of each expert; C is {result}, up to {} rows",
-                body.max_rows
+                op_plan.max_rows
             ),
             format!(
                 "tile    {} x {} x {TILE_K}, {} stages",
-                body.tile.m, body.tile.n, body.stages
+                op_plan.tile.m, op_plan.tile.n, op_plan.stages
             ),
         ]
     }
 
     /// Lines of the banner about the exchange between ranks.
     fn exchanges(self) -> Vec<String> {
-        let Self { plan, body } = self;
+        let Self { plan, op_plan } = self;
         if plan.spec.world() == 1 {
             return Vec::new();
         }
         let mut lines = vec![format!(
             "arrive  sm_push, a token once per rank, {} under one flag, those of the first expert first",
-            body.block_tokens
+            op_plan.block_tokens
         )];
-        if let (Some(across), Some(network)) = (&body.across, &plan.network) {
+        if let (Some(internode), Some(network)) = (&op_plan.internode, &plan.network) {
             lines.push(format!(
                 "network a token once per node, {} in a put; up to {} puts of up to {} bytes to each peer",
-                across.chunk_tokens, network.puts, network.put_bytes
+                internode.chunk_tokens, network.puts, network.put_bytes
             ));
         }
         lines
@@ -102,16 +102,16 @@ impl Dispatch<'_> {
             .u32("kThreads", self.plan.threads, "")
             .u32(
                 "kCommCtas",
-                self.body.comm_ctas,
+                self.op_plan.comm_ctas,
                 "send tokens before they compute",
             );
         c
     }
 
     fn experts(self, c: &mut Config) {
-        let Self { plan, body } = self;
-        let (topology, shape) = (plan.spec.topology(), body.shape);
-        let local_experts = body.local_experts(plan.spec.world()) as u32;
+        let Self { plan, op_plan } = self;
+        let (topology, shape) = (plan.spec.topology(), op_plan.shape);
+        let local_experts = op_plan.local_experts(plan.spec.world()) as u32;
         c.section("ranks, experts and tokens")
             .u32("kNodes", topology.nodes, "")
             .u32("kLocalWorld", topology.local_world, "ranks of a node")
@@ -119,7 +119,7 @@ impl Dispatch<'_> {
             .u32("kLocalExperts", local_experts, "of a rank")
             .u32("kTopK", shape.top_k as u32, "experts of a token")
             .u32("kMaxTokens", shape.max_tokens as u32, "of a rank")
-            .u32("kMaxRows", body.max_rows as u32, "of a rank's C")
+            .u32("kMaxRows", op_plan.max_rows as u32, "of a rank's C")
             .u32("kHidden", shape.hidden as u32, "columns of a token")
             .u32("kCols", shape.intermediate as u32, "of C");
         c.section("message of a rank to another")
@@ -128,30 +128,30 @@ impl Dispatch<'_> {
                 FAULT_WORDS as u32,
                 "before the counts of experts",
             )
-            .u32("kMessageWords", body.count_words() as u32, "");
+            .u32("kMessageWords", op_plan.count_words() as u32, "");
     }
 
     fn tiles(self, c: &mut Config) {
-        let body = self.body;
-        let (kn, weights) = match body.config.b_layout {
+        let op_plan = self.op_plan;
+        let (kn, weights) = match op_plan.config.b_layout {
             BLayout::Kn => (true, "weights are [hidden, columns]"),
             BLayout::Nk => (false, "weights are [columns, hidden]"),
         };
-        let split = match body.split {
+        let split = match op_plan.split {
             Split::Rows => "mk::gemm::GroupSplit::kRows",
             Split::Cols => "mk::gemm::GroupSplit::kColumns",
         };
         c.section("tile of a CTA")
-            .u32("kTileM", body.tile.m, "rows of an expert")
-            .u32("kTileN", body.tile.n, "columns of its weight")
+            .u32("kTileM", op_plan.tile.m, "rows of an expert")
+            .u32("kTileN", op_plan.tile.n, "columns of its weight")
             .u32("kTileK", TILE_K, "of a stage")
-            .u32("kStages", body.stages, "in shared memory")
+            .u32("kStages", op_plan.stages, "in shared memory")
             .u32(
                 "kCopiesAhead",
                 COPIES_AHEAD,
                 "stages whose rows a loader has under way",
             )
-            .u32("kBoxCols", body.box_cols(), "of the weight per load")
+            .u32("kBoxCols", op_plan.box_cols(), "of the weight per load")
             .bool("kBMnMajor", kn, weights)
             .name("kGroupSplit", split, "how two warpgroups share a tile")
             .u32(
@@ -162,16 +162,16 @@ impl Dispatch<'_> {
     }
 
     fn exchange(self, c: &mut Config) {
-        let body = self.body;
+        let op_plan = self.op_plan;
         c.section("exchange of tokens")
-            .u32("kBlockTokens", body.block_tokens, "under one flag")
+            .u32("kBlockTokens", op_plan.block_tokens, "under one flag")
             .u32(
                 "kSlotBytes",
                 SLOT_BYTES,
                 "shared memory of a warp that sends",
             );
-        if let (Some(across), Some(network)) = (&body.across, &self.plan.network) {
-            c.u32("kChunkTokens", across.chunk_tokens as u32, "of a put")
+        if let (Some(internode), Some(network)) = (&op_plan.internode, &self.plan.network) {
+            c.u32("kChunkTokens", internode.chunk_tokens as u32, "of a put")
                 .u32(
                     "kChannels",
                     network.channels.into(),

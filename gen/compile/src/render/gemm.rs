@@ -9,14 +9,14 @@ use mkernel_spec::plan::{GemmPlan, TILE_K};
 use mkernel_spec::{Activation, BLayout, Epilogue, GemmOp, KernelPlan, Transfer};
 
 /// Assembles the source of a GEMM operator.
-pub(super) fn assembly(plan: &KernelPlan, body: &GemmPlan) -> Assembly {
-    let gemm = Gemm { plan, body };
+pub(super) fn assembly(plan: &KernelPlan, op_plan: &GemmPlan) -> Assembly {
+    let gemm = Gemm { plan, op_plan };
     let Policies {
         header,
         kernel,
         order,
     } = gemm.policies();
-    let activation = match body.config.epilogue.activation {
+    let activation = match op_plan.config.epilogue.activation {
         Activation::None => "mk::gemm::identity".to_owned(),
         activation => format!("mk::{}", activation.name()),
     };
@@ -28,7 +28,7 @@ pub(super) fn assembly(plan: &KernelPlan, body: &GemmPlan) -> Assembly {
     let mut banner = gemm.computes();
     banner.extend(gemm.exchanges());
     Assembly {
-        title: match body.config.op {
+        title: match op_plan.config.op {
             GemmOp::AgGemm => "C = AllGather(A) B, one launch",
             GemmOp::GemmRs => "C = rows of the sum of A B over ranks, one launch",
             GemmOp::GemmAr => "C = sum of A B over ranks, one launch",
@@ -58,14 +58,14 @@ const fn policies(header: &'static str, kernel: &'static str, order: &'static st
 impl Gemm<'_> {
     /// The policies for the exchange between ranks and for the order of tiles.
     fn policies(self) -> Policies {
-        let body = self.body;
-        if body.chunks.is_some() {
+        let op_plan = self.op_plan;
+        if op_plan.chunks.is_some() {
             return policies("gemm/all_gather", "AllGather", "ShardOrder");
         }
-        let Some(r) = &body.reduction else {
+        let Some(r) = &op_plan.reduction else {
             return policies("gemm/gemm", "Gemm", "RasterOrder");
         };
-        match (body.config.op, r.shots) {
+        match (op_plan.config.op, r.shots) {
             (GemmOp::GemmRs, 1) => policies("gemm/reduce_ll", "ReduceScatterLl", "RasterOrder"),
             (_, 1) if r.results => policies("gemm/reduce_ll", "AllReduceRelayLl", "RasterOrder"),
             (_, 1) => policies("gemm/reduce_ll", "AllReduceLl", "RasterOrder"),
@@ -76,9 +76,9 @@ impl Gemm<'_> {
 
     /// Lines of the banner about the computation.
     fn computes(self) -> Vec<String> {
-        let Gemm { plan, body } = self;
-        let shape = body.shape;
-        let b = match body.config.b_layout {
+        let Gemm { plan, op_plan } = self;
+        let shape = op_plan.shape;
+        let b = match op_plan.config.b_layout {
             BLayout::Kn => "[K,N]",
             BLayout::Nk => "[N,K]",
         };
@@ -92,11 +92,11 @@ impl Gemm<'_> {
             ),
             format!(
                 "tile    {} x {} x {TILE_K}, {} stages",
-                body.tile.m, body.tile.n, body.stages
+                op_plan.tile.m, op_plan.tile.n, op_plan.stages
             ),
         ];
-        if body.config.epilogue != Epilogue::default() {
-            let epilogue = body.config.epilogue;
+        if op_plan.config.epilogue != Epilogue::default() {
+            let epilogue = op_plan.config.epilogue;
             let formula = epilogue.formula("sum");
             lines.push(format!("result  {formula}, {}", epilogue.output));
         }
@@ -105,10 +105,10 @@ impl Gemm<'_> {
 
     /// Lines of the banner about the exchange between ranks.
     fn exchanges(self) -> Vec<String> {
-        let body = self.body;
+        let op_plan = self.op_plan;
         let mut lines = Vec::new();
-        if let Some(c) = &body.chunks {
-            let how = body.transfer.map_or("", Transfer::name);
+        if let Some(c) = &op_plan.chunks {
+            let how = op_plan.transfer.map_or("", Transfer::name);
             lines.push(format!(
                 "arrive  {how}, chunks of {} rows, {} per shard, {} slice{} of K",
                 c.rows,
@@ -118,7 +118,7 @@ impl Gemm<'_> {
             ));
         }
         lines.extend(self.plan.network.as_ref().map(puts_line));
-        if let Some(r) = &body.reduction {
+        if let Some(r) = &op_plan.reduction {
             lines.push(match r.shots {
                 1 if self.scatters(r) => {
                     "sum     every rank adds up its rows of every tile".to_owned()

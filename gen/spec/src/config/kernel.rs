@@ -6,7 +6,7 @@ use super::option::{OptionSpec, Options, options};
 use super::option_type::OptionType;
 use super::problem::Problem;
 use super::values::{Limits, Written};
-use crate::violation::Violations;
+use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 
 const fn one() -> u32 {

@@ -95,7 +95,7 @@ fn values(option: &OptionSpec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::violation::Field;
+    use crate::diagnostic::Field;
     use std::collections::BTreeSet;
 
     #[test]

@@ -177,7 +177,7 @@ macro_rules! options {
             impl $Struct {
                 /// Records counts that are out of their limits, but not those of groups.
                 #[allow(dead_code, unused_variables, reason = "not every struct has limits")]
-                pub(crate) fn check_limits(&self, found: &mut Violations) {
+                pub(crate) fn check_limits(&self, found: &mut Diagnostics) {
                     $(
                         let limits = None::<Limits>$(.or(Some($limits)))?;
                         if let (Some(limits), Some(value)) = (limits, self.$name.given_count()) {

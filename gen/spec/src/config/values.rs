@@ -2,7 +2,7 @@
 
 use super::dim::Dim;
 use super::field::Field;
-use crate::violation::Violations;
+use crate::diagnostic::Diagnostics;
 
 /// A value as a person wrote it, read as what its option takes. An error says what would work.
 #[expect(missing_docs, reason = "each reads what its result is")]
@@ -44,7 +44,7 @@ pub enum Limits {
 
 impl Limits {
     /// Records that `value` is not possible, if so.
-    pub(crate) fn check(self, field: Field, value: u32, found: &mut Violations) {
+    pub(crate) fn check(self, field: Field, value: u32, found: &mut Diagnostics) {
         let (ok, reason, help) = match self {
             Self::Range(low, high) => (
                 (low..=high).contains(&value),

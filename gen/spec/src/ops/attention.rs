@@ -1,19 +1,19 @@
 //! Attention operators: `ring_attention`.
 
-pub(crate) mod body;
 pub(crate) mod check;
 pub(crate) mod config;
 mod cost;
 mod layout;
 mod memory;
+pub(crate) mod op_plan;
 pub(crate) mod plan;
 mod push;
 mod slots;
 mod work;
 
-pub use body::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
 pub use config::{
     AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, MAX_HEADS, Placement,
     Scale,
 };
+pub use op_plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, TILE_ROWS};
 pub use push::PUSH_LEAD;

@@ -1,12 +1,12 @@
 //! Collectives of tensors without a product: `all_reduce`, `all_gather` and `reduce_scatter`.
 
-pub(crate) mod body;
 pub(crate) mod check;
 pub(crate) mod config;
 mod cost;
 mod layout;
 mod memory;
+pub(crate) mod op_plan;
 pub(crate) mod plan;
 
-pub use body::CollectivePlan;
 pub use config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
+pub use op_plan::CollectivePlan;

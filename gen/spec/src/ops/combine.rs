@@ -1,12 +1,12 @@
 //! Operators that return what experts made of tokens: `combine`.
 
-mod across;
-pub(crate) mod body;
 pub(crate) mod check;
 pub(crate) mod config;
 mod cost;
+mod internode;
 mod memory;
+pub(crate) mod op_plan;
 pub(crate) mod plan;
 
-pub use body::{CombinePlan, LIST_HEADER_BYTES, Lists, OUTPUTS, SUMS_AHEAD};
 pub use config::{CombineConfig, CombineOp, CombineShape};
+pub use op_plan::{CombinePlan, InternodeCombine, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};

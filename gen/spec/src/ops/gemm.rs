@@ -1,20 +1,20 @@
 //! GEMM operators: `ag_gemm`, `gemm_rs` and `gemm_ar`.
 
 mod ag_gemm;
-pub(crate) mod body;
 pub(crate) mod check;
 pub(crate) mod config;
 mod core;
 pub(crate) mod cost;
 mod exchange;
 mod memory;
+pub(crate) mod op_plan;
 pub(crate) mod plan;
 mod reduce;
 mod smem;
 mod spec;
 
 pub use self::core::CoreLayout;
-pub use body::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder};
 pub use config::{
     Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tile, Transfer, Tuning,
 };
+pub use op_plan::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder};

@@ -4,13 +4,13 @@ use super::kernel::KernelPlan;
 use crate::by_problem;
 use crate::config::Problem;
 use crate::device::Device;
+use crate::diagnostic::Diagnostics;
 use crate::ops::attention::plan as attention;
 use crate::ops::collective::plan as collective;
 use crate::ops::combine::plan as combine;
 use crate::ops::dispatch::plan as dispatch;
 use crate::ops::gemm::plan as gemm;
 use crate::spec::KernelSpec;
-use crate::violation::Violations;
 
 impl KernelPlan {
     /// Chooses the plan that the cost model expects to be fastest among those that `spec` allows.
@@ -18,7 +18,7 @@ impl KernelPlan {
     /// # Errors
     /// A dimension that is still dynamic, or a fixed choice that fits no plan: all at once; or operands and workspace that
     /// the device's memory cannot hold.
-    pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Violations> {
+    pub fn new(spec: &KernelSpec, device: &Device) -> Result<Self, Diagnostics> {
         let planned = by_problem!(spec.problem(), Problem(config) => plan(spec, config, device));
         let plan = planned.unwrap_or_else(|| Err(unknown_dims(spec)))?;
         plan.check_memory()?;
@@ -26,8 +26,8 @@ impl KernelPlan {
     }
 }
 
-fn unknown_dims(spec: &KernelSpec) -> Violations {
-    let mut found = Violations::default();
+fn unknown_dims(spec: &KernelSpec) -> Diagnostics {
+    let mut found = Diagnostics::default();
     for field in spec.unknown_dims() {
         found.push(
             field,

@@ -1,8 +1,8 @@
 //! [`KernelPlan`]: how a kernel computes what its spec says.
 
-use super::body::Body;
 use super::copies::Copies;
 use super::network::Network;
+use super::op_plan::OpPlan;
 use super::region::Region;
 use super::registers::Registers;
 use super::role::Role;
@@ -31,7 +31,7 @@ use serde::Serialize;
 /// let spec = KernelSpec::validate(KernelConfig::new(8, up))?;
 /// let plan = KernelPlan::new(&spec, &Device::h200())?;
 /// assert!(plan.smem_bytes <= plan.device.smem_bytes);
-/// # Ok::<(), mkernel_spec::Violations>(())
+/// # Ok::<(), mkernel_spec::Diagnostics>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KernelPlan {
@@ -74,21 +74,21 @@ pub struct KernelPlan {
     pub estimate_us: f64,
     /// What only this problem's kernels have.
     #[serde(flatten)]
-    pub body: Body,
+    pub op_plan: OpPlan,
 }
 
 impl KernelPlan {
     /// The sizes it is for.
     #[must_use]
     pub fn shape(&self) -> Shape {
-        each_problem!(&self.body, Body(body) => body.shape.into())
+        each_problem!(&self.op_plan, OpPlan(op_plan) => op_plan.shape.into())
     }
 
     /// What only kernels of GEMM operators have, if it is one.
     #[must_use]
     pub const fn gemm(&self) -> Option<&GemmPlan> {
-        match &self.body {
-            Body::Gemm(gemm) => Some(gemm),
+        match &self.op_plan {
+            OpPlan::Gemm(gemm) => Some(gemm),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! What a plan needs of a device's memory.
 
 use super::KernelPlan;
-use crate::violation::Violations;
+use crate::diagnostic::Diagnostics;
 
 impl KernelPlan {
     /// Bytes of the operands of `rank`, those that are read and those that are written.
@@ -31,13 +31,13 @@ impl KernelPlan {
     }
 
     /// Whether that is no more than the device has. The mistake is that of the largest dimension.
-    pub(super) fn check_memory(&self) -> Result<(), Violations> {
+    pub(super) fn check_memory(&self) -> Result<(), Diagnostics> {
         let (needed, most) = (self.resident_bytes(), self.device.memory_bytes);
         if needed <= most {
             return Ok(());
         }
         let workspace = self.workspace.bytes;
-        let mut found = Violations::default();
+        let mut found = Diagnostics::default();
         let dims = self.spec.problem().dims().into_iter();
         let largest = dims.max_by_key(|(_, dim)| dim.fixed());
         if let Some((field, _)) = largest {
@@ -59,9 +59,9 @@ impl KernelPlan {
 mod tests {
     use crate::config::{Dim, GemmConfig, GemmOp, KernelConfig};
     use crate::device::Device;
+    use crate::diagnostic::Field;
     use crate::plan::KernelPlan;
     use crate::spec::KernelSpec;
-    use crate::violation::Field;
 
     fn spec(m: u64, n: u64) -> KernelSpec {
         let config = GemmConfig {

@@ -5,33 +5,33 @@ use crate::cli::format::bytes;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
 
-pub(super) fn describe(plan: &KernelPlan, body: &AttentionPlan) -> Description {
+pub(super) fn describe(plan: &KernelPlan, op_plan: &AttentionPlan) -> Description {
     Description {
-        computes: computes(plan, body),
+        computes: computes(plan, op_plan),
         summary: format!(
             "tiles of {TILE_ROWS} queries and {TILE_ROWS} keys, {} stages, {} CTAs",
-            body.stages, plan.grid_ctas
+            op_plan.stages, plan.grid_ctas
         ),
         sections: vec![
-            ("tiles", tiles(plan, body)),
-            ("transfer", transfer(plan, body)),
+            ("tiles", tiles(plan, op_plan)),
+            ("transfer", transfer(plan, op_plan)),
         ],
-        shared: format!("{} stages of K and V", body.stages),
+        shared: format!("{} stages of K and V", op_plan.stages),
     }
 }
 
-fn computes(plan: &KernelPlan, body: &AttentionPlan) -> String {
-    let shape = body.shape;
-    let mask = if body.config.causal {
+fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
+    let shape = op_plan.shape;
+    let mask = if op_plan.config.causal {
         ", each row over itself and earlier ones"
     } else {
         ""
     };
-    let scores = match body.config.scale.fixed() {
+    let scores = match op_plan.config.scale.fixed() {
         Some(scale) => format!("{scale} Q Kᵀ"),
         None => "Q Kᵀ / √D".to_owned(),
     };
-    let layout = body.config.layout.name().to_uppercase();
+    let layout = op_plan.config.layout.name().to_uppercase();
     format!(
         "O = softmax({scores}) V{mask}, B {}, S {}, H {}, {} of K and V, D {}, {}, {} shards, as [{}], bf16, LSE fp32",
         shape.batch,
@@ -40,7 +40,7 @@ fn computes(plan: &KernelPlan, body: &AttentionPlan) -> String {
         shape.kv_heads,
         shape.head_dim,
         ranks_on(plan.spec.topology()),
-        body.config.placement,
+        op_plan.config.placement,
         layout
             .split("")
             .filter(|c| !c.is_empty())
@@ -49,33 +49,33 @@ fn computes(plan: &KernelPlan, body: &AttentionPlan) -> String {
     )
 }
 
-fn tiles(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
-    let heads = body.shape.batch * body.shape.heads;
+fn tiles(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
+    let heads = op_plan.shape.batch * op_plan.shape.heads;
     let ctas = plan.grid_ctas;
     vec![
         format!(
             "{} per head x {heads} heads = {} tiles, {:.2} waves of {} CTAs",
-            body.row_tiles,
-            body.tiles,
-            f64::from(body.tiles) / f64::from(ctas),
+            op_plan.row_tiles,
+            op_plan.tiles,
+            f64::from(op_plan.tiles) / f64::from(ctas),
             ctas,
         ),
-        format!("{} heads take turns, tile by tile", body.group_heads),
+        format!("{} heads take turns, tile by tile", op_plan.group_heads),
     ]
 }
 
-fn transfer(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
+fn transfer(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
     let world = plan.spec.world();
     if world == 1 {
         return vec!["none: one rank".to_owned()];
     }
-    let slots = match body.is_ring() {
+    let slots = match op_plan.is_ring() {
         true => format!(
             "{} of {} heads of K and V at a time",
-            body.kv_slots,
-            body.kv_heads()
+            op_plan.kv_slots,
+            op_plan.kv_heads()
         ),
-        false if body.buffers > 1 => "all heads of K and V of two calls".to_owned(),
+        false if op_plan.buffers > 1 => "all heads of K and V of two calls".to_owned(),
         false => "all heads of K and V".to_owned(),
     };
     let pushers = match &plan.network {
@@ -85,11 +85,11 @@ fn transfer(plan: &KernelPlan, body: &AttentionPlan) -> Vec<String> {
     vec![
         format!(
             "sm_push by {} {pushers}, {TILE_ROWS} keys under one flag, head by head",
-            body.push_ctas
+            op_plan.push_ctas
         ),
         format!(
             "slots for {slots}: {} on each rank",
-            bytes(body.slot_bytes(world))
+            bytes(op_plan.slot_bytes(world))
         ),
     ]
 }

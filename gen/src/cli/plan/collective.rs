@@ -4,18 +4,18 @@ use super::description::{Description, ranks_on};
 use mkernel_spec::plan::CollectivePlan;
 use mkernel_spec::{CollectiveOp, KernelPlan, Protocol};
 
-pub(super) fn describe(plan: &KernelPlan, body: &CollectivePlan) -> Description {
+pub(super) fn describe(plan: &KernelPlan, op_plan: &CollectivePlan) -> Description {
     Description {
-        computes: computes(plan, body),
+        computes: computes(plan, op_plan),
         summary: format!("{} CTAs of {} threads", plan.grid_ctas, plan.threads),
-        sections: vec![("transfer", transfer(plan, body))],
+        sections: vec![("transfer", transfer(plan, op_plan))],
         shared: "nothing".to_owned(),
     }
 }
 
-fn computes(plan: &KernelPlan, body: &CollectivePlan) -> String {
-    let shape = body.shape;
-    let (formula, whose) = match body.config.op {
+fn computes(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
+    let shape = op_plan.shape;
+    let (formula, whose) = match op_plan.config.op {
         CollectiveOp::AllReduce => ("Σ_r X_r", " on every rank"),
         CollectiveOp::AllGather => ("rows of all ranks", " on every rank"),
         CollectiveOp::ReduceScatter => ("Σ_r X_r", ", rank r keeps rows r"),
@@ -25,15 +25,15 @@ fn computes(plan: &KernelPlan, body: &CollectivePlan) -> String {
         shape.m,
         shape.n,
         ranks_on(plan.spec.topology()),
-        body.config.dtype
+        op_plan.config.dtype
     )
 }
 
-fn transfer(plan: &KernelPlan, body: &CollectivePlan) -> Vec<String> {
+fn transfer(plan: &KernelPlan, op_plan: &CollectivePlan) -> Vec<String> {
     if plan.spec.world() == 1 {
         return vec!["none: one rank".to_owned()];
     }
-    vec![match (body.protocol, body.shots) {
+    vec![match (op_plan.protocol, op_plan.shots) {
         (Protocol::Ll, 1) => "packets that carry flags; every rank adds up everything".to_owned(),
         (Protocol::Ll, 2) => {
             "packets that carry flags; each rank adds up its part and sends it to all".to_owned()
@@ -41,8 +41,8 @@ fn transfer(plan: &KernelPlan, body: &CollectivePlan) -> Vec<String> {
         (Protocol::Ll, _) => "packets that carry flags".to_owned(),
         (Protocol::Simple, _) => format!(
             "chunks of {} bytes with a flag each, {} per rank",
-            body.chunk_vecs * 16,
-            body.shard_chunks()
+            op_plan.chunk_vecs * 16,
+            op_plan.shard_chunks()
         ),
     }]
 }

@@ -4,20 +4,20 @@ use super::description::{Description, ranks_on};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::CombinePlan;
 
-pub(super) fn describe(plan: &KernelPlan, body: &CombinePlan) -> Description {
+pub(super) fn describe(plan: &KernelPlan, op_plan: &CombinePlan) -> Description {
     Description {
-        computes: computes(plan, body),
+        computes: computes(plan, op_plan),
         summary: format!(
             "{} CTAs, {} stages of {} bytes",
-            plan.grid_ctas, body.stages, body.part_bytes
+            plan.grid_ctas, op_plan.stages, op_plan.part_bytes
         ),
-        sections: vec![("transfer", transfer(plan, body))],
-        shared: format!("{} stages", body.stages),
+        sections: vec![("transfer", transfer(plan, op_plan))],
+        shared: format!("{} stages", op_plan.stages),
     }
 }
 
-fn computes(plan: &KernelPlan, body: &CombinePlan) -> String {
-    let shape = body.shape;
+fn computes(plan: &KernelPlan, op_plan: &CombinePlan) -> String {
+    let shape = op_plan.shape;
     format!(
         "C = weighted sums of the outputs of {} of {} experts for each token, up to {} tokens [{}] on each of {}, bf16",
         shape.top_k,
@@ -28,25 +28,25 @@ fn computes(plan: &KernelPlan, body: &CombinePlan) -> String {
     )
 }
 
-fn transfer(plan: &KernelPlan, body: &CombinePlan) -> Vec<String> {
+fn transfer(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
     let world = plan.spec.world();
     if world == 1 {
         return vec!["none: one rank".to_owned()];
     }
     let topology = plan.spec.topology();
-    let spread = body.spread(topology);
+    let routing = op_plan.expected_routing(topology);
     let mut lines = vec![format!(
         "by all CTAs, in {} parts with a flag each; if experts are chosen evenly, {:.0} rows for {} entries",
-        body.parts(),
-        spread.sent_tokens,
-        body.choices(),
+        op_plan.parts(),
+        routing.sent_tokens,
+        op_plan.choices(),
     )];
-    if let Some(lists) = &body.lists {
+    if let Some(internode) = &op_plan.internode {
         lines.push(format!(
             "each token's row once per node, {} in a put; if experts are chosen evenly, {:.0} of {} rows",
-            lists.chunk_tokens,
-            spread.put_tokens,
-            body.shape.max_tokens * u64::from(topology.peers()),
+            internode.chunk_tokens,
+            routing.put_tokens,
+            op_plan.shape.max_tokens * u64::from(topology.peers()),
         ));
     }
     lines

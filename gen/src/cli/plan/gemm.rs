@@ -6,43 +6,43 @@ use mkernel_spec::plan::{GemmPlan, Reduction};
 use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
 use std::fmt::Write as _;
 
-pub(super) fn describe(plan: &KernelPlan, body: &GemmPlan) -> Description {
+pub(super) fn describe(plan: &KernelPlan, op_plan: &GemmPlan) -> Description {
     Description {
-        computes: computes(plan, body),
-        summary: summary(plan, body),
+        computes: computes(plan, op_plan),
+        summary: summary(plan, op_plan),
         sections: vec![
-            ("tiles", tiles(plan, body)),
-            ("transfer", transfer(plan, body)),
+            ("tiles", tiles(plan, op_plan)),
+            ("transfer", transfer(plan, op_plan)),
         ],
-        shared: format!("{} stages", body.stages),
+        shared: format!("{} stages", op_plan.stages),
     }
 }
 
-fn summary(plan: &KernelPlan, body: &GemmPlan) -> String {
+fn summary(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
     let mut text = format!(
         "tiles of {}x{}, {} stages, {} CTAs",
-        body.tile.m, body.tile.n, body.stages, plan.grid_ctas
+        op_plan.tile.m, op_plan.tile.n, op_plan.stages, plan.grid_ctas
     );
-    if let Some(transfer) = body.transfer {
+    if let Some(transfer) = op_plan.transfer {
         let _ = write!(text, ", {transfer}");
     }
-    if body.comm_ctas > 0 {
-        let _ = write!(text, " by {} of them", body.comm_ctas);
+    if op_plan.comm_ctas > 0 {
+        let _ = write!(text, " by {} of them", op_plan.comm_ctas);
     }
     text
 }
 
-fn computes(plan: &KernelPlan, body: &GemmPlan) -> String {
-    let shape = body.shape;
+fn computes(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
+    let shape = op_plan.shape;
     let (m, n, k) = (shape.m, shape.n, shape.k);
-    let epilogue = body.config.epilogue;
+    let epilogue = op_plan.config.epilogue;
     let sum = format!("Σ_r A_r[{m},{k}] · B_r");
     // The bias is added once, not by each rank.
     let sum = match epilogue.formula("").is_empty() {
         true => sum,
         false => format!("({sum})"),
     };
-    let (product, result) = match body.config.op {
+    let (product, result) = match op_plan.config.op {
         GemmOp::AgGemm => (format!("AllGather(A)[{m},{k}] · B"), ""),
         GemmOp::GemmRs => (sum, ", rank r keeps rows r"),
         GemmOp::GemmAr => (sum, " on every rank"),
@@ -52,7 +52,7 @@ fn computes(plan: &KernelPlan, body: &GemmPlan) -> String {
         Dtype::Bf16 => "bf16".to_owned(),
         other => format!("bf16, C {other}"),
     };
-    let b = match body.config.b_layout {
+    let b = match op_plan.config.b_layout {
         BLayout::Kn => "B as [K,N]",
         BLayout::Nk => "B as [N,K]",
     };
@@ -60,15 +60,15 @@ fn computes(plan: &KernelPlan, body: &GemmPlan) -> String {
     format!("{formula}, {ranks}, {b}, {dtype}, fp32 accumulate")
 }
 
-fn tiles(plan: &KernelPlan, body: &GemmPlan) -> Vec<String> {
-    let order = &body.order;
+fn tiles(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
+    let order = &op_plan.order;
     let count = u64::from(order.row_tiles) * u64::from(order.col_tiles);
-    let ctas = plan.grid_ctas - body.comm_ctas;
+    let ctas = plan.grid_ctas - op_plan.comm_ctas;
     let mut lines = vec![
         format!(
             "{}x{}: {} x {} = {count} tiles, {:.2} waves of {ctas} CTAs",
-            body.tile.m,
-            body.tile.n,
+            op_plan.tile.m,
+            op_plan.tile.n,
             order.row_tiles,
             order.col_tiles,
             count as f64 / f64::from(ctas),
@@ -84,7 +84,7 @@ fn tiles(plan: &KernelPlan, body: &GemmPlan) -> Vec<String> {
             "load threads of all CTAs meet every {steps} stages, so that L2 serves their loads"
         ));
     }
-    if let Some(reduction) = &body.reduction {
+    if let Some(reduction) = &op_plan.reduction {
         lines.push(owners(reduction));
         return lines;
     }
@@ -120,8 +120,8 @@ fn owners(reduction: &Reduction) -> String {
     }
 }
 
-fn transfer(plan: &KernelPlan, body: &GemmPlan) -> Vec<String> {
-    if let Some(reduction) = &body.reduction {
+fn transfer(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
+    if let Some(reduction) = &op_plan.reduction {
         if reduction.shots == 1 {
             return vec![
                 "partial sums in bf16, as LL packets from registers to all ranks".to_owned(),
@@ -140,7 +140,7 @@ fn transfer(plan: &KernelPlan, body: &GemmPlan) -> Vec<String> {
         }
         return lines;
     }
-    let (Some(transfer), Some(chunks)) = (body.transfer, &body.chunks) else {
+    let (Some(transfer), Some(chunks)) = (op_plan.transfer, &op_plan.chunks) else {
         return vec!["none: one rank".to_owned()];
     };
     let flags =

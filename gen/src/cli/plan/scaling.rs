@@ -2,7 +2,7 @@
 
 use crate::cli::format::{bytes, micros, table};
 use crate::cli::input::Kernel;
-use mkernel_spec::{KernelConfig, KernelPlan, KernelSpec, Violations};
+use mkernel_spec::{Diagnostics, KernelConfig, KernelPlan, KernelSpec};
 use serde::Serialize;
 
 /// The numbers of nodes in a table.
@@ -32,7 +32,7 @@ pub(super) struct Scaled<'a> {
 pub(super) fn scaled<'a>(
     kernel: &'a Kernel,
     plan: &KernelPlan,
-) -> Result<Vec<Scaled<'a>>, Violations> {
+) -> Result<Vec<Scaled<'a>>, Diagnostics> {
     let local_world = plan.spec.topology().local_world;
     let on = |nodes: u32| {
         let config = KernelConfig {

@@ -16,14 +16,14 @@ pub fn inputs(plan: &KernelPlan, _: &AttentionPlan, seed: u64, call: u32) -> Inp
 /// The expected O and LSE of `rank`.
 pub fn expected(
     plan: &KernelPlan,
-    body: &AttentionPlan,
+    op_plan: &AttentionPlan,
     inputs: &Inputs,
     rank: u32,
     threads: usize,
 ) -> Option<Vec<Matrix>> {
     let world = plan.spec.world();
-    let map = RowMap::new(body, world);
-    let shape = body.shape;
+    let map = RowMap::new(op_plan, world);
+    let shape = op_plan.shape;
     let (heads, dim) = (shape.heads as usize, shape.head_dim as usize);
     let positions = map.positions(rank);
     let rows = shape.batch as usize * heads * positions.len();
@@ -82,19 +82,19 @@ struct Row {
 
 /// Maps rows of the sequence to ranks and to elements of their operands.
 struct RowMap<'a> {
-    body: &'a AttentionPlan,
+    op_plan: &'a AttentionPlan,
     world: u32,
 }
 
 impl<'a> RowMap<'a> {
-    fn new(body: &'a AttentionPlan, world: u32) -> Self {
-        Self { body, world }
+    fn new(op_plan: &'a AttentionPlan, world: u32) -> Self {
+        Self { op_plan, world }
     }
 
     /// The positions in the sequence of the rows of `rank`.
     fn positions(&self, rank: u32) -> Vec<usize> {
-        let placement = self.body.config.placement;
-        let (total, rows) = (self.body.shape.seq, u64::from(self.body.segment_rows));
+        let placement = self.op_plan.config.placement;
+        let (total, rows) = (self.op_plan.shape.seq, u64::from(self.op_plan.segment_rows));
         (0..placement.segments())
             .flat_map(|segment| {
                 let first = u64::from(placement.chunk_of(self.world, rank, segment)) * rows;
@@ -106,13 +106,13 @@ impl<'a> RowMap<'a> {
 
     /// The index of the first element of a row of an operand.
     fn at(&self, operand: Operand, rank: u32, (batch, head): (usize, usize), row: usize) -> usize {
-        let shape = self.body.shape;
+        let shape = self.op_plan.shape;
         let heads = match operand {
             Operand::K | Operand::V => shape.kv_heads,
             _ => shape.heads,
         } as usize;
         let rows = self.positions(rank).len();
-        let index = match self.body.config.layout {
+        let index = match self.op_plan.config.layout {
             Layout::Bshd => (batch * rows + row) * heads + head,
             Layout::Bhsd => (batch * heads + head) * rows + row,
         };
@@ -127,9 +127,9 @@ impl<'a> RowMap<'a> {
         (batch, head): (usize, usize),
         (index, position): (usize, usize),
     ) -> Row {
-        let shape = self.body.shape;
+        let shape = self.op_plan.shape;
         let dim = shape.head_dim as usize;
-        let scale = self.body.config.scale.of(shape.head_dim);
+        let scale = self.op_plan.config.scale.of(shape.head_dim);
         let kv_head = head / (shape.heads / shape.kv_heads) as usize;
         let slice = |operand, rank: u32, head, row| {
             let at = self.at(operand, rank, (batch, head), row);
@@ -139,7 +139,7 @@ impl<'a> RowMap<'a> {
         let mut keys = Vec::new();
         for source in 0..self.world {
             for (row, other) in self.positions(source).into_iter().enumerate() {
-                if !self.body.config.causal || other <= position {
+                if !self.op_plan.config.causal || other <= position {
                     let k = slice(Operand::K, source, kv_head, row);
                     keys.push((source, row, dot(q, k) * scale));
                 }

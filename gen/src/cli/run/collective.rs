@@ -7,9 +7,9 @@ use mkernel::spec::plan::CollectivePlan;
 use mkernel::{CollectiveOp, Dtype, KernelPlan};
 
 /// A random tensor of each rank.
-pub fn inputs(plan: &KernelPlan, body: &CollectivePlan, seed: u64, call: u32) -> Inputs {
+pub fn inputs(plan: &KernelPlan, op_plan: &CollectivePlan, seed: u64, call: u32) -> Inputs {
     let mut inputs = Inputs::random(plan, seed, call, |_| false);
-    if body.config.dtype == Dtype::Fp32 {
+    if op_plan.config.dtype == Dtype::Fp32 {
         let of_rank = |rank| {
             let mut random = Random(seed ^ Random(u64::from(call) << 32 | u64::from(rank)).next());
             (0..elems(plan, Operand::X, rank))
@@ -25,12 +25,12 @@ pub fn inputs(plan: &KernelPlan, body: &CollectivePlan, seed: u64, call: u32) ->
 /// The expected Y of `rank`.
 pub fn expected(
     plan: &KernelPlan,
-    body: &CollectivePlan,
+    op_plan: &CollectivePlan,
     inputs: &Inputs,
     rank: u32,
     _threads: usize,
 ) -> Option<Vec<Matrix>> {
-    let ranks: Vec<Vec<f32>> = match body.config.dtype {
+    let ranks: Vec<Vec<f32>> = match op_plan.config.dtype {
         Dtype::Bf16 => {
             let values = inputs.of(Operand::X).iter();
             values
@@ -39,32 +39,33 @@ pub fn expected(
         }
         _ => inputs.fractions(Operand::X).to_vec(),
     };
-    let (values, rounded) = match body.config.op {
+    let (values, rounded) = match op_plan.config.op {
         CollectiveOp::AllGather => (ranks.concat(), Vec::new()),
-        CollectiveOp::AllReduce => sums(plan, body, &ranks),
+        CollectiveOp::AllReduce => sums(plan, op_plan, &ranks),
         CollectiveOp::ReduceScatter => {
             let elems = |rank| elems(plan, Operand::Y, rank);
             let before: usize = (0..rank).map(elems).sum();
             let own = before..before + elems(rank);
-            let (values, rounded) = sums(plan, body, &ranks);
+            let (values, rounded) = sums(plan, op_plan, &ranks);
             (values[own.clone()].to_vec(), rounded[own].to_vec())
         }
     };
     Some(vec![Matrix {
         values,
-        cols: body.shape.n as usize,
+        cols: op_plan.shape.n as usize,
         terms: ranks.len(),
         rounded,
-        dtype: body.config.dtype,
+        dtype: op_plan.config.dtype,
     }])
 }
 
 /// The sums over ranks, and the magnitudes of the sums that nodes of several ranks round to bf16 for other nodes.
-fn sums(plan: &KernelPlan, body: &CollectivePlan, ranks: &[Vec<f32>]) -> (Vec<f32>, Vec<f32>) {
+fn sums(plan: &KernelPlan, op_plan: &CollectivePlan, ranks: &[Vec<f32>]) -> (Vec<f32>, Vec<f32>) {
     let topology = plan.spec.topology();
     let elements = ranks.first().map_or(0, Vec::len);
     let (mut values, mut rounded) = (vec![0.0; elements], vec![0.0; elements]);
-    let rounds = topology.nodes > 1 && topology.local_world > 1 && body.config.dtype == Dtype::Bf16;
+    let rounds =
+        topology.nodes > 1 && topology.local_world > 1 && op_plan.config.dtype == Dtype::Bf16;
     for node in ranks.chunks(topology.local_world as usize) {
         for index in 0..elements {
             let sum: f64 = node.iter().map(|x| f64::from(x[index])).sum();

@@ -7,21 +7,21 @@ use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::CombinePlan;
 use mkernel::{Dtype, KernelPlan};
 
-fn sizes(plan: &KernelPlan, body: &CombinePlan) -> Sizes {
-    let shape = body.shape;
+fn sizes(plan: &KernelPlan, op_plan: &CombinePlan) -> Sizes {
+    let shape = op_plan.shape;
     Sizes {
         world: plan.spec.world() as usize,
         experts: shape.experts as usize,
         top_k: shape.top_k as usize,
         max_tokens: shape.max_tokens as usize,
-        max_rows: body.max_rows as usize,
+        max_rows: op_plan.max_rows as usize,
     }
 }
 
 /// Random rows and weights, and the row indices of each token.
-pub fn inputs(plan: &KernelPlan, body: &CombinePlan, seed: u64, call: u32) -> Inputs {
+pub fn inputs(plan: &KernelPlan, op_plan: &CombinePlan, seed: u64, call: u32) -> Inputs {
     let mut inputs = Inputs::random(plan, seed, call, |_| false);
-    let sizes = sizes(plan, body);
+    let sizes = sizes(plan, op_plan);
     let (ids, counts) = choose(sizes, seed, call);
     let mut row_indices = Routing::new(sizes, &ids, &counts).row_indices;
     let entries = sizes.max_tokens * sizes.top_k;
@@ -44,14 +44,14 @@ pub fn inputs(plan: &KernelPlan, body: &CombinePlan, seed: u64, call: u32) -> In
 /// The expected C of `rank`.
 pub fn expected(
     plan: &KernelPlan,
-    body: &CombinePlan,
+    op_plan: &CombinePlan,
     inputs: &Inputs,
     rank: u32,
     _threads: usize,
 ) -> Option<Vec<Matrix>> {
-    let sizes = sizes(plan, body);
+    let sizes = sizes(plan, op_plan);
     let topology = plan.spec.topology();
-    let hidden = body.shape.hidden as usize;
+    let hidden = op_plan.shape.hidden as usize;
     let rank = rank as usize;
     let count = inputs.numbers(Operand::NumTokens)[rank][0] as usize;
     let (row_indices, weights) = (

@@ -8,21 +8,21 @@ use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::DispatchPlan;
 use mkernel::{BLayout, Dtype, KernelPlan};
 
-fn sizes(plan: &KernelPlan, body: &DispatchPlan) -> Sizes {
-    let shape = body.shape;
+fn sizes(plan: &KernelPlan, op_plan: &DispatchPlan) -> Sizes {
+    let shape = op_plan.shape;
     Sizes {
         world: plan.spec.world() as usize,
         experts: shape.experts as usize,
         top_k: shape.top_k as usize,
         max_tokens: shape.max_tokens as usize,
-        max_rows: body.max_rows as usize,
+        max_rows: op_plan.max_rows as usize,
     }
 }
 
 /// Random tokens, and the experts of each.
-pub fn inputs(plan: &KernelPlan, body: &DispatchPlan, seed: u64, call: u32) -> Inputs {
+pub fn inputs(plan: &KernelPlan, op_plan: &DispatchPlan, seed: u64, call: u32) -> Inputs {
     let mut inputs = Inputs::random(plan, seed, call, |_| false);
-    let (ids, counts) = choose(sizes(plan, body), seed, call);
+    let (ids, counts) = choose(sizes(plan, op_plan), seed, call);
     let counts = counts.into_iter().map(|count| vec![count]).collect();
     inputs.numbers = vec![(Operand::TopkIds, ids), (Operand::NumTokens, counts)];
     inputs
@@ -42,14 +42,17 @@ fn numbers(values: Vec<f32>) -> Matrix {
 /// The rows of C of `rank`, and the magnitudes that account for rounding errors. `rows` are the source rank and the
 /// token of each row, for each expert of `rank`.
 fn outputs(
-    body: &DispatchPlan,
+    op_plan: &DispatchPlan,
     inputs: &Inputs,
     rows: &[Vec<(usize, usize)>],
     rank: usize,
     threads: usize,
 ) -> (Vec<f32>, Vec<f32>) {
-    let (hidden, cols) = (body.shape.hidden as usize, body.shape.intermediate as usize);
-    let weight_cols = body.weight_cols() as usize;
+    let (hidden, cols) = (
+        op_plan.shape.hidden as usize,
+        op_plan.shape.intermediate as usize,
+    );
+    let weight_cols = op_plan.weight_cols() as usize;
     let tokens = inputs.of(Operand::Tokens);
     let weights = &inputs.of(Operand::B)[rank];
     let (mut values, mut rounded) = (Vec::new(), Vec::new());
@@ -59,7 +62,7 @@ fn outputs(
             .flat_map(|(source, token)| &tokens[*source][token * hidden..(token + 1) * hidden])
             .copied()
             .collect();
-        let is_transposed = body.config.b_layout == BLayout::Nk;
+        let is_transposed = op_plan.config.b_layout == BLayout::Nk;
         let product = multiply(
             &gathered,
             weight,
@@ -67,7 +70,7 @@ fn outputs(
             (weight_cols, hidden),
             threads,
         );
-        if !body.config.swiglu {
+        if !op_plan.config.swiglu {
             values.extend(product.values);
             continue;
         }
@@ -85,21 +88,24 @@ fn outputs(
 /// The expected C, expert offsets and row indices of `rank`.
 pub fn expected(
     plan: &KernelPlan,
-    body: &DispatchPlan,
+    op_plan: &DispatchPlan,
     inputs: &Inputs,
     rank: u32,
     threads: usize,
 ) -> Option<Vec<Matrix>> {
-    let sizes = sizes(plan, body);
+    let sizes = sizes(plan, op_plan);
     let (ids, counts) = (
         inputs.numbers(Operand::TopkIds),
         inputs.numbers(Operand::NumTokens),
     );
     let counts: Vec<i32> = counts.iter().map(|count| count[0]).collect();
     let routing = Routing::new(sizes, ids, &counts);
-    let (hidden, cols) = (body.shape.hidden as usize, body.shape.intermediate as usize);
+    let (hidden, cols) = (
+        op_plan.shape.hidden as usize,
+        op_plan.shape.intermediate as usize,
+    );
     let rank = rank as usize;
-    let (values, rounded) = outputs(body, inputs, &routing.rows[rank], rank, threads);
+    let (values, rounded) = outputs(op_plan, inputs, &routing.rows[rank], rank, threads);
     let c = Matrix {
         values: padded(values, sizes.max_rows * cols),
         cols,

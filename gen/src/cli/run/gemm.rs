@@ -18,19 +18,21 @@ fn is_common(config: &GemmConfig, operand: Operand) -> bool {
 }
 
 /// Random operands.
-pub fn inputs(plan: &KernelPlan, body: &GemmPlan, seed: u64, call: u32) -> Inputs {
-    Inputs::random(plan, seed, call, |operand| is_common(&body.config, operand))
+pub fn inputs(plan: &KernelPlan, op_plan: &GemmPlan, seed: u64, call: u32) -> Inputs {
+    Inputs::random(plan, seed, call, |operand| {
+        is_common(&op_plan.config, operand)
+    })
 }
 
 /// The expected C of `rank`, in fp32.
 pub fn expected(
     plan: &KernelPlan,
-    body: &GemmPlan,
+    op_plan: &GemmPlan,
     inputs: &Inputs,
     rank: u32,
     threads: usize,
 ) -> Option<Vec<Matrix>> {
-    let GemmPlan { config, shape, .. } = body;
+    let GemmPlan { config, shape, .. } = op_plan;
     let (n, k) = (shape.n as usize, shape.k as usize);
     let b_is_transposed = config.b_layout == BLayout::Nk;
     let product = |a: &[bf16], b: &[bf16]| multiply(a, b, b_is_transposed, (n, k), threads);
@@ -59,10 +61,10 @@ pub fn expected(
 }
 
 /// Bytes that the references of all ranks need at the same time. Each rank computes the partial sums of all ranks.
-pub fn reference_bytes(plan: &KernelPlan, body: &GemmPlan) -> u64 {
-    if !body.config.op.reduces() {
+pub fn reference_bytes(plan: &KernelPlan, op_plan: &GemmPlan) -> u64 {
+    if !op_plan.config.op.reduces() {
         return matrix_sums_bytes(plan);
     }
     let world = u64::from(plan.spec.world());
-    world * (world + 4) * body.shape.m * body.shape.n * Dtype::Fp32.bytes()
+    world * (world + 4) * op_plan.shape.m * op_plan.shape.n * Dtype::Fp32.bytes()
 }

@@ -4,11 +4,11 @@ use crate::render::assembly::Config;
 use mkernel_spec::plan::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
 use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
 
-/// A plan of a GEMM operator with its body.
+/// A plan of a GEMM operator with its op_plan.
 #[derive(Clone, Copy)]
 pub(in crate::render) struct Gemm<'a> {
     pub plan: &'a KernelPlan,
-    pub body: &'a GemmPlan,
+    pub op_plan: &'a GemmPlan,
 }
 
 pub(super) fn config(gemm: Gemm<'_>) -> Config {
@@ -17,10 +17,10 @@ pub(super) fn config(gemm: Gemm<'_>) -> Config {
     problem(gemm, &mut c);
     tile(gemm, &mut c);
     order(gemm, &mut c);
-    if let Some(reduction) = &gemm.body.reduction {
+    if let Some(reduction) = &gemm.op_plan.reduction {
         exchange(gemm, reduction, &mut c);
     }
-    if let Some(chunks) = &gemm.body.chunks {
+    if let Some(chunks) = &gemm.op_plan.chunks {
         shards(gemm, chunks, &mut c);
     }
     launch(gemm, &mut c);
@@ -34,7 +34,7 @@ fn ranks(gemm: Gemm<'_>, c: &mut Config) {
         topology.local_world,
         "ranks of a node",
     );
-    if let Some(r) = &gemm.body.reduction {
+    if let Some(r) = &gemm.op_plan.reduction {
         c.u32("kOwners", r.owners, "of them that own tiles of C");
     }
     if let Some(network) = &gemm.plan.network {
@@ -48,47 +48,47 @@ fn ranks(gemm: Gemm<'_>, c: &mut Config) {
 }
 
 fn problem(gemm: Gemm<'_>, c: &mut Config) {
-    let Gemm { plan, body } = gemm;
-    let (kn, b) = match body.config.b_layout {
+    let Gemm { plan, op_plan } = gemm;
+    let (kn, b) = match op_plan.config.b_layout {
         BLayout::Kn => (true, "B is [K,N]"),
         BLayout::Nk => (false, "B is [N,K]"),
     };
     c.section("C = A B")
-        .u32("kM", body.shape.m as u32, "")
-        .u32("kN", body.shape.n as u32, "");
+        .u32("kM", op_plan.shape.m as u32, "")
+        .u32("kN", op_plan.shape.n as u32, "");
     if let Some(note) = gemm.shard_rows_note() {
-        let shard_rows = body.shape.shard_rows(plan.spec.world()) as u32;
+        let shard_rows = op_plan.shape.shard_rows(plan.spec.world()) as u32;
         c.u32("kShardRows", shard_rows, note);
     }
     c.bool("kBMnMajor", kn, b).bool(
         "kFp32Output",
-        body.config.epilogue.output == Dtype::Fp32,
+        op_plan.config.epilogue.output == Dtype::Fp32,
         "",
     );
 }
 
 fn tile(gemm: Gemm<'_>, c: &mut Config) {
-    let body = gemm.body;
-    let split = match body.split {
+    let op_plan = gemm.op_plan;
+    let split = match op_plan.split {
         Split::Rows => "mk::gemm::GroupSplit::kRows",
         Split::Cols => "mk::gemm::GroupSplit::kColumns",
     };
-    let k_steps = body.shape.k.div_ceil(u64::from(TILE_K)) as u32;
+    let k_steps = op_plan.shape.k.div_ceil(u64::from(TILE_K)) as u32;
     c.section("tile of a CTA")
-        .u32("kTileM", body.tile.m, "")
-        .u32("kTileN", body.tile.n, "")
+        .u32("kTileM", op_plan.tile.m, "")
+        .u32("kTileN", op_plan.tile.n, "")
         .u32("kTileK", TILE_K, "of a stage")
         .u32("kKSteps", k_steps, "stages per tile")
-        .u32("kStages", body.stages, "in shared memory")
-        .u32("kLoadRowsA", body.load_rows_a, "that there are")
+        .u32("kStages", op_plan.stages, "in shared memory")
+        .u32("kLoadRowsA", op_plan.load_rows_a, "that there are")
         .name("kGroupSplit", split, "how two warpgroups share a tile");
 }
 
 fn order(gemm: Gemm<'_>, c: &mut Config) {
-    let body = gemm.body;
-    let order = &body.order;
+    let op_plan = gemm.op_plan;
+    let order = &op_plan.order;
     let (row_tiles, of) = match order.shard_row_tiles {
-        Some(row_tiles) if body.reduction.is_some() => (row_tiles, "of a shard of C"),
+        Some(row_tiles) if op_plan.reduction.is_some() => (row_tiles, "of a shard of C"),
         _ => (order.row_tiles, ""),
     };
     c.section("order of tiles")
@@ -119,7 +119,7 @@ fn order(gemm: Gemm<'_>, c: &mut Config) {
             order.pace_steps,
             "stages after which load threads meet; 0: never",
         );
-    if let Some(r) = body.reduction.as_ref().filter(|r| r.shots == 2) {
+    if let Some(r) = op_plan.reduction.as_ref().filter(|r| r.shots == 2) {
         c.u32("kShardTiles", r.shard_tiles, "that a rank owns").u32(
             "kRoundTiles",
             r.round_tiles,
@@ -157,7 +157,7 @@ fn exchange(gemm: Gemm<'_>, r: &Reduction, c: &mut Config) {
 
 fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {
     c.section("shards of A on their way")
-        .u32("kK", gemm.body.shape.k as u32, "columns")
+        .u32("kK", gemm.op_plan.shape.k as u32, "columns")
         .u32("kChunkRows", chunks.rows, "rows under a flag")
         .u32("kSliceCols", chunks.slice_cols, "columns under a flag")
         .u32(
@@ -185,11 +185,11 @@ fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {
 }
 
 fn launch(gemm: Gemm<'_>, c: &mut Config) {
-    let Gemm { plan, body } = gemm;
+    let Gemm { plan, op_plan } = gemm;
     c.section("launch")
         .u32("kThreads", THREADS, "")
-        .u32("kCommCtas", body.comm_ctas, "only communicate")
-        .u32("kComputeCtas", plan.grid_ctas - body.comm_ctas, "");
+        .u32("kCommCtas", op_plan.comm_ctas, "only communicate")
+        .u32("kComputeCtas", plan.grid_ctas - op_plan.comm_ctas, "");
     if !plan.comm_smem.is_empty() {
         c.u32(
             "kSlotBytes",
@@ -202,12 +202,12 @@ fn launch(gemm: Gemm<'_>, c: &mut Config) {
 impl Gemm<'_> {
     /// The comment of the constant `kShardRows`, if the kernel has this constant.
     fn shard_rows_note(self) -> Option<&'static str> {
-        let body = self.body;
-        if body.chunks.is_some() {
+        let op_plan = self.op_plan;
+        if op_plan.chunks.is_some() {
             return Some("rows of A on every rank but perhaps the last ones");
         }
-        let r = body.reduction.as_ref()?;
-        match body.config.op {
+        let r = op_plan.reduction.as_ref()?;
+        match op_plan.config.op {
             GemmOp::GemmRs => Some("rows of C on every rank but perhaps the last ones"),
             _ if self.scatters(r) => Some("rows of C that a rank reduces"),
             _ => None,
@@ -216,6 +216,6 @@ impl Gemm<'_> {
 
     /// Whether the reduction has one shot and each rank reduces only its own rows.
     pub fn scatters(self, r: &Reduction) -> bool {
-        r.shots == 1 && (r.results || self.body.config.op == GemmOp::GemmRs)
+        r.shots == 1 && (r.results || self.op_plan.config.op == GemmOp::GemmRs)
     }
 }

@@ -2,14 +2,14 @@
 
 use super::config::{AttentionConfig, MAX_HEADS, Scale};
 use crate::config::{Field, KernelConfig};
+use crate::diagnostic::Diagnostics;
 use crate::spec::{MAX_DIM, MAX_ELEMS};
-use crate::violation::Violations;
 
 /// Elements of a row of a head: rows of 64 bf16 are lines of the 128-byte swizzle, and registers hold 128.
 const HEAD_DIMS: [u64; 2] = [64, 128];
 
 /// Records every mistake.
-pub(crate) fn check(config: &AttentionConfig, kernel: &KernelConfig, found: &mut Violations) {
+pub(crate) fn check(config: &AttentionConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
     for (field, dim) in config.dims() {
         let Some(size) = dim.fixed() else { continue };
         if field == Field::HEAD_DIM {
@@ -61,7 +61,7 @@ fn padding(size: u64, scale: Scale) -> String {
 }
 
 /// Who takes turns in slots tells who sends that they are free; that does not cross between nodes.
-fn check_slots(config: &AttentionConfig, found: &mut Violations) {
+fn check_slots(config: &AttentionConfig, found: &mut Diagnostics) {
     let sizes = (config.batch.fixed(), config.kv_heads.fixed());
     if let (Some(slots), (Some(batch), Some(kv_heads))) = (config.tuning.kv_slots, sizes) {
         let all = batch.saturating_mul(kv_heads);
@@ -74,7 +74,7 @@ fn check_slots(config: &AttentionConfig, found: &mut Violations) {
     }
 }
 
-fn check_heads(config: &AttentionConfig, found: &mut Violations) {
+fn check_heads(config: &AttentionConfig, found: &mut Diagnostics) {
     let (heads, kv_heads) = (config.heads.fixed(), config.kv_heads.fixed());
     if let (Some(heads), Some(kv_heads @ 1..)) = (heads, kv_heads) {
         found.require(
@@ -95,7 +95,7 @@ fn check_heads(config: &AttentionConfig, found: &mut Violations) {
 }
 
 /// Sizes that are each possible may together be no tensor.
-fn check_elems(config: &AttentionConfig, found: &mut Violations) {
+fn check_elems(config: &AttentionConfig, found: &mut Diagnostics) {
     let sizes = [config.batch, config.seq, config.heads, config.head_dim];
     let sizes: Option<Vec<u64>> = sizes.iter().map(|dim| dim.fixed()).collect();
     let elems = sizes.map(|sizes| sizes.into_iter().fold(1, u64::saturating_mul));

@@ -1,6 +1,6 @@
 //! What a candidate of an attention operator should take.
 
-use super::body::AttentionPlan;
+use super::op_plan::AttentionPlan;
 use crate::cost::{FLAG_US, LAUNCH_US, put_us, store_share};
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
@@ -13,14 +13,14 @@ const ATTENTION_SHARE: f64 = 0.85;
 
 /// Expected time of attention on `world` ranks, µs.
 pub(crate) fn attention_us(
-    body: &AttentionPlan,
+    op_plan: &AttentionPlan,
     world: u32,
     traffic: &Traffic,
     device: &Device,
 ) -> f64 {
     let bound = Bound::new(traffic, device);
-    let (sms, push_ctas) = (f64::from(device.sm_count), f64::from(body.push_ctas));
-    let rounds = f64::from(body.tiles) / sms;
+    let (sms, push_ctas) = (f64::from(device.sm_count), f64::from(op_plan.push_ctas));
+    let rounds = f64::from(op_plan.tiles) / sms;
     let compute = bound.compute_us / ATTENTION_SHARE * rounds.ceil() / rounds;
     // What a CTA does of the keys of one rank.
     let one_us = compute / rounds.ceil() / f64::from(world);

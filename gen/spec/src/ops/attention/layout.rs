@@ -1,7 +1,7 @@
 //! Names and roles of a `ring_attention` kernel, and what it is passed.
 
-use super::body::{AttentionPlan, ELEM_BYTES, SUB_TILE_COLS, TILE_ROWS};
 use super::config::{AttentionConfig, AttentionShape, Layout};
+use super::op_plan::{AttentionPlan, ELEM_BYTES, SUB_TILE_COLS, TILE_ROWS};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::config::Dtype;
 use crate::ops::gemm::THREADS;
@@ -9,24 +9,24 @@ use crate::plan::Role;
 use crate::plan::network::common_args;
 use crate::topology::Topology;
 
-pub(super) fn id(body: &AttentionPlan, topology: Topology) -> String {
+pub(super) fn id(op_plan: &AttentionPlan, topology: Topology) -> String {
     let AttentionShape {
         batch,
         seq,
         heads,
         kv_heads,
         head_dim,
-    } = body.shape;
+    } = op_plan.shape;
     let AttentionConfig {
         op,
         layout,
         causal,
         placement,
         ..
-    } = body.config;
+    } = op_plan.config;
     let causal = if causal { "_causal" } else { "" };
-    let ring = match body.is_ring() && topology.world() > 1 {
-        true => format!("_ring{}", body.kv_slots),
+    let ring = match op_plan.is_ring() && topology.world() > 1 {
+        true => format!("_ring{}", op_plan.kv_slots),
         false => String::new(),
     };
     format!(
@@ -35,7 +35,7 @@ pub(super) fn id(body: &AttentionPlan, topology: Topology) -> String {
     )
 }
 
-pub(super) fn roles(body: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
+pub(super) fn roles(op_plan: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
     let role = |name, ctas, warps, about: &str| Role {
         name,
         ctas,
@@ -43,9 +43,9 @@ pub(super) fn roles(body: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
         about: about.into(),
     };
     let all = (0, grid_ctas);
-    let pushing = (0, body.push_ctas);
+    let pushing = (0, op_plan.push_ctas);
     let mut roles = Vec::new();
-    if body.put_tiles > 0 {
+    if op_plan.put_tiles > 0 {
         let first = (0, 1);
         roles.push(role("watch_arrivals", first, (1, 2), "puts of other nodes"));
         roles.push(role("put_kv", first, (2, 3), "own K and V, to other nodes"));
@@ -55,11 +55,11 @@ pub(super) fn roles(body: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
             (3, 4),
             "own K and V to this node and to puts, other nodes' to this node",
         ));
-    } else if body.push_ctas > 0 {
+    } else if op_plan.push_ctas > 0 {
         roles.push(role(
             "push_kv",
             pushing,
-            (0, body.push_warps),
+            (0, op_plan.push_warps),
             "first, own K and V to the peers",
         ));
     }
@@ -70,11 +70,11 @@ pub(super) fn roles(body: &AttentionPlan, grid_ctas: u32) -> Vec<Role> {
 }
 
 /// Rows of this rank: those of its chunks, `times` over.
-fn rows(body: &AttentionPlan, world: u32, times: u64) -> Extent {
+fn rows(op_plan: &AttentionPlan, world: u32, times: u64) -> Extent {
     Extent::Chunks {
-        total: body.shape.seq,
-        per_chunk: u64::from(body.segment_rows),
-        mirror: (body.config.placement.segments() > 1).then(|| 2 * u64::from(world) - 1),
+        total: op_plan.shape.seq,
+        per_chunk: u64::from(op_plan.segment_rows),
+        mirror: (op_plan.config.placement.segments() > 1).then(|| 2 * u64::from(world) - 1),
         times,
     }
 }
@@ -87,40 +87,40 @@ const fn heads_of(shape: AttentionShape, operand: Operand) -> u64 {
     }
 }
 
-pub(super) fn operands(body: &AttentionPlan, world: u32) -> Vec<OperandSpec> {
+pub(super) fn operands(op_plan: &AttentionPlan, world: u32) -> Vec<OperandSpec> {
     let AttentionShape {
         batch,
         heads,
         head_dim,
         ..
-    } = body.shape;
+    } = op_plan.shape;
     let tensor = |operand| {
-        let of_operand = heads_of(body.shape, operand);
-        let (rows, cols) = match body.config.layout {
-            Layout::Bshd => (rows(body, world, batch), of_operand * head_dim),
-            Layout::Bhsd => (rows(body, world, batch * of_operand), head_dim),
+        let of_operand = heads_of(op_plan.shape, operand);
+        let (rows, cols) = match op_plan.config.layout {
+            Layout::Bshd => (rows(op_plan, world, batch), of_operand * head_dim),
+            Layout::Bhsd => (rows(op_plan, world, batch * of_operand), head_dim),
         };
         OperandSpec::new(operand, rows, cols, Dtype::Bf16)
     };
     let mut operands: Vec<_> = [Operand::Q, Operand::K, Operand::V, Operand::O]
         .map(tensor)
         .into();
-    let lse_rows = rows(body, world, batch * heads);
+    let lse_rows = rows(op_plan, world, batch * heads);
     operands.push(OperandSpec::new(Operand::Lse, lse_rows, 1, Dtype::Fp32));
     operands
 }
 
 /// Q, K or V as `[B, H, S, D]`, however it lies in memory: 64 columns of 128 rows of a head.
-fn map(body: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
+fn map(op_plan: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
     let AttentionShape {
         batch, head_dim, ..
-    } = body.shape;
-    let heads = heads_of(body.shape, operand);
+    } = op_plan.shape;
+    let heads = heads_of(op_plan.shape, operand);
     let times = |times| Stride::RowsOf {
         operand,
-        rows: rows(body, world, times),
+        rows: rows(op_plan, world, times),
     };
-    let (head_stride, batch_stride) = match body.config.layout {
+    let (head_stride, batch_stride) = match op_plan.config.layout {
         Layout::Bshd => (Stride::Bytes(head_dim * ELEM_BYTES), times(1)),
         Layout::Bhsd => (times(1), times(heads)),
     };
@@ -129,7 +129,7 @@ fn map(body: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
         dtype: Dtype::Bf16,
         extents: vec![
             Extent::Fixed(head_dim),
-            rows(body, world, 1),
+            rows(op_plan, world, 1),
             Extent::Fixed(heads),
             Extent::Fixed(batch),
         ],
@@ -138,12 +138,12 @@ fn map(body: &AttentionPlan, world: u32, operand: Operand) -> ArgKind {
     })
 }
 
-pub(super) fn args(body: &AttentionPlan, topology: Topology) -> ArgLayout {
+pub(super) fn args(op_plan: &AttentionPlan, topology: Topology) -> ArgLayout {
     let world = topology.world();
     let mut kinds = vec![
-        ("q", map(body, world, Operand::Q)),
-        ("k", map(body, world, Operand::K)),
-        ("v", map(body, world, Operand::V)),
+        ("q", map(op_plan, world, Operand::Q)),
+        ("k", map(op_plan, world, Operand::K)),
+        ("v", map(op_plan, world, Operand::V)),
         ("o", ArgKind::Pointer(Operand::O)),
         ("o_row_bytes", ArgKind::RowStrideBytes(Operand::O)),
         ("lse", ArgKind::Pointer(Operand::Lse)),

@@ -1,9 +1,9 @@
 //! Memory of `ring_attention`: symmetric memory of a rank, and shared memory of a CTA.
 
-use super::body::{
+use super::config::AttentionShape;
+use super::op_plan::{
     AttentionPlan, MAX_STAGES, QUERY_BUFFERS, SUB_TILE_BYTES, TILE_ROWS, push_warps, tile_bytes,
 };
-use super::config::AttentionShape;
 use crate::plan::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
@@ -14,7 +14,7 @@ const SMEM_ALIGN: u32 = 1024;
 /// What decides which memory a kernel has.
 #[derive(Clone, Copy)]
 struct Needs<'a> {
-    body: &'a AttentionPlan,
+    op_plan: &'a AttentionPlan,
     topology: Topology,
 }
 
@@ -32,15 +32,15 @@ regions! {
     tiles_taken: Element::Words(1), [parity: 2u32];
     /// Counts the tiles of queries of a reader that have read a source's keys in a slot, over all calls.
     slot_reads: Element::Flag,
-        [node: p.topology.nodes, reader: p.topology.local_world, slot: p.body.kv_slots],
+        [node: p.topology.nodes, reader: p.topology.local_world, slot: p.op_plan.kv_slots],
         if p.topology.local_world > 1;
     /// Counts the parts of a block of K and V that have arrived, over all calls.
     kv_ready: Element::Flag,
-        [source: p.topology.world(), slot: p.body.kv_slots, tile: p.body.row_tiles], if p.exchanges();
+        [source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles], if p.exchanges();
     /// K and V of all ranks: of each block the parts of K, then those of V, as shared memory holds them.
     kv_parts: Element::Bytes(SUB_TILE_BYTES.into()),
-        [buffer: p.body.buffers, source: p.topology.world(), slot: p.body.kv_slots, tile: p.body.row_tiles,
-         part: p.body.block_parts()],
+        [buffer: p.op_plan.buffers, source: p.topology.world(), slot: p.op_plan.kv_slots, tile: p.op_plan.row_tiles,
+         part: p.op_plan.block_parts()],
         if p.exchanges();
     /// Puts that have arrived from a peer, over all calls.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.topology.peers() > 0;
@@ -95,8 +95,8 @@ regions! {
 }
 
 /// The symmetric memory that a kernel needs.
-pub(super) fn workspace(body: &AttentionPlan, topology: Topology) -> Workspace {
-    let memory = AttentionWorkspace::new(Needs { body, topology });
+pub(super) fn workspace(op_plan: &AttentionPlan, topology: Topology) -> Workspace {
+    let memory = AttentionWorkspace::new(Needs { op_plan, topology });
     Workspace::new(memory.regions(), memory.bytes)
 }
 
@@ -107,15 +107,15 @@ pub(super) struct Smem {
     pub bytes: u32,
 }
 
-pub(super) fn smem(body: &AttentionPlan, topology: Topology) -> Smem {
-    let push_warps = if body.push_ctas > 0 {
-        body.push_warps
+pub(super) fn smem(op_plan: &AttentionPlan, topology: Topology) -> Smem {
+    let push_warps = if op_plan.push_ctas > 0 {
+        op_plan.push_warps
     } else {
         0
     };
     let memory = AttentionSmem::new(Stages {
-        shape: body.shape,
-        stages: body.stages,
+        shape: op_plan.shape,
+        stages: op_plan.stages,
         push_warps,
         pushes_beside: topology.nodes > 1,
     });

@@ -16,17 +16,17 @@
 //! puts of e + 1 from its peers on other nodes, so these have finished e, with all that they read of its keys then. All CTAs
 //! compute: a warp of some of them sends own parts of keys, and relays others', meanwhile.
 
-use super::body::{AttentionPlan, TILE_ROWS, grid_ctas, push_warps, tile_bytes};
 use super::config::{AttentionConfig, AttentionShape};
+use super::op_plan::{AttentionPlan, TILE_ROWS, grid_ctas, push_warps, tile_bytes};
 use super::{cost, layout, memory, push, slots, work};
 use crate::config::Field;
 use crate::device::Device;
+use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::THREADS;
 use crate::plan::network::PUT_BYTES;
-use crate::plan::{Body, KernelPlan, Network, Registers};
+use crate::plan::{KernelPlan, Network, OpPlan, Registers};
 use crate::roofline::Bound;
 use crate::spec::KernelSpec;
-use crate::violation::Violations;
 
 /// Scores, sums and weights of a warpgroup's 64 x 128 take 160 registers of each thread at once, and 24 more are enough;
 /// movers need more than 56 where they push and have many cases to tell apart.
@@ -41,18 +41,18 @@ pub(crate) fn plan(
     spec: &KernelSpec,
     config: &AttentionConfig,
     device: &Device,
-) -> Option<Result<KernelPlan, Violations>> {
+) -> Option<Result<KernelPlan, Diagnostics>> {
     let shape = config.shape()?;
-    Some(body(spec, config, shape, device).map(|body| finish(spec, device, body)))
+    Some(op_plan(spec, config, shape, device).map(|op_plan| finish(spec, device, op_plan)))
 }
 
-fn body(
+fn op_plan(
     spec: &KernelSpec,
     config: &AttentionConfig,
     shape: AttentionShape,
     device: &Device,
-) -> Result<AttentionPlan, Violations> {
-    let mut found = Violations::default();
+) -> Result<AttentionPlan, Diagnostics> {
+    let mut found = Diagnostics::default();
     let (world, topology) = (spec.world(), spec.topology());
     let segment_rows = shape.chunk_rows(world, config.placement);
     let segment_tiles = segment_rows.div_ceil(u64::from(TILE_ROWS));
@@ -78,7 +78,7 @@ fn body(
         },
         "use smaller heads",
     );
-    let mut body = AttentionPlan {
+    let mut op_plan = AttentionPlan {
         config: *config,
         shape,
         segment_rows: segment_rows as u32,
@@ -94,13 +94,13 @@ fn body(
         put_tiles: 0,
     };
     if topology.nodes > 1 {
-        body.put_tiles = (PUT_BYTES / stage_bytes).clamp(1, body.segment_tiles);
+        op_plan.put_tiles = (PUT_BYTES / stage_bytes).clamp(1, op_plan.segment_tiles);
     }
     if world > 1 {
-        slots::choose(&mut body, topology, device, &mut found);
-        push::choose(&mut body, topology, device);
+        slots::choose(&mut op_plan, topology, device, &mut found);
+        push::choose(&mut op_plan, topology, device);
     }
-    found.into_result(body)
+    found.into_result(op_plan)
 }
 
 /// Without a mask all tiles are as long, and K and V come head by head. With one, enough heads for all CTAs at once, so
@@ -119,39 +119,41 @@ fn group_heads(
     heads.max(per_kv).min(shape.batch * shape.heads) as u32
 }
 
-fn finish(spec: &KernelSpec, device: &Device, body: AttentionPlan) -> KernelPlan {
+fn finish(spec: &KernelSpec, device: &Device, op_plan: AttentionPlan) -> KernelPlan {
     let (world, topology) = (spec.world(), spec.topology());
-    let traffic = work::traffic(&body, topology);
-    let smem = memory::smem(&body, topology);
-    let grid_ctas = grid_ctas(&body, world, device);
+    let traffic = work::traffic(&op_plan, topology);
+    let smem = memory::smem(&op_plan, topology);
+    let grid_ctas = grid_ctas(&op_plan, world, device);
     KernelPlan {
-        id: layout::id(&body, topology),
+        id: layout::id(&op_plan, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: layout::roles(&body, grid_ctas),
+        roles: layout::roles(&op_plan, grid_ctas),
         smem: smem.regions,
         comm_smem: smem.push_regions,
         smem_bytes: smem.bytes,
-        workspace: memory::workspace(&body, topology),
+        workspace: memory::workspace(&op_plan, topology),
         copies: None,
-        network: network(&body),
-        operands: layout::operands(&body, world),
-        args: layout::args(&body, topology),
+        network: network(&op_plan),
+        operands: layout::operands(&op_plan, world),
+        args: layout::args(&op_plan, topology),
         registers: REGISTERS,
         bound: Bound::new(&traffic, device),
-        estimate_us: cost::attention_us(&body, world, &traffic, device),
+        estimate_us: cost::attention_us(&op_plan, world, &traffic, device),
         traffic,
-        body: Body::Attention(body),
+        op_plan: OpPlan::Attention(op_plan),
     }
 }
 
 /// What the kernel wants of the fabric, across nodes: each tile of K and V that another node needs crosses to it once.
-fn network(body: &AttentionPlan) -> Option<Network> {
-    (body.put_tiles > 0).then(|| Network {
+fn network(op_plan: &AttentionPlan) -> Option<Network> {
+    (op_plan.put_tiles > 0).then(|| Network {
         channels: 1,
-        puts: body.kv_heads() as u32 * body.config.placement.segments() * body.segment_puts(),
-        put_bytes: u64::from(body.put_tiles) * 2 * u64::from(body.tile_bytes()),
+        puts: op_plan.kv_heads() as u32
+            * op_plan.config.placement.segments()
+            * op_plan.segment_puts(),
+        put_bytes: u64::from(op_plan.put_tiles) * 2 * u64::from(op_plan.tile_bytes()),
     })
 }

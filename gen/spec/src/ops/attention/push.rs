@@ -1,6 +1,6 @@
 //! How many CTAs send K and V.
 
-use super::body::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, grid_ctas};
+use super::op_plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, grid_ctas};
 use super::{cost, work};
 use crate::device::Device;
 use crate::plan::network::PUT_BYTES;
@@ -23,42 +23,42 @@ const RECEIVER_US: f64 = 0.35;
 const PUSH_SPARE: f64 = 1.5;
 
 /// Chooses `push_ctas`.
-pub(super) fn choose(body: &mut AttentionPlan, topology: Topology, device: &Device) {
+pub(super) fn choose(op_plan: &mut AttentionPlan, topology: Topology, device: &Device) {
     let world = topology.world();
-    let traffic = work::traffic(body, topology);
+    let traffic = work::traffic(op_plan, topology);
     let (usual, most) = match topology.nodes {
         1 => (PUSH_CTAS.to_vec(), (device.sm_count / 2).max(1)), // the others compute meanwhile
         _ => (
-            vec![across(body, topology, &traffic, device)],
-            grid_ctas(body, world, device),
+            vec![across(op_plan, topology, &traffic, device)],
+            grid_ctas(op_plan, world, device),
         ),
     };
-    let choices = body
+    let choices = op_plan
         .config
         .tuning
         .comm_ctas
         .map_or(usual, |ctas| vec![ctas]);
     let estimate = |ctas: &u32| {
-        let body = AttentionPlan {
+        let op_plan = AttentionPlan {
             push_ctas: *ctas,
-            ..body.clone()
+            ..op_plan.clone()
         };
-        cost::attention_us(&body, world, &traffic, device)
+        cost::attention_us(&op_plan, world, &traffic, device)
     };
     let best = choices
         .into_iter()
         .map(|ctas| ctas.min(most))
         .min_by(|a, b| estimate(a).total_cmp(&estimate(b)));
-    body.push_ctas = best.unwrap_or(most);
+    op_plan.push_ctas = best.unwrap_or(most);
 }
 
 /// Of how many CTAs a warp must send and relay, so that nobody waits for them but for the NICs. On 4 GPUs as 2x2, 3072 rows each
 /// took 4272, 2715, 2131 and 2161 µs with 16, 32, 64 and 128; 6144 rows 8242, 8397 and 8554 with 38, 48 and 128.
 /// Puts of 256 or 512 KiB, and a lead of 192 or 1024 parts, changed no time by more than 2 %.
-fn across(body: &AttentionPlan, topology: Topology, traffic: &Traffic, device: &Device) -> u32 {
-    let tile_parts = 2 * body.shape.head_dim / u64::from(SUB_TILE_COLS);
+fn across(op_plan: &AttentionPlan, topology: Topology, traffic: &Traffic, device: &Device) -> u32 {
+    let tile_parts = 2 * op_plan.shape.head_dim / u64::from(SUB_TILE_COLS);
     let parts =
-        body.kv_heads() * u64::from(body.row_tiles) * tile_parts * u64::from(topology.nodes);
+        op_plan.kv_heads() * u64::from(op_plan.row_tiles) * tile_parts * u64::from(topology.nodes);
     let part_us = PART_US + RECEIVER_US * f64::from(topology.local_world);
     let bound = Bound::new(traffic, device);
     let ctas = PUSH_SPARE * parts as f64 * part_us / bound.compute_us.max(bound.nic_us);

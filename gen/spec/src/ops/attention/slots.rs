@@ -1,10 +1,10 @@
 //! For how many heads of K and V there is room.
 
-use super::body::AttentionPlan;
+use super::op_plan::AttentionPlan;
 use crate::config::Field;
 use crate::device::Device;
+use crate::diagnostic::Diagnostics;
 use crate::topology::Topology;
-use crate::violation::Violations;
 
 /// Of a GPU's memory, what an operator may take to keep all heads of K and V: one in so many bytes.
 const MEMORY_SHARE: u64 = 16;
@@ -14,28 +14,28 @@ const MEMORY_SHARE_ACROSS: u64 = 4;
 
 /// Chooses `kv_slots`: for all heads, if memory allows. With fewer, heads that are computed together must fit.
 pub(super) fn choose(
-    body: &mut AttentionPlan,
+    op_plan: &mut AttentionPlan,
     topology: Topology,
     device: &Device,
-    found: &mut Violations,
+    found: &mut Diagnostics,
 ) {
-    let (all, world) = (body.kv_heads() as u32, topology.world());
+    let (all, world) = (op_plan.kv_heads() as u32, topology.world());
     if topology.nodes > 1 {
-        body.kv_slots = all;
-        return check_across(body, world, device, found);
+        op_plan.kv_slots = all;
+        return check_across(op_plan, world, device, found);
     }
     let bytes_per_slot = {
-        body.kv_slots = 1;
-        body.slot_bytes(world)
+        op_plan.kv_slots = 1;
+        op_plan.slot_bytes(world)
     };
-    let at_work = at_work(body, device);
-    body.kv_slots = match body.config.tuning.kv_slots {
+    let at_work = at_work(op_plan, device);
+    op_plan.kv_slots = match op_plan.config.tuning.kv_slots {
         Some(slots) => slots.min(all),
         None if u64::from(all) * bytes_per_slot <= device.memory_bytes / MEMORY_SHARE => all,
         // As many again are on their way.
         None => (2 * at_work).min(all),
     };
-    if !body.is_ring() {
+    if !op_plan.is_ring() {
         return;
     }
     found.require(
@@ -44,24 +44,24 @@ pub(super) fn choose(
         || {
             format!(
                 "{} of {all} heads at a time need an SM that sends while others compute ({})",
-                body.kv_slots, device.name
+                op_plan.kv_slots, device.name
             )
         },
         format!("use {all}"),
     );
     // A group's tiles are taken by turns, so its first head is not done before its last has come.
-    let per_kv = (body.shape.heads / body.shape.kv_heads) as u32;
-    let most = body.kv_slots * per_kv;
-    body.group_heads = match body.group_heads {
+    let per_kv = (op_plan.shape.heads / op_plan.shape.kv_heads) as u32;
+    let most = op_plan.kv_slots * per_kv;
+    op_plan.group_heads = match op_plan.group_heads {
         1 => 1,
         heads => heads.next_multiple_of(per_kv).min(most),
     };
 }
 
 /// Whether all heads of K and V of all nodes fit.
-fn check_across(body: &AttentionPlan, world: u32, device: &Device, found: &mut Violations) {
+fn check_across(op_plan: &AttentionPlan, world: u32, device: &Device, found: &mut Diagnostics) {
     let (bytes, most) = (
-        body.slot_bytes(world),
+        op_plan.slot_bytes(world),
         device.memory_bytes / MEMORY_SHARE_ACROSS,
     );
     found.require(
@@ -78,10 +78,10 @@ fn check_across(body: &AttentionPlan, world: u32, device: &Device, found: &mut V
 }
 
 /// Heads of K and V whose tiles are computed at the same time.
-fn at_work(body: &AttentionPlan, device: &Device) -> u32 {
-    let per_kv = (body.shape.heads / body.shape.kv_heads) as u32;
-    match body.group_heads {
-        1 => device.sm_count.div_ceil(body.row_tiles * per_kv) + 1,
+fn at_work(op_plan: &AttentionPlan, device: &Device) -> u32 {
+    let per_kv = (op_plan.shape.heads / op_plan.shape.kv_heads) as u32;
+    match op_plan.group_heads {
+        1 => device.sm_count.div_ceil(op_plan.row_tiles * per_kv) + 1,
         heads => 2 * heads.div_ceil(per_kv),
     }
 }
@@ -90,9 +90,9 @@ fn at_work(body: &AttentionPlan, device: &Device) -> u32 {
 mod tests {
     use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig};
     use crate::device::Device;
-    use crate::plan::{AttentionPlan, Body, KernelPlan};
+    use crate::diagnostic::Diagnostics;
+    use crate::plan::{AttentionPlan, KernelPlan, OpPlan};
     use crate::spec::KernelSpec;
-    use crate::violation::Violations;
 
     fn config(heads: u64, kv_heads: u64, causal: bool) -> AttentionConfig {
         AttentionConfig {
@@ -106,10 +106,10 @@ mod tests {
         }
     }
 
-    fn plan(config: AttentionConfig, device: &Device) -> Result<AttentionPlan, Violations> {
+    fn plan(config: AttentionConfig, device: &Device) -> Result<AttentionPlan, Diagnostics> {
         let spec = KernelSpec::validate(KernelConfig::new(4, config))?;
-        match KernelPlan::new(&spec, device)?.body {
-            Body::Attention(body) => Ok(body),
+        match KernelPlan::new(&spec, device)?.op_plan {
+            OpPlan::Attention(op_plan) => Ok(op_plan),
             _ => panic!("attention"),
         }
     }
@@ -117,14 +117,14 @@ mod tests {
     #[test]
     fn all_heads_are_kept_where_memory_allows() {
         let device = Device::h200();
-        let body = plan(config(64, 64, false), &device).expect("a plan");
-        assert_eq!((body.kv_slots, body.is_ring()), (128, false));
+        let op_plan = plan(config(64, 64, false), &device).expect("a plan");
+        assert_eq!((op_plan.kv_slots, op_plan.is_ring()), (128, false));
         let small = Device {
-            memory_bytes: 16 * (body.slot_bytes(4) - 1),
+            memory_bytes: 16 * (op_plan.slot_bytes(4) - 1),
             ..device
         };
         let ring = plan(config(64, 64, false), &small).expect("a plan");
-        assert!(ring.is_ring() && ring.slot_bytes(4) < body.slot_bytes(4));
+        assert!(ring.is_ring() && ring.slot_bytes(4) < op_plan.slot_bytes(4));
     }
 
     /// Whatever is forced, the heads of a group fit into the slots, whole.
@@ -135,11 +135,14 @@ mod tests {
                 for slots in 1..=8 {
                     let mut config = config(heads, kv_heads, causal);
                     config.tuning.kv_slots = Some(slots);
-                    let body = plan(config, &Device::h200()).expect("a plan");
+                    let op_plan = plan(config, &Device::h200()).expect("a plan");
                     let per_kv = (heads / kv_heads) as u32;
-                    if body.is_ring() && body.group_heads > 1 {
-                        assert!(body.group_heads.is_multiple_of(per_kv), "{body:?}");
-                        assert!(body.group_heads / per_kv <= body.kv_slots, "{body:?}");
+                    if op_plan.is_ring() && op_plan.group_heads > 1 {
+                        assert!(op_plan.group_heads.is_multiple_of(per_kv), "{op_plan:?}");
+                        assert!(
+                            op_plan.group_heads / per_kv <= op_plan.kv_slots,
+                            "{op_plan:?}"
+                        );
                     }
                 }
             }

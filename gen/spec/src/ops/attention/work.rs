@@ -1,21 +1,21 @@
 //! What ranks compute and send.
 
-use super::body::{AttentionPlan, ELEM_BYTES};
 use super::config::AttentionShape;
+use super::op_plan::{AttentionPlan, ELEM_BYTES};
 use crate::roofline::Traffic;
 use crate::topology::Topology;
 
 /// Of the rank that has most of each.
-pub(super) fn traffic(body: &AttentionPlan, topology: Topology) -> Traffic {
+pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
     let AttentionShape {
         batch,
         seq,
         heads,
         kv_heads,
         head_dim,
-    } = body.shape;
+    } = op_plan.shape;
     let ranks: Vec<RankWork> = (0..topology.world())
-        .map(|rank| work(body, topology, rank))
+        .map(|rank| work(op_plan, topology, rank))
         .collect();
     let most = |of: fn(&RankWork) -> u64| ranks.iter().map(of).max().unwrap_or(0);
     let row_bytes = head_dim * ELEM_BYTES;
@@ -39,10 +39,10 @@ struct RankWork {
     put_rows: u64,
 }
 
-fn work(body: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
+fn work(op_plan: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
     let world = topology.world();
-    let (seq, per_chunk) = (body.shape.seq, u64::from(body.segment_rows));
-    let placement = body.config.placement;
+    let (seq, per_chunk) = (op_plan.shape.seq, u64::from(op_plan.segment_rows));
+    let placement = op_plan.config.placement;
     let chunks = |rank| {
         (0..placement.segments()).map(move |segment| {
             let chunk = u64::from(placement.chunk_of(world, rank, segment));
@@ -61,14 +61,14 @@ fn work(body: &AttentionPlan, topology: Topology, rank: u32) -> RankWork {
         let all = topology.first_of(node)..topology.first_of(node + 1);
         let attends = move |peer: &u32| {
             let mut theirs = chunks(*peer).filter(|(_, rows)| *rows > 0);
-            *peer != rank && theirs.any(|(later, _)| !body.config.causal || later > first)
+            *peer != rank && theirs.any(|(later, _)| !op_plan.config.causal || later > first)
         };
         all.filter(attends).count() as u64
     };
     let node = topology.node_of(rank);
     for (first, rows) in chunks(rank).filter(|(_, rows)| *rows > 0) {
         done.rows += rows;
-        done.pairs += match body.config.causal {
+        done.pairs += match op_plan.config.causal {
             true => rows * first + rows * (rows + 1) / 2,
             false => rows * seq,
         };
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::config::{AttentionConfig, AttentionOp, Dim, KernelConfig, Placement};
     use crate::device::Device;
-    use crate::plan::{Body, KernelPlan};
+    use crate::plan::{KernelPlan, OpPlan};
     use crate::spec::KernelSpec;
 
     fn one_node(world: u32) -> Topology {
@@ -117,10 +117,10 @@ mod tests {
         };
         let spec = KernelSpec::validate(KernelConfig::new(world, config)).expect("valid");
         let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
-        let Body::Attention(body) = plan.body.clone() else {
+        let OpPlan::Attention(op_plan) = plan.op_plan.clone() else {
             panic!("attention")
         };
-        (plan, body)
+        (plan, op_plan)
     }
 
     /// Every pair counts once, whatever the length, and every row that is needed is sent once to each who needs it.
@@ -130,9 +130,9 @@ mod tests {
             for seq in [1, 7, 100, 129, 1000, 4096] {
                 for placement in Placement::ALL {
                     for causal in [false, true] {
-                        let (_, body) = plan(world, seq, causal, placement);
+                        let (_, op_plan) = plan(world, seq, causal, placement);
                         let ranks: Vec<_> = (0..world)
-                            .map(|rank| work(&body, one_node(world), rank))
+                            .map(|rank| work(&op_plan, one_node(world), rank))
                             .collect();
                         let rows: u64 = ranks.iter().map(|work| work.rows).sum();
                         let pairs: u64 = ranks.iter().map(|work| work.pairs).sum();
@@ -159,15 +159,15 @@ mod tests {
     /// To a node once, and from there to each of its other ranks; under a mask, to those alone that have later rows.
     #[test]
     fn a_row_crosses_to_a_node_once() {
-        let (_, body) = plan(8, 8192, false, Placement::Contiguous);
+        let (_, op_plan) = plan(8, 8192, false, Placement::Contiguous);
         let (nodes, local_world) = (2, 4);
         let topology = Topology { nodes, local_world };
         for rank in 0..8 {
-            let work = work(&body, topology, rank);
+            let work = work(&op_plan, topology, rank);
             assert_eq!((work.put_rows, work.sent_rows), (1024, 2 * 3 * 1024));
         }
-        let (_, body) = plan(8, 8192, true, Placement::Contiguous);
-        let work = |rank| work(&body, topology, rank);
+        let (_, op_plan) = plan(8, 8192, true, Placement::Contiguous);
+        let work = |rank| work(&op_plan, topology, rank);
         assert_eq!((work(3).put_rows, work(4).put_rows), (1024, 0));
         // Its own to three, and those of rank 0 as well; its own to none, and those of rank 3 to three.
         assert_eq!((work(4).sent_rows, work(7).sent_rows), (6 * 1024, 3 * 1024));
@@ -176,16 +176,16 @@ mod tests {
 
     #[test]
     fn zigzag_is_as_much_for_every_rank_under_a_mask() {
-        let (_, body) = plan(8, 8192, true, Placement::Zigzag);
+        let (_, op_plan) = plan(8, 8192, true, Placement::Zigzag);
         let pairs: Vec<u64> = (0..8)
-            .map(|rank| work(&body, one_node(8), rank).pairs)
+            .map(|rank| work(&op_plan, one_node(8), rank).pairs)
             .collect();
         assert!(
             pairs.iter().all(|of_rank| *of_rank == pairs[0]),
             "{pairs:?}"
         );
-        let (_, body) = plan(8, 8192, true, Placement::Contiguous);
-        let sent = |rank| work(&body, one_node(8), rank).sent_rows;
+        let (_, op_plan) = plan(8, 8192, true, Placement::Contiguous);
+        let sent = |rank| work(&op_plan, one_node(8), rank).sent_rows;
         assert_eq!(
             (sent(0), sent(7)),
             (7 * 1024, 0),
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_plan_stays_in_its_memory() {
         for world in [1, 2, 4, 8] {
-            let (plan, body) = plan(world, 5000, true, Placement::Zigzag);
+            let (plan, op_plan) = plan(world, 5000, true, Placement::Zigzag);
             assert!(plan.smem_bytes <= plan.device.smem_bytes);
             let ends = |regions: &[crate::plan::Region]| {
                 regions
@@ -204,7 +204,7 @@ mod tests {
                     .all(|pair| pair[0].offset_bytes + pair[0].bytes <= pair[1].offset_bytes)
             };
             assert!(ends(&plan.smem) && ends(&plan.workspace.regions));
-            assert_eq!(body.stages, 2);
+            assert_eq!(op_plan.stages, 2);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use super::config::{CollectiveConfig, CollectiveOp, Protocol};
 use crate::config::{Dtype, Field, KernelConfig};
+use crate::diagnostic::Diagnostics;
 use crate::spec::{DIM_STEP, MAX_DIM};
-use crate::violation::Violations;
 
 /// The most bytes of a tensor that packets carry: with more, plain data is several times as fast.
 pub const MAX_LL_BYTES: u64 = 4 << 20;
@@ -12,7 +12,7 @@ pub const MAX_LL_BYTES: u64 = 4 << 20;
 const MAX_BYTES: u64 = 1 << 35;
 
 /// Records every mistake.
-pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mut Violations) {
+pub(crate) fn check(config: &CollectiveConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
     for (field, dim) in config.dims() {
         let Some(size) = dim.fixed() else { continue };
         found.require(
@@ -63,7 +63,7 @@ fn check_protocol(
     config: &CollectiveConfig,
     kernel: &KernelConfig,
     bytes: Option<u64>,
-    found: &mut Violations,
+    found: &mut Diagnostics,
 ) {
     let given = [
         (Field::PROTOCOL, config.protocol.is_some()),

@@ -5,7 +5,7 @@ use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
 use crate::config::values::{Limits, Written};
 use crate::config::{Dim, Dtype, Field};
-use crate::violation::Violations;
+use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 
 options! {

@@ -1,7 +1,7 @@
 //! What a candidate of a collective should take.
 
-use super::body::CollectivePlan;
 use super::config::Protocol;
+use super::op_plan::CollectivePlan;
 use crate::cost::{FLAG_US, PUSH_SHARE, put_us};
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
@@ -16,19 +16,21 @@ const PASS_US: f64 = 1.5;
 
 /// Expected time, µs.
 pub(super) fn estimate_us(
-    body: &CollectivePlan,
+    op_plan: &CollectivePlan,
     topology: Topology,
     traffic: &Traffic,
     device: &Device,
 ) -> f64 {
     let bound = Bound::new(traffic, device);
-    let steps = match (topology.world(), body.protocol) {
+    let steps = match (topology.world(), op_plan.protocol) {
         (1, _) => 0.0,
-        _ if body.reduces_all() => 1.0,
-        _ => f64::from(u32::from(body.config.op.reduces()) + u32::from(body.config.op.gathers())),
+        _ if op_plan.reduces_all() => 1.0,
+        _ => f64::from(
+            u32::from(op_plan.config.op.reduces()) + u32::from(op_plan.config.op.gathers()),
+        ),
     };
     let latency_us = steps
-        * match body.protocol {
+        * match op_plan.protocol {
             Protocol::Ll => PACKET_US,
             Protocol::Simple => FLAG_US + PASS_US,
         };

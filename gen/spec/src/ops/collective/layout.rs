@@ -1,26 +1,26 @@
 //! Names and roles of a kernel of a collective, and what it is passed.
 
-use super::body::{CollectivePlan, LL_THREADS};
 use super::config::{CollectiveOp, CollectiveShape, Protocol};
+use super::op_plan::{CollectivePlan, LL_THREADS};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::plan::Role;
 use crate::plan::network::common_args;
 use crate::topology::Topology;
 
-pub(super) fn id(body: &CollectivePlan, topology: Topology) -> String {
-    let CollectiveShape { m, n } = body.shape;
-    let how = match body.protocol {
-        Protocol::Ll if body.shots > 0 => format!("ll{}", body.shots),
+pub(super) fn id(op_plan: &CollectivePlan, topology: Topology) -> String {
+    let CollectiveShape { m, n } = op_plan.shape;
+    let how = match op_plan.protocol {
+        Protocol::Ll if op_plan.shots > 0 => format!("ll{}", op_plan.shots),
         Protocol::Ll => "ll".to_owned(),
-        Protocol::Simple => format!("c{}", body.chunk_vecs),
+        Protocol::Simple => format!("c{}", op_plan.chunk_vecs),
     };
     format!(
         "{}_sm90a_g{topology}_m{m}n{n}_{}_{how}",
-        body.config.op, body.config.dtype
+        op_plan.config.op, op_plan.config.dtype
     )
 }
 
-pub(super) fn roles(body: &CollectivePlan, topology: Topology, grid_ctas: u32) -> Vec<Role> {
+pub(super) fn roles(op_plan: &CollectivePlan, topology: Topology, grid_ctas: u32) -> Vec<Role> {
     let role = |name, ctas, warps, about: &str| Role {
         name,
         ctas,
@@ -28,11 +28,11 @@ pub(super) fn roles(body: &CollectivePlan, topology: Topology, grid_ctas: u32) -
         about: about.into(),
     };
     let (all, first) = ((0, grid_ctas), (0, 1));
-    if body.protocol == Protocol::Ll {
+    if op_plan.protocol == Protocol::Ll {
         let about = "packets to the peers, and what they have sent to the result";
         return vec![role("exchange", all, (0, LL_THREADS / 32), about)];
     }
-    let op = body.config.op;
+    let op = op_plan.config.op;
     let mut roles = Vec::new();
     let mut warp = 0;
     let mut next = |name, ctas, count, about| {
@@ -57,44 +57,45 @@ pub(super) fn roles(body: &CollectivePlan, topology: Topology, grid_ctas: u32) -
         true => ("push", "own parts of the chunks that peers add up"),
         false => ("push_shard", "own chunks to the peers and to the result"),
     };
-    next(name, all, body.warps.push, about);
+    next(name, all, op_plan.warps.push, about);
     let about = match shards {
         true => "sums in fp32, to the result and to the peers",
         false => "sums in fp32, to the result",
     };
-    next("reduce", all, body.warps.reduce, about);
+    next("reduce", all, op_plan.warps.reduce, about);
     next(
         "collect",
         all,
-        body.warps.collect,
+        op_plan.warps.collect,
         "other ranks' chunks to the result",
     );
     next(
         "relay",
         all,
-        body.warps.relay,
+        op_plan.warps.relay,
         "other nodes' chunks to the peers",
     );
     roles
 }
 
 /// The rows of X and of Y on a rank.
-fn rows(body: &CollectivePlan, world: u32) -> (Extent, Extent) {
-    let whole = Extent::Fixed(body.shape.m);
+fn rows(op_plan: &CollectivePlan, world: u32) -> (Extent, Extent) {
+    let whole = Extent::Fixed(op_plan.shape.m);
     let shard = Extent::ShardRows {
-        total: body.shape.m,
-        per_rank: body.shape.shard_rows(world),
+        total: op_plan.shape.m,
+        per_rank: op_plan.shape.shard_rows(world),
     };
-    match body.config.op {
+    match op_plan.config.op {
         CollectiveOp::AllReduce => (whole, whole),
         CollectiveOp::AllGather => (shard, whole),
         CollectiveOp::ReduceScatter => (whole, shard),
     }
 }
 
-pub(super) fn operands(body: &CollectivePlan, world: u32) -> Vec<OperandSpec> {
-    let (x, y) = rows(body, world);
-    let matrix = |operand, rows| OperandSpec::new(operand, rows, body.shape.n, body.config.dtype);
+pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec> {
+    let (x, y) = rows(op_plan, world);
+    let matrix =
+        |operand, rows| OperandSpec::new(operand, rows, op_plan.shape.n, op_plan.config.dtype);
     vec![matrix(Operand::X, x), matrix(Operand::Y, y)]
 }
 

@@ -1,7 +1,7 @@
 //! Symmetric memory of collectives.
 
-use super::body::{CollectivePlan, VEC_BYTES};
 use super::config::Protocol;
+use super::op_plan::{CollectivePlan, VEC_BYTES};
 use crate::plan::region::regions;
 use crate::plan::{Element, Workspace};
 use crate::topology::Topology;
@@ -9,25 +9,25 @@ use crate::topology::Topology;
 /// What decides which memory a kernel has.
 #[derive(Clone, Copy)]
 struct Needs<'a> {
-    body: &'a CollectivePlan,
+    op_plan: &'a CollectivePlan,
     topology: Topology,
 }
 
 impl Needs<'_> {
     fn is(&self, protocol: Protocol) -> bool {
-        self.topology.world() > 1 && self.body.protocol == protocol
+        self.topology.world() > 1 && self.op_plan.protocol == protocol
     }
 
     fn has_idle_ranks(&self) -> bool {
-        self.body.has_idle_ranks(self.topology.world()) && !self.body.reduces_all()
+        self.op_plan.has_idle_ranks(self.topology.world()) && !self.op_plan.reduces_all()
     }
 
     fn reduces(&self) -> bool {
-        self.body.config.op.reduces()
+        self.op_plan.config.op.reduces()
     }
 
     fn sends_shards(&self) -> bool {
-        self.body.sends_shards(self.topology)
+        self.op_plan.sends_shards(self.topology)
     }
 
     fn crosses_nodes(&self) -> bool {
@@ -36,9 +36,9 @@ impl Needs<'_> {
 
     /// Vectors that a rank adds up.
     fn reduced_vecs(&self) -> u64 {
-        match self.body.reduces_all() {
-            true => self.body.vecs(),
-            false => self.body.shard_vecs,
+        match self.op_plan.reduces_all() {
+            true => self.op_plan.vecs(),
+            false => self.op_plan.shard_vecs,
         }
     }
 
@@ -48,11 +48,11 @@ impl Needs<'_> {
     }
 
     fn chunk(&self) -> Element {
-        Element::Bytes(self.body.chunk_vecs * VEC_BYTES)
+        Element::Bytes(self.op_plan.chunk_vecs * VEC_BYTES)
     }
 
     fn chunks(&self) -> u64 {
-        self.body.shard_chunks()
+        self.op_plan.shard_chunks()
     }
 }
 
@@ -66,7 +66,7 @@ regions! {
     parts: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.reduced_vecs()],
         if p.is(Protocol::Ll) && p.reduces();
     /// The shard of a source, in two packets per vector.
-    shards: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.body.shard_vecs],
+    shards: Element::Packets(1), [parity: 2u32, source: p.topology.world(), half: 2u32, vec: p.op_plan.shard_vecs],
         if p.is(Protocol::Ll) && p.sends_shards();
     /// Counts the calls in which a rank of this node has sent what it has of a chunk.
     partial_ready: Element::Flag, [node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
@@ -90,11 +90,11 @@ regions! {
     gathered: p.chunk(), [parity: 2u32, source: p.topology.world(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.sends_shards();
     /// Puts that have arrived from a peer, over all calls.
-    arrived: Element::Flag, [channel: u32::from(p.body.channels()), peer: p.topology.peers()], if p.crosses_nodes();
+    arrived: Element::Flag, [channel: u32::from(p.op_plan.channels()), peer: p.topology.peers()], if p.crosses_nodes();
 }
 
 /// The symmetric memory that a kernel needs.
-pub(super) fn workspace(body: &CollectivePlan, topology: Topology) -> Workspace {
-    let memory = CollectiveWorkspace::new(Needs { body, topology });
+pub(super) fn workspace(op_plan: &CollectivePlan, topology: Topology) -> Workspace {
+    let memory = CollectiveWorkspace::new(Needs { op_plan, topology });
     Workspace::new(memory.regions(), memory.bytes)
 }

@@ -7,17 +7,17 @@
 //! which has therefore finished e-2. Where some ranks have no shard, ranks signal each other that they have begun.
 //! Across nodes every rank waits for all puts of its peers, so the same holds for what puts write and are taken from.
 
-use super::body::{CollectivePlan, LL_THREADS, StepWarps, VEC_BYTES};
 use super::check::MAX_LL_BYTES;
 use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
+use super::op_plan::{CollectivePlan, LL_THREADS, StepWarps, VEC_BYTES};
 use super::{cost, layout, memory};
 use crate::device::Device;
+use crate::diagnostic::Diagnostics;
 use crate::plan::network::PUT_BYTES;
-use crate::plan::{Body, KernelPlan, Network, Registers};
+use crate::plan::{KernelPlan, Network, OpPlan, Registers};
 use crate::roofline::{Bound, Traffic};
 use crate::spec::KernelSpec;
 use crate::topology::Topology;
-use crate::violation::Violations;
 
 /// Threads of a CTA that moves chunks.
 const THREADS: u32 = 512;
@@ -34,11 +34,12 @@ pub(crate) fn plan(
     spec: &KernelSpec,
     config: &CollectiveConfig,
     device: &Device,
-) -> Option<Result<KernelPlan, Violations>> {
+) -> Option<Result<KernelPlan, Diagnostics>> {
     let shape = config.shape()?;
     let topology = spec.topology();
-    let estimate =
-        |body: &CollectivePlan| cost::estimate_us(body, topology, &traffic(body, topology), device);
+    let estimate = |op_plan: &CollectivePlan| {
+        cost::estimate_us(op_plan, topology, &traffic(op_plan, topology), device)
+    };
     let candidates = candidates(config, shape, topology, device);
     let best = candidates
         .into_iter()
@@ -78,7 +79,7 @@ fn with_packets(
     topology: Topology,
     shots: u32,
 ) -> CollectivePlan {
-    let mut body = CollectivePlan {
+    let mut op_plan = CollectivePlan {
         config: *config,
         shape,
         protocol: Protocol::Ll,
@@ -90,11 +91,11 @@ fn with_packets(
         put_chunks: 0,
         warps: StepWarps::default(),
     };
-    body.shard_vecs = match config.op {
-        CollectiveOp::AllReduce => body.vecs().div_ceil(topology.world().into()),
-        _ => shape.shard_rows(topology.world()) * body.row_vecs(),
+    op_plan.shard_vecs = match config.op {
+        CollectiveOp::AllReduce => op_plan.vecs().div_ceil(topology.world().into()),
+        _ => shape.shard_rows(topology.world()) * op_plan.row_vecs(),
     };
-    body
+    op_plan
 }
 
 fn with_chunks(
@@ -103,22 +104,24 @@ fn with_chunks(
     topology: Topology,
     device: &Device,
 ) -> CollectivePlan {
-    let mut body = with_packets(config, shape, topology, 0);
-    body.protocol = Protocol::Simple;
-    body.warps = step_warps(config.op, topology);
-    let workers = u64::from(device.sm_count * body.warps.push.max(body.warps.reduce).max(1));
-    let bytes = body.shard_vecs * VEC_BYTES / workers;
+    let mut op_plan = with_packets(config, shape, topology, 0);
+    op_plan.protocol = Protocol::Simple;
+    op_plan.warps = step_warps(config.op, topology);
+    let workers = u64::from(device.sm_count * op_plan.warps.push.max(op_plan.warps.reduce).max(1));
+    let bytes = op_plan.shard_vecs * VEC_BYTES / workers;
     let bytes = bytes.clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
-    body.chunk_vecs = (bytes / VEC_BYTES).next_power_of_two().min(body.shard_vecs);
-    body.unroll = UNROLL;
+    op_plan.chunk_vecs = (bytes / VEC_BYTES)
+        .next_power_of_two()
+        .min(op_plan.shard_vecs);
+    op_plan.unroll = UNROLL;
     if config.op.reduces() {
-        body.reduce_unroll = (PARTS_IN_FLIGHT / topology.local_world).clamp(1, UNROLL);
+        op_plan.reduce_unroll = (PARTS_IN_FLIGHT / topology.local_world).clamp(1, UNROLL);
     }
     if topology.peers() > 0 {
-        let chunks = u64::from(PUT_BYTES) / (body.chunk_vecs * VEC_BYTES);
-        body.put_chunks = chunks.clamp(1, body.shard_chunks());
+        let chunks = u64::from(PUT_BYTES) / (op_plan.chunk_vecs * VEC_BYTES);
+        op_plan.put_chunks = chunks.clamp(1, op_plan.shard_chunks());
     }
-    body
+    op_plan
 }
 
 /// The warps of a CTA by step, in proportion to the bytes that each step loads and stores. Across nodes, up to three warps
@@ -145,26 +148,26 @@ fn step_warps(op: CollectiveOp, topology: Topology) -> StepWarps {
 }
 
 /// Bytes of one call, of a rank with a full shard.
-fn traffic(body: &CollectivePlan, topology: Topology) -> Traffic {
+fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
     let (local_peers, nodes) = (
         u64::from(topology.local_world - 1),
         u64::from(topology.nodes),
     );
-    let (shard, whole) = (body.shard_vecs * VEC_BYTES, body.bytes());
+    let (shard, whole) = (op_plan.shard_vecs * VEC_BYTES, op_plan.bytes());
     let world = u64::from(topology.world());
     // What a rank sends in one step of shards, and in one of parts: as much.
     let step = local_peers * nodes * shard;
-    let steps = u64::from(body.config.op.reduces()) + u64::from(body.config.op.gathers());
-    let link_bytes = match body.reduces_all() {
+    let steps = u64::from(op_plan.config.op.reduces()) + u64::from(op_plan.config.op.gathers());
+    let link_bytes = match op_plan.reduces_all() {
         true => local_peers * whole,
         false => steps * step,
     };
-    let flags = match body.protocol {
+    let flags = match op_plan.protocol {
         Protocol::Ll => 2,
         Protocol::Simple => 1,
     };
-    let elems = |bytes: u64| bytes / body.config.dtype.bytes();
-    let (read, written) = match body.config.op {
+    let elems = |bytes: u64| bytes / op_plan.config.dtype.bytes();
+    let (read, written) = match op_plan.config.op {
         CollectiveOp::AllReduce => (whole, whole),
         CollectiveOp::AllGather => (shard, whole),
         CollectiveOp::ReduceScatter => (whole, shard),
@@ -173,7 +176,7 @@ fn traffic(body: &CollectivePlan, topology: Topology) -> Traffic {
         link_bytes: flags * link_bytes,
         nic_bytes: steps * u64::from(topology.peers()) * shard,
         memory_bytes: read + written,
-        flops: if body.config.op.reduces() {
+        flops: if op_plan.config.op.reduces() {
             elems(shard) * (world - 1)
         } else {
             0
@@ -184,40 +187,40 @@ fn traffic(body: &CollectivePlan, topology: Topology) -> Traffic {
 fn finish(
     spec: &KernelSpec,
     device: &Device,
-    body: CollectivePlan,
+    op_plan: CollectivePlan,
     estimate_us: f64,
 ) -> KernelPlan {
     let (world, topology) = (spec.world(), spec.topology());
-    let moved = traffic(&body, topology);
+    let moved = traffic(&op_plan, topology);
     // Nobody has to send more than two steps of plain data do.
     let least = traffic(
         &CollectivePlan {
             protocol: Protocol::Simple,
             shots: 0,
-            ..body.clone()
+            ..op_plan.clone()
         },
         topology,
     );
-    let (threads, grid_ctas) = match body.protocol {
-        Protocol::Ll => (LL_THREADS, ll_ctas(&body, device)),
+    let (threads, grid_ctas) = match op_plan.protocol {
+        Protocol::Ll => (LL_THREADS, ll_ctas(&op_plan, device)),
         Protocol::Simple => (THREADS, device.sm_count),
     };
     // All that an SM has; kernels that share none among warpgroups may use fewer.
     let registers = (65536 / threads).min(255);
     KernelPlan {
-        id: layout::id(&body, topology),
+        id: layout::id(&op_plan, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads,
         grid_ctas,
-        roles: layout::roles(&body, topology, grid_ctas),
+        roles: layout::roles(&op_plan, topology, grid_ctas),
         smem: Vec::new(),
         comm_smem: Vec::new(),
         smem_bytes: 0,
-        workspace: memory::workspace(&body, topology),
+        workspace: memory::workspace(&op_plan, topology),
         copies: None,
-        network: network(&body, topology),
-        operands: layout::operands(&body, world),
+        network: network(&op_plan, topology),
+        operands: layout::operands(&op_plan, world),
         args: layout::args(topology),
         registers: Registers {
             entry: registers,
@@ -227,21 +230,21 @@ fn finish(
         bound: Bound::new(&least, device),
         traffic: moved,
         estimate_us,
-        body: Body::Collective(body),
+        op_plan: OpPlan::Collective(op_plan),
     }
 }
 
 /// A vector for each thread, on at most all SMs.
-fn ll_ctas(body: &CollectivePlan, device: &Device) -> u32 {
-    let ctas = body.vecs().div_ceil(LL_THREADS.into());
+fn ll_ctas(op_plan: &CollectivePlan, device: &Device) -> u32 {
+    let ctas = op_plan.vecs().div_ceil(LL_THREADS.into());
     ctas.min(device.sm_count.into()) as u32
 }
 
 /// What the kernel wants of the fabric: each chunk of a shard crosses to every other node once in each step.
-fn network(body: &CollectivePlan, topology: Topology) -> Option<Network> {
+fn network(op_plan: &CollectivePlan, topology: Topology) -> Option<Network> {
     (topology.peers() > 0).then(|| Network {
-        channels: body.channels(),
-        puts: body.shard_chunks().div_ceil(body.put_chunks) as u32,
-        put_bytes: body.put_chunks * body.chunk_vecs * VEC_BYTES,
+        channels: op_plan.channels(),
+        puts: op_plan.shard_chunks().div_ceil(op_plan.put_chunks) as u32,
+        put_bytes: op_plan.put_chunks * op_plan.chunk_vecs * VEC_BYTES,
     })
 }

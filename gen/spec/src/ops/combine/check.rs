@@ -2,11 +2,11 @@
 
 use super::config::CombineConfig;
 use crate::config::KernelConfig;
+use crate::diagnostic::Diagnostics;
 use crate::ops::dispatch::check::{Sizes, check_dims, check_rows};
-use crate::violation::Violations;
 
 /// Records every mistake.
-pub(crate) fn check(config: &CombineConfig, kernel: &KernelConfig, found: &mut Violations) {
+pub(crate) fn check(config: &CombineConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
     let world = kernel.world;
     check_dims(&config.dims(), world, found);
     let sizes = Sizes {

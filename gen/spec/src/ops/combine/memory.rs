@@ -1,6 +1,6 @@
 //! Memory of `combine`: symmetric memory of a rank, and shared memory of a CTA.
 
-use super::body::{CombinePlan, OUTPUTS};
+use super::op_plan::{CombinePlan, OUTPUTS};
 use crate::plan::region::regions;
 use crate::plan::{Element, Region, Workspace};
 use crate::topology::Topology;
@@ -13,7 +13,7 @@ const FAULT_WORDS: u64 = 3;
 /// What decides which memory a kernel has.
 #[derive(Clone, Copy)]
 struct Needs<'a> {
-    body: &'a CombinePlan,
+    op_plan: &'a CombinePlan,
     topology: Topology,
 }
 
@@ -23,11 +23,14 @@ impl Needs<'_> {
     }
 
     fn crosses_nodes(&self) -> bool {
-        self.body.lists.is_some()
+        self.op_plan.internode.is_some()
     }
 
     fn list_bytes(&self) -> u64 {
-        self.body.lists.as_ref().map_or(0, |lists| lists.list_bytes)
+        self.op_plan
+            .internode
+            .as_ref()
+            .map_or(0, |internode| internode.list_bytes)
     }
 }
 
@@ -37,13 +40,13 @@ regions! {
 
     /// How many tokens a source has, as packets.
     token_counts: Element::Packets(1),
-        [parity: 2u32, source: p.topology.world(), packet: p.body.count_packets()], if p.exchanges();
+        [parity: 2u32, source: p.topology.world(), packet: p.op_plan.count_packets()], if p.exchanges();
     /// The top-k entries of a source's tokens, a packet each.
     topk_packets: Element::Packets(1),
-        [parity: 2u32, source: p.topology.world(), entry: p.body.choices()], if p.exchanges();
+        [parity: 2u32, source: p.topology.world(), entry: p.op_plan.choices()], if p.exchanges();
     /// The mark of the call in which a part of a partial sum arrived last.
     partial_ready: Element::Flag,
-        [from: p.topology.local_world, node: p.topology.nodes, token: p.body.shape.max_tokens, part: p.body.parts()],
+        [from: p.topology.local_world, node: p.topology.nodes, token: p.op_plan.shape.max_tokens, part: p.op_plan.parts()],
         if p.exchanges();
     /// Puts that have arrived from a peer, over all calls.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.crosses_nodes();
@@ -60,17 +63,17 @@ regions! {
     /// The same before a call.
     listed_before: Element::Count, [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
     /// Where an own token is on the list for a peer, beside the mark of the call in which it came there last.
-    list_positions: Element::Marked, [peer: p.topology.peers(), token: p.body.shape.max_tokens],
+    list_positions: Element::Marked, [peer: p.topology.peers(), token: p.op_plan.shape.max_tokens],
         if p.crosses_nodes();
     /// Lists of tokens for peers, and of peers.
     lists_out: Element::Bytes(p.list_bytes()), [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
     lists_in: Element::Bytes(p.list_bytes()), [parity: 2u32, peer: p.topology.peers()], if p.crosses_nodes();
     /// Sums of a peer's node, in the order of the list for it.
-    sums_in: Element::Bytes(p.body.row_bytes()), [peer: p.topology.peers(), position: p.body.shape.max_tokens],
+    sums_in: Element::Bytes(p.op_plan.row_bytes()), [peer: p.topology.peers(), position: p.op_plan.shape.max_tokens],
         if p.crosses_nodes();
     /// What a rank of this node has of a token of the rank with this local rank on a node.
-    partials: Element::Bytes(p.body.row_bytes()),
-        [from: p.topology.local_world, node: p.topology.nodes, token: p.body.shape.max_tokens], if p.exchanges();
+    partials: Element::Bytes(p.op_plan.row_bytes()),
+        [from: p.topology.local_world, node: p.topology.nodes, token: p.op_plan.shape.max_tokens], if p.exchanges();
 }
 
 /// What decides the shared memory of a CTA.
@@ -102,8 +105,8 @@ regions! {
 }
 
 /// The symmetric memory that a kernel needs.
-pub(super) fn workspace(body: &CombinePlan, topology: Topology) -> Workspace {
-    let memory = CombineWorkspace::new(Needs { body, topology });
+pub(super) fn workspace(op_plan: &CombinePlan, topology: Topology) -> Workspace {
+    let memory = CombineWorkspace::new(Needs { op_plan, topology });
     Workspace::new(memory.regions(), memory.bytes)
 }
 

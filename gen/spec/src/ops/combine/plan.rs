@@ -10,22 +10,22 @@
 //! had begun e-1 and so finished e-2. Sums need one buffer: they are sent to a rank whose packets of this epoch have arrived,
 //! and which has therefore finished the one before.
 //!
-//! Across nodes see `across`.
+//! Across nodes see `internode`.
 
-use super::body::{CombinePlan, ELEM_BYTES, Lists, OUTPUTS};
 use super::config::{CombineConfig, CombineShape};
-use super::{across, cost, memory};
+use super::op_plan::{CombinePlan, ELEM_BYTES, InternodeCombine, OUTPUTS};
+use super::{cost, internode, memory};
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::config::{Dtype, Field};
 use crate::device::Device;
+use crate::diagnostic::Diagnostics;
 use crate::ops::dispatch::all_rows;
 use crate::ops::gemm::THREADS;
 use crate::plan::network::common_args;
-use crate::plan::{Body, KernelPlan, Registers, Role};
+use crate::plan::{KernelPlan, OpPlan, Registers, Role};
 use crate::roofline::{Bound, Traffic};
 use crate::spec::KernelSpec;
 use crate::topology::Topology;
-use crate::violation::Violations;
 
 /// The most stages. Memory wants 40 KiB under way in an SM (1.2 µs at 33 GB/s); as many rows again wait to be
 /// added.
@@ -53,51 +53,54 @@ pub(crate) fn plan(
     spec: &KernelSpec,
     config: &CombineConfig,
     device: &Device,
-) -> Option<Result<KernelPlan, Violations>> {
+) -> Option<Result<KernelPlan, Diagnostics>> {
     let shape = config.shape()?;
     let (world, topology) = (spec.world(), spec.topology());
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
     let part_bytes = part_bytes(&shape, world, device);
-    let mut body = CombinePlan {
+    let mut op_plan = CombinePlan {
         config: *config,
         shape,
         max_rows: config.max_rows.map_or(rows, |most| rows.min(most.into())),
         part_bytes,
         stages: stages(part_bytes, device),
-        lists: None,
+        internode: None,
     };
-    if body.stages < 2 {
+    if op_plan.stages < 2 {
         return Some(Err(no_room(part_bytes, device)));
     }
-    body.lists = Lists::new(&body, topology);
-    if let Some(lists) = &body.lists
-        && let Err(found) = lists.check(&body, device)
+    op_plan.internode = InternodeCombine::new(&op_plan, topology);
+    if let Some(internode) = &op_plan.internode
+        && let Err(found) = internode.check(&op_plan, device)
     {
         return Some(Err(found));
     }
-    let (smem, smem_bytes) = memory::smem(body.part_bytes, body.stages);
-    let traffic = traffic(&body, topology);
+    let (smem, smem_bytes) = memory::smem(op_plan.part_bytes, op_plan.stages);
+    let traffic = traffic(&op_plan, topology);
     let bound = Bound::new(&traffic, device);
     Some(Ok(KernelPlan {
-        id: id(&body, topology),
+        id: id(&op_plan, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,
         grid_ctas: device.sm_count,
-        roles: roles(&body, device.sm_count),
+        roles: roles(&op_plan, device.sm_count),
         smem,
         comm_smem: Vec::new(),
         smem_bytes,
-        workspace: memory::workspace(&body, topology),
+        workspace: memory::workspace(&op_plan, topology),
         copies: None,
-        network: body.lists.as_ref().map(|lists| lists.network(&body)),
-        operands: operands(&body),
+        network: op_plan
+            .internode
+            .as_ref()
+            .map(|internode| internode.network(&op_plan)),
+        operands: operands(&op_plan),
         args: args(topology),
         registers: REGISTERS,
         estimate_us: cost::combine_us(&bound),
         bound,
         traffic,
-        body: Body::Combine(body),
+        op_plan: OpPlan::Combine(op_plan),
     }))
 }
 
@@ -126,8 +129,8 @@ fn stages(part_bytes: u32, device: &Device) -> u32 {
     (2..=MAX_STAGES).rev().find(fits).unwrap_or(0)
 }
 
-fn no_room(part_bytes: u32, device: &Device) -> Violations {
-    let mut found = Violations::default();
+fn no_room(part_bytes: u32, device: &Device) -> Diagnostics {
+    let mut found = Diagnostics::default();
     let (_, needed) = memory::smem(part_bytes, 2);
     found.push(
         Field::HIDDEN,
@@ -140,51 +143,51 @@ fn no_room(part_bytes: u32, device: &Device) -> Violations {
     found
 }
 
-fn traffic(body: &CombinePlan, topology: Topology) -> Traffic {
-    let shape = body.shape;
-    let spread = body.spread(topology);
-    let row_bytes = body.row_bytes() as f64;
+fn traffic(op_plan: &CombinePlan, topology: Topology) -> Traffic {
+    let shape = op_plan.shape;
+    let routing = op_plan.expected_routing(topology);
+    let row_bytes = op_plan.row_bytes() as f64;
     let (sent, put) = (
-        spread.sent_tokens * row_bytes,
-        spread.put_tokens * row_bytes,
+        routing.sent_tokens * row_bytes,
+        routing.put_tokens * row_bytes,
     );
     let copies = topology.nodes * (topology.local_world - 1);
-    let packets = u64::from(copies) * body.choices() * PACKET_BYTES;
-    let listed = (spread.put_tokens * (shape.top_k * across::CHOICE_BYTES) as f64) as u64;
-    let rows = body.choices() + shape.max_tokens;
+    let packets = u64::from(copies) * op_plan.choices() * PACKET_BYTES;
+    let listed = (routing.put_tokens * (shape.top_k * internode::CHOICE_BYTES) as f64) as u64;
+    let rows = op_plan.choices() + shape.max_tokens;
     Traffic {
         link_bytes: sent as u64 + packets,
         nic_bytes: put as u64 + listed,
         // What is put is written, read by the NIC, written by the other, and read.
-        memory_bytes: rows * body.row_bytes() + 2 * sent as u64 + 4 * put as u64,
-        flops: 2 * body.choices() * shape.hidden,
+        memory_bytes: rows * op_plan.row_bytes() + 2 * sent as u64 + 4 * put as u64,
+        flops: 2 * op_plan.choices() * shape.hidden,
     }
 }
 
-fn id(body: &CombinePlan, topology: Topology) -> String {
+fn id(op_plan: &CombinePlan, topology: Topology) -> String {
     let CombineShape {
         experts,
         top_k,
         max_tokens,
         hidden,
-    } = body.shape;
+    } = op_plan.shape;
     format!(
         "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}_p{}s{}",
-        body.config.op,
-        body.max_rows,
-        body.parts(),
-        body.stages
+        op_plan.config.op,
+        op_plan.max_rows,
+        op_plan.parts(),
+        op_plan.stages
     )
 }
 
-fn roles(body: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
+fn roles(op_plan: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
     let role = |name, ctas, warps, about: &str| Role {
         name,
         ctas,
         warps,
         about: about.into(),
     };
-    let (comm, adding) = ((0, body.comm_ctas()), (body.comm_ctas(), grid_ctas));
+    let (comm, adding) = ((0, op_plan.comm_ctas()), (op_plan.comm_ctas(), grid_ctas));
     let warps = THREADS / 32;
     let network = [
         role("watch_arrivals", comm, (0, 1), "puts of other nodes"),
@@ -206,20 +209,20 @@ fn roles(body: &CombinePlan, grid_ctas: u32) -> Vec<Role> {
         role("store", adding, (1, 1 + OUTPUTS), "sums to C and to peers"),
         role("add", adding, (1 + OUTPUTS, warps), "sums in fp32"),
     ];
-    let crosses_nodes = body.lists.is_some();
+    let crosses_nodes = op_plan.internode.is_some();
     let network = network.into_iter().filter(|_| crosses_nodes);
     network.chain(rest).collect()
 }
 
-fn operands(body: &CombinePlan) -> Vec<OperandSpec> {
-    let shape = body.shape;
+fn operands(op_plan: &CombinePlan) -> Vec<OperandSpec> {
+    let shape = op_plan.shape;
     let matrix =
         |operand, rows| OperandSpec::new(operand, Extent::Fixed(rows), shape.hidden, Dtype::Bf16);
     vec![
-        matrix(Operand::Rows, body.max_rows),
+        matrix(Operand::Rows, op_plan.max_rows),
         OperandSpec::vector(Operand::NumTokens, 1, Dtype::Int32),
-        OperandSpec::vector(Operand::RowIndices, body.choices(), Dtype::Int32),
-        OperandSpec::vector(Operand::TopkWeights, body.choices(), Dtype::Fp32),
+        OperandSpec::vector(Operand::RowIndices, op_plan.choices(), Dtype::Int32),
+        OperandSpec::vector(Operand::TopkWeights, op_plan.choices(), Dtype::Fp32),
         matrix(Operand::C, shape.max_tokens),
     ]
 }

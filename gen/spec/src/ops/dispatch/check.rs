@@ -3,8 +3,8 @@
 use super::config::{DispatchConfig, all_rows};
 use crate::config::KernelConfig;
 use crate::config::{Dim, Field};
+use crate::diagnostic::Diagnostics;
 use crate::spec::{DIM_STEP, MAX_DIM, MAX_ELEMS};
-use crate::violation::Violations;
 
 /// Experts over all ranks: a kernel's tables of them are in shared memory.
 pub const MAX_EXPERTS: u64 = 1024;
@@ -12,7 +12,7 @@ pub const MAX_EXPERTS: u64 = 1024;
 pub const MAX_TOP_K: u64 = 16;
 
 /// Records every mistake.
-pub(crate) fn check(config: &DispatchConfig, kernel: &KernelConfig, found: &mut Violations) {
+pub(crate) fn check(config: &DispatchConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
     let world = kernel.world;
     check_dims(&config.dims(), world, found);
     let sizes = Sizes {
@@ -49,7 +49,7 @@ pub(crate) fn check(config: &DispatchConfig, kernel: &KernelConfig, found: &mut 
     }
 }
 
-pub(crate) fn check_dims(dims: &[(Field, Dim)], world: u32, found: &mut Violations) {
+pub(crate) fn check_dims(dims: &[(Field, Dim)], world: u32, found: &mut Diagnostics) {
     for &(field, dim) in dims {
         let Some(size) = dim.fixed() else { continue };
         let (most, why) = match field {
@@ -90,7 +90,7 @@ pub(crate) struct Sizes {
     pub cols: [Dim; 2],
 }
 
-pub(crate) fn check_rows(sizes: Sizes, max_rows: Option<u32>, world: u32, found: &mut Violations) {
+pub(crate) fn check_rows(sizes: Sizes, max_rows: Option<u32>, world: u32, found: &mut Diagnostics) {
     found.require(
         max_rows != Some(0),
         Field::MAX_ROWS,

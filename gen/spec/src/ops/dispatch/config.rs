@@ -5,8 +5,8 @@ use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::OptionType;
 use crate::config::values::{Limits, Written};
 use crate::config::{Dim, Field};
+use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::BLayout;
-use crate::violation::Violations;
 use serde::{Deserialize, Serialize};
 
 options! {

@@ -1,7 +1,7 @@
 //! Names and roles of a `dispatch_gemm` kernel, and what it is passed.
 
-use super::body::DispatchPlan;
 use super::config::DispatchShape;
+use super::op_plan::DispatchPlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::config::Dtype;
 use crate::ops::gemm::{BLayout, THREADS, TILE_K};
@@ -12,29 +12,29 @@ use crate::topology::Topology;
 /// Warps that load; the others multiply.
 const LOAD_WARPS: u32 = 4;
 
-pub(super) fn id(body: &DispatchPlan, topology: Topology) -> String {
+pub(super) fn id(op_plan: &DispatchPlan, topology: Topology) -> String {
     let DispatchShape {
         experts,
         top_k,
         max_tokens,
         hidden,
         intermediate,
-    } = body.shape;
-    let swiglu = if body.config.swiglu { "_swiglu" } else { "" };
+    } = op_plan.shape;
+    let swiglu = if op_plan.config.swiglu { "_swiglu" } else { "" };
     format!(
         "{}_sm90a_g{topology}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}_push{}b{}{swiglu}",
-        body.config.op,
-        body.max_rows,
-        body.config.b_layout,
-        body.tile.m,
-        body.tile.n,
-        body.stages,
-        body.comm_ctas,
-        body.block_tokens,
+        op_plan.config.op,
+        op_plan.max_rows,
+        op_plan.config.b_layout,
+        op_plan.tile.m,
+        op_plan.tile.n,
+        op_plan.stages,
+        op_plan.comm_ctas,
+        op_plan.block_tokens,
     )
 }
 
-pub(super) fn roles(body: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
+pub(super) fn roles(op_plan: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
     let role = |name, ctas, warps, about: &str| Role {
         name,
         ctas,
@@ -44,12 +44,17 @@ pub(super) fn roles(body: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
     let warps = THREADS / 32;
     let all = (0, grid_ctas);
     let mut roles = Vec::new();
-    if body.comm_ctas > 0 {
-        let about = match body.across {
+    if op_plan.comm_ctas > 0 {
+        let about = match op_plan.internode {
             None => "first, tokens to the ranks of their experts",
             Some(_) => "first, arrivals, puts, tokens to this node and to puts, other nodes' here",
         };
-        roles.push(role("send_tokens", (0, body.comm_ctas), (0, warps), about));
+        roles.push(role(
+            "send_tokens",
+            (0, op_plan.comm_ctas),
+            (0, warps),
+            about,
+        ));
     }
     let about = "tokens and weights to shared memory";
     roles.push(role("load", all, (0, LOAD_WARPS), about));
@@ -58,11 +63,11 @@ pub(super) fn roles(body: &DispatchPlan, grid_ctas: u32) -> Vec<Role> {
     roles
 }
 
-pub(super) fn operands(body: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
-    let shape = body.shape;
-    let local = body.local_experts(world);
-    let cols = body.weight_cols();
-    let (rows, cols) = match body.config.b_layout {
+pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
+    let shape = op_plan.shape;
+    let local = op_plan.local_experts(world);
+    let cols = op_plan.weight_cols();
+    let (rows, cols) = match op_plan.config.b_layout {
         BLayout::Kn => (local * shape.hidden, cols),
         BLayout::Nk => (local * cols, shape.hidden),
     };
@@ -75,18 +80,18 @@ pub(super) fn operands(body: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
         numbers(Operand::NumTokens, 1),
         numbers(Operand::TopkIds, choices),
         matrix(Operand::B, rows, cols),
-        matrix(Operand::C, body.max_rows, shape.intermediate),
+        matrix(Operand::C, op_plan.max_rows, shape.intermediate),
         numbers(Operand::ExpertOffsets, local + 1),
         numbers(Operand::RowIndices, choices).written(),
     ]
 }
 
 /// The weights of this rank's experts: [columns or hidden, the other, expert].
-fn weights(body: &DispatchPlan, world: u32) -> ArgKind {
-    let (hidden, cols) = (body.shape.hidden, body.weight_cols());
-    let (inner, outer, box_elems) = match body.config.b_layout {
-        BLayout::Kn => (cols, hidden, [body.box_cols(), TILE_K]),
-        BLayout::Nk => (hidden, cols, [TILE_K, body.box_cols()]),
+fn weights(op_plan: &DispatchPlan, world: u32) -> ArgKind {
+    let (hidden, cols) = (op_plan.shape.hidden, op_plan.weight_cols());
+    let (inner, outer, box_elems) = match op_plan.config.b_layout {
+        BLayout::Kn => (cols, hidden, [op_plan.box_cols(), TILE_K]),
+        BLayout::Nk => (hidden, cols, [TILE_K, op_plan.box_cols()]),
     };
     let rows = Extent::Fixed(outer);
     ArgKind::TensorMap(TensorMapSpec {
@@ -95,7 +100,7 @@ fn weights(body: &DispatchPlan, world: u32) -> ArgKind {
         extents: vec![
             Extent::Fixed(inner),
             rows,
-            Extent::Fixed(body.local_experts(world)),
+            Extent::Fixed(op_plan.local_experts(world)),
         ],
         strides: vec![
             Stride::RowOf(Operand::B),
@@ -108,9 +113,9 @@ fn weights(body: &DispatchPlan, world: u32) -> ArgKind {
     })
 }
 
-pub(super) fn args(body: &DispatchPlan, topology: Topology) -> ArgLayout {
+pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
     let mut kinds = vec![
-        ("b", weights(body, topology.world())),
+        ("b", weights(op_plan, topology.world())),
         ("tokens", ArgKind::Pointer(Operand::Tokens)),
         (
             "token_stride_bytes",

@@ -1,7 +1,7 @@
 //! Memory of `dispatch_gemm`: symmetric memory of a rank, and shared memory of a CTA.
 
-use super::body::{DispatchPlan, ELEM_BYTES, FAULT_WORDS, TILE_BUFFERS};
-use crate::ops::gemm::body::OUT_COLS;
+use super::op_plan::{DispatchPlan, ELEM_BYTES, FAULT_WORDS, TILE_BUFFERS};
+use crate::ops::gemm::op_plan::OUT_COLS;
 use crate::ops::gemm::{SLOT_BYTES, THREADS, TILE_K};
 use crate::plan::region::regions;
 use crate::plan::{Element, Region, Workspace};
@@ -19,7 +19,7 @@ const OUT_BYTES: u64 = 16 * OUT_COLS as u64 * ELEM_BYTES;
 /// What decides which memory a kernel has.
 #[derive(Clone, Copy)]
 pub(super) struct Needs<'a> {
-    pub body: &'a DispatchPlan,
+    pub op_plan: &'a DispatchPlan,
     pub topology: Topology,
     pub grid_ctas: u32,
 }
@@ -40,11 +40,14 @@ impl Needs<'_> {
     }
 
     fn local_experts(&self) -> u64 {
-        self.body.local_experts(self.world())
+        self.op_plan.local_experts(self.world())
     }
 
     fn packet_words(&self) -> u64 {
-        self.body.across.as_ref().map_or(0, |a| a.packet_bytes / 4)
+        self.op_plan
+            .internode
+            .as_ref()
+            .map_or(0, |a| a.packet_bytes / 4)
     }
 }
 
@@ -61,20 +64,20 @@ regions! {
     /// … and the fault.
     fault: Element::Words(FAULT_WORDS), [];
     /// Of each CTA's slice, rows of an expert in the upper half, and tokens that are sent for it in the lower one.
-    slice_counts: Element::Words(1), [cta: p.grid_ctas, expert: p.body.shape.experts];
+    slice_counts: Element::Words(1), [cta: p.grid_ctas, expert: p.op_plan.shape.experts];
     /// Counts a source's CTAs whose part of its message and list is here, over all calls.
     routed: Element::Flag, [source: p.world()];
     /// What a source sends first: a fault, rows of each expert, and tokens that it sends for each.
-    messages: Element::Words(p.body.count_words()), [parity: 2u32, source: p.world()];
+    messages: Element::Words(p.op_plan.count_words()), [parity: 2u32, source: p.world()];
     /// Of each row that a source's tokens make here, expert by expert, the slot of its token; of an own one the number.
-    lists: Element::Words(1), [parity: 2u32, source: p.world(), row: p.body.source_rows];
+    lists: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows];
     /// Tokens to send, by slot.
-    send_list: Element::Words(1), [destination: p.topology.destinations(), slot: p.body.shape.max_tokens],
+    send_list: Element::Words(1), [destination: p.topology.destinations(), slot: p.op_plan.shape.max_tokens],
         if p.sends();
     /// Holds the mark of the last call in which a source's tokens of a block arrived.
-    token_ready: Element::Flag, [source: p.world(), block: p.body.blocks()], if p.sends();
+    token_ready: Element::Flag, [source: p.world(), block: p.op_plan.blocks()], if p.sends();
     /// Tokens of other ranks; `distance` 0 is the next rank's.
-    received: Element::Bytes(p.body.token_bytes()), [distance: p.world() - 1, slot: p.body.shape.max_tokens],
+    received: Element::Bytes(p.op_plan.token_bytes()), [distance: p.world() - 1, slot: p.op_plan.shape.max_tokens],
         if p.sends();
     /// Puts that have arrived from a peer, over all calls.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.puts();
@@ -84,9 +87,9 @@ regions! {
     packets_out: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     packets_in: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     /// Holds the mark of the last call in which a block of tokens for a peer was packed.
-    packed_ready: Element::Flag, [peer: p.topology.peers(), block: p.body.blocks()], if p.puts();
+    packed_ready: Element::Flag, [peer: p.topology.peers(), block: p.op_plan.blocks()], if p.puts();
     /// Tokens for a peer, where puts take them from.
-    outgoing: Element::Bytes(p.body.token_bytes()), [peer: p.topology.peers(), slot: p.body.shape.max_tokens],
+    outgoing: Element::Bytes(p.op_plan.token_bytes()), [peer: p.topology.peers(), slot: p.op_plan.shape.max_tokens],
         if p.puts();
 }
 
@@ -101,17 +104,17 @@ regions! {
     struct DispatchSmem(p: Needs<'_>), from 0, aligned to 8;
 
     /// A stage of rows, and of weights.
-    a: Element::Bytes(u64::from(p.body.tile.m * TILE_K) * ELEM_BYTES), [stage: p.body.stages];
-    b: Element::Bytes(u64::from(p.body.tile.n * TILE_K) * ELEM_BYTES), [stage: p.body.stages];
+    a: Element::Bytes(u64::from(p.op_plan.tile.m * TILE_K) * ELEM_BYTES), [stage: p.op_plan.stages];
+    b: Element::Bytes(u64::from(p.op_plan.tile.n * TILE_K) * ELEM_BYTES), [stage: p.op_plan.stages];
     /// Rows of C on their way to memory.
     out: Element::Bytes(OUT_BYTES), [warp: MATH_WARPS];
     /// Where a row of the tile is in global memory.
-    row_address: Element::LongWords(1), [row: p.body.tile.m];
+    row_address: Element::LongWords(1), [row: p.op_plan.tile.m];
     /// Expert, row, rows and column of a tile that was taken.
     taken_tile: Element::Words(4), [buffer: TILE_BUFFERS];
     /// Barriers of the two pipelines, and of the slots that tokens are sent through.
-    stage_full: Element::Barrier, [stage: p.body.stages];
-    stage_empty: Element::Barrier, [stage: p.body.stages];
+    stage_full: Element::Barrier, [stage: p.op_plan.stages];
+    stage_empty: Element::Barrier, [stage: p.op_plan.stages];
     tile_full: Element::Barrier, [buffer: TILE_BUFFERS];
     tile_empty: Element::Barrier, [buffer: TILE_BUFFERS];
     copy_loaded: Element::Barrier, [warp: WARPS], if p.sends();
@@ -134,23 +137,23 @@ regions! {
     struct RoutingSmem(p: Needs<'_>), from 0, aligned to 16;
 
     /// While a slice is routed, of a choice: its expert, and the choice of its token that stands for its destination.
-    choice_expert: Element::Words(1), [choice: p.body.slice_choices()];
-    choice_sender: Element::Words(1), [choice: p.body.slice_choices()];
+    choice_expert: Element::Words(1), [choice: p.op_plan.slice_choices()];
+    choice_sender: Element::Words(1), [choice: p.op_plan.slice_choices()];
     /// Its place among this rank's rows of the expert, and the token's place among those for the destination.
-    choice_row: Element::Words(1), [choice: p.body.slice_choices()];
-    choice_slot: Element::Words(1), [choice: p.body.slice_choices()];
+    choice_row: Element::Words(1), [choice: p.op_plan.slice_choices()];
+    choice_slot: Element::Words(1), [choice: p.op_plan.slice_choices()];
     /// Of an expert, this rank's rows and tokens to send, in slices before this one and in all.
-    slice_rows_before: Element::Words(1), [expert: p.body.shape.experts];
-    slice_sent_before: Element::Words(1), [expert: p.body.shape.experts];
-    own_rows: Element::Words(1), [expert: p.body.shape.experts];
-    own_sent: Element::Words(1), [expert: p.body.shape.experts];
+    slice_rows_before: Element::Words(1), [expert: p.op_plan.shape.experts];
+    slice_sent_before: Element::Words(1), [expert: p.op_plan.shape.experts];
+    own_rows: Element::Words(1), [expert: p.op_plan.shape.experts];
+    own_sent: Element::Words(1), [expert: p.op_plan.shape.experts];
     /// Where they begin in the list for its destination, and among the tokens for it.
-    own_list_begin: Element::Words(1), [expert: p.body.shape.experts];
-    own_slot_begin: Element::Words(1), [expert: p.body.shape.experts];
+    own_list_begin: Element::Words(1), [expert: p.op_plan.shape.experts];
+    own_slot_begin: Element::Words(1), [expert: p.op_plan.shape.experts];
     /// Rows of all ranks, those of ranks before this one, and where they begin in C.
-    expert_rows: Element::Words(1), [expert: p.body.shape.experts];
-    expert_rows_before: Element::Words(1), [expert: p.body.shape.experts];
-    expert_row_begin: Element::Words(1), [expert: p.body.shape.experts];
+    expert_rows: Element::Words(1), [expert: p.op_plan.shape.experts];
+    expert_rows_before: Element::Words(1), [expert: p.op_plan.shape.experts];
+    expert_row_begin: Element::Words(1), [expert: p.op_plan.shape.experts];
     /// Rows of a rank.
     rank_rows: Element::Words(1), [rank: p.world()];
 }

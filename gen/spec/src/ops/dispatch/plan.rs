@@ -8,18 +8,18 @@
 //! e has finished e-1, for which it had those of every peer, so that each peer has finished e-2. Tokens need one buffer:
 //! they are sent once the receiver's numbers of this epoch are here, so that it has finished the one before.
 //!
-//! Across nodes see `across`.
+//! Across nodes see `internode`.
 
-use super::body::{Across, COPIES_AHEAD, DispatchPlan, ELEM_BYTES};
 use super::config::{DispatchConfig, DispatchShape, all_rows};
+use super::op_plan::{COPIES_AHEAD, DispatchPlan, ELEM_BYTES, InternodeDispatch};
 use super::{layout, memory, work};
 use crate::config::Field;
 use crate::device::Device;
+use crate::diagnostic::Diagnostics;
 use crate::ops::gemm::{Split, THREADS, TILE_K, Tile};
-use crate::plan::{Body, KernelPlan, Registers};
+use crate::plan::{KernelPlan, OpPlan, Registers};
 use crate::roofline::Bound;
 use crate::spec::KernelSpec;
-use crate::violation::Violations;
 
 /// Of the smallest tile, as much as slots to push from take; more gain nothing.
 const MAX_STAGES: u32 = 8;
@@ -47,10 +47,10 @@ pub(crate) fn plan(
     spec: &KernelSpec,
     config: &DispatchConfig,
     device: &Device,
-) -> Option<Result<KernelPlan, Violations>> {
+) -> Option<Result<KernelPlan, Diagnostics>> {
     let shape = config.shape()?;
     let mut best: Option<(DispatchPlan, f64)> = None;
-    let mut refused = Violations::default();
+    let mut refused = Diagnostics::default();
     for tile in TILES {
         let fixed_otherwise = config.tile_m.is_some_and(|m| m != tile.m)
             || config.tile_n.is_some_and(|n| n != tile.n)
@@ -59,17 +59,17 @@ pub(crate) fn plan(
             continue;
         }
         match candidate(spec, config, shape, device, tile) {
-            Ok(body) => {
-                let us = work::estimate_us(&body, spec.topology(), device);
+            Ok(op_plan) => {
+                let us = work::estimate_us(&op_plan, spec.topology(), device);
                 if best.as_ref().is_none_or(|(_, best_us)| us < *best_us) {
-                    best = Some((body, us));
+                    best = Some((op_plan, us));
                 }
             }
             Err(found) => refused = found,
         }
     }
     Some(match best {
-        Some((body, us)) => Ok(finish(spec, device, body, us)),
+        Some((op_plan, us)) => Ok(finish(spec, device, op_plan, us)),
         None => Err(refused),
     })
 }
@@ -80,8 +80,8 @@ fn candidate(
     shape: DispatchShape,
     device: &Device,
     tile: Tile,
-) -> Result<DispatchPlan, Violations> {
-    let mut found = Violations::default();
+) -> Result<DispatchPlan, Diagnostics> {
+    let mut found = Diagnostics::default();
     let (world, topology) = (spec.world(), spec.topology());
     let usual = COMM_CTAS.min(device.sm_count / 4).max(1);
     let comm_ctas = match world {
@@ -103,7 +103,7 @@ fn candidate(
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
     let workers = u64::from(comm_ctas.max(1) * THREADS / 32);
     let sent = shape.max_tokens * u64::from(topology.destinations() - 1);
-    let mut body = DispatchPlan {
+    let mut op_plan = DispatchPlan {
         config: *config,
         shape,
         tile,
@@ -119,24 +119,24 @@ fn candidate(
         // As many blocks as there are warps to send them, if they are few.
         block_tokens: (sent / (2 * workers)).clamp(1, BLOCK_TOKENS) as u32,
         slice_tokens: shape.max_tokens.div_ceil(device.sm_count.into()),
-        across: None,
+        internode: None,
     };
-    body.across = Across::new(&body, topology);
-    if let Some(across) = &body.across {
-        across.check(&body, &mut found);
+    op_plan.internode = InternodeDispatch::new(&op_plan, topology);
+    if let Some(internode) = &op_plan.internode {
+        internode.check(&op_plan, &mut found);
     }
     let stage_bytes = (tile.m + tile.n) * TILE_K * ELEM_BYTES as u32;
     let needs = memory::Needs {
-        body: &body,
+        op_plan: &op_plan,
         topology,
         grid_ctas: device.sm_count,
     };
-    let fixed = memory::smem(needs).1 - body.stages * stage_bytes;
+    let fixed = memory::smem(needs).1 - op_plan.stages * stage_bytes;
     let (routed, slots) = (memory::routing_bytes(needs), memory::slot_bytes(needs));
     let most = device.smem_bytes.saturating_sub(fixed) / stage_bytes;
-    body.stages = most.min(MAX_STAGES);
+    op_plan.stages = most.min(MAX_STAGES);
     found.require(
-        body.stages > COPIES_AHEAD,
+        op_plan.stages > COPIES_AHEAD,
         Field::EXPERTS,
         || {
             format!(
@@ -151,14 +151,14 @@ fn candidate(
         },
         "use more ranks or fewer experts, or a smaller tile",
     );
-    let room = u64::from(body.stages * stage_bytes);
+    let room = u64::from(op_plan.stages * stage_bytes);
     found.require(
         routed <= room,
         Field::MAX_TOKENS,
         || {
             format!(
                 "{} tokens of each of {} CTAs need {routed} bytes of shared memory to be routed, of {room}",
-                body.slice_tokens, device.sm_count
+                op_plan.slice_tokens, device.sm_count
             )
         },
         "use fewer tokens per call",
@@ -169,38 +169,46 @@ fn candidate(
         || format!("{slots} bytes of slots to send from do not fit into {room} bytes of stages"),
         "use a larger tile",
     );
-    found.into_result(body)
+    found.into_result(op_plan)
 }
 
-fn finish(spec: &KernelSpec, device: &Device, body: DispatchPlan, estimate_us: f64) -> KernelPlan {
+fn finish(
+    spec: &KernelSpec,
+    device: &Device,
+    op_plan: DispatchPlan,
+    estimate_us: f64,
+) -> KernelPlan {
     let (world, topology) = (spec.world(), spec.topology());
-    let traffic = work::traffic(&body, topology);
+    let traffic = work::traffic(&op_plan, topology);
     let grid_ctas = device.sm_count;
     let needs = memory::Needs {
-        body: &body,
+        op_plan: &op_plan,
         topology,
         grid_ctas,
     };
     let (smem, smem_bytes) = memory::smem(needs);
     KernelPlan {
-        id: layout::id(&body, topology),
+        id: layout::id(&op_plan, topology),
         spec: spec.clone(),
         device: device.clone(),
         threads: THREADS,
         grid_ctas,
-        roles: layout::roles(&body, grid_ctas),
+        roles: layout::roles(&op_plan, grid_ctas),
         smem,
         comm_smem: memory::smem_before_stages(needs),
         smem_bytes,
         workspace: memory::workspace(needs),
         copies: None,
-        network: body.across.as_ref().map(|across| across.network(&body)),
-        operands: layout::operands(&body, world),
-        args: layout::args(&body, topology),
+        network: op_plan
+            .internode
+            .as_ref()
+            .map(|internode| internode.network(&op_plan)),
+        operands: layout::operands(&op_plan, world),
+        args: layout::args(&op_plan, topology),
         registers: REGISTERS,
         bound: Bound::new(&traffic, device),
         traffic,
         estimate_us,
-        body: Body::Dispatch(body),
+        op_plan: OpPlan::Dispatch(op_plan),
     }
 }

@@ -1,7 +1,7 @@
 //! What ranks compute and send, if experts are chosen evenly and every rank has as many tokens as it can.
 
-use super::body::{DispatchPlan, ELEM_BYTES};
 use super::cost;
+use super::op_plan::{DispatchPlan, ELEM_BYTES};
 use crate::device::Device;
 use crate::ops::gemm::TILE_K;
 use crate::roofline::{Bound, Traffic};
@@ -9,7 +9,7 @@ use crate::topology::Topology;
 
 /// Where tokens go on average, of one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
+pub struct ExpectedRouting {
     /// Rows of each expert.
     pub expert_rows: f64,
     /// Rows of a rank.
@@ -21,20 +21,20 @@ pub struct Spread {
     pub put_tokens: f64,
 }
 
-impl Spread {
+impl ExpectedRouting {
     /// Of `max_tokens` tokens per rank that each choose `top_k` of `experts` at random, on one node.
     #[must_use]
-    pub fn even(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Self {
+    pub fn on_one_node(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Self {
         let topology = Topology {
             nodes: 1,
             local_world: world,
         };
-        Self::across(topology, experts, top_k, max_tokens)
+        Self::of(topology, experts, top_k, max_tokens)
     }
 
     /// The same on any number of nodes.
     #[must_use]
-    pub fn across(topology: Topology, experts: u64, top_k: u64, max_tokens: u64) -> Self {
+    pub fn of(topology: Topology, experts: u64, top_k: u64, max_tokens: u64) -> Self {
         let rows = (max_tokens * top_k) as f64;
         // Tokens some of whose experts are on one of `parts` equal parts of the ranks.
         let there = |parts: u32| {
@@ -57,45 +57,52 @@ impl Spread {
 impl DispatchPlan {
     /// Where tokens go if experts are chosen evenly.
     #[must_use]
-    pub fn spread(&self, topology: Topology) -> Spread {
+    pub fn expected_routing(&self, topology: Topology) -> ExpectedRouting {
         let shape = self.shape;
-        Spread::across(topology, shape.experts, shape.top_k, shape.max_tokens)
+        ExpectedRouting::of(topology, shape.experts, shape.top_k, shape.max_tokens)
     }
 }
 
-pub(super) fn traffic(body: &DispatchPlan, topology: Topology) -> Traffic {
-    let (shape, world) = (body.shape, topology.world());
-    let spread = body.spread(topology);
-    let rows = spread.rows as u64;
-    let touched = 1.0 - (-spread.expert_rows).exp(); // experts that have rows
-    let weights = body.local_experts(world) as f64 * touched;
-    let weight_elems = (weights * (shape.hidden * body.weight_cols()) as f64) as u64;
+pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
+    let (shape, world) = (op_plan.shape, topology.world());
+    let routing = op_plan.expected_routing(topology);
+    let rows = routing.rows as u64;
+    let touched = 1.0 - (-routing.expert_rows).exp(); // experts that have rows
+    let weights = op_plan.local_experts(world) as f64 * touched;
+    let weight_elems = (weights * (shape.hidden * op_plan.weight_cols()) as f64) as u64;
     let token_elems =
-        spread.rows.min(shape.max_tokens as f64 * f64::from(world)) as u64 * shape.hidden;
+        routing.rows.min(shape.max_tokens as f64 * f64::from(world)) as u64 * shape.hidden;
     Traffic {
-        link_bytes: (spread.sent_tokens * body.token_bytes() as f64) as u64,
-        nic_bytes: (spread.put_tokens * body.token_bytes() as f64) as u64,
+        link_bytes: (routing.sent_tokens * op_plan.token_bytes() as f64) as u64,
+        nic_bytes: (routing.put_tokens * op_plan.token_bytes() as f64) as u64,
         memory_bytes: ELEM_BYTES * (weight_elems + token_elems + rows * shape.intermediate),
-        flops: 2 * rows * shape.hidden * body.weight_cols(),
+        flops: 2 * rows * shape.hidden * op_plan.weight_cols(),
     }
 }
 
 /// Expected time, µs.
-pub(super) fn estimate_us(body: &DispatchPlan, topology: Topology, device: &Device) -> f64 {
-    let (spread, world) = (body.spread(topology), topology.world());
+pub(super) fn estimate_us(op_plan: &DispatchPlan, topology: Topology, device: &Device) -> f64 {
+    let (routing, world) = (op_plan.expected_routing(topology), topology.world());
     // Of many rows half of the last tile is empty; of few, some experts have none.
-    let per_expert = spread.expert_rows / f64::from(body.tile.m);
-    let row_tiles = (per_expert + 0.5).min(spread.expert_rows).max(per_expert);
-    let col_tiles = body.shape.intermediate.div_ceil(body.tile_cols().into()) as f64;
-    let tiles = row_tiles * col_tiles * body.local_experts(world) as f64;
-    let steps = body.shape.hidden.div_ceil(TILE_K.into());
+    let per_expert = routing.expert_rows / f64::from(op_plan.tile.m);
+    let row_tiles = (per_expert + 0.5).min(routing.expert_rows).max(per_expert);
+    let col_tiles = op_plan
+        .shape
+        .intermediate
+        .div_ceil(op_plan.tile_cols().into()) as f64;
+    let tiles = row_tiles * col_tiles * op_plan.local_experts(world) as f64;
+    let steps = op_plan.shape.hidden.div_ceil(TILE_K.into());
     let gemm = cost::DispatchGemm {
-        tile: body.tile,
+        tile: op_plan.tile,
         tiles,
         k: steps * u64::from(TILE_K),
         ctas: device.sm_count,
     };
-    cost::dispatch_us(gemm, &Bound::new(&traffic(body, topology), device), device)
+    cost::dispatch_us(
+        gemm,
+        &Bound::new(&traffic(op_plan, topology), device),
+        device,
+    )
 }
 
 #[cfg(test)]
@@ -105,20 +112,20 @@ mod tests {
     #[test]
     fn a_token_crosses_once_per_rank() {
         // 5.3 of 8 ranks at top-8 of 256 over 8 ranks.
-        let spread = Spread::even(8, 256, 8, 1024);
-        let ranks = spread.sent_tokens / 1024.0;
+        let routing = ExpectedRouting::on_one_node(8, 256, 8, 1024);
+        let ranks = routing.sent_tokens / 1024.0;
         assert!((ranks - 7.0 / 8.0 * 5.3).abs() < 0.03, "{ranks}");
-        assert_eq!(spread.expert_rows, 256.0);
-        let all = Spread::even(8, 8, 8, 10);
+        assert_eq!(routing.expert_rows, 256.0);
+        let all = ExpectedRouting::on_one_node(8, 8, 8, 10);
         assert_eq!(all.sent_tokens, 70.0);
-        assert_eq!(Spread::even(1, 256, 8, 10).sent_tokens, 0.0);
+        assert_eq!(ExpectedRouting::on_one_node(1, 256, 8, 10).sent_tokens, 0.0);
     }
 
     #[test]
     fn a_token_crosses_once_per_node() {
         let on = |nodes, local_world| {
             let topology = Topology { nodes, local_world };
-            Spread::across(topology, 256, 8, 1024)
+            ExpectedRouting::of(topology, 256, 8, 1024)
         };
         // Top-8 of 256 reaches 5.3 of 8 nodes, however many ranks each has.
         for local_world in [1, 8] {
@@ -129,7 +136,7 @@ mod tests {
         // relays needs the token itself.
         let two = on(2, 8);
         assert!((two.put_tokens / 1024.0 - 0.996).abs() < 0.002, "{two:?}");
-        let flat = Spread::even(16, 256, 8, 1024).sent_tokens;
+        let flat = ExpectedRouting::on_one_node(16, 256, 8, 1024).sent_tokens;
         assert!(
             (two.sent_tokens - flat * 14.0 / 15.0).abs() < 1e-6,
             "{two:?}"

@@ -10,21 +10,21 @@
 //! its peers on other nodes, an empty one too, so what was said of buffers holds: who relays in epoch e has begun it, and
 //! who puts has, too. The source of a put is written again in e+2, when its peers have begun e+1, and so have had it.
 
-use super::body::{Chunks, GemmPlan, SLOT_BYTES, THREADS, TILE_K, TileOrder};
 use super::config::{GemmShape, Tile, Transfer};
 use super::core::{self, CoreLayout};
 use super::cost::{self, Push};
 use super::exchange::{Exchange, Way, network, own_bytes, put_bytes, ways};
 use super::memory::{self, Needs};
+use super::op_plan::{Chunks, GemmPlan, SLOT_BYTES, THREADS, TILE_K, TileOrder};
 use super::smem;
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, Source, Stride, TensorMapSpec};
 use crate::config::{Dtype, Field};
 use crate::device::Device;
+use crate::diagnostic::Diagnostics;
 use crate::plan::network::common_args;
-use crate::plan::{Body, Copies, KernelPlan, MAX_PUT_BYTES, Role, Workspace};
+use crate::plan::{Copies, KernelPlan, MAX_PUT_BYTES, OpPlan, Role, Workspace};
 use crate::roofline::{Bound, Traffic};
-use crate::violation::Violations;
 
 const ELEM_BYTES: u64 = 2;
 /// Row tiles that share B tiles in L2: 8 to 16 are equal within noise, fewer cost.
@@ -41,9 +41,9 @@ struct Candidate {
 }
 
 /// The fastest plan by the cost model.
-pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Violations> {
+pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Diagnostics> {
     let traffic = traffic(spec);
-    let mut rejected = Violations::default();
+    let mut rejected = Diagnostics::default();
     let mut best: Option<Candidate> = None;
     for tile in core::candidate_tiles(spec.tuning()) {
         match candidates(spec, device, tile, &traffic) {
@@ -57,7 +57,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Vi
                     }
                 }
             }
-            Err(violations) => rejected = violations,
+            Err(diagnostics) => rejected = diagnostics,
         }
     }
     match best {
@@ -83,7 +83,7 @@ fn candidates(
     device: &Device,
     tile: Tile,
     traffic: &Traffic,
-) -> Result<Vec<Candidate>, Violations> {
+) -> Result<Vec<Candidate>, Diagnostics> {
     let tuning = spec.tuning();
     let core = CoreLayout::new(tile, tuning, device)?;
     let shard_rows = spec.shard_rows();
@@ -97,7 +97,7 @@ fn candidates(
     let order = TileOrder {
         row_tiles,
         col_tiles,
-        places: row_tiles * col_tiles,
+        slots: row_tiles * col_tiles,
         // A group of own and of remote rows would wait before own rows are done.
         group_m: tuning
             .group_m
@@ -129,7 +129,7 @@ fn candidates(
     }
 
     let mut found = Vec::new();
-    let mut refused = Violations::default();
+    let mut refused = Diagnostics::default();
     if spec.crosses_nodes() && device.sm_count == 1 {
         refused.push(
             Field::NODES,
@@ -284,7 +284,7 @@ fn finish(
         bound: Bound::new(&traffic, device),
         traffic,
         estimate_us,
-        body: Body::Gemm(GemmPlan {
+        op_plan: OpPlan::Gemm(GemmPlan {
             config: *spec.config,
             shape: spec.shape,
             tile: core.tile,

@@ -2,11 +2,11 @@
 
 use crate::config::{Dtype, GemmConfig, GemmOp, Transfer, Tuning};
 use crate::config::{Field, KernelConfig};
+use crate::diagnostic::Diagnostics;
 use crate::spec::{DIM_STEP, MAX_DIM, MAX_ELEMS};
-use crate::violation::Violations;
 
 /// Records every mistake.
-pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Violations) {
+pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Diagnostics) {
     for (field, dim) in config.dims() {
         let step = if field == Field::M { 1 } else { DIM_STEP };
         if let Some(size) = dim.fixed() {
@@ -27,7 +27,7 @@ pub(crate) fn check(config: &GemmConfig, kernel: &KernelConfig, found: &mut Viol
     }
 }
 
-fn check_size(found: &mut Violations, field: Field, size: u64, step: u64) {
+fn check_size(found: &mut Diagnostics, field: Field, size: u64, step: u64) {
     found.require(
         (1..=MAX_DIM).contains(&size),
         field,
@@ -55,7 +55,7 @@ fn check_size(found: &mut Violations, field: Field, size: u64, step: u64) {
 }
 
 /// Sizes that are each possible may together be no matrix.
-fn check_areas(found: &mut Violations, config: &GemmConfig) {
+fn check_areas(found: &mut Diagnostics, config: &GemmConfig) {
     let pairs = [
         (Field::M, config.m, Field::K, config.k),
         (Field::K, config.k, Field::N, config.n),
@@ -73,7 +73,7 @@ fn check_areas(found: &mut Violations, config: &GemmConfig) {
     }
 }
 
-fn check_tuning(found: &mut Violations, config: &GemmConfig, (world, nodes): (u32, u32)) {
+fn check_tuning(found: &mut Diagnostics, config: &GemmConfig, (world, nodes): (u32, u32)) {
     let tuning = &config.tuning;
     tuning.check_limits(found);
     if let (Some(64), Some(64)) = (tuning.tile_m, tuning.tile_n) {
@@ -108,7 +108,7 @@ fn check_tuning(found: &mut Violations, config: &GemmConfig, (world, nodes): (u3
 }
 
 /// What concerns the way between ranks: some choices are of some operators, none of a world of 1.
-fn check_applies(found: &mut Violations, config: &GemmConfig, (world, nodes): (u32, u32)) {
+fn check_applies(found: &mut Diagnostics, config: &GemmConfig, (world, nodes): (u32, u32)) {
     let (op, tuning) = (config.op, &config.tuning);
     let gathers = op == GemmOp::AgGemm;
     for (field, given, applies) in [
@@ -149,7 +149,7 @@ fn check_applies(found: &mut Violations, config: &GemmConfig, (world, nodes): (u
 }
 
 /// What only kernels of one node have.
-fn check_across_nodes(found: &mut Violations, tuning: &Tuning) {
+fn check_across_nodes(found: &mut Diagnostics, tuning: &Tuning) {
     for (field, differs, reason, help) in [
         (
             Field::TRANSFER,

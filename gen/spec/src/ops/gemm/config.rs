@@ -6,7 +6,7 @@ use crate::config::option::{OptionSpec, options};
 use crate::config::option_type::{OptionType, choices};
 use crate::config::values::{Limits, Written};
 use crate::config::{Dim, Field};
-use crate::violation::Violations;
+use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 
 options! {

@@ -1,16 +1,16 @@
 //! The GEMM core that operators share: tile, stages and shared-memory map.
 
-use super::body::{
+use super::config::{BLayout, GemmShape, Tile, Tuning};
+use super::op_plan::{
     OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
-use super::config::{BLayout, GemmShape, Tile, Tuning};
 use super::smem::{GemmSmem, Stages};
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::config::{Dtype, Field};
 use crate::device::Device;
+use crate::diagnostic::Diagnostics;
 use crate::plan::{Region, Registers, Role};
-use crate::violation::Violations;
 use serde::Serialize;
 
 /// bf16.
@@ -71,8 +71,8 @@ const fn fixed_bytes() -> u32 {
 
 impl CoreLayout {
     /// The layout for `tile`, as many stages as fit unless `tuning` fixes them.
-    pub(super) fn new(tile: Tile, tuning: &Tuning, device: &Device) -> Result<Self, Violations> {
-        let mut found = Violations::default();
+    pub(super) fn new(tile: Tile, tuning: &Tuning, device: &Device) -> Result<Self, Diagnostics> {
+        let mut found = Diagnostics::default();
         let most = device.smem_bytes.saturating_sub(fixed_bytes()) / stage_bytes(tile);
         let stages = tuning.stages.unwrap_or(most.min(MAX_STAGES));
         found.require(
@@ -133,7 +133,7 @@ impl CoreLayout {
         k: u64,
         compute_ctas: u32,
     ) -> TileOrder {
-        order.whole_tiles = order.places / compute_ctas * compute_ctas;
+        order.whole_tiles = order.slots / compute_ctas * compute_ctas;
         let steps = k.div_ceil(u64::from(TILE_K));
         order.tail_parts = [4, 2]
             .into_iter()
@@ -145,7 +145,7 @@ impl CoreLayout {
             })
             .unwrap_or(1);
         // A CTA that meets a gap of the order takes no part in the round.
-        let may_pace = order.whole_tiles > 0 && order.places == order.tiles();
+        let may_pace = order.whole_tiles > 0 && order.slots == order.tiles();
         let flops = 2 * u64::from(order.tiles()) * u64::from(self.tile.m * self.tile.n) * k;
         let pace_steps = match tuning.pace_steps {
             _ if !may_pace => 0,

@@ -1,7 +1,7 @@
 //! What a candidate of a GEMM operator should take.
 
-use super::body::{TILE_K, TileOrder};
 use super::config::Tile;
+use super::op_plan::{TILE_K, TileOrder};
 use crate::cost::{
     COMM_CTA_GB_S, FLAG_US, LAUNCH_US, PUSH_SHARE, PUT_US, UNSEEN_SHARE, put_us, store_share,
 };

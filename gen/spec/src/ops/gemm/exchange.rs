@@ -1,7 +1,7 @@
 //! How a rank's rows travel to its peers: by SMs or by copy engines, and in which chunks.
 
-use super::body::{Chunks, SLOT_BYTES, THREADS, TILE_K};
 use super::config::{Tile, Transfer, Tuning};
+use super::op_plan::{Chunks, SLOT_BYTES, THREADS, TILE_K};
 use super::spec::GemmSpec;
 use crate::device::Device;
 use crate::plan::Network;

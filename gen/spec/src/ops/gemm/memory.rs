@@ -1,8 +1,8 @@
 //! Symmetric memory of GEMM operators.
 
-use super::body::{Chunks, OUT_BYTES, OUT_COLS, Reduction, TileOrder};
 use super::config::GemmOp;
 use super::core::CoreLayout;
+use super::op_plan::{Chunks, OUT_BYTES, OUT_COLS, Reduction, TileOrder};
 use super::spec::GemmSpec;
 use crate::plan::region::regions;
 use crate::plan::{Element, Workspace};

@@ -5,16 +5,16 @@ use super::config::{GemmConfig, GemmOp};
 use super::reduce;
 use super::spec::GemmSpec;
 use crate::device::Device;
+use crate::diagnostic::Diagnostics;
 use crate::plan::KernelPlan;
 use crate::spec::KernelSpec;
-use crate::violation::Violations;
 
 /// The fastest plan by the cost model; none while a size is not known.
 pub(crate) fn plan(
     kernel: &KernelSpec,
     config: &GemmConfig,
     device: &Device,
-) -> Option<Result<KernelPlan, Violations>> {
+) -> Option<Result<KernelPlan, Diagnostics>> {
     let spec = GemmSpec {
         kernel,
         config,

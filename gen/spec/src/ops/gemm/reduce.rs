@@ -18,24 +18,24 @@
 //! Results are put to the owner's peers and relayed by them. Every rank waits for all puts of its peers, so what was said
 //! of slots holds for those that puts write, and for those that they are taken from.
 
-mod across;
 mod candidate;
+mod internode;
 mod layout;
 mod roles;
 mod traffic;
 
-use super::body::{GemmPlan, Reduction, SLOT_BYTES, THREADS, TileOrder};
 use super::config::{GemmOp, GemmShape};
 use super::core::{self, CoreLayout};
 use super::memory::{self, Needs};
+use super::op_plan::{GemmPlan, Reduction, SLOT_BYTES, THREADS, TileOrder};
 use super::smem;
 use super::spec::GemmSpec;
 use crate::abi::Extent;
 use crate::config::{Dtype, Field};
 use crate::device::Device;
-use crate::plan::{Body, KernelPlan};
+use crate::diagnostic::Diagnostics;
+use crate::plan::{KernelPlan, OpPlan};
 use crate::roofline::Bound;
-use crate::violation::Violations;
 use candidate::{Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs};
 use layout::{args, c_rows};
 use traffic::{ELEM_BYTES, traffic};
@@ -52,8 +52,8 @@ const PACKETS: u32 = 4;
 const MAX_PACKETS_IN_FLIGHT: u32 = 16;
 
 /// The fastest plan by the cost model.
-pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Violations> {
-    let mut rejected = Violations::default();
+pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Diagnostics> {
+    let mut rejected = Diagnostics::default();
     let mut best: Option<Candidate> = None;
     for tile in core::candidate_tiles(spec.tuning()) {
         match CoreLayout::new(tile, spec.tuning(), device) {
@@ -71,7 +71,7 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Vi
                     }
                 }
             }
-            Err(violations) => rejected = violations,
+            Err(diagnostics) => rejected = diagnostics,
         }
     }
     match best {
@@ -81,8 +81,8 @@ pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Vi
 }
 
 /// Why a tile has no candidate.
-fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Violations {
-    let mut found = Violations::default();
+fn why_none(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Diagnostics {
+    let mut found = Diagnostics::default();
     let tile = core.tile;
     if spec.crosses_nodes() && device.sm_count == 1 {
         found.push(
@@ -131,7 +131,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         col_tiles,
         group_m: tuning.group_m.unwrap_or(GROUP_M),
         shard_row_tiles: None,
-        places: rows(spec.shape.m) * col_tiles,
+        slots: rows(spec.shape.m) * col_tiles,
         whole_tiles: 0,
         tail_parts: 1,
         pace_steps: 0,
@@ -159,9 +159,9 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
             let reduction = Reduction {
                 shots: 1,
                 owners,
-                owner_tiles: order.places,
-                round_tiles: order.places,
-                shard_tiles: order.places,
+                owner_tiles: order.slots,
+                round_tiles: order.slots,
+                shard_tiles: order.slots,
                 put_tiles: 0,
                 partial_subs: 0,
                 packets_in_flight: (MAX_PACKETS_IN_FLIGHT / spec.world()).min(PACKETS),
@@ -175,7 +175,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         return found;
     }
     if spec.crosses_nodes() {
-        return across::candidates(spec, device, core, order);
+        return internode::candidates(spec, device, core, order);
     }
     let (owners, owner_tiles) = if spec.op() == GemmOp::GemmRs {
         let shard_row_tiles = rows(spec.shard_rows());
@@ -183,10 +183,10 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         order.row_tiles = owners * shard_row_tiles;
         (owners, shard_row_tiles * col_tiles)
     } else {
-        let owners = spec.world().min(order.places);
-        (owners, order.places.div_ceil(owners))
+        let owners = spec.world().min(order.slots);
+        (owners, order.slots.div_ceil(owners))
     };
-    order.places = owners * owner_tiles;
+    order.slots = owners * owner_tiles;
     let order = core.complete(tuning, order, spec.shape.k, device.sm_count);
     let rounds_of = |bytes: u32| bytes / (tile.m * tile.n * ELEM_BYTES as u32);
     let rounds = match (tuning.round_tiles, spec.op()) {
@@ -263,14 +263,14 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         network: reduction
             .as_ref()
             .filter(|r| r.put_tiles > 0)
-            .map(|r| across::network(spec, core.tile, r)),
+            .map(|r| internode::network(spec, core.tile, r)),
         registers: core::REGISTERS,
         bound: Bound::new(&least, device),
         traffic: reduction
             .as_ref()
             .map_or(least, |r| traffic(spec, r.shots == 1, r.results)),
         estimate_us,
-        body: Body::Gemm(GemmPlan {
+        op_plan: OpPlan::Gemm(GemmPlan {
             config: *spec.config,
             shape: spec.shape,
             tile: core.tile,

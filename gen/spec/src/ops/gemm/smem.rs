@@ -1,7 +1,7 @@
 //! Shared memory of the CTAs of GEMM operators.
 
-use super::body::{OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS, TILE_K};
 use super::config::Tile;
+use super::op_plan::{OUT_BUFFERS, OUT_BYTES, SLOT_BYTES, THREADS, TILE_K};
 use crate::plan::region::regions;
 use crate::plan::{Element, Region};
 

@@ -1,9 +1,9 @@
 //! One way to reduce; the cost model chooses among them.
 
-use super::super::body::{Reduction, TILE_K, TileOrder};
 use super::super::config::GemmOp;
 use super::super::core::CoreLayout;
 use super::super::cost::{self, Meeting};
+use super::super::op_plan::{Reduction, TILE_K, TileOrder};
 use super::super::spec::GemmSpec;
 use super::traffic::traffic;
 use crate::device::Device;

@@ -1,8 +1,8 @@
 //! What operators that reduce have in the workspace, and their arguments.
 
-use super::super::body::TILE_K;
 use super::super::config::{GemmOp, Tile};
 use super::super::core::{self, CoreLayout};
+use super::super::op_plan::TILE_K;
 use super::super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand};
 use crate::plan::network::common_args;

@@ -1,7 +1,7 @@
 //! Which warps of an operator that reduces do what.
 
-use super::super::body::{Reduction, THREADS};
 use super::super::core;
+use super::super::op_plan::{Reduction, THREADS};
 use crate::plan::Role;
 
 /// The roles of `grid_ctas` CTAs, of which the first `comm_ctas` only communicate.

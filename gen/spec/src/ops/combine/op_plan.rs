@@ -1,7 +1,7 @@
 //! What only plans of `combine` have.
 
 use super::config::{CombineConfig, CombineShape};
-use crate::ops::dispatch::Spread;
+use crate::ops::dispatch::ExpectedRouting;
 use crate::topology::Topology;
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub struct CombinePlan {
     /// Stages of a CTA, each for a part of a row.
     pub stages: u32,
     /// What travels between nodes, if there are several.
-    pub lists: Option<Lists>,
+    pub internode: Option<InternodeCombine>,
 }
 
 impl CombinePlan {
@@ -54,7 +54,7 @@ impl CombinePlan {
     /// Packets that a rank sends before those of its choices: how many tokens it has, and across nodes also a fault.
     #[must_use]
     pub const fn count_packets(&self) -> u32 {
-        match self.lists {
+        match self.internode {
             None => 1,
             Some(_) => 3,
         }
@@ -63,7 +63,7 @@ impl CombinePlan {
     /// The first CTAs of the launch only communicate: as many.
     #[must_use]
     pub const fn comm_ctas(&self) -> u32 {
-        match self.lists {
+        match self.internode {
             None => 0,
             Some(_) => 1,
         }
@@ -71,15 +71,15 @@ impl CombinePlan {
 
     /// Where tokens go if experts are chosen evenly.
     #[must_use]
-    pub fn spread(&self, topology: Topology) -> Spread {
+    pub fn expected_routing(&self, topology: Topology) -> ExpectedRouting {
         let shape = self.shape;
-        Spread::across(topology, shape.experts, shape.top_k, shape.max_tokens)
+        ExpectedRouting::of(topology, shape.experts, shape.top_k, shape.max_tokens)
     }
 }
 
 /// What travels between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Lists {
+pub struct InternodeCombine {
     /// Sums of a put.
     pub chunk_tokens: u64,
     /// Bytes of the longest list.

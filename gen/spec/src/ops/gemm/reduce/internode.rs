@@ -1,8 +1,8 @@
 //! Operators that reduce, on several nodes: their candidates, and what they want of the fabric.
 
-use super::super::body::{Reduction, TileOrder};
 use super::super::config::{GemmOp, Tile};
 use super::super::core::CoreLayout;
+use super::super::op_plan::{Reduction, TileOrder};
 use super::super::spec::GemmSpec;
 use super::candidate::{
     Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, partial_subs,
@@ -28,14 +28,14 @@ pub(super) fn candidates(
     let (tuning, tile, topology) = (spec.tuning(), core.tile, spec.topology());
     let results = spec.op() == GemmOp::GemmAr;
     let shard_tiles = if results {
-        order.places.div_ceil(spec.world())
+        order.slots.div_ceil(spec.world())
     } else {
         let shard_row_tiles = spec.shard_rows().div_ceil(u64::from(tile.m)) as u32;
         order.shard_row_tiles = Some(shard_row_tiles);
         order.row_tiles = spec.world() * shard_row_tiles;
         shard_row_tiles * order.col_tiles
     };
-    order.places = spec.world() * shard_tiles;
+    order.slots = spec.world() * shard_tiles;
     let comm_ctas = tuning
         .comm_ctas
         .unwrap_or_else(|| comm_ctas(spec, device, results));

@@ -106,7 +106,7 @@ pub struct TileOrder {
     /// Row tiles of a full shard, if tiles don't straddle shards.
     pub shard_row_tiles: Option<u32>,
     /// Places in the order: one per tile; some are empty if owners have unequal numbers of tiles.
-    pub places: u32,
+    pub slots: u32,
     /// Tiles that one CTA computes alone: whole rounds over the compute CTAs. The rest are the last round.
     pub whole_tiles: u32,
     /// CTAs that share a tile of the last round, each a part of K; 1 if none do.
@@ -125,7 +125,7 @@ impl TileOrder {
     /// Tiles of the last round.
     #[must_use]
     pub const fn tail_tiles(&self) -> u32 {
-        self.places - self.whole_tiles
+        self.slots - self.whole_tiles
     }
 
     /// What compute CTAs take one after the other: whole tiles, then parts of tiles. In one shot, each tile comes again

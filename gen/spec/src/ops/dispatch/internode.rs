@@ -13,46 +13,46 @@
 //! the peer has finished e-2. Chunks need one buffer, on both sides: they are packed and put once the numbers of all ranks
 //! are here, so that every rank has finished the call before, in which it had all that was put to it.
 
-use super::body::{Across, DispatchPlan};
+use super::op_plan::{DispatchPlan, InternodeDispatch};
 use crate::config::Field;
+use crate::diagnostic::Diagnostics;
 use crate::plan::network::PUT_BYTES;
 use crate::plan::{MAX_PUT_BYTES, Network};
 use crate::topology::Topology;
-use crate::violation::Violations;
 
-impl Across {
+impl InternodeDispatch {
     /// None on one node.
-    pub(super) fn new(body: &DispatchPlan, topology: Topology) -> Option<Self> {
+    pub(super) fn new(op_plan: &DispatchPlan, topology: Topology) -> Option<Self> {
         if topology.peers() == 0 {
             return None;
         }
-        let (shape, block_tokens) = (body.shape, u64::from(body.block_tokens));
-        let blocks = u64::from(PUT_BYTES) / (body.token_bytes() * block_tokens);
-        let experts = body.local_experts(topology.world()) * u64::from(topology.local_world);
+        let (shape, block_tokens) = (op_plan.shape, u64::from(op_plan.block_tokens));
+        let blocks = u64::from(PUT_BYTES) / (op_plan.token_bytes() * block_tokens);
+        let experts = op_plan.local_experts(topology.world()) * u64::from(topology.local_world);
         let needs = if topology.local_world > 1 { 1 } else { 0 };
         let words = shape.max_tokens * (needs + shape.top_k.min(experts));
         Some(Self {
-            chunk_tokens: blocks.clamp(1, body.blocks()) * block_tokens,
-            packet_bytes: (4 * (body.count_words() + words)).next_multiple_of(16),
+            chunk_tokens: blocks.clamp(1, op_plan.blocks()) * block_tokens,
+            packet_bytes: (4 * (op_plan.count_words() + words)).next_multiple_of(16),
         })
     }
 
-    fn put_bytes(&self, body: &DispatchPlan) -> u64 {
+    fn put_bytes(&self, op_plan: &DispatchPlan) -> u64 {
         self.packet_bytes
-            .max(self.chunk_tokens * body.token_bytes())
+            .max(self.chunk_tokens * op_plan.token_bytes())
     }
 
     /// Records what does not fit into a put.
-    pub(super) fn check(&self, body: &DispatchPlan, found: &mut Violations) {
-        let tokens = body.shape.max_tokens;
+    pub(super) fn check(&self, op_plan: &DispatchPlan, found: &mut Diagnostics) {
+        let tokens = op_plan.shape.max_tokens;
         found.require(
-            self.put_bytes(body) <= MAX_PUT_BYTES,
+            self.put_bytes(op_plan) <= MAX_PUT_BYTES,
             Field::MAX_TOKENS,
             || {
                 format!(
                     "the routing of {tokens} tokens, or {} tokens together, have {} bytes, and a put at most {MAX_PUT_BYTES}",
-                    body.block_tokens,
-                    self.put_bytes(body)
+                    op_plan.block_tokens,
+                    self.put_bytes(op_plan)
                 )
             },
             "use fewer tokens per call",
@@ -60,11 +60,11 @@ impl Across {
     }
 
     /// A packet, and chunks of as many tokens as there are.
-    pub(super) fn network(&self, body: &DispatchPlan) -> Network {
+    pub(super) fn network(&self, op_plan: &DispatchPlan) -> Network {
         Network {
             channels: 1,
-            puts: 1 + body.shape.max_tokens.div_ceil(self.chunk_tokens) as u32,
-            put_bytes: self.put_bytes(body),
+            puts: 1 + op_plan.shape.max_tokens.div_ceil(self.chunk_tokens) as u32,
+            put_bytes: self.put_bytes(op_plan),
         }
     }
 }

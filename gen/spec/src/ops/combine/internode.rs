@@ -13,49 +13,49 @@
 //! has finished e-2. Sums need one buffer, on both sides: who makes one has the list of this epoch, whose rank has finished the
 //! call before, in which it got all that was put to it.
 
-use super::body::{CombinePlan, LIST_HEADER_BYTES, Lists};
+use super::op_plan::{CombinePlan, InternodeCombine, LIST_HEADER_BYTES};
 use crate::config::Field;
 use crate::device::Device;
+use crate::diagnostic::Diagnostics;
 use crate::plan::MAX_PUT_BYTES;
 use crate::plan::Network;
 use crate::plan::network::PUT_BYTES;
 use crate::topology::Topology;
-use crate::violation::Violations;
 
 /// A choice on a list: its row, and what it counts.
 pub(super) const CHOICE_BYTES: u64 = 8;
-impl Lists {
+impl InternodeCombine {
     /// None on one node.
-    pub(super) fn new(body: &CombinePlan, topology: Topology) -> Option<Self> {
-        let chunk = u64::from(PUT_BYTES) / body.row_bytes();
+    pub(super) fn new(op_plan: &CombinePlan, topology: Topology) -> Option<Self> {
+        let chunk = u64::from(PUT_BYTES) / op_plan.row_bytes();
         (topology.peers() > 0).then(|| Self {
-            chunk_tokens: chunk.clamp(1, body.shape.max_tokens),
-            list_bytes: (LIST_HEADER_BYTES + body.choices() * CHOICE_BYTES).next_multiple_of(16),
+            chunk_tokens: chunk.clamp(1, op_plan.shape.max_tokens),
+            list_bytes: (LIST_HEADER_BYTES + op_plan.choices() * CHOICE_BYTES).next_multiple_of(16),
         })
     }
 
-    fn put_bytes(&self, body: &CombinePlan) -> u64 {
-        self.list_bytes.max(self.chunk_tokens * body.row_bytes())
+    fn put_bytes(&self, op_plan: &CombinePlan) -> u64 {
+        self.list_bytes.max(self.chunk_tokens * op_plan.row_bytes())
     }
 
     /// # Errors
     /// What does not fit into a put, or no CTA beside the one that communicates.
-    pub(super) fn check(&self, body: &CombinePlan, device: &Device) -> Result<(), Violations> {
-        let mut found = Violations::default();
+    pub(super) fn check(&self, op_plan: &CombinePlan, device: &Device) -> Result<(), Diagnostics> {
+        let mut found = Diagnostics::default();
         found.require(
-            self.put_bytes(body) <= MAX_PUT_BYTES,
+            self.put_bytes(op_plan) <= MAX_PUT_BYTES,
             Field::MAX_TOKENS,
             || {
                 format!(
                     "the choices of {} tokens, or a row, have {} bytes, and a put at most {MAX_PUT_BYTES}",
-                    body.shape.max_tokens,
-                    self.put_bytes(body)
+                    op_plan.shape.max_tokens,
+                    self.put_bytes(op_plan)
                 )
             },
             "use fewer tokens per call",
         );
         found.require(
-            device.sm_count > body.comm_ctas(),
+            device.sm_count > op_plan.comm_ctas(),
             Field::NODES,
             || {
                 format!(
@@ -69,11 +69,11 @@ impl Lists {
     }
 
     /// A list, and chunks of as many sums as there are.
-    pub(super) fn network(&self, body: &CombinePlan) -> Network {
+    pub(super) fn network(&self, op_plan: &CombinePlan) -> Network {
         Network {
             channels: 1,
-            puts: 1 + body.shape.max_tokens.div_ceil(self.chunk_tokens) as u32,
-            put_bytes: self.put_bytes(body),
+            puts: 1 + op_plan.shape.max_tokens.div_ceil(self.chunk_tokens) as u32,
+            put_bytes: self.put_bytes(op_plan),
         }
     }
 }

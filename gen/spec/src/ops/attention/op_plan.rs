@@ -127,10 +127,10 @@ pub(super) fn push_warps(shape: AttentionShape, stages: u32, topology: Topology)
 }
 
 /// CTAs of the kernel.
-pub(super) fn grid_ctas(body: &AttentionPlan, world: u32, device: &Device) -> u32 {
-    let pushing = match body.put_tiles {
-        0 if world > 1 => body.push_ctas,
+pub(super) fn grid_ctas(op_plan: &AttentionPlan, world: u32, device: &Device) -> u32 {
+    let pushing = match op_plan.put_tiles {
+        0 if world > 1 => op_plan.push_ctas,
         _ => 0,
     };
-    device.sm_count.min(pushing + body.tiles)
+    device.sm_count.min(pushing + op_plan.tiles)
 }

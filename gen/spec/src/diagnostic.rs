@@ -6,7 +6,7 @@ pub use crate::config::Field;
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct Diagnostic {
     /// Where.
     pub field: Field,
     /// The value, the limit, and where the limit comes from.
@@ -15,7 +15,7 @@ pub struct Violation {
     pub help: String,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}; {}", self.field, self.reason, self.help)
     }
@@ -23,18 +23,18 @@ impl fmt::Display for Violation {
 
 /// Every mistake found, never empty when it is an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
-pub struct Violations(Vec<Violation>);
+pub struct Diagnostics(Vec<Diagnostic>);
 
-impl Violations {
+impl Diagnostics {
     /// Records one mistake, once.
     pub fn push(&mut self, field: Field, reason: impl Into<String>, help: impl Into<String>) {
-        let violation = Violation {
+        let diagnostic = Diagnostic {
             field,
             reason: reason.into(),
             help: help.into(),
         };
-        if !self.0.contains(&violation) {
-            self.0.push(violation);
+        if !self.0.contains(&diagnostic) {
+            self.0.push(diagnostic);
         }
     }
 
@@ -54,7 +54,7 @@ impl Violations {
     /// `value` if nothing was recorded, else all that was.
     ///
     /// # Errors
-    /// The recorded violations.
+    /// The recorded diagnostics.
     pub fn into_result<T>(self, value: T) -> Result<T, Self> {
         if self.0.is_empty() {
             Ok(value)
@@ -63,8 +63,8 @@ impl Violations {
         }
     }
 
-    /// The violations, in the order found.
-    pub fn iter(&self) -> std::slice::Iter<'_, Violation> {
+    /// The diagnostics, in the order found.
+    pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
         self.0.iter()
     }
 
@@ -81,15 +81,15 @@ impl Violations {
     }
 }
 
-impl<'a> IntoIterator for &'a Violations {
-    type Item = &'a Violation;
-    type IntoIter = std::slice::Iter<'a, Violation>;
+impl<'a> IntoIterator for &'a Diagnostics {
+    type Item = &'a Diagnostic;
+    type IntoIter = std::slice::Iter<'a, Diagnostic>;
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
 }
 
-impl fmt::Display for Violations {
+impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, v) in self.0.iter().enumerate() {
             if i > 0 {

@@ -1,7 +1,7 @@
 //! What only plans of `dispatch_gemm` have.
 
 use super::config::{DispatchConfig, DispatchShape};
-use crate::ops::gemm::body::OUT_COLS;
+use crate::ops::gemm::op_plan::OUT_COLS;
 use crate::ops::gemm::{BLayout, Split, Tile};
 use serde::Serialize;
 
@@ -38,7 +38,7 @@ pub struct DispatchPlan {
     /// The most tokens that a CTA routes.
     pub slice_tokens: u64,
     /// What travels between nodes, if there are several.
-    pub across: Option<Across>,
+    pub internode: Option<InternodeDispatch>,
 }
 
 impl DispatchPlan {
@@ -106,7 +106,7 @@ impl DispatchPlan {
 
 /// What travels between nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Across {
+pub struct InternodeDispatch {
     /// Tokens of a put: whole blocks.
     pub chunk_tokens: u64,
     /// Bytes of the longest packet, in whole vectors.
