@@ -18,7 +18,7 @@ fn main() {
         writeln!(text, "const {constant}: &[(&str, &str)] = &[").expect("memory");
         for path in files(&folder, ending) {
             let name = path.strip_prefix(&folder).expect("a file of the folder");
-            // Names are those of includes, on every system.
+            // Includes use forward slashes on every system.
             let name = name.to_str().expect("ASCII").replace('\\', "/");
             writeln!(text, "    ({name:?}, include_str!({path:?})),").expect("memory");
         }
@@ -28,7 +28,7 @@ fn main() {
     fs::write(out.join("templates.rs"), text).expect("OUT_DIR can be written to");
 }
 
-/// All files below a folder that end so, in the order of their paths.
+/// All files below a folder with the extension `ending`, sorted by path.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     println!("cargo::rerun-if-changed={}", folder.display());
     let entries = fs::read_dir(folder).expect("a folder of templates");

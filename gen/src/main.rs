@@ -1,7 +1,7 @@
-//! `mkernel-gen`: checks, plans, renders and compiles mkernel kernels, ahead of time; and runs them.
+//! `mkernel-gen`: checks, plans, renders and compiles mkernel kernels ahead of time, and runs them.
 #![allow(
     rustdoc::broken_intra_doc_links,
-    reason = "comments of flags are help texts, whose brackets mean themselves"
+    reason = "comments of flags are help texts, in which brackets are not links"
 )]
 
 mod cli;

@@ -1,9 +1,9 @@
-//! Finds the `#[fused_kernel]`s of a crate by reading its source, without building it.
+//! Finds the structs with `#[fused_kernel]` of a crate by reading its source, without building it.
 //!
-//! Seen are attributes whose last path segment is `fused_kernel`, on structs anywhere in `src/` and `examples/`.
-//! Not seen: what macros generate, and attributes inside `cfg_attr`.
+//! The scan finds attributes whose last path segment is `fused_kernel`, on structs anywhere in `src/` and `examples/`.
+//! It does not find structs that macros generate, or attributes inside `cfg_attr`.
 
-use mkernel_declare::{Declared, Mistake, parse_attribute};
+use mkernel_declare::{Declared, SpannedDiagnostic, parse_attribute};
 use proc_macro2::{TokenStream, TokenTree};
 use std::fs;
 use std::io;
@@ -12,20 +12,20 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, ItemStruct, Meta};
 
-/// A place is `file:line:column`.
-type Place = String;
+/// A position in a file, as `file:line:column`.
+type Location = String;
 
-/// A `#[fused_kernel]` struct.
-pub struct Found {
-    /// Name of the struct.
+/// A struct with `#[fused_kernel]`.
+pub struct FusedKernel {
+    /// The name of the struct.
     pub type_name: String,
-    /// What its attribute says.
-    pub declared: Declared<Place>,
+    /// The kernel that its attribute declares.
+    pub declared: Declared<Location>,
 }
 
-/// Every `#[fused_kernel]` struct of the crate in `dir`, and mistakes outside of them.
-pub fn scan_crate(dir: &Path) -> io::Result<(Vec<Found>, Vec<Mistake<Place>>)> {
-    fs::read_dir(dir)?; // Else a folder that is not there has no kernels.
+/// All structs with `#[fused_kernel]` of the crate in `dir`, and the errors in files as a whole.
+pub fn scan_crate(dir: &Path) -> io::Result<(Vec<FusedKernel>, Vec<SpannedDiagnostic<Location>>)> {
+    fs::read_dir(dir)?; // A missing folder is an error, not a crate without kernels.
     let mut paths = Vec::new();
     for part in ["src", "examples"] {
         let part = dir.join(part);
@@ -34,20 +34,20 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<Found>, Vec<Mistake<Place>>)> {
         }
     }
     paths.sort();
-    let (mut found, mut mistakes) = (Vec::new(), Vec::new());
+    let (mut found, mut diagnostics) = (Vec::new(), Vec::new());
     for path in paths {
         let bytes = fs::read(&path).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", path.display()))
         })?;
         let Ok(text) = String::from_utf8(bytes) else {
-            mistakes.push(Mistake {
-                place: path.display().to_string(),
+            diagnostics.push(SpannedDiagnostic {
+                span: path.display().to_string(),
                 reason: "cannot be read as Rust: it is not UTF-8".to_owned(),
-                help: "see what `cargo check` says".to_owned(),
+                help: "run `cargo check` for details".to_owned(),
             });
             continue;
         };
-        // Most files declare no kernel; they need not be valid Rust of this syn's edition either.
+        // Most files declare no kernel. These need not be valid Rust in the edition that this version of syn parses.
         if text.contains("fused_kernel") {
             match syn::parse_file(&text) {
                 Ok(file) => {
@@ -57,21 +57,21 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<Found>, Vec<Mistake<Place>>)> {
                     };
                     finder.visit_file(&file);
                 }
-                Err(error) => mistakes.push(Mistake {
-                    place: place(&path, error.span()),
+                Err(error) => diagnostics.push(SpannedDiagnostic {
+                    span: location(&path, error.span()),
                     reason: format!("cannot be read as Rust: {error}"),
-                    help: "see what `cargo check` says".to_owned(),
+                    help: "run `cargo check` for details".to_owned(),
                 }),
             }
         }
     }
-    Ok((found, mistakes))
+    Ok((found, diagnostics))
 }
 
 fn collect_rust_files(dir: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        // Not followed: a link to a parent folder would never end.
+        // Links are not followed: one to a parent folder would make the search endless.
         let kind = entry.file_type()?;
         let path = entry.path();
         if kind.is_dir() {
@@ -85,7 +85,7 @@ fn collect_rust_files(dir: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
 
 struct Finder<'a> {
     path: &'a Path,
-    found: &'a mut Vec<Found>,
+    found: &'a mut Vec<FusedKernel>,
 }
 
 impl<'ast> Visit<'ast> for Finder<'_> {
@@ -95,12 +95,12 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                 Meta::List(list) => list.tokens.clone(),
                 _ => TokenStream::new(),
             };
-            let at = |tokens: &TokenStream| place(self.path, tokens.span());
+            let at = |tokens: &TokenStream| location(self.path, tokens.span());
             let declared = parse_attribute(tokens)
                 .finish(TokenTree::from(item.ident.clone()).into())
-                .map(|declaration| declaration.at(at))
-                .map_err(|mistakes| mistakes.into_iter().map(|m| m.at(at)).collect());
-            self.found.push(Found {
+                .map(|declaration| declaration.map_spans(at))
+                .map_err(|diagnostics| diagnostics.into_iter().map(|m| m.map_span(at)).collect());
+            self.found.push(FusedKernel {
                 type_name: item.ident.to_string(),
                 declared,
             });
@@ -117,7 +117,7 @@ fn is_fused_kernel(attribute: &Attribute) -> bool {
         .is_some_and(|segment| segment.ident == "fused_kernel")
 }
 
-fn place(path: &Path, span: proc_macro2::Span) -> Place {
+fn location(path: &Path, span: proc_macro2::Span) -> Location {
     let start = span.start();
     format!("{}:{}:{}", path.display(), start.line, start.column + 1)
 }

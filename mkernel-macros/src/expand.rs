@@ -1,74 +1,79 @@
-//! Attribute and item → item, documentation, impls; or item and every mistake.
+//! Attribute and item → item, documentation, impls; or item and every diagnostic.
 
 use crate::{docs, literal};
-use mkernel_declare::{Declaration, Draft, Mistake, parse_attribute};
+use mkernel_declare::{Declaration, Parser, SpannedDiagnostic, parse_attribute};
 use mkernel_spec::{Device, KernelConfig, KernelPlan};
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote};
 use syn::{Attribute, Fields, ItemStruct, parse_quote};
 
-type Mistakes = Vec<Mistake<TokenStream>>;
+type Diagnostics = Vec<SpannedDiagnostic<TokenStream>>;
 
-/// What `#[fused_kernel(attribute)] item` becomes. The item survives every mistake, so that rustc
-/// does not complain about its absence too.
+/// Expands `#[fused_kernel(attribute)] item`. If there are errors, the item is still part of the result, so that rustc
+/// does not report it as missing.
 pub fn expand(attribute: TokenStream, item: TokenStream) -> TokenStream {
-    let mut draft = parse_attribute(attribute);
-    let target = read_item(&mut draft, &item);
-    let place = target
+    let mut parser = parse_attribute(attribute);
+    let target = read_item(&mut parser, &item);
+    let whole = target
         .as_ref()
         .map_or_else(|| first_token(&item), |t| t.ident.to_token_stream());
-    match (draft.finish(place).and_then(plan_if_static), target) {
+    match (parser.finish(whole).and_then(plan_if_static), target) {
         (Ok((declaration, plan)), Some(target)) => {
             generate(&target, declaration.spec.config(), plan.as_ref())
         }
-        (Ok(_), None) => item, // Not reached: without a target the draft has a mistake.
-        (Err(mistakes), _) => {
-            let errors = mistakes.into_iter().map(into_compile_error);
+        (Ok(_), None) => item, // Not reached: without a target the parser has a diagnostic.
+        (Err(diagnostics), _) => {
+            let errors = diagnostics.into_iter().map(into_compile_error);
             quote!(#item #(#errors)*)
         }
     }
 }
 
-fn read_item(draft: &mut Draft<TokenStream>, item: &TokenStream) -> Option<ItemStruct> {
+fn read_item(parser: &mut Parser<TokenStream>, item: &TokenStream) -> Option<ItemStruct> {
     let help = "declare a type for the kernel, as in `pub struct UpProjection;`";
     let Ok(target) = syn::parse2::<ItemStruct>(item.clone()) else {
-        draft.mistake(
+        parser.error(
             first_token(item),
-            "#[fused_kernel] is not on a unit struct",
+            "#[fused_kernel] must be on a unit struct",
             help,
         );
         return None;
     };
     if !matches!(target.fields, Fields::Unit) {
-        let place = target.fields.to_token_stream();
-        draft.mistake(place, "the struct of a #[fused_kernel] has no fields", help);
+        let span = target.fields.to_token_stream();
+        parser.error(
+            span,
+            "a struct with #[fused_kernel] cannot have fields",
+            help,
+        );
     }
     if !target.generics.params.is_empty() {
-        let place = target.generics.to_token_stream();
-        draft.mistake(
-            place,
-            "the struct of a #[fused_kernel] has no generics",
+        let span = target.generics.to_token_stream();
+        parser.error(
+            span,
+            "a struct with #[fused_kernel] cannot have generic parameters",
             help,
         );
     }
     Some(target)
 }
 
+/// A declaration, with its plan if all sizes are known.
 type Planned = (Declaration<TokenStream>, Option<KernelPlan>);
 
-fn plan_if_static(declaration: Declaration<TokenStream>) -> Result<Planned, Mistakes> {
+fn plan_if_static(declaration: Declaration<TokenStream>) -> Result<Planned, Diagnostics> {
     if declaration.spec.shape().is_none() {
         return Ok((declaration, None));
     }
     match KernelPlan::new(&declaration.spec, &Device::h200()) {
         Ok(plan) => Ok((declaration, Some(plan))),
-        Err(found) => Err(declaration.mistakes(&found)),
+        Err(found) => Err(declaration.diagnostics(&found)),
     }
 }
 
-fn into_compile_error(mistake: Mistake<TokenStream>) -> TokenStream {
-    let message = format!("{}\nhelp: {}", mistake.reason, mistake.help);
-    syn::Error::new_spanned(mistake.place, message).into_compile_error()
+fn into_compile_error(diagnostic: SpannedDiagnostic<TokenStream>) -> TokenStream {
+    let message = format!("{}\nhelp: {}", diagnostic.reason, diagnostic.help);
+    syn::Error::new_spanned(diagnostic.span, message).into_compile_error()
 }
 
 fn first_token(tokens: &TokenStream) -> TokenStream {
@@ -101,10 +106,11 @@ fn generate(target: &ItemStruct, config: &KernelConfig, plan: Option<&KernelPlan
         }
 
         impl #ident {
-            /// Plans, compiles and sets up this kernel for the communicator's ranks; every rank calls it, with the same sizes.
+            /// Plans, compiles and sets up this kernel for the ranks of the communicator. All ranks must call it
+            /// with the same sizes.
             ///
             /// # Errors
-            /// What stopped it, on this rank or on another.
+            /// The error of this rank or of another rank.
             #[allow(dead_code)]
             #visibility fn prepare(
                 comm: &::mkernel::Communicator,
@@ -116,7 +122,7 @@ fn generate(target: &ItemStruct, config: &KernelConfig, plan: Option<&KernelPlan
     }
 }
 
-/// The struct, the kernel's documentation after the user's own.
+/// The struct with the kernel's documentation after the user's.
 fn with_docs(target: &ItemStruct, lines: &[String]) -> ItemStruct {
     let mut documented = target.clone();
     documented.attrs.extend(
@@ -182,10 +188,11 @@ mod tests {
             }
 
             impl Up {
-                /// Plans, compiles and sets up this kernel for the communicator's ranks; every rank calls it, with the same sizes.
+                /// Plans, compiles and sets up this kernel for the ranks of the communicator. All ranks must call it
+                /// with the same sizes.
                 ///
                 /// # Errors
-                /// What stopped it, on this rank or on another.
+                /// The error of this rank or of another rank.
                 #[allow(dead_code)]
                 pub(crate) fn prepare(
                     comm: &::mkernel::Communicator,
@@ -201,7 +208,7 @@ mod tests {
         );
         assert!(expanded.contains("| A | `[⌈M/8⌉, 8192]` |"), "{expanded}");
         assert!(
-            expanded.contains("Planned and compiled at `prepare`"),
+            expanded.contains("Planned and compiled by `prepare`"),
             "{expanded}"
         );
     }
@@ -284,7 +291,7 @@ mod tests {
         };
         assert!(expanded.contains(&epilogue.to_string()), "{expanded}");
         for line in [
-            "C has `gelu_tanh(sum + bias) + residual`",
+            "becomes `gelu_tanh(sum + bias) + residual` in C",
             "| bias | `[1024]` | the same on all ranks; read |",
             "| residual | `[M, 1024]` | the same on all ranks; read |",
             "bf16 in, fp32 out",
@@ -294,15 +301,17 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_of_attribute_and_item_at_once() {
+    fn errors_of_attribute_and_item_are_reported_at_once() {
         let found = errors(
             "op = ag_gemm, world = 3, m = dynamic, k = 8191, tile_m = 100, stage = 4",
             "pub struct Up<T>(T);",
         );
         assert_eq!(found.len(), 7, "{found:#?}");
         assert!(found[0].starts_with("there is no option `stage`\\nhelp: did you mean `stages`?"));
-        assert!(found[1].starts_with("the struct of a #[fused_kernel] has no fields"));
-        assert!(found[2].starts_with("the struct of a #[fused_kernel] has no generics"));
+        assert!(found[1].starts_with("a struct with #[fused_kernel] cannot have fields"));
+        assert!(
+            found[2].starts_with("a struct with #[fused_kernel] cannot have generic parameters")
+        );
         assert!(found[3].starts_with("`n` is missing"));
         assert!(found[4].starts_with("world: 3 ranks"));
         assert!(found[5].starts_with("k: 8191 is not a multiple of 8"));
@@ -329,7 +338,7 @@ mod tests {
             let found = errors("op = ag_gemm, world = 8, m = 1, n = 8, k = 8", item);
             assert_eq!(found.len(), 1, "{found:?}");
             assert!(
-                found[0].starts_with("#[fused_kernel] is not on a unit struct"),
+                found[0].starts_with("#[fused_kernel] must be on a unit struct"),
                 "{found:?}"
             );
         }

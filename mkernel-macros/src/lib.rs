@@ -11,19 +11,22 @@ use proc_macro::TokenStream;
 /// ```text
 /// use mkernel::fused_kernel;
 ///
-/// /// gate_up of a layer under tensor parallelism: the batch is known at run time.
+/// /// gate_up of a layer under tensor parallelism. The batch size is given at run time.
 /// #[fused_kernel(op = ag_gemm, world = 8, m = dynamic, n = 7168, k = 8192, b_layout = nk)]
 /// pub struct GateUp;
 ///
 /// let operator = GateUp::prepare(&communicator, 4096)?;
 /// ```
 ///
-/// Required are `op`, `world` and the sizes of the operator; a size is an integer or `dynamic`. Values are words, strings,
-/// plain numbers, `true` or `false`: constants are not visible here.
+/// The options `op`, `world` and the sizes of the operator are required. A size is an integer or `dynamic`. Other
+/// values are words, strings, plain numbers, `true` or `false`. Names of constants cannot be used, because the macro
+/// does not know their values.
 ///
-/// Every mistake is a compile error at its own token, all of them at once; where all sizes are known that includes
-/// what does not fit the default device, an H200. The struct gets documentation, an `mkernel::FusedKernel`
-/// impl, and `prepare`, which takes the sizes of the dynamic dimensions, in the order in which the tables have them.
+/// Each error in an option is a compile error at that option, and all of them are reported at once. If all sizes are
+/// known, this includes kernels that do not fit the default device, an H200.
+///
+/// The macro adds documentation to the struct and implements `mkernel::FusedKernel` for it. It also adds the function
+/// `prepare`, which takes the sizes of the dynamic dimensions in the order of the tables below.
 ///
 #[doc = include_str!(concat!(env!("OUT_DIR"), "/options.md"))]
 #[proc_macro_attribute]

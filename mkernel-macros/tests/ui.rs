@@ -1,7 +1,7 @@
-//! What rustc says about each mistake in `#[fused_kernel(...)]`: one file in `tests/ui` per message.
+//! The compile errors of `#[fused_kernel(...)]`, with one file in `tests/ui` for each message.
 //!
-//! The `.stderr` files are those of the pinned toolchain: `TRYBUILD=overwrite cargo test -p mkernel-macros --test ui`. The
-//! files need no other crate than this one, so that little is built for them; what compiles is in the workspace's
+//! The `.stderr` files are those of the pinned toolchain: `TRYBUILD=overwrite cargo test -p mkernel-macros --test ui`.
+//! The files need no other crate than this one, so that little is built for them; what compiles is in the workspace's
 //! `tests/attribute.rs`.
 
 #[test]

@@ -1,4 +1,4 @@
-//! [`build`]: the whole way from plan to machine code.
+//! [`build`]: renders and compiles the kernel of a plan.
 
 use crate::cubin::Cubin;
 use crate::error::GenError;
@@ -6,10 +6,10 @@ use crate::render::render;
 use crate::store::Store;
 use mkernel_spec::KernelPlan;
 
-/// Renders the kernel of `plan` and takes its machine code from `store`, which compiles it if it must.
+/// Renders the kernel of `plan` and gets its machine code from `store`, which compiles the kernel if necessary.
 ///
 /// # Errors
-/// [`GenError::Render`], and those of [`Store::get_or_build`].
+/// [`GenError::Render`], and the errors of [`Store::get_or_build`].
 pub fn build(plan: &KernelPlan, store: &Store) -> Result<Cubin, GenError> {
     store.get_or_build(&render(plan)?)
 }

@@ -1,4 +1,4 @@
-//! [`Bundle`]: kernels compiled ahead of time, in a folder that can be shipped.
+//! [`Bundle`]: a folder of kernels that were compiled ahead of time.
 
 use crate::cubin::Cubin;
 use crate::disk::{public_tempdir, sync_dir, write_file};
@@ -15,10 +15,10 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-/// The file that makes a folder a bundle.
+/// The name of the file that marks a folder as a bundle.
 pub const BUNDLE_MANIFEST: &str = "bundle.json";
 
-/// Version of `bundle.json`.
+/// The version of the format of `bundle.json`.
 const SCHEMA: u32 = 2;
 
 /// Kernels compiled ahead of time: a folder with `bundle.json`, which lists them, and one entry folder for each.
@@ -42,9 +42,10 @@ struct Listed {
 }
 
 impl Bundle {
-    /// Opens the bundle in the folder `path`. Kernels in it are read, and checked, when they are wanted.
+    /// Opens the bundle in the folder `path`. Its kernels are read and checked when they are requested.
     ///
-    /// The folder and all that is used in it must belong to this user or to root, and nobody else may write to it.
+    /// The folder and all files that are used in it must belong to this user or to root, and nobody else may write to
+    /// it.
     ///
     /// # Errors
     /// [`GenError::ReadBundle`]
@@ -56,7 +57,7 @@ impl Bundle {
         }
     }
 
-    /// Writes `kernels` as the bundle `path`, which appears whole or not at all and replaces an older bundle there.
+    /// Writes `kernels` as the bundle `path`. The bundle appears complete or not at all. It replaces an older bundle.
     ///
     /// # Errors
     /// [`GenError::NotABundle`] if `path` has something else in it, [`GenError::WriteBundle`]
@@ -73,13 +74,13 @@ impl Bundle {
         })
     }
 
-    /// Its folder.
+    /// The folder of the bundle.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The kernels in it that are sound, in the order in which they were written.
+    /// The undamaged kernels, in the order in which they were written.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
         let Ok(folder) = Folder::open(&self.path) else {
@@ -91,13 +92,13 @@ impl Bundle {
             .collect()
     }
 
-    /// Whether it lists a kernel of this name and target.
+    /// Whether the bundle lists a kernel with the name and target of `source`.
     pub(crate) fn lists(&self, source: &CudaSource) -> bool {
         let mut kernels = self.manifest.kernels.iter();
         kernels.any(|kernel| kernel.id == source.id && kernel.target == source.target)
     }
 
-    /// The kernel of `key`, if it lists that.
+    /// Reads the kernel of `key`, if the bundle lists it.
     pub(crate) fn read(&self, key: &Key) -> Result<Option<Cubin>, EntryFault> {
         if !self
             .manifest
@@ -130,7 +131,7 @@ fn read_manifest(path: &Path) -> Result<Manifest, BundleFault> {
     Ok(serde_json::from_slice(&json)?)
 }
 
-/// Whether a bundle may take the place of what is at `path`: nothing, an empty folder or a bundle.
+/// Whether a bundle can be written to `path`, because nothing, an empty folder or a bundle is there.
 fn is_replaceable(path: &Path) -> bool {
     match fs::read_dir(path) {
         Ok(mut names) => names.next().is_none() || path.join(BUNDLE_MANIFEST).is_file(),
@@ -142,7 +143,7 @@ fn write_and_swap(
     path: &Path,
     kernels: impl IntoIterator<Item = (CudaSource, Key, Cubin)>,
 ) -> io::Result<()> {
-    // `out` has the empty parent: the folder beside it is then the current one.
+    // The parent of a plain name such as `out` is empty, which means the current folder.
     let parent = path
         .parent()
         .filter(|p| !p.as_os_str().is_empty())
@@ -170,7 +171,7 @@ fn write_and_swap(
     sync_dir(parent)
 }
 
-/// Gives the folder `new` the name `path`. A bundle that has it takes another, and is removed.
+/// Renames the folder `new` to `path`. A bundle that has this name is renamed first, and removed.
 fn replace(path: &Path, new: &Path) -> io::Result<()> {
     let Err(error) = fs::rename(new, path) else {
         return Ok(());
@@ -179,7 +180,7 @@ fn replace(path: &Path, new: &Path) -> io::Result<()> {
         return Err(error);
     }
     if renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE).is_err() {
-        // Network file systems cannot exchange names: for a moment there is no bundle.
+        // Network file systems cannot exchange names, so there is no bundle for a moment.
         let aside = public_tempdir(new.parent().unwrap_or(Path::new(".")))?;
         fs::rename(path, aside.path())?;
         fs::rename(new, path)?;

@@ -1,4 +1,4 @@
-//! [`Compiler`]: what makes a target's machine code. The only place that chooses among compilers.
+//! [`Compiler`]: the compiler of a target. No other file chooses between compilers.
 
 use crate::cubin::Cubin;
 use crate::error::GenError;
@@ -7,17 +7,17 @@ use crate::nvrtc::{self, Nvrtc};
 use crate::source::CudaSource;
 use mkernel_spec::Target;
 
-/// The compiler of a target, as keys and manifests know it: all of it that decides the result.
+/// The compiler of a target, described for keys and manifests by everything that determines its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Compiler {
-    /// With version and architecture, as `NVRTC 13.0, sm_90a`.
+    /// The name with the version and the architecture, such as `NVRTC 13.0, sm_90a`.
     pub name: String,
-    /// Its options, less those that don't change what is made.
+    /// The options that affect the result.
     pub options: &'static [&'static str],
 }
 
 impl Compiler {
-    /// That of `target`, whether it is there or not.
+    /// The compiler of `target`, which need not be installed.
     pub fn of(target: Target) -> Self {
         match target {
             Target::Sm90a => {

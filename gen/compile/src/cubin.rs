@@ -1,4 +1,4 @@
-//! [`Cubin`]: machine code, and what its compiler says of it.
+//! [`Cubin`]: the machine code of a kernel, and its compiler's log.
 
 use mkernel_spec::Target;
 use serde::{Deserialize, Serialize};
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 /// A compiled kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cubin {
-    /// Kernel symbol.
+    /// The symbol of the kernel.
     pub id: String,
-    /// Whose machine code it is.
+    /// The target of the machine code.
     pub target: Target,
-    /// An ELF image for the driver, or for the simulated one.
+    /// An ELF image for the driver or for the simulator.
     pub bytes: Vec<u8>,
-    /// What the kernel uses of an SM; none for simulated GPUs, which have no registers.
+    /// The resources of an SM that the kernel uses. None for simulated GPUs, which have no registers.
     pub resources: Option<Resources>,
     /// The compiler's log.
     pub log: String,
 }
 
-/// What a kernel uses, as ptxas says.
+/// The resources that a kernel uses according to ptxas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resources {
@@ -26,30 +26,31 @@ pub struct Resources {
     pub registers: u32,
     /// Static shared memory.
     pub smem_static_bytes: u32,
-    /// Registers spilled, bytes stored.
+    /// Bytes that are stored to spill registers.
     pub spill_store_bytes: u32,
-    /// Registers spilled, bytes loaded.
+    /// Bytes that are loaded to restore spilled registers.
     pub spill_load_bytes: u32,
     /// Local memory per thread.
     pub stack_bytes: u32,
 }
 
-/// Spills of a kernel that passes, bytes stored: two registers of a thread. ptxas spills one or two in some of the shapes that
-/// users have (`dispatch_gemm` on nodes of one GPU, say): a kernel that is a little slower is better than none.
+/// The bytes of spill stores that are accepted: two registers of a thread. ptxas spills one or two registers for some
+/// shapes that users have, such as `dispatch_gemm` on nodes of one GPU. A slightly slower kernel is better than none.
 pub(crate) const TOLERATED_SPILL_BYTES: u32 = 8;
 
-/// A log of NVRTC, read.
+/// The contents of a log of NVRTC.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogReport {
     pub resources: Resources,
-    /// Lines that a sound kernel does not cause: warnings, more spills than are tolerated, lost optimisations.
+    /// The lines for which the kernel is rejected: warnings, too many spills, lost optimisations.
     pub faults: Vec<String>,
-    /// The log less what differs from run to run.
+    /// The log without the lines that differ from run to run.
     pub log: String,
 }
 
-/// Reads the log of a compile that succeeded. Every line must be one that a sound kernel causes: this way no warning of
-/// whatever number passes (C7508 `setmaxnreg` ignored, C7511 wgmma serialised, C7517 and C7519 waits injected, …).
+/// Reads the log of a successful compilation. Lines that are not known to be harmless are faults, so that no warning is
+/// missed, whatever its number is (C7508 `setmaxnreg` ignored, C7511 wgmma serialised, C7517 and C7519 waits injected,
+/// …).
 pub(crate) fn read_log(log: &str) -> LogReport {
     let mut report = LogReport::default();
     for line in log.lines().filter(|line| !line.trim().is_empty()) {
@@ -70,10 +71,10 @@ pub(crate) fn read_log(log: &str) -> LogReport {
 }
 
 impl Resources {
-    /// Takes figures from one line of ptxas, without its prefix. False if it is none of the lines of a sound kernel.
+    /// Reads the figures in a line of ptxas without its prefix. Returns false if the line is a fault.
     fn read_line(&mut self, text: &str) -> bool {
         if text.ends_with("bytes spill loads") && text.contains("bytes stack frame") {
-            // One such line per function that was not inlined.
+            // There is one such line for each function that is not inlined.
             let before = |unit| figure_before(text, unit);
             self.stack_bytes += before("bytes stack frame");
             let (stores, loads) = (before("bytes spill stores"), before("bytes spill loads"));
@@ -98,7 +99,7 @@ impl Resources {
     }
 }
 
-/// The number before `unit`, as in `12 bytes smem`; 0 if there is none.
+/// The number before `unit`, such as 12 in `12 bytes smem`, or 0 if there is none.
 fn figure_before(text: &str, unit: &str) -> u32 {
     let before = text
         .split_once(unit)

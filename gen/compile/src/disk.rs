@@ -1,4 +1,4 @@
-//! What the store does with files and folders.
+//! Functions for files and folders of the store.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Writes a new file and makes its contents durable. Others may read it.
+/// Writes a new file, which others may read, and makes its contents durable.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = File::options();
     let mut file = options
@@ -23,11 +23,10 @@ pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// How names of temporary folders begin.
+/// The prefix of the names of temporary folders.
 pub(crate) const TEMPORARY: &str = ".mkernel-";
 
-/// A temporary folder in `parent` that others may read once it has its final name; it is removed when dropped, if it
-/// still has its temporary one.
+/// Creates a temporary folder in `parent` that others may read. It is removed on drop unless it was renamed.
 pub(crate) fn public_tempdir(parent: &Path) -> io::Result<tempfile::TempDir> {
     tempfile::Builder::new()
         .prefix(TEMPORARY)
@@ -35,7 +34,7 @@ pub(crate) fn public_tempdir(parent: &Path) -> io::Result<tempfile::TempDir> {
         .tempdir_in(parent)
 }
 
-/// Size of the files in the folder `path` and below; those that vanish meanwhile count nothing.
+/// The total size of all files below the folder `path`. Files that are removed meanwhile are not counted.
 pub(crate) fn folder_bytes(path: &Path) -> u64 {
     let files = fs::read_dir(path).into_iter().flatten().flatten();
     files
@@ -50,14 +49,14 @@ pub(crate) fn folder_bytes(path: &Path) -> u64 {
         .sum()
 }
 
-/// Notes a removal that failed: another process may have been faster.
+/// Logs a removal that failed, possibly because another process has removed the same folder.
 pub(crate) fn remove_or_debug(result: io::Result<()>, folder: &Path) {
     if let Err(error) = result {
         tracing::debug!("{} cannot be removed: {error}", folder.display());
     }
 }
 
-/// Folders in `path`, in no order; none if it cannot be read.
+/// The folders in `path` in any order, or nothing if `path` cannot be read.
 pub(crate) fn folders_in(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries
@@ -65,7 +64,7 @@ pub(crate) fn folders_in(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
         .filter(|path| path.is_dir())
 }
 
-/// When a folder last changed; the epoch if it is gone.
+/// The time of the last change to a folder, or the epoch if it no longer exists.
 pub(crate) fn modified(folder: &Path) -> SystemTime {
     fs::metadata(folder)
         .and_then(|metadata| metadata.modified())

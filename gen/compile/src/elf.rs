@@ -1,8 +1,8 @@
-//! Whether a file is a whole ELF image. The driver and the simulator are given the start of an image and no size: they
-//! read as far as its header says.
+//! Checks that a file is a complete ELF image. The driver and the simulator get the address of an image without its
+//! size, and read as many bytes as its header states.
 
-/// Checks that the header's two tables, and the sections and segments that they list, lie within `image`: a 64-bit,
-/// little-endian ELF image.
+/// Checks that `image` is a 64-bit, little-endian ELF image, and that its two tables, its sections and its segments are
+/// all within it.
 pub(crate) fn check(image: &[u8]) -> Result<(), &'static str> {
     const HEADER_BYTES: usize = 64;
     const SECTION: Table = Table {
@@ -17,13 +17,13 @@ pub(crate) fn check(image: &[u8]) -> Result<(), &'static str> {
     };
     const NO_BITS: u64 = 8;
     if image.len() < HEADER_BYTES || !image.starts_with(b"\x7fELF\x02\x01") {
-        return Err("it has no header of one");
+        return Err("it has no ELF header");
     }
     let sections = SECTION.of(image, 40, 58, 60)?;
     let segments = SEGMENT.of(image, 32, 54, 56)?;
     let has_names = word(image, 62, 2) < word(image, 60, 2).max(1);
     if !has_names {
-        return Err("its section of names is none of its sections");
+        return Err("the index of the section of names is out of range");
     }
     for section in sections {
         if word(section, 4, 4) != NO_BITS {
@@ -43,7 +43,8 @@ struct Table {
 }
 
 impl Table {
-    /// Its entries; the header has offset, size of an entry and their number at these places.
+    /// The entries of the table. The arguments are the offsets in the header of the table's offset, of the size of an
+    /// entry and of the number of entries.
     fn of<'a>(
         &self,
         image: &'a [u8],
@@ -56,7 +57,7 @@ impl Table {
             return Ok(Vec::new());
         }
         if word(image, entry_at, 2) != self.entry_bytes as u64 {
-            return Err("its tables have entries of another size");
+            return Err("the entries of a table have an unexpected size");
         }
         let table = usize::try_from(word(image, offset_at, 8))
             .ok()
@@ -64,7 +65,7 @@ impl Table {
                 let end = start.checked_add(count * self.entry_bytes)?;
                 image.get(start..end)
             });
-        let table = table.ok_or("a table of its header lies outside")?;
+        let table = table.ok_or("a table is outside of the image")?;
         Ok(table.chunks_exact(self.entry_bytes).collect())
     }
 
@@ -72,12 +73,12 @@ impl Table {
         let (offset, size) = (word(entry, self.offset_at, 8), word(entry, self.size_at, 8));
         match offset.checked_add(size) {
             Some(end) if end <= image.len() as u64 => Ok(()),
-            _ => Err("a section or segment lies outside"),
+            _ => Err("a section or segment is outside of the image"),
         }
     }
 }
 
-/// A little-endian number of `size` bytes, 8 at most.
+/// Reads a little-endian number of `size` bytes, at most 8.
 fn word(bytes: &[u8], at: usize, size: usize) -> u64 {
     let digits = bytes[at..at + size].iter().rev();
     digits.fold(0, |value, byte| value << 8 | u64::from(*byte))

@@ -1,12 +1,13 @@
-//! The format of a stored kernel, the same in the cache and in bundles: a folder named after the key, with
-//! `kernel.cubin`, `kernel.cu` (for people) and `manifest.json`, whose checksums cover all that is loaded.
+//! The format of a stored kernel in the cache and in bundles. It is a folder, named after the key, with the files
+//! `kernel.cubin`, `kernel.cu` and `manifest.json`. The source is there for people only. The manifest has checksums of
+//! the machine code and of itself.
 
 use crate::compiler::Compiler;
 use crate::cubin::{Cubin, Resources};
 use crate::disk::{folder_bytes, modified, sync_dir, write_file};
 use crate::elf;
 use crate::folder::Folder;
-use crate::key::{Key, hex};
+use crate::key::{Key, SCHEMA, hex};
 use crate::source::CudaSource;
 use mkernel_spec::Target;
 use serde::{Deserialize, Serialize};
@@ -15,9 +16,6 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-
-/// Version of this format, and of the meaning of keys.
-pub(crate) const SCHEMA: u32 = 2;
 
 const CUBIN: &str = "kernel.cubin";
 const SOURCE: &str = "kernel.cu";
@@ -38,7 +36,7 @@ struct Manifest {
     log: String,
     cubin_bytes: u64,
     cubin_sha256: String,
-    /// Of this manifest while this field is empty.
+    /// The checksum of this manifest with this field empty.
     manifest_sha256: String,
 }
 
@@ -61,15 +59,15 @@ impl Manifest {
     }
 
     fn to_json(&self) -> Vec<u8> {
-        let mut json =
-            serde_json::to_vec_pretty(self).expect("a struct of texts and numbers is JSON");
+        let mut json = serde_json::to_vec_pretty(self)
+            .expect("a struct of texts and numbers can be serialised");
         json.push(b'\n');
         json
     }
 
-    /// Reads the manifest in `folder`, and checks it against its own checksum.
+    /// Reads the manifest in `folder` and verifies its checksum.
     fn read(folder: &Folder) -> Result<Self, EntryFault> {
-        /// What every version of the format has.
+        /// The field that every version of the format has.
         #[derive(Deserialize)]
         struct Versioned {
             schema: u32,
@@ -93,7 +91,7 @@ impl Manifest {
 pub(crate) enum EntryFault {
     #[error("it cannot be read")]
     Io(#[from] io::Error),
-    /// Not the kernel's fault: of the cache around it.
+    /// The cache cannot be read, so that nothing is known about the kernel.
     #[error("the cache cannot be read")]
     Cache(#[source] io::Error),
     #[error("manifest.json is damaged")]
@@ -102,14 +100,14 @@ pub(crate) enum EntryFault {
     Schema(u32),
     #[error("it is for another key")]
     Key,
-    #[error("{0} does not have its checksum")]
+    #[error("{0} does not match its checksum")]
     Checksum(&'static str),
-    #[error("kernel.cubin is no whole ELF image: {0}")]
+    #[error("kernel.cubin is not a complete ELF image: {0}")]
     Image(&'static str),
 }
 
-/// Reads the kernel that is stored in `parent` under `key`; none if there is no such folder. Both files are read into
-/// memory once and checked there.
+/// Reads the kernel of `key` in the folder `parent`, if it is there. Both files are read into memory once, and checked
+/// there.
 pub(crate) fn read_entry(parent: &Folder, key: &Key) -> Result<Option<Cubin>, EntryFault> {
     let folder = match parent.folder(key.to_string()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -133,7 +131,7 @@ pub(crate) fn read_entry(parent: &Folder, key: &Key) -> Result<Option<Cubin>, En
     }))
 }
 
-/// Writes a kernel into the folder `dir`, which exists and is empty, and makes it durable.
+/// Writes a kernel to the empty folder `dir` and makes it durable.
 pub(crate) fn write_entry(
     dir: &Path,
     key: &Key,
@@ -150,26 +148,26 @@ pub(crate) fn write_entry(
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// Its content address.
+    /// The content address of the kernel.
     pub key: Key,
-    /// Its symbol.
+    /// The symbol of the kernel.
     pub id: String,
-    /// Whose machine code it is.
+    /// The target of the machine code.
     pub target: Target,
-    /// What it uses of an SM; none for simulated GPUs.
+    /// The resources of an SM that the kernel uses. None for simulated GPUs.
     pub resources: Option<Resources>,
-    /// What compiled it, as `NVRTC 13.0`.
+    /// The compiler that made the machine code, such as `NVRTC 13.0, sm_90a`.
     pub compiler: String,
-    /// Its folder.
+    /// The folder of the entry.
     pub path: PathBuf,
-    /// Size of the files in it.
+    /// The total size of its files.
     pub bytes: u64,
-    /// When it was stored.
+    /// The time at which it was stored.
     pub stored: SystemTime,
 }
 
 impl Entry {
-    /// Describes the kernel in the folder `name` of `parent`; none if that is no sound entry.
+    /// Reads the description of the kernel in the folder `name` of `parent`. None if the entry is missing or damaged.
     pub(crate) fn read(parent: &Folder, name: &OsStr) -> Option<Self> {
         let folder = parent.folder(name).ok()?;
         let manifest = Manifest::read(&folder).ok()?;

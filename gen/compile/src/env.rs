@@ -1,10 +1,10 @@
-//! [`Env`]: the only place of this crate that reads environment variables.
+//! [`Env`]: the environment variables of this crate. No other file reads them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-/// What the environment says, read once per process. An empty variable counts as absent.
+/// The values of environment variables, read once per process. An empty variable counts as unset.
 ///
 /// | variable | meaning | default |
 /// |---|---|---|
@@ -12,9 +12,9 @@ use std::sync::LazyLock;
 /// | `MKERNEL_CACHE` | `0`: no cache on disk | `1` |
 /// | `MKERNEL_BUNDLE` | folders of ahead-of-time bundles, separated by `:` | none |
 /// | `MKERNEL_JIT` | `0`: a kernel that is in no bundle and not cached is an error | `1` |
-/// | `MKERNEL_NVRTC` | path of libnvrtc, or of the folder that has it; then nothing else is searched | searched |
-/// | `MKERNEL_NVRTC_ANY` | `1`: any version of libnvrtc will do | `0` |
-/// | `MKERNEL_CXX` | C++ compiler for simulated GPUs; then nothing else is tried | the first of `CXX`, `c++`, `g++`, `clang++` that knows C++20 |
+/// | `MKERNEL_NVRTC` | path of libnvrtc or of its folder; no other folder is searched | several folders are searched |
+/// | `MKERNEL_NVRTC_ANY` | `1`: accept any version of libnvrtc | `0` |
+/// | `MKERNEL_CXX` | C++ compiler for simulated GPUs; no other compiler is tried | the first of `CXX`, `c++`, `g++`, `clang++` that supports C++20 |
 /// | `CUDA_HOME` | a CUDA toolkit, searched for libnvrtc | none |
 ///
 /// `CXX`, `HOME`, `XDG_CACHE_HOME`, `VIRTUAL_ENV` and `PATH` have their usual meaning.
@@ -34,7 +34,7 @@ pub struct Env {
     pub nvrtc_any: bool,
     /// `MKERNEL_CXX`
     pub mkernel_cxx: Option<PathBuf>,
-    /// `CXX`: a program, perhaps with arguments
+    /// `CXX`: a program and optional arguments
     pub cxx: Option<String>,
     /// `CUDA_HOME`
     pub cuda_home: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub struct Env {
 }
 
 impl Env {
-    /// This process's environment.
+    /// The environment of this process.
     #[must_use]
     pub fn get() -> &'static Self {
         static ENV: LazyLock<Env> = LazyLock::new(|| Env::read(|name| std::env::var_os(name)));
@@ -70,7 +70,7 @@ impl Env {
             None => default,
             Some(value) => parse_switch(&value.to_string_lossy()).unwrap_or_else(|| {
                 tracing::warn!(
-                    "{name} is {value:?}, neither 0 nor 1; taken as {}",
+                    "{name} is {value:?}, which is neither 0 nor 1; using {}",
                     u8::from(default)
                 );
                 default
@@ -93,15 +93,15 @@ impl Env {
         }
     }
 
-    /// Where kernels are cached, if anywhere is known.
+    /// The root of the kernel cache, unless no variable gives one.
     #[must_use]
     pub fn cache_root(&self) -> Option<PathBuf> {
         self.cache_dir.clone().or_else(|| self.user_cache())
     }
 
-    /// This user's folder for caches, whatever `MKERNEL_CACHE_DIR` says.
+    /// The cache of this user, regardless of `MKERNEL_CACHE_DIR`.
     pub(crate) fn user_cache(&self) -> Option<PathBuf> {
-        // The XDG specification has relative paths ignored.
+        // The XDG specification requires that relative paths are ignored.
         let absolute = |path: &Option<PathBuf>| path.clone().filter(|p| p.is_absolute());
         absolute(&self.xdg_cache_home)
             .or_else(|| Some(absolute(&self.home)?.join(".cache")))

@@ -1,144 +1,145 @@
-//! [`GenError`]: one variant per operation that can fail.
+//! [`GenError`]: the errors of rendering, compiling and storing kernels.
 
 use crate::key::Key;
 use mkernel_spec::{Diagnostics, Target};
 use std::fmt;
 use std::path::PathBuf;
 
-/// What could not be rendered, compiled or written.
+/// An error of rendering, compiling or storing a kernel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenError {
-    /// The configuration has mistakes, or no plan fits it.
+    /// The configuration is invalid, or there is no plan for it.
     #[error("this kernel cannot be made:\n{0}")]
     Plan(Diagnostics),
-    /// A template is wrong: a defect of this crate.
+    /// A template is wrong, which is a defect of this crate.
     #[error("kernel {id} cannot be rendered; this is a defect of mkernel-gen, please report it")]
     Render {
-        /// The kernel.
+        /// The name of the kernel.
         id: String,
-        /// What Tera says.
+        /// The error of Tera.
         source: tera::Error,
     },
     /// libnvrtc was not found, or only other versions of it.
-    #[error("libnvrtc {}.{} was not found; to get it, run\n  {command}\nLooked in:\n{}", version.0, version.1, Lines(looked))]
+    #[error("libnvrtc {}.{} was not found; to install it, run\n  {command}\nTried:\n{}", version.0, version.1, Lines(looked))]
     NvrtcMissing {
-        /// The version that is needed.
+        /// The required version.
         version: (u32, u32),
-        /// The one command that gets it.
+        /// The command that installs it.
         command: String,
-        /// Where it was looked for.
-        looked: Vec<Place>,
+        /// The paths that were tried.
+        looked: Vec<Attempt>,
     },
-    /// No C++ compiler was found that can make kernels for simulated GPUs.
+    /// No C++ compiler was found that can compile kernels for simulated GPUs.
     #[error(
-        "kernels for simulated GPUs need a C++20 compiler (g++ 10, clang++ 12 or newer), and none was found; to get it, run\n  {command}\nTried:\n{}",
+        "kernels for simulated GPUs need a C++20 compiler (g++ 10, clang++ 12 or newer), and none was found; to install one, run\n  {command}\nTried:\n{}",
         Lines(looked)
     )]
     CxxMissing {
-        /// The one command that gets it.
+        /// The command that installs it.
         command: String,
-        /// What was tried.
-        looked: Vec<Place>,
+        /// The programs that were tried.
+        looked: Vec<Attempt>,
     },
-    /// The C++ compiler could not be run, or did not end.
+    /// The C++ compiler could not be run, or did not end in time.
     #[error("the C++ compiler {} cannot be run for kernel {id}", compiler.display())]
     CxxCall {
-        /// The program.
+        /// The path of the compiler.
         compiler: PathBuf,
-        /// The kernel.
+        /// The name of the kernel.
         id: String,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A call of libnvrtc failed for another reason than the kernel's text.
+    /// A call of libnvrtc failed for a reason other than the kernel's source.
     #[error("{call} failed for kernel {id}: {message}")]
     NvrtcCall {
-        /// The C function.
+        /// The C function that failed.
         call: &'static str,
-        /// The kernel.
+        /// The name of the kernel.
         id: String,
-        /// What libnvrtc says, with its log.
+        /// The message of libnvrtc with its log.
         message: String,
     },
-    /// The compiler rejects the text.
+    /// The compiler rejected the source.
     #[error("kernel {id} does not compile{}:\n{}", Saved(saved), log.trim_end())]
     Compile {
-        /// The kernel.
+        /// The name of the kernel.
         id: String,
-        /// The compiler's log; its places are files of `saved`.
+        /// The log of the compiler. The paths in it are files in `saved`.
         log: String,
-        /// The folder with source and log.
+        /// The folder that has the source and the log.
         saved: Option<PathBuf>,
     },
-    /// It compiles, but spills more than two registers, loses an optimisation it was written for, or has warnings.
+    /// The kernel compiled, but with more than two spilled registers, without an optimisation that it needs, or with
+    /// warnings.
     #[error(
-        "kernel {id} compiles, but is rejected{}; try a smaller tile, and report it if no tuning was given:\n{}",
+        "kernel {id} compiled, but its machine code is rejected{}; try a smaller tile, or report a defect if no tuning was given:\n{}",
         Saved(saved),
         Lines(faults)
     )]
     Rejected {
-        /// The kernel.
+        /// The name of the kernel.
         id: String,
-        /// The lines of the log that say why.
+        /// The lines of the log for which it was rejected.
         faults: Vec<String>,
-        /// The whole log; its places are files of `saved`.
+        /// The whole log. The paths in it are files in `saved`.
         log: String,
-        /// The folder with source and log.
+        /// The folder that has the source and the log.
         saved: Option<PathBuf>,
     },
-    /// The kernel is in no bundle and not cached, or cannot be used from there, and `MKERNEL_JIT=0`.
+    /// Compiling is disabled by `MKERNEL_JIT=0`, and no bundle or cache has a usable copy of the kernel.
     #[error(
-        "kernel {id} (key {key}) {}, and compiling is switched off; {}, or remove MKERNEL_JIT=0",
+        "kernel {id} (key {key}) {}, and compiling is disabled by MKERNEL_JIT=0; {}, or unset MKERNEL_JIT",
         Unusable(unusable),
         how_to_store(*target)
     )]
     JitDisabled {
-        /// The kernel.
+        /// The name of the kernel.
         id: String,
-        /// Its content address.
+        /// The content address of the kernel.
         key: Key,
-        /// Whose machine code is wanted.
+        /// The target of the machine code.
         target: Target,
-        /// Where it was found, and why it cannot be used.
-        unusable: Vec<Place>,
+        /// The copies that were found and the reasons why they cannot be used.
+        unusable: Vec<Attempt>,
     },
-    /// Writing an ahead-of-time bundle.
+    /// An ahead-of-time bundle cannot be written.
     #[error("the bundle {} cannot be written", path.display())]
     WriteBundle {
-        /// Where.
+        /// The folder of the bundle.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The folder for a bundle holds something else, which would be lost.
+    /// The folder for a bundle has other files, which would be lost.
     #[error("{} exists and is not a bundle; choose another folder, or remove it", .0.display())]
     NotABundle(PathBuf),
-    /// Reading an ahead-of-time bundle.
-    #[error("the bundle {} cannot be used; make it anew with `mkernel-gen build`", path.display())]
+    /// An ahead-of-time bundle cannot be read.
+    #[error("the bundle {} cannot be used; build it again with `mkernel-gen build`", path.display())]
     ReadBundle {
-        /// Where.
+        /// The folder of the bundle.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: BundleFault,
     },
-    /// The folder of the cache holds something else.
+    /// The folder of the cache has files that mkernel did not create.
     #[error("nothing is removed: {0}")]
     NotACache(String),
-    /// Reading the cache, to remove kernels from it.
+    /// The cache cannot be read, so that no kernel can be removed.
     #[error("the kernel cache {} cannot be cleaned", path.display())]
     Clean {
-        /// Its folder.
+        /// The folder of the cache.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Removing kernels from the cache.
+    /// A file or folder cannot be removed from the cache.
     #[error("{} cannot be removed from the cache", path.display())]
     Remove {
-        /// What.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
 }
@@ -147,37 +148,38 @@ pub enum GenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleFault {
-    /// Its manifest cannot be read.
+    /// The manifest cannot be read.
     #[error("bundle.json cannot be read")]
     Io(#[from] std::io::Error),
-    /// Its manifest is not what this version writes.
+    /// The manifest is not valid JSON of this format.
     #[error("bundle.json is damaged")]
     Json(#[from] serde_json::Error),
-    /// It was written by another version.
-    #[error("it has format {found}, this version reads format {expected}")]
+    /// The bundle was written by another version.
+    #[error("it has format {found}, but this version reads format {expected}")]
     Schema {
-        /// The format found.
+        /// The format of the bundle.
         found: u32,
-        /// The format that is read.
+        /// The format that this version reads.
         expected: u32,
     },
 }
 
-/// A place where a compiler was looked for.
+/// A path that was tried and cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// A folder, a program, or a name for the loader.
+pub struct Attempt {
+    /// A folder, a program, or a description of the loader's search.
     pub path: String,
-    /// What was wrong with it.
+    /// The reason why it cannot be used.
     pub reason: String,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.reason)
     }
 }
 
+/// Shows each item on a line of its own.
 struct Lines<'a, T>(&'a [T]);
 
 impl<T: fmt::Display> fmt::Display for Lines<'_, T> {
@@ -189,6 +191,7 @@ impl<T: fmt::Display> fmt::Display for Lines<'_, T> {
     }
 }
 
+/// Shows the folder of a saved source, if there is one.
 struct Saved<'a>(&'a Option<PathBuf>);
 
 impl fmt::Display for Saved<'_> {
@@ -199,7 +202,8 @@ impl fmt::Display for Saved<'_> {
     }
 }
 
-struct Unusable<'a>(&'a [Place]);
+/// Shows why no stored copy of a kernel is used.
+struct Unusable<'a>(&'a [Attempt]);
 
 impl fmt::Display for Unusable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,24 +211,24 @@ impl fmt::Display for Unusable<'_> {
             return write!(f, "is in no bundle and not cached");
         }
         write!(f, "cannot be used from ")?;
-        for (i, place) in self.0.iter().enumerate() {
-            write!(f, "{}{place}", if i > 0 { "; " } else { "" })?;
+        for (i, attempt) in self.0.iter().enumerate() {
+            write!(f, "{}{attempt}", if i > 0 { "; " } else { "" })?;
         }
         Ok(())
     }
 }
 
-/// How a kernel gets to where it is found without compiling.
+/// Instructions for storing a kernel so that it need not be compiled.
 fn how_to_store(target: Target) -> &'static str {
     match target {
         Target::Sm90a => "add it to the bundle with `mkernel-gen build`",
         Target::Simulator => {
-            "bundles of `mkernel-gen build` have no kernels for simulated GPUs: run once without MKERNEL_JIT=0, which caches it"
+            "bundles of `mkernel-gen build` have no kernels for simulated GPUs, so run it once without MKERNEL_JIT=0 to cache it"
         }
     }
 }
 
-/// The message of an error and of its causes, in one line.
+/// The messages of an error and of its causes in one line.
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -1,11 +1,13 @@
-//! [`Folder`]: a folder that only this user and root can change, and the files in it.
+//! [`Folder`]: a folder that only this user and root can change, and its files.
 //!
-//! Who can write to a cache decides what runs in this process and on its GPUs. So kernels, locks and libraries are used
-//! only from folders and files that belong to this user or to root and to which nobody else can write. That is asked of
-//! open descriptors, and everything below a folder is reached through its descriptor, without following links: what is
-//! read is what was checked, even if a parent folder is renamed or replaced meanwhile. Parents themselves are not
-//! checked. Who can replace one can only lead to another folder that passes the same checks, or to none. An access
-//! control list that lets others write shows in the group's bits of the mode, so it is seen too.
+//! Users who can write to a cache determine which code runs in this process and on its GPUs. So kernels, locks and
+//! libraries are used only if their folders and files belong to this user or to root and nobody else can write to them.
+//!
+//! The owner and the mode are read from open descriptors. Everything below a folder is opened through the folder's
+//! descriptor without following links. So the file that is read is the file that was checked, even if a parent folder
+//! is renamed or replaced meanwhile. Parent folders are not checked: a user who replaces one can only substitute a
+//! folder that passes the same checks. If an access control list lets others write, the group bits of the mode show it,
+//! so this is detected too.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
@@ -16,13 +18,13 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Larger files are not mkernel's.
+/// The size limit for reading a file. Files of mkernel are smaller.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// Folders and files that are made can be read by all and written by their owner, whatever the umask allows.
+/// The mode of new folders: everyone can read them, and only their owner can write, unless the umask is stricter.
 const FOLDER_MODE: u32 = 0o755;
 
-/// Somebody other than this user and root can change a file or folder.
+/// An error: another user can change a file or folder.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Untrusted {
     #[error(
@@ -49,7 +51,7 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
-    /// Opens the folder `path`; links in the path are followed.
+    /// Opens the folder `path`. Links in the path are followed.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Self::checked(openat(CWD, path, flags, Mode::empty())?, path.to_owned())
@@ -63,8 +65,8 @@ impl Folder {
         Self::checked(fd, self.path.join(name))
     }
 
-    /// The same, made if it is not there.
-    pub fn made_folder(&self, name: &str) -> io::Result<Self> {
+    /// Opens the folder `name` in this one, and creates it if it does not exist.
+    pub fn create_folder(&self, name: &str) -> io::Result<Self> {
         match mkdirat(&self.fd, name, Mode::from_raw_mode(FOLDER_MODE)) {
             Ok(()) | Err(Errno::EXIST) => self.folder(name),
             Err(errno) => Err(errno.into()),
@@ -82,13 +84,13 @@ impl Folder {
         self.open_file(name.as_ref(), OFlags::RDONLY)
     }
 
-    /// Opens the regular file `name` for writing; makes it, empty, if it is not there.
-    pub fn made_file(&self, name: &str) -> io::Result<File> {
+    /// Opens the regular file `name` for writing, and creates it if it does not exist.
+    pub fn create_file(&self, name: &str) -> io::Result<File> {
         self.open_file(name.as_ref(), OFlags::WRONLY | OFlags::CREATE)
     }
 
     fn open_file(&self, name: &OsStr, flags: OFlags) -> io::Result<File> {
-        // Without NONBLOCK, opening a pipe would wait for its other end.
+        // Without NONBLOCK, opening a pipe would block until its other end is opened.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = openat(&self.fd, Path::new(name), flags, Mode::from_raw_mode(0o644))?;
         let path = self.path.join(name);
@@ -118,7 +120,7 @@ impl Folder {
         Ok(bytes)
     }
 
-    /// The names in it, sorted.
+    /// The names in this folder, sorted.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.fd)? {
@@ -132,7 +134,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// Whether something has the name `name`, be it a link to nothing.
+    /// Whether the name `name` exists, even if it is a dangling link.
     pub fn has(&self, name: impl AsRef<OsStr>) -> bool {
         statat(
             &self.fd,
@@ -142,18 +144,18 @@ impl Folder {
         .is_ok()
     }
 
-    /// Its path, for messages.
+    /// The path for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path of the open folder itself, wherever it is by now; of no use once this is dropped.
+    /// A path that refers to the open folder even if it was renamed. It becomes invalid when `self` is dropped.
     pub fn pinned(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
     }
 }
 
-/// Whether only this user and root can change what has this owner and mode.
+/// Checks that only this user and root can change a file with this owner and mode.
 fn check(path: &Path, owner: u32, mode: u32) -> io::Result<()> {
     check_for(rustix::process::geteuid().as_raw(), path, owner, mode)
         .map_err(|untrusted| io::Error::new(io::ErrorKind::PermissionDenied, untrusted))
@@ -171,7 +173,7 @@ fn check_for(user: u32, path: &Path, owner: u32, mode: u32) -> Result<(), Untrus
     Ok(())
 }
 
-/// Whether an error is that somebody else can change what was to be used.
+/// Whether the error is that another user can change a file or folder.
 pub(crate) fn is_untrusted(error: &io::Error) -> bool {
     error
         .get_ref()
@@ -241,7 +243,7 @@ mod tests {
             assert!(folder.read(name).is_err(), "{name}");
         }
         assert!(folder.folder("folder").is_err());
-        assert!(folder.made_file("pipe").is_err());
+        assert!(folder.create_file("pipe").is_err());
         large.set_len(MAX_FILE_BYTES).expect("sparse");
         assert_eq!(
             folder.read("large").expect("allowed").len() as u64,

@@ -1,13 +1,12 @@
-//! [`HostCxx`]: CUDA → code of this host for simulated GPUs, by the host's C++ compiler.
+//! [`HostCxx`]: compiles kernels for simulated GPUs with the host's C++ compiler.
 //!
-//! The kernel's text is compiled as it is, against headers that have the same names as the device's. Here the
-//! compiler is found and checked; `subprocess` runs it.
+//! The source of a kernel is compiled unchanged, but with other headers of the same names. This file finds and checks
+//! the compiler, and `subprocess` runs it.
 
 use crate::cubin::Cubin;
 use crate::env::Env;
-use crate::error::{GenError, Place};
-use crate::program::program_name;
-use crate::source::CudaSource;
+use crate::error::{Attempt, GenError};
+use crate::source::{CudaSource, file_name};
 use crate::subprocess::{first_line, output_within};
 use crate::templates::headers;
 use mkernel_spec::Target;
@@ -18,62 +17,62 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// All options that decide what is made.
+/// The options that affect the result.
 ///
-/// Lines must be those of the kernel's text, inlined functions included (`-g1`), since findings name them; arithmetic
-/// must be that of the text, without fused multiply-adds that the compiler makes up.
+/// The line table must be exact even for inlined functions (`-g1`), because findings of the simulator name lines. The
+/// compiler must not fuse multiplications and additions that the source does not fuse.
 pub(crate) const OPTIONS: [&str; 12] = [
     "-std=c++20",
     "-Og",
     "-g1",
-    // Where variables are is a quarter of a compile, and nobody asks.
+    // Locations of variables are not needed, and take a quarter of the compile time.
     "-fno-var-tracking",
-    // Version 5 has the folder of the compile in its line table, whatever the prefix maps say.
+    // Version 5 puts the current folder into the line table in spite of the prefix maps.
     "-gdwarf-4",
     "-gno-record-gcc-switches",
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",
     "-ffp-contract=off",
-    // Warnings about CUDA's text are NVRTC's to give.
+    // NVRTC gives the warnings.
     "-w",
     "-Wno-psabi",
 ];
 
-/// What is compiled: it includes the kernel, and exports it.
+/// The file that is compiled. It includes and exports the kernel.
 pub(crate) const WRAPPER: &str = "kernel.cpp";
 
-/// What is made of it.
+/// The file that the compiler writes.
 const OUTPUT: &str = "kernel.so";
 
-/// Many times what a compile takes on a busy host.
+/// The deadline of a compilation, many times what one takes on a busy host.
 const COMPILE_LIMIT: Duration = Duration::from_secs(120);
 
-/// For questions that a compiler answers at once; but its name is part of keys, so that one given up for slow would mean
-/// another compile.
+/// The deadline for the compiler's name and features. It is long, because the name is part of keys: without it, kernels
+/// would be compiled again.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
 /// The host's C++ compiler, found and checked. Any number of threads may compile at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCxx {
     program: PathBuf,
-    /// Those that `CXX` has behind the program.
+    /// The arguments after the program in `CXX`.
     args: Vec<String>,
     name: String,
 }
 
-/// The name of the compiler that keys are made for.
+/// The name of the compiler for keys.
 pub(crate) fn key_name() -> String {
     HostCxx::load().map_or_else(|_| "no C++ compiler".into(), |cxx| cxx.name.clone())
 }
 
 impl HostCxx {
-    /// Finds the compiler, once per process. A failure is not kept: it may be installed meanwhile.
+    /// Finds the compiler once per process. After a failure, the next call searches again.
     ///
-    /// It is `MKERNEL_CXX`; or the first of `CXX`, `c++`, `g++` and `clang++` that knows C++20.
+    /// The compiler is `MKERNEL_CXX`, or the first of `CXX`, `c++`, `g++` and `clang++` that supports C++20.
     ///
     /// # Errors
-    /// [`GenError::CxxMissing`] with what was tried, and the command that gets one.
+    /// [`GenError::CxxMissing`] with the programs that were tried and the command that installs one.
     pub fn load() -> Result<&'static Self, GenError> {
         static FOUND: OnceLock<HostCxx> = OnceLock::new();
         static FINDING: Mutex<()> = Mutex::new(());
@@ -89,7 +88,7 @@ impl HostCxx {
         Ok(FOUND.get_or_init(|| cxx))
     }
 
-    /// The compiler as a command, for programs beside kernels.
+    /// A command that runs the compiler, for compiling other programs than kernels.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
@@ -102,7 +101,7 @@ impl HostCxx {
         for (program, args) in candidates(env) {
             match Self::probe(&program, &args) {
                 Ok(cxx) => return Ok(cxx),
-                Err(reason) => looked.push(Place {
+                Err(reason) => looked.push(Attempt {
                     path: program.display().to_string(),
                     reason,
                 }),
@@ -114,11 +113,11 @@ impl HostCxx {
         })
     }
 
-    /// Asks a compiler who it is, and whether it knows C++20.
+    /// Determines the version of a compiler, and checks that it supports C++20.
     fn probe(program: &Path, args: &[String]) -> Result<Self, String> {
-        let ask = |questions: &[&str]| {
+        let run = |arguments: &[&str]| {
             let mut command = Command::new(program);
-            let output = output_within(command.args(args).args(questions), PROBE_LIMIT);
+            let output = output_within(command.args(args).args(arguments), PROBE_LIMIT);
             let output = output.map_err(|error| error.to_string())?;
             if output.succeeded {
                 Ok(output.text)
@@ -126,9 +125,9 @@ impl HostCxx {
                 Err(first_line(&output.text))
             }
         };
-        let version = first_line(&ask(&["--version"])?);
-        ask(&["-std=c++20", "-fsyntax-only", "-x", "c++", "/dev/null"])
-            .map_err(|reason| format!("{version} does not know C++20: {reason}"))?;
+        let version = first_line(&run(&["--version"])?);
+        run(&["-std=c++20", "-fsyntax-only", "-x", "c++", "/dev/null"])
+            .map_err(|reason| format!("{version} does not support C++20: {reason}"))?;
         let words = [&[version], args].concat();
         Ok(Self {
             program: absolute(program),
@@ -137,19 +136,19 @@ impl HostCxx {
         })
     }
 
-    /// Its name and version, with the architecture that it compiles for.
+    /// The name and version of the compiler, and the architecture of its code.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its file, or its name if it was found in `PATH`.
+    /// The path of the compiler, or its name if it was found in `PATH`.
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Compiles a kernel to a shared object that exports it. Equal sources make equal bytes.
+    /// Compiles a kernel to a shared object that exports it. Equal sources give equal bytes.
     ///
     /// # Errors
     /// [`GenError::Compile`]; [`GenError::CxxCall`] if the compiler cannot be run or takes longer than two minutes.
@@ -162,7 +161,7 @@ impl HostCxx {
         };
         if !is_identifier(&source.id) {
             return Err(rejected(format!(
-                "{:?} is no name of a function",
+                "{:?} is not a valid name of a function",
                 source.id
             )));
         }
@@ -175,7 +174,7 @@ impl HostCxx {
             .prefix("mkernel-")
             .tempdir()
             .map_err(failed)?;
-        // The compiler knows the folder by its real path, and is to leave out just that.
+        // The compiler sees the real path of the folder, which its prefix map must match.
         let path = fs::canonicalize(folder.path()).map_err(failed)?;
         write(&path, source).map_err(failed)?;
         let output =
@@ -207,18 +206,18 @@ impl HostCxx {
             .args(&self.args)
             .args(OPTIONS)
             .arg("-I.")
-            // Names of files are those by which the kernel includes them, wherever it is compiled.
+            // File names in the result are those of the includes, so that they do not depend on the folder.
             .arg(format!("-ffile-prefix-map={}=", folder.display()))
             .arg("-ffile-prefix-map=./=")
             .args(["-o", OUTPUT, WRAPPER])
             .current_dir(folder)
-            // What a compiler that is killed leaves goes with the folder.
+            // If the compiler is killed, its temporary files are removed with the folder.
             .env("TMPDIR", folder);
         command
     }
 }
 
-/// Programs to try with their first arguments, best first.
+/// The programs to try with their first arguments, in order of preference.
 fn candidates(env: &Env) -> Vec<(PathBuf, Vec<String>)> {
     if let Some(program) = &env.mkernel_cxx {
         return vec![(program.clone(), Vec::new())];
@@ -228,14 +227,14 @@ fn candidates(env: &Env) -> Vec<(PathBuf, Vec<String>)> {
         .iter()
         .chain(&usual)
         .filter_map(|text| {
-            // As make takes it: `ccache g++` is a program and its argument.
+            // As in make, `CXX` may have arguments, such as `ccache g++`.
             let mut words = text.split_whitespace().map(str::to_owned);
             Some((words.next()?.into(), words.collect()))
         })
         .collect()
 }
 
-/// A path that holds in another folder too; a name that `PATH` finds stays a name.
+/// Makes the path of a program absolute. A plain name, which is searched in `PATH`, is returned unchanged.
 fn absolute(program: &Path) -> PathBuf {
     let is_name = program.components().count() == 1 && !program.is_absolute();
     if is_name {
@@ -244,7 +243,7 @@ fn absolute(program: &Path) -> PathBuf {
     std::path::absolute(program).unwrap_or_else(|_| program.to_owned())
 }
 
-/// How a person gets a compiler on this system.
+/// The command that installs a compiler on this system.
 fn install_command(env: &Env) -> String {
     const MANAGERS: [(&str, &str); 5] = [
         ("apt-get", "apt-get install --yes g++"),
@@ -256,7 +255,7 @@ fn install_command(env: &Env) -> String {
     let found = MANAGERS
         .iter()
         .find(|(program, _)| env.path.iter().any(|dir| dir.join(program).is_file()));
-    // Unknown systems have a package of this name more often than not.
+    // This is the usual name of the package on other systems.
     let install = found.map_or("install g++", |(_, command)| command);
     let sudo = if rustix::process::geteuid().is_root() {
         ""
@@ -271,6 +270,7 @@ fn install_command(env: &Env) -> String {
     format!("{sudo}{install}{unset}")
 }
 
+/// Whether `id` is an identifier of C++.
 fn is_identifier(id: &str) -> bool {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     id.chars().all(is_word) && id.chars().next().is_some_and(|c| !c.is_ascii_digit())
@@ -280,18 +280,19 @@ fn is_identifier(id: &str) -> bool {
 pub(crate) fn wrapper(stem: &str, id: &str) -> String {
     format!(
         "#include \"{}\"\nMK_SIMULATED_KERNEL({id})\n",
-        program_name(stem)
+        file_name(stem)
     )
 }
 
+/// Writes the source, the wrapper and the headers to `folder`.
 fn write(folder: &Path, source: &CudaSource) -> io::Result<()> {
     for (name, text) in headers(Target::Simulator) {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap_or(folder))?;
         fs::write(path, text)?;
     }
-    // Findings quote the text, and the headers in it.
-    fs::write(folder.join(program_name(&source.id)), source.with_headers())?;
+    // Findings quote lines of the source and of the headers that are inlined into it.
+    fs::write(folder.join(file_name(&source.id)), source.with_headers())?;
     fs::write(folder.join(WRAPPER), wrapper(&source.id, &source.id))
 }
 

@@ -1,13 +1,14 @@
-//! From a plan to machine code: renders, compiles and stores mkernel's CUDA kernels. Needs no GPU and no driver.
+//! Renders, compiles and stores mkernel's CUDA kernels. Neither a GPU nor a driver is needed.
 //!
 //! ```text
 //! KernelPlan ─render→ CudaSource ─compile→ Cubin
 //!                └────────── Store ─────────┘
 //! ```
 //!
-//! [`build`] is the whole way; the [`Store`] in it makes sure that each kernel is compiled once: it looks in
-//! ahead-of-time [`Bundle`]s, then in the cache on disk, then calls [`Nvrtc`], or, for simulated GPUs, [`HostCxx`]. Trouble with bundles or the cache is a
-//! warning (through `tracing`) and a miss, never an error; only a kernel that cannot be compiled is one.
+//! [`build`] does both steps. Its [`Store`] compiles each kernel only once: it looks in ahead-of-time [`Bundle`]s and
+//! then in the cache on disk, and if both lack the kernel it calls [`Nvrtc`], or [`HostCxx`] for simulated GPUs. A
+//! bundle or cache that cannot be used counts as a miss with a warning through `tracing`. Only a kernel that cannot be
+//! compiled is an error.
 //!
 //! ```no_run
 //! use mkernel_compile::{Store, build};
@@ -29,21 +30,23 @@
 //!
 //! Environment variables are described in [`Env`].
 //!
-//! Reading order: `source`, `render`, `nvrtc` (with `locate`, `library`, `program`, `cubin`), `host_cxx` (with
-//! `subprocess`), `compiler`, `key`, `folder`, `elf`, `entry`, `bundle`, `parts`, `cache`,
-//! `store` (with `lock`, `failed`), `build`.
+//! Read the modules in this order: `source`, `render`, `nvrtc` (with `locate`, `library`, `program`, `cubin`),
+//! `host_cxx` (with `subprocess`), `compiler`, `key`, `content_address`, `folder`, `elf`, `entry`, `bundle`,
+//! `cache_layout`, `cache`, `store` (with `lock`, `failed_source`), `build`.
 
 mod build;
 mod bundle;
 mod cache;
+mod cache_layout;
 mod compiler;
+mod content_address;
 mod cubin;
 mod disk;
 mod elf;
 mod entry;
 mod env;
 mod error;
-mod failed;
+mod failed_source;
 mod folder;
 mod host_cxx;
 mod key;
@@ -51,7 +54,6 @@ mod library;
 mod locate;
 mod lock;
 mod nvrtc;
-mod parts;
 mod program;
 mod render;
 mod source;
@@ -65,11 +67,11 @@ pub use cache::Cleaned;
 pub use cubin::{Cubin, Resources};
 pub use entry::Entry;
 pub use env::Env;
-pub use error::{BundleFault, GenError, Place};
+pub use error::{Attempt, BundleFault, GenError};
 pub use host_cxx::HostCxx;
 pub use key::{Key, ParseKeyError};
-pub use locate::{FETCHED, fetch_command, fetch_dir, fetched_library};
-pub use nvrtc::{ARCH, Nvrtc, PINNED_VERSION};
+pub use locate::{FETCHED, PINNED_VERSION, fetch_command, fetch_dir, fetched_library};
+pub use nvrtc::{ARCH, Nvrtc};
 pub use render::{render, render_fabric_test};
 pub use source::CudaSource;
 pub use store::Store;

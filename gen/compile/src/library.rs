@@ -12,16 +12,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// A library's file, open and checked: it, the folder that names it and the folder that has it belong to this user or to
-/// root, and nobody else can write to them.
+/// The open file of a library. The file, its folder and the folder of the path by which it was opened belong to this
+/// user or to root, and nobody else can write to them.
 #[derive(Debug)]
 pub(crate) struct LibraryFile {
-    /// Its path without links.
+    /// The path with all links resolved.
     pub path: PathBuf,
     file: File,
 }
 
 impl LibraryFile {
+    /// Opens the library at `path` and checks its owner and mode.
     pub fn open(path: &Path) -> io::Result<Self> {
         let named_in = |path: &Path| path.parent().map_or(Ok(()), |p| Folder::open(p).map(drop));
         named_in(&std::path::absolute(path)?)?;
@@ -33,7 +34,7 @@ impl LibraryFile {
         Ok(Self { path, file })
     }
 
-    /// SHA-256 of its contents.
+    /// The SHA-256 hash of the contents.
     pub fn sha256(&self) -> io::Result<String> {
         let mut hash = Sha256::new();
         let mut part = vec![0; 1 << 20];
@@ -45,7 +46,7 @@ impl LibraryFile {
         }
     }
 
-    /// Has the loader map it. What is loaded is the file that was opened, whatever has its path by now.
+    /// Loads the library from the file that was opened, even if its path has been replaced.
     ///
     /// # Safety
     /// The library's initialisers must be sound to run here.
@@ -56,13 +57,13 @@ impl LibraryFile {
     }
 }
 
-/// A path of an open file, which stays open as long as the process lives: the loader knows libraries by their paths, and
-/// may keep one that was closed; so the path must not come to mean another file.
+/// The path of an open file, which then stays open until the process ends. The loader identifies libraries by their
+/// paths and may keep one that was closed. So the path must never refer to another file.
 fn keep(file: File) -> io::Result<PathBuf> {
-    static KEPT: Mutex<Vec<((u64, u64), File)>> = Mutex::new(Vec::new());
+    static MAX_KEPT: Mutex<Vec<((u64, u64), File)>> = Mutex::new(Vec::new());
     let metadata = file.metadata()?;
     let id = (metadata.dev(), metadata.ino());
-    let mut kept = crate::lock::lock(&KEPT);
+    let mut kept = crate::lock::lock(&MAX_KEPT);
     let known = kept.iter().position(|(other, _)| *other == id);
     let index = known.unwrap_or_else(|| {
         kept.push((id, file));

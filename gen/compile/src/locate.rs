@@ -1,19 +1,22 @@
-//! Where libnvrtc may be, and how to get it.
+//! Finds libnvrtc, and describes how to install it.
 
 use crate::disk::folders_in;
 use crate::env::Env;
 use crate::library::LibraryFile;
-use crate::nvrtc::PINNED_VERSION;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The package that has the pinned NVRTC, with the digests of its wheels for x86-64 and aarch64, as a line of
-/// requirements for pip.
+/// The version of NVRTC that kernels are tested with. Others may spill registers, or emit code that a driver of this
+/// version cannot load.
+pub const PINNED_VERSION: (u32, u32) = (13, 0);
+
+/// The package of the pinned NVRTC with the digests of its wheels for x86-64 and aarch64, as a line of a requirements
+/// file of pip.
 const PINNED_WHEEL: &str = "nvidia-cuda-nvrtc==13.0.88 \
 --hash=sha256:ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575 \
 --hash=sha256:d27f20a0ca67a4bb34268a5e951033496c5b74870b868bacd046b1b8e0c3267b";
 
-/// The libraries in that package that are used, with their digests, by architecture.
+/// The libraries of the package that are used, with their digests, for each architecture.
 const PINNED_LIBRARIES: [(&str, [(&str, &str); 2]); 2] = [
     (
         "x86_64",
@@ -43,23 +46,24 @@ const PINNED_LIBRARIES: [(&str, [(&str, &str); 2]); 2] = [
     ),
 ];
 
-/// Where wheels keep the library, below the folder into which they are installed.
+/// The folder of the library within the folder in which the wheel is installed.
 const WHEEL_LIB: &str = "nvidia/cu13/lib";
 
-/// What `mkernel-gen fetch-nvrtc` writes to a file, for [`fetch_command`].
+/// The contents of the requirements file for [`fetch_command`].
 pub const FETCHED: &str = PINNED_WHEEL;
 
-/// Where `mkernel-gen fetch-nvrtc` installs NVRTC: `nvrtc` in this user's mkernel cache (else in `MKERNEL_CACHE_DIR`).
-/// None if there is neither.
+/// The folder in which `mkernel-gen fetch-nvrtc` installs NVRTC. It is `nvrtc` in the mkernel cache of this user, or in
+/// `MKERNEL_CACHE_DIR` if the user has no cache. None if there is neither.
 #[must_use]
 pub fn fetch_dir() -> Option<PathBuf> {
     fetch_dirs(Env::get()).into_iter().next()
 }
 
-/// The command that installs NVRTC to `dir`, program first, where the file `requirements` has the text [`FETCHED`].
+/// The command that installs NVRTC to `dir`, as a program and its arguments. The file `requirements` must contain
+/// [`FETCHED`].
 ///
-/// The installer runs nothing of the current folder (`-I`), nothing of the package (`--only-binary`), and takes only a
-/// package with the digests above, whatever index it is set to.
+/// The command runs no code of the current folder (`-I`) or of the package (`--only-binary`). It accepts only a package
+/// with the digests above, from any index.
 #[must_use]
 pub fn fetch_command(requirements: &Path, dir: &Path) -> Vec<String> {
     let words = [
@@ -79,7 +83,8 @@ pub fn fetch_command(requirements: &Path, dir: &Path) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The same, as a person types it, with what else makes the library be found there.
+/// The command that installs NVRTC, for a shell. It also sets or unsets `MKERNEL_NVRTC` if this is necessary to find
+/// the library.
 pub(crate) fn fetch_command_line() -> String {
     let dir = fetch_dir().unwrap_or_else(|| "nvrtc".into());
     let command = fetch_command(Path::new("/dev/stdin"), &dir).join(" ");
@@ -92,11 +97,11 @@ pub(crate) fn fetch_command_line() -> String {
     line
 }
 
-/// The library that [`fetch_command`] installed to `dir`; none if there is none. It and its builtins have the digests
-/// that are known, and only this user and root can change them.
+/// The library that [`fetch_command`] has installed in `dir`, if it is there. Its digest and that of its builtins are
+/// verified, and that only this user and root can change them.
 ///
 /// # Errors
-/// What is wrong with the one that is there.
+/// The reason why the library cannot be used.
 pub fn fetched_library(dir: &Path) -> Result<Option<PathBuf>, String> {
     let folder = dir.join(WHEEL_LIB);
     let (_, names) = PINNED_LIBRARIES[0];
@@ -113,7 +118,7 @@ pub fn fetched_library(dir: &Path) -> Result<Option<PathBuf>, String> {
     Ok(Some(library))
 }
 
-/// Whether a library that was fetched is that of the package.
+/// Checks that a fetched library has the digest of the one in the package.
 pub(crate) fn check_digest(file: &LibraryFile) -> Result<(), String> {
     let name = file.path.file_name().unwrap_or_default();
     let arch = std::env::consts::ARCH;
@@ -126,32 +131,32 @@ pub(crate) fn check_digest(file: &LibraryFile) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{} is not that of {}: its SHA-256 is {digest}; remove it, and fetch it anew",
+        "{} is not the library of {}: its SHA-256 is {digest}; remove it and fetch it again",
         file.path.display(),
         PINNED_WHEEL.split(' ').next().unwrap_or_default()
     ))
 }
 
-/// A way to libnvrtc.
+/// A place to search for libnvrtc.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Candidate {
-    /// A file.
+pub(crate) enum SearchPath {
+    /// The path of a library.
     File(PathBuf),
-    /// A folder.
+    /// A folder that may contain the library.
     Folder(PathBuf),
-    /// The folder of a library that was fetched, whose contents are known.
+    /// The folder of a fetched library, whose digest is known.
     Fetched(PathBuf),
-    /// The loader's own search (`LD_LIBRARY_PATH`, `/etc/ld.so.cache`).
+    /// The search of the loader (`LD_LIBRARY_PATH`, `/etc/ld.so.cache`).
     Loader,
 }
 
-/// Where to look, best first.
-pub(crate) fn candidates(env: &Env) -> Vec<Candidate> {
+/// The places to search, in order of preference.
+pub(crate) fn search_paths(env: &Env) -> Vec<SearchPath> {
     if let Some(path) = &env.nvrtc {
         return vec![if path.is_dir() {
-            Candidate::Folder(path.clone())
+            SearchPath::Folder(path.clone())
         } else {
-            Candidate::File(path.clone())
+            SearchPath::File(path.clone())
         }];
     }
     let toolkits = env
@@ -159,19 +164,19 @@ pub(crate) fn candidates(env: &Env) -> Vec<Candidate> {
         .iter()
         .cloned()
         .chain(system_toolkits(Path::new("/usr/local")));
-    let toolkits = toolkits.map(|toolkit| Candidate::Folder(toolkit.join("lib64")));
+    let toolkits = toolkits.map(|toolkit| SearchPath::Folder(toolkit.join("lib64")));
     let fetched = fetch_dirs(env).into_iter();
-    let fetched = fetched.map(|dir| Candidate::Fetched(dir.join(WHEEL_LIB)));
+    let fetched = fetched.map(|dir| SearchPath::Fetched(dir.join(WHEEL_LIB)));
     let wheels = site_packages(env).into_iter();
-    let wheels = wheels.map(|site| Candidate::Folder(site.join(WHEEL_LIB)));
+    let wheels = wheels.map(|site| SearchPath::Folder(site.join(WHEEL_LIB)));
     toolkits
-        .chain([Candidate::Loader])
+        .chain([SearchPath::Loader])
         .chain(fetched)
         .chain(wheels)
         .collect()
 }
 
-/// Toolkits in `base`: that of the pinned version, `cuda`, then others, newest first.
+/// The toolkits in `base`: first that of the pinned version, then `cuda`, then the others from new to old.
 fn system_toolkits(base: &Path) -> Vec<PathBuf> {
     let pinned = format!("cuda-{}.{}", PINNED_VERSION.0, PINNED_VERSION.1);
     let mut names: Vec<String> = subfolders(base)
@@ -195,6 +200,7 @@ fn system_toolkits(base: &Path) -> Vec<PathBuf> {
     names.into_iter().map(|name| base.join(name)).collect()
 }
 
+/// The folders in which NVRTC may have been installed by `mkernel-gen fetch-nvrtc`.
 fn fetch_dirs(env: &Env) -> Vec<PathBuf> {
     let bases = [env.user_cache(), env.cache_dir.clone()];
     bases
@@ -204,11 +210,12 @@ fn fetch_dirs(env: &Env) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Folders into which pip installs: of the active environment, of each `python3` in `PATH`, of the user, of the system.
+/// The folders in which pip installs packages: those of the active environment, of each `python3` in `PATH`, of the
+/// user and of the system.
 fn site_packages(env: &Env) -> Vec<PathBuf> {
     let path = || env.path.iter().filter(|bin| bin.is_absolute());
     let pythons = path().filter_map(|bin| {
-        // Through links: the packages are those of the real interpreter's prefix.
+        // Links are resolved, since packages are in the prefix of the real interpreter.
         let python = fs::canonicalize(bin.join("python3")).ok()?;
         Some(python.parent()?.parent()?.to_owned())
     });
@@ -221,7 +228,7 @@ fn site_packages(env: &Env) -> Vec<PathBuf> {
     prefixes.extend(env.home.iter().map(|home| home.join(".local")));
     prefixes.extend(["/usr/local".into(), "/usr".into()]);
     prefixes.extend(subfolders(Path::new("/opt")));
-    // What a relative path means depends on the folder in which the program is started, which may be anybody's.
+    // Relative paths depend on the current folder, which may belong to another user.
     prefixes.retain(|prefix| prefix.is_absolute());
 
     let mut sites = Vec::new();
@@ -241,6 +248,7 @@ fn site_packages(env: &Env) -> Vec<PathBuf> {
     sites
 }
 
+/// The folders in `path`, sorted.
 fn subfolders(path: &Path) -> Vec<PathBuf> {
     let mut folders: Vec<_> = folders_in(path).collect();
     folders.sort();
@@ -266,9 +274,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary folder");
         let file = dir.path().join("libnvrtc.so.13");
         let given =
-            |path: &Path| candidates(&env(&[("MKERNEL_NVRTC", path), ("CUDA_HOME", dir.path())]));
-        assert_eq!(given(dir.path()), [Candidate::Folder(dir.path().into())]);
-        assert_eq!(given(&file), [Candidate::File(file.clone())]);
+            |path: &Path| search_paths(&env(&[("MKERNEL_NVRTC", path), ("CUDA_HOME", dir.path())]));
+        assert_eq!(given(dir.path()), [SearchPath::Folder(dir.path().into())]);
+        assert_eq!(given(&file), [SearchPath::File(file.clone())]);
     }
 
     #[test]
@@ -297,22 +305,22 @@ mod tests {
         let venv = root.path().join("venv");
         let site = venv.join("lib/python3.12/site-packages");
         fs::create_dir_all(&site).expect("folder");
-        let found = candidates(&env(&[
+        let found = search_paths(&env(&[
             ("CUDA_HOME", &root.path().join("toolkit")),
             ("HOME", root.path()),
             ("VIRTUAL_ENV", &venv),
         ]));
-        let position = |wanted: Candidate| {
+        let position = |wanted: SearchPath| {
             found
                 .iter()
                 .position(|c| *c == wanted)
                 .expect("a candidate")
         };
         let order = [
-            Candidate::Folder(root.path().join("toolkit/lib64")),
-            Candidate::Loader,
-            Candidate::Fetched(root.path().join(".cache/mkernel/nvrtc").join(WHEEL_LIB)),
-            Candidate::Folder(site.join(WHEEL_LIB)),
+            SearchPath::Folder(root.path().join("toolkit/lib64")),
+            SearchPath::Loader,
+            SearchPath::Fetched(root.path().join(".cache/mkernel/nvrtc").join(WHEEL_LIB)),
+            SearchPath::Folder(site.join(WHEEL_LIB)),
         ];
         assert!(order.map(position).is_sorted());
     }

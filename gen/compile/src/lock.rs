@@ -1,4 +1,4 @@
-//! Locks that make threads and processes compile a kernel once. They only save work: a store without them is right too.
+//! Locks by which threads and processes avoid compiling the same kernel twice. Without them, results are the same.
 
 use crate::cubin::Cubin;
 use crate::folder::Folder;
@@ -10,76 +10,77 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Between two looks at a lock that another process holds.
+/// The time between two attempts to acquire a lock that another process holds.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Holds a lock of other processes out until it is dropped; the kernel of the operating system drops it for a process
-/// that dies.
+/// A lock between processes, which is released on drop. The operating system releases it if the process dies.
 pub(crate) struct FileLock(
-    #[expect(dead_code, reason = "the lock lives as long as the open file")] File,
+    #[expect(dead_code, reason = "the lock is held as long as the file is open")] File,
 );
 
-/// How waiting for a lock ended.
-pub(crate) enum Waited<T> {
-    /// The lock is held.
+/// The result of waiting for a lock.
+pub(crate) enum LockOutcome<T> {
+    /// The lock was acquired.
     Locked(FileLock),
-    /// What the lock was wanted for has appeared meanwhile.
+    /// The kernel appeared while waiting, so the lock is not needed.
     Appeared(T),
-    /// The time was up.
+    /// The deadline has passed.
     TimedOut,
 }
 
 impl FileLock {
-    /// Waits until the lock for `key` in the folder `dir` is free, `look` finds something, or `limit` has passed.
+    /// Waits until the lock of `key` in the folder `dir` is acquired, `lookup` finds something, or `limit` has passed.
     ///
-    /// Keys share 256 lock files, so their number is bounded; two keys that share one wait for each other, no more.
+    /// Keys share 256 lock files, so that their number is bounded. Two keys with the same file only wait for each
+    /// other.
     pub fn wait<T>(
         dir: &Folder,
         key: &Key,
         limit: Duration,
-        mut look: impl FnMut() -> Option<T>,
-    ) -> io::Result<Waited<T>> {
-        let file = dir.made_file(&key.to_string()[..2])?;
+        mut lookup: impl FnMut() -> Option<T>,
+    ) -> io::Result<LockOutcome<T>> {
+        let file = dir.create_file(&key.to_string()[..2])?;
         let started = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Waited::Locked(Self(file))),
+                Ok(()) => return Ok(LockOutcome::Locked(Self(file))),
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            if let Some(found) = look() {
-                return Ok(Waited::Appeared(found));
+            if let Some(found) = lookup() {
+                return Ok(LockOutcome::Appeared(found));
             }
             if started.elapsed() >= limit {
-                return Ok(Waited::TimedOut);
+                return Ok(LockOutcome::TimedOut);
             }
             std::thread::sleep(POLL);
         }
     }
 }
 
-/// Kernels that threads of this process are getting right now; the first gets one, the others wait for it.
+/// The kernels that threads of this process are compiling. The first thread compiles a kernel, and the others wait for
+/// it.
 #[derive(Debug, Default)]
-pub(crate) struct InFlight(Mutex<HashMap<Key, Weak<Slot>>>);
+pub(crate) struct InFlight(Mutex<HashMap<Key, Weak<PendingCubin>>>);
 
-/// A kernel that some threads want, empty until one has it. It lives no longer than they want it.
-pub(crate) type Slot = Mutex<Option<Cubin>>;
+/// A kernel that some threads wait for, or none while it is compiled. It is dropped when the last thread has it.
+pub(crate) type PendingCubin = Mutex<Option<Cubin>>;
 
 impl InFlight {
-    /// The slot of `key`, shared by all threads that hold it now.
-    pub fn slot(&self, key: &Key) -> Arc<Slot> {
-        let mut slots = lock(&self.0);
-        if let Some(slot) = slots.get(key).and_then(Weak::upgrade) {
-            return slot;
+    /// The pending kernel of `key`, shared by all threads that wait for it.
+    pub fn pending(&self, key: &Key) -> Arc<PendingCubin> {
+        let mut pending = lock(&self.0);
+        if let Some(found) = pending.get(key).and_then(Weak::upgrade) {
+            return found;
         }
-        slots.retain(|_, slot| slot.strong_count() > 0);
-        let slot = Arc::default();
-        slots.insert(*key, Arc::downgrade(&slot));
-        slot
+        pending.retain(|_, cubin| cubin.strong_count() > 0);
+        let new = Arc::default();
+        pending.insert(*key, Arc::downgrade(&new));
+        new
     }
 }
 
-/// Locks a mutex whose data is sound even if a thread panicked while it held it.
+/// Locks a mutex whose data is valid even if a thread has panicked while holding it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,13 @@
-//! [`Nvrtc`]: CUDA → machine code, by NVIDIA's run-time compiler.
+//! [`Nvrtc`]: compiles kernels for GPUs with NVIDIA's run-time compiler.
 //!
-//! Here the library is found and checked; `program` calls it.
+//! This file finds, checks and loads the library, and `program` calls it.
 
 use crate::cubin::{Cubin, read_log};
 use crate::env::Env;
-use crate::error::{GenError, Place, with_causes};
+use crate::error::{Attempt, GenError, with_causes};
 use crate::folder::Folder;
 use crate::library::LibraryFile;
-use crate::locate::{Candidate, candidates, check_digest, fetch_command_line};
+use crate::locate::{PINNED_VERSION, SearchPath, check_digest, fetch_command_line, search_paths};
 use crate::program::{Functions, Program};
 use crate::source::CudaSource;
 use libloading::Library;
@@ -18,10 +18,7 @@ use std::time::Instant;
 /// The GPU architecture that kernels are compiled for.
 pub const ARCH: &str = "sm_90a";
 
-/// The version of NVRTC that kernels are made for. Others may spill, or emit what a driver of that version cannot load.
-pub const PINNED_VERSION: (u32, u32) = (13, 0);
-
-/// All options of the compiler. With an `sm_` architecture ptxas runs too, and checks inline PTX.
+/// The options of the compiler. With an `sm_` architecture, ptxas runs too and checks inline PTX.
 pub(crate) const OPTIONS: [&str; 4] = [
     "--gpu-architecture=sm_90a",
     "--std=c++20",
@@ -29,11 +26,11 @@ pub(crate) const OPTIONS: [&str; 4] = [
     "--ptxas-options=--warn-on-spills",
 ];
 
-/// The same for PTX.
+/// The options for compiling to PTX.
 const PTX_OPTIONS: [&str; 2] = ["--gpu-architecture=compute_90a", "--std=c++20"];
 
-/// The NVRTC version that keys are made for: the pinned one even where there is no libnvrtc, so that bundles and caches
-/// made elsewhere serve there.
+/// The NVRTC version for keys. It is the pinned one even if libnvrtc is missing, so that bundles and caches of other
+/// machines can be used.
 pub(crate) fn key_version() -> (u32, u32) {
     if !Env::get().nvrtc_any {
         return PINNED_VERSION;
@@ -41,23 +38,23 @@ pub(crate) fn key_version() -> (u32, u32) {
     Nvrtc::load().map_or(PINNED_VERSION, Nvrtc::version)
 }
 
-/// libnvrtc, loaded and checked. Any number of threads may compile at once.
+/// The library libnvrtc, loaded and checked. Any number of threads may compile at the same time.
 pub struct Nvrtc {
     path: PathBuf,
     version: (u32, u32),
     functions: Functions,
-    /// Keeps the code that `functions` point to, and what it opens by name.
+    /// The library of `functions` and its builtins, which must stay loaded.
     _libraries: [Library; 2],
 }
 
 impl Nvrtc {
-    /// Finds and loads libnvrtc, once per process. A failure is not kept: the library may be installed meanwhile.
+    /// Finds and loads libnvrtc once per process. After a failure, the next call searches again.
     ///
-    /// It is looked for at `MKERNEL_NVRTC`; or in `CUDA_HOME`, `/usr/local/cuda*`, the loader's path, the folder of
-    /// `mkernel-gen fetch-nvrtc`, and Python's site-packages.
+    /// If `MKERNEL_NVRTC` is set, the library must be there. Otherwise it is searched in `CUDA_HOME`,
+    /// `/usr/local/cuda*`, the loader's path, the folder of `mkernel-gen fetch-nvrtc`, and Python's site-packages.
     ///
     /// # Errors
-    /// [`GenError::NvrtcMissing`] with the places that were searched, and the command that gets it.
+    /// [`GenError::NvrtcMissing`] with the paths that were searched and the command that installs the library.
     pub fn load() -> Result<&'static Self, GenError> {
         static LOADED: OnceLock<Nvrtc> = OnceLock::new();
         static LOADING: Mutex<()> = Mutex::new(());
@@ -80,25 +77,22 @@ impl Nvrtc {
 
     fn find(env: &Env) -> Result<Self, GenError> {
         let mut looked = Vec::new();
-        for candidate in candidates(env) {
-            let (place, file) = match candidate.clone() {
-                Candidate::File(path) => (path.display().to_string(), Ok(path)),
-                Candidate::Folder(path) | Candidate::Fetched(path) => {
+        for candidate in search_paths(env) {
+            let (path, file) = match candidate.clone() {
+                SearchPath::File(path) => (path.display().to_string(), Ok(path)),
+                SearchPath::Folder(path) | SearchPath::Fetched(path) => {
                     (path.display().to_string(), library_in(&path, env.nvrtc_any))
                 }
-                Candidate::Loader => ("the loader's path".into(), Ok(soname().into())),
+                SearchPath::Loader => ("the loader's path".into(), Ok(soname().into())),
             };
-            let source = match candidate {
-                Candidate::Loader => Source::Loader,
-                Candidate::Fetched(_) => Source::Fetched,
-                Candidate::File(_) | Candidate::Folder(_) => Source::Installed,
+            let origin = match candidate {
+                SearchPath::Loader => Origin::Loader,
+                SearchPath::Fetched(_) => Origin::Fetched,
+                SearchPath::File(_) | SearchPath::Folder(_) => Origin::Installed,
             };
-            match file.and_then(|file| Self::open(file, source, env.nvrtc_any)) {
+            match file.and_then(|file| Self::open(file, origin, env.nvrtc_any)) {
                 Ok(nvrtc) => return Ok(nvrtc),
-                Err(reason) => looked.push(Place {
-                    path: place,
-                    reason,
-                }),
+                Err(reason) => looked.push(Attempt { path, reason }),
             }
         }
         Err(GenError::NvrtcMissing {
@@ -109,21 +103,21 @@ impl Nvrtc {
     }
 
     /// Loads a library, checks its version and loads its builtins.
-    fn open(path: PathBuf, source: Source, any: bool) -> Result<Self, String> {
-        let (path, library) = open_library(path, source)?;
+    fn open(path: PathBuf, origin: Origin, any: bool) -> Result<Self, String> {
+        let (path, library) = open_library(path, origin)?;
         let functions = Functions::find(&library)
             .map_err(|error| format!("it is not libnvrtc: {}", with_causes(&error)))?;
-        let (major, minor) = functions.version().ok_or("it does not tell its version")?;
+        let (major, minor) = functions.version().ok_or("its version is unknown")?;
         if (major, minor) != PINNED_VERSION && !any {
             return Err(format!(
                 "its version is {major}.{minor} (MKERNEL_NVRTC_ANY=1 allows it)"
             ));
         }
-        // NVRTC opens its builtins by bare name when it first compiles; the loader then finds them loaded already.
-        // They lie beside the real file.
+        // NVRTC opens its builtins by their plain name when it first compiles. The loader then uses the copy that is
+        // already loaded. The builtins are in the same folder as the real file.
         let builtins = path.with_file_name(format!("libnvrtc-builtins.so.{major}.{minor}"));
         let (_, builtins) =
-            open_library(builtins, source).map_err(|error| format!("its builtins: {error}"))?;
+            open_library(builtins, origin).map_err(|error| format!("its builtins: {error}"))?;
         Ok(Self {
             path,
             version: (major, minor),
@@ -132,20 +126,20 @@ impl Nvrtc {
         })
     }
 
-    /// Its version.
+    /// The version of the library.
     #[must_use]
     pub fn version(&self) -> (u32, u32) {
         self.version
     }
 
-    /// Its file, or its name if the loader found it.
+    /// The path of the library, or its name if the loader has found it.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Compiles a kernel. Its log must be that of a sound kernel: no lost optimisations, no warnings, no spills but of two
-    /// registers, of which a warning tells (through `tracing`).
+    /// Compiles a kernel. The kernel is rejected if the log has a warning or a lost optimisation, or if more than two
+    /// registers are spilled. One or two spilled registers cause a warning through `tracing`.
     ///
     /// # Errors
     /// [`GenError::Compile`], [`GenError::Rejected`], [`GenError::NvrtcCall`]
@@ -165,7 +159,7 @@ impl Nvrtc {
         }
         if report.resources.spill_store_bytes > 0 {
             tracing::warn!(
-                "kernel {} spills {} bytes of registers, which may cost it some speed; another tile may not",
+                "kernel {} spills {} bytes of registers, which may make it slower; try another tile",
                 source.id,
                 report.resources.spill_store_bytes
             );
@@ -186,10 +180,10 @@ impl Nvrtc {
 }
 
 impl Nvrtc {
-    /// The PTX of a kernel: what the compiler makes of it before registers are assigned.
+    /// Compiles a kernel to PTX, which is the code before registers are allocated.
     ///
     /// # Errors
-    /// [`GenError::Compile`] with the log if the text is wrong.
+    /// [`GenError::Compile`] with the log if the compiler rejects the source.
     pub fn ptx(&self, source: &CudaSource) -> Result<String, GenError> {
         let program = Program::create(&self.functions, source)?;
         program.compile(&PTX_OPTIONS)?;
@@ -206,22 +200,23 @@ impl std::fmt::Debug for Nvrtc {
     }
 }
 
+/// The file name of the pinned major version.
 fn soname() -> String {
     format!("libnvrtc.so.{}", PINNED_VERSION.0)
 }
 
-/// How a library is got at.
+/// The origin of a library, which determines how it is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
-    /// By the loader's own search.
+enum Origin {
+    /// The loader finds it.
     Loader,
-    /// From a folder where somebody installed it.
+    /// It is in a folder in which a user has installed it.
     Installed,
-    /// From the folder where `mkernel-gen fetch-nvrtc` installs it: its contents are known.
+    /// It is in the folder of `mkernel-gen fetch-nvrtc`, so its digest is known.
     Fetched,
 }
 
-/// The library in a folder: of the pinned major version, or, if `any`, the highest.
+/// The path of the library in a folder. With `any`, the highest major version is taken if the pinned one is missing.
 fn library_in(folder: &Path, any: bool) -> Result<PathBuf, String> {
     let names = Folder::open(folder).and_then(|folder| folder.names());
     let names = names.map_err(|error| error.to_string())?;
@@ -235,26 +230,26 @@ fn library_in(folder: &Path, any: bool) -> Result<PathBuf, String> {
     match (pinned, found.last()) {
         (Some((_, name)), _) => Ok(folder.join(name)),
         (None, Some((_, name))) if any => Ok(folder.join(name)),
-        (None, Some((_, name))) => Err(format!("has {name} only")),
-        (None, None) => Err(format!("has no {}", soname())),
+        (None, Some((_, name))) => Err(format!("it has only {name}")),
+        (None, None) => Err(format!("it has no {}", soname())),
     }
 }
 
-/// Loads a library; its path comes without links, or is the name that the loader was given.
-fn open_library(path: PathBuf, source: Source) -> Result<(PathBuf, Library), String> {
-    if source == Source::Loader {
-        // SAFETY: the initialisers of NVIDIA's libraries have no requirements. The loader searches the system's folders,
-        // which are root's, and those that this user names in LD_LIBRARY_PATH.
+/// Loads a library. Returns it with its real path, or with its name if the loader has found it.
+fn open_library(path: PathBuf, origin: Origin) -> Result<(PathBuf, Library), String> {
+    if origin == Origin::Loader {
+        // SAFETY: the initialisers of NVIDIA's libraries have no requirements. The loader searches the folders of the
+        // system, which belong to root, and those that this user has set in LD_LIBRARY_PATH.
         let library = unsafe { Library::new(&path) }.map_err(|error| with_causes(&error))?;
         return Ok((path, library));
     }
     let file = LibraryFile::open(&path).map_err(|error| error.to_string())?;
-    if source == Source::Fetched {
+    if origin == Origin::Fetched {
         check_digest(&file)?;
     }
     let path = file.path.clone();
-    // SAFETY: as above. Nobody but this user and root can have written the file, which was checked on the descriptor that
-    // is loaded.
+    // SAFETY: as above. Nobody but this user and root can have written the file, which was checked on the descriptor
+    // that is loaded.
     let library = unsafe { file.load() }?;
     Ok((path, library))
 }
@@ -274,13 +269,13 @@ mod tests {
         add("libnvrtc-builtins.so.13.0");
         assert_eq!(
             library_in(folder, true),
-            Err("has no libnvrtc.so.13".into())
+            Err("it has no libnvrtc.so.13".into())
         );
         add("libnvrtc.so.12");
         add("libnvrtc.so.9");
         assert_eq!(
             library_in(folder, false),
-            Err("has libnvrtc.so.12 only".into())
+            Err("it has only libnvrtc.so.12".into())
         );
         assert_eq!(library_in(folder, true), Ok(folder.join("libnvrtc.so.12")));
         add("libnvrtc.so.13");
@@ -301,14 +296,14 @@ mod tests {
             let opened = Nvrtc::open(library.clone(), source, true);
             opened.expect_err("not loaded")
         };
-        for source in [Source::Installed, Source::Fetched] {
+        for source in [Origin::Installed, Origin::Fetched] {
             let reason = refused(0o664, source);
             assert!(reason.contains("others can write"), "{reason}");
         }
-        let reason = refused(0o644, Source::Fetched);
+        let reason = refused(0o644, Origin::Fetched);
         assert!(reason.contains("its SHA-256 is"), "{reason}");
         // A file of this user's own gets as far as the loader.
-        let reason = refused(0o644, Source::Installed);
+        let reason = refused(0o644, Origin::Installed);
         assert!(reason.contains("/proc/self/fd/"), "{reason}");
     }
 }

@@ -1,27 +1,29 @@
-//! [`Program`]: one compile, by calls of libnvrtc.
+//! [`Program`]: one compilation by calls of libnvrtc.
 //!
-//! Types are those of cudarc's bindings. The functions are looked up here, in the very library that was found and
-//! checked: cudarc would open whichever `libnvrtc.so` the loader finds first, of any version, and panic without one.
+//! The types are those of cudarc. The functions are looked up in the library that was found and checked. cudarc itself
+//! would load the first `libnvrtc.so` that the loader finds, of any version, and panic if there is none.
 
 use crate::error::GenError;
-use crate::source::CudaSource;
+use crate::source::{CudaSource, file_name};
 use crate::templates::headers;
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null_mut;
 
-/// A result of libnvrtc. Not [`nvrtcResult`]: a library of another version may return values that the enum lacks.
+/// The status of a call. It is an integer, because a library of another version may return values that [`nvrtcResult`]
+/// lacks.
 type Status = c_int;
 
 const SUCCESS: Status = nvrtcResult::NVRTC_SUCCESS as Status;
 const ERROR_COMPILATION: Status = nvrtcResult::NVRTC_ERROR_COMPILATION as Status;
 
-/// Gets the size of something, then something of that size.
+/// A function that gets the size of an output. The output itself is then read by a [`GetBytes`].
 type GetSize = unsafe extern "C" fn(nvrtcProgram, *mut usize) -> Status;
+/// A function that reads an output into a buffer of sufficient size.
 type GetBytes = unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> Status;
 
-/// The functions of nvrtc.h that are used. They are valid as long as their library is loaded.
+/// The functions of nvrtc.h that are used. They are valid while their library is loaded.
 pub(crate) struct Functions {
     version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status,
     create: unsafe extern "C" fn(
@@ -41,7 +43,7 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Looks them up.
+    /// Looks up the functions in `library`.
     pub fn find(library: &Library) -> Result<Self, libloading::Error> {
         // SAFETY: the names are those of nvrtc.h, with the signatures that it gives them since CUDA 11.1.
         unsafe {
@@ -70,7 +72,7 @@ impl Functions {
         }
     }
 
-    /// Major and minor version.
+    /// The major and minor version of the library.
     pub fn version(&self) -> Option<(u32, u32)> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both pointers are valid for the call.
@@ -87,19 +89,16 @@ pub(crate) struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    /// A program of `source` and the device headers.
+    /// Creates a program of `source` and the headers.
     pub fn create(functions: &'a Functions, source: &'a CudaSource) -> Result<Self, GenError> {
         let c_string = |text: &str| {
             CString::new(text).map_err(|_| GenError::Compile {
                 id: source.id.clone(),
-                log: "the text has a NUL character".into(),
+                log: "the source has a NUL character".into(),
                 saved: None,
             })
         };
-        let (text, name) = (
-            c_string(&source.text)?,
-            c_string(&program_name(&source.id))?,
-        );
+        let (text, name) = (c_string(&source.text)?, c_string(&file_name(&source.id))?);
         let headers = headers(source.target);
         let texts = headers
             .iter()
@@ -116,7 +115,7 @@ impl<'a> Program<'a> {
             id: &source.id,
             functions,
         };
-        // SAFETY: all strings end with NUL and outlive the call, which copies them; both arrays have `texts.len()`
+        // SAFETY: all strings end with NUL and outlive the call, which copies them. Both arrays have `texts.len()`
         // elements.
         let status = unsafe {
             (functions.create)(
@@ -132,14 +131,14 @@ impl<'a> Program<'a> {
         Ok(program)
     }
 
-    /// Compiles it with these options.
+    /// Compiles the program with these options.
     pub fn compile(&self, options: &[&str]) -> Result<(), GenError> {
         let options: Vec<_> = options
             .iter()
             .map(|option| CString::new(*option).expect("options have no NUL"))
             .collect();
         let options = pointers(&options);
-        // SAFETY: the program is alive; the options end with NUL and outlive the call.
+        // SAFETY: the program is not destroyed. The options end with NUL and outlive the call.
         let status =
             unsafe { (self.functions.compile)(self.raw, c_len(&options), options.as_ptr()) };
         match status {
@@ -153,7 +152,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// What the compiler says.
+    /// The log of the compiler.
     pub fn log(&self) -> Result<String, GenError> {
         let mut bytes = self.bytes("nvrtcGetProgramLog", self.functions.log)?;
         bytes.truncate(bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len()));
@@ -165,7 +164,7 @@ impl<'a> Program<'a> {
         self.bytes("nvrtcGetCUBIN", self.functions.cubin)
     }
 
-    /// The virtual machine code, if it was compiled for a virtual architecture.
+    /// The PTX, if the program was compiled for a virtual architecture.
     pub fn ptx(&self) -> Result<String, GenError> {
         let bytes = self.bytes("nvrtcGetPTX", self.functions.ptx)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -177,10 +176,10 @@ impl<'a> Program<'a> {
         (get_size, get_bytes): (GetSize, GetBytes),
     ) -> Result<Vec<u8>, GenError> {
         let mut size = 0;
-        // SAFETY: the program is alive; `size` is valid for the call.
+        // SAFETY: the program is not destroyed, and `size` is valid for the call.
         self.check(call, unsafe { get_size(self.raw, &raw mut size) })?;
         let mut bytes = vec![0; size];
-        // SAFETY: the program is alive; the buffer has the size that was asked for.
+        // SAFETY: the program is not destroyed, and the buffer has the size that the library has returned.
         self.check(call, unsafe {
             get_bytes(self.raw, bytes.as_mut_ptr().cast())
         })?;
@@ -196,12 +195,12 @@ impl<'a> Program<'a> {
     }
 
     fn error(&self, call: &'static str, status: Status, log: &str) -> GenError {
-        // SAFETY: the function takes any value.
+        // SAFETY: the function accepts any value.
         let text = unsafe { (self.functions.error_string)(status) };
         let name = if text.is_null() {
             format!("error {status}")
         } else {
-            // SAFETY: not null; the string ends with NUL and lives as long as the library.
+            // SAFETY: the pointer is not null, and the string ends with NUL and is valid while the library is loaded.
             unsafe { CStr::from_ptr(text) }
                 .to_string_lossy()
                 .into_owned()
@@ -218,7 +217,7 @@ impl<'a> Program<'a> {
 impl Drop for Program<'_> {
     fn drop(&mut self) {
         if !self.raw.is_null() {
-            // SAFETY: the program is alive, and nothing uses it after.
+            // SAFETY: the program is not destroyed yet, and is not used afterwards.
             let status = unsafe { (self.functions.destroy)(&raw mut self.raw) };
             if status != SUCCESS {
                 tracing::warn!(
@@ -228,11 +227,6 @@ impl Drop for Program<'_> {
             }
         }
     }
-}
-
-/// The file name in the compiler's messages.
-pub(crate) fn program_name(id: &str) -> String {
-    format!("{id}.cu")
 }
 
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {

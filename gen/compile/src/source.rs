@@ -1,25 +1,24 @@
-//! [`CudaSource`]: the text of one kernel.
+//! [`CudaSource`]: the source of a kernel.
 
-use crate::program::program_name;
-use crate::templates::{header_of, is_beside_primitives};
+use crate::templates::{header_of, included, is_inlined};
 use mkernel_spec::Target;
 use std::collections::BTreeSet;
 
-/// A kernel in CUDA, as rendered. It includes nothing but the [`headers`](crate::headers) of its target.
+/// The rendered source of a kernel. It includes only the [`headers`](crate::headers) of its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaSource {
-    /// Kernel symbol and file stem.
+    /// The symbol of the kernel, which is also the name of its file without the extension.
     pub id: String,
-    /// What it is to be compiled to. The same text can be compiled to any.
+    /// The target to compile for. The text is the same for all targets.
     pub target: Target,
-    /// The text.
+    /// The source text.
     pub text: String,
 }
 
 impl CudaSource {
-    /// The text with the headers in it that are made of primitives, and `#line` where one begins and ends. So the
-    /// simulator can quote them, and tests can plant mistakes in them. Headers of primitives, and what these include, stay
-    /// includes.
+    /// The text with inlined headers, and with `#line` directives where each begins and ends. So the simulator can
+    /// quote the headers, and tests can plant mutations in them. Headers that the simulator replaces are not inlined,
+    /// nor those that such headers include.
     ///
     /// ```
     /// # use mkernel_compile::CudaSource;
@@ -34,7 +33,7 @@ impl CudaSource {
     pub fn with_headers(&self) -> String {
         let mut text = String::with_capacity(self.text.len());
         let mut seen = BTreeSet::new();
-        inline(&self.text, &program_name(&self.id), &mut seen, &mut text);
+        inline(&self.text, &file_name(&self.id), &mut seen, &mut text);
         text
     }
 }
@@ -43,7 +42,7 @@ fn inline(text: &str, file: &str, seen: &mut BTreeSet<&'static str>, out: &mut S
     for (number, line) in (1..).zip(text.lines()) {
         let header = included(line).and_then(header_of);
         match header {
-            Some((name, body)) if is_beside_primitives(name) => {
+            Some((name, body)) if is_inlined(name) => {
                 if seen.insert(name) {
                     out.push_str(&format!("#line 1 \"{name}\"\n"));
                     inline(body, name, seen, out);
@@ -59,7 +58,7 @@ fn inline(text: &str, file: &str, seen: &mut BTreeSet<&'static str>, out: &mut S
     }
 }
 
-/// `mk/pipeline.cuh` of a line that includes it.
-pub(crate) fn included(line: &str) -> Option<&str> {
-    line.strip_prefix("#include <")?.strip_suffix('>')
+/// The name of the file that contains the kernel `id`, as compilers see it and print it in messages.
+pub(crate) fn file_name(id: &str) -> String {
+    format!("{id}.cu")
 }

@@ -1,4 +1,4 @@
-//! [`Store`]: each kernel is compiled once, then found.
+//! [`Store`]: compiles each kernel once, and then finds it in a bundle or in the cache.
 
 use crate::bundle::Bundle;
 use crate::cache::{Cache, Cleaned};
@@ -6,10 +6,10 @@ use crate::compiler::compile;
 use crate::cubin::Cubin;
 use crate::entry::{Entry, EntryFault};
 use crate::env::Env;
-use crate::error::{GenError, Place, with_causes};
-use crate::failed;
+use crate::error::{Attempt, GenError, with_causes};
+use crate::failed_source;
 use crate::key::Key;
-use crate::lock::{InFlight, Waited, lock};
+use crate::lock::{InFlight, LockOutcome, lock};
 use crate::source::CudaSource;
 use std::collections::BTreeSet;
 use std::io;
@@ -17,20 +17,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How long a process waits for another that compiles the same kernel: many times what a compile takes.
+/// The time that a process waits for another one that compiles the same kernel: many times what a compilation takes.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
-/// Size of a cache, unless told otherwise: some ten thousand kernels.
+/// The default size limit of a cache, which is enough for about ten thousand kernels.
 const LIMIT_BYTES: u64 = 1 << 30;
 
 /// Compiled kernels: ahead-of-time bundles, a cache on disk, and the compiler behind them.
 ///
-/// Share one among threads. No trouble with bundles or the cache is an error: it is a warning, and the kernel is
-/// compiled. Of trouble with a cache or bundle (read-only, full, not a folder) only the first in a process is a warning.
+/// Threads should share one store. If a bundle or the cache cannot be used, there is a warning and the kernel is
+/// compiled. If the folder as a whole cannot be used (read-only, full, not a folder), only the first such problem in a
+/// process is a warning.
 ///
-/// Caches and bundles decide what code runs. So one is used only if it belongs to this user or to root and nobody else
-/// can write to it: the folder itself, the folders and files in it, all asked of open descriptors and without following
-/// links below the folder. Else it is a warning, and kernels are compiled without it.
+/// Caches and bundles determine which code runs. So one is used only if its folder, subfolders and files belong to this
+/// user or to root and nobody else can write to them. Owners and modes are read from open descriptors, and links below
+/// the folder are not followed. Otherwise there is a warning, and kernels are compiled without the cache or bundle.
 #[derive(Debug)]
 pub struct Store {
     cache: Option<Cache>,
@@ -42,7 +43,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store that caches in `root`, which need not exist. Environment variables have no say in it.
+    /// A store with a cache in `root`, which need not exist. Environment variables have no effect on it.
     #[must_use]
     pub fn open(root: impl Into<PathBuf>) -> Self {
         Self::new(Some(root.into()))
@@ -54,14 +55,14 @@ impl Store {
         Self::new(None)
     }
 
-    /// The store that the environment asks for: see [`Env`].
+    /// The store that environment variables configure. See [`Env`].
     #[must_use]
     pub fn from_env() -> Self {
         let env = Env::get();
         let mut store = Self::new(env.cache_root().filter(|_| env.cache));
         if env.cache && store.cache.is_none() {
             tracing::warn!(
-                "kernels are not cached, each process compiles its own: none of MKERNEL_CACHE_DIR, XDG_CACHE_HOME and HOME is set"
+                "kernels are not cached and each process compiles its own, since none of MKERNEL_CACHE_DIR, XDG_CACHE_HOME and HOME is set"
             );
         }
         store.jit = env.jit;
@@ -79,8 +80,8 @@ impl Store {
         }
     }
 
-    /// Looks in the bundle `path` too, after those that were added before and ahead of the cache. A bundle that cannot
-    /// be used is left out with a warning.
+    /// Adds the bundle `path`. Bundles are searched in the order in which they were added, before the cache. A bundle
+    /// that cannot be used is ignored with a warning.
     #[must_use]
     pub fn with_bundle(mut self, path: impl Into<PathBuf>) -> Self {
         match Bundle::open(path) {
@@ -93,21 +94,21 @@ impl Store {
         self
     }
 
-    /// Never compiles: a kernel that is not found is [`GenError::JitDisabled`].
+    /// Disables compiling, so that a missing kernel is the error [`GenError::JitDisabled`].
     #[must_use]
     pub fn without_jit(mut self) -> Self {
         self.jit = false;
         self
     }
 
-    /// Lets the cache grow to `limit_bytes`; beyond that the oldest kernels go. 1 GiB if not called.
+    /// Sets the size limit of the cache, beyond which the oldest kernels are removed. The default is 1 GiB.
     #[must_use]
     pub fn with_limit_bytes(mut self, limit_bytes: u64) -> Self {
         self.limit_bytes = limit_bytes;
         self
     }
 
-    /// Waits at most so long for another process that compiles the same kernel. A minute if not called.
+    /// Sets the time to wait for another process that compiles the same kernel. The default is one minute.
     #[must_use]
     pub fn with_lock_wait(mut self, lock_wait: Duration) -> Self {
         self.lock_wait = lock_wait;
@@ -126,19 +127,19 @@ impl Store {
         &self.bundles
     }
 
-    /// The kernel of `key`, if a bundle or the cache has it. A damaged one counts as absent, with a warning.
+    /// The kernel of `key`, if a bundle or the cache has it. A damaged kernel counts as missing, with a warning.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Cubin> {
-        self.look(key).ok()
+        self.find(key).ok()
     }
 
-    /// The same, or where it is and why it cannot be used.
-    fn look(&self, key: &Key) -> Result<Cubin, Vec<Place>> {
+    /// The kernel of `key`, or the unusable copies of it that were found.
+    fn find(&self, key: &Key) -> Result<Cubin, Vec<Attempt>> {
         let mut unusable = Vec::new();
         let mut note = |path: &Path, fault: &EntryFault| {
             let (path, reason) = (path.display().to_string(), with_causes(fault));
             tracing::warn!("kernel {key} in {path} is not used: {reason}");
-            unusable.push(Place { path, reason });
+            unusable.push(Attempt { path, reason });
         };
         for bundle in &self.bundles {
             match bundle.read(key) {
@@ -155,35 +156,37 @@ impl Store {
         Err(unusable)
     }
 
-    /// Adds a kernel to the cache; if that fails, a warning. A kernel that is there stays.
+    /// Adds a kernel to the cache, or warns if that fails. A kernel that the cache already has is not replaced.
     pub fn put(&self, key: &Key, source: &CudaSource, cubin: &Cubin) {
         let Some(cache) = &self.cache else { return };
         match cache.publish(key, source, cubin) {
             Ok(()) => cache.prune(self.limit_bytes),
-            Err(error) => self.warn_once(&format!("kernel {} cannot be cached", cubin.id), &error),
+            Err(error) => {
+                self.warn_first_time(&format!("kernel {} cannot be cached", cubin.id), &error)
+            }
         }
     }
 
-    /// The machine code of `source`: from a bundle, else from the cache, else from its target's compiler. Threads and processes that
-    /// want the same kernel at once compile it once.
+    /// The machine code of `source` from a bundle, from the cache or from the compiler. Threads and processes that
+    /// request the same kernel at the same time compile it once.
     ///
     /// # Errors
-    /// Those of [`Nvrtc`](crate::Nvrtc) or [`HostCxx`](crate::HostCxx), and [`GenError::JitDisabled`].
+    /// The errors of [`Nvrtc`](crate::Nvrtc) or [`HostCxx`](crate::HostCxx), and [`GenError::JitDisabled`].
     pub fn get_or_build(&self, source: &CudaSource) -> Result<Cubin, GenError> {
         self.get_or_build_with(source, compile)
     }
 
-    /// As [`Store::get_or_build`], with another compiler, whose result must depend on nothing but the source.
+    /// As [`Store::get_or_build`], but with another compiler. Its result must depend only on the source.
     ///
     /// # Errors
-    /// Those of `compile`, and [`GenError::JitDisabled`].
+    /// The errors of `compile`, and [`GenError::JitDisabled`].
     pub fn get_or_build_with(
         &self,
         source: &CudaSource,
         compile: impl FnOnce(&CudaSource) -> Result<Cubin, GenError>,
     ) -> Result<Cubin, GenError> {
         let key = Key::of(source);
-        match self.look(&key) {
+        match self.find(&key) {
             Ok(cubin) => return Ok(cubin),
             Err(unusable) if !self.jit => {
                 return Err(GenError::JitDisabled {
@@ -195,9 +198,10 @@ impl Store {
             }
             Err(_) => {}
         }
-        let slot = self.in_flight.slot(&key);
-        // Held while this thread builds, which ends: waiting for another process does after `lock_wait`.
-        let mut ready = lock(&slot);
+        let pending = self.in_flight.pending(&key);
+        // The lock is held while this thread builds. That time is bounded, since it waits for other processes at most
+        // for `lock_wait`.
+        let mut ready = lock(&pending);
         if let Some(cubin) = &*ready {
             return Ok(cubin.clone());
         }
@@ -214,41 +218,42 @@ impl Store {
     ) -> Result<Cubin, GenError> {
         for bundle in self.bundles.iter().filter(|bundle| bundle.lists(source)) {
             tracing::warn!(
-                "the bundle {} has kernel {}, but damaged or from other sources; it is compiled anew",
+                "the bundle {} has kernel {}, but the kernel is damaged or was built from other sources; compiling it again",
                 bundle.path().display(),
                 source.id
             );
         }
         let _lock = match self.wait_for_lock(key) {
-            Some(Waited::Appeared(cubin)) => return Ok(cubin),
-            Some(Waited::Locked(lock)) => Some(lock),
-            Some(Waited::TimedOut) => {
+            Some(LockOutcome::Appeared(cubin)) => return Ok(cubin),
+            Some(LockOutcome::Locked(lock)) => Some(lock),
+            Some(LockOutcome::TimedOut) => {
                 let waited = self.lock_wait;
                 tracing::warn!(
-                    "another process has been compiling {} for {waited:?}; not waiting longer",
+                    "another process has been compiling {} for {waited:?}; compiling it here too",
                     source.id
                 );
                 None
             }
             None => None,
         };
-        // Who had the lock before may have published it; only who has it now may remove a damaged one.
+        // The previous holder of the lock may have published the kernel. Only the holder of the lock may remove a
+        // damaged one.
         match self.read_cached(key) {
             Ok(Some(cubin)) => return Ok(cubin),
             Ok(None) => {}
             Err(_) => self.quarantine(key),
         }
         let cubin = compile(source)
-            .map_err(|error| failed::save(self.cache.as_ref(), key, source, error))?;
+            .map_err(|error| failed_source::save(self.cache.as_ref(), key, source, error))?;
         self.put(key, source, &cubin);
         Ok(cubin)
     }
 
-    /// None if there is no cache, or no way to lock it.
-    fn wait_for_lock(&self, key: &Key) -> Option<Waited<Cubin>> {
+    /// Waits for the lock of `key`. None if there is no cache or it cannot be locked.
+    fn wait_for_lock(&self, key: &Key) -> Option<LockOutcome<Cubin>> {
         let waited = self.cache.as_ref()?.lock(key, self.lock_wait);
         waited
-            .map_err(|error| self.warn_once("the kernel cache cannot be locked", &error))
+            .map_err(|error| self.warn_first_time("the kernel cache cannot be locked", &error))
             .ok()
     }
 
@@ -258,7 +263,7 @@ impl Store {
         };
         match cache.read(key) {
             Err(EntryFault::Cache(error)) => {
-                self.warn_once("the kernel cache is not used", &error);
+                self.warn_first_time("the kernel cache is not used", &error);
                 Ok(None)
             }
             read => read,
@@ -268,22 +273,22 @@ impl Store {
     fn quarantine(&self, key: &Key) {
         let Some(cache) = &self.cache else { return };
         match cache.quarantine(key) {
-            Ok(path) => tracing::info!("the damaged kernel {key} is now {}", path.display()),
-            Err(error) => self.warn_once("a damaged kernel cannot be moved away", &error),
+            Ok(path) => tracing::info!("the damaged kernel {key} was moved to {}", path.display()),
+            Err(error) => self.warn_first_time("a damaged kernel cannot be moved away", &error),
         }
     }
 
-    /// The sound kernels in the cache, sorted by name.
+    /// The undamaged kernels in the cache, sorted by name.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
         let entries = self.cache.as_ref().map_or(Ok(Vec::new()), Cache::entries);
         entries.unwrap_or_else(|error| {
-            self.warn_once("the kernel cache is not used", &error);
+            self.warn_first_time("the kernel cache is not used", &error);
             Vec::new()
         })
     }
 
-    /// Removes a kernel from the cache. False if it was not there.
+    /// Removes a kernel from the cache. Returns false if the cache does not have it.
     ///
     /// # Errors
     /// [`GenError::Remove`]
@@ -293,11 +298,11 @@ impl Store {
             .map_or(Ok(false), |cache| cache.remove(key))
     }
 
-    /// Removes all kernels from the cache, and what is left of failed, damaged and unfinished ones: folders that have
-    /// mkernel's names and contents. All else stays, and is listed in the result. With `dry_run` nothing is removed.
+    /// Removes all kernels from the cache, and the folders of failed, damaged and unfinished ones. Files and folders
+    /// that mkernel did not create stay, and are listed in the result. With `dry_run`, nothing is removed.
     ///
     /// # Errors
-    /// [`GenError::NotACache`] if the folder has something else in it and was not made by mkernel;
+    /// [`GenError::NotACache`] if mkernel did not create the folder and it has other files;
     /// [`GenError::Clean`], [`GenError::Remove`]
     pub fn clean(&self, dry_run: bool) -> Result<Cleaned, GenError> {
         self.cache
@@ -305,8 +310,8 @@ impl Store {
             .map_or(Ok(Cleaned::default()), |cache| cache.clean(dry_run))
     }
 
-    /// Says that the cache is in trouble: as a warning the first time in this process.
-    fn warn_once(&self, what: &str, error: &io::Error) {
+    /// Logs a problem with the cache: as a warning the first time in this process, and as a debug message later.
+    fn warn_first_time(&self, what: &str, error: &io::Error) {
         let root = self.root().unwrap_or(Path::new(""));
         let shown = root.display();
         if is_first(root) {
@@ -319,8 +324,9 @@ impl Store {
     }
 }
 
-/// Whether trouble with the cache or bundle `path` is the first in this process: every rank has a store of its own.
+/// Whether this is the first problem with the cache or bundle `path` in this process. Every rank has a store of its
+/// own, so stores cannot count problems.
 fn is_first(path: &Path) -> bool {
-    static TROUBLED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-    lock(&TROUBLED).insert(path.to_owned())
+    static REPORTED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    lock(&REPORTED).insert(path.to_owned())
 }

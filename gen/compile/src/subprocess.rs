@@ -1,4 +1,4 @@
-//! Programs that this crate runs: each ends, by itself or at its deadline.
+//! Runs programs with a deadline.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
@@ -7,24 +7,24 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How a program ended, and what it wrote.
+/// The result and the output of a program.
 pub(crate) struct Output {
     pub succeeded: bool,
-    /// Standard output and standard error, as they came.
+    /// Standard output and standard error, interleaved.
     pub text: String,
 }
 
-/// Runs `command` to its end, or kills it and all that it started after `limit`.
+/// Runs `command`. If it has not ended after `limit`, it is killed together with all processes that it has started.
 pub(crate) fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
-    // A file, unlike a pipe, needs nobody who reads it meanwhile.
+    // Unlike a pipe, a file need not be read while the program runs.
     let mut written = tempfile::tempfile()?;
     let mut child = command
         .stdin(Stdio::null())
         .stdout(written.try_clone()?)
         .stderr(written.try_clone()?)
-        // Messages that tests and people can search for.
+        // Messages are in English, so that users and tests can search for them.
         .env("LC_ALL", "C")
-        // A group of its own: compilers start others, which must end with them.
+        // Compilers start other programs, which must be killed with them. So they get a process group of their own.
         .process_group(0)
         .spawn()?;
     let status = wait(&mut child, limit)?;
@@ -52,7 +52,7 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
 }
 
 fn text(file: &mut File) -> io::Result<String> {
-    /// Nobody reads more of a log.
+    /// The part of a log that is kept.
     const MAX_BYTES: u64 = 1 << 20;
     file.rewind()?;
     let mut bytes = Vec::new();

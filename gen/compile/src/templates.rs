@@ -1,20 +1,19 @@
-//! The templates and the headers of kernels, embedded.
+//! The embedded templates and headers of kernels.
 
-use crate::source::included;
 use mkernel_spec::Target;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 include!(concat!(env!("OUT_DIR"), "/templates.rs"));
 
-/// Templates by the name under which they include each other.
+/// The templates, with the names by which they include each other.
 pub(crate) fn templates() -> Vec<(&'static str, &'static str)> {
     TEMPLATES.to_vec()
 }
 
-/// What kernels may include, by the name under which they do, sorted. For GPUs: plain CUDA. For simulated GPUs: the same
-/// files, but those of `templates/simulator` take the place of their namesakes, which they may include as `mk/gpu/…`.
-/// Headers include nothing but each other (and on the host, the C++ library).
+/// The headers that kernels may include, as pairs of name and text, sorted by name. For simulated GPUs, files of
+/// `templates/simulator` replace device headers of the same name, which are then called `mk/gpu/…`. Headers include
+/// only each other and, for simulated GPUs, the C++ standard library.
 #[must_use]
 pub fn headers(target: Target) -> &'static [(&'static str, &'static str)] {
     match target {
@@ -24,7 +23,7 @@ pub fn headers(target: Target) -> &'static [(&'static str, &'static str)] {
 }
 
 static SIMULATED: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
-    let is_replaced = |name: &str| SIMULATOR_HEADERS.iter().any(|twin| twin.0 == name);
+    let is_replaced = |name: &str| SIMULATOR_HEADERS.iter().any(|header| header.0 == name);
     let shared = DEVICE_HEADERS.iter().map(|&(name, text)| {
         if is_replaced(name) {
             let name = name.replacen("mk/", "mk/gpu/", 1);
@@ -38,7 +37,7 @@ static SIMULATED: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
     all
 });
 
-/// A device header by its name, with its text.
+/// The name and text of the device header `name`.
 pub(crate) fn header_of(name: &str) -> Option<(&'static str, &'static str)> {
     DEVICE_HEADERS
         .iter()
@@ -46,17 +45,17 @@ pub(crate) fn header_of(name: &str) -> Option<(&'static str, &'static str)> {
         .copied()
 }
 
-/// Whether a device header is made of primitives: the simulator has no file in its place, and no such file includes it.
-pub(crate) fn is_beside_primitives(name: &str) -> bool {
-    !OF_PRIMITIVES.contains(name)
+/// Whether a device header is inlined into sources: the simulator neither replaces it nor includes it in a replacement.
+pub(crate) fn is_inlined(name: &str) -> bool {
+    !NOT_INLINED.contains(name)
 }
 
-/// The simulator's files, their namesakes for GPUs, and all that any of them includes.
-static OF_PRIMITIVES: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
-    let namesakes = SIMULATOR_HEADERS
+/// The headers of the simulator, the device headers that they replace, and all headers that any of these includes.
+static NOT_INLINED: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
+    let replaced = SIMULATOR_HEADERS
         .iter()
-        .filter_map(|twin| header_of(twin.0));
-    let mut left: Vec<_> = SIMULATOR_HEADERS.iter().copied().chain(namesakes).collect();
+        .filter_map(|header| header_of(header.0));
+    let mut left: Vec<_> = SIMULATOR_HEADERS.iter().copied().chain(replaced).collect();
     let mut found: BTreeSet<_> = left.iter().map(|header| header.0).collect();
     while let Some((_, text)) = left.pop() {
         let headers = text.lines().filter_map(included).filter_map(header_of);
@@ -64,3 +63,8 @@ static OF_PRIMITIVES: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
     }
     found
 });
+
+/// The header that a line of a kernel or header includes, such as `mk/pipeline.cuh`.
+pub(crate) fn included(line: &str) -> Option<&str> {
+    line.strip_prefix("#include <")?.strip_suffix('>')
+}

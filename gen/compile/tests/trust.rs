@@ -184,7 +184,7 @@ fn an_error_without_jit_says_what_is_wrong_with_the_kernel_that_is_there() {
         .get_or_build_with(&simulated, no_compile)
         .expect_err("not there");
     let text = error.to_string();
-    assert!(text.contains("run once without MKERNEL_JIT=0"), "{text}");
+    assert!(text.contains("run it once without MKERNEL_JIT=0"), "{text}");
 }
 
 /// A folder in `path` with a file in it, two days old.

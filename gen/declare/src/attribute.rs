@@ -1,35 +1,36 @@
 //! The tokens inside `#[fused_kernel(...)]`.
 
-use crate::draft::Draft;
+use crate::parser::Parser;
 use crate::value::Value;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use syn::Lit;
 
-/// Reads `key = value, key = value, …`; a value is a word, a string, an integer, `true` or `false`. A place is the tokens themselves.
+/// Reads `key = value, key = value, …`. A value is a word, a string, a number, `true` or `false`. Spans are the tokens
+/// themselves.
 ///
-/// What cannot be read is recorded in the draft; the rest is read all the same.
+/// Options that cannot be read become errors of the parser. The others are still read.
 #[must_use]
-pub fn parse_attribute(tokens: TokenStream) -> Draft<TokenStream> {
-    let mut draft = Draft::default();
+pub fn parse_attribute(tokens: TokenStream) -> Parser<TokenStream> {
+    let mut parser = Parser::default();
     for option in split_at_commas(tokens) {
-        read_option(&mut draft, &option);
+        read_option(&mut parser, &option);
     }
-    draft
+    parser
 }
 
-fn read_option(draft: &mut Draft<TokenStream>, option: &[TokenTree]) {
+fn read_option(parser: &mut Parser<TokenStream>, option: &[TokenTree]) {
     match option {
         [TokenTree::Ident(key), TokenTree::Punct(equals), value @ ..]
             if equals.as_char() == '=' && !value.is_empty() =>
         {
-            let key_place = TokenStream::from(option[0].clone());
-            let value_place = value.iter().cloned().collect();
-            draft.set(&key.to_string(), key_place, read_value(value), value_place);
+            let key_span = TokenStream::from(option[0].clone());
+            let value_span = value.iter().cloned().collect();
+            parser.set(&key.to_string(), key_span, read_value(value), value_span);
         }
         _ => {
-            let place = option.iter().cloned().collect();
-            draft.mistake(
-                place,
+            let span = option.iter().cloned().collect();
+            parser.error(
+                span,
                 "this is not `key = value`",
                 "write, for example, world = 8",
             );
@@ -39,7 +40,7 @@ fn read_option(draft: &mut Draft<TokenStream>, option: &[TokenTree]) {
 
 fn read_value(tokens: &[TokenTree]) -> Value {
     match tokens {
-        // A value that comes from a macro_rules variable sits in a group without delimiters.
+        // A value from a variable of `macro_rules!` is in a group without delimiters.
         [TokenTree::Group(group)] if group.delimiter() == Delimiter::None => {
             read_value(&group.stream().into_iter().collect::<Vec<_>>())
         }
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
     use mkernel_spec::{BLayout, Dim, Transfer};
 
-    fn parse(text: &str) -> Draft<TokenStream> {
+    fn parse(text: &str) -> Parser<TokenStream> {
         parse_attribute(text.parse().expect("tokens"))
     }
 
@@ -96,15 +97,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_hides_nothing_else() {
+    fn unreadable_options_hide_no_other_error() {
         let text =
             "op = ag_gemm, world, m =, n = 4 * 256, k = 1.5, name = true, stages = -4, stagess = 4";
-        let mistakes = parse(text)
+        let diagnostics = parse(text)
             .finish(TokenStream::new())
-            .expect_err("mistakes");
-        let found: Vec<_> = mistakes
+            .expect_err("diagnostics");
+        let found: Vec<_> = diagnostics
             .iter()
-            .map(|m| format!("{} | {}", m.place, m.reason))
+            .map(|m| format!("{} | {}", m.span, m.reason))
             .collect();
         assert_eq!(
             found,

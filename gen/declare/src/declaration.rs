@@ -1,92 +1,95 @@
-//! [`Declaration`]: a checked kernel that remembers where its fields were written, or [`Mistake`]s.
+//! [`Declaration`]: a checked kernel with the spans of its fields, or [`SpannedDiagnostic`]s.
 
 use mkernel_spec::{Diagnostic, Diagnostics, Field, KernelSpec};
 use std::collections::BTreeMap;
 
-/// One mistake and where it is.
+/// An error in a declaration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake<P> {
-    /// Where.
-    pub place: P,
+pub struct SpannedDiagnostic<S> {
+    /// Where the error is.
+    pub span: S,
     /// What is wrong.
     pub reason: String,
-    /// What would work.
+    /// What to write instead.
     pub help: String,
 }
 
-impl<P> Mistake<P> {
-    /// The same mistake with its place said in another way.
-    pub fn at<Q>(self, place: impl FnOnce(&P) -> Q) -> Mistake<Q> {
-        Mistake {
-            place: place(&self.place),
+impl<S> SpannedDiagnostic<S> {
+    /// Converts the span with `convert`.
+    pub fn map_span<T>(self, convert: impl FnOnce(&S) -> T) -> SpannedDiagnostic<T> {
+        SpannedDiagnostic {
+            span: convert(&self.span),
             reason: self.reason,
             help: self.help,
         }
     }
 }
 
-/// A kernel's declaration, or all that is wrong with it.
-pub type Declared<P> = Result<Declaration<P>, Vec<Mistake<P>>>;
+/// A kernel's declaration, or all errors in it.
+pub type Declared<S> = Result<Declaration<S>, Vec<SpannedDiagnostic<S>>>;
 
-/// A checked spec that remembers where each of its fields was written.
+/// A checked spec with the spans of its fields.
 #[derive(Clone, Debug)]
-pub struct Declaration<P> {
-    /// What was declared.
+pub struct Declaration<S> {
+    /// The kernel that is declared.
     pub spec: KernelSpec,
-    pub(crate) places: Places<P>,
+    pub(crate) spans: Spans<S>,
 }
 
-impl<P: Clone> Declaration<P> {
-    /// Diagnostics that a later step found, at their places.
+impl<S: Clone> Declaration<S> {
+    /// Gives diagnostics that a later step has found the spans of their fields.
     #[must_use]
-    pub fn mistakes(&self, found: &Diagnostics) -> Vec<Mistake<P>> {
-        self.places.mistakes(found)
+    pub fn diagnostics(&self, found: &Diagnostics) -> Vec<SpannedDiagnostic<S>> {
+        self.spans.diagnostics(found)
     }
 
-    /// Says that `field` came from `place` instead.
-    pub fn set_place(&mut self, field: Field, place: P) {
-        self.places.fields.insert(field, place);
+    /// Replaces the span of `field`.
+    pub fn set_span(&mut self, field: Field, span: S) {
+        self.spans.fields.insert(field, span);
     }
 
-    /// Where the kernel as a whole is declared.
+    /// The span of the kernel as a whole.
     #[must_use]
-    pub fn place(&self) -> &P {
-        &self.places.whole
+    pub fn span(&self) -> &S {
+        &self.spans.whole
     }
 
-    /// The same declaration with its places said in another way.
-    pub fn at<Q>(self, place: impl Fn(&P) -> Q) -> Declaration<Q> {
-        let Places { whole, fields } = self.places;
-        let fields = fields.iter().map(|(field, p)| (*field, place(p))).collect();
+    /// Converts all spans with `convert`.
+    pub fn map_spans<T>(self, convert: impl Fn(&S) -> T) -> Declaration<T> {
+        let Spans { whole, fields } = self.spans;
+        let fields = fields
+            .iter()
+            .map(|(field, s)| (*field, convert(s)))
+            .collect();
         Declaration {
             spec: self.spec,
-            places: Places {
-                whole: place(&whole),
+            spans: Spans {
+                whole: convert(&whole),
                 fields,
             },
         }
     }
 }
 
-/// Where fields were written.
+/// The spans of a kernel and of its fields.
 #[derive(Clone, Debug)]
-pub(crate) struct Places<P> {
-    pub whole: P,
-    pub fields: BTreeMap<Field, P>,
+pub(crate) struct Spans<S> {
+    pub whole: S,
+    pub fields: BTreeMap<Field, S>,
 }
 
-impl<P: Clone> Places<P> {
-    pub fn mistakes(&self, found: &Diagnostics) -> Vec<Mistake<P>> {
-        let place = |field| self.fields.get(&field).unwrap_or(&self.whole).clone();
-        let mistake = |Diagnostic {
-                           field,
-                           reason,
-                           help,
-                       }: &Diagnostic| Mistake {
-            place: place(*field),
+impl<S: Clone> Spans<S> {
+    pub fn diagnostics(&self, found: &Diagnostics) -> Vec<SpannedDiagnostic<S>> {
+        let span = |field| self.fields.get(&field).unwrap_or(&self.whole).clone();
+        let diagnostic = |Diagnostic {
+                              field,
+                              reason,
+                              help,
+                          }: &Diagnostic| SpannedDiagnostic {
+            span: span(*field),
             reason: format!("{field}: {reason}"),
             help: help.clone(),
         };
-        found.iter().map(mistake).collect()
+        found.iter().map(diagnostic).collect()
     }
 }

@@ -1,16 +1,18 @@
-//! From `key = value` to a checked [`KernelSpec`](mkernel_spec::KernelSpec), with a place for every mistake.
+//! Turns `key = value` pairs into a checked [`KernelSpec`](mkernel_spec::KernelSpec), or into diagnostics with
+//! positions.
 //!
-//! `#[fused_kernel(...)]`, the scan of a user's crate, TOML files and flags all declare kernels as keys and values.
-//! [`Draft`] turns them into a spec and reports every mistake at once, so that all doors say the same;
-//! a place is whatever the door points with: tokens, or `file:line:column`.
+//! Kernels are declared in `#[fused_kernel(...)]`, in TOML files and by command-line flags, and all of them are keys
+//! and values. [`Parser`] collects the pairs of one kernel, checks them, and reports every error at once, so that all
+//! forms of declaration give the same messages. A span is whatever its reader points to errors with: tokens, or the
+//! text `file:line:column`.
 
 mod attribute;
+mod binder;
 mod declaration;
-mod draft;
-mod reading;
+mod parser;
 mod value;
 
 pub use attribute::parse_attribute;
-pub use declaration::{Declaration, Declared, Mistake};
-pub use draft::Draft;
+pub use declaration::{Declaration, Declared, SpannedDiagnostic};
+pub use parser::Parser;
 pub use value::Value;

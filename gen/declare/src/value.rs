@@ -1,20 +1,20 @@
-//! [`Value`], and what it can be read as.
+//! [`Value`], and its conversions to the types of fields.
 
 use mkernel_spec::{Dim, Written};
 use std::fmt;
 
-/// A value as it was written.
+/// The value of an option as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// `128`
     Integer(i128),
-    /// `0.125`, as it is written
+    /// `0.125`, as text
     Fraction(String),
     /// `copy_engine` or `"copy_engine"`
     Word(String),
     /// `true`
     Boolean(bool),
-    /// What no field takes, described: `a date`.
+    /// A description of a value that no field accepts, such as `a date`.
     Other(&'static str),
 }
 
@@ -34,7 +34,7 @@ impl Written for Value {
     fn size(&self) -> Result<Dim, String> {
         match self {
             Self::Word(word) if word == "dynamic" => Ok(Dim::DYNAMIC),
-            // Which sizes a dimension can have is the spec's to say, and why.
+            // The spec checks which sizes a dimension can have, and gives the reason.
             Self::Integer(number) => u64::try_from(*number).map(Dim::Static).map_err(|_| {
                 let help = if *number < 0 {
                     "1 or more"
@@ -93,7 +93,7 @@ impl Written for Value {
 }
 
 impl Value {
-    /// The integer that `1e3` or `128.0` is.
+    /// The integer that is equal to a fraction such as `1e3` or `128.0`.
     fn whole(&self) -> Option<u64> {
         let Self::Fraction(text) = self else {
             return None;
@@ -104,7 +104,7 @@ impl Value {
     }
 }
 
-/// "did you mean …" if some of `known` are near, else all of them.
+/// Suggests the names in `known` that are similar to `given`, or lists all if none is.
 pub(crate) fn nearest(given: &str, known: &[&str]) -> String {
     let similarity = |name: &&str| strsim::jaro(given, name);
     let best = known.iter().map(similarity).fold(0.7, f64::max);

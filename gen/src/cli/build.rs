@@ -1,9 +1,10 @@
-//! `mkernel-gen build`: compile kernels into the cache, and perhaps into a bundle.
+//! `mkernel-gen build`: compiles kernels into the cache, and into a bundle if one is given.
 
-use super::Failure;
+use super::failure::Failure;
 use super::fetch;
+use super::format::{bytes, micros, registers, table};
 use super::input::{Input, Kernel};
-use super::output::{bytes, micros, print, print_json, registers, say, table};
+use super::output::{print, print_json, print_stderr};
 use super::{check, plan, store};
 use indicatif::{ProgressBar, ProgressStyle};
 use mkernel_compile::{Bundle, Cubin, CudaSource, Env, GenError, HostCxx, Key, Nvrtc, Store};
@@ -16,21 +17,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// What to build, and where it goes.
+/// Arguments of `mkernel-gen build`.
 #[derive(Debug, clap::Args)]
 pub struct Build {
     #[command(flatten)]
     input: Input,
-    /// Write a bundle to this folder; the runtime finds it through MKERNEL_BUNDLE
+    /// Write a bundle to this folder; set MKERNEL_BUNDLE to let the runtime find it
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Compile this many kernels at a time [default: one per core]
     #[arg(short, long, value_name = "COUNT")]
     jobs: Option<NonZeroUsize>,
-    /// Install NVRTC first if it is not found
+    /// Install NVRTC first if it is missing
     #[arg(long)]
     fetch: bool,
-    /// Show each kernel's plan too, as `plan` does
+    /// Show the plan of each kernel too, as `plan` does
     #[arg(long)]
     plan: bool,
 }
@@ -43,7 +44,7 @@ struct Job {
     key: Key,
 }
 
-/// A kernel that was compiled, or found.
+/// A kernel that was compiled, or found in the cache.
 struct Built {
     cubin: Cubin,
     cached: bool,
@@ -69,7 +70,7 @@ struct BuiltLine<'a> {
 }
 
 impl Build {
-    /// Compiles what is not cached; kernels that fail don't stop the others.
+    /// Compiles all kernels that are not cached. Those that fail do not stop the others.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let jobs = self.jobs(json)?;
         let cache = store::cache();
@@ -78,7 +79,7 @@ impl Build {
             .map(|job| cache.get(&job.key).is_some())
             .collect();
         let missing = jobs.iter().zip(&is_cached).filter(|(_, cached)| !**cached);
-        // A compiler that is not there is one mistake, not one of every kernel.
+        // A missing compiler is reported once, not for every kernel.
         if let Some((job, _)) = missing.into_iter().next() {
             self.find_compiler(job.source.target)?;
         }
@@ -94,15 +95,15 @@ impl Build {
             let kernels = built.iter();
             let kernels =
                 kernels.map(|(job, done)| (job.source.clone(), job.key, done.cubin.clone()));
-            let lost = lost_kernels(dir, &built);
+            let dropped = dropped_kernels(dir, &built);
             Bundle::write(dir, kernels).map_err(Failure::Gen)?;
-            if !lost.is_empty() {
-                say(&format!(
-                    "the bundle that was there had other kernels, which are gone: {}; build all that a bundle should have by one command",
-                    lost.join(", ")
+            if !dropped.is_empty() {
+                print_stderr(&format!(
+                    "the bundle was replaced and no longer has these kernels: {}; build all kernels of a bundle with one command",
+                    dropped.join(", ")
                 ));
             }
-            say(&format!("bundle written to {}", dir.display()));
+            print_stderr(&format!("bundle written to {}", dir.display()));
         }
         self.report(&built, json)?;
         if failed.is_empty() {
@@ -112,7 +113,8 @@ impl Build {
         }
     }
 
-    /// The kernels to build, rendered. Those of a crate that need sizes are only listed: `prepare` compiles them.
+    /// Renders the kernels to build. Kernels of a crate with unknown sizes are skipped with a message, since `prepare`
+    /// compiles them.
     fn jobs(&self, json: bool) -> Result<Vec<Job>, Failure> {
         let planned = if self.input.is_crate() {
             let mut planned = Vec::new();
@@ -139,13 +141,13 @@ impl Build {
         planned.into_iter().map(job).collect()
     }
 
-    /// All kernels are for the one device.
+    /// Loads the compiler of `target`. With `--fetch`, NVRTC is installed if it is missing.
     fn find_compiler(&self, target: Target) -> Result<(), Failure> {
         if target == Target::Simulator {
             return HostCxx::load().map(|_| ()).map_err(Failure::Gen);
         }
         match Nvrtc::load() {
-            // A path given by hand is the only one that is searched.
+            // If MKERNEL_NVRTC is set, no other folder is searched, so an installation would not be found.
             Err(GenError::NvrtcMissing { .. }) if self.fetch && Env::get().nvrtc.is_none() => {
                 fetch::fetch(None)?;
                 Nvrtc::load().map(|_| ()).map_err(Failure::Gen)
@@ -220,8 +222,8 @@ impl Build {
     }
 }
 
-/// Kernels of the bundle `dir` that are not among those that replace it.
-fn lost_kernels(dir: &Path, built: &[(Job, Built)]) -> Vec<String> {
+/// The kernels of the old bundle in `dir` that are not in the new one.
+fn dropped_kernels(dir: &Path, built: &[(Job, Built)]) -> Vec<String> {
     let Ok(bundle) = Bundle::open(dir) else {
         return Vec::new();
     };
@@ -242,7 +244,7 @@ fn build_one(job: &Job, cached: bool, cache: &Store) -> Result<Built, GenError> 
     })
 }
 
-/// Hidden by itself where standard error is no terminal.
+/// A progress bar. It is hidden unless standard error is a terminal.
 fn progress_bar(kernels: usize) -> ProgressBar {
     if kernels < 2 {
         return ProgressBar::hidden();
@@ -254,14 +256,15 @@ fn progress_bar(kernels: usize) -> ProgressBar {
     bar
 }
 
+/// Reports that a kernel is not built because some of its sizes are unknown.
 fn skip(kernel: &Kernel, json: bool) -> Result<(), Failure> {
     if json {
         return print_json(&check::checked(kernel));
     }
     let unknown = kernel.unknown_dims();
-    say(&format!(
-        "{}: {}: not built, the size of {} is not known; `prepare` compiles it, or give --{} SIZES",
-        kernel.place,
+    print_stderr(&format!(
+        "{}: {}: not built, since the size of {} is unknown; give --{} SIZES, or let `prepare` compile it",
+        kernel.location,
         kernel.label,
         unknown.join(" and "),
         unknown.join(" SIZES --"),
@@ -275,7 +278,7 @@ fn row(job: &Job, done: &Built) -> Vec<String> {
     } else {
         format!("{:.0} ms", done.millis)
     };
-    // Of simulated time nothing is known.
+    // The simulator has no model of time.
     let [bound, reason, estimate] = match job.plan.device.target {
         Target::Sm90a => [
             micros(job.plan.bound.us()),
@@ -299,7 +302,7 @@ fn row(job: &Job, done: &Built) -> Vec<String> {
 fn built_line<'a>(job: &'a Job, done: &'a Built) -> BuiltLine<'a> {
     BuiltLine {
         label: &job.kernel.label,
-        place: &job.kernel.place,
+        place: &job.kernel.location,
         ok: true,
         id: &job.plan.id,
         key: job.key.to_string(),

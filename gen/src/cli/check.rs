@@ -1,11 +1,11 @@
-//! `mkernel-gen check`: is every kernel valid, and is there a plan for it?
+//! `mkernel-gen check`: checks that kernels are valid and that there is a plan for them.
 
-use super::Failure;
+use super::failure::Failure;
 use super::input::{Input, Kernel, Loaded};
 use super::output::{print, print_json};
 use serde::Serialize;
 
-/// A valid kernel, in JSON.
+/// A valid kernel as a JSON object.
 #[derive(Serialize)]
 pub struct Checked<'a> {
     label: &'a str,
@@ -15,9 +15,12 @@ pub struct Checked<'a> {
     unknown_dims: Vec<&'static str>,
 }
 
-/// Prints a line per valid kernel; the mistakes of the others are the failure.
+/// Prints a line for each valid kernel, and fails with the errors of the others.
 pub fn run(input: &Input, json: bool) -> Result<(), Failure> {
-    let Loaded { kernels, mistakes } = input.load()?;
+    let Loaded {
+        kernels,
+        diagnostics,
+    } = input.load()?;
     for kernel in &kernels {
         if json {
             print_json(&checked(kernel))?;
@@ -25,18 +28,18 @@ pub fn run(input: &Input, json: bool) -> Result<(), Failure> {
             print(&line(kernel))?;
         }
     }
-    if mistakes.is_empty() {
+    if diagnostics.is_empty() {
         Ok(())
     } else {
-        Err(Failure::Mistakes(mistakes))
+        Err(Failure::Diagnostics(diagnostics))
     }
 }
 
-/// What is known of a valid kernel.
+/// Describes a valid kernel.
 pub fn checked(kernel: &Kernel) -> Checked<'_> {
     Checked {
         label: &kernel.label,
-        place: &kernel.place,
+        place: &kernel.location,
         ok: true,
         id: kernel.plan.as_ref().map(|plan| plan.id.as_str()),
         unknown_dims: kernel.unknown_dims(),
@@ -45,15 +48,18 @@ pub fn checked(kernel: &Kernel) -> Checked<'_> {
 
 fn line(kernel: &Kernel) -> String {
     let Kernel {
-        label, place, plan, ..
+        label,
+        location,
+        plan,
+        ..
     } = kernel;
     match plan {
-        Some(plan) => format!("{place}: {label}: ok, {}\n", plan.id),
+        Some(plan) => format!("{location}: {label}: ok, {}\n", plan.id),
         None => {
             let unknown = kernel.unknown_dims();
             let verb = if unknown.len() == 1 { "is" } else { "are" };
             let unknown = unknown.join(" and ");
-            format!("{place}: {label}: ok, to be planned when {unknown} {verb} known\n")
+            format!("{location}: {label}: ok, planned when {unknown} {verb} known\n")
         }
     }
 }

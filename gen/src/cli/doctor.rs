@@ -1,15 +1,17 @@
-//! `mkernel-gen doctor`: what was found on this machine.
+//! `mkernel-gen doctor`: shows which compilers, caches and drivers this machine has.
 
-use super::Failure;
-use super::output::{bytes, print, print_json, table};
+use super::failure::Failure;
+use super::format::{bytes, count, table};
+use super::output::{print, print_json};
 use super::store::cache;
 use mkernel_compile::{Env, HostCxx, Nvrtc};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// What was found on this machine.
 #[derive(Serialize)]
-struct Findings<'a> {
+struct MachineInfo<'a> {
     nvrtc: Option<&'a Path>,
     nvrtc_version: Option<String>,
     cxx: Option<&'a str>,
@@ -20,12 +22,12 @@ struct Findings<'a> {
     driver: Option<String>,
 }
 
-/// Prints what was found; that NVRTC was not is a failure.
+/// Prints what was found. The command fails if NVRTC is missing.
 pub fn run(json: bool) -> Result<(), Failure> {
     let nvrtc = Nvrtc::load();
     let cache = cache();
     let entries = cache.entries();
-    let findings = Findings {
+    let info = MachineInfo {
         nvrtc: nvrtc.as_ref().ok().map(|nvrtc| nvrtc.path()),
         nvrtc_version: nvrtc.as_ref().ok().map(|nvrtc| {
             let (major, minor) = nvrtc.version();
@@ -39,30 +41,28 @@ pub fn run(json: bool) -> Result<(), Failure> {
         driver: driver(),
     };
     if json {
-        print_json(&findings)?;
+        print_json(&info)?;
     } else {
-        print(&describe(&findings))?;
+        print(&describe(&info))?;
     }
     nvrtc.map(|_| ()).map_err(Failure::Gen)
 }
 
-fn describe(findings: &Findings) -> String {
+fn describe(info: &MachineInfo) -> String {
     let path = |path: Option<&Path>| path.map_or("none".to_owned(), |p| p.display().to_string());
-    let nvrtc = match &findings.nvrtc_version {
-        Some(version) => format!("{version}, {}", path(findings.nvrtc)),
+    let nvrtc = match &info.nvrtc_version {
+        Some(version) => format!("{version}, {}", path(info.nvrtc)),
         None => "not found".to_owned(),
     };
-    let cxx = findings
-        .cxx
-        .unwrap_or("not found; without it there are no simulated GPUs");
+    let cxx = info.cxx.unwrap_or("not found; simulated GPUs need one");
     let cxx = cxx.to_owned();
     let cached = format!(
         "{}, {}, {}",
-        path(findings.cache),
-        super::count(findings.cached_kernels, "kernel"),
-        bytes(findings.cached_bytes)
+        path(info.cache),
+        count(info.cached_kernels, "kernel"),
+        bytes(info.cached_bytes)
     );
-    let bundles: Vec<_> = findings
+    let bundles: Vec<_> = info
         .bundles
         .iter()
         .map(|b| b.display().to_string())
@@ -72,10 +72,10 @@ fn describe(findings: &Findings) -> String {
     } else {
         bundles.join(", ")
     };
-    let driver = findings
+    let driver = info
         .driver
         .clone()
-        .unwrap_or_else(|| "not loaded; none is needed to compile".into());
+        .unwrap_or_else(|| "not loaded; compiling needs none".into());
     let rows = [
         ("nvrtc", nvrtc),
         ("c++", cxx),
@@ -86,7 +86,7 @@ fn describe(findings: &Findings) -> String {
     table(&rows.map(|(name, value)| vec![name.to_owned(), value]), &[])
 }
 
-/// What the kernel module says of itself, if it is loaded.
+/// The version of NVIDIA's kernel module, if it is loaded.
 fn driver() -> Option<String> {
     let text = fs::read_to_string("/proc/driver/nvidia/version").ok()?;
     Some(

@@ -1,10 +1,10 @@
-//! Variables of the environment that stand for flags which were not given.
+//! Environment variables that take the place of flags.
 
-use super::Failure;
+use super::failure::Failure;
 use clap::ValueEnum;
 use std::ops::RangeInclusive;
 
-/// One of the values of a flag.
+/// Reads a variable whose values are those of a flag.
 pub fn choice<T: ValueEnum>(name: &'static str) -> Result<Option<T>, Failure> {
     let Some(value) = read(name) else {
         return Ok(None);
@@ -21,7 +21,7 @@ pub fn choice<T: ValueEnum>(name: &'static str) -> Result<Option<T>, Failure> {
     })
 }
 
-/// A number in a range.
+/// Reads a variable that is a number in `range`.
 pub fn number(name: &'static str, range: RangeInclusive<u64>) -> Result<Option<u64>, Failure> {
     let Some(value) = read(name) else {
         return Ok(None);
@@ -34,7 +34,7 @@ pub fn number(name: &'static str, range: RangeInclusive<u64>) -> Result<Option<u
     })
 }
 
-/// An empty variable counts as absent.
+/// The value of a variable. An empty variable counts as unset.
 fn read(name: &str) -> Option<String> {
     let value = std::env::var_os(name)?;
     let value = value.to_string_lossy().trim().to_owned();

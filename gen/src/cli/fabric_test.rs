@@ -1,10 +1,11 @@
-//! `mkernel-gen fabric-test`: what the network between nodes does for kernels, before a kernel is blamed for it.
+//! `mkernel-gen fabric-test`: tests and measures the network between nodes, without any operator.
 
 mod network;
 
-use super::machine::{self, Choice, Machine, Simulated};
-use super::output::{bytes, print, print_json, say, table};
-use super::{Failure, count};
+use super::failure::Failure;
+use super::format::{bytes, count, table};
+use super::machine::{self, DeviceChoice, Machine, Simulated};
+use super::output::{print, print_json, print_stderr};
 use mkernel::{
     Communicator, Error, FabricTest as Test, FabricTestLoad, FabricTestOptions, FabricTestResult,
     NetworkError, Simulation, Transport,
@@ -13,20 +14,20 @@ pub use network::Network;
 use serde::{Deserialize, Serialize};
 use std::thread;
 
-/// What to send, over what, and how often.
+/// Arguments of `mkernel-gen fabric-test`.
 #[derive(Debug, clap::Args)]
 pub struct FabricTest {
-    /// What sends
+    /// GPUs that send [default: MKERNEL_DEVICE, else auto]
     #[arg(long, value_enum)]
-    device: Option<Choice>,
+    device: Option<DeviceChoice>,
     /// GPUs over all nodes: 1, 2, 4 or 8
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     ranks: u32,
-    /// This process is one rank of a job that torchrun, srun or mpirun started, on one or several hosts. Simulated GPUs
-    /// by MKERNEL_DEVICE=sim, one on each host
+    /// Be one rank of a job that torchrun, srun or mpirun has started on one or several hosts. With MKERNEL_DEVICE=sim,
+    /// each host has one simulated GPU
     #[arg(long, conflicts_with_all = ["device", "ranks"])]
     from_env: bool,
-    /// Nodes into which ranks of one host are put [default: 2; hosts, where there are several]
+    /// Number of nodes into which ranks are divided [default: the number of hosts if there are several, else 2]
     #[arg(long, value_name = "COUNT")]
     nodes: Option<u32>,
     /// Sizes of messages, multiples of 4 [default: 4,4096,65536,262144,1048576; on simulated GPUs 4,256,4096]
@@ -35,10 +36,10 @@ pub struct FabricTest {
     /// Messages of each size to each peer [default: 2000; on simulated GPUs 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     messages: Option<u32>,
-    /// Messages to a peer on their way at once, where bandwidth is measured
+    /// Messages in flight to a peer while bandwidth is measured
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     window: u32,
-    /// What contents, and faults, depend on
+    /// Seed of the messages' contents and of emulated faults
     #[arg(
         long,
         value_name = "NUMBER",
@@ -50,7 +51,7 @@ pub struct FabricTest {
     network: Network,
 }
 
-/// One size, on all ranks: the worst of them.
+/// The results for one size of messages: the worst of all ranks.
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Row {
     bytes: u32,
@@ -58,18 +59,18 @@ struct Row {
     nodes: u32,
     simulated: bool,
     transport: String,
-    /// Words that arrived other than they were sent.
+    /// The number of words that arrived with a wrong value.
     wrong_words: u64,
-    /// From a command until its GPU knew that the proxy had taken it, the median.
+    /// The median time from a command until the GPU sees that the proxy has taken it.
     pick_up_us: f64,
-    /// Of a message and its acknowledgement, alone on the wire.
+    /// The time of one message and its acknowledgement without other traffic.
     round_trip_us: f64,
     gb_per_s: f64,
     messages_per_s: f64,
 }
 
 impl FabricTest {
-    /// Sends messages of every size: checked ones, one by one, and as many as go.
+    /// Sends messages of every size, first to check their contents and then to measure latency and bandwidth.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let transport = self.network.transport(self.seed)?;
         let rows = match self.from_env {
@@ -97,14 +98,14 @@ impl FabricTest {
 
     fn machine(&self) -> Result<Machine, Failure> {
         let gpus = machine::gpus();
-        let device = Choice::or_environment(self.device)?;
-        if device == Choice::Gpu || device == Choice::Auto && gpus >= self.ranks {
+        let device = DeviceChoice::or_environment(self.device)?;
+        if device == DeviceChoice::Gpu || device == DeviceChoice::Auto && gpus >= self.ranks {
             return Ok(Machine::Gpus);
         }
-        if device == Choice::Auto {
+        if device == DeviceChoice::Auto {
             let gpus = count(gpus as usize, "GPU");
-            say(&format!(
-                "this host has {gpus}: simulating (--device gpu insists on GPUs)"
+            print_stderr(&format!(
+                "this host has {gpus}, so GPUs are simulated (--device gpu requires real ones)"
             ));
         }
         let usual = Simulation::default();
@@ -123,7 +124,7 @@ impl FabricTest {
         }
     }
 
-    /// One rank of a job of processes. What was measured on all, on rank 0.
+    /// Runs one rank of a job of several processes. Rank 0 returns the results of all ranks.
     fn as_rank(&self, transport: &Transport) -> Result<Option<Vec<Row>>, Failure> {
         let ranks = Communicator::from_env().map_err(Failure::Fabric)?;
         let rows = self.on_rank(&ranks, transport).map_err(Failure::Fabric)?;
@@ -134,19 +135,19 @@ impl FabricTest {
             let rows: Option<Vec<Row>> = serde_json::from_slice(theirs).ok();
             let Some(rows) = rows.filter(|rows| rows.len() == worst.len()) else {
                 let reason =
-                    format!("rank {rank} measured something else; give all the same flags");
+                    format!("rank {rank} has measured other sizes; give all ranks the same flags");
                 return Err(Failure::Fabric(Error::Network(NetworkError::FabricTest(
                     vec![reason],
                 ))));
             };
             if rank != ranks.rank() as usize {
-                worst.iter_mut().zip(&rows).for_each(|(a, b)| a.add(b));
+                worst.iter_mut().zip(&rows).for_each(|(a, b)| a.merge(b));
             }
         }
         Ok((ranks.rank() == 0).then_some(worst))
     }
 
-    /// All ranks, as threads of this process.
+    /// Runs all ranks as threads of this process.
     fn on_all_ranks(&self, transport: &Transport) -> Result<Option<Vec<Row>>, Failure> {
         let ranks = self
             .machine()?
@@ -168,10 +169,10 @@ impl FabricTest {
             match result {
                 Ok(rows) => match &mut worst {
                     None => worst = Some(rows),
-                    Some(worst) => worst.iter_mut().zip(&rows).for_each(|(a, b)| a.add(b)),
+                    Some(worst) => worst.iter_mut().zip(&rows).for_each(|(a, b)| a.merge(b)),
                 },
                 Err(error) => {
-                    say(&format!("rank {rank}: {error}"));
+                    print_stderr(&format!("rank {rank}: {error}"));
                     failure.get_or_insert(error);
                 }
             }
@@ -206,7 +207,7 @@ impl FabricTest {
             .collect()
     }
 
-    /// Measures a size; `blank` says what it is measured on.
+    /// Measures one size. The fields of `blank` describe the ranks and the network.
     fn row(&self, test: &Test, message_bytes: u32, blank: Row) -> Result<Row, Error> {
         let usual = if blank.simulated { 16 } else { 2000 };
         let messages = self.messages.unwrap_or(usual);
@@ -272,7 +273,7 @@ fn text(rows: &[Row], transport: &Transport) -> String {
     }
     for row in rows {
         let contents = match row.wrong_words {
-            0 => "right".to_owned(),
+            0 => "correct".to_owned(),
             wrong => format!("{} WRONG", count(wrong as usize, "word")),
         };
         let mut line = vec![bytes(row.bytes.into()), contents];
@@ -286,14 +287,14 @@ fn text(rows: &[Row], transport: &Transport) -> String {
     }
     text += &table(&cells, &[0, 2, 3, 4, 5]);
     if !is_timed {
-        text += "times on simulated GPUs say nothing, so none are shown\n";
+        text += "no times are shown, since those of simulated GPUs have no meaning\n";
     }
     text
 }
 
 impl Row {
-    /// Takes in another rank's.
-    fn add(&mut self, other: &Self) {
+    /// Combines the row with that of another rank.
+    fn merge(&mut self, other: &Self) {
         self.wrong_words += other.wrong_words;
         self.pick_up_us = self.pick_up_us.max(other.pick_up_us);
         self.round_trip_us = self.round_trip_us.max(other.round_trip_us);

@@ -1,7 +1,7 @@
-//! `mkernel-gen fetch-nvrtc`: the NVRTC that this version is tested with, from its Python wheel.
+//! `mkernel-gen fetch-nvrtc`: installs the version of NVRTC that mkernel is tested with, from its Python wheel.
 
-use super::Failure;
-use super::output::{print, print_json, say};
+use super::failure::Failure;
+use super::output::{print, print_json, print_stderr};
 use mkernel_compile::{FETCHED, fetch_command, fetch_dir, fetched_library};
 use serde::Serialize;
 use std::fs;
@@ -10,10 +10,10 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where to install.
+/// Arguments of `mkernel-gen fetch-nvrtc`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Fetch {
-    /// Folder to install to, for MKERNEL_NVRTC [default: one that is searched, in the cache]
+    /// Folder to install to; set MKERNEL_NVRTC to it [default: a folder in the cache, which is always searched]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -25,7 +25,7 @@ struct Fetched<'a> {
 }
 
 impl Fetch {
-    /// Installs unless it is there, and says where.
+    /// Installs NVRTC unless it is installed, and prints the path of the library.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let (library, installed) = fetch(self.out.as_deref())?;
         if json {
@@ -37,17 +37,17 @@ impl Fetch {
         let done = if installed {
             "installed"
         } else {
-            "already there"
+            "already installed"
         };
         print(&format!("{done}: {}\n", library.display()))
     }
 }
 
-/// Installs the wheel unless it is there: the library's path, and whether something was installed.
+/// Installs the wheel unless it is installed. Returns the path of the library, and whether the wheel was installed now.
 pub fn fetch(dir: Option<&Path>) -> Result<(PathBuf, bool), Failure> {
     let Some(dir) = dir.map(Path::to_owned).or_else(fetch_dir) else {
         return Err(failed(
-            "no folder is known for it; set HOME or MKERNEL_CACHE_DIR, or use --out",
+            "no folder is known to install to; set HOME or MKERNEL_CACHE_DIR, or use --out",
         ));
     };
     if let Some(library) = fetched_library(&dir).map_err(|reason| failed(&reason))? {
@@ -61,41 +61,42 @@ pub fn fetch(dir: Option<&Path>) -> Result<(PathBuf, bool), Failure> {
         .parent()
         .filter(|p| !p.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    // What others can write to is not used.
+    // The library is not used if other users can write to its folder.
     let mut folders = fs::DirBuilder::new();
     let folders = folders.recursive(true).mode(0o755);
     folders.create(parent).map_err(write)?;
-    // Beside its place, then renamed: an interrupted installation leaves nothing that looks whole.
+    // The wheel is installed beside the final folder, which is then renamed. So an interrupted installation is never
+    // mistaken for a complete one.
     let new = tempfile::Builder::new()
         .prefix(".nvrtc-")
         .permissions(fs::Permissions::from_mode(0o755))
         .tempdir_in(parent)
         .map_err(write)?;
-    say(&format!(
+    print_stderr(&format!(
         "installing NVRTC (a download of 90 MB) to {}",
         dir.display()
     ));
     install(new.path())?;
-    close_to_others(new.path()).map_err(write)?;
+    remove_write_permissions(new.path()).map_err(write)?;
     if fetched_library(new.path())
         .map_err(|reason| failed(&reason))?
         .is_none()
     {
-        return Err(failed("what pip installed has no libnvrtc"));
+        return Err(failed("the package that pip installed has no libnvrtc"));
     }
     let renamed = fs::rename(new.path(), &dir);
     let installed = renamed.is_ok();
-    // If it failed, another process may have been faster.
+    // If renaming failed, another process may have installed the library first.
     match (fetched_library(&dir), renamed) {
         (Ok(Some(library)), _) => Ok((library, installed)),
         (_, Err(error)) => Err(write(error)),
         (Err(reason), _) => Err(failed(&reason)),
-        (Ok(None), _) => Err(failed("what was installed is gone")),
+        (Ok(None), _) => Err(failed("the library has been removed again")),
     }
 }
 
-/// Takes from others the right to write to anything in the folder `path`, which a permissive umask gives them.
-fn close_to_others(path: &Path) -> io::Result<()> {
+/// Removes the write permission of other users from everything in the folder `path`. A permissive umask grants it.
+fn remove_write_permissions(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         let metadata = entry.metadata()?;
@@ -105,7 +106,7 @@ fn close_to_others(path: &Path) -> io::Result<()> {
         let mode = metadata.permissions().mode() & !0o022;
         fs::set_permissions(entry.path(), fs::Permissions::from_mode(mode))?;
         if metadata.is_dir() {
-            close_to_others(&entry.path())?;
+            remove_write_permissions(&entry.path())?;
         }
     }
     Ok(())
@@ -118,15 +119,15 @@ fn install(target: &Path) -> Result<(), Failure> {
     let mut pip = Command::new(&command[0]);
     pip.args(&command[1..]);
     pip.args(["--quiet", "--disable-pip-version-check", "--no-compile"]);
-    pip.env("PIP_ROOT_USER_ACTION", "ignore"); // A folder of its own harms no system package.
-    // What pip says on standard output goes to standard error: ours carries results.
+    pip.env("PIP_ROOT_USER_ACTION", "ignore"); // pip warns root, but this folder has no system packages.
+    // The standard output of pip goes to standard error, since standard output is for results.
     let pip = pip.stdin(Stdio::null()).stderr(Stdio::inherit());
     let output = pip.output().map_err(|source| Failure::Fetch {
         what: format!("{} does not start", command[0]),
         source: Some(source),
     })?;
     if !output.stdout.is_empty() {
-        say(String::from_utf8_lossy(&output.stdout).trim_end());
+        print_stderr(String::from_utf8_lossy(&output.stdout).trim_end());
     }
     if output.status.success() {
         return Ok(());
@@ -140,7 +141,7 @@ fn install(target: &Path) -> Result<(), Failure> {
 
 fn temporary(source: io::Error) -> Failure {
     Failure::Fetch {
-        what: "a temporary file cannot be written".to_owned(),
+        what: "cannot write a temporary file".to_owned(),
         source: Some(source),
     }
 }

@@ -1,20 +1,20 @@
-//! `--op`, `--world`, … : one flag per field of a kernel, and the device's figures.
+//! Flags such as `--op` and `--world`, one for each field of a kernel, and flags that describe the device.
 
+use super::failure::Failure;
+use super::files::read_text;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
-use mkernel_declare::{Declared, Draft, Mistake, Value};
+use mkernel_declare::{Declared, Parser, SpannedDiagnostic, Value};
 use mkernel_spec::{Device, Field, Limits, Op, OptionSpec, Values};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use super::Failure;
-
-/// Every option of every operator.
+/// All options of all operators.
 static OPTIONS: LazyLock<Vec<(Op, OptionSpec)>> = LazyLock::new(|| {
     let of = |op: Op| op.options().into_iter().map(move |option| (op, option));
     Op::ALL.into_iter().flat_map(of).collect()
 });
 
-/// The options of this name, with the operators that have them.
+/// The options that set `field`, with their operators.
 fn options(field: Field) -> impl Iterator<Item = &'static (Op, OptionSpec)> {
     OPTIONS
         .iter()
@@ -25,41 +25,42 @@ fn takes(field: Field, values: &Values) -> bool {
     options(field).any(|(_, option)| option.values == *values)
 }
 
-/// Whether a field is a dimension of some operator: its flag also gives sizes to kernels that are declared elsewhere.
+/// Whether `field` is a dimension of some operator. Its flag also gives sizes to kernels in files and crates.
 fn is_dim(field: Field) -> bool {
     takes(field, &Values::Size)
 }
 
-/// What was given for each field; of a dimension perhaps several sizes.
+/// The values that were given for each field. A dimension can have several sizes.
 #[derive(Clone, Debug, Default)]
 pub struct KernelFlags(Vec<(Field, Vec<String>)>);
 
 impl KernelFlags {
-    /// Fields that kernels which are declared elsewhere do not take.
+    /// Whether some flags do more than change kernels of files and crates, so that the flags declare a kernel
+    /// themselves.
     pub fn declare_a_kernel(&self) -> bool {
-        let goes_elsewhere = |field| is_dim(field) || field == Field::NODES;
-        self.0.iter().any(|(field, _)| !goes_elsewhere(*field))
+        let changes_others = |field| is_dim(field) || field == Field::NODES;
+        self.0.iter().any(|(field, _)| !changes_others(*field))
     }
 
-    /// Over how many nodes ranks are to be spread, if it was said.
+    /// The value of `--nodes`, if it was given.
     pub fn nodes(&self) -> Option<u32> {
         let (_, values) = self.0.iter().find(|(field, _)| *field == Field::NODES)?;
         values.first()?.parse().ok()
     }
 
-    /// Whether there is one that is on or off, whose value must be joined to it.
+    /// Whether a flag that is on or off was given. Its value must be joined to it by `=`.
     pub fn has_switch(&self) -> bool {
         self.0
             .iter()
             .any(|(field, _)| takes(*field, &Values::Switch))
     }
 
-    /// Whether there are none at all.
+    /// Whether no flag was given.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Sizes given for `field`.
+    /// The sizes that were given for `field`.
     pub fn sizes(&self, field: Field) -> Vec<u64> {
         let given = self
             .0
@@ -69,21 +70,22 @@ impl KernelFlags {
         given.filter_map(|text| text.parse().ok()).collect()
     }
 
-    /// The one kernel that the flags declare. A dimension with several sizes is dynamic here, see [`Self::sizes`].
+    /// The kernel that the flags declare. A dimension with several sizes is dynamic in it. See [`Self::sizes`].
     pub fn declaration(&self) -> Declared<String> {
-        let mut draft = Draft::default();
+        let mut parser = Parser::default();
         for (field, values) in &self.0 {
             let flag = flag_of(*field);
             let value = match values.as_slice() {
                 [one] => read(one),
                 _ => Value::Word("dynamic".to_owned()),
             };
-            draft.set(field.name(), flag.clone(), value, flag);
+            parser.set(field.name(), flag.clone(), value, flag);
         }
-        draft.finish("flags".to_owned())
+        parser.finish("flags".to_owned())
     }
 }
 
+/// Reads a value as a boolean, a number or a word.
 fn read(text: &str) -> Value {
     if let Ok(boolean) = text.parse() {
         return Value::Boolean(boolean);
@@ -91,7 +93,7 @@ fn read(text: &str) -> Value {
     if let Ok(integer) = text.parse() {
         return Value::Integer(integer);
     }
-    // `inf` and `nan` are words.
+    // `inf` and `nan` are words, although `f64` parses them.
     let is_fraction = text.contains(|c: char| c.is_ascii_digit()) && text.parse::<f64>().is_ok();
     match is_fraction {
         true => Value::Fraction(text.to_owned()),
@@ -99,7 +101,7 @@ fn read(text: &str) -> Value {
     }
 }
 
-/// `--tile-m` for `tile_m`.
+/// The flag of a field, such as `--tile-m` for `tile_m`.
 pub fn flag_of(field: Field) -> String {
     format!("--{}", field.name().replace('_', "-"))
 }
@@ -115,8 +117,8 @@ impl Args for KernelFlags {
                 .value_name(value_name(&option.values))
                 .help(summary(option))
                 .long_help(help(field))
-                .help_heading("One kernel by flags (sizes and --nodes also hold for kernels that are declared elsewhere)")
-                // So that what reads the value says what is possible.
+                .help_heading("A kernel declared by flags (sizes and --nodes also apply to kernels of files and crates)")
+                // A negative number is read as a value, so that the error message states the possible values.
                 .allow_negative_numbers(true);
             command.arg(match option.values {
                 Values::Size => arg.value_delimiter(',').value_parser(parse_size),
@@ -154,7 +156,7 @@ fn parse_size(text: &str) -> Result<String, &'static str> {
     if possible {
         Ok(text.to_owned())
     } else {
-        Err("write a size of 1 or more, several with commas, or `dynamic`")
+        Err("write a size of 1 or more, several sizes separated by commas, or `dynamic`")
     }
 }
 
@@ -174,7 +176,7 @@ fn value_name(values: &Values) -> String {
     }
 }
 
-/// What `-h` says of an option.
+/// The help of an option for `-h`.
 fn summary(option: &OptionSpec) -> String {
     let text = plain(&option.doc[0]);
     let text = text.trim_end_matches('.');
@@ -184,7 +186,7 @@ fn summary(option: &OptionSpec) -> String {
     }
 }
 
-/// What `--help` says: all that there is, and of which operators it is true.
+/// The help of a field for `--help`. Text that does not apply to all operators is followed by the operators' names.
 fn help(field: Field) -> String {
     let mut texts: Vec<(String, Vec<&str>)> = Vec::new();
     for (op, option) in options(field) {
@@ -201,7 +203,7 @@ fn help(field: Field) -> String {
     of_ops.collect::<Vec<_>>().join("\n")
 }
 
-/// Markdown as a terminal shows it.
+/// Removes Markdown's backquotes.
 fn plain(text: &str) -> String {
     text.replace('`', "")
 }
@@ -210,7 +212,7 @@ fn plain(text: &str) -> String {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Device to plan for (default: NVIDIA H200)")]
 pub struct DeviceFlags {
-    /// TOML file with figures that differ from the default device's
+    /// TOML file with the figures that differ from those of the default device
     #[arg(long, value_name = "FILE")]
     device: Option<PathBuf>,
     /// Streaming multiprocessors
@@ -225,11 +227,11 @@ pub struct DeviceFlags {
 }
 
 impl DeviceFlags {
-    /// The default device, then the file, then the flags.
+    /// The default device with the changes of the file and then those of the flags.
     pub fn device(&self) -> Result<Device, Failure> {
         let mut device = match &self.device {
             Some(path) => {
-                let text = super::read_text(path)?;
+                let text = read_text(path)?;
                 toml::from_str(&text).map_err(|source| Failure::Device {
                     path: path.clone(),
                     source,
@@ -241,8 +243,8 @@ impl DeviceFlags {
         device.link_gb_s = self.link_gb_s.unwrap_or(device.link_gb_s);
         device.nic_gb_s = self.nic_gb_s.unwrap_or(device.nic_gb_s);
         let wrong: Vec<_> = (device.bad_figures().into_iter())
-            .map(|figure| Mistake {
-                place: "device".to_owned(),
+            .map(|figure| SpannedDiagnostic {
+                span: "device".to_owned(),
                 reason: format!("{}: {} is not possible", figure.name, figure.value),
                 help: figure.help.to_owned(),
             })
@@ -250,7 +252,7 @@ impl DeviceFlags {
         if wrong.is_empty() {
             Ok(device)
         } else {
-            Err(Failure::Mistakes(wrong))
+            Err(Failure::Diagnostics(wrong))
         }
     }
 }

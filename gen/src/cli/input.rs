@@ -1,13 +1,15 @@
-//! Which kernels a command is about: from TOML files, a user's crate or flags.
+//! The kernels that a command processes, from TOML files, a crate or flags.
 
+use super::failure::Failure;
+use super::files::read_text;
 use super::flags::{DeviceFlags, KernelFlags, flag_of};
-use super::{Failure, read_text, toml_file};
+use super::toml_file;
 use crate::scan;
-use mkernel_declare::{Declaration, Declared, Mistake};
+use mkernel_declare::{Declaration, Declared, SpannedDiagnostic};
 use mkernel_spec::{Device, Diagnostics, Dim, Field, KernelConfig, KernelPlan, KernelSpec};
 use std::path::{Path, PathBuf};
 
-/// Where kernels are declared, and for which device.
+/// Flags and files that declare kernels, and flags of the device.
 #[derive(Debug, clap::Args)]
 pub struct Input {
     #[command(flatten)]
@@ -16,39 +18,39 @@ pub struct Input {
     device: DeviceFlags,
 }
 
-/// Where kernels are declared.
+/// Flags and files that declare kernels.
 #[derive(Debug, clap::Args)]
 pub struct Sources {
     /// TOML files with [[kernel]] tables; - is standard input
     files: Vec<PathBuf>,
-    /// Folder of a crate whose #[fused_kernel]s are meant (its src/ and examples/)
+    /// Folder of a crate, whose #[fused_kernel]s in src/ and examples/ are taken
     #[arg(long = "crate", value_name = "DIR")]
     crate_dir: Option<PathBuf>,
     #[command(flatten)]
     flags: KernelFlags,
 }
 
-/// What a command does to declared kernels.
+/// How a command changes declared kernels.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Changes {
-    /// Their ranks, and the flag that says so.
+pub struct Overrides {
+    /// The number of ranks, and the flag that gives it.
     pub world: Option<(u32, &'static str)>,
-    /// Sizes that flags give hold for dimensions whose size is declared, too.
+    /// Whether sizes that flags give also replace declared sizes, not only `dynamic`.
     pub resize: bool,
-    /// Name and text of the TOML file that is read if no kernel is given.
+    /// The name and the text of the TOML file that is read if no kernel is given.
     pub default: Option<(&'static str, &'static str)>,
 }
 
-/// A kernel that a command is about.
+/// A valid kernel.
 #[derive(Debug)]
 pub struct Kernel {
-    /// What a person calls it.
+    /// The name in messages.
     pub label: String,
-    /// Where it is declared.
-    pub place: String,
-    /// What it computes.
+    /// Where the kernel is declared, such as `file:line:column`.
+    pub location: String,
+    /// The checked configuration.
     pub spec: KernelSpec,
-    /// How; none while a dimension is dynamic.
+    /// The plan, or none if a dimension is dynamic.
     pub plan: Option<KernelPlan>,
 }
 
@@ -59,59 +61,59 @@ impl Kernel {
     }
 }
 
-/// Valid kernels, and all that is wrong with the others.
+/// Valid kernels, and the errors of the others.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// In the order of files, and in them.
+    /// The valid kernels, in the order of files and of their lines.
     pub kernels: Vec<Kernel>,
-    /// In the same order.
-    pub mistakes: Vec<Mistake<String>>,
+    /// The errors, in the same order.
+    pub diagnostics: Vec<SpannedDiagnostic<String>>,
 }
 
 impl Loaded {
-    /// The kernels, if there is no mistake.
+    /// The kernels, or a failure if there is an error.
     pub fn valid(self) -> Result<Vec<Kernel>, Failure> {
-        if self.mistakes.is_empty() {
+        if self.diagnostics.is_empty() {
             Ok(self.kernels)
         } else {
-            Err(Failure::Mistakes(self.mistakes))
+            Err(Failure::Diagnostics(self.diagnostics))
         }
     }
 
-    /// The same, if the sizes of every kernel are known, too.
+    /// The kernels with their plans, or a failure if there is an error or the size of a kernel is unknown.
     pub fn planned(self) -> Result<Vec<(Kernel, KernelPlan)>, Failure> {
         let mut planned = Vec::new();
-        let mut mistakes = Vec::new();
+        let mut diagnostics = Vec::new();
         for mut kernel in self.valid()? {
             match kernel.plan.take() {
                 Some(plan) => planned.push((kernel, plan)),
-                None => mistakes.push(Mistake {
+                None => diagnostics.push(SpannedDiagnostic {
                     reason: format!(
-                        "{}: no plan before the size of {} is known",
+                        "{}: there is no plan, since the size of {} is unknown",
                         kernel.label,
                         kernel.unknown_dims().join(" and ")
                     ),
-                    place: kernel.place,
+                    span: kernel.location,
                     help: "give sizes, as in --m 4096,8192".to_owned(),
                 }),
             }
         }
-        if mistakes.is_empty() {
+        if diagnostics.is_empty() {
             Ok(planned)
         } else {
-            Err(Failure::Mistakes(mistakes))
+            Err(Failure::Diagnostics(diagnostics))
         }
     }
 }
 
-/// What declares a kernel.
-struct Declarant {
-    /// The struct's name, if it is one.
+/// A kernel that was read but not yet planned.
+struct DeclaredKernel {
+    /// The name of the struct, if the kernel is declared by `#[fused_kernel]`.
     type_name: Option<String>,
     declared: Declared<String>,
 }
 
-impl Declarant {
+impl DeclaredKernel {
     fn nameless(declared: Declared<String>) -> Self {
         Self {
             type_name: None,
@@ -120,8 +122,8 @@ impl Declarant {
     }
 }
 
-impl From<scan::Found> for Declarant {
-    fn from(found: scan::Found) -> Self {
+impl From<scan::FusedKernel> for DeclaredKernel {
+    fn from(found: scan::FusedKernel) -> Self {
         Self {
             type_name: Some(found.type_name),
             declared: found.declared,
@@ -130,42 +132,42 @@ impl From<scan::Found> for Declarant {
 }
 
 impl Input {
-    /// Reads, checks and plans; mistakes in a configuration are part of the answer.
+    /// Reads, checks and plans the kernels. Errors in configurations are part of the result.
     pub fn load(&self) -> Result<Loaded, Failure> {
         let device = self.device.device()?;
-        self.sources.load(&device, Changes::default())
+        self.sources.load(&device, Overrides::default())
     }
 
-    /// Whether kernels of a crate are meant.
+    /// Whether the kernels of a crate are processed.
     pub fn is_crate(&self) -> bool {
         self.sources.crate_dir.is_some()
     }
 
-    /// As [`Self::load`], for commands that do nothing if there is a mistake.
+    /// As [`Self::load`], but fails if there is an error in a configuration.
     pub fn load_valid(&self) -> Result<Vec<Kernel>, Failure> {
         self.load()?.valid()
     }
 
-    /// The same, for commands that need the sizes of every kernel.
+    /// As [`Self::load_valid`], but also fails if the size of a kernel is unknown.
     pub fn load_planned(&self) -> Result<Vec<(Kernel, KernelPlan)>, Failure> {
         self.load()?.planned()
     }
 }
 
 impl Sources {
-    /// Reads, changes, checks and plans; mistakes in a configuration are part of the answer.
-    pub fn load(&self, device: &Device, changes: Changes) -> Result<Loaded, Failure> {
+    /// Reads, changes, checks and plans the kernels. Errors in configurations are part of the result.
+    pub fn load(&self, device: &Device, overrides: Overrides) -> Result<Loaded, Failure> {
         let mut loaded = Loaded::default();
-        for Declarant {
+        for DeclaredKernel {
             type_name,
             declared,
-        } in self.declarations(changes.default, &mut loaded.mistakes)?
+        } in self.declarations(overrides.default, &mut loaded.diagnostics)?
         {
             match declared {
                 Ok(declaration) => {
-                    self.specialise(type_name, declaration, (device, changes), &mut loaded);
+                    self.plan_all_sizes(type_name, declaration, (device, overrides), &mut loaded);
                 }
-                Err(mistakes) => loaded.mistakes.extend(mistakes),
+                Err(diagnostics) => loaded.diagnostics.extend(diagnostics),
             }
         }
         Ok(loaded)
@@ -174,40 +176,40 @@ impl Sources {
     fn declarations(
         &self,
         default: Option<(&'static str, &'static str)>,
-        mistakes: &mut Vec<Mistake<String>>,
-    ) -> Result<Vec<Declarant>, Failure> {
+        diagnostics: &mut Vec<SpannedDiagnostic<String>>,
+    ) -> Result<Vec<DeclaredKernel>, Failure> {
         let is_value = |path: &PathBuf| path.as_os_str() == "true" || path.as_os_str() == "false";
         if self.files.iter().any(is_value) && self.flags.has_switch() {
             return Err(Failure::Usage(
-                "a value of a switch was taken for a file; join it to the flag, as in --bias=true",
+                "`true` or `false` was taken as the name of a file; join the value of a switch to its flag, as in --bias=true",
             ));
         }
         let elsewhere = !self.files.is_empty() || self.crate_dir.is_some();
         match (elsewhere, self.flags.declare_a_kernel()) {
             (true, true) => {
                 return Err(Failure::Usage(
-                    "beside files or --crate only sizes (--m, --seq, --max-tokens, ...) and --nodes can be given; other flags declare a kernel",
+                    "flags that declare a kernel cannot be combined with files or --crate; only sizes (--m, --seq, --max-tokens, ...) and --nodes can",
                 ));
             }
             (false, false) if default.is_some() => {
                 let (name, text) = default.unwrap_or_default();
                 let (found, wrong) = toml_file::read(Path::new(name), text);
-                mistakes.extend(wrong);
-                return Ok(found.into_iter().map(Declarant::nameless).collect());
+                diagnostics.extend(wrong);
+                return Ok(found.into_iter().map(DeclaredKernel::nameless).collect());
             }
             (false, _) if self.flags.is_empty() => {
                 return Err(Failure::Usage(
                     "no kernel given: name TOML files, or use --crate DIR, or --op, --world and sizes (--m, --n, --k)",
                 ));
             }
-            (false, _) => return Ok(vec![Declarant::nameless(self.flags.declaration())]),
+            (false, _) => return Ok(vec![DeclaredKernel::nameless(self.flags.declaration())]),
             (true, false) => {}
         }
         let mut declarations = Vec::new();
         for path in &self.files {
             let (found, wrong) = toml_file::read(path, &read_text(path)?);
-            declarations.extend(found.into_iter().map(Declarant::nameless));
-            mistakes.extend(wrong);
+            declarations.extend(found.into_iter().map(DeclaredKernel::nameless));
+            diagnostics.extend(wrong);
         }
         if let Some(dir) = &self.crate_dir {
             let (found, wrong) = scan::scan_crate(dir).map_err(|source| Failure::Read {
@@ -215,43 +217,43 @@ impl Sources {
                 source,
             })?;
             if found.is_empty() && wrong.is_empty() {
-                mistakes.push(Mistake {
-                    place: dir.display().to_string(),
+                diagnostics.push(SpannedDiagnostic {
+                    span: dir.display().to_string(),
                     reason: "no #[fused_kernel] in its src/ or examples/".to_owned(),
                     help: "name the folder of a crate that declares kernels".to_owned(),
                 });
             }
-            declarations.extend(found.into_iter().map(Declarant::from));
-            mistakes.extend(wrong);
+            declarations.extend(found.into_iter().map(DeclaredKernel::from));
+            diagnostics.extend(wrong);
         }
         Ok(declarations)
     }
 
-    /// One kernel for each combination of the sizes that the flags give to dynamic dimensions.
-    fn specialise(
+    /// Plans a kernel for each combination of the sizes that the flags give to dynamic dimensions.
+    fn plan_all_sizes(
         &self,
         type_name: Option<String>,
         mut declaration: Declaration<String>,
-        (device, changes): (&Device, Changes),
+        (device, overrides): (&Device, Overrides),
         loaded: &mut Loaded,
     ) {
         let mut config = declaration.spec.config().clone();
-        if let Some((world, flag)) = changes.world {
+        if let Some((world, flag)) = overrides.world {
             config.world = world;
-            declaration.set_place(Field::WORLD, flag.to_owned());
+            declaration.set_span(Field::WORLD, flag.to_owned());
         }
         if let Some(nodes) = self.flags.nodes() {
             config.nodes = nodes;
-            declaration.set_place(Field::NODES, flag_of(Field::NODES));
+            declaration.set_span(Field::NODES, flag_of(Field::NODES));
         }
         let mut sizes = Vec::new();
         for (field, dim) in config.problem.dims() {
             let given = self.flags.sizes(field);
-            if given.is_empty() || dim.fixed().is_some() && !changes.resize {
+            if given.is_empty() || dim.fixed().is_some() && !overrides.resize {
                 sizes.push(vec![dim]);
                 continue;
             }
-            declaration.set_place(field, flag_of(field));
+            declaration.set_span(field, flag_of(field));
             sizes.push(given.into_iter().map(Dim::Static).collect());
         }
         let combinations = combinations(&sizes);
@@ -261,19 +263,19 @@ impl Sources {
                 Ok((spec, plan)) => {
                     let name = type_name.clone().or_else(|| spec.config().name.clone());
                     let label = label(name, &spec, several);
-                    let place = declaration.place().clone();
+                    let location = declaration.span().clone();
                     loaded.kernels.push(Kernel {
                         label,
-                        place,
+                        location,
                         spec,
                         plan,
                     });
                 }
                 Err(found) => {
-                    for mistake in declaration.mistakes(&found) {
-                        // Several sizes of one dimension repeat what is wrong with another.
-                        if !loaded.mistakes.contains(&mistake) {
-                            loaded.mistakes.push(mistake);
+                    for diagnostic in declaration.diagnostics(&found) {
+                        // An error in one dimension is found again for each size of another one.
+                        if !loaded.diagnostics.contains(&diagnostic) {
+                            loaded.diagnostics.push(diagnostic);
                         }
                     }
                 }
@@ -282,7 +284,7 @@ impl Sources {
     }
 }
 
-/// Every choice of a size for each dimension.
+/// All combinations of one size for each dimension.
 fn combinations(sizes: &[Vec<Dim>]) -> Vec<Vec<Dim>> {
     let none = vec![Vec::new()];
     sizes.iter().fold(none, |chosen, sizes| {
@@ -294,7 +296,7 @@ fn combinations(sizes: &[Vec<Dim>]) -> Vec<Vec<Dim>> {
     })
 }
 
-/// The kernel with these dimensions, and its plan if they are all known.
+/// The kernel with these dimensions, and its plan if all of them are known.
 fn plan(
     config: &KernelConfig,
     dims: &[Dim],

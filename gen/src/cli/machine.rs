@@ -1,14 +1,15 @@
-//! [`Machine`]: the GPUs that kernels run on, real or simulated.
+//! [`Machine`]: the real or simulated GPUs that kernels run on.
 
-use super::{Failure, environment};
+use super::environment;
+use super::failure::Failure;
 use mkernel::{Communicator, DeviceError, Error, Simulation};
 use std::fs;
 use std::path::Path;
 
-/// Real GPUs, or simulated ones.
+/// The values of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Choice {
-    /// GPUs if this host has enough, else simulated ones
+pub enum DeviceChoice {
+    /// The GPUs of this host if there are enough, else simulated GPUs
     Auto,
     /// The GPUs of this host
     Gpu,
@@ -16,8 +17,8 @@ pub enum Choice {
     Sim,
 }
 
-impl Choice {
-    /// What was chosen, else what `MKERNEL_DEVICE` says, else [`Choice::Auto`].
+impl DeviceChoice {
+    /// The flag's value, else that of `MKERNEL_DEVICE`, else [`DeviceChoice::Auto`].
     pub fn or_environment(given: Option<Self>) -> Result<Self, Failure> {
         match given {
             Some(choice) => Ok(choice),
@@ -26,33 +27,33 @@ impl Choice {
     }
 }
 
-/// How simulated GPUs behave, but for the seed.
+/// Properties of simulated GPUs other than the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Simulated {
-    /// SMs of each.
+    /// The number of SMs of a GPU.
     pub sms: u32,
     /// How unfair the schedule is, 0 to 100.
     pub skew: u32,
-    /// Whether they keep what happened when.
+    /// Whether a timeline is recorded.
     pub timeline: bool,
 }
 
-/// What kernels run on.
+/// The GPUs that kernels run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
     /// The first GPUs of this host.
     Gpus,
-    /// A simulated host for each run.
+    /// Simulated GPUs, on a simulated host of its own for each run.
     Simulated(Simulated),
 }
 
 impl Machine {
-    /// The ranks of a job with `world` GPUs.
+    /// The communicators of a job with `world` GPUs.
     pub fn ranks(&self, world: u32, seed: u64) -> Result<Vec<Communicator>, Error> {
         match self {
             Self::Gpus => {
                 let ranks = Communicator::local(&(0..world as usize).collect::<Vec<_>>())?;
-                // MKERNEL_DEVICE has a say in what `local` means.
+                // `local` gives simulated GPUs if MKERNEL_DEVICE asks for them.
                 match ranks.iter().any(Communicator::is_simulated) {
                     false => Ok(ranks),
                     true => Err(Error::Device(DeviceError::BackendConflict {
@@ -72,8 +73,8 @@ impl Machine {
     }
 }
 
-/// GPUs that the kernel module shows. Asking the driver would load it, and a process that has loaded the real driver
-/// cannot simulate any more.
+/// The number of GPUs, counted by their device files. The driver is not asked, because a process that has loaded it can
+/// no longer simulate GPUs.
 pub fn gpus() -> u32 {
     gpus_in(Path::new("/dev"))
 }

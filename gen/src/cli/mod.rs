@@ -1,12 +1,15 @@
-//! The command line. Each subcommand has a file; what goes wrong in any of them is a [`Failure`].
+//! The command line. Each subcommand has a file of its own and fails with a [`Failure`].
 
 mod build;
 mod check;
 mod doctor;
 mod environment;
 mod fabric_test;
+mod failure;
 mod fetch;
+mod files;
 mod flags;
+mod format;
 mod input;
 mod machine;
 mod output;
@@ -18,28 +21,25 @@ mod toml_file;
 mod topology;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use mkernel_compile::GenError;
-use mkernel_declare::Mistake;
-use mkernel_topology::NicConfigError;
-use output::say;
+use failure::{Failure, chain};
+use mkernel_declare::SpannedDiagnostic;
+use output::print_stderr;
 use serde::Serialize;
-use std::error::Error;
-use std::io::{self, IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 /// Checks, plans, renders, compiles and runs mkernel kernels
 ///
 /// Kernels come from TOML files, from the #[fused_kernel]s of a crate, or from flags.
-/// Exit codes: 0 done, 1 mistakes in a kernel's configuration or a run that went wrong, 2 wrong usage,
-/// 3 a kernel does not compile, 4 the environment (no NVRTC, a file that cannot be read or written).
+/// Exit codes: 0 success; 1 errors in a kernel's configuration, or a run that failed; 2 wrong usage;
+/// 3 a kernel does not compile; 4 the environment (no NVRTC, a file that cannot be read or written).
 #[derive(Parser)]
 #[command(name = "mkernel-gen", version, verbatim_doc_comment)]
 struct Cli {
     /// Print JSON, one object per line
     #[arg(long, global = true)]
     json: bool,
-    /// Say on standard error what is done
+    /// Print progress to standard error
     #[arg(short, long, global = true)]
     verbose: bool,
     #[command(subcommand)]
@@ -48,29 +48,30 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check kernels: are they valid, is there a plan for them?
+    /// Check that kernels are valid and that there is a plan for them
     Check(input::Input),
-    /// Show how kernels work: roles, memory, bytes moved, the bound and its reason
+    /// Show the plans of kernels: roles, memory, bytes moved, and what bounds the time
     Plan(plan::Plan),
     /// Render the CUDA source of kernels
     Render(render::Render),
     /// Compile kernels into the cache, or into a bundle that the runtime loads
     Build(build::Build),
-    /// Run kernels on random input, on GPUs or simulated ones, and check every element of the result
+    /// Run kernels on random input, on GPUs or simulated GPUs, and check every element of the result
     ///
-    /// Without a kernel it runs a small one. On any machine: simulated GPUs need a C++ compiler and nothing else.
-    /// What differs from seed to seed is the data and, on simulated GPUs, the order of all that can happen in several.
+    /// Without a kernel it runs a small one. Simulated GPUs work on any machine that has a C++ compiler.
+    /// The seed determines the data and, on simulated GPUs, the order of concurrent events.
     Run(Box<run::Run>),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///
-    /// To prove a cluster before a kernel is blamed: by --from-env and --transport rc or efa between its hosts. Without,
-    /// ranks of this host are put into nodes, by default with an emulated network between them.
+    /// Use it to test the network of a cluster: --from-env with --transport rc or efa sends messages between hosts.
+    /// Without --from-env, the ranks of this host are divided into nodes, by default with an emulated network between
+    /// them.
     FabricTest(Box<fabric_test::FabricTest>),
     /// List the kernels in the cache or in a bundle
     List(store::List),
     /// Remove the kernels in the cache
     Clean(store::Clean),
-    /// Install the NVRTC that this version is tested with, from its Python wheel
+    /// Install the version of NVRTC that mkernel is tested with, from its Python wheel
     FetchNvrtc(fetch::Fetch),
     /// Show what was found on this machine: NVRTC, C++ compiler, cache, driver
     Doctor,
@@ -78,89 +79,7 @@ enum Command {
     Topology(topology::ShowTopology),
 }
 
-/// What ended a command.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("{} in the configuration", count(.0.len(), "mistake"))]
-    Mistakes(Vec<Mistake<String>>),
-    #[error("{0}")]
-    Usage(&'static str),
-    #[error("environment variable {name} is {value:?}; it should be {expected}")]
-    Variable {
-        name: &'static str,
-        value: String,
-        expected: String,
-    },
-    #[error("{} not compiled", count(.0.len(), "kernel"))]
-    Compile(Vec<(String, GenError)>),
-    #[error(transparent)]
-    Gen(GenError),
-    #[error("{failed} of {} failed", count(*.ran, "run"))]
-    Runs { failed: usize, ran: usize, code: u8 },
-    #[error(
-        "{label} needs about {needed} of this host's memory on simulated GPUs, and {available} are free; use smaller sizes, fewer --calls, or GPUs"
-    )]
-    HostMemory {
-        label: String,
-        needed: String,
-        available: String,
-    },
-    #[error("the network between nodes was not proved")]
-    Fabric(#[source] mkernel::Error),
-    #[error("cannot read {}", .path.display())]
-    Read { path: PathBuf, source: io::Error },
-    #[error("cannot write {}", .path.display())]
-    Write { path: PathBuf, source: io::Error },
-    #[error("{} does not describe a device", .path.display())]
-    Device {
-        path: PathBuf,
-        source: toml::de::Error,
-    },
-    #[error("cannot install NVRTC: {what}")]
-    Fetch {
-        what: String,
-        source: Option<io::Error>,
-    },
-    #[error(transparent)]
-    Nics(NicConfigError),
-    #[error("cannot write to standard output")]
-    Output(#[source] io::Error),
-}
-
-impl Failure {
-    fn exit_code(&self) -> u8 {
-        match self {
-            Self::Mistakes(_) | Self::Device { .. } | Self::Fabric(_) => 1,
-            Self::Usage(_) | Self::Variable { .. } | Self::Nics(_) => 2,
-            Self::Compile(failed) => failed
-                .iter()
-                .map(|(_, error)| exit_code(error))
-                .max()
-                .unwrap_or(3),
-            Self::Gen(error) => exit_code(error),
-            Self::Runs { code, .. } => *code,
-            Self::HostMemory { .. }
-            | Self::Read { .. }
-            | Self::Write { .. }
-            | Self::Fetch { .. }
-            | Self::Output(_) => 4,
-        }
-    }
-}
-
-/// 3 if a kernel's text is at fault, 4 if the machine is.
-fn exit_code(error: &GenError) -> u8 {
-    match error {
-        GenError::Render { .. }
-        | GenError::NvrtcCall { .. }
-        | GenError::Compile { .. }
-        | GenError::Rejected { .. } => 3,
-        GenError::Plan(_) => 1,
-        _ => 4,
-    }
-}
-
-/// Parses, runs, reports.
+/// Runs the command that the arguments of this process give, and reports how it failed.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = if cli.verbose {
@@ -177,7 +96,7 @@ pub fn main() -> ExitCode {
         .init();
     match run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader has seen enough, as `head` does.
+        // A reader such as `head` has closed standard output early, which is not an error.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
@@ -204,9 +123,9 @@ fn run(cli: &Cli) -> Result<(), Failure> {
     }
 }
 
-/// What is wrong, in JSON: with a configuration, with a kernel, or with all else.
+/// An error as a JSON object. Errors in a configuration have a place and help, and errors of one kernel have its label.
 #[derive(Default, Serialize)]
-struct ProblemLine<'a> {
+struct ErrorLine<'a> {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<&'a str>,
@@ -217,11 +136,11 @@ struct ProblemLine<'a> {
     help: Option<&'a str>,
 }
 
-/// To standard error, the causes below; as JSON lines too, if those are wanted.
+/// Prints an error with its causes to standard error, and with `json` also to standard output as JSON lines.
 fn report(failure: &Failure, json: bool) {
-    let problem = |line: ProblemLine| {
+    let problem = |line: ErrorLine| {
         if json {
-            // If standard output is closed, the text on standard error must do.
+            // If standard output is closed, there is still the text on standard error.
             let _ = output::print_json(&line);
         }
     };
@@ -231,115 +150,44 @@ fn report(failure: &Failure, json: bool) {
             let _ = error.print();
             return;
         }
-        Failure::Mistakes(mistakes) => {
-            for Mistake {
-                place,
-                reason,
-                help,
-            } in mistakes
-            {
-                say(&format!("{place}: error: {reason}\n    help: {help}"));
-                let (place, help) = (Some(place.as_str()), Some(help.as_str()));
-                problem(ProblemLine {
+        Failure::Diagnostics(diagnostics) => {
+            for SpannedDiagnostic { span, reason, help } in diagnostics {
+                print_stderr(&format!("{span}: error: {reason}\n    help: {help}"));
+                let (place, help) = (Some(span.as_str()), Some(help.as_str()));
+                problem(ErrorLine {
                     place,
                     reason,
                     help,
-                    ..ProblemLine::default()
+                    ..ErrorLine::default()
                 });
             }
         }
         Failure::Compile(failed) => {
             for (label, error) in failed {
                 let reason = chain(error);
-                say(&format!("{label}: error: {reason}"));
+                print_stderr(&format!("{label}: error: {reason}"));
                 let label = Some(label.as_str());
-                problem(ProblemLine {
+                problem(ErrorLine {
                     label,
                     reason: &reason,
-                    ..ProblemLine::default()
+                    ..ErrorLine::default()
                 });
             }
         }
-        _ => problem(ProblemLine {
+        _ => problem(ErrorLine {
             reason: &chain(failure),
-            ..ProblemLine::default()
+            ..ErrorLine::default()
         }),
     }
-    say(&format!("error: {}", chain(failure)));
-}
-
-/// An error and its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str("\n    caused by: ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
-fn count(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// A file's text; `-` is standard input.
-fn read_text(path: &Path) -> Result<String, Failure> {
-    let read = if path.as_os_str() == "-" {
-        let mut text = String::new();
-        io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    read.map_err(|source| Failure::Read {
-        path: path.to_owned(),
-        source,
-    })
+    print_stderr(&format!("error: {}", chain(failure)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn compile_error() -> GenError {
-        GenError::Compile {
-            id: "k".into(),
-            log: "k.cu(1): error".into(),
-            saved: None,
-        }
-    }
-
-    fn missing() -> GenError {
-        GenError::NvrtcMissing {
-            version: (13, 0),
-            command: "pip".into(),
-            looked: Vec::new(),
-        }
-    }
-
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn kernels_that_fail_are_3_and_machines_4() {
-        let failed = |errors: Vec<GenError>| {
-            let named = errors.into_iter().map(|error| ("k".to_owned(), error));
-            Failure::Compile(named.collect()).exit_code()
-        };
-        assert_eq!(failed(vec![compile_error()]), 3);
-        assert_eq!(failed(vec![compile_error(), missing()]), 4);
-        assert_eq!(Failure::Gen(missing()).exit_code(), 4);
-        assert_eq!(Failure::Mistakes(Vec::new()).exit_code(), 1);
-    }
-
-    #[test]
-    fn causes_stand_below() {
-        let path = PathBuf::from("f.toml");
-        let source = io::Error::other("gone");
-        let text = chain(&Failure::Read { path, source });
-        assert_eq!(text, "cannot read f.toml\n    caused by: gone");
     }
 }

@@ -1,7 +1,6 @@
-//! What goes to standard output: text or JSON lines.
+//! Printing to standard output, as text or JSON lines, and to standard error.
 
-use super::Failure;
-use mkernel_compile::Resources;
+use super::failure::Failure;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -13,95 +12,13 @@ pub fn print(text: &str) -> Result<(), Failure> {
         .map_err(Failure::Output)
 }
 
-/// Writes a line to standard error; that nobody reads it is no reason to stop.
-pub fn say(text: &str) {
+/// Writes a line to standard error. Unlike `eprintln`, it does not panic if standard error is closed.
+pub fn print_stderr(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Writes one JSON object on a line of its own.
+/// Writes `value` to standard output as one line of JSON.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|error| Failure::Output(error.into()))?;
     print(&(text + "\n"))
-}
-
-/// Columns as wide as their widest cell, two blanks apart; those named in `right` are aligned to the right.
-pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row.iter().enumerate().map(|(column, cell)| {
-            let width = widths[column];
-            if right.contains(&column) {
-                format!("{cell:>width$}")
-            } else {
-                format!("{cell:<width$}")
-            }
-        });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
-}
-
-/// `192.0 KiB`
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if count < 1024 {
-        return format!("{count} B");
-    }
-    let mut value = count as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
-}
-
-/// Registers of a thread; `-` where a kernel has none, on simulated GPUs.
-pub fn registers(resources: Option<Resources>) -> String {
-    resources.map_or("-".to_owned(), |used| used.registers.to_string())
-}
-
-/// `9.3 µs` or `1390 µs`
-pub fn micros(us: f64) -> String {
-    if us < 99.95 {
-        format!("{us:.1} µs")
-    } else {
-        format!("{us:.0} µs")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tables_are_aligned() {
-        let rows = [
-            vec!["id".into(), "µs".into()],
-            vec!["long".into(), "7".into()],
-        ];
-        assert_eq!(table(&rows, &[1]), "id    µs\nlong   7\n");
-    }
-
-    #[test]
-    fn sizes_for_people() {
-        assert_eq!(bytes(0), "0 B");
-        assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(232_448), "227.0 KiB");
-        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
-        assert_eq!(bytes(3 << 29), "1.5 GiB");
-        assert_eq!(micros(9.26), "9.3 µs");
-        assert_eq!(micros(1390.4), "1390 µs");
-    }
 }

@@ -1,23 +1,27 @@
-//! `mkernel-gen plan`: how a kernel does its work, so that a person sees why.
+//! `mkernel-gen plan`: describes the plans of kernels.
 
 mod attention;
 mod collective;
 mod combine;
+mod description;
 mod dispatch;
 mod gemm;
 mod scaling;
 
-use super::Failure;
+use super::failure::Failure;
+use super::format::{bytes, count, micros, table};
 use super::input::{Input, Kernel};
-use super::output::{bytes, micros, print, print_json, table};
-use mkernel_declare::Mistake;
+use super::output::{print, print_json};
+use description::Description;
+use mkernel_declare::SpannedDiagnostic;
 use mkernel_spec::abi::{Extent, OperandSpec};
 use mkernel_spec::by_problem;
 use mkernel_spec::plan::{OpPlan, Region};
-use mkernel_spec::{Diagnostic, Diagnostics, KernelPlan, Target, Topology};
+use mkernel_spec::{Diagnostic, Diagnostics, KernelPlan, Target};
 use serde::Serialize;
 use std::fmt::Write as _;
 
+/// A plan as a JSON object.
 #[derive(Serialize)]
 struct Planned<'a> {
     label: &'a str,
@@ -28,49 +32,22 @@ struct Planned<'a> {
     bound_reason: &'static str,
 }
 
-/// What only a plan of its problem has to say.
-struct About {
-    /// What it computes, in words and a formula.
-    computes: String,
-    /// The plan in a few words.
-    summary: String,
-    /// Names and lines.
-    sections: Vec<(&'static str, Vec<String>)>,
-    /// How shared memory is divided, in a few words.
-    shared: String,
+/// Describes the part of a plan that depends on its operator.
+fn operator(plan: &KernelPlan) -> Description {
+    by_problem!(&plan.op_plan, OpPlan(op_plan) => describe(plan, op_plan))
 }
 
-impl About {
-    fn of(plan: &KernelPlan) -> Self {
-        by_problem!(&plan.op_plan, OpPlan(op_plan) => about(plan, op_plan))
-    }
-}
-
-/// `1 rank`, `8 ranks`
-fn ranks(world: u32) -> String {
-    super::count(world as usize, "rank")
-}
-
-/// `4 ranks on 2 nodes`
-fn ranks_on(topology: Topology) -> String {
-    let ranks = ranks(topology.world());
-    match topology.nodes {
-        1 => ranks,
-        nodes => format!("{ranks} on {nodes} nodes"),
-    }
-}
-
-/// Which kernels, and what of them.
+/// Arguments of `mkernel-gen plan`.
 #[derive(Debug, clap::Args)]
 pub struct Plan {
     #[command(flatten)]
     input: Input,
-    /// What becomes of the kernel on 2 to 64 nodes, with as many ranks on each: a table
+    /// Show a table of the kernel's traffic and times on 2 to 64 nodes, with the same number of ranks on each
     #[arg(long)]
     scaling: bool,
 }
 
-/// Prints every kernel's plan.
+/// Prints the plan of every kernel.
 pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
     let mut separator = "";
     for (kernel, plan) in &input.load_planned()? {
@@ -87,7 +64,7 @@ pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
         if json {
             print_json(&Planned {
                 label: &kernel.label,
-                place: &kernel.place,
+                place: &kernel.location,
                 plan,
                 bound_us: plan.bound.us(),
                 bound_reason: plan.bound.reason(),
@@ -100,19 +77,19 @@ pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why a kernel has no plan on other nodes.
+/// The failure for a kernel that has no plan for another number of nodes.
 fn impossible(kernel: &Kernel, found: &Diagnostics) -> Failure {
-    let mistake = |diagnostic: &Diagnostic| Mistake {
-        place: kernel.place.clone(),
+    let diagnostic = |diagnostic: &Diagnostic| SpannedDiagnostic {
+        span: kernel.location.clone(),
         reason: format!("{}: {}", diagnostic.field, diagnostic.reason),
         help: diagnostic.help.clone(),
     };
-    Failure::Mistakes(found.iter().map(mistake).collect())
+    Failure::Diagnostics(found.iter().map(diagnostic).collect())
 }
 
-/// A plan in words and figures.
+/// Describes a plan in full.
 pub fn describe(label: &str, plan: &KernelPlan) -> String {
-    let op_plan = About::of(plan);
+    let op_plan = operator(plan);
     let mut rows = Vec::new();
     let mut section = |name: &str, lines: Vec<String>| {
         for (i, line) in lines.into_iter().enumerate() {
@@ -149,7 +126,7 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     let total = format!("= {} on every rank", bytes(plan.workspace.bytes));
     section("workspace", regions(&plan.workspace.regions, total));
     section("moves", moves(plan));
-    // Of simulated time nothing is known.
+    // The simulator has no model of time.
     if plan.device.target != Target::Simulator {
         section("bound", vec![bound(plan)]);
         section("estimate", vec![estimate(plan)]);
@@ -158,17 +135,17 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     format!("{label}: {}\n{}", plan.id, table(&rows, &[]))
 }
 
-/// A plan in one line.
+/// Describes a plan in one line.
 pub fn summary(plan: &KernelPlan) -> String {
-    format!("{}: {}", About::of(plan).summary, plan.id)
+    format!("{}: {}", operator(plan).summary, plan.id)
 }
 
-/// What it computes, in words and a formula.
+/// The formula that a kernel computes, with its sizes.
 pub fn computes(plan: &KernelPlan) -> String {
-    About::of(plan).computes
+    operator(plan).computes
 }
 
-/// A table as lines.
+/// The lines of a table.
 fn lines(rows: &[Vec<String>], right: &[usize]) -> Vec<String> {
     table(rows, right).lines().map(str::to_owned).collect()
 }
@@ -204,11 +181,11 @@ fn roles(plan: &KernelPlan) -> Vec<String> {
 
 fn registers(plan: &KernelPlan) -> String {
     if plan.device.target == Target::Simulator {
-        return "none: threads are fibers of the CPU".to_owned();
+        return "none, since threads run on the CPU".to_owned();
     }
     let registers = plan.registers;
     format!(
-        "{} at entry, then {} to move data and {} to multiply",
+        "{} at entry, then {} in producer warps and {} in consumer warps",
         registers.entry, registers.mover, registers.math
     )
 }
@@ -258,7 +235,7 @@ fn moves(plan: &KernelPlan) -> Vec<String> {
         let about = format!(
             "the same, in {puts} puts of up to {} to each of {} on other nodes",
             bytes(network.put_bytes),
-            super::count(peers as usize, "peer")
+            count(peers as usize, "peer")
         );
         rows.insert(1, vec!["NIC".to_owned(), bytes(traffic.nic_bytes), about]);
     }
@@ -293,7 +270,7 @@ fn device(plan: &KernelPlan) -> String {
     let device = &plan.device;
     if device.target == Target::Simulator {
         return format!(
-            "simulated, {} SMs, planned as for an H200 with as many",
+            "simulated, {} SMs; planned as for an H200 with as many SMs",
             device.sm_count
         );
     }

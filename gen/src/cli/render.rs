@@ -1,13 +1,13 @@
-//! `mkernel-gen render`: the CUDA source of kernels.
+//! `mkernel-gen render`: writes the CUDA source of kernels.
 
-use super::Failure;
+use super::failure::Failure;
 use super::input::Input;
 use super::output::{print, print_json};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the source goes.
+/// Arguments of `mkernel-gen render`.
 #[derive(Debug, clap::Args)]
 pub struct Render {
     #[command(flatten)]
@@ -28,11 +28,11 @@ struct Rendered<'a> {
 }
 
 impl Render {
-    /// Prints or writes every kernel's source.
+    /// Prints the source of every kernel, or writes it to files.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let planned = self.input.load_planned()?;
         if let Some(dir) = &self.out {
-            // All plans are for the one device.
+            // All plans are for the same device.
             let targets = planned.first().map(|(_, plan)| plan.device.target);
             for (name, text) in targets.into_iter().flat_map(mkernel_compile::headers) {
                 write(&dir.join(name), text)?;

@@ -1,14 +1,15 @@
-//! `mkernel-gen list` and `clean`: what is in the cache or in a bundle.
+//! `mkernel-gen list` and `clean`: list the kernels in the cache or in a bundle, and remove those in the cache.
 
-use super::Failure;
-use super::output::{bytes, print, print_json, registers, table};
+use super::failure::Failure;
+use super::format::{bytes, count, registers, table};
+use super::output::{print, print_json};
 use mkernel_compile::{Bundle, Entry, Env, Store};
 use mkernel_spec::Target;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Whose kernels to list.
+/// Arguments of `mkernel-gen list`.
 #[derive(Debug, clap::Args)]
 pub struct List {
     /// Folder of a bundle [default: the cache]
@@ -28,10 +29,10 @@ struct Listed<'a> {
     stored_unix_s: u64,
 }
 
-/// What to remove.
+/// Arguments of `mkernel-gen clean`.
 #[derive(Debug, clap::Args)]
 pub struct Clean {
-    /// Remove nothing, and show what would be removed
+    /// Show what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -45,7 +46,8 @@ struct CleanedLine<'a> {
     left: &'a [PathBuf],
 }
 
-/// The cache that the environment names. Neither bundles nor `MKERNEL_JIT=0` count here: they are the runtime's.
+/// The cache that environment variables give. `MKERNEL_BUNDLE` and `MKERNEL_JIT` have no effect here, since they are
+/// for the runtime.
 pub fn cache() -> Store {
     let env = Env::get();
     match env.cache_root().filter(|_| env.cache) {
@@ -55,7 +57,7 @@ pub fn cache() -> Store {
 }
 
 impl List {
-    /// Prints a line per kernel.
+    /// Prints a line for each kernel.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let entries = match &self.bundle {
             Some(path) => Bundle::open(path).map_err(Failure::Gen)?.entries(),
@@ -88,7 +90,8 @@ impl List {
 }
 
 impl Clean {
-    /// Removes what mkernel stored in the cache, and prints what that was and what was left.
+    /// Removes everything that mkernel has stored in the cache, and prints how much it was. Prints other files, which
+    /// stay.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let cleaned = cache().clean(self.dry_run).map_err(Failure::Gen)?;
         if json {
@@ -105,17 +108,20 @@ impl Clean {
         } else {
             "removed"
         };
-        let kernels = super::count(cleaned.kernels, "kernel");
+        let kernels = count(cleaned.kernels, "kernel");
         let others = match cleaned.others {
             0 => String::new(),
             others => format!(
-                ", {} of failed, damaged or unfinished ones",
-                super::count(others, "folder")
+                ", {} of failed, damaged or unfinished kernels",
+                count(others, "folder")
             ),
         };
         let mut text = format!("{removed} {kernels}{others}, {}\n", bytes(cleaned.bytes));
         for path in &cleaned.left {
-            text.push_str(&format!("left, not mkernel's: {}\n", path.display()));
+            text.push_str(&format!(
+                "not removed, since mkernel did not create it: {}\n",
+                path.display()
+            ));
         }
         print(&text)
     }
@@ -139,10 +145,11 @@ fn unix_seconds(time: SystemTime) -> u64 {
         .map_or(0, |since| since.as_secs())
 }
 
-/// `2026-03-01 12:00` for seconds since 1970, by the Gregorian calendar (Hinnant, "chrono-compatible date algorithms").
+/// Formats seconds since 1970 as a date and time, such as `2026-03-01 12:00` (Hinnant, "chrono-compatible date
+/// algorithms").
 fn date(unix_s: u64) -> String {
     let (days, minutes) = (unix_s / 86_400, unix_s % 86_400 / 60);
-    // Days since 1 March of year 0, so that the leap day is a year's last; an era is 400 years.
+    // Days are counted from 1 March of year 0, so that the leap day is the last day of a year. An era has 400 years.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era =

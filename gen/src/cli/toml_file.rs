@@ -1,26 +1,27 @@
 //! TOML files with `[[kernel]]` tables.
 
-use mkernel_declare::{Declared, Draft, Mistake, Value};
+use mkernel_declare::{Declared, Parser, SpannedDiagnostic, Value};
 use mkernel_spec::Op;
 use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Each `[[kernel]]` of `text`, and mistakes outside of them. A place is `file:line:column`.
-pub fn read(path: &Path, text: &str) -> (Vec<Declared<String>>, Vec<Mistake<String>>) {
-    let at = |span: &Range<usize>| place(path, text, span.start);
+/// The kernels that the `[[kernel]]` tables of `text` declare, and the errors outside of these tables. Spans are
+/// `file:line:column`.
+pub fn read(path: &Path, text: &str) -> (Vec<Declared<String>>, Vec<SpannedDiagnostic<String>>) {
+    let at = |span: &Range<usize>| location(path, text, span.start);
     let (root, errors) = DeTable::parse_recoverable(text);
-    let mut mistakes: Vec<_> = errors
+    let mut diagnostics: Vec<_> = errors
         .iter()
-        .map(|error| Mistake {
-            place: at(&error.span().unwrap_or_default()),
+        .map(|error| SpannedDiagnostic {
+            span: at(&error.span().unwrap_or_default()),
             reason: error.message().to_owned(),
             help: "this is not TOML".to_owned(),
         })
         .collect();
-    if !mistakes.is_empty() {
-        return (Vec::new(), mistakes); // What was recovered may lack keys that are there.
+    if !diagnostics.is_empty() {
+        return (Vec::new(), diagnostics); // The part that was recovered may lack keys that the file has.
     }
     let mut kernels = Vec::new();
     for (key, value) in in_file_order(root.get_ref()) {
@@ -30,49 +31,49 @@ pub fn read(path: &Path, text: &str) -> (Vec<Declared<String>>, Vec<Mistake<Stri
                     kernels.push(read_kernel(table, &at).finish(at(&table.span())));
                 }
             }
-            (name, _) => mistakes.push(Mistake {
-                place: at(&key.span()),
+            (name, _) => diagnostics.push(SpannedDiagnostic {
+                span: at(&key.span()),
                 reason: format!("`{name}` is not a list of [[kernel]] tables"),
                 help: "begin each kernel with a line [[kernel]]".to_owned(),
             }),
         }
     }
-    if kernels.is_empty() && mistakes.is_empty() {
-        mistakes.push(Mistake {
-            place: path.display().to_string(),
+    if kernels.is_empty() && diagnostics.is_empty() {
+        diagnostics.push(SpannedDiagnostic {
+            span: path.display().to_string(),
             reason: "no kernel is declared".to_owned(),
             help: "begin each kernel with a line [[kernel]]".to_owned(),
         });
     }
-    (kernels, mistakes)
+    (kernels, diagnostics)
 }
 
-fn read_kernel(table: &Spanned<DeValue>, at: &impl Fn(&Range<usize>) -> String) -> Draft<String> {
-    let mut draft = Draft::default();
+fn read_kernel(table: &Spanned<DeValue>, at: &impl Fn(&Range<usize>) -> String) -> Parser<String> {
+    let mut parser = Parser::default();
     let Some(entries) = table.get_ref().as_table() else {
-        return draft; // The caller has checked.
+        return parser; // Not reached: the caller has checked this.
     };
     for (key, value) in in_file_order(entries) {
         match value.get_ref() {
             DeValue::Table(group) if is_group(key.get_ref().as_ref()) => {
                 for (key, value) in in_file_order(group) {
-                    set(&mut draft, key, value, at);
+                    set(&mut parser, key, value, at);
                 }
             }
-            _ => set(&mut draft, key, value, at),
+            _ => set(&mut parser, key, value, at),
         }
     }
-    draft
+    parser
 }
 
-/// Whether some options may stand in a table of this name.
+/// Whether some options may be in a table of this name.
 fn is_group(name: &str) -> bool {
     let mut options = Op::ALL.into_iter().flat_map(Op::options);
     options.any(|option| option.group == Some(name))
 }
 
 fn set(
-    draft: &mut Draft<String>,
+    parser: &mut Parser<String>,
     key: &Spanned<impl AsRef<str>>,
     value: &Spanned<DeValue>,
     at: &impl Fn(&Range<usize>) -> String,
@@ -90,7 +91,7 @@ fn set(
         DeValue::Array(_) => Value::Other("an array"),
         DeValue::Table(_) => Value::Other("a table"),
     };
-    draft.set(
+    parser.set(
         key.get_ref().as_ref(),
         at(&key.span()),
         read,
@@ -98,7 +99,7 @@ fn set(
     );
 }
 
-/// A table's entries as a person wrote them; the table itself sorts by key.
+/// The entries of a table in the order of the file. The table itself is sorted by key.
 fn in_file_order<'a, K, V>(
     table: impl IntoIterator<Item = (&'a Spanned<K>, &'a Spanned<V>)>,
 ) -> Vec<(&'a Spanned<K>, &'a Spanned<V>)>
@@ -111,7 +112,7 @@ where
     entries
 }
 
-fn place(path: &Path, text: &str, offset: usize) -> String {
+fn location(path: &Path, text: &str, offset: usize) -> String {
     let before = &text[..text.floor_char_boundary(offset)];
     let line = before.matches('\n').count() + 1;
     let column = before
@@ -127,11 +128,11 @@ mod tests {
     use super::*;
 
     fn reasons(text: &str) -> Vec<String> {
-        let (kernels, mut mistakes) = read(Path::new("f.toml"), text);
-        mistakes.extend(kernels.into_iter().filter_map(Result::err).flatten());
-        mistakes
+        let (kernels, mut diagnostics) = read(Path::new("f.toml"), text);
+        diagnostics.extend(kernels.into_iter().filter_map(Result::err).flatten());
+        diagnostics
             .iter()
-            .map(|m| format!("{}: {}", m.place, m.reason))
+            .map(|m| format!("{}: {}", m.span, m.reason))
             .collect()
     }
 
@@ -145,8 +146,8 @@ mod tests {
             let text = format!(
                 "[[kernel]]\nop = 'ag_gemm'\nworld = 8\nm = 'dynamic'\nn = 0x400\nk = 8192\n{tuning}"
             );
-            let (kernels, mistakes) = read(Path::new("f.toml"), &text);
-            assert!(mistakes.is_empty());
+            let (kernels, diagnostics) = read(Path::new("f.toml"), &text);
+            assert!(diagnostics.is_empty());
             let spec = &kernels[0].as_ref().expect("valid").spec;
             let gemm = spec.problem().gemm().expect("a GEMM");
             assert_eq!(gemm.tuning.tile_m, Some(128));
@@ -163,8 +164,8 @@ mod tests {
             let text = format!(
                 "[[kernel]]\nop = 'gemm_ar'\nworld = 8\nm = 8\nn = 1024\nk = 8192\n{epilogue}"
             );
-            let (kernels, mistakes) = read(Path::new("f.toml"), &text);
-            assert!(mistakes.is_empty());
+            let (kernels, diagnostics) = read(Path::new("f.toml"), &text);
+            assert!(diagnostics.is_empty());
             let spec = &kernels[0].as_ref().expect("valid").spec;
             let gemm = spec.problem().gemm().expect("a GEMM");
             assert_eq!(gemm.epilogue.suffix(), "_bias_silu");

@@ -1,18 +1,20 @@
-//! `mkernel-gen topology`: the GPUs and NICs of a host, and which NICs serve which GPU.
+//! `mkernel-gen topology`: shows the GPUs and NICs of a host, and which NICs serve which GPU.
 
-use super::Failure;
+use super::failure::Failure;
 use super::output::{print, print_json};
 use clap::Args;
 use mkernel_topology::{GpuLinks, NicSelection, Topology, describe};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
+/// Arguments of `mkernel-gen topology`.
 #[derive(Args)]
 pub struct ShowTopology {
-    /// A sysfs root other than /sys: another machine's, copied
+    /// Read this copy of another machine's /sys instead
     #[arg(long, value_name = "DIR")]
     sysfs: Option<PathBuf>,
-    /// NICs to use: mlx5_0,mlx5_3; or GPU by GPU: 0=mlx5_0;1=mlx5_3 [default: MKERNEL_NICS, else the nearest]
+    /// NICs to use, as in mlx5_0,mlx5_3, or for each GPU, as in 0=mlx5_0;1=mlx5_3 [default: MKERNEL_NICS, else the
+    /// nearest]
     #[arg(long, value_name = "NICS")]
     nics: Option<String>,
 }
@@ -20,12 +22,13 @@ pub struct ShowTopology {
 #[derive(Serialize)]
 struct Shown<'a> {
     topology: &'a Topology,
-    /// Pairs of GPUs; none where no driver says.
+    /// The links between pairs of GPUs, or none if there is no driver.
     gpu_links: Option<&'a GpuLinks>,
     choices: &'a NicSelection,
 }
 
 impl ShowTopology {
+    /// Prints the topology.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let root = self.sysfs.as_deref().unwrap_or(Path::new("/sys"));
         let topology = Topology::read(root);
@@ -42,7 +45,7 @@ impl ShowTopology {
         print(&describe(&topology, &choices, links.as_ref()))
     }
 
-    /// What the driver says, if the tree is that of this machine.
+    /// The links between GPUs by the driver, if the topology is that of this machine.
     fn links(&self, topology: &Topology) -> Option<GpuLinks> {
         if self.sysfs.is_some() || topology.gpus.is_empty() {
             return None;

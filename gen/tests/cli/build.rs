@@ -128,7 +128,7 @@ fn cleaning_leaves_what_is_not_mkernels() {
         let output = clean(args);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let left = format!(
-            "left, not mkernel's: {}\n",
+            "not removed, since mkernel did not create it: {}\n",
             work.parent().expect("one").display()
         );
         assert!(stdout(&output).ends_with(&left), "{}", stdout(&output));
@@ -232,7 +232,7 @@ fn kernels_are_built_once_and_bundled() {
     assert_eq!(listed(&["list", "--json", &bundle]), 4);
 
     let output = run(&["build", "--m=256", "--crate", &dir]);
-    assert!(stderr(&output).contains("GateUp: not built, the size of k is not known"));
+    assert!(stderr(&output).contains("GateUp: not built, since the size of k is unknown"));
     assert_eq!(
         stdout(&output).matches("  cached  ").count(),
         4,
@@ -248,7 +248,7 @@ fn kernels_are_built_once_and_bundled() {
     let output = run(&["build", "--m=128", "--crate", &dir, "--out", &bundle]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(
-        stderr(&output).contains("had other kernels, which are gone: "),
+        stderr(&output).contains("no longer has these kernels: "),
         "{}",
         stderr(&output)
     );

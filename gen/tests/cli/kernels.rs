@@ -21,7 +21,7 @@ fn examples_are_valid() {
 }
 
 #[test]
-fn mistakes_of_every_kernel_and_file_at_once() {
+fn errors_of_all_kernels_and_files_are_reported_at_once() {
     let dir = TempDir::new().expect("temporary folder");
     let first = file(
         &dir,
@@ -49,7 +49,7 @@ fn mistakes_of_every_kernel_and_file_at_once() {
     ];
     assert_eq!(places, wanted);
     assert!(stderr(&output).contains("help: use 1, 2, 4 or 8"));
-    assert!(stderr(&output).ends_with("error: 4 mistakes in the configuration\n"));
+    assert!(stderr(&output).ends_with("error: 4 errors in the configuration\n"));
 
     let output = run(&["check", "--json", &first, &second]);
     let lines = json_lines(&output);
@@ -59,7 +59,7 @@ fn mistakes_of_every_kernel_and_file_at_once() {
 }
 
 #[test]
-fn commands_that_act_do_nothing_after_a_mistake() {
+fn an_error_stops_commands_before_they_act() {
     let dir = TempDir::new().expect("temporary folder");
     let path = file(
         &dir,
@@ -230,7 +230,7 @@ fn sizes_for_dynamic_dimensions() {
     let output = run(&[&["plan", "--m=dynamic"], &kernel[..]].concat());
     assert_eq!(code(&output), 1);
     assert!(
-        stderr(&output).contains("no plan before the size of m is known"),
+        stderr(&output).contains("there is no plan, since the size of m is unknown"),
         "{}",
         stderr(&output)
     );
@@ -277,7 +277,7 @@ fn a_users_crate_is_scanned() {
 }
 
 #[test]
-fn mistakes_in_a_users_crate_have_places() {
+fn errors_in_a_crate_have_positions() {
     let dir = fixture("wrong_crate");
     let output = run(&["check", "--crate", &dir]);
     assert_eq!(code(&output), 1);

@@ -36,10 +36,10 @@ fn kernels_of_several_nodes_run_over_a_bad_network() {
         let machine = ["run", "--device=sim", "--sms=3", "--calls=2"];
         let output = run(&[&machine[..], &kernel, &network, sizes].concat());
         assert_eq!(code(&output), 0, "{}", stderr(&output));
-        let told = stdout(&output);
+        let text = stdout(&output);
         assert!(
-            told.contains("4 ranks on 2 nodes") && told.contains("right: all"),
-            "{told}"
+            text.contains("4 ranks on 2 nodes") && text.contains("correct: all"),
+            "{text}"
         );
     }
     let kernel = ["--op=dispatch_gemm", "--world=4", "--nodes=2"];
@@ -56,13 +56,13 @@ fn kernels_of_several_nodes_run_over_a_bad_network() {
     .concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(
-        stdout(&output).contains("right: all"),
+        stdout(&output).contains("correct: all"),
         "{}",
         stdout(&output)
     );
-    let (code, told) = errors_of(&["--loss=0.1"]);
-    assert_eq!(code, 2, "{told}");
-    assert!(told.contains("add --nodes 2"), "{told}");
+    let (code, text) = errors_of(&["--loss=0.1"]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("add --nodes 2"), "{text}");
 }
 
 fn errors_of(args: &[&str]) -> (i32, String) {
@@ -74,7 +74,7 @@ fn errors_of(args: &[&str]) -> (i32, String) {
 #[test]
 fn wrong_usage_is_2() {
     for (args, part) in [
-        (&["--seeds", "5..5"][..], "no seed in it"),
+        (&["--seeds", "5..5"][..], "the range is empty"),
         (&["--seeds", "5"], "0..100"),
         (&["--seed", "1", "--seeds", "0..2"], "cannot be used with"),
         (&["--skew", "101"], "101"),
@@ -87,7 +87,7 @@ fn wrong_usage_is_2() {
         (&["--device", "gpu", "--sms", "4"], "--device sim"),
         (
             &["--device", "sim", "--seeds", "0..2", "--trace", "t"],
-            "one run",
+            "single run",
         ),
     ] {
         let (code, text) = errors_of(args);
@@ -96,7 +96,7 @@ fn wrong_usage_is_2() {
     }
 }
 
-/// What neither a GPU nor this host can hold is refused before anything is allocated.
+/// A kernel that fits neither a GPU nor this host is rejected before anything is allocated.
 #[test]
 fn sizes_that_do_not_fit_are_refused_with_the_figures() {
     let large = [
@@ -119,10 +119,10 @@ fn sizes_that_do_not_fit_are_refused_with_the_figures() {
     let sizes = ["--m=2147483647", "--n=8", "--k=8"];
     let (code, text) = errors_of(&[&kernel[..], &sizes].concat());
     assert_eq!(code, 4, "{text}");
-    assert!(text.contains("of this host's memory"), "{text}");
+    assert!(text.contains("of host memory"), "{text}");
 }
 
-/// The sum of a node's ranks is rounded before it travels, which is no mistake of the kernel.
+/// The sum of a node is rounded before it is sent, which is not an error of the kernel.
 #[test]
 fn sums_of_several_nodes_are_right() {
     let kernel = ["--op=gemm_rs", "--world=4", "--nodes=2", "--output=fp32"];
@@ -130,7 +130,7 @@ fn sums_of_several_nodes_are_right() {
     let output = run(&[&["run", "--device=sim"], &kernel[..], &sizes].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     assert!(
-        stdout(&output).contains("right: all"),
+        stdout(&output).contains("correct: all"),
         "{}",
         stdout(&output)
     );
@@ -166,8 +166,8 @@ fn variables_stand_for_flags_that_were_not_given() {
         "3",
         &[&TINY[1..6], &["--seed=1", "--calls=1"]].concat(),
     );
-    let told = stdout(&output);
-    assert!(told.contains("2 simulated GPUs with 3 SMs"), "{told}");
+    let text = stdout(&output);
+    assert!(text.contains("2 simulated GPUs with 3 SMs"), "{text}");
     let output = with("MKERNEL_DEVICE", "gpu", &["--sms=3"]);
     assert_eq!(code(&output), 2, "{}", stderr(&output));
     assert!(
@@ -178,7 +178,7 @@ fn variables_stand_for_flags_that_were_not_given() {
 }
 
 #[test]
-fn mistakes_are_1_at_the_flag_that_made_them() {
+fn errors_of_flags_have_exit_code_1_and_name_the_flag() {
     let (code, text) = errors_of(&["--device=sim", "--ranks=3", "--k=9"]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("--ranks: error: world: 3 ranks"), "{text}");
@@ -192,7 +192,7 @@ fn mistakes_are_1_at_the_flag_that_made_them() {
     assert_eq!(code, 1, "{text}");
     assert!(text.starts_with("--nodes: error: nodes: "), "{text}");
     assert!(
-        text.contains("1 mistake in") && !text.contains("comm_ctas"),
+        text.contains("1 error in") && !text.contains("comm_ctas"),
         "{text}"
     );
 
@@ -202,7 +202,7 @@ fn mistakes_are_1_at_the_flag_that_made_them() {
     let (code, text) = errors_of(&["--device=sim", path.to_str().expect("UTF-8")]);
     assert_eq!(code, 1, "{text}");
     assert!(
-        text.contains("no plan before the size of m is known"),
+        text.contains("there is no plan, since the size of m is unknown"),
         "{text}"
     );
 }
@@ -309,15 +309,15 @@ fn an_epilogue_by_flags_is_computed_too() {
 }
 
 #[test]
-fn people_see_what_ran_where() {
+fn output_names_the_devices_and_the_result() {
     let output = run(&[&TINY[..], &["--seed=7"]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     for part in [
         "AllGather(A)[128,64]",
         "2 simulated GPUs with 2 SMs",
         "seed 7",
-        "right: all 32768 elements of 2 calls",
-        "the same bits again",
+        "correct: all 32768 elements of 2 calls",
+        "bitwise identical when repeated",
     ] {
         assert!(
             stdout(&output).contains(part),

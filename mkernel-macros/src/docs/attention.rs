@@ -1,9 +1,10 @@
-//! What rustdoc shows of an attention operator.
+//! The documentation of an attention operator.
 
+use super::phrases::ranks_on;
 use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
 use mkernel_spec::{AttentionConfig, Dim, KernelConfig, Layout, Placement};
 
-/// Semantics, and what each rank passes.
+/// Lines of Markdown with the semantics and a table of operands.
 pub fn lines(config: &AttentionConfig, kernel: &KernelConfig) -> Vec<String> {
     let KernelConfig { world, nodes, .. } = *kernel;
     let mask = match config.causal {
@@ -37,7 +38,7 @@ pub fn lines(config: &AttentionConfig, kernel: &KernelConfig) -> Vec<String> {
         String::new(),
         format!(
             "{}; bf16, softmax in fp32. Rank r has S_r rows: {shard}.",
-            super::ranks_on(world, nodes)
+            ranks_on(world, nodes)
         ),
         String::new(),
         "| operand | on each rank | |".to_owned(),
@@ -49,7 +50,7 @@ pub fn lines(config: &AttentionConfig, kernel: &KernelConfig) -> Vec<String> {
     ]
 }
 
-/// The choices of its plan.
+/// Summarises the plan in a few words.
 pub fn planned(plan: &AttentionPlan) -> String {
     format!(
         "tiles of {TILE_ROWS} queries and {TILE_ROWS} keys, {} stages",

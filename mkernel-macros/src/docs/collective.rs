@@ -1,9 +1,10 @@
-//! What rustdoc shows of a collective.
+//! The documentation of a collective.
 
+use super::phrases::ranks_on;
 use mkernel_spec::plan::CollectivePlan;
 use mkernel_spec::{CollectiveConfig, CollectiveOp, Dim, KernelConfig};
 
-/// Semantics, and what each rank passes.
+/// Lines of Markdown with the semantics and a table of operands.
 pub fn lines(config: &CollectiveConfig, kernel: &KernelConfig) -> Vec<String> {
     let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
     let (m, n) = (size(config.m, "M"), size(config.n, "N"));
@@ -13,18 +14,18 @@ pub fn lines(config: &CollectiveConfig, kernel: &KernelConfig) -> Vec<String> {
     };
     let (semantics, x, y) = match config.op {
         CollectiveOp::AllReduce => (
-            "`Y = Σ_r X_r`: every rank gets all of the sum, with the same bits.",
+            "`Y = Σ_r X_r`. Every rank gets the whole sum, bitwise the same.",
             &m,
             &m,
         ),
         CollectiveOp::AllGather => (
-            "`Y`: the rows of all ranks, in the order of ranks.",
+            "`Y` has the rows of all ranks, in the order of ranks.",
             &shard,
             &m,
         ),
-        CollectiveOp::ReduceScatter => ("`Y`: this rank's rows of `Σ_r X_r`.", &m, &shard),
+        CollectiveOp::ReduceScatter => ("`Y` has this rank's rows of `Σ_r X_r`.", &m, &shard),
     };
-    let ranks = super::ranks_on(kernel.world, kernel.nodes);
+    let ranks = ranks_on(kernel.world, kernel.nodes);
     let sums = match config.op.reduces() {
         true => ", added up in fp32",
         false => "",
@@ -44,7 +45,7 @@ pub fn lines(config: &CollectiveConfig, kernel: &KernelConfig) -> Vec<String> {
     ]
 }
 
-/// The choices of its plan.
+/// Summarises the plan in a few words.
 pub fn planned(plan: &CollectivePlan) -> String {
     match (plan.protocol, plan.shots) {
         (protocol, 0) => format!("protocol {protocol}"),

@@ -1,9 +1,10 @@
-//! What rustdoc shows of `combine`.
+//! The documentation of `combine`.
 
+use super::phrases::ranks_on;
 use mkernel_spec::plan::CombinePlan;
 use mkernel_spec::{CombineConfig, Dim, KernelConfig};
 
-/// Semantics, and what each rank passes.
+/// Lines of Markdown with the semantics and a table of operands.
 pub fn lines(config: &CombineConfig, kernel: &KernelConfig) -> Vec<String> {
     let size = |dim: Dim, name: &str| dim.fixed().map_or(name.to_owned(), |size| size.to_string());
     let [top_k, tokens, hidden] = [
@@ -14,12 +15,12 @@ pub fn lines(config: &CombineConfig, kernel: &KernelConfig) -> Vec<String> {
     .map(|(dim, name)| size(dim, name));
     vec![
         format!(
-            "The sum of what a token's {top_k} experts made of it, weighted by its gates, at the token's rank."
+            "The outputs of each token's {top_k} experts, summed with the router's weights, on the token's rank."
         ),
         String::new(),
         format!(
             "{}; bf16, fp32 accumulate.",
-            super::ranks_on(kernel.world, kernel.nodes)
+            ranks_on(kernel.world, kernel.nodes)
         ),
         String::new(),
         "| operand | on each rank | |".to_owned(),
@@ -32,11 +33,7 @@ pub fn lines(config: &CombineConfig, kernel: &KernelConfig) -> Vec<String> {
     ]
 }
 
-/// The choices of its plan.
+/// Summarises the plan in a few words.
 pub fn planned(plan: &CombinePlan) -> String {
-    format!(
-        "rows in {} parts, {} of them in the ring",
-        plan.parts(),
-        plan.stages
-    )
+    format!("rows in {} parts, {} stages", plan.parts(), plan.stages)
 }

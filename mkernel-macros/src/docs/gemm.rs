@@ -1,9 +1,10 @@
-//! What is said of a GEMM operator.
+//! The documentation of a GEMM operator.
 
+use super::phrases::ranks_on;
 use mkernel_spec::plan::GemmPlan;
 use mkernel_spec::{BLayout, Dim, Dtype, Epilogue, GemmConfig, GemmOp, KernelConfig};
 
-/// Semantics, and what each rank passes.
+/// Lines of Markdown with the semantics and a table of operands.
 pub fn lines(config: &GemmConfig, kernel: &KernelConfig) -> Vec<String> {
     let KernelConfig { world, nodes, .. } = *kernel;
     let mut lines = vec![
@@ -15,7 +16,7 @@ pub fn lines(config: &GemmConfig, kernel: &KernelConfig) -> Vec<String> {
     lines
 }
 
-/// The choices of its plan.
+/// Summarises the plan in a few words.
 pub fn planned(plan: &GemmPlan) -> String {
     let transfer = plan
         .transfer
@@ -29,18 +30,18 @@ pub fn planned(plan: &GemmPlan) -> String {
 fn semantics(op: GemmOp) -> &'static str {
     match op {
         GemmOp::AgGemm => {
-            "`C[M,N] = AllGather(A)[M,K] · B`: each rank holds its rows of A and a B of its own."
+            "`C[M,N] = AllGather(A)[M,K] · B`. Each rank has its rows of A and a B of its own."
         }
         GemmOp::GemmRs => {
-            "`C = Σ_r A_r[M,K] · B_r`, summed over the ranks' A and B: each rank keeps its rows of the sum."
+            "`C = Σ_r A_r[M,K] · B_r`, summed over all ranks. Each rank gets its rows of the sum."
         }
         GemmOp::GemmAr => {
-            "`C = Σ_r A_r[M,K] · B_r`, summed over the ranks' A and B: each rank gets all of the sum, with the same bits."
+            "`C = Σ_r A_r[M,K] · B_r`, summed over all ranks. Each rank gets the whole sum, bitwise the same."
         }
     }
 }
 
-/// What becomes of the sum, if anything does but its rounding.
+/// The formula of the epilogue, if it does more than round.
 fn epilogue(config: &GemmConfig) -> Vec<String> {
     let epilogue = config.epilogue;
     let plain = Epilogue {
@@ -53,14 +54,14 @@ fn epilogue(config: &GemmConfig) -> Vec<String> {
     let formula = epilogue.formula("sum");
     vec![
         format!(
-            "Of each element of that sum, C has `{formula}`, computed in fp32 and rounded once."
+            "Each element `sum` of that sum becomes `{formula}` in C, computed in fp32 and rounded once."
         ),
         String::new(),
     ]
 }
 
 fn layout(config: &GemmConfig, world: u32, nodes: u32) -> String {
-    let ranks = super::ranks_on(world, nodes);
+    let ranks = ranks_on(world, nodes);
     let types = match config.epilogue.output {
         Dtype::Bf16 => "bf16 in and out".to_owned(),
         other => format!("bf16 in, {other} out"),
@@ -82,7 +83,7 @@ fn operands(config: &GemmConfig, world: u32) -> Vec<String> {
     };
     let of_rank = match world {
         1 => String::new(),
-        _ => format!("rows `r·{shard_rows}..` on rank r, the last ranks perhaps fewer; "),
+        _ => format!("rows `r·{shard_rows}..` on rank r, perhaps fewer on the last ranks; "),
     };
     let b = match config.b_layout {
         BLayout::Kn => format!("`[{k}, {n}]` | `[K, N]`; read"),

@@ -1,48 +1,49 @@
-//! What `templates/kernel.cu.tera` prints: numbers, lists and names, all of them the plan's.
+//! The variables of `templates/kernel.cu.tera`.
 
 use super::roles::{Ctas, role_table};
+use super::text::{COLUMNS, layout_assertion, shared_memory_line};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::Region;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A kernel, but for its banner.
+/// The parts of a kernel's source that depend on its operator.
 pub(super) struct Assembly {
-    /// The operator, in a few words.
+    /// A summary of the operator for the banner.
     pub title: &'static str,
-    /// Headers that the kernel includes.
+    /// The headers that the kernel includes.
     pub headers: Vec<&'static str>,
-    /// What the headers are instantiated for.
+    /// The constants for which the headers are instantiated.
     pub config: Config,
-    /// Names of C++ templates and functions that the operator's template prints.
+    /// Names of C++ templates and functions, by the variables of the operator's template.
     pub policies: BTreeMap<&'static str, String>,
-    /// Lines of the banner: what is computed, and what crosses between ranks.
+    /// Lines of the banner about the computation and the exchange between ranks.
     pub banner: Vec<String>,
 }
 
-/// Numbers under headings.
+/// Constants in sections.
 #[derive(Default)]
 pub(super) struct Config(Vec<Section>);
 
-/// Numbers under a heading.
+/// Constants under a heading.
 #[derive(Serialize)]
 struct Section {
     heading: &'static str,
     constants: Vec<Constant>,
 }
 
-/// `static constexpr kind name = value;  // note`
+/// The constant `static constexpr kind name = value;  // note`.
 #[derive(Serialize)]
 struct Constant {
     kind: &'static str,
     name: &'static str,
     value: String,
-    /// What follows in the line.
+    /// The comment with the blanks before it, or an empty text.
     comment: String,
 }
 
 impl Config {
-    /// Numbers from now on are about this.
+    /// Begins a section.
     pub fn section(&mut self, heading: &'static str) -> &mut Self {
         self.0.push(Section {
             heading,
@@ -51,20 +52,22 @@ impl Config {
         self
     }
 
+    /// Adds a constant of type u32.
     pub fn u32(&mut self, name: &'static str, value: u32, note: &'static str) -> &mut Self {
         self.push("u32", name, value.to_string(), note)
     }
 
-    /// A literal that rounds to the nearest float.
+    /// Adds a constant of type float.
     pub fn float(&mut self, name: &'static str, value: f64, note: &'static str) -> &mut Self {
         self.push("float", name, format!("{}f", value as f32), note)
     }
 
+    /// Adds a constant of type bool.
     pub fn bool(&mut self, name: &'static str, value: bool, note: &'static str) -> &mut Self {
         self.push("bool", name, value.to_string(), note)
     }
 
-    /// The name of a value, which has its type.
+    /// Adds a constant that is equal to another one, and has its type.
     pub fn name(
         &mut self,
         name: &'static str,
@@ -97,7 +100,7 @@ impl Config {
     }
 }
 
-/// All that the template knows. Field names are its variables.
+/// The variables of the template, which have the names of the fields.
 #[derive(Serialize)]
 pub(super) struct AssemblyContext<'a> {
     id: &'a str,
@@ -120,7 +123,7 @@ impl<'a> AssemblyContext<'a> {
         let args = plan.args.args.iter();
         let mut banner = assembly.banner;
         if !plan.smem.is_empty() {
-            banner.push(super::shared_memory_line(plan));
+            banner.push(shared_memory_line(plan));
         }
         Self {
             id: &plan.id,
@@ -130,12 +133,12 @@ impl<'a> AssemblyContext<'a> {
             headers: assembly.headers,
             sections: assembly.config.0,
             args: args.clone().map(|arg| arg.kind.declare(arg.name)).collect(),
-            args_assertion: super::layout_assertion(
+            args_assertion: layout_assertion(
                 "Args",
                 plan.args.size_bytes,
                 args.map(|arg| (arg.name, arg.offset_bytes)),
             ),
-            // The state has a type of its own.
+            // The first region is the state, which has a type of its own.
             workspace: plan.workspace.regions[1..]
                 .iter()
                 .map(Accessor::in_workspace)
@@ -152,17 +155,17 @@ impl<'a> AssemblyContext<'a> {
     }
 }
 
-/// What a kernel's text says of a region.
+/// The accessor of a region in the source of a kernel.
 #[derive(Serialize)]
 struct Accessor<'a> {
-    /// Sentences.
+    /// The comment, by sentences.
     doc: &'a [&'static str],
-    /// A member function, on one line if it is short enough.
+    /// The member function, on one line if it is short enough.
     accessor: String,
 }
 
 impl<'a> Accessor<'a> {
-    /// A typed address that lacks the rank.
+    /// A function that returns a typed symmetric address, which does not include the rank.
     fn in_workspace(region: &'a Region) -> Self {
         let (name, element) = (region.name, region.element.cxx());
         let (parameters, indices) = (parameters(region), indices(region));
@@ -173,7 +176,7 @@ impl<'a> Accessor<'a> {
         )
     }
 
-    /// Relative to the CTA's `base`.
+    /// A function that returns an address relative to the CTA's `base`.
     fn in_shared_memory(region: &'a Region) -> Self {
         let at: Vec<_> = ["base"]
             .into_iter()
@@ -196,7 +199,7 @@ impl<'a> Accessor<'a> {
 
     fn new(region: &'a Region, signature: &str, address: &str) -> Self {
         let line = format!("{signature} {{ return {address}; }}");
-        let is_short = 2 + line.len() <= super::COLUMNS;
+        let is_short = 2 + line.len() <= COLUMNS;
         Self {
             doc: &region.doc,
             accessor: match is_short {
@@ -207,17 +210,19 @@ impl<'a> Accessor<'a> {
     }
 }
 
+/// The parameters of an accessor.
 fn parameters(region: &Region) -> String {
     let parameters = region.indices.iter().map(|i| format!("u32 {}", i.name));
     parameters.collect::<Vec<_>>().join(", ")
 }
 
+/// The names of the indices of a region.
 fn indices(region: &Region) -> String {
     let names: Vec<_> = region.indices.iter().map(|index| index.name).collect();
     names.join(", ")
 }
 
-/// Offset, stride and extents.
+/// The offset, the stride and the extents of a region, as template arguments.
 fn layout(region: &Region) -> String {
     let numbers = [region.offset_bytes, region.element.stride_bytes()];
     let extents = region.indices.iter().map(|index| index.extent);

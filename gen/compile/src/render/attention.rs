@@ -1,19 +1,19 @@
-//! What the assembled text of an attention operator says.
+//! The parts of the source of an attention operator that depend on its plan.
 
 use super::assembly::{Assembly, Config};
-use super::{puts_line, ranks};
+use super::text::{puts_line, ranks};
 use mkernel_spec::plan::{AttentionPlan, PUSH_LEAD, TILE_ROWS};
 use mkernel_spec::{AttentionConfig, KernelPlan, Layout};
 use std::f64::consts::LOG2_E;
 
-/// A plan of an attention operator.
+/// An attention plan with its op_plan.
 #[derive(Clone, Copy)]
 struct Attention<'a> {
     plan: &'a KernelPlan,
     op_plan: &'a AttentionPlan,
 }
 
-/// What is said of such a plan.
+/// Assembles the source of an attention operator.
 pub(super) fn assembly(plan: &KernelPlan, op_plan: &AttentionPlan) -> Assembly {
     let attention = Attention { plan, op_plan };
     let mask = match op_plan.config.causal {

@@ -1,11 +1,11 @@
-//! What the template of kernels prints of a collective.
+//! The parts of the source of a collective that depend on its plan.
 
 use super::assembly::{Assembly, Config};
-use super::{puts_line, ranks};
+use super::text::{puts_line, ranks};
 use mkernel_spec::plan::CollectivePlan;
 use mkernel_spec::{CollectiveOp, Dtype, KernelPlan, Protocol};
 
-/// What is said of such a plan.
+/// Assembles the source of a collective.
 pub(super) fn assembly(plan: &KernelPlan, op_plan: &CollectivePlan) -> Assembly {
     let (header, kernel) = kernel(op_plan);
     Assembly {
@@ -21,7 +21,7 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &CollectivePlan) -> Assembly 
     }
 }
 
-/// The header, and the template of `mk::collective` in it.
+/// A header and the template of `mk::collective` that it defines.
 const fn kernel(op_plan: &CollectivePlan) -> (&'static str, &'static str) {
     match (op_plan.protocol, op_plan.config.op, op_plan.shots) {
         (Protocol::Ll, CollectiveOp::AllReduce, 1) => ("collective/ll", "LlAllReduceOneShot"),

@@ -1,11 +1,11 @@
-//! What the assembled text of `combine` says.
+//! The parts of the source of `combine` that depend on its plan.
 
 use super::assembly::{Assembly, Config};
-use super::{plural, ranks};
+use super::text::{plural, ranks};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::{CombinePlan, LIST_HEADER_BYTES, OUTPUTS, SUMS_AHEAD};
 
-/// What is said of such a plan.
+/// Assembles the source of `combine`.
 pub(super) fn assembly(plan: &KernelPlan, op_plan: &CombinePlan) -> Assembly {
     Assembly {
         title: "C = weighted sums of what experts made of tokens, one launch",

@@ -1,20 +1,20 @@
-//! What the assembled text of `dispatch_gemm` says.
+//! The parts of the source of `dispatch_gemm` that depend on its plan.
 
 use super::assembly::{Assembly, Config};
-use super::plural;
+use super::text::plural;
 use mkernel_spec::plan::{
     COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, SLOT_BYTES, Split, TILE_K,
 };
 use mkernel_spec::{BLayout, KernelPlan};
 
-/// A plan of `dispatch_gemm`.
+/// A plan of `dispatch_gemm` with its op_plan.
 #[derive(Clone, Copy)]
 struct Dispatch<'a> {
     plan: &'a KernelPlan,
     op_plan: &'a DispatchPlan,
 }
 
-/// What is said of such a plan.
+/// Assembles the source of `dispatch_gemm`.
 pub(super) fn assembly(plan: &KernelPlan, op_plan: &DispatchPlan) -> Assembly {
     let dispatch = Dispatch { plan, op_plan };
     let epilogue = if op_plan.config.swiglu {
@@ -34,7 +34,7 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &DispatchPlan) -> Assembly {
 }
 
 impl Dispatch<'_> {
-    /// Lines of the banner.
+    /// Lines of the banner about the computation.
     fn computes(self) -> Vec<String> {
         let Self { plan, op_plan } = self;
         let (world, shape) = (plan.spec.world(), op_plan.shape);
@@ -72,7 +72,7 @@ impl Dispatch<'_> {
         ]
     }
 
-    /// Lines of the banner.
+    /// Lines of the banner about the exchange between ranks.
     fn exchanges(self) -> Vec<String> {
         let Self { plan, op_plan } = self;
         if plan.spec.world() == 1 {

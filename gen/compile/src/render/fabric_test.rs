@@ -1,6 +1,7 @@
-//! The kernel of the fabric test, which is the same for all clusters.
+//! Renders the kernel of the fabric test, which is the same for all clusters.
 
-use super::{layout_assertion, print};
+use super::template::print;
+use super::text::layout_assertion;
 use crate::error::GenError;
 use crate::source::CudaSource;
 use mkernel_spec::Target;
@@ -10,7 +11,7 @@ use mkernel_spec::fabric_test::{
 };
 use serde::Serialize;
 
-/// All that the template knows.
+/// The variables of the template.
 #[derive(Serialize)]
 struct RenderContext {
     id: &'static str,

@@ -1,20 +1,14 @@
-//! What the template of kernels prints of a GEMM operator.
+//! The parts of the source of a GEMM operator that depend on its plan.
 
 mod config;
 
 use super::assembly::Assembly;
-use super::{plural, puts_line, ranks};
-use mkernel_spec::plan::{GemmPlan, Reduction, TILE_K};
+use super::text::{plural, puts_line, ranks};
+use config::Gemm;
+use mkernel_spec::plan::{GemmPlan, TILE_K};
 use mkernel_spec::{Activation, BLayout, Epilogue, GemmOp, KernelPlan, Transfer};
 
-/// A plan of a GEMM operator.
-#[derive(Clone, Copy)]
-struct Gemm<'a> {
-    plan: &'a KernelPlan,
-    op_plan: &'a GemmPlan,
-}
-
-/// What is said of such a plan.
+/// Assembles the source of a GEMM operator.
 pub(super) fn assembly(plan: &KernelPlan, op_plan: &GemmPlan) -> Assembly {
     let gemm = Gemm { plan, op_plan };
     let Policies {
@@ -46,7 +40,7 @@ pub(super) fn assembly(plan: &KernelPlan, op_plan: &GemmPlan) -> Assembly {
     }
 }
 
-/// Templates of `mk::gemm`, and the header that has them.
+/// The names of templates in `mk::gemm`, and of the header that defines them.
 struct Policies {
     header: &'static str,
     kernel: &'static str,
@@ -62,7 +56,7 @@ const fn policies(header: &'static str, kernel: &'static str, order: &'static st
 }
 
 impl Gemm<'_> {
-    /// How ranks exchange what they have, and in which order they compute tiles.
+    /// The policies for the exchange between ranks and for the order of tiles.
     fn policies(self) -> Policies {
         let op_plan = self.op_plan;
         if op_plan.chunks.is_some() {
@@ -80,12 +74,7 @@ impl Gemm<'_> {
         }
     }
 
-    /// Whether, in one shot, a rank adds up its own rows only.
-    fn scatters(self, r: &Reduction) -> bool {
-        r.shots == 1 && (r.results || self.op_plan.config.op == GemmOp::GemmRs)
-    }
-
-    /// Lines of the banner.
+    /// Lines of the banner about the computation.
     fn computes(self) -> Vec<String> {
         let Gemm { plan, op_plan } = self;
         let shape = op_plan.shape;
@@ -114,7 +103,7 @@ impl Gemm<'_> {
         lines
     }
 
-    /// Lines of the banner.
+    /// Lines of the banner about the exchange between ranks.
     fn exchanges(self) -> Vec<String> {
         let op_plan = self.op_plan;
         let mut lines = Vec::new();

@@ -1,36 +1,36 @@
-//! The table of roles that a kernel prints: which warps of which CTAs do what.
+//! The table of roles in the source of a kernel: the roles of the warps of each CTA.
 
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::Role;
 use serde::Serialize;
 
-/// CTAs before `end_cta`, from those of the entry before on.
+/// A range of CTAs that have the same roles. It begins where the previous entry ends.
 #[derive(Serialize)]
 pub(super) struct Ctas<'a> {
-    /// What they are listed as: `CtaRoles`, or `FirstPhase` if they have other roles afterwards.
+    /// The C++ type of the entry: `CtaRoles`, or `FirstPhase` if the CTAs have other roles afterwards.
     kind: &'static str,
-    /// Where they end, and what else the kind wants to know.
+    /// The numeric template arguments, of which the first is the end of the range.
     numbers: String,
     comma_before_roles: &'static str,
     roles: Vec<Warps<'a>>,
-    /// Behind all but the last.
+    /// A comma after all entries except the last.
     comma: &'static str,
 }
 
-/// Warps of a CTA that have a role.
+/// The warps of a CTA that have a role.
 #[derive(Serialize)]
 struct Warps<'a> {
     first_warp: u32,
     end_warp: u32,
-    /// The role's type.
+    /// The C++ type of the role.
     role: String,
     about: &'a str,
-    /// Behind all but the last.
+    /// A comma after all entries except the last.
     comma: &'static str,
 }
 
-/// The plan's roles, by CTAs and in the order of warps. CTAs that share a role are listed together, so that its code exists
-/// once.
+/// The roles of a plan by ranges of CTAs, in the order of warps. CTAs that share a role are in one range, so that the
+/// code of the role exists once.
 pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
     let is_first = |role: &&Role| plan.roles.iter().any(|other| precedes(plan, role, other));
     let (first, then): (Vec<_>, Vec<_>) = plan.roles.iter().partition(is_first);
@@ -51,7 +51,7 @@ pub(super) fn role_table(plan: &KernelPlan) -> Vec<Ctas<'_>> {
             .filter(|role| is_within(role, first_cta, end_cta))
             .collect();
         let registers = plan.registers;
-        // Only warpgroups that multiply need more registers than others.
+        // Registers are reallocated only if there are consumer warpgroups that multiply.
         let (producer, consumer) = match of_ctas.iter().any(|role| role.name == "multiply") {
             true => (registers.mover, registers.math),
             false => (registers.entry, registers.entry),
@@ -71,7 +71,7 @@ const fn comma_if(is_followed: bool) -> &'static str {
     if is_followed { "," } else { "" }
 }
 
-/// Whether a warp has this role and afterwards the other one.
+/// Whether some warp has `role` first and `other` later.
 fn precedes(plan: &KernelPlan, role: &Role, other: &Role) -> bool {
     let index = |role: &Role| {
         plan.roles
@@ -86,7 +86,7 @@ fn is_within(role: &Role, first_cta: u32, end_cta: u32) -> bool {
     first_cta <= role.ctas.0 && role.ctas.1 <= end_cta
 }
 
-/// CTAs from each end of a role to the next one, but for ends that lie within the CTAs of another role.
+/// Divides CTAs at the ends of roles, except for ends that are within the CTAs of another role.
 fn ranges(roles: &[&Role], grid_ctas: u32) -> Vec<(u32, u32)> {
     let is_split = |end: &u32| {
         roles
@@ -103,7 +103,7 @@ fn ranges(roles: &[&Role], grid_ctas: u32) -> Vec<(u32, u32)> {
     ends.windows(2).map(|pair| (pair[0], pair[1])).collect()
 }
 
-/// Roles of CTAs before `end_cta`, in the order of warps.
+/// The roles of a range of CTAs that ends at `end_cta`, in the order of warps.
 fn list<'a>(roles: &[&'a Role], end_cta: u32) -> Vec<Warps<'a>> {
     let mut roles = roles.to_vec();
     roles.sort_by_key(|role| role.warps);
@@ -124,7 +124,7 @@ fn list<'a>(roles: &[&'a Role], end_cta: u32) -> Vec<Warps<'a>> {
     (1..).zip(roles).map(warps).collect()
 }
 
-/// `put_sums` → `PutSums`
+/// Converts a name such as `put_sums` to `PutSums`.
 fn camel_case(name: &str) -> String {
     let capitalised = name.split('_').map(|word| {
         let (first, rest) = word.split_at(word.len().min(1));

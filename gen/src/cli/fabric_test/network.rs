@@ -1,24 +1,25 @@
-//! [`Network`]: flags for what carries messages.
+//! [`Network`]: flags that choose a transport and its properties.
 
-use crate::cli::{Failure, environment};
+use crate::cli::environment;
+use crate::cli::failure::Failure;
 use mkernel::{Faults, NicModel, NicOptions, Transport};
 use std::time::Duration;
 
-/// What carries messages.
+/// The values of `--transport`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Kind {
-    /// NICs in software, between parts of one host
+    /// Emulated NICs between nodes on one host
     Emulated,
     /// InfiniBand or RoCE (needs a build with feature verbs)
     Rc,
-    /// Amazon's EFA (needs a build with feature efa)
+    /// Amazon EFA (needs a build with feature efa)
     Efa,
 }
 
-/// What carries messages, and how.
+/// Flags of the transport.
 #[derive(Debug, clap::Args)]
 pub struct Network {
-    /// What carries messages [default: MKERNEL_TRANSPORT, else emulated]
+    /// Transport between nodes [default: MKERNEL_TRANSPORT, else emulated]
     #[arg(long, value_enum)]
     transport: Option<Kind>,
     #[command(flatten)]
@@ -30,16 +31,17 @@ pub struct Network {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Transports rc and efa")]
 struct Nics {
-    /// NICs to use: mlx5_0,mlx5_3; or GPU by GPU: 0=mlx5_0;1=mlx5_3 [default: MKERNEL_NICS, else the nearest]
+    /// NICs to use, as in mlx5_0,mlx5_3, or for each GPU, as in 0=mlx5_0;1=mlx5_3 [default: MKERNEL_NICS, else the
+    /// nearest]
     #[arg(long, alias = "nic", value_name = "NICS")]
     nics: Option<String>,
-    /// An index in the ports' tables of GIDs [default: one of RoCE v2 and of the farthest reach]
+    /// Index in the GID tables of the ports [default: that of a RoCE v2 address with the widest scope]
     #[arg(long, value_name = "NUMBER")]
     gid_index: Option<u8>,
-    /// InfiniBand's service level or the priority of Ethernet, 0 to 15; rc only [default: 0]
+    /// Service level of InfiniBand or priority of Ethernet, 0 to 15; rc only [default: 0]
     #[arg(long, value_name = "NUMBER")]
     service_level: Option<u8>,
-    /// DSCP and ECN of RoCE's packets, 0 to 255; rc only [default: 0]
+    /// DSCP and ECN of RoCE packets, 0 to 255; rc only [default: 0]
     #[arg(long, value_name = "NUMBER")]
     traffic_class: Option<u8>,
 }
@@ -47,27 +49,27 @@ struct Nics {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Transport emulated")]
 struct Emulated {
-    /// What a NIC sends in a second, 10^9 bytes [default: 50]
+    /// Bandwidth of a NIC in 10^9 bytes per second [default: 50]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_rate)]
     gb_per_s: Option<f64>,
-    /// What a message takes besides its bytes, one way [default: 2]
+    /// One-way latency of a message in microseconds [default: 2]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_us)]
     latency_us: Option<f64>,
-    /// Messages are late by up to this, and overtake each other [default: 0]
+    /// Largest random delay of a message in microseconds, which can reorder messages [default: 0]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_us)]
     jitter_us: Option<f64>,
-    /// The part of messages that are lost and sent again, 0 to 1 [default: 0]
+    /// Fraction of messages that are lost and sent again, 0 to 1 [default: 0]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_probability)]
     loss: Option<f64>,
 }
 
 impl Network {
-    /// Whether anything was chosen.
+    /// Whether any of these flags was given.
     pub fn is_given(&self) -> bool {
         self.transport.is_some() || self.nics.any() || self.emulated.any()
     }
 
-    /// The transport; `seed` is what an emulated one's faults depend on.
+    /// The transport. The faults of emulated NICs depend on `seed`.
     pub fn transport(&self, seed: u64) -> Result<Transport, Failure> {
         let kind = match self.transport {
             Some(kind) => kind,
@@ -143,16 +145,16 @@ impl Emulated {
 fn parse_rate(text: &str) -> Result<f64, &'static str> {
     parse_within(text, 1e6)
         .filter(|rate| *rate > 0.0)
-        .ok_or("a number above 0, at most 1000000, is possible")
+        .ok_or("write a number above 0 and at most 1000000")
 }
 
-/// Up to a second: longer than any network's, and far from where sums of times overflow.
+/// Parses a time of at most one second. This is longer than any network needs, and sums of such times do not overflow.
 fn parse_us(text: &str) -> Result<f64, &'static str> {
-    parse_within(text, 1e6).ok_or("a number of microseconds from 0 to 1000000 is possible")
+    parse_within(text, 1e6).ok_or("write a number of microseconds from 0 to 1000000")
 }
 
 fn parse_probability(text: &str) -> Result<f64, &'static str> {
-    parse_within(text, 1.0).ok_or("a number from 0 to 1 is possible")
+    parse_within(text, 1.0).ok_or("write a number from 0 to 1")
 }
 
 fn parse_within(text: &str, most: f64) -> Option<f64> {

@@ -1,12 +1,12 @@
-//! What there is to say of an attention operator's plan.
+//! Describes the plan of an attention operator.
 
-use super::About;
-use crate::cli::output::bytes;
+use super::description::{Description, ranks_on};
+use crate::cli::format::bytes;
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::{AttentionPlan, TILE_ROWS};
 
-pub(super) fn about(plan: &KernelPlan, op_plan: &AttentionPlan) -> About {
-    About {
+pub(super) fn describe(plan: &KernelPlan, op_plan: &AttentionPlan) -> Description {
+    Description {
         computes: computes(plan, op_plan),
         summary: format!(
             "tiles of {TILE_ROWS} queries and {TILE_ROWS} keys, {} stages, {} CTAs",
@@ -39,7 +39,7 @@ fn computes(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
         shape.heads,
         shape.kv_heads,
         shape.head_dim,
-        super::ranks_on(plan.spec.topology()),
+        ranks_on(plan.spec.topology()),
         op_plan.config.placement,
         layout
             .split("")
@@ -60,7 +60,7 @@ fn tiles(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
             f64::from(op_plan.tiles) / f64::from(ctas),
             ctas,
         ),
-        format!("{} heads are computed together", op_plan.group_heads),
+        format!("{} heads take turns, tile by tile", op_plan.group_heads),
     ]
 }
 
@@ -69,7 +69,7 @@ fn transfer(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
     if world == 1 {
         return vec!["none: one rank".to_owned()];
     }
-    let kept = match op_plan.is_ring() {
+    let slots = match op_plan.is_ring() {
         true => format!(
             "{} of {} heads of K and V at a time",
             op_plan.kv_slots,
@@ -79,7 +79,7 @@ fn transfer(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
         false => "all heads of K and V".to_owned(),
     };
     let pushers = match &plan.network {
-        Some(_) => "CTAs, a warp of each, which relays too",
+        Some(_) => "CTAs, one warp of each, which also forwards",
         None => "CTAs before they compute",
     };
     vec![
@@ -88,7 +88,7 @@ fn transfer(plan: &KernelPlan, op_plan: &AttentionPlan) -> Vec<String> {
             op_plan.push_ctas
         ),
         format!(
-            "room for {kept}: {} on each rank",
+            "slots for {slots}: {} on each rank",
             bytes(op_plan.slot_bytes(world))
         ),
     ]

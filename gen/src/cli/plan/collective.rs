@@ -1,11 +1,11 @@
-//! What there is to say of a plan of a collective.
+//! Describes the plan of a collective.
 
-use super::About;
+use super::description::{Description, ranks_on};
 use mkernel_spec::plan::CollectivePlan;
 use mkernel_spec::{CollectiveOp, KernelPlan, Protocol};
 
-pub(super) fn about(plan: &KernelPlan, op_plan: &CollectivePlan) -> About {
-    About {
+pub(super) fn describe(plan: &KernelPlan, op_plan: &CollectivePlan) -> Description {
+    Description {
         computes: computes(plan, op_plan),
         summary: format!("{} CTAs of {} threads", plan.grid_ctas, plan.threads),
         sections: vec![("transfer", transfer(plan, op_plan))],
@@ -24,7 +24,7 @@ fn computes(plan: &KernelPlan, op_plan: &CollectivePlan) -> String {
         "Y = {formula} [{}, {}]{whose}, {}, {}",
         shape.m,
         shape.n,
-        super::ranks_on(plan.spec.topology()),
+        ranks_on(plan.spec.topology()),
         op_plan.config.dtype
     )
 }

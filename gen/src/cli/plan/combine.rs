@@ -1,11 +1,11 @@
-//! What there is to say of a plan of `combine`.
+//! Describes the plan of `combine`.
 
-use super::About;
+use super::description::{Description, ranks_on};
 use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::CombinePlan;
 
-pub(super) fn about(plan: &KernelPlan, op_plan: &CombinePlan) -> About {
-    About {
+pub(super) fn describe(plan: &KernelPlan, op_plan: &CombinePlan) -> Description {
+    Description {
         computes: computes(plan, op_plan),
         summary: format!(
             "{} CTAs, {} stages of {} bytes",
@@ -19,12 +19,12 @@ pub(super) fn about(plan: &KernelPlan, op_plan: &CombinePlan) -> About {
 fn computes(plan: &KernelPlan, op_plan: &CombinePlan) -> String {
     let shape = op_plan.shape;
     format!(
-        "C = sums of what {} of {} experts made of each token, by gates, up to {} tokens [{}] on each of {}, bf16",
+        "C = weighted sums of the outputs of {} of {} experts for each token, up to {} tokens [{}] on each of {}, bf16",
         shape.top_k,
         shape.experts,
         shape.max_tokens,
         shape.hidden,
-        super::ranks_on(plan.spec.topology()),
+        ranks_on(plan.spec.topology()),
     )
 }
 
@@ -36,14 +36,14 @@ fn transfer(plan: &KernelPlan, op_plan: &CombinePlan) -> Vec<String> {
     let topology = plan.spec.topology();
     let routing = op_plan.expected_routing(topology);
     let mut lines = vec![format!(
-        "by all CTAs, in {} parts with a flag each; if experts are chosen evenly, {:.0} rows of {} choices",
+        "by all CTAs, in {} parts with a flag each; if experts are chosen evenly, {:.0} rows for {} entries",
         op_plan.parts(),
         routing.sent_tokens,
         op_plan.choices(),
     )];
     if let Some(internode) = &op_plan.internode {
         lines.push(format!(
-            "a row once per token and node, {} in a put; if chosen evenly, {:.0} of {} tokens times nodes",
+            "each token's row once per node, {} in a put; if experts are chosen evenly, {:.0} of {} rows",
             internode.chunk_tokens,
             routing.put_tokens,
             op_plan.shape.max_tokens * u64::from(topology.peers()),

@@ -1,11 +1,11 @@
-//! What there is to say of a plan of `dispatch_gemm`.
+//! Describes the plan of `dispatch_gemm`.
 
-use super::About;
+use super::description::{Description, ranks_on};
 use mkernel_spec::plan::DispatchPlan;
 use mkernel_spec::{BLayout, KernelPlan};
 
-pub(super) fn about(plan: &KernelPlan, op_plan: &DispatchPlan) -> About {
-    About {
+pub(super) fn describe(plan: &KernelPlan, op_plan: &DispatchPlan) -> Description {
+    Description {
         computes: computes(plan, op_plan),
         summary: format!(
             "tile {}x{}, {} stages, {} CTAs of which {} communicate",
@@ -35,7 +35,7 @@ fn computes(plan: &KernelPlan, op_plan: &DispatchPlan) -> String {
         shape.top_k,
         shape.max_tokens,
         shape.hidden,
-        super::ranks_on(plan.spec.topology()),
+        ranks_on(plan.spec.topology()),
         shape.intermediate,
     )
 }
@@ -52,7 +52,7 @@ fn tiles(plan: &KernelPlan, op_plan: &DispatchPlan) -> Vec<String> {
             op_plan.local_experts(world)
         ),
         format!(
-            "if experts are chosen evenly, {:.0} rows per rank, {:.1} of each expert; room for {}",
+            "if experts are chosen evenly, {:.0} rows per rank, {:.1} of each expert; at most {}",
             routing.rows, routing.expert_rows, op_plan.max_rows
         ),
     ]
@@ -67,7 +67,7 @@ fn transfer(plan: &KernelPlan, op_plan: &DispatchPlan) -> Vec<String> {
     let (tokens, routing) = (op_plan.shape.max_tokens, op_plan.expected_routing(topology));
     let mates = topology.nodes * (topology.local_world - 1);
     let mut lines = vec![format!(
-        "sm_push by {} CTAs, {} tokens under one flag; if chosen evenly, {:.0} of {} tokens times ranks",
+        "sm_push by {} CTAs, {} tokens under one flag; if experts are chosen evenly, {:.0} of {} pairs of a token and a rank",
         op_plan.comm_ctas,
         op_plan.block_tokens,
         routing.sent_tokens,
@@ -75,7 +75,7 @@ fn transfer(plan: &KernelPlan, op_plan: &DispatchPlan) -> Vec<String> {
     )];
     if let Some(internode) = &op_plan.internode {
         lines.push(format!(
-            "a token once per node, {} in a put, relayed to its ranks; if chosen evenly, {:.0} of {} tokens times nodes",
+            "each token once per node, {} in a put, forwarded to its ranks; if experts are chosen evenly, {:.0} of {} pairs of a token and a node",
             internode.chunk_tokens,
             routing.put_tokens,
             tokens * u64::from(topology.peers()),

@@ -1,13 +1,13 @@
-//! What there is to say of a GEMM operator's plan.
+//! Describes the plan of a GEMM operator.
 
-use super::About;
-use crate::cli::output::bytes;
+use super::description::{Description, ranks_on};
+use crate::cli::format::bytes;
 use mkernel_spec::plan::{GemmPlan, Reduction};
 use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
 use std::fmt::Write as _;
 
-pub(super) fn about(plan: &KernelPlan, op_plan: &GemmPlan) -> About {
-    About {
+pub(super) fn describe(plan: &KernelPlan, op_plan: &GemmPlan) -> Description {
+    Description {
         computes: computes(plan, op_plan),
         summary: summary(plan, op_plan),
         sections: vec![
@@ -37,17 +37,17 @@ fn computes(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
     let (m, n, k) = (shape.m, shape.n, shape.k);
     let epilogue = op_plan.config.epilogue;
     let sum = format!("Σ_r A_r[{m},{k}] · B_r");
-    // A bias is added once, not by each rank.
+    // The bias is added once, not by each rank.
     let sum = match epilogue.formula("").is_empty() {
         true => sum,
         false => format!("({sum})"),
     };
-    let (product, place) = match op_plan.config.op {
+    let (product, result) = match op_plan.config.op {
         GemmOp::AgGemm => (format!("AllGather(A)[{m},{k}] · B"), ""),
         GemmOp::GemmRs => (sum, ", rank r keeps rows r"),
         GemmOp::GemmAr => (sum, " on every rank"),
     };
-    let formula = format!("C[{m},{n}] = {}{place}", epilogue.formula(&product));
+    let formula = format!("C[{m},{n}] = {}{result}", epilogue.formula(&product));
     let dtype = match epilogue.output {
         Dtype::Bf16 => "bf16".to_owned(),
         other => format!("bf16, C {other}"),
@@ -56,7 +56,7 @@ fn computes(plan: &KernelPlan, op_plan: &GemmPlan) -> String {
         BLayout::Kn => "B as [K,N]",
         BLayout::Nk => "B as [N,K]",
     };
-    let ranks = super::ranks_on(plan.spec.topology());
+    let ranks = ranks_on(plan.spec.topology());
     format!("{formula}, {ranks}, {b}, {dtype}, fp32 accumulate")
 }
 
@@ -81,7 +81,7 @@ fn tiles(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
     if order.pace_steps > 0 {
         let steps = order.pace_steps;
         lines.push(format!(
-            "CTAs wait for each other every {steps} stages, so that they load together"
+            "load threads of all CTAs meet every {steps} stages, so that L2 serves their loads"
         ));
     }
     if let Some(reduction) = &op_plan.reduction {
@@ -89,14 +89,18 @@ fn tiles(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
         return lines;
     }
     lines.push(match order.shard_row_tiles {
-        Some(tiles) => format!("own {tiles} row tiles first, then the peers' as they arrive"),
-        None if plan.spec.world() > 1 => "tiles straddle shards: own rows travel too".to_owned(),
+        Some(tiles) => format!(
+            "the {tiles} row tiles of the own shard first, then those of peers as they arrive"
+        ),
+        None if plan.spec.world() > 1 => {
+            "tiles cross the borders of shards, so a rank's own rows are copied too".to_owned()
+        }
         None => return lines,
     });
     lines
 }
 
-/// Who adds up which tiles, and when.
+/// Which rank reduces which tiles, and when.
 fn owners(reduction: &Reduction) -> String {
     let Reduction {
         owners,
@@ -106,9 +110,9 @@ fn owners(reduction: &Reduction) -> String {
     } = reduction;
     match (reduction.shots, round_tiles == owner_tiles) {
         (1, _) if reduction.results => {
-            "every rank adds up its rows of every tile, and sends the sums to all".to_owned()
+            "every rank reduces its rows of every tile and sends the sums to all ranks".to_owned()
         }
-        (1, _) => "every rank adds up what it keeps".to_owned(),
+        (1, _) => "every rank reduces the rows that it keeps".to_owned(),
         (_, true) => format!("{owners} owners of {owner_tiles} tiles; own tiles last"),
         (_, false) => format!(
             "{owners} owners of {owner_tiles} tiles in rounds of {round_tiles}; own tiles a round later"
@@ -120,25 +124,24 @@ fn transfer(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
     if let Some(reduction) = &op_plan.reduction {
         if reduction.shots == 1 {
             return vec![
-                "partial sums in bf16, a tag beside each two, from registers to all ranks"
-                    .to_owned(),
+                "partial sums in bf16, as LL packets from registers to all ranks".to_owned(),
             ];
         }
-        let mut lines = vec!["partial sums in bf16 from the output buffers to slots of who adds them, fixed order, fp32".to_owned()];
+        let mut lines = vec!["partial sums in bf16 from output buffers to their owner, which adds them in fp32 in a fixed order".to_owned()];
         if plan.network.is_some() {
             lines.push(
-                "sums of a node to the owners on other nodes, where they are added in the order of nodes".to_owned(),
+                "sums of each node to the owners on other nodes, which add them in the order of nodes".to_owned(),
             );
         }
         if reduction.results {
             lines.push(
-                "results to every peer, from where a warp of each CTA takes them to C".to_owned(),
+                "results to every peer, where a warp of each CTA copies them to C".to_owned(),
             );
         }
         return lines;
     }
     let (Some(transfer), Some(chunks)) = (op_plan.transfer, &op_plan.chunks) else {
-        return vec!["none in a world of 1".to_owned()];
+        return vec!["none: one rank".to_owned()];
     };
     let flags =
         u64::from(plan.spec.world()) * u64::from(chunks.per_shard) * u64::from(chunks.k_slices);
@@ -149,12 +152,12 @@ fn transfer(plan: &KernelPlan, op_plan: &GemmPlan) -> Vec<String> {
     if let Some(copies) = &plan.copies {
         let size = bytes(copies.row_bytes * u64::from(copies.rows));
         lines.push(format!(
-            "{} copies of {size} to each peer by the copy engines, a flag behind each",
+            "{} copies of {size} to each peer by the copy engines, each followed by a flag",
             chunks.per_shard
         ));
     } else {
         lines.push(format!(
-            "a flag counts {} pieces of {} rows; {} chunks take turns slice by slice",
+            "a flag counts {} pieces of {} rows; {} chunks are sent in turns, slice by slice",
             chunks.arrivals, chunks.piece_rows, chunks.panel_chunks
         ));
     }

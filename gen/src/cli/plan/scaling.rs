@@ -1,25 +1,26 @@
-//! `mkernel-gen plan --scaling`: what becomes of a kernel as nodes are added.
+//! `mkernel-gen plan --scaling`: the traffic and times of a kernel on several numbers of nodes.
 
+use crate::cli::format::{bytes, micros, table};
 use crate::cli::input::Kernel;
-use crate::cli::output::{bytes, micros, table};
 use mkernel_spec::{Diagnostics, KernelConfig, KernelPlan, KernelSpec};
 use serde::Serialize;
 
-/// Nodes of a table.
+/// The numbers of nodes in a table.
 const NODES: [u32; 6] = [2, 4, 8, 16, 32, 64];
 
-/// A kernel on so many nodes.
+/// A kernel on one of these numbers of nodes.
 #[derive(Serialize)]
 pub(super) struct Scaled<'a> {
     label: &'a str,
     nodes: u32,
     ranks: u32,
-    /// Out of each rank, over NVLink and over its NICs; as much comes in.
+    /// Bytes that each rank sends over NVLink. It receives as many.
     link_bytes: u64,
+    /// Bytes that each rank sends over its NICs. It receives as many.
     nic_bytes: u64,
-    /// Of each rank.
+    /// Workspace of each rank.
     workspace_bytes: u64,
-    /// To each of a rank's peers: of RC on each of its NICs; EFA has one for all.
+    /// Queue pairs of a rank on each of its NICs over transport `rc`, one for each peer. EFA needs one for all peers.
     queue_pairs: u32,
     puts: u32,
     bound_us: f64,
@@ -27,7 +28,7 @@ pub(super) struct Scaled<'a> {
     estimate_us: f64,
 }
 
-/// The kernel with as many ranks on each node as it has, all else as it is.
+/// Plans the kernel for each number of nodes, with the same number of ranks on each node.
 pub(super) fn scaled<'a>(
     kernel: &'a Kernel,
     plan: &KernelPlan,
@@ -61,7 +62,7 @@ pub(super) fn scaled<'a>(
     NODES.into_iter().map(on).collect()
 }
 
-/// As a table.
+/// Formats the rows as a table.
 pub(super) fn text(rows: &[Scaled<'_>]) -> String {
     let heading = [
         "nodes",
@@ -92,7 +93,7 @@ pub(super) fn text(rows: &[Scaled<'_>]) -> String {
     }));
     let label = rows.first().map_or("", |row| row.label);
     format!(
-        "{label}, of each rank\n{}",
+        "{label}, for each rank\n{}",
         table(&cells, &[0, 1, 2, 3, 4, 5, 6, 7, 9])
     )
 }

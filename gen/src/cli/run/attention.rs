@@ -1,4 +1,4 @@
-//! What an attention operator should compute, in fp64.
+//! Inputs and reference of `ring_attention`. The reference is computed in fp64.
 
 use super::inputs::Inputs;
 use super::reference::{Matrix, matrix_sums_bytes};
@@ -13,7 +13,7 @@ pub fn inputs(plan: &KernelPlan, _: &AttentionPlan, seed: u64, call: u32) -> Inp
     Inputs::random(plan, seed, call, |_| false)
 }
 
-/// O and LSE of `rank`.
+/// The expected O and LSE of `rank`.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &AttentionPlan,
@@ -27,7 +27,7 @@ pub fn expected(
     let (heads, dim) = (shape.heads as usize, shape.head_dim as usize);
     let positions = map.positions(rank);
     let rows = shape.batch as usize * heads * positions.len();
-    // [B, H, S], as LSE lies.
+    // Rows are in the order of LSE, [B, H, S].
     let mut found = vec![Row::default(); rows];
     let per_thread = rows.div_ceil(threads.max(1)).max(1);
     thread::scope(|scope| {
@@ -65,21 +65,22 @@ pub fn expected(
     ])
 }
 
-/// Bytes of the sums that all ranks' references need at a time: those of the results in fp32, and what was rounded.
+/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were
+/// rounded.
 pub fn reference_bytes(plan: &KernelPlan, _: &AttentionPlan) -> u64 {
     matrix_sums_bytes(plan)
 }
 
-/// A row of O and its LSE.
+/// A row of O with its LSE.
 #[derive(Clone, Debug, Default)]
 struct Row {
     o: Vec<f32>,
-    /// The weights are rounded to bf16 before they meet V: sums of |weight · V|.
+    /// Sums of |weight · V|, since the kernel rounds weights to bf16 before it multiplies them by V.
     magnitudes: Vec<f32>,
     lse: f32,
 }
 
-/// Where rows lie: on which rank, and where in its operands.
+/// Maps rows of the sequence to ranks and to elements of their operands.
 struct RowMap<'a> {
     op_plan: &'a AttentionPlan,
     world: u32,
@@ -90,7 +91,7 @@ impl<'a> RowMap<'a> {
         Self { op_plan, world }
     }
 
-    /// The rows of a rank, by their places in the sequence.
+    /// The positions in the sequence of the rows of `rank`.
     fn positions(&self, rank: u32) -> Vec<usize> {
         let placement = self.op_plan.config.placement;
         let (total, rows) = (self.op_plan.shape.seq, u64::from(self.op_plan.segment_rows));
@@ -118,7 +119,7 @@ impl<'a> RowMap<'a> {
         index * shape.head_dim as usize
     }
 
-    /// What row `index` of `rank`, which is at `position` of the sequence, makes of all keys that it attends to.
+    /// The results of row `index` of `rank`, which is at `position` of the sequence.
     fn attend(
         &self,
         inputs: &Inputs,
@@ -144,11 +145,11 @@ impl<'a> RowMap<'a> {
                 }
             }
         }
-        let top = keys.iter().map(|key| key.2).fold(f64::MIN, f64::max);
-        let sum: f64 = keys.iter().map(|key| (key.2 - top).exp()).sum();
+        let max_score = keys.iter().map(|key| key.2).fold(f64::MIN, f64::max);
+        let sum: f64 = keys.iter().map(|key| (key.2 - max_score).exp()).sum();
         let (mut o, mut magnitudes) = (vec![0.0; dim], vec![0.0; dim]);
         for (source, row, score) in keys {
-            let weight = (score - top).exp() / sum;
+            let weight = (score - max_score).exp() / sum;
             let v = slice(Operand::V, source, kv_head, row);
             for ((o, magnitude), v) in o.iter_mut().zip(&mut magnitudes).zip(v) {
                 *o += weight * v.to_f64();
@@ -159,7 +160,7 @@ impl<'a> RowMap<'a> {
         Row {
             o: floats(o),
             magnitudes: floats(magnitudes),
-            lse: (top + sum.ln()) as f32,
+            lse: (max_score + sum.ln()) as f32,
         }
     }
 }

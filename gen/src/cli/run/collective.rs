@@ -1,4 +1,4 @@
-//! What a collective should compute.
+//! Inputs and reference of collectives.
 
 use super::inputs::{Inputs, Random, elems};
 use super::reference::{Matrix, matrix_sums_bytes};
@@ -22,7 +22,7 @@ pub fn inputs(plan: &KernelPlan, op_plan: &CollectivePlan, seed: u64, call: u32)
     inputs
 }
 
-/// Y of `rank`.
+/// The expected Y of `rank`.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &CollectivePlan,
@@ -59,7 +59,7 @@ pub fn expected(
     }])
 }
 
-/// Sums over ranks, and the magnitudes of what nodes of several ranks round to bf16 for others.
+/// The sums over ranks, and the magnitudes of the sums that nodes of several ranks round to bf16 for other nodes.
 fn sums(plan: &KernelPlan, op_plan: &CollectivePlan, ranks: &[Vec<f32>]) -> (Vec<f32>, Vec<f32>) {
     let topology = plan.spec.topology();
     let elements = ranks.first().map_or(0, Vec::len);
@@ -79,7 +79,7 @@ fn sums(plan: &KernelPlan, op_plan: &CollectivePlan, ranks: &[Vec<f32>]) -> (Vec
     )
 }
 
-/// Bytes of the sums that all ranks' references need at a time.
+/// Bytes that the references of all ranks need at the same time.
 pub fn reference_bytes(plan: &KernelPlan, _: &CollectivePlan) -> u64 {
     matrix_sums_bytes(plan)
 }

@@ -1,4 +1,4 @@
-//! What `combine` should compute.
+//! Inputs and reference of `combine`.
 
 use super::inputs::{Inputs, Random};
 use super::reference::{Matrix, matrix_sums_bytes, padded};
@@ -18,27 +18,30 @@ fn sizes(plan: &KernelPlan, op_plan: &CombinePlan) -> Sizes {
     }
 }
 
-/// Random rows and weights, and where the rows of each token are.
+/// Random rows and weights, and the row indices of each token.
 pub fn inputs(plan: &KernelPlan, op_plan: &CombinePlan, seed: u64, call: u32) -> Inputs {
     let mut inputs = Inputs::random(plan, seed, call, |_| false);
     let sizes = sizes(plan, op_plan);
     let (ids, counts) = choose(sizes, seed, call);
-    let mut places = Routing::new(sizes, &ids, &counts).places;
-    let choices = sizes.max_tokens * sizes.top_k;
-    for places in &mut places {
-        places.resize(choices, -1); // of tokens that there are not
+    let mut row_indices = Routing::new(sizes, &ids, &counts).row_indices;
+    let entries = sizes.max_tokens * sizes.top_k;
+    for indices in &mut row_indices {
+        indices.resize(entries, -1); // Entries of tokens beyond the number of tokens.
     }
     let counts = counts.into_iter().map(|count| vec![count]).collect();
-    inputs.numbers = vec![(Operand::RowIndices, places), (Operand::NumTokens, counts)];
+    inputs.numbers = vec![
+        (Operand::RowIndices, row_indices),
+        (Operand::NumTokens, counts),
+    ];
     let mut random = Random(seed ^ u64::from(call));
-    let gates = (0..sizes.world)
-        .map(|_| (0..choices).map(|_| random.element().to_f32()).collect())
+    let weights = (0..sizes.world)
+        .map(|_| (0..entries).map(|_| random.element().to_f32()).collect())
         .collect();
-    inputs.fractions = vec![(Operand::TopkWeights, gates)];
+    inputs.fractions = vec![(Operand::TopkWeights, weights)];
     inputs
 }
 
-/// C of `rank`: the weighted sums.
+/// The expected C of `rank`.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &CombinePlan,
@@ -51,34 +54,34 @@ pub fn expected(
     let hidden = op_plan.shape.hidden as usize;
     let rank = rank as usize;
     let count = inputs.numbers(Operand::NumTokens)[rank][0] as usize;
-    let (places, gates) = (
+    let (row_indices, weights) = (
         &inputs.numbers(Operand::RowIndices)[rank],
         &inputs.fractions(Operand::TopkWeights)[rank],
     );
     let rows = inputs.of(Operand::Rows);
     let (mut values, mut rounded) = (vec![0.0; count * hidden], vec![0.0; count * hidden]);
-    for (choice, (place, gate)) in places
+    for (entry, (index, weight)) in row_indices
         .iter()
-        .zip(gates)
+        .zip(weights)
         .enumerate()
         .take(count * sizes.top_k)
     {
-        let (of, row) = (
-            *place as usize / sizes.max_rows,
-            *place as usize % sizes.max_rows,
+        let (source, row) = (
+            *index as usize / sizes.max_rows,
+            *index as usize % sizes.max_rows,
         );
-        let from = &rows[of][row * hidden..(row + 1) * hidden];
-        let at = choice / sizes.top_k * hidden;
-        // What a rank makes is rounded, and what its node makes of that once more, if it is another one.
-        let is_far = topology.node_of(of as u32) != topology.node_of(rank as u32);
-        let roundings = if is_far && topology.local_world > 1 {
+        let from = &rows[source][row * hidden..(row + 1) * hidden];
+        let at = entry / sizes.top_k * hidden;
+        // The sum of a rank is rounded to bf16. If it goes to another node, the sum of its node is rounded once more.
+        let crosses_nodes = topology.node_of(source as u32) != topology.node_of(rank as u32);
+        let roundings = if crosses_nodes && topology.local_world > 1 {
             2.0
         } else {
             1.0
         };
         for (i, x) in from.iter().enumerate() {
-            values[at + i] += gate * x.to_f32();
-            rounded[at + i] += roundings * (gate * x.to_f32()).abs();
+            values[at + i] += weight * x.to_f32();
+            rounded[at + i] += roundings * (weight * x.to_f32()).abs();
         }
     }
     Some(vec![Matrix {
@@ -90,7 +93,8 @@ pub fn expected(
     }])
 }
 
-/// Bytes of the sums that all ranks' references need at a time: those of the results in fp32, and what was rounded.
+/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were
+/// rounded.
 pub fn reference_bytes(plan: &KernelPlan, _: &CombinePlan) -> u64 {
     matrix_sums_bytes(plan)
 }

@@ -1,7 +1,7 @@
-//! What `dispatch_gemm` should compute.
+//! Inputs and reference of `dispatch_gemm`.
 
 use super::inputs::Inputs;
-use super::reference::{Matrix, lost, matrix_sums_bytes, multiply, padded, silu};
+use super::reference::{Matrix, matrix_sums_bytes, multiply, padded, silu, sum_error};
 use super::routing::{Routing, Sizes, choose};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
@@ -28,6 +28,7 @@ pub fn inputs(plan: &KernelPlan, op_plan: &DispatchPlan, seed: u64, call: u32) -
     inputs
 }
 
+/// A column of integers.
 fn numbers(values: Vec<f32>) -> Matrix {
     Matrix {
         values,
@@ -38,34 +39,24 @@ fn numbers(values: Vec<f32>) -> Matrix {
     }
 }
 
-/// C, offsets and places of `rank`.
-pub fn expected(
-    plan: &KernelPlan,
+/// The rows of C of `rank`, and the magnitudes that account for rounding errors. `rows` are the source rank and the
+/// token of each row, for each expert of `rank`.
+fn outputs(
     op_plan: &DispatchPlan,
     inputs: &Inputs,
-    rank: u32,
+    rows: &[Vec<(usize, usize)>],
+    rank: usize,
     threads: usize,
-) -> Option<Vec<Matrix>> {
-    let sizes = sizes(plan, op_plan);
-    let (ids, counts) = (
-        inputs.numbers(Operand::TopkIds),
-        inputs.numbers(Operand::NumTokens),
-    );
-    let counts: Vec<i32> = counts.iter().map(|count| count[0]).collect();
-    let routing = Routing::new(sizes, ids, &counts);
+) -> (Vec<f32>, Vec<f32>) {
     let (hidden, cols) = (
         op_plan.shape.hidden as usize,
         op_plan.shape.intermediate as usize,
     );
     let weight_cols = op_plan.weight_cols() as usize;
-    let rank = rank as usize;
     let tokens = inputs.of(Operand::Tokens);
     let weights = &inputs.of(Operand::B)[rank];
     let (mut values, mut rounded) = (Vec::new(), Vec::new());
-    for (rows, weight) in routing.rows[rank]
-        .iter()
-        .zip(weights.chunks(hidden * weight_cols))
-    {
+    for (rows, weight) in rows.iter().zip(weights.chunks(hidden * weight_cols)) {
         let gathered: Vec<bf16> = rows
             .iter()
             .flat_map(|(source, token)| &tokens[*source][token * hidden..(token + 1) * hidden])
@@ -86,11 +77,35 @@ pub fn expected(
         for row in product.values.chunks(weight_cols) {
             for (gate, up) in row[..cols].iter().zip(&row[cols..]) {
                 values.push(silu(f64::from(*gate)) as f32 * up);
-                // Both sums lose a little, of which the other makes more.
-                rounded.push(225.0 * lost(hidden) * (1.1 * up.abs() + gate.abs()));
+                // Both sums have a rounding error, which is multiplied by the other factor.
+                rounded.push(225.0 * sum_error(hidden) * (1.1 * up.abs() + gate.abs()));
             }
         }
     }
+    (values, rounded)
+}
+
+/// The expected C, expert offsets and row indices of `rank`.
+pub fn expected(
+    plan: &KernelPlan,
+    op_plan: &DispatchPlan,
+    inputs: &Inputs,
+    rank: u32,
+    threads: usize,
+) -> Option<Vec<Matrix>> {
+    let sizes = sizes(plan, op_plan);
+    let (ids, counts) = (
+        inputs.numbers(Operand::TopkIds),
+        inputs.numbers(Operand::NumTokens),
+    );
+    let counts: Vec<i32> = counts.iter().map(|count| count[0]).collect();
+    let routing = Routing::new(sizes, ids, &counts);
+    let (hidden, cols) = (
+        op_plan.shape.hidden as usize,
+        op_plan.shape.intermediate as usize,
+    );
+    let rank = rank as usize;
+    let (values, rounded) = outputs(op_plan, inputs, &routing.rows[rank], rank, threads);
     let c = Matrix {
         values: padded(values, sizes.max_rows * cols),
         cols,
@@ -98,18 +113,19 @@ pub fn expected(
         rounded,
         dtype: Dtype::Bf16,
     };
-    let places: Vec<f32> = routing.places[rank]
+    let row_indices: Vec<f32> = routing.row_indices[rank]
         .iter()
-        .map(|place| *place as f32)
+        .map(|index| *index as f32)
         .collect();
     Some(vec![
         c,
         numbers(routing.offsets(rank)),
-        numbers(padded(places, sizes.max_tokens * sizes.top_k)),
+        numbers(padded(row_indices, sizes.max_tokens * sizes.top_k)),
     ])
 }
 
-/// Bytes of the sums that all ranks' references need at a time: those of the results in fp32, and what was rounded.
+/// Bytes that the references of all ranks need at the same time for results in fp32 and for magnitudes that were
+/// rounded.
 pub fn reference_bytes(plan: &KernelPlan, _: &DispatchPlan) -> u64 {
     matrix_sums_bytes(plan)
 }

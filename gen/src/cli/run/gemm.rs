@@ -1,4 +1,4 @@
-//! What a GEMM operator should compute.
+//! Inputs and references of GEMM operators.
 
 use super::inputs::{Inputs, elems};
 use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply};
@@ -7,7 +7,8 @@ use mkernel::spec::abi::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{BLayout, Dtype, GemmConfig, GemmOp, KernelPlan};
 
-/// Whether all ranks pass the same: who adds up a part of C adds its own.
+/// Whether all ranks pass the same elements of `operand`. A rank that reduces a part of C adds its own bias and
+/// residual.
 fn is_common(config: &GemmConfig, operand: Operand) -> bool {
     match operand {
         Operand::Bias => config.op.reduces(),
@@ -23,7 +24,7 @@ pub fn inputs(plan: &KernelPlan, op_plan: &GemmPlan, seed: u64, call: u32) -> In
     })
 }
 
-/// C of `rank`, in fp32.
+/// The expected C of `rank`, in fp32.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &GemmPlan,
@@ -59,7 +60,7 @@ pub fn expected(
     Some(vec![sum.finish(config.epilogue, addends)])
 }
 
-/// Bytes of the sums that all ranks' references need at a time: every rank multiplies for all that it adds up.
+/// Bytes that the references of all ranks need at the same time. Each rank computes the partial sums of all ranks.
 pub fn reference_bytes(plan: &KernelPlan, op_plan: &GemmPlan) -> u64 {
     if !op_plan.config.op.reduces() {
         return matrix_sums_bytes(plan);

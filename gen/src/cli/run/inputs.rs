@@ -1,16 +1,16 @@
 //! Random operands of all ranks.
 //!
-//! The GPU tests have their own, as kernels: theirs must be fast at sizes that no CPU checks, these must not depend on
-//! a GPU. They have no code in common.
+//! The GPU tests fill operands with kernels of their own, because they need to be fast at sizes that no CPU can check.
+//! The functions here must not depend on a GPU. So the two share no code.
 
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{Dtype, KernelPlan};
 
-/// Elements of an operand, by rank.
+/// An operand and its elements on each rank.
 type Elements<T> = (Operand, Vec<Vec<T>>);
 
-/// What a call reads: the elements of every operand of every rank, as many as the plan says.
+/// The elements of all operands that a call reads, on all ranks.
 #[derive(Default, PartialEq)]
 pub struct Inputs {
     pub matrices: Vec<Elements<bf16>>,
@@ -24,8 +24,8 @@ fn find<T>(all: &[Elements<T>], wanted: Operand) -> &[Vec<T>] {
 }
 
 impl Inputs {
-    /// Random elements of all operands of bf16 that the kernel reads; they depend on plan, seed and call alone. Ranks have
-    /// the same elements of operands that are `common`.
+    /// Random elements of all bf16 operands that the kernel reads. They depend on nothing but the plan, the seed and
+    /// the call. All ranks have the same elements of an operand for which `is_common` is true.
     pub fn random(
         plan: &KernelPlan,
         seed: u64,
@@ -54,32 +54,33 @@ impl Inputs {
         }
     }
 
-    /// An operand's elements, by rank; none if the kernel does not have it.
+    /// The elements of a bf16 operand on each rank, or nothing if the kernel does not read it.
     pub fn of(&self, wanted: Operand) -> &[Vec<bf16>] {
         find(&self.matrices, wanted)
     }
 
-    /// The same of one of int32.
+    /// The elements of an int32 operand on each rank.
     pub fn numbers(&self, wanted: Operand) -> &[Vec<i32>] {
         find(&self.numbers, wanted)
     }
 
-    /// The same of one of fp32.
+    /// The elements of an fp32 operand on each rank.
     pub fn fractions(&self, wanted: Operand) -> &[Vec<f32>] {
         find(&self.fractions, wanted)
     }
 }
 
-/// Elements of an operand on `rank`.
+/// The number of elements of an operand on `rank`.
 pub fn elems(plan: &KernelPlan, operand: Operand, rank: u32) -> usize {
     let spec = plan.operands.iter().find(|spec| spec.operand == operand);
     spec.map_or(0, |spec| spec.rows.on(rank) * spec.cols) as usize
 }
 
-/// splitmix64: numbers that differ for seeds that differ little.
+/// The generator splitmix64, which gives unrelated numbers for similar seeds.
 pub struct Random(pub u64);
 
 impl Random {
+    /// The next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -88,17 +89,17 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// In 0 .. end.
+    /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
 
-    /// In -1 .. 1, with all bits of an fp32.
+    /// A number from -1 to 1 with a random mantissa in fp32.
     pub fn fraction(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    /// In -1 .. 1, with all bits of a bf16.
+    /// A number from -1 to 1 with a random mantissa in bf16.
     pub fn element(&mut self) -> bf16 {
         bf16::from_f32(self.fraction())
     }

@@ -1,30 +1,32 @@
-//! `mkernel-gen run`: a fused operator on real input, on GPUs or simulated ones, checked element by element.
+//! `mkernel-gen run`: runs operators on GPUs or simulated GPUs and checks every element of their results.
 
 mod attention;
 mod collective;
 mod combine;
-mod data;
 mod dispatch;
 mod gemm;
+mod host_memory;
 mod inputs;
-mod need;
+mod operators;
 mod ranks;
 mod reference;
-mod replay;
 mod report;
+mod repro_command;
 mod routing;
 mod tensor;
 mod trace;
+mod verdict;
 
 use super::Failure;
 use super::environment;
 use super::fabric_test::Network;
-use super::input::{Changes, Kernel, Loaded, Sources};
-use super::machine::{self, Choice, Machine, Simulated};
-use super::output::say;
+use super::input::{Kernel, Loaded, Overrides, Sources};
+use super::machine::{self, DeviceChoice, Machine, Simulated};
+use crate::cli::format::count;
+use crate::cli::output::print_stderr;
 use mkernel::{Device, KernelPlan, Simulation};
 use ranks::{Job, Outcome};
-use report::{About, Report};
+use report::{KernelRun, Report};
 use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
@@ -35,49 +37,49 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::SystemTime;
 
-/// What is run if no kernel is given.
+/// The file that is run if no kernel is given, and its text.
 const DEFAULT: (&str, &str) = (
     "examples/small.toml",
     include_str!("../../../../examples/small.toml"),
 );
 
-/// Simulated hosts that a process can have at once.
+/// The number of simulated hosts that a process can have at the same time.
 const MAX_HOSTS: usize = 8;
 
-/// Seeds are below this, so that counting them never overflows.
+/// Seeds are below this limit, so that counting them never overflows.
 const MAX_SEED: u64 = 1 << 63;
 
-/// What to run, on what, and how often.
+/// Arguments of `mkernel-gen run`.
 #[derive(Debug, clap::Args)]
 pub struct Run {
     #[command(flatten)]
     sources: Sources,
-    /// What runs it [default: MKERNEL_DEVICE, else auto]
+    /// GPUs that run the kernels [default: MKERNEL_DEVICE, else auto]
     #[arg(long, value_enum)]
-    device: Option<Choice>,
+    device: Option<DeviceChoice>,
     /// Plan for this many ranks instead of the declared world
     #[arg(long, value_name = "COUNT")]
     ranks: Option<u32>,
-    /// Calls with new data each, back to back; one more repeats the first
+    /// Number of calls, each with new data; another call repeats the first
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     calls: u32,
-    /// What the data, and the order of events on simulated GPUs, depend on [default: MKERNEL_SIM_SEED, else another one
+    /// Seed of the data, and of the order of events on simulated GPUs [default: MKERNEL_SIM_SEED, else a new seed
     /// each time]
     #[arg(long, value_name = "NUMBER", conflicts_with = "seeds", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
     seed: Option<u64>,
-    /// Run once for each seed from A up to B, B excluded; simulated ones side by side
+    /// Run once for each seed from A to B - 1; runs on simulated GPUs are concurrent
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     seeds: Option<Range<u64>>,
     /// SMs of a simulated GPU [default: MKERNEL_SIM_SMS, else 8]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Simulated GPUs")]
     sms: Option<u32>,
-    /// How unfair the simulator is to ranks, CTAs and warps, 0 to 100 [default: MKERNEL_SIM_SKEW, else 20]
+    /// How unfair the schedule is to ranks, CTAs and warps, 0 to 100 [default: MKERNEL_SIM_SKEW, else 20]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100), help_heading = "Simulated GPUs")]
     skew: Option<u32>,
-    /// Write what happened when, a line per event
+    /// Write a trace with a line for each event
     #[arg(long, value_name = "FILE", help_heading = "Simulated GPUs")]
     trace: Option<PathBuf>,
-    /// Write what happened when, as JSON for ui.perfetto.dev or chrome://tracing
+    /// Write a timeline as JSON for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE", help_heading = "Simulated GPUs")]
     timeline: Option<PathBuf>,
     #[command(flatten)]
@@ -85,7 +87,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Runs every kernel with every seed; those that fail don't stop the others.
+    /// Runs every kernel with every seed. Runs that fail do not stop the others.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let (machine, kernels) = self.machine_and_kernels()?;
         let seeds = match (&self.seeds, self.seed) {
@@ -100,11 +102,11 @@ impl Run {
         self.check_flags(machine, kernels.len(), &seeds)?;
         self.check_network(&kernels)?;
         for (kernel, plan) in &kernels {
-            self.side_by_side(kernel, plan, machine, &seeds)?;
+            self.concurrent_jobs(kernel, plan, machine, &seeds)?;
         }
         let mut report = Report::new(json);
         for (kernel, plan) in &kernels {
-            let about = About {
+            let about = KernelRun {
                 kernel,
                 plan,
                 machine,
@@ -117,30 +119,30 @@ impl Run {
             })?;
         }
         if machine == Machine::Gpus && report.machine_is_at_fault() {
-            say("--device sim needs no GPU");
+            print_stderr("use --device sim to run without a GPU");
         }
         report.finish()
     }
 
-    /// Across nodes, the ranks of this host are put into them, so what carries puts may be chosen.
+    /// Flags of the network are errors if no kernel has several nodes.
     fn check_network(&self, kernels: &[(Kernel, KernelPlan)]) -> Result<(), Failure> {
         let crosses = |(_, plan): &(Kernel, KernelPlan)| plan.network.is_some();
         if self.network.is_given() && !kernels.iter().any(crosses) {
             return Err(Failure::Usage(
-                "what carries puts is for kernels of several nodes; add --nodes 2",
+                "flags of the network are for kernels on several nodes; add --nodes 2",
             ));
         }
         Ok(())
     }
 
-    /// What to run on, and the kernels planned for it.
+    /// The GPUs to run on, and the kernels that are planned for them.
     fn machine_and_kernels(&self) -> Result<(Machine, Vec<(Kernel, KernelPlan)>), Failure> {
         let gpus = machine::gpus();
-        let device = Choice::or_environment(self.device)?;
-        if device == Choice::Gpu || device == Choice::Auto && gpus > 0 {
+        let device = DeviceChoice::or_environment(self.device)?;
+        if device == DeviceChoice::Gpu || device == DeviceChoice::Auto && gpus > 0 {
             let kernels = self.load(&Device::default())?.planned()?;
             let needed = kernels.iter().map(|(_, plan)| plan.spec.world()).max();
-            if device == Choice::Gpu || needed.is_some_and(|needed| needed <= gpus) {
+            if device == DeviceChoice::Gpu || needed.is_some_and(|needed| needed <= gpus) {
                 return Ok((Machine::Gpus, kernels));
             }
         }
@@ -156,17 +158,17 @@ impl Run {
             timeline: self.trace.is_some() || self.timeline.is_some(),
         };
         let kernels = self.load(&Device::simulated(simulated.sms))?.planned()?;
-        if device == Choice::Auto {
-            let gpus = super::count(gpus as usize, "GPU");
-            say(&format!(
-                "this host has {gpus}: simulating (--device gpu insists on GPUs)"
+        if device == DeviceChoice::Auto {
+            let gpus = count(gpus as usize, "GPU");
+            print_stderr(&format!(
+                "this host has {gpus}, so GPUs are simulated (--device gpu requires real ones)"
             ));
         }
         Ok((Machine::Simulated(simulated), kernels))
     }
 
     fn load(&self, device: &Device) -> Result<Loaded, Failure> {
-        let changes = Changes {
+        let changes = Overrides {
             world: self.ranks.map(|ranks| (ranks, "--ranks")),
             resize: true,
             default: Some(DEFAULT),
@@ -174,6 +176,7 @@ impl Run {
         self.sources.load(device, changes)
     }
 
+    /// Checks flags that depend on the machine and on the number of runs.
     fn check_flags(
         &self,
         machine: Machine,
@@ -188,14 +191,14 @@ impl Run {
         }
         if is_traced && (kernels, seeds.end - seeds.start) != (1, 1) {
             return Err(Failure::Usage(
-                "--trace and --timeline are of one run; give one kernel, and one --seed instead of --seeds",
+                "--trace and --timeline are for a single run; give one kernel, and one --seed instead of --seeds",
             ));
         }
         Ok(())
     }
 
-    /// How many jobs of a kernel run at once; an error if this host's memory does not allow one.
-    fn side_by_side(
+    /// The number of concurrent jobs of a kernel. An error if this host does not have the memory for one.
+    fn concurrent_jobs(
         &self,
         kernel: &Kernel,
         plan: &KernelPlan,
@@ -207,23 +210,24 @@ impl Run {
         }
         let seeds = usize::try_from(seeds.end - seeds.start).unwrap_or(usize::MAX);
         let wanted = cores().min(MAX_HOSTS).min(seeds);
-        need::jobs_that_fit(&kernel.label, plan, self.calls, wanted)
+        host_memory::jobs_that_fit(&kernel.label, plan, self.calls, wanted)
     }
 
-    /// Runs one kernel with all seeds, and gives each outcome to `done` in their order. Ends early where another seed
-    /// would make no difference.
+    /// Runs one kernel with all seeds and passes the outcomes to `done`, in the order of seeds. Stops early if the
+    /// other seeds would fail in the same way.
     fn run_seeds(
         &self,
-        about: &About,
+        about: &KernelRun,
         seeds: Range<u64>,
         mut done: impl FnMut(&Outcome) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let side_by_side = self.side_by_side(about.kernel, about.plan, about.machine, &seeds)?;
+        let concurrent_jobs =
+            self.concurrent_jobs(about.kernel, about.plan, about.machine, &seeds)?;
         let world = about.plan.spec.world() as usize;
         let (next, end) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
         let (sender, outcomes) = mpsc::channel::<Result<Outcome, Failure>>();
         thread::scope(|scope| {
-            for _ in 0..side_by_side {
+            for _ in 0..concurrent_jobs {
                 let sender = sender.clone();
                 let (next, end) = (&next, &end);
                 scope.spawn(move || {
@@ -239,7 +243,7 @@ impl Run {
                                 machine: about.machine,
                                 seed,
                                 calls: self.calls,
-                                threads: cores() / (side_by_side * world),
+                                threads: cores() / (concurrent_jobs * world),
                                 transport,
                             }
                             .run()
@@ -269,6 +273,7 @@ impl Run {
         })
     }
 
+    /// Writes the files of `--trace` and `--timeline`.
     fn write_timeline(&self, outcome: &Outcome) -> Result<(), Failure> {
         if let Some(path) = &self.timeline {
             write(path, &outcome.timeline)?;
@@ -295,7 +300,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-/// `3..20`
+/// Parses a range of seeds, such as `3..20`.
 fn parse_seeds(text: &str) -> Result<Range<u64>, &'static str> {
     let help = "write the first seed and the one after the last, as in 0..100";
     let (start, end) = text.split_once("..").ok_or(help)?;
@@ -305,12 +310,12 @@ fn parse_seeds(text: &str) -> Result<Range<u64>, &'static str> {
     };
     let seeds = number(start)?..number(end)?;
     if seeds.is_empty() {
-        return Err("there is no seed in it: the second number must be the larger one");
+        return Err("the range is empty; the second number must be larger than the first");
     }
     Ok(seeds)
 }
 
-/// Another one in every run, short enough to be typed.
+/// A seed that differs from run to run and is short enough to type.
 fn seed_from_clock() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |time| time.as_micros() as u64 % 1_000_000)

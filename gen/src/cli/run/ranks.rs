@@ -1,9 +1,9 @@
-//! One run: the ranks of a job, a thread for each, and several calls in a row on all of them.
+//! Runs a job: several calls in a row on all ranks, with a thread for each rank.
 
-use super::data::{expected, inputs};
 use super::inputs::{Inputs, elems};
-use super::reference::Verdict;
+use super::operators::{expected, inputs};
 use super::tensor::Tensor;
+use super::verdict::Verdict;
 use crate::cli::machine::Machine;
 use mkernel::spec::abi::Operand;
 use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op, Operator, Transport};
@@ -11,42 +11,42 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is run.
+/// A kernel with everything that a run of it needs.
 pub struct Job<'a> {
     pub config: &'a KernelConfig,
-    /// A plan for sizes and operands; the runtime makes its own for the GPUs that it finds.
+    /// A plan that gives sizes and operands. The runtime makes its own plan for the GPUs that it finds.
     pub plan: &'a KernelPlan,
     pub machine: Machine,
     pub seed: u64,
-    /// Calls with new data each; one more repeats the first.
+    /// The number of calls, each with new data. Another call repeats the first.
     pub calls: u32,
     /// Threads that each rank may use for its reference.
     pub threads: usize,
-    /// What carries puts between nodes, if there are several.
+    /// The transport between nodes, if there are several.
     pub transport: Transport,
 }
 
-/// How it went.
+/// The result of a run.
 pub struct Outcome {
     pub seed: u64,
     pub time: Duration,
-    pub result: Result<Ran, Vec<Failed>>,
-    /// JSON for Perfetto, if it was wanted.
+    pub result: Result<Completed, Vec<RankFailure>>,
+    /// The timeline as JSON for Perfetto, or an empty text if none was recorded.
     pub timeline: String,
 }
 
-/// Ranks that came to the end.
+/// The results of ranks that have completed all calls.
 #[derive(Debug)]
-pub struct Ran {
+pub struct Completed {
     pub plan: KernelPlan,
     pub verdict: Verdict,
-    /// Whether the same data gave the same bits the second time, on every rank.
+    /// Whether a repeated call had bitwise the same results on every rank.
     pub repeats: bool,
 }
 
-/// What ended a rank; none if it was the job as a whole.
+/// The error of a rank, or of the whole job if there is no rank.
 #[derive(Debug)]
-pub struct Failed {
+pub struct RankFailure {
     pub rank: Option<u32>,
     pub error: RankError,
 }
@@ -62,15 +62,15 @@ pub enum RankError {
 }
 
 impl Outcome {
-    /// Whether every element was right, the second time too.
+    /// Whether all elements are right and a repeated call had the same results.
     pub fn is_right(&self) -> bool {
-        let is_right = |ran: &Ran| ran.verdict.wrong == 0 && ran.repeats;
+        let is_right = |ran: &Completed| ran.verdict.wrong == 0 && ran.repeats;
         self.result.as_ref().is_ok_and(is_right)
     }
 }
 
 impl Job<'_> {
-    /// Runs it.
+    /// Runs the job.
     pub fn run(&self) -> Outcome {
         let started = Instant::now();
         let timeline = Mutex::new(String::new());
@@ -85,9 +85,9 @@ impl Job<'_> {
         }
     }
 
-    fn run_ranks(&self, timeline: &Mutex<String>) -> Result<Ran, Vec<Failed>> {
+    fn run_ranks(&self, timeline: &Mutex<String>) -> Result<Completed, Vec<RankFailure>> {
         let world = self.plan.spec.world();
-        let whole = |error: Error| Failed {
+        let whole = |error: Error| RankFailure {
             rank: None,
             error: error.into(),
         };
@@ -99,7 +99,7 @@ impl Job<'_> {
         let run = |ranks: Communicator| {
             let result = self.run_rank(&ranks, &calls);
             if let Some(events) = ranks.timeline() {
-                // The last rank to end knows most.
+                // The timeline of the last rank to end has the most events.
                 *timeline.lock().unwrap_or_else(PoisonError::into_inner) = events;
             }
             result
@@ -118,7 +118,7 @@ impl Job<'_> {
         merge(results)
     }
 
-    fn run_rank(&self, ranks: &Communicator, calls: &[Inputs]) -> Result<Ran, RankError> {
+    fn run_rank(&self, ranks: &Communicator, calls: &[Inputs]) -> Result<Completed, RankError> {
         let rank = ranks.rank();
         ranks.set_transport(self.transport.clone());
         let operator = ranks.prepare(self.config, self.plan.shape())?;
@@ -132,7 +132,7 @@ impl Job<'_> {
             }
         }
         let (first, last) = (results.first(), results.last());
-        Ok(Ran {
+        Ok(Completed {
             plan: operator.plan().clone(),
             verdict,
             repeats: first
@@ -141,7 +141,7 @@ impl Job<'_> {
         })
     }
 
-    /// The results of each call, and of the first once more.
+    /// Runs all calls, and the first call again. Returns the results of each.
     fn results(
         &self,
         ranks: &Communicator,
@@ -190,10 +190,10 @@ impl Job<'_> {
     }
 }
 
-/// What a call wrote, by operand.
+/// The results of a call, by operand.
 type Results = Vec<(&'static str, Vec<f32>)>;
 
-/// Equal as bits: a NaN equals itself.
+/// Whether results are bitwise equal. Unlike with `==`, a NaN equals itself.
 fn same_bits(first: &Results, second: &Results) -> bool {
     let bits = |results: &Results| -> Vec<u32> {
         let values = results.iter().flat_map(|(_, values)| values);
@@ -202,9 +202,9 @@ fn same_bits(first: &Results, second: &Results) -> bool {
     bits(first) == bits(second)
 }
 
-/// What all ranks found, if all came to the end.
-fn merge(results: Vec<Result<Ran, RankError>>) -> Result<Ran, Vec<Failed>> {
-    let mut whole: Option<Ran> = None;
+/// Combines the results of all ranks, or returns the errors of those that failed.
+fn merge(results: Vec<Result<Completed, RankError>>) -> Result<Completed, Vec<RankFailure>> {
+    let mut whole: Option<Completed> = None;
     let mut failed = Vec::new();
     for (rank, result) in (0..).zip(results) {
         match (result, &mut whole) {
@@ -213,7 +213,7 @@ fn merge(results: Vec<Result<Ran, RankError>>) -> Result<Ran, Vec<Failed>> {
                 whole.verdict.add(&ran.verdict);
                 whole.repeats &= ran.repeats;
             }
-            (Err(error), _) => failed.push(Failed {
+            (Err(error), _) => failed.push(RankFailure {
                 rank: Some(rank),
                 error,
             }),

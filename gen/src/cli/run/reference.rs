@@ -1,4 +1,4 @@
-//! Products in fp32 on the CPU, and how far a result is from them.
+//! Matrix products, sums over ranks and epilogues in fp32 on the CPU.
 
 use mkernel::half::bf16;
 use mkernel::spec::Topology;
@@ -6,21 +6,21 @@ use mkernel::{Activation, Dtype, Epilogue, KernelPlan};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use std::thread;
 
-/// fp32 sums of bf16 products, row-major.
+/// Expected elements, row-major.
 pub struct Matrix {
-    /// NaN for what is not written.
+    /// The elements. Elements that a kernel does not write are NaN.
     pub values: Vec<f32>,
     pub cols: usize,
-    /// Terms of each sum.
+    /// The number of terms of each sum.
     pub terms: usize,
-    /// What ranks and nodes rounded to bf16 before it was added: the sum of its magnitudes, by element. Empty if nothing
-    /// was.
+    /// For each element, the sum of the magnitudes of all addends that ranks and nodes round to bf16. Empty if there
+    /// are none.
     pub rounded: Vec<f32>,
-    /// To what a result is rounded.
+    /// The type of the result.
     pub dtype: Dtype,
 }
 
-/// What an epilogue adds; empty if it does not.
+/// The operands that an epilogue adds. Those that it does not add are empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Addends<'a> {
     pub bias: &'a [bf16],
@@ -28,8 +28,8 @@ pub struct Addends<'a> {
 }
 
 impl Matrix {
-    /// The sum of what ranks computed, of which all but one's travels in bf16; and where there are several nodes of
-    /// several ranks, so do the sums of their parts.
+    /// The sum of the partial sums of all ranks. Ranks exchange partial sums in bf16. If there are several nodes of
+    /// several ranks, nodes also exchange their sums in bf16.
     pub fn sum(parts: Vec<Self>, topology: Topology) -> Option<Self> {
         let cols = parts.first()?.cols;
         let terms = parts.iter().map(|part| part.terms).sum();
@@ -60,7 +60,7 @@ impl Matrix {
         })
     }
 
-    /// What the epilogue makes of the sums.
+    /// Applies an epilogue to the sums.
     pub fn finish(mut self, epilogue: Epilogue, addends: Addends) -> Self {
         let Addends { bias, residual } = addends;
         let of = |values: &[bf16], index: usize| values.get(index).map_or(0.0, |x| x.to_f64());
@@ -72,7 +72,7 @@ impl Matrix {
         self
     }
 
-    /// The elements of `range`, counted along rows.
+    /// The elements with the indices in `range`, in row-major order.
     pub fn part(&self, range: std::ops::Range<usize>) -> Self {
         Self {
             values: self.values[range.clone()].to_vec(),
@@ -102,12 +102,13 @@ pub fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
 
-/// What an fp32 sum of so many products up to 1 may lose.
-pub fn lost(terms: usize) -> f32 {
+/// The largest expected error of an fp32 sum of `terms` products whose magnitude is at most 1.
+pub fn sum_error(terms: usize) -> f32 {
     terms as f32 * f32::EPSILON * 2.3 + 1e-6
 }
 
-/// The normal distribution's integral up to `x`, by its Taylor series, where 1e-12 of it is not yet reached.
+/// The cumulative normal distribution up to `x`. It is a series, which is replaced by 0 or 1 where these are within
+/// 1e-11.
 fn normal(x: f64) -> f64 {
     if x.abs() > 7.0 {
         return if x > 0.0 { 1.0 } else { 0.0 };
@@ -121,10 +122,10 @@ fn normal(x: f64) -> f64 {
     0.5 + sum * (-0.5 * x * x).exp() * 0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2
 }
 
-/// Rows of B that stay in a cache while rows of A pass.
+/// The number of rows of B that stay in a cache while they are multiplied by all rows of A.
 const B_ROWS: usize = 32;
 
-/// `A[M,K] · B[K,N]`, or, if B is transposed, `A[M,K] · B[N,K]ᵀ`; M follows from the length of A.
+/// Computes `A[M,K] · B[K,N]`, or `A[M,K] · B[N,K]ᵀ` if B is transposed. M follows from the length of A.
 pub fn multiply(
     a: &[bf16],
     b: &[bf16],
@@ -174,7 +175,8 @@ fn multiply_rows(a: &[f32], b: &[f32], c: &mut [f32], (n, k): (usize, usize)) {
     }
 }
 
-/// Several sums side by side, which the compiler makes vectors of, and which round less than one.
+/// The dot product by several partial sums, which the compiler vectorises and which have a smaller rounding error than
+/// one.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     const SUMS: usize = 16;
     let (a_blocks, a_rest) = a.as_chunks::<SUMS>();
@@ -189,115 +191,30 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// How a result compares with its reference; of several, see [`Verdict::add`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Verdict {
-    pub elements: u64,
-    pub wrong: u64,
-    pub first_wrong: Option<Wrong>,
-    /// Σ (found - expected)² and Σ expected².
-    error_squares: f64,
-    squares: f64,
-}
-
-/// An element that is not what it should be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wrong {
-    pub call: u32,
-    pub rank: u32,
-    pub operand: &'static str,
-    pub row: usize,
-    pub col: usize,
-    pub found: f32,
-    pub expected: f32,
-}
-
-impl Verdict {
-    /// Compares every element of what `rank` found in `call` as `operand`.
-    pub fn of(
-        found: &[f32],
-        expected: &Matrix,
-        (call, rank, operand): (u32, u32, &'static str),
-    ) -> Self {
-        let mut verdict = Self::default();
-        // Half a unit in the last place, with as much again for a sum close to a tie; and what fp32 sums of products up
-        // to 1 may lose, tensor cores truncate. An activation makes of an error up to 1.13 times that, and one of its own.
-        let unit = match expected.dtype {
-            Dtype::Bf16 => 1.0 / 256.0,
-            Dtype::Fp32 => f32::EPSILON,
-            Dtype::Int32 => 0.0,
-        };
-        let lost = lost(expected.terms);
-        for (index, wanted) in expected.values.iter().copied().enumerate() {
-            let found = found.get(index).copied().unwrap_or(f32::NAN);
-            let error = (found - wanted).abs();
-            verdict.elements += 1;
-            let rounded = expected.rounded.get(index).copied().unwrap_or(0.0) / 225.0;
-            // What has no value must be as it was.
-            let is_wrong = match wanted.is_nan() {
-                true => !found.is_nan(),
-                false => error.is_nan() || error > wanted.abs() * unit + lost + rounded,
-            };
-            if is_wrong {
-                verdict.wrong += 1;
-                verdict.first_wrong.get_or_insert(Wrong {
-                    call,
-                    rank,
-                    operand,
-                    row: index / expected.cols,
-                    col: index % expected.cols,
-                    found,
-                    expected: wanted,
-                });
-            }
-            if !wanted.is_nan() {
-                verdict.error_squares += f64::from(error).powi(2);
-                verdict.squares += f64::from(wanted).powi(2);
-            }
-        }
-        verdict
-    }
-
-    /// The verdict on both; the first wrong element is that of the earlier call.
-    pub fn add(&mut self, other: &Self) {
-        self.elements += other.elements;
-        self.wrong += other.wrong;
-        self.error_squares += other.error_squares;
-        self.squares += other.squares;
-        let both = [self.first_wrong, other.first_wrong].into_iter().flatten();
-        self.first_wrong = both.min_by_key(|wrong| (wrong.call, wrong.rank));
-    }
-
-    /// ‖found - expected‖ / ‖expected‖; rounding to bf16 costs 1.7e-3.
-    pub fn relative_error(&self) -> f64 {
-        if self.squares == 0.0 {
-            return self.error_squares.sqrt();
-        }
-        (self.error_squares / self.squares).sqrt()
-    }
-}
-
-/// Bytes of the results of all ranks in fp32, twice, and of what was rounded for them, as often.
+/// Bytes of two copies of all ranks' results in fp32, and of two copies of the magnitudes that were rounded.
 pub fn matrix_sums_bytes(plan: &KernelPlan) -> u64 {
     let ranks = 0..plan.spec.world();
     let written: u64 = ranks.map(|rank| plan.operand_bytes(rank).1).sum();
     4 * written / Dtype::Bf16.bytes() * Dtype::Fp32.bytes()
 }
 
-/// What nobody writes stays what it was: it is no number.
+/// Appends NaN for the elements that a kernel does not write, up to `len` elements.
 pub fn padded(mut values: Vec<f32>, len: usize) -> Vec<f32> {
     values.resize(len, f32::NAN);
     values
 }
 
+/// Elements for tests.
+#[cfg(test)]
+pub fn test_matrix(rows: usize, cols: usize) -> Vec<bf16> {
+    let value = |i: usize| bf16::from_f32(((i * 37 + 11) % 101) as f32 / 64.0 - 0.8);
+    (0..rows * cols).map(value).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::test_matrix as matrix;
     use super::*;
-
-    fn matrix(rows: usize, cols: usize) -> Vec<bf16> {
-        let value = |i: usize| bf16::from_f32(((i * 37 + 11) % 101) as f32 / 64.0 - 0.8);
-        (0..rows * cols).map(value).collect()
-    }
 
     #[test]
     fn products_in_both_layouts_and_any_number_of_threads() {
@@ -351,57 +268,5 @@ mod tests {
             let found = activate(activation, x);
             assert!((found - y).abs() < 1e-8, "{activation}({x}) is {found}");
         }
-    }
-
-    /// What a node makes of its ranks' rounded parts is rounded once more before it travels to another node.
-    #[test]
-    fn sums_of_nodes_may_be_rounded_twice() {
-        let part = |value: f32| Matrix {
-            values: vec![value],
-            cols: 1,
-            terms: 1,
-            rounded: Vec::new(),
-            dtype: Dtype::Fp32,
-        };
-        // Each rounding takes nearly as much as one can: to 1, to 1 + 2/256, and their sum to 2.
-        let parts = [1.0 + 0.999 / 256.0, 1.0 + 2.999 / 256.0, 0.0, 0.0];
-        let round = |x: f32| bf16::from_f32(x).to_f32();
-        let found = round(parts.iter().copied().map(round).sum());
-        assert_eq!(found, 2.0);
-        let wrong = |nodes, local_world| {
-            let topology = Topology { nodes, local_world };
-            let sum = Matrix::sum(parts.map(part).into(), topology).expect("four parts");
-            let sum = Matrix {
-                dtype: Dtype::Fp32,
-                ..sum
-            };
-            Verdict::of(&[found], &sum, (0, 0, "c")).wrong
-        };
-        assert_eq!(wrong(2, 2), 0);
-        assert_eq!((wrong(1, 4), wrong(4, 1)), (1, 1), "one rounding only");
-    }
-
-    #[test]
-    fn rounding_is_right_and_all_else_is_wrong() {
-        let expected = multiply(&matrix(4, 64), &matrix(8, 64), true, (8, 64), 1);
-        let rounded: Vec<f32> = expected
-            .values
-            .iter()
-            .map(|x| bf16::from_f32(*x).to_f32())
-            .collect();
-        let verdict = Verdict::of(&rounded, &expected, (0, 1, "c"));
-        assert_eq!((verdict.elements, verdict.wrong), (32, 0));
-        assert!(verdict.relative_error() < 3e-3);
-
-        let mut poisoned = rounded.clone();
-        poisoned[19] = f32::NAN;
-        let wrong = Verdict::of(&poisoned, &expected, (2, 1, "c"));
-        let first = wrong.first_wrong.expect("one is wrong");
-        assert_eq!((wrong.wrong, first.row, first.col), (1, 2, 3));
-
-        let mut both = wrong;
-        both.add(&Verdict::of(&rounded[..8], &expected, (1, 0, "c")));
-        assert_eq!((both.elements, both.wrong), (64, 1 + 24));
-        assert_eq!(both.first_wrong.map(|wrong| wrong.call), Some(1));
     }
 }

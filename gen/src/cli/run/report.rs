@@ -1,55 +1,59 @@
-//! What `run` says: a heading per kernel, a line per seed, what went wrong in full, and how to see it again.
+//! The report of `mkernel-gen run`: a heading for each kernel, a line for each seed, errors in full, and the command
+//! that repeats a failed run.
 
-use super::ranks::{Failed, Outcome, Ran, RankError};
-use super::reference::Wrong;
-use super::replay;
+use super::ranks::{Completed, Outcome, RankError, RankFailure};
+use super::repro_command;
+use super::verdict::Mismatch;
+use crate::cli::failure::{Failure, chain, exit_code};
+use crate::cli::format::count;
 use crate::cli::input::Kernel;
 use crate::cli::machine::Machine;
 use crate::cli::output::{print, print_json};
-use crate::cli::{Failure, chain, exit_code, plan};
+use crate::cli::plan;
 use mkernel::{DeviceError, Dtype, EnvironmentError, Error, KernelPlan, SimulatorError};
 use serde::Serialize;
 
-/// What the runs of one kernel have in common.
-pub struct About<'a> {
+/// The properties that all runs of one kernel share.
+pub struct KernelRun<'a> {
     pub kernel: &'a Kernel,
     pub plan: &'a KernelPlan,
     pub machine: Machine,
     pub calls: u32,
 }
 
-impl About<'_> {
-    /// As in `2 simulated GPUs with 8 SMs`.
+impl KernelRun<'_> {
+    /// Describes the GPUs, as in `2 simulated GPUs with 8 SMs, skew 20`.
     fn device(&self) -> String {
         let world = self.plan.spec.world() as usize;
         match self.machine {
-            Machine::Gpus => crate::cli::count(world, "GPU"),
+            Machine::Gpus => count(world, "GPU"),
             Machine::Simulated(simulated) => format!(
                 "{} with {}, skew {}",
-                crate::cli::count(world, "simulated GPU"),
-                crate::cli::count(simulated.sms as usize, "SM"),
+                count(world, "simulated GPU"),
+                count(simulated.sms as usize, "SM"),
                 simulated.skew
             ),
         }
     }
 
-    fn replay(&self, seed: u64) -> String {
+    /// The command that repeats the run with `seed`.
+    fn repro_command(&self, seed: u64) -> String {
         let device = match self.machine {
             Machine::Gpus => "gpu",
             Machine::Simulated(_) => "sim",
         };
-        replay::command(std::env::args_os(), seed, device)
+        repro_command::command(std::env::args_os(), seed, device)
     }
 }
 
-/// What ended some ranks, all in the same way.
+/// An error, and the ranks that have failed with it.
 #[derive(Serialize)]
-struct Problem {
+struct RunError {
     ranks: Vec<u32>,
     reason: String,
 }
 
-/// An outcome, in JSON.
+/// The outcome of a run as a JSON object.
 #[derive(Serialize)]
 struct OutcomeLine<'a> {
     label: &'a str,
@@ -70,12 +74,12 @@ struct OutcomeLine<'a> {
     relative_error: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     repeats: Option<bool>,
-    problems: Vec<Problem>,
+    problems: Vec<RunError>,
     #[serde(skip_serializing_if = "Option::is_none")]
     replay: Option<String>,
 }
 
-/// Outcomes so far.
+/// Prints outcomes, and counts those that failed.
 pub struct Report {
     json: bool,
     ran: usize,
@@ -85,6 +89,7 @@ pub struct Report {
 }
 
 impl Report {
+    /// An empty report. With `json` outcomes are printed as JSON lines.
     pub fn new(json: bool) -> Self {
         Self {
             json,
@@ -95,8 +100,8 @@ impl Report {
         }
     }
 
-    /// The heading of a kernel.
-    pub fn kernel(&mut self, about: &About) -> Result<(), Failure> {
+    /// Prints the heading of a kernel.
+    pub fn kernel(&mut self, about: &KernelRun) -> Result<(), Failure> {
         self.plan_is_shown = self.json;
         if self.json {
             return Ok(());
@@ -106,8 +111,8 @@ impl Report {
         print(&format!("{label}: {formula}\n  on        {device}\n"))
     }
 
-    /// One run.
-    pub fn outcome(&mut self, about: &About, outcome: &Outcome) -> Result<(), Failure> {
+    /// Prints the outcome of a run.
+    pub fn outcome(&mut self, about: &KernelRun, outcome: &Outcome) -> Result<(), Failure> {
         self.ran += 1;
         if !outcome.is_right() {
             self.failed += 1;
@@ -126,12 +131,12 @@ impl Report {
         print(&text)
     }
 
-    /// Whether a run failed for want of something that is no part of a kernel.
+    /// Whether a run failed because of the machine, and not because of its kernel.
     pub fn machine_is_at_fault(&self) -> bool {
         self.code == 4
     }
 
-    /// Whether all was right.
+    /// Fails if a run has failed.
     pub fn finish(&self) -> Result<(), Failure> {
         if self.failed == 0 {
             return Ok(());
@@ -144,14 +149,15 @@ impl Report {
     }
 }
 
-/// Whether the machine or the compiler is at fault, whatever the seed.
+/// Whether the run failed because of the machine or the compiler, so that other seeds would fail too.
 pub fn is_same_for_all_seeds(outcome: &Outcome) -> bool {
     code(outcome) > 1
 }
 
-/// 1 if the kernel computes wrongly, hangs or races; 3 if it does not compile; 4 if the machine is at fault.
+/// The exit code: 1 if the kernel has a wrong result, hangs or races, 3 if it does not compile, 4 if the machine is at
+/// fault.
 fn code(outcome: &Outcome) -> u8 {
-    let of = |failed: &Failed| match &failed.error {
+    let of = |failed: &RankFailure| match &failed.error {
         RankError::Runtime(Error::Build { source, .. }) => exit_code(source),
         RankError::Runtime(
             Error::Device(
@@ -176,7 +182,7 @@ fn code(outcome: &Outcome) -> u8 {
     }
 }
 
-fn describe(about: &About, outcome: &Outcome) -> String {
+fn describe(about: &KernelRun, outcome: &Outcome) -> String {
     let seconds = outcome.time.as_secs_f64();
     let mut text = format!("  seed {:<4} ", outcome.seed);
     match &outcome.result {
@@ -196,18 +202,21 @@ fn describe(about: &About, outcome: &Outcome) -> String {
         text += &format!("          {who}: {reason}\n");
     }
     if code(outcome) == 1 {
-        text += &format!("          again: {}\n", about.replay(outcome.seed));
+        text += &format!(
+            "          to repeat: {}\n",
+            about.repro_command(outcome.seed)
+        );
     }
     text
 }
 
-/// What the comparison of every element says.
-fn found(ran: &Ran, calls: u32) -> String {
+/// Describes the result of the comparison of every element.
+fn found(ran: &Completed, calls: u32) -> String {
     let verdict = &ran.verdict;
     let (elements, wrong) = (verdict.elements, verdict.wrong);
-    let calls = crate::cli::count(calls as usize, "call");
+    let calls = count(calls as usize, "call");
     let mut text = match wrong {
-        0 => format!("right: all {elements} elements of {calls}"),
+        0 => format!("correct: all {elements} elements of {calls}"),
         _ => format!("WRONG: {wrong} of {elements} elements of {calls}"),
     };
     text += &format!(", relative error {:.2e}", verdict.relative_error());
@@ -216,16 +225,16 @@ fn found(ran: &Ran, calls: u32) -> String {
         text += " (rounding to bf16 alone 1.7e-3)";
     }
     text += if ran.repeats {
-        ", the same bits again"
+        ", bitwise identical when repeated"
     } else {
-        ", OTHER BITS when repeated"
+        ", DIFFERENT BITS when repeated"
     };
     text
 }
 
-/// What went wrong, once for all ranks that say the same.
-fn problems(outcome: &Outcome) -> Vec<Problem> {
-    let mut problems: Vec<Problem> = Vec::new();
+/// The errors of a run. Ranks with the same error share one entry.
+fn problems(outcome: &Outcome) -> Vec<RunError> {
+    let mut problems: Vec<RunError> = Vec::new();
     let failed = match &outcome.result {
         Ok(ran) => {
             return ran
@@ -237,11 +246,11 @@ fn problems(outcome: &Outcome) -> Vec<Problem> {
         }
         Err(failed) => failed,
     };
-    for Failed { rank, error } in failed {
+    for RankFailure { rank, error } in failed {
         let reason = chain(error);
         match problems.iter_mut().find(|problem| problem.reason == reason) {
             Some(problem) => problem.ranks.extend(rank),
-            None => problems.push(Problem {
+            None => problems.push(RunError {
                 ranks: rank.iter().copied().collect(),
                 reason,
             }),
@@ -250,8 +259,8 @@ fn problems(outcome: &Outcome) -> Vec<Problem> {
     problems
 }
 
-fn first_wrong(wrong: Wrong) -> Problem {
-    let Wrong {
+fn first_wrong(wrong: Mismatch) -> RunError {
+    let Mismatch {
         call,
         rank,
         operand,
@@ -260,19 +269,19 @@ fn first_wrong(wrong: Wrong) -> Problem {
         found,
         expected,
     } = wrong;
-    Problem {
+    RunError {
         ranks: vec![rank],
         reason: format!(
-            "first in call {call}: {operand}[{row}, {col}] is {found}, should be {expected}"
+            "first wrong element, in call {call}: {operand}[{row}, {col}] is {found}, expected {expected}"
         ),
     }
 }
 
-fn line<'a>(about: &'a About, outcome: &'a Outcome) -> OutcomeLine<'a> {
+fn line<'a>(about: &'a KernelRun, outcome: &'a Outcome) -> OutcomeLine<'a> {
     let ran = outcome.result.as_ref().ok();
     OutcomeLine {
         label: &about.kernel.label,
-        place: &about.kernel.place,
+        place: &about.kernel.location,
         ok: outcome.is_right(),
         id: ran.map_or(&about.plan.id, |ran| &ran.plan.id),
         device: about.device(),
@@ -286,7 +295,7 @@ fn line<'a>(about: &'a About, outcome: &'a Outcome) -> OutcomeLine<'a> {
         relative_error: ran.map(|ran| ran.verdict.relative_error()),
         repeats: ran.map(|ran| ran.repeats),
         problems: problems(outcome),
-        replay: (code(outcome) == 1).then(|| about.replay(outcome.seed)),
+        replay: (code(outcome) == 1).then(|| about.repro_command(outcome.seed)),
     }
 }
 
@@ -297,7 +306,7 @@ mod tests {
     use mkernel::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelSpec};
     use std::time::Duration;
 
-    fn outcome(result: Result<Ran, Vec<Failed>>) -> Outcome {
+    fn outcome(result: Result<Completed, Vec<RankFailure>>) -> Outcome {
         Outcome {
             seed: 7,
             time: Duration::from_millis(1500),
@@ -306,8 +315,8 @@ mod tests {
         }
     }
 
-    fn failed(rank: u32, error: Error) -> Failed {
-        Failed {
+    fn failed(rank: u32, error: Error) -> RankFailure {
+        RankFailure {
             rank: Some(rank),
             error: error.into(),
         }
@@ -325,7 +334,7 @@ mod tests {
         let plan = KernelPlan::new(&spec, &Device::simulated(2)).expect("a plan");
         let kernel = Kernel {
             label: "k".into(),
-            place: "flags".into(),
+            location: "flags".into(),
             spec,
             plan: None,
         };
@@ -334,7 +343,7 @@ mod tests {
             skew: 5,
             timeline: false,
         });
-        let about = About {
+        let about = KernelRun {
             kernel: &kernel,
             plan: &plan,
             machine,
@@ -344,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_several_ranks_say_is_said_once_with_the_way_back() {
+    fn ranks_with_the_same_error_share_a_line() {
         let waited = Duration::from_secs(30);
         let outcome = outcome(Err(vec![
             failed(0, Error::StillBusy { waited }),
@@ -362,19 +371,19 @@ mod tests {
         assert!(text.contains("rank 1: "), "{text}");
         let last = text.lines().last().unwrap_or("");
         assert!(
-            last.contains("again: ") && last.ends_with("--device sim --seed 7"),
+            last.contains("to repeat: ") && last.ends_with("--device sim --seed 7"),
             "{text}"
         );
     }
 
     #[test]
-    fn a_machine_that_cannot_is_the_same_for_all_seeds() {
-        let outcome = outcome(Err(vec![Failed {
+    fn a_missing_simulator_fails_for_all_seeds() {
+        let outcome = outcome(Err(vec![RankFailure {
             rank: None,
             error: Error::Simulator(SimulatorError::NotBuilt).into(),
         }]));
         assert_eq!(code(&outcome), 4);
         assert!(is_same_for_all_seeds(&outcome));
-        assert!(!text(&outcome).contains("again: "));
+        assert!(!text(&outcome).contains("to repeat: "));
     }
 }

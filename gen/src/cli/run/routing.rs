@@ -1,8 +1,8 @@
-//! Tokens and their experts: which experts each token has in a run, and where its rows should be.
+//! Random experts for tokens, and the rows that they give.
 
 use super::inputs::Random;
 
-/// Sizes that decide where rows are.
+/// The sizes that determine the rows of tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub world: usize,
@@ -13,28 +13,35 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// The number of experts of a rank.
     fn local(&self) -> usize {
         self.experts / self.world
     }
 }
 
-/// How tokens choose in a call.
+/// The distribution of experts in a call.
 #[derive(Clone, Copy, Debug)]
-enum Taste {
+enum RoutingPattern {
+    /// All experts are equally likely.
     Even,
-    /// Expert e as often as 1/(e + 1) says.
+    /// The probability of expert e is proportional to 1/(e + 1).
     Zipf,
-    /// All tokens have expert 0, and otherwise the last ones.
+    /// All tokens have expert 0 and the last experts.
     Same,
-    /// All experts of a token are on one rank, as far as that has so many.
+    /// The experts of a token are on one rank, unless it has too few.
     Local,
 }
 
-/// Ids of every rank's tokens, and how many there are: all, fewer, or none.
+/// Chooses experts for the tokens of every rank, and the number of tokens of every rank, which can be less than the
+/// maximum.
 pub fn choose(sizes: Sizes, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
     let mut random = Random(seed ^ (u64::from(call) << 32) ^ 0x746f_6b65_6e73);
-    let taste = [Taste::Even, Taste::Zipf, Taste::Local, Taste::Same]
-        [(seed.wrapping_add(call.into()) % 4) as usize];
+    let pattern = [
+        RoutingPattern::Even,
+        RoutingPattern::Zipf,
+        RoutingPattern::Local,
+        RoutingPattern::Same,
+    ][(seed.wrapping_add(call.into()) % 4) as usize];
     let counts: Vec<i32> = (0..sizes.world)
         .map(|_| match random.next() % 4 {
             0 => random.below(sizes.max_tokens + 1) as i32,
@@ -45,30 +52,31 @@ pub fn choose(sizes: Sizes, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
     let ids = (0..sizes.world)
         .map(|_| {
             (0..sizes.max_tokens)
-                .flat_map(|_| token(sizes, taste, &mut random))
+                .flat_map(|_| token(sizes, pattern, &mut random))
                 .collect()
         })
         .collect();
     (ids, counts)
 }
 
-fn token(sizes: Sizes, taste: Taste, random: &mut Random) -> Vec<i32> {
+/// Chooses the experts of one token.
+fn token(sizes: Sizes, pattern: RoutingPattern, random: &mut Random) -> Vec<i32> {
     let mut chosen: Vec<usize> = Vec::with_capacity(sizes.top_k);
     let rank = random.below(sizes.world);
     while chosen.len() < sizes.top_k {
-        let expert = match taste {
-            Taste::Even => random.below(sizes.experts),
-            Taste::Zipf => {
+        let expert = match pattern {
+            RoutingPattern::Even => random.below(sizes.experts),
+            RoutingPattern::Zipf => {
                 let most = (sizes.experts as f64 + 1.0).ln();
                 let x = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
                 ((x * most).exp() as usize - 1).min(sizes.experts - 1)
             }
-            Taste::Same if chosen.is_empty() => 0,
-            Taste::Same => sizes.experts - chosen.len(),
-            Taste::Local if chosen.len() < sizes.local() => {
+            RoutingPattern::Same if chosen.is_empty() => 0,
+            RoutingPattern::Same => sizes.experts - chosen.len(),
+            RoutingPattern::Local if chosen.len() < sizes.local() => {
                 rank * sizes.local() + random.below(sizes.local())
             }
-            Taste::Local => random.below(sizes.experts),
+            RoutingPattern::Local => random.below(sizes.experts),
         };
         if !chosen.contains(&expert) {
             chosen.push(expert);
@@ -79,45 +87,47 @@ fn token(sizes: Sizes, taste: Taste, random: &mut Random) -> Vec<i32> {
     chosen.into_iter().map(|expert| expert as i32).collect()
 }
 
-/// Where rows are: by rank, which token of which rank each is, by expert.
+/// The assignment of tokens to rows.
 pub struct Routing {
-    /// By rank and local expert: source rank and token of each row.
+    /// For each rank and each of its experts, the source rank and the token of each row.
     pub rows: Vec<Vec<Vec<(usize, usize)>>>,
-    /// By rank, of its tokens' choices; of tokens that there are not, nothing.
-    pub places: Vec<Vec<i32>>,
+    /// For each rank, the row index of each entry of its tokens.
+    pub row_indices: Vec<Vec<i32>>,
 }
 
 impl Routing {
+    /// Orders rows by expert, then by source rank and token.
     pub fn new(sizes: Sizes, ids: &[Vec<i32>], counts: &[i32]) -> Self {
         let local = sizes.local();
         let mut rows = vec![vec![Vec::new(); local]; sizes.world];
         for (source, (ids, count)) in ids.iter().zip(counts).enumerate() {
-            for (token, choices) in ids.chunks(sizes.top_k).enumerate().take(*count as usize) {
-                for expert in choices.iter().map(|id| *id as usize) {
+            for (token, entries) in ids.chunks(sizes.top_k).enumerate().take(*count as usize) {
+                for expert in entries.iter().map(|id| *id as usize) {
                     rows[expert / local][expert % local].push((source, token));
                 }
             }
         }
-        let place = |source: usize, token: usize, expert: usize| {
+        let row_index = |source: usize, token: usize, expert: usize| {
             let of_rank: &Vec<Vec<_>> = &rows[expert / local];
             let before: usize = of_rank[..expert % local].iter().map(Vec::len).sum();
             let within = of_rank[expert % local].binary_search(&(source, token));
             (expert / local * sizes.max_rows + before + within.unwrap_or(0)) as i32
         };
-        let places = (0..sizes.world)
+        let row_indices = (0..sizes.world)
             .map(|source| {
                 let there = ids[source]
                     .iter()
                     .take(counts[source] as usize * sizes.top_k);
                 there
                     .enumerate()
-                    .map(|(i, id)| place(source, i / sizes.top_k, *id as usize))
+                    .map(|(i, id)| row_index(source, i / sizes.top_k, *id as usize))
                     .collect()
             })
             .collect();
-        Self { rows, places }
+        Self { rows, row_indices }
     }
 
+    /// The expert offsets of `rank`.
     pub fn offsets(&self, rank: usize) -> Vec<f32> {
         let mut end = 0;
         let ends = self.rows[rank].iter().map(|rows| {
@@ -146,12 +156,12 @@ mod tests {
         let routing = Routing::new(SIZES, &ids, &[3, 2]);
         assert_eq!(routing.offsets(0), [0.0, 4.0, 6.0]);
         assert_eq!(routing.offsets(1), [0.0, 2.0, 4.0]);
-        assert_eq!(routing.places[0], [102, 0, 1, 4, 100, 103]);
-        assert_eq!(routing.places[1], [2, 101, 5, 3]);
+        assert_eq!(routing.row_indices[0], [102, 0, 1, 4, 100, 103]);
+        assert_eq!(routing.row_indices[1], [2, 101, 5, 3]);
     }
 
     #[test]
-    fn nobody_chooses_an_expert_twice() {
+    fn the_experts_of_a_token_differ() {
         for seed in 0..40 {
             let (ids, counts) = choose(SIZES, seed, 1);
             assert_eq!((ids.len(), counts.len()), (2, 2));

@@ -7,18 +7,18 @@ use mkernel::spec::abi::{Operand, OperandSpec};
 use mkernel::{Call, Dtype, Error};
 use std::sync::Arc;
 
-/// A tensor of a call.
+/// An operand in device memory.
 pub enum Tensor {
     Bf16(CudaSlice<bf16>),
     Fp32(CudaSlice<f32>),
     Int32(CudaSlice<i32>),
 }
 
-/// A number that no kernel writes.
+/// An integer that no kernel writes.
 const POISON: i32 = i32::MIN;
 
 impl Tensor {
-    /// What `rank` passes as an operand that the kernel reads.
+    /// Uploads an operand that the kernel reads.
     pub fn input(
         stream: &Arc<CudaStream>,
         inputs: &Inputs,
@@ -32,7 +32,7 @@ impl Tensor {
         })
     }
 
-    /// What a kernel leaves out of it stays a NaN that none computes.
+    /// A tensor with NaNs that no kernel computes, to detect which elements are written.
     pub fn poisoned(stream: &Arc<CudaStream>, dtype: Dtype, elems: usize) -> Result<Self, Error> {
         Ok(match dtype {
             Dtype::Bf16 => {
@@ -47,7 +47,7 @@ impl Tensor {
         })
     }
 
-    /// The call that writes it as `operand`.
+    /// Adds the tensor to `call` as an operand that the kernel writes.
     pub fn written_by<'a>(&'a mut self, call: Call<'a>, operand: Operand) -> Call<'a> {
         match self {
             Self::Bf16(slice) => call.write(operand, slice),
@@ -56,7 +56,7 @@ impl Tensor {
         }
     }
 
-    /// The call that reads it as `operand`.
+    /// Adds the tensor to `call` as an operand that the kernel reads.
     pub fn read_by<'a>(&'a self, call: Call<'a>, operand: Operand) -> Call<'a> {
         match self {
             Self::Bf16(slice) => call.read(operand, slice),
@@ -65,7 +65,7 @@ impl Tensor {
         }
     }
 
-    /// Its elements; numbers that were not written are none.
+    /// The elements. Integers that were not written become NaN.
     pub fn download(&self, stream: &Arc<CudaStream>) -> Result<Vec<f32>, Error> {
         Ok(match self {
             Self::Bf16(slice) => {
@@ -88,17 +88,17 @@ impl Tensor {
     }
 }
 
-/// An allocation cannot be empty; a rank without rows may pass any.
+/// Copies values to the device. Allocations cannot be empty, so an empty one gets the element `filler`.
 pub fn upload<E: DeviceRepr + Copy>(
     stream: &Arc<CudaStream>,
     values: &[E],
-    any: E,
+    filler: E,
 ) -> Result<CudaSlice<E>, Error> {
-    let values = if values.is_empty() { &[any] } else { values };
+    let values = if values.is_empty() { &[filler] } else { values };
     stream.clone_htod(values).map_err(cuda("clone_htod"))
 }
 
-/// A call of the driver that cudarc makes for us.
+/// Converts an error of a driver call.
 fn cuda(call: &'static str) -> impl Fn(DriverError) -> Error {
     move |source| Error::Cuda { call, source }
 }

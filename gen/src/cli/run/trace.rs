@@ -1,4 +1,4 @@
-//! A timeline as lines that a person reads: from the JSON that Perfetto takes.
+//! Converts a timeline from JSON for Perfetto to text.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,7 +11,7 @@ struct Timeline {
     events: Vec<Event>,
 }
 
-/// An event of the Trace Event Format; what is not there is of no use to people.
+/// The fields of an event of the Trace Event Format that the text shows.
 #[derive(Deserialize)]
 struct Event {
     #[serde(default)]
@@ -22,17 +22,17 @@ struct Event {
     pid: u64,
     #[serde(default)]
     tid: u64,
-    /// µs
+    /// The start in µs.
     #[serde(default)]
     ts: f64,
-    /// µs
+    /// The duration in µs.
     #[serde(default)]
     dur: Option<f64>,
     #[serde(default)]
     args: BTreeMap<String, Value>,
 }
 
-/// A line per event, in the order of time: when, for how long, who, what.
+/// A line for each event in the order of time, with its start, duration, rank, thread and name.
 pub fn readable(timeline: &str) -> Result<String, serde_json::Error> {
     let Timeline { mut events } = serde_json::from_str(timeline)?;
     let mut names = BTreeMap::new();
@@ -60,7 +60,7 @@ pub fn readable(timeline: &str) -> Result<String, serde_json::Error> {
             ("E", _) => "end".to_owned(),
             _ => String::new(),
         };
-        // A String takes all that is written to it.
+        // Writing to a String never fails.
         let _ = write!(
             text,
             "{:>12.3} {took:>10}  {rank}{thread}  {}",

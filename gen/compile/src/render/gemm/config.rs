@@ -1,9 +1,15 @@
-//! The numbers that headers of GEMM operators are instantiated for.
+//! The constants for which the headers of GEMM operators are instantiated.
 
-use super::Gemm;
 use crate::render::assembly::Config;
-use mkernel_spec::plan::{Chunks, Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
-use mkernel_spec::{BLayout, Dtype, GemmOp};
+use mkernel_spec::plan::{Chunks, GemmPlan, Reduction, SLOT_BYTES, Split, THREADS, TILE_K};
+use mkernel_spec::{BLayout, Dtype, GemmOp, KernelPlan};
+
+/// A plan of a GEMM operator with its op_plan.
+#[derive(Clone, Copy)]
+pub(in crate::render) struct Gemm<'a> {
+    pub plan: &'a KernelPlan,
+    pub op_plan: &'a GemmPlan,
+}
 
 pub(super) fn config(gemm: Gemm<'_>) -> Config {
     let mut c = Config::default();
@@ -50,7 +56,7 @@ fn problem(gemm: Gemm<'_>, c: &mut Config) {
     c.section("C = A B")
         .u32("kM", op_plan.shape.m as u32, "")
         .u32("kN", op_plan.shape.n as u32, "");
-    if let Some(note) = gemm.shards() {
+    if let Some(note) = gemm.shard_rows_note() {
         let shard_rows = op_plan.shape.shard_rows(plan.spec.world()) as u32;
         c.u32("kShardRows", shard_rows, note);
     }
@@ -194,8 +200,8 @@ fn launch(gemm: Gemm<'_>, c: &mut Config) {
 }
 
 impl Gemm<'_> {
-    /// What the rows of a shard are, if a kernel needs to know how many there are.
-    fn shards(self) -> Option<&'static str> {
+    /// The comment of the constant `kShardRows`, if the kernel has this constant.
+    fn shard_rows_note(self) -> Option<&'static str> {
         let op_plan = self.op_plan;
         if op_plan.chunks.is_some() {
             return Some("rows of A on every rank but perhaps the last ones");
@@ -206,5 +212,10 @@ impl Gemm<'_> {
             _ if self.scatters(r) => Some("rows of C that a rank reduces"),
             _ => None,
         }
+    }
+
+    /// Whether the reduction has one shot and each rank reduces only its own rows.
+    pub fn scatters(self, r: &Reduction) -> bool {
+        r.shots == 1 && (r.results || self.op_plan.config.op == GemmOp::GemmRs)
     }
 }

@@ -1,98 +1,101 @@
-//! [`Reading`]: pairs of an operator's options into its configuration.
+//! [`Binder`]: assigns pairs to the fields of a configuration.
 
-use crate::declaration::{Declaration, Declared, Mistake, Places};
+use crate::declaration::{Declaration, Declared, SpannedDiagnostic, Spans};
 use crate::value::{Value, nearest};
 use mkernel_spec::{Field, KernelConfig, KernelSpec, Op, Options};
 use std::collections::BTreeMap;
 
-/// `key = value`
+/// A pair `key = value` with the spans of both.
 #[derive(Clone, Debug)]
-pub(crate) struct Pair<P> {
+pub(crate) struct Pair<S> {
     pub key: String,
-    pub key_place: P,
+    pub key_span: S,
     pub value: Value,
-    pub value_place: P,
+    pub value_span: S,
 }
 
+/// The field that is called `key`.
 pub(crate) fn field_of(key: &str) -> Option<Field> {
     Field::all().into_iter().find(|field| field.name() == key)
 }
 
-/// Pairs on their way into a configuration.
-pub(crate) struct Reading<P> {
-    /// The operator; none if that itself is a mistake.
+/// A configuration to which pairs are assigned one by one.
+pub(crate) struct Binder<S> {
+    /// The operator, or none if it is missing or unknown.
     op: Option<Op>,
     config: KernelConfig,
-    places: BTreeMap<Field, P>,
-    pub mistakes: Vec<Mistake<P>>,
+    spans: BTreeMap<Field, S>,
+    pub diagnostics: Vec<SpannedDiagnostic<S>>,
 }
 
-impl<P: Clone> Reading<P> {
-    /// Stand-ins that are valid beside anything: fields that are missing or wrong cause no second message.
+impl<S: Clone> Binder<S> {
+    /// Starts from a valid configuration of `op`, or of the `likely` operator if `op` is unknown. Fields that are
+    /// missing or wrong keep these valid values, so that they cause no second message.
     pub fn new(op: Option<Op>, likely: Op) -> Self {
         Self {
             op,
             config: KernelConfig::new(8, likely.problem()),
-            places: BTreeMap::new(),
-            mistakes: Vec::new(),
+            spans: BTreeMap::new(),
+            diagnostics: Vec::new(),
         }
     }
 
-    fn mistake(&mut self, place: P, reason: String, help: impl Into<String>) {
-        self.mistakes.push(Mistake {
-            place,
+    fn error(&mut self, span: S, reason: String, help: impl Into<String>) {
+        self.diagnostics.push(SpannedDiagnostic {
+            span,
             reason,
             help: help.into(),
         });
     }
 
-    pub fn take(&mut self, pair: Pair<P>) {
+    /// Assigns a pair to its field, or adds an error.
+    pub fn bind(&mut self, pair: Pair<S>) {
         let Pair {
             key,
-            key_place,
+            key_span,
             value,
-            value_place,
+            value_span,
         } = pair;
         let Some(field) = field_of(&key) else {
             let help = nearest(&key, &self.options());
-            return self.mistake(key_place, format!("there is no option `{key}`"), help);
+            return self.error(key_span, format!("there is no option `{key}`"), help);
         };
-        if self.places.contains_key(&field) {
+        if self.spans.contains_key(&field) {
             let reason = format!("`{key}` is given twice");
-            return self.mistake(key_place, reason, "remove one of them");
+            return self.error(key_span, reason, "remove one of them");
         }
-        self.places.insert(field, value_place.clone());
+        self.spans.insert(field, value_span.clone());
         match self.config.assign(field, &value) {
             Ok(true) => {}
             Ok(false) => {
-                // Of an operator that is not known, nobody can say.
+                // Which options an unknown operator has cannot be decided.
                 if let Some(op) = self.op {
                     let owners = Op::ALL.into_iter().filter(|op| op.takes(field));
                     let reason = format!("`{key}` is not an option of {op}");
-                    self.mistake(key_place, reason, owned_by(owners));
+                    self.error(key_span, reason, owned_by(owners));
                 }
             }
             Err(help) => {
-                self.mistake(value_place, format!("{key}: {value} is not possible"), help);
+                self.error(value_span, format!("{key}: {value} is not possible"), help);
             }
         }
     }
 
-    /// What may be written.
+    /// The names of the options that may be given.
     fn options(&self) -> Vec<&'static str> {
         let takes = |field: &Field| self.op.is_none_or(|op| op.takes(*field));
         let fields = Field::all().into_iter().filter(takes);
         fields.map(Field::name).collect()
     }
 
-    /// What every kernel must have: its operator, its ranks and its sizes.
-    pub fn require(&mut self, whole: &P) {
+    /// Adds an error if the operator, the number of ranks or a size is missing.
+    pub fn require(&mut self, whole: &S) {
         let dims = self.config.problem.dims();
         let sizes = dims.iter().map(|(field, _)| *field);
         let required: Vec<_> = [Field::OP, Field::WORLD].into_iter().chain(sizes).collect();
         let missing: Vec<_> = required
             .iter()
-            .filter(|field| !self.places.contains_key(field))
+            .filter(|field| !self.spans.contains_key(field))
             .map(|field| format!("`{field}`"))
             .collect();
         if missing.is_empty() {
@@ -102,33 +105,34 @@ impl<P: Clone> Reading<P> {
         let reason = format!("{} {verb} missing", missing.join(", "));
         let names: Vec<_> = required.into_iter().map(Field::name).collect();
         let help = format!(
-            "a kernel has {}; a size that is not known yet is `dynamic`",
+            "every kernel needs {}; write `dynamic` for a size that is given at run time",
             enumerate(&names)
         );
-        self.mistake(whole.clone(), reason, help);
+        self.error(whole.clone(), reason, help);
     }
 
-    pub fn check(self, whole: P) -> Declared<P> {
-        let mut mistakes = self.mistakes;
-        let places = Places {
+    /// The declaration, if neither the pairs nor the configuration have an error.
+    pub fn check(self, whole: S) -> Declared<S> {
+        let mut diagnostics = self.diagnostics;
+        let spans = Spans {
             whole,
-            fields: self.places,
+            fields: self.spans,
         };
         match KernelSpec::validate(self.config) {
-            Ok(spec) if mistakes.is_empty() => Ok(Declaration { spec, places }),
-            Ok(_) => Err(mistakes),
+            Ok(spec) if diagnostics.is_empty() => Ok(Declaration { spec, spans }),
+            Ok(_) => Err(diagnostics),
             Err(found) => {
-                mistakes.extend(places.mistakes(&found));
-                Err(mistakes)
+                diagnostics.extend(spans.diagnostics(&found));
+                Err(diagnostics)
             }
         }
     }
 }
 
-/// `it is of ring_attention`
+/// `it is an option of ring_attention`
 fn owned_by(owners: impl Iterator<Item = Op>) -> String {
     let names: Vec<_> = owners.map(Op::name).collect();
-    format!("it is of {}", enumerate(&names))
+    format!("it is an option of {}", enumerate(&names))
 }
 
 /// `a, b and c`
@@ -150,10 +154,10 @@ mod tests {
         let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::SHOTS));
         assert_eq!(
             owned_by(owners),
-            "it is of ag_gemm, gemm_rs, gemm_ar, all_reduce, all_gather and reduce_scatter"
+            "it is an option of ag_gemm, gemm_rs, gemm_ar, all_reduce, all_gather and reduce_scatter"
         );
         let owners = Op::ALL.into_iter().filter(|op| op.takes(Field::CAUSAL));
-        assert_eq!(owned_by(owners), "it is of ring_attention");
+        assert_eq!(owned_by(owners), "it is an option of ring_attention");
     }
 
     #[test]

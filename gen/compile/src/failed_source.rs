@@ -1,19 +1,19 @@
-//! Kernels that did not compile: source, headers and log are saved where a person can open them.
+//! Saves the sources, headers and logs of kernels that did not compile, so that users can inspect them.
 
 use crate::cache::Cache;
+use crate::cache_layout::LOG;
 use crate::error::GenError;
 use crate::host_cxx::{WRAPPER, wrapper};
 use crate::key::Key;
-use crate::parts::LOG;
-use crate::program::program_name;
-use crate::source::CudaSource;
+use crate::source::{CudaSource, file_name};
 use crate::templates::headers;
 use mkernel_spec::Target;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Saves the source of a kernel that the compiler rejected, and has `error` say where. Other errors pass unchanged.
+/// Saves the source of a kernel that the compiler rejected, and adds its path to `error`. Other errors are returned
+/// unchanged.
 pub(crate) fn save(
     cache: Option<&Cache>,
     key: &Key,
@@ -28,7 +28,7 @@ pub(crate) fn save(
         _ => return error,
     };
     let in_cache = cache.and_then(|cache| save_in_cache(cache, key, source, log).ok());
-    // Without a usable cache: a folder of its own where temporary files go.
+    // Without a usable cache, the source goes to a temporary folder.
     match in_cache.map_or_else(|| save_in_temporary(source, log), Ok) {
         Ok(folder) => {
             for line in faults.iter_mut().chain([log]) {
@@ -57,7 +57,7 @@ fn save_in_temporary(source: &CudaSource, log: &str) -> io::Result<PathBuf> {
     Ok(folder.keep())
 }
 
-/// Writes all that a person needs to compile the kernel by hand to `folder`, whose path for people is `shown`.
+/// Writes everything that is needed to compile the kernel by hand to `folder`. Paths in the log begin with `shown`.
 fn write(folder: &Path, shown: &Path, source: &CudaSource, log: &str) -> io::Result<()> {
     for (name, text) in headers(source.target) {
         let path = folder.join(name);
@@ -74,10 +74,10 @@ fn write(folder: &Path, shown: &Path, source: &CudaSource, log: &str) -> io::Res
     fs::write(folder.join(LOG), with_real_paths(log, shown, source))
 }
 
-/// The compiler names the source and the headers by the names it was given: makes them paths that an editor can open.
+/// Replaces the file names in a compiler's log by paths in `folder`, which an editor can open.
 fn with_real_paths(log: &str, folder: &Path, source: &CudaSource) -> String {
     let mut log = log.replace(
-        &program_name(&source.id),
+        &file_name(&source.id),
         &source_path(folder, source).to_string_lossy(),
     );
     let wrapper = (source.target == Target::Simulator).then_some(WRAPPER);
@@ -92,7 +92,7 @@ fn source_path(folder: &Path, source: &CudaSource) -> PathBuf {
     folder.join(format!("{}.cu", file_stem(source)))
 }
 
-/// The kernel's name, which comes from outside, with nothing in it that a path could mean something by.
+/// The name of the kernel without the characters that have a meaning in paths. The name is untrusted input.
 fn file_stem(source: &CudaSource) -> String {
     source
         .id

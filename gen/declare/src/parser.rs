@@ -1,75 +1,77 @@
-//! [`Draft`]: keys and values as they are found, then a [`Declaration`](crate::Declaration).
+//! [`Parser`]: collects the keys and values of a kernel and turns them into a [`Declaration`](crate::Declaration).
 
-use crate::declaration::{Declared, Mistake};
-use crate::reading::{Pair, Reading, field_of};
+use crate::binder::{Binder, Pair, field_of};
+use crate::declaration::{Declared, SpannedDiagnostic};
 use crate::value::Value;
 use mkernel_spec::{Field, Op};
 
-/// Keys and values found so far; `P` says where. They mean nothing before all are there: the operator, wherever it is
-/// written, decides which there can be.
+/// The keys and values of a kernel that were found so far. `S` is the type of their spans.
+///
+/// Pairs are interpreted in [`Parser::finish`], since the operator determines which options are valid and may be the
+/// last pair.
 #[derive(Clone, Debug)]
-pub struct Draft<P> {
-    found: Vec<Found<P>>,
+pub struct Parser<S> {
+    found: Vec<Found<S>>,
 }
 
-/// In the order of discovery.
+/// A pair, or an error that was found instead of one.
 #[derive(Clone, Debug)]
-enum Found<P> {
-    Pair(Pair<P>),
-    Mistake(Mistake<P>),
+enum Found<S> {
+    Pair(Pair<S>),
+    Diagnostic(SpannedDiagnostic<S>),
 }
 
-impl<P> Default for Draft<P> {
+impl<S> Default for Parser<S> {
     fn default() -> Self {
         Self { found: Vec::new() }
     }
 }
 
-impl<P: Clone> Draft<P> {
-    /// Takes `key = value`.
-    pub fn set(&mut self, key: &str, key_place: P, value: Value, value_place: P) {
+impl<S: Clone> Parser<S> {
+    /// Adds the pair `key = value`.
+    pub fn set(&mut self, key: &str, key_span: S, value: Value, value_span: S) {
         self.found.push(Found::Pair(Pair {
             key: key.to_owned(),
-            key_place,
+            key_span,
             value,
-            value_place,
+            value_span,
         }));
     }
 
-    /// Records a mistake that the door itself has found.
-    pub fn mistake(&mut self, place: P, reason: impl Into<String>, help: impl Into<String>) {
-        self.found.push(Found::Mistake(Mistake {
-            place,
+    /// Adds an error that the caller has found.
+    pub fn error(&mut self, span: S, reason: impl Into<String>, help: impl Into<String>) {
+        self.found.push(Found::Diagnostic(SpannedDiagnostic {
+            span,
             reason: reason.into(),
             help: help.into(),
         }));
     }
 
-    /// Checks the whole; `whole` is the place of what is not there.
+    /// Checks the kernel. Errors about missing options have the span `whole`.
     ///
     /// # Errors
-    /// Every mistake, at once, in the order of their discovery.
-    pub fn finish(self, whole: P) -> Declared<P> {
+    /// All errors, in the order in which they were found.
+    pub fn finish(self, whole: S) -> Declared<S> {
         let op = self.op();
-        let mut reading = Reading::new(op, op.unwrap_or_else(|| self.likely_op()));
+        let mut binder = Binder::new(op, op.unwrap_or_else(|| self.likely_op()));
         for found in self.found {
             match found {
-                Found::Pair(pair) => reading.take(pair),
-                Found::Mistake(mistake) => reading.mistakes.push(mistake),
+                Found::Pair(pair) => binder.bind(pair),
+                Found::Diagnostic(diagnostic) => binder.diagnostics.push(diagnostic),
             }
         }
-        reading.require(&whole);
-        reading.check(whole)
+        binder.require(&whole);
+        binder.check(whole)
     }
 
-    fn pairs(&self) -> impl Iterator<Item = &Pair<P>> {
+    fn pairs(&self) -> impl Iterator<Item = &Pair<S>> {
         self.found.iter().filter_map(|found| match found {
             Found::Pair(pair) => Some(pair),
-            Found::Mistake(_) => None,
+            Found::Diagnostic(_) => None,
         })
     }
 
-    /// The operator, if one is given that there is.
+    /// The operator, if a known one is given.
     fn op(&self) -> Option<Op> {
         let op = self.pairs().find(|pair| pair.key == Field::OP.name())?;
         match &op.value {
@@ -78,13 +80,16 @@ impl<P: Clone> Draft<P> {
         }
     }
 
-    /// The first operator that takes as many of the options as any does.
+    /// The operator that lacks the fewest of the given options, or the first of several such operators.
     fn likely_op(&self) -> Op {
-        let others = |op: &Op| {
+        let unknown_options = |op: &Op| {
             let fields = self.pairs().filter_map(|pair| field_of(&pair.key));
             fields.filter(|field| !op.takes(*field)).count()
         };
-        Op::ALL.into_iter().min_by_key(others).unwrap_or(Op::AgGemm)
+        Op::ALL
+            .into_iter()
+            .min_by_key(unknown_options)
+            .unwrap_or(Op::AgGemm)
     }
 }
 
@@ -93,12 +98,12 @@ mod tests {
     use super::*;
     use mkernel_spec::{Diagnostics, Dim, GemmConfig, GemmOp, KernelConfig};
 
-    fn draft(pairs: &[(&'static str, Value)]) -> Draft<&'static str> {
-        let mut draft = Draft::default();
+    fn parser(pairs: &[(&'static str, Value)]) -> Parser<&'static str> {
+        let mut parser = Parser::default();
         for &(key, ref value) in pairs {
-            draft.set(key, key, value.clone(), key);
+            parser.set(key, key, value.clone(), key);
         }
-        draft
+        parser
     }
 
     fn minimal() -> Vec<(&'static str, Value)> {
@@ -111,17 +116,17 @@ mod tests {
         ]
     }
 
-    fn reasons(draft: Draft<&'static str>) -> Vec<(&'static str, String)> {
-        let mistakes = draft.finish("whole").expect_err("mistakes");
-        mistakes
+    fn reasons(parser: Parser<&'static str>) -> Vec<(&'static str, String)> {
+        let diagnostics = parser.finish("whole").expect_err("diagnostics");
+        diagnostics
             .into_iter()
-            .map(|m| (m.place, format!("{}; {}", m.reason, m.help)))
+            .map(|m| (m.span, format!("{}; {}", m.reason, m.help)))
             .collect()
     }
 
     #[test]
     fn a_minimal_kernel() {
-        let spec = draft(&minimal()).finish("whole").expect("valid").spec;
+        let spec = parser(&minimal()).finish("whole").expect("valid").spec;
         let expected = GemmConfig {
             n: Dim::Static(1024),
             k: Dim::Static(8192),
@@ -131,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_said_at_once() {
+    fn all_errors_are_reported_at_once() {
         let mut pairs = minimal();
         pairs.extend([
             ("tile_q", Value::Integer(128)),
@@ -141,10 +146,10 @@ mod tests {
             ("transfer", Value::Word("copy_engin".into())),
             ("comm_ctas", Value::Integer(-1)),
         ]);
-        let found = reasons(draft(&pairs));
-        let places: Vec<_> = found.iter().map(|(place, _)| *place).collect();
+        let found = reasons(parser(&pairs));
+        let spans: Vec<_> = found.iter().map(|(span, _)| *span).collect();
         assert_eq!(
-            places,
+            spans,
             ["tile_q", "m", "stages", "transfer", "comm_ctas", "tile_m"]
         );
         assert_eq!(
@@ -167,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_once_for_the_whole() {
-        let found = reasons(draft(&minimal()[..3]));
+    fn missing_options_are_one_error_of_the_whole() {
+        let found = reasons(parser(&minimal()[..3]));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].0, "whole");
         assert!(
@@ -179,13 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_operator_hides_nothing_else() {
+    fn an_unknown_operator_hides_no_other_error() {
         let mut pairs = minimal();
         pairs[0].1 = Value::Word("ag_gem".into());
         pairs.extend([("shots", Value::Integer(-1)), ("n", Value::Integer(8))]);
-        let found = reasons(draft(&pairs));
-        let places: Vec<_> = found.iter().map(|(place, _)| *place).collect();
-        assert_eq!(places, ["op", "shots", "n"]);
+        let found = reasons(parser(&pairs));
+        let spans: Vec<_> = found.iter().map(|(span, _)| *span).collect();
+        assert_eq!(spans, ["op", "shots", "n"]);
         assert_eq!(
             found[0].1,
             "op: `ag_gem` is not possible; did you mean `ag_gemm`?"
@@ -198,24 +203,24 @@ mod tests {
         pairs[0].1 = Value::Word("gemm_ar".into());
         pairs.push(("shots", Value::Integer(1)));
         pairs.rotate_left(1);
-        let spec = draft(&pairs).finish("whole").expect("valid").spec;
+        let spec = parser(&pairs).finish("whole").expect("valid").spec;
         assert_eq!(spec.op(), Op::GemmAr);
         assert_eq!(spec.shape(), None);
     }
 
     #[test]
-    fn violations_of_a_later_step_have_places() {
-        let mut declaration = draft(&minimal()).finish("whole").expect("valid");
+    fn violations_of_a_later_step_have_spans() {
+        let mut declaration = parser(&minimal()).finish("whole").expect("valid");
         let mut found = Diagnostics::default();
         found.push(Field::N, "too wide", "halve it");
         found.push(Field::STAGES, "too many", "use fewer");
         found.push(Field::M, "too long", "halve it");
-        declaration.set_place(Field::M, "--m");
-        let places: Vec<_> = declaration
-            .mistakes(&found)
+        declaration.set_span(Field::M, "--m");
+        let spans: Vec<_> = declaration
+            .diagnostics(&found)
             .into_iter()
-            .map(|m| m.place)
+            .map(|m| m.span)
             .collect();
-        assert_eq!(places, ["n", "whole", "--m"]);
+        assert_eq!(spans, ["n", "whole", "--m"]);
     }
 }

@@ -1,7 +1,7 @@
-//! What of a cache's folder is mkernel's: nothing else in it is ever removed.
+//! The files and folders that mkernel creates in a cache. Others are never removed.
 //!
-//! A cache has the file [`TAG`], which mkernel writes into folders that it makes or finds empty. A folder without it is
-//! taken for a cache only if nothing in it has a name that mkernel does not give.
+//! A cache has the file [`TAG`], which mkernel writes into folders that it creates or finds empty. A folder without
+//! this file is used as a cache only if mkernel could have given all names in it.
 
 use crate::bundle::BUNDLE_MANIFEST;
 use crate::disk::TEMPORARY;
@@ -14,33 +14,33 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
-/// The file that says whose the folder is, with the signature by which programs that make backups know caches.
+/// The file that marks a cache. Its signature is a standard by which backup programs recognise caches.
 pub(crate) const TAG: &str = "CACHEDIR.TAG";
 
 const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55
 # This folder is a cache of mkernel, which may remove what it has stored here.
 ";
 
-/// The log in a folder of [`Part::Failed`].
+/// The name of the log in a folder of [`Subfolder::Failed`].
 pub(crate) const LOG: &str = "log.txt";
 
-/// The folders of a cache whose contents may be removed.
+/// The folders in a cache whose contents may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// Entries, by key.
+pub(crate) enum Subfolder {
+    /// Entries, named by their keys.
     Kernels,
-    /// Folders that are being written, or removed.
+    /// Folders that are being written or removed.
     Tmp,
-    /// Source and log of kernels that did not compile.
+    /// Sources and logs of kernels that did not compile.
     Failed,
     /// Damaged entries.
     Quarantine,
 }
 
-impl Part {
+impl Subfolder {
     pub const ALL: [Self; 4] = [Self::Kernels, Self::Tmp, Self::Failed, Self::Quarantine];
 
-    /// Its folder.
+    /// The name of the folder.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernels => "kernels",
@@ -50,8 +50,8 @@ impl Part {
         }
     }
 
-    /// Whether mkernel has made what is called `name` in `folder`, which is this part.
-    pub fn is_own(self, folder: &Folder, name: &OsStr) -> bool {
+    /// Whether mkernel has created `name` in `folder`, which is this subfolder.
+    pub fn is_from_mkernel(self, folder: &Folder, name: &OsStr) -> bool {
         let Some(text) = name.to_str() else {
             return false;
         };
@@ -86,8 +86,8 @@ impl Part {
     }
 }
 
-/// Opens the folder of a cache for writing: makes it, for this user only, as the XDG specification wants, and says in it
-/// whose it is.
+/// Opens the folder of a cache for writing, and creates and marks it if necessary. It is accessible to this user only,
+/// as the XDG specification requires.
 pub(crate) fn make_root(path: &Path) -> io::Result<Folder> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -103,7 +103,7 @@ pub(crate) fn make_root(path: &Path) -> io::Result<Folder> {
     Ok(root)
 }
 
-/// Why `root` is no cache, if it is none.
+/// The reason why `root` cannot be used as a cache, if there is one.
 pub(crate) fn refusal(root: &Folder) -> io::Result<Option<String>> {
     if is_tagged(root) {
         return Ok(None);
@@ -113,7 +113,7 @@ pub(crate) fn refusal(root: &Folder) -> io::Result<Option<String>> {
 
 fn not_a_cache(root: &Folder, foreign: &OsStr) -> String {
     format!(
-        "{} has no {TAG} of mkernel, and {} in it is not mkernel's; choose an empty folder, or one that is not there yet",
+        "{} has no {TAG} of mkernel, and it contains {}, which mkernel did not create; choose an empty or new folder",
         root.path().display(),
         foreign.display()
     )
@@ -123,29 +123,29 @@ fn is_tagged(root: &Folder) -> bool {
     !is_bundle(root) && root.read(TAG).is_ok_and(|text| text == TAG_TEXT.as_bytes())
 }
 
-/// Whether the kernels are an ahead-of-time bundle, whose entries look like those of a cache.
+/// Whether the folder of kernels is an ahead-of-time bundle, whose entries look like those of a cache.
 fn is_bundle(root: &Folder) -> bool {
-    let kernels = root.folder(Part::Kernels.name());
+    let kernels = root.folder(Subfolder::Kernels.name());
     kernels.is_ok_and(|kernels| kernels.has(BUNDLE_MANIFEST))
 }
 
-/// The first name in `root` that mkernel does not give.
+/// The first name in `root` that mkernel did not give.
 pub(crate) fn foreign(root: &Folder) -> io::Result<Option<OsString>> {
     if is_bundle(root) {
         return Ok(Some(
-            Path::new(Part::Kernels.name())
+            Path::new(Subfolder::Kernels.name())
                 .join(BUNDLE_MANIFEST)
                 .into_os_string(),
         ));
     }
     let names = root.names()?;
-    Ok(names.into_iter().find(|name| !is_own_name(name)))
+    Ok(names.into_iter().find(|name| !is_known_name(name)))
 }
 
-/// Whether `name` is one that mkernel gives in the folder of a cache.
-pub(crate) fn is_own_name(name: &OsStr) -> bool {
+/// Whether mkernel gives this name to files or folders in a cache.
+pub(crate) fn is_known_name(name: &OsStr) -> bool {
     let is_fixed = |fixed: &str| name == fixed;
-    Part::ALL.iter().any(|part| is_fixed(part.name()))
+    Subfolder::ALL.iter().any(|part| is_fixed(part.name()))
         || ["locks", "nvrtc", TAG].into_iter().any(is_fixed)
         || name
             .to_str()

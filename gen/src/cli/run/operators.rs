@@ -1,4 +1,4 @@
-//! What a run computes with: random operands, and what the operator should make of them.
+//! Random operands and expected results of every operator.
 
 use super::inputs::Inputs;
 use super::reference::Matrix;
@@ -7,13 +7,12 @@ use mkernel::KernelPlan;
 use mkernel::spec::by_problem;
 use mkernel::spec::plan::OpPlan;
 
-/// Random operands that depend on plan, seed and call alone.
+/// Random operands. They depend on nothing but the plan, the seed and the call.
 pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
     by_problem!(&plan.op_plan, OpPlan(op_plan) => inputs(plan, op_plan, seed, call))
 }
 
-/// The results of `rank`, in fp32 and in the order of the plan's operands; none for an operator that has no reference
-/// here.
+/// The expected results of `rank`, in the order of the plan's operands. None if the operator has no reference.
 pub fn expected(
     plan: &KernelPlan,
     inputs: &Inputs,
@@ -23,7 +22,7 @@ pub fn expected(
     by_problem!(&plan.op_plan, OpPlan(op_plan) => expected(plan, op_plan, inputs, rank, threads))
 }
 
-/// Bytes of the sums that all ranks' references need at a time, beside operands and results.
+/// Bytes that the references of all ranks need at the same time, besides operands and results.
 pub fn reference_bytes(plan: &KernelPlan) -> u64 {
     by_problem!(&plan.op_plan, OpPlan(op_plan) => reference_bytes(plan, op_plan))
 }

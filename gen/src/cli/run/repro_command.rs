@@ -1,12 +1,12 @@
-//! The command that repeats one run of many.
+//! The command that repeats one run.
 
 use std::ffi::OsString;
 
-/// Flags that replaying leaves out, with their value: those of many seeds, and files, which are for the first run.
+/// Flags that are removed together with their values: those of seeds, and files that the first run has written.
 const LEFT_OUT: [&str; 4] = ["--seed", "--seeds", "--trace", "--timeline"];
 
-/// The words of this command with another seed, as a person types them. `device` is added if the first run chose for
-/// itself.
+/// The command with the arguments `words` but with one seed, quoted for a shell. If the first run chose the device
+/// itself, `--device` is added.
 pub fn command(words: impl IntoIterator<Item = OsString>, seed: u64, device: &str) -> String {
     let mut kept: Vec<String> = Vec::new();
     let mut words = words
@@ -40,7 +40,7 @@ pub fn command(words: impl IntoIterator<Item = OsString>, seed: u64, device: &st
     quoted.join(" ")
 }
 
-/// A word that a shell takes as it is.
+/// Quotes a word for a shell if necessary.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -54,14 +54,14 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
-    fn replayed(words: &[&str]) -> String {
+    fn repeated(words: &[&str]) -> String {
         command(words.iter().map(OsString::from), 7, "sim")
     }
 
     #[test]
     fn one_seed_instead_of_many() {
         assert_eq!(
-            replayed(&[
+            repeated(&[
                 "mkernel-gen",
                 "run",
                 "--seeds",
@@ -72,7 +72,7 @@ mod tests {
             "mkernel-gen run a.toml --skew=3 --device sim --seed 7"
         );
         assert_eq!(
-            replayed(&[
+            repeated(&[
                 "target/mkernel-gen",
                 "run",
                 "--device=auto",
@@ -82,7 +82,7 @@ mod tests {
             "target/mkernel-gen run --device sim --seed 7"
         );
         assert_eq!(
-            replayed(&[
+            repeated(&[
                 "m",
                 "run",
                 "--timeline",

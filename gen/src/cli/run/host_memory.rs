@@ -1,13 +1,13 @@
-//! What a run on simulated GPUs needs of this host's memory, before any of it is allocated.
+//! Estimates the host memory that a run on simulated GPUs needs, before it allocates any.
 
-use super::super::Failure;
-use super::super::output::bytes;
-use super::data::reference_bytes;
+use super::operators::reference_bytes;
+use crate::cli::failure::Failure;
+use crate::cli::format::bytes;
 use mkernel::{KernelPlan, Simulation};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
-/// How many of `wanted` jobs this host's memory allows side by side; an error if it does not allow one.
+/// The number of concurrent jobs, at most `wanted`, that fit into this host's memory. An error if not even one fits.
 pub fn jobs_that_fit(
     label: &str,
     plan: &KernelPlan,
@@ -26,9 +26,8 @@ pub fn jobs_that_fit(
     }
 }
 
-/// What a job takes at most: its GPUs, and the data and references of all ranks. An estimate, a little too high.
+/// An upper estimate of the bytes that a job needs for its GPUs and for the data and references of all ranks.
 fn host_bytes(plan: &KernelPlan, calls: u32) -> u64 {
-    /// Of a value in fp32, and of one in bf16.
     const FP32: u64 = 4;
     const BF16: u64 = 2;
     let world = plan.spec.world();
@@ -38,9 +37,9 @@ fn host_bytes(plan: &KernelPlan, calls: u32) -> u64 {
     let calls = u64::from(calls);
     let gpus = u64::from(world) * plan.workspace.bytes + (calls + 1) * (read + written);
     let inputs = calls * read;
-    // One more call repeats the first.
+    // Another call repeats the first.
     let results = (calls + 1) * written / BF16 * FP32;
-    // Ranks make their references at the same time: operands in fp32, then sums and what was rounded for them.
+    // All ranks compute their references at the same time. They need operands in fp32, and sums.
     let sums = reference_bytes(plan);
     let references = u64::from(world) * read / BF16 * FP32 + sums;
     [Simulation::host_bytes(gpus), inputs, results, references]
@@ -48,8 +47,8 @@ fn host_bytes(plan: &KernelPlan, calls: u32) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// What this process can still allocate, by the system's memory, its control group and its limit; none if nothing is
-/// known.
+/// The bytes that this process can still allocate by the limits of the system, of its control group and of the process,
+/// or none if these are unknown.
 fn available_bytes() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let system = read("/proc/meminfo").and_then(|text| kib_of(&text, "MemAvailable:"));
@@ -65,7 +64,7 @@ fn available_bytes() -> Option<u64> {
     [system, group, address_space].into_iter().flatten().min()
 }
 
-/// The bytes behind `name` in a text like /proc/meminfo.
+/// The value of `name` in a text such as /proc/meminfo, in bytes.
 fn kib_of(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -89,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_host_cannot_hold_is_an_error_with_the_figures() {
+    fn a_job_larger_than_memory_is_an_error_with_sizes() {
         assert_eq!(jobs_that_fit("k", &plan(64), 3, 2).ok(), Some(2));
         let error = jobs_that_fit("k", &plan(2_147_483_647), 3, 2).expect_err("too large");
         let text = error.to_string();

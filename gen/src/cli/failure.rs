@@ -1,0 +1,149 @@
+//! [`Failure`]: the errors that end a command, and the exit code of each.
+
+use super::format::count;
+use mkernel_compile::GenError;
+use mkernel_declare::SpannedDiagnostic;
+use mkernel_topology::NicConfigError;
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+/// An error that ends a command.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Errors in the configuration of kernels.
+    #[error("{} in the configuration", count(.0.len(), "error"))]
+    Diagnostics(Vec<SpannedDiagnostic<String>>),
+    /// Arguments that do not fit together.
+    #[error("{0}")]
+    Usage(&'static str),
+    #[error("environment variable {name} is {value:?}; set it to {expected}")]
+    Variable {
+        name: &'static str,
+        value: String,
+        expected: String,
+    },
+    /// Kernels that did not compile, by label.
+    #[error("{} did not compile", count(.0.len(), "kernel"))]
+    Compile(Vec<(String, GenError)>),
+    #[error(transparent)]
+    Gen(GenError),
+    /// Runs that failed, and the exit code.
+    #[error("{failed} of {} failed", count(*.ran, "run"))]
+    Runs { failed: usize, ran: usize, code: u8 },
+    #[error(
+        "{label} needs about {needed} of host memory on simulated GPUs, but only {available} are free; use smaller sizes, fewer --calls, or GPUs"
+    )]
+    HostMemory {
+        label: String,
+        needed: String,
+        available: String,
+    },
+    #[error("the fabric test failed")]
+    Fabric(#[source] mkernel::Error),
+    #[error("cannot read {}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {}", .path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{} does not describe a device", .path.display())]
+    Device {
+        path: PathBuf,
+        source: toml::de::Error,
+    },
+    #[error("cannot install NVRTC: {what}")]
+    Fetch {
+        what: String,
+        source: Option<io::Error>,
+    },
+    #[error(transparent)]
+    Nics(NicConfigError),
+    #[error("cannot write to standard output")]
+    Output(#[source] io::Error),
+}
+
+impl Failure {
+    /// The exit code of the process.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Diagnostics(_) | Self::Device { .. } | Self::Fabric(_) => 1,
+            Self::Usage(_) | Self::Variable { .. } | Self::Nics(_) => 2,
+            Self::Compile(failed) => failed
+                .iter()
+                .map(|(_, error)| exit_code(error))
+                .max()
+                .unwrap_or(3),
+            Self::Gen(error) => exit_code(error),
+            Self::Runs { code, .. } => *code,
+            Self::HostMemory { .. }
+            | Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Fetch { .. }
+            | Self::Output(_) => 4,
+        }
+    }
+}
+
+/// 3 for an error in the source of a kernel, 1 for one in its configuration, and 4 for an error of the environment.
+pub fn exit_code(error: &GenError) -> u8 {
+    match error {
+        GenError::Render { .. }
+        | GenError::NvrtcCall { .. }
+        | GenError::Compile { .. }
+        | GenError::Rejected { .. } => 3,
+        GenError::Plan(_) => 1,
+        _ => 4,
+    }
+}
+
+/// The message of an error, followed by those of its causes on lines of their own.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str("\n    caused by: ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compile_error() -> GenError {
+        GenError::Compile {
+            id: "k".into(),
+            log: "k.cu(1): error".into(),
+            saved: None,
+        }
+    }
+
+    fn missing() -> GenError {
+        GenError::NvrtcMissing {
+            version: (13, 0),
+            command: "pip".into(),
+            looked: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn exit_codes_distinguish_kernels_and_the_environment() {
+        let failed = |errors: Vec<GenError>| {
+            let named = errors.into_iter().map(|error| ("k".to_owned(), error));
+            Failure::Compile(named.collect()).exit_code()
+        };
+        assert_eq!(failed(vec![compile_error()]), 3);
+        assert_eq!(failed(vec![compile_error(), missing()]), 4);
+        assert_eq!(Failure::Gen(missing()).exit_code(), 4);
+        assert_eq!(Failure::Diagnostics(Vec::new()).exit_code(), 1);
+    }
+
+    #[test]
+    fn causes_follow_on_their_own_lines() {
+        let path = PathBuf::from("f.toml");
+        let source = io::Error::other("gone");
+        let text = chain(&Failure::Read { path, source });
+        assert_eq!(text, "cannot read f.toml\n    caused by: gone");
+    }
+}

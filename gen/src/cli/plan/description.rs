@@ -1,0 +1,25 @@
+//! [`Description`]: what a module for each operator adds to the description of a plan.
+
+use crate::cli::format::count;
+use mkernel_spec::Topology;
+
+/// The part of a plan's description that depends on its operator.
+pub(super) struct Description {
+    /// The formula that the kernel computes, with its sizes.
+    pub computes: String,
+    /// The plan in a few words.
+    pub summary: String,
+    /// The titles and the lines of further sections.
+    pub sections: Vec<(&'static str, Vec<String>)>,
+    /// How shared memory is divided, in a few words.
+    pub shared: String,
+}
+
+/// `1 rank`, `8 ranks` or `4 ranks on 2 nodes`.
+pub(super) fn ranks_on(topology: Topology) -> String {
+    let ranks = count(topology.world() as usize, "rank");
+    match topology.nodes {
+        1 => ranks,
+        nodes => format!("{ranks} on {nodes} nodes"),
+    }
+}
