@@ -2,10 +2,11 @@
 
 use clap::Parser;
 use mkernel::spec::spec::WORLDS;
-use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
+use mkernel::{BLayout, Epilogue, Faults, GemmOp, GemmShape, NicModel, Transport, Tuning};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Times GEMM operators and cuBLAS, and checks their results.
 ///
@@ -193,6 +194,20 @@ pub fn default_shapes(op: GemmOp, world: u64) -> Vec<GemmShape> {
                 ..s
             };
             GATHERED.iter().map(whole).map(of_rank).collect()
+        }
+    }
+}
+
+impl Flags {
+    /// The emulated NICs.
+    pub fn transport(&self) -> Transport {
+        Transport::Emulated {
+            nic: NicModel {
+                gb_per_s: self.nic_gb_s,
+                latency: Duration::from_micros(self.nic_latency_us),
+                ..NicModel::default()
+            },
+            faults: Faults::default(),
         }
     }
 }

@@ -2,36 +2,22 @@
 //!
 //! `cargo bench --bench operators -- --help` lists the options, which are the fields of [`flags::Flags`].
 
+mod bench;
 mod cublas;
 mod flags;
 mod operands;
 mod report;
 
+use bench::Bench;
 use clap::Parser;
 use cublas::Cublas;
-use flags::{Flags, Tune, default_shapes, largest_world};
-use mkernel::spec::abi::Operand;
-use mkernel::spec::plan::GemmPlan;
-use mkernel::{
-    Addends, BLayout, Communicator, Dtype, Epilogue, Faults, GemmConfig, GemmOp, GemmShape,
-    KernelConfig, KernelPlan, NicModel, Operator, Transport, Tuning,
-};
-use mkernel_testing::blocks::{Blocks, MAX_ITERATIONS};
-use mkernel_testing::lab::{Failure, Finish, Lab, TimeLimit, View, seed_from_clock};
-use mkernel_testing::unfused::{Nics, Steps};
-use operands::{Operands, epilogue_of};
-use report::{Baseline, Row, Unfused};
-use std::ops::Range;
+use flags::{Flags, default_shapes, largest_world};
+use mkernel::Communicator;
+use mkernel_testing::blocks::Blocks;
+use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};
+use report::Baseline;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-
-/// The time of a block of calls.
-const BLOCK_US: f64 = 20_000.0;
-/// The number of rows of C that are checked.
-const CHECKED_ROWS: u64 = 64;
-/// When the host time is measured, how long the calls in a row may keep the GPU busy, and the largest number of them.
-const LAUNCHES_US: f64 = 20_000.0;
-const MAX_LAUNCHES: f64 = 64.0;
+use std::time::Duration;
 
 fn main() -> ExitCode {
     match run(&Flags::parse()) {
@@ -86,19 +72,6 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     })
 }
 
-/// A rank, which runs on a thread of its own.
-struct Bench<'a> {
-    flags: &'a Flags,
-    ranks: &'a Communicator,
-    /// A communicator of one rank on the same GPU.
-    alone: &'a Communicator,
-    lab: &'a Lab,
-    cublas: Cublas,
-    blocks: Blocks<'a>,
-    baselines: &'a [Baseline],
-    seed: u64,
-}
-
 fn one_rank(
     flags: &Flags,
     ranks: &Communicator,
@@ -110,7 +83,7 @@ fn one_rank(
     let alone = alone
         .first()
         .ok_or("there is no communicator of one rank")?;
-    ranks.set_transport(transport(flags));
+    ranks.set_transport(flags.transport());
     ranks.context().bind_to_thread()?;
     let lab = Lab::new(&ranks.context().default_stream())?;
     let bench = Bench {
@@ -135,309 +108,4 @@ fn one_rank(
         }
     }
     Ok(())
-}
-
-fn transport(flags: &Flags) -> Transport {
-    Transport::Emulated {
-        nic: NicModel {
-            gb_per_s: flags.nic_gb_s,
-            latency: Duration::from_micros(flags.nic_latency_us),
-            ..NicModel::default()
-        },
-        faults: Faults::default(),
-    }
-}
-
-/// The candidates that are measured: cuBLAS, the core, and plans.
-struct Candidates {
-    core: Operator,
-    plans: Vec<(Tune, Operator)>,
-}
-
-impl Bench<'_> {
-    fn shape(&self, op: GemmOp, shape: GemmShape, layout: BLayout) -> Result<(), Failure> {
-        let mut operands = Operands::new(self, op, shape, layout)?;
-        let candidates = self.prepare(op, shape, layout)?;
-        self.check(&operands, &candidates)?;
-        let times = self.measure(&operands, &candidates)?;
-        let [cublas_us, core_us, plans_us @ ..] = times.as_slice() else {
-            return Err("the measurement has fewer than two times".into());
-        };
-        let nics_us = self.nics_us(&candidates)?;
-        // The results are checked a second time, after the epochs have advanced.
-        let errors = self.check(&operands, &candidates)?;
-        let (cublas_error, errors) = (errors[0], &errors[2..]);
-        for (((tune, operator), us), relative_error) in
-            candidates.plans.iter().zip(plans_us).zip(errors)
-        {
-            let launches = (LAUNCHES_US / us).clamp(4.0, MAX_LAUNCHES) as u32;
-            let launch_ns = self.launch_ns(operator, &mut operands, launches)?;
-            let plan = operator.plan();
-            let gemm = plan.gemm().ok_or("the plan is not one of a GEMM")?;
-            let mut row = self.row(plan, gemm, [*us, *cublas_us, *core_us]);
-            row.tune.clone_from(&tune.text);
-            (row.launch_ns, row.launch_raw_ns) = launch_ns;
-            row.relative_error = *relative_error;
-            row.cublas_error = cublas_error;
-            row.unfused = nics_us.map(|nics_us| Unfused::new(&row, nics_us, self.baselines, plan));
-            if self.ranks.rank() == 0 {
-                report::print(&row);
-                let file = self.flags.json.as_deref();
-                file.map_or(Ok(()), |path| report::append(path, &row))?;
-            }
-        }
-        // Memory may be freed only while no kernel of any rank runs.
-        Ok(self.ranks.barrier()?)
-    }
-
-    /// Returns the time of the NICs alone for the same bytes as in the plans, or none on one node.
-    fn nics_us(&self, candidates: &Candidates) -> Result<Option<f64>, Failure> {
-        let nodes = self.flags.nodes;
-        let plan = candidates.plans.first().map(|(_, op)| op.plan());
-        let Some(steps) = plan.and_then(|plan| Steps::of(plan, nodes)) else {
-            return Ok(None);
-        };
-        let nics = Nics::new(self.ranks, nodes, transport(self.flags), steps)?;
-        let took = nics.time()?;
-        // Memory may be freed only while no rank puts.
-        self.ranks.barrier()?;
-        Ok(Some(took.as_secs_f64() * 1e6))
-    }
-
-    /// Returns the report of a plan from its time.
-    fn row(&self, plan: &KernelPlan, gemm: &GemmPlan, [us, cublas_us, core_us]: [f64; 3]) -> Row {
-        let (world, layout) = (plan.spec.world(), gemm.config.b_layout);
-        let GemmShape { m, n, k } = gemm.shape;
-        let nic_us = plan.traffic.nic_bytes as f64 / self.flags.nic_gb_s / 1e3;
-        let bound_us = cublas_us.max(plan.bound.link_us).max(nic_us);
-        let normalised = us / cublas_us;
-        Row {
-            op: gemm.config.op.name(),
-            world,
-            nodes: self.flags.nodes,
-            nic_us,
-            m,
-            n,
-            k,
-            b_layout: layout.name(),
-            id: plan.id.clone(),
-            us,
-            cublas_us,
-            core_us,
-            normalised,
-            core_speed: cublas_us / core_us,
-            bound_us,
-            of_bound: bound_us / us,
-            estimate_us: plan.estimate_us,
-            nccl_error: report::nccl_error(self.baselines, plan, world),
-            baseline: report::best(self.baselines, plan, world, normalised),
-            ..Row::default()
-        }
-    }
-
-    fn prepare(
-        &self,
-        op: GemmOp,
-        shape: GemmShape,
-        b_layout: BLayout,
-    ) -> Result<Candidates, Failure> {
-        let config = |(world, nodes), epilogue, tuning| {
-            let config = GemmConfig {
-                b_layout,
-                epilogue,
-                tuning,
-                ..GemmConfig::new(op)
-            };
-            KernelConfig {
-                nodes,
-                ..KernelConfig::new(world, config)
-            }
-        };
-        let tunings = match self.flags.tunings.as_slice() {
-            [] => vec![Tune::default()],
-            given => given.to_vec(),
-        };
-        let mut plans = Vec::new();
-        let plain = Epilogue::default();
-        for tune in tunings {
-            for epilogue in [plain].iter().chain(&self.flags.epilogues) {
-                let ranks = (self.ranks.world(), self.flags.nodes);
-                let config = config(ranks, *epilogue, tune.tuning);
-                plans.push((tune.clone(), self.ranks.prepare(&config, shape)?));
-            }
-        }
-        let core = config((1, 1), plain, Tuning::default());
-        let core = self.alone.prepare(&core, shape)?;
-        Ok(Candidates { core, plans })
-    }
-
-    /// Returns functions that call cuBLAS, the core and every plan.
-    fn calls<'b>(
-        &'b self,
-        operands: &'b Operands,
-        candidates: &'b Candidates,
-    ) -> Vec<Box<dyn Fn() -> Result<(), Failure> + 'b>> {
-        let stream = self.lab.stream.cu_stream();
-        let Operands { a, b, c, .. } = operands;
-        let whole = [a.operand(), b.operand(), c.operand()];
-        let mut calls: Vec<Box<dyn Fn() -> Result<(), Failure> + 'b>> = vec![
-            Box::new(|| self.cublas.gemm(a, b, c, operands.transposed)),
-            // SAFETY: the operands have the sizes of the shape. They outlive the calls, since `measure` waits for them.
-            Box::new(move || Ok(unsafe { candidates.core.launch_raw(stream, &whole) }?)),
-        ];
-        for (_, operator) in &candidates.plans {
-            let fused = operands.raw(operator.plan());
-            calls.push(Box::new(move || {
-                // SAFETY: the operands are those of the plan, and outlive the calls in the same way.
-                Ok(unsafe { operator.launch_raw(stream, &fused) }?)
-            }));
-        }
-        calls
-    }
-
-    /// Checks sampled rows of the result of every candidate. Returns the errors of cuBLAS, the core and the plans.
-    fn check(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
-        let Operands { a, b, c, .. } = operands;
-        // These are the factors of the C that the fused kernels compute.
-        let (whole_a, whole_b) = operands.of_all.as_ref().map_or((a, b), |(a, b)| (a, b));
-        let fused_a = whole_a.part(operands.rows_c.clone(), 0..whole_a.cols);
-        let parts = operands.of_all.as_ref().map_or(1, |_| self.ranks.world());
-        let calls = self.calls(operands, candidates);
-        let verdicts = self.lab.verdicts(calls.len())?;
-        for (slot, call) in calls.iter().enumerate() {
-            let plan = slot.checked_sub(2).map(|index| &candidates.plans[index].1);
-            let epilogue = plan.map_or(Epilogue::default(), |op| epilogue_of(op.plan()));
-            let fused = |operand| operands.fused(operand, epilogue);
-            let (fused_c, residual) = (fused(Operand::C), fused(Operand::Residual));
-            let (matrices, parts) = match plan {
-                None => ((&a.view, &b.view, &c.view), 1),
-                Some(_) => ((&fused_a, &whole_b.view, &fused_c), parts),
-            };
-            let finish = Finish {
-                epilogue,
-                bias: epilogue.bias.then_some(&operands.bias.view),
-                residual: epilogue.residual.then_some(&residual),
-            };
-            let how = (matrices.2.rows.div_ceil(CHECKED_ROWS) | 1, parts);
-            self.lab.poison(operands.c(epilogue))?;
-            call()?;
-            let transposed = operands.transposed;
-            self.lab
-                .check(matrices, transposed, how, finish, &verdicts, slot)?;
-        }
-        self.ranks.synchronize(&self.lab.stream)?;
-        self.alone.check()?;
-        let verdicts = self.lab.read_verdicts(&verdicts)?;
-        let names = ["cuBLAS", candidates.core.plan().id.as_str()];
-        let names = names
-            .into_iter()
-            .chain(candidates.plans.iter().map(|(_, op)| op.plan().id.as_str()));
-        for (name, verdict) in names.zip(&verdicts) {
-            if !verdict.is_right() {
-                return Err(
-                    format!("{name} is wrong on rank {}: {verdict:?}", self.ranks.rank()).into(),
-                );
-            }
-        }
-        Ok(verdicts
-            .iter()
-            .map(|verdict| verdict.relative_error)
-            .collect())
-    }
-
-    /// Returns the median times of cuBLAS, the core and every plan in µs. Their blocks take turns.
-    fn measure(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
-        let plan = candidates.core.plan();
-        let iterations = (BLOCK_US / plan.bound.us()) as u32;
-        let iterations = self
-            .flags
-            .iterations
-            .unwrap_or(iterations.clamp(6, 40))
-            .clamp(1, MAX_ITERATIONS);
-        let mut times = vec![Vec::new(); 2 + candidates.plans.len()];
-        let calls = self.calls(operands, candidates);
-        for round in 0..=self.flags.rounds {
-            // The clocks of a GPU depend on the previous block. The order alternates, so that each candidate runs after
-            // both of its neighbours.
-            let forwards = 0..calls.len();
-            let order: Vec<usize> = match round % 2 {
-                0 => forwards.collect(),
-                _ => forwards.rev().collect(),
-            };
-            for index in order {
-                let (times, call) = (&mut times[index], &calls[index]);
-                let block = self.blocks.time(iterations, call)?;
-                // The first round warms up and is not measured.
-                if round > 0 {
-                    times.extend(block);
-                }
-            }
-        }
-        Ok(times.into_iter().map(median).collect())
-    }
-
-    /// Returns the host time of a call with slices and with pointers: the minimum of several means, on the slowest
-    /// rank.
-    fn launch_ns(
-        &self,
-        operator: &Operator,
-        operands: &mut Operands,
-        launches: u32,
-    ) -> Result<(f64, f64), Failure> {
-        let stream = &self.lab.stream;
-        let epilogue = epilogue_of(operator.plan());
-        let raw = operands.raw(operator.plan());
-        let Operands {
-            a,
-            b,
-            c,
-            bias,
-            residual,
-            rows_a,
-            rows_c,
-            ..
-        } = operands;
-        // A rank without rows may pass any slice.
-        let elems = |matrix: &View, rows: &Range<u64>| match rows.is_empty() {
-            true => 0..8,
-            false => (rows.start * matrix.stride) as usize..(rows.end * matrix.stride) as usize,
-        };
-        let (elems_a, elems_c) = (elems(a, rows_a), elems(c, rows_c));
-        let rows_a = a.memory.slice(elems_a);
-        let residual = residual.memory.slice(elems_c.clone());
-        let mut rows_c = c.memory.slice_mut(elems_c);
-        let addends = Addends {
-            bias: epilogue.bias.then_some(&bias.memory),
-            residual: epilogue.residual.then_some(&residual),
-        };
-        let time = |launch: &mut dyn FnMut() -> Result<(), mkernel::Error>| {
-            let mut least = f64::MAX;
-            for _ in 0..5 {
-                self.ranks.barrier()?;
-                let started = Instant::now();
-                for _ in 0..launches {
-                    launch()?;
-                }
-                least = least.min(started.elapsed().as_nanos() as f64 / f64::from(launches));
-                self.ranks.synchronize(stream)?;
-            }
-            Ok::<f64, Failure>(least)
-        };
-        // Slices of fp32 would take the same time.
-        let slices_ns = match epilogue.output {
-            Dtype::Bf16 => time(&mut || {
-                operator.launch_with(stream, &rows_a, &b.memory, &mut rows_c, addends)
-            })?,
-            _ => f64::NAN,
-        };
-        // SAFETY: the operands are those of the plan, and outlive the calls.
-        let raw_ns = time(&mut || unsafe { operator.launch_raw(stream.cu_stream(), &raw) })?;
-        let slowest = self.blocks.slowest(&[slices_ns, raw_ns])?;
-        Ok((slowest[0], slowest[1]))
-    }
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
