@@ -20,6 +20,7 @@ use crate::ops::gemm::{Split, THREADS, TILE_K, Tile};
 use crate::plan::{KernelPlan, OpPlan, Registers};
 use crate::roofline::Bound;
 use crate::spec::KernelSpec;
+use crate::topology::Topology;
 
 /// Of the smallest tile, as much as slots to push from take; more gain nothing.
 const MAX_STAGES: u32 = 8;
@@ -99,11 +100,30 @@ fn candidate(
         },
         format!("use at most {}", device.sm_count),
     );
+    let mut op_plan = with_all_stages(spec, config, shape, device, tile, comm_ctas);
+    op_plan.internode = InternodeDispatch::new(&op_plan, topology);
+    if let Some(internode) = &op_plan.internode {
+        internode.check(&op_plan, &mut found);
+    }
+    fit_stages(&mut op_plan, topology, device, &mut found);
+    found.into_result(op_plan)
+}
+
+/// The plan with as many stages as any plan has, on one node.
+fn with_all_stages(
+    spec: &KernelSpec,
+    config: &DispatchConfig,
+    shape: DispatchShape,
+    device: &Device,
+    tile: Tile,
+    comm_ctas: u32,
+) -> DispatchPlan {
+    let (world, topology) = (spec.world(), spec.topology());
     let local = shape.experts / u64::from(world);
     let rows = all_rows(world, shape.experts, shape.top_k, shape.max_tokens);
     let workers = u64::from(comm_ctas.max(1) * THREADS / 32);
     let sent = shape.max_tokens * u64::from(topology.destinations() - 1);
-    let mut op_plan = DispatchPlan {
+    DispatchPlan {
         config: *config,
         shape,
         tile,
@@ -120,14 +140,20 @@ fn candidate(
         block_tokens: (sent / (2 * workers)).clamp(1, BLOCK_TOKENS) as u32,
         slice_tokens: shape.max_tokens.div_ceil(device.sm_count.into()),
         internode: None,
-    };
-    op_plan.internode = InternodeDispatch::new(&op_plan, topology);
-    if let Some(internode) = &op_plan.internode {
-        internode.check(&op_plan, &mut found);
     }
+}
+
+/// Takes as many stages as fit into shared memory, or records what does not fit.
+fn fit_stages(
+    op_plan: &mut DispatchPlan,
+    topology: Topology,
+    device: &Device,
+    found: &mut Diagnostics,
+) {
+    let tile = op_plan.tile;
     let stage_bytes = (tile.m + tile.n) * TILE_K * ELEM_BYTES as u32;
     let needs = memory::Needs {
-        op_plan: &op_plan,
+        op_plan,
         topology,
         grid_ctas: device.sm_count,
     };
@@ -140,7 +166,8 @@ fn candidate(
         Field::EXPERTS,
         || {
             format!(
-                "tables of {local} experts and {} stages of a {}x{} tile need {} bytes of shared memory of {} ({})",
+                "tables of {} experts and {} stages of a {}x{} tile need {} bytes of shared memory of {} ({})",
+                op_plan.local_experts(topology.world()),
                 COPIES_AHEAD + 1,
                 tile.m,
                 tile.n,
@@ -169,7 +196,6 @@ fn candidate(
         || format!("{slots} bytes of slots to send from do not fit into {room} bytes of stages"),
         "use a larger tile",
     );
-    found.into_result(op_plan)
 }
 
 fn finish(

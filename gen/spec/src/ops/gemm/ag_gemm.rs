@@ -10,35 +10,26 @@
 //! its peers on other nodes, an empty one too, so what was said of buffers holds: who relays in epoch e has begun it, and
 //! who puts has, too. The source of a put is written again in e+2, when its peers have begun e+1, and so have had it.
 
-use super::config::{GemmShape, Tile, Transfer};
+mod candidates;
+
+use candidates::{Candidate, candidates};
+
+use super::config::{GemmShape, Transfer};
 use super::core::{self, CoreLayout};
-use super::cost::{self, Push};
-use super::exchange::{Exchange, Way, network, own_bytes, put_bytes, ways};
+use super::exchange::network;
 use super::memory::{self, Needs};
-use super::op_plan::{Chunks, GemmPlan, SLOT_BYTES, THREADS, TILE_K, TileOrder};
+use super::op_plan::{Chunks, GemmPlan, THREADS, TILE_K};
 use super::smem;
 use super::spec::GemmSpec;
 use crate::abi::{ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, Source, Stride, TensorMapSpec};
-use crate::config::{Dtype, Field};
+use crate::config::Dtype;
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::plan::network::common_args;
-use crate::plan::{Copies, KernelPlan, MAX_PUT_BYTES, OpPlan, Role, Workspace};
+use crate::plan::{Copies, KernelPlan, OpPlan, Role, Workspace};
 use crate::roofline::{Bound, Traffic};
 
 const ELEM_BYTES: u64 = 2;
-/// Row tiles that share B tiles in L2: 8 to 16 are equal within noise, fewer cost.
-const GROUP_M: u32 = 8;
-
-/// One way to do it; the cost model chooses among them.
-struct Candidate {
-    core: CoreLayout,
-    transfer: Option<Transfer>,
-    comm_ctas: u32,
-    chunks: Option<Chunks>,
-    order: TileOrder,
-    estimate_us: f64,
-}
 
 /// The fastest plan by the cost model.
 pub(super) fn plan(spec: GemmSpec<'_>, device: &Device) -> Result<KernelPlan, Diagnostics> {
@@ -78,158 +69,6 @@ fn traffic(spec: GemmSpec<'_>) -> Traffic {
     }
 }
 
-fn candidates(
-    spec: GemmSpec<'_>,
-    device: &Device,
-    tile: Tile,
-    traffic: &Traffic,
-) -> Result<Vec<Candidate>, Diagnostics> {
-    let tuning = spec.tuning();
-    let core = CoreLayout::new(tile, tuning, device)?;
-    let shard_rows = spec.shard_rows();
-    let row_tiles = spec.shape.m.div_ceil(u64::from(tile.m)) as u32;
-    let whole_tiles = shard_rows / u64::from(tile.m) * u64::from(spec.world());
-    let aligned = spec.world() == 1
-        || shard_rows.is_multiple_of(u64::from(tile.m)) && whole_tiles == u64::from(row_tiles);
-    let shard_row_tiles =
-        (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32);
-    let col_tiles = spec.shape.n.div_ceil(u64::from(tile.n)) as u32;
-    let order = TileOrder {
-        row_tiles,
-        col_tiles,
-        slots: row_tiles * col_tiles,
-        // A group of own and of remote rows would wait before own rows are done.
-        group_m: tuning
-            .group_m
-            .unwrap_or(GROUP_M.min(shard_row_tiles.unwrap_or(GROUP_M))),
-        shard_row_tiles,
-        whole_tiles: 0,
-        tail_parts: 1,
-        pace_steps: 0,
-    };
-    let tiles = order.tiles();
-    let make = |transfer, comm_ctas, chunks: Option<Chunks>, push| {
-        let order = core.complete(
-            tuning,
-            order.clone(),
-            spec.shape.k,
-            device.sm_count - comm_ctas,
-        );
-        Candidate {
-            estimate_us: cost::estimate_us(tile, &order, spec.shape.k, push, traffic, device),
-            core: core.clone(),
-            transfer,
-            comm_ctas,
-            chunks,
-            order,
-        }
-    };
-    if spec.world() == 1 {
-        return Ok(vec![make(None, 0, None, Push::None)]);
-    }
-
-    let mut found = Vec::new();
-    let mut refused = Diagnostics::default();
-    if spec.crosses_nodes() && device.sm_count == 1 {
-        refused.push(
-            Field::NODES,
-            format!(
-                "across nodes some SMs send while others compute, and {} has 1 SM",
-                device.name
-            ),
-            "use a GPU with 2 SMs or more",
-        );
-        return Err(refused);
-    }
-    for way in ways(tuning, spec.crosses_nodes()) {
-        if let Way::Sm { ctas, .. } = way
-            && ctas >= device.sm_count
-        {
-            refused.push(
-                Field::COMM_CTAS,
-                format!(
-                    "{ctas} communication CTAs leave none of {} SMs to compute",
-                    device.sm_count
-                ),
-                format!("use fewer than {}", device.sm_count),
-            );
-            continue;
-        }
-        if matches!(way, Way::Sm { ctas: 1.., .. }) && !core.holds_slots() {
-            refused.push(
-                Field::COMM_CTAS,
-                format!(
-                    "communication CTAs push through {} bytes of shared memory, more than {} stages of a {}x{} tile and the output take",
-                    THREADS / 32 * SLOT_BYTES,
-                    core.stages,
-                    tile.m,
-                    tile.n
-                ),
-                "use more stages, a larger tile, or comm_ctas = 0",
-            );
-            continue;
-        }
-        if !aligned && !matches!(way, Way::Sm { .. }) {
-            refused.push(
-                Field::TRANSFER,
-                format!(
-                    "copy engines want shards of whole tiles, but ⌈M/W⌉ = {shard_rows} is no multiple of {} rows",
-                    tile.m
-                ),
-                "use sm_push, or pad M",
-            );
-            continue;
-        }
-        let exchange = Exchange {
-            spec,
-            device,
-            aligned,
-            tiles,
-        };
-        match way {
-            Way::Sm { ctas, slices } => match exchange.sm_chunks(ctas, slices) {
-                Some(chunks) if put_bytes(spec, &chunks) > MAX_PUT_BYTES => refused.push(
-                    Field::CHUNK_ROWS,
-                    format!(
-                        "{} rows of K = {} are {} bytes, a put to another node has at most {MAX_PUT_BYTES}",
-                        chunks.rows,
-                        spec.shape.k,
-                        put_bytes(spec, &chunks)
-                    ),
-                    "use fewer rows, or split K",
-                ),
-                Some(chunks) => {
-                    let push = Push::Sm {
-                        ctas,
-                        slices,
-                        own_bytes: own_bytes(spec),
-                    };
-                    found.push(make(Some(Transfer::SmPush), ctas, Some(chunks), push));
-                }
-                None => refused.push(
-                    Field::K_SLICES,
-                    format!(
-                        "{slices} slices of K = {} would not hold {TILE_K} columns each",
-                        spec.shape.k
-                    ),
-                    "use fewer slices",
-                ),
-            },
-            Way::Copies { per_peer } => {
-                let chunks = exchange.copy_chunks(tile, per_peer);
-                let copies = chunks.per_shard * (spec.world() - 1);
-                let push = Push::Copies { copies };
-                found.push(make(Some(Transfer::CopyEngine), 0, Some(chunks), push));
-            }
-        }
-    }
-    if found.is_empty() {
-        Err(refused)
-    } else {
-        Ok(found)
-    }
-}
-
 fn finish(
     spec: GemmSpec<'_>,
     device: &Device,
@@ -262,6 +101,12 @@ fn finish(
         .as_ref()
         .filter(|_| !pushes)
         .and_then(|chunks| copies(spec, chunks, &workspace));
+    let op_plan = GemmPlan {
+        transfer,
+        comm_ctas,
+        chunks: chunks.clone(),
+        ..core.plan(spec, order)
+    };
     KernelPlan {
         id: id(spec, &core, transfer, comm_ctas, chunks.as_ref()),
         spec: spec.kernel.clone(),
@@ -284,19 +129,7 @@ fn finish(
         bound: Bound::new(&traffic, device),
         traffic,
         estimate_us,
-        op_plan: OpPlan::Gemm(GemmPlan {
-            config: *spec.config,
-            shape: spec.shape,
-            tile: core.tile,
-            split: core.split,
-            stages: core.stages,
-            load_rows_a: core.tile.m,
-            transfer,
-            comm_ctas,
-            order,
-            chunks,
-            reduction: None,
-        }),
+        op_plan: OpPlan::Gemm(op_plan),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::config::{BLayout, GemmShape, Tile, Tuning};
 use super::op_plan::{
-    OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
+    GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, THREADS, TILE_K, TileOrder,
 };
 use super::smem::{GemmSmem, Stages};
 use super::spec::GemmSpec;
@@ -70,6 +70,23 @@ const fn fixed_bytes() -> u32 {
 }
 
 impl CoreLayout {
+    /// The plan of a kernel that computes tiles in this order and exchanges nothing.
+    pub(super) fn plan(&self, spec: GemmSpec<'_>, order: TileOrder) -> GemmPlan {
+        GemmPlan {
+            config: *spec.config,
+            shape: spec.shape,
+            tile: self.tile,
+            split: self.split,
+            stages: self.stages,
+            load_rows_a: self.tile.m,
+            transfer: None,
+            comm_ctas: 0,
+            order,
+            chunks: None,
+            reduction: None,
+        }
+    }
+
     /// The layout for `tile`, as many stages as fit unless `tuning` fixes them.
     pub(super) fn new(tile: Tile, tuning: &Tuning, device: &Device) -> Result<Self, Diagnostics> {
         let mut found = Diagnostics::default();

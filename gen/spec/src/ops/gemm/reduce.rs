@@ -126,7 +126,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
     let (tuning, tile) = (spec.tuning(), core.tile);
     let rows = |rows: u64| rows.div_ceil(u64::from(tile.m)) as u32;
     let col_tiles = spec.shape.n.div_ceil(u64::from(tile.n)) as u32;
-    let mut order = TileOrder {
+    let order = TileOrder {
         row_tiles: rows(spec.shape.m),
         col_tiles,
         group_m: tuning.group_m.unwrap_or(GROUP_M),
@@ -150,26 +150,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
     };
     if may && fits {
         let order = core.complete(tuning, order.clone(), spec.shape.k, device.sm_count);
-        // All rows to all, or each row to one rank and its sum to all, in words of two bf16.
-        let relays: &[bool] = match (spec.op(), spec.epilogue().output) {
-            (GemmOp::GemmAr, Dtype::Bf16) => &[false, true],
-            _ => &[false],
-        };
-        found.extend(relays.iter().map(|results| {
-            let reduction = Reduction {
-                shots: 1,
-                owners,
-                owner_tiles: order.slots,
-                round_tiles: order.slots,
-                shard_tiles: order.slots,
-                put_tiles: 0,
-                partial_subs: 0,
-                packets_in_flight: (MAX_PACKETS_IN_FLIGHT / spec.world()).min(PACKETS),
-                results: *results,
-                collect_unroll: 0,
-            };
-            candidate(spec, device, core, order.clone(), Some(reduction))
-        }));
+        found.extend(one_shot(spec, device, core, &order, owners));
     }
     if tuning.shots == Some(1) {
         return found;
@@ -177,11 +158,55 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
     if spec.crosses_nodes() {
         return internode::candidates(spec, device, core, order);
     }
+    found.extend(two_shots(spec, device, core, order, owners));
+    found
+}
+
+/// Candidates in which ranks exchange packets, and each rank adds up what it needs.
+fn one_shot(
+    spec: GemmSpec<'_>,
+    device: &Device,
+    core: &CoreLayout,
+    order: &TileOrder,
+    owners: u32,
+) -> Vec<Candidate> {
+    // All rows to all, or each row to one rank and its sum to all, in words of two bf16.
+    let relays: &[bool] = match (spec.op(), spec.epilogue().output) {
+        (GemmOp::GemmAr, Dtype::Bf16) => &[false, true],
+        _ => &[false],
+    };
+    let with_results = |results: &bool| {
+        let reduction = Reduction {
+            shots: 1,
+            owners,
+            owner_tiles: order.slots,
+            round_tiles: order.slots,
+            shard_tiles: order.slots,
+            put_tiles: 0,
+            partial_subs: 0,
+            packets_in_flight: (MAX_PACKETS_IN_FLIGHT / spec.world()).min(PACKETS),
+            results: *results,
+            collect_unroll: 0,
+        };
+        candidate(spec, device, core, order.clone(), Some(reduction))
+    };
+    relays.iter().map(with_results).collect()
+}
+
+/// Candidates in which the owner of a tile adds it up, with several lengths of a round.
+fn two_shots(
+    spec: GemmSpec<'_>,
+    device: &Device,
+    core: &CoreLayout,
+    mut order: TileOrder,
+    owners: u32,
+) -> Vec<Candidate> {
+    let (tuning, tile) = (spec.tuning(), core.tile);
     let (owners, owner_tiles) = if spec.op() == GemmOp::GemmRs {
-        let shard_row_tiles = rows(spec.shard_rows());
+        let shard_row_tiles = spec.shard_rows().div_ceil(u64::from(tile.m)) as u32;
         order.shard_row_tiles = Some(shard_row_tiles);
         order.row_tiles = owners * shard_row_tiles;
-        (owners, shard_row_tiles * col_tiles)
+        (owners, shard_row_tiles * order.col_tiles)
     } else {
         let owners = spec.world().min(order.slots);
         (owners, order.slots.div_ceil(owners))
@@ -197,7 +222,7 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
         (None, GemmOp::GemmRs) => vec![rounds_of(ROUND_BYTES), u32::MAX],
         (None, _) => vec![rounds_of(ROUND_BYTES_OF_RESULTS)],
     };
-    found.extend(rounds.into_iter().map(|round_tiles| {
+    let with_rounds = |round_tiles: u32| {
         let reduction = Reduction {
             shots: 2,
             owners,
@@ -211,8 +236,8 @@ fn candidates(spec: GemmSpec<'_>, device: &Device, core: &CoreLayout) -> Vec<Can
             collect_unroll: collect_unroll(spec),
         };
         candidate(spec, device, core, order.clone(), Some(reduction))
-    }));
-    found
+    };
+    rounds.into_iter().map(with_rounds).collect()
 }
 
 fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPlan {
@@ -239,6 +264,13 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     };
     // Nobody has to send more than two shots do.
     let least = traffic(spec, false, true);
+    let in_shards = order.shard_row_tiles.is_some();
+    let op_plan = GemmPlan {
+        load_rows_a: layout::rows_of_a(spec, core.tile, in_shards),
+        comm_ctas,
+        reduction: reduction.clone(),
+        ..core.plan(spec, order)
+    };
     KernelPlan {
         id: id(spec, &core, reduction.as_ref()),
         spec: spec.kernel.clone(),
@@ -247,11 +279,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
         grid_ctas,
         roles: roles::roles(reduction.as_ref(), (comm_ctas, grid_ctas)),
         operands: core::operands(spec, Extent::Fixed(spec.shape.m), c_rows(spec)),
-        args: args(
-            spec,
-            &core,
-            (order.shard_row_tiles.is_some(), one_shot, results),
-        ),
+        args: args(spec, &core, (in_shards, one_shot, results)),
         smem: core.smem,
         comm_smem: match comm_ctas > 0 && results {
             true => smem::comm_smem(),
@@ -270,19 +298,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
             .as_ref()
             .map_or(least, |r| traffic(spec, r.shots == 1, r.results)),
         estimate_us,
-        op_plan: OpPlan::Gemm(GemmPlan {
-            config: *spec.config,
-            shape: spec.shape,
-            tile: core.tile,
-            split: core.split,
-            stages: core.stages,
-            load_rows_a: layout::rows_of_a(spec, core.tile, order.shard_row_tiles.is_some()),
-            transfer: None,
-            comm_ctas,
-            order,
-            chunks: None,
-            reduction,
-        }),
+        op_plan: OpPlan::Gemm(op_plan),
     }
 }
 

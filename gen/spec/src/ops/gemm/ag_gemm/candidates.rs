@@ -1,0 +1,234 @@
+//! The candidates of `ag_gemm` with one tile, among which the cost model chooses.
+
+use crate::config::Field;
+use crate::device::Device;
+use crate::diagnostic::Diagnostics;
+use crate::ops::gemm::config::{Tile, Transfer};
+use crate::ops::gemm::core::CoreLayout;
+use crate::ops::gemm::cost::{self, Push};
+use crate::ops::gemm::exchange::{Exchange, Way, own_bytes, put_bytes, ways};
+use crate::ops::gemm::op_plan::{Chunks, SLOT_BYTES, THREADS, TILE_K, TileOrder};
+use crate::ops::gemm::spec::GemmSpec;
+use crate::plan::MAX_PUT_BYTES;
+use crate::roofline::Traffic;
+
+/// Row tiles that share B tiles in L2. 8 to 16 are equally fast within noise, and fewer are slower.
+const GROUP_M: u32 = 8;
+
+/// A possible plan.
+pub(super) struct Candidate {
+    pub core: CoreLayout,
+    pub transfer: Option<Transfer>,
+    pub comm_ctas: u32,
+    pub chunks: Option<Chunks>,
+    pub order: TileOrder,
+    pub estimate_us: f64,
+}
+
+/// What all candidates with one tile have in common.
+struct Search<'a> {
+    spec: GemmSpec<'a>,
+    device: &'a Device,
+    traffic: &'a Traffic,
+    tile: Tile,
+    core: CoreLayout,
+    order: TileOrder,
+    /// No tile straddles two shards.
+    aligned: bool,
+}
+
+/// Returns the candidates with one tile, or why there are none.
+pub(super) fn candidates(
+    spec: GemmSpec<'_>,
+    device: &Device,
+    tile: Tile,
+    traffic: &Traffic,
+) -> Result<Vec<Candidate>, Diagnostics> {
+    let search = Search::new(spec, device, tile, traffic)?;
+    if spec.world() == 1 {
+        return Ok(vec![search.candidate(None, 0, None, Push::None)]);
+    }
+    let mut refused = Diagnostics::default();
+    if spec.crosses_nodes() && device.sm_count == 1 {
+        refused.push(
+            Field::NODES,
+            format!(
+                "across nodes some SMs send while others compute, and {} has 1 SM",
+                device.name
+            ),
+            "use a GPU with 2 SMs or more",
+        );
+        return Err(refused);
+    }
+    let mut found = Vec::new();
+    for way in ways(spec.tuning(), spec.crosses_nodes()) {
+        found.extend(search.by_way(way, &mut refused));
+    }
+    if found.is_empty() {
+        Err(refused)
+    } else {
+        Ok(found)
+    }
+}
+
+impl<'a> Search<'a> {
+    fn new(
+        spec: GemmSpec<'a>,
+        device: &'a Device,
+        tile: Tile,
+        traffic: &'a Traffic,
+    ) -> Result<Self, Diagnostics> {
+        let core = CoreLayout::new(tile, spec.tuning(), device)?;
+        let shard_rows = spec.shard_rows();
+        let row_tiles = spec.shape.m.div_ceil(u64::from(tile.m)) as u32;
+        let whole_tiles = shard_rows / u64::from(tile.m) * u64::from(spec.world());
+        let aligned = spec.world() == 1
+            || shard_rows.is_multiple_of(u64::from(tile.m)) && whole_tiles == u64::from(row_tiles);
+        let shard_row_tiles =
+            (spec.world() > 1 && aligned).then(|| (shard_rows / u64::from(tile.m)) as u32);
+        let col_tiles = spec.shape.n.div_ceil(u64::from(tile.n)) as u32;
+        // A group with own and with remote rows would wait before own rows are done.
+        let group_m = GROUP_M.min(shard_row_tiles.unwrap_or(GROUP_M));
+        let order = TileOrder {
+            row_tiles,
+            col_tiles,
+            slots: row_tiles * col_tiles,
+            group_m: spec.tuning().group_m.unwrap_or(group_m),
+            shard_row_tiles,
+            whole_tiles: 0,
+            tail_parts: 1,
+            pace_steps: 0,
+        };
+        Ok(Self {
+            spec,
+            device,
+            traffic,
+            tile,
+            core,
+            order,
+            aligned,
+        })
+    }
+
+    fn candidate(
+        &self,
+        transfer: Option<Transfer>,
+        comm_ctas: u32,
+        chunks: Option<Chunks>,
+        push: Push,
+    ) -> Candidate {
+        let (k, compute_ctas) = (self.spec.shape.k, self.device.sm_count - comm_ctas);
+        let order = (self.core).complete(self.spec.tuning(), self.order.clone(), k, compute_ctas);
+        Candidate {
+            estimate_us: cost::estimate_us(self.tile, &order, k, push, self.traffic, self.device),
+            core: self.core.clone(),
+            transfer,
+            comm_ctas,
+            chunks,
+            order,
+        }
+    }
+
+    /// Returns the candidate in which rows travel in this way, or records why there is none.
+    fn by_way(&self, way: Way, refused: &mut Diagnostics) -> Option<Candidate> {
+        let exchange = Exchange {
+            spec: self.spec,
+            device: self.device,
+            aligned: self.aligned,
+            tiles: self.order.tiles(),
+        };
+        match way {
+            Way::Sm { ctas, slices } => {
+                if !self.has_room_for(ctas, refused) {
+                    return None;
+                }
+                let chunks = self.sm_chunks(&exchange, ctas, slices, refused)?;
+                let push = Push::Sm {
+                    ctas,
+                    slices,
+                    own_bytes: own_bytes(self.spec),
+                };
+                Some(self.candidate(Some(Transfer::SmPush), ctas, Some(chunks), push))
+            }
+            Way::Copies { per_peer } => {
+                if !self.aligned {
+                    refused.push(
+                        Field::TRANSFER,
+                        format!(
+                            "copy engines want shards of whole tiles, but ⌈M/W⌉ = {} is no multiple of {} rows",
+                            self.spec.shard_rows(),
+                            self.tile.m
+                        ),
+                        "use sm_push, or pad M",
+                    );
+                    return None;
+                }
+                let chunks = exchange.copy_chunks(self.tile, per_peer);
+                let copies = chunks.per_shard * (self.spec.world() - 1);
+                let push = Push::Copies { copies };
+                Some(self.candidate(Some(Transfer::CopyEngine), 0, Some(chunks), push))
+            }
+        }
+    }
+
+    /// Returns whether `ctas` communication CTAs leave SMs to compute and have slots to send from, or records why not.
+    fn has_room_for(&self, ctas: u32, refused: &mut Diagnostics) -> bool {
+        let (sms, core, tile) = (self.device.sm_count, &self.core, self.tile);
+        if ctas >= sms {
+            refused.push(
+                Field::COMM_CTAS,
+                format!("{ctas} communication CTAs leave none of {sms} SMs to compute"),
+                format!("use fewer than {sms}"),
+            );
+            return false;
+        }
+        let fits = ctas == 0 || core.holds_slots();
+        refused.require(
+            fits,
+            Field::COMM_CTAS,
+            || {
+                format!(
+                    "communication CTAs push through {} bytes of shared memory, more than {} stages of a {}x{} tile and the output take",
+                    THREADS / 32 * SLOT_BYTES,
+                    core.stages,
+                    tile.m,
+                    tile.n
+                )
+            },
+            "use more stages, a larger tile, or comm_ctas = 0",
+        );
+        fits
+    }
+
+    /// Returns the chunks in which SMs push, or records why there are none.
+    fn sm_chunks(
+        &self,
+        exchange: &Exchange<'_>,
+        ctas: u32,
+        slices: u32,
+        refused: &mut Diagnostics,
+    ) -> Option<Chunks> {
+        let k = self.spec.shape.k;
+        let Some(chunks) = exchange.sm_chunks(ctas, slices) else {
+            refused.push(
+                Field::K_SLICES,
+                format!("{slices} slices of K = {k} would not hold {TILE_K} columns each"),
+                "use fewer slices",
+            );
+            return None;
+        };
+        let bytes = put_bytes(self.spec, &chunks);
+        if bytes > MAX_PUT_BYTES {
+            refused.push(
+                Field::CHUNK_ROWS,
+                format!(
+                    "{} rows of K = {k} are {bytes} bytes, a put to another node has at most {MAX_PUT_BYTES}",
+                    chunks.rows
+                ),
+                "use fewer rows, or split K",
+            );
+            return None;
+        }
+        Some(chunks)
+    }
+}
