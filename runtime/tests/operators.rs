@@ -9,7 +9,7 @@ use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{
     Addends, CallError, Communicator, Dtype, Epilogue, Error, GemmConfig, KernelConfig,
-    OperandFault, RawOperand, Simulation,
+    OperandFault, Operator, RawOperand, Simulation,
 };
 use rank::{Rank, SHAPE, config, on_ranks, with_ranks};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,16 +97,8 @@ fn operands_go_by_name() {
     assert_eq!(rank.ranks.findings(), []);
 }
 
-#[test]
-fn addends_are_wanted_where_they_are_declared() {
-    let rank = alone();
-    let Rank {
-        stream,
-        a,
-        b,
-        ranks,
-        ..
-    } = &rank;
+/// Prepares an operator that adds a bias and a residual and writes fp32.
+fn with_addends(ranks: &Communicator) -> Operator {
     let config = GemmConfig {
         epilogue: Epilogue {
             bias: true,
@@ -117,7 +109,35 @@ fn addends_are_wanted_where_they_are_declared() {
         ..config(None)
     };
     let config = KernelConfig::new(1, config);
-    let operator = ranks.prepare(&config, SHAPE).expect("prepared");
+    ranks.prepare(&config, SHAPE).expect("prepared")
+}
+
+/// Returns the mistakes of a call without addends whose C is of bf16.
+fn missing_addends() -> [(Operand, OperandFault); 3] {
+    let missing = |operand| (operand, OperandFault::Missing { operand });
+    let dtype = OperandFault::Dtype {
+        operand: Operand::C,
+        given: Dtype::Bf16,
+        expected: Dtype::Fp32,
+    };
+    [
+        (Operand::C, dtype),
+        missing(Operand::Bias),
+        missing(Operand::Residual),
+    ]
+}
+
+#[test]
+fn addends_are_required_exactly_where_they_are_declared() {
+    let rank = alone();
+    let Rank {
+        stream,
+        a,
+        b,
+        ranks,
+        ..
+    } = &rank;
+    let operator = with_addends(ranks);
     let elems = (SHAPE.m * SHAPE.n) as usize;
     let upload = |elems| stream.clone_htod(&vec![bf16::from_f32(2.0); elems]);
     let bias = upload(SHAPE.n as usize).expect("uploaded");
@@ -126,29 +146,7 @@ fn addends_are_wanted_where_they_are_declared() {
     let mut c = rank.poisoned();
 
     let missing = faults(operator.launch(stream, a, b, &mut c));
-    let expected = [
-        (
-            Operand::C,
-            OperandFault::Dtype {
-                operand: Operand::C,
-                given: Dtype::Bf16,
-                expected: Dtype::Fp32,
-            },
-        ),
-        (
-            Operand::Bias,
-            OperandFault::Missing {
-                operand: Operand::Bias,
-            },
-        ),
-        (
-            Operand::Residual,
-            OperandFault::Missing {
-                operand: Operand::Residual,
-            },
-        ),
-    ];
-    assert_eq!(missing, expected, "all at once");
+    assert_eq!(missing, missing_addends(), "all at once");
 
     let short = Addends {
         bias: Some(&residual),

@@ -1,12 +1,12 @@
 //! What is wrong with tokens becomes an error on every rank, which names it.
 
-use mkernel_testing::jobs::Where;
-use mkernel_testing::jobs::attention::Pace;
-use mkernel_testing::jobs::experts::{Layer, ways};
+use mkernel_testing::jobs::Backend;
+use mkernel_testing::jobs::attention::CallPattern;
+use mkernel_testing::jobs::experts::{Layer, invalid_calls};
 
 fn fails(layer: &Layer, parts: &[&str]) {
     for seed in 0..3 {
-        for (rank, result) in layer.each(seed).into_iter().enumerate() {
+        for (rank, result) in layer.run_ranks(seed).into_iter().enumerate() {
             let failure = result.expect_err("a fault");
             assert!(!failure.contains("simulator found"), "{failure}");
             for part in parts {
@@ -58,7 +58,7 @@ fn an_expert_twice() {
 fn more_tokens_than_declared_or_less_than_none() {
     for count in [10, -1] {
         let mut layer = wrong_choice(7);
-        layer.count = Some(count);
+        layer.num_tokens = Some(count);
         let text = format!("the number of tokens is {count}");
         fails(&layer, &["call 1", &text, "0 to 9"]);
     }
@@ -76,9 +76,14 @@ fn more_rows_than_room() {
     );
 }
 
-fn recovers(layer: &Layer, is_place: bool, parts: &[&str]) {
-    for (seed, way) in (0..).zip(ways(is_place)) {
-        mkernel_testing::jobs::experts::recovers(layer, Where::Simulated { seed }, &[way], parts);
+fn all_recover(layer: &Layer, is_place: bool, parts: &[&str]) {
+    for (seed, way) in (0..).zip(invalid_calls(is_place)) {
+        mkernel_testing::jobs::experts::all_recover(
+            layer,
+            Backend::Simulated { seed },
+            &[way],
+            parts,
+        );
     }
 }
 
@@ -89,7 +94,7 @@ fn right_choices(rank: usize, token: usize) -> Vec<i32> {
 #[test]
 fn a_call_after_an_expert_that_is_none() {
     let layer = wrong_choice(8).call(&[9, 0, 9, 4], right_choices);
-    recovers(&layer, false, &["rank 1, call 1", "token 6", "expert 8"]);
+    all_recover(&layer, false, &["rank 1, call 1", "token 6", "expert 8"]);
 }
 
 #[test]
@@ -98,7 +103,7 @@ fn a_call_after_more_rows_than_room() {
     layer.max_rows = Some(17);
     let layer = layer.call(&[10, 10], |_, _| vec![2]);
     let layer = layer.call(&[10, 7], |_, token| vec![(token % 4) as i32]);
-    recovers(
+    all_recover(
         &layer,
         false,
         &["rank 1, call 1", "20 rows", "max_rows is 17"],
@@ -112,7 +117,7 @@ fn a_call_after_a_place_that_is_none() {
     let layer = layer.call(&[9, 10], |rank, token| {
         vec![(token % 2) as i32, 2 + rank as i32]
     });
-    recovers(
+    all_recover(
         &layer,
         true,
         &["rank 0, call 1", "choice 1 of token 0", "2147483647"],
@@ -123,8 +128,8 @@ fn a_call_after_a_place_that_is_none() {
 #[test]
 fn a_fault_hides_no_time_out() {
     let mut layer = wrong_choice(8).call(&[9; 4], right_choices);
-    layer.pace = Pace::WithoutLast { rank: 1 };
-    let said = layer.each(0);
+    layer.pattern = CallPattern::AbsentFromLastCall { rank: 1 };
+    let said = layer.run_ranks(0);
     let failure = said[0].as_ref().expect_err("nobody came");
     assert!(failure.contains("rank 1;"), "{failure}");
 }
@@ -132,8 +137,8 @@ fn a_fault_hides_no_time_out() {
 #[test]
 fn a_rank_that_does_not_come() {
     let mut layer = Layer::new(2, 4, 1, 10).mixed([&[10, 10], &[10, 10], &[10, 10]]);
-    layer.pace = Pace::Without { rank: 1 };
-    let said = layer.each(0);
+    layer.pattern = CallPattern::AbsentRank { rank: 1 };
+    let said = layer.run_ranks(0);
     let failure = said[0].as_ref().expect_err("nobody came");
     assert!(
         failure.contains("a peer's token counts") && failure.contains("rank 1;"),

@@ -1,7 +1,7 @@
 //! Right on every seed: skewed ranks, ranks without tokens, experts without rows and with all of them.
 
-use mkernel_testing::jobs::AGES;
-use mkernel_testing::jobs::attention::Pace;
+use mkernel_testing::jobs::WRAPPING_CALL_COUNTS;
+use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
 
 /// Runs it under several schedules: right each time, and the same bits.
@@ -9,7 +9,7 @@ fn is_right(name: &str, layer: &Layer, seeds: u64) {
     assert!(layer.is_exact(), "{name}");
     let mut first = None;
     for seed in 0..seeds {
-        let said: Result<Vec<_>, _> = layer.each(seed).into_iter().collect();
+        let said: Result<Vec<_>, _> = layer.run_ranks(seed).into_iter().collect();
         let bits = said.unwrap_or_else(|failure| panic!("{name}, seed {seed}: {failure}"));
         let same = first.get_or_insert_with(|| bits.clone()) == &bits;
         assert!(same, "{name}, seed {seed}: other bits than before");
@@ -77,18 +77,22 @@ fn a_rank_that_comes_late() {
 /// The count of calls passes 2^31 and 2^32.
 #[test]
 fn after_many_calls() {
-    for age in AGES {
+    for age in WRAPPING_CALL_COUNTS {
         for (name, layer) in [
             ("one rank", Layer::new(1, 7, 3, 40)),
             ("two ranks", Layer::new(2, 10, 4, 40)),
             ("four ranks", Layer::new(4, 12, 3, 12)),
             ("eight ranks", Layer::new(8, 16, 2, 4)),
         ] {
-            is_right(&format!("{name}, {age} calls"), &layer.growing_old(age), 1);
+            is_right(
+                &format!("{name}, {age} calls"),
+                &layer.with_call_count(age),
+                1,
+            );
         }
         let mut wide = Layer::new(2, 4, 2, 70);
         (wide.tile, wide.nk, wide.intermediate) = (Some((128, 256)), true, 136);
-        is_right("large tiles", &wide.growing_old(age), 1);
+        is_right("large tiles", &wide.with_call_count(age), 1);
     }
 }
 
@@ -113,10 +117,10 @@ fn random_and_skewed_choices() {
 
 #[test]
 fn out_of_step_and_in_graphs() {
-    for pace in [Pace::OutOfStep, Pace::Graph] {
+    for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
         let mut layer = Layer::new(2, 6, 2, 16);
-        layer.pace = pace;
+        layer.pattern = pattern;
         let layer = layer.mixed([&[16, 16], &[0, 5], &[16, 1]]);
-        is_right(&format!("{pace:?}"), &layer, 3);
+        is_right(&format!("{pattern:?}"), &layer, 3);
     }
 }

@@ -1,7 +1,7 @@
 //! Mistakes planted in the kernels, one at a time: each is found.
 
-use mkernel_testing::jobs::experts::{Combining, Layer};
-use mkernel_testing::jobs::{AGES, Simulated, all_are_found, planted};
+use mkernel_testing::jobs::experts::{CombineEdits, Layer};
+use mkernel_testing::jobs::{SimulatedJob, WRAPPING_CALL_COUNTS, all_are_found, mutated};
 
 /// What is wrong, and what is replaced by what.
 type Mistake = (&'static str, &'static str, &'static str);
@@ -49,20 +49,20 @@ fn layer() -> Layer {
 
 /// Tokens of rank 0 stay there, those of the others go round among them. These make a sum for a peer and wait for one of their
 /// own, by turns, and read rank 0's choices as they get on; it waits for none of them, and comes to its next call meanwhile.
-fn staying() -> Combining {
+fn staying() -> CombineEdits {
     let mut layer = Layer::new(4, 4, 1, 16);
     (layer.hidden, layer.intermediate) = (8, 8);
     (layer.sms, layer.skew) = (1, 100);
-    Combining((0..3).fold(layer, |layer, _| {
+    CombineEdits((0..3).fold(layer, |layer, _| {
         layer.call(&[16; 4], |rank, _| vec![[0, 2, 3, 1][rank]])
     }))
 }
 
 /// More rows of a CTA than stages of its ring.
-fn combining() -> Combining {
+fn combining() -> CombineEdits {
     let mut layer = layer();
     layer.sms = 3;
-    Combining(layer)
+    CombineEdits(layer)
 }
 
 #[rustfmt::skip]
@@ -135,8 +135,8 @@ const COMBINE: &[Mistake] = &[
 ];
 
 /// Each mistake alone, in `job`.
-fn are_found<J: Simulated + Sync>(job: fn() -> J, mistakes: &[Mistake]) {
-    let plant = |(name, from, to): &Mistake| (*name, planted(job(), &[(*from, *to)]));
+fn are_found<J: SimulatedJob + Sync>(job: fn() -> J, mistakes: &[Mistake]) {
+    let plant = |(name, from, to): &Mistake| (*name, mutated(job(), &[(*from, *to)]));
     all_are_found(
         &mistakes.iter().map(plant).collect::<Vec<_>>(),
         SEEDS_TO_FIND,
@@ -147,7 +147,7 @@ fn are_found<J: Simulated + Sync>(job: fn() -> J, mistakes: &[Mistake]) {
 fn every_mistake_in_dispatch_is_found() {
     are_found(layer, DISPATCH);
     let plant =
-        |(name, edits): &(&'static str, [(&str, &str); 2])| (*name, planted(layer(), edits));
+        |(name, edits): &(&'static str, [(&str, &str); 2])| (*name, mutated(layer(), edits));
     all_are_found(
         &ONE_BUFFER.iter().map(plant).collect::<Vec<_>>(),
         SEEDS_TO_FIND,
@@ -180,7 +180,7 @@ fn one_buffer_of_choices_for_all_calls_is_found() {
     let buffers = ["@topk.counts-buffer", "@topk.buffer"].map(|tag| (tag, "ctx.parity() => 0u"));
     let mistake = (
         "one buffer of choices for all calls",
-        planted(staying(), &buffers),
+        mutated(staying(), &buffers),
     );
     all_are_found(&[mistake], SEEDS_TO_FIND);
 }
@@ -188,8 +188,8 @@ fn one_buffer_of_choices_for_all_calls_is_found() {
 /// What was written long ago, or never, is not what a call waits for.
 #[test]
 fn old_calls_that_are_taken_for_new_ones_are_found() {
-    let [half, whole] = AGES;
-    let layer = |age| Layer::new(2, 6, 2, 48).growing_old(age);
+    let [half, whole] = WRAPPING_CALL_COUNTS;
+    let layer = |age| Layer::new(2, 6, 2, 48).with_call_count(age);
     let windows = [
         ("@sums.wait", "wait_mark => wait_flag"),
         (
@@ -203,11 +203,11 @@ fn old_calls_that_are_taken_for_new_ones_are_found() {
         &[
             (
                 "dispatch_gemm: a window of calls",
-                planted(layer(half), &[("@tokens.wait", "wait_mark => wait_flag")]),
+                mutated(layer(half), &[("@tokens.wait", "wait_mark => wait_flag")]),
             ),
             (
                 "dispatch_gemm: 0 is the mark of a call",
-                planted(
+                mutated(
                     layer(whole),
                     &[
                         ("@tokens.wait", "ctx.mark() => ctx.epoch"),
@@ -222,11 +222,11 @@ fn old_calls_that_are_taken_for_new_ones_are_found() {
         &[
             (
                 "combine: a window of calls",
-                planted(Combining(layer(half)), &windows),
+                mutated(CombineEdits(layer(half)), &windows),
             ),
             (
                 "combine: 0 is the mark of a call",
-                planted(Combining(layer(whole)), &marks),
+                mutated(CombineEdits(layer(whole)), &marks),
             ),
         ],
         SEEDS_TO_FIND,

@@ -7,7 +7,7 @@ use crate::ranks::worlds;
 use mkernel::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
 use mkernel::{Faults, KernelSpec, Protocol};
 use mkernel_testing::jobs::collective::{CollectiveJob, across, small};
-use mkernel_testing::jobs::{Where, in_parallel};
+use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::TimeLimit;
 use std::time::Duration;
 
@@ -24,12 +24,21 @@ fn large(world: u32) -> Vec<(String, CollectiveJob)> {
     if world > 1 {
         let (ll, rows) = (Protocol::Ll, (64, 8192));
         jobs.extend([
-            ("a MiB in one shot", job(AllReduce, rows).by(ll).shots(1)),
-            ("a MiB in two shots", job(AllReduce, rows).by(ll).shots(2)),
-            ("a MiB of rows in packets", job(AllGather, rows).by(ll)),
+            (
+                "a MiB in one shot",
+                job(AllReduce, rows).protocol(ll).shots(1),
+            ),
+            (
+                "a MiB in two shots",
+                job(AllReduce, rows).protocol(ll).shots(2),
+            ),
+            (
+                "a MiB of rows in packets",
+                job(AllGather, rows).protocol(ll),
+            ),
             (
                 "a MiB of sums in packets",
-                job(ReduceScatter, rows).by(ll).in_graph(),
+                job(ReduceScatter, rows).protocol(ll).in_graph(),
             ),
         ]);
     }
@@ -44,10 +53,10 @@ fn spec(job: &CollectiveJob) -> KernelSpec {
 
 fn run(jobs: &[(String, CollectiveJob)]) {
     compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
-    in_parallel(jobs, |(_, job)| job.compute());
+    for_each_in_parallel(jobs, |(_, job)| job.compute());
     for (name, job) in jobs {
         for _ in 0..3 {
-            let found = job.run_on(Where::Gpus);
+            let found = job.run_on(Backend::Gpus);
             found.unwrap_or_else(|failure| panic!("{name}: {failure}"));
         }
     }

@@ -4,9 +4,9 @@
 use crate::compile::compile;
 use crate::ranks::worlds;
 use mkernel::Faults;
-use mkernel_testing::jobs::Where;
-use mkernel_testing::jobs::attention::Pace;
-use mkernel_testing::jobs::experts::{Layer, recovers, ways};
+use mkernel_testing::jobs::Backend;
+use mkernel_testing::jobs::attention::CallPattern;
+use mkernel_testing::jobs::experts::{Layer, all_recover, invalid_calls};
 use mkernel_testing::lab::TimeLimit;
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
 
 /// What all ranks found.
 fn right(name: &str, layer: &Layer) -> Vec<Vec<u32>> {
-    let said = layer.each_on(Where::Gpus);
+    let said = layer.run_ranks_on(Backend::Gpus);
     let said: Result<Vec<_>, _> = said.into_iter().collect();
     said.unwrap_or_else(|failure| panic!("{name} on {} ranks: {failure}", layer.world))
 }
@@ -102,13 +102,16 @@ pub fn are_right_at_any_pace(world: u32, nodes: u32) {
     compile_all(&layers);
     for (name, layer) in layers {
         let kept = right(name, &layer);
-        for pace in [Pace::OutOfStep, Pace::Graph] {
-            let paced = Layer {
-                pace,
+        for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
+            let changed = Layer {
+                pattern,
                 ..layer.clone()
             };
             for _ in 0..3 {
-                assert!(right(name, &paced) == kept, "{name}, {pace:?}: other bits");
+                assert!(
+                    right(name, &changed) == kept,
+                    "{name}, {pattern:?}: other bits"
+                );
             }
         }
     }
@@ -147,11 +150,11 @@ fn a_rank_that_does_not_come_to_its_experts() {
     for world in worlds(2) {
         let (name, layer) = layers(world, 1).swap_remove(0);
         let alone = Layer {
-            pace: Pace::Without { rank: 1 },
+            pattern: CallPattern::AbsentRank { rank: 1 },
             ..layer.clone()
         };
         let started = Instant::now();
-        for (rank, said) in alone.each_on(Where::Gpus).into_iter().enumerate() {
+        for (rank, said) in alone.run_ranks_on(Backend::Gpus).into_iter().enumerate() {
             match (rank, said) {
                 (1, said) => assert_eq!(said, Ok(Vec::new())),
                 (_, Ok(_)) => panic!("rank {rank} went on without rank 1"),
@@ -178,7 +181,7 @@ fn wrong_choices_of_experts() {
                 vec![if (rank, token) == (last, 7) { wrong } else { 0 }]
             });
             let layer = layer.call(&full, right_choice);
-            for said in layer.each_on(Where::Gpus) {
+            for said in layer.run_ranks_on(Backend::Gpus) {
                 let failure = said.expect_err("a wrong choice");
                 for part in ["call 2", "token 7", &format!("expert {wrong}")] {
                     assert!(failure.contains(part), "{part:?} in {failure:?}");
@@ -203,7 +206,7 @@ fn calls_after_wrong_calls_are_right() {
             let wrong = move |rank, token| vec![if (rank, token) == (last, 7) { -1 } else { 0 }];
             let choices = layer.clone().call(&full, wrong).call(&full, right);
             let parts = ["call 1", "token 7", "expert -1"];
-            recovers(&choices, Where::Gpus, &ways(false), &parts);
+            all_recover(&choices, Backend::Gpus, &invalid_calls(false), &parts);
             let full_rows = 50 * world;
             let small = Layer {
                 max_rows: Some(full_rows - 1),
@@ -212,15 +215,15 @@ fn calls_after_wrong_calls_are_right() {
             let fewer = vec![49; world as usize];
             let alike = small.call(&full, |_, _| vec![0]).call(&fewer, right);
             let rows = format!("{full_rows} rows");
-            recovers(
+            all_recover(
                 &alike,
-                Where::Gpus,
-                &ways(false),
+                Backend::Gpus,
+                &invalid_calls(false),
                 &["rank 0, call 1", &rows],
             );
             let places = layer.call(&full, right).call(&full, right);
             let parts = ["rank 0, call 1", "choice 0 of token 1"];
-            recovers(&places, Where::Gpus, &ways(true), &parts);
+            all_recover(&places, Backend::Gpus, &invalid_calls(true), &parts);
         }
     }
 }

@@ -26,52 +26,34 @@ fn operators_of_several_shapes_take_turns_on_two_streams() {
     }
 }
 
+/// Returns problems of several shapes, layouts of B and ways of transfer.
+fn problems() -> [(GemmShape, BLayout, Tuning); 4] {
+    let shape = |m, n, k| GemmShape { m, n, k };
+    [
+        (shape(2048, 264, 520), BLayout::Nk, with(Transfer::SmPush)),
+        (
+            shape(2048, 264, 520),
+            BLayout::Kn,
+            with(Transfer::CopyEngine),
+        ),
+        (shape(1000, 136, 264), BLayout::Nk, Tuning::default()),
+        (
+            shape(4096, 520, 136),
+            BLayout::Kn,
+            with(Transfer::CopyEngine),
+        ),
+    ]
+}
+
+/// Calls all operators in each round, alternately on two streams, and checks every result.
 fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     const ROUNDS: usize = 20;
     let labs = [
         Lab::new(&ranks.context().new_stream()?)?,
         Lab::new(&ranks.context().new_stream()?)?,
     ];
-    let problems = [
-        (
-            GemmShape {
-                m: 2048,
-                n: 264,
-                k: 520,
-            },
-            BLayout::Nk,
-            with(Transfer::SmPush),
-        ),
-        (
-            GemmShape {
-                m: 2048,
-                n: 264,
-                k: 520,
-            },
-            BLayout::Kn,
-            with(Transfer::CopyEngine),
-        ),
-        (
-            GemmShape {
-                m: 1000,
-                n: 136,
-                k: 264,
-            },
-            BLayout::Nk,
-            Tuning::default(),
-        ),
-        (
-            GemmShape {
-                m: 4096,
-                n: 520,
-                k: 136,
-            },
-            BLayout::Kn,
-            with(Transfer::CopyEngine),
-        ),
-    ];
     let mut prepared = Vec::new();
-    for (i, problem) in problems.into_iter().enumerate() {
+    for (i, problem) in problems().into_iter().enumerate() {
         let lab = &labs[i % 2];
         let (operator, operands) = prepare(ranks, lab, problem, 0)?;
         operands.fill_b(lab, seed, ranks.rank())?;

@@ -11,8 +11,8 @@ use mkernel::{
     Activation, BLayout, Communicator, Dtype, Epilogue, Faults, GemmOp, GemmShape, KernelSpec,
     Tuning,
 };
-use mkernel_testing::jobs::attention::{AttentionJob, Data, Pace};
-use mkernel_testing::jobs::{Where, in_parallel};
+use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind};
+use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
@@ -158,7 +158,7 @@ fn attention(world: u32, nodes: u32) -> Vec<AttentionJob> {
         job([2, 1, 3, 3, 64]),
         job([1, rows(256), 4, 2, 128])
             .causal(Zigzag)
-            .of(Data::NotFinite),
+            .inputs(InputKind::NotFinite),
         job([1, rows(2200), 2, 1, 128]).pushed_by(2),
         job([4, rows(40), 64, 64, 64]),
     ]
@@ -171,12 +171,12 @@ fn attention_is_right() {
     for (world, nodes) in topologies() {
         let jobs = attention(world, nodes);
         compile(&jobs.iter().map(spec).collect::<Vec<_>>());
-        in_parallel(&jobs, |job| {
-            job.calls();
+        for_each_in_parallel(&jobs, |job| {
+            job.compute();
         });
         for job in &jobs {
             let run = || {
-                let found = job.run_on(Where::Gpus);
+                let found = job.run_on(Backend::Gpus);
                 found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config))
             };
             assert!(run() == run(), "{:?}: other bits than before", job.config);
@@ -190,15 +190,15 @@ fn attention_is_right() {
 fn attention_out_of_step_and_in_graphs() {
     let _limit = TimeLimit::start("nodes: attention out of step", Duration::from_secs(240));
     for (world, nodes) in topologies() {
-        for pace in [Pace::OutOfStep, Pace::Graph] {
+        for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
             for job in [
                 AttentionJob::new(world, [1, 1000, 8, 8, 128], 0),
                 AttentionJob::new(world, [2, 777, 4, 2, 64], 0).causal(Contiguous),
                 AttentionJob::new(world, [2, 3, 4, 2, 64], 0),
             ] {
-                let job = job.across(nodes, Faults::default()).at(pace);
+                let job = job.across(nodes, Faults::default()).pattern(pattern);
                 for _ in 0..5 {
-                    let found = job.run_on(Where::Gpus);
+                    let found = job.run_on(Backend::Gpus);
                     found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config));
                 }
             }

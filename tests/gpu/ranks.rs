@@ -153,7 +153,7 @@ pub fn launch(
 
 /// What one rank multiplies.
 ///
-/// Where ranks add up what each computed, their A side by side and their B below each other are one A and one B, the
+/// Backend ranks add up what each computed, their A side by side and their B below each other are one A and one B, the
 /// product of which is the sum: each rank's operands are parts of these.
 pub struct Operands {
     /// This rank's A, a part of `whole` or a copy of one.

@@ -2,9 +2,9 @@
 
 use crate::{SEEDS, bad_network};
 use mkernel::Placement::{Contiguous, Zigzag};
-use mkernel_testing::jobs::attention::{AttentionJob, Pace};
+use mkernel_testing::jobs::attention::{AttentionJob, CallPattern};
 use mkernel_testing::jobs::{
-    Simulated, all_are_found, all_are_right, all_are_right_when_old, planted,
+    SimulatedJob, all_are_found, all_are_right, all_are_right_when_counters_wrap, mutated,
 };
 
 /// Seeds within which a mistake must be found. About one in 25 shows that keys of another put are awaited.
@@ -58,7 +58,7 @@ fn masks_hold_across_nodes() {
 /// The count of calls passes 2^31 and 2^32, and with it the count of puts passes 2^32.
 #[test]
 fn keys_come_after_many_calls() {
-    all_are_right_when_old(&named(vec![
+    all_are_right_when_counters_wrap(&named(vec![
         job((2, 1), [1, 260, 4, 4, 64]),
         job((2, 2), [2, 259, 2, 1, 64]).bhsd(),
         job((3, 2), [1, 7, 2, 2, 64]).causal(Zigzag),
@@ -68,10 +68,10 @@ fn keys_come_after_many_calls() {
 
 #[test]
 fn calls_are_out_of_step_and_in_graphs() {
-    let paces = [Pace::OutOfStep, Pace::Graph];
-    let jobs = paces.map(|pace| job((2, 2), [1, 140, 2, 2, 64]).at(pace));
-    let masked = paces.map(|pace| {
-        let job = job((2, 2), [1, 140, 2, 1, 64]).at(pace);
+    let patterns = [CallPattern::OutOfStep, CallPattern::Graph];
+    let jobs = patterns.map(|pattern| job((2, 2), [1, 140, 2, 2, 64]).pattern(pattern));
+    let masked = patterns.map(|pattern| {
+        let job = job((2, 2), [1, 140, 2, 1, 64]).pattern(pattern);
         job.causal(Contiguous)
     });
     all_are_right(&named([jobs, masked].concat()), SEEDS);
@@ -81,7 +81,7 @@ fn calls_are_out_of_step_and_in_graphs() {
 /// write over what those read that have not seen it yet. Nobody gets such results, but the simulator tells of it first.
 #[test]
 fn a_node_that_makes_no_call_is_named() {
-    let missing = job((2, 1), [1, 140, 2, 2, 64]).at(Pace::Without { rank: 1 });
+    let missing = job((2, 1), [1, 140, 2, 2, 64]).pattern(CallPattern::AbsentRank { rank: 1 });
     for seed in 0..SEEDS_WITHOUT_A_NODE {
         let failure = missing.run(seed).expect_err("rank 1 is missing");
         let is_named = failure.contains("rank 1") && !failure.contains("simulator found");
@@ -132,7 +132,7 @@ const MISTAKES: &[Mistake] = &[
 
 #[test]
 fn every_mistake_is_found() {
-    let plant = |(name, job, from, to): &Mistake| (*name, planted(job(), &[(*from, *to)]));
+    let plant = |(name, job, from, to): &Mistake| (*name, mutated(job(), &[(*from, *to)]));
     all_are_found(
         &MISTAKES.iter().map(plant).collect::<Vec<_>>(),
         SEEDS_TO_FIND,

@@ -2,9 +2,11 @@
 //! routing, the schedule and the network.
 
 use crate::{SEEDS, bad_network};
-use mkernel_testing::jobs::attention::Pace;
-use mkernel_testing::jobs::experts::{Combining, Layer, recovers, ways};
-use mkernel_testing::jobs::{AGES, Simulated, Where, all_are_found, all_are_right, planted};
+use mkernel_testing::jobs::attention::CallPattern;
+use mkernel_testing::jobs::experts::{CombineEdits, Layer, all_recover, invalid_calls};
+use mkernel_testing::jobs::{
+    Backend, SimulatedJob, WRAPPING_CALL_COUNTS, all_are_found, all_are_right, mutated,
+};
 
 fn job((nodes, local_world): (u32, u32), (experts, top_k, max_tokens): (u64, u64, u64)) -> Layer {
     let layer = Layer::new(nodes * local_world, experts, top_k, max_tokens);
@@ -39,12 +41,15 @@ fn topologies() {
 fn after_many_calls() {
     let old = |age| {
         [
-            ("2 nodes of 1", job((2, 1), (6, 3, 20)).growing_old(age)),
-            ("2 nodes of 2", job((2, 2), (12, 3, 12)).growing_old(age)),
-            ("3 nodes of 2", job((3, 2), (12, 4, 6)).growing_old(age)),
+            ("2 nodes of 1", job((2, 1), (6, 3, 20)).with_call_count(age)),
+            (
+                "2 nodes of 2",
+                job((2, 2), (12, 3, 12)).with_call_count(age),
+            ),
+            ("3 nodes of 2", job((3, 2), (12, 4, 6)).with_call_count(age)),
         ]
     };
-    let layers: Vec<_> = AGES.into_iter().flat_map(old).collect();
+    let layers: Vec<_> = WRAPPING_CALL_COUNTS.into_iter().flat_map(old).collect();
     assert!(layers.iter().all(|(_, layer)| layer.is_exact()));
     all_are_right(&layers, 1);
 }
@@ -96,7 +101,7 @@ fn several_puts() {
 
 fn fails(job: &Layer, parts: &[&str]) {
     for seed in 0..2 {
-        for (rank, said) in job.each(seed).into_iter().enumerate() {
+        for (rank, said) in job.run_ranks(seed).into_iter().enumerate() {
             let failure = said.expect_err("a fault");
             assert!(!failure.contains("simulator found"), "{failure}");
             for part in parts {
@@ -145,15 +150,15 @@ fn more_rows_than_room() {
 fn calls_after_wrong_calls_are_right() {
     let new = || job((2, 2), (8, 2, 9));
     let right = |rank: usize, token: usize| vec![(token % 4) as i32, 4 + (rank + token) as i32 % 4];
-    let place = Where::Simulated { seed: 1 };
+    let place = Backend::Simulated { seed: 1 };
     let choice = new()
         .call(&[9, 0, 9, 4], move |rank, token| match (rank, token) {
             (2, 6) => vec![3, 8],
             _ => right(rank, token),
         })
         .call(&[9, 3, 0, 9], right);
-    let replayed = &ways(false)[3..];
-    recovers(
+    let replayed = &invalid_calls(false)[3..];
+    all_recover(
         &choice,
         place,
         replayed,
@@ -163,17 +168,17 @@ fn calls_after_wrong_calls_are_right() {
     rows.max_rows = Some(37);
     let rows = rows.call(&[10; 4], |_, _| vec![5]);
     let rows = rows.call(&[10, 9, 9, 9], |_, _| vec![5]);
-    recovers(
+    all_recover(
         &rows,
         place,
-        &ways(false)[..1],
+        &invalid_calls(false)[..1],
         &["rank 2, call 1", "40 rows", "max_rows is 37"],
     );
     let places = new().call(&[9; 4], right).call(&[9, 1, 2, 9], right);
-    recovers(
+    all_recover(
         &places,
         place,
-        &ways(true)[1..2],
+        &invalid_calls(true)[1..2],
         &["rank 0, call 1", "choice 1 of token 0"],
     );
 }
@@ -184,8 +189,8 @@ fn calls_after_wrong_calls_are_right() {
 fn an_absent_rank_ends_the_calls_of_all() {
     for absent in [0, 3] {
         let mut layer = job((2, 2), (8, 2, 9)).mixed([&[9; 4]; 3]);
-        layer.pace = Pace::Without { rank: absent };
-        for (rank, said) in (0..).zip(layer.each(1)) {
+        layer.pattern = CallPattern::AbsentRank { rank: absent };
+        for (rank, said) in (0..).zip(layer.run_ranks(1)) {
             let is_right = match &said {
                 Ok(_) => rank == absent,
                 Err(told) => {
@@ -200,9 +205,9 @@ fn an_absent_rank_ends_the_calls_of_all() {
 /// Graphs whose replays have other tokens, numbers and experts; ranks that come when they like.
 #[test]
 fn calls_are_out_of_step_and_in_graphs() {
-    are_right([Pace::OutOfStep, Pace::Graph].map(|pace| {
+    are_right([CallPattern::OutOfStep, CallPattern::Graph].map(|pattern| {
         let mut layer = job((2, 2), (8, 2, 12));
-        layer.pace = pace;
+        layer.pattern = pattern;
         let layer = layer.random(&[12; 4], true);
         let layer = layer.mixed([&[12, 0, 5, 12], &[0; 4], &[3, 12, 0, 1]]);
         ("paced", layer.random(&[12; 4], false))
@@ -265,12 +270,12 @@ fn every_mistake_is_found() {
     let many = many.mixed([&[300; 2], &[300, 40], &[300; 2]]);
     are_right([("few", few.clone()), ("many", many.clone())]);
     are_found(DISPATCH, &few);
-    are_found(COMBINE, &Combining(few));
-    are_found(LISTS, &Combining(many));
+    are_found(COMBINE, &CombineEdits(few));
+    are_found(LISTS, &CombineEdits(many));
 }
 
-fn are_found<J: Simulated + Clone + Sync>(mistakes: &[Mistake], job: &J) {
-    let plant = |(name, from, to): &Mistake| (*name, planted(job.clone(), &[(*from, *to)]));
+fn are_found<J: SimulatedJob + Clone + Sync>(mistakes: &[Mistake], job: &J) {
+    let plant = |(name, from, to): &Mistake| (*name, mutated(job.clone(), &[(*from, *to)]));
     all_are_found(
         &mistakes.iter().map(plant).collect::<Vec<_>>(),
         SEEDS_TO_FIND,

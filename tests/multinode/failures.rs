@@ -186,46 +186,48 @@ fn a_nic_that_fails_is_an_error_on_every_rank() {
     });
 }
 
+/// Prepares `gemm_rs` on four ranks with these NICs, which must be refused. Returns the error of each rank.
+fn prepare_errors(nodes: u32, nics: [NicModel; 4]) -> Vec<Error> {
+    let simulation = Simulation {
+        ranks: 4,
+        ..Simulation::default()
+    };
+    let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
+    let config = GemmConfig {
+        m: Dim::Static(SHAPE.m),
+        n: Dim::Static(SHAPE.n),
+        k: Dim::Static(SHAPE.k),
+        ..GemmConfig::new(GemmOp::GemmRs)
+    };
+    let config = KernelConfig {
+        nodes,
+        ..KernelConfig::new(4, config)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks
+            .into_iter()
+            .zip(nics)
+            .map(|(ranks, nic)| {
+                let config = &config;
+                scope.spawn(move || {
+                    let faults = Faults::default();
+                    ranks.set_transport(Transport::Emulated { nic, faults });
+                    ranks.prepare(config, SHAPE).expect_err("refused")
+                })
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined.map(|result| result.expect("no panic")).collect()
+    })
+}
+
 #[test]
-fn what_does_not_fit_the_ranks_is_refused() {
+fn nodes_and_nics_that_do_not_fit_the_ranks_are_refused() {
     let nic = |gb_per_s| NicModel {
         gb_per_s,
         ..NicModel::default()
     };
-    let prepare = |nodes, nics: [NicModel; 4]| -> Vec<Error> {
-        let simulation = Simulation {
-            ranks: 4,
-            ..Simulation::default()
-        };
-        let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
-        let config = GemmConfig {
-            m: Dim::Static(SHAPE.m),
-            n: Dim::Static(SHAPE.n),
-            k: Dim::Static(SHAPE.k),
-            ..GemmConfig::new(GemmOp::GemmRs)
-        };
-        let config = KernelConfig {
-            nodes,
-            ..KernelConfig::new(4, config)
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = ranks
-                .into_iter()
-                .zip(nics)
-                .map(|(ranks, nic)| {
-                    let config = &config;
-                    scope.spawn(move || {
-                        let faults = Faults::default();
-                        ranks.set_transport(Transport::Emulated { nic, faults });
-                        ranks.prepare(config, SHAPE).expect_err("refused")
-                    })
-                })
-                .collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            joined.map(|result| result.expect("no panic")).collect()
-        })
-    };
-    for error in prepare(3, [50.0; 4].map(nic)) {
+    for error in prepare_errors(3, [50.0; 4].map(nic)) {
         assert!(
             matches!(error, Error::Cluster(ClusterError::Nodes { nodes: 3, .. })),
             "{error}"
@@ -235,7 +237,7 @@ fn what_does_not_fit_the_ranks_is_refused() {
         write_bytes: 64,
         ..NicModel::default()
     };
-    for error in prepare(2, [(); 4].map(|()| short.clone())) {
+    for error in prepare_errors(2, [(); 4].map(|()| short.clone())) {
         let Error::Fabric(FabricError::Config(mistakes)) = &error else {
             panic!("{error}");
         };
@@ -244,7 +246,7 @@ fn what_does_not_fit_the_ranks_is_refused() {
         };
         assert!(bytes.contains("have at most 64"), "{bytes}");
     }
-    for error in prepare(2, [50.0, 50.0, 25.0, 50.0].map(nic)) {
+    for error in prepare_errors(2, [50.0, 50.0, 25.0, 50.0].map(nic)) {
         let Error::Mismatch { ranks, .. } = &error else {
             panic!("{error}");
         };

@@ -2,7 +2,7 @@
 
 use crate::{few_ctas, job};
 use mkernel::{GemmOp, Tuning};
-use mkernel_testing::jobs::{Job, all_are_found, planted};
+use mkernel_testing::jobs::{GemmJob, all_are_found, mutated};
 
 /// Seeds within which a mistake must be found.
 const SEEDS: u64 = 40;
@@ -10,16 +10,16 @@ const SEEDS: u64 = 40;
 /// What it is, where, and what is replaced by what.
 type Mistake = (
     &'static str,
-    fn() -> Job,
+    fn() -> GemmJob,
     &'static [(&'static str, &'static str)],
 );
 
-fn gather() -> Job {
+fn gather() -> GemmJob {
     job(GemmOp::AgGemm, (2, 2), (256, 64, 128), few_ctas()).1
 }
 
 /// A tile of each rank, a put each.
-fn scatter() -> Job {
+fn scatter() -> GemmJob {
     let tuning = Tuning {
         tile_m: Some(64),
         tile_n: Some(128),
@@ -28,7 +28,7 @@ fn scatter() -> Job {
     job(GemmOp::GemmRs, (2, 2), (256, 128, 128), tuning).1
 }
 
-fn to_all() -> Job {
+fn to_all() -> GemmJob {
     let tuning = Tuning {
         tile_m: Some(64),
         tile_n: Some(128),
@@ -58,6 +58,6 @@ const MISTAKES: &[Mistake] = &[
 
 #[test]
 fn every_mistake_is_found() {
-    let plant = |(name, job, edits): &Mistake| (*name, planted(job(), edits));
+    let plant = |(name, job, edits): &Mistake| (*name, mutated(job(), edits));
     all_are_found(&MISTAKES.iter().map(plant).collect::<Vec<_>>(), SEEDS);
 }

@@ -2,7 +2,7 @@
 
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
 use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
-use mkernel_testing::jobs::Job;
+use mkernel_testing::jobs::GemmJob;
 
 pub const KERNELS: &[Kernel] = &[
     ("push", push),
@@ -19,7 +19,7 @@ fn gather(
     layout: BLayout,
     tuning: Tuning,
     sms: u32,
-) -> Job {
+) -> GemmJob {
     let kernel = (GemmOp::AgGemm, Epilogue::default(), tuning);
     job(kernel, world, GemmShape { m, n, k }, layout, sms)
 }
@@ -42,7 +42,7 @@ fn large() -> Tuning {
 }
 
 /// A warp of each CTA pushes; several rounds of tiles through a ring that is reused.
-fn push() -> Job {
+fn push() -> GemmJob {
     let tuning = Tuning {
         k_slices: Some(2),
         ..large()
@@ -51,12 +51,12 @@ fn push() -> Job {
 }
 
 /// A communication CTA pushes through slots of shared memory.
-fn slots() -> Job {
+fn slots() -> GemmJob {
     gather(2, (256, 128, 1024), BLayout::Nk, by_sms(1), 3)
 }
 
 /// Rows longer than a slot.
-fn long_rows() -> Job {
+fn long_rows() -> GemmJob {
     let tuning = Tuning {
         k_slices: Some(1),
         ..by_sms(1)
@@ -65,17 +65,17 @@ fn long_rows() -> Job {
 }
 
 /// Tiles whose sum CTAs share.
-fn parts() -> Job {
+fn parts() -> GemmJob {
     gather(2, (512, 512, 512), BLayout::Nk, large(), 6)
 }
 
 /// B as [K, N].
-fn kn() -> Job {
+fn kn() -> GemmJob {
     gather(2, (256, 264, 256), BLayout::Kn, large(), 3)
 }
 
 /// Tiles straddle shards, every dimension has a tail.
-fn tails() -> Job {
+fn tails() -> GemmJob {
     gather(4, (300, 72, 136), BLayout::Nk, by_sms(0), 3)
 }
 

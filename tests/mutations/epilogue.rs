@@ -2,7 +2,7 @@
 
 use crate::{Kernel, Mutation, job, mutation};
 use mkernel::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning};
-use mkernel_testing::jobs::Job;
+use mkernel_testing::jobs::GemmJob;
 
 pub const KERNELS: &[Kernel] = &[
     ("finished_by_owners", finished_by_owners),
@@ -30,14 +30,14 @@ fn tuning(tile_n: u32, shots: Option<u32>) -> Tuning {
 }
 
 /// Owners of 50 rows; the last columns of tiles are beyond C.
-fn finished_by_owners() -> Job {
+fn finished_by_owners() -> GemmJob {
     let (m, n, k) = (100, 520, 128);
     let kernel = (GemmOp::GemmRs, ALL, tuning(256, Some(2)));
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 6)
 }
 
 /// Results travel as fp32.
-fn fp32_to_all() -> Job {
+fn fp32_to_all() -> GemmJob {
     let epilogue = Epilogue {
         residual: true,
         output: Dtype::Fp32,
@@ -49,7 +49,7 @@ fn fp32_to_all() -> Job {
 }
 
 /// One rank, fp32 out.
-fn fp32_alone() -> Job {
+fn fp32_alone() -> GemmJob {
     let epilogue = Epilogue {
         output: Dtype::Fp32,
         ..ALL
@@ -60,14 +60,14 @@ fn fp32_alone() -> Job {
 }
 
 /// CTAs finish parts of the columns of a tile.
-fn shared_tiles() -> Job {
+fn shared_tiles() -> GemmJob {
     let (m, n, k) = (128, 256, 512);
     let kernel = (GemmOp::AgGemm, ALL, tuning(256, None));
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 4)
 }
 
 /// In one shot, from registers.
-fn words() -> Job {
+fn words() -> GemmJob {
     let (m, n, k) = (40, 264, 128);
     let kernel = (GemmOp::GemmRs, ALL, tuning(128, Some(1)));
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 3)

@@ -8,7 +8,7 @@ mod epilogue;
 mod reduce;
 
 use mkernel::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
-use mkernel_testing::jobs::{Job, Simulated, always_right, none_fails, planted};
+use mkernel_testing::jobs::{GemmJob, SimulatedJob, mutated, none_fails, right_for_seeds};
 use std::ops::Range;
 
 /// Seeds within which a mistake must be found.
@@ -21,11 +21,11 @@ const SEEDS_EACH_TIME: u64 = 2;
 const SEEDS_IN_A_ROW: usize = 5;
 
 /// A kernel in which mistakes are planted; it has what its mistakes need.
-type Kernel<J = Job> = (&'static str, fn() -> J);
+type Kernel<J = GemmJob> = (&'static str, fn() -> J);
 
 /// A mistake: what is replaced by what.
 #[derive(Clone, Copy)]
-struct Mutation<J = Job> {
+struct Mutation<J = GemmJob> {
     name: &'static str,
     job: fn() -> J,
     edits: &'static [(&'static str, &'static str)],
@@ -45,7 +45,7 @@ fn job(
     shape: GemmShape,
     b_layout: BLayout,
     sms: u32,
-) -> Job {
+) -> GemmJob {
     let config = GemmConfig {
         op,
         m: Dim::Static(shape.m),
@@ -55,7 +55,7 @@ fn job(
         epilogue,
         tuning,
     };
-    Job::new(world, config, shape, sms)
+    GemmJob::new(world, config, shape, sms)
 }
 
 /// Defines a wait that does not acquire.
@@ -76,13 +76,13 @@ fn every_mistake_in_attention_is_found() {
     all_are_found(attention::MUTATIONS);
 }
 
-fn all_are_found<J: Simulated + Sync>(all: &[Mutation<J>]) {
-    let plant = |mistake: &Mutation<J>| (mistake.name, planted((mistake.job)(), mistake.edits));
+fn all_are_found<J: SimulatedJob + Sync>(all: &[Mutation<J>]) {
+    let plant = |mistake: &Mutation<J>| (mistake.name, mutated((mistake.job)(), mistake.edits));
     mkernel_testing::jobs::all_are_found(&all.iter().map(plant).collect::<Vec<_>>(), SEEDS_TO_FIND);
 }
 
 /// Runs every kernel as it is.
-fn all_are_quiet<J: Simulated>(kernels: &[Kernel<J>], seeds: u64) {
+fn all_are_quiet<J: SimulatedJob>(kernels: &[Kernel<J>], seeds: u64) {
     let runs: Vec<(Kernel<J>, Range<u64>)> = kernels
         .iter()
         .flat_map(|kernel| {
@@ -91,7 +91,7 @@ fn all_are_quiet<J: Simulated>(kernels: &[Kernel<J>], seeds: u64) {
         })
         .collect();
     none_fails(&runs, |((name, job), seeds)| {
-        always_right(name, &job(), seeds.clone())
+        right_for_seeds(name, &job(), seeds.clone())
     });
 }
 

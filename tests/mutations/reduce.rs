@@ -2,7 +2,7 @@
 
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
 use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
-use mkernel_testing::jobs::{Job, Simulated, planted};
+use mkernel_testing::jobs::{GemmJob, SimulatedJob, mutated};
 
 pub const KERNELS: &[Kernel] = &[
     ("scatter", scatter),
@@ -12,7 +12,7 @@ pub const KERNELS: &[Kernel] = &[
     ("relay", relay),
 ];
 
-fn reduce(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), tuning: Tuning) -> Job {
+fn reduce(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), tuning: Tuning) -> GemmJob {
     let kernel = (op, Epilogue::default(), tuning);
     job(kernel, world, GemmShape { m, n, k }, BLayout::Nk, 3)
 }
@@ -30,22 +30,22 @@ fn rounds() -> Tuning {
 }
 
 /// Owners of rows; whole tiles.
-fn scatter() -> Job {
+fn scatter() -> GemmJob {
     reduce(GemmOp::GemmRs, 2, (128, 384, 192), rounds())
 }
 
 /// Owners of 25 rows.
-fn ragged() -> Job {
+fn ragged() -> GemmJob {
     reduce(GemmOp::GemmRs, 4, (100, 264, 128), rounds())
 }
 
 /// Results go to all.
-fn to_all() -> Job {
+fn to_all() -> GemmJob {
     reduce(GemmOp::GemmAr, 2, (128, 384, 192), rounds())
 }
 
 /// Tagged words from registers to registers.
-fn one_shot() -> Job {
+fn one_shot() -> GemmJob {
     let tuning = Tuning {
         shots: Some(1),
         ..Tuning::default()
@@ -54,7 +54,7 @@ fn one_shot() -> Job {
 }
 
 /// The same, and sums to all.
-fn relay() -> Job {
+fn relay() -> GemmJob {
     let tuning = Tuning {
         shots: Some(1),
         ..Tuning::default()
@@ -107,7 +107,7 @@ pub const MUTATIONS: &[Mutation] = &[
 /// A finding says which element of which region it is about, and quotes the header's line.
 #[test]
 fn findings_name_regions_and_quote_headers() {
-    let job = planted(scatter(), &[("@partials.stored", "")]);
+    let job = mutated(scatter(), &[("@partials.stored", "")]);
     let mut failures = (0..crate::SEEDS_TO_FIND).filter_map(|seed| job.run(seed).err());
     let parts = [
         "race: partials[",

@@ -1,19 +1,25 @@
-//! Kernels whose text the command line changes.
+//! Operators whose kernel text is edited by flags on the command line of a benchmark.
 
 use crate::lab::Failure;
 use mkernel::{Communicator, KernelConfig, Operator, Shape};
 
-/// What is replaced, and by what.
+/// A replacement in the text of a kernel: the text that is replaced, and the new text.
 pub type Edit = (String, String);
 
-/// Reads `what is replaced=>by what`.
+/// Parses an edit of the form `old text=>new text`.
+///
+/// # Errors
+/// The text has no `=>`.
 pub fn edit(text: &str) -> Result<Edit, String> {
     let parts = text.split_once("=>");
     let (from, to) = parts.ok_or("write what is replaced, =>, and by what")?;
     Ok((from.to_owned(), to.to_owned()))
 }
 
-/// The operator with `edits`, each of which its text must have. Collective.
+/// Prepares an operator whose kernel text has been edited. All ranks must call this together.
+///
+/// # Errors
+/// The text does not contain what an edit replaces, or the operator cannot be prepared.
 pub fn prepare(
     ranks: &Communicator,
     config: &KernelConfig,
@@ -29,7 +35,7 @@ pub fn prepare(
             *text = text.replace(from, to);
         }
     };
-    // SAFETY: whoever gives edits on the command line answers for the kernel that they make.
+    // SAFETY: the user who gives edits on the command line is responsible for the kernel that results.
     let operator = unsafe { ranks.prepare_edited(config, shape, edit) }?;
     match missing.is_empty() {
         true => Ok(operator),
