@@ -1,5 +1,5 @@
-//! Attention against fp64: lengths that no tile divides, masks, both placements and layouts, heads that share K and V, few
-//! slots; with the same bits each time.
+//! Tests of `ring_attention` on one node against a reference in fp64: lengths that no tile divides, masks, both placements and
+//! layouts, heads that share K and V, and few slots. Repeated runs must give the same bits.
 
 use crate::compile::compile;
 use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
@@ -10,7 +10,7 @@ use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use std::time::Duration;
 
-/// Sizes that only GPUs do.
+/// Returns jobs that are too large for simulated GPUs.
 fn large(world: u32) -> Vec<(String, AttentionJob)> {
     let rows = |of_rank: u64| of_rank * u64::from(world);
     let job = |sizes| AttentionJob::new(world, sizes, 0);
@@ -43,6 +43,7 @@ fn large(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().map(name).collect()
 }
 
+/// Runs every job of a world twice. The results must be right and have the same bits.
 fn run(world: u32) {
     let jobs: Vec<_> = [small(world), large(world)].concat();
     compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
@@ -61,19 +62,19 @@ fn run(world: u32) {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_of_one_rank() {
+fn attention_of_one_rank_is_right() {
     let _limit = TimeLimit::start("attention of one rank", Duration::from_secs(240));
     run(1);
 }
 
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_of_several_ranks() {
+fn attention_of_several_ranks_is_right() {
     let _limit = TimeLimit::start("attention of several ranks", Duration::from_secs(480));
     worlds(2).into_iter().for_each(run);
 }
 
-/// Few slots order what is sent, and change no bit.
+/// With few slots, keys and values are sent in another order, but the results have the same bits.
 #[test]
 #[ignore = "needs GPUs"]
 fn few_slots_give_the_same_bits() {
@@ -104,7 +105,7 @@ fn few_slots_give_the_same_bits() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_out_of_step_and_in_graphs() {
+fn attention_out_of_step_and_in_graphs_is_right() {
     let _limit = TimeLimit::start("attention out of step", Duration::from_secs(240));
     for world in worlds(2) {
         for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
@@ -123,10 +124,10 @@ fn attention_out_of_step_and_in_graphs() {
     }
 }
 
-/// A GEMM behind each call of attention, on the same stream and communicator.
+/// A GEMM follows each call of attention, on the same stream and communicator.
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_beside_gemms() {
+fn attention_beside_gemms_is_right() {
     let _limit = TimeLimit::start("attention beside GEMMs", Duration::from_secs(120));
     let seed = seed();
     const CALLS: usize = 3;
@@ -163,7 +164,7 @@ fn spec(job: &AttentionJob) -> KernelSpec {
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
-/// Without a GPU: the jobs are all possible.
+/// This test needs no GPU. It checks that all jobs are possible.
 #[test]
 fn every_job_of_attention_has_a_plan() {
     use mkernel::spec::spec::WORLDS;

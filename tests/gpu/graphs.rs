@@ -1,4 +1,4 @@
-//! Calls captured into a CUDA graph, replayed with new data, and calls beside them.
+//! Tests of calls that are captured in a CUDA graph, which is replayed with new data, and of launches between the replays.
 
 use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -7,7 +7,7 @@ use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
 const REPLAYS: usize = 20;
-/// A call outside of the graph follows every so many replays.
+/// After this number of replays follows a launch outside of the graph.
 const EAGER_EVERY: usize = 3;
 
 #[test]
@@ -72,7 +72,7 @@ const OTHER: GemmShape = GemmShape {
     k: 264,
 };
 
-/// The graph: the first operator on two sets of operands, the other one on its own.
+/// Captures two calls of one operator and a call of another, and replays the graph with new data.
 pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), Failure> {
     // The default stream cannot be captured.
     let lab = Lab::new(&ranks.context().new_stream()?)?;
@@ -107,7 +107,7 @@ pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), 
         }
         graph.launch()?;
         for (i, (_, operands)) in calls.into_iter().enumerate() {
-            operands.judge(&lab, &verdicts, replay * calls.len() + i)?;
+            operands.check(&lab, &verdicts, replay * calls.len() + i)?;
         }
         if replay % EAGER_EVERY == EAGER_EVERY - 1 {
             let (operator, operands) = calls[replay % 2];
@@ -117,6 +117,6 @@ pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), 
     }
     expect_right(ranks, &lab, &verdicts)?;
     expect_right(ranks, &lab, &eager_verdicts)?;
-    // Not before the peers are done: freeing memory can wait for their GPUs.
+    // No rank frees memory before its peers are done, since freeing can wait for their GPUs.
     Ok(ranks.barrier()?)
 }

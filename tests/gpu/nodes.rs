@@ -1,10 +1,11 @@
-//! Kernels of several nodes: ranks of this host are put into nodes, between which emulated NICs carry puts by peer copies.
+//! Tests of operators on several nodes. The GPUs of this host are divided into nodes, and emulated NICs carry out puts between
+//! them by peer copies.
 
 use crate::back_to_back::{Skew, calls};
 use crate::compile::compile;
 use crate::experts;
 use crate::graphs::replays;
-use crate::processes::{Job, lost};
+use crate::processes::{RankProcesses, lost};
 use crate::ranks::{Problem, compute, launch, on_ranks, prepare, seed, worlds};
 use mkernel::Placement::{Contiguous, Zigzag};
 use mkernel::{
@@ -21,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const MARGIN: Duration = Duration::from_secs(8);
 const START: Duration = Duration::from_secs(60);
 
-/// Ranks and nodes: two nodes, and a node for each rank.
+/// Returns numbers of ranks and of nodes: two nodes, and a node for each rank.
 pub fn topologies() -> Vec<(u32, u32)> {
     let mut all = Vec::new();
     for world in worlds(2) {
@@ -44,7 +45,7 @@ fn problem(op: GemmOp, (m, n, k): (u64, u64, u64), layout: BLayout, nodes: u32) 
     }
 }
 
-/// Shards of whole tiles and of parts of them, tails, ranks without rows, more than a wave of tiles, epilogues.
+/// Returns problems with shards that end inside tiles, partial tiles, ranks without rows, several waves of tiles, and epilogues.
 fn problems(op: GemmOp, nodes: u32) -> Vec<Problem> {
     let finished = Epilogue {
         bias: true,
@@ -116,7 +117,7 @@ fn check(ranks: &Communicator, lab: &Lab, problem: Problem, seed: u64) -> Result
 
 #[test]
 #[ignore = "needs GPUs"]
-fn hundreds_of_calls_of_ranks_out_of_step() {
+fn hundreds_of_calls_out_of_step_are_right() {
     let _limit = TimeLimit::start("nodes: calls back to back", Duration::from_secs(300));
     let seed = seed();
     for (world, nodes) in topologies() {
@@ -144,7 +145,7 @@ fn graphs_are_replayed() {
     }
 }
 
-/// Attention of ranks on nodes: whole tiles and tails, masks, both placements, ranks without rows, several puts of a head.
+/// Returns jobs of attention with partial tiles, masks, both placements, ranks without rows, and several puts per head.
 fn attention(world: u32, nodes: u32) -> Vec<AttentionJob> {
     let rows = |of_rank: u64| of_rank * u64::from(world);
     let job = |sizes| AttentionJob::new(world, sizes, 0).across(nodes, Faults::default());
@@ -187,7 +188,7 @@ fn attention_is_right() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_out_of_step_and_in_graphs() {
+fn attention_out_of_step_and_in_graphs_is_right() {
     let _limit = TimeLimit::start("nodes: attention out of step", Duration::from_secs(240));
     for (world, nodes) in topologies() {
         for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
@@ -217,10 +218,10 @@ fn experts_are_right() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn experts_out_of_step_and_in_graphs() {
+fn experts_out_of_step_and_in_graphs_are_right() {
     let _limit = TimeLimit::start("nodes: experts out of step", Duration::from_secs(240));
     for (world, nodes) in topologies() {
-        experts::are_right_at_any_pace(world, nodes);
+        experts::are_right_with_any_pattern(world, nodes);
     }
 }
 
@@ -229,7 +230,7 @@ fn spec(job: &AttentionJob) -> KernelSpec {
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
-/// Without a GPU: the jobs are all possible.
+/// This test needs no GPU. It checks that all jobs are possible.
 #[test]
 fn every_job_of_attention_on_nodes_has_a_plan() {
     use mkernel::{Device, KernelPlan};
@@ -241,7 +242,7 @@ fn every_job_of_attention_on_nodes_has_a_plan() {
     }
 }
 
-/// Every process gets an error in time that names who was killed.
+/// Every other process gets an error in time, which names the rank that was killed.
 #[test]
 #[ignore = "needs GPUs"]
 fn a_killed_process_ends_all_nodes_in_time() {
@@ -252,13 +253,13 @@ fn a_killed_process_ends_all_nodes_in_time() {
     let (world, _) = *topologies().last().expect("a topology");
     for victim in [1, 0] {
         let name = "nodes::a_killed_process_ends_all_nodes_in_time";
-        let mut job = Job::start(world, name, "go on");
-        job.expect_line("calling", 0..world, START);
-        job.children[victim as usize].kill().expect("killed");
+        let mut processes = RankProcesses::start(world, name, "go on");
+        processes.expect_line("calling", 0..world, START);
+        processes.children[victim as usize].kill().expect("killed");
         let others = (0..world).filter(|rank| *rank != victim);
         let named = format!("gave up: rank {victim}: ");
-        job.expect_line(&named, others.clone(), DEADLINE + MARGIN);
-        job.expect_ends(others, MARGIN);
+        processes.expect_line(&named, others.clone(), DEADLINE + MARGIN);
+        processes.expect_ends(others, MARGIN);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Calls that the host cannot order: the one that comes second is refused.
+//! Tests of calls that the host cannot order: the one that comes second is refused.
 
 use crate::ranks::worlds;
 use mkernel_testing::jobs::Backend;
@@ -6,7 +6,7 @@ use mkernel_testing::jobs::overlap::{OVERLAPS, run_overlap};
 use mkernel_testing::lab::TimeLimit;
 use std::time::Duration;
 
-/// Their grids are small, so that both calls have SMs.
+/// The grids of both calls are small, so that both fit the GPU at the same time.
 #[test]
 #[ignore = "needs GPUs"]
 fn calls_that_overlap_are_refused_and_named() {

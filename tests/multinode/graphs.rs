@@ -1,4 +1,4 @@
-//! Graphs of calls, replayed while proxies live.
+//! Tests of graphs of calls on several nodes, which are replayed several times, also with launches between them.
 
 use crate::rank::on_ranks;
 use mkernel::GemmOp;
