@@ -1,7 +1,7 @@
 //! The forward pass of a linear layer under tensor parallelism: Y = X · Wᵀ.
 //!
-//! The tokens X are sharded over the ranks by rows, and the weight W by its rows. Each rank gathers X while it multiplies,
-//! and computes its columns of Y for all tokens. The result is compared with a reference on the CPU.
+//! The tokens X are sharded over the ranks by rows, and the weight W by its rows. Each rank gathers X while it
+//! multiplies, and computes its columns of Y for all tokens. The result is compared with a reference on the CPU.
 //!
 //! ```text
 //! cargo run --release --example ag_gemm                              # a thread for each GPU of this host
@@ -32,8 +32,8 @@ pub struct UpProjection;
 const FEATURES: u64 = 4096;
 const OUTPUTS: u64 = 1024;
 
-/// Returns the number of tokens of all ranks and the number of timed calls. Simulated GPUs get small numbers, since they
-/// run on a CPU.
+/// Returns the number of tokens of all ranks and the number of timed calls. Simulated GPUs get small numbers, since
+/// they run on a CPU.
 fn size(ranks: &Communicator) -> (u64, u32) {
     if ranks.is_simulated() {
         (64, 1)

@@ -39,8 +39,8 @@ struct Operands {
     lse: CudaSlice<f32>,
 }
 
-/// Returns the length of the sequence and the number of timed calls. Simulated GPUs get small numbers, since they run on
-/// a CPU.
+/// Returns the length of the sequence and the number of timed calls. Simulated GPUs get small numbers, since they run
+/// on a CPU.
 fn size(ranks: &Communicator) -> (usize, u32) {
     match ranks.is_simulated() {
         true => (16 * ranks.world() as usize, 1),
@@ -202,8 +202,8 @@ fn check(o: &[bf16], positions: &[usize]) -> Result<f64, Failure> {
     Ok(worst)
 }
 
-/// Returns an element of Q, K or V (`number` 0, 1 or 2) at a position of the sequence. The tensor has `heads` heads, whose
-/// columns are counted together by `col`.
+/// Returns an element of Q, K or V (`number` 0, 1 or 2) at a position of the sequence. The tensor has `heads` heads,
+/// whose columns are counted together by `col`.
 fn element(number: u64, position: usize, heads: usize, col: usize) -> bf16 {
     random((number << 40) + (position * heads * DIM + col) as u64)
 }

@@ -1,9 +1,9 @@
 //! A layer of a mixture of experts with two experts per token.
 //!
-//! `dispatch_gemm` sends tokens to their experts and computes silu(x · gate) · (x · up) there. `combine` returns the sums of
-//! the experts' outputs, weighted by the router. The down projection between the two operators needs no communication, and
-//! mkernel has no operator for it. A program would call any grouped GEMM with `expert_offsets`. In this example the CPU
-//! multiplies. The result is compared with a reference on the CPU.
+//! `dispatch_gemm` sends tokens to their experts and computes silu(x · gate) · (x · up) there. `combine` returns the
+//! sums of the experts' outputs, weighted by the router. The down projection between the two operators needs no
+//! communication, and mkernel has no operator for it. A program would call any grouped GEMM with `expert_offsets`. In
+//! this example the CPU multiplies. The result is compared with a reference on the CPU.
 //!
 //! ```text
 //! cargo run --release --example moe                                  # a thread for each GPU of this host
@@ -234,8 +234,8 @@ fn x_element(rank: usize, token: usize, col: usize) -> bf16 {
     random(((rank * TOKENS + token) * HIDDEN + col) as u64)
 }
 
-/// Returns the gate and up projection `[hidden, gate and up]` of an expert. Its elements are small, so that products are
-/// about 1.
+/// Returns the gate and up projection `[hidden, gate and up]` of an expert. Its elements are small, so that products
+/// are about 1.
 fn up_weight(expert: usize) -> Vec<bf16> {
     let at = |i: usize| (1 << 40) + (expert * HIDDEN * 2 * COLS + i) as u64;
     (0..HIDDEN * 2 * COLS)

@@ -1,7 +1,7 @@
 //! Tests of the rendered kernels of the golden configurations in `tests/configs`.
 //!
-//! Each kernel is compared with a snapshot, so that reviewers see the change of a kernel in the diff. The tests also check
-//! the style of the kernels, and that the configurations together cover the code that can be rendered.
+//! Each kernel is compared with a snapshot, so that reviewers see the change of a kernel in the diff. The tests also
+//! check the style of the kernels, and that the configurations together cover the code that can be rendered.
 //!
 //! To accept a change, run `INSTA_UPDATE=always cargo test --test golden` and read `git diff tests/snapshots`.
 

@@ -1,4 +1,5 @@
-//! Tests that NVRTC compiles every golden kernel well, and that the host and the device headers agree on the ABI byte by byte.
+//! Tests that NVRTC compiles every golden kernel well, and that the host and the device headers agree on the ABI byte
+//! by byte.
 //!
 //! The tests need libnvrtc, but no GPU. Without libnvrtc they fail with a message that says how to get it.
 
@@ -15,8 +16,8 @@ fn nvrtc() -> &'static Nvrtc {
     Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"))
 }
 
-/// No kernel spills registers. [`Nvrtc::compile`] itself refuses every line of the log that a good kernel does not cause, such
-/// as unused code, an ignored setmaxnreg or a serialised wgmma.
+/// No kernel spills registers. [`Nvrtc::compile`] itself refuses every line of the log that a good kernel does not
+/// cause, such as unused code, an ignored setmaxnreg or a serialised wgmma.
 #[test]
 fn every_golden_compiles_without_a_spill_or_a_warning() {
     let goldens = Golden::all();

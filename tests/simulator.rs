@@ -11,8 +11,8 @@ use mkernel_testing::jobs::{
 
 /// The number of seeds per kernel and world in the ignored tests.
 const SEEDS: u64 = 100;
-/// The number of seeds per kernel and world in the other tests. One suffices here, since the tests of `mutations` run kernels
-/// with several seeds and show that defects are found with few.
+/// The number of seeds per kernel and world in the other tests. One suffices here, since the tests of `mutations` run
+/// kernels with several seeds and show that defects are found with few.
 const DEFAULT_SEEDS: u64 = 1;
 
 /// The worlds in the tests that are not ignored. The tests with a high call count run on two ranks.
@@ -82,8 +82,8 @@ fn goldens_are_right(op: GemmOp, worlds: &[u32], seeds: u64) {
     all_are_right(&all, seeds);
 }
 
-/// The results stay right while the call count passes 2^31 and 2^32. The tests `experts` and `multinode` check the same for
-/// `dispatch_gemm` and `combine`.
+/// The results stay right while the call count passes 2^31 and 2^32. The tests `experts` and `multinode` check the same
+/// for `dispatch_gemm` and `combine`.
 #[test]
 fn gemms_are_right_after_many_calls() {
     let goldens = Golden::all();
@@ -133,8 +133,8 @@ fn attention_is_right_on_every_seed() {
 
 /// One job waits for keys, and one for a free slot at a peer.
 ///
-/// The jobs do not have few slots. With few slots, the data that is sent after an abort would overwrite data in use, and the
-/// simulator would report that.
+/// The jobs do not have few slots. With few slots, the data that is sent after an abort would overwrite data in use,
+/// and the simulator would report that.
 #[test]
 fn a_missing_rank_of_attention_is_named() {
     use mkernel::Placement::Contiguous;

@@ -11,7 +11,8 @@ pub type Failure = Box<dyn Error + Send + Sync>;
 /// The function that every rank runs.
 pub type RankFunction = fn(&Communicator) -> Result<(), Failure>;
 
-/// Runs `function` as one rank if torchrun has started this process. Otherwise runs it for all ranks, in a thread for each.
+/// Runs `function` as one rank if torchrun has started this process. Otherwise runs it for all ranks, in a thread for
+/// each.
 pub fn run(function: RankFunction) -> ExitCode {
     let result = if std::env::var_os("RANK").is_some() {
         as_one_rank(function)

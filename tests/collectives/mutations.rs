@@ -45,11 +45,11 @@ fn numbers() -> CollectiveJob {
     chunks().fp32()
 }
 
-// Calls need two buffers only if ranks get no data from the ranks that they send to. An all-reduce of chunks or in two shots
-// sends the results of a call only to ranks that have begun it, so it would be right with one buffer.
+// Calls need two buffers only if ranks get no data from the ranks that they send to. An all-reduce of chunks or in two
+// shots sends the results of a call only to ranks that have begun it, so it would be right with one buffer.
 //
-// There is no mutation with one buffer of packets, since these seeds do not find it. Packets race with nothing. A rank would
-// have to pause between its sends and its reads for as long as another rank takes for a launch.
+// There is no mutation with one buffer of packets, since these seeds do not find it. Packets race with nothing. A rank
+// would have to pause between its sends and its reads for as long as another rank takes for a launch.
 
 /// A reduce-scatter of chunks on two ranks.
 fn rows_of_sums() -> CollectiveJob {

@@ -1,5 +1,5 @@
-//! Tests of calls with invalid operands: every rank gets an error that names the mistake, and the next call is right. The
-//! tests also cover ranks that make no call.
+//! Tests of calls with invalid operands: every rank gets an error that names the mistake, and the next call is right.
+//! The tests also cover ranks that make no call.
 
 use mkernel_testing::jobs::Backend;
 use mkernel_testing::jobs::attention::CallPattern;

@@ -1,5 +1,5 @@
-//! Tests that layers of experts are right with every seed: skewed ranks, ranks without tokens, experts without rows, and an
-//! expert with all rows.
+//! Tests that layers of experts are right with every seed: skewed ranks, ranks without tokens, experts without rows,
+//! and an expert with all rows.
 
 use mkernel_testing::jobs::WRAPPING_CALL_COUNTS;
 use mkernel_testing::jobs::attention::CallPattern;

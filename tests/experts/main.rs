@@ -1,5 +1,5 @@
-//! Tests of `dispatch_gemm` and `combine` on simulated GPUs of one node: whole layers whose results are known exactly, invalid
-//! operands, and mutations.
+//! Tests of `dispatch_gemm` and `combine` on simulated GPUs of one node: whole layers whose results are known exactly,
+//! invalid operands, and mutations.
 
 mod faults;
 mod layers;

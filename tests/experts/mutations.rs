@@ -1,5 +1,5 @@
-//! Mutations of `dispatch_gemm` and `combine` on one node. A test plants one mistake at a time, and the simulator or the
-//! comparison of the results must find it with some seed.
+//! Mutations of `dispatch_gemm` and `combine` on one node. A test plants one mistake at a time, and the simulator or
+//! the comparison of the results must find it with some seed.
 
 use mkernel_testing::jobs::experts::{CombineEdits, Layer};
 use mkernel_testing::jobs::{SimulatedJob, WRAPPING_CALL_COUNTS, all_are_found, mutated};
@@ -15,8 +15,8 @@ fn long_tokens() -> Layer {
     layer.call(&[48, 48], |rank, _| vec![1 - rank as i32])
 }
 
-/// Returns a layer with tokens so short that a tile takes one stage. There are more stages than slots for tiles, so that
-/// loads can run ahead of the matrix products.
+/// Returns a layer with tokens so short that a tile takes one stage. There are more stages than slots for tiles, so
+/// that loads can run ahead of the matrix products.
 fn short_tokens() -> Layer {
     let mut layer = Layer::new(2, 6, 2, 24);
     layer.hidden = 64;
@@ -51,9 +51,9 @@ fn layer() -> Layer {
 
 /// Returns a layer in which rank 0 can be a call ahead.
 ///
-/// Tokens of rank 0 have experts on rank 0 only. Those of the other ranks have experts on the next of these ranks. Each of
-/// them alternately computes a sum for a peer and waits for a sum of its own, and meanwhile reads the entries of rank 0.
-/// Rank 0 waits for no peer.
+/// Tokens of rank 0 have experts on rank 0 only. Those of the other ranks have experts on the next of these ranks. Each
+/// of them alternately computes a sum for a peer and waits for a sum of its own, and meanwhile reads the entries of
+/// rank 0. Rank 0 waits for no peer.
 fn rank_0_ahead() -> CombineEdits {
     let mut layer = Layer::new(4, 4, 1, 16);
     (layer.hidden, layer.intermediate) = (8, 8);
@@ -108,9 +108,9 @@ const ONE_BUFFER: &[(&str, [(&str, &str); 2])] = &[
     ("the same lists in every call", [("@routing.read-list", "ctx.parity() => 0u"), ("@routing.write-list", "ctx.parity() => 0u")]),
 ];
 
-/// The list has no mutation without the proxy fence in `TokenSum::load`, since that is right on one node. The rows that are
-/// loaded there were written before the kernel began, or by TMA with a proxy fence before the release of the flag. Data that
-/// NICs write needs the fence, and `multinode` has that mutation.
+/// The list has no mutation without the proxy fence in `TokenSum::load`, since that is right on one node. The rows that
+/// are loaded there were written before the kernel began, or by TMA with a proxy fence before the release of the flag.
+/// Data that NICs write needs the fence, and `multinode` has that mutation.
 #[rustfmt::skip]
 const COMBINE: &[Mutation] = &[
     // Entries.

@@ -1,5 +1,5 @@
-//! The emulated transport passes the conformance tests with and without faults, and takes the time that its model
-//! says.
+//! Tests of the emulated transport: it passes the conformance tests with and without faults, and its transfers take the
+//! time of its model.
 
 use mkernel_fabric::emulated::{
     Clock, CopyEngine, CopyStatus, EmulatedTransport, Faults, HostCopyEngine, NicModel,

@@ -1,4 +1,5 @@
-//! Peers that violate the protocol.
+//! Tests of peers that violate the protocol of emulated NICs: invalid frames, damaged connection info, and random
+//! bytes. Every error must name the peer.
 
 use crate::pair::{MARGIN, Options, error_of, put, unconnected};
 use mkernel_fabric::emulated::frame::{WriteHead, put_acks, put_write};
@@ -25,6 +26,7 @@ fn error_after(bytes: &[u8]) -> Option<FabricError> {
     (0..3).find_map(|_| endpoint.step(Instant::now()).err())
 }
 
+/// Returns the bytes of a write with this head and payload.
 fn frame(head: WriteHead, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_write(&mut bytes, head, |out| {
@@ -35,6 +37,7 @@ fn frame(head: WriteHead, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The head of a valid write of four bytes.
 const HEAD: WriteHead = WriteHead {
     ticket: 1 << 32,
     due_ns: 0,
@@ -119,7 +122,7 @@ fn damaged_connect_info_is_refused_and_names_the_peer() {
 }
 
 proptest! {
-    /// There is no panic, and every error names the peer.
+    /// Random bytes cause no panic, and every error names the peer.
     #[test]
     fn errors_of_random_bytes_name_the_peer(bytes: Vec<u8>) {
         if let Some(error) = error_after(&bytes) {
@@ -127,7 +130,7 @@ proptest! {
         }
     }
 
-    /// Valid frames come first, then damage.
+    /// One byte of several valid frames is overwritten.
     #[test]
     fn errors_of_damaged_frames_name_the_peer(at: prop::sample::Index, to: u8, frames in 1usize..4) {
         let mut bytes = Vec::new();

@@ -1,5 +1,5 @@
-//! Tests of `ring_attention` on one node against a reference in fp64: lengths that no tile divides, masks, both placements and
-//! layouts, heads that share K and V, and few slots. Repeated runs must give the same bits.
+//! Tests of `ring_attention` on one node against a reference in fp64: lengths that no tile divides, masks, both
+//! placements and layouts, heads that share K and V, and few slots. Repeated runs must give the same bits.
 
 use crate::compile::compile;
 use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};

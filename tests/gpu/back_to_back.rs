@@ -1,6 +1,6 @@
 //! Tests of hundreds of calls without a pause, by ranks that are out of step.
 
-use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
+use crate::ranks::{GemmProblem, Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, Epilogue, GemmOp, GemmShape, Operator, Transfer, Tuning};
 use mkernel_testing::lab::{Failure, Lab, Matrix, Random, TimeLimit};
 use std::time::Duration;
@@ -119,8 +119,8 @@ fn summed(
     (m, n, k): (u64, u64, u64),
     round_tiles: Option<u32>,
     shots: Option<u32>,
-) -> Problem {
-    Problem {
+) -> GemmProblem {
+    GemmProblem {
         op,
         shape: GemmShape { m, n, k },
         layout: BLayout::Nk,
@@ -169,7 +169,7 @@ fn run(shape: GemmShape, tuning: Tuning, skew: Skew) {
     run_problem((shape, BLayout::Nk, tuning).into(), skew);
 }
 
-fn run_problem(problem: Problem, skew: Skew) {
+fn run_problem(problem: GemmProblem, skew: Skew) {
     let _limit = TimeLimit::start("calls back to back", Duration::from_secs(120));
     let seed = seed();
     for world in worlds(2) {
@@ -178,7 +178,12 @@ fn run_problem(problem: Problem, skew: Skew) {
 }
 
 /// Makes many calls on one rank, and compares the checksum of each C with that of a C that was right.
-pub fn calls(ranks: &Communicator, problem: Problem, skew: Skew, seed: u64) -> Result<(), Failure> {
+pub fn calls(
+    ranks: &Communicator,
+    problem: GemmProblem,
+    skew: Skew,
+    seed: u64,
+) -> Result<(), Failure> {
     let lab = Lab::new(&ranks.context().default_stream())?;
     let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
     operands.fill_b(&lab, seed, ranks.rank())?;

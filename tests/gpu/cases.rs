@@ -1,13 +1,13 @@
 //! The shapes and tunings that [`correctness`](crate::correctness) runs.
 
-use crate::ranks::Problem;
+use crate::ranks::GemmProblem;
 use mkernel::BLayout::{self, Kn, Nk};
 use mkernel::{Activation, Dtype, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 
 /// A problem, and the padding of its operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    pub problem: Problem,
+    pub problem: GemmProblem,
     /// The number of elements between the rows of A, B and C.
     pub pad: u64,
 }
@@ -185,7 +185,8 @@ fn reductions() -> Vec<Case> {
     all
 }
 
-/// Returns cases of `ag_gemm` with partial tiles in every dimension, down to one row and K = 8, and with ranks without rows.
+/// Returns cases of `ag_gemm` with partial tiles in every dimension, down to one row and K = 8, and with ranks without
+/// rows.
 fn shapes() -> Vec<Case> {
     vec![
         case(1, 8, 8, Nk),

@@ -1,5 +1,5 @@
-//! Tests of collectives, of whose results every bit is known: small and large tensors, in both protocols, on one node and on
-//! several emulated nodes.
+//! Tests of collectives, of whose results every bit is known: small and large tensors, in both protocols, on one node
+//! and on several emulated nodes.
 
 use crate::compile::compile;
 use crate::nodes::topologies;

@@ -1,4 +1,5 @@
-//! Compilation of kernels into the cache, on all cores of the host. The ranks themselves compile one kernel after the other.
+//! Compilation of kernels into the cache, on all cores of the host. The ranks themselves compile one kernel after the
+//! other.
 
 use crate::ranks::on_ranks;
 use mkernel::{Device, KernelPlan, KernelSpec};

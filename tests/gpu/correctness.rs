@@ -1,4 +1,5 @@
-//! Tests of GEMM operators on one node: many shapes, both layouts of B, every tile, and every way of transfer and reduction.
+//! Tests of GEMM operators on one node: many shapes, both layouts of B, every tile, and every way of transfer and
+//! reduction.
 
 use crate::cases::{Case, cases};
 use crate::compile::compile;

@@ -1,5 +1,5 @@
-//! Tests of layers of experts, `dispatch_gemm` and `combine`, whose results are known exactly: random and skewed routing, other
-//! numbers of tokens in each call, graphs, an absent rank, and invalid experts.
+//! Tests of layers of experts, `dispatch_gemm` and `combine`, whose results are known exactly: random and skewed
+//! routing, other numbers of tokens in each call, graphs, an absent rank, and invalid experts.
 
 use crate::compile::compile;
 use crate::ranks::worlds;
@@ -10,8 +10,8 @@ use mkernel_testing::jobs::experts::{Layer, all_recover, invalid_calls};
 use mkernel_testing::lab::TimeLimit;
 use std::time::{Duration, Instant};
 
-/// Returns layers on `nodes` nodes: typical sizes of a model, sizes that no tile divides, and columns that do not fill the vectors
-/// of a warp.
+/// Returns layers on `nodes` nodes: typical sizes of a model, sizes that no tile divides, and columns that do not fill
+/// the vectors of a warp.
 fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
     let ranks = world as usize;
     let sizes = |[hidden, intermediate]: [u64; 2], layer: Layer| Layer {
@@ -95,8 +95,8 @@ pub fn are_right(world: u32, nodes: u32) {
     println!("{world} ranks, {nodes} nodes: {} layers", layers.len());
 }
 
-/// Runs every layer with random pauses and as a replayed graph. The results must have the same bits as those of calls without
-/// a pause.
+/// Runs every layer with random pauses and as a replayed graph. The results must have the same bits as those of calls
+/// without a pause.
 pub fn are_right_with_any_pattern(world: u32, nodes: u32) {
     let layers = layers(world, nodes);
     compile_all(&layers);
@@ -166,8 +166,8 @@ fn an_absent_rank_is_named() {
     }
 }
 
-/// All ranks get an error that names the invalid entry, although a valid call follows. Afterwards new communicators give right
-/// results.
+/// All ranks get an error that names the invalid entry, although a valid call follows. Afterwards new communicators
+/// give right results.
 #[test]
 #[ignore = "needs GPUs"]
 fn invalid_experts_are_named() {
@@ -229,7 +229,8 @@ fn calls_after_invalid_calls_are_right() {
     }
 }
 
-/// This test needs no GPU. It checks that the expected results are exact in bf16, so that every order of addition gives them.
+/// This test needs no GPU. It checks that the expected results are exact in bf16, so that every order of addition gives
+/// them.
 #[test]
 fn every_layer_is_exact() {
     // In other topologies, each rank has the same tokens and the same number of experts.

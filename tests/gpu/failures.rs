@@ -1,7 +1,7 @@
-//! Tests of absent ranks and of aborts on one node. All ranks must get an error in time, and new communicators in the same process
-//! must work.
+//! Tests of absent ranks and of aborts on one node. All ranks must get an error in time, and new communicators in the
+//! same process must work.
 
-use crate::ranks::{Operands, Problem, compute, launch, on_ranks, prepare, seed, worlds};
+use crate::ranks::{GemmProblem, Operands, compute, launch, on_ranks, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, Error, GemmOp, GemmShape, Operator, Transfer, Tuning};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ fn an_abort_ends_the_waits_of_all_ranks() {
 }
 
 /// Returns a problem of `ag_gemm` with this way of transfer.
-fn with_transfer(transfer: Transfer) -> Problem {
+fn with_transfer(transfer: Transfer) -> GemmProblem {
     let tuning = Tuning {
         transfer: Some(transfer),
         ..Tuning::default()
@@ -58,8 +58,8 @@ fn with_transfer(transfer: Transfer) -> Problem {
 }
 
 /// Returns problems of the operators that reduce. With their plans, no rank waits for a rank that itself waits.
-fn reductions() -> [Problem; 2] {
-    let summed = |op, round_tiles, shots| Problem {
+fn reductions() -> [GemmProblem; 2] {
+    let summed = |op, round_tiles, shots| GemmProblem {
         op,
         tuning: Tuning {
             round_tiles,
@@ -92,8 +92,9 @@ impl Rank<'_> {
     }
 }
 
-/// Runs `fail` on every rank after calls that are right. Then creates new communicators, on which calls must be right again.
-fn in_all_worlds(problem: Problem, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
+/// Runs `fail` on every rank after calls that are right. Then creates new communicators, on which calls must be right
+/// again.
+fn in_all_worlds(problem: GemmProblem, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
     let _limit = TimeLimit::start("ranks that fail", Duration::from_secs(120));
     let seed = seed();
     for world in worlds(2) {
@@ -152,7 +153,8 @@ fn absent(rank: &Rank<'_>) -> Result<(), Failure> {
     else {
         return Err(error.into());
     };
-    // The deadlines of the ranks pass at nearly the same time. A rank aborts by itself, or because another one aborted first.
+    // The deadlines of the ranks pass at nearly the same time. A rank aborts by itself, or because another one aborted
+    // first.
     let in_time = took < DEADLINE + MARGIN && *waited < DEADLINE + MARGIN;
     let by_itself = aborted_by.is_none() && *waited >= DEADLINE;
     let by_another = aborted_by.is_some_and(|by| by != ABSENT && by != ranks.rank());

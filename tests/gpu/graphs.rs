@@ -1,6 +1,7 @@
-//! Tests of calls that are captured in a CUDA graph, which is replayed with new data, and of launches between the replays.
+//! Tests of calls that are captured in a CUDA graph, which is replayed with new data, and of launches between the
+//! replays.
 
-use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
+use crate::ranks::{GemmProblem, Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::{BLayout, Communicator, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
@@ -34,7 +35,7 @@ fn sums_are_replayed() {
             shots,
             ..Tuning::default()
         };
-        run_problem(Problem {
+        run_problem(GemmProblem {
             op,
             shape: FIRST,
             layout: BLayout::Nk,
@@ -53,7 +54,7 @@ fn run(transfer: Transfer) {
     run_problem((FIRST, BLayout::Nk, tuning).into());
 }
 
-fn run_problem(problem: Problem) {
+fn run_problem(problem: GemmProblem) {
     let _limit = TimeLimit::start("a replayed graph", Duration::from_secs(120));
     let seed = seed();
     for world in worlds(2) {
@@ -73,12 +74,12 @@ const OTHER: GemmShape = GemmShape {
 };
 
 /// Captures two calls of one operator and a call of another, and replays the graph with new data.
-pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), Failure> {
+pub fn replays(ranks: &Communicator, problem: GemmProblem, seed: u64) -> Result<(), Failure> {
     // The default stream cannot be captured.
     let lab = Lab::new(&ranks.context().new_stream()?)?;
     let (first, one) = prepare(ranks, &lab, problem, 0)?;
     let two = Operands::new(ranks, &lab, problem, 8)?;
-    let other = Problem {
+    let other = GemmProblem {
         nodes: problem.nodes,
         ..(OTHER, BLayout::Kn, Tuning::default()).into()
     };

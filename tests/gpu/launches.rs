@@ -1,5 +1,5 @@
-//! Tests of operators that are dropped early, of captured streams with branches, and of operands that are freed as soon as a
-//! kernel has ended.
+//! Tests of operators that are dropped early, of captured streams with branches, and of operands that are freed as soon
+//! as a kernel has ended.
 
 use crate::ranks::{Operands, compute, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::CudaStream;
@@ -114,7 +114,8 @@ fn operators_are_dropped_while_streams_are_captured() {
             let verdicts = lab.verdicts(1)?;
             lab.stream.synchronize()?;
             launch(&operator, &lab.stream, &operands.raw())?;
-            // A global capture forbids other threads many calls, such as the creation of a graph. So the ranks take turns.
+            // A global capture forbids other threads many calls, such as the creation of a graph. So the ranks take
+            // turns.
             let mut operator = Some(operator);
             for turn in 0..ranks.world() {
                 ranks.barrier()?;
@@ -240,7 +241,8 @@ fn slices_that_track_events_are_captured() {
     });
 }
 
-/// Calls are aborted after various times, and A is freed as soon as the kernel has ended. A copy that still reads A would fault.
+/// Calls are aborted after various times, and A is freed as soon as the kernel has ended. A copy that still reads A
+/// would fault.
 #[test]
 #[ignore = "needs GPUs"]
 fn operands_may_be_freed_when_an_aborted_kernel_has_ended() {

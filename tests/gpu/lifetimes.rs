@@ -1,4 +1,5 @@
-//! Tests of several operators at once, and of the memory that is free after operators and communicators have been dropped.
+//! Tests of several operators at once, and of the memory that is free after operators and communicators have been
+//! dropped.
 
 use crate::ranks::{compute, expect_right, on_ranks, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, GemmShape, Transfer, Tuning};
@@ -98,8 +99,8 @@ fn dropped_operators_and_communicators_free_their_memory() {
     }
 }
 
-/// Creates communicators and operators with workspaces of 64 MiB, makes calls, and drops everything. Returns the memory that is
-/// free afterwards, by rank.
+/// Creates communicators and operators with workspaces of 64 MiB, makes calls, and drops everything. Returns the memory
+/// that is free afterwards, by rank.
 fn free_after_drop(world: u32, seed: u64) -> Vec<usize> {
     let large = GemmShape {
         m: 4096,

@@ -1,12 +1,12 @@
-//! Tests of operators on several nodes. The GPUs of this host are divided into nodes, and emulated NICs carry out puts between
-//! them by peer copies.
+//! Tests of operators on several nodes. The GPUs of this host are divided into nodes, and emulated NICs carry out puts
+//! between them by peer copies.
 
 use crate::back_to_back::{Skew, calls};
 use crate::compile::compile;
 use crate::experts;
 use crate::graphs::replays;
 use crate::processes::{RankProcesses, lost};
-use crate::ranks::{Problem, compute, launch, on_ranks, prepare, seed, worlds};
+use crate::ranks::{GemmProblem, compute, launch, on_ranks, prepare, seed, worlds};
 use mkernel::Placement::{Contiguous, Zigzag};
 use mkernel::{
     Activation, BLayout, Communicator, Dtype, Epilogue, Faults, GemmOp, GemmShape, KernelSpec,
@@ -34,8 +34,8 @@ pub fn topologies() -> Vec<(u32, u32)> {
     all
 }
 
-fn problem(op: GemmOp, (m, n, k): (u64, u64, u64), layout: BLayout, nodes: u32) -> Problem {
-    Problem {
+fn problem(op: GemmOp, (m, n, k): (u64, u64, u64), layout: BLayout, nodes: u32) -> GemmProblem {
+    GemmProblem {
         op,
         shape: GemmShape { m, n, k },
         layout,
@@ -45,8 +45,9 @@ fn problem(op: GemmOp, (m, n, k): (u64, u64, u64), layout: BLayout, nodes: u32) 
     }
 }
 
-/// Returns problems with shards that end inside tiles, partial tiles, ranks without rows, several waves of tiles, and epilogues.
-fn problems(op: GemmOp, nodes: u32) -> Vec<Problem> {
+/// Returns problems with shards that end inside tiles, partial tiles, ranks without rows, several waves of tiles, and
+/// epilogues.
+fn problems(op: GemmOp, nodes: u32) -> Vec<GemmProblem> {
     let finished = Epilogue {
         bias: true,
         residual: true,
@@ -62,7 +63,7 @@ fn problems(op: GemmOp, nodes: u32) -> Vec<Problem> {
         plain((2048, 1096, 520), BLayout::Kn),
         plain((4096, 2056, 1032), BLayout::Nk),
         plain((8192, 2048, 2048), BLayout::Kn),
-        Problem {
+        GemmProblem {
             epilogue: finished,
             ..plain((1000, 1032, 520), BLayout::Kn)
         },
@@ -74,7 +75,7 @@ fn problems(op: GemmOp, nodes: u32) -> Vec<Problem> {
             comm_ctas: Some(2),
             ..Tuning::default()
         };
-        all.push(Problem {
+        all.push(GemmProblem {
             tuning,
             ..plain((1531, 584, 456), BLayout::Nk)
         });
@@ -88,7 +89,7 @@ fn every_shape_is_right() {
     let _limit = TimeLimit::start("nodes: shapes", Duration::from_secs(300));
     let seed = seed();
     for (world, nodes) in topologies() {
-        let all: Vec<Problem> = GemmOp::ALL
+        let all: Vec<GemmProblem> = GemmOp::ALL
             .into_iter()
             .flat_map(|op| problems(op, nodes))
             .collect();
@@ -110,7 +111,7 @@ fn every_shape_is_right() {
     }
 }
 
-fn check(ranks: &Communicator, lab: &Lab, problem: Problem, seed: u64) -> Result<f64, Failure> {
+fn check(ranks: &Communicator, lab: &Lab, problem: GemmProblem, seed: u64) -> Result<f64, Failure> {
     let (operator, operands) = prepare(ranks, lab, problem, 8)?;
     compute(ranks, lab, &operator, &operands, (3, seed))
 }

@@ -1,5 +1,5 @@
-//! Tests of operands that are slices and views of cudarc, of operands that do not fit, and of ranks that prepare different
-//! kernels.
+//! Tests of operands that are slices and views of cudarc, of operands that do not fit, and of ranks that prepare
+//! different kernels.
 
 use crate::ranks::{config, on_ranks, seed, worlds};
 use mkernel::half::bf16;
@@ -26,8 +26,8 @@ fn views_of_slices_are_operands() {
     }
 }
 
-/// Makes a call with views, and compares the result with a reference in fp64 on the host. Only the random numbers are those of
-/// `Lab`.
+/// Makes a call with views, and compares the result with a reference in fp64 on the host. Only the random numbers are
+/// those of `Lab`.
 fn views(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     let GemmShape { m, n, k } = SHAPE;
     let lab = Lab::new(&ranks.context().default_stream())?;

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// The environment variable that makes a process of this test program a rank. With the value `stop` the rank ends after some
-/// calls, and otherwise it makes calls until one fails.
+/// The environment variable that makes a process of this test program a rank. With the value `stop` the rank ends after
+/// some calls, and otherwise it makes calls until one fails.
 const TASK: &str = "MKERNEL_TEST_TASK";
 const DEADLINE: Duration = Duration::from_secs(2);
 /// The time that processes may take after the deadline until they have ended.

@@ -39,7 +39,8 @@ pub fn on_ranks<T: Send>(
     world: u32,
     body: impl Fn(&Communicator) -> Result<T, Failure> + Sync,
 ) -> Vec<T> {
-    // Contexts are kept. Their creation takes longer than most tests, and their end would free memory that a test has not freed.
+    // Contexts are kept. Their creation takes longer than most tests, and their end would free memory that a test has
+    // not freed.
     static CONTEXTS: Mutex<Vec<Arc<CudaContext>>> = Mutex::new(Vec::new());
     let gpus: Vec<usize> = (0..world as usize).collect();
     let communicators = Communicator::local(&gpus).expect("communicators");
@@ -76,7 +77,7 @@ pub fn on_ranks<T: Send>(
 
 /// A GEMM operator with its sizes and options.
 #[derive(Clone, Copy, Debug)]
-pub struct Problem {
+pub struct GemmProblem {
     pub op: GemmOp,
     pub shape: GemmShape,
     pub layout: BLayout,
@@ -87,7 +88,7 @@ pub struct Problem {
 }
 
 /// Creates a problem of `ag_gemm` on one node.
-impl From<(GemmShape, BLayout, Tuning)> for Problem {
+impl From<(GemmShape, BLayout, Tuning)> for GemmProblem {
     fn from((shape, layout, tuning): (GemmShape, BLayout, Tuning)) -> Self {
         Self {
             op: GemmOp::AgGemm,
@@ -100,7 +101,7 @@ impl From<(GemmShape, BLayout, Tuning)> for Problem {
     }
 }
 
-impl Problem {
+impl GemmProblem {
     /// Returns the configuration of the kernel, with all sizes dynamic.
     pub fn config(&self, world: u32) -> KernelConfig {
         let config = GemmConfig {
@@ -126,14 +127,15 @@ impl Problem {
 /// Returns a configuration of `ag_gemm` with all sizes dynamic.
 pub fn config(world: u32, b_layout: BLayout, tuning: Tuning) -> KernelConfig {
     let shape = GemmShape { m: 1, n: 8, k: 8 };
-    Problem::from((shape, b_layout, tuning)).config(world)
+    GemmProblem::from((shape, b_layout, tuning)).config(world)
 }
 
-/// Prepares an operator, and allocates operands with `pad` elements between their rows. All ranks must call this together.
+/// Prepares an operator, and allocates operands with `pad` elements between their rows. All ranks must call this
+/// together.
 pub fn prepare(
     ranks: &Communicator,
     lab: &Lab,
-    problem: impl Into<Problem>,
+    problem: impl Into<GemmProblem>,
     pad: u64,
 ) -> Result<(Operator, Operands), Failure> {
     let problem = problem.into();
@@ -153,8 +155,8 @@ pub fn launch(
 
 /// The operands of one rank, and those of the reference.
 ///
-/// In operators that reduce, the A of all ranks side by side and the B of all ranks below each other are one large A and one
-/// large B. Their product is the sum over all ranks. Each rank's operands are parts of these large matrices.
+/// In operators that reduce, the A of all ranks side by side and the B of all ranks below each other are one large A
+/// and one large B. Their product is the sum over all ranks. Each rank's operands are parts of these large matrices.
 pub struct Operands {
     /// The A of this rank: a part of `whole`, or the matrix `shard`.
     a: View,
@@ -181,10 +183,10 @@ impl Operands {
     pub fn new(
         ranks: &Communicator,
         lab: &Lab,
-        problem: Problem,
+        problem: GemmProblem,
         pad: u64,
     ) -> Result<Self, Failure> {
-        let Problem {
+        let GemmProblem {
             op,
             shape,
             epilogue,
@@ -327,8 +329,8 @@ pub fn expect_right(
     }
 }
 
-/// Makes several calls with new data for each, checks the results, and returns the largest relative error. All ranks must call
-/// this together.
+/// Makes several calls with new data for each, checks the results, and returns the largest relative error. All ranks
+/// must call this together.
 pub fn compute(
     ranks: &Communicator,
     lab: &Lab,

@@ -1,5 +1,5 @@
-//! Tests of `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, a node that
-//! makes no call, and mutations.
+//! Tests of `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, a
+//! node that makes no call, and mutations.
 
 use crate::{SEEDS, bad_network};
 use mkernel::Placement::{Contiguous, Zigzag};
@@ -8,14 +8,14 @@ use mkernel_testing::jobs::{
     SimulatedJob, all_are_found, all_are_right, all_are_right_when_counters_wrap, mutated,
 };
 
-/// The number of seeds with which a mutation must be found. One mutation, in which the keys of another put are awaited, is
-/// found by about one seed in 25.
+/// The number of seeds with which a mutation must be found. One mutation, in which the keys of another put are awaited,
+/// is found by about one seed in 25.
 const SEEDS_TO_FIND: u64 = 300;
 /// The number of seeds with which one node makes no call.
 const SEEDS_WITHOUT_A_NODE: u64 = 20;
 
-/// Returns a job on `nodes` nodes of `local_world` ranks. `sizes` are the batch, the length of the sequence, the heads of Q, the
-/// heads of K and V, and the dimension of a head.
+/// Returns a job on `nodes` nodes of `local_world` ranks. `sizes` are the batch, the length of the sequence, the heads
+/// of Q, the heads of K and V, and the dimension of a head.
 ///
 /// Two CTAs communicate. They forward parts soon, since the edit of `LAG` shortens the distance between a put and the
 /// forwarding of its parts. A put has at most 4 parts.
@@ -84,10 +84,11 @@ fn calls_out_of_step_and_in_graphs_are_right() {
     all_are_right(&named([jobs, masked].concat()), SEEDS);
 }
 
-/// Rank 0 gets an error that names rank 1, whether its own deadline passes first or the close message of rank 1 arrives first.
+/// Rank 0 gets an error that names rank 1, whether its own deadline passes first or the close message of rank 1 arrives
+/// first.
 ///
-/// The nodes have one rank each. In larger nodes, ranks that have aborted overwrite data that others still read. No such result
-/// is returned, but the simulator would report the race.
+/// The nodes have one rank each. In larger nodes, ranks that have aborted overwrite data that others still read. No
+/// such result is returned, but the simulator would report the race.
 #[test]
 fn a_node_that_makes_no_call_is_named() {
     let missing = job((2, 1), [1, 140, 2, 2, 64]).pattern(CallPattern::AbsentRank { rank: 1 });

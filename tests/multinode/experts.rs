@@ -1,5 +1,5 @@
-//! Tests of `dispatch_gemm` and `combine` on several nodes: results under many kinds of routing, invalid operands, an absent rank,
-//! graphs, and mutations.
+//! Tests of `dispatch_gemm` and `combine` on several nodes: results under many kinds of routing, invalid operands, an
+//! absent rank, graphs, and mutations.
 
 use crate::{SEEDS, bad_network};
 use mkernel_testing::jobs::attention::CallPattern;
@@ -61,7 +61,8 @@ fn layers_are_right_after_many_calls() {
     all_are_right(&layers, 1);
 }
 
-/// All tokens have the same experts, ranks have no tokens, every token goes to all experts, and no token leaves its node.
+/// All tokens have the same experts, ranks have no tokens, every token goes to all experts, and no token leaves its
+/// node.
 #[test]
 fn extreme_routing_is_right() {
     let one = job((2, 2), (8, 2, 16))
@@ -191,8 +192,8 @@ fn calls_after_invalid_calls_are_right() {
     );
 }
 
-/// Ranks abort at their deadlines, or when the close message of the absent rank arrives. No token is sent before all ranks take
-/// part.
+/// Ranks abort at their deadlines, or when the close message of the absent rank arrives. No token is sent before all
+/// ranks take part.
 #[test]
 fn an_absent_rank_ends_the_calls_of_all() {
     for absent in [0, 3] {

@@ -1,5 +1,5 @@
-//! Tests of failures on several nodes: absent ranks, ranks that end, and NICs that fail. Every rank must get an error in time.
-//! The tests also cover nodes and NICs that do not fit the ranks.
+//! Tests of failures on several nodes: absent ranks, ranks that end, and NICs that fail. Every rank must get an error
+//! in time. The tests also cover nodes and NICs that do not fit the ranks.
 
 use crate::rank::{SHAPE, on_nodes, on_ranks};
 use mkernel::{
@@ -13,13 +13,14 @@ const DEADLINE: Duration = Duration::from_millis(500);
 
 #[test]
 fn an_absent_rank_ends_the_calls_of_all() {
-    // gemm_ar is left out. After an abort its ranks read results that others still write, and the simulator reports that.
+    // gemm_ar is left out. After an abort its ranks read results that others still write, and the simulator reports
+    // that.
     for op in [GemmOp::AgGemm, GemmOp::GemmRs] {
         on_ranks(op, 3, Faults::default(), |rank| {
             let mut c = rank.poisoned();
             rank.launch(&mut c).expect("launched");
             rank.check(&c);
-            rank.ranks.barrier().expect("all came");
+            rank.ranks.barrier().expect("all ranks take part");
             if rank.ranks.rank() == 3 {
                 rank.ranks.barrier().expect("all have failed");
                 return;
@@ -73,18 +74,19 @@ fn names(error: &Error, lost: u32) -> bool {
     }
 }
 
-/// Makes one call, lets the rank `lost` leave, and makes another call on the other ranks. All of them must name the lost rank.
+/// Makes one call, lets the rank `lost` leave, and makes another call on the other ranks. All of them must name the
+/// lost rank.
 fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, exit: Exit) {
     let errors = on_nodes(nodes, op, 4, Faults::default(), |rank| {
         let mut c = rank.poisoned();
         rank.launch(&mut c).expect("launched");
         rank.check(&c);
-        rank.ranks.barrier().expect("all came");
+        rank.ranks.barrier().expect("all ranks take part");
         let this = rank.ranks.rank();
         if this == lost {
             match exit {
-                // The rank keeps its communicator until the others have failed. With an idle GPU in use, the simulator does
-                // not take the waits of the others for a deadlock.
+                // The rank keeps its communicator until the others have failed. With an idle GPU in use, the simulator
+                // does not take the waits of the others for a deadlock.
                 Exit::Ends => {
                     drop(rank.operator);
                     rank.ranks.barrier().expect("all have failed");
@@ -153,7 +155,7 @@ fn a_rank_may_end_before_its_peers_have_finished() {
             rank.check(&c);
             if is_late {
                 std::thread::sleep(Duration::from_millis(200));
-                rank.ranks.check().expect("all went well");
+                rank.ranks.check().expect("no call has failed");
             }
         });
     }

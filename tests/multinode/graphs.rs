@@ -25,7 +25,7 @@ fn graphs_are_replayed_beside_calls() {
             rank.launch(&mut eager).expect("launched");
             rank.check(&eager);
             assert_eq!(rank.ranks.findings(), []);
-            rank.ranks.barrier().expect("all came to the end");
+            rank.ranks.barrier().expect("all ranks reach the end");
         });
     }
 }

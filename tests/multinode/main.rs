@@ -16,7 +16,8 @@ use std::time::Duration;
 /// The number of seeds per job.
 const SEEDS: u64 = 2;
 
-/// Returns the faults of a network that delays messages by more than the time of a kernel, loses some, and repeats some.
+/// Returns the faults of a network that delays messages by more than the time of a kernel, loses some, and repeats
+/// some.
 fn bad_network() -> Faults {
     Faults {
         jitter: Duration::from_micros(300),

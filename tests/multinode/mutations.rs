@@ -1,5 +1,5 @@
-//! Mutations of GEMM operators on several nodes. A test plants one mistake at a time, and the simulator or the comparison of
-//! the results must find it with some seed.
+//! Mutations of GEMM operators on several nodes. A test plants one mistake at a time, and the simulator or the
+//! comparison of the results must find it with some seed.
 
 use crate::{job, one_comm_cta};
 use mkernel::{GemmOp, Tuning};

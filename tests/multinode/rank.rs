@@ -1,5 +1,5 @@
-//! Ranks of GEMM operators on several nodes, in a thread for each. The operands are chosen so that each element of C shows from
-//! which ranks it was computed.
+//! Ranks of GEMM operators on several nodes, in a thread for each. The operands are chosen so that each element of C
+//! shows from which ranks it was computed.
 
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
@@ -138,7 +138,9 @@ impl Rank {
 
     /// Waits for the calls, and checks every element of a result.
     pub fn check(&self, c: &CudaSlice<bf16>) {
-        self.ranks.synchronize(&self.stream).expect("well");
+        self.ranks
+            .synchronize(&self.stream)
+            .expect("the calls succeed");
         let c = self.stream.clone_dtoh(c).expect("downloaded");
         let (rows, world) = (shard_rows(&self.ranks), u64::from(self.ranks.world()));
         for (i, value) in (0..).zip(&c) {

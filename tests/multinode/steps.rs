@@ -1,5 +1,5 @@
-//! Tests of the unfused baseline with which the benchmark compares operators on several nodes: it puts as many bytes as the
-//! operator's plan.
+//! Tests of the unfused baseline with which the benchmark compares operators on several nodes: it puts as many bytes as
+//! the operator's plan.
 
 use crate::rank::on_nodes;
 use mkernel::{Faults, GemmOp, Transport};
@@ -24,8 +24,8 @@ fn steps_put_as_many_bytes_as_plans() {
             assert!(more < 4 * puts, "{op} on {nodes:?}: {more} bytes too many");
             let transport = Transport::default();
             let nics = Nics::new(&rank.ranks, nodes.0, transport, steps).expect("connected");
-            let took = nics.time().expect("well");
-            rank.ranks.barrier().expect("all are done");
+            let took = nics.time().expect("the calls succeed");
+            rank.ranks.barrier().expect("all ranks are done");
             (took, steps.count)
         });
         for (own, count) in &took {

@@ -17,7 +17,8 @@ fn reduce(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), tuning: Tuning) ->
     job(kernel, world, GemmShape { m, n, k }, BLayout::Nk, 3)
 }
 
-/// Options for two shots with one tile of each owner per round. There are only two stages, so that they are soon used again.
+/// Options for two shots with one tile of each owner per round. There are only two stages, so that they are soon used
+/// again.
 fn rounds() -> Tuning {
     Tuning {
         tile_m: Some(64),

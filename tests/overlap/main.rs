@@ -1,4 +1,5 @@
-//! Tests of calls that the host cannot order, on simulated GPUs. [`mkernel_testing::jobs::overlap`] describes the calls.
+//! Tests of calls that the host cannot order, on simulated GPUs. [`mkernel_testing::jobs::overlap`] describes the
+//! calls.
 
 use mkernel_testing::jobs::Backend;
 use mkernel_testing::jobs::overlap::{OVERLAPS, run_overlap};

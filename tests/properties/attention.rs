@@ -1,4 +1,5 @@
-//! Properties of `ring_attention`: the keys that each tile of queries meets, the keys that ranks send and put, and the slots.
+//! Properties of `ring_attention`: the keys that each tile of queries meets, the keys that ranks send and put, and the
+//! slots.
 
 mod checks;
 mod kernel;

@@ -1,5 +1,5 @@
-//! Properties of roles and estimates of GEMM plans: every warp of a CTA has one role, every configuration without options has a
-//! plan, and no estimate is below the bound.
+//! Properties of roles and estimates of GEMM plans: every warp of a CTA has one role, every configuration without
+//! options has a plan, and no estimate is below the bound.
 
 use crate::cases;
 use crate::configs::{gemm, plans, sizes};

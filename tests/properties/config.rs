@@ -1,5 +1,5 @@
-//! Properties of configurations: they can be written and read, all mistakes are reported at once, and a plan keeps the options that
-//! were set.
+//! Properties of configurations: they can be written and read, all mistakes are reported at once, and a plan keeps the
+//! options that were set.
 
 use crate::cases;
 use crate::configs::{configs, devices, gemm, gemm_config, sizes_of_any_magnitude};
@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
 use std::collections::BTreeSet;
 
-/// A function that makes a mistake in a configuration. The mistakes are independent of each other, and each is in another field.
+/// A function that makes a mistake in a configuration. The mistakes are independent of each other, and each is in
+/// another field.
 type Plant = fn(&mut KernelConfig);
 const MISTAKES: [(Field, Plant); 11] = [
     (Field::NAME, |c| c.name = Some("not an identifier".into())),

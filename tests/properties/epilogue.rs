@@ -32,7 +32,8 @@ proptest! {
         }
     }
 
-    /// An epilogue that does nothing gives the kernel without an epilogue. Any other epilogue changes the name of the kernel.
+    /// An epilogue that does nothing gives the kernel without an epilogue. Any other epilogue changes the name of the
+    /// kernel.
     #[test]
     fn a_kernels_name_depends_on_its_epilogue(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Compiles the first of these files, which can include the others and the headers, and returns the output of the program.
+/// Compiles the first of these files, which can include the others and the headers, and returns the output of the
+/// program.
 pub fn output(files: &[(&str, &str)]) -> Output {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (name, text) in headers(Target::Simulator).iter().chain(files) {

@@ -26,7 +26,8 @@ mod sums;
 
 use proptest::test_runner::Config;
 
-/// Returns the number of cases of a property: 256, or `PROPTEST_CASES`. A failure prints its configuration and writes no file.
+/// Returns the number of cases of a property: 256, or `PROPTEST_CASES`. A failure prints its configuration and writes
+/// no file.
 fn cases() -> Config {
     Config {
         failure_persistence: None,

@@ -15,7 +15,8 @@ fn bytes_of(regions: &[Region], name: &str) -> Option<Range<u64>> {
     Some(region.offset_bytes..region.offset_bytes + region.bytes)
 }
 
-/// Checks that regions do not overlap, end before `end`, and start at multiples of `align`. Barriers only need multiples of 8.
+/// Checks that regions do not overlap, end before `end`, and start at multiples of `align`. Barriers only need
+/// multiples of 8.
 fn check_regions(regions: &[Region], end: u64, align: u64) -> Result<(), TestCaseError> {
     let mut free = 0;
     for region in regions {

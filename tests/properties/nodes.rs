@@ -1,5 +1,5 @@
-//! Properties of plans for several nodes: traffic and memory grow no faster than they must, and impossible configurations are
-//! refused.
+//! Properties of plans for several nodes: traffic and memory grow no faster than they must, and impossible
+//! configurations are refused.
 
 use crate::cases;
 use mkernel_compile::render;
@@ -39,7 +39,8 @@ fn plan(config: KernelConfig) -> KernelPlan {
 proptest! {
     #![proptest_config(cases())]
 
-    /// Traffic, puts and memory of GEMM plans have their smallest possible order of growth, for 2 to 64 nodes of 1 to 8 ranks.
+    /// Traffic, puts and memory of GEMM plans have their smallest possible order of growth, for 2 to 64 nodes of 1 to 8
+    /// ranks.
     #[test]
     fn gemm_plans_grow_no_faster_than_they_must(
         op in select(&GemmOp::ALL[..]),
@@ -185,8 +186,8 @@ fn combine(nodes: u32, local: u32, max_tokens: u64, hidden: u64) -> KernelConfig
     }
 }
 
-/// A row crosses the network at most once for each token and node that the token's entries can reach. The memory of a rank grows
-/// with the number of ranks times tokens, as does the data that it may receive.
+/// A row crosses the network at most once for each token and node that the token's entries can reach. The memory of a
+/// rank grows with the number of ranks times tokens, as does the data that it may receive.
 #[test]
 fn combine_puts_a_row_per_token_and_node() {
     for (nodes, local, max_tokens, hidden) in [

@@ -1,5 +1,5 @@
-// Checks the schedule of a kernel, which the kernel's own device code computes. The headers are plain C++, so the compiler of the
-// host accepts them. schedules.rs compiles this program once per kernel and runs it.
+// Checks the schedule of a kernel, which the kernel's own device code computes. The headers are plain C++, so the
+// compiler of the host accepts them. schedules.rs compiles this program once per kernel and runs it.
 #include <cstdio>
 #include <map>
 #include <tuple>
@@ -71,8 +71,8 @@ static void check_owners(const std::map<u32, Position>& orders) {
       const u32 tiles = Order::kHasGaps ? Config::kRowTiles * Config::kColTiles : places;
       expect(orders.at(rank).size() == tiles, "tiles are missing", rank, 0);
       if (context(rank).local_rank() >= Config::kOwners) continue;
-      // The peers of a tile's owner compute their part of it no later in their order. So ranks with own tiles cannot wait
-      // for each other in a circle. Ranks without own tiles wait for no other rank.
+      // The peers of a tile's owner compute their part of it no later in their order. So ranks with own tiles cannot
+      // wait for each other in a circle. Ranks without own tiles wait for no other rank.
       for (const auto& [tile, index] : orders.at(rank)) {
         if (Scheduler::work_tile(index, context(rank)).owner != context(rank).local_rank()) continue;
         for (u32 peer = 0; peer < Config::kOwners; ++peer) {
@@ -127,8 +127,8 @@ static void check_own_rows(u32 rank) {
   }
 }
 
-// Every row of a shard is sent once, and a piece is in one chunk. All flags of a source count to the same number, also those of
-// chunks without rows.
+// Every row of a shard is sent once, and a piece is in one chunk. All flags of a source count to the same number, also
+// those of chunks without rows.
 template <class Config, class Kernel>
 static void check_pieces(u32 rank) {
   if constexpr (requires { typename Kernel::PushShards; }) {

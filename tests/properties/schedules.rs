@@ -1,5 +1,5 @@
-//! Properties of the schedules of GEMM kernels. The device code itself computes the schedules: a program of the host includes the
-//! headers of random kernels, and `schedule.cpp` checks them.
+//! Properties of the schedules of GEMM kernels. The device code itself computes the schedules: a program of the host
+//! includes the headers of random kernels, and `schedule.cpp` checks them.
 
 use crate::configs::{gemm_of_nodes, gemm_rs_in_rounds, plans};
 use crate::host_program;
@@ -24,8 +24,8 @@ fn faults(source: &CudaSource) -> String {
 proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
-    /// Every tile is computed once, slices of K are complete, each sub-tile has one CTA that completes it, rows of C have
-    /// one owner, and no rank waits for what a peer computes later. Every row of a shard travels once.
+    /// Every tile is computed once, slices of K are complete, each sub-tile has one CTA that completes it, rows of C
+    /// have one owner, and no rank waits for what a peer computes later. Every row of a shard travels once.
     #[test]
     fn schedules_are_complete_and_without_circles(plan in plans().prop_filter_map("a plan", |plan| plan)) {
         let found = faults(&render(&plan).expect("a plan renders"));

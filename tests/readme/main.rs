@@ -1,5 +1,5 @@
-//! Tests that README.md agrees with the code: its programs compile, and its tables of options and of environment variables
-//! are those of the code.
+//! Tests that README.md agrees with the code: its programs compile, and its tables of options and of environment
+//! variables are those of the code.
 
 #[allow(dead_code, reason = "the program is only compiled")]
 #[rustfmt::skip] // Lines of README.md may be longer.

@@ -140,8 +140,8 @@ pub fn readers_are_the_tiles_that_meet_keys(kernels: &[Kernel]) {
     }
 }
 
-/// A rank puts to its peer on another node exactly the tiles that ranks of that node await, each once. A tile is in the put that
-/// the forwarding rank awaits for it.
+/// A rank puts to its peer on another node exactly the tiles that ranks of that node await, each once. A tile is in the
+/// put that the forwarding rank awaits for it.
 pub fn what_other_nodes_await_is_put_once(kernels: &[Kernel]) {
     let plan = &kernels[0].plan;
     let Some(network) = &plan.network else {

@@ -1,5 +1,5 @@
-//! The tiles, keys, parts and puts of kernels, as their device code computes them. A program of the host includes the headers of the
-//! kernels and the text that instantiates them, and prints what they compute.
+//! The tiles, keys, parts and puts of kernels, as their device code computes them. A program of the host includes the
+//! headers of the kernels and the text that instantiates them, and prints what they compute.
 
 use super::plans;
 use crate::cases;
@@ -44,7 +44,8 @@ pub struct Chunk {
     pub rows: u32,
 }
 
-/// A part of a tile of K or V with 64 columns, the ranks that it is sent to, and the put that transfers it to other nodes.
+/// A part of a tile of K or V with 64 columns, the ranks that it is sent to, and the put that transfers it to other
+/// nodes.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Part {
     pub head: u32,

@@ -1,5 +1,5 @@
-// Prints as JSON the tiles, keys, parts and puts that the device code of a kernel computes. The compiler of the host accepts the
-// headers. The text of each kernel up to its roles is in its own namespace.
+// Prints as JSON the tiles, keys, parts and puts that the device code of a kernel computes. The compiler of the host
+// accepts the headers. The text of each kernel up to its roles is in its own namespace.
 #include <cstdio>
 #include <mk/attention/ring_attention.cuh>
 

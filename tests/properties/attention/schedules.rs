@@ -1,4 +1,5 @@
-//! A simulation of the ranks of `ring_attention` in random order, which shows that the slots suffice and no rank waits forever.
+//! A simulation of the ranks of `ring_attention` in random order, which shows that the slots suffice and no rank waits
+//! forever.
 
 use super::kernel::{Kernel, Tile};
 
@@ -40,7 +41,8 @@ impl<'a> Run<'a> {
             self.sent[rank] += 1;
             happened = true;
         }
-        // On one node, CTAs that send compute only after they have sent everything. On several nodes, CTAs compute meanwhile.
+        // On one node, CTAs that send compute only after they have sent everything. On several nodes, CTAs compute
+        // meanwhile.
         let crosses = kernel.plan.network.is_some();
         let sending = if !crosses && self.sent[rank] < heads {
             kernel.op_plan.push_ctas

@@ -59,8 +59,8 @@ impl<'a> Blocks<'a> {
         })
     }
 
-    /// Makes `iterations` calls, at most [`MAX_ITERATIONS`], and returns the time of each in µs on its slowest rank. All
-    /// ranks must call this together.
+    /// Makes `iterations` calls, at most [`MAX_ITERATIONS`], and returns the time of each in µs on its slowest rank.
+    /// All ranks must call this together.
     ///
     /// # Errors
     /// A call fails, or a rank does not take part.

@@ -123,8 +123,8 @@ impl Buffers {
 }
 
 impl AttentionJob {
-    /// Creates a job on one node of `world` ranks. `sizes` are the batch, the length of the sequence, the heads of Q, the
-    /// heads of K and V, and the dimension of a head.
+    /// Creates a job on one node of `world` ranks. `sizes` are the batch, the length of the sequence, the heads of Q,
+    /// the heads of K and V, and the dimension of a head.
     pub fn new(world: u32, sizes: [u64; 5], sms: u32) -> Self {
         let [batch, seq, heads, kv_heads, head_dim] = sizes.map(Dim::Static);
         Self {
@@ -249,7 +249,8 @@ impl AttentionJob {
         Ok(())
     }
 
-    /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its runs.
+    /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its
+    /// runs.
     pub fn compute(&self) {
         self.calls();
     }
@@ -376,8 +377,8 @@ impl CallCount for AttentionJob {
     }
 }
 
-/// Returns jobs that are small enough for a CPU: odd lengths, masks, both placements and layouts, heads that share K and
-/// V, ranks without rows, and few slots.
+/// Returns jobs that are small enough for a CPU: odd lengths, masks, both placements and layouts, heads that share K
+/// and V, ranks without rows, and few slots.
 pub fn small(world: u32) -> Vec<(String, AttentionJob)> {
     use Placement::{Contiguous, Zigzag};
     let job = |sizes, sms| AttentionJob::new(world, sizes, sms);

@@ -1,5 +1,5 @@
-//! Jobs of `all_reduce`, `all_gather` and `reduce_scatter`. The reference adds in the order that the documentation of the
-//! operators states, so every bit of the results is known.
+//! Jobs of `all_reduce`, `all_gather` and `reduce_scatter`. The reference adds in the order that the documentation of
+//! the operators states, so every bit of the results is known.
 
 use super::memo::Memo;
 use super::simulated::ResultElement;
@@ -192,7 +192,8 @@ impl CollectiveJob {
         Ok(results)
     }
 
-    /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its runs.
+    /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its
+    /// runs.
     pub fn compute(&self) {
         self.calls();
     }
@@ -248,8 +249,8 @@ impl CollectiveJob {
         CallData { x, y }
     }
 
-    /// Returns the sum of an element over all ranks. It is computed in fp32 in the order of ranks. The sum of each node but
-    /// the owner's is rounded before it is added.
+    /// Returns the sum of an element over all ranks. It is computed in fp32 in the order of ranks. The sum of each node
+    /// but the owner's is rounded before it is added.
     fn sum(&self, x: &[Vec<f32>], index: usize, owner: usize) -> f32 {
         let local_world = (self.machine.world / self.nodes) as usize;
         let of_node = |ranks: &[Vec<f32>]| ranks.iter().fold(0.0f32, |sum, x| sum + x[index]);
@@ -290,8 +291,8 @@ impl CallCount for CollectiveJob {
     }
 }
 
-/// Returns jobs on one node that use every protocol: whole shards, shards of unequal length, ranks without a shard, several
-/// vectors per thread, several chunks per warp, both types, and graphs.
+/// Returns jobs on one node that use every protocol: whole shards, shards of unequal length, ranks without a shard,
+/// several vectors per thread, several chunks per warp, both types, and graphs.
 pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
     use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
     let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);

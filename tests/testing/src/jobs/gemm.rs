@@ -171,8 +171,8 @@ impl CallCount for GemmJob {
     }
 }
 
-/// Returns jobs that run on simulated GPUs and on real ones, and must give the same bits on both. Their shapes have whole
-/// tiles, partial tiles, several rounds of tiles, and a single row.
+/// Returns jobs that run on simulated GPUs and on real ones, and must give the same bits on both. Their shapes have
+/// whole tiles, partial tiles, several rounds of tiles, and a single row.
 pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
     const SHAPES: [(u64, u64, u64); 5] = [
         (128, 256, 256),

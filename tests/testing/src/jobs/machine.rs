@@ -16,7 +16,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Runs `body` on every rank and returns the values by rank. When a rank fails, the kernels of the others are aborted.
+    /// Runs `body` on every rank and returns the values by rank. When a rank fails, the kernels of the others are
+    /// aborted.
     ///
     /// # Errors
     /// `body` fails on a rank. Findings of the simulator take precedence over their consequences.

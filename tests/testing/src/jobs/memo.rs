@@ -1,5 +1,5 @@
-//! Values that are computed once per process, since a CPU takes long to compute them. Jobs with mutated kernels have the
-//! same operands and expected results as the job without the mutation.
+//! Values that are computed once per process, since a CPU takes long to compute them. Jobs with mutated kernels have
+//! the same operands and expected results as the job without the mutation.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock};

@@ -1,5 +1,5 @@
-//! Mutations: mistakes that are planted in the text of a kernel, each of which the simulator or the comparison of results
-//! must find.
+//! Mutations: mistakes that are planted in the text of a kernel, each of which the simulator or the comparison of
+//! results must find.
 
 use super::runs::none_fails;
 use super::simulated::SimulatedJob;

@@ -202,8 +202,8 @@ fn make_both(
     Ok(waiting.join().map_err(|_| "a panic")??)
 }
 
-/// Makes both calls on rank 1. They end with an error at once, since rank 0 has aborted. The first call alone may succeed,
-/// if all its data had been sent before.
+/// Makes both calls on rank 1. They end with an error at once, since rank 0 has aborted. The first call alone may
+/// succeed, if all its data had been sent before.
 fn make_late(ranks: &Communicator, calls: &mut [PreparedCall; 2]) -> Result<(), Failure> {
     let started = Instant::now();
     let mut outcome = Ok(());
@@ -225,9 +225,9 @@ fn make_late(ranks: &Communicator, calls: &mut [PreparedCall; 2]) -> Result<(), 
 
 /// The overlaps that tests make.
 ///
-/// The first call is always of a kernel that counts its CTAs at the very end. Other kernels may count a CTA as soon as it
-/// waits for no other CTA to start, and a call that begins after that is not refused. The moment depends on the lane that is
-/// elected.
+/// The first call is always of a kernel that counts its CTAs at the very end. Other kernels may count a CTA as soon as
+/// it waits for no other CTA to start, and a call that begins after that is not refused. The moment depends on the lane
+/// that is elected.
 pub const OVERLAPS: [Overlap; 4] = [
     Overlap {
         first: (GemmOp::GemmRs, LaunchMode::Launched),

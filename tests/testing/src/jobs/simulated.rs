@@ -4,12 +4,12 @@ use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
 use mkernel::{Communicator, Element, Error, Operator};
 
-/// The number of consecutive calls of a job. Calls alternate between two buffers, so the third call uses the buffer of the
-/// first one again.
+/// The number of consecutive calls of a job. Calls alternate between two buffers, so the third call uses the buffer of
+/// the first one again.
 pub const CALLS: u32 = 3;
 
-/// Numbers of calls just before the epoch passes 2^31 and 2^32. The epoch of the next call but one has its highest bit set
-/// for the first time, or is 0.
+/// Numbers of calls just before the epoch passes 2^31 and 2^32. The epoch of the next call but one has its highest bit
+/// set for the first time, or is 0.
 pub const WRAPPING_CALL_COUNTS: [u32; 2] = [(1 << 31) - 2, u32::MAX - 1];
 
 /// The number of calls of a job before its call count is changed. With two calls, both buffers have been used.
@@ -58,8 +58,8 @@ impl ResultElement for f32 {
     const POISON: Self = Self::NAN;
 }
 
-/// Returns the deadline of a kernel, in simulated time. A mutated kernel has a short one, since it may end in a trap only
-/// after eight deadlines.
+/// Returns the deadline of a kernel, in simulated time. A mutated kernel has a short one, since it may end in a trap
+/// only after eight deadlines.
 pub fn deadline(is_right: bool) -> std::time::Duration {
     std::time::Duration::from_secs(if is_right { 20 } else { 5 })
 }

@@ -52,8 +52,8 @@ impl Layer {
         Ok(sums.map(|sum| sum.to_bits()).collect())
     }
 
-    /// Launches all calls of `dispatch_gemm` and then all calls of `combine`. If the pattern is out of step, the rank pauses
-    /// for random times between them.
+    /// Launches all calls of `dispatch_gemm` and then all calls of `combine`. If the pattern is out of step, the rank
+    /// pauses for random times between them.
     fn launched(
         &self,
         ranks: &Communicator,
@@ -86,8 +86,8 @@ impl Layer {
             prepare_call(index, dispatch)?;
             all.dispatch(&stream, dispatch, &weights)?;
         }
-        // The calls of `combine` come after all calls of `dispatch_gemm`. So nothing but the operator itself keeps the ranks
-        // together during its calls.
+        // The calls of `combine` come after all calls of `dispatch_gemm`. So nothing but the operator itself keeps the
+        // ranks together during its calls.
         for (index, all) in (0..).zip(&mut buffers) {
             pause();
             prepare_call(index, combine)?;

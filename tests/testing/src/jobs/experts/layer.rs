@@ -141,7 +141,8 @@ impl Layer {
         )
     }
 
-    /// Adds three calls with these numbers of tokens by rank. With three calls, the buffer of the first one is used again.
+    /// Adds three calls with these numbers of tokens by rank. With three calls, the buffer of the first one is used
+    /// again.
     #[must_use]
     pub fn mixed(self, counts: [&[usize]; 3]) -> Self {
         let (experts, top_k) = (self.experts as usize, self.top_k as usize);
@@ -160,9 +161,9 @@ impl Layer {
 
     /// Adds six calls, and sets the call count to `call_count` after the second one.
     ///
-    /// The first calls have few tokens, and the later ones the most. The first call with the most tokens reads words that no
-    /// call has written. Its number is chosen so that a kernel would take 0 for the mark of a call that it awaits, if it
-    /// compared marks by a window or took 0 for a mark.
+    /// The first calls have few tokens, and the later ones the most. The first call with the most tokens reads words
+    /// that no call has written. Its number is chosen so that a kernel would take 0 for the mark of a call that it
+    /// awaits, if it compared marks by a window or took 0 for a mark.
     #[must_use]
     pub fn with_call_count(mut self, call_count: u32) -> Self {
         self.call_count = Some(call_count);
@@ -219,8 +220,8 @@ impl Layer {
         }
     }
 
-    /// Runs the layer on simulated GPUs and returns the outcome of each rank: the bits of its sums, or its error. The error
-    /// of a rank does not abort the others.
+    /// Runs the layer on simulated GPUs and returns the outcome of each rank: the bits of its sums, or its error. The
+    /// error of a rank does not abort the others.
     ///
     /// # Panics
     /// The simulated GPUs cannot be created.

@@ -26,8 +26,8 @@ pub struct InvalidCall {
 }
 
 impl Layer {
-    /// Makes the first call, which is invalid, and then the second call, which is valid. Returns for each rank the message
-    /// of the first call's error, or the message of any other failure as an error.
+    /// Makes the first call, which is invalid, and then the second call, which is valid. Returns for each rank the
+    /// message of the first call's error, or the message of any other failure as an error.
     fn recover(&self, backend: Backend, invalid: InvalidCall) -> Vec<Result<String, String>> {
         let transport = emulated(&self.faults, backend);
         let outcomes = self.machine().run_ranks(backend, |ranks, _| {

@@ -103,8 +103,8 @@ impl Layer {
         })
     }
 
-    /// Returns the product of a token and an expert's weight. An element of the weight has one of three values, depending on
-    /// its row and column. So three sums suffice for all columns.
+    /// Returns the product of a token and an expert's weight. An element of the weight has one of three values,
+    /// depending on its row and column. So three sums suffice for all columns.
     fn product(&self, index: usize, (rank, token): (usize, usize), expert: usize) -> Vec<f32> {
         let hidden = self.hidden as usize;
         let mut sums = [0.0; 3];
