@@ -1,15 +1,16 @@
 //! The forward pass of a linear layer under tensor parallelism: Y = X · Wᵀ.
 //!
-//! The tokens X are sharded over the ranks by rows; every rank holds some rows of the weight W, computes its columns
-//! of Y for all tokens, and gathers X while it multiplies. Checked against a reference on the CPU.
+//! The tokens X are sharded over the ranks by rows, and the weight W by its rows. Each rank gathers X while it
+//! multiplies, and computes its columns of Y for all tokens. The result is compared with a reference on the CPU.
 //!
 //! ```text
-//! cargo run --release --example ag_gemm                              # all GPUs of this host, a thread for each
+//! cargo run --release --example ag_gemm                              # a thread for each GPU of this host
 //! MKERNEL_DEVICE=sim cargo run --release --example ag_gemm           # simulated GPUs, on any machine
-//! torchrun --no-python --nproc-per-node 8 target/release/examples/ag_gemm       # a process for each
+//! torchrun --no-python --nproc-per-node 8 target/release/examples/ag_gemm       # a process for each GPU
 //! ```
 //!
-//! On several hosts with RDMA, one command on each (`MKERNEL_TRANSPORT=efa` on AWS), built with `--features mkernel/verbs` or `mkernel/efa`:
+//! On several hosts with RDMA, build with `--features mkernel/verbs`, or on AWS with `--features mkernel/efa`. Run this
+//! command on each host, on AWS with `MKERNEL_TRANSPORT=efa`:
 //!
 //! ```text
 //! torchrun --no-python --nnodes 2 --node-rank $N --master-addr $HOST --nproc-per-node 8 target/release/examples/ag_gemm
@@ -24,14 +25,15 @@ use mkernel::{Communicator, FusedKernel, GemmShape, KernelConfig, Operator, fuse
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// The up projection of a feed-forward block: 4096 features in, 1024 out on each rank.
+/// The up projection of a feed-forward block, with 4096 input features, and 1024 output features on each rank.
 #[fused_kernel(op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 4096, b_layout = nk)]
 pub struct UpProjection;
 
 const FEATURES: u64 = 4096;
 const OUTPUTS: u64 = 1024;
 
-/// Tokens of all ranks, and calls that are timed. A CPU that simulates GPUs does a few.
+/// Returns the number of tokens of all ranks and the number of timed calls. Simulated GPUs get small numbers, since
+/// they run on a CPU.
 fn size(ranks: &Communicator) -> (u64, u32) {
     if ranks.is_simulated() {
         (64, 1)
@@ -56,7 +58,7 @@ fn forward(ranks: &Communicator) -> Result<(), Failure> {
     });
     let w: Vec<bf16> = matrix(OUTPUTS, FEATURES, |row, col| weight(rank, row, col));
     let (x, w) = (stream.clone_htod(&x)?, stream.clone_htod(&w)?);
-    // What the kernel leaves out stays NaN.
+    // Elements that the kernel does not write stay NaN.
     let mut y = stream.clone_htod(&vec![bf16::NAN; (tokens * OUTPUTS) as usize])?;
 
     up_projection.launch(&stream, &x, &w, &mut y)?;
@@ -82,7 +84,7 @@ fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
     if (ranks.world(), ranks.hosts()) == (8, 1) {
         return UpProjection::prepare(ranks, tokens);
     }
-    // The type is declared for 8 ranks of one host; a configuration can also be made at run time.
+    // The type is declared for 8 ranks of one host. For others, the configuration is changed at run time.
     let config = KernelConfig {
         world: ranks.world(),
         nodes: ranks.hosts(),
@@ -98,7 +100,7 @@ fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
     )
 }
 
-/// Mean time of back-to-back calls, after one that warms up.
+/// Returns the mean time in µs of back-to-back calls, after a warm-up call.
 fn time(
     ranks: &Communicator,
     layer: &Operator,
@@ -119,7 +121,7 @@ fn time(
     Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
 }
 
-/// Compares sampled rows and columns with products summed in double precision; returns the largest error.
+/// Compares sampled rows and columns with products summed in double precision. Returns the largest error.
 fn check(y: &[bf16], tokens: u64, rank: u64) -> Result<f64, Failure> {
     let mut largest: f64 = 0.0;
     for row in (0..tokens).step_by(61) {
@@ -129,10 +131,10 @@ fn check(y: &[bf16], tokens: u64, rank: u64) -> Result<f64, Failure> {
                 .sum();
             let found = y[(row * OUTPUTS + col) as usize].to_f64();
             let error = (found - reference).abs();
-            // Half a unit in the last place of a bf16, and what fp32 sums lose.
+            // The limit is half a unit in the last place of a bf16, plus the error of a sum in fp32.
             if error.is_nan() || error > reference.abs() / 256.0 + 0.01 {
                 return Err(format!(
-                    "y[{row}, {col}] is {found} on rank {rank}, should be {reference}"
+                    "y[{row}, {col}] is {found} on rank {rank}, but expected {reference}"
                 )
                 .into());
             }

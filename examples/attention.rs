@@ -1,12 +1,12 @@
-//! Attention over a sequence that is spread over the ranks, each row over itself and earlier ones.
+//! Causal attention over a sequence that is sharded over the ranks.
 //!
-//! The sequence is placed as zigzag, so that the mask leaves every rank as much to do. Checked against a reference on the
-//! CPU.
+//! The sequence has the zigzag placement, so that all ranks have the same amount of work under the mask. The result is
+//! compared with a reference on the CPU.
 //!
 //! ```text
-//! cargo run --release --example attention                            # all GPUs of this host, a thread for each
+//! cargo run --release --example attention                            # a thread for each GPU of this host
 //! MKERNEL_DEVICE=sim cargo run --release --example attention         # simulated GPUs, on any machine
-//! torchrun --no-python --nproc-per-node 8 target/release/examples/attention     # a process for each
+//! torchrun --no-python --nproc-per-node 8 target/release/examples/attention     # a process for each GPU
 //! ```
 
 mod common;
@@ -21,7 +21,7 @@ use mkernel::{
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// One layer's attention on 8 GPUs: 8 heads share 2 heads of K and V.
+/// The attention of one layer on 8 GPUs, with 8 heads of Q and 2 heads of K and V.
 #[fused_kernel(op = ring_attention, world = 8, batch = 1, seq = dynamic, heads = 8, kv_heads = 2, head_dim = 128,
                causal = true, placement = zigzag)]
 pub struct Attention;
@@ -30,7 +30,7 @@ const HEADS: usize = 8;
 const KV_HEADS: usize = 2;
 const DIM: usize = 128;
 
-/// Operands of a rank.
+/// The operands of a rank.
 struct Operands {
     q: CudaSlice<bf16>,
     k: CudaSlice<bf16>,
@@ -39,7 +39,8 @@ struct Operands {
     lse: CudaSlice<f32>,
 }
 
-/// Rows of the sequence, and calls that are timed. A CPU that simulates GPUs does a few.
+/// Returns the length of the sequence and the number of timed calls. Simulated GPUs get small numbers, since they run
+/// on a CPU.
 fn size(ranks: &Communicator) -> (usize, u32) {
     match ranks.is_simulated() {
         true => (16 * ranks.world() as usize, 1),
@@ -53,24 +54,24 @@ fn main() -> ExitCode {
 
 fn attend(ranks: &Communicator) -> Result<(), Failure> {
     let attention = prepare(ranks)?;
-    let places = places(ranks);
+    let positions = positions(ranks);
     let stream = ranks.context().default_stream();
     let tensor = |heads: usize, number| -> Vec<bf16> {
-        matrix(places.len() as u64, (heads * DIM) as u64, |row, col| {
-            element(number, places[row as usize], heads, col as usize)
+        matrix(positions.len() as u64, (heads * DIM) as u64, |row, col| {
+            element(number, positions[row as usize], heads, col as usize)
         })
     };
-    // `[1, S_r, H, D]`; what the kernel leaves out stays NaN.
+    // The operands are `[1, S, H, D]` of this rank. Elements that the kernel does not write stay NaN.
     let mut operands = Operands {
         q: stream.clone_htod(&tensor(HEADS, 0))?,
         k: stream.clone_htod(&tensor(KV_HEADS, 1))?,
         v: stream.clone_htod(&tensor(KV_HEADS, 2))?,
-        o: stream.clone_htod(&vec![bf16::NAN; places.len() * HEADS * DIM])?,
-        lse: stream.clone_htod(&vec![f32::NAN; HEADS * places.len()])?,
+        o: stream.clone_htod(&vec![bf16::NAN; positions.len() * HEADS * DIM])?,
+        lse: stream.clone_htod(&vec![f32::NAN; HEADS * positions.len()])?,
     };
     call(ranks, &attention, &mut operands)?;
     ranks.synchronize(&stream)?;
-    let error = check(&stream.clone_dtoh(&operands.o)?, &places)?;
+    let error = check(&stream.clone_dtoh(&operands.o)?, &positions)?;
     let call_us = time(ranks, &attention, &mut operands)?;
 
     let slowest_us = largest(ranks, call_us)?;
@@ -91,7 +92,7 @@ fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
     if (ranks.world(), ranks.hosts()) == (8, 1) {
         return Attention::prepare(ranks, seq as u64);
     }
-    // The type is declared for 8 ranks; a configuration can also be made at run time.
+    // The type is declared for 8 ranks of one host. For others, the configuration is changed at run time.
     let config = KernelConfig {
         world: ranks.world(),
         nodes: ranks.hosts(),
@@ -107,8 +108,8 @@ fn prepare(ranks: &Communicator) -> Result<Operator, mkernel::Error> {
     ranks.prepare(&config, shape)
 }
 
-/// Where this rank's rows are in the sequence.
-fn places(ranks: &Communicator) -> Vec<usize> {
+/// Returns the positions of this rank's rows in the sequence.
+fn positions(ranks: &Communicator) -> Vec<usize> {
     let (seq, _) = size(ranks);
     let chunk_rows = seq / (2 * ranks.world() as usize);
     let chunk = |segment| Placement::Zigzag.chunk_of(ranks.world(), ranks.rank(), segment) as usize;
@@ -135,7 +136,7 @@ fn call(
     Ok(call.launch()?)
 }
 
-/// Mean time of back-to-back calls.
+/// Returns the mean time in µs of back-to-back calls.
 fn time(
     ranks: &Communicator,
     attention: &Operator,
@@ -152,20 +153,24 @@ fn time(
     Ok(started.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
 }
 
-/// Compares sampled rows of sampled heads with attention in double precision; returns the largest error.
-fn check(o: &[bf16], places: &[usize]) -> Result<f64, Failure> {
+/// Compares sampled rows of sampled heads with attention in double precision. Returns the largest error.
+fn check(o: &[bf16], positions: &[usize]) -> Result<f64, Failure> {
     let mut worst: f64 = 0.0;
     for head in [0, 3, HEADS - 1] {
         let kv_head = head / (HEADS / KV_HEADS);
-        let vector = |number, place, head, heads| -> Vec<f64> {
+        let vector = |number, position, head, heads| -> Vec<f64> {
             let cols = head * DIM..(head + 1) * DIM;
-            cols.map(|col| element(number, place, heads, col).to_f64())
+            cols.map(|col| element(number, position, heads, col).to_f64())
                 .collect()
         };
-        for (row, place) in places.iter().enumerate().step_by(places.len() / 3 + 1) {
-            let q = vector(0, *place, head, HEADS);
+        for (row, position) in positions
+            .iter()
+            .enumerate()
+            .step_by(positions.len() / 3 + 1)
+        {
+            let q = vector(0, *position, head, HEADS);
             let (mut sum, mut expected) = (0.0, vec![0.0; DIM]);
-            for key in 0..=*place {
+            for key in 0..=*position {
                 let (k, v) = (
                     vector(1, key, kv_head, KV_HEADS),
                     vector(2, key, kv_head, KV_HEADS),
@@ -182,12 +187,13 @@ fn check(o: &[bf16], places: &[usize]) -> Result<f64, Failure> {
             let found = &o[(row * HEADS + head) * DIM..][..DIM];
             for (found, expected) in found.iter().zip(expected) {
                 let error = (found.to_f64() - expected / sum).abs();
-                // Weights and results are rounded to bf16.
+                // The kernel rounds weights and results to bf16.
                 if error.is_nan() || error > 0.01 {
                     let expected = expected / sum;
-                    return Err(
-                        format!("row {place}, head {head}: {found} should be {expected}").into(),
-                    );
+                    return Err(format!(
+                        "row {position}, head {head}: {found}, but expected {expected}"
+                    )
+                    .into());
                 }
                 worst = worst.max(error);
             }
@@ -196,7 +202,8 @@ fn check(o: &[bf16], places: &[usize]) -> Result<f64, Failure> {
     Ok(worst)
 }
 
-/// Column `col` of row `place` of Q, K or V, of as many heads.
-fn element(number: u64, place: usize, heads: usize, col: usize) -> bf16 {
-    random((number << 40) + (place * heads * DIM + col) as u64)
+/// Returns an element of Q, K or V (`number` 0, 1 or 2) at a position of the sequence. The tensor has `heads` heads,
+/// whose columns are counted together by `col`.
+fn element(number: u64, position: usize, heads: usize, col: usize) -> bf16 {
+    random((number << 40) + (position * heads * DIM + col) as u64)
 }

@@ -1,18 +1,18 @@
 //! A feed-forward block of a transformer under tensor and sequence parallelism:
 //!
 //! ```text
-//! U = gelu(X · W1ᵀ + b1)        ag_gemm: gathers X while it multiplies, bias and activation in the same kernel
-//! Y = U · W2ᵀ + b2 + X          gemm_rs: sums over ranks while it multiplies, bias and residual in the same kernel
+//! U = gelu(X · W1ᵀ + b1)        ag_gemm: gathers X while it multiplies, with the bias and the activation
+//! Y = U · W2ᵀ + b2 + X          gemm_rs: reduces over ranks while it multiplies, with the bias and the residual
 //! ```
 //!
 //! Each rank has its tokens of X and Y, its rows of W1 and b1 (its part of the hidden features), and its columns of W2.
-//! Two kernels are all that runs: no NCCL call, no pass over U or Y for bias, activation or residual. Checked against a
-//! reference on the CPU.
+//! A forward pass is two kernels. There is no call of NCCL, and no pass over U or Y for bias, activation or residual.
+//! The result is compared with a reference on the CPU.
 //!
 //! ```text
-//! cargo run --release --example mlp                              # all GPUs of this host, a thread for each
+//! cargo run --release --example mlp                              # a thread for each GPU of this host
 //! MKERNEL_DEVICE=sim cargo run --release --example mlp           # simulated GPUs, on any machine
-//! torchrun --no-python --nproc-per-node 8 target/release/examples/mlp       # a process for each
+//! torchrun --no-python --nproc-per-node 8 target/release/examples/mlp       # a process for each GPU
 //! ```
 
 mod common;
@@ -27,14 +27,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// X [tokens / 8, 2048] to U [tokens, 1024] on each of 8 ranks.
+/// Computes U [tokens, 1024] from X [tokens / 8, 2048] on each of 8 ranks.
 #[fused_kernel(
     op = ag_gemm, world = 8, m = dynamic, n = 1024, k = 2048, b_layout = nk,
     bias = true, activation = gelu,
 )]
 pub struct UpProjection;
 
-/// U [tokens, 1024] of each rank to Y [tokens / 8, 2048].
+/// Computes Y [tokens / 8, 2048] from U [tokens, 1024] on each of 8 ranks.
 #[fused_kernel(
     op = gemm_rs, world = 8, m = dynamic, n = 2048, k = 1024, b_layout = nk,
     bias = true, residual = true,
@@ -42,10 +42,11 @@ pub struct UpProjection;
 pub struct DownProjection;
 
 const FEATURES: u64 = 2048;
-/// Hidden features of one rank.
+/// The number of hidden features of one rank.
 const HIDDEN: u64 = 1024;
 
-/// Tokens of all ranks, and calls that are timed. A CPU that simulates GPUs does a few.
+/// Returns the number of tokens of all ranks and the number of timed calls. Simulated GPUs get small numbers, since
+/// they run on a CPU.
 fn size(ranks: &Communicator) -> (u64, u32) {
     if ranks.is_simulated() {
         (64, 1)
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
     common::run(block)
 }
 
-/// The block on one rank: its kernels, its weights.
+/// The block on one rank: its kernels and its weights.
 struct Block {
     up: Operator,
     down: Operator,
@@ -66,7 +67,7 @@ struct Block {
     b1: CudaSlice<bf16>,
     w2: CudaSlice<bf16>,
     b2: CudaSlice<bf16>,
-    /// What lies between the kernels.
+    /// The activations between the two kernels.
     u: CudaSlice<bf16>,
 }
 
@@ -86,7 +87,7 @@ impl Block {
         })
     }
 
-    /// `y` = MLP(`x`) + `x`. Enqueues two kernels.
+    /// Computes `y` = MLP(`x`) + `x`. Enqueues two kernels and does not wait for them.
     fn forward(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -128,7 +129,7 @@ fn block(ranks: &Communicator) -> Result<(), Failure> {
     let first = u64::from(ranks.rank()) * own_tokens;
     let mut block = Block::new(ranks, &stream)?;
     let x = stream.clone_htod(&matrix(own_tokens, FEATURES, |row, f| x(first + row, f)))?;
-    // What the kernels leave out stays NaN.
+    // Elements that the kernels do not write stay NaN.
     let mut y = stream.clone_htod(&vec![bf16::NAN; (own_tokens * FEATURES) as usize])?;
 
     block.forward(&stream, &x, &mut y)?;
@@ -151,12 +152,12 @@ fn block(ranks: &Communicator) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compares some columns of the first and the last own token; returns the largest error.
+/// Compares some columns of the first and the last own token. Returns the largest error.
 fn check(y: &[bf16], first: u64, own_tokens: u64, hidden: u64) -> Result<f64, Failure> {
     let mut largest: f64 = 0.0;
     for row in [0, own_tokens - 1] {
         let token = first + row;
-        // U is rounded to bf16 on its way.
+        // The kernel rounds U to bf16.
         let u: Vec<f64> = (0..hidden)
             .map(|h| {
                 bf16::from_f64(gelu(
@@ -170,9 +171,10 @@ fn check(y: &[bf16], first: u64, own_tokens: u64, hidden: u64) -> Result<f64, Fa
             let wanted = terms.sum::<f64>() + b2(col).to_f64() + x(token, col).to_f64();
             let found = y[(row * FEATURES + col) as usize].to_f64();
             let error = (found - wanted).abs();
-            // Half a unit in the last place of a bf16, and what the ranks' parts of the sum lost in theirs.
+            // The limit is half a unit in the last place of a bf16, plus the rounding errors of the ranks' partial
+            // sums.
             if error.is_nan() || error > wanted.abs() / 256.0 + 0.02 {
-                return Err(format!("y[{token}, {col}] is {found}, should be {wanted}").into());
+                return Err(format!("y[{token}, {col}] is {found}, but expected {wanted}").into());
             }
             largest = largest.max(error);
         }
@@ -185,7 +187,7 @@ fn dot(terms: u64, factors: impl Fn(u64) -> (bf16, bf16)) -> f64 {
     (0..terms).map(|i| product(factors(i))).sum()
 }
 
-/// x Φ(x), by the series of the normal distribution's integral.
+/// Returns x Φ(x), where the distribution function Φ is computed by a series.
 fn gelu(x: f64) -> f64 {
     if x.abs() > 7.0 {
         return x.max(0.0);
@@ -199,7 +201,8 @@ fn gelu(x: f64) -> f64 {
     x * (0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt())
 }
 
-// What each rank knows of all: tokens, and weights of a size that leaves U and Y near 1.
+// Elements of the tokens and weights. Every rank can compute those of all ranks. The weights are small, so that U and Y
+// are near 1.
 
 fn x(token: u64, feature: u64) -> bf16 {
     random(token * FEATURES + feature)

@@ -1,15 +1,15 @@
-//! Every way to write a value, and what the attribute generates.
+//! Tests of what the attribute `fused_kernel` generates, for every way to write a value in it.
 #![deny(warnings, missing_docs)]
 
 use mkernel::{
     Activation, BLayout, Dim, Dtype, FusedKernel, GemmConfig, KernelConfig, Transfer, fused_kernel,
 };
 
-/// All sizes are known.
+/// A kernel whose sizes are all known.
 #[fused_kernel(op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192)]
 pub struct Static;
 
-/// Strings and words are the same.
+/// A kernel whose values are written as strings, words and numbers of several forms.
 #[fused_kernel(
     op = "ag_gemm", name = "up", world = 4, m = dynamic, n = "dynamic", k = 8_192,
     b_layout = nk, tile_m = 128, tile_n = 0x80, stages = 4, transfer = "sm_push", comm_ctas = 8u32,
@@ -17,21 +17,21 @@ pub struct Static;
 )]
 pub struct Chosen;
 
-/// What becomes of the sum.
+/// A kernel with an epilogue.
 #[fused_kernel(
     op = gemm_rs, world = 8, m = dynamic, n = 8192, k = 1024,
     bias = true, activation = gelu, residual = true, output = "fp32",
 )]
 pub struct Finished;
 
-/// Tokens to their experts, …
+/// A kernel that sends tokens to their experts.
 #[fused_kernel(
     op = dispatch_gemm, world = 8, experts = 256, top_k = 8, max_tokens = dynamic, hidden = 7168, intermediate = 2048,
     b_layout = nk, swiglu = true, max_rows = 65536, tile_m = 128, tile_n = 256, comm_ctas = 8,
 )]
 pub struct Experts;
 
-/// … and back.
+/// A kernel that returns the experts' outputs to the tokens.
 #[fused_kernel(
     op = "combine",
     world = 8,
@@ -57,7 +57,7 @@ layer!(FromMacro, 2048, copy_engine);
 type Prepared = Result<mkernel::Operator, mkernel::Error>;
 
 #[test]
-fn declarations_are_what_was_written() {
+fn generated_configurations_are_those_that_are_declared() {
     let _: fn(&mkernel::Communicator) -> Prepared = Static::prepare;
     let _: fn(&mkernel::Communicator, u64, u64) -> Prepared = Chosen::prepare;
     let _: fn(&mkernel::Communicator, u64, u64, u64) -> Prepared = Private::prepare;

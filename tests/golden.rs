@@ -1,6 +1,9 @@
-//! The rendered CUDA of `tests/configs/*.toml`, as snapshots: a reviewer reads the kernel itself in the diff.
+//! Tests of the rendered kernels of the golden configurations in `tests/configs`.
 //!
-//! After a change that was meant: `INSTA_UPDATE=always cargo test --test golden`, then read `git diff tests/snapshots`.
+//! Each kernel is compared with a snapshot, so that reviewers see the change of a kernel in the diff. The tests also
+//! check the style of the kernels, and that the configurations together cover the code that can be rendered.
+//!
+//! To accept a change, run `INSTA_UPDATE=always cargo test --test golden` and read `git diff tests/snapshots`.
 
 use mkernel_compile::{render, render_fabric_test};
 use mkernel_spec::plan::{AttentionPlan, DispatchPlan, OpPlan, Split};
@@ -10,11 +13,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Columns of a line of a kernel; only the line with the kernel's symbol may be longer.
+/// The largest number of columns of a line. Only the line with the kernel's symbol may be longer.
 const MAX_COLUMNS: usize = 140;
 
 #[test]
-fn snapshots() {
+fn kernels_match_their_snapshots() {
     insta::glob!("configs/*.toml", |path| {
         let golden = Golden::read(path);
         insta::with_settings!({
@@ -27,9 +30,9 @@ fn snapshots() {
     });
 }
 
-/// The kernel that is the same for all configurations.
+/// The kernel of the fabric test is the same for all configurations.
 #[test]
-fn fabric_test() {
+fn the_fabric_test_kernel_matches_its_snapshot() {
     let source = render_fabric_test(Target::Sm90a).expect("renders");
     insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
         insta::assert_snapshot!("fabric_test", source.text);
@@ -43,11 +46,11 @@ fn every_snapshot_has_a_configuration() {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         let stem = path.file_stem().expect("a name").to_string_lossy();
-        // A change that is not accepted yet lies in `NAME.snap.new`.
+        // A snapshot that is not accepted yet is in the file `NAME.snap.new`.
         let name = stem.trim_end_matches(".snap");
         assert!(
             names.contains(name) || name == "fabric_test",
-            "{} is left over",
+            "{} has no configuration",
             path.display()
         );
     }
@@ -59,7 +62,7 @@ fn rendered_text_reads_like_hand_written_code() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-/// What a person would not have written.
+/// Returns the places where the text of a kernel does not read like code that a person has written.
 fn text_faults(golden: &Golden) -> Vec<String> {
     let (id, text) = (&golden.source.id, &golden.source.text);
     let mut faults = Vec::new();
@@ -104,99 +107,133 @@ fn rendering_is_repeatable() {
 }
 
 #[test]
-fn symbols_differ() {
+fn each_kernel_has_its_own_symbol() {
     let goldens = Golden::all();
     let ids: BTreeSet<_> = goldens.iter().map(|g| &g.source.id).collect();
     assert_eq!(ids.len(), goldens.len());
 }
 
-/// The matrix: each thing that changes which code is rendered occurs.
+/// Panics unless one of `goldens` satisfies `is`. `what` says what it would have.
+fn some(goldens: &[Golden], what: &str, is: impl Fn(&Golden) -> bool) {
+    assert!(goldens.iter().any(is), "no golden has {what}");
+}
+
+/// Each value that changes the code of a GEMM kernel has a golden configuration.
 #[test]
-fn goldens_cover_what_the_templates_can_render() {
+fn goldens_cover_the_code_of_gemm_kernels() {
     let mut goldens = Golden::all();
     goldens.retain(|golden| golden.plan.gemm().is_some());
-    let some = |what: &str, is: &dyn Fn(&Golden) -> bool| {
-        assert!(goldens.iter().any(is), "no golden has {what}");
-    };
+    check_gemm_tiles(&goldens);
+    check_transfers(&goldens);
+    check_reductions(&goldens);
+    check_epilogues(&goldens);
+    check_gemm_nodes(&goldens);
+    check_split_k(&goldens);
+}
+
+fn check_gemm_tiles(goldens: &[Golden]) {
     for world in mkernel_spec::spec::WORLDS {
-        some(&format!("world {world}"), &|g| g.plan.spec.world() == world);
+        some(goldens, &format!("world {world}"), |g| {
+            g.plan.spec.world() == world
+        });
     }
     for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128), (128, 64)] {
-        some(&format!("tile {m}x{n}"), &|g| {
+        some(goldens, &format!("tile {m}x{n}"), |g| {
             (g.gemm().tile.m, g.gemm().tile.n) == (m, n)
         });
     }
     for layout in [BLayout::Kn, BLayout::Nk] {
-        some(layout.name(), &|g| g.gemm().config.b_layout == layout);
+        some(goldens, layout.name(), |g| {
+            g.gemm().config.b_layout == layout
+        });
     }
+    for reduces in [true, false] {
+        some(goldens, "CTAs that keep pace", |g| {
+            g.gemm().order.pace_steps > 0 && g.gemm().reduction.is_some() == reduces
+        });
+    }
+}
+
+fn check_transfers(goldens: &[Golden]) {
     for transfer in Transfer::ALL {
-        some(transfer.name(), &|g| g.gemm().transfer == Some(transfer));
+        some(goldens, transfer.name(), |g| {
+            g.gemm().transfer == Some(transfer)
+        });
     }
     let chunks = |g: &Golden| g.gemm().chunks.clone();
     for dedicated in [true, false] {
         for to_self in [true, false] {
-            some("each way of SM pushes with each alignment", &|g| {
+            let what = "a push by SMs of each kind with each alignment";
+            some(goldens, what, |g| {
                 g.gemm().transfer == Some(Transfer::SmPush)
                     && (g.gemm().comm_ctas > 0) == dedicated
                     && chunks(g).is_some_and(|c| c.to_self == to_self)
             });
         }
     }
-    some("a push by all warps", &|g| {
+    some(goldens, "a push by all warps", |g| {
         g.gemm().comm_ctas == 0 && chunks(g).is_some_and(|c| c.push_warps > 1)
     });
-    some("slices of K", &|g| {
+    some(goldens, "slices of K", |g| {
         chunks(g).is_some_and(|c| c.k_slices > 1)
     });
+}
+
+fn check_reductions(goldens: &[Golden]) {
     for op in GemmOp::ALL {
-        some(op.name(), &|g| g.gemm().config.op == op);
+        some(goldens, op.name(), |g| g.gemm().config.op == op);
     }
-    for reduces in [true, false] {
-        some("CTAs that keep pace", &|g| {
-            g.gemm().order.pace_steps > 0 && g.gemm().reduction.is_some() == reduces
-        });
-    }
-    let sums = |g: &Golden| g.gemm().reduction.clone();
+    let reduction = |g: &Golden| g.gemm().reduction.clone();
     for op in [GemmOp::GemmRs, GemmOp::GemmAr] {
         for shots in [1, 2] {
-            some(&format!("{op} in {shots} shots"), &|g| {
-                g.gemm().config.op == op && sums(g).is_some_and(|r| r.shots == shots)
+            some(goldens, &format!("{op} in {shots} shots"), |g| {
+                g.gemm().config.op == op && reduction(g).is_some_and(|r| r.shots == shots)
             });
         }
-        some("ranks that own nothing", &|g| {
-            g.gemm().config.op == op && sums(g).is_some_and(|r| r.owners < g.plan.spec.world())
+        some(goldens, "ranks that own no tile", |g| {
+            g.gemm().config.op == op && reduction(g).is_some_and(|r| r.owners < g.plan.spec.world())
         });
     }
-    some("sums that are relayed", &|g| {
-        sums(g).is_some_and(|r| r.shots == 1 && r.results)
+    some(goldens, "sums that are relayed", |g| {
+        reduction(g).is_some_and(|r| r.shots == 1 && r.results)
     });
     for rounds in [true, false] {
-        some("one round, and several", &|g| {
-            sums(g).is_some_and(|r| r.shots == 2 && (r.round_tiles < r.owner_tiles) == rounds)
+        some(goldens, "one round, and several", |g| {
+            reduction(g).is_some_and(|r| r.shots == 2 && (r.round_tiles < r.owner_tiles) == rounds)
         });
     }
+}
+
+fn check_epilogues(goldens: &[Golden]) {
     let epilogue = |g: &Golden| g.gemm().config.epilogue;
     for activation in Activation::ALL {
-        some(activation.name(), &|g| epilogue(g).activation == activation);
+        some(goldens, activation.name(), |g| {
+            epilogue(g).activation == activation
+        });
     }
     for op in GemmOp::ALL {
-        some("each addend", &|g| {
+        some(goldens, &format!("{op} with a bias"), |g| {
             g.gemm().config.op == op && epilogue(g).bias
         });
-        some("each addend", &|g| {
+        some(goldens, &format!("{op} with a residual"), |g| {
             g.gemm().config.op == op && epilogue(g).residual
         });
     }
     for shots in [None, Some(1), Some(2)] {
-        some("fp32 of each origin", &|g| {
-            epilogue(g).output == Dtype::Fp32 && sums(g).map(|r| r.shots) == shots
+        some(goldens, &format!("fp32 after {shots:?} shots"), |g| {
+            let reduction = g.gemm().reduction.as_ref();
+            epilogue(g).output == Dtype::Fp32 && reduction.map(|r| r.shots) == shots
         });
     }
+}
+
+fn check_gemm_nodes(goldens: &[Golden]) {
     for op in GemmOp::ALL {
         for (nodes, local_world) in [(2, 2), (2, 4), (3, 2)] {
-            // What gemm_ar has of two nodes of four, it has of two.
+            // gemm_ar on two nodes of four ranks has the same code as on two nodes of two.
             if (op, local_world) != (GemmOp::GemmAr, 4) {
-                some(&format!("{op} on {nodes} nodes of {local_world}"), &|g| {
+                let what = format!("{op} on {nodes} nodes of {local_world}");
+                some(goldens, &what, |g| {
                     let topology = g.plan.spec.topology();
                     g.gemm().config.op == op
                         && (topology.nodes, topology.local_world) == (nodes, local_world)
@@ -204,24 +241,27 @@ fn goldens_cover_what_the_templates_can_render() {
             }
         }
     }
-    some("nodes of one rank", &|g| {
+    some(goldens, "nodes of one rank", |g| {
         let topology = g.plan.spec.topology();
         topology.nodes > 1 && topology.local_world == 1
     });
+}
+
+fn check_split_k(goldens: &[Golden]) {
     let order = |g: &Golden| g.gemm().order.clone();
-    some("a last round that is not split", &|g| {
+    some(goldens, "a last round that is not split", |g| {
         order(g).tail_parts == 1
     });
-    some("a split last round after others", &|g| {
+    some(goldens, "a split last round after others", |g| {
         order(g).tail_parts > 1 && order(g).whole_tiles > 0
     });
-    some("nothing but a split round", &|g| {
+    some(goldens, "only a split round", |g| {
         order(g).tail_parts > 1 && order(g).whole_tiles == 0
     });
 }
 
 #[test]
-fn goldens_cover_what_the_templates_of_attention_can_render() {
+fn goldens_cover_the_code_of_attention_kernels() {
     let goldens = Golden::all();
     let attention = |g: &Golden| match &g.plan.op_plan {
         OpPlan::Attention(op_plan) => Some((g.plan.spec.world(), op_plan.clone())),
@@ -283,7 +323,7 @@ fn goldens_cover_what_the_templates_of_attention_can_render() {
 }
 
 #[test]
-fn goldens_cover_what_the_templates_of_experts_can_render() {
+fn goldens_cover_the_code_of_expert_kernels() {
     let goldens = Golden::all();
     let dispatch = |g: &Golden| match &g.plan.op_plan {
         OpPlan::Dispatch(op_plan) => Some((g.plan.spec.world(), op_plan.clone())),

@@ -1,6 +1,7 @@
-//! What is rendered, compiled; and the ABI: do host and device headers agree byte by byte?
+//! Tests that NVRTC compiles every golden kernel well, and that the host and the device headers agree on the ABI byte
+//! by byte.
 //!
-//! These tests need libnvrtc, no GPU. Without it they fail, and say how to get it: `mkernel-gen fetch-nvrtc`.
+//! The tests need libnvrtc, but no GPU. Without libnvrtc they fail with a message that says how to get it.
 
 use mkernel_compile::{CudaSource, GenError, Nvrtc, render_fabric_test};
 use mkernel_spec::Target;
@@ -17,8 +18,8 @@ fn nvrtc() -> &'static Nvrtc {
     Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"))
 }
 
-/// No spill at all, and [`Nvrtc::compile`] refuses every line of the log that a sound kernel does not cause, of the compiler
-/// proper (unused code, for one) and of ptxas (setmaxnreg ignored, wgmma serialised).
+/// No kernel spills registers. [`Nvrtc::compile`] itself refuses every line of the log that a good kernel does not
+/// cause, such as unused code, an ignored setmaxnreg or a serialised wgmma.
 #[test]
 fn every_golden_compiles_without_a_spill_or_a_warning() {
     let goldens = Golden::all();
@@ -29,7 +30,7 @@ fn every_golden_compiles_without_a_spill_or_a_warning() {
                 loop {
                     let golden = left.lock().expect("no panic").next();
                     let Some(golden) = golden else { break };
-                    if let Err(fault) = compile_soundly(golden) {
+                    if let Err(fault) = compile_without_faults(golden) {
                         faults.lock().expect("no panic").push(fault);
                     }
                 }
@@ -40,11 +41,12 @@ fn every_golden_compiles_without_a_spill_or_a_warning() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-fn compile_soundly(golden: &Golden) -> Result<(), String> {
+/// Compiles a kernel and checks its resources.
+fn compile_without_faults(golden: &Golden) -> Result<(), String> {
     let compiled = nvrtc().compile(&golden.source);
     let cubin = compiled.map_err(|error| format!("{}: {error}", golden.name))?;
     let found = cubin.resources.expect("of an SM");
-    // All of an SM's 65536 registers, of which a thread gets a multiple of 8, and at most 255.
+    // The kernel may use all 65536 registers of an SM. A thread gets a multiple of 8, and at most 255.
     let most = (65536 / golden.plan.threads / 8 * 8).min(255);
     let is_sound = golden.plan.registers.fit(found.registers)
         && golden.plan.registers.entry == most
@@ -69,7 +71,7 @@ fn the_fabric_test_compiles() {
     assert_eq!((found.spill_store_bytes, found.spill_load_bytes), (0, 0));
 }
 
-/// Asserts of what `mkernel_spec::abi` and the device headers both define.
+/// Returns a kernel that asserts what both `mkernel_spec::abi` and the device headers define.
 fn abi_asserts() -> CudaSource {
     let mut text = String::from("#include <mk/abi.cuh>\n#include <mk/base.cuh>\n");
     let mut claim = |condition: String| {
@@ -110,9 +112,9 @@ fn host_and_device_agree_on_the_abi() {
     }
 }
 
-/// The asserts above see a change.
+/// The assertions detect a field whose offset differs.
 #[test]
-fn a_field_that_moved_is_found() {
+fn a_field_with_another_offset_is_found() {
     let source = abi_asserts();
     let offset = "MK_OFFSET(mk::State, abort) == 8";
     assert!(source.text.contains(offset), "{}", source.text);

@@ -1,19 +1,24 @@
-//! Every golden kernel on simulated GPUs: right for every seed, and never a finding.
+//! Tests of the golden GEMM kernels of one node and of attention, on simulated GPUs at small sizes.
+//!
+//! The results must be right with every seed and have the same bits, and the simulator must find no defect.
+
 use mkernel::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::golden::Golden;
-use mkernel_testing::jobs::attention::{self, AttentionJob, Pace};
-use mkernel_testing::jobs::{Job, Simulated, agreed, all_are_right, all_are_right_when_old};
+use mkernel_testing::jobs::attention::{self, AttentionJob, CallPattern};
+use mkernel_testing::jobs::{
+    GemmJob, SimulatedJob, all_are_right, all_are_right_when_counters_wrap, common_jobs,
+};
 
-/// Seeds per kernel and world …
+/// The number of seeds per kernel and world in the ignored tests.
 const SEEDS: u64 = 100;
-/// … and those of each time. Mistakes that are planted show within few, and kernels as they are have the same bits on
-/// several seeds: see `mutations`.
-const SEEDS_EACH_TIME: u64 = 1;
+/// The number of seeds per kernel and world in the other tests. One suffices here, since the tests of `mutations` run
+/// kernels with several seeds and show that defects are found with few.
+const DEFAULT_SEEDS: u64 = 1;
 
-/// Worlds of each time. Two ranks make old calls, the first of which are new ones.
-const WORLDS_EACH_TIME: &[u32] = &[1, 4];
+/// The worlds in the tests that are not ignored. The tests with a high call count run on two ranks.
+const DEFAULT_WORLDS: &[u32] = &[1, 4];
 
-/// A size that a CPU can do, with the same tail of tiles.
+/// Returns a size that is small enough for a CPU and has the same remainder as `size` after whole tiles.
 fn small(size: u64, limit: u64) -> u64 {
     if size <= limit {
         size
@@ -22,10 +27,10 @@ fn small(size: u64, limit: u64) -> u64 {
     }
 }
 
-/// The golden kernel with few rows and columns, on `world` ranks.
-fn job(golden: &Golden, world: u32) -> Job {
+/// Returns a job with the golden configuration at a small size, on `world` ranks.
+fn job(golden: &Golden, world: u32) -> GemmJob {
     let shape = golden.gemm().shape;
-    // Shards of whole tiles, where the golden kernel's are.
+    // The shards have whole tiles if those of the golden configuration have.
     let rows = if shape.m.is_multiple_of(1024) {
         128 * u64::from(world.max(2))
     } else {
@@ -38,7 +43,7 @@ fn job(golden: &Golden, world: u32) -> Job {
     };
     let given = golden.gemm().config;
     let comm_ctas = given.tuning.comm_ctas.unwrap_or(0);
-    // A world of one has nothing to transfer.
+    // One rank transfers nothing, so options of the transfer are refused.
     let tuning = if world == 1 {
         Tuning {
             tile_m: given.tuning.tile_m,
@@ -55,13 +60,13 @@ fn job(golden: &Golden, world: u32) -> Job {
         tuning,
         ..given
     };
-    Job::new(world, config, shape, comm_ctas + 3)
+    GemmJob::new(world, config, shape, comm_ctas + 3)
 }
 
-/// Runs the golden kernels of `op` on so many ranks.
+/// Runs the golden kernels of `op` in these worlds.
 fn goldens_are_right(op: GemmOp, worlds: &[u32], seeds: u64) {
     let goldens = Golden::all();
-    let all: Vec<(String, Job)> = goldens
+    let all: Vec<(String, GemmJob)> = goldens
         .iter()
         .filter(|golden| golden.plan.network.is_none())
         .filter(|golden| golden.plan.gemm().is_some_and(|gemm| gemm.config.op == op))
@@ -77,40 +82,40 @@ fn goldens_are_right(op: GemmOp, worlds: &[u32], seeds: u64) {
     all_are_right(&all, seeds);
 }
 
-/// Every kernel goes on when the count of its calls passes 2^31 and 2^32. Those of `dispatch_gemm` and `combine`: see
-/// `experts` and `multinode`.
+/// The results stay right while the call count passes 2^31 and 2^32. The tests `experts` and `multinode` check the same
+/// for `dispatch_gemm` and `combine`.
 #[test]
 fn gemms_are_right_after_many_calls() {
     let goldens = Golden::all();
-    let all: Vec<(String, Job)> = goldens
+    let all: Vec<(String, GemmJob)> = goldens
         .iter()
         .filter(|golden| golden.plan.network.is_none() && golden.plan.gemm().is_some())
         .map(|golden| (golden.name.clone(), job(golden, 2)))
         .collect();
-    all_are_right_when_old(&all);
+    all_are_right_when_counters_wrap(&all);
 }
 
 #[test]
 fn attention_is_right_after_many_calls() {
-    all_are_right_when_old(&attention::small(2));
+    all_are_right_when_counters_wrap(&attention::small(2));
 }
 
 #[test]
 fn ag_gemm_is_right_on_every_seed() {
-    goldens_are_right(GemmOp::AgGemm, WORLDS_EACH_TIME, SEEDS_EACH_TIME);
+    goldens_are_right(GemmOp::AgGemm, DEFAULT_WORLDS, DEFAULT_SEEDS);
 }
 
 #[test]
 fn gemm_rs_is_right_on_every_seed() {
-    goldens_are_right(GemmOp::GemmRs, WORLDS_EACH_TIME, SEEDS_EACH_TIME);
+    goldens_are_right(GemmOp::GemmRs, DEFAULT_WORLDS, DEFAULT_SEEDS);
 }
 
 #[test]
 fn gemm_ar_is_right_on_every_seed() {
-    goldens_are_right(GemmOp::GemmAr, WORLDS_EACH_TIME, SEEDS_EACH_TIME);
+    goldens_are_right(GemmOp::GemmAr, DEFAULT_WORLDS, DEFAULT_SEEDS);
 }
 
-/// After a change of the simulator or of what the operators share.
+/// This test is for changes of the simulator and of code that the operators share.
 #[test]
 #[ignore = "takes an hour"]
 fn every_operator_is_right_on_all_seeds() {
@@ -119,16 +124,17 @@ fn every_operator_is_right_on_all_seeds() {
     }
 }
 
-/// Tiles of attention take a simulated GPU long.
 #[test]
 fn attention_is_right_on_every_seed() {
     let all: Vec<(String, AttentionJob)> =
         [1, 2, 4].into_iter().flat_map(attention::small).collect();
-    all_are_right(&all, SEEDS_EACH_TIME);
+    all_are_right(&all, DEFAULT_SEEDS);
 }
 
-/// Waits for keys, and for room at a peer. (With fewer slots, what is sent after an abort meets what was there: then the
-/// simulator says so.)
+/// One job waits for keys, and one for a free slot at a peer.
+///
+/// The jobs do not have few slots. With few slots, the data that is sent after an abort would overwrite data in use,
+/// and the simulator would report that.
 #[test]
 fn a_missing_rank_of_attention_is_named() {
     use mkernel::Placement::Contiguous;
@@ -137,7 +143,9 @@ fn a_missing_rank_of_attention_is_named() {
         (job(2), 1, "a chunk of a peer's shard"),
         (job(2).causal(Contiguous), 1, "a free K/V slot at a peer"),
     ] {
-        let failure = job.at(Pace::Without { rank: missing }).run(0);
+        let failure = job
+            .pattern(CallPattern::AbsentRank { rank: missing })
+            .run(0);
         let failure = failure.expect_err("a rank is missing");
         assert!(
             failure.contains(&format!("rank {} was waiting", 1 - missing)),
@@ -148,9 +156,9 @@ fn a_missing_rank_of_attention_is_named() {
     }
 }
 
-/// The same jobs on GPUs: `tests/gpu/simulator.rs`.
+/// `tests/gpu/simulator.rs` runs the same jobs on GPUs.
 #[test]
-fn jobs_that_gpus_do_too_have_the_expected_bits() {
-    let all: Vec<(String, Job)> = [1, 2].into_iter().flat_map(agreed).collect();
+fn jobs_that_also_run_on_gpus_have_the_expected_bits() {
+    let all: Vec<(String, GemmJob)> = [1, 2].into_iter().flat_map(common_jobs).collect();
     all_are_right(&all, 1);
 }

@@ -1,4 +1,4 @@
-//! Rules of the templates: device code is C++ that an editor opens, and Tera only assembles it.
+//! Tests of the rules for templates: device code is plain C++ in headers, and Tera only assembles kernels of it.
 
 use mkernel_spec::abi::codes_header;
 use mkernel_testing::golden::Golden;
@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of an emitted kernel, beside the headers.
+/// The largest number of lines of an emitted kernel, without the headers.
 const MAX_LINES: usize = 200;
-/// Lines of all snapshots together.
+/// The largest number of lines of all snapshots together.
 const MAX_SNAPSHOT_LINES: usize = 14_000;
 
-/// Names of operators; `combine` is also a word.
+/// The names of operators that shared code must not mention. `combine` is not among them, since it is also a word.
 const OPERATORS: [&str; 5] = [
     "ag_gemm",
     "gemm_rs",
@@ -24,7 +24,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("templates")
 }
 
-/// All files below a folder that end so, with their text.
+/// Returns all files below a folder that have this extension, with their text.
 fn files(folder: &Path, ending: &str) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -39,14 +39,14 @@ fn files(folder: &Path, ending: &str) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// What a template does that C++ should do.
+/// Returns the lines of a template that compute what C++ should compute.
 fn template_faults(name: &str, text: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let mut fault =
             |what: &str| faults.push(format!("{name}:{number}: {what}: {}", line.trim()));
         let tags = line.matches("{%").count();
-        // Blocks hold what an operator adds, and nothing is decided there.
+        // Blocks hold what an operator adds, and they contain no conditions.
         let is_block =
             line.contains("{% block") || line.contains("block %}") || line.contains("{% extends");
         if tags > 0
@@ -84,7 +84,7 @@ fn tera_only_assembles() {
 }
 
 #[test]
-fn the_rules_see_what_they_forbid() {
+fn lines_that_break_a_rule_are_found() {
     for (line, what) in [
         (
             "  a = {% if b %}1{% else %}2{% endif %};",
@@ -108,7 +108,7 @@ fn the_rules_see_what_they_forbid() {
     }
 }
 
-/// No tag, and no operator's name in what operators share.
+/// Headers have no tags, and code that operators share has no name of an operator.
 #[test]
 fn headers_are_plain_cpp() {
     let mut faults = Vec::new();
@@ -155,7 +155,7 @@ fn emitted_kernels_are_short() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-/// Headers that a text includes, and those that these include.
+/// Appends to `all` the headers that a text includes, directly and through other headers.
 fn included(text: &str, seen: &mut BTreeSet<String>, all: &mut String) {
     for line in text.lines() {
         let name = line
@@ -171,9 +171,9 @@ fn included(text: &str, seen: &mut BTreeSet<String>, all: &mut String) {
     }
 }
 
-/// NVRTC does not warn of constants in a struct that nobody uses.
+/// Every constant of a kernel's `Config` is used. NVRTC does not warn of unused constants in a struct.
 #[test]
-fn every_number_of_a_kernel_is_used() {
+fn every_constant_of_a_kernel_is_used() {
     let mut faults = Vec::new();
     for golden in Golden::all() {
         let text = &golden.source.text;
@@ -192,9 +192,9 @@ fn every_number_of_a_kernel_is_used() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-/// The declarations of roles and waits are those of the host.
+/// The generated header of roles and waits is the one that the host's declarations give.
 #[test]
-fn headers_that_are_printed_are_up_to_date() {
+fn generated_headers_are_up_to_date() {
     let path = root().join("device/mk/codes.cuh");
     let text = fs::read_to_string(&path).expect("UTF-8");
     assert!(

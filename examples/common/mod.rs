@@ -1,21 +1,23 @@
-//! What the examples have in common: ranks, and numbers that each rank can compute of every other.
+//! Functions that the examples share. They start the ranks, and compute random numbers that are the same on every rank.
 
 use mkernel::Communicator;
 use mkernel::half::bf16;
 use std::error::Error;
 use std::process::ExitCode;
 
+/// An error of any type.
 pub type Failure = Box<dyn Error + Send + Sync>;
 
-/// What every rank of a job does.
-pub type Job = fn(&Communicator) -> Result<(), Failure>;
+/// The function that every rank runs.
+pub type RankFunction = fn(&Communicator) -> Result<(), Failure>;
 
-/// Runs `job` as one rank if this is one of torchrun's processes, else as all ranks, a thread for each.
-pub fn run(job: Job) -> ExitCode {
+/// Runs `function` as one rank if torchrun has started this process. Otherwise runs it for all ranks, in a thread for
+/// each.
+pub fn run(function: RankFunction) -> ExitCode {
     let result = if std::env::var_os("RANK").is_some() {
-        as_one_rank(job)
+        as_one_rank(function)
     } else {
-        as_all_ranks(job)
+        as_all_ranks(function)
     };
     let Err(error) = result else {
         return ExitCode::SUCCESS;
@@ -29,13 +31,13 @@ pub fn run(job: Job) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// One process per GPU: the variables of torchrun say which.
-fn as_one_rank(job: Job) -> Result<(), Failure> {
-    job(&Communicator::from_env()?)
+/// Runs one rank. The environment variables of torchrun say which.
+fn as_one_rank(function: RankFunction) -> Result<(), Failure> {
+    function(&Communicator::from_env()?)
 }
 
-/// One process, a thread per GPU: as many GPUs as make a world of 1, 2, 4 or 8.
-fn as_all_ranks(job: Job) -> Result<(), Failure> {
+/// Runs all ranks in this process. The number of ranks is the largest of 1, 2, 4 and 8 for which the host has GPUs.
+fn as_all_ranks(function: RankFunction) -> Result<(), Failure> {
     let count = mkernel::device_count()?;
     let world = [8, 4, 2, 1]
         .into_iter()
@@ -45,7 +47,7 @@ fn as_all_ranks(job: Job) -> Result<(), Failure> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = communicators
             .into_iter()
-            .map(|ranks| scope.spawn(move || job(&ranks)))
+            .map(|ranks| scope.spawn(move || function(&ranks)))
             .collect();
         threads
             .into_iter()
@@ -53,7 +55,7 @@ fn as_all_ranks(job: Job) -> Result<(), Failure> {
     })
 }
 
-/// The largest `value` of all ranks.
+/// Returns the largest `value` of all ranks.
 pub fn largest(ranks: &Communicator, value: f64) -> Result<f64, Failure> {
     let all = ranks.all_gather(&value.to_le_bytes())?;
     let values = all
@@ -62,7 +64,7 @@ pub fn largest(ranks: &Communicator, value: f64) -> Result<f64, Failure> {
     Ok(values.fold(0.0, f64::max))
 }
 
-/// A matrix, row by row.
+/// Returns a matrix, row by row.
 pub fn matrix(rows: u64, cols: u64, value: impl Fn(u64, u64) -> bf16) -> Vec<bf16> {
     (0..rows)
         .flat_map(|row| (0..cols).map(move |col| (row, col)))
@@ -70,7 +72,8 @@ pub fn matrix(rows: u64, cols: u64, value: impl Fn(u64, u64) -> bf16) -> Vec<bf1
         .collect()
 }
 
-/// A number in -1 .. 1 that depends on `index` alone, so that every rank knows what the others hold (splitmix64).
+/// Returns a number between -1 and 1 that depends only on `index`, so that every rank can compute the operands of the
+/// others. The function is splitmix64.
 pub fn random(index: u64) -> bf16 {
     let mut x = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

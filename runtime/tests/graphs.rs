@@ -62,7 +62,7 @@ fn calls_are_replayed() {
         rank.launch(&mut eager).expect("launched");
         rank.check(&eager);
         // The peers must have ended before this.
-        rank.ranks.barrier().expect("all came");
+        rank.ranks.barrier().expect("all ranks take part");
     });
 }
 
@@ -96,7 +96,7 @@ fn a_graph_keeps_its_operator() {
             .expect("no peer's graph is left, either");
         expect_free(&rank.ranks, with_one);
         assert_eq!(rank.ranks.findings(), []);
-        rank.ranks.barrier().expect("all came");
+        rank.ranks.barrier().expect("all ranks take part");
     });
 }
 
@@ -124,7 +124,7 @@ fn an_operator_is_dropped_while_another_stream_is_captured() {
         drop(end(&other));
         check(&ranks, &stream, &c);
         assert_eq!(ranks.findings(), []);
-        ranks.barrier().expect("all came");
+        ranks.barrier().expect("all ranks take part");
     });
 }
 
@@ -150,7 +150,7 @@ fn an_operator_is_dropped_while_its_own_stream_is_captured() {
         ranks.barrier().expect("no peer needs its memory any more");
         expect_free(ranks, with_one);
         assert_eq!(ranks.findings(), []);
-        ranks.barrier().expect("all came");
+        ranks.barrier().expect("all ranks take part");
     });
 }
 
@@ -177,7 +177,7 @@ fn dropping_an_operator_waits_for_no_other() {
             ..
         } = rank;
         drop(operator);
-        ranks.barrier().expect("rank 0 did not wait");
+        ranks.barrier().expect("rank 0 does not wait");
         if ranks.rank() == 1 {
             let launched = behind.launch(&other, &a, &b, &mut c[1]);
             launched.expect("launched");
@@ -185,7 +185,7 @@ fn dropping_an_operator_waits_for_no_other() {
         check(&ranks, &other, &c[1]);
         check(&ranks, &stream, &c[0]);
         assert_eq!(ranks.findings(), []);
-        ranks.barrier().expect("all came");
+        ranks.barrier().expect("all ranks take part");
     });
 }
 
@@ -218,7 +218,7 @@ fn branches_of_a_capture_take_turns() {
             c.iter().for_each(|c| rank.check(c));
         }
         assert_eq!(ranks.findings(), []);
-        ranks.barrier().expect("all came");
+        ranks.barrier().expect("all ranks take part");
     });
 }
 
@@ -295,7 +295,7 @@ fn slices_that_track_events_are_captured() {
 }
 
 #[test]
-fn what_a_capture_made_is_waited_for() {
+fn captured_calls_wait_for_work_captured_before() {
     let rank = alone();
     let other = rank.ranks.context().new_stream().expect("a stream");
     let elems = (SHAPE.m * SHAPE.n) as usize;

@@ -9,7 +9,7 @@ use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{
     Addends, CallError, Communicator, Dtype, Epilogue, Error, GemmConfig, KernelConfig,
-    OperandFault, RawOperand, Simulation,
+    OperandFault, Operator, RawOperand, Simulation,
 };
 use rank::{Rank, SHAPE, config, on_ranks, with_ranks};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_millis(500);
 
 #[test]
-fn calls_one_after_the_other() {
+fn consecutive_calls_are_right() {
     on_ranks(2, |rank| {
         let mut c = [rank.poisoned(), rank.poisoned(), rank.poisoned()];
         for c in &mut c {
@@ -48,7 +48,7 @@ fn alone() -> Rank {
 }
 
 #[test]
-fn operands_go_by_name() {
+fn operands_are_passed_by_name() {
     let (rank, other) = (alone(), alone());
     let (operator, stream) = (&rank.operator, &rank.stream);
     let mut c = rank.poisoned();
@@ -97,16 +97,8 @@ fn operands_go_by_name() {
     assert_eq!(rank.ranks.findings(), []);
 }
 
-#[test]
-fn addends_are_wanted_where_they_are_declared() {
-    let rank = alone();
-    let Rank {
-        stream,
-        a,
-        b,
-        ranks,
-        ..
-    } = &rank;
+/// Prepares an operator that adds a bias and a residual and writes fp32.
+fn with_addends(ranks: &Communicator) -> Operator {
     let config = GemmConfig {
         epilogue: Epilogue {
             bias: true,
@@ -117,7 +109,35 @@ fn addends_are_wanted_where_they_are_declared() {
         ..config(None)
     };
     let config = KernelConfig::new(1, config);
-    let operator = ranks.prepare(&config, SHAPE).expect("prepared");
+    ranks.prepare(&config, SHAPE).expect("prepared")
+}
+
+/// Returns the mistakes of a call without addends whose C is of bf16.
+fn missing_addends() -> [(Operand, OperandFault); 3] {
+    let missing = |operand| (operand, OperandFault::Missing { operand });
+    let dtype = OperandFault::Dtype {
+        operand: Operand::C,
+        given: Dtype::Bf16,
+        expected: Dtype::Fp32,
+    };
+    [
+        (Operand::C, dtype),
+        missing(Operand::Bias),
+        missing(Operand::Residual),
+    ]
+}
+
+#[test]
+fn addends_are_required_exactly_where_they_are_declared() {
+    let rank = alone();
+    let Rank {
+        stream,
+        a,
+        b,
+        ranks,
+        ..
+    } = &rank;
+    let operator = with_addends(ranks);
     let elems = (SHAPE.m * SHAPE.n) as usize;
     let upload = |elems| stream.clone_htod(&vec![bf16::from_f32(2.0); elems]);
     let bias = upload(SHAPE.n as usize).expect("uploaded");
@@ -126,29 +146,7 @@ fn addends_are_wanted_where_they_are_declared() {
     let mut c = rank.poisoned();
 
     let missing = faults(operator.launch(stream, a, b, &mut c));
-    let expected = [
-        (
-            Operand::C,
-            OperandFault::Dtype {
-                operand: Operand::C,
-                given: Dtype::Bf16,
-                expected: Dtype::Fp32,
-            },
-        ),
-        (
-            Operand::Bias,
-            OperandFault::Missing {
-                operand: Operand::Bias,
-            },
-        ),
-        (
-            Operand::Residual,
-            OperandFault::Missing {
-                operand: Operand::Residual,
-            },
-        ),
-    ];
-    assert_eq!(missing, expected, "all at once");
+    assert_eq!(missing, missing_addends(), "all at once");
 
     let short = Addends {
         bias: Some(&residual),
@@ -168,7 +166,7 @@ fn addends_are_wanted_where_they_are_declared() {
     operator
         .launch_with(stream, a, b, &mut fp32, both)
         .expect("launched");
-    ranks.synchronize(stream).expect("well");
+    ranks.synchronize(stream).expect("the calls succeed");
     let c = stream.clone_dtoh(&fp32).expect("downloaded");
     assert!(c.iter().all(|value| *value == 0.5 * SHAPE.k as f32 + 4.0));
 }
@@ -179,7 +177,7 @@ fn an_absent_rank_is_named() {
         let mut c = rank.poisoned();
         rank.launch(&mut c).expect("launched");
         rank.check(&c);
-        rank.ranks.barrier().expect("all came");
+        rank.ranks.barrier().expect("all ranks take part");
         if rank.ranks.rank() == 1 {
             return;
         }
@@ -210,7 +208,7 @@ fn an_abort_ends_the_waits_of_all_ranks() {
         let mut c = rank.poisoned();
         rank.launch(&mut c).expect("launched");
         rank.check(&c);
-        rank.ranks.barrier().expect("all came");
+        rank.ranks.barrier().expect("all ranks take part");
         if rank.ranks.rank() == 1 {
             return;
         }
@@ -271,11 +269,12 @@ fn an_abort_ends_a_prepare_that_waits() {
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 
-/// Its kernel waits longer than ranks wait for each other, in a step that the rank enters afterwards.
+/// A rank waits for its kernel, which takes longer than the host timeout of the other rank. The rank then enters a
+/// barrier that the other rank has entered before.
 #[test]
 fn a_rank_that_waits_for_its_simulated_gpu_is_not_missing() {
     on_ranks(2, |rank| {
-        rank.ranks.barrier().expect("all came");
+        rank.ranks.barrier().expect("all ranks take part");
         rank.ranks.set_timeout(Duration::from_secs(6));
         rank.ranks.set_host_timeout(Duration::from_secs(4));
         if rank.ranks.rank() == 1 {
@@ -285,22 +284,22 @@ fn a_rank_that_waits_for_its_simulated_gpu_is_not_missing() {
             let error = error.expect_err("the other rank launches nothing");
             assert!(matches!(error, Error::Timeout { .. }), "{error}");
         }
-        rank.ranks.barrier().expect("the slow rank came");
+        rank.ranks.barrier().expect("the slow rank takes part");
         rank.ranks.set_host_timeout(Duration::from_secs(20));
     });
 }
 
 #[test]
-fn after_an_abort_operands_can_go_when_the_kernel_has_ended() {
+fn operands_may_be_freed_when_an_aborted_kernel_has_ended() {
     for delay_us in [0, 2_000, 10_000] {
         with_ranks(4, |rank| {
             let mut c = rank.poisoned();
             rank.launch(&mut c).expect("launched");
             rank.check(&c);
-            rank.ranks.barrier().expect("all came");
+            rank.ranks.barrier().expect("all ranks take part");
             if rank.ranks.rank() == 1 {
                 // Without this call the other ranks are not deadlocked, but wait.
-                rank.ranks.barrier().expect("all came to the end");
+                rank.ranks.barrier().expect("all ranks reach the end");
                 return;
             }
             let _ = rank.launch(&mut c);
@@ -321,7 +320,7 @@ fn after_an_abort_operands_can_go_when_the_kernel_has_ended() {
             stream.synchronize().expect("freed");
             drop(operator);
             assert_eq!(ranks.findings(), []);
-            ranks.barrier().expect("all came to the end");
+            ranks.barrier().expect("all ranks reach the end");
         });
     }
 }
@@ -329,11 +328,11 @@ fn after_an_abort_operands_can_go_when_the_kernel_has_ended() {
 /// After an abort, kernels run to their end without waiting for the contents of their buffers. So missing order after
 /// an abort is not reported as a finding. The last rank sends its rows after the others have read them without waiting.
 #[test]
-fn the_races_after_an_abort_are_no_findings() {
+fn races_after_an_abort_are_not_reported() {
     let others_are_done = std::sync::Barrier::new(4);
     with_ranks(4, |rank| {
         let mut c = rank.poisoned();
-        rank.ranks.barrier().expect("all came");
+        rank.ranks.barrier().expect("all ranks take part");
         if rank.ranks.rank() == 3 {
             others_are_done.wait();
             rank.launch(&mut c).expect("launched");
@@ -348,7 +347,7 @@ fn the_races_after_an_abort_are_no_findings() {
             assert!(!matches!(error, Error::Simulation { .. }), "{error}");
             others_are_done.wait();
         }
-        rank.ranks.barrier().expect("all came to the end");
+        rank.ranks.barrier().expect("all ranks reach the end");
         assert_eq!(rank.ranks.findings(), []);
     });
 }

@@ -19,8 +19,8 @@ fn in_a_process(test: &str, variables: &[(&str, &str)]) -> (bool, String) {
 
 #[test]
 fn the_choice_is_made_once() {
-    let (good, text) = in_a_process("simulated_then_real", &[]);
-    assert!(good, "{text}");
+    let (passed, text) = in_a_process("simulated_then_real", &[]);
+    assert!(passed, "{text}");
 }
 
 #[test]
@@ -46,8 +46,8 @@ fn a_process_for_each_rank_is_refused() {
         ("MASTER_PORT", "4000"),
         ("MKERNEL_DEVICE", "sim"),
     ];
-    let (good, text) = in_a_process("one_of_two_processes", &rank);
-    assert!(good, "{text}");
+    let (passed, text) = in_a_process("one_of_two_processes", &rank);
+    assert!(passed, "{text}");
 }
 
 #[test]
@@ -65,17 +65,17 @@ fn one_of_two_processes() {
 
 #[test]
 fn the_variable_makes_local_ranks_simulated() {
-    let (good, text) = in_a_process(
+    let (passed, text) = in_a_process(
         "local_ranks",
         &[("MKERNEL_DEVICE", "sim"), ("MKERNEL_SIM_SMS", "3")],
     );
-    assert!(good, "{text}");
-    let (good, text) = in_a_process(
+    assert!(passed, "{text}");
+    let (passed, text) = in_a_process(
         "local_ranks",
         &[("MKERNEL_DEVICE", "auto"), ("MKERNEL_SIM_SMS", "3")],
     );
     // On a host with GPUs, these are used.
-    assert!(good || mkernel::device_count().is_ok(), "{text}");
+    assert!(passed || mkernel::device_count().is_ok(), "{text}");
 }
 
 /// The calls of a program before it prepares operators: contexts, slices, streams, waits.
@@ -103,7 +103,7 @@ fn local_ranks() {
                 let stream = ranks.context().new_stream().expect("a stream");
                 let slice = stream.clone_htod(&[ranks.rank(); 100]).expect("uploaded");
                 ranks.synchronize(&stream).expect("done");
-                ranks.barrier().expect("all came");
+                ranks.barrier().expect("all ranks take part");
                 assert_eq!(
                     stream.clone_dtoh(&slice).expect("downloaded"),
                     [ranks.rank(); 100]

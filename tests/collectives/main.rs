@@ -1,16 +1,16 @@
-//! `all_reduce`, `all_gather` and `reduce_scatter` on simulated GPUs, with results of which every bit is known.
+//! Tests of `all_reduce`, `all_gather` and `reduce_scatter` on simulated GPUs. Every bit of the results is known.
 
 mod mutations;
 
 use mkernel::Faults;
 use mkernel_testing::jobs::collective::{across, small};
-use mkernel_testing::jobs::{all_are_right, all_are_right_when_old};
+use mkernel_testing::jobs::{all_are_right, all_are_right_when_counters_wrap};
 use std::time::Duration;
 
-/// Seeds of each time.
+/// The number of seeds of a job.
 const SEEDS: u64 = 2;
 
-/// A network that delays, reorders, repeats and loses.
+/// Returns the faults of a network that delays, reorders, repeats and loses messages.
 fn bad_network() -> Faults {
     Faults {
         jitter: Duration::from_micros(300),
@@ -41,9 +41,9 @@ fn collectives_are_right_on_several_nodes() {
     all_are_right(&jobs.collect::<Vec<_>>(), 1);
 }
 
-/// Every way goes on when the count of calls passes 2^31 and 2^32.
+/// The results stay right while the call count passes 2^31 and 2^32.
 #[test]
 fn collectives_are_right_after_many_calls() {
     let jobs = small(2).into_iter().chain(across(2, 2, &bad_network()));
-    all_are_right_when_old(&jobs.collect::<Vec<_>>());
+    all_are_right_when_counters_wrap(&jobs.collect::<Vec<_>>());
 }

@@ -1,35 +1,36 @@
-//! Right on every seed: skewed ranks, ranks without tokens, experts without rows and with all of them.
+//! Tests that layers of experts are right with every seed: skewed ranks, ranks without tokens, experts without rows,
+//! and an expert with all rows.
 
-use mkernel_testing::jobs::AGES;
-use mkernel_testing::jobs::attention::Pace;
+use mkernel_testing::jobs::WRAPPING_CALL_COUNTS;
+use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
 
-/// Runs it under several schedules: right each time, and the same bits.
-fn is_right(name: &str, layer: &Layer, seeds: u64) {
+/// Runs the layer with several seeds. The results must be right and have the same bits.
+fn check(name: &str, layer: &Layer, seeds: u64) {
     assert!(layer.is_exact(), "{name}");
     let mut first = None;
     for seed in 0..seeds {
-        let said: Result<Vec<_>, _> = layer.each(seed).into_iter().collect();
-        let bits = said.unwrap_or_else(|failure| panic!("{name}, seed {seed}: {failure}"));
+        let results: Result<Vec<_>, _> = layer.run_ranks(seed).into_iter().collect();
+        let bits = results.unwrap_or_else(|failure| panic!("{name}, seed {seed}: {failure}"));
         let same = first.get_or_insert_with(|| bits.clone()) == &bits;
         assert!(same, "{name}, seed {seed}: other bits than before");
     }
 }
 
 #[test]
-fn worlds() {
+fn layers_are_right_in_every_world() {
     let one = Layer::new(1, 7, 3, 40).mixed([&[40], &[0], &[33]]);
-    is_right("one rank", &one, 2);
+    check("one rank", &one, 2);
     let two = Layer::new(2, 10, 4, 20).mixed([&[20, 20], &[20, 3], &[0, 20]]);
-    is_right("two ranks", &two, 4);
+    check("two ranks", &two, 4);
     let four = Layer::new(4, 12, 3, 12).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12, 12, 12, 12]]);
-    is_right("four ranks", &four, 2);
+    check("four ranks", &four, 2);
     let eight = Layer::new(8, 16, 2, 4).mixed([&[4; 8], &[0, 1, 2, 3, 4, 0, 0, 1], &[4; 8]]);
-    is_right("eight ranks", &eight, 2);
+    check("eight ranks", &eight, 2);
 }
 
 #[test]
-fn tiles_and_layouts() {
+fn every_tile_and_layout_is_right() {
     for (tile, nk) in [
         ((128, 256), true),
         ((128, 128), false),
@@ -41,12 +42,12 @@ fn tiles_and_layouts() {
         layer.nk = nk;
         layer.intermediate = 136;
         let layer = layer.mixed([&[70, 70], &[1, 70], &[70, 0]]);
-        is_right(&format!("{tile:?}, nk {nk}"), &layer, 2);
+        check(&format!("{tile:?}, nk {nk}"), &layer, 2);
     }
 }
 
 #[test]
-fn all_tokens_have_the_same_expert() {
+fn tokens_may_all_have_the_same_experts() {
     let layer = Layer::new(4, 8, 2, 20);
     let layer = layer
         .call(&[20; 4], |_, _| vec![5, 4])
@@ -54,69 +55,73 @@ fn all_tokens_have_the_same_expert() {
             vec![rank as i32 * 2, 7 - rank as i32 * 2]
         })
         .call(&[0; 4], |_, _| vec![0, 1]);
-    is_right("one pair", &layer, 4);
+    check("one pair", &layer, 4);
 }
 
-/// A token that goes to no rank but its own, and one that goes to all.
+/// Every token goes to all experts.
 #[test]
-fn as_many_choices_as_experts() {
+fn top_k_may_be_the_number_of_experts() {
     let layer = Layer::new(4, 4, 4, 9).call(&[9, 2, 0, 9], |rank, token| {
         (0..4).map(|j| ((rank + token + j) % 4) as i32).collect()
     });
-    is_right("all experts", &layer, 6);
+    check("all experts", &layer, 6);
 }
 
 #[test]
-fn a_rank_that_comes_late() {
+fn late_ranks_do_not_change_results() {
     let mut layer = Layer::new(2, 6, 2, 16);
     layer.skew = 100;
     let layer = layer.mixed([&[16, 16], &[16, 0], &[16, 16]]);
-    is_right("skewed", &layer, 8);
+    check("skewed", &layer, 8);
 }
 
-/// The count of calls passes 2^31 and 2^32.
+/// The results stay right while the call count passes 2^31 and 2^32.
 #[test]
-fn after_many_calls() {
-    for age in AGES {
+fn layers_are_right_after_many_calls() {
+    for calls in WRAPPING_CALL_COUNTS {
         for (name, layer) in [
             ("one rank", Layer::new(1, 7, 3, 40)),
             ("two ranks", Layer::new(2, 10, 4, 40)),
             ("four ranks", Layer::new(4, 12, 3, 12)),
             ("eight ranks", Layer::new(8, 16, 2, 4)),
         ] {
-            is_right(&format!("{name}, {age} calls"), &layer.growing_old(age), 1);
+            check(
+                &format!("{name}, {calls} calls"),
+                &layer.with_call_count(calls),
+                1,
+            );
         }
         let mut wide = Layer::new(2, 4, 2, 70);
         (wide.tile, wide.nk, wide.intermediate) = (Some((128, 256)), true, 136);
-        is_right("large tiles", &wide.growing_old(age), 1);
+        check("large tiles", &wide.with_call_count(calls), 1);
     }
 }
 
-/// As many rows as there is room for, to the last one.
+/// A rank gets exactly as many rows as it has room for.
 #[test]
-fn full_to_the_last_row() {
+fn all_rows_of_a_rank_may_be_used() {
     let mut layer = Layer::new(2, 4, 1, 10);
     layer.max_rows = Some(20);
     let layer = layer.call(&[10, 10], |_, token| vec![(token % 2) as i32]);
-    is_right("full", &layer, 4);
+    check("full", &layer, 4);
 }
 
 #[test]
-fn random_and_skewed_choices() {
+fn random_and_skewed_routing_is_right() {
     let layer = Layer::new(4, 16, 4, 12);
     let layer = layer
         .random(&[12; 4], true)
         .random(&[12, 1, 0, 7], false)
         .random(&[12; 4], true);
-    is_right("random", &layer, 3);
+    check("random", &layer, 3);
 }
 
 #[test]
-fn out_of_step_and_in_graphs() {
-    for pace in [Pace::OutOfStep, Pace::Graph] {
+fn calls_out_of_step_and_in_graphs_are_right() {
+    for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
         let mut layer = Layer::new(2, 6, 2, 16);
-        layer.pace = pace;
+        layer.pattern = pattern;
         let layer = layer.mixed([&[16, 16], &[0, 5], &[16, 1]]);
-        is_right(&format!("{pace:?}"), &layer, 3);
+        check(&format!("{pattern:?}"), &layer, 3);
     }
 }

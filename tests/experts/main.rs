@@ -1,4 +1,5 @@
-//! `dispatch_gemm` and `combine` on simulated GPUs: whole layers with exact results, faults, and planted mistakes.
+//! Tests of `dispatch_gemm` and `combine` on simulated GPUs of one node: whole layers whose results are known exactly,
+//! invalid operands, and mutations.
 
 mod faults;
 mod layers;

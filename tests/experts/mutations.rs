@@ -1,12 +1,13 @@
-//! Mistakes planted in the kernels, one at a time: each is found.
+//! Mutations of `dispatch_gemm` and `combine` on one node. A test plants one mistake at a time, and the simulator or
+//! the comparison of the results must find it with some seed.
 
-use mkernel_testing::jobs::experts::{Combining, Layer};
-use mkernel_testing::jobs::{AGES, Simulated, all_are_found, planted};
+use mkernel_testing::jobs::experts::{CombineEdits, Layer};
+use mkernel_testing::jobs::{SimulatedJob, WRAPPING_CALL_COUNTS, all_are_found, mutated};
 
-/// What is wrong, and what is replaced by what.
-type Mistake = (&'static str, &'static str, &'static str);
+/// A mutation: its name, and the edit of the kernel's text.
+type Mutation = (&'static str, &'static str, &'static str);
 
-/// Tokens through a slot that holds one, two under a flag.
+/// Returns a layer with tokens so long that a slot holds only one of them, and a flag covers two.
 fn long_tokens() -> Layer {
     let mut layer = Layer::new(2, 2, 1, 48);
     layer.hidden = 4104;
@@ -14,7 +15,8 @@ fn long_tokens() -> Layer {
     layer.call(&[48, 48], |rank, _| vec![1 - rank as i32])
 }
 
-/// A stage per tile, and more stages than there are places for tiles: loaders run ahead of products.
+/// Returns a layer with tokens so short that a tile takes one stage. There are more stages than slots for tiles, so
+/// that loads can run ahead of the matrix products.
 fn short_tokens() -> Layer {
     let mut layer = Layer::new(2, 6, 2, 24);
     layer.hidden = 64;
@@ -26,7 +28,7 @@ fn short_tokens() -> Layer {
     })
 }
 
-/// Seeds within which a mistake must be found.
+/// The number of seeds with which a mutation must be found.
 const SEEDS_TO_FIND: u64 = 10;
 
 fn layer() -> Layer {
@@ -37,7 +39,7 @@ fn layer() -> Layer {
         }
     };
     let mut layer = Layer::new(2, 6, 2, 24);
-    // More stages than there are of the ring, and two sub-tiles through one buffer.
+    // A tile takes more stages than the pipeline has, and two sub-tiles pass through one output buffer.
     layer.hidden = 456;
     layer.intermediate = 200;
     layer.tile = Some((64, 256));
@@ -47,83 +49,86 @@ fn layer() -> Layer {
         .call(&[24, 24], choose(2))
 }
 
-/// Tokens of rank 0 stay there, those of the others go round among them. These make a sum for a peer and wait for one of their
-/// own, by turns, and read rank 0's choices as they get on; it waits for none of them, and comes to its next call meanwhile.
-fn staying() -> Combining {
+/// Returns a layer in which rank 0 can be a call ahead.
+///
+/// Tokens of rank 0 have experts on rank 0 only. Those of the other ranks have experts on the next of these ranks. Each
+/// of them alternately computes a sum for a peer and waits for a sum of its own, and meanwhile reads the entries of
+/// rank 0. Rank 0 waits for no peer.
+fn rank_0_ahead() -> CombineEdits {
     let mut layer = Layer::new(4, 4, 1, 16);
     (layer.hidden, layer.intermediate) = (8, 8);
     (layer.sms, layer.skew) = (1, 100);
-    Combining((0..3).fold(layer, |layer, _| {
+    CombineEdits((0..3).fold(layer, |layer, _| {
         layer.call(&[16; 4], |rank, _| vec![[0, 2, 3, 1][rank]])
     }))
 }
 
-/// More rows of a CTA than stages of its ring.
-fn combining() -> Combining {
+/// Returns a layer in which a CTA has more rows than its pipeline has stages.
+fn combine_layer() -> CombineEdits {
     let mut layer = layer();
     layer.sms = 3;
-    Combining(layer)
+    CombineEdits(layer)
 }
 
 #[rustfmt::skip]
-const DISPATCH: &[Mistake] = &[
+const DISPATCH: &[Mutation] = &[
     // Routing.
     ("slices added before all CTAs have counted", "@routing.meet", "__syncthreads();"),
     ("lists read before a peer has written them", "@routing.wait", "wanted} => wanted - gridDim.x}"),
     ("no fence before lists are signalled", "@routing.signal-fence", ""),
-    ("rows of all sources from the start", "@routing.rows-before", "rows_before = rows => rows_before = 0"),
-    ("TMA into the tables of slices without a fence", "@routing.reuse-fence", ""),
-    // Tokens on their way.
+    ("rows of all sources start at the first row", "@routing.rows-before", "rows_before = rows => rows_before = 0"),
+    ("no fence before TMA writes over the tables of slices", "@routing.reuse-fence", ""),
+    // Transfer of tokens.
     ("tokens not awaited", "@tokens.wait", ""),
     ("another block awaited", "@tokens.block", "Config::kBlockTokens => Config::kBlockTokens / 2"),
-    ("flag before tokens have arrived", "@copy.stored", ""),
+    ("flag stored before tokens are written", "@copy.stored", ""),
     ("flag that releases nothing", "@tokens.signal", "store_release_sys => store_relaxed_sys"),
     ("slot not full", "@copy.wait", ""),
     ("stages where slots are still in use", "@roles.first-phase", ""),
     // Tiles.
-    ("a tile read before it is there", "@tiles.wait", ""),
+    ("a tile read before it is written", "@tiles.wait", ""),
     ("the counter of tiles not reset", "@tile-counter.reset", ""),
-    // Rows into the ring.
+    // Loads of rows into the pipeline.
     ("stage not empty", "@grouped.acquire", ""),
     ("copies not awaited", "@grouped.copies", ""),
     ("last copies not awaited", "@grouped.last-copies", ""),
-    ("products of what copies wrote without a fence", "@grouped.copies-fence", ""),
+    ("no fence between copies and products", "@grouped.copies-fence", ""),
     ("a warp's rows not awaited", "@grouped.arrivals", "1 + kLoadWarps => kLoadWarps"),
-    ("addresses read before they are there", "@grouped.addresses", ""),
+    ("addresses read before they are written", "@grouped.addresses", ""),
     // Results.
     ("stage released before it is read", "@mainloop.product", ""),
     ("rows beyond an expert's", "@grouped.rows", ">= tile.rows => > tile.rows"),
     ("output buffer not read", "@grouped.out-read", ""),
 ];
 
-/// The same numbers and lists in every call: both sides of each.
+/// Mutations with one buffer for all calls, in the code that writes the buffer and in the code that reads it.
 #[rustfmt::skip]
 const ONE_BUFFER: &[(&str, [(&str, &str); 2])] = &[
     ("the same messages in every call", [("@routing.read-message", "ctx.parity() => 0u"), ("@routing.write-message", "ctx.parity() => 0u")]),
     ("the same lists in every call", [("@routing.read-list", "ctx.parity() => 0u"), ("@routing.write-list", "ctx.parity() => 0u")]),
 ];
 
-/// Without the proxy fence in `TokenSum::load` nothing is wrong on one node, so it is not here: what is loaded there was written by
-/// TMA, whose completion is followed by a proxy fence, before the flag was released, or before the kernel began. What NICs
-/// write needs it: see `multinode`.
+/// The list has no mutation without the proxy fence in `TokenSum::load`, since that is right on one node. The rows that
+/// are loaded there were written before the kernel began, or by TMA with a proxy fence before the release of the flag.
+/// Data that NICs write needs the fence, and `multinode` has that mutation.
 #[rustfmt::skip]
-const COMBINE: &[Mistake] = &[
-    // Choices.
-    ("choices read before they are there", "@topk.wait", "!packet.has_arrived(ctx.mark()) => false"),
-    ("a rank sends before it has read what it was sent", "@topk.send-fence", ""),
-    ("a rank that has sent is not known to have read", "@topk.acquire", "Ordering::kAcquire => Ordering::kRelaxed"),
+const COMBINE: &[Mutation] = &[
+    // Entries.
+    ("entries read before they have arrived", "@topk.wait", "!packet.has_arrived(ctx.mark()) => false"),
+    ("a rank sends before it has read what it received", "@topk.send-fence", ""),
+    ("a send does not acquire the reads of its rank", "@topk.acquire", "Ordering::kAcquire => Ordering::kRelaxed"),
     ("number of tokens not awaited", "@peer-tokens.counts", ""),
-    ("the epoch passes before it is read", "@combine.enter", "if (threadIdx.x == 0) advance_epoch(ctx); if (!enter(ctx)) return false;"),
+    ("the epoch advances before it is read", "@combine.enter", "if (threadIdx.x == 0) advance_epoch(ctx); if (!enter(ctx)) return false;"),
     // Sums of peers.
     ("sums of peers not awaited", "@sums.poll", "is_here = 1;"),
     ("the last sums of peers not awaited", "@sums.wait", ""),
-    ("sums of peers that nothing acquired", "@sums.poll", "load_acquire_sys => load_relaxed_sys"),
-    ("flags that one lane saw", "@sums.all-lanes", "all &= broadcast(is_here, 0);"),
-    ("flag before its sum has come", "@rows.sum-arrived", ""),
+    ("sums of peers read without acquire", "@sums.poll", "load_acquire_sys => load_relaxed_sys"),
+    ("flags that only one lane has read", "@sums.all-lanes", "all &= broadcast(is_here, 0);"),
+    ("flag stored before its sum is written", "@rows.sum-arrived", ""),
     ("flag that releases nothing", "@rows.sum-flag", "store_release_sys => store_relaxed_sys"),
-    ("a sum of a peer for each of its rows", "@sums.first-of-group", "(is_own || is_first) => (is_own || true)"),
+    ("the sum of a peer added once for each of its rows", "@sums.first-of-group", "(is_own || is_first) => (is_own || true)"),
     // The pipelines.
-    ("rows of a sum into the same stage", "@rows.lane-stage", ""),
+    ("rows of a sum loaded into the same stage", "@rows.lane-stage", ""),
     ("stage not free", "@rows.acquire", ""),
     ("stage freed before it is read by all lanes", "@rows.release-warp", ""),
     ("sum not free", "@rows.output-acquire", ""),
@@ -131,65 +136,65 @@ const COMBINE: &[Mistake] = &[
     ("sum stored without a fence", "@rows.output-fence", ""),
     ("a lane's columns not awaited", "@pipeline.warp-commit", ""),
     ("a warp's columns not awaited", "@rows.output-barriers", "kAdderWarps => kAdderWarps - 1"),
-    ("gates of other choices", "@sums.weight", "is_own ? entry.weight_bits : kOneBits => kOneBits"),
+    ("weights of other entries", "@sums.weight", "is_own ? entry.weight_bits : kOneBits => kOneBits"),
 ];
 
-/// Each mistake alone, in `job`.
-fn are_found<J: Simulated + Sync>(job: fn() -> J, mistakes: &[Mistake]) {
-    let plant = |(name, from, to): &Mistake| (*name, planted(job(), &[(*from, *to)]));
+/// Plants each mutation in a `job` of its own, where it must be found.
+fn are_found<J: SimulatedJob + Sync>(job: fn() -> J, mutations: &[Mutation]) {
+    let mutate = |(name, from, to): &Mutation| (*name, mutated(job(), &[(*from, *to)]));
     all_are_found(
-        &mistakes.iter().map(plant).collect::<Vec<_>>(),
+        &mutations.iter().map(mutate).collect::<Vec<_>>(),
         SEEDS_TO_FIND,
     );
 }
 
 #[test]
-fn every_mistake_in_dispatch_is_found() {
+fn every_mutation_of_dispatch_gemm_is_found() {
     are_found(layer, DISPATCH);
-    let plant =
-        |(name, edits): &(&'static str, [(&str, &str); 2])| (*name, planted(layer(), edits));
+    let mutate =
+        |(name, edits): &(&'static str, [(&str, &str); 2])| (*name, mutated(layer(), edits));
     all_are_found(
-        &ONE_BUFFER.iter().map(plant).collect::<Vec<_>>(),
+        &ONE_BUFFER.iter().map(mutate).collect::<Vec<_>>(),
         SEEDS_TO_FIND,
     );
 }
 
 #[test]
-fn slots_that_are_not_free_are_found() {
+fn a_missing_wait_for_free_slots_is_found() {
     assert_eq!(long_tokens().run(0).err(), None);
-    let mistake = ("slot not read", "@copy.slot-read", "");
-    are_found(long_tokens, &[mistake]);
+    let mutation = ("slot not read", "@copy.slot-read", "");
+    are_found(long_tokens, &[mutation]);
 }
 
 #[test]
-fn places_of_tiles_that_are_not_free_are_found() {
+fn a_missing_wait_for_free_tile_slots_is_found() {
     assert_eq!(short_tokens().run(0).err(), None);
-    let mistake = (
-        "a tile's place taken before it is read",
+    let mutation = (
+        "a tile's slot overwritten before it is read",
         "@tiles.acquire",
         "",
     );
-    are_found(short_tokens, &[mistake]);
+    are_found(short_tokens, &[mutation]);
 }
 
 #[test]
-fn one_buffer_of_choices_for_all_calls_is_found() {
+fn one_buffer_of_entries_for_all_calls_is_found() {
     for seed in 0..SEEDS_TO_FIND / 2 {
-        assert_eq!(staying().run(seed).err(), None, "seed {seed}");
+        assert_eq!(rank_0_ahead().run(seed).err(), None, "seed {seed}");
     }
     let buffers = ["@topk.counts-buffer", "@topk.buffer"].map(|tag| (tag, "ctx.parity() => 0u"));
-    let mistake = (
-        "one buffer of choices for all calls",
-        planted(staying(), &buffers),
+    let mutation = (
+        "one buffer of entries for all calls",
+        mutated(rank_0_ahead(), &buffers),
     );
-    all_are_found(&[mistake], SEEDS_TO_FIND);
+    all_are_found(&[mutation], SEEDS_TO_FIND);
 }
 
-/// What was written long ago, or never, is not what a call waits for.
+/// These mutations take a word that was written long ago, or never, for one that the call awaits.
 #[test]
-fn old_calls_that_are_taken_for_new_ones_are_found() {
-    let [half, whole] = AGES;
-    let layer = |age| Layer::new(2, 6, 2, 48).growing_old(age);
+fn stale_marks_that_are_taken_for_new_ones_are_found() {
+    let [before_2_31, before_2_32] = WRAPPING_CALL_COUNTS;
+    let layer = |calls| Layer::new(2, 6, 2, 48).with_call_count(calls);
     let windows = [
         ("@sums.wait", "wait_mark => wait_flag"),
         (
@@ -202,13 +207,16 @@ fn old_calls_that_are_taken_for_new_ones_are_found() {
     all_are_found(
         &[
             (
-                "dispatch_gemm: a window of calls",
-                planted(layer(half), &[("@tokens.wait", "wait_mark => wait_flag")]),
+                "dispatch_gemm: marks compared by a window",
+                mutated(
+                    layer(before_2_31),
+                    &[("@tokens.wait", "wait_mark => wait_flag")],
+                ),
             ),
             (
-                "dispatch_gemm: 0 is the mark of a call",
-                planted(
-                    layer(whole),
+                "dispatch_gemm: 0 used as a mark",
+                mutated(
+                    layer(before_2_32),
                     &[
                         ("@tokens.wait", "ctx.mark() => ctx.epoch"),
                         ("@tokens.signal", "ctx.mark() => ctx.epoch"),
@@ -221,12 +229,12 @@ fn old_calls_that_are_taken_for_new_ones_are_found() {
     all_are_found(
         &[
             (
-                "combine: a window of calls",
-                planted(Combining(layer(half)), &windows),
+                "combine: marks compared by a window",
+                mutated(CombineEdits(layer(before_2_31)), &windows),
             ),
             (
-                "combine: 0 is the mark of a call",
-                planted(Combining(layer(whole)), &marks),
+                "combine: 0 used as a mark",
+                mutated(CombineEdits(layer(before_2_32)), &marks),
             ),
         ],
         SEEDS_TO_FIND,
@@ -234,12 +242,12 @@ fn old_calls_that_are_taken_for_new_ones_are_found() {
 }
 
 #[test]
-fn every_mistake_in_combine_is_found() {
-    are_found(combining, COMBINE);
+fn every_mutation_of_combine_is_found() {
+    are_found(combine_layer, COMBINE);
 }
 
 #[test]
-fn kernels_as_they_are_raise_no_alarm() {
+fn kernels_without_mutations_are_right() {
     for seed in 0..SEEDS_TO_FIND / 2 {
         assert_eq!(layer().run(seed).err(), None, "seed {seed}");
     }

@@ -1,4 +1,4 @@
-//! Invalid commands: the error names the command and the field, and no memory is accessed.
+//! Tests of invalid commands in a command ring: the error names the command and the field, and no memory is accessed.
 
 use crate::pair::{Options, connected_pair, put};
 use mkernel_fabric::FabricError;
@@ -59,7 +59,7 @@ fn each_invalid_field_is_named_with_its_command() {
     }
 }
 
-/// A kernel writes a slot that it has not claimed.
+/// The producer writes a slot of the next lap, which it has not claimed.
 #[test]
 fn a_slot_of_another_lap_is_an_error() {
     let [mut endpoint, _peer] = connected_pair([Options::default(), Options::default()]);

@@ -1,5 +1,5 @@
-//! The emulated transport passes the conformance tests with and without faults, and takes the time that its model
-//! says.
+//! Tests of the emulated transport: it passes the conformance tests with and without faults, and its transfers take the
+//! time of its model.
 
 use mkernel_fabric::emulated::{
     Clock, CopyEngine, CopyStatus, EmulatedTransport, Faults, HostCopyEngine, NicModel,
@@ -85,7 +85,7 @@ fn pair(subject: &mut EmulatedSubject, bytes: usize) -> Vec<Box<dyn Transport>> 
 fn time(nic: NicModel, writes: u64, bytes: u32) -> (u64, u64) {
     let mut subject = EmulatedSubject::new(nic, vec![]);
     let mut pair = pair(&mut subject, bytes.max(1) as usize);
-    let place = RegionOffset {
+    let start = RegionOffset {
         region: RegionId(0),
         offset: 0,
     };
@@ -95,8 +95,8 @@ fn time(nic: NicModel, writes: u64, bytes: u32) -> (u64, u64) {
         if posted < writes {
             let write = Write {
                 peer: peer_id(0, 1),
-                source: place,
-                target: place,
+                source: start,
+                target: start,
                 bytes,
                 immediate: 0,
                 id: posted,
@@ -121,7 +121,7 @@ fn time(nic: NicModel, writes: u64, bytes: u32) -> (u64, u64) {
 
 /// A copy engine that holds long writes back until the test releases them.
 struct Held {
-    is_let: Arc<AtomicBool>,
+    is_released: Arc<AtomicBool>,
     held: Vec<(MemoryRange, u64, Vec<u8>, u64)>,
 }
 
@@ -154,7 +154,7 @@ impl CopyEngine for Held {
         Ok(CopyStatus::Pending)
     }
     fn poll(&mut self, completed: &mut Vec<u64>) -> Result<(), String> {
-        if !self.is_let.load(Ordering::Relaxed) {
+        if !self.is_released.load(Ordering::Relaxed) {
             return Ok(());
         }
         for (to, offset, bytes, token) in self.held.drain(..) {
@@ -165,38 +165,63 @@ impl CopyEngine for Held {
     }
 }
 
+/// Creates two transports without faults that share a virtual clock and hold long copies back.
+fn transports_with_held_copies(
+    is_released: &Arc<AtomicBool>,
+    clock: &Arc<VirtualClock>,
+) -> Vec<EmulatedTransport> {
+    let ends = pipes(2).into_iter().map(|wires| {
+        let held = Held {
+            is_released: Arc::clone(is_released),
+            held: Vec::new(),
+        };
+        let clock = Clock::Virtual(Arc::clone(clock));
+        let (nic, faults) = (NicModel::default(), Faults::default());
+        EmulatedTransport::new(nic, faults, clock, Box::new(held), wires).expect("a valid model")
+    });
+    ends.collect()
+}
+
+/// Polls both transports until this time of the clock, and returns the events of each.
+fn poll_until(
+    ends: &mut [EmulatedTransport],
+    clock: &VirtualClock,
+    until_ns: u64,
+) -> [Vec<Event>; 2] {
+    let mut events = [Vec::new(), Vec::new()];
+    while clock.now_ns() < until_ns {
+        for (end, events) in ends.iter_mut().zip(&mut events) {
+            end.poll(events).expect("polls");
+        }
+        let before = clock.now_ns();
+        clock.advance(1000);
+        if clock.now_ns() == before {
+            clock.advance(1000); // No NIC was polled since, so this adds the full time.
+        }
+    }
+    events
+}
+
 /// A copy that has not completed delays nothing but its own arrival and completion.
 #[test]
 fn a_slow_copy_delays_only_its_own_arrival() {
-    let (is_let, clock) = (
+    let (is_released, clock) = (
         Arc::new(AtomicBool::new(false)),
         Arc::<VirtualClock>::default(),
     );
-    let mut ends: Vec<EmulatedTransport> = pipes(2)
-        .into_iter()
-        .map(|wires| {
-            let held = Held {
-                is_let: Arc::clone(&is_let),
-                held: Vec::new(),
-            };
-            let clock = Clock::Virtual(Arc::clone(&clock));
-            let (nic, faults) = (NicModel::default(), Faults::default());
-            EmulatedTransport::new(nic, faults, clock, Box::new(held), wires)
-                .expect("a valid model")
-        })
-        .collect();
+    let mut ends = transports_with_held_copies(&is_released, &clock);
     let memory = [Buffer::new(8192), Buffer::new(8192)];
-    for (end, memory) in ends.iter_mut().zip(memory) {
+    for (end, memory) in ends.iter_mut().zip(&memory) {
         end.register(memory.memory()).expect("registers");
     }
-    let place = |offset| RegionOffset {
+    let at = |offset| RegionOffset {
         region: RegionId(0),
         offset,
     };
     let write = |number: u32, bytes| Write {
         peer: peer_id(0, 1),
-        source: place(0),
-        target: place(4096),
+        source: at(0),
+        target: at(4096),
         bytes,
         immediate: number,
         id: number.into(),
@@ -204,31 +229,17 @@ fn a_slow_copy_delays_only_its_own_arrival() {
     let data = pattern(3, 4000);
     memory[0].write(0, &data);
     ends[0].post(&[write(1, 4000), write(2, 0)]).expect("posts");
-    // The limit is far beyond the time that any of this takes by the model.
-    let mut poll = |until_ns| {
-        let mut events = [Vec::new(), Vec::new()];
-        while clock.now_ns() < until_ns {
-            for (end, events) in ends.iter_mut().zip(&mut events) {
-                end.poll(events).expect("polls");
-            }
-            let before = clock.now_ns();
-            clock.advance(1000);
-            if clock.now_ns() == before {
-                clock.advance(1000); // No NIC was polled since, so this adds the full time.
-            }
-        }
-        events
-    };
     let peer = peer_id(1, 0);
     let arrived = |immediate| Event::Arrived { peer, immediate };
-    let [sent, came] = poll(100_000);
+    // These times are far beyond the time that any of this takes by the model.
+    let [sent, came] = poll_until(&mut ends, &clock, 100_000);
     assert_eq!(
         (sent, came),
         (vec![Event::Sent { id: 2 }], vec![arrived(2)])
     );
     assert_ne!(memory[1].read(4096, 4000), data);
-    is_let.store(true, Ordering::Relaxed);
-    let [sent, came] = poll(200_000);
+    is_released.store(true, Ordering::Relaxed);
+    let [sent, came] = poll_until(&mut ends, &clock, 200_000);
     assert_eq!(
         (sent, came),
         (vec![Event::Sent { id: 1 }], vec![arrived(1)])

@@ -1,4 +1,4 @@
-//! Endpoints under seeded faults and a virtual clock: nothing hangs, and either the data is right or an endpoint
+//! Tests of endpoints with seeded faults and a virtual clock. No run may hang. Either the data is right, or an endpoint
 //! reports an error.
 
 use mkernel_fabric::FabricError;
@@ -6,10 +6,11 @@ use mkernel_fabric::emulated::{Failure, Faults, NicModel};
 use mkernel_fabric::testing::{EmulatedSubject, Traffic, TrafficRun};
 use std::time::Duration;
 
-/// Small random numbers from one seed.
+/// A random number generator.
 struct Draw(u64);
 
 impl Draw {
+    /// Returns a number from 0 to `end` - 1.
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self
             .0
@@ -22,11 +23,12 @@ impl Draw {
 /// The outcome of a run: the modelled time, and the error of each endpoint.
 type Outcome = (u64, Vec<Option<FabricError>>);
 
+/// A run: the network, its faults, and the traffic, all of which a seed determines.
 struct Run {
     nic: NicModel,
     faults: Vec<Faults>,
     traffic: Traffic,
-    /// The seed of the copies' delays.
+    /// The seed of the delays of copies. Without one, copies complete at once.
     late: Option<u64>,
 }
 
@@ -73,7 +75,8 @@ impl Run {
         }
     }
 
-    /// Wrong data and hangs panic inside.
+    /// Runs the traffic, and returns the outcome and whether all endpoints finished. Panics if data is wrong or the run
+    /// hangs.
     fn run(&self) -> (Outcome, bool) {
         let mut subject = EmulatedSubject::new(self.nic.clone(), self.faults.clone());
         subject.copy_delay_seed = self.late;

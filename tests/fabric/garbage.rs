@@ -1,4 +1,5 @@
-//! Peers that violate the protocol.
+//! Tests of peers that violate the protocol of emulated NICs: invalid frames, damaged connection info, and random
+//! bytes. Every error must name the peer.
 
 use crate::pair::{MARGIN, Options, error_of, put, unconnected};
 use mkernel_fabric::emulated::frame::{WriteHead, put_acks, put_write};
@@ -25,6 +26,7 @@ fn error_after(bytes: &[u8]) -> Option<FabricError> {
     (0..3).find_map(|_| endpoint.step(Instant::now()).err())
 }
 
+/// Returns the bytes of a write with this head and payload.
 fn frame(head: WriteHead, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     put_write(&mut bytes, head, |out| {
@@ -35,6 +37,7 @@ fn frame(head: WriteHead, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The head of a valid write of four bytes.
 const HEAD: WriteHead = WriteHead {
     ticket: 1 << 32,
     due_ns: 0,
@@ -44,83 +47,57 @@ const HEAD: WriteHead = WriteHead {
     immediate: 0,
 };
 
-#[test]
-fn protocol_violations_end_the_fabric_and_name_the_peer() {
-    assert_eq!(error_after(&frame(HEAD, b"data")), None, "a valid write");
+/// Returns a write without a payload that carries this immediate value.
+fn write_with_immediate(immediate: u32) -> Vec<u8> {
+    let head = WriteHead {
+        immediate,
+        bytes: 0,
+        ..HEAD
+    };
+    frame(head, b"")
+}
+
+/// Returns frames whose head, length or payload is invalid, each with a part of the expected error.
+fn invalid_frames() -> Vec<(&'static str, Vec<u8>)> {
     let mut unknown_ack = Vec::new();
     put_acks(&mut unknown_ack, &[1 << 32]);
-    let channel = Immediate::Put {
-        channel: 4,
-        sequence: 0,
-    }
-    .encode();
-    let ahead = Immediate::Put {
-        channel: 0,
-        sequence: 1000,
-    }
-    .encode();
-    let credit = Immediate::Credit { delivered: 1 }.encode();
     let empty = WriteHead { bytes: 0, ..HEAD };
-    let cases: Vec<(&str, Vec<u8>)> = vec![
+    let beyond = WriteHead {
+        offset: u64::MAX - 2,
+        ..HEAD
+    };
+    vec![
         ("version", vec![0; 8]),
         ("kind 9", vec![4, 0, 0, 0, 2, 9, 0, 0]),
         ("4294967295 bytes", vec![255, 255, 255, 255, 2, 1, 0, 0]),
         ("region 2", frame(WriteHead { region: 2, ..HEAD }, b"data")),
-        (
-            "wrote 4 bytes at",
-            frame(
-                WriteHead {
-                    offset: u64::MAX - 2,
-                    ..HEAD
-                },
-                b"data",
-            ),
-        ),
+        ("wrote 4 bytes at", frame(beyond, b"data")),
         ("4 bytes has a payload of 3", frame(HEAD, b"dat")),
         ("0 bytes with a payload", frame(empty, b"data")),
         ("acknowledged", unknown_ack),
-        (
-            "channel 4",
-            frame(
-                WriteHead {
-                    immediate: channel,
-                    ..empty
-                },
-                b"",
-            ),
-        ),
-        (
-            "1000 ahead",
-            frame(
-                WriteHead {
-                    immediate: ahead,
-                    ..empty
-                },
-                b"",
-            ),
-        ),
+    ]
+}
+
+/// Returns valid frames whose immediate value is invalid, each with a part of the expected error.
+fn invalid_immediates() -> Vec<(&'static str, Vec<u8>)> {
+    let put = |channel, sequence| Immediate::Put { channel, sequence }.encode();
+    let close = Immediate::Close { lost_rank: None }.encode();
+    let credit = Immediate::Credit { delivered: 1 }.encode();
+    vec![
+        ("channel 4", write_with_immediate(put(4, 0))),
+        ("1000 ahead", write_with_immediate(put(0, 1000))),
         (
             "0xc0100000, which has no meaning",
-            frame(
-                WriteHead {
-                    immediate: Immediate::Close { lost_rank: None }.encode() + (1 << 20),
-                    ..empty
-                },
-                b"",
-            ),
+            write_with_immediate(close + (1 << 20)),
         ),
-        (
-            "returned credits for 1 puts",
-            frame(
-                WriteHead {
-                    immediate: credit,
-                    ..empty
-                },
-                b"",
-            ),
-        ),
-    ];
-    for (expected, bytes) in cases {
+        ("returned credits for 1 puts", write_with_immediate(credit)),
+    ]
+}
+
+#[test]
+fn protocol_violations_end_the_fabric_and_name_the_peer() {
+    assert_eq!(error_after(&frame(HEAD, b"data")), None, "a valid write");
+    for (expected, bytes) in invalid_frames().into_iter().chain(invalid_immediates()) {
         let error = error_after(&bytes).unwrap_or_else(|| panic!("{expected}: no error"));
         let text = error.to_string();
         assert!(
@@ -145,7 +122,7 @@ fn damaged_connect_info_is_refused_and_names_the_peer() {
 }
 
 proptest! {
-    /// There is no panic, and every error names the peer.
+    /// Random bytes cause no panic, and every error names the peer.
     #[test]
     fn errors_of_random_bytes_name_the_peer(bytes: Vec<u8>) {
         if let Some(error) = error_after(&bytes) {
@@ -153,7 +130,7 @@ proptest! {
         }
     }
 
-    /// Valid frames come first, then damage.
+    /// One byte of several valid frames is overwritten.
     #[test]
     fn errors_of_damaged_frames_name_the_peer(at: prop::sample::Index, to: u8, frames in 1usize..4) {
         let mut bytes = Vec::new();

@@ -1,4 +1,5 @@
-//! Puts between endpoints: the protocol under every kind of fault, and the proxy's thread with misbehaving peers.
+//! Tests of puts between endpoints over emulated NICs: the protocol under every kind of fault, and proxies whose peers
+//! misbehave.
 
 mod commands;
 mod emulated;

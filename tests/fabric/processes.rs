@@ -1,4 +1,5 @@
-//! Two processes of this host that are connected by a socket. One of them is killed.
+//! A test of two processes of this host that a socket connects. One of them is killed, and the other one must name it
+//! in time.
 
 use crate::pair::{MARGIN, Options, RunningEndpoint, error_of, post, put, unconnected, until};
 use mkernel_fabric::{FabricError, PeerId};
@@ -8,8 +9,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The environment variable with the folder of the parent's socket.
-const MEETING: &str = "MKERNEL_TEST_MEETING";
+/// The environment variable with the folder of the parent's socket. It is set in the child process.
+const SOCKET_FOLDER: &str = "MKERNEL_TEST_MEETING";
 
 /// Exchanges connection info over one socket and connects over another.
 fn connect(mut control: UnixStream, wire: UnixStream) -> RunningEndpoint {
@@ -34,9 +35,10 @@ fn put_for_ever(folder: &Path) {
     panic!("{:?}", end.proxy.error());
 }
 
-struct Killed(Child);
+/// A child process that is killed on drop.
+struct KilledOnDrop(Child);
 
-impl Drop for Killed {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         // The process may have ended already.
         let _ = self.0.kill();
@@ -46,16 +48,18 @@ impl Drop for Killed {
 
 #[test]
 fn a_killed_process_is_named_in_time() {
-    if let Some(folder) = std::env::var_os(MEETING) {
+    if let Some(folder) = std::env::var_os(SOCKET_FOLDER) {
         return put_for_ever(Path::new(&folder));
     }
     let folder = tempfile::tempdir().expect("a folder");
     let listener = UnixListener::bind(folder.path().join("socket")).expect("listens");
     let mut child = Command::new(std::env::current_exe().expect("own path"));
     let name = "processes::a_killed_process_is_named_in_time";
-    child.args([name, "--exact"]).env(MEETING, folder.path());
+    child
+        .args([name, "--exact"])
+        .env(SOCKET_FOLDER, folder.path());
     let child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let mut child = Killed(child.expect("own binary"));
+    let mut child = KilledOnDrop(child.expect("own binary"));
     let accept = || listener.accept().expect("the child comes").0;
     let end = connect(accept(), accept());
     for number in 0..500 {

@@ -1,4 +1,5 @@
-//! The proxy's thread in real time.
+//! Tests of proxies, each of which runs in a thread in real time: concurrent puts, shutdown, deadlines, failures and
+//! aborts.
 
 use crate::pair::{
     MARGIN, Options, RunningEndpoint, error_of, pair, post, put, unconnected, until,
@@ -9,25 +10,26 @@ use mkernel_fabric::{FabricError, PeerId, Proxy, ProxyOptions};
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::time::{Duration, Instant};
 
+/// The number of puts of a stream.
 const PUTS: u32 = 3000;
 
 /// Puts patterns on a channel, and checks what arrives.
 fn stream(from: &RunningEndpoint, to: &RunningEndpoint, channel: u16) {
     const BYTES: usize = 96;
     for number in 0..PUTS {
-        let place = (usize::from(channel) * 2000 + number as usize % 1000) * BYTES;
+        let offset = (usize::from(channel) * 2000 + number as usize % 1000) * BYTES;
         if number >= 1000 {
             let arrived = || to.arrivals.count(PeerId(0), channel) > number - 1000;
             until("an arrival", MARGIN, arrived);
             let seed = u64::from(channel) << 32 | u64::from(number - 1000);
             assert!(
-                to.target.read(place + 1, BYTES) == pattern(seed, BYTES),
+                to.target.read(offset + 1, BYTES) == pattern(seed, BYTES),
                 "put {number}"
             );
         }
         let seed = u64::from(channel) << 32 | u64::from(number);
-        from.source.write(place, &pattern(seed, BYTES));
-        let command = put(channel, BYTES as u32, place as u64, place as u64 + 1);
+        from.source.write(offset, &pattern(seed, BYTES));
+        let command = put(channel, BYTES as u32, offset as u64, offset as u64 + 1);
         let index = post(from, &command).expect("posted");
         if number % 1000 == 999 {
             until("the sources", MARGIN, || from.producer.is_sent(index));
@@ -74,7 +76,7 @@ fn a_silent_peer_aborts_kernels_that_wait_for_it_or_for_a_slot() {
     let [a, _b] = pair([options, silent_options]);
     let start = Instant::now();
     let mut posted = 0;
-    // The loop ends when the ring is full of commands that nobody takes, and the abort ends the wait for a slot.
+    // The loop ends when the ring is full of commands that are not taken, and the abort ends the wait for a slot.
     while post(&a, &put(0, 64, 0, 0)).is_some() {
         posted += 1;
     }

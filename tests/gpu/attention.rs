@@ -1,16 +1,16 @@
-//! Attention against fp64: lengths that no tile divides, masks, both placements and layouts, heads that share K and V, few
-//! slots; with the same bits each time.
+//! Tests of `ring_attention` on one node against a reference in fp64: lengths that no tile divides, masks, both
+//! placements and layouts, heads that share K and V, and few slots. Repeated runs must give the same bits.
 
 use crate::compile::compile;
 use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
 use mkernel::Placement::{Contiguous, Zigzag};
 use mkernel::{BLayout, GemmShape, KernelSpec, Tuning};
-use mkernel_testing::jobs::attention::{AttentionJob, Data, Pace, small};
-use mkernel_testing::jobs::{Where, in_parallel};
+use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind, small};
+use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use std::time::Duration;
 
-/// Sizes that only GPUs do.
+/// Returns jobs that are too large for simulated GPUs.
 fn large(world: u32) -> Vec<(String, AttentionJob)> {
     let rows = |of_rank: u64| of_rank * u64::from(world);
     let job = |sizes| AttentionJob::new(world, sizes, 0);
@@ -29,13 +29,13 @@ fn large(world: u32) -> Vec<(String, AttentionJob)> {
         ("zigzag, all keys", job([1, rows(300), 4, 4, 64]).zigzag()),
         (
             "large scores",
-            job([1, rows(256), 4, 4, 128]).of(Data::Extreme),
+            job([1, rows(256), 4, 4, 128]).inputs(InputKind::Extreme),
         ),
         (
             "not finite",
             job([1, rows(256), 4, 2, 128])
                 .causal(Zigzag)
-                .of(Data::NotFinite),
+                .inputs(InputKind::NotFinite),
         ),
         ("many heads", job([4, rows(40), 64, 64, 64])),
     ];
@@ -43,16 +43,17 @@ fn large(world: u32) -> Vec<(String, AttentionJob)> {
     jobs.into_iter().map(name).collect()
 }
 
+/// Runs every job of a world twice. The results must be right and have the same bits.
 fn run(world: u32) {
     let jobs: Vec<_> = [small(world), large(world)].concat();
     compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
-    in_parallel(&jobs, |(_, job)| {
-        job.calls();
+    for_each_in_parallel(&jobs, |(_, job)| {
+        job.compute();
     });
     for (name, job) in &jobs {
-        let first = job.run_on(Where::Gpus);
+        let first = job.run_on(Backend::Gpus);
         let first = first.unwrap_or_else(|failure| panic!("{name}: {failure}"));
-        let again = job.run_on(Where::Gpus);
+        let again = job.run_on(Backend::Gpus);
         let again = again.unwrap_or_else(|failure| panic!("{name}, again: {failure}"));
         assert!(first == again, "{name}: other bits than before");
     }
@@ -61,19 +62,19 @@ fn run(world: u32) {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_of_one_rank() {
+fn attention_of_one_rank_is_right() {
     let _limit = TimeLimit::start("attention of one rank", Duration::from_secs(240));
     run(1);
 }
 
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_of_several_ranks() {
+fn attention_of_several_ranks_is_right() {
     let _limit = TimeLimit::start("attention of several ranks", Duration::from_secs(480));
     worlds(2).into_iter().for_each(run);
 }
 
-/// Few slots order what is sent, and change no bit.
+/// With few slots, keys and values are sent in another order, but the results have the same bits.
 #[test]
 #[ignore = "needs GPUs"]
 fn few_slots_give_the_same_bits() {
@@ -85,11 +86,15 @@ fn few_slots_give_the_same_bits() {
             AttentionJob::new(world, [2, rows, 8, 4, 64], 0).causal(Zigzag),
             AttentionJob::new(world, [3, rows - 5, 8, 1, 128], 0).causal(Contiguous),
         ] {
-            let kept = job.run_on(Where::Gpus).expect("right");
+            let kept = job.run_on(Backend::Gpus).expect("right");
             for (slots, ctas) in [(1, 1), (2, 4), (3, 16)] {
-                for pace in [Pace::BackToBack, Pace::OutOfStep, Pace::Graph] {
-                    let ring = job.clone().slots(slots, ctas).at(pace);
-                    let found = ring.run_on(Where::Gpus);
+                for pattern in [
+                    CallPattern::BackToBack,
+                    CallPattern::OutOfStep,
+                    CallPattern::Graph,
+                ] {
+                    let ring = job.clone().slots(slots, ctas).pattern(pattern);
+                    let found = ring.run_on(Backend::Gpus);
                     let found = found.unwrap_or_else(|failure| panic!("{ring:?}: {failure}"));
                     assert!(found == kept, "other bits with {slots} slots");
                 }
@@ -100,18 +105,18 @@ fn few_slots_give_the_same_bits() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_out_of_step_and_in_graphs() {
+fn attention_out_of_step_and_in_graphs_is_right() {
     let _limit = TimeLimit::start("attention out of step", Duration::from_secs(240));
     for world in worlds(2) {
-        for pace in [Pace::OutOfStep, Pace::Graph] {
+        for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
             for job in [
                 AttentionJob::new(world, [1, 1000, 8, 8, 128], 0),
                 AttentionJob::new(world, [2, 777, 4, 2, 64], 0).causal(Contiguous),
                 AttentionJob::new(world, [2, 3, 4, 2, 64], 0),
             ] {
-                let job = job.at(pace);
+                let job = job.pattern(pattern);
                 for _ in 0..5 {
-                    let found = job.run_on(Where::Gpus);
+                    let found = job.run_on(Backend::Gpus);
                     found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config));
                 }
             }
@@ -119,17 +124,17 @@ fn attention_out_of_step_and_in_graphs() {
     }
 }
 
-/// A GEMM behind each call of attention, on the same stream and communicator.
+/// A GEMM follows each call of attention, on the same stream and communicator.
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_beside_gemms() {
+fn attention_beside_gemms_is_right() {
     let _limit = TimeLimit::start("attention beside GEMMs", Duration::from_secs(120));
     let seed = seed();
     const CALLS: usize = 3;
     for world in worlds(2) {
         let rows = 300 * u64::from(world);
         let job = AttentionJob::new(world, [1, rows, 8, 2, 128], 0).causal(Zigzag);
-        job.calls();
+        job.compute();
         on_ranks(world, |ranks| {
             let lab = Lab::new(&ranks.context().default_stream())?;
             let shape = GemmShape {
@@ -159,7 +164,7 @@ fn spec(job: &AttentionJob) -> KernelSpec {
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
-/// Without a GPU: the jobs are all possible.
+/// This test needs no GPU. It checks that all jobs are possible.
 #[test]
 fn every_job_of_attention_has_a_plan() {
     use mkernel::spec::spec::WORLDS;

@@ -1,21 +1,24 @@
-//! Hundreds of calls without a pause, by ranks that are out of step.
+//! Tests of hundreds of calls without a pause, by ranks that are out of step.
 
-use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
+use crate::ranks::{GemmProblem, Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, Epilogue, GemmOp, GemmShape, Operator, Transfer, Tuning};
 use mkernel_testing::lab::{Failure, Lab, Matrix, Random, TimeLimit};
 use std::time::Duration;
 
 const CALLS: usize = 200;
-/// Different A's that calls choose from.
+/// The number of different A that calls use.
 const POOL: usize = 5;
 
-/// Who is late.
+/// The ranks that are late.
 #[derive(Clone, Copy)]
 pub enum Skew {
-    /// Now and then any rank, on the host or on the GPU.
+    /// Every rank is late from time to time, on the host or on the GPU.
     Random,
-    /// One rank, before every call.
-    Always { rank: u32 },
+    /// One rank is late before every call.
+    Always {
+        /// The rank that is late.
+        rank: u32,
+    },
 }
 
 fn pushed(comm_ctas: u32) -> Tuning {
@@ -35,7 +38,7 @@ fn copied() -> Tuning {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn pushed_by_communication_ctas() {
+fn pushes_by_communication_ctas_are_right() {
     run(
         GemmShape {
             m: 4096,
@@ -49,7 +52,7 @@ fn pushed_by_communication_ctas() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn pushed_by_every_cta() {
+fn pushes_by_every_cta_are_right() {
     run(
         GemmShape {
             m: 2048,
@@ -63,7 +66,7 @@ fn pushed_by_every_cta() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn tiles_that_straddle_shards() {
+fn tiles_that_straddle_shards_are_right() {
     run(
         GemmShape {
             m: 1000,
@@ -77,7 +80,7 @@ fn tiles_that_straddle_shards() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn copied_by_engines() {
+fn copies_by_copy_engines_are_right() {
     run(
         GemmShape {
             m: 4096,
@@ -99,7 +102,7 @@ fn ranks_without_rows_wait_for_a_slow_one() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn copies_of_a_slow_rank() {
+fn copies_of_a_slow_rank_are_right() {
     run(
         GemmShape {
             m: 2048,
@@ -116,8 +119,8 @@ fn summed(
     (m, n, k): (u64, u64, u64),
     round_tiles: Option<u32>,
     shots: Option<u32>,
-) -> Problem {
-    Problem {
+) -> GemmProblem {
+    GemmProblem {
         op,
         shape: GemmShape { m, n, k },
         layout: BLayout::Nk,
@@ -133,7 +136,7 @@ fn summed(
 
 #[test]
 #[ignore = "needs GPUs"]
-fn sums_of_own_rows() {
+fn gemm_rs_is_right() {
     let rs = |shape, round_tiles| summed(GemmOp::GemmRs, shape, round_tiles, None);
     run_problem(rs((4096, 1032, 520), Some(4)), Skew::Random);
     run_problem(rs((1000, 264, 1000), Some(u32::MAX >> 12)), Skew::Random);
@@ -141,7 +144,7 @@ fn sums_of_own_rows() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn sums_with_ranks_without_rows() {
+fn gemm_rs_with_ranks_without_rows_is_right() {
     for shots in [1, 2] {
         let rs = |m| summed(GemmOp::GemmRs, (m, 264, 136), None, Some(shots));
         run_problem(rs(1), Skew::Always { rank: 1 });
@@ -152,7 +155,7 @@ fn sums_with_ranks_without_rows() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn sums_on_all_ranks() {
+fn gemm_ar_is_right() {
     let ar = |shape, shots| summed(GemmOp::GemmAr, shape, None, Some(shots));
     run_problem(ar((2048, 1032, 520), 2), Skew::Random);
     run_problem(ar((300, 1032, 520), 1), Skew::Random);
@@ -166,7 +169,7 @@ fn run(shape: GemmShape, tuning: Tuning, skew: Skew) {
     run_problem((shape, BLayout::Nk, tuning).into(), skew);
 }
 
-fn run_problem(problem: Problem, skew: Skew) {
+fn run_problem(problem: GemmProblem, skew: Skew) {
     let _limit = TimeLimit::start("calls back to back", Duration::from_secs(120));
     let seed = seed();
     for world in worlds(2) {
@@ -174,13 +177,19 @@ fn run_problem(problem: Problem, skew: Skew) {
     }
 }
 
-pub fn calls(ranks: &Communicator, problem: Problem, skew: Skew, seed: u64) -> Result<(), Failure> {
+/// Makes many calls on one rank, and compares the checksum of each C with that of a C that was right.
+pub fn calls(
+    ranks: &Communicator,
+    problem: GemmProblem,
+    skew: Skew,
+    seed: u64,
+) -> Result<(), Failure> {
     let lab = Lab::new(&ranks.context().default_stream())?;
     let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
     operands.fill_b(&lab, seed, ranks.rank())?;
     let (pool, expected) = pool(ranks, &lab, &operator, &operands, seed)?;
 
-    // All ranks choose the same A's, and are late on their own.
+    // All ranks choose the same A for a call, and each rank is late at other times.
     let mut choices = Random(seed);
     let mut delays = Random(seed + 1 + u64::from(ranks.rank()));
     let sums = lab.stream.clone_htod(&[0u64; CALLS])?;
@@ -196,17 +205,17 @@ pub fn calls(ranks: &Communicator, problem: Problem, skew: Skew, seed: u64) -> R
         lab.checksum(&operands.c, &sums, call)?;
     }
     ranks.synchronize(&lab.stream)?;
-    // Equal sums are equal bits: a call is right, and the same as every other on the same A.
+    // Equal checksums mean equal bits. So each call is right, and has the same bits as all others with the same A.
     for (call, (sum, choice)) in lab.read(&sums)?.into_iter().zip(chosen).enumerate() {
         if sum != expected[choice] {
             return Err(format!("call {call}, with A number {choice}, is wrong").into());
         }
     }
-    // Not before the peers are done: freeing memory can wait for their GPUs.
+    // No rank frees memory before its peers are done, since freeing can wait for their GPUs.
     Ok(ranks.barrier()?)
 }
 
-/// Some A's, and the checksum of a C that was compared with the reference for each.
+/// Returns several A, and for each the checksum of a C that was compared with the reference.
 fn pool(
     ranks: &Communicator,
     lab: &Lab,
@@ -232,6 +241,7 @@ fn pool(
     Ok((pool, lab.read(&sums)?))
 }
 
+/// Delays this rank before a call.
 fn delay(lab: &Lab, skew: Skew, rank: u32, random: &mut Random) -> Result<(), Failure> {
     match skew {
         Skew::Random => match random.below(20) {

@@ -1,14 +1,14 @@
 //! The shapes and tunings that [`correctness`](crate::correctness) runs.
 
-use crate::ranks::Problem;
+use crate::ranks::GemmProblem;
 use mkernel::BLayout::{self, Kn, Nk};
 use mkernel::{Activation, Dtype, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 
-/// A problem, and how its operands lie.
+/// A problem, and the padding of its operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    pub problem: Problem,
-    /// Elements between the rows of A, B and C.
+    pub problem: GemmProblem,
+    /// The number of elements between the rows of A, B and C.
     pub pad: u64,
 }
 
@@ -83,7 +83,7 @@ impl Case {
     }
 }
 
-/// All that a world of `world` ranks can run.
+/// Returns all cases for `world` ranks.
 pub fn cases(world: u32) -> Vec<Case> {
     let mut all = shapes();
     all.extend(tiles());
@@ -95,10 +95,10 @@ pub fn cases(world: u32) -> Vec<Case> {
         all.extend(smaller.map(|case| case.of(op)));
     }
     if world > 1 {
-        all.extend(sums());
+        all.extend(reductions());
     }
     for op in GemmOp::ALL {
-        // Whole rounds of tiles, with and without others behind them.
+        // Whole rounds of tiles, and whole rounds that a partial round follows.
         all.push(case(4096, 4096, 1000, Kn).of(op).tile(128, 256).paced(4));
         all.push(case(4224, 2056, 520, Nk).of(op).tile(64, 128).paced(1));
     }
@@ -108,7 +108,7 @@ pub fn cases(world: u32) -> Vec<Case> {
     all
 }
 
-/// Every epilogue, with tails, without, and where CTAs share the last tiles.
+/// Returns cases with every epilogue: with whole and partial tiles, and with tiles that several CTAs share.
 fn epilogues(op: GemmOp, world: u32) -> Vec<Case> {
     let mut all = Vec::new();
     for (index, activation) in Activation::ALL.into_iter().enumerate() {
@@ -135,8 +135,8 @@ fn epilogues(op: GemmOp, world: u32) -> Vec<Case> {
     all
 }
 
-/// Every way in which partial sums meet.
-fn sums() -> Vec<Case> {
+/// Returns cases with every kind of reduction.
+fn reductions() -> Vec<Case> {
     let mut all = Vec::new();
     for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128), (128, 64)] {
         for rounds in [1, 3, 1000] {
@@ -164,7 +164,7 @@ fn sums() -> Vec<Case> {
         all.push(case(m, 1024, 1024, Nk).of(GemmOp::GemmAr).shots(1));
         all.push(case(m, 1024, 1024, Kn).of(GemmOp::GemmAr).shots(2));
     }
-    // Last rounds that CTAs share, after others.
+    // The last round of tiles is shared by several CTAs, after whole rounds.
     for rounds in [8, 32, 1 << 20] {
         let op = GemmOp::GemmRs;
         all.push(
@@ -185,7 +185,8 @@ fn sums() -> Vec<Case> {
     all
 }
 
-/// Tails everywhere, down to a row and to K = 8; ranks without rows.
+/// Returns cases of `ag_gemm` with partial tiles in every dimension, down to one row and K = 8, and with ranks without
+/// rows.
 fn shapes() -> Vec<Case> {
     vec![
         case(1, 8, 8, Nk),
@@ -210,7 +211,7 @@ fn shapes() -> Vec<Case> {
     ]
 }
 
-/// Every tile, whether it divides a shard or not.
+/// Returns cases with every tile, for shards of whole tiles and others.
 fn tiles() -> Vec<Case> {
     let mut all = Vec::new();
     for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128), (128, 64)] {
@@ -222,7 +223,7 @@ fn tiles() -> Vec<Case> {
     all
 }
 
-/// Every way between ranks.
+/// Returns cases with every way of transfer between ranks.
 fn transfers() -> Vec<Case> {
     vec![
         case(1000, 520, 1032, Kn).push(0, 1),
@@ -246,7 +247,7 @@ fn transfers() -> Vec<Case> {
     ]
 }
 
-/// Without a GPU: the cases are all possible, and the kernels beside them compile.
+/// These tests need no GPU. They check that all cases are possible, and that the helper kernels compile.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,13 +264,13 @@ mod tests {
                 plan.unwrap_or_else(|error| panic!("world {world}, {case:?}: {error}"));
             }
         }
-        // What the project asks for, on a host with four GPUs.
+        // The project requires at least 60 cases on a host with four GPUs.
         let count: usize = [1, 2, 4].map(|world| cases(world).len()).iter().sum();
         assert!(count >= 60, "{count} cases");
     }
 
     #[test]
-    fn the_kernels_beside_them_compile() {
+    fn the_helper_kernels_compile() {
         let nvrtc =
             Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"));
         let source = CudaSource {

@@ -1,5 +1,5 @@
-//! Collectives with results of which every bit is known: small and large tensors, in both protocols, on one node and on
-//! emulated ones.
+//! Tests of collectives, of whose results every bit is known: small and large tensors, in both protocols, on one node
+//! and on several emulated nodes.
 
 use crate::compile::compile;
 use crate::nodes::topologies;
@@ -7,11 +7,11 @@ use crate::ranks::worlds;
 use mkernel::CollectiveOp::{AllGather, AllReduce, ReduceScatter};
 use mkernel::{Faults, KernelSpec, Protocol};
 use mkernel_testing::jobs::collective::{CollectiveJob, across, small};
-use mkernel_testing::jobs::{Where, in_parallel};
+use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::TimeLimit;
 use std::time::Duration;
 
-/// Sizes that only GPUs do: several vectors of every thread, and several chunks of every warp.
+/// Returns jobs that are too large for simulated GPUs: several vectors per thread, and several chunks per warp.
 fn large(world: u32) -> Vec<(String, CollectiveJob)> {
     let job = |op, size| CollectiveJob::new(op, world, size, 0);
     let mut jobs = vec![
@@ -24,12 +24,21 @@ fn large(world: u32) -> Vec<(String, CollectiveJob)> {
     if world > 1 {
         let (ll, rows) = (Protocol::Ll, (64, 8192));
         jobs.extend([
-            ("a MiB in one shot", job(AllReduce, rows).by(ll).shots(1)),
-            ("a MiB in two shots", job(AllReduce, rows).by(ll).shots(2)),
-            ("a MiB of rows in packets", job(AllGather, rows).by(ll)),
+            (
+                "a MiB in one shot",
+                job(AllReduce, rows).protocol(ll).shots(1),
+            ),
+            (
+                "a MiB in two shots",
+                job(AllReduce, rows).protocol(ll).shots(2),
+            ),
+            (
+                "a MiB of rows in packets",
+                job(AllGather, rows).protocol(ll),
+            ),
             (
                 "a MiB of sums in packets",
-                job(ReduceScatter, rows).by(ll).in_graph(),
+                job(ReduceScatter, rows).protocol(ll).in_graph(),
             ),
         ]);
     }
@@ -42,12 +51,13 @@ fn spec(job: &CollectiveJob) -> KernelSpec {
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
+/// Runs every job three times.
 fn run(jobs: &[(String, CollectiveJob)]) {
     compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
-    in_parallel(jobs, |(_, job)| job.compute());
+    for_each_in_parallel(jobs, |(_, job)| job.compute());
     for (name, job) in jobs {
         for _ in 0..3 {
-            let found = job.run_on(Where::Gpus);
+            let found = job.run_on(Backend::Gpus);
             found.unwrap_or_else(|failure| panic!("{name}: {failure}"));
         }
     }
@@ -66,7 +76,7 @@ fn collectives_are_right() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn collectives_of_nodes_are_right() {
+fn collectives_on_several_nodes_are_right() {
     let _limit = TimeLimit::start("nodes: collectives", Duration::from_secs(480));
     for (world, nodes) in topologies() {
         let mut jobs = across(nodes, world / nodes, &Faults::default());
@@ -80,7 +90,7 @@ fn collectives_of_nodes_are_right() {
     }
 }
 
-/// Without a GPU: the jobs are all possible.
+/// This test needs no GPU. It checks that all jobs are possible.
 #[test]
 fn every_job_of_collectives_has_a_plan() {
     use mkernel::spec::spec::WORLDS;

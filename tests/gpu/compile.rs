@@ -1,4 +1,5 @@
-//! Kernels into the cache by all cores of the host: ranks compile one after the other.
+//! Compilation of kernels into the cache, on all cores of the host. The ranks themselves compile one kernel after the
+//! other.
 
 use crate::ranks::on_ranks;
 use mkernel::{Device, KernelPlan, KernelSpec};
@@ -6,7 +7,7 @@ use mkernel_compile::{Store, build};
 use mkernel_testing::lab::Failure;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Compiles the kernels of `specs` for the GPUs at hand, whose contexts stay from now on.
+/// Compiles the kernels of `specs` for the GPUs of this host. The contexts of the GPUs are kept until the process ends.
 pub fn compile(specs: &[KernelSpec]) {
     let world = specs.iter().map(KernelSpec::world).max().unwrap_or(1);
     let device = on_ranks(world, |ranks| Ok::<Device, Failure>(ranks.device().clone())).remove(0);

@@ -1,4 +1,5 @@
-//! Many shapes, both layouts of B, every tile and way between ranks, against a reference.
+//! Tests of GEMM operators on one node: many shapes, both layouts of B, every tile, and every way of transfer and
+//! reduction.
 
 use crate::cases::{Case, cases};
 use crate::compile::compile;
@@ -11,7 +12,7 @@ const CALLS: usize = 3;
 
 #[test]
 #[ignore = "needs GPUs"]
-fn one_rank() {
+fn every_case_of_one_rank_is_right() {
     let _limit = TimeLimit::start("one_rank", Duration::from_secs(120));
     let seed = seed();
     run(1, seed);
@@ -19,7 +20,7 @@ fn one_rank() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn several_ranks() {
+fn every_case_of_several_ranks_is_right() {
     let _limit = TimeLimit::start("several_ranks", Duration::from_secs(240));
     let seed = seed();
     for world in worlds(2) {

@@ -1,17 +1,17 @@
-//! Layers of experts, `dispatch_gemm` and `combine`, with exact results: random and skewed choices, numbers of tokens that
-//! change from call to call, graphs, ranks that stay away, choices that are wrong.
+//! Tests of layers of experts, `dispatch_gemm` and `combine`, whose results are known exactly: random and skewed
+//! routing, other numbers of tokens in each call, graphs, an absent rank, and invalid experts.
 
 use crate::compile::compile;
 use crate::ranks::worlds;
 use mkernel::Faults;
-use mkernel_testing::jobs::Where;
-use mkernel_testing::jobs::attention::Pace;
-use mkernel_testing::jobs::experts::{Layer, recovers, ways};
+use mkernel_testing::jobs::Backend;
+use mkernel_testing::jobs::attention::CallPattern;
+use mkernel_testing::jobs::experts::{Layer, all_recover, invalid_calls};
 use mkernel_testing::lab::TimeLimit;
 use std::time::{Duration, Instant};
 
-/// Rows of experts from all ranks in a row of a model, tails of all tiles, columns of no whole vector of a warp; with their
-/// ranks on so many nodes.
+/// Returns layers on `nodes` nodes: typical sizes of a model, sizes that no tile divides, and columns that do not fill
+/// the vectors of a warp.
 fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
     let ranks = world as usize;
     let sizes = |[hidden, intermediate]: [u64; 2], layer: Layer| Layer {
@@ -66,14 +66,14 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
     ]
 }
 
-/// What all ranks found.
+/// Runs the layer, which must be right, and returns the bits of its results by rank.
 fn right(name: &str, layer: &Layer) -> Vec<Vec<u32>> {
-    let said = layer.each_on(Where::Gpus);
-    let said: Result<Vec<_>, _> = said.into_iter().collect();
-    said.unwrap_or_else(|failure| panic!("{name} on {} ranks: {failure}", layer.world))
+    let outcomes = layer.run_ranks_on(Backend::Gpus);
+    let results: Result<Vec<_>, _> = outcomes.into_iter().collect();
+    results.unwrap_or_else(|failure| panic!("{name} on {} ranks: {failure}", layer.world))
 }
 
-/// Kernels of `layers`, by all cores.
+/// Compiles the kernels of `layers`, on all cores.
 fn compile_all(layers: &[(&str, Layer)]) {
     let specs = layers
         .iter()
@@ -81,7 +81,7 @@ fn compile_all(layers: &[(&str, Layer)]) {
     compile(&specs.collect::<Vec<_>>());
 }
 
-/// Every layer is right, and has the same bits each time.
+/// Runs every layer twice. The results must be right and have the same bits.
 pub fn are_right(world: u32, nodes: u32) {
     let layers = layers(world, nodes);
     compile_all(&layers);
@@ -95,20 +95,23 @@ pub fn are_right(world: u32, nodes: u32) {
     println!("{world} ranks, {nodes} nodes: {} layers", layers.len());
 }
 
-/// Ranks that come when they like, and a graph that is replayed with other tokens, experts and numbers of them, give the
-/// same bits.
-pub fn are_right_at_any_pace(world: u32, nodes: u32) {
+/// Runs every layer with random pauses and as a replayed graph. The results must have the same bits as those of calls
+/// without a pause.
+pub fn are_right_with_any_pattern(world: u32, nodes: u32) {
     let layers = layers(world, nodes);
     compile_all(&layers);
     for (name, layer) in layers {
         let kept = right(name, &layer);
-        for pace in [Pace::OutOfStep, Pace::Graph] {
-            let paced = Layer {
-                pace,
+        for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
+            let changed = Layer {
+                pattern,
                 ..layer.clone()
             };
             for _ in 0..3 {
-                assert!(right(name, &paced) == kept, "{name}, {pace:?}: other bits");
+                assert!(
+                    right(name, &changed) == kept,
+                    "{name}, {pattern:?}: other bits"
+                );
             }
         }
     }
@@ -116,14 +119,14 @@ pub fn are_right_at_any_pace(world: u32, nodes: u32) {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn experts_of_one_rank() {
+fn experts_of_one_rank_are_right() {
     let _limit = TimeLimit::start("experts of one rank", Duration::from_secs(240));
     are_right(1, 1);
 }
 
 #[test]
 #[ignore = "needs GPUs"]
-fn experts_of_several_ranks() {
+fn experts_of_several_ranks_are_right() {
     let _limit = TimeLimit::start("experts of several ranks", Duration::from_secs(480));
     for world in worlds(2) {
         are_right(world, 1);
@@ -132,28 +135,28 @@ fn experts_of_several_ranks() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn experts_out_of_step_and_in_graphs() {
+fn experts_out_of_step_and_in_graphs_are_right() {
     let _limit = TimeLimit::start("experts out of step", Duration::from_secs(480));
     for world in worlds(1) {
-        are_right_at_any_pace(world, 1);
+        are_right_with_any_pattern(world, 1);
     }
 }
 
-/// Then new communicators compute again.
+/// After the failure, new communicators give right results.
 #[test]
 #[ignore = "needs GPUs"]
-fn a_rank_that_does_not_come_to_its_experts() {
+fn an_absent_rank_is_named() {
     let _limit = TimeLimit::start("experts without a rank", Duration::from_secs(120));
     for world in worlds(2) {
         let (name, layer) = layers(world, 1).swap_remove(0);
         let alone = Layer {
-            pace: Pace::Without { rank: 1 },
+            pattern: CallPattern::AbsentRank { rank: 1 },
             ..layer.clone()
         };
         let started = Instant::now();
-        for (rank, said) in alone.each_on(Where::Gpus).into_iter().enumerate() {
-            match (rank, said) {
-                (1, said) => assert_eq!(said, Ok(Vec::new())),
+        for (rank, outcome) in alone.run_ranks_on(Backend::Gpus).into_iter().enumerate() {
+            match (rank, outcome) {
+                (1, outcome) => assert_eq!(outcome, Ok(Vec::new())),
                 (_, Ok(_)) => panic!("rank {rank} went on without rank 1"),
                 (_, Err(failure)) => assert!(failure.contains("rank 1;"), "{failure}"),
             }
@@ -163,10 +166,11 @@ fn a_rank_that_does_not_come_to_its_experts() {
     }
 }
 
-/// All ranks say which choice is wrong, also where the next calls were right; new communicators compute again.
+/// All ranks get an error that names the invalid entry, although a valid call follows. Afterwards new communicators
+/// give right results.
 #[test]
 #[ignore = "needs GPUs"]
-fn wrong_choices_of_experts() {
+fn invalid_experts_are_named() {
     let _limit = TimeLimit::start("wrong choices", Duration::from_secs(120));
     for world in worlds(1) {
         let last = world as usize - 1;
@@ -178,8 +182,8 @@ fn wrong_choices_of_experts() {
                 vec![if (rank, token) == (last, 7) { wrong } else { 0 }]
             });
             let layer = layer.call(&full, right_choice);
-            for said in layer.each_on(Where::Gpus) {
-                let failure = said.expect_err("a wrong choice");
+            for outcome in layer.run_ranks_on(Backend::Gpus) {
+                let failure = outcome.expect_err("a wrong choice");
                 for part in ["call 2", "token 7", &format!("expert {wrong}")] {
                     assert!(failure.contains(part), "{part:?} in {failure:?}");
                 }
@@ -189,10 +193,10 @@ fn wrong_choices_of_experts() {
     }
 }
 
-/// A wrong call costs nothing but itself, on one node and, where nodes are put together of these GPUs, on several.
+/// An invalid call does not affect the next one, on one node and on several.
 #[test]
 #[ignore = "needs GPUs"]
-fn calls_after_wrong_calls_are_right() {
+fn calls_after_invalid_calls_are_right() {
     let _limit = TimeLimit::start("calls after wrong ones", Duration::from_secs(240));
     for world in worlds(1) {
         let (full, last) = (vec![50; world as usize], world as usize - 1);
@@ -203,7 +207,7 @@ fn calls_after_wrong_calls_are_right() {
             let wrong = move |rank, token| vec![if (rank, token) == (last, 7) { -1 } else { 0 }];
             let choices = layer.clone().call(&full, wrong).call(&full, right);
             let parts = ["call 1", "token 7", "expert -1"];
-            recovers(&choices, Where::Gpus, &ways(false), &parts);
+            all_recover(&choices, Backend::Gpus, &invalid_calls(false), &parts);
             let full_rows = 50 * world;
             let small = Layer {
                 max_rows: Some(full_rows - 1),
@@ -212,23 +216,24 @@ fn calls_after_wrong_calls_are_right() {
             let fewer = vec![49; world as usize];
             let alike = small.call(&full, |_, _| vec![0]).call(&fewer, right);
             let rows = format!("{full_rows} rows");
-            recovers(
+            all_recover(
                 &alike,
-                Where::Gpus,
-                &ways(false),
+                Backend::Gpus,
+                &invalid_calls(false),
                 &["rank 0, call 1", &rows],
             );
             let places = layer.call(&full, right).call(&full, right);
             let parts = ["rank 0, call 1", "choice 0 of token 1"];
-            recovers(&places, Where::Gpus, &ways(true), &parts);
+            all_recover(&places, Backend::Gpus, &invalid_calls(true), &parts);
         }
     }
 }
 
-/// Without a GPU: what is expected is exact in bf16, so that any order of additions gives it.
+/// This test needs no GPU. It checks that the expected results are exact in bf16, so that every order of addition gives
+/// them.
 #[test]
 fn every_layer_is_exact() {
-    // Others have the same tokens of each rank, and as many experts.
+    // In other topologies, each rank has the same tokens and the same number of experts.
     for (world, nodes) in [(1, 1), (4, 1), (4, 2), (4, 4)] {
         for (name, layer) in layers(world, nodes) {
             assert!(layer.is_exact(), "{name} on {world} ranks, {nodes} nodes");

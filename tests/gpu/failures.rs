@@ -1,38 +1,39 @@
-//! A rank that does not come, and ranks that give up: errors in time, and the process goes on.
+//! Tests of absent ranks and of aborts on one node. All ranks must get an error in time, and new communicators in the
+//! same process must work.
 
-use crate::ranks::{Operands, Problem, compute, launch, on_ranks, prepare, seed, worlds};
+use crate::ranks::{GemmProblem, Operands, compute, launch, on_ranks, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, Error, GemmOp, GemmShape, Operator, Transfer, Tuning};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_millis(500);
-/// What a failure may take beyond its deadline.
+/// The time that a failure may take after its deadline.
 const MARGIN: Duration = Duration::from_secs(2);
-/// K is too short for CTAs to share tiles, so what ranks wait for always comes from a peer.
+/// With this short K, CTAs share no tiles. So all waits are for data of a peer.
 const SHAPE: GemmShape = GemmShape {
     m: 2048,
     n: 512,
     k: 256,
 };
-/// The rank that does not come.
+/// The rank that makes no call.
 const ABSENT: u32 = 1;
 
 #[test]
 #[ignore = "needs GPUs"]
-fn an_absent_rank_is_named_when_pushed() {
-    in_all_worlds(moved_by(Transfer::SmPush), absent);
+fn an_absent_rank_is_named_in_pushes() {
+    in_all_worlds(with_transfer(Transfer::SmPush), absent);
 }
 
 #[test]
 #[ignore = "needs GPUs"]
-fn an_absent_rank_is_named_when_copied() {
-    in_all_worlds(moved_by(Transfer::CopyEngine), absent);
+fn an_absent_rank_is_named_in_copies() {
+    in_all_worlds(with_transfer(Transfer::CopyEngine), absent);
 }
 
 #[test]
 #[ignore = "needs GPUs"]
-fn an_absent_rank_is_named_when_summed() {
-    for problem in summed() {
+fn an_absent_rank_is_named_in_reductions() {
+    for problem in reductions() {
         in_all_worlds(problem, absent);
     }
 }
@@ -40,14 +41,15 @@ fn an_absent_rank_is_named_when_summed() {
 #[test]
 #[ignore = "needs GPUs"]
 fn an_abort_ends_the_waits_of_all_ranks() {
-    in_all_worlds(moved_by(Transfer::SmPush), aborted);
-    in_all_worlds(moved_by(Transfer::CopyEngine), aborted);
-    for problem in summed() {
+    in_all_worlds(with_transfer(Transfer::SmPush), aborted);
+    in_all_worlds(with_transfer(Transfer::CopyEngine), aborted);
+    for problem in reductions() {
         in_all_worlds(problem, aborted);
     }
 }
 
-fn moved_by(transfer: Transfer) -> Problem {
+/// Returns a problem of `ag_gemm` with this way of transfer.
+fn with_transfer(transfer: Transfer) -> GemmProblem {
     let tuning = Tuning {
         transfer: Some(transfer),
         ..Tuning::default()
@@ -55,16 +57,16 @@ fn moved_by(transfer: Transfer) -> Problem {
     (SHAPE, BLayout::Kn, tuning).into()
 }
 
-/// Operators that reduce, with plans by which no rank waits for one that itself waits.
-fn summed() -> [Problem; 2] {
-    let summed = |op, round_tiles, shots| Problem {
+/// Returns problems of the operators that reduce. With their plans, no rank waits for a rank that itself waits.
+fn reductions() -> [GemmProblem; 2] {
+    let summed = |op, round_tiles, shots| GemmProblem {
         op,
         tuning: Tuning {
             round_tiles,
             shots,
             ..Tuning::default()
         },
-        ..moved_by(Transfer::SmPush)
+        ..with_transfer(Transfer::SmPush)
     };
     [
         summed(GemmOp::GemmRs, Some(1 << 20), None),
@@ -72,7 +74,7 @@ fn summed() -> [Problem; 2] {
     ]
 }
 
-/// What one rank has to fail with.
+/// A rank whose calls will fail.
 struct Rank<'a> {
     ranks: &'a Communicator,
     lab: &'a Lab,
@@ -90,8 +92,9 @@ impl Rank<'_> {
     }
 }
 
-/// Runs `fail` on every rank after calls that are right. Then everything goes, and new communicators compute again.
-fn in_all_worlds(problem: Problem, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
+/// Runs `fail` on every rank after calls that are right. Then creates new communicators, on which calls must be right
+/// again.
+fn in_all_worlds(problem: GemmProblem, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
     let _limit = TimeLimit::start("ranks that fail", Duration::from_secs(120));
     let seed = seed();
     for world in worlds(2) {
@@ -101,7 +104,7 @@ fn in_all_worlds(problem: Problem, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
                 let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
                 let gemm = operator.plan().gemm();
                 if gemm.is_none_or(|gemm| gemm.order.tail_parts > 1) {
-                    return Err("this shape was to have no shared tiles".into());
+                    return Err("the plan has tiles that CTAs share".into());
                 }
                 compute(ranks, &lab, &operator, &operands, (3, seed))?;
                 ranks.barrier()?;
@@ -118,6 +121,7 @@ fn in_all_worlds(problem: Problem, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
     }
 }
 
+/// Makes a call on all ranks but one, which must time out.
 fn absent(rank: &Rank<'_>) -> Result<(), Failure> {
     let ranks = rank.ranks;
     if ranks.rank() == ABSENT {
@@ -149,7 +153,8 @@ fn absent(rank: &Rank<'_>) -> Result<(), Failure> {
     else {
         return Err(error.into());
     };
-    // Ranks notice at nearly the same time; who is late is told so by the first.
+    // The deadlines of the ranks pass at nearly the same time. A rank aborts by itself, or because another one aborted
+    // first.
     let in_time = took < DEADLINE + MARGIN && *waited < DEADLINE + MARGIN;
     let by_itself = aborted_by.is_none() && *waited >= DEADLINE;
     let by_another = aborted_by.is_some_and(|by| by != ABSENT && by != ranks.rank());
@@ -164,9 +169,10 @@ fn absent(rank: &Rank<'_>) -> Result<(), Failure> {
     if !right {
         return Err(format!("after {took:?}: {error:?}").into());
     }
-    out_of_use(rank)
+    check_unusable(rank)
 }
 
+/// Makes a call on all ranks but one, and aborts it on rank 0.
 fn aborted(rank: &Rank<'_>) -> Result<(), Failure> {
     let ranks = rank.ranks;
     if ranks.rank() == ABSENT {
@@ -192,11 +198,11 @@ fn aborted(rank: &Rank<'_>) -> Result<(), Failure> {
     if !right || took > MARGIN {
         return Err(format!("after {took:?}: {error:?}").into());
     }
-    out_of_use(rank)
+    check_unusable(rank)
 }
 
-/// After a failure nothing starts any more.
-fn out_of_use(rank: &Rank<'_>) -> Result<(), Failure> {
+/// After a failure, no call can be launched.
+fn check_unusable(rank: &Rank<'_>) -> Result<(), Failure> {
     let refused = rank.launch();
     let checked = rank.ranks.check();
     if matches!(refused, Err(Error::Aborted { .. })) && checked.is_err() {

@@ -1,13 +1,14 @@
-//! Calls captured into a CUDA graph, replayed with new data, and calls beside them.
+//! Tests of calls that are captured in a CUDA graph, which is replayed with new data, and of launches between the
+//! replays.
 
-use crate::ranks::{Operands, Problem, expect_right, launch, on_ranks, prepare, seed, worlds};
+use crate::ranks::{GemmProblem, Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::{BLayout, Communicator, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
 use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
 const REPLAYS: usize = 20;
-/// A call outside of the graph follows every so many replays.
+/// After this number of replays follows a launch outside of the graph.
 const EAGER_EVERY: usize = 3;
 
 #[test]
@@ -34,7 +35,7 @@ fn sums_are_replayed() {
             shots,
             ..Tuning::default()
         };
-        run_problem(Problem {
+        run_problem(GemmProblem {
             op,
             shape: FIRST,
             layout: BLayout::Nk,
@@ -53,7 +54,7 @@ fn run(transfer: Transfer) {
     run_problem((FIRST, BLayout::Nk, tuning).into());
 }
 
-fn run_problem(problem: Problem) {
+fn run_problem(problem: GemmProblem) {
     let _limit = TimeLimit::start("a replayed graph", Duration::from_secs(120));
     let seed = seed();
     for world in worlds(2) {
@@ -72,13 +73,13 @@ const OTHER: GemmShape = GemmShape {
     k: 264,
 };
 
-/// The graph: the first operator on two sets of operands, the other one on its own.
-pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), Failure> {
+/// Captures two calls of one operator and a call of another, and replays the graph with new data.
+pub fn replays(ranks: &Communicator, problem: GemmProblem, seed: u64) -> Result<(), Failure> {
     // The default stream cannot be captured.
     let lab = Lab::new(&ranks.context().new_stream()?)?;
     let (first, one) = prepare(ranks, &lab, problem, 0)?;
     let two = Operands::new(ranks, &lab, problem, 8)?;
-    let other = Problem {
+    let other = GemmProblem {
         nodes: problem.nodes,
         ..(OTHER, BLayout::Kn, Tuning::default()).into()
     };
@@ -107,7 +108,7 @@ pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), 
         }
         graph.launch()?;
         for (i, (_, operands)) in calls.into_iter().enumerate() {
-            operands.judge(&lab, &verdicts, replay * calls.len() + i)?;
+            operands.check(&lab, &verdicts, replay * calls.len() + i)?;
         }
         if replay % EAGER_EVERY == EAGER_EVERY - 1 {
             let (operator, operands) = calls[replay % 2];
@@ -117,6 +118,6 @@ pub fn replays(ranks: &Communicator, problem: Problem, seed: u64) -> Result<(), 
     }
     expect_right(ranks, &lab, &verdicts)?;
     expect_right(ranks, &lab, &eager_verdicts)?;
-    // Not before the peers are done: freeing memory can wait for their GPUs.
+    // No rank frees memory before its peers are done, since freeing can wait for their GPUs.
     Ok(ranks.barrier()?)
 }

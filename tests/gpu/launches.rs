@@ -1,4 +1,5 @@
-//! Operators that are dropped early, branches of captures, and operands that go when a kernel has ended.
+//! Tests of operators that are dropped early, of captured streams with branches, and of operands that are freed as soon
+//! as a kernel has ended.
 
 use crate::ranks::{Operands, compute, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::cudarc::driver::CudaStream;
@@ -17,7 +18,7 @@ const SHAPE: GemmShape = GemmShape {
     n: 264,
     k: 520,
 };
-/// With it an operator's workspace has 64 MiB.
+/// A shape for which the workspace of an operator has 64 MiB.
 const LARGE: GemmShape = GemmShape {
     m: 4096,
     n: 256,
@@ -32,6 +33,7 @@ fn with(transfer: Option<Transfer>) -> Tuning {
     }
 }
 
+/// Runs `body` on every rank of every world of at least `least` ranks, with each way of transfer.
 fn run(
     least: u32,
     body: impl Fn(&Communicator, Option<Transfer>, u64) -> Result<(), Failure> + Sync,
@@ -40,11 +42,11 @@ fn run(
     let seed = seed();
     for world in worlds(least) {
         // One rank transfers nothing.
-        let ways: &[Option<Transfer>] = match world {
+        let transfers: &[Option<Transfer>] = match world {
             1 => &[None],
             _ => &[Some(Transfer::SmPush), Some(Transfer::CopyEngine)],
         };
-        for &transfer in ways {
+        for &transfer in transfers {
             on_ranks(world, |ranks| {
                 body(ranks, transfer, seed)?;
                 Ok(ranks.barrier()?)
@@ -76,12 +78,12 @@ fn a_graph_keeps_its_operator() {
             operands.fill_a(&lab, seeds.draw())?;
             lab.poison(&operands.c)?;
             graph.launch()?;
-            operands.judge(&lab, &verdicts, replay)?;
+            operands.check(&lab, &verdicts, replay)?;
         }
         expect_right(ranks, &lab, &verdicts)?;
         ranks.barrier()?;
         if ranks.world() == 1 {
-            // A workspace of one rank is small.
+            // The workspace of one rank is too small for this check.
             return Ok(());
         }
         let before = free_bytes(ranks)?;
@@ -103,7 +105,7 @@ fn operators_are_dropped_while_streams_are_captured() {
     run(1, |ranks, transfer, seed| {
         let lab = Lab::new(&ranks.context().new_stream()?)?;
         let other = ranks.context().new_stream()?;
-        // The operator's own stream is being captured, or another one.
+        // The captured stream is the operator's own, or another one.
         for captured in [&lab.stream, &other] {
             let problem = (SHAPE, BLayout::Nk, with(transfer));
             let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
@@ -112,7 +114,8 @@ fn operators_are_dropped_while_streams_are_captured() {
             let verdicts = lab.verdicts(1)?;
             lab.stream.synchronize()?;
             launch(&operator, &lab.stream, &operands.raw())?;
-            // A capture of this kind forbids much to the threads of the other ranks, such as to make a graph.
+            // A global capture forbids other threads many calls, such as the creation of a graph. So the ranks take
+            // turns.
             let mut operator = Some(operator);
             for turn in 0..ranks.world() {
                 ranks.barrier()?;
@@ -123,7 +126,7 @@ fn operators_are_dropped_while_streams_are_captured() {
                 }
             }
             ranks.barrier()?;
-            operands.judge(&lab, &verdicts, 0)?;
+            operands.check(&lab, &verdicts, 0)?;
             expect_right(ranks, &lab, &verdicts)?;
         }
         Ok(())
@@ -163,7 +166,7 @@ fn branches_of_a_capture_take_turns() {
             }
             graph.launch()?;
             for (i, operands) in operands.into_iter().enumerate() {
-                operands.judge(&lab, &verdicts, 2 * replay + i)?;
+                operands.check(&lab, &verdicts, 2 * replay + i)?;
             }
         }
         expect_right(ranks, &lab, &verdicts)?;
@@ -238,16 +241,17 @@ fn slices_that_track_events_are_captured() {
     });
 }
 
-/// Aborts calls at all times, and frees A as soon as the kernel has ended; copies that still read it would fault.
+/// Calls are aborted after various times, and A is freed as soon as the kernel has ended. A copy that still reads A
+/// would fault.
 #[test]
 #[ignore = "needs GPUs"]
-fn operands_go_when_an_aborted_kernel_has_ended() {
+fn operands_may_be_freed_when_an_aborted_kernel_has_ended() {
     let _limit = TimeLimit::start("aborted copies", Duration::from_secs(240));
     let seed = seed();
     for world in worlds(2) {
         for delay_us in [0, 50, 100, 200, 400, 1_000, 20_000] {
             on_ranks(world, |ranks| aborted(ranks, delay_us));
-            // The context works.
+            // The context is still usable.
             on_ranks(world, |ranks| {
                 let lab = Lab::new(&ranks.context().default_stream())?;
                 let problem = (SHAPE, BLayout::Nk, with(Some(Transfer::CopyEngine)));
@@ -282,7 +286,7 @@ fn aborted(ranks: &Communicator, delay_us: u64) -> Result<(), Failure> {
     stream.synchronize()?;
     drop(a);
     stream.synchronize()?;
-    // The memory goes back to the system, where nothing may read it any more.
+    // The memory is returned to the system now, so that any later access faults.
     let freed = ranks.context().mem_get_info();
     drop((operator, b, c));
     ranks.context().synchronize()?;

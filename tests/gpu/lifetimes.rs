@@ -1,4 +1,5 @@
-//! Several operators at once, communicators one after the other, and the memory that they leave.
+//! Tests of several operators at once, and of the memory that is free after operators and communicators have been
+//! dropped.
 
 use crate::ranks::{compute, expect_right, on_ranks, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, GemmShape, Transfer, Tuning};
@@ -6,7 +7,7 @@ use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
-/// What other users of the GPUs and the driver's own pools may take meanwhile.
+/// The memory that other users of the GPUs and the pools of the driver may take during a test.
 const TOLERANCE_BYTES: usize = 16 * MIB;
 
 fn with(transfer: Transfer) -> Tuning {
@@ -26,58 +27,40 @@ fn operators_of_several_shapes_take_turns_on_two_streams() {
     }
 }
 
+/// Returns problems of several shapes, layouts of B and ways of transfer.
+fn problems() -> [(GemmShape, BLayout, Tuning); 4] {
+    let shape = |m, n, k| GemmShape { m, n, k };
+    [
+        (shape(2048, 264, 520), BLayout::Nk, with(Transfer::SmPush)),
+        (
+            shape(2048, 264, 520),
+            BLayout::Kn,
+            with(Transfer::CopyEngine),
+        ),
+        (shape(1000, 136, 264), BLayout::Nk, Tuning::default()),
+        (
+            shape(4096, 520, 136),
+            BLayout::Kn,
+            with(Transfer::CopyEngine),
+        ),
+    ]
+}
+
+/// Calls all operators in each round, alternately on two streams, and checks every result.
 fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     const ROUNDS: usize = 20;
     let labs = [
         Lab::new(&ranks.context().new_stream()?)?,
         Lab::new(&ranks.context().new_stream()?)?,
     ];
-    let problems = [
-        (
-            GemmShape {
-                m: 2048,
-                n: 264,
-                k: 520,
-            },
-            BLayout::Nk,
-            with(Transfer::SmPush),
-        ),
-        (
-            GemmShape {
-                m: 2048,
-                n: 264,
-                k: 520,
-            },
-            BLayout::Kn,
-            with(Transfer::CopyEngine),
-        ),
-        (
-            GemmShape {
-                m: 1000,
-                n: 136,
-                k: 264,
-            },
-            BLayout::Nk,
-            Tuning::default(),
-        ),
-        (
-            GemmShape {
-                m: 4096,
-                n: 520,
-                k: 136,
-            },
-            BLayout::Kn,
-            with(Transfer::CopyEngine),
-        ),
-    ];
     let mut prepared = Vec::new();
-    for (i, problem) in problems.into_iter().enumerate() {
+    for (i, problem) in problems().into_iter().enumerate() {
         let lab = &labs[i % 2];
         let (operator, operands) = prepare(ranks, lab, problem, 0)?;
         operands.fill_b(lab, seed, ranks.rank())?;
         prepared.push((lab, operator, operands, lab.verdicts(ROUNDS)?));
     }
-    // The same order on all ranks, another one in each round.
+    // The order of the operators is the same on all ranks, and another one in each round.
     let mut order = Random(seed);
     for round in 0..ROUNDS {
         let first = order.below(prepared.len() as u64) as usize;
@@ -95,15 +78,15 @@ fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn what_is_dropped_leaves_no_memory_behind() {
+fn dropped_operators_and_communicators_free_their_memory() {
     let _limit = TimeLimit::start("lifetimes", Duration::from_secs(120));
     let seed = seed();
     for world in worlds(1) {
-        // The first one leaves what the driver keeps for good: contexts, modules, pools.
-        let mut free = live_and_die(world, seed);
+        // The first time, the driver allocates contexts, modules and pools, which it keeps.
+        let mut free = free_after_drop(world, seed);
         for _ in 0..3 {
             let before = free;
-            free = live_and_die(world, seed);
+            free = free_after_drop(world, seed);
             for (rank, (before, after)) in before.iter().zip(&free).enumerate() {
                 assert!(
                     after + TOLERANCE_BYTES > *before,
@@ -116,8 +99,9 @@ fn what_is_dropped_leaves_no_memory_behind() {
     }
 }
 
-/// Makes communicators, operators with workspaces of 64 MiB, calls; drops all. Returns the memory that is free then.
-fn live_and_die(world: u32, seed: u64) -> Vec<usize> {
+/// Creates communicators and operators with workspaces of 64 MiB, makes calls, and drops everything. Returns the memory
+/// that is free afterwards, by rank.
+fn free_after_drop(world: u32, seed: u64) -> Vec<usize> {
     let large = GemmShape {
         m: 4096,
         n: 256,
@@ -134,7 +118,7 @@ fn live_and_die(world: u32, seed: u64) -> Vec<usize> {
             let (operator, operands) = prepare(ranks, &lab, (large, BLayout::Nk, tuning), 0)?;
             compute(ranks, &lab, &operator, &operands, (2, seed))?;
             let taken = free_at_first.saturating_sub(ranks.context().mem_get_info()?.0);
-            // Otherwise the test measures something else.
+            // With smaller workspaces, the test would not notice that one is not freed.
             if world > 1 && taken < 64 * MIB {
                 return Err(format!("an operator takes {} MiB only", taken / MIB).into());
             }

@@ -1,11 +1,14 @@
-//! Tests on GPUs, against a reference in fp32, with new random data each time. They need an NVLink host and libnvrtc:
+//! Tests on the GPUs of an NVLink host. Most compare results on random data with a reference that a GPU computes. They
+//! also need libnvrtc:
 //!
 //! ```text
 //! cargo test --release --test gpu -- --ignored --test-threads=1 --nocapture
 //! ```
 //!
-//! Each test runs in every world (1, 2, 4, 8 ranks) that the host's GPUs make, prints which, and fails if there is
-//! none. `MKERNEL_TEST_SEED` repeats the random choices of a run that failed.
+//! Each test runs in every world of 1, 2, 4 or 8 ranks for which the host has GPUs, and prints the worlds. It fails if
+//! there is none. Each run has a new seed, which it prints. `MKERNEL_TEST_SEED` repeats a run with this seed.
+//!
+//! Tests without the attribute `ignore` check on a host without GPUs that the cases are possible.
 
 mod attention;
 mod back_to_back;

@@ -1,18 +1,19 @@
-//! Kernels of several nodes: ranks of this host are put into nodes, between which emulated NICs carry puts by peer copies.
+//! Tests of operators on several nodes. The GPUs of this host are divided into nodes, and emulated NICs carry out puts
+//! between them by peer copies.
 
 use crate::back_to_back::{Skew, calls};
 use crate::compile::compile;
 use crate::experts;
 use crate::graphs::replays;
-use crate::processes::{Job, lost};
-use crate::ranks::{Problem, compute, launch, on_ranks, prepare, seed, worlds};
+use crate::processes::{RankProcesses, lost};
+use crate::ranks::{GemmProblem, compute, launch, on_ranks, prepare, seed, worlds};
 use mkernel::Placement::{Contiguous, Zigzag};
 use mkernel::{
     Activation, BLayout, Communicator, Dtype, Epilogue, Faults, GemmOp, GemmShape, KernelSpec,
     Tuning,
 };
-use mkernel_testing::jobs::attention::{AttentionJob, Data, Pace};
-use mkernel_testing::jobs::{Where, in_parallel};
+use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind};
+use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const MARGIN: Duration = Duration::from_secs(8);
 const START: Duration = Duration::from_secs(60);
 
-/// Ranks and nodes: two nodes, and a node for each rank.
+/// Returns numbers of ranks and of nodes: two nodes, and a node for each rank.
 pub fn topologies() -> Vec<(u32, u32)> {
     let mut all = Vec::new();
     for world in worlds(2) {
@@ -33,8 +34,8 @@ pub fn topologies() -> Vec<(u32, u32)> {
     all
 }
 
-fn problem(op: GemmOp, (m, n, k): (u64, u64, u64), layout: BLayout, nodes: u32) -> Problem {
-    Problem {
+fn problem(op: GemmOp, (m, n, k): (u64, u64, u64), layout: BLayout, nodes: u32) -> GemmProblem {
+    GemmProblem {
         op,
         shape: GemmShape { m, n, k },
         layout,
@@ -44,8 +45,9 @@ fn problem(op: GemmOp, (m, n, k): (u64, u64, u64), layout: BLayout, nodes: u32) 
     }
 }
 
-/// Shards of whole tiles and of parts of them, tails, ranks without rows, more than a wave of tiles, epilogues.
-fn problems(op: GemmOp, nodes: u32) -> Vec<Problem> {
+/// Returns problems with shards that end inside tiles, partial tiles, ranks without rows, several waves of tiles, and
+/// epilogues.
+fn problems(op: GemmOp, nodes: u32) -> Vec<GemmProblem> {
     let finished = Epilogue {
         bias: true,
         residual: true,
@@ -61,7 +63,7 @@ fn problems(op: GemmOp, nodes: u32) -> Vec<Problem> {
         plain((2048, 1096, 520), BLayout::Kn),
         plain((4096, 2056, 1032), BLayout::Nk),
         plain((8192, 2048, 2048), BLayout::Kn),
-        Problem {
+        GemmProblem {
             epilogue: finished,
             ..plain((1000, 1032, 520), BLayout::Kn)
         },
@@ -73,7 +75,7 @@ fn problems(op: GemmOp, nodes: u32) -> Vec<Problem> {
             comm_ctas: Some(2),
             ..Tuning::default()
         };
-        all.push(Problem {
+        all.push(GemmProblem {
             tuning,
             ..plain((1531, 584, 456), BLayout::Nk)
         });
@@ -87,7 +89,7 @@ fn every_shape_is_right() {
     let _limit = TimeLimit::start("nodes: shapes", Duration::from_secs(300));
     let seed = seed();
     for (world, nodes) in topologies() {
-        let all: Vec<Problem> = GemmOp::ALL
+        let all: Vec<GemmProblem> = GemmOp::ALL
             .into_iter()
             .flat_map(|op| problems(op, nodes))
             .collect();
@@ -109,14 +111,14 @@ fn every_shape_is_right() {
     }
 }
 
-fn check(ranks: &Communicator, lab: &Lab, problem: Problem, seed: u64) -> Result<f64, Failure> {
+fn check(ranks: &Communicator, lab: &Lab, problem: GemmProblem, seed: u64) -> Result<f64, Failure> {
     let (operator, operands) = prepare(ranks, lab, problem, 8)?;
     compute(ranks, lab, &operator, &operands, (3, seed))
 }
 
 #[test]
 #[ignore = "needs GPUs"]
-fn hundreds_of_calls_of_ranks_out_of_step() {
+fn hundreds_of_calls_out_of_step_are_right() {
     let _limit = TimeLimit::start("nodes: calls back to back", Duration::from_secs(300));
     let seed = seed();
     for (world, nodes) in topologies() {
@@ -144,7 +146,7 @@ fn graphs_are_replayed() {
     }
 }
 
-/// Attention of ranks on nodes: whole tiles and tails, masks, both placements, ranks without rows, several puts of a head.
+/// Returns jobs of attention with partial tiles, masks, both placements, ranks without rows, and several puts per head.
 fn attention(world: u32, nodes: u32) -> Vec<AttentionJob> {
     let rows = |of_rank: u64| of_rank * u64::from(world);
     let job = |sizes| AttentionJob::new(world, sizes, 0).across(nodes, Faults::default());
@@ -158,7 +160,7 @@ fn attention(world: u32, nodes: u32) -> Vec<AttentionJob> {
         job([2, 1, 3, 3, 64]),
         job([1, rows(256), 4, 2, 128])
             .causal(Zigzag)
-            .of(Data::NotFinite),
+            .inputs(InputKind::NotFinite),
         job([1, rows(2200), 2, 1, 128]).pushed_by(2),
         job([4, rows(40), 64, 64, 64]),
     ]
@@ -171,12 +173,12 @@ fn attention_is_right() {
     for (world, nodes) in topologies() {
         let jobs = attention(world, nodes);
         compile(&jobs.iter().map(spec).collect::<Vec<_>>());
-        in_parallel(&jobs, |job| {
-            job.calls();
+        for_each_in_parallel(&jobs, |job| {
+            job.compute();
         });
         for job in &jobs {
             let run = || {
-                let found = job.run_on(Where::Gpus);
+                let found = job.run_on(Backend::Gpus);
                 found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config))
             };
             assert!(run() == run(), "{:?}: other bits than before", job.config);
@@ -187,18 +189,18 @@ fn attention_is_right() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_out_of_step_and_in_graphs() {
+fn attention_out_of_step_and_in_graphs_is_right() {
     let _limit = TimeLimit::start("nodes: attention out of step", Duration::from_secs(240));
     for (world, nodes) in topologies() {
-        for pace in [Pace::OutOfStep, Pace::Graph] {
+        for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
             for job in [
                 AttentionJob::new(world, [1, 1000, 8, 8, 128], 0),
                 AttentionJob::new(world, [2, 777, 4, 2, 64], 0).causal(Contiguous),
                 AttentionJob::new(world, [2, 3, 4, 2, 64], 0),
             ] {
-                let job = job.across(nodes, Faults::default()).at(pace);
+                let job = job.across(nodes, Faults::default()).pattern(pattern);
                 for _ in 0..5 {
-                    let found = job.run_on(Where::Gpus);
+                    let found = job.run_on(Backend::Gpus);
                     found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config));
                 }
             }
@@ -217,10 +219,10 @@ fn experts_are_right() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn experts_out_of_step_and_in_graphs() {
+fn experts_out_of_step_and_in_graphs_are_right() {
     let _limit = TimeLimit::start("nodes: experts out of step", Duration::from_secs(240));
     for (world, nodes) in topologies() {
-        experts::are_right_at_any_pace(world, nodes);
+        experts::are_right_with_any_pattern(world, nodes);
     }
 }
 
@@ -229,7 +231,7 @@ fn spec(job: &AttentionJob) -> KernelSpec {
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
-/// Without a GPU: the jobs are all possible.
+/// This test needs no GPU. It checks that all jobs are possible.
 #[test]
 fn every_job_of_attention_on_nodes_has_a_plan() {
     use mkernel::{Device, KernelPlan};
@@ -241,7 +243,7 @@ fn every_job_of_attention_on_nodes_has_a_plan() {
     }
 }
 
-/// Every process gets an error in time that names who was killed.
+/// Every other process gets an error in time, which names the rank that was killed.
 #[test]
 #[ignore = "needs GPUs"]
 fn a_killed_process_ends_all_nodes_in_time() {
@@ -252,13 +254,13 @@ fn a_killed_process_ends_all_nodes_in_time() {
     let (world, _) = *topologies().last().expect("a topology");
     for victim in [1, 0] {
         let name = "nodes::a_killed_process_ends_all_nodes_in_time";
-        let mut job = Job::start(world, name, "go on");
-        job.expect_line("calling", 0..world, START);
-        job.children[victim as usize].kill().expect("killed");
+        let mut processes = RankProcesses::start(world, name, "go on");
+        processes.expect_line("calling", 0..world, START);
+        processes.children[victim as usize].kill().expect("killed");
         let others = (0..world).filter(|rank| *rank != victim);
         let named = format!("gave up: rank {victim}: ");
-        job.expect_line(&named, others.clone(), DEADLINE + MARGIN);
-        job.expect_ends(others, MARGIN);
+        processes.expect_line(&named, others.clone(), DEADLINE + MARGIN);
+        processes.expect_ends(others, MARGIN);
     }
 }
 

@@ -1,4 +1,5 @@
-//! Calls with cudarc's slices and views; what does not fit, and ranks that do not agree.
+//! Tests of operands that are slices and views of cudarc, of operands that do not fit, and of ranks that prepare
+//! different kernels.
 
 use crate::ranks::{config, on_ranks, seed, worlds};
 use mkernel::half::bf16;
@@ -12,7 +13,7 @@ const SHAPE: GemmShape = GemmShape {
     n: 72,
     k: 136,
 };
-/// Elements before and after each matrix in its slice.
+/// The number of elements before and after each matrix in its slice.
 const MARGIN: usize = 16;
 
 #[test]
@@ -25,7 +26,8 @@ fn views_of_slices_are_operands() {
     }
 }
 
-/// By way of the host, and with a reference in fp64: nothing of `Lab` is used but its random numbers.
+/// Makes a call with views, and compares the result with a reference in fp64 on the host. Only the random numbers are
+/// those of `Lab`.
 fn views(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     let GemmShape { m, n, k } = SHAPE;
     let lab = Lab::new(&ranks.context().default_stream())?;
@@ -64,7 +66,7 @@ fn views(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
         &c[MARGIN..MARGIN + c_elems],
     );
     if !around.clone().all(|value| value.is_nan()) {
-        return Err("something was written beside C".into());
+        return Err("elements outside of C were written".into());
     }
     let (mut error2, mut reference2) = (0.0, 0.0);
     for (i, found) in c.iter().enumerate() {
@@ -123,7 +125,7 @@ fn ranks_that_prepare_different_kernels_are_named() {
                 Err(Error::Mismatch { ranks, .. }) if ranks == [world - 1] => {}
                 other => return Err(format!("{other:?}").into()),
             }
-            // The communicator is as good as before.
+            // The communicator is still usable.
             ranks.prepare(&config, SHAPE)?;
             Ok(ranks.barrier()?)
         });

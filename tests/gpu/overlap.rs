@@ -1,18 +1,22 @@
-//! Calls that the host cannot order: the one that comes second is refused.
+//! Tests of calls that the host cannot order: the one that comes second is refused.
 
 use crate::ranks::worlds;
-use mkernel_testing::jobs::Where;
-use mkernel_testing::jobs::overlap::{MEETINGS, meet};
+use mkernel_testing::jobs::Backend;
+use mkernel_testing::jobs::overlap::{OVERLAPS, run_overlap};
 use mkernel_testing::lab::TimeLimit;
 use std::time::Duration;
 
-/// Their grids are small, so that both calls have SMs.
+/// The grids of both calls are small, so that both fit the GPU at the same time.
 #[test]
 #[ignore = "needs GPUs"]
 fn calls_that_overlap_are_refused_and_named() {
     let _limit = TimeLimit::start("calls that overlap", Duration::from_secs(120));
     worlds(2);
-    for meeting in MEETINGS {
-        assert_eq!(meet(Where::Gpus, meeting, &[]), Ok(()), "{meeting:?}");
+    for overlap in OVERLAPS {
+        assert_eq!(
+            run_overlap(Backend::Gpus, overlap, &[]),
+            Ok(()),
+            "{overlap:?}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! One process per GPU, as torchrun starts them, and one that is killed.
+//! Tests with one process per GPU, which are started as torchrun starts them. In one test a process is killed.
 
 use crate::ranks::{compute, launch, prepare, seed, worlds};
 use mkernel::{BLayout, Communicator, Error, FabricError, GemmShape, Transfer, Tuning};
@@ -8,12 +8,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Tells a process of this test program that it is a rank: whether to stop, or to call until something fails.
+/// The environment variable that makes a process of this test program a rank. With the value `stop` the rank ends after
+/// some calls, and otherwise it makes calls until one fails.
 const TASK: &str = "MKERNEL_TEST_TASK";
 const DEADLINE: Duration = Duration::from_secs(2);
-/// What processes may take beyond it until they have ended.
+/// The time that processes may take after the deadline until they have ended.
 const MARGIN: Duration = Duration::from_secs(8);
-/// What a host may take to start processes with GPUs.
+/// The time that a host may take to start processes with GPUs.
 const START: Duration = Duration::from_secs(60);
 
 #[test]
@@ -24,9 +25,10 @@ fn each_gpu_has_a_process() {
         return rank(&task);
     }
     for world in worlds(2) {
-        let mut job = Job::start(world, "processes::each_gpu_has_a_process", "stop");
-        job.expect_line("right", 0..world, START);
-        job.expect_ends(0..world, MARGIN);
+        let mut processes =
+            RankProcesses::start(world, "processes::each_gpu_has_a_process", "stop");
+        processes.expect_line("right", 0..world, START);
+        processes.expect_ends(0..world, MARGIN);
     }
 }
 
@@ -40,21 +42,21 @@ fn a_killed_process_ends_the_others_in_time() {
     let worlds = worlds(2);
     let world = *worlds.last().expect("a world");
     for victim in [1, 0] {
-        let mut job = Job::start(
+        let mut processes = RankProcesses::start(
             world,
             "processes::a_killed_process_ends_the_others_in_time",
             "go on",
         );
-        job.expect_line("calling", 0..world, START);
-        job.children[victim as usize].kill().expect("killed");
+        processes.expect_line("calling", 0..world, START);
+        processes.children[victim as usize].kill().expect("killed");
         let others = (0..world).filter(|rank| *rank != victim);
         let named = format!("gave up: rank {victim}: ");
-        job.expect_line(&named, others.clone(), DEADLINE + MARGIN);
-        job.expect_ends(others, MARGIN);
+        processes.expect_line(&named, others.clone(), DEADLINE + MARGIN);
+        processes.expect_ends(others, MARGIN);
     }
 }
 
-/// What a process of a job does.
+/// Runs one rank.
 fn rank(task: &str) {
     work(task).unwrap_or_else(|error| panic!("{error}"));
 }
@@ -74,7 +76,7 @@ fn work(task: &str) -> Result<(), Failure> {
             ..Tuning::default()
         };
         let (operator, operands) = prepare(&ranks, &lab, (shape, BLayout::Nk, tuning), 0)?;
-        // The seed is rank 0's.
+        // All ranks use the seed of rank 0.
         let seeds = ranks.all_gather(&seed().to_le_bytes())?;
         let seed = seeds[0].as_slice().try_into().map(u64::from_le_bytes)?;
         compute(&ranks, &lab, &operator, &operands, (10, seed))?;
@@ -103,7 +105,7 @@ fn work(task: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Who is lost, as an error says.
+/// Returns the name of the rank that is lost according to an error.
 pub fn lost(error: &Error) -> Result<String, Failure> {
     match error {
         Error::RankLost { rank }
@@ -119,18 +121,18 @@ pub fn lost(error: &Error) -> Result<String, Failure> {
     }
 }
 
-/// Processes of this test program, killed when this goes.
-pub struct Job {
+/// Processes of this test program, one for each rank. They are killed on drop.
+pub struct RankProcesses {
     pub children: Vec<Child>,
-    /// What each prints, line by line.
+    /// The lines that each process prints.
     lines: Vec<Receiver<String>>,
 }
 
-impl Job {
-    /// The processes run `test` and find `task` in their environment.
+impl RankProcesses {
+    /// Starts processes that run `test` with `task` in their environment.
     pub fn start(world: u32, test: &str, task: &str) -> Self {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        // Free when rank 0 binds it, unless somebody takes it in between: then rank 0 says so.
+        // Another program may take the port before rank 0 binds it. Then rank 0 fails with an error that says so.
         let port = listener.local_addr().expect("an address").port();
         drop(listener);
         let (mut children, mut lines) = (Vec::new(), Vec::new());
@@ -152,7 +154,7 @@ impl Job {
             let (sender, receiver) = channel();
             std::thread::spawn(move || {
                 for line in output.lines().map_while(Result::ok) {
-                    // The receiver goes when the test has seen enough.
+                    // The test drops the receiver when it needs no more lines.
                     let _ = sender.send(line);
                 }
             });
@@ -179,7 +181,7 @@ impl Job {
         }
     }
 
-    /// Waits for the end of `ranks`, which must be a good one.
+    /// Waits until the processes of `ranks` have ended, which must be with success.
     pub fn expect_ends(&mut self, ranks: impl Iterator<Item = u32>, limit: Duration) {
         let started = Instant::now();
         for rank in ranks {
@@ -198,10 +200,10 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for RankProcesses {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // It fails for those that have ended.
+            // The call fails if the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,4 +1,4 @@
-//! Ranks of this process, a thread for each, and what they compute.
+//! The ranks of a test, in a thread for each, and the operands and checks of GEMM operators.
 
 use mkernel::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use mkernel::spec::spec::WORLDS;
@@ -11,7 +11,7 @@ use mkernel_testing::lab::{Failure, Finish, Lab, Matrix, Random, Verdict, View, 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The seed of this run.
+/// Returns the seed of this run, and prints it.
 pub fn seed() -> u64 {
     let given = std::env::var("MKERNEL_TEST_SEED").ok();
     let seed = given.map_or_else(seed_from_clock, |text| {
@@ -21,7 +21,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// The worlds of at least `least` ranks that the host's GPUs make.
+/// Returns the worlds of at least `least` ranks for which the host has GPUs. Panics if there is none.
 pub fn worlds(least: u32) -> Vec<u32> {
     let gpus = mkernel::device_count().expect("GPUs");
     let fits = |world: &u32| *world >= least && *world as usize <= gpus;
@@ -34,12 +34,13 @@ pub fn worlds(least: u32) -> Vec<u32> {
     worlds
 }
 
-/// Runs `body` on every rank; returns what each returned, by rank. Panics with all failures, if there are any.
+/// Runs `body` on every rank and returns the values by rank. Panics with all failures if there are any.
 pub fn on_ranks<T: Send>(
     world: u32,
     body: impl Fn(&Communicator) -> Result<T, Failure> + Sync,
 ) -> Vec<T> {
-    // Contexts stay: making them takes longer than most tests, and would free what a test leaves behind.
+    // Contexts are kept. Their creation takes longer than most tests, and their end would free memory that a test has
+    // not freed.
     static CONTEXTS: Mutex<Vec<Arc<CudaContext>>> = Mutex::new(Vec::new());
     let gpus: Vec<usize> = (0..world as usize).collect();
     let communicators = Communicator::local(&gpus).expect("communicators");
@@ -57,7 +58,7 @@ pub fn on_ranks<T: Send>(
             .collect();
         let results = threads.into_iter().map(|thread| thread.join());
         results
-            .map(|result| result.unwrap_or_else(|_| Err("it panicked".into())))
+            .map(|result| result.unwrap_or_else(|_| Err("the rank panicked".into())))
             .collect()
     });
     let mut values = Vec::new();
@@ -74,20 +75,20 @@ pub fn on_ranks<T: Send>(
     values
 }
 
-/// What is computed.
+/// A GEMM operator with its sizes and options.
 #[derive(Clone, Copy, Debug)]
-pub struct Problem {
+pub struct GemmProblem {
     pub op: GemmOp,
     pub shape: GemmShape,
     pub layout: BLayout,
     pub epilogue: Epilogue,
     pub tuning: Tuning,
-    /// Into which ranks are put, with emulated NICs between them.
+    /// The number of nodes that the ranks are divided into, with emulated NICs between them.
     pub nodes: u32,
 }
 
-/// `ag_gemm`.
-impl From<(GemmShape, BLayout, Tuning)> for Problem {
+/// Creates a problem of `ag_gemm` on one node.
+impl From<(GemmShape, BLayout, Tuning)> for GemmProblem {
     fn from((shape, layout, tuning): (GemmShape, BLayout, Tuning)) -> Self {
         Self {
             op: GemmOp::AgGemm,
@@ -100,8 +101,8 @@ impl From<(GemmShape, BLayout, Tuning)> for Problem {
     }
 }
 
-impl Problem {
-    /// Its kernel, with every size given at `prepare`.
+impl GemmProblem {
+    /// Returns the configuration of the kernel, with all sizes dynamic.
     pub fn config(&self, world: u32) -> KernelConfig {
         let config = GemmConfig {
             b_layout: self.layout,
@@ -115,7 +116,7 @@ impl Problem {
         }
     }
 
-    /// Its kernel, of its sizes.
+    /// Returns the spec of the kernel for the sizes of the problem.
     pub fn spec(&self, world: u32) -> KernelSpec {
         let spec = KernelSpec::validate(self.config(world));
         let spec = spec.and_then(|spec| spec.specialise(self.shape));
@@ -123,17 +124,18 @@ impl Problem {
     }
 }
 
-/// `ag_gemm` with every size given at `prepare`.
+/// Returns a configuration of `ag_gemm` with all sizes dynamic.
 pub fn config(world: u32, b_layout: BLayout, tuning: Tuning) -> KernelConfig {
     let shape = GemmShape { m: 1, n: 8, k: 8 };
-    Problem::from((shape, b_layout, tuning)).config(world)
+    GemmProblem::from((shape, b_layout, tuning)).config(world)
 }
 
-/// An operator, and operands for it whose rows are `pad` elements apart. Collective.
+/// Prepares an operator, and allocates operands with `pad` elements between their rows. All ranks must call this
+/// together.
 pub fn prepare(
     ranks: &Communicator,
     lab: &Lab,
-    problem: impl Into<Problem>,
+    problem: impl Into<GemmProblem>,
     pad: u64,
 ) -> Result<(Operator, Operands), Failure> {
     let problem = problem.into();
@@ -141,24 +143,24 @@ pub fn prepare(
     Ok((operator, Operands::new(ranks, lab, problem, pad)?))
 }
 
-/// Enqueues a call.
+/// Launches a call.
 pub fn launch(
     operator: &Operator,
     stream: &Arc<CudaStream>,
     operands: &[RawOperand],
 ) -> Result<(), mkernel::Error> {
-    // SAFETY: tests pass operands of the plan's sizes, and wait for their streams before they drop memory.
+    // SAFETY: the tests pass operands of the plan's sizes, and wait for their streams before they free memory.
     unsafe { operator.launch_raw(stream.cu_stream(), operands) }
 }
 
-/// What one rank multiplies.
+/// The operands of one rank, and those of the reference.
 ///
-/// Where ranks add up what each computed, their A side by side and their B below each other are one A and one B, the
-/// product of which is the sum: each rank's operands are parts of these.
+/// In operators that reduce, the A of all ranks side by side and the B of all ranks below each other are one large A
+/// and one large B. Their product is the sum over all ranks. Each rank's operands are parts of these large matrices.
 pub struct Operands {
-    /// This rank's A, a part of `whole` or a copy of one.
+    /// The A of this rank: a part of `whole`, or the matrix `shard`.
     a: View,
-    /// Own memory of `a`, where it has some.
+    /// The memory of `a`, if it is not a part of `whole`.
     shard: Option<Matrix>,
     own_rows: Range<u64>,
     b: View,
@@ -166,25 +168,25 @@ pub struct Operands {
     epilogue: Epilogue,
     bias: Option<Matrix>,
     residual: Option<Matrix>,
-    /// The A of which C is the product, all of it made here, not received: for the reference.
+    /// The A of the reference. This rank generates all of it and receives nothing.
     whole: Matrix,
     whole_b: Matrix,
-    /// Of C.
+    /// The rows of the whole result that this rank's C has.
     rows: Range<u64>,
     transposed: bool,
-    /// Rounded sums that C is made of.
+    /// The number of rounded partial sums whose sum is C.
     parts: u32,
 }
 
 impl Operands {
-    /// Poison; rows are `pad` elements apart.
+    /// Allocates the operands, with `pad` elements between rows, and poisons them.
     pub fn new(
         ranks: &Communicator,
         lab: &Lab,
-        problem: Problem,
+        problem: GemmProblem,
         pad: u64,
     ) -> Result<Self, Failure> {
-        let Problem {
+        let GemmProblem {
             op,
             shape,
             epilogue,
@@ -241,7 +243,7 @@ impl Operands {
         })
     }
 
-    /// A, B, C, and what is added to C.
+    /// Returns A, B, C, and the addends.
     pub fn raw(&self) -> Vec<RawOperand> {
         let addends = [&self.bias, &self.residual].into_iter().flatten();
         let addends = addends.map(|matrix| matrix.operand());
@@ -251,19 +253,19 @@ impl Operands {
             .collect()
     }
 
-    /// This rank's A.
+    /// Returns the A of this rank.
     pub fn a(&self) -> View {
         self.a
     }
 
-    /// New A, from the same seed on all ranks.
+    /// Fills A with random numbers. All ranks must use the same seed.
     pub fn fill_a(&self, lab: &Lab, seed: u64) -> Result<(), Failure> {
         lab.fill(&self.whole, 0, seed)?;
         let shard = self.shard.as_ref();
         shard.map_or(Ok(()), |shard| lab.fill(shard, self.own_rows.start, seed))
     }
 
-    /// This rank's part of the A from `seed` to other memory.
+    /// Fills A from `seed`, and copies this rank's part of it to `to`.
     pub fn copy_a(&self, lab: &Lab, seed: u64, to: &View) -> Result<(), Failure> {
         self.fill_a(lab, seed)?;
         match self.a.rows {
@@ -272,7 +274,7 @@ impl Operands {
         }
     }
 
-    /// New B, bias and residual, others on each rank; where ranks add up, from the same seed on all.
+    /// Fills B, the bias and the residual with random numbers. They differ between ranks, unless the operator reduces.
     pub fn fill_b(&self, lab: &Lab, seed: u64, rank: u32) -> Result<(), Failure> {
         let of_rank = if self.parts > 1 { 0 } else { rank };
         let seed = seed.wrapping_add(u64::from(of_rank));
@@ -286,7 +288,7 @@ impl Operands {
         Ok(())
     }
 
-    /// Poison to C, a call, and a verdict on it. Enqueues only.
+    /// Enqueues the poisoning of C, a call, and the check of its result.
     pub fn call(
         &self,
         lab: &Lab,
@@ -296,11 +298,11 @@ impl Operands {
     ) -> Result<(), Failure> {
         lab.poison(&self.c)?;
         launch(operator, &lab.stream, &self.raw())?;
-        self.judge(lab, verdicts, slot)
+        self.check(lab, verdicts, slot)
     }
 
-    /// A verdict on every element of C. Enqueues only.
-    pub fn judge(&self, lab: &Lab, verdicts: &CudaSlice<u64>, slot: usize) -> Result<(), Failure> {
+    /// Enqueues the check of every element of C.
+    pub fn check(&self, lab: &Lab, verdicts: &CudaSlice<u64>, slot: usize) -> Result<(), Failure> {
         let whole = self.whole.part(self.rows.clone(), 0..self.whole.cols);
         let matrices = (&whole, &*self.whole_b, &*self.c);
         let finish = Finish {
@@ -313,7 +315,7 @@ impl Operands {
     }
 }
 
-/// Waits; fails unless all verdicts are good.
+/// Waits for the calls, and returns the verdicts if all results are right.
 pub fn expect_right(
     ranks: &Communicator,
     lab: &Lab,
@@ -327,7 +329,8 @@ pub fn expect_right(
     }
 }
 
-/// Some calls with new data each, checked. Collective.
+/// Makes several calls with new data for each, checks the results, and returns the largest relative error. All ranks
+/// must call this together.
 pub fn compute(
     ranks: &Communicator,
     lab: &Lab,

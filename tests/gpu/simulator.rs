@@ -1,15 +1,16 @@
-//! GPUs and simulated GPUs agree.
+//! Tests that GPUs and simulated GPUs give the same bits.
 
 use crate::ranks::worlds;
-use mkernel_testing::jobs::{Where, agreed};
+use mkernel_testing::jobs::{Backend, common_jobs};
 
-/// `tests/simulator.rs` shows that simulated GPUs give the expected bits of these jobs; here it is the GPUs' turn.
+/// `tests/simulator.rs` checks that simulated GPUs give the expected bits of these jobs. This test checks the same on
+/// GPUs.
 #[test]
 #[ignore = "needs GPUs"]
-fn gpus_give_the_simulators_bits() {
-    let jobs: Vec<_> = worlds(1).into_iter().flat_map(agreed).collect();
+fn gpus_give_the_bits_of_the_simulator() {
+    let jobs: Vec<_> = worlds(1).into_iter().flat_map(common_jobs).collect();
     for (name, job) in &jobs {
-        if let Err(failure) = job.run_on(Where::Gpus) {
+        if let Err(failure) = job.run_on(Backend::Gpus) {
             panic!("{name}: {failure}");
         }
     }

@@ -1,18 +1,24 @@
-//! `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, and mistakes.
+//! Tests of `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, a
+//! node that makes no call, and mutations.
 
 use crate::{SEEDS, bad_network};
 use mkernel::Placement::{Contiguous, Zigzag};
-use mkernel_testing::jobs::attention::{AttentionJob, Pace};
+use mkernel_testing::jobs::attention::{AttentionJob, CallPattern};
 use mkernel_testing::jobs::{
-    Simulated, all_are_found, all_are_right, all_are_right_when_old, planted,
+    SimulatedJob, all_are_found, all_are_right, all_are_right_when_counters_wrap, mutated,
 };
 
-/// Seeds within which a mistake must be found. About one in 25 shows that keys of another put are awaited.
+/// The number of seeds with which a mutation must be found. One mutation, in which the keys of another put are awaited,
+/// is found by about one seed in 25.
 const SEEDS_TO_FIND: u64 = 300;
-/// Seeds of a call that one node does not make.
+/// The number of seeds with which one node makes no call.
 const SEEDS_WITHOUT_A_NODE: u64 = 20;
 
-/// `[B, S, H, H of K and V, D]` on nodes of `local_world` ranks. Few CTAs send, and relay soon: a put has at most 4 parts.
+/// Returns a job on `nodes` nodes of `local_world` ranks. `sizes` are the batch, the length of the sequence, the heads
+/// of Q, the heads of K and V, and the dimension of a head.
+///
+/// Two CTAs communicate. They forward parts soon, since the edit of `LAG` shortens the distance between a put and the
+/// forwarding of its parts. A put has at most 4 parts.
 fn job((nodes, local_world): (u32, u32), sizes: [u64; 5]) -> AttentionJob {
     let job = AttentionJob::new(nodes * local_world, sizes, 3);
     let mut job = job.across(nodes, bad_network()).pushed_by(2);
@@ -20,6 +26,7 @@ fn job((nodes, local_world): (u32, u32), sizes: [u64; 5]) -> AttentionJob {
     job
 }
 
+/// The line that sets the number of parts after which a part is forwarded.
 const LAG: &str = "kForwardLag = 512;";
 
 fn named(jobs: Vec<AttentionJob>) -> Vec<(String, AttentionJob)> {
@@ -31,7 +38,7 @@ fn named(jobs: Vec<AttentionJob>) -> Vec<(String, AttentionJob)> {
 }
 
 #[test]
-fn all_keys_are_attended_to() {
+fn queries_attend_to_the_keys_of_all_nodes() {
     all_are_right(
         &named(vec![
             job((2, 2), [1, 70, 6, 6, 64]),
@@ -55,10 +62,10 @@ fn masks_hold_across_nodes() {
     );
 }
 
-/// The count of calls passes 2^31 and 2^32, and with it the count of puts passes 2^32.
+/// The call count passes 2^31 and 2^32, and the number of puts passes 2^32 too.
 #[test]
-fn keys_come_after_many_calls() {
-    all_are_right_when_old(&named(vec![
+fn attention_is_right_after_many_calls() {
+    all_are_right_when_counters_wrap(&named(vec![
         job((2, 1), [1, 260, 4, 4, 64]),
         job((2, 2), [2, 259, 2, 1, 64]).bhsd(),
         job((3, 2), [1, 7, 2, 2, 64]).causal(Zigzag),
@@ -67,21 +74,24 @@ fn keys_come_after_many_calls() {
 }
 
 #[test]
-fn calls_are_out_of_step_and_in_graphs() {
-    let paces = [Pace::OutOfStep, Pace::Graph];
-    let jobs = paces.map(|pace| job((2, 2), [1, 140, 2, 2, 64]).at(pace));
-    let masked = paces.map(|pace| {
-        let job = job((2, 2), [1, 140, 2, 1, 64]).at(pace);
+fn calls_out_of_step_and_in_graphs_are_right() {
+    let patterns = [CallPattern::OutOfStep, CallPattern::Graph];
+    let jobs = patterns.map(|pattern| job((2, 2), [1, 140, 2, 2, 64]).pattern(pattern));
+    let masked = patterns.map(|pattern| {
+        let job = job((2, 2), [1, 140, 2, 1, 64]).pattern(pattern);
         job.causal(Contiguous)
     });
     all_are_right(&named([jobs, masked].concat()), SEEDS);
 }
 
-/// Whether its peer waits in vain, or hears first that it has ended. Nodes of one rank: in others, ranks that have given up
-/// write over what those read that have not seen it yet. Nobody gets such results, but the simulator tells of it first.
+/// Rank 0 gets an error that names rank 1, whether its own deadline passes first or the close message of rank 1 arrives
+/// first.
+///
+/// The nodes have one rank each. In larger nodes, ranks that have aborted overwrite data that others still read. No
+/// such result is returned, but the simulator would report the race.
 #[test]
 fn a_node_that_makes_no_call_is_named() {
-    let missing = job((2, 1), [1, 140, 2, 2, 64]).at(Pace::Without { rank: 1 });
+    let missing = job((2, 1), [1, 140, 2, 2, 64]).pattern(CallPattern::AbsentRank { rank: 1 });
     for seed in 0..SEEDS_WITHOUT_A_NODE {
         let failure = missing.run(seed).expect_err("rank 1 is missing");
         let is_named = failure.contains("rank 1") && !failure.contains("simulator found");
@@ -89,25 +99,25 @@ fn a_node_that_makes_no_call_is_named() {
     }
 }
 
-/// Several tiles, of two heads in turn.
+/// Returns a job in which each rank has several tiles of two heads.
 fn all_keys() -> AttentionJob {
     job((2, 2), [1, 512, 2, 2, 64])
 }
 
-/// The first node waits for nothing but counts.
+/// Returns a job in which the first node waits for no keys, but only for the numbers of puts.
 fn one_way() -> AttentionJob {
     job((2, 2), [1, 512, 1, 1, 64]).causal(Contiguous)
 }
 
-/// Only the second rank waits for another, the first: that can be two calls ahead.
+/// Returns a job in which only rank 1 waits for another rank. So rank 0, for which it waits, can be two calls ahead.
 fn far_ahead() -> AttentionJob {
     let mut job = job((2, 2), [1, 2, 4, 4, 64]).causal(Contiguous);
     (job.machine.sms, job.machine.skew) = (2, 95);
     job.pushed_by(1)
 }
 
-/// What it is, where, and what is replaced by what.
-type Mistake = (
+/// A mutation: its name, the job whose kernel it changes, and the edit of the kernel's text.
+type Mutation = (
     &'static str,
     fn() -> AttentionJob,
     &'static str,
@@ -115,26 +125,26 @@ type Mistake = (
 );
 
 #[rustfmt::skip]
-const MISTAKES: &[Mistake] = &[
-    ("keys put before they are there", all_keys, "@kv-forward.own-wait", "wait_flag( => if (false) wait_flag("),
+const MUTATIONS: &[Mutation] = &[
+    ("keys put before they are written", all_keys, "@kv-forward.own-wait", "wait_flag( => if (false) wait_flag("),
     ("keys forwarded before they have arrived", all_keys, "@kv-forward.arrival", ""),
     ("the last parts are not forwarded", all_keys, "@kv-forward.lag", " + Config::kForwardLag => "),
     ("keys of another put awaited", all_keys, "@kv-forward.arrival", "put_of(part) => 0"),
     ("keys of another peer forwarded", all_keys, "@kv-forward.part", "Network::rank_of_peer(ctx, peer) => ctx.rank"),
-    ("keys put to another place", all_keys, "@kv-forward.put", "first.part(ctx, 0) => Workspace::kv_parts(0, 0, 0, 0, 0)"),
+    ("keys put to another slot", all_keys, "@kv-forward.put", "first.part(ctx, 0) => Workspace::kv_parts(0, 0, 0, 0, 0)"),
     ("only K is put", all_keys, "@kv-forward.put", "tiles * 2 => tiles"),
     ("one buffer for all calls", all_keys, "@kv-slots.buffer", "ctx.epoch => 0u"),
-    ("nobody waits for readers", far_ahead, "@kv-slots.credit", "slot.earlier => 0u"),
+    ("no wait for the readers of a slot", far_ahead, "@kv-slots.credit", "slot.earlier => 0u"),
     ("credits for the source, not for the rank that forwards", all_keys, "@kv-slots.release-node", "source => ctx.rank"),
     ("a node that needs keys gets none", one_way, "@kv-forward.needs", "return node_attends => return !node_attends"),
     ("calls end before all puts have arrived", one_way, "@put.watch-arrivals", ""),
 ];
 
 #[test]
-fn every_mistake_is_found() {
-    let plant = |(name, job, from, to): &Mistake| (*name, planted(job(), &[(*from, *to)]));
+fn every_mutation_is_found() {
+    let mutate = |(name, job, from, to): &Mutation| (*name, mutated(job(), &[(*from, *to)]));
     all_are_found(
-        &MISTAKES.iter().map(plant).collect::<Vec<_>>(),
+        &MUTATIONS.iter().map(mutate).collect::<Vec<_>>(),
         SEEDS_TO_FIND,
     );
 }

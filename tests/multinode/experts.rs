@@ -1,17 +1,20 @@
-//! `dispatch_gemm` and `combine` on several nodes: each token's rows where they belong, and their sums back, whatever the
-//! routing, the schedule and the network.
+//! Tests of `dispatch_gemm` and `combine` on several nodes: results under many kinds of routing, invalid operands, an
+//! absent rank, graphs, and mutations.
 
 use crate::{SEEDS, bad_network};
-use mkernel_testing::jobs::attention::Pace;
-use mkernel_testing::jobs::experts::{Combining, Layer, recovers, ways};
-use mkernel_testing::jobs::{AGES, Simulated, Where, all_are_found, all_are_right, planted};
+use mkernel_testing::jobs::attention::CallPattern;
+use mkernel_testing::jobs::experts::{CombineEdits, Layer, all_recover, invalid_calls};
+use mkernel_testing::jobs::{
+    Backend, SimulatedJob, WRAPPING_CALL_COUNTS, all_are_found, all_are_right, mutated,
+};
 
+/// Returns a layer on `nodes` nodes of `local_world` ranks, without calls.
 fn job((nodes, local_world): (u32, u32), (experts, top_k, max_tokens): (u64, u64, u64)) -> Layer {
     let layer = Layer::new(nodes * local_world, experts, top_k, max_tokens);
     layer.across(nodes, bad_network())
 }
 
-/// Right each time, with exact sums.
+/// Runs layers with several seeds. Their results must be known exactly, and they must be right.
 fn are_right<const N: usize>(layers: [(&str, Layer); N]) {
     for (name, layer) in &layers {
         assert!(layer.is_exact(), "{name}");
@@ -20,7 +23,7 @@ fn are_right<const N: usize>(layers: [(&str, Layer); N]) {
 }
 
 #[test]
-fn topologies() {
+fn layers_are_right_in_every_topology() {
     let mut alone = job((2, 1), (6, 3, 20)).mixed([&[20, 20], &[0, 20], &[20, 7]]);
     alone.comm_ctas = Some(1);
     let two = job((2, 2), (12, 3, 12)).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12; 4]]);
@@ -34,24 +37,34 @@ fn topologies() {
     ]);
 }
 
-/// The count of calls passes 2^31 and 2^32.
+/// The results stay right while the call count passes 2^31 and 2^32.
 #[test]
-fn after_many_calls() {
-    let old = |age| {
+fn layers_are_right_after_many_calls() {
+    let layers = |calls| {
         [
-            ("2 nodes of 1", job((2, 1), (6, 3, 20)).growing_old(age)),
-            ("2 nodes of 2", job((2, 2), (12, 3, 12)).growing_old(age)),
-            ("3 nodes of 2", job((3, 2), (12, 4, 6)).growing_old(age)),
+            (
+                "2 nodes of 1",
+                job((2, 1), (6, 3, 20)).with_call_count(calls),
+            ),
+            (
+                "2 nodes of 2",
+                job((2, 2), (12, 3, 12)).with_call_count(calls),
+            ),
+            (
+                "3 nodes of 2",
+                job((3, 2), (12, 4, 6)).with_call_count(calls),
+            ),
         ]
     };
-    let layers: Vec<_> = AGES.into_iter().flat_map(old).collect();
+    let layers: Vec<_> = WRAPPING_CALL_COUNTS.into_iter().flat_map(layers).collect();
     assert!(layers.iter().all(|(_, layer)| layer.is_exact()));
     all_are_right(&layers, 1);
 }
 
-/// One expert has all, nobody sends anything, every token goes everywhere, no token leaves its node.
+/// All tokens have the same experts, ranks have no tokens, every token goes to all experts, and no token leaves its
+/// node.
 #[test]
-fn skewed_choices() {
+fn extreme_routing_is_right() {
     let one = job((2, 2), (8, 2, 16))
         .call(&[16; 4], |_, _| vec![5, 4])
         .call(&[0; 4], |_, _| Vec::new())
@@ -79,9 +92,9 @@ fn skewed_choices() {
     ]);
 }
 
-/// Tokens longer than a slot of shared memory, more than one put has.
+/// Tokens are longer than a slot of shared memory, and need more than one put.
 #[test]
-fn several_puts() {
+fn tokens_in_several_puts_are_right() {
     let mut long = job((2, 1), (4, 2, 70));
     long.hidden = 8200;
     long.intermediate = 8;
@@ -94,10 +107,11 @@ fn several_puts() {
     are_right([("long tokens", long), ("long rows", wide)]);
 }
 
+/// Runs the layer, which must fail on every rank with an error that contains all `parts`.
 fn fails(job: &Layer, parts: &[&str]) {
     for seed in 0..2 {
-        for (rank, said) in job.each(seed).into_iter().enumerate() {
-            let failure = said.expect_err("a fault");
+        for (rank, outcome) in job.run_ranks(seed).into_iter().enumerate() {
+            let failure = outcome.expect_err("a fault");
             assert!(!failure.contains("simulator found"), "{failure}");
             for part in parts {
                 assert!(
@@ -109,9 +123,9 @@ fn fails(job: &Layer, parts: &[&str]) {
     }
 }
 
-/// Every rank of every node names the rank and the token; calls that are already under way behind do no harm.
+/// Every rank gets an error that names the invalid entry, although later calls have been launched.
 #[test]
-fn wrong_choices_are_named_on_every_node() {
+fn invalid_experts_are_named_on_every_node() {
     let wrong = |expert: i32| {
         let right = |_, token: usize| vec![(token % 4) as i32, 4 + (token % 4) as i32];
         job((2, 2), (8, 2, 9))
@@ -131,7 +145,7 @@ fn wrong_choices_are_named_on_every_node() {
 }
 
 #[test]
-fn more_rows_than_room() {
+fn more_rows_than_max_rows_are_an_error() {
     let mut full = job((2, 2), (8, 1, 10)).call(&[10; 4], |_, _| vec![5]);
     full.max_rows = Some(37);
     fails(
@@ -140,20 +154,20 @@ fn more_rows_than_room() {
     );
 }
 
-/// On every node a wrong call is returned once, and the call after it is right.
+/// Every rank gets the error of an invalid call once, and the next call is right.
 #[test]
-fn calls_after_wrong_calls_are_right() {
+fn calls_after_invalid_calls_are_right() {
     let new = || job((2, 2), (8, 2, 9));
     let right = |rank: usize, token: usize| vec![(token % 4) as i32, 4 + (rank + token) as i32 % 4];
-    let place = Where::Simulated { seed: 1 };
+    let place = Backend::Simulated { seed: 1 };
     let choice = new()
         .call(&[9, 0, 9, 4], move |rank, token| match (rank, token) {
             (2, 6) => vec![3, 8],
             _ => right(rank, token),
         })
         .call(&[9, 3, 0, 9], right);
-    let replayed = &ways(false)[3..];
-    recovers(
+    let replayed = &invalid_calls(false)[3..];
+    all_recover(
         &choice,
         place,
         replayed,
@@ -163,116 +177,116 @@ fn calls_after_wrong_calls_are_right() {
     rows.max_rows = Some(37);
     let rows = rows.call(&[10; 4], |_, _| vec![5]);
     let rows = rows.call(&[10, 9, 9, 9], |_, _| vec![5]);
-    recovers(
+    all_recover(
         &rows,
         place,
-        &ways(false)[..1],
+        &invalid_calls(false)[..1],
         &["rank 2, call 1", "40 rows", "max_rows is 37"],
     );
     let places = new().call(&[9; 4], right).call(&[9, 1, 2, 9], right);
-    recovers(
+    all_recover(
         &places,
         place,
-        &ways(true)[1..2],
+        &invalid_calls(true)[1..2],
         &["rank 0, call 1", "choice 1 of token 0"],
     );
 }
 
-/// Ranks of both nodes give up at their deadlines, or hear that the missing one has ended: it is needed before the first token
-/// leaves.
+/// Ranks abort at their deadlines, or when the close message of the absent rank arrives. No token is sent before all
+/// ranks take part.
 #[test]
 fn an_absent_rank_ends_the_calls_of_all() {
     for absent in [0, 3] {
         let mut layer = job((2, 2), (8, 2, 9)).mixed([&[9; 4]; 3]);
-        layer.pace = Pace::Without { rank: absent };
-        for (rank, said) in (0..).zip(layer.each(1)) {
-            let is_right = match &said {
+        layer.pattern = CallPattern::AbsentRank { rank: absent };
+        for (rank, outcome) in (0..).zip(layer.run_ranks(1)) {
+            let is_right = match &outcome {
                 Ok(_) => rank == absent,
-                Err(told) => {
-                    told.contains("was waiting for") || told.contains(&format!("rank {absent}"))
+                Err(error) => {
+                    error.contains("was waiting for") || error.contains(&format!("rank {absent}"))
                 }
             };
-            assert!(is_right, "rank {rank} without {absent}: {said:?}");
+            assert!(is_right, "rank {rank} without {absent}: {outcome:?}");
         }
     }
 }
 
-/// Graphs whose replays have other tokens, numbers and experts; ranks that come when they like.
+/// The ranks pause for random times, or replay a graph with other tokens and experts each time.
 #[test]
-fn calls_are_out_of_step_and_in_graphs() {
-    are_right([Pace::OutOfStep, Pace::Graph].map(|pace| {
+fn calls_out_of_step_and_in_graphs_are_right() {
+    are_right([CallPattern::OutOfStep, CallPattern::Graph].map(|pattern| {
         let mut layer = job((2, 2), (8, 2, 12));
-        layer.pace = pace;
+        layer.pattern = pattern;
         let layer = layer.random(&[12; 4], true);
         let layer = layer.mixed([&[12, 0, 5, 12], &[0; 4], &[3, 12, 0, 1]]);
         ("paced", layer.random(&[12; 4], false))
     }));
 }
 
-/// Seeds within which a mistake must be found.
+/// The number of seeds with which a mutation must be found.
 const SEEDS_TO_FIND: u64 = 20;
 
-/// What is wrong, and what is replaced by what.
-type Mistake = (&'static str, &'static str, &'static str);
+/// A mutation: its name, and the edit of the kernel's text.
+type Mutation = (&'static str, &'static str, &'static str);
 
 #[rustfmt::skip]
-const DISPATCH: &[Mistake] = &[
+const DISPATCH: &[Mutation] = &[
     ("a packet put before it is written", "@packets.written", ""),
     ("a packet forwarded before it has arrived", "@packets.arrival", ""),
     ("counts forwarded without a fence", "@packets.forward-fence", ""),
     ("one buffer of packets for all calls", "@packets.slot", "ctx.parity() => 0u"),
     ("the list of another rank", "@packets.list", ""),
-    ("puts of the call before counted again", "@counted-puts.next", "wanted_of(peer) => wanted_of(peer) - 1"),
+    ("puts of the previous call counted again", "@counted-puts.next", "wanted_of(peer) => wanted_of(peer) - 1"),
     ("a chunk put before it is packed", "@node-tokens.packed", ""),
     ("a chunk forwarded before it has arrived", "@node-tokens.arrival", ""),
-    ("a chunk put to the place of another source", "@node-tokens.there", "ctx.rank, first => ctx.rank ^ 1, first"),
-    ("tokens forwarded to nobody", "@routing.needing-ranks", "== to => != to"),
+    ("a chunk put to the slot of another source", "@node-tokens.there", "ctx.rank, first => ctx.rank ^ 1, first"),
+    ("tokens forwarded to no rank", "@routing.needing-ranks", "== to => != to"),
     ("a token needed by the first rank only", "@routing.needing-choices", "first + Config::kTopK => first + 1"),
-    ("flags before forwarded tokens have arrived", "@copy.stored", ""),
-    ("forwarded without a fence for what NICs wrote", "@node-tokens.forward-fence", ""),
-    ("arrivals not published to all", "@put.arrivals", "store_release_gpu => store"),
+    ("flags stored before forwarded tokens are written", "@copy.stored", ""),
+    ("no fence between the writes of NICs and the forwarding", "@node-tokens.forward-fence", ""),
+    ("arrivals not published to all CTAs", "@put.arrivals", "store_release_gpu => store"),
 ];
 
 #[rustfmt::skip]
-const COMBINE: &[Mistake] = &[
-    ("a list relayed before it has come", "@lists.relay-wait", ""),
+const COMBINE: &[Mutation] = &[
+    ("a list relayed before it has arrived", "@lists.relay-wait", ""),
     ("one buffer of lists for all calls", "@lists.buffer", "ctx.parity() => 0u"),
-    ("relayed before this rank has read what it was sent", "@lists.relay-fence", ""),
-    ("puts of the call before counted again", "@counted-puts.next", "wanted_of(peer)) => wanted_of(peer) - 1)"),
-    ("tokens of calls before on the list", "@lists.next", "listed) => 0)"),
-    ("a token on a list for each of its choices", "@lists.listed", "node_of_entry(args, first + i) == node => false"),
-    ("another place on the list", "@sums.position", "sums_in(peer, position) => sums_in(peer, part.token)"),
-    ("a chunk put before its sums are there", "@put-sums.wait", "(void)site;"),
+    ("lists relayed before this rank has read what it received", "@lists.relay-fence", ""),
+    ("puts of the previous call counted again", "@counted-puts.next", "wanted_of(peer)) => wanted_of(peer) - 1)"),
+    ("tokens of previous calls on the list", "@lists.next", "listed) => 0)"),
+    ("a token on a list once for each of its entries", "@lists.listed", "node_of_entry(args, first + i) == node => false"),
+    ("another position on the list", "@sums.position", "sums_in(peer, position) => sums_in(peer, part.token)"),
+    ("a chunk put before its sums are computed", "@put-sums.wait", "(void)site;"),
     ("a chunk of sums not awaited", "@sums.put", "put_of_sum(position) => put_of_sum(position) - 1"),
     ("sums of other nodes left out", "@sums.node-group", "rank - rank % Ranks::kLocalWorld => kNoGroup"),
-    ("loaded without a fence for what NICs wrote", "@sums.proxy-fence", ""),
-    ("arrivals not told to all", "@put.arrivals", "store_release_gpu => store"),
+    ("no fence between the writes of NICs and the loads", "@sums.proxy-fence", ""),
+    ("arrivals not published to all CTAs", "@put.arrivals", "store_release_gpu => store"),
 ];
 
-/// Those that need lists to which several CTAs write.
+/// Mutations that need lists to which several CTAs write.
 #[rustfmt::skip]
-const LISTS: &[Mistake] = &[
+const LISTS: &[Mutation] = &[
     ("a list put before it is written", "@lists.put-wait", ""),
-    ("a token's place on the list before it is there", "@lists.position", "mark == ctx.mark() => true"),
+    ("a token's position on the list read before it is written", "@lists.position", "mark == ctx.mark() => true"),
 ];
 
-/// Some seed finds each, and none finds anything in the kernels as they are.
+/// The layers are right without a mutation, and some seed finds each mutation.
 #[test]
-fn every_mistake_is_found() {
+fn every_mutation_is_found() {
     let few = job((2, 2), (8, 3, 12)).mixed([&[12; 4], &[12, 0, 12, 5], &[12; 4]]);
     let mut many = job((2, 1), (6, 3, 300));
     (many.hidden, many.intermediate) = (8, 8);
     let many = many.mixed([&[300; 2], &[300, 40], &[300; 2]]);
     are_right([("few", few.clone()), ("many", many.clone())]);
     are_found(DISPATCH, &few);
-    are_found(COMBINE, &Combining(few));
-    are_found(LISTS, &Combining(many));
+    are_found(COMBINE, &CombineEdits(few));
+    are_found(LISTS, &CombineEdits(many));
 }
 
-fn are_found<J: Simulated + Clone + Sync>(mistakes: &[Mistake], job: &J) {
-    let plant = |(name, from, to): &Mistake| (*name, planted(job.clone(), &[(*from, *to)]));
+fn are_found<J: SimulatedJob + Clone + Sync>(mutations: &[Mutation], job: &J) {
+    let mutate = |(name, from, to): &Mutation| (*name, mutated(job.clone(), &[(*from, *to)]));
     all_are_found(
-        &mistakes.iter().map(plant).collect::<Vec<_>>(),
+        &mutations.iter().map(mutate).collect::<Vec<_>>(),
         SEEDS_TO_FIND,
     );
 }

@@ -1,4 +1,5 @@
-//! Ranks that stay away or go, and NICs that fail: an error on every rank, in time.
+//! Tests of failures on several nodes: absent ranks, ranks that end, and NICs that fail. Every rank must get an error
+//! in time. The tests also cover nodes and NICs that do not fit the ranks.
 
 use crate::rank::{SHAPE, on_nodes, on_ranks};
 use mkernel::{
@@ -12,13 +13,14 @@ const DEADLINE: Duration = Duration::from_millis(500);
 
 #[test]
 fn an_absent_rank_ends_the_calls_of_all() {
-    // Of gemm_ar, ranks that gave up read results while others, which gave up too, still write them: the simulator objects.
+    // gemm_ar is left out. After an abort its ranks read results that others still write, and the simulator reports
+    // that.
     for op in [GemmOp::AgGemm, GemmOp::GemmRs] {
         on_ranks(op, 3, Faults::default(), |rank| {
             let mut c = rank.poisoned();
             rank.launch(&mut c).expect("launched");
             rank.check(&c);
-            rank.ranks.barrier().expect("all came");
+            rank.ranks.barrier().expect("all ranks take part");
             if rank.ranks.rank() == 3 {
                 rank.ranks.barrier().expect("all have failed");
                 return;
@@ -46,16 +48,16 @@ fn an_absent_rank_ends_the_calls_of_all() {
     }
 }
 
-/// How a rank goes.
+/// The way in which a rank leaves a job.
 #[derive(Clone, Copy, Debug)]
-enum Going {
-    /// It drops its operator: it said that it has ended.
+enum Exit {
+    /// The rank drops its operator, which sends close messages.
     Ends,
-    /// As a process that is killed: without a word to anybody.
+    /// The rank sends no close message, like a process that is killed.
     Dies,
 }
 
-/// Nobody is to be named but the rank that is lost.
+/// Returns whether the error names the lost rank.
 fn names(error: &Error, lost: u32) -> bool {
     match error {
         Error::RankLost { rank } => *rank == lost,
@@ -72,21 +74,24 @@ fn names(error: &Error, lost: u32) -> bool {
     }
 }
 
-fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, going: Going) {
+/// Makes one call, lets the rank `lost` leave, and makes another call on the other ranks. All of them must name the
+/// lost rank.
+fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, exit: Exit) {
     let errors = on_nodes(nodes, op, 4, Faults::default(), |rank| {
         let mut c = rank.poisoned();
         rank.launch(&mut c).expect("launched");
         rank.check(&c);
-        rank.ranks.barrier().expect("all came");
+        rank.ranks.barrier().expect("all ranks take part");
         let this = rank.ranks.rank();
         if this == lost {
-            match going {
-                // A GPU that is in use and idle: waits of the others are no deadlock.
-                Going::Ends => {
+            match exit {
+                // The rank keeps its communicator until the others have failed. With an idle GPU in use, the simulator
+                // does not take the waits of the others for a deadlock.
+                Exit::Ends => {
                     drop(rank.operator);
                     rank.ranks.barrier().expect("all have failed");
                 }
-                Going::Dies => {
+                Exit::Dies => {
                     let died = catch_unwind(AssertUnwindSafe(move || {
                         let _alive = rank;
                         resume_unwind(Box::new("it dies"));
@@ -101,7 +106,7 @@ fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, going: Going) {
         let outcome = rank.launch(&mut c);
         let outcome = outcome.and_then(|()| rank.ranks.synchronize(&rank.stream));
         let took = started.elapsed();
-        if matches!(going, Going::Ends) {
+        if matches!(exit, Exit::Ends) {
             rank.ranks.barrier().expect("all have failed");
         }
         Some((this, outcome.expect_err("a rank has gone"), took))
@@ -111,7 +116,7 @@ fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, going: Going) {
             Error::Aborted { cause: Some(cause) } => (*cause).clone(),
             error => error,
         };
-        let what = format!("{op} on {nodes:?}, {lost} {going:?}, rank {rank}: {error}");
+        let what = format!("{op} on {nodes:?}, {lost} {exit:?}, rank {rank}: {error}");
         assert!(names(&error, lost), "{what}");
         assert!(took < 40 * DEADLINE, "{what} after {took:?}");
     }
@@ -119,21 +124,21 @@ fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, going: Going) {
 
 #[test]
 fn a_rank_that_ends_is_named_by_every_rank() {
-    every_rank_names(3, (2, 2), GemmOp::AgGemm, Going::Ends);
-    every_rank_names(0, (3, 2), GemmOp::AgGemm, Going::Ends);
+    every_rank_names(3, (2, 2), GemmOp::AgGemm, Exit::Ends);
+    every_rank_names(0, (3, 2), GemmOp::AgGemm, Exit::Ends);
 }
 
 #[test]
 fn a_rank_that_dies_is_named_by_every_rank() {
-    every_rank_names(3, (2, 2), GemmOp::AgGemm, Going::Dies);
-    every_rank_names(0, (2, 2), GemmOp::GemmRs, Going::Dies);
-    every_rank_names(2, (3, 2), GemmOp::GemmRs, Going::Dies);
-    every_rank_names(5, (2, 4), GemmOp::AgGemm, Going::Dies);
+    every_rank_names(3, (2, 2), GemmOp::AgGemm, Exit::Dies);
+    every_rank_names(0, (2, 2), GemmOp::GemmRs, Exit::Dies);
+    every_rank_names(2, (3, 2), GemmOp::GemmRs, Exit::Dies);
+    every_rank_names(5, (2, 4), GemmOp::AgGemm, Exit::Dies);
 }
 
-/// A rank that came late has put, and its peer has all it wants and goes, while completions are on their way back.
+/// A rank ends while the completions of its late peer's puts are still in flight. This is no error on the peer.
 #[test]
-fn a_rank_that_has_finished_is_no_loss_to_those_that_have_not() {
+fn a_rank_may_end_before_its_peers_have_finished() {
     for seed in 0..16 {
         let late = Faults {
             seed,
@@ -150,7 +155,7 @@ fn a_rank_that_has_finished_is_no_loss_to_those_that_have_not() {
             rank.check(&c);
             if is_late {
                 std::thread::sleep(Duration::from_millis(200));
-                rank.ranks.check().expect("all went well");
+                rank.ranks.check().expect("no call has failed");
             }
         });
     }
@@ -171,7 +176,7 @@ fn a_nic_that_fails_is_an_error_on_every_rank() {
         };
         let error = (0..20).find_map(|_| call().err());
         let error = error.expect("a NIC has failed");
-        let is_told = matches!(
+        let is_failure = matches!(
             error,
             Error::Fabric(
                 FabricError::Nic { .. }
@@ -180,52 +185,54 @@ fn a_nic_that_fails_is_an_error_on_every_rank() {
             ) | Error::Timeout { .. }
                 | Error::RankLost { .. }
         );
-        assert!(is_told, "{error}");
+        assert!(is_failure, "{error}");
         let (first, later) = (error.to_string(), call().expect_err("a NIC has failed"));
         assert!(later.to_string().contains(&first), "{first}; then {later}");
     });
 }
 
+/// Prepares `gemm_rs` on four ranks with these NICs, which must be refused. Returns the error of each rank.
+fn prepare_errors(nodes: u32, nics: [NicModel; 4]) -> Vec<Error> {
+    let simulation = Simulation {
+        ranks: 4,
+        ..Simulation::default()
+    };
+    let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
+    let config = GemmConfig {
+        m: Dim::Static(SHAPE.m),
+        n: Dim::Static(SHAPE.n),
+        k: Dim::Static(SHAPE.k),
+        ..GemmConfig::new(GemmOp::GemmRs)
+    };
+    let config = KernelConfig {
+        nodes,
+        ..KernelConfig::new(4, config)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ranks
+            .into_iter()
+            .zip(nics)
+            .map(|(ranks, nic)| {
+                let config = &config;
+                scope.spawn(move || {
+                    let faults = Faults::default();
+                    ranks.set_transport(Transport::Emulated { nic, faults });
+                    ranks.prepare(config, SHAPE).expect_err("refused")
+                })
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined.map(|result| result.expect("no panic")).collect()
+    })
+}
+
 #[test]
-fn what_does_not_fit_the_ranks_is_refused() {
+fn nodes_and_nics_that_do_not_fit_the_ranks_are_refused() {
     let nic = |gb_per_s| NicModel {
         gb_per_s,
         ..NicModel::default()
     };
-    let prepare = |nodes, nics: [NicModel; 4]| -> Vec<Error> {
-        let simulation = Simulation {
-            ranks: 4,
-            ..Simulation::default()
-        };
-        let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
-        let config = GemmConfig {
-            m: Dim::Static(SHAPE.m),
-            n: Dim::Static(SHAPE.n),
-            k: Dim::Static(SHAPE.k),
-            ..GemmConfig::new(GemmOp::GemmRs)
-        };
-        let config = KernelConfig {
-            nodes,
-            ..KernelConfig::new(4, config)
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = ranks
-                .into_iter()
-                .zip(nics)
-                .map(|(ranks, nic)| {
-                    let config = &config;
-                    scope.spawn(move || {
-                        let faults = Faults::default();
-                        ranks.set_transport(Transport::Emulated { nic, faults });
-                        ranks.prepare(config, SHAPE).expect_err("refused")
-                    })
-                })
-                .collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            joined.map(|result| result.expect("no panic")).collect()
-        })
-    };
-    for error in prepare(3, [50.0; 4].map(nic)) {
+    for error in prepare_errors(3, [50.0; 4].map(nic)) {
         assert!(
             matches!(error, Error::Cluster(ClusterError::Nodes { nodes: 3, .. })),
             "{error}"
@@ -235,7 +242,7 @@ fn what_does_not_fit_the_ranks_is_refused() {
         write_bytes: 64,
         ..NicModel::default()
     };
-    for error in prepare(2, [(); 4].map(|()| short.clone())) {
+    for error in prepare_errors(2, [(); 4].map(|()| short.clone())) {
         let Error::Fabric(FabricError::Config(mistakes)) = &error else {
             panic!("{error}");
         };
@@ -244,7 +251,7 @@ fn what_does_not_fit_the_ranks_is_refused() {
         };
         assert!(bytes.contains("have at most 64"), "{bytes}");
     }
-    for error in prepare(2, [50.0, 50.0, 25.0, 50.0].map(nic)) {
+    for error in prepare_errors(2, [50.0, 50.0, 25.0, 50.0].map(nic)) {
         let Error::Mismatch { ranks, .. } = &error else {
             panic!("{error}");
         };

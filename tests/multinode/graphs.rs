@@ -1,4 +1,4 @@
-//! Graphs of calls, replayed while proxies live.
+//! Tests of graphs of calls on several nodes, which are replayed several times, also with launches between them.
 
 use crate::rank::on_ranks;
 use mkernel::GemmOp;
@@ -25,7 +25,7 @@ fn graphs_are_replayed_beside_calls() {
             rank.launch(&mut eager).expect("launched");
             rank.check(&eager);
             assert_eq!(rank.ranks.findings(), []);
-            rank.ranks.barrier().expect("all came to the end");
+            rank.ranks.barrier().expect("all ranks reach the end");
         });
     }
 }

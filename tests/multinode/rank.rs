@@ -1,4 +1,5 @@
-//! Ranks of a job, a thread for each, with operands by which each element of C says whose it is.
+//! Ranks of GEMM operators on several nodes, in a thread for each. The operands are chosen so that each element of C
+//! shows from which ranks it was computed.
 
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
@@ -15,7 +16,7 @@ pub const SHAPE: GemmShape = GemmShape {
     k: 64,
 };
 
-/// A rank that is ready to call.
+/// A rank with a prepared operator and its operands.
 pub struct Rank {
     pub operator: Operator,
     pub stream: Arc<CudaStream>,
@@ -25,7 +26,7 @@ pub struct Rank {
     pub ranks: Communicator,
 }
 
-/// Puts four simulated GPUs into two nodes; returns what `body` does on each of them.
+/// Runs `body` on each of four simulated GPUs in two nodes, and returns the values by rank.
 pub fn on_ranks<T: Send>(
     op: GemmOp,
     seed: u64,
@@ -35,7 +36,7 @@ pub fn on_ranks<T: Send>(
     on_nodes((2, 2), op, seed, faults, body)
 }
 
-/// The same with so many nodes, and GPUs of each.
+/// Runs `body` on each simulated GPU of `nodes` nodes of `local_world` GPUs, and returns the values by rank.
 pub fn on_nodes<T: Send>(
     (nodes, local_world): (u32, u32),
     op: GemmOp,
@@ -113,10 +114,12 @@ impl Rank {
         }
     }
 
+    /// Returns poison of the size of C.
     pub fn poison(&self) -> Vec<bf16> {
         vec![bf16::NAN; (self.rows_of_c() * SHAPE.n) as usize]
     }
 
+    /// Returns a C that is filled with poison.
     pub fn poisoned(&self) -> CudaSlice<bf16> {
         self.stream.clone_htod(&self.poison()).expect("uploaded")
     }
@@ -125,17 +128,19 @@ impl Rank {
         self.operator.launch(&self.stream, &self.a, &self.b, c)
     }
 
-    /// Adds a call to a graph, which must be gone before `self` and `c`.
+    /// Adds a call to the graph that is being captured. The graph must be destroyed before `self` and `c`.
     pub fn capture(&self, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
         let call = self.operator.call(&self.stream);
         let call = call.read(Operand::A, &self.a).read(Operand::B, &self.b);
-        // SAFETY: by the caller; all is done on one stream.
+        // SAFETY: the caller destroys the graph before the operands, and all work is on one stream.
         unsafe { call.write(Operand::C, c).capture() }
     }
 
-    /// Waits for calls, and looks at every element of a result.
+    /// Waits for the calls, and checks every element of a result.
     pub fn check(&self, c: &CudaSlice<bf16>) {
-        self.ranks.synchronize(&self.stream).expect("well");
+        self.ranks
+            .synchronize(&self.stream)
+            .expect("the calls succeed");
         let c = self.stream.clone_dtoh(c).expect("downloaded");
         let (rows, world) = (shard_rows(&self.ranks), u64::from(self.ranks.world()));
         for (i, value) in (0..).zip(&c) {
@@ -153,7 +158,7 @@ fn shard_rows(ranks: &Communicator) -> u64 {
     SHAPE.m.div_ceil(ranks.world().into())
 }
 
-/// The last ranks may have fewer.
+/// Returns the number of rows of this rank's shard. The last ranks may have fewer than others.
 fn own_rows(ranks: &Communicator) -> u64 {
     let rows = shard_rows(ranks);
     rows.min(SHAPE.m.saturating_sub(rows * u64::from(ranks.rank())))

@@ -1,14 +1,14 @@
-//! Mistakes in `ag_gemm`, and in the GEMM core that all operators share.
+//! Mutations of `ag_gemm`, and of the main loop that all GEMM operators share.
 
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
 use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Transfer, Tuning};
-use mkernel_testing::jobs::Job;
+use mkernel_testing::jobs::GemmJob;
 
 pub const KERNELS: &[Kernel] = &[
     ("push", push),
     ("slots", slots),
     ("long_rows", long_rows),
-    ("parts", parts),
+    ("split_k", split_k),
     ("kn", kn),
     ("tails", tails),
 ];
@@ -19,7 +19,7 @@ fn gather(
     layout: BLayout,
     tuning: Tuning,
     sms: u32,
-) -> Job {
+) -> GemmJob {
     let kernel = (GemmOp::AgGemm, Epilogue::default(), tuning);
     job(kernel, world, GemmShape { m, n, k }, layout, sms)
 }
@@ -32,7 +32,7 @@ fn by_sms(comm_ctas: u32) -> Tuning {
     }
 }
 
-/// A large tile, and a warp of each CTA that pushes.
+/// Options for a large tile. One warp of each CTA pushes.
 fn large() -> Tuning {
     Tuning {
         tile_m: Some(128),
@@ -41,8 +41,8 @@ fn large() -> Tuning {
     }
 }
 
-/// A warp of each CTA pushes; several rounds of tiles through a ring that is reused.
-fn push() -> Job {
+/// One warp of each CTA pushes. Each CTA computes several tiles, so that it uses its pipeline stages again.
+fn push() -> GemmJob {
     let tuning = Tuning {
         k_slices: Some(2),
         ..large()
@@ -51,12 +51,12 @@ fn push() -> Job {
 }
 
 /// A communication CTA pushes through slots of shared memory.
-fn slots() -> Job {
+fn slots() -> GemmJob {
     gather(2, (256, 128, 1024), BLayout::Nk, by_sms(1), 3)
 }
 
-/// Rows longer than a slot.
-fn long_rows() -> Job {
+/// Rows are longer than a slot of shared memory.
+fn long_rows() -> GemmJob {
     let tuning = Tuning {
         k_slices: Some(1),
         ..by_sms(1)
@@ -64,22 +64,22 @@ fn long_rows() -> Job {
     gather(2, (16, 8, 10240), BLayout::Nk, tuning, 2)
 }
 
-/// Tiles whose sum CTAs share.
-fn parts() -> Job {
+/// Several CTAs share a tile, each with a slice of K.
+fn split_k() -> GemmJob {
     gather(2, (512, 512, 512), BLayout::Nk, large(), 6)
 }
 
-/// B as [K, N].
-fn kn() -> Job {
+/// B has the layout [K, N].
+fn kn() -> GemmJob {
     gather(2, (256, 264, 256), BLayout::Kn, large(), 3)
 }
 
-/// Tiles straddle shards, every dimension has a tail.
-fn tails() -> Job {
+/// Tiles straddle shards, and every dimension ends inside a tile.
+fn tails() -> GemmJob {
     gather(4, (300, 72, 136), BLayout::Nk, by_sms(0), 3)
 }
 
-/// A warp arrives before its product is done, and waits for it then.
+/// A warp releases its stage before its product is done, and waits for the product afterwards.
 const RELEASED_EARLY: &[(&str, &str)] = &[
     (
         "@mainloop.product",
@@ -90,6 +90,8 @@ const RELEASED_EARLY: &[(&str, &str)] = &[
         "      mma_wait<0>();\n      stages.advance();",
     ),
 ];
+
+/// The text that signals a piece before it stores the piece.
 const COUNTED_FIRST: &str = "        if (const u32 to = lane_index(); to < Ranks::kWorld && to != ctx.rank) {
           fence_sys();
           add_relaxed_sys(ctx.peer_ptr(to, Workspace::chunk_ready(ctx.rank, piece.chunk, piece.slice)), 1);
@@ -107,11 +109,11 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("stage released before the product is done", push, RELEASED_EARLY),
     mutation("stage released by seven warps", push, &[("@mainloop.barriers", "kGroups * kWarpgroupWarps => 7")]),
     mutation("stage released by nine warps", push, &[("@mainloop.barriers", "kGroups * kWarpgroupWarps => 9")]),
-    mutation("ring advanced by one role only", push, &[("@mainloop.advance", "")]),
-    mutation("barriers unknown to TMA", push, &[("@smem.fence", "")]),
+    mutation("pipeline advanced by one role only", push, &[("@mainloop.advance", "")]),
+    mutation("no fence between the initialisation of barriers and TMA", push, &[("@smem.fence", "")]),
     mutation("no barrier of the CTA after initialising", push, &[("@all-gather.enter", "")]),
-    // Products.
-    mutation("product waited for one group late", push, &[("@mainloop.product", "<0> => <1>")]),
+    // Matrix products.
+    mutation("product awaited one group late", push, &[("@mainloop.product", "<0> => <1>")]),
     mutation("no fence of the registers", push, &[("@mainloop.fence", "")]),
     mutation("products never committed", push, &[("@mainloop.commit", "")]),
     mutation("descriptor of A does not advance", push, &[("@mainloop.step-a", "a + k16 * kDescriptorStep<false> => a")]),
@@ -125,7 +127,7 @@ pub const MUTATIONS: &[Mutation] = &[
     // The output buffers.
     mutation("output seen by three warps", push, &[("@store.barriers", "kWarpgroupWarps => 3")]),
     mutation("no proxy fence before the output is stored", push, &[("@store.proxy-fence", "")]),
-    mutation("warp not together before the output is stored", push, &[("@pipeline.warp-commit", "")]),
+    mutation("warp not synchronised before the output is stored", push, &[("@pipeline.warp-commit", "")]),
     mutation("no wait for a free output buffer", push, &[("@gemm.output-acquire", "")]),
     mutation("no wait for a full output buffer", push, &[("@gemm.output-wait", "")]),
     mutation("output buffer freed while it is read", push, &[("@store.other-read", "<1> => <2>")]),
@@ -136,15 +138,15 @@ pub const MUTATIONS: &[Mutation] = &[
     // Rows of peers.
     mutation("rows not awaited", push, &[("@gathered.wait-rows", "")]),
     mutation("only the first slice of K awaited", push, &[("@gathered.each-slice", " || step % kSliceSteps == 0 => ")]),
-    mutation("no proxy fence behind the flag", push, &[("@gathered.proxy-fence", "")]),
+    mutation("no proxy fence after the flag", push, &[("@gathered.proxy-fence", "")]),
     mutation("flag not acquired", push, &[RELAXED_WAIT, ("@shards.wait", "wait_flag( => relaxed_wait(")]),
     mutation("flag of another source awaited", push, &[("@shards.wait", "(source, => ((source + 1) % Ranks::kWorld,")]),
     mutation("flag of the first call awaited", push, &[("@shards.wanted", "ctx.epoch * kArrivals => kArrivals")]),
     mutation("epoch not advanced", push, &[("@call.advance", "")]),
-    mutation("warp not together before the flag", push, &[("@push.warp", "")]),
+    mutation("warp not synchronised before the flag", push, &[("@push.warp", "")]),
     mutation("no fence before the flag", push, &[("@push.fence", "")]),
-    mutation("fence of this GPU where all are meant", push, &[("@push.fence", "        mk_calls->fence(mk::sim::kFenceThread, mk::sim::kGpu, mk::sim::place());")]),
-    mutation("flag before the data", push, &[("@push.piece", COUNTED_FIRST), ("@push.fence", ""), ("@push.count", "")]),
+    mutation("fence of GPU scope in place of system scope", push, &[("@push.fence", "        mk_calls->fence(mk::sim::kFenceThread, mk::sim::kGpu, mk::sim::place());")]),
+    mutation("flag stored before the data", push, &[("@push.piece", COUNTED_FIRST), ("@push.fence", ""), ("@push.count", "")]),
     mutation("pushed to the same buffer in every call", push, &[("@push.slot", "ctx.parity() => 0u")]),
     mutation("loaded from the same buffer in every call", push, &[("@gathered.load", "ctx.parity() => 0u")]),
     mutation("readers not counted with release and acquire", push, &[("fetch_add_acq_rel_gpu(&state->readers, 1)", "sim::rmw(&state->readers, 1u, sim::kAdd, sim::kRelaxed, sim::kGpu)")]),
@@ -153,17 +155,17 @@ pub const MUTATIONS: &[Mutation] = &[
     mutation("row tiles start at the wrong shard", tails, &[("@gathered.straddling", "      return min(position + 1, Config::kRowTiles - 1);")]),
     // Slots of shared memory.
     mutation("slot written while it is stored", long_rows, &[("@copy.slot-read", "")]),
-    mutation("flag when the slot was read", slots, &[("@copy.stored", "tma_wait< => tma_wait_read<")]),
-    mutation("bytes of one row announced", slots, &[("@copy.rows", "staged.total_bytes() => staged.bytes")]),
+    mutation("flag stored when the slot is read, not when the copy is written", slots, &[("@copy.stored", "tma_wait< => tma_wait_read<")]),
+    mutation("bytes of only one row announced", slots, &[("@copy.rows", "staged.total_bytes() => staged.bytes")]),
     mutation("phase of the slot not advanced", slots, &[("@copy.phase", "")]),
     mutation("slot not awaited", slots, &[("@copy.wait", "")]),
     mutation("no fence before the counts", slots, &[("@push.staged-fence", "")]),
     mutation("wrong slot", slots, &[("@copy.slot", "smem.copy_slot(warp) => smem.copy_slot(warp / 2)")]),
-    // Sums that CTAs share.
-    mutation("warp not together before its partial is counted", parts, &[("@split-k.stored-by-warp", "")]),
-    mutation("warp not together after the partials are counted", parts, &[("@split-k.warp-waited", "")]),
-    mutation("partials not awaited", parts, &[("@split-k.wait", "")]),
-    mutation("own partial added again", parts, &[("@split-k.other", "(work.split + other) % kSplits => work.split")]),
-    mutation("warps share a flag", parts, &[("@split-k.flag", ", warp) => , 0u)")]),
-    mutation("partial counted without release", parts, &[("@split-k.count", "      sim::rmw(ready, 1u, sim::kAdd, sim::kRelaxed, sim::kGpu);")]),
+    // Split-K: tiles that several CTAs share.
+    mutation("warp not synchronised before its partial sum is counted", split_k, &[("@split-k.stored-by-warp", "")]),
+    mutation("warp not synchronised after the partial sums are counted", split_k, &[("@split-k.warp-waited", "")]),
+    mutation("partial sums not awaited", split_k, &[("@split-k.wait", "")]),
+    mutation("own partial sum added again", split_k, &[("@split-k.other", "(work.split + other) % kSplits => work.split")]),
+    mutation("warps share a flag", split_k, &[("@split-k.flag", ", warp) => , 0u)")]),
+    mutation("partial sum counted without release", split_k, &[("@split-k.count", "      sim::rmw(ready, 1u, sim::kAdd, sim::kRelaxed, sim::kGpu);")]),
 ];

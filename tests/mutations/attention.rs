@@ -1,11 +1,11 @@
-//! Mistakes in `ring_attention`.
+//! Mutations of `ring_attention`.
 
 use crate::{Kernel, Mutation, RELAXED_WAIT, mutation};
 use mkernel::Placement;
 use mkernel_testing::jobs::attention::AttentionJob;
 
-/// Tiles of attention take a simulated GPU long.
-pub const SEEDS_EACH_TIME: u64 = 2;
+/// The number of seeds with which a kernel without a mutation is run. Kernels of attention take long on simulated GPUs.
+pub const DEFAULT_SEEDS: u64 = 2;
 
 pub const KERNELS: &[Kernel<AttentionJob>] = &[
     ("gathered", gathered),
@@ -15,7 +15,7 @@ pub const KERNELS: &[Kernel<AttentionJob>] = &[
     ("masked", masked),
 ];
 
-/// Several tiles of queries and of keys on each of two ranks.
+/// Each of two ranks has several tiles of queries and several blocks of keys.
 fn gathered() -> AttentionJob {
     AttentionJob::new(2, [1, 512, 1, 1, 64], 2)
 }
@@ -25,17 +25,17 @@ fn ring() -> AttentionJob {
     AttentionJob::new(2, [1, 200, 3, 3, 64], 3).slots(1, 1)
 }
 
-/// More tiles than a CTA has buffers, and more parts of keys than there are warps that push.
+/// A CTA has more tiles than buffers, and there are more parts of keys than warps that push.
 fn many() -> AttentionJob {
     AttentionJob::new(2, [1, 130, 6, 6, 64], 2)
 }
 
-/// The first rank sends and waits for nobody: it can be a call ahead.
+/// The first rank sends, but waits for no other rank. So it can be a call ahead.
 fn one_way() -> AttentionJob {
     AttentionJob::new(2, [1, 512, 1, 1, 64], 2).causal(Placement::Contiguous)
 }
 
-/// Tiles that end early, in keys and in queries.
+/// Tiles of queries and blocks of keys end inside a tile.
 fn masked() -> AttentionJob {
     AttentionJob::new(2, [1, 300, 2, 1, 64], 2).causal(Placement::Zigzag)
 }
@@ -46,28 +46,28 @@ pub const MUTATIONS: &[Mutation<AttentionJob>] = &[
     mutation("keys are not awaited", gathered, &[("@ring-attention.kv-wait", "")]),
     mutation("the wait for keys does not acquire", gathered, &[RELAXED_WAIT, ("@kv-slots.wait", "wait_flag( => relaxed_wait(")]),
     mutation("fewer parts of a block are awaited", gathered, &[("@kv-slots.wanted", "* kParts => * kParts - 1")]),
-    mutation("keys of the call before are taken", gathered, &[("@kv-slots.wanted", "(slot.earlier + 1) => slot.earlier")]),
-    mutation("the flag comes before the bytes", gathered, &[("@copy.stored", "tma_wait< => tma_wait_read<")]),
-    mutation("the flag is not behind a fence", gathered, &[("@kv-push.count-fence", "")]),
+    mutation("keys of the previous call are used", gathered, &[("@kv-slots.wanted", "(slot.earlier + 1) => slot.earlier")]),
+    mutation("the flag is stored before the bytes", gathered, &[("@copy.stored", "tma_wait< => tma_wait_read<")]),
+    mutation("there is no fence before the flag", gathered, &[("@kv-push.count-fence", "")]),
     mutation("a peer's slot is not waited for", ring, &[("@kv-slots.credit", "slot.earlier => 0u")]),
     mutation("a peer's slot is taken one tile early", ring, &[("@kv-slots.credit", "}); => - slot.earlier});")]),
     mutation("the wait for a slot does not acquire", ring, &[RELAXED_WAIT, ("@kv-slots.credit-wait", "wait_flag( => relaxed_wait(")]),
     mutation("slots are released before the keys are read", ring, &[("@ring-attention.release", ""), ("@ring-attention.queries", "; => ; if (row == 0) KvSlots<Config, Workspace, Mask>::release_slots(ctx, tile);")]),
     mutation("slots are released without a fence", ring, &[("@kv-slots.release-fence", "")]),
     // Within a CTA.
-    mutation("tiles come before the last push", gathered, &[("@roles.first-phase", "")]),
+    mutation("tiles are loaded before the last push", gathered, &[("@roles.first-phase", "")]),
     mutation("a pushing warp's buffer is loaded too early", gathered, &[("@copy.stored", "")]),
     mutation("K is free before it is read", gathered, &[("@attention-mainloop.k-release", ""), ("@attention-mainloop.scores", "mma_wait => k.consumer_release_warp(); mma_wait")]),
     mutation("K is not awaited", gathered, &[("@attention-mainloop.k-wait", "")]),
     mutation("V is not awaited", gathered, &[("@attention-mainloop.v-wait", "")]),
     mutation("a turn is not passed on", gathered, &[("@attention-mainloop.pass-turn", "")]),
-    mutation("a call does not wait for the one before", one_way, &[("@kv-slots.credit", "slot.earlier => (slot.earlier - (slot.earlier > 0))")]),
-    mutation("a pushing warp loses count", many, &[("@copy.phase", "")]),
-    mutation("queries are loaded over results", many, &[("@ring-attention.output-fence", "")]),
+    mutation("a call does not wait for the previous one", one_way, &[("@kv-slots.credit", "slot.earlier => (slot.earlier - (slot.earlier > 0))")]),
+    mutation("a pushing warp does not advance its phase", many, &[("@copy.phase", "")]),
+    mutation("queries are loaded over results that are not stored yet", many, &[("@ring-attention.output-fence", "")]),
     // Arithmetic.
     mutation("earlier sums are not rescaled", gathered, &[("@attention-mainloop.rescale", "rescale[i / 2 % 2] => 1.0f")]),
-    mutation("a key too many", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 2;")]),
-    mutation("a key too few", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 0;")]),
-    mutation("keys that there are not", masked, &[("@attention-mainloop.ragged", "Config::kTileKeys => 1")]),
+    mutation("one key too many", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 2;")]),
+    mutation("one key too few", masked, &[("@attention-mainloop.diagonal", "+ 1; => + 0;")]),
+    mutation("keys beyond the end of the sequence", masked, &[("@attention-mainloop.ragged", "Config::kTileKeys => 1")]),
     mutation("the wrong chunk", masked, &[("@sequence.zigzag", "- 1 - rank => - 1 - (rank ^ 1)")]),
 ];

@@ -1,15 +1,15 @@
-//! Mistakes in what becomes of the sum.
+//! Mutations of epilogues.
 
 use crate::{Kernel, Mutation, job, mutation};
 use mkernel::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning};
-use mkernel_testing::jobs::Job;
+use mkernel_testing::jobs::GemmJob;
 
 pub const KERNELS: &[Kernel] = &[
     ("finished_by_owners", finished_by_owners),
     ("fp32_to_all", fp32_to_all),
     ("fp32_alone", fp32_alone),
     ("shared_tiles", shared_tiles),
-    ("words", words),
+    ("packets", packets),
 ];
 
 const ALL: Epilogue = Epilogue {
@@ -29,15 +29,15 @@ fn tuning(tile_n: u32, shots: Option<u32>) -> Tuning {
     }
 }
 
-/// Owners of 50 rows; the last columns of tiles are beyond C.
-fn finished_by_owners() -> Job {
+/// Each rank owns 50 rows. The last columns of tiles are beyond C.
+fn finished_by_owners() -> GemmJob {
     let (m, n, k) = (100, 520, 128);
     let kernel = (GemmOp::GemmRs, ALL, tuning(256, Some(2)));
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 6)
 }
 
-/// Results travel as fp32.
-fn fp32_to_all() -> Job {
+/// Owners send their results to all ranks as fp32.
+fn fp32_to_all() -> GemmJob {
     let epilogue = Epilogue {
         residual: true,
         output: Dtype::Fp32,
@@ -48,8 +48,8 @@ fn fp32_to_all() -> Job {
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 3)
 }
 
-/// One rank, fp32 out.
-fn fp32_alone() -> Job {
+/// One rank writes C as fp32.
+fn fp32_alone() -> GemmJob {
     let epilogue = Epilogue {
         output: Dtype::Fp32,
         ..ALL
@@ -59,21 +59,21 @@ fn fp32_alone() -> Job {
     job(kernel, 1, GemmShape { m, n, k }, BLayout::Nk, 2)
 }
 
-/// CTAs finish parts of the columns of a tile.
-fn shared_tiles() -> Job {
+/// Several CTAs share a tile, and each applies the epilogue to a part of its columns.
+fn shared_tiles() -> GemmJob {
     let (m, n, k) = (128, 256, 512);
     let kernel = (GemmOp::AgGemm, ALL, tuning(256, None));
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 4)
 }
 
-/// In one shot, from registers.
-fn words() -> Job {
+/// Ranks exchange partial sums as LL packets.
+fn packets() -> GemmJob {
     let (m, n, k) = (40, 264, 128);
     let kernel = (GemmOp::GemmRs, ALL, tuning(128, Some(1)));
     job(kernel, 2, GemmShape { m, n, k }, BLayout::Nk, 3)
 }
 
-/// The epilogue before the CTAs of a tile exchange their sums.
+/// The epilogue is applied before the CTAs of a tile exchange their sums.
 const FINISHED_EARLY: &[(&str, &str)] = &[
     ("@gemm.epilogue", ""),
     (
@@ -88,35 +88,35 @@ const FINISHED_EARLY: &[(&str, &str)] = &[
 
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation] = &[
-    // Once, and of the whole sum.
-    mutation("finished by every rank", finished_by_owners, &[("@reduce-scatter.write", "Partials::write( => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), Partials::write(")]),
-    mutation("finished before the peers' parts are added", finished_by_owners, &[("@reduce-scatter.epilogue", ""), ("@reduce-scatter.add", "if (Partials::is_reducer( => for (u32 sub = 0; is_owner && sub < Shape::kSubTiles; ++sub) epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters); if (Partials::is_reducer(")]),
-    mutation("not finished", finished_by_owners, &[("@reduce-scatter.epilogue", "")]),
-    mutation("finished twice", finished_by_owners, &[("@reduce-scatter.epilogue", "epilogue. => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), epilogue.")]),
+    // The epilogue is applied once, to the whole sum.
+    mutation("epilogue applied by every rank", finished_by_owners, &[("@reduce-scatter.write", "Partials::write( => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), Partials::write(")]),
+    mutation("epilogue applied before the peers' parts are added", finished_by_owners, &[("@reduce-scatter.epilogue", ""), ("@reduce-scatter.add", "if (Partials::is_reducer( => for (u32 sub = 0; is_owner && sub < Shape::kSubTiles; ++sub) epilogue.apply_to_sub_tile(work, group, sub, sum + sub * kSubTileRegisters); if (Partials::is_reducer(")]),
+    mutation("epilogue not applied", finished_by_owners, &[("@reduce-scatter.epilogue", "")]),
+    mutation("epilogue applied twice", finished_by_owners, &[("@reduce-scatter.epilogue", "epilogue. => epilogue.apply_to_sub_tile(work, group, sub, sub_tile), epilogue.")]),
     mutation("activation before the bias", finished_by_owners, &[("@epilogue.bias", ""), ("@epilogue.activation", "y = kActivation(y); => y = kActivation(y), x += low_bf16(bias), y += high_bf16(bias);")]),
-    mutation("activation behind the residual", finished_by_owners, &[("@epilogue.activation", ""), ("@epilogue.residual", "y += high_bf16(residual); => y += high_bf16(residual), x = kActivation(x), y = kActivation(y);")]),
-    // The right elements of the addends.
+    mutation("activation after the residual", finished_by_owners, &[("@epilogue.activation", ""), ("@epilogue.residual", "y += high_bf16(residual); => y += high_bf16(residual), x = kActivation(x), y = kActivation(y);")]),
+    // The elements of the addends.
     mutation("bias of the next columns", finished_by_owners, &[("@epilogue.bias-columns", "col + j => col + (j ^ 1)")]),
     mutation("addends of the first sub-tile", finished_by_owners, &[("@epilogue.col", "sub * kSubTile + => ")]),
     mutation("columns of the other warpgroup", finished_by_owners, &[("@epilogue.group-col", "(group) => (1 - group)")]),
-    mutation("neighbours swapped", finished_by_owners, &[("@epilogue.residual", "x += low_bf16(residual), y += high_bf16(residual) => x += high_bf16(residual), y += low_bf16(residual)")]),
+    mutation("neighbouring elements swapped", finished_by_owners, &[("@epilogue.residual", "x += low_bf16(residual), y += high_bf16(residual) => x += high_bf16(residual), y += low_bf16(residual)")]),
     mutation("residual of the row above", finished_by_owners, &[("@epilogue.lower-row", "residual[1] => residual[0]")]),
     mutation("residual at the row of A", finished_by_owners, &[("@epilogue.row", "row_in_c => row_in_a")]),
     mutation("residual read beyond its rows", finished_by_owners, &[("@epilogue.is-inside", "has_row(tile, row + half * 8) => true")]),
     mutation("addends read beyond their columns", finished_by_owners, &[("@epilogue.is-beyond", "col >= Config::kN => false")]),
-    mutation("finished before the other parts of K are added", shared_tiles, FINISHED_EARLY),
-    // Words.
-    mutation("bias added with every part", words, &[("@ll.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
-    mutation("residual of another rank's rows", words, &[("@ll.row-in-c", "row - ctx.rank * Config::kShardRows => row")]),
-    mutation("residual of the first vector", words, &[("@ll.epilogue", "residual[p][1] => residual[0][1]")]),
+    mutation("epilogue applied before the other parts of K are added", shared_tiles, FINISHED_EARLY),
+    // LL packets.
+    mutation("bias added with every part", packets, &[("@ll.add", "low_bf16(packet.first()), d[1] => low_bf16(packet.first()) + low_bf16(bias[p][0]), d[1]")]),
+    mutation("residual of another rank's rows", packets, &[("@ll.row-in-c", "row - ctx.rank * Config::kShardRows => row")]),
+    mutation("residual of the first vector", packets, &[("@ll.epilogue", "residual[p][1] => residual[0][1]")]),
     // fp32.
     mutation("no wait for the second output buffer", fp32_alone, &[("@store.second-acquire", "")]),
     mutation("fp32 not swizzled", fp32_alone, &[("@store.fp32-swizzle", "((lane % 4 / 2 + 2 * j) ^ (row % 8)) * 16 => (lane % 4 / 2 + 2 * j) * 16")]),
     mutation("no proxy fence before fp32 is stored", fp32_alone, &[("@store.proxy-fence", "")]),
-    mutation("warp not together before fp32 is stored", fp32_alone, &[("@pipeline.warp-commit", "")]),
+    mutation("warp not synchronised before fp32 is stored", fp32_alone, &[("@pipeline.warp-commit", "")]),
     mutation("second halves stored over the first", fp32_alone, &[("@store.col", "piece * kPieceCols => piece / 2 * kSubTile")]),
-    mutation("one buffer of two stored", fp32_alone, &[("@gemm.pieces", "Shape::kSubTiles * Output::kPiecesPerSubTile => Shape::kSubTiles")]),
+    mutation("only one of two buffers stored", fp32_alone, &[("@gemm.pieces", "Shape::kSubTiles * Output::kPiecesPerSubTile => Shape::kSubTiles")]),
     mutation("fp32 results overlap", fp32_to_all, &[("@results.sent-slot", "number(tile) => number(tile) / 2"), ("@results.read-slot", "number(tile) => number(tile) / 2")]),
     mutation("pieces of results overlap", fp32_to_all, &[("@results.sent-slot", "group, piece => group, piece / 2")]),
-    mutation("fp32 results not taken out of the swizzle", fp32_to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
+    mutation("swizzle of fp32 results not undone", fp32_to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
 ];

@@ -1,6 +1,7 @@
-//! Mistakes planted in kernels, one at a time: the simulator finds each. The kernels as they are raise no alarm.
+//! Mutations of kernels of one node. A test plants one mistake at a time, and the simulator or the comparison of the
+//! results must find it with some seed. Kernels without a mutation must be right with every seed.
 //!
-//! What it cannot find is listed in runtime/simulator/README.md.
+//! runtime/simulator/README.md lists the mistakes that the simulator cannot find.
 
 mod ag_gemm;
 mod attention;
@@ -8,24 +9,24 @@ mod epilogue;
 mod reduce;
 
 use mkernel::{BLayout, Dim, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
-use mkernel_testing::jobs::{Job, Simulated, always_right, none_fails, planted};
+use mkernel_testing::jobs::{GemmJob, SimulatedJob, mutated, none_fails, right_for_seeds};
 use std::ops::Range;
 
-/// Seeds within which a mistake must be found.
+/// The number of seeds with which a mutation must be found.
 const SEEDS_TO_FIND: u64 = 50;
-/// Seeds for which a kernel without a mistake must be right …
+/// The number of seeds with which the ignored test runs a kernel without a mutation.
 const SEEDS_WITHOUT_ALARM: u64 = 200;
-/// … and for which it is run each time.
-const SEEDS_EACH_TIME: u64 = 2;
-/// Seeds that run in a row; others of the kernel run beside them.
+/// The number of seeds with which the other tests run a kernel without a mutation.
+const DEFAULT_SEEDS: u64 = 2;
+/// The number of seeds that one thread runs one after the other. Other threads run the other seeds of the kernel.
 const SEEDS_IN_A_ROW: usize = 5;
 
-/// A kernel in which mistakes are planted; it has what its mistakes need.
-type Kernel<J = Job> = (&'static str, fn() -> J);
+/// A kernel that is mutated: its name, and a job in which its mutations have an effect.
+type Kernel<J = GemmJob> = (&'static str, fn() -> J);
 
-/// A mistake: what is replaced by what.
+/// A mutation: its name, the job whose kernel it changes, and the edits of the kernel's text.
 #[derive(Clone, Copy)]
-struct Mutation<J = Job> {
+struct Mutation<J = GemmJob> {
     name: &'static str,
     job: fn() -> J,
     edits: &'static [(&'static str, &'static str)],
@@ -45,7 +46,7 @@ fn job(
     shape: GemmShape,
     b_layout: BLayout,
     sms: u32,
-) -> Job {
+) -> GemmJob {
     let config = GemmConfig {
         op,
         m: Dim::Static(shape.m),
@@ -55,10 +56,10 @@ fn job(
         epilogue,
         tuning,
     };
-    Job::new(world, config, shape, sms)
+    GemmJob::new(world, config, shape, sms)
 }
 
-/// Defines a wait that does not acquire.
+/// An edit that defines a wait without acquire semantics.
 const RELAXED_WAIT: (&str, &str) = (
     "#include <mk/deadline.cuh>",
     "#include <mk/deadline.cuh>\n#ifndef RELAXED_WAIT\n#define RELAXED_WAIT\nnamespace mk {\n\
@@ -67,22 +68,26 @@ const RELAXED_WAIT: (&str, &str) = (
 );
 
 #[test]
-fn every_mistake_is_found() {
+fn every_mutation_is_found() {
     all_are_found(&[ag_gemm::MUTATIONS, reduce::MUTATIONS, epilogue::MUTATIONS].concat());
 }
 
 #[test]
-fn every_mistake_in_attention_is_found() {
+fn every_mutation_of_attention_is_found() {
     all_are_found(attention::MUTATIONS);
 }
 
-fn all_are_found<J: Simulated + Sync>(all: &[Mutation<J>]) {
-    let plant = |mistake: &Mutation<J>| (mistake.name, planted((mistake.job)(), mistake.edits));
-    mkernel_testing::jobs::all_are_found(&all.iter().map(plant).collect::<Vec<_>>(), SEEDS_TO_FIND);
+fn all_are_found<J: SimulatedJob + Sync>(all: &[Mutation<J>]) {
+    let mutate =
+        |mutation: &Mutation<J>| (mutation.name, mutated((mutation.job)(), mutation.edits));
+    mkernel_testing::jobs::all_are_found(
+        &all.iter().map(mutate).collect::<Vec<_>>(),
+        SEEDS_TO_FIND,
+    );
 }
 
-/// Runs every kernel as it is.
-fn all_are_quiet<J: Simulated>(kernels: &[Kernel<J>], seeds: u64) {
+/// Runs every kernel without a mutation.
+fn all_are_right<J: SimulatedJob>(kernels: &[Kernel<J>], seeds: u64) {
     let runs: Vec<(Kernel<J>, Range<u64>)> = kernels
         .iter()
         .flat_map(|kernel| {
@@ -91,30 +96,30 @@ fn all_are_quiet<J: Simulated>(kernels: &[Kernel<J>], seeds: u64) {
         })
         .collect();
     none_fails(&runs, |((name, job), seeds)| {
-        always_right(name, &job(), seeds.clone())
+        right_for_seeds(name, &job(), seeds.clone())
     });
 }
 
 #[test]
-fn kernels_as_they_are_raise_no_alarm() {
-    all_are_quiet(
+fn kernels_without_mutations_are_right() {
+    all_are_right(
         &[ag_gemm::KERNELS, reduce::KERNELS, epilogue::KERNELS].concat(),
-        SEEDS_EACH_TIME,
+        DEFAULT_SEEDS,
     );
 }
 
 #[test]
-fn attention_as_it_is_raises_no_alarm() {
-    all_are_quiet(attention::KERNELS, attention::SEEDS_EACH_TIME);
+fn attention_without_mutations_is_right() {
+    all_are_right(attention::KERNELS, attention::DEFAULT_SEEDS);
 }
 
-/// After a change of the simulator or of what the operators share.
+/// This test is for changes of the simulator and of code that the operators share.
 #[test]
 #[ignore = "takes a quarter of an hour"]
-fn no_kernel_raises_an_alarm_in_all_seeds() {
-    all_are_quiet(
+fn kernels_without_mutations_are_right_with_all_seeds() {
+    all_are_right(
         &[ag_gemm::KERNELS, reduce::KERNELS, epilogue::KERNELS].concat(),
         SEEDS_WITHOUT_ALARM,
     );
-    all_are_quiet(attention::KERNELS, SEEDS_WITHOUT_ALARM);
+    all_are_right(attention::KERNELS, SEEDS_WITHOUT_ALARM);
 }

@@ -1,8 +1,8 @@
-//! Mistakes in operators that reduce.
+//! Mutations of the operators that reduce: `gemm_rs` and `gemm_ar`.
 
 use crate::{Kernel, Mutation, RELAXED_WAIT, job, mutation};
 use mkernel::{BLayout, Epilogue, GemmOp, GemmShape, Tuning};
-use mkernel_testing::jobs::{Job, Simulated, planted};
+use mkernel_testing::jobs::{GemmJob, SimulatedJob, mutated};
 
 pub const KERNELS: &[Kernel] = &[
     ("scatter", scatter),
@@ -12,12 +12,13 @@ pub const KERNELS: &[Kernel] = &[
     ("relay", relay),
 ];
 
-fn reduce(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), tuning: Tuning) -> Job {
+fn reduce(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), tuning: Tuning) -> GemmJob {
     let kernel = (op, Epilogue::default(), tuning);
     job(kernel, world, GemmShape { m, n, k }, BLayout::Nk, 3)
 }
 
-/// Two shots, a tile of each owner in a round, through a ring that is soon reused.
+/// Options for two shots with one tile of each owner per round. There are only two stages, so that they are soon used
+/// again.
 fn rounds() -> Tuning {
     Tuning {
         tile_m: Some(64),
@@ -29,23 +30,23 @@ fn rounds() -> Tuning {
     }
 }
 
-/// Owners of rows; whole tiles.
-fn scatter() -> Job {
+/// Each rank owns rows in whole tiles.
+fn scatter() -> GemmJob {
     reduce(GemmOp::GemmRs, 2, (128, 384, 192), rounds())
 }
 
-/// Owners of 25 rows.
-fn ragged() -> Job {
+/// Each rank owns 25 rows.
+fn ragged() -> GemmJob {
     reduce(GemmOp::GemmRs, 4, (100, 264, 128), rounds())
 }
 
-/// Results go to all.
-fn to_all() -> Job {
+/// Owners send their results to all ranks.
+fn to_all() -> GemmJob {
     reduce(GemmOp::GemmAr, 2, (128, 384, 192), rounds())
 }
 
-/// Tagged words from registers to registers.
-fn one_shot() -> Job {
+/// Ranks exchange partial sums as LL packets, from registers to registers.
+fn one_shot() -> GemmJob {
     let tuning = Tuning {
         shots: Some(1),
         ..Tuning::default()
@@ -53,8 +54,8 @@ fn one_shot() -> Job {
     reduce(GemmOp::GemmRs, 2, (40, 264, 128), tuning)
 }
 
-/// The same, and sums to all.
-fn relay() -> Job {
+/// Ranks exchange partial sums as LL packets, and owners send the sums to all ranks.
+fn relay() -> GemmJob {
     let tuning = Tuning {
         shots: Some(1),
         ..Tuning::default()
@@ -64,13 +65,13 @@ fn relay() -> Job {
 
 #[rustfmt::skip]
 pub const MUTATIONS: &[Mutation] = &[
-    // Partial sums on their way.
-    mutation("partial sums awaited of the first call", scatter, &[("@partials.wanted", "ctx.epoch * => 1 *")]),
+    // Partial sums between ranks.
+    mutation("partial sums of the first call awaited", scatter, &[("@partials.wanted", "ctx.epoch * => 1 *")]),
     mutation("one sub-tile of partial sums not awaited", scatter, &[("@partials.wanted", "}); => - 1});")]),
     mutation("flag of partial sums not acquired", scatter, &[RELAXED_WAIT, ("@partials.wait", "wait_flag( => relaxed_wait(")]),
     mutation("flag of another tile awaited", scatter, &[("@partials.wait", "tile.index => tile.index ^ 1")]),
     mutation("partial sums counted before they arrive", scatter, &[("@partials.stored", "")]),
-    mutation("partial sums counted when they were read", scatter, &[("@partials.stored", "tma_wait< => tma_wait_read<")]),
+    mutation("partial sums counted when they are read, not when they are written", scatter, &[("@partials.stored", "tma_wait< => tma_wait_read<")]),
     mutation("no fence before partial sums are counted", scatter, &[("@partials.signal-fence", "")]),
     mutation("the same slots in every call", scatter, &[("@partials.read-slot", "ctx.parity() => 0u"), ("@partials.sent-slot", "ctx.parity() => 0u")]),
     mutation("slots of sources overlap", ragged, &[("@partials.read-slot", "source, tile => 0u, tile"), ("@partials.sent-slot", "ctx.local_rank(), tile => 0u, tile")]),
@@ -90,24 +91,24 @@ pub const MUTATIONS: &[Mutation] = &[
     // Results.
     mutation("results not awaited", to_all, &[("@results.wait", "wait_flag( => if (false) wait_flag(")]),
     mutation("flag of results not acquired", to_all, &[RELAXED_WAIT, ("@results.wait", "wait_flag( => relaxed_wait(")]),
-    mutation("warp not together behind the flag of results", to_all, &[("@results.warp", "")]),
+    mutation("warp not synchronised after the flag of results", to_all, &[("@results.warp", "")]),
     mutation("results counted before they arrive", to_all, &[("@partials.stored", "")]),
-    mutation("results not taken out of the swizzle", to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
+    mutation("swizzle of results not undone", to_all, &[("@results.swizzle", "(first % 8 ^ line % 8) => first % 8")]),
     mutation("results of one warpgroup taken twice", to_all, &[("@results.read-slot", "group, piece => 0u, piece")]),
-    // Tagged words.
-    mutation("tags not looked at", one_shot, &[("@ll.arrived", "")]),
-    mutation("tag of the call before", one_shot, &[("@ll.arrived", "ctx.epoch => ctx.epoch - 1")]),
-    mutation("one of two tags looked at", one_shot, &[("@ll.arrived", "!packets[source][p].has_arrived(ctx.epoch) => packets[source][p].words.y != ctx.epoch")]),
-    mutation("slots of words of sources overlap", one_shot, &[("@ll.slot", "source, tile => 0u, tile")]),
-    mutation("own part not sent to the own slot", one_shot, &[("@ll.sent-slot", "owner_of(row) => 1 - ctx.rank")]),
-    mutation("words stored beyond the columns of C", one_shot, &[("@ll.columns", "")]),
-    mutation("tags of relayed sums not looked at", relay, &[("@ll.sum-arrived", "!sums[p].has_arrived(ctx.epoch) => false")]),
+    // LL packets.
+    mutation("flags of packets not checked", one_shot, &[("@ll.arrived", "")]),
+    mutation("flag of the previous call awaited", one_shot, &[("@ll.arrived", "ctx.epoch => ctx.epoch - 1")]),
+    mutation("only one of two flags checked", one_shot, &[("@ll.arrived", "!packets[source][p].has_arrived(ctx.epoch) => packets[source][p].words.y != ctx.epoch")]),
+    mutation("slots of packets of different sources overlap", one_shot, &[("@ll.slot", "source, tile => 0u, tile")]),
+    mutation("own part sent to the slot of another rank", one_shot, &[("@ll.sent-slot", "owner_of(row) => 1 - ctx.rank")]),
+    mutation("packets stored beyond the columns of C", one_shot, &[("@ll.columns", "")]),
+    mutation("flags of relayed sums not checked", relay, &[("@ll.sum-arrived", "!sums[p].has_arrived(ctx.epoch) => false")]),
 ];
 
-/// A finding says which element of which region it is about, and quotes the header's line.
+/// A finding of the simulator names the element of a region that it is about, and quotes the line of the header.
 #[test]
 fn findings_name_regions_and_quote_headers() {
-    let job = planted(scatter(), &[("@partials.stored", "")]);
+    let job = mutated(scatter(), &[("@partials.stored", "")]);
     let mut failures = (0..crate::SEEDS_TO_FIND).filter_map(|seed| job.run(seed).err());
     let parts = [
         "race: partials[",

@@ -1,27 +1,28 @@
-//! Overlapping calls on simulated GPUs: see [`meeting`].
+//! Tests of calls that the host cannot order, on simulated GPUs. [`mkernel_testing::jobs::overlap`] describes the
+//! calls.
 
-use mkernel_testing::jobs::Where;
-use mkernel_testing::jobs::overlap::{MEETINGS, meet};
+use mkernel_testing::jobs::Backend;
+use mkernel_testing::jobs::overlap::{OVERLAPS, run_overlap};
 
 #[test]
 fn calls_that_overlap_are_refused_and_named() {
-    for (seed, meeting) in (0..).zip(MEETINGS) {
+    for (seed, overlap) in (0..).zip(OVERLAPS) {
         assert_eq!(
-            meet(Where::Simulated { seed }, meeting, &[]),
+            run_overlap(Backend::Simulated { seed }, overlap, &[]),
             Ok(()),
-            "{meeting:?}"
+            "{overlap:?}"
         );
     }
 }
 
-/// Without the guard nothing of this is said.
+/// If a kernel does not call `enter`, the second call is not refused.
 #[test]
 fn a_missing_guard_is_found() {
     let guard = [(
         "    if (!enter(ctx)) return false;\n",
         "    __syncthreads();\n",
     )];
-    let place = Where::Simulated { seed: 0 };
-    let failure = meet(place, MEETINGS[0], &guard).expect_err("no guard");
+    let place = Backend::Simulated { seed: 0 };
+    let failure = run_overlap(place, OVERLAPS[0], &guard).expect_err("no guard");
     assert!(failure.contains("not the overlap"), "{failure}");
 }

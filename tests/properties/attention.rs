@@ -1,4 +1,5 @@
-//! Which keys tiles of queries meet, what ranks send and put; that slots are enough, and where they are.
+//! Properties of `ring_attention`: the keys that each tile of queries meets, the keys that ranks send and put, and the
+//! slots.
 
 mod checks;
 mod kernel;
@@ -15,6 +16,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::panic;
 
+/// Generates plans, or `None` where the options do not fit.
 fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     let seq = prop_oneof![
         1..=40_u64,
@@ -70,22 +72,23 @@ fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
         },
     )
 }
-/// A check of a kernel's ranks, by name.
+
+/// A named check of all ranks of a kernel.
 type Check = (&'static str, fn(&[Kernel]));
 
-/// What holds of every kernel.
+/// The checks that hold for every kernel.
 const CHECKS: &[Check] = &[
     ("tiles", checks::every_tile_of_queries_is_taken_once),
     ("chunks", checks::chunks_are_those_of_the_plan),
     ("keys", checks::a_tile_meets_all_its_keys_once),
     ("sent", checks::what_is_sent_is_awaited),
     ("parts", checks::parts_are_sent_head_by_head),
-    ("readers", checks::readers_are_those_who_meet_keys),
+    ("readers", checks::readers_are_the_tiles_that_meet_keys),
     ("puts", checks::what_other_nodes_await_is_put_once),
     ("turns", schedules::every_tile_is_computed),
 ];
 
-/// The kernels of random plans.
+/// The kernels are those of random plans.
 #[test]
 fn every_check_holds() {
     for kernels in kernels() {
@@ -93,9 +96,9 @@ fn every_check_holds() {
     }
 }
 
-/// A mistake in device code, and the check that finds it.
+/// Mutations of device code: the text that is replaced, the new text, and the name of the check that must fail.
 #[rustfmt::skip]
-const MISTAKES: &[(&str, &str, &str)] = &[
+const MUTATIONS: &[(&str, &str, &str)] = &[
     ("head = first + within % heads,", "head = first,", "tiles"),
     (": kChunks - 1 - rank;", ": kChunks - 2 - rank;", "chunks"),
     ("turn / Ranks::kLocalWorld) % Ranks::kNodes", "0) % Ranks::kNodes", "keys"),
@@ -105,16 +108,16 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("end > first_row ? (end - first_row +", "end > first_row ? (end - first_row -", "puts"),
 ];
 
-/// A check that cannot fail proves nothing.
+/// Each check fails for at least one mutation.
 #[test]
-fn every_mistake_is_found() {
+fn every_mutation_is_found() {
     let plan = [masked_on_two_nodes()];
     let holds = |kernels: &[Vec<Kernel>], check: fn(&[Kernel])| {
         panic::catch_unwind(|| check(&kernels[0])).is_ok()
     };
     let right = kernels_of(&plan, &[]);
     assert!(CHECKS.iter().all(|(_, check)| holds(&right, *check)));
-    for (from, to, name) in MISTAKES {
+    for (from, to, name) in MUTATIONS {
         let wrong = kernels_of(&plan, &[(from, to)]);
         let (_, check) = CHECKS
             .iter()
@@ -124,7 +127,7 @@ fn every_mistake_is_found() {
     }
 }
 
-/// Two batches, two heads of K and V, chunks of several tiles of which the last is short.
+/// Returns a plan with two batches and two heads of K and V. Chunks have several tiles, of which the last is not full.
 fn masked_on_two_nodes() -> KernelPlan {
     let config = AttentionConfig {
         batch: Dim::Static(2),

@@ -1,4 +1,5 @@
-//! Who computes what.
+//! Properties of roles and estimates of GEMM plans: every warp of a CTA has one role, every configuration without
+//! options has a plan, and no estimate is below the bound.
 
 use crate::cases;
 use crate::configs::{gemm, plans, sizes};
@@ -7,13 +8,13 @@ use mkernel_spec::{Device, KernelPlan, KernelSpec, Transfer};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Warps of a CTA.
+/// The number of warps of a CTA.
 const WARPS: u32 = 12;
 
-/// Roles that push rows of A.
+/// The roles that push rows of A.
 const PUSHES: [&str; 3] = ["communicate", "push", "push_by_registers"];
 
-/// Warps of a CTA that push.
+/// Returns the number of warps of a CTA that push.
 fn pushes(count: &impl Fn(&str) -> usize) -> usize {
     PUSHES.iter().map(|name| count(name)).sum()
 }
@@ -21,7 +22,7 @@ fn pushes(count: &impl Fn(&str) -> usize) -> usize {
 proptest! {
     #![proptest_config(cases())]
 
-    /// Every CTA has something to do, no warp two roles.
+    /// Every CTA has roles, and no warp has two.
     #[test]
     fn roles_partition_the_grid(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
@@ -31,9 +32,9 @@ proptest! {
             let ((cta, cta_end), (warp, warp_end)) = (role.ctas, role.warps);
             prop_assert!(cta < cta_end && cta_end <= plan.grid_ctas, "{role:?}");
             prop_assert!(warp < warp_end && warp_end <= WARPS, "{role:?}");
-            for place in (cta..cta_end).flat_map(|c| (warp..warp_end).map(move |w| (c, w))) {
-                let other = taken.insert(place, role.name);
-                prop_assert!(other.is_none(), "{place:?}: {} and {other:?}", role.name);
+            for warp in (cta..cta_end).flat_map(|c| (warp..warp_end).map(move |w| (c, w))) {
+                let other = taken.insert(warp, role.name);
+                prop_assert!(other.is_none(), "{warp:?}: {} and {other:?}", role.name);
             }
         }
         let one_shot = gemm.reduction.as_ref().is_some_and(|r| r.shots == 1);
@@ -50,7 +51,7 @@ proptest! {
         prop_assert_eq!(pushes, gemm.transfer == Some(Transfer::SmPush));
     }
 
-    /// Who leaves all to the planner gets a plan: any M, N and K, any world.
+    /// A configuration without tuning options has a plan for every M, N, K and world.
     #[test]
     fn untuned_configurations_have_a_plan(config in sizes()) {
         let spec = KernelSpec::validate(config).expect("sizes in bounds");
@@ -66,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn plans_are_functions_of_spec_and_device(plan in plans()) {
+    fn plans_depend_only_on_spec_and_device(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
         let again = KernelPlan::new(&plan.spec, &plan.device).expect("planned before");
         prop_assert_eq!(render(&again).expect("a plan renders"), render(&plan).expect("a plan renders"));

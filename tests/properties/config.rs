@@ -1,4 +1,5 @@
-//! Configurations: read and written, and all mistakes at once.
+//! Properties of configurations: they can be written and read, all mistakes are reported at once, and a plan keeps the
+//! options that were set.
 
 use crate::cases;
 use crate::configs::{configs, devices, gemm, gemm_config, sizes_of_any_magnitude};
@@ -8,7 +9,8 @@ use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
 use std::collections::BTreeSet;
 
-/// Mistakes that don't depend on each other: each on a field of its own.
+/// A function that makes a mistake in a configuration. The mistakes are independent of each other, and each is in
+/// another field.
 type Plant = fn(&mut KernelConfig);
 const MISTAKES: [(Field, Plant); 11] = [
     (Field::NAME, |c| c.name = Some("not an identifier".into())),
@@ -28,7 +30,7 @@ const MISTAKES: [(Field, Plant); 11] = [
     (Field::GROUP_M, |c| gemm_config(c).tuning.group_m = Some(0)),
 ];
 
-/// Two ranks, and nothing that a mistake could contradict.
+/// Returns the configuration with two ranks and without options, so that mistakes do not depend on others.
 fn sound(mut config: KernelConfig) -> KernelConfig {
     config.world = 2;
     let gemm = gemm_config(&mut config);
@@ -77,9 +79,9 @@ proptest! {
         }
     }
 
-    /// Either a plan or diagnostics that say what does not fit; never a panic.
+    /// Every configuration has a plan that can be rendered, or diagnostics with a reason and a way out.
     #[test]
-    fn what_has_no_plan_says_why(config in prop_oneof![configs(), sizes_of_any_magnitude()], device in devices()) {
+    fn configurations_without_a_plan_have_diagnostics(config in prop_oneof![configs(), sizes_of_any_magnitude()], device in devices()) {
         let result = KernelSpec::validate(config).and_then(|spec| KernelPlan::new(&spec, &device));
         match result {
             Ok(plan) => {
@@ -96,9 +98,9 @@ proptest! {
         }
     }
 
-    /// What a person fixed is what the plan has.
+    /// The plan has the values of all options that were set.
     #[test]
-    fn a_plan_keeps_what_was_fixed(config in configs(), device in devices()) {
+    fn a_plan_keeps_the_options_that_were_set(config in configs(), device in devices()) {
         let tuning = config.problem.gemm().expect("a GEMM").tuning;
         let Ok(spec) = KernelSpec::validate(config) else { return Ok(()) };
         let Ok(plan) = KernelPlan::new(&spec, &device) else { return Ok(()) };
@@ -121,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn dynamic_dimensions_are_specialised_or_asked_for(
+    fn dynamic_dimensions_are_specialised_or_diagnosed(
         config in configs(),
         device in devices(),
         dims in proptest::collection::vec(any::<Index>(), 1..3),

@@ -1,4 +1,4 @@
-//! Random configurations and devices.
+//! Generators of random configurations, devices and plans of GEMM operators.
 
 use mkernel_spec::plan::GemmPlan;
 use mkernel_spec::{
@@ -9,7 +9,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Sizes in bounds; the tuning may or may not fit them.
+/// Generates configurations whose sizes are in bounds. The tuning may not fit them.
 pub fn configs() -> impl Strategy<Value = KernelConfig> {
     let tuned = (sizes(), epilogues()).prop_flat_map(|(mut config, epilogue)| {
         let world = config.world;
@@ -23,7 +23,7 @@ pub fn configs() -> impl Strategy<Value = KernelConfig> {
     prop_oneof![7 => tuned, 1 => select(corners())]
 }
 
-/// Configurations that once broke a plan, or might.
+/// Returns configurations at limits of the planner.
 fn corners() -> Vec<KernelConfig> {
     let push = |(m, n, k), tune: fn(&mut Tuning)| {
         let mut config = config(GemmOp::AgGemm, 2, (m, n, k), BLayout::Nk);
@@ -53,11 +53,11 @@ fn corners() -> Vec<KernelConfig> {
     ]
 }
 
-/// Everything left to the planner.
+/// Generates configurations without tuning.
 pub fn sizes() -> impl Strategy<Value = KernelConfig> {
     let m = prop_oneof![
         1..=300_u64,
-        // Shards of whole tiles, the last one perhaps not full.
+        // Shards of whole tiles, of which the last one may not be full.
         (1..=24_u64, 0..8_u64).prop_map(|(tiles, less)| tiles * 1024 - less),
         1..=20_000_u64,
     ];
@@ -71,7 +71,7 @@ pub fn sizes() -> impl Strategy<Value = KernelConfig> {
         .prop_map(|(op, world, shape, layout)| config(op, world, shape, layout))
 }
 
-/// Sizes of any magnitude that tensor maps can address, and some that they cannot.
+/// Generates configurations with sizes of any magnitude. Tensor maps cannot address some of them.
 pub fn sizes_of_any_magnitude() -> impl Strategy<Value = KernelConfig> {
     let size = || (0..32_u32, any::<u64>()).prop_map(|(bits, random)| random >> (63 - bits));
     let vecs = || size().prop_map(|size| size.next_multiple_of(8));
@@ -90,17 +90,17 @@ fn config(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), b_layout: BLayout)
     KernelConfig::new(world, config)
 }
 
-/// All of these configurations are of GEMM operators.
+/// Returns the part of the configuration for a GEMM operator, which all of these configurations have.
 pub fn gemm_config(config: &mut KernelConfig) -> &mut GemmConfig {
     config.problem.gemm_mut().expect("a GEMM")
 }
 
-/// And so are all plans.
+/// Returns the GEMM part of a plan.
 pub fn gemm(plan: &KernelPlan) -> &GemmPlan {
     plan.gemm().expect("a GEMM")
 }
 
-/// The operators, the gathering one as often as those that reduce.
+/// Generates operators. `ag_gemm` is as frequent as both operators that reduce together.
 fn ops() -> impl Strategy<Value = GemmOp> {
     select(
         &[
@@ -183,7 +183,7 @@ fn tuning(op: GemmOp, world: u32) -> impl Strategy<Value = Tuning> {
     })
 }
 
-/// The default device, and others with other numbers of SMs and other shared memory.
+/// Generates the default device, and devices with other numbers of SMs and other sizes of shared memory.
 pub fn devices() -> impl Strategy<Value = Device> {
     let sm_count = prop_oneof![3 => Just(132), 1 => 1..=160_u32];
     let smem_bytes = prop_oneof![3 => Just(232_448), 1 => 100_000..=232_448_u32];
@@ -194,7 +194,7 @@ pub fn devices() -> impl Strategy<Value = Device> {
     })
 }
 
-/// Tiles in several rounds, shared tiles, and a shard that ends within a tile.
+/// Returns a plan with several rounds of tiles, tiles that CTAs share, and a shard that ends inside a tile.
 pub fn gemm_rs_in_rounds() -> KernelPlan {
     let mut config = config(GemmOp::GemmRs, 2, (4000, 2176, 2048), BLayout::Nk);
     let tuning = &mut gemm_config(&mut config).tuning;
@@ -204,7 +204,7 @@ pub fn gemm_rs_in_rounds() -> KernelPlan {
     KernelPlan::new(&spec, &Device::h200()).expect("a plan")
 }
 
-/// A plan for most of [`configs`] and [`devices`]: none where the tuning does not fit.
+/// Generates plans from [`configs`] and [`devices`], or `None` where the tuning does not fit.
 pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     (configs(), devices()).prop_map(|(config, device)| {
         let spec = KernelSpec::validate(config).ok()?;
@@ -212,7 +212,7 @@ pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     })
 }
 
-/// A plan for so many nodes of so many ranks each.
+/// Returns a plan for `nodes` nodes of `local_world` ranks.
 pub fn gemm_of_nodes(
     op: GemmOp,
     (nodes, local_world): (u32, u32),

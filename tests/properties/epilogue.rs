@@ -1,4 +1,4 @@
-//! What becomes of the sum: operands, results, and where C ends.
+//! Properties of epilogues: their operands, and the names of the kernels.
 
 use crate::cases;
 use crate::configs::{gemm, gemm_config, plans};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(cases())]
 
-    /// Bias and residual are as large as C's columns and C, and lie where the kernel looks.
+    /// The bias has the columns of C, the residual has the shape of C, and the kernel has a pointer to each.
     #[test]
     fn addends_are_operands(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
@@ -32,9 +32,10 @@ proptest! {
         }
     }
 
-    /// Without an epilogue, and with one that is none, the kernel is the same; with one, its name says so.
+    /// An epilogue that does nothing gives the kernel without an epilogue. Any other epilogue changes the name of the
+    /// kernel.
     #[test]
-    fn a_kernels_name_tells_its_epilogue(plan in plans()) {
+    fn a_kernels_name_depends_on_its_epilogue(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
         let epilogue = gemm(&plan).config.epilogue;
         let mut config = plan.spec.config().clone();
@@ -46,7 +47,7 @@ proptest! {
         for word in ["bias", "residual", "relu", "silu", "gelu", "kFp32Output = true"] {
             prop_assert!(!text.contains(word), "{word}");
         }
-        // What is read or written more takes longer.
+        // An epilogue reads or writes more bytes, and so takes longer.
         prop_assert!(plan.traffic.memory_bytes >= plain.traffic.memory_bytes);
         prop_assert!(plan.bound.us() >= plain.bound.us());
     }

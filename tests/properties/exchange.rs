@@ -1,4 +1,4 @@
-//! What the host copies agrees with what the kernel awaits.
+//! A property of plans with copy engines: the copies of the host agree with the chunks that the kernel awaits.
 
 use crate::cases;
 use crate::configs::{gemm, plans};
@@ -24,7 +24,7 @@ proptest! {
         prop_assert_eq!(copies.shard_rows, gemm.shape.shard_rows(plan.spec.world()));
         prop_assert_eq!(copies.total_rows, gemm.shape.m);
         let region = |name| plan.workspace.regions.iter().find(|r| r.name == name).expect("a region");
-        // A rank's flags lie together, and so do its rows.
+        // The flags of a source are contiguous, and so are its rows.
         prop_assert_eq!(Some(copies.flags_offset_bytes), region("chunk_ready").offset_of(&[0, 0, 0]));
         let gathered = [0, 1].map(|parity| region("gathered").offset_of(&[parity, 0]));
         prop_assert_eq!(copies.gathered_offset_bytes.map(Some), gathered);

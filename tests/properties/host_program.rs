@@ -1,5 +1,4 @@
-//! Programs that include the headers of kernels: the host's compiler takes these as they are, so a program can compute what
-//! device code computes.
+//! Programs of the host that include the headers of kernels, so that they compute what device code computes.
 
 use mkernel_compile::{HostCxx, headers};
 use mkernel_spec::Target;
@@ -7,7 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// What a program of these files prints, of which the first is compiled.
+/// Compiles the first of these files, which can include the others and the headers, and returns the output of the
+/// program.
 pub fn output(files: &[(&str, &str)]) -> Output {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (name, text) in headers(Target::Simulator).iter().chain(files) {

@@ -1,9 +1,16 @@
-//! Properties of every plan, and of the kernel that is rendered from it, for random configurations and devices.
+//! Property tests of plans, and of the kernels that are rendered from them, for random configurations and devices.
 //!
-//! A configuration has diagnostics or a plan; what holds for each plan is in the files of this folder: `compute` (roles),
-//! `attention` (of attention), `epilogue` (what is added to sums), `exchange` (copies), `schedules` (tiles and rows, by
-//! device code), `sums` (partial sums), `memory` (shared memory, workspace, arguments), `config` (mistakes, reading and
-//! writing).
+//! A configuration has diagnostics or a plan. These files check the plans:
+//!
+//! - `config`: diagnostics, and configurations that are written and read.
+//! - `compute`: roles and estimates.
+//! - `memory`: shared memory, workspace, arguments and registers.
+//! - `epilogue`: the operands of epilogues.
+//! - `exchange`: copies of copy engines.
+//! - `sums`: partial sums and LL packets.
+//! - `schedules`: the order of tiles and the transfer of rows, which the device code computes on the host.
+//! - `attention`: keys, slots and puts of `ring_attention`.
+//! - `nodes`: plans for several nodes.
 
 mod attention;
 mod compute;
@@ -19,7 +26,8 @@ mod sums;
 
 use proptest::test_runner::Config;
 
-/// 256 cases of each property, or `PROPTEST_CASES`. A failure prints its configuration; no file is written.
+/// Returns the number of cases of a property: 256, or `PROPTEST_CASES`. A failure prints its configuration and writes
+/// no file.
 fn cases() -> Config {
     Config {
         failure_persistence: None,

@@ -1,4 +1,4 @@
-//! Shared memory, workspace, arguments, registers.
+//! Properties of the shared memory, the workspace, the arguments and the registers of GEMM plans.
 
 use crate::cases;
 use crate::configs::{gemm, plans};
@@ -7,7 +7,7 @@ use mkernel_spec::plan::{Element, Region, SLOT_BYTES, THREADS};
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// The 128-byte swizzle repeats after this many bytes; dynamic shared memory may start anywhere below.
+/// The 128-byte swizzle repeats after this number of bytes. Dynamic shared memory may start at any offset below it.
 const SWIZZLE_BYTES: u64 = 1024;
 
 fn bytes_of(regions: &[Region], name: &str) -> Option<Range<u64>> {
@@ -15,7 +15,8 @@ fn bytes_of(regions: &[Region], name: &str) -> Option<Range<u64>> {
     Some(region.offset_bytes..region.offset_bytes + region.bytes)
 }
 
-/// Regions follow each other, each on a multiple of `align` unless it is barriers, up to `end`.
+/// Checks that regions do not overlap, end before `end`, and start at multiples of `align`. Barriers only need
+/// multiples of 8.
 fn check_regions(regions: &[Region], end: u64, align: u64) -> Result<(), TestCaseError> {
     let mut free = 0;
     for region in regions {
@@ -33,7 +34,7 @@ fn check_regions(regions: &[Region], end: u64, align: u64) -> Result<(), TestCas
     Ok(())
 }
 
-/// Bytes of every argument, from its kind alone.
+/// Returns the size and the alignment of an argument of this kind.
 fn arg_bytes(kind: &ArgKind) -> (usize, usize) {
     match kind {
         ArgKind::TensorMap(_) => (128, 128),
@@ -52,11 +53,11 @@ proptest! {
         prop_assert!(plan.smem_bytes <= plan.device.smem_bytes);
         let end = u64::from(plan.smem_bytes) - SWIZZLE_BYTES;
         check_regions(&plan.smem, end, SWIZZLE_BYTES)?;
-        // CTAs that only communicate lay it out in another way.
+        // CTAs that only communicate have another layout.
         check_regions(&plan.comm_smem, end, SWIZZLE_BYTES)?;
     }
 
-    /// Whoever copies through shared memory has a slot and a barrier for each of its warps.
+    /// A CTA that copies through shared memory has a slot and a barrier for each of its warps.
     #[test]
     fn communication_ctas_have_slots(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
@@ -67,9 +68,9 @@ proptest! {
         prop_assert_eq!(barriers, copies.then(|| u64::from(THREADS / 32 * 8)));
     }
 
-    /// The regions of the workspace follow the state, and each is as long as its declaration says.
+    /// The regions of the workspace follow the state, and each is as long as its dimensions require.
     #[test]
-    fn the_workspace_has_a_place_for_each_region(plan in plans()) {
+    fn the_workspace_has_room_for_each_region(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
         let regions = &plan.workspace.regions;
         check_regions(regions, plan.workspace.bytes, SWIZZLE_BYTES)?;
@@ -93,7 +94,7 @@ proptest! {
             let ArgKind::TensorMap(map) = &arg.kind else { continue };
             prop_assert_eq!(map.extents.len(), map.box_elems.len());
             prop_assert_eq!(map.extents.len(), map.strides.len() + 1);
-            // What cuTensorMapEncodeTiled wants of a box with a 128-byte swizzle, and of an address.
+            // cuTensorMapEncodeTiled has these requirements for a box with a 128-byte swizzle, and for an address.
             prop_assert!(map.box_elems[0] * 2 <= 128 && map.box_elems.iter().all(|e| (1..=256).contains(e)));
             if let Source::Workspace { offset_bytes } = map.source {
                 prop_assert!(offset_bytes.is_multiple_of(128));
@@ -108,7 +109,7 @@ proptest! {
         let Some(plan) = plan else { return Ok(()) };
         let r = plan.registers;
         prop_assert!(128 * r.mover + 256 * r.math <= 65_536 && THREADS * r.entry <= 65_536);
-        // setmaxnreg takes multiples of 8 from 24 to 256, and can only hand on what the launch gave.
+        // setmaxnreg takes multiples of 8 from 24 to 256. It can only redistribute the registers of the launch.
         for count in [r.mover, r.math] {
             prop_assert!(count.is_multiple_of(8) && (24..=256).contains(&count));
         }

@@ -1,4 +1,5 @@
-//! Plans of several nodes: what they need grows no faster than it must.
+//! Properties of plans for several nodes: traffic and memory grow no faster than they must, and impossible
+//! configurations are refused.
 
 use crate::cases;
 use mkernel_compile::render;
@@ -27,7 +28,7 @@ fn config(op: GemmOp, (nodes, local): (u32, u32), (m, n, k): (u64, u64, u64)) ->
 
 fn plan(config: KernelConfig) -> KernelPlan {
     let spec = KernelSpec::validate(config).expect("possible");
-    // The largest sizes would not fit into a GPU; how needs grow does not depend on that.
+    // The device has much memory, since the largest sizes would not fit into a GPU.
     let device = Device {
         memory_bytes: 1 << 50,
         ..Device::h200()
@@ -38,9 +39,10 @@ fn plan(config: KernelConfig) -> KernelPlan {
 proptest! {
     #![proptest_config(cases())]
 
-    /// Sizes, puts and memory of plans for 2 to 64 nodes of 1 to 8 ranks.
+    /// Traffic, puts and memory of GEMM plans have their smallest possible order of growth, for 2 to 64 nodes of 1 to 8
+    /// ranks.
     #[test]
-    fn nothing_grows_faster_than_it_must(
+    fn gemm_plans_grow_no_faster_than_they_must(
         op in select(&GemmOp::ALL[..]),
         nodes in 2..=64u32,
         local in 1..=8u32,
@@ -67,7 +69,7 @@ proptest! {
         let near = u64::from(nodes * (local - 1));
         prop_assert_eq!(plan.traffic.link_bytes, near * shard_rows * row_bytes);
 
-        // Two buffers of what is gathered or added up, rows and columns rounded up to tiles, and flags.
+        // The workspace has two buffers of gathered rows or of sums, rounded up to tiles, and flags.
         let tile = (u64::from(gemm.tile.m), u64::from(gemm.tile.n));
         let (rows, cols) = match op {
             GemmOp::AgGemm => (m, k),
@@ -92,9 +94,9 @@ proptest! {
         prop_assert!(flags <= (2 + 4 * tiles + 2 * m + 2 * peers + ranks) * 2 * FLAG_STRIDE_BYTES);
     }
 
-    /// Of `dispatch_gemm`: what tokens need, over the network, over NVLink and in memory.
+    /// In `dispatch_gemm`, traffic and memory are those that the tokens need.
     #[test]
-    fn nothing_of_experts_grows_faster_than_it_must(
+    fn dispatch_plans_grow_no_faster_than_they_must(
         nodes in 2..=64u32,
         local in 1..=8u32,
         each in 1..=2u64,
@@ -121,14 +123,14 @@ proptest! {
         prop_assert!(internode.chunk_tokens % u64::from(op_plan.block_tokens) == 0);
         prop_assert!(u64::from(network.puts - 1) * internode.chunk_tokens >= max_tokens);
 
-        // A token crosses once to a node, at most to as many as it has experts.
+        // A token crosses the network once for each node that has one of its experts.
         let (peers, token_bytes) = (u64::from(nodes - 1), hidden * 2);
         let most = max_tokens * token_bytes;
         prop_assert!(plan.traffic.nic_bytes <= most * peers.min(top_k));
         prop_assert!(plan.traffic.link_bytes <= most * u64::from(nodes * (local - 1)));
         prop_assert!(local > 1 || plan.traffic.link_bytes == 0);
 
-        // Room for tokens of all ranks, and for those of its own that leave, once for each node.
+        // The workspace has room for the tokens of all other ranks, and for the own tokens once for each other node.
         let of = |name: &str| plan.workspace.regions.iter().find(|r| r.name == name).map_or(0, |r| r.bytes);
         prop_assert_eq!(of("received"), (ranks - 1) * most);
         prop_assert_eq!(of("outgoing"), peers * most);
@@ -136,9 +138,9 @@ proptest! {
         prop_assert!(of("packets_in") <= 2 * peers * (4 * (op_plan.count_words() + max_tokens * (1 + top_k)) + 16));
     }
 
-    /// Ranks that are no nodes, and choices that only kernels of one node have.
+    /// Numbers of nodes and ranks are refused exactly if they do not fit each other.
     #[test]
-    fn what_cannot_be_says_why(nodes in 0..=2000u32, world in 0..=2000u32) {
+    fn impossible_topologies_are_refused(nodes in 0..=2000u32, world in 0..=2000u32) {
         let mut config = config(GemmOp::GemmRs, (2, 2), (64, 64, 64));
         (config.nodes, config.world) = (nodes, world);
         let possible = match nodes {
@@ -160,7 +162,7 @@ proptest! {
 }
 
 #[test]
-fn choices_of_one_node_are_refused_on_several() {
+fn options_for_one_node_are_refused_on_several() {
     let mut several = config(GemmOp::AgGemm, (2, 2), (64, 64, 64));
     let tuning = &mut several.problem.gemm_mut().expect("a GEMM").tuning;
     tuning.comm_ctas = Some(0);
@@ -184,8 +186,8 @@ fn combine(nodes: u32, local: u32, max_tokens: u64, hidden: u64) -> KernelConfig
     }
 }
 
-/// A row crosses at most once for each token and node that its choices can reach; what a rank keeps grows with ranks times
-/// tokens, as what it may be sent does.
+/// A row crosses the network at most once for each token and node that the token's entries can reach. The memory of a
+/// rank grows with the number of ranks times tokens, as does the data that it may receive.
 #[test]
 fn combine_puts_a_row_per_token_and_node() {
     for (nodes, local, max_tokens, hidden) in [
@@ -198,9 +200,9 @@ fn combine_puts_a_row_per_token_and_node() {
             KernelSpec::validate(combine(nodes, local, max_tokens, hidden)).expect("possible");
         let plan = KernelPlan::new(&spec, &Device::h200()).expect("a plan");
         let (peers, ranks) = (u64::from(nodes - 1), u64::from(nodes * local));
-        let (rows, choices) = (max_tokens * hidden * 2, max_tokens * 4);
+        let (rows, entries) = (max_tokens * hidden * 2, max_tokens * 4);
         let reached = peers.min(4);
-        assert!(plan.traffic.nic_bytes <= reached * (rows + choices * 8));
+        assert!(plan.traffic.nic_bytes <= reached * (rows + entries * 8));
         let network = plan.network.as_ref().expect("puts");
         assert!(network.put_bytes <= MAX_PUT_BYTES && network.puts >= 2);
         let of = |name: &str| {
@@ -213,8 +215,8 @@ fn combine_puts_a_row_per_token_and_node() {
         assert_eq!(of("partials"), ranks * rows);
         assert_eq!(of("sums_in"), peers * rows);
         assert_eq!(of("token_counts"), 2 * ranks * 48);
-        assert_eq!(of("topk_packets"), 2 * ranks * choices * 16);
-        assert!(of("lists_in") <= 2 * peers * (32 + choices * 8 + 16));
+        assert_eq!(of("topk_packets"), 2 * ranks * entries * 16);
+        assert!(of("lists_in") <= 2 * peers * (32 + entries * 8 + 16));
     }
     let small = KernelSpec::validate(combine(2, 2, 64, 64)).expect("possible");
     let found = KernelPlan::new(&small, &Device::simulated(1)).expect_err("one SM");
@@ -238,7 +240,7 @@ fn attention(seq: u64, kv_slots: Option<u32>) -> KernelConfig {
     }
 }
 
-/// Heads of K and V take turns in slots on one node only.
+/// Several nodes always have slots for all heads of K and V. A smaller number of slots is possible on one node only.
 #[test]
 fn attention_on_several_nodes_keeps_all_heads() {
     let found = KernelSpec::validate(attention(4096, Some(3))).expect_err("a ring");

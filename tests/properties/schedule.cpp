@@ -1,12 +1,12 @@
-// The schedule of a kernel, by its own device code: headers are plain C++, so the host's compiler takes them as they are.
-// schedules.rs compiles this once per kernel, and runs it.
+// Checks the schedule of a kernel, which the kernel's own device code computes. The headers are plain C++, so the
+// compiler of the host accepts them. schedules.rs compiles this program once per kernel and runs it.
 #include <cstdio>
 #include <map>
 #include <tuple>
 
 #include "kernel.cu"
 
-const mk::sim::Calls* mk_calls = nullptr;  // nothing here asks the simulator
+const mk::sim::Calls* mk_calls = nullptr;  // This program does not call the simulator.
 
 using Scheduler = Kernel::Scheduler;
 using Ranks = mk::Topology<Config>;
@@ -26,7 +26,7 @@ static void expect(bool holds, const char* what, u32 rank, u32 index) {
   std::printf("rank %u, work tile %u: %s\n", rank, index, what);
 }
 
-// The rank that owns a tile; of orders without owners, one stands for all.
+// Returns the rank that owns a tile, or 0 for orders without owners.
 template <class Order>
 static u32 owner_of(const mk::gemm::Tile& tile) {
   if constexpr (kHasOwners<Order>) {
@@ -36,7 +36,7 @@ static u32 owner_of(const mk::gemm::Tile& tile) {
   }
 }
 
-// Where in a rank's order each tile is computed, by its owner, row and column.
+// The position in a rank's order at which each tile is computed, by the tile's owner, row and column.
 using Position = std::map<std::tuple<u32, u32, u32>, u32>;
 
 static Position positions(u32 rank) {
@@ -62,7 +62,7 @@ static Position positions(u32 rank) {
   return at;
 }
 
-// Tiles of all owners, and rows of C in the tiles of each.
+// Checks that the tiles of all owners are computed, and that each row of C is in the tiles of one owner.
 template <class Config, class Order>
 static void check_owners(const std::map<u32, Position>& orders) {
   if constexpr (kHasOwners<Order>) {
@@ -71,8 +71,8 @@ static void check_owners(const std::map<u32, Position>& orders) {
       const u32 tiles = Order::kHasGaps ? Config::kRowTiles * Config::kColTiles : places;
       expect(orders.at(rank).size() == tiles, "tiles are missing", rank, 0);
       if (context(rank).local_rank() >= Config::kOwners) continue;
-      // A rank that reduces a tile finds that its peers compute their part no later in their order. So ranks with tiles
-      // of their own cannot wait for each other in a circle; those without wait for nobody.
+      // The peers of a tile's owner compute their part of it no later in their order. So ranks with own tiles cannot
+      // wait for each other in a circle. Ranks without own tiles wait for no other rank.
       for (const auto& [tile, index] : orders.at(rank)) {
         if (Scheduler::work_tile(index, context(rank)).owner != context(rank).local_rank()) continue;
         for (u32 peer = 0; peer < Config::kOwners; ++peer) {
@@ -96,7 +96,7 @@ static void check_owners(const std::map<u32, Position>& orders) {
   }
 }
 
-// Where the epilogue does not ask, no tile has rows beyond C.
+// If the epilogue does not check rows, no tile has rows beyond C.
 template <class Order>
 static void check_rows(u32 rank) {
   for (u32 i = 0; i < Config::kWorkTiles && !Order::kRaggedRows; ++i) {
@@ -106,14 +106,14 @@ static void check_rows(u32 rank) {
   }
 }
 
-// CTAs that share a tile wait for each other, so each has at most one such tile, its last one.
+// CTAs that share a tile wait for each other. So each CTA has at most one shared tile, which is its last one.
 static void check_shared_tiles() {
   const u32 shared = Config::kWorkTiles - Config::kWholeTiles;
   expect(Scheduler::kSplits == 1 || shared <= Config::kComputeCtas, "a CTA shares two tiles", 0, shared);
   expect(Scheduler::kSplits == 1 || Config::kWholeTiles % Config::kComputeCtas == 0, "a shared tile is not last", 0, 0);
 }
 
-// Own rows come first, unless the raster mixes them with others'.
+// Tiles of own rows come first, unless the raster mixes them with others.
 template <class Config, class Order>
 static void check_own_rows(u32 rank) {
   if constexpr (requires { Order::kTilesInShards; }) {
@@ -127,8 +127,8 @@ static void check_own_rows(u32 rank) {
   }
 }
 
-// Every row of a shard travels once, in pieces that lie in one chunk; all flags of a source count alike, those of chunks
-// without rows too.
+// Every row of a shard is sent once, and a piece is in one chunk. All flags of a source count to the same number, also
+// those of chunks without rows.
 template <class Config, class Kernel>
 static void check_pieces(u32 rank) {
   if constexpr (requires { typename Kernel::PushShards; }) {
@@ -151,7 +151,7 @@ static void check_pieces(u32 rank) {
     }
     expect(rows.size() == own_rows * Shards::kSlices, "a row does not travel", rank, 0);
     expect(counts.size() == Shards::kChunks * Shards::kSlices, "a flag counts nothing", rank, 0);
-    for (const auto& [flag, count] : counts) expect(count == Shards::kArrivals, "a flag counts amiss", rank, flag.first);
+    for (const auto& [flag, count] : counts) expect(count == Shards::kArrivals, "a flag has the wrong count", rank, flag.first);
   }
 }
 

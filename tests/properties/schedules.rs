@@ -1,4 +1,5 @@
-//! Who computes what and when, by the device code itself: the headers of random kernels, compiled for the host.
+//! Properties of the schedules of GEMM kernels. The device code itself computes the schedules: a program of the host
+//! includes the headers of random kernels, and `schedule.cpp` checks them.
 
 use crate::configs::{gemm_of_nodes, gemm_rs_in_rounds, plans};
 use crate::host_program;
@@ -6,10 +7,10 @@ use mkernel_compile::{CudaSource, render};
 use mkernel_spec::{GemmOp, KernelPlan};
 use proptest::prelude::*;
 
-/// A compile takes about a second.
+/// The number of cases. Each is compiled, which takes about a second.
 const CASES: u32 = 24;
 
-/// What the check of a kernel's schedule finds wrong.
+/// Returns the faults that `schedule.cpp` finds in a kernel's schedule.
 fn faults(source: &CudaSource) -> String {
     let program = ("schedule.cpp", include_str!("schedule.cpp"));
     let output = host_program::output(&[program, ("kernel.cu", &source.text)]);
@@ -23,8 +24,8 @@ fn faults(source: &CudaSource) -> String {
 proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
-    /// Every tile is computed once, slices of K are complete, each sub-tile has one CTA that completes it, rows of C have
-    /// one owner, and no rank waits for what a peer computes later. Every row of a shard travels once.
+    /// Every tile is computed once, slices of K are complete, each sub-tile has one CTA that completes it, rows of C
+    /// have one owner, and no rank waits for what a peer computes later. Every row of a shard travels once.
     #[test]
     fn schedules_are_complete_and_without_circles(plan in plans().prop_filter_map("a plan", |plan| plan)) {
         let found = faults(&render(&plan).expect("a plan renders"));
@@ -32,7 +33,7 @@ proptest! {
     }
 }
 
-/// The same for several nodes, with gaps, ranks without rows, and tiles that straddle shards.
+/// The schedules of several nodes have gaps, ranks without rows, and tiles that straddle shards.
 #[test]
 fn schedules_of_several_nodes_are_complete() {
     for (op, nodes, local_world, m) in [
@@ -51,20 +52,20 @@ fn schedules_of_several_nodes_are_complete() {
     }
 }
 
-/// A check that cannot fail proves nothing.
+/// The checks can fail: each mutation of a header is found.
 #[test]
-fn planted_mistakes_are_found() {
-    mistakes_are_found(&gemm_rs_in_rounds(), MISTAKES_OF_OWNERS);
-    mistakes_are_found(
+fn every_mutation_is_found() {
+    mutations_are_found(&gemm_rs_in_rounds(), MUTATIONS_OF_OWNERS);
+    mutations_are_found(
         &gemm_of_nodes(GemmOp::AgGemm, (2, 2), (1024, 1160, 520)),
-        MISTAKES_OF_SHARDS,
+        MUTATIONS_OF_SHARDS,
     );
 }
 
-/// What is replaced by what in headers, and what the check says of it.
-type Mistake = (&'static str, &'static str, &'static str);
+/// A mutation of a header: the text that is replaced, the new text, and a part of the fault that is found.
+type Mutation = (&'static str, &'static str, &'static str);
 
-const MISTAKES_OF_OWNERS: &[Mistake] = &[
+const MUTATIONS_OF_OWNERS: &[Mutation] = &[
     (
         "own + 1 + index / Config::kRoundTiles",
         "own + index / Config::kRoundTiles",
@@ -82,7 +83,7 @@ const MISTAKES_OF_OWNERS: &[Mistake] = &[
     ),
 ];
 
-const MISTAKES_OF_SHARDS: &[Mistake] = &[
+const MUTATIONS_OF_SHARDS: &[Mutation] = &[
     (
         "row_tile(coord.row, ctx)",
         "row_tile(Config::kRowTiles - 1 - coord.row, ctx)",
@@ -100,10 +101,10 @@ const MISTAKES_OF_SHARDS: &[Mistake] = &[
     ),
 ];
 
-fn mistakes_are_found(plan: &KernelPlan, mistakes: &[Mistake]) {
+fn mutations_are_found(plan: &KernelPlan, mutations: &[Mutation]) {
     let source = render(plan).expect("a plan renders");
     assert_eq!(faults(&source), "");
-    for (from, to, expected) in mistakes {
+    for (from, to, expected) in mutations {
         let whole = source.with_headers();
         assert!(whole.contains(from), "{from}");
         let text = whole.replace(from, to);

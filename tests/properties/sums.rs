@@ -1,4 +1,4 @@
-//! Partial sums in a stage, and packets in registers.
+//! Properties of the reductions of GEMM plans: partial sums fit a stage, and LL packets have slots.
 
 use crate::cases;
 use crate::configs::{gemm, plans};
@@ -8,7 +8,8 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(cases())]
 
-    /// What a stage takes of partial sums fits the part of it that they go to, and is what a CTA finishes.
+    /// The partial sums that are loaded at a time fit into a stage, and divide the sub-tiles for which a CTA applies
+    /// the epilogue.
     #[test]
     fn partial_sums_fit_a_stage(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
@@ -25,7 +26,8 @@ proptest! {
         prop_assert!(finished.is_multiple_of(subs), "{subs} of {finished}");
     }
 
-    /// With one shot, every rank has a slot for each tile of every source, and a thread takes its packets in whole turns.
+    /// With one shot, every rank has a slot for each tile of every source, and a thread reads its packets in whole
+    /// groups.
     #[test]
     fn packets_have_slots(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
@@ -34,7 +36,7 @@ proptest! {
         prop_assert_eq!(reduction.owner_tiles, gemm.order.tiles());
         prop_assert!(4 % reduction.packets_in_flight == 0);
         let packets = plan.workspace.regions.iter().find(|r| r.name == "packets").expect("packets");
-        // 64 rows and columns of elements of 2 bytes, and as many of flags, for two halves of a tile.
+        // An element takes 2 bytes of data and 2 bytes of flags, and there are two buffers.
         let sources = u64::from(plan.spec.world() + u32::from(reduction.results));
         let elems = u64::from(gemm.tile.m * gemm.tile.n);
         prop_assert_eq!(packets.bytes, 2 * sources * u64::from(reduction.owner_tiles) * elems * 4);

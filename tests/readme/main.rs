@@ -1,9 +1,10 @@
-//! README.md agrees with the code.
+//! Tests that README.md agrees with the code: its programs compile, and its tables of options and of environment
+//! variables are those of the code.
 
-#[allow(dead_code, reason = "it is only compiled")]
-#[rustfmt::skip] // lines of README.md may be longer
+#[allow(dead_code, reason = "the program is only compiled")]
+#[rustfmt::skip] // Lines of README.md may be longer.
 mod program;
-#[rustfmt::skip] // as above
+#[rustfmt::skip] // Lines of README.md may be longer.
 mod graph;
 
 use mkernel::half::bf16;
@@ -15,9 +16,9 @@ use std::error::Error;
 
 const README: &str = include_str!("../../README.md");
 
-/// The programs in the README are those that are compiled here.
+/// The programs in the README are those of the files that are compiled here.
 #[test]
-fn the_programs_compile() {
+fn the_programs_of_the_readme_are_compiled() {
     let files = [
         ("program.rs", include_str!("program.rs")),
         ("graph.rs", include_str!("graph.rs")),
@@ -31,9 +32,9 @@ fn the_programs_compile() {
     }
 }
 
-/// The graph is captured and replayed, with slices that track events.
+/// The graph of the README can be captured and replayed, also with slices that track events.
 #[test]
-fn the_graph_is_replayed() -> Result<(), Box<dyn Error>> {
+fn the_graph_of_the_readme_is_replayed() -> Result<(), Box<dyn Error>> {
     let simulation = Simulation {
         ranks: 1,
         ..Simulation::default()
@@ -61,7 +62,7 @@ fn the_graph_is_replayed() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Every option stands in one of the tables, as the code has it.
+/// Every option is in one of the tables, as it is declared in the code.
 #[test]
 fn the_tables_of_options_are_up_to_date() {
     assert!(
@@ -70,7 +71,7 @@ fn the_tables_of_options_are_up_to_date() {
     );
 }
 
-/// The variables that the crates read are those that they document, and those of the README.
+/// The crates document exactly the variables that they read, and the README lists the same ones.
 #[test]
 fn all_environment_variables_are_listed() {
     let sources = [
@@ -89,7 +90,7 @@ fn all_environment_variables_are_listed() {
     assert_eq!(listed, read);
 }
 
-/// `MKERNEL_…` in `text`, between quotes.
+/// Returns the names `MKERNEL_…` in `text` that are between quotes.
 fn variables(text: &str, quote: char) -> BTreeSet<&str> {
     let is_name = |word: &&str| word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
     text.split(quote)

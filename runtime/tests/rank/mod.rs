@@ -11,21 +11,24 @@ use mkernel::{
 };
 use std::sync::Arc;
 
+/// The shape of the operators.
 pub const SHAPE: GemmShape = GemmShape {
     m: 512,
     n: 64,
     k: 64,
 };
 
-/// Runs `body` on each rank of a simulated job, for each way of transfer.
+/// Runs `body` on each rank of a simulated job, once for each way of transfer. All ranks wait for each other at the
+/// end.
 pub fn on_ranks(ranks: u32, body: impl Fn(&Rank) + Sync) {
     with_ranks(ranks, |rank| {
         body(&rank);
-        rank.ranks.barrier().expect("all came to the end");
+        rank.ranks.barrier().expect("all ranks reach the end");
     });
 }
 
-/// Does the same for a `body` that takes a rank apart. It must call a barrier itself if it needs one.
+/// Runs `body` on each rank of a simulated job, once for each way of transfer. `body` owns the rank, and calls a
+/// barrier itself if it needs one.
 pub fn with_ranks(ranks: u32, body: impl Fn(Rank) + Sync) {
     for (seed, transfer) in [(1, Transfer::SmPush), (2, Transfer::CopyEngine)] {
         let simulation = Simulation {
@@ -43,6 +46,7 @@ pub fn with_ranks(ranks: u32, body: impl Fn(Rank) + Sync) {
     }
 }
 
+/// Returns the configuration of the operator with this way of transfer.
 pub fn config(transfer: Option<Transfer>) -> GemmConfig {
     GemmConfig {
         m: Dim::Static(SHAPE.m),
@@ -62,6 +66,7 @@ fn prepare(ranks: &Communicator, transfer: Option<Transfer>) -> Operator {
     ranks.prepare(&config, SHAPE).expect("prepared")
 }
 
+/// A rank with a prepared operator and its operands.
 pub struct Rank {
     pub operator: Operator,
     pub stream: Arc<CudaStream>,
@@ -72,6 +77,7 @@ pub struct Rank {
 }
 
 impl Rank {
+    /// Creates a rank whose slices do not track events.
     pub fn new(ranks: Communicator, transfer: impl Into<Option<Transfer>>) -> Self {
         // SAFETY: these tests order their streams themselves.
         unsafe { ranks.context().disable_event_tracking() };
@@ -102,6 +108,7 @@ impl Rank {
         prepare(&self.ranks, self.transfer)
     }
 
+    /// Returns a C that is filled with NaN.
     pub fn poisoned(&self) -> CudaSlice<bf16> {
         let poison = vec![bf16::NAN; (SHAPE.m * SHAPE.n) as usize];
         self.stream.clone_htod(&poison).expect("uploaded")
@@ -111,11 +118,12 @@ impl Rank {
         self.operator.launch(&self.stream, &self.a, &self.b, c)
     }
 
-    /// Adds a call to a graph.
+    /// Adds a call to the graph that is being captured.
     pub fn capture(&self, stream: &Arc<CudaStream>, c: &mut CudaSlice<bf16>) -> Result<(), Error> {
         self.capture_of(&self.operator, stream, c)
     }
 
+    /// Adds a call of another operator to the graph that is being captured.
     pub fn capture_of(
         &self,
         operator: &Operator,
@@ -134,9 +142,9 @@ impl Rank {
     }
 }
 
-/// See [`Rank::check`].
+/// Checks C as [`Rank::check`] does, for a rank that has been taken apart.
 pub fn check(ranks: &Communicator, stream: &Arc<CudaStream>, c: &CudaSlice<bf16>) {
-    ranks.synchronize(stream).expect("well");
+    ranks.synchronize(stream).expect("the calls succeed");
     let c = stream.clone_dtoh(c).expect("downloaded");
     let rows = SHAPE.m / u64::from(ranks.world());
     for (i, value) in (0..).zip(&c) {

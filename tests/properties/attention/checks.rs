@@ -1,10 +1,10 @@
-//! What must hold of a kernel's ranks.
+//! The checks that hold for all ranks of a kernel.
 
 use super::kernel::{Kernel, Keys, Tile};
 use mkernel_spec::plan::TILE_ROWS;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Tiles of queries are all different, and all of the plan's.
+/// All tiles of queries of the plan are taken, each once.
 pub fn every_tile_of_queries_is_taken_once(kernels: &[Kernel]) {
     let kernel = &kernels[0];
     let taken: BTreeSet<&Tile> = kernel.all_tiles().iter().collect();
@@ -19,7 +19,7 @@ pub fn every_tile_of_queries_is_taken_once(kernels: &[Kernel]) {
     }
 }
 
-/// Ranks have all rows of the sequence among them, those that the plan says.
+/// The ranks together have all rows of the sequence. Each rank has the rows that the plan states.
 pub fn chunks_are_those_of_the_plan(kernels: &[Kernel]) {
     for kernel in kernels {
         let placement = kernel.op_plan.config.placement;
@@ -39,7 +39,7 @@ pub fn chunks_are_those_of_the_plan(kernels: &[Kernel]) {
     }
 }
 
-/// Own keys first, of the others each that is attended to, once.
+/// A tile meets the keys of its own rank first. Of the other ranks' keys it meets those that it attends to, each once.
 pub fn a_tile_meets_all_its_keys_once(kernels: &[Kernel]) {
     for kernel in kernels {
         let tiles = kernel.tiles().into_iter();
@@ -66,7 +66,7 @@ pub fn a_tile_meets_all_its_keys_once(kernels: &[Kernel]) {
     }
 }
 
-/// Tiles of keys of all ranks.
+/// Returns the tiles of keys of all ranks.
 fn all_keys(kernels: &[Kernel]) -> Vec<Keys> {
     let of_chunk = |kernel: &Kernel, chunk: u32| {
         let (source, rows) = (kernel.rank, kernel.chunks()[chunk as usize].rows);
@@ -80,7 +80,7 @@ fn all_keys(kernels: &[Kernel]) -> Vec<Keys> {
     kernels.iter().flat_map(of_rank).collect()
 }
 
-/// A rank awaits what is sent to it, and nothing else: so nothing arrives after its call.
+/// A rank awaits exactly the keys that are sent to it. So nothing arrives after its call has ended.
 pub fn what_is_sent_is_awaited(kernels: &[Kernel]) {
     for kernel in kernels {
         let tiles = kernel.tiles().into_iter();
@@ -115,8 +115,8 @@ pub fn parts_are_sent_head_by_head(kernels: &[Kernel]) {
     }
 }
 
-/// A source counts as readers of a slot those tiles that meet its keys.
-pub fn readers_are_those_who_meet_keys(kernels: &[Kernel]) {
+/// The number of readers of a source's slot is the number of tiles that meet its keys.
+pub fn readers_are_the_tiles_that_meet_keys(kernels: &[Kernel]) {
     for kernel in kernels.iter().filter(|kernel| kernel.world() > 1) {
         let tiles = kernel.tiles();
         let of_first: Vec<_> = tiles
@@ -126,7 +126,7 @@ pub fn readers_are_those_who_meet_keys(kernels: &[Kernel]) {
         for source in (0..kernel.world() as usize).filter(|source| *source != kernel.rank as usize)
         {
             let meets = |tile: &&&Tile| kernel.sources(***tile).contains(&source);
-            // Ranks without rows send nothing, so it does not matter how many would read it.
+            // Ranks without rows send nothing, so their number of readers does not matter.
             if kernels[source].sent_to(kernel.rank).is_empty() {
                 continue;
             }
@@ -140,8 +140,8 @@ pub fn readers_are_those_who_meet_keys(kernels: &[Kernel]) {
     }
 }
 
-/// All that a node's ranks await of another node's rank is put to its peer there, each tile once, behind the put that
-/// whoever forwards it waits for; and nothing that none of them awaits.
+/// A rank puts to its peer on another node exactly the tiles that ranks of that node await, each once. A tile is in the
+/// put that the forwarding rank awaits for it.
 pub fn what_other_nodes_await_is_put_once(kernels: &[Kernel]) {
     let plan = &kernels[0].plan;
     let Some(network) = &plan.network else {

@@ -1,5 +1,5 @@
-//! What the device code of kernels computes: tiles, keys, parts and puts. The host's compiler takes the headers that kernels
-//! include and the text that instantiates them; a program prints what they compute.
+//! The tiles, keys, parts and puts of kernels, as their device code computes them. A program of the host includes the
+//! headers of the kernels and the text that instantiates them, and prints what they compute.
 
 use super::plans;
 use crate::cases;
@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::iter;
 use std::sync::LazyLock;
 
-/// Plans whose kernels are compiled, at most; all of them in one program.
+/// The largest number of plans whose kernels are compiled. All of them are in one program.
 const PLANS: usize = 48;
 
 /// A tile of queries.
@@ -23,9 +23,9 @@ const PLANS: usize = 48;
 pub struct Tile {
     pub batch: u32,
     pub head: u32,
-    /// The rank's chunk of the sequence, from 0.
+    /// The number of the chunk among those of its rank.
     pub chunk: u32,
-    /// The first row within it.
+    /// The first row within the chunk.
     pub row: u32,
 }
 
@@ -37,14 +37,15 @@ pub struct Keys {
     pub row: u32,
 }
 
-/// A rank's chunk of the sequence.
+/// A chunk of the sequence that a rank has.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Chunk {
     pub number: u32,
     pub rows: u32,
 }
 
-/// 64 columns of a tile of K or V, the ranks that it is sent to, and the put that brings it to other nodes.
+/// A part of a tile of K or V with 64 columns, the ranks that it is sent to, and the put that transfers it to other
+/// nodes.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Part {
     pub head: u32,
@@ -55,7 +56,7 @@ pub struct Part {
     pub put: u32,
 }
 
-/// A put: tiles of a chunk of a head, and by node whether it needs them.
+/// A put of tiles of a chunk of a head, and for each node whether it needs them.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Put {
     pub head: u32,
@@ -74,7 +75,7 @@ struct Printed {
 #[derive(Clone, Debug, Deserialize)]
 struct PrintedRank {
     chunks: Vec<Chunk>,
-    /// By tile of rows.
+    /// The values by tile of rows.
     blocks: Vec<Vec<Keys>>,
     readers: Vec<u32>,
     parts: Vec<Part>,
@@ -90,7 +91,7 @@ pub struct Kernel {
     computed: PrintedRank,
 }
 
-/// All ranks of each kernel.
+/// Returns all ranks of each kernel.
 pub fn kernels() -> &'static [Vec<Kernel>] {
     static KERNELS: LazyLock<Vec<Vec<Kernel>>> = LazyLock::new(compute);
     &KERNELS
@@ -106,7 +107,7 @@ fn compute() -> Vec<Vec<Kernel>> {
     kernels_of(&plans, &[])
 }
 
-/// What kernels of these plans compute, after edits of their text and that of their headers.
+/// Returns what the kernels of these plans compute, after edits of their text and of their headers.
 pub fn kernels_of(plans: &[KernelPlan], edits: &[(&str, &str)]) -> Vec<Vec<Kernel>> {
     let mut program = probe(plans).with_headers();
     for (from, to) in edits {
@@ -121,7 +122,7 @@ pub fn kernels_of(plans: &[KernelPlan], edits: &[(&str, &str)]) -> Vec<Vec<Kerne
     plans.iter().zip(printed).map(ranks).collect()
 }
 
-/// A program that prints what kernels of these plans compute, a line each.
+/// Returns a program that prints what the kernels of these plans compute, in one line for each.
 fn probe(plans: &[KernelPlan]) -> CudaSource {
     let mut text = include_str!("probe.hpp").to_owned();
     for (number, plan) in plans.iter().enumerate() {
@@ -167,19 +168,19 @@ impl Kernel {
         &self.computed.chunks
     }
 
-    /// All tiles, in the order in which they are taken.
+    /// Returns all tiles, in the order in which they are taken.
     pub fn all_tiles(&self) -> &[Tile] {
         &self.all_tiles
     }
 
-    /// Those that have rows on this rank.
+    /// Returns the tiles that have rows on this rank.
     pub fn tiles(&self) -> Vec<Tile> {
         let has_rows = |tile: &Tile| tile.row < self.chunks()[tile.chunk as usize].rows;
         let tiles = self.all_tiles.iter().copied();
         tiles.filter(has_rows).collect()
     }
 
-    /// The keys of a tile, in order.
+    /// Returns the blocks of keys that a tile meets, in order.
     pub fn blocks(&self, tile: Tile) -> &[Keys] {
         let row_tile = tile.chunk * self.op_plan.segment_tiles + tile.row / TILE_ROWS;
         &self.computed.blocks[row_tile as usize]
@@ -189,7 +190,7 @@ impl Kernel {
         &self.computed.parts
     }
 
-    /// Tiles of keys of this rank that it sends to `peer`, of each head.
+    /// Returns the tiles of keys that this rank sends to `peer` for each head.
     pub fn sent_to(&self, peer: u32) -> BTreeSet<Keys> {
         let sent = self
             .parts()
@@ -207,7 +208,7 @@ impl Kernel {
         &self.computed.puts
     }
 
-    /// The tiles of a put to the node.
+    /// Returns the tiles of a put to the node.
     pub fn put_to(&self, node: u32, put: &Put) -> Vec<Keys> {
         let tiles = if put.nodes[node as usize] {
             put.tiles
@@ -222,7 +223,7 @@ impl Kernel {
         (0..tiles).map(tile).collect()
     }
 
-    /// Ranks whose keys a tile meets, but its own.
+    /// Returns the other ranks whose keys a tile meets.
     pub fn sources(&self, tile: Tile) -> BTreeSet<usize> {
         let sources = self.blocks(tile).iter().map(|keys| keys.source);
         sources
@@ -231,7 +232,7 @@ impl Kernel {
             .collect()
     }
 
-    /// Tiles of a head of K and V that are counted as readers of `source`.
+    /// Returns the number of tiles of a head of K and V that the device code counts as readers of `source`.
     pub fn readers(&self, source: usize) -> usize {
         self.computed.readers[source] as usize
     }

@@ -1,4 +1,4 @@
-//! Shared memory, and slots in the workspace.
+//! Properties of the memory of `ring_attention`: regions do not overlap, and the workspace has the bytes of the slots.
 
 use super::plans;
 use crate::cases;
@@ -9,7 +9,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn memory_is_that_of_the_slots(plan in plans()) {
+    fn regions_are_disjoint_and_hold_the_slots(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
         let OpPlan::Attention(op_plan) = &plan.op_plan else { panic!("attention") };
         prop_assert!(plan.smem_bytes <= plan.device.smem_bytes);
@@ -22,7 +22,7 @@ proptest! {
         let (world, regions) = (plan.spec.world(), &plan.workspace.regions);
         let bytes = regions.iter().find(|region| region.name == "kv_parts").map_or(0, |region| region.bytes);
         prop_assert_eq!(bytes, if world == 1 { 0 } else { op_plan.slot_bytes(world) });
-        // Warps that push before their CTA computes have their parts where queries and keys will be.
+        // Warps that push before their CTA computes use the memory of queries and keys, but not that of the barriers.
         let barriers = plan.smem.iter().find(|region| region.name == "q_full").expect("barriers");
         let end = plan.comm_smem.iter().map(|region| region.offset_bytes + region.bytes).max();
         prop_assert!(end.unwrap_or(0) <= barriers.offset_bytes);

@@ -1,14 +1,14 @@
-// Prints, as JSON, which tiles, keys, parts and puts the device code of a kernel computes: the host's compiler takes the
-// headers as they are. Each kernel's text up to its roles is in a namespace of its own.
+// Prints as JSON the tiles, keys, parts and puts that the device code of a kernel computes. The compiler of the host
+// accepts the headers. The text of each kernel up to its roles is in its own namespace.
 #include <cstdio>
 #include <mk/attention/ring_attention.cuh>
 
 extern "C" const mk::sim::Calls* mk_calls;
-const mk::sim::Calls* mk_calls = nullptr;  // nothing here asks the simulator
+const mk::sim::Calls* mk_calls = nullptr;  // This program does not call the simulator.
 
 using mk::u32;
 
-// An array of what `print(i)` prints for each i below `count`.
+// Prints an array with the output of `print(i)` for each i below `count`.
 template <class Print>
 void list(u32 count, Print print) {
   std::printf("[");
@@ -61,7 +61,7 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
     std::printf("}");
   }
 
-  // The blocks that a tile of queries meets; none if it has no rows.
+  // Prints the blocks that a tile of queries meets. A tile without rows meets none.
   static void print_blocks(u32 rank, u32 row_tile) {
     const mk::attention::QueryTile tile{0, 0, row_tile / Sequence::kChunkTiles,
                                         row_tile % Sequence::kChunkTiles * Config::kTileRows};
@@ -82,7 +82,7 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
     }
   }
 
-  // Parts in the order in which they are sent: of which block, to which ranks, and in which put to other nodes.
+  // Prints the parts in the order in which they are sent, with their block, their ranks, and their put to other nodes.
   static void print_parts(u32 rank) {
     using Push = mk::attention::KvPush<Config, Args, Workspace, Smem, Mask>;
     list(Push::kParts, [&](u32 i) {
@@ -102,7 +102,7 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
     });
   }
 
-  // Puts, and the nodes that need them.
+  // Prints the puts and the nodes that need them.
   static void print_puts(u32 rank) {
     using Forward = mk::attention::KvForward<Config, Args, Workspace, Smem, Mask>;
     list(Config::kPutsPerPeer, [&](u32 i) {

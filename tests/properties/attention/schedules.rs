@@ -1,17 +1,18 @@
-//! However ranks take turns, slots are enough.
+//! A simulation of the ranks of `ring_attention` in random order, which shows that the slots suffice and no rank waits
+//! forever.
 
 use super::kernel::{Kernel, Tile};
 
-/// Ranks that take tiles, and send heads of K and V, in order: until nothing more happens.
+/// The state of ranks that take tiles and send heads of K and V in their order, until no rank can continue.
 struct Run<'a> {
     kernels: &'a [Kernel],
-    /// By rank: tiles that no CTA has taken, last first.
+    /// The tiles of each rank that no CTA has taken, with the last one first.
     waiting: Vec<Vec<Tile>>,
-    /// By rank: tiles that CTAs have taken.
+    /// The tiles of each rank that CTAs have taken.
     taken: Vec<Vec<Tile>>,
-    /// By rank: heads of K and V that it has sent.
+    /// The number of heads of K and V that each rank has sent.
     sent: Vec<u32>,
-    /// By reader, source and slot: tiles that have met the source's keys there.
+    /// The number of tiles that have met the keys in a slot, by reader, source and slot.
     told: Vec<Vec<Vec<usize>>>,
 }
 
@@ -31,7 +32,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A turn of `rank`; whether anything happened.
+    /// Lets `rank` do what it can, and returns whether it did anything.
     fn turn(&mut self, rank: usize) -> bool {
         let kernel = &self.kernels[rank];
         let heads = kernel.op_plan.kv_heads() as u32;
@@ -40,7 +41,8 @@ impl<'a> Run<'a> {
             self.sent[rank] += 1;
             happened = true;
         }
-        // Those that send compute when they are done; across nodes, meanwhile.
+        // On one node, CTAs that send compute only after they have sent everything. On several nodes, CTAs compute
+        // meanwhile.
         let crosses = kernel.plan.network.is_some();
         let sending = if !crosses && self.sent[rank] < heads {
             kernel.op_plan.push_ctas
@@ -67,7 +69,7 @@ impl<'a> Run<'a> {
         happened || !done.is_empty()
     }
 
-    /// Whether the next head has room at all peers that it goes to.
+    /// Returns whether all peers have a free slot for the next head.
     fn may_send(&self, rank: usize) -> bool {
         let kernel = &self.kernels[rank];
         let (slots, head) = (kernel.op_plan.kv_slots.max(1), self.sent[rank]);
@@ -79,7 +81,7 @@ impl<'a> Run<'a> {
                     >= earlier * self.kernels[peer].readers(rank)
         };
         let may_send = (0..self.kernels.len()).all(is_free);
-        // Whoever is to read what was there has done so.
+        // All tiles that read the previous contents of the slot have done so.
         let is_late = |peer: usize, tile: &Tile| {
             let reader = &self.kernels[peer];
             reader.kv_head(*tile) + slots == head && reader.sources(*tile).contains(&rank)
@@ -102,7 +104,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// However few slots there are, no rank waits for ever.
+/// No rank waits forever, even with one slot.
 pub fn every_tile_is_computed(kernels: &[Kernel]) {
     let mut run = Run::new(kernels);
     while (0..kernels.len()).any(|rank| run.turn(rank)) {}

@@ -1,4 +1,4 @@
-//! [`Blocks`]: timed blocks of calls, on all ranks at the same time.
+//! Times of calls that all ranks make together, in blocks of several calls.
 
 use crate::lab::{Failure, Lab};
 use mkernel::Communicator;
@@ -6,36 +6,41 @@ use mkernel::cudarc::driver::{CudaEvent, PinnedHostSlice, result, sys};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The largest number of calls of a block. With the launches between them, they are fewer than a stream accepts before
-/// it blocks the host.
+/// The largest number of calls in a block. Together with the barriers between them, they are fewer than the launches
+/// that a stream accepts before it blocks the host.
 pub const MAX_ITERATIONS: u32 = 60;
 
-/// The events and the memory with which a rank times calls together with the other ranks.
+/// A rank's part in timing calls together with the other ranks.
 pub struct Blocks<'a> {
     ranks: &'a Communicator,
     lab: &'a Lab,
-    /// A word that the stream waits for while a block is enqueued, so that no launch is late.
+    /// The address of the word for which the stream waits while a block is enqueued. So no launch of a block is late.
     gate: u64,
+    /// The number of blocks for which the gate has been opened.
     opened: Cell<u32>,
     _gate_memory: PinnedHostSlice<u32>,
-    barriers: [u64; 8],
+    /// The address of each rank's barrier counter.
+    counters: [u64; 8],
     events: Vec<(CudaEvent, CudaEvent)>,
-    own_barrier: u64,
+    own_counter: u64,
 }
 
 impl<'a> Blocks<'a> {
-    /// Creates the blocks of a rank. Collective: all ranks must call this function.
+    /// Allocates the barrier counters and the events. All ranks must call this together, in threads of one process.
+    ///
+    /// # Errors
+    /// The driver refuses memory or events, or a rank does not take part.
     pub fn new(ranks: &'a Communicator, lab: &'a Lab) -> Result<Self, Failure> {
         let ctx = ranks.context();
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-        // SAFETY: the word is written below before it is read.
+        // SAFETY: the word is written below, before it is read.
         let mut gate_memory = unsafe { ctx.alloc_pinned_with_flags::<u32>(1, flags) }?;
         gate_memory.as_mut_slice()?[0] = 0;
-        // The memory is not allocated from the context's pool, which peers cannot access.
+        // Peers cannot access the memory of the context's pool.
         // SAFETY: the context is current, and the memory is freed on drop.
-        let own_barrier = unsafe { result::malloc_sync(8) }?;
-        // SAFETY: the memory has been allocated above with this size.
-        unsafe { result::memset_d8_sync(own_barrier, 0, 8) }?;
+        let own_counter = unsafe { result::malloc_sync(8) }?;
+        // SAFETY: the memory was allocated above.
+        unsafe { result::memset_d8_sync(own_counter, 0, 8) }?;
         let time = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         let pair = || Ok((ctx.new_event(time)?, ctx.new_event(time)?));
         let events = (0..MAX_ITERATIONS)
@@ -44,17 +49,21 @@ impl<'a> Blocks<'a> {
         Ok(Self {
             ranks,
             lab,
-            // Host and GPU use the same address for pinned memory.
+            // The word has the same address on the host and on the GPU.
             gate: gate_memory.as_mut_ptr()? as u64,
             opened: Cell::new(0),
             _gate_memory: gate_memory,
-            barriers: exchange_barriers(ranks, own_barrier)?,
+            counters: share_counter(ranks, own_counter)?,
             events,
-            own_barrier,
+            own_counter,
         })
     }
 
-    /// Returns the times of `iterations` calls in µs, each with the time of its slowest rank. Collective.
+    /// Makes `iterations` calls, at most [`MAX_ITERATIONS`], and returns the time of each in µs on its slowest rank.
+    /// All ranks must call this together.
+    ///
+    /// # Errors
+    /// A call fails, or a rank does not take part.
     pub fn time(
         &self,
         iterations: u32,
@@ -68,13 +77,13 @@ impl<'a> Blocks<'a> {
         self.lab.gate(self.gate, opened)?;
         let events = &self.events[..iterations.min(MAX_ITERATIONS) as usize];
         for (start, end) in events {
-            self.lab.meet(self.barriers, rank, world)?;
+            self.lab.barrier(self.counters, rank, world)?;
             start.record(stream)?;
             call()?;
             end.record(stream)?;
         }
         self.ranks.barrier()?;
-        // SAFETY: the word is alive and aligned, and is only accessed as an atomic from here on.
+        // SAFETY: the word is allocated and aligned, and from here on it is only accessed as an atomic.
         unsafe { AtomicU32::from_ptr(self.gate as *mut u32) }.store(opened, Ordering::Release);
         self.ranks.synchronize(stream)?;
         let times = events
@@ -83,7 +92,10 @@ impl<'a> Blocks<'a> {
         self.slowest(&times.collect::<Result<Vec<_>, Failure>>()?)
     }
 
-    /// Returns the maximum of each element over all ranks. Collective.
+    /// Returns the largest value of each element over all ranks. All ranks must call this together.
+    ///
+    /// # Errors
+    /// A rank does not take part.
     pub fn slowest(&self, own: &[f64]) -> Result<Vec<f64>, Failure> {
         let bytes: Vec<u8> = own.iter().flat_map(|value| value.to_le_bytes()).collect();
         let mut largest = own.to_vec();
@@ -103,37 +115,38 @@ impl<'a> Blocks<'a> {
 
 impl Drop for Blocks<'_> {
     fn drop(&mut self) {
-        // A peer that is still in a block writes to this memory. So ranks wait for each other, unless one has failed.
+        // A peer that is still in a block writes the counter, so all ranks wait for each other. The barrier returns an
+        // error if ranks have failed.
         let _ = self.ranks.barrier();
         if self.ranks.context().bind_to_thread().is_ok() {
-            // SAFETY: `new` has allocated the memory, and all ranks have left their last block.
-            let _ = unsafe { result::free_sync(self.own_barrier) };
+            // SAFETY: `new` allocated the memory, and all ranks have ended their last block.
+            let _ = unsafe { result::free_sync(self.own_counter) };
         }
     }
 }
 
-/// Exchanges the addresses of the barriers between the ranks, which are all in this process, and lets each GPU write to
-/// all of them.
-fn exchange_barriers(ranks: &Communicator, own_barrier: u64) -> Result<[u64; 8], Failure> {
+/// Exchanges the addresses of the ranks' counters, and enables access of this GPU to those of its peers. All ranks are
+/// in this process.
+fn share_counter(ranks: &Communicator, own_counter: u64) -> Result<[u64; 8], Failure> {
     let context = ranks.context().cu_ctx() as u64;
-    let message = [context.to_le_bytes(), own_barrier.to_le_bytes()].concat();
-    let mut barriers = [0; 8];
-    for (peer, message) in ranks.all_gather(&message)?.iter().enumerate() {
+    let own = [context.to_le_bytes(), own_counter.to_le_bytes()].concat();
+    let mut counters = [0; 8];
+    for (peer, message) in ranks.all_gather(&own)?.iter().enumerate() {
         let (words, _) = message.as_chunks::<8>();
-        let [context, barrier] = words else {
-            return Err("a rank sent a message that is not two words".into());
+        let [context, counter] = words else {
+            return Err("a message is not two words long".into());
         };
-        barriers[peer] = u64::from_le_bytes(*barrier);
+        counters[peer] = u64::from_le_bytes(*counter);
         if peer == ranks.rank() as usize {
             continue;
         }
         let context = u64::from_le_bytes(*context) as sys::CUcontext;
-        // SAFETY: the thread of the peer keeps its context as long as its communicator.
+        // SAFETY: the peer's thread keeps its context alive as long as its communicator.
         let code = unsafe { sys::cuCtxEnablePeerAccess(context, 0) };
         if code != sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
             code.result()?;
         }
     }
     ranks.barrier()?;
-    Ok(barriers)
+    Ok(counters)
 }

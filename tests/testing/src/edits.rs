@@ -1,19 +1,25 @@
-//! Replacements in the text of kernels, which the command line gives.
+//! Operators whose kernel text is edited by flags on the command line of a benchmark.
 
 use crate::lab::Failure;
 use mkernel::{Communicator, KernelConfig, Operator, Shape};
 
-/// A replacement: the old text and the new text.
+/// A replacement in the text of a kernel: the text that is replaced, and the new text.
 pub type Edit = (String, String);
 
-/// Parses `old text=>new text`.
+/// Parses an edit of the form `old text=>new text`.
+///
+/// # Errors
+/// The text has no `=>`.
 pub fn edit(text: &str) -> Result<Edit, String> {
     let parts = text.split_once("=>");
-    let (from, to) = parts.ok_or("an edit has the form OLD=>NEW")?;
+    let (from, to) = parts.ok_or("write what is replaced, =>, and by what")?;
     Ok((from.to_owned(), to.to_owned()))
 }
 
-/// Prepares the operator with `edits`. The text of the kernel must contain each old text. Collective.
+/// Prepares an operator whose kernel text has been edited. All ranks must call this together.
+///
+/// # Errors
+/// The text does not contain what an edit replaces, or the operator cannot be prepared.
 pub fn prepare(
     ranks: &Communicator,
     config: &KernelConfig,
@@ -29,7 +35,7 @@ pub fn prepare(
             *text = text.replace(from, to);
         }
     };
-    // SAFETY: the user who passes edits on the command line is responsible for the resulting kernel.
+    // SAFETY: the user who gives edits on the command line is responsible for the kernel that results.
     let operator = unsafe { ranks.prepare_edited(config, shape, edit) }?;
     match missing.is_empty() {
         true => Ok(operator),

@@ -1,4 +1,4 @@
-//! The golden configurations: `tests/configs/*.toml`, one kernel per file, in the format of the command line.
+//! The golden configurations in `tests/configs/*.toml`. Each file has one kernel, in the format of the command line.
 
 use mkernel_compile::{CudaSource, render};
 use mkernel_spec::plan::GemmPlan;
@@ -13,16 +13,21 @@ struct File {
     kernel: Vec<KernelConfig>,
 }
 
-/// One golden kernel.
+/// A golden configuration with its plan and its rendered kernel.
 pub struct Golden {
-    /// Stem of its file, and of its snapshot.
+    /// The stem of the names of the configuration's file and of the snapshot.
     pub name: String,
+    /// The plan for an H200.
     pub plan: KernelPlan,
+    /// The rendered kernel.
     pub source: CudaSource,
 }
 
 impl Golden {
-    /// Reads, plans and renders `path`.
+    /// Reads the configuration in `path`, plans it and renders its kernel.
+    ///
+    /// # Panics
+    /// The file is not a valid configuration of one kernel.
     pub fn read(path: &Path) -> Self {
         let name = path.file_stem().and_then(|stem| stem.to_str());
         let name = name.expect("a file stem in UTF-8").to_owned();
@@ -37,21 +42,27 @@ impl Golden {
         Self { name, plan, source }
     }
 
-    /// The plan of a GEMM operator.
+    /// Returns the GEMM part of the plan.
+    ///
+    /// # Panics
+    /// The operator is no GEMM.
     pub fn gemm(&self) -> &GemmPlan {
         self.plan.gemm().expect("a GEMM")
     }
 
-    /// All of them, by name.
+    /// Reads all golden configurations, ordered by name.
+    ///
+    /// # Panics
+    /// A file is not a valid configuration of one kernel.
     pub fn all() -> Vec<Self> {
-        // Of the package that has this file as a module, or of one above it.
+        // The folder belongs to a package above this one.
         let packages = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
         let folder = packages
             .map(|package| package.join("tests/configs"))
             .find(|folder| folder.is_dir());
-        let folder = folder.expect("the folder of this file");
+        let folder = folder.expect("the folder tests/configs");
         let mut paths: Vec<_> = fs::read_dir(folder)
-            .expect("the folder of this file")
+            .expect("the folder tests/configs")
             .map(|entry| entry.expect("an entry").path())
             .filter(|path| path.extension().is_some_and(|e| e == "toml"))
             .collect();

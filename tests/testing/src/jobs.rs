@@ -1,4 +1,10 @@
-//! Jobs: back-to-back calls of operators with known results, on simulated GPUs and on GPUs.
+//! Jobs: consecutive calls of an operator on all ranks, whose results are known. They run on simulated GPUs and on real
+//! ones.
+//!
+//! - [`GemmJob`], [`attention`], [`collective`] and [`experts`] are the jobs of the kinds of operators.
+//! - [`overlap`] makes two calls that the host cannot order.
+//! - [`all_are_right`] and its neighbours run jobs with many seeds.
+//! - [`mutated`] and [`all_are_found`] run jobs with mutated kernels.
 
 pub mod attention;
 pub mod collective;
@@ -6,21 +12,24 @@ mod data;
 pub mod experts;
 mod gemm;
 mod graph;
-mod kept;
 mod machine;
-mod mistakes;
+mod memo;
+mod mutations;
 pub mod overlap;
+mod permit;
 mod runs;
 mod simulated;
-mod turns;
 
-pub use gemm::{Job, agreed};
-pub use graph::replay;
-pub use machine::{Machine, emulated, with_causes};
-pub use mistakes::{all_are_found, apply, planted};
+pub use gemm::{GemmJob, common_jobs};
+pub use machine::{Machine, with_causes};
+pub use mutations::{all_are_found, mutated};
 pub use runs::{
-    Ages, all_are_right, all_are_right_when_old, always_right, in_parallel, none_fails,
+    CallCount, all_are_right, all_are_right_when_counters_wrap, for_each_in_parallel, none_fails,
+    right_for_seeds,
 };
-pub use simulated::{
-    AGES, CALLS, CALLS_AFTER, CALLS_BEFORE, Results, Simulated, Where, deadline, grow_old,
-};
+pub use simulated::{Backend, Results, SimulatedJob, WRAPPING_CALL_COUNTS};
+
+use graph::replay;
+use machine::emulated;
+use mutations::apply_edits;
+use simulated::{CALLS, CALLS_AFTER, CALLS_BEFORE, deadline, set_call_count};

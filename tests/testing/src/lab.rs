@@ -1,4 +1,4 @@
-//! What tests and benchmarks do on a GPU beside mkernel's calls: random matrices, references, kernels that wait.
+//! GPU work of tests and benchmarks beside the calls of mkernel: random matrices, references, and kernels that wait.
 
 mod matrix;
 mod random;
@@ -21,26 +21,32 @@ use mkernel_spec::Target;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// An error of any type, which can pass between threads.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// CUDA of the kernels of a [`Lab`].
+/// The CUDA source of the kernels of a [`Lab`].
 pub const KERNELS: &str = include_str!("lab/kernels.cu");
 
-/// Kernels of our own on one stream of one GPU.
+/// The helper kernels of `kernels.cu`, loaded on one GPU. All of them run on one stream.
 pub struct Lab {
+    /// The stream on which the kernels run.
     pub stream: Arc<CudaStream>,
     fill: CudaFunction,
     check: CudaFunction,
     checksum: CudaFunction,
     spin: CudaFunction,
-    meet: CudaFunction,
+    barrier: CudaFunction,
     gate: CudaFunction,
 }
 
 impl Lab {
+    /// Compiles the kernels, or loads them from the cache, for the GPU of `stream`.
+    ///
+    /// # Errors
+    /// The kernels cannot be compiled or loaded.
     pub fn new(stream: &Arc<CudaStream>) -> Result<Self, Failure> {
         let ctx = stream.context();
-        // SAFETY: whoever uses a `Lab` orders what it does by its one stream.
+        // SAFETY: users of a `Lab` order their work by its one stream.
         unsafe { ctx.disable_event_tracking() };
         let source = CudaSource {
             id: "lab".into(),
@@ -51,8 +57,9 @@ impl Lab {
         let module = ctx.load_module(Ptx::from_binary(cubin.bytes))?;
         let load = |name: &str| -> Result<CudaFunction, Failure> {
             let function = module.load_function(name)?;
-            // Now, since loading waits for the GPU, and the GPU may wait for a kernel that is to be launched next.
-            // SAFETY: the function is of the loaded module.
+            // The function is loaded now. Lazy loading would wait for the GPU, which may be running a kernel that waits
+            // for a later launch.
+            // SAFETY: the function belongs to the loaded module.
             unsafe { sys::cuFuncLoad(function.cu_function()) }.result()?;
             Ok(function)
         };
@@ -62,17 +69,23 @@ impl Lab {
             check: load("check")?,
             checksum: load("checksum")?,
             spin: load("spin")?,
-            meet: load("meet")?,
+            barrier: load("barrier")?,
             gate: load("gate")?,
         })
     }
 
-    /// A matrix of bf16 poison, its rows `pad` elements apart.
+    /// Allocates a matrix of bf16 and poisons it. There are `pad` elements between its rows.
+    ///
+    /// # Errors
+    /// The memory cannot be allocated.
     pub fn matrix(&self, rows: u64, cols: u64, pad: u64) -> Result<Matrix, Failure> {
         self.matrix_of(Dtype::Bf16, rows, cols, pad)
     }
 
-    /// A matrix of poison, its rows `pad` elements apart.
+    /// Allocates a matrix of `dtype` and poisons it. There are `pad` elements between its rows.
+    ///
+    /// # Errors
+    /// The memory cannot be allocated.
     pub fn matrix_of(
         &self,
         dtype: Dtype,
@@ -97,7 +110,10 @@ impl Lab {
         Ok(matrix)
     }
 
-    /// Makes every element a NaN that no kernel computes.
+    /// Sets every element to a NaN that no kernel computes.
+    ///
+    /// # Errors
+    /// The driver refuses the work.
     pub fn poison(&self, matrix: &View) -> Result<(), Failure> {
         let bytes = (matrix.rows * matrix.stride * matrix.dtype.bytes()) as usize;
         if bytes == 0 {
@@ -110,7 +126,11 @@ impl Lab {
         Ok(set.result()?)
     }
 
-    /// Random elements that depend on `seed`, column and row alone; the first row counts as `first_row`.
+    /// Fills a matrix with random elements, which depend only on `seed`, the column and the row. The first row has the
+    /// number `first_row`.
+    ///
+    /// # Errors
+    /// The driver refuses the work.
     pub fn fill(&self, matrix: &View, first_row: u64, seed: u64) -> Result<(), Failure> {
         let View {
             rows,
@@ -130,13 +150,18 @@ impl Lab {
             .arg(stride)
             .arg(&first_row)
             .arg(&seed);
-        // SAFETY: the kernel writes the matrix and nothing else.
-        unsafe { launch.launch(lines(rows * stride)) }?;
+        // SAFETY: the kernel writes only the matrix.
+        unsafe { launch.launch(grid_stride(rows * stride)) }?;
         Ok(())
     }
 
-    /// Adds to verdict `slot`: whether every `row_step`th row of C is that of A · B. `transposed`: B is `[N, K]`.
-    /// `parts`: rounded sums that C was made of; `finish`: what becomes of them.
+    /// Compares every `row_step`th row of C with A · B, and adds the outcome to the verdict in `slot`.
+    ///
+    /// If `transposed`, B has the shape `[N, K]`. C is the sum of `parts` partial sums that were each rounded, to which
+    /// the epilogue `finish` was applied.
+    ///
+    /// # Errors
+    /// The driver refuses the work.
     pub fn check(
         &self,
         (a, b, c): (&View, &View, &View),
@@ -165,8 +190,8 @@ impl Lab {
         if c.rows == 0 {
             return Ok(());
         }
-        // Per root of K: a three-hundredth of a usual sum for another order of addition. A part that was rounded may
-        // be off by a 256th of itself, and larger than the sum.
+        // The slack per square root of K. Another order of addition may change a typical sum by a three-hundredth. A
+        // partial sum that was rounded may be off by a 256th of itself, and it may be larger than the sum.
         let slack = if parts > 1 { 8e-3f64 } else { 1e-3 };
         let finish = finish.raw();
         launch.arg(&slack).arg(&finish);
@@ -176,12 +201,15 @@ impl Lab {
             block_dim: (32, 8, 1),
             shared_mem_bytes: 0,
         };
-        // SAFETY: the kernel reads the matrices and adds to the verdict.
+        // SAFETY: the kernel reads the matrices and writes only the verdict.
         unsafe { launch.launch(config) }?;
         Ok(())
     }
 
-    /// Copies a matrix.
+    /// Copies the elements of `from` to `to`, which has as many rows and columns.
+    ///
+    /// # Errors
+    /// The driver refuses the work.
     pub fn copy(&self, from: &View, to: &View) -> Result<(), Failure> {
         self.stream.context().bind_to_thread()?;
         let device = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
@@ -203,18 +231,24 @@ impl Lab {
             WidthInBytes: (from.cols * from.dtype.bytes()) as usize,
             Height: from.rows as usize,
         };
-        // SAFETY: both have these rows and columns; the stream orders it before whoever frees them.
+        // SAFETY: both matrices have these rows and columns. Their memory is freed on the same stream, after the copy.
         Ok(unsafe { sys::cuMemcpy2DAsync_v2(&copy, self.stream.cu_stream()) }.result()?)
     }
 
-    /// Verdicts on nothing yet.
+    /// Allocates `slots` verdicts, to which nothing has been added.
+    ///
+    /// # Errors
+    /// The memory cannot be allocated.
     pub fn verdicts(&self, slots: usize) -> Result<CudaSlice<u64>, Failure> {
         Ok(self
             .stream
             .clone_htod(&[0, 0, 0, 0, u64::MAX].repeat(slots))?)
     }
 
-    /// Waits for the stream.
+    /// Waits for the stream and returns the verdicts.
+    ///
+    /// # Errors
+    /// Work on the stream has failed.
     pub fn read_verdicts(&self, verdicts: &CudaSlice<u64>) -> Result<Vec<Verdict>, Failure> {
         let words = self.read(verdicts)?;
         Ok(words
@@ -223,7 +257,10 @@ impl Lab {
             .collect())
     }
 
-    /// Adds a number that depends on every element to `sums[slot]`.
+    /// Adds a checksum of all elements to `sums[slot]`.
+    ///
+    /// # Errors
+    /// The driver refuses the work.
     pub fn checksum(
         &self,
         matrix: &View,
@@ -237,51 +274,65 @@ impl Lab {
         let sum = sums.device_ptr(&self.stream).0 + (slot * 8) as u64;
         let mut launch = self.stream.launch_builder(&self.checksum);
         launch.arg(&matrix.address).arg(&elems).arg(&sum);
-        // SAFETY: the kernel reads the matrix and adds to the sum.
-        unsafe { launch.launch(lines(elems)) }?;
+        // SAFETY: the kernel reads the matrix and writes only the sum.
+        unsafe { launch.launch(grid_stride(elems)) }?;
         Ok(())
     }
 
-    /// Waits for the stream.
+    /// Waits for the stream and returns the words.
+    ///
+    /// # Errors
+    /// Work on the stream has failed.
     pub fn read(&self, words: &CudaSlice<u64>) -> Result<Vec<u64>, Failure> {
         let words = self.stream.clone_dtoh(words)?;
         self.stream.synchronize()?;
         Ok(words)
     }
 
-    /// Keeps the stream busy for a while.
+    /// Keeps the stream busy for this time.
+    ///
+    /// # Errors
+    /// The driver refuses the work.
     pub fn spin(&self, time: Duration) -> Result<(), Failure> {
         let ns = time.as_nanos() as u64;
         let mut launch = self.stream.launch_builder(&self.spin);
         launch.arg(&ns);
-        // SAFETY: the kernel touches no memory.
+        // SAFETY: the kernel accesses no memory.
         unsafe { launch.launch(one_thread()) }?;
         Ok(())
     }
 
-    /// Lets the streams of all ranks go on at the same time. `meetings` by rank, 0 beyond the world; each is 8 bytes
-    /// that all ranks' GPUs can write, zero at first.
-    pub fn meet(&self, meetings: [u64; 8], rank: u32, world: u32) -> Result<(), Failure> {
+    /// Enqueues a barrier of the streams of all ranks, after which they continue at the same time.
+    ///
+    /// `counters` holds an address for each rank, and 0 beyond the last rank. Each is that of 8 bytes that were zeroed
+    /// before the first barrier and that the GPUs of all ranks can write.
+    ///
+    /// # Errors
+    /// The driver refuses the work.
+    pub fn barrier(&self, counters: [u64; 8], rank: u32, world: u32) -> Result<(), Failure> {
         let limit_ns = LIMIT_NS;
-        let mut launch = self.stream.launch_builder(&self.meet);
-        launch.arg(&meetings).arg(&rank).arg(&world).arg(&limit_ns);
-        // SAFETY: the kernel writes the meetings, which the caller keeps.
+        let mut launch = self.stream.launch_builder(&self.barrier);
+        launch.arg(&counters).arg(&rank).arg(&world).arg(&limit_ns);
+        // SAFETY: the kernel writes only the counters, whose memory the caller keeps.
         unsafe { launch.launch(one_thread()) }?;
         Ok(())
     }
 
-    /// Holds the stream until the word at `address`, which the host can write, is `wanted`.
+    /// Blocks the stream until the word at `address`, which the host can write, is `wanted`.
+    ///
+    /// # Errors
+    /// The driver refuses the work.
     pub fn gate(&self, address: u64, wanted: u32) -> Result<(), Failure> {
         let limit_ns = LIMIT_NS;
         let mut launch = self.stream.launch_builder(&self.gate);
         launch.arg(&address).arg(&wanted).arg(&limit_ns);
-        // SAFETY: the kernel reads the word, which the caller keeps.
+        // SAFETY: the kernel only reads the word, whose memory the caller keeps.
         unsafe { launch.launch(one_thread()) }?;
         Ok(())
     }
 }
 
-/// When a kernel of ours stops waiting.
+/// The time after which the helper kernels stop waiting.
 const LIMIT_NS: u64 = 5_000_000_000;
 
 fn one_thread() -> LaunchConfig {
@@ -292,8 +343,8 @@ fn one_thread() -> LaunchConfig {
     }
 }
 
-/// For loops over `elems` elements.
-fn lines(elems: u64) -> LaunchConfig {
+/// Returns the launch configuration of a grid-stride loop over `elems` elements.
+fn grid_stride(elems: u64) -> LaunchConfig {
     LaunchConfig {
         grid_dim: (elems.div_ceil(256).clamp(1, 2048) as u32, 1, 1),
         block_dim: (256, 1, 1),

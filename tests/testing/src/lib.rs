@@ -1,10 +1,12 @@
-//! What mkernel's tests, benchmarks and tools share.
+//! The library that the tests, the benchmarks and the tools of mkernel share.
 //!
-//! - [`jobs`]: operators with known results, on simulated GPUs and on GPUs, and the search for planted mistakes.
-//! - [`lab`]: random matrices, references and waits on a GPU.
-//! - [`blocks`], [`edits`], [`unfused`]: timed blocks of calls, kernels with edited text, and steps of unfused baselines.
-//! - [`golden`]: the golden configurations of `tests/configs`.
-//! - [`readme`]: the tables of options in README.md.
+//! - [`jobs`] runs operators with known results on simulated GPUs and on real ones, and mutates their kernels.
+//! - [`lab`] fills matrices with random numbers on a GPU, and compares results with a reference.
+//! - [`blocks`] measures the times of calls on all ranks.
+//! - [`edits`] prepares operators whose kernel text is edited.
+//! - [`golden`] reads the golden configurations in `tests/configs`.
+//! - [`readme`] prints the tables of options in README.md.
+//! - [`unfused`] measures the network transfers of an unfused baseline.
 
 pub mod blocks;
 pub mod edits;

@@ -1,11 +1,11 @@
-//! The tables of options in README.md, each after a line `<!-- options of <struct> -->`.
+//! The tables of options in README.md. Each table follows a line `<!-- options of <struct> -->`.
 
 use mkernel_spec::OptionTable;
 
-/// README.md with the tables that the code has now.
+/// Returns README.md with its tables replaced by those that the code declares.
 ///
 /// # Errors
-/// The marker that it lacks.
+/// README.md lacks the marker of a table. The error names the marker.
 pub fn with_tables(readme: &str) -> Result<String, String> {
     let mut text = readme.to_owned();
     for table in OptionTable::all() {

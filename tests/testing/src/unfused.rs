@@ -1,9 +1,13 @@
-//! [`Nics`]: the time of the NICs for the steps of an operator, if the steps run one after the other.
+//! The unfused baseline of operators on several nodes: the same steps, one after the other.
 //!
-//! The steps inside a node are those of one node with its GPUs and the same M, N and K of a rank. In `ag_gemm`, the
-//! NICs first transfer the shards of other nodes, and then the node gathers over NVLink and multiplies. In `gemm_rs`,
-//! the node multiplies and scatters sums over NVLink, and then the NICs exchange them. `gemm_ar` does the same, and
-//! then transfers and gathers the results. The time to add up the sums of nodes is not included.
+//! [`Nics`] measures the transfers over the network. The steps within a node are those of an operator on one node, with
+//! the same GPUs and the same M, N and K of a rank:
+//!
+//! - `ag_gemm`: the NICs exchange the shards of the nodes. Then each node gathers over NVLink and multiplies.
+//! - `gemm_rs`: each node multiplies and scatters its sums over NVLink. Then the NICs exchange the sums.
+//! - `gemm_ar`: the steps of `gemm_rs`. Then the NICs exchange the results, and each node gathers them over NVLink.
+//!
+//! The addition of the sums of several nodes is left out, in favour of the baseline.
 
 use mkernel::{
     Communicator, Error, FabricTest, FabricTestLoad, FabricTestOptions, GemmOp, KernelPlan,
@@ -11,24 +15,24 @@ use mkernel::{
 };
 use std::time::Duration;
 
-/// The largest size of a message, which suffices for the full rate of a NIC.
+/// The longest message. Messages of this length suffice for the full rate of a NIC.
 const MESSAGE_BYTES: u64 = 1 << 20;
-/// The number of messages to each peer that are in flight.
+/// The number of messages in flight to each peer.
 const WINDOW: u32 = 16;
-/// The number of runs, of which the fastest one counts, in favour of the steps.
+/// The number of runs. The fastest one counts, in favour of the baseline.
 const RUNS: u32 = 5;
 
-/// The steps over the NICs of one call of a plan.
+/// The network transfers of one call of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
-    /// The number of steps, which run one after the other with the same number of bytes.
+    /// The number of transfers. They follow each other, and each moves the same number of bytes.
     pub count: u32,
-    /// The puts of a step to each peer.
+    /// The messages of one transfer to each peer.
     pub load: FabricTestLoad,
 }
 
 impl Steps {
-    /// Returns the steps of a plan, or none for a plan of one node.
+    /// Returns the transfers of a plan, or `None` if the plan is for one node or is no GEMM.
     pub fn of(plan: &KernelPlan, nodes: u32) -> Option<Self> {
         let (network, gemm) = (plan.network.as_ref()?, plan.gemm()?);
         let count = match gemm.config.op {
@@ -54,7 +58,7 @@ impl Steps {
     }
 }
 
-/// The NICs of the ranks, which perform the puts of [`Steps`] and nothing else.
+/// A measurement of the NICs of all ranks while they carry out [`Steps`] and nothing else.
 pub struct Nics<'a> {
     ranks: &'a Communicator,
     test: FabricTest,
@@ -62,7 +66,10 @@ pub struct Nics<'a> {
 }
 
 impl<'a> Nics<'a> {
-    /// Prepares the puts. Collective: all ranks must call this function.
+    /// Prepares the measurement. All ranks must call this together.
+    ///
+    /// # Errors
+    /// The fabric cannot be set up.
     pub fn new(
         ranks: &'a Communicator,
         nodes: u32,
@@ -79,7 +86,11 @@ impl<'a> Nics<'a> {
         Ok(Self { ranks, test, steps })
     }
 
-    /// Returns the time of all steps: the minimum over runs of the time of the slowest rank. Collective.
+    /// Returns the time of all transfers: in each run the time of the slowest rank counts, and of all runs the fastest.
+    /// All ranks must call this together.
+    ///
+    /// # Errors
+    /// A transfer fails, or a rank does not take part.
     pub fn time(&self) -> Result<Duration, Error> {
         let mut least = Duration::MAX;
         for _ in 0..RUNS {

@@ -1,63 +1,130 @@
-//! Jobs of attention, whose results are compared with fp64.
+//! Jobs of `ring_attention`, whose results are compared with a reference in fp64.
 
 mod reference;
 
-pub use reference::Data;
+pub use reference::InputKind;
 
-use reference::{Call, Place, Random};
+use reference::{CallData, Random, Sharding};
 
-use super::kept::Kept;
+use super::memo::Memo;
 use super::{
-    Ages, CALLS_AFTER, CALLS_BEFORE, Machine, Results, Simulated, Where, apply, emulated, grow_old,
-    replay,
+    Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Machine, Results, SimulatedJob,
+    apply_edits, emulated, replay, set_call_count,
 };
-use mkernel::cudarc::driver::DevicePtr;
+use crate::lab::Failure;
+use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
 use mkernel::{
     AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Faults, KernelConfig, Layout,
     Operator, Placement, Scale,
 };
+use std::sync::Arc;
 use std::time::Duration;
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-/// Consecutive calls of a job: each has data of its own.
-pub const CALLS: u32 = 3;
-
-/// How calls follow each other.
+/// The way in which the ranks make the calls of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// Without a pause.
+pub enum CallPattern {
+    /// Each rank launches its calls without a pause.
     BackToBack,
-    /// Ranks are late, each when it likes.
+    /// Each rank pauses for random times between its calls.
     OutOfStep,
-    /// As a graph, which is replayed.
+    /// The calls are captured in a graph, which is replayed.
     Graph,
-    /// A rank makes none.
-    Without { rank: u32 },
-    /// A rank does not make the last.
-    WithoutLast { rank: u32 },
+    /// One rank makes no call.
+    AbsentRank {
+        /// The rank that makes no call.
+        rank: u32,
+    },
+    /// One rank does not make the last call.
+    AbsentFromLastCall {
+        /// The rank that does not make the last call.
+        rank: u32,
+    },
 }
 
-/// What is run.
+/// Several calls of `ring_attention` on all ranks.
 #[derive(Clone, Debug)]
 pub struct AttentionJob {
+    /// The configuration of the kernel.
     pub config: AttentionConfig,
+    /// The GPUs.
     pub machine: Machine,
-    /// Into which its GPUs are put.
+    /// The number of nodes that the ranks are divided into.
     pub nodes: u32,
-    /// Of the network between them; seeded anew in each run.
+    /// The faults of the emulated network between the nodes. Each run sets their seed.
     pub faults: Faults,
-    pub data: Data,
-    pub pace: Pace,
-    /// As of a [`Job`](super::Job).
-    pub age: Option<u32>,
+    /// The kind of numbers in Q, K and V.
+    pub inputs: InputKind,
+    /// The way in which the ranks make the calls.
+    pub pattern: CallPattern,
+    /// If set, the call count of the operator is set to this number after two calls, and four more calls follow.
+    pub call_count: Option<u32>,
+    /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
 }
 
+/// The operands of a rank for one call, in device memory.
+struct Buffers {
+    /// Q, K and V.
+    inputs: Vec<CudaSlice<bf16>>,
+    o: CudaSlice<bf16>,
+    lse: CudaSlice<f32>,
+    /// The number of the rank's rows, over all batches and heads.
+    rows: usize,
+}
+
+impl Buffers {
+    /// Uploads the rank's shards of the inputs, and fills the results with a number that the call overwrites.
+    fn new(
+        stream: &Arc<CudaStream>,
+        sharding: Sharding,
+        call: &CallData,
+        rank: u32,
+    ) -> Result<Self, Failure> {
+        let mut inputs = Vec::new();
+        for (whole, heads) in [
+            (&call.q, sharding.shape.heads),
+            (&call.k, sharding.shape.kv_heads),
+            (&call.v, sharding.shape.kv_heads),
+        ] {
+            let mut own = sharding.shard(whole, heads, rank);
+            own.resize(own.len().max(1), bf16::NAN); // An allocation cannot be empty.
+            inputs.push(stream.clone_htod(&own)?);
+        }
+        let rows =
+            sharding.rows(rank).len() * (sharding.shape.batch * sharding.shape.heads) as usize;
+        let elems = rows * sharding.shape.head_dim as usize;
+        Ok(Self {
+            inputs,
+            o: stream.clone_htod(&vec![bf16::from_f32(77.0); elems.max(1)])?,
+            lse: stream.clone_htod(&vec![77.0f32; rows.max(1)])?,
+            rows,
+        })
+    }
+
+    /// Returns the addresses of the operands, in the order of the plan.
+    fn addresses(&self, stream: &Arc<CudaStream>) -> Vec<u64> {
+        let inputs = self.inputs.iter().map(|x| x.device_ptr(stream).0);
+        let results = [self.o.device_ptr(stream).0, self.lse.device_ptr(stream).0];
+        inputs.chain(results).collect()
+    }
+
+    fn launch(&mut self, stream: &Arc<CudaStream>, operator: &Operator) -> Result<(), Failure> {
+        let call = operator
+            .call(stream)
+            .read(Operand::Q, &self.inputs[0])
+            .read(Operand::K, &self.inputs[1])
+            .read(Operand::V, &self.inputs[2])
+            .write(Operand::O, &mut self.o)
+            .write(Operand::Lse, &mut self.lse);
+        Ok(call.launch()?)
+    }
+}
+
 impl AttentionJob {
-    /// `[B, S, H, H of K and V, D]` on `world` ranks.
+    /// Creates a job on one node of `world` ranks. `sizes` are the batch, the length of the sequence, the heads of Q,
+    /// the heads of K and V, and the dimension of a head.
     pub fn new(world: u32, sizes: [u64; 5], sms: u32) -> Self {
         let [batch, seq, heads, kv_heads, head_dim] = sizes.map(Dim::Static);
         Self {
@@ -76,47 +143,58 @@ impl AttentionJob {
             },
             nodes: 1,
             faults: Faults::default(),
-            data: Data::Random,
-            pace: Pace::BackToBack,
-            age: None,
+            inputs: InputKind::Random,
+            pattern: CallPattern::BackToBack,
+            call_count: None,
             edits: Vec::new(),
         }
     }
 
-    /// Over so many nodes, with a network of these faults between them.
+    /// Divides the ranks into `nodes` nodes, whose network has these faults.
+    #[must_use]
     pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
         (self.nodes, self.faults) = (nodes, faults);
         self
     }
 
-    /// With so many CTAs that push.
+    /// Sets the number of communication CTAs.
+    #[must_use]
     pub fn pushed_by(mut self, comm_ctas: u32) -> Self {
         self.config.tuning.comm_ctas = Some(comm_ctas);
         self
     }
 
+    /// Sets a causal mask, and the placement of the sequence.
+    #[must_use]
     pub fn causal(mut self, placement: Placement) -> Self {
         self.config.causal = true;
         self.config.placement = placement;
         self
     }
 
+    /// Sets the zigzag placement, without a mask.
+    #[must_use]
     pub fn zigzag(mut self) -> Self {
         self.config.placement = Placement::Zigzag;
         self
     }
 
+    /// Sets the layout `[B, H, S, D]`.
+    #[must_use]
     pub fn bhsd(mut self) -> Self {
         self.config.layout = Layout::Bhsd;
         self
     }
 
+    /// Sets the scale of the scores.
+    #[must_use]
     pub fn scale(mut self, scale: f32) -> Self {
         self.config.scale = Scale::new(scale);
         self
     }
 
-    /// With room for so many heads of K and V, and so many CTAs that push.
+    /// Sets the number of slots for heads of K and V, and the number of communication CTAs.
+    #[must_use]
     pub fn slots(mut self, kv_slots: u32, comm_ctas: u32) -> Self {
         self.config.tuning = AttentionTuning {
             comm_ctas: Some(comm_ctas),
@@ -125,54 +203,69 @@ impl AttentionJob {
         self
     }
 
-    pub fn of(mut self, data: Data) -> Self {
-        self.data = data;
+    /// Sets the kind of numbers in Q, K and V.
+    #[must_use]
+    pub fn inputs(mut self, inputs: InputKind) -> Self {
+        self.inputs = inputs;
         self
     }
 
-    pub fn at(mut self, pace: Pace) -> Self {
-        self.pace = pace;
+    /// Sets the way in which the ranks make the calls.
+    #[must_use]
+    pub fn pattern(mut self, pattern: CallPattern) -> Self {
+        self.pattern = pattern;
         self
     }
 
-    /// Runs it.
-    pub fn run_on(&self, place: Where) -> Result<Results, String> {
+    /// Runs the job and returns its results.
+    ///
+    /// # Errors
+    /// A call fails, the simulator finds a defect, or a result is wrong.
+    pub fn run_on(&self, backend: Backend) -> Result<Results, String> {
         let calls = self.calls();
-        let transport = emulated(&self.faults, place);
-        self.machine.run(place, |ranks| {
+        let transport = emulated(&self.faults, backend);
+        self.machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
-            let edit = |text: &mut String| apply(&self.edits, text);
-            // SAFETY: planted mistakes are for simulated GPUs, which check every access of a kernel.
+            let edit = |text: &mut String| apply_edits(&self.edits, text);
+            // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
             let operator =
-                unsafe { ranks.prepare_edited(&self.kernel(), self.place().shape, edit) }?;
+                unsafe { ranks.prepare_edited(&self.kernel(), self.sharding().shape, edit) }?;
             let found = self.rank(ranks, &operator, calls, &|| Ok(()));
             found.map_err(|failure| failure as Box<dyn std::error::Error>)
         })
     }
 
-    /// Runs it on a rank that launches something else behind each call; an error if a result is wrong.
+    /// Makes the calls of one rank of an existing communicator, and calls `other` after each launch.
+    ///
+    /// # Errors
+    /// A call fails, or a result is wrong.
     pub fn run_beside(
         &self,
         ranks: &Communicator,
         other: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let operator = ranks.prepare(&self.kernel(), self.place().shape)?;
+        let operator = ranks.prepare(&self.kernel(), self.sharding().shape)?;
         self.rank(ranks, &operator, self.calls(), other)?;
         Ok(())
     }
 
-    /// Operands and results of all calls, which take a CPU long.
-    pub fn calls(&self) -> &'static [Call] {
-        static ALL: Kept<Vec<Call>> = Kept::new();
-        let (config, place, data) = (&self.config, self.place(), self.data);
-        ALL.get(format!("{config:?} {} {data:?}", place.world), || {
+    /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its
+    /// runs.
+    pub fn compute(&self) {
+        self.calls();
+    }
+
+    fn calls(&self) -> &'static [CallData] {
+        static ALL: Memo<Vec<CallData>> = Memo::new();
+        let (config, sharding, inputs) = (&self.config, self.sharding(), self.inputs);
+        ALL.get(format!("{config:?} {} {inputs:?}", sharding.world), || {
             (0..CALLS)
-                .map(|call| Call::new(config, place, data, call))
+                .map(|call| CallData::new(config, sharding, inputs, call))
                 .collect()
         })
     }
 
-    /// As it is declared.
+    /// Returns the configuration of the kernel with its ranks and nodes.
     pub fn kernel(&self) -> KernelConfig {
         KernelConfig {
             nodes: self.nodes,
@@ -180,8 +273,8 @@ impl AttentionJob {
         }
     }
 
-    fn place(&self) -> Place {
-        Place {
+    fn sharding(&self) -> Sharding {
+        Sharding {
             shape: self.config.shape().expect("sizes"),
             layout: self.config.layout,
             placement: self.config.placement,
@@ -189,99 +282,86 @@ impl AttentionJob {
         }
     }
 
+    /// Makes the calls of one rank, compares their results, and returns the bits. `other` is called after each launch.
     fn rank(
         &self,
         ranks: &Communicator,
         operator: &Operator,
-        calls: &[Call],
+        calls: &[CallData],
         other: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Vec<Vec<u32>>, Failure> {
-        // The kernel's own deadlines pass in simulated time.
-        ranks.set_timeout(match self.pace {
-            Pace::Without { .. } => Duration::from_millis(300),
+        // This deadline is also that of the host. The deadlines of kernels pass in simulated time.
+        ranks.set_timeout(match self.pattern {
+            CallPattern::AbsentRank { .. } => Duration::from_millis(300),
             _ => super::deadline(self.edits.is_empty()),
         });
-        if self.pace == (Pace::Without { rank: ranks.rank() }) {
+        if self.pattern == (CallPattern::AbsentRank { rank: ranks.rank() }) {
             return Ok(Vec::new());
         }
-        let place = self.place();
-        let stream = match self.pace {
+        let sharding = self.sharding();
+        let stream = match self.pattern {
             // The default stream cannot be captured.
-            Pace::Graph => ranks.context().new_stream()?,
+            CallPattern::Graph => ranks.context().new_stream()?,
             _ => ranks.context().default_stream(),
         };
-        let rank = ranks.rank();
-        let mut buffers = Vec::new();
-        let count = self.age.map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
+        let count = self
+            .call_count
+            .map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
         let calls = || calls.iter().cycle().take(count as usize);
-        for call in calls() {
-            let mut inputs = Vec::new();
-            for (whole, heads) in [
-                (&call.q, place.shape.heads),
-                (&call.k, place.shape.kv_heads),
-                (&call.v, place.shape.kv_heads),
-            ] {
-                let mut own = place.shard(whole, heads, rank);
-                own.resize(own.len().max(1), bf16::NAN); // an allocation cannot be empty
-                inputs.push(stream.clone_htod(&own)?);
-            }
-            let rows = place.rows(rank).len() * (place.shape.batch * place.shape.heads) as usize;
-            let elems = rows * place.shape.head_dim as usize;
-            let o = stream.clone_htod(&vec![bf16::from_f32(77.0); elems.max(1)])?;
-            let lse = stream.clone_htod(&vec![77.0f32; rows.max(1)])?;
-            buffers.push((inputs, o, lse, rows));
-        }
+        let mut buffers = calls()
+            .map(|call| Buffers::new(&stream, sharding, call, ranks.rank()))
+            .collect::<Result<Vec<_>, _>>()?;
         stream.synchronize()?;
-        match self.pace {
-            Pace::Graph => {
-                let operands = buffers.iter().map(|(inputs, o, lse, _)| {
-                    let inputs = inputs.iter().map(|x| x.device_ptr(&stream).0);
-                    let results = [o.device_ptr(&stream).0, lse.device_ptr(&stream).0];
-                    inputs.chain(results).collect()
-                });
+        match self.pattern {
+            CallPattern::Graph => {
+                let operands = buffers.iter().map(|buffers| buffers.addresses(&stream));
                 replay(operator, &stream, &operands.collect::<Vec<_>>())?;
             }
-            _ => {
-                let mut delays = Random(1 + u64::from(rank));
-                for (index, (inputs, o, lse, _)) in (0..).zip(&mut buffers) {
-                    if let Some(age) = self.age.filter(|_| index == CALLS_BEFORE) {
-                        grow_old(ranks, &[operator], age)?;
-                    }
-                    if self.pace == Pace::OutOfStep {
-                        let us = delays.next().abs() * 2000.0;
-                        std::thread::sleep(Duration::from_micros(us as u64));
-                    }
-                    operator
-                        .call(&stream)
-                        .read(Operand::Q, &inputs[0])
-                        .read(Operand::K, &inputs[1])
-                        .read(Operand::V, &inputs[2])
-                        .write(Operand::O, o)
-                        .write(Operand::Lse, lse)
-                        .launch()?;
-                    other()?;
-                }
-            }
+            _ => self.launch_all(ranks, operator, &stream, &mut buffers, other)?,
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
-        for (call, (_, o, lse, rows)) in calls().zip(&buffers) {
-            let mut o = stream.clone_dtoh(o)?;
-            let mut lse = stream.clone_dtoh(lse)?;
+        for (call, buffers) in calls().zip(&buffers) {
+            let mut o = stream.clone_dtoh(&buffers.o)?;
+            let mut lse = stream.clone_dtoh(&buffers.lse)?;
             ranks.check()?;
-            o.truncate(rows * place.shape.head_dim as usize);
-            lse.truncate(*rows);
-            place.judge(call, rank, (&o, &lse), self.data)?;
+            o.truncate(buffers.rows * sharding.shape.head_dim as usize);
+            lse.truncate(buffers.rows);
+            sharding.check(call, ranks.rank(), (&o, &lse), self.inputs)?;
             let o = o.iter().map(|x| x.to_f32().to_bits());
             results.push(o.chain(lse.iter().map(|x| x.to_bits())).collect());
         }
         Ok(results)
     }
+
+    /// Launches a call for each of `buffers`.
+    fn launch_all(
+        &self,
+        ranks: &Communicator,
+        operator: &Operator,
+        stream: &Arc<CudaStream>,
+        buffers: &mut [Buffers],
+        other: &dyn Fn() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let mut delays = Random(1 + u64::from(ranks.rank()));
+        for (index, buffers) in (0..).zip(buffers) {
+            if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
+                set_call_count(ranks, &[operator], calls)?;
+            }
+            if self.pattern == CallPattern::OutOfStep {
+                let us = delays.next().abs() * 2000.0;
+                std::thread::sleep(Duration::from_micros(us as u64));
+            }
+            buffers.launch(stream, operator)?;
+            other()?;
+        }
+        Ok(())
+    }
 }
 
-impl Simulated for AttentionJob {
+impl SimulatedJob for AttentionJob {
     fn run(&self, seed: u64) -> Result<Results, String> {
-        self.run_on(Where::Simulated { seed })
+        self.run_on(Backend::Simulated { seed })
     }
 
     fn edit(&mut self, edits: Vec<(String, String)>) {
@@ -289,16 +369,16 @@ impl Simulated for AttentionJob {
     }
 }
 
-/// Calls of a graph cannot be told from each other, so an old job makes them one by one.
-impl Ages for AttentionJob {
-    fn at_age(mut self, calls: u32) -> Self {
-        (self.age, self.pace) = (Some(calls), Pace::BackToBack);
+/// The call count cannot be changed between the calls of one graph, so such a job launches each call.
+impl CallCount for AttentionJob {
+    fn with_call_count(mut self, calls: u32) -> Self {
+        (self.call_count, self.pattern) = (Some(calls), CallPattern::BackToBack);
         self
     }
 }
 
-/// Jobs that CPUs can do: odd lengths, masks, both placements and layouts, heads that share K and V, ranks without rows,
-/// and few slots.
+/// Returns jobs that are small enough for a CPU: odd lengths, masks, both placements and layouts, heads that share K
+/// and V, ranks without rows, and few slots.
 pub fn small(world: u32) -> Vec<(String, AttentionJob)> {
     use Placement::{Contiguous, Zigzag};
     let job = |sizes, sms| AttentionJob::new(world, sizes, sms);
@@ -311,18 +391,24 @@ pub fn small(world: u32) -> Vec<(String, AttentionJob)> {
             "zigzag, all keys",
             job([1, 299, 2, 2, 64], 3).zigzag().scale(0.3),
         ),
-        ("a graph", job([1, 140, 2, 2, 64], 2).at(Pace::Graph)),
+        (
+            "a graph",
+            job([1, 140, 2, 2, 64], 2).pattern(CallPattern::Graph),
+        ),
         ("a row", job([2, 1, 3, 3, 64], 2)),
         (
             "scores of all sizes",
-            job([1, 200, 2, 1, 64], 2).of(Data::Extreme),
+            job([1, 200, 2, 1, 64], 2).inputs(InputKind::Extreme),
         ),
-        ("not finite", job([1, 200, 4, 2, 64], 2).of(Data::NotFinite)),
+        (
+            "not finite",
+            job([1, 200, 4, 2, 64], 2).inputs(InputKind::NotFinite),
+        ),
         (
             "not finite, a mask",
             job([1, 200, 2, 2, 64], 2)
                 .causal(Zigzag)
-                .of(Data::NotFinite),
+                .inputs(InputKind::NotFinite),
         ),
     ];
     if world > 1 {
@@ -330,7 +416,9 @@ pub fn small(world: u32) -> Vec<(String, AttentionJob)> {
             ("one slot", job([2, 150, 2, 2, 64], 3).slots(1, 1)),
             (
                 "one slot, a graph",
-                job([2, 100, 2, 1, 64], 2).slots(1, 1).at(Pace::Graph),
+                job([2, 100, 2, 1, 64], 2)
+                    .slots(1, 1)
+                    .pattern(CallPattern::Graph),
             ),
             ("two slots", job([3, 260, 2, 1, 64], 4).slots(2, 2).bhsd()),
             (

@@ -1,11 +1,13 @@
-//! Jobs of collectives. The reference adds as the documentation of the operators says, so every bit must be the same.
+//! Jobs of `all_reduce`, `all_gather` and `reduce_scatter`. The reference adds in the order that the documentation of
+//! the operators states, so every bit of the results is known.
 
-use super::kept::Kept;
-use super::simulated::Number;
+use super::memo::Memo;
+use super::simulated::ResultElement;
 use super::{
-    Ages, CALLS, CALLS_AFTER, CALLS_BEFORE, Machine, Results, Simulated, Where, apply, emulated,
-    grow_old, replay,
+    Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Machine, Results, SimulatedJob,
+    apply_edits, emulated, replay, set_call_count,
 };
+use crate::lab::Failure;
 use mkernel::cudarc::driver::DevicePtr;
 use mkernel::half::bf16;
 use mkernel::spec::abi::Operand;
@@ -14,32 +16,34 @@ use mkernel::{
     KernelConfig, Operator, Protocol,
 };
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-/// What is run.
+/// Several calls of a collective on all ranks.
 #[derive(Clone, Debug)]
 pub struct CollectiveJob {
+    /// The configuration of the kernel.
     pub config: CollectiveConfig,
+    /// The GPUs.
     pub machine: Machine,
-    /// Nodes that the ranks are on.
+    /// The number of nodes that the ranks are divided into.
     pub nodes: u32,
-    /// Of the network between them; seeded anew in each run.
+    /// The faults of the emulated network between the nodes. Each run sets their seed.
     pub faults: Faults,
-    /// Whether calls are captured in a graph, which is replayed.
+    /// Whether the calls are captured in a graph, which is replayed.
     pub is_graph: bool,
-    /// As of a [`Job`](super::Job).
-    pub age: Option<u32>,
+    /// If set, the call count of the operator is set to this number after two calls, and four more calls follow.
+    pub call_count: Option<u32>,
+    /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
 }
 
-/// The tensors of all ranks for one call, and each rank's result.
+/// The inputs of all ranks for one call, and the expected results.
 #[derive(Debug)]
-struct Call {
+struct CallData {
     x: Vec<Vec<f32>>,
     y: Vec<Vec<f32>>,
 }
 
 impl CollectiveJob {
+    /// Creates a job on one node of `world` ranks, for a tensor of `m` rows and `n` columns.
     pub fn new(op: CollectiveOp, world: u32, (m, n): (u64, u64), sms: u32) -> Self {
         Self {
             config: CollectiveConfig {
@@ -55,40 +59,53 @@ impl CollectiveJob {
             nodes: 1,
             faults: Faults::default(),
             is_graph: false,
-            age: None,
+            call_count: None,
             edits: Vec::new(),
         }
     }
 
-    pub fn by(mut self, protocol: Protocol) -> Self {
+    /// Sets the protocol.
+    #[must_use]
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
         self.config.protocol = Some(protocol);
         self
     }
 
+    /// Sets the number of shots.
+    #[must_use]
     pub fn shots(mut self, shots: u32) -> Self {
         self.config.shots = Some(shots);
         self
     }
 
+    /// Sets elements of fp32 in place of bf16.
+    #[must_use]
     pub fn fp32(mut self) -> Self {
         self.config.dtype = Dtype::Fp32;
         self
     }
 
+    /// Captures the calls in a graph.
+    #[must_use]
     pub fn in_graph(mut self) -> Self {
         self.is_graph = true;
         self
     }
 
+    /// Divides the ranks into `nodes` nodes, whose network has these faults.
+    #[must_use]
     pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
         (self.nodes, self.faults) = (nodes, faults);
         self
     }
 
-    /// Runs it.
-    pub fn run_on(&self, place: Where) -> Result<Results, String> {
-        let transport = emulated(&self.faults, place);
-        self.machine.run(place, |ranks| {
+    /// Runs the job and returns its results.
+    ///
+    /// # Errors
+    /// A call fails, the simulator finds a defect, or a result is wrong.
+    pub fn run_on(&self, backend: Backend) -> Result<Results, String> {
+        let transport = emulated(&self.faults, backend);
+        self.machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
             let found = match self.config.dtype {
                 Dtype::Bf16 => self.rank::<bf16>(ranks, bf16::from_f32),
@@ -98,7 +115,7 @@ impl CollectiveJob {
         })
     }
 
-    /// As it is declared.
+    /// Returns the configuration of the kernel with its ranks and nodes.
     pub fn kernel(&self) -> KernelConfig {
         KernelConfig {
             nodes: self.nodes,
@@ -111,12 +128,12 @@ impl CollectiveJob {
     }
 
     fn prepare(&self, ranks: &Communicator) -> Result<Operator, mkernel::Error> {
-        let edit = |text: &mut String| apply(&self.edits, text);
-        // SAFETY: planted mistakes are for simulated GPUs, which check every access of a kernel.
+        let edit = |text: &mut String| apply_edits(&self.edits, text);
+        // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
         unsafe { ranks.prepare_edited(&self.kernel(), self.shape(), edit) }
     }
 
-    fn rank<E: Number>(
+    fn rank<E: ResultElement>(
         &self,
         ranks: &Communicator,
         element: fn(f32) -> E,
@@ -129,7 +146,9 @@ impl CollectiveJob {
             false => ranks.context().default_stream(),
         };
         let rank = ranks.rank() as usize;
-        let count = self.age.map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
+        let count = self
+            .call_count
+            .map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
         let calls = || self.calls().iter().cycle().take(count as usize);
         let mut buffers = Vec::new();
         for call in calls() {
@@ -146,8 +165,8 @@ impl CollectiveJob {
             replay(&operator, &stream, &addresses.collect::<Vec<_>>())?;
         } else {
             for (index, (x, y)) in (0..).zip(&mut buffers) {
-                if let Some(age) = self.age.filter(|_| index == CALLS_BEFORE) {
-                    grow_old(ranks, &[&operator], age)?;
+                if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
+                    set_call_count(ranks, &[&operator], calls)?;
                 }
                 let call = operator.call(&stream).read(Operand::X, x);
                 call.write(Operand::Y, y).launch()?;
@@ -160,8 +179,8 @@ impl CollectiveJob {
             ranks.check()?;
             got.truncate(call.y[rank].len());
             let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-            let (got, wanted) = (bits(&got), bits(&call.y[rank]));
-            let wrong = got.iter().zip(&wanted).filter(|(a, b)| a != b).count();
+            let (got, expected) = (bits(&got), bits(&call.y[rank]));
+            let wrong = got.iter().zip(&expected).filter(|(a, b)| a != b).count();
             if wrong > 0 {
                 let elements = got.len();
                 return Err(
@@ -173,18 +192,20 @@ impl CollectiveJob {
         Ok(results)
     }
 
-    /// Computes operands and results of all calls, which takes a CPU long.
+    /// Computes the operands and expected results of all calls, which takes a CPU long. The job keeps them for its
+    /// runs.
     pub fn compute(&self) {
         self.calls();
     }
 
-    fn calls(&self) -> &'static [Call] {
-        static ALL: Kept<Vec<Call>> = Kept::new();
+    fn calls(&self) -> &'static [CallData] {
+        static ALL: Memo<Vec<CallData>> = Memo::new();
         let key = format!("{:?} {} {}", self.config, self.machine.world, self.nodes);
         ALL.get(key, || (0..CALLS).map(|call| self.call(call)).collect())
     }
 
-    fn call(&self, number: u32) -> Call {
+    /// Computes the data of call `number`.
+    fn call(&self, number: u32) -> CallData {
         let (world, shape) = (u64::from(self.machine.world), self.shape());
         let shard = (shape.shard_rows(self.machine.world) * shape.n) as usize;
         let whole = (shape.m * shape.n) as usize;
@@ -204,13 +225,13 @@ impl CollectiveJob {
         };
         if self.config.op == CollectiveOp::AllGather {
             let all = random(whole);
-            return Call {
+            return CallData {
                 x: (0..world).map(|rank| all[rows_of(rank)].to_vec()).collect(),
                 y: (0..world).map(|_| all.clone()).collect(),
             };
         }
         let x: Vec<Vec<f32>> = (0..world).map(|_| random(whole)).collect();
-        // What an owner makes of an element.
+        // The number of elements that a rank reduces.
         let owned = match self.config.op {
             CollectiveOp::AllReduce => {
                 let elems = 16 / self.config.dtype.bytes() as usize;
@@ -225,10 +246,11 @@ impl CollectiveJob {
             _ => all[rows_of(rank)].to_vec(),
         });
         let y = y.collect();
-        Call { x, y }
+        CallData { x, y }
     }
 
-    /// In fp32 and in the order of ranks; what another node than the owner's sends is rounded before it is added.
+    /// Returns the sum of an element over all ranks. It is computed in fp32 in the order of ranks. The sum of each node
+    /// but the owner's is rounded before it is added.
     fn sum(&self, x: &[Vec<f32>], index: usize, owner: usize) -> f32 {
         let local_world = (self.machine.world / self.nodes) as usize;
         let of_node = |ranks: &[Vec<f32>]| ranks.iter().fold(0.0f32, |sum, x| sum + x[index]);
@@ -243,7 +265,7 @@ impl CollectiveJob {
         self.rounded(total)
     }
 
-    /// As an element.
+    /// Rounds a number to the type of the elements.
     fn rounded(&self, value: f32) -> f32 {
         match self.config.dtype {
             Dtype::Bf16 => bf16::from_f32(value).to_f32(),
@@ -252,9 +274,9 @@ impl CollectiveJob {
     }
 }
 
-impl Simulated for CollectiveJob {
+impl SimulatedJob for CollectiveJob {
     fn run(&self, seed: u64) -> Result<Results, String> {
-        self.run_on(Where::Simulated { seed })
+        self.run_on(Backend::Simulated { seed })
     }
 
     fn edit(&mut self, edits: Vec<(String, String)>) {
@@ -262,15 +284,15 @@ impl Simulated for CollectiveJob {
     }
 }
 
-impl Ages for CollectiveJob {
-    fn at_age(mut self, calls: u32) -> Self {
-        (self.age, self.is_graph) = (Some(calls), false);
+impl CallCount for CollectiveJob {
+    fn with_call_count(mut self, calls: u32) -> Self {
+        (self.call_count, self.is_graph) = (Some(calls), false);
         self
     }
 }
 
-/// Every way of a collective on one node: whole shards, shards of unequal length, ranks without a shard, several vectors of a
-/// thread, several chunks of a warp, both types, and graphs.
+/// Returns jobs on one node that use every protocol: whole shards, shards of unequal length, ranks without a shard,
+/// several vectors per thread, several chunks per warp, both types, and graphs.
 pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
     use CollectiveOp::{AllGather, AllReduce, ReduceScatter};
     let job = |op, size, sms| CollectiveJob::new(op, world, size, sms);
@@ -278,52 +300,47 @@ pub fn small(world: u32) -> Vec<(String, CollectiveJob)> {
         let jobs = CollectiveOp::ALL.map(|op| (format!("{op} on one rank"), job(op, (9, 264), 2)));
         return jobs.into();
     }
-    let (ll, simple) = (Protocol::Ll, Protocol::Simple);
+    let ll = |op, size, sms| job(op, size, sms).protocol(Protocol::Ll);
+    let simple = |op, size, sms| job(op, size, sms).protocol(Protocol::Simple);
     let jobs = [
-        ("one shot", job(AllReduce, (3, 136), 2).by(ll).shots(1)),
+        ("one shot", ll(AllReduce, (3, 136), 2).shots(1)),
         (
             "one shot, long",
-            job(AllReduce, (7, 1032), 1).by(ll).shots(1).fp32(),
+            ll(AllReduce, (7, 1032), 1).shots(1).fp32(),
         ),
-        ("two shots", job(AllReduce, (3, 136), 2).by(ll).shots(2)),
+        ("two shots", ll(AllReduce, (3, 136), 2).shots(2)),
         (
             "two shots, two vectors",
-            job(AllReduce, (2, 8), 2).by(ll).shots(2).in_graph(),
+            ll(AllReduce, (2, 8), 2).shots(2).in_graph(),
         ),
-        ("rows in packets", job(AllGather, (7, 136), 2).by(ll)),
-        (
-            "a row in packets",
-            job(AllGather, (1, 136), 2).by(ll).fp32(),
-        ),
+        ("rows in packets", ll(AllGather, (7, 136), 2)),
+        ("a row in packets", ll(AllGather, (1, 136), 2).fp32()),
         (
             "rows of sums in packets",
-            job(ReduceScatter, (7, 136), 2).by(ll).in_graph(),
+            ll(ReduceScatter, (7, 136), 2).in_graph(),
         ),
-        (
-            "a row of sums in packets",
-            job(ReduceScatter, (1, 2056), 1).by(ll),
-        ),
-        ("chunks", job(AllReduce, (30, 1032), 2).by(simple)),
-        ("a short chunk", job(AllReduce, (1, 8), 1).by(simple).fp32()),
+        ("a row of sums in packets", ll(ReduceScatter, (1, 2056), 1)),
+        ("chunks", simple(AllReduce, (30, 1032), 2)),
+        ("a short chunk", simple(AllReduce, (1, 8), 1).fp32()),
         (
             "rows in chunks",
-            job(AllGather, (30, 1032), 2).by(simple).in_graph(),
+            simple(AllGather, (30, 1032), 2).in_graph(),
         ),
-        ("a row in chunks", job(AllGather, (1, 1032), 2).by(simple)),
+        ("a row in chunks", simple(AllGather, (1, 1032), 2)),
         (
             "rows of sums in chunks",
-            job(ReduceScatter, (29, 1032), 2).by(simple).fp32(),
+            simple(ReduceScatter, (29, 1032), 2).fp32(),
         ),
         (
             "a row of sums in chunks",
-            job(ReduceScatter, (1, 1032), 2).by(simple),
+            simple(ReduceScatter, (1, 1032), 2),
         ),
     ];
     let name = |(name, job)| (format!("{name} on {world} ranks"), job);
     jobs.into_iter().map(name).collect()
 }
 
-/// Collectives of several nodes: shards of several puts, ranks without a shard, both types, and a graph.
+/// Returns jobs on several nodes: shards of several puts, ranks without a shard, both types, and graphs.
 pub fn across(nodes: u32, local_world: u32, faults: &Faults) -> Vec<(String, CollectiveJob)> {
     let job = |op, size| {
         CollectiveJob::new(op, nodes * local_world, size, 3).across(nodes, faults.clone())

@@ -1,33 +1,35 @@
-//! Operands of a job, and what comes out.
+//! The operands of a job of a GEMM operator, and the expected results.
 
 use mkernel::half::bf16;
 use mkernel::{Activation, BLayout, Dtype, Epilogue, GemmConfig, GemmOp, GemmShape};
 use std::ops::Range;
 
-/// Operands of all ranks for one call, and each rank's result before it is rounded. Small whole numbers: every sum is
-/// exact in fp32, in whichever order.
+/// The operands of all ranks for one call, and the expected result of each rank before it is rounded.
+///
+/// The operands are small whole numbers. So every sum is exact in fp32, in any order of addition.
 #[derive(Debug)]
-pub struct Call {
+pub struct CallData {
     pub a: Vec<Vec<bf16>>,
     pub b: Vec<Vec<bf16>>,
-    /// Empty where the kernel has none.
+    /// The bias of each rank. It is empty if the kernel adds none.
     pub bias: Vec<Vec<bf16>>,
+    /// The residual of each rank. It is empty if the kernel adds none.
     pub residual: Vec<Vec<bf16>>,
     pub expected: Vec<Vec<f64>>,
 }
 
-/// Operands, and what ranks make of A and B.
+/// The operands A and B of each rank, and the sums to which each rank applies its epilogue.
 struct Products {
     a: Vec<Vec<bf16>>,
     b: Vec<Vec<bf16>>,
     sums: Vec<Vec<f32>>,
 }
 
-/// Numbers that depend on the call.
+/// A random number generator. Its seed is the number of the call.
 struct Random(u64);
 
 impl Random {
-    /// `count` whole numbers up to `largest`, times `scale`.
+    /// Returns `count` whole numbers between -`largest` and `largest`, times `scale`.
     fn fill(&mut self, count: u64, largest: u64, scale: f32) -> Vec<bf16> {
         let element = |_| {
             self.0 = self
@@ -41,7 +43,8 @@ impl Random {
     }
 }
 
-impl Call {
+impl CallData {
+    /// Computes the operands and results of call `number` of a job.
     pub fn new(config: &GemmConfig, world: u32, shape: GemmShape, number: u32) -> Self {
         let (op, epilogue) = (config.op, config.epilogue);
         let mut random = Random(u64::from(number) + 1);
@@ -51,7 +54,7 @@ impl Call {
         };
         let elems = |rank: usize| sums[rank].len() as u64;
         let scale = scale(epilogue);
-        // Of operators that reduce, all ranks have the same bias; of gemm_ar, the same residual.
+        // All ranks have the same bias if the operator reduces, and the same residual in gemm_ar.
         let mut addend = |is_there: bool, is_common: bool, elems: &dyn Fn(usize) -> u64| {
             let mut all: Vec<Vec<bf16>> = Vec::new();
             for rank in 0..world as usize {
@@ -80,16 +83,18 @@ impl Call {
     }
 }
 
-/// A smooth activation is tried where it bends.
+/// Returns the scale of the operands. Smooth activations get small operands, near 0, where they are not almost linear.
 fn scale(epilogue: Epilogue) -> f32 {
     if is_exact(epilogue) { 1.0 } else { 0.125 }
 }
 
+/// Returns the rows of a rank's shard.
 fn rows_of(world: u32, m: u64, rank: u64) -> Range<u64> {
     let shard_rows = m.div_ceil(u64::from(world));
     (rank * shard_rows).min(m)..((rank + 1) * shard_rows).min(m)
 }
 
+/// Returns the operands and sums of `ag_gemm`: each rank multiplies the whole A by its own B.
 fn gathered(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random) -> Products {
     let GemmShape { m, n, k } = shape;
     let (epilogue, ranks) = (config.epilogue, 0..u64::from(world));
@@ -113,10 +118,11 @@ fn gathered(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Rand
     }
 }
 
+/// Returns the operands and sums of operators that reduce: the products of all ranks are added.
 fn summed(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random) -> Products {
     let GemmShape { m, n, k } = shape;
     let (scale, ranks) = (scale(config.epilogue), 0..u64::from(world));
-    // Partial sums travel in bf16, which has whole numbers up to 256.
+    // Partial sums are exchanged as bf16, which is exact for whole numbers up to 256.
     let a: Vec<_> = ranks.clone().map(|_| random.fill(m * k, 1, 1.0)).collect();
     let b: Vec<_> = ranks
         .clone()
@@ -127,7 +133,7 @@ fn summed(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random
     for (a, b) in a.iter().zip(&b) {
         for (sum, part) in total.iter_mut().zip(product(a, b, config.b_layout, sizes)) {
             let is_exact = part.abs() <= 256.0 * scale;
-            assert!(is_exact, "a partial sum that bf16 does not have");
+            assert!(is_exact, "a partial sum that is not exact in bf16");
             *sum += part;
         }
     }
@@ -145,12 +151,12 @@ fn summed(config: &GemmConfig, world: u32, shape: GemmShape, random: &mut Random
     }
 }
 
-/// Whether results are whole numbers if operands are.
+/// Returns whether the results are whole numbers if the operands are.
 fn is_exact(epilogue: Epilogue) -> bool {
     matches!(epilogue.activation, Activation::None | Activation::Relu)
 }
 
-/// The very bits, or as near as a smooth function is computed.
+/// Returns whether a result is right: bit for bit, or within the error of a smooth activation.
 pub fn is_right(got: f32, want: f64, epilogue: Epilogue) -> bool {
     let rounded = match epilogue.output {
         Dtype::Bf16 => bf16::from_f64(want).to_f32(),
@@ -166,7 +172,7 @@ pub fn is_right(got: f32, want: f64, epilogue: Epilogue) -> bool {
     (f64::from(got) - want).abs() <= unit * want.abs() + 1e-6
 }
 
-/// activation(sum + bias) + residual, in fp64.
+/// Returns activation(sum + bias) + residual in fp64.
 fn finish(sums: &[f32], bias: &[bf16], residual: &[bf16], activation: Activation) -> Vec<f64> {
     let of = |values: &[bf16], index: usize| values.get(index).map_or(0.0, |x| x.to_f64());
     let cols = bias.len().max(1);
@@ -189,7 +195,8 @@ fn finish(sums: &[f32], bias: &[bf16], residual: &[bf16], activation: Activation
         .collect()
 }
 
-/// The normal distribution's integral up to `x`: the density times x + x³/3 + x⁵/(3·5) + …
+/// Returns the distribution function of the normal distribution at `x`: 1/2 plus the density times
+/// x + x³/3 + x⁵/(3·5) + …
 fn normal(x: f64) -> f64 {
     if x.abs() > 7.0 {
         return f64::from(u8::from(x > 0.0));
@@ -203,7 +210,7 @@ fn normal(x: f64) -> f64 {
     0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
 }
 
-/// A · B, A with rows of `k`, B as `layout` says.
+/// Returns A · B. A has rows of `k` elements, and B has the layout `layout`.
 fn product(a: &[bf16], b: &[bf16], layout: BLayout, (n, k): (usize, usize)) -> Vec<f32> {
     let at = |depth: usize, column: usize| match layout {
         BLayout::Kn => depth * n + column,
@@ -216,7 +223,7 @@ fn product(a: &[bf16], b: &[bf16], layout: BLayout, (n, k): (usize, usize)) -> V
     for (row, sums) in a.chunks_exact(k).zip(result.chunks_exact_mut(n)) {
         for (factor, b) in row.iter().zip(b.chunks_exact(n)) {
             let factor = factor.to_f32();
-            // An iterator costs thrice as much as this where tests are hardly optimised.
+            // In a build with little optimisation, an iterator takes three times as long as this loop.
             let mut column = 0;
             while column < n {
                 sums[column] += factor * b[column];

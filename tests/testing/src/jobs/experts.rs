@@ -1,4 +1,7 @@
-//! A layer of experts: tokens to their experts, and the weighted sums back; several calls in a row, each with other tokens.
+//! Jobs of `dispatch_gemm` and `combine`: a layer of experts.
+//!
+//! `dispatch_gemm` sends tokens to their experts and multiplies there. `combine` returns the weighted sums. A job makes
+//! several calls with different tokens. The expected results are whole numbers, so every bit of them is known.
 
 mod buffers;
 mod calls;
@@ -6,5 +9,5 @@ mod layer;
 mod recovery;
 mod reference;
 
-pub use layer::{Combining, Layer};
-pub use recovery::{recovers, ways};
+pub use layer::{CombineEdits, Layer, ResultBits, Routing};
+pub use recovery::{InvalidCall, all_recover, invalid_calls};

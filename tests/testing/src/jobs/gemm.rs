@@ -1,12 +1,13 @@
-//! Jobs of GEMMs.
+//! Jobs of the GEMM operators. The results are whole numbers, so every bit of them is known.
 
-use super::data::{Call, is_right};
-use super::kept::Kept;
+use super::data::{CallData, is_right};
 use super::machine::{Machine, emulated};
-use super::mistakes::apply;
-use super::runs::Ages;
+use super::memo::Memo;
+use super::mutations::apply_edits;
+use super::runs::CallCount;
 use super::simulated::{
-    CALLS, CALLS_AFTER, CALLS_BEFORE, Number, Results, Simulated, Where, deadline, grow_old,
+    Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, ResultElement, Results, SimulatedJob, deadline,
+    set_call_count,
 };
 use mkernel::half::bf16;
 use mkernel::{
@@ -14,26 +15,31 @@ use mkernel::{
     GemmOp, GemmShape, KernelConfig, Operator, Tuning,
 };
 
-/// What is run.
+/// Several calls of a GEMM operator on all ranks.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct GemmJob {
+    /// The number of ranks.
     pub world: u32,
-    /// Into which they are put.
+    /// The number of nodes that the ranks are divided into.
     pub nodes: u32,
-    /// Of the network between them; seeded anew in each run.
+    /// The faults of the emulated network between the nodes. Each run sets their seed.
     pub faults: Faults,
+    /// The configuration of the kernel.
     pub config: GemmConfig,
+    /// The sizes for which the operator is prepared.
     pub shape: GemmShape,
+    /// The number of SMs of a simulated GPU.
     pub sms: u32,
+    /// How unfair the schedule of simulated GPUs is, from 0 to 100.
     pub skew: u32,
-    /// Calls that are pretended to have been made when two have been; then four follow.
-    pub age: Option<u32>,
-    /// Replacements in the kernel's text, each of which must be found.
+    /// If set, the call count of the operator is set to this number after two calls, and four more calls follow.
+    pub call_count: Option<u32>,
+    /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
 }
 
-impl Job {
-    /// The kernel as it is rendered.
+impl GemmJob {
+    /// Creates a job on one node, whose kernel is not edited.
     pub fn new(world: u32, config: GemmConfig, shape: GemmShape, sms: u32) -> Self {
         Self {
             world,
@@ -43,30 +49,34 @@ impl Job {
             shape,
             sms,
             skew: 60,
-            age: None,
+            call_count: None,
             edits: Vec::new(),
         }
     }
 
-    fn calls(&self) -> &'static [Call] {
-        static ALL: Kept<Vec<Call>> = Kept::new();
+    /// Returns the data of the calls, which is computed once for each configuration.
+    fn calls(&self) -> &'static [CallData] {
+        static ALL: Memo<Vec<CallData>> = Memo::new();
         let (config, world, shape) = (&self.config, self.world, self.shape);
         ALL.get(format!("{config:?} {world} {shape:?}"), || {
             (0..CALLS)
-                .map(|call| Call::new(config, world, shape, call))
+                .map(|call| CallData::new(config, world, shape, call))
                 .collect()
         })
     }
 
-    /// Runs it.
-    pub fn run_on(&self, place: Where) -> Result<Results, String> {
+    /// Runs the job and returns its results.
+    ///
+    /// # Errors
+    /// A call fails, the simulator finds a defect, or a result is wrong.
+    pub fn run_on(&self, backend: Backend) -> Result<Results, String> {
         let machine = Machine {
             world: self.world,
             sms: self.sms,
             skew: self.skew,
         };
-        let transport = emulated(&self.faults, place);
-        machine.run(place, |ranks| {
+        let transport = emulated(&self.faults, backend);
+        machine.run(backend, |ranks| {
             ranks.set_transport(transport.clone());
             self.rank(ranks)
         })
@@ -79,7 +89,7 @@ impl Job {
         }
     }
 
-    fn rank_of<E: Number>(
+    fn rank_of<E: ResultElement>(
         &self,
         ranks: &Communicator,
     ) -> Result<Vec<Vec<u32>>, Box<dyn std::error::Error>> {
@@ -88,29 +98,31 @@ impl Job {
         let stream = ranks.context().default_stream();
         let rank = ranks.rank() as usize;
         let mut buffers = Vec::new();
-        let count = self.age.map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
+        let count = self
+            .call_count
+            .map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);
         let calls = || self.calls().iter().cycle().take(count as usize);
         for call in calls() {
-            let mut given = Vec::new();
+            let mut inputs = Vec::new();
             for operand in [&call.a, &call.b, &call.bias, &call.residual] {
                 // An allocation cannot be empty.
                 let values = Some(operand[rank].as_slice()).filter(|values| !values.is_empty());
-                given.push(stream.clone_htod(values.unwrap_or(&[bf16::NAN]))?);
+                inputs.push(stream.clone_htod(values.unwrap_or(&[bf16::NAN]))?);
             }
             let c = stream.clone_htod(&vec![E::POISON; call.expected[rank].len().max(1)])?;
-            buffers.push((given, c));
+            buffers.push((inputs, c));
         }
         stream.synchronize()?;
         let epilogue = self.config.epilogue;
-        for (index, (given, c)) in (0..).zip(&mut buffers) {
-            if let Some(age) = self.age.filter(|_| index == CALLS_BEFORE) {
-                grow_old(ranks, &[&operator], age)?;
+        for (index, (inputs, c)) in (0..).zip(&mut buffers) {
+            if let Some(calls) = self.call_count.filter(|_| index == CALLS_BEFORE) {
+                set_call_count(ranks, &[&operator], calls)?;
             }
             let addends = Addends {
-                bias: epilogue.bias.then_some(&given[2]),
-                residual: epilogue.residual.then_some(&given[3]),
+                bias: epilogue.bias.then_some(&inputs[2]),
+                residual: epilogue.residual.then_some(&inputs[3]),
             };
-            operator.launch_with(&stream, &given[0], &given[1], c, addends)?;
+            operator.launch_with(&stream, &inputs[0], &inputs[1], c, addends)?;
         }
         ranks.synchronize(&stream)?;
         let mut results = Vec::new();
@@ -137,14 +149,14 @@ impl Job {
             nodes: self.nodes,
             ..KernelConfig::new(self.world, self.config)
         };
-        // SAFETY: planted mistakes are for simulated GPUs, which check every access of a kernel.
-        unsafe { ranks.prepare_edited(&config, self.shape, |text| apply(&self.edits, text)) }
+        // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
+        unsafe { ranks.prepare_edited(&config, self.shape, |text| apply_edits(&self.edits, text)) }
     }
 }
 
-impl Simulated for Job {
+impl SimulatedJob for GemmJob {
     fn run(&self, seed: u64) -> Result<Results, String> {
-        self.run_on(Where::Simulated { seed })
+        self.run_on(Backend::Simulated { seed })
     }
 
     fn edit(&mut self, edits: Vec<(String, String)>) {
@@ -152,15 +164,16 @@ impl Simulated for Job {
     }
 }
 
-impl Ages for Job {
-    fn at_age(mut self, calls: u32) -> Self {
-        self.age = Some(calls);
+impl CallCount for GemmJob {
+    fn with_call_count(mut self, calls: u32) -> Self {
+        self.call_count = Some(calls);
         self
     }
 }
 
-/// Jobs that GPUs and simulated GPUs do with the same bits: whole tiles, tails, several rounds, one row.
-pub fn agreed(world: u32) -> Vec<(String, Job)> {
+/// Returns jobs that run on simulated GPUs and on real ones, and must give the same bits on both. Their shapes have
+/// whole tiles, partial tiles, several rounds of tiles, and a single row.
+pub fn common_jobs(world: u32) -> Vec<(String, GemmJob)> {
     const SHAPES: [(u64, u64, u64); 5] = [
         (128, 256, 256),
         (150, 264, 136),
@@ -169,7 +182,7 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
         (77, 136, 256),
     ];
     let plain = Epilogue::default();
-    // Whole numbers stay exact.
+    // With ReLU, whole numbers stay exact.
     let finished = Epilogue {
         bias: true,
         residual: true,
@@ -197,7 +210,7 @@ pub fn agreed(world: u32) -> Vec<(String, Job)> {
             op.name(),
             epilogue.suffix()
         );
-        (name, Job::new(world, config, GemmShape { m, n, k }, 8))
+        (name, GemmJob::new(world, config, GemmShape { m, n, k }, 8))
     };
     let jobs = (0..SHAPES.len()).map(|index| (index, plain));
     let jobs: Vec<_> = jobs

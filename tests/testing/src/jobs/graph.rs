@@ -1,4 +1,4 @@
-//! Calls in a graph.
+//! Calls that are captured in a CUDA graph and replayed.
 
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -8,7 +8,11 @@ use std::sync::Arc;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Captures calls on operands at `addresses`, and replays them twice.
+/// Captures a call for each element of `addresses`, and replays the graph twice. An element has the addresses of the
+/// operands of a call, in the order of the plan.
+///
+/// # Errors
+/// A call cannot be captured, or the driver refuses the graph.
 pub fn replay(
     operator: &Operator,
     stream: &Arc<CudaStream>,
@@ -22,13 +26,14 @@ pub fn replay(
             row_stride_elems: spec.cols,
         };
         let operands: Vec<_> = of_call.iter().zip(specs).map(operand).collect();
-        // SAFETY: the operands are the plan's, in its order; the caller waits for the stream before it drops them.
+        // SAFETY: the operands are those of the plan, in its order. The caller drops them after this function has
+        // waited for the stream.
         unsafe { operator.launch_raw(stream.cu_stream(), &operands) }?;
     }
     let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
     let graph = graph.ok_or("nothing was captured")?;
     graph.launch()?;
     graph.launch()?;
-    // The graph goes when this ends.
+    // The graph is destroyed when this function returns, so the replays have to end first.
     Ok(stream.synchronize()?)
 }

@@ -1,29 +1,36 @@
-//! GPUs and NICs that jobs run on.
+//! The GPUs and NICs on which jobs run.
 
-use super::simulated::Where;
-use super::turns::Turn;
+use super::permit::Permit;
+use super::simulated::Backend;
 use mkernel::{Communicator, Faults, NicModel, Simulation, Transport};
 
-/// GPUs of a job.
+/// The GPUs of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
+    /// The number of ranks.
     pub world: u32,
+    /// The number of SMs of a simulated GPU.
     pub sms: u32,
+    /// How unfair the schedule of simulated GPUs is, from 0 to 100.
     pub skew: u32,
 }
 
 impl Machine {
-    /// Runs `body` on every rank; the first failure ends the others' kernels.
+    /// Runs `body` on every rank and returns the values by rank. When a rank fails, the kernels of the others are
+    /// aborted.
+    ///
+    /// # Errors
+    /// `body` fails on a rank. Findings of the simulator take precedence over their consequences.
     pub fn run<T: Send>(
         self,
-        place: Where,
+        backend: Backend,
         body: impl Fn(&Communicator) -> Result<T, Box<dyn std::error::Error>> + Sync,
     ) -> Result<Vec<T>, String> {
-        let results = self.each(place, |rank, all| {
-            // The others end at once then, not at their deadlines.
+        let results = self.run_ranks(backend, |rank, all| {
+            // With the abort, the other ranks end now and not at their deadlines.
             body(rank).inspect_err(|_| all.iter().for_each(Communicator::abort))
         })?;
-        // What the simulator found says more than what came of it.
+        // A finding of the simulator is the cause of other failures.
         let mut failures: Vec<String> = results
             .iter()
             .filter_map(|result| result.as_ref().err().cloned())
@@ -35,28 +42,31 @@ impl Machine {
         }
     }
 
-    /// Runs `body` on every rank, of all ranks; what each says.
-    pub fn each<T: Send>(
+    /// Runs `body` on every rank and returns the outcomes by rank. `body` also gets the communicators of all ranks.
+    ///
+    /// # Errors
+    /// The communicators cannot be created.
+    pub fn run_ranks<T: Send>(
         self,
-        place: Where,
+        backend: Backend,
         body: impl Fn(&Communicator, &[Communicator]) -> Result<T, Box<dyn std::error::Error>> + Sync,
     ) -> Result<Vec<Result<T, String>>, String> {
         let world = self.world;
-        let _turn = matches!(place, Where::Simulated { .. }).then(Turn::wait);
-        let ranks = match place {
-            Where::Simulated { seed } => Communicator::simulated(&Simulation {
+        let _permit = matches!(backend, Backend::Simulated { .. }).then(Permit::acquire);
+        let ranks = match backend {
+            Backend::Simulated { seed } => Communicator::simulated(&Simulation {
                 ranks: world,
                 seed,
                 sms: self.sms,
                 skew: self.skew,
                 timeline: false,
             }),
-            Where::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
+            Backend::Gpus => Communicator::local(&(0..world as usize).collect::<Vec<_>>()),
         };
         let ranks = ranks.map_err(|error| error.to_string())?;
         let (all, body) = (&ranks, &body);
         std::thread::scope(|scope| {
-            // Ranks stay until the last is done.
+            // No communicator is dropped before the last rank has ended.
             let threads: Vec<_> = ranks
                 .iter()
                 .map(|rank| scope.spawn(move || body(rank, all).map_err(|e| with_causes(&*e))))
@@ -69,7 +79,7 @@ impl Machine {
     }
 }
 
-/// An error and its causes, on one line.
+/// Returns the messages of an error and of its causes, on one line.
 pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -80,11 +90,11 @@ pub fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Emulated NICs whose faults depend on the seed.
-pub fn emulated(faults: &Faults, place: Where) -> Transport {
-    let seed = match place {
-        Where::Simulated { seed } => seed,
-        Where::Gpus => 0,
+/// Returns a transport of emulated NICs with these faults. The seed of simulated GPUs is also that of the faults.
+pub fn emulated(faults: &Faults, backend: Backend) -> Transport {
+    let seed = match backend {
+        Backend::Simulated { seed } => seed,
+        Backend::Gpus => 0,
     };
     Transport::Emulated {
         nic: NicModel::default(),

@@ -1,7 +1,8 @@
-//! Two calls that the host cannot order: a graph beside a launch, two graphs, of one operator or of two. The kernel that
-//! comes second is refused, writes nothing, and keeps no rank waiting.
+//! Two calls that the host cannot order, such as a graph beside a launch, or two graphs.
+//!
+//! The kernel that comes second must be refused. It must write nothing and keep no rank waiting.
 
-use crate::jobs::{Machine, Where, apply, deadline};
+use crate::jobs::{Backend, Machine, apply_edits, deadline};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use mkernel::half::bf16;
@@ -20,22 +21,24 @@ const SHAPE: GemmShape = GemmShape {
     k: 64,
 };
 
-/// How the first call and the second are made.
+/// LaunchMode the first call and the second are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+enum LaunchMode {
+    /// The call is launched.
     Launched,
+    /// The call is captured in a graph, which is replayed.
     Replayed,
 }
 
-/// Operators of the two calls, and how they are made.
+/// Two calls that overlap: the operator of each, and the way in which it is made.
 #[derive(Clone, Copy, Debug)]
-pub struct Meeting {
-    first: (GemmOp, How),
-    second: (GemmOp, How),
+pub struct Overlap {
+    first: (GemmOp, LaunchMode),
+    second: (GemmOp, LaunchMode),
 }
 
-/// What one call needs.
-struct Call {
+/// A call with its operator, its stream and its operands.
+struct PreparedCall {
     operator: Arc<Operator>,
     stream: Arc<CudaStream>,
     a: CudaSlice<bf16>,
@@ -44,7 +47,7 @@ struct Call {
     graph: Option<CudaGraph>,
 }
 
-impl Call {
+impl PreparedCall {
     fn new(ranks: &Communicator, operator: &Arc<Operator>) -> Result<Self, Failure> {
         let stream = ranks.context().new_stream()?;
         let upload = |index: usize, value| {
@@ -70,12 +73,12 @@ impl Call {
         call.write(Operand::C, &mut self.c)
     }
 
-    /// Captures it, if it is to be replayed.
-    fn ready(&mut self, how: How) -> Result<(), Failure> {
-        if how == How::Replayed {
+    /// Captures the call in a graph if it will be replayed.
+    fn capture_if_replayed(&mut self, mode: LaunchMode) -> Result<(), Failure> {
+        if mode == LaunchMode::Replayed {
             let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
             self.stream.begin_capture(mode)?;
-            // SAFETY: the graph and the operands go together, after all work of the stream.
+            // SAFETY: the graph and the operands are dropped together, after all work of the stream.
             unsafe { self.call().capture()? };
             self.graph = self.stream.end_capture(CUgraphInstantiate_flags(0))?;
         }
@@ -108,60 +111,74 @@ fn prepare(
         ..GemmConfig::new(op)
     };
     let config = KernelConfig::new(ranks.world(), config);
-    // SAFETY: planted mistakes are for simulated GPUs, which check every access of a kernel.
-    let operator = unsafe { ranks.prepare_edited(&config, SHAPE, |text| apply(edits, text))? };
+    // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
+    let operator =
+        unsafe { ranks.prepare_edited(&config, SHAPE, |text| apply_edits(edits, text))? };
     Ok(Arc::new(operator))
 }
 
-/// Two ranks, of which the second does not come before the first has looked: so the first call is under way when the
-/// second begins. What each rank says.
-pub fn meet(place: Where, meeting: Meeting, edits: &[(&str, &str)]) -> Result<(), String> {
+/// Makes two overlapping calls on two ranks, with edited kernels. Rank 1 makes its calls only after rank 0 has seen the
+/// error. So on rank 0 the first call is still running when the second one begins.
+///
+/// # Errors
+/// The second call is not refused, it writes its result, or rank 1 waits for long.
+pub fn run_overlap(
+    backend: Backend,
+    overlap: Overlap,
+    edits: &[(&str, &str)],
+) -> Result<(), String> {
     let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
     let edits: Vec<_> = edits.iter().map(owned).collect();
-    let (has_looked, machine) = (
-        Barrier::new(2),
-        Machine {
-            world: 2,
-            sms: 4,
-            skew: 60,
-        },
-    );
-    let said = machine.each(place, |ranks, _| {
+    let machine = Machine {
+        world: 2,
+        sms: 4,
+        skew: 60,
+    };
+    let first_is_done = Barrier::new(2);
+    let outcomes = machine.run_ranks(backend, |ranks, _| {
         ranks.set_timeout(deadline(edits.is_empty()));
-        // SAFETY: what a call needs is used on its stream alone. Slices that track events cannot be captured.
+        // SAFETY: the operands of a call are used on its stream only. Slices that track events cannot be captured.
         unsafe { ranks.context().disable_event_tracking() };
-        let (first, second) = (meeting.first, meeting.second);
+        let (first, second) = (overlap.first, overlap.second);
         let one = prepare(ranks, first.0, &edits)?;
         let is_same = first.0 == second.0;
         let other = match is_same {
             true => one.clone(),
             false => prepare(ranks, second.0, &edits)?,
         };
-        let mut calls = [Call::new(ranks, &one)?, Call::new(ranks, &other)?];
-        for (call, how) in calls.iter_mut().zip([first.1, second.1]) {
-            call.ready(how)?;
+        let mut calls = [
+            PreparedCall::new(ranks, &one)?,
+            PreparedCall::new(ranks, &other)?,
+        ];
+        for (call, mode) in calls.iter_mut().zip([first.1, second.1]) {
+            call.capture_if_replayed(mode)?;
         }
         ranks.barrier()?;
-        let said = match ranks.rank() {
-            0 => overlap(ranks, &mut calls, is_same),
+        let outcome = match ranks.rank() {
+            0 => make_both(ranks, &mut calls, is_same),
             _ => Ok(()),
         };
-        has_looked.wait();
+        first_is_done.wait();
         match ranks.rank() {
-            0 => said,
-            _ => late(ranks, &mut calls),
+            0 => outcome,
+            _ => make_late(ranks, &mut calls),
         }
     });
-    said.map_err(|error| error.to_string())?
+    outcomes
+        .map_err(|error| error.to_string())?
         .into_iter()
         .collect::<Result<Vec<()>, String>>()
         .map(|_| ())
 }
 
-/// The rank on which they meet.
-fn overlap(ranks: &Communicator, calls: &mut [Call; 2], is_same: bool) -> Result<(), Failure> {
+/// Makes both calls on rank 0, where they overlap, and checks that the second one is refused.
+fn make_both(
+    ranks: &Communicator,
+    calls: &mut [PreparedCall; 2],
+    is_same: bool,
+) -> Result<(), Failure> {
     calls[0].make()?;
-    // It enters, and waits for the other rank. Simulated GPUs work while somebody waits for them.
+    // The first call begins and waits for the other rank. A simulated GPU works only while a thread waits for it.
     let stream = calls[0].stream.clone();
     let waiting = std::thread::spawn(move || stream.synchronize());
     std::thread::sleep(Duration::from_secs(1));
@@ -176,52 +193,56 @@ fn overlap(ranks: &Communicator, calls: &mut [Call; 2], is_same: bool) -> Result
             other_operator: 1,
             other_call: 1,
         }) if (operator, call) == second => {}
-        said => return Err(format!("not the overlap, but {said:?}").into()),
+        other => return Err(format!("not the overlap, but {other:?}").into()),
     }
     if !calls[1].is_untouched()? {
         return Err("the second call has written its result".into());
     }
-    // The first one ends, too.
+    // The first call ends, too.
     Ok(waiting.join().map_err(|_| "a panic")??)
 }
 
-/// The other one: its calls end at once, since they are no calls. The first may have got all it needs.
-fn late(ranks: &Communicator, calls: &mut [Call; 2]) -> Result<(), Failure> {
+/// Makes both calls on rank 1. They end with an error at once, since rank 0 has aborted. The first call alone may
+/// succeed, if all its data had been sent before.
+fn make_late(ranks: &Communicator, calls: &mut [PreparedCall; 2]) -> Result<(), Failure> {
     let started = Instant::now();
-    let mut said = Ok(());
+    let mut outcome = Ok(());
     for call in calls {
-        said = said.and_then(|()| call.make());
-        said = said.and_then(|()| Ok(ranks.synchronize(&call.stream)?));
+        outcome = outcome.and_then(|()| call.make());
+        outcome = outcome.and_then(|()| Ok(ranks.synchronize(&call.stream)?));
     }
-    let Err(failure) = said.map_err(|failure: Failure| failure.to_string()) else {
-        return Err("nothing was wrong".into());
+    let Err(failure) = outcome.map_err(|failure: Failure| failure.to_string()) else {
+        return Err("all calls succeeded".into());
     };
-    let is_told =
+    let names_the_cause =
         failure.contains("Rank 0 timed out first") || failure.contains("cannot be used any more");
     let is_at_once = started.elapsed() < deadline(true) / 2;
-    match is_told && is_at_once {
+    match names_the_cause && is_at_once {
         true => Ok(()),
         false => Err(failure.into()),
     }
 }
 
-/// The first calls are of kernels that count their CTAs at the very end. Others may count them as soon as a CTA waits for no
-/// other one to start, which depends on the lane that is elected; a call that begins after that is not refused.
-pub const MEETINGS: [Meeting; 4] = [
-    Meeting {
-        first: (GemmOp::GemmRs, How::Launched),
-        second: (GemmOp::GemmRs, How::Replayed),
+/// The overlaps that tests make.
+///
+/// The first call is always of a kernel that counts its CTAs at the very end. Other kernels may count a CTA as soon as
+/// it waits for no other CTA to start, and a call that begins after that is not refused. The moment depends on the lane
+/// that is elected.
+pub const OVERLAPS: [Overlap; 4] = [
+    Overlap {
+        first: (GemmOp::GemmRs, LaunchMode::Launched),
+        second: (GemmOp::GemmRs, LaunchMode::Replayed),
     },
-    Meeting {
-        first: (GemmOp::GemmAr, How::Replayed),
-        second: (GemmOp::GemmAr, How::Launched),
+    Overlap {
+        first: (GemmOp::GemmAr, LaunchMode::Replayed),
+        second: (GemmOp::GemmAr, LaunchMode::Launched),
     },
-    Meeting {
-        first: (GemmOp::GemmRs, How::Launched),
-        second: (GemmOp::AgGemm, How::Replayed),
+    Overlap {
+        first: (GemmOp::GemmRs, LaunchMode::Launched),
+        second: (GemmOp::AgGemm, LaunchMode::Replayed),
     },
-    Meeting {
-        first: (GemmOp::GemmAr, How::Replayed),
-        second: (GemmOp::GemmRs, How::Replayed),
+    Overlap {
+        first: (GemmOp::GemmAr, LaunchMode::Replayed),
+        second: (GemmOp::GemmRs, LaunchMode::Replayed),
     },
 ];

@@ -1,13 +1,13 @@
-//! Many jobs, over all cores.
+//! Runs of many jobs on all cores, with many seeds.
 
-use super::simulated::{AGES, Results, Simulated};
+use super::simulated::{Results, SimulatedJob, WRAPPING_CALL_COUNTS};
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Runs `body` for each of `items`, over all cores.
-pub fn in_parallel<T: Sync>(items: &[T], body: impl Fn(&T) + Sync) {
+/// Runs `body` for each of `items`, on all cores but at most eight.
+pub fn for_each_in_parallel<T: Sync>(items: &[T], body: impl Fn(&T) + Sync) {
     let next = AtomicU64::new(0);
     let cores = std::thread::available_parallelism()
         .map_or(1, NonZero::get)
@@ -23,39 +23,48 @@ pub fn in_parallel<T: Sync>(items: &[T], body: impl Fn(&T) + Sync) {
     });
 }
 
-/// What can be as old as if it had made many calls.
-pub trait Ages: Simulated + Clone {
-    /// The same, that old after [`CALLS_BEFORE`] calls.
-    fn at_age(self, calls: u32) -> Self;
+/// A job whose operators can continue as if they had made many calls.
+pub trait CallCount: SimulatedJob + Clone {
+    /// Returns the job with a call count that is set to `calls` after [`CALLS_BEFORE`](super::CALLS_BEFORE) calls.
+    fn with_call_count(self, calls: u32) -> Self;
 }
 
-/// Each job, by name, is right when the count of its calls passes 2^31 and 2^32, and has the same bits both times.
-pub fn all_are_right_when_old<J: Ages + Sync>(jobs: &[(impl AsRef<str> + Sync, J)]) {
+/// Runs each job while its call count passes 2^31, and again while it passes 2^32.
+///
+/// # Panics
+/// A run fails, or its results have other bits than those of the first run. The message names the job.
+pub fn all_are_right_when_counters_wrap<J: CallCount + Sync>(jobs: &[(impl AsRef<str> + Sync, J)]) {
     none_fails(jobs, |(name, job)| {
         let name = name.as_ref();
         let mut first = None;
-        for (seed, age) in (0..).zip(AGES) {
-            let results = job.clone().at_age(age).run(seed);
-            let results = results.map_err(|failure| format!("{name}, {age} calls: {failure}"))?;
+        for (seed, calls) in (0..).zip(WRAPPING_CALL_COUNTS) {
+            let results = job.clone().with_call_count(calls).run(seed);
+            let results = results.map_err(|failure| format!("{name}, {calls} calls: {failure}"))?;
             if *first.get_or_insert_with(|| results.clone()) != results {
-                return Err(format!("{name}, {age} calls: other bits than before"));
+                return Err(format!("{name}, {calls} calls: other bits than before"));
             }
         }
         Ok(())
     });
 }
 
-/// Each job, by name, is right with all seeds below `seeds`.
-pub fn all_are_right<J: Simulated + Sync>(jobs: &[(impl AsRef<str> + Sync, J)], seeds: u64) {
+/// Runs each job with all seeds below `seeds`.
+///
+/// # Panics
+/// A run fails, or its results have other bits than those of the first run. The message names the job and the seed.
+pub fn all_are_right<J: SimulatedJob + Sync>(jobs: &[(impl AsRef<str> + Sync, J)], seeds: u64) {
     none_fails(jobs, |(name, job)| {
-        always_right(name.as_ref(), job, 0..seeds)
+        right_for_seeds(name.as_ref(), job, 0..seeds)
     });
 }
 
-/// Does `body` for each of `items`, over all cores; then panics with all that failed.
+/// Runs `body` for each of `items`, on all cores but at most eight.
+///
+/// # Panics
+/// A call of `body` fails. The message has all failures.
 pub fn none_fails<T: Sync>(items: &[T], body: impl Fn(&T) -> Result<(), String> + Sync) {
     let failures = Mutex::new(Vec::new());
-    in_parallel(items, |item| {
+    for_each_in_parallel(items, |item| {
         if let Err(failure) = body(item) {
             failures.lock().expect("no panic").push(failure);
         }
@@ -64,8 +73,15 @@ pub fn none_fails<T: Sync>(items: &[T], body: impl Fn(&T) -> Result<(), String> 
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// Runs `job` with each of `seeds`. Every run must be right, and all must give the same bits. An error names its seed.
-pub fn always_right(name: &str, job: &impl Simulated, seeds: Range<u64>) -> Result<(), String> {
+/// Runs `job` with each of `seeds`.
+///
+/// # Errors
+/// A run fails, or its results have other bits than those of the first run. The error names the seed.
+pub fn right_for_seeds(
+    name: &str,
+    job: &impl SimulatedJob,
+    seeds: Range<u64>,
+) -> Result<(), String> {
     let first: Mutex<Option<Results>> = Mutex::default();
     for seed in seeds {
         let results = job

@@ -1,63 +1,82 @@
-//! What all jobs have in common: where they run, how many calls they make, and how old they can be.
+//! The parts that all jobs have in common: the GPUs on which they run, the number of their calls, and their results.
 
 use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::half::bf16;
 use mkernel::{Communicator, Element, Error, Operator};
 
-/// Consecutive calls of a job: two buffers are used by turns, so the third reuses the first.
+/// The number of consecutive calls of a job. Calls alternate between two buffers, so the third call uses the buffer of
+/// the first one again.
 pub const CALLS: u32 = 3;
 
-/// Calls after which the epoch of the next but one has its highest bit set for the first time, or is 0 again.
-pub const AGES: [u32; 2] = [(1 << 31) - 2, u32::MAX - 1];
+/// Numbers of calls just before the epoch passes 2^31 and 2^32. The epoch of the next call but one has its highest bit
+/// set for the first time, or is 0.
+pub const WRAPPING_CALL_COUNTS: [u32; 2] = [(1 << 31) - 2, u32::MAX - 1];
 
-/// Of an aged job: calls before it is pretended to be old, so that both buffers have been used, and after.
+/// The number of calls of a job before its call count is changed. With two calls, both buffers have been used.
 pub const CALLS_BEFORE: u32 = 2;
+/// The number of calls of a job after its call count was changed.
 pub const CALLS_AFTER: u32 = 4;
 
-/// What it runs on.
+/// The GPUs on which a job runs.
 #[derive(Clone, Copy, Debug)]
-pub enum Where {
-    Simulated { seed: u64 },
+pub enum Backend {
+    /// Simulated GPUs.
+    Simulated {
+        /// The seed of the schedule and of the faults of the network.
+        seed: u64,
+    },
+    /// The GPUs of this host.
     Gpus,
 }
 
-/// Bits of the results as fp32, by rank and call.
+/// The bits of the results as fp32, by rank and call.
 pub type Results = Vec<Vec<Vec<u32>>>;
 
-/// What runs on simulated GPUs.
-pub trait Simulated {
-    /// Runs it with `seed`; an error, or what is wrong with the results.
+/// A job that runs on simulated GPUs.
+pub trait SimulatedJob {
+    /// Runs the job with this seed and returns its results.
+    ///
+    /// # Errors
+    /// A call fails, the simulator finds a defect, or a result is wrong.
     fn run(&self, seed: u64) -> Result<Results, String>;
 
-    /// Replaces parts of the kernel's text, each of which must be found.
+    /// Sets the edits of the kernel's text, which are those of [`apply_edits`](super::apply_edits).
     fn edit(&mut self, edits: Vec<(String, String)>);
 }
 
-/// What C can be made of.
-pub(super) trait Number: Element + DeviceRepr + Copy + Into<f32> {
-    /// What no kernel computes.
+/// A type of the elements of a result.
+pub(super) trait ResultElement: Element + DeviceRepr + Copy + Into<f32> {
+    /// A value that no kernel computes.
     const POISON: Self;
 }
 
-impl Number for bf16 {
+impl ResultElement for bf16 {
     const POISON: Self = Self::NAN;
 }
 
-impl Number for f32 {
+impl ResultElement for f32 {
     const POISON: Self = Self::NAN;
 }
 
-/// The deadline of kernels, which passes in simulated time. A planted mistake may end in a trap after eight deadlines.
+/// Returns the deadline of a kernel, in simulated time. A mutated kernel has a short one, since it may end in a trap
+/// only after eight deadlines.
 pub fn deadline(is_right: bool) -> std::time::Duration {
     std::time::Duration::from_secs(if is_right { 20 } else { 5 })
 }
 
-/// Pretends, on each rank at the same time, that operators that have made [`CALLS_BEFORE`] calls have made `calls`.
-pub fn grow_old(ranks: &Communicator, operators: &[&Operator], calls: u32) -> Result<(), Error> {
+/// Sets the call count of operators that have made [`CALLS_BEFORE`] calls. All ranks must call this together.
+///
+/// # Errors
+/// A call has failed, or a rank does not take part.
+pub fn set_call_count(
+    ranks: &Communicator,
+    operators: &[&Operator],
+    calls: u32,
+) -> Result<(), Error> {
     ranks.synchronize(&ranks.context().default_stream())?;
     ranks.barrier()?;
     for operator in operators {
-        // SAFETY: all ranks have waited for their calls, and make no other before all have come here again.
+        // SAFETY: all ranks have waited for their calls, and they make none before the barrier below.
         unsafe { operator.pretend_calls(CALLS_BEFORE, calls)? };
     }
     ranks.barrier()

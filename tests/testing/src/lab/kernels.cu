@@ -1,9 +1,10 @@
-// What tests and benchmarks run beside the kernels under test. Plain loops, so that they are right at a glance.
+// Kernels that tests and benchmarks run beside the kernels under test. They are plain loops, so that a reader can see
+// that they are right.
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// A bf16 of all ones: a NaN, which no kernel computes. What still has it was not written.
+// A bf16 whose bits are all ones. It is a NaN that no kernel computes, so an element that has it was not written.
 constexpr u16 kPoison = 0xffff;
 
 __device__ float to_float(u16 bf16) { return __uint_as_float(u32{bf16} << 16); }
@@ -22,7 +23,7 @@ __device__ u64 mix(u64 x) {
   return x ^ (x >> 31);
 }
 
-// Nearly normal: the sum of four numbers in -1/2 .. 1/2. Mean 0, variance 1/3.
+// Returns a nearly normal number with mean 0 and variance 1/3: the sum of four uniform numbers in -1/2 .. 1/2.
 __device__ float random(u64 seed, u64 index) {
   const u64 bits = mix(mix(seed) + index);
   u32 sum = 0;
@@ -42,8 +43,8 @@ __device__ u32 load_acquire(const u32* at) {
   return value;
 }
 
-// Rows [first_row, first_row + rows) of a random matrix that is the same wherever it is made; the columns between
-// `cols` and `stride` are poison.
+// Writes the rows [first_row, first_row + rows) of a random matrix, which is the same on every GPU. Poisons the columns
+// between `cols` and `stride`.
 extern "C" __global__ void fill(u16* matrix, u64 rows, u64 cols, u64 stride, u64 first_row, u64 seed) {
   const u64 step = u64{gridDim.x} * blockDim.x;
   for (u64 i = u64{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * stride; i += step) {
@@ -54,11 +55,11 @@ extern "C" __global__ void fill(u16* matrix, u64 rows, u64 cols, u64 stride, u64
 
 struct Verdict {
   double error2, reference2;  // sums of squares
-  u64 wrong, stray;           // elements that are wrong, and those between the rows that were written
-  u64 first_wrong;            // index of one of them: the first
+  u64 wrong, stray;           // numbers of wrong elements, and of elements between the rows that were written
+  u64 first_wrong;            // the index of the first wrong element
 };
 
-// Activations by number: none, relu, gelu, gelu with tanh, silu.
+// Applies an activation by its number: none, relu, gelu, gelu with tanh, silu.
 __device__ double activate(u32 activation, double x) {
   switch (activation) {
     case 1: return x < 0 ? 0 : x;
@@ -69,16 +70,16 @@ __device__ double activate(u32 activation, double x) {
   }
 }
 
-// What becomes of a sum; null where nothing is added.
+// The epilogue of a sum. A pointer is null if the epilogue does not add its operand.
 struct Finish {
   const u16* bias;
   const u16* residual;
   u64 residual_stride;
   u32 activation;
-  u32 is_fp32;  // C
+  u32 is_fp32;  // whether C has elements of fp32
 };
 
-// C = activation(A · B + bias) + residual for every `row_step`th row: one thread per element of C, in fp64.
+// Compares every `row_step`th row of C with activation(A · B + bias) + residual in fp64. A thread checks one element.
 extern "C" __global__ void check(const u16* a, u64 a_stride, const u16* b, u64 b_k_stride, u64 b_n_stride,
                                  const void* c, u64 c_stride, u64 m, u64 n, u64 k, u64 row_step, Verdict* verdict,
                                  double slack, Finish finish) {
@@ -88,7 +89,7 @@ extern "C" __global__ void check(const u16* a, u64 a_stride, const u16* b, u64 b
   const u64 at = row * c_stride + col;
   const float found = finish.is_fp32 ? static_cast<const float*>(c)[at] : to_float(static_cast<const u16*>(c)[at]);
   if (col >= n) {
-    // Of either type, poison is all ones.
+    // The bits of poison are all ones in both types.
     const u32 poison = finish.is_fp32 ? 0xffffffff : u32{kPoison} << 16;
     if (__float_as_uint(found) != poison) atomicAdd(&verdict->stray, u64{1});
     return;
@@ -99,7 +100,8 @@ extern "C" __global__ void check(const u16* a, u64 a_stride, const u16* b, u64 b
   sum = activate(finish.activation, sum);
   if (finish.residual) sum += to_float(finish.residual[row * finish.residual_stride + col]);
   const double error = fabs(found - sum);
-  // Twice what rounding costs, and what the sum's way may cost. Not `>`: NaN.
+  // The limit is twice the rounding error, and the slack for the order of addition. The condition is not `>`, so that a
+  // NaN is wrong.
   if (!(error <= fabs(sum) * (finish.is_fp32 ? 1.2e-7 : 1.0 / 128) + slack * sqrt(static_cast<double>(k)))) {
     atomicAdd(&verdict->wrong, u64{1});
     atomicMin(&verdict->first_wrong, row * n + col);
@@ -108,7 +110,7 @@ extern "C" __global__ void check(const u16* a, u64 a_stride, const u16* b, u64 b
   atomicAdd(&verdict->reference2, sum * sum);
 }
 
-// A number that depends on every element and its place. Adds to `sum`, in any order.
+// Adds a checksum to `sum`, which depends on every element and on its index.
 extern "C" __global__ void checksum(const u16* matrix, u64 elems, u64* sum) {
   u64 own = 0;
   const u64 step = u64{gridDim.x} * blockDim.x;
@@ -116,24 +118,25 @@ extern "C" __global__ void checksum(const u16* matrix, u64 elems, u64* sum) {
   atomicAdd(sum, own);
 }
 
-// Keeps the stream busy.
+// Keeps the stream busy for `ns` nanoseconds.
 extern "C" __global__ void spin(u64 ns) {
   const u64 start_ns = global_time_ns();
   while (global_time_ns() - start_ns < ns) __nanosleep(1000);
 }
 
-// Returns on all ranks at once, to a microsecond. `words` by rank, on its GPU: arrivals over all calls, and calls.
-struct Meeting {
+// The state of a rank's barrier, on its GPU: the numbers of arrivals and of calls since it was zeroed.
+struct BarrierCounter {
   u32 arrived, calls;
 };
-struct Meetings {
-  Meeting* of_rank[8];
+struct BarrierCounters {
+  BarrierCounter* of_rank[8];
 };
-extern "C" __global__ void meet(Meetings meetings, u32 rank, u32 world, u64 limit_ns) {
-  Meeting* own = meetings.of_rank[rank];
+// Waits until all ranks run this kernel. Returns on all of them within a microsecond.
+extern "C" __global__ void barrier(BarrierCounters counters, u32 rank, u32 world, u64 limit_ns) {
+  BarrierCounter* own = counters.of_rank[rank];
   const u32 wanted = (own->calls + 1) * world;
   for (u32 peer = 0; peer < world; ++peer) {
-    asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&meetings.of_rank[peer]->arrived) : "memory");
+    asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(&counters.of_rank[peer]->arrived) : "memory");
   }
   const u64 start_ns = global_time_ns();
   while (static_cast<int>(load_acquire(&own->arrived) - wanted) < 0 && global_time_ns() - start_ns < limit_ns) {
@@ -141,7 +144,7 @@ extern "C" __global__ void meet(Meetings meetings, u32 rank, u32 world, u64 limi
   own->calls += 1;
 }
 
-// Holds the stream until the host writes `wanted`, or `limit_ns` have passed.
+// Blocks the stream until the host has written `wanted`, or `limit_ns` have passed.
 extern "C" __global__ void gate(const u32* word, u32 wanted, u64 limit_ns) {
   const u64 start_ns = global_time_ns();
   while (load_acquire(word) != wanted && global_time_ns() - start_ns < limit_ns) __nanosleep(200);

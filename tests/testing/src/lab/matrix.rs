@@ -5,17 +5,22 @@ use mkernel::half::bf16;
 use mkernel::{Dtype, RawOperand};
 use std::ops::{Deref, Range};
 
-/// A matrix in device memory, row-major; or a part of one.
+/// A row-major matrix in device memory, or a part of one. A view does not own the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
+    /// The number of rows.
     pub rows: u64,
+    /// The number of columns.
     pub cols: u64,
+    /// The number of elements from the start of a row to the start of the next.
     pub stride: u64,
+    /// The type of the elements.
     pub dtype: Dtype,
     pub(super) address: u64,
 }
 
 impl View {
+    /// Returns the matrix as an operand of a call.
     pub fn operand(&self) -> RawOperand {
         RawOperand {
             ptr: self.address,
@@ -23,6 +28,7 @@ impl View {
         }
     }
 
+    /// Returns the part of the matrix in these rows and columns.
     pub fn part(&self, rows: Range<u64>, cols: Range<u64>) -> Self {
         Self {
             rows: rows.end - rows.start,
@@ -34,9 +40,11 @@ impl View {
     }
 }
 
-/// A matrix and its memory: of fp32, twice as many elements.
+/// A matrix that owns its memory.
 pub struct Matrix {
+    /// The memory. An element of fp32 takes two elements of this slice.
     pub memory: CudaSlice<bf16>,
+    /// The whole matrix.
     pub view: View,
 }
 

@@ -1,21 +1,25 @@
-//! What is expected of a result, and how it was.
+//! The outcome of a comparison with a reference, and the epilogue that the reference applies.
 
 use super::View;
 use mkernel::cudarc::driver::DeviceRepr;
 use mkernel::{Activation, Dtype, Epilogue};
 
-/// The largest ‖C − reference‖ / ‖reference‖: rounding to bf16 costs 1.7e-3, rounded parts as much
-/// again, and of eight elements three times that. What is wrong in single elements is counted apart.
+/// The limit of ‖C − reference‖ / ‖reference‖.
+///
+/// Rounding to bf16 costs 1.7e-3, and rounding of partial sums as much again. In a matrix of only eight elements it
+/// can be three times that. Single wrong elements are counted in [`Verdict::wrong`].
 pub const MAX_RELATIVE_ERROR: f64 = 1e-2;
 
-/// Sums over the elements of C that a [`Lab::check`] looked at.
+/// The outcome of [`Lab::check`](super::Lab::check), summed over the elements of C that it compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
+    /// ‖C − reference‖ / ‖reference‖.
     pub relative_error: f64,
-    /// Elements that are wrong, or were not written.
+    /// The number of elements that are wrong or were not written.
     pub wrong: u64,
-    /// Elements between the rows that were written.
+    /// The number of elements between the rows that were written, which no kernel may do.
     pub stray: u64,
+    /// The index of the first wrong element.
     pub first_wrong: u64,
 }
 
@@ -31,11 +35,12 @@ impl Verdict {
         }
     }
 
+    /// Returns whether the result is right.
     pub fn is_right(&self) -> bool {
         self.wrong == 0 && self.stray == 0 && self.relative_error < MAX_RELATIVE_ERROR
     }
 
-    /// Of sums over nothing: 0.
+    /// Returns the square root of the ratio, or 0 if nothing was compared.
     fn ratio(error2: u64, reference2: u64) -> f64 {
         match f64::from_bits(reference2) {
             0.0 => 0.0,
@@ -44,16 +49,18 @@ impl Verdict {
     }
 }
 
-/// What becomes of a product before it is C.
+/// The epilogue that turns a product into C, with its operands.
 #[derive(Clone, Copy, Default)]
 pub struct Finish<'a> {
+    /// The epilogue.
     pub epilogue: Epilogue,
-    /// Those that the epilogue adds.
+    /// The bias, if the epilogue adds one.
     pub bias: Option<&'a View>,
+    /// The residual, if the epilogue adds one.
     pub residual: Option<&'a View>,
 }
 
-/// The same, as the kernel takes it.
+/// [`Finish`] in the layout of `struct Finish` in kernels.cu.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct RawFinish {
@@ -64,7 +71,7 @@ pub(super) struct RawFinish {
     is_fp32: u32,
 }
 
-// SAFETY: plain numbers, laid out as in kernels.cu.
+// SAFETY: the struct consists of plain numbers, and its layout is that of kernels.cu.
 unsafe impl DeviceRepr for RawFinish {}
 
 impl Finish<'_> {

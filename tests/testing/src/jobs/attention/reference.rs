@@ -1,65 +1,69 @@
-//! Operands of calls of attention, and what should come out, in fp64.
+//! The operands of calls of `ring_attention`, and the expected results in fp64.
 
 use mkernel::half::bf16;
 use mkernel::{AttentionConfig, AttentionShape, Layout, Placement};
 use std::num::NonZero;
 
-/// What Q, K and V hold.
+/// The kind of numbers in Q, K and V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Data {
-    /// Numbers in -1 .. 1.
+pub enum InputKind {
+    /// Random numbers between -1 and 1.
     Random,
-    /// Scores up to some ten thousand, of both signs.
+    /// Numbers that give scores of both signs, up to some ten thousands.
     Extreme,
-    /// Some keys of -inf, some rows of queries all of whose scores are -inf, some of NaN.
+    /// Some keys are -inf, some rows of queries have only scores of -inf, and some queries are NaN.
     NotFinite,
 }
 
-/// Rows of each rank are a part of the sequence: the plan's words, written anew.
+/// The distribution of the sequence over the ranks. It is computed here independently of the plan.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct Sharding {
     pub shape: AttentionShape,
     pub layout: Layout,
     pub placement: Placement,
     pub world: u32,
 }
 
-/// Operands of the whole sequence by `[B, H, S, D]`, and what becomes of them.
+/// The operands of one call for the whole sequence, in the order `[B, H, S, D]`, and the expected results.
 #[derive(Debug)]
-pub struct Call {
+pub struct CallData {
     pub q: Vec<bf16>,
     pub k: Vec<bf16>,
     pub v: Vec<bf16>,
-    o: Vec<Wanted>,
+    o: Vec<ExpectedElement>,
     lse: Vec<f64>,
 }
 
-/// An element of O.
+/// An expected element of O.
 #[derive(Clone, Copy, Debug, Default)]
-struct Wanted {
+struct ExpectedElement {
     value: f64,
-    /// Weights are rounded to bf16 before they meet V: the sum of |weight · V|.
+    /// The sum of |weight · V|. The tolerance grows with it, since kernels round weights to bf16 before the product.
     magnitude: f64,
 }
 
-impl Call {
-    /// Call `number` of a job.
-    pub fn new(config: &AttentionConfig, place: Place, data: Data, number: u32) -> Self {
-        let shape = place.shape;
+impl CallData {
+    /// Computes the operands and results of call `number` of a job.
+    pub fn new(config: &AttentionConfig, sharding: Sharding, kind: InputKind, number: u32) -> Self {
+        let shape = sharding.shape;
         let mut random = Random(u64::from(number) + 1);
         let mut fill = |heads: u64, size: f32| -> Vec<bf16> {
             let elems = shape.batch * heads * shape.seq * shape.head_dim;
             let element = |_| bf16::from_f32(random.next() * size);
             (0..elems).map(element).collect()
         };
-        let size = if data == Data::Extreme { 100.0 } else { 1.0 };
+        let size = if kind == InputKind::Extreme {
+            100.0
+        } else {
+            1.0
+        };
         let mut q = fill(shape.heads, size);
         let mut k = fill(shape.kv_heads, size);
         let v = fill(shape.kv_heads, 1.0);
-        if data == Data::NotFinite {
+        if kind == InputKind::NotFinite {
             let dim = shape.head_dim as usize;
-            // Queries above 0 and keys of -inf have scores of -inf, without NaN. Every third key is such; in the first
-            // head all are.
+            // All queries are positive, so that keys of -inf give scores of -inf and not NaN. Every third key is -inf,
+            // and all keys of the first head are.
             q.iter_mut()
                 .for_each(|x| *x = bf16::from_f32(x.to_f32().abs() + 0.5));
             for (row, key) in k.chunks_mut(dim).enumerate() {
@@ -82,11 +86,11 @@ impl Call {
         call
     }
 
-    /// Fills in what should come out, on all cores.
+    /// Computes the expected results, on all cores.
     fn attend(&mut self, config: &AttentionConfig, shape: AttentionShape) {
         let dim = shape.head_dim as usize;
         let wide = |all: &[bf16]| -> Vec<f64> { all.iter().map(|x| x.to_f64()).collect() };
-        let head = Heads {
+        let heads = Heads {
             q: &wide(&self.q),
             k: &wide(&self.k),
             v: &wide(&self.v),
@@ -95,18 +99,18 @@ impl Call {
             causal: config.causal,
         };
         let rows = (shape.batch * shape.heads * shape.seq) as usize;
-        self.o = vec![Wanted::default(); rows * dim];
+        self.o = vec![ExpectedElement::default(); rows * dim];
         self.lse = vec![f64::NEG_INFINITY; rows];
-        // Several parts for each core: with a mask, later rows have more keys.
+        // Each core gets several parts, since with a mask later rows have more keys.
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let part = rows.div_ceil(4 * cores);
         let parts = self.o.chunks_mut(part * dim).zip(self.lse.chunks_mut(part));
         std::thread::scope(|scope| {
             for (index, (o, lse)) in parts.enumerate() {
-                let head = &head;
+                let heads = &heads;
                 scope.spawn(move || {
                     for (row, (o, lse)) in o.chunks_mut(dim).zip(lse).enumerate() {
-                        *lse = head.attend(index * part + row, o);
+                        *lse = heads.attend(index * part + row, o);
                     }
                 });
             }
@@ -114,7 +118,7 @@ impl Call {
     }
 }
 
-/// Operands of a call by `[B, H, S, D]`.
+/// The operands of a call in fp64, in the order `[B, H, S, D]`.
 struct Heads<'a> {
     q: &'a [f64],
     k: &'a [f64],
@@ -125,8 +129,9 @@ struct Heads<'a> {
 }
 
 impl Heads<'_> {
-    /// Of a row of all heads: O, which is 0 before, and the LSE, which is returned.
-    fn attend(&self, row: usize, o: &mut [Wanted]) -> f64 {
+    /// Computes a row of O, whose elements are 0 before, and returns its log-sum-exp. Rows are counted over all batches
+    /// and heads.
+    fn attend(&self, row: usize, o: &mut [ExpectedElement]) -> f64 {
         let (seq, dim) = (self.shape.seq as usize, self.shape.head_dim as usize);
         let kv_head = row / seq / (self.shape.heads / self.shape.kv_heads) as usize;
         let keys = if self.causal { row % seq + 1 } else { seq };
@@ -134,8 +139,8 @@ impl Heads<'_> {
         let q = &self.q[row * dim..][..dim];
         let keys = self.k[of_head.clone()].chunks(dim);
         let scores: Vec<f64> = keys.map(|k| dot(q, k) * self.scale).collect();
-        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let weights: Vec<f64> = scores.iter().map(|score| weight(*score, top)).collect();
+        let row_max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| weight(*score, row_max)).collect();
         let sum: f64 = weights.iter().sum();
         if sum == 0.0 {
             return f64::NEG_INFINITY;
@@ -147,19 +152,21 @@ impl Heads<'_> {
                 o.magnitude += weight * v.abs();
             }
         }
-        top + sum.ln()
+        row_max + sum.ln()
     }
 }
 
-/// A row all of whose scores are -inf attends to nothing, as in torch.
-fn weight(score: f64, top: f64) -> f64 {
+/// Returns the weight of a score before normalisation. It is 0 for -inf, so a row that has only such scores attends to
+/// no key, as in PyTorch.
+fn weight(score: f64, row_max: f64) -> f64 {
     match score == f64::NEG_INFINITY {
         true => 0.0,
-        false => (score - top).exp(),
+        false => (score - row_max).exp(),
     }
 }
 
-/// Sums that don't wait for each other: one would take most of a large test's time.
+/// Returns the dot product. It has eight independent sums: with a single sum, whose additions depend on each other, it
+/// would take most of the time of a large test.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; 8];
     for (a, b) in a.chunks(8).zip(b.chunks(8)) {
@@ -170,8 +177,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum()
 }
 
-impl Place {
-    /// The places in the sequence of a rank's rows.
+impl Sharding {
+    /// Returns the positions in the sequence of a rank's rows.
     pub fn rows(self, rank: u32) -> Vec<usize> {
         let chunks: Vec<u32> = match self.placement {
             Placement::Contiguous => vec![rank],
@@ -189,7 +196,7 @@ impl Place {
         rows.map(|row| row as usize).collect()
     }
 
-    /// `[B, H, S, D]` of all ranks as one rank has it.
+    /// Returns a rank's shard of a tensor `[B, H, S, D]`, in the rank's layout.
     pub fn shard<T: Copy>(self, whole: &[T], heads: u64, rank: u32) -> Vec<T> {
         let (seq, heads) = (self.shape.seq as usize, heads as usize);
         let dim = whole.len() / (self.shape.batch as usize * heads * seq);
@@ -217,36 +224,39 @@ impl Place {
         shard
     }
 
-    /// O and LSE of a rank.
-    pub fn judge(
+    /// Compares O and LSE of a rank with the expected results.
+    ///
+    /// # Errors
+    /// Elements are wrong. The error says how many.
+    pub fn check(
         self,
-        call: &Call,
+        call: &CallData,
         rank: u32,
         (o, lse): (&[bf16], &[f32]),
-        data: Data,
+        kind: InputKind,
     ) -> Result<(), String> {
-        // The rounding of a large score in fp32 is part of the weight.
-        let slack = if data == Data::Extreme { 4.0 } else { 1.0 };
-        let wanted = self.shard(&call.o, self.shape.heads, rank);
-        let is_right = |got: &bf16, want: &Wanted| {
+        // The rounding error of a large score in fp32 changes the weight.
+        let slack = if kind == InputKind::Extreme { 4.0 } else { 1.0 };
+        let expected = self.shard(&call.o, self.shape.heads, rank);
+        let is_right = |got: &bf16, want: &ExpectedElement| {
             let near = (got.to_f64() - want.value).abs()
                 <= slack * (want.value.abs() + want.magnitude) / 256.0 + 1e-30;
             near || (got.is_nan() && want.value.is_nan())
         };
-        let wrong_o = wrong(o, &wanted, is_right);
-        // [B, H, S], whatever the layout.
+        let wrong_o = wrong(o, &expected, is_right);
+        // LSE is [B, H, S] in every layout.
         let by_head = Self {
             layout: Layout::Bhsd,
             ..self
         };
-        let wanted = by_head.shard(&call.lse, self.shape.heads, rank);
+        let expected = by_head.shard(&call.lse, self.shape.heads, rank);
         let is_right = |got: &f32, want: &f64| {
             let got = f64::from(*got);
             got == *want
                 || (got - want).abs() <= 1e-5 + slack * want.abs() * 1e-6
                 || (got.is_nan() && want.is_nan())
         };
-        let wrong_lse = wrong(lse, &wanted, is_right);
+        let wrong_lse = wrong(lse, &expected, is_right);
         match (wrong_o, wrong_lse) {
             (0, 0) => Ok(()),
             _ => Err(format!(
@@ -258,19 +268,20 @@ impl Place {
     }
 }
 
-fn wrong<A, B>(got: &[A], wanted: &[B], is_right: impl Fn(&A, &B) -> bool) -> usize {
-    assert_eq!(got.len(), wanted.len());
+/// Returns the number of wrong elements.
+fn wrong<A, B>(got: &[A], expected: &[B], is_right: impl Fn(&A, &B) -> bool) -> usize {
+    assert_eq!(got.len(), expected.len());
     got.iter()
-        .zip(wanted)
+        .zip(expected)
         .filter(|(got, want)| !is_right(got, want))
         .count()
 }
 
-/// Numbers that depend on the call.
+/// A random number generator.
 pub struct Random(pub u64);
 
 impl Random {
-    /// In -1 .. 1.
+    /// Returns a number between -1 and 1.
     pub fn next(&mut self) -> f32 {
         self.0 = self
             .0

@@ -1,4 +1,4 @@
-//! Operands of a layer, in memory of a GPU.
+//! The operands of a call of a layer of experts, on the host and in device memory.
 
 use mkernel::cudarc::driver::sys::CUstreamCaptureStatus;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DriverError};
@@ -7,64 +7,71 @@ use mkernel::spec::abi::Operand;
 use mkernel::{Call, Error, Operator};
 use std::sync::Arc;
 
-/// What a rank gets of a call: places, offsets, rows, sums.
+/// The results of a call on one rank.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Got {
-    pub places: Vec<i32>,
-    pub offsets: Vec<i32>,
+pub struct Outputs {
+    pub row_indices: Vec<i32>,
+    pub expert_offsets: Vec<i32>,
     pub rows: Vec<f32>,
     pub sums: Vec<f32>,
 }
 
-/// What a call's operands hold before it.
-pub struct Values {
+/// The contents of the operands before a call.
+pub struct OperandValues {
     pub tokens: Vec<bf16>,
-    pub count: [i32; 1],
-    pub ids: Vec<i32>,
-    pub gates: Vec<f32>,
+    pub num_tokens: [i32; 1],
+    pub topk_ids: Vec<i32>,
+    pub topk_weights: Vec<f32>,
     pub rows: Vec<bf16>,
-    pub offsets: Vec<i32>,
-    pub places: Vec<i32>,
+    pub expert_offsets: Vec<i32>,
+    pub row_indices: Vec<i32>,
     pub sums: Vec<bf16>,
 }
 
-/// Operands of a call.
+/// The operands of a call in device memory.
 pub struct Buffers {
     tokens: CudaSlice<bf16>,
-    count: CudaSlice<i32>,
-    ids: CudaSlice<i32>,
-    gates: CudaSlice<f32>,
+    num_tokens: CudaSlice<i32>,
+    topk_ids: CudaSlice<i32>,
+    topk_weights: CudaSlice<f32>,
     rows: CudaSlice<bf16>,
-    offsets: CudaSlice<i32>,
-    places: CudaSlice<i32>,
+    expert_offsets: CudaSlice<i32>,
+    row_indices: CudaSlice<i32>,
     sums: CudaSlice<bf16>,
 }
 
 impl Buffers {
-    pub fn new(stream: &Arc<CudaStream>, values: &Values) -> Result<Self, DriverError> {
+    /// Allocates the operands and uploads their contents.
+    pub fn new(stream: &Arc<CudaStream>, values: &OperandValues) -> Result<Self, DriverError> {
         Ok(Self {
             tokens: stream.clone_htod(&values.tokens)?,
-            count: stream.clone_htod(&values.count)?,
-            ids: stream.clone_htod(&values.ids)?,
-            gates: stream.clone_htod(&values.gates)?,
+            num_tokens: stream.clone_htod(&values.num_tokens)?,
+            topk_ids: stream.clone_htod(&values.topk_ids)?,
+            topk_weights: stream.clone_htod(&values.topk_weights)?,
             rows: stream.clone_htod(&values.rows)?,
-            offsets: stream.clone_htod(&values.offsets)?,
-            places: stream.clone_htod(&values.places)?,
+            expert_offsets: stream.clone_htod(&values.expert_offsets)?,
+            row_indices: stream.clone_htod(&values.row_indices)?,
             sums: stream.clone_htod(&values.sums)?,
         })
     }
 
-    pub fn fill(&mut self, stream: &Arc<CudaStream>, values: &Values) -> Result<(), DriverError> {
+    /// Overwrites the contents of the operands.
+    pub fn fill(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        values: &OperandValues,
+    ) -> Result<(), DriverError> {
         stream.memcpy_htod(&values.tokens, &mut self.tokens)?;
-        stream.memcpy_htod(&values.count, &mut self.count)?;
-        stream.memcpy_htod(&values.ids, &mut self.ids)?;
-        stream.memcpy_htod(&values.gates, &mut self.gates)?;
+        stream.memcpy_htod(&values.num_tokens, &mut self.num_tokens)?;
+        stream.memcpy_htod(&values.topk_ids, &mut self.topk_ids)?;
+        stream.memcpy_htod(&values.topk_weights, &mut self.topk_weights)?;
         stream.memcpy_htod(&values.rows, &mut self.rows)?;
-        stream.memcpy_htod(&values.offsets, &mut self.offsets)?;
-        stream.memcpy_htod(&values.places, &mut self.places)?;
+        stream.memcpy_htod(&values.expert_offsets, &mut self.expert_offsets)?;
+        stream.memcpy_htod(&values.row_indices, &mut self.row_indices)?;
         stream.memcpy_htod(&values.sums, &mut self.sums)
     }
 
+    /// Enqueues a call of `dispatch_gemm`.
     pub fn dispatch(
         &mut self,
         stream: &Arc<CudaStream>,
@@ -74,55 +81,57 @@ impl Buffers {
         let call = operator
             .call(stream)
             .read(Operand::Tokens, &self.tokens)
-            .read(Operand::NumTokens, &self.count)
-            .read(Operand::TopkIds, &self.ids)
+            .read(Operand::NumTokens, &self.num_tokens)
+            .read(Operand::TopkIds, &self.topk_ids)
             .read(Operand::B, weights);
         let call = call
             .write(Operand::C, &mut self.rows)
-            .write(Operand::ExpertOffsets, &mut self.offsets)
-            .write(Operand::RowIndices, &mut self.places);
+            .write(Operand::ExpertOffsets, &mut self.expert_offsets)
+            .write(Operand::RowIndices, &mut self.row_indices);
         enqueue(call, stream)
     }
 
-    /// Makes the place of a token's choice one that no row has.
-    pub fn spoil_place(
+    /// Overwrites the row index of an entry with one that no row has.
+    pub fn invalidate_row_index(
         &mut self,
         stream: &Arc<CudaStream>,
-        choice: usize,
+        entry: usize,
     ) -> Result<(), DriverError> {
-        let mut place = self.places.slice_mut(choice..choice + 1);
-        stream.memcpy_htod(&[i32::MAX], &mut place)
+        let mut index = self.row_indices.slice_mut(entry..entry + 1);
+        stream.memcpy_htod(&[i32::MAX], &mut index)
     }
 
+    /// Enqueues a call of `combine`.
     pub fn combine(&mut self, stream: &Arc<CudaStream>, operator: &Operator) -> Result<(), Error> {
         let call = operator
             .call(stream)
             .read(Operand::Rows, &self.rows)
-            .read(Operand::NumTokens, &self.count)
-            .read(Operand::RowIndices, &self.places)
-            .read(Operand::TopkWeights, &self.gates);
+            .read(Operand::NumTokens, &self.num_tokens)
+            .read(Operand::RowIndices, &self.row_indices)
+            .read(Operand::TopkWeights, &self.topk_weights);
         enqueue(call.write(Operand::C, &mut self.sums), stream)
     }
 
-    pub fn got(&self, stream: &Arc<CudaStream>) -> Result<Got, Box<dyn std::error::Error>> {
+    /// Downloads the results.
+    pub fn outputs(&self, stream: &Arc<CudaStream>) -> Result<Outputs, Box<dyn std::error::Error>> {
         let floats = |slice: &CudaSlice<bf16>| -> Result<Vec<f32>, DriverError> {
             let found = stream.clone_dtoh(slice)?;
             Ok(found.into_iter().map(bf16::to_f32).collect())
         };
-        Ok(Got {
-            places: stream.clone_dtoh(&self.places)?,
-            offsets: stream.clone_dtoh(&self.offsets)?,
+        Ok(Outputs {
+            row_indices: stream.clone_dtoh(&self.row_indices)?,
+            expert_offsets: stream.clone_dtoh(&self.expert_offsets)?,
             rows: floats(&self.rows)?,
             sums: floats(&self.sums)?,
         })
     }
 }
 
-/// Launches a call, or captures it.
+/// Launches a call, or captures it if the stream is being captured.
 fn enqueue(call: Call<'_>, stream: &CudaStream) -> Result<(), Error> {
     match stream.capture_status() {
         Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE) => {
-            // SAFETY: the buffers live until the graph's last replay is over, on the one stream of the test.
+            // SAFETY: the buffers live until the last replay of the graph has ended, and the test uses one stream.
             unsafe { call.capture() }
         }
         _ => call.launch(),

@@ -1,35 +1,45 @@
-//! What a rank does: its calls, one after the other, and what is to come of them.
+//! The calls that one rank makes, and the comparison of their results with the expected ones.
 
-use super::buffers::{Buffers, Got};
-use super::layer::{Bits, Layer, fraction};
+use super::buffers::{Buffers, Outputs};
+use super::layer::{Layer, ResultBits, fraction};
 use super::reference::same;
-use crate::jobs::attention::Pace;
-use crate::jobs::{CALLS_BEFORE, deadline, grow_old};
+use crate::jobs::attention::CallPattern;
+use crate::jobs::{CALLS_BEFORE, deadline, set_call_count};
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::{Communicator, Operator};
 use std::time::Duration;
 
 impl Layer {
-    pub(super) fn rank(&self, ranks: &Communicator) -> Result<Bits, Box<dyn std::error::Error>> {
+    /// Makes all calls of one rank, and returns the bits of the sums if all results are right.
+    pub(super) fn rank(
+        &self,
+        ranks: &Communicator,
+    ) -> Result<ResultBits, Box<dyn std::error::Error>> {
         let rank = ranks.rank() as usize;
         ranks.set_timeout(deadline(
             self.dispatch_edits.is_empty() && self.combine_edits.is_empty(),
         ));
         let operators = self.prepare(ranks)?;
-        // Only for kernels, whose deadlines pass in simulated time: proxies keep the one above, and need it on a busy host.
-        if let Pace::Without { .. } | Pace::WithoutLast { .. } = self.pace {
+        // This short deadline is for kernels only, where it passes in simulated time. The proxies were created with the
+        // deadline above, which they need on a busy host.
+        if let CallPattern::AbsentRank { .. } | CallPattern::AbsentFromLastCall { .. } =
+            self.pattern
+        {
             ranks.set_timeout(Duration::from_millis(300));
         }
-        let got = match self.pace {
-            Pace::Without { rank } if rank == ranks.rank() => return Ok(Vec::new()),
-            Pace::Graph => self.replayed(ranks, &operators)?,
+        let got = match self.pattern {
+            CallPattern::AbsentRank { rank } if rank == ranks.rank() => return Ok(Vec::new()),
+            CallPattern::Graph => self.replayed(ranks, &operators)?,
             _ => self.launched(ranks, &operators)?,
         };
         for (index, (call, got)) in self.calls.iter().zip(&got).enumerate() {
             let expected = self.expected(index, call, rank);
             for (what, is_right) in [
-                ("places", got.places == expected.places),
-                ("offsets", got.offsets == expected.offsets),
+                ("row indices", got.row_indices == expected.row_indices),
+                (
+                    "expert offsets",
+                    got.expert_offsets == expected.expert_offsets,
+                ),
                 ("rows", same(&got.rows, &expected.rows)),
                 ("sums", same(&got.sums, &expected.sums)),
             ] {
@@ -42,12 +52,13 @@ impl Layer {
         Ok(sums.map(|sum| sum.to_bits()).collect())
     }
 
-    /// All calls without a pause, or each rank when it likes.
+    /// Launches all calls of `dispatch_gemm` and then all calls of `combine`. If the pattern is out of step, the rank
+    /// pauses for random times between them.
     fn launched(
         &self,
         ranks: &Communicator,
         (dispatch, combine): &(Operator, Operator),
-    ) -> Result<Vec<Got>, Box<dyn std::error::Error>> {
+    ) -> Result<Vec<Outputs>, Box<dyn std::error::Error>> {
         let stream = ranks.context().default_stream();
         let rank = ranks.rank();
         let weights = stream.clone_htod(&self.weights(rank as usize))?;
@@ -58,44 +69,45 @@ impl Layer {
         stream.synchronize()?;
         let mut delays = u64::from(rank);
         let mut pause = || {
-            if self.pace == Pace::OutOfStep {
+            if self.pattern == CallPattern::OutOfStep {
                 std::thread::sleep(Duration::from_secs_f64(fraction(&mut delays) / 500.0));
             }
         };
-        let grow_old = |index, operator: &Operator| match self.age {
-            Some(age) if index == CALLS_BEFORE => grow_old(ranks, &[operator], age),
+        let prepare_call = |index, operator: &Operator| match self.call_count {
+            Some(calls) if index == CALLS_BEFORE => set_call_count(ranks, &[operator], calls),
             _ => Ok(()),
         };
         let last = self.calls.len() as u32 - 1;
         for (index, all) in (0..).zip(&mut buffers) {
-            if index == last && self.pace == (Pace::WithoutLast { rank }) {
+            if index == last && self.pattern == (CallPattern::AbsentFromLastCall { rank }) {
                 return Ok(Vec::new());
             }
             pause();
-            grow_old(index, dispatch)?;
+            prepare_call(index, dispatch)?;
             all.dispatch(&stream, dispatch, &weights)?;
         }
-        // Only now: an operator's calls follow each other, and no other holds ranks together.
+        // The calls of `combine` come after all calls of `dispatch_gemm`. So nothing but the operator itself keeps the
+        // ranks together during its calls.
         for (index, all) in (0..).zip(&mut buffers) {
             pause();
-            grow_old(index, combine)?;
+            prepare_call(index, combine)?;
             all.combine(&stream, combine)?;
         }
         ranks.synchronize(&stream)?;
-        let got = buffers.iter().map(|all| all.got(&stream)).collect();
+        let got = buffers.iter().map(|all| all.outputs(&stream)).collect();
         ranks.check()?;
         got
     }
 
-    /// A graph of one call, replayed for each with other tokens, numbers and experts.
+    /// Captures one call in a graph, and replays the graph for each call with its own tokens and routing.
     fn replayed(
         &self,
         ranks: &Communicator,
         (dispatch, combine): &(Operator, Operator),
-    ) -> Result<Vec<Got>, Box<dyn std::error::Error>> {
-        // SAFETY: all is done on one stream. Slices that track events cannot be captured.
+    ) -> Result<Vec<Outputs>, Box<dyn std::error::Error>> {
+        // SAFETY: all work is on one stream. Slices that track events cannot be captured.
         unsafe { ranks.context().disable_event_tracking() };
-        // Nor can the default stream.
+        // The default stream cannot be captured either.
         let stream = ranks.context().new_stream()?;
         let rank = ranks.rank() as usize;
         let weights = stream.clone_htod(&self.weights(rank))?;
@@ -111,10 +123,10 @@ impl Layer {
             all.fill(&stream, &self.values(index, rank))?;
             graph.launch()?;
             ranks.synchronize(&stream)?;
-            got.push(all.got(&stream)?);
+            got.push(all.outputs(&stream)?);
         }
         ranks.check()?;
-        // Not before the peers are done: the graph's kernels are theirs too.
+        // The peers still use this rank's memory until their last replay has ended.
         ranks.barrier()?;
         Ok(got)
     }

@@ -1,51 +1,65 @@
-//! A layer of experts: tokens to their experts, and the weighted sums back; several calls in a row, each with other tokens.
+//! A layer of experts: its sizes, the routing of each call, and its runs.
 
-use crate::jobs::attention::Pace;
-use crate::jobs::{Machine, Results, Simulated, Where, apply, emulated};
+use crate::jobs::attention::CallPattern;
+use crate::jobs::{Backend, Machine, Results, SimulatedJob, apply_edits, emulated};
 use mkernel::{
     BLayout, CombineConfig, CombineOp, CombineShape, Communicator, Diagnostics, Dim,
     DispatchConfig, DispatchOp, DispatchShape, Error, Faults, KernelConfig, KernelSpec, Operator,
 };
 
-/// Tokens of a call, by rank: the experts of each.
-pub type Call = Vec<Vec<Vec<i32>>>;
+/// The experts of each token of each rank in one call.
+pub type Routing = Vec<Vec<Vec<i32>>>;
 
-/// Bits of the sums of all calls.
-pub type Bits = Vec<u32>;
+/// The bits of the sums of all calls of a rank.
+pub type ResultBits = Vec<u32>;
 
-/// Replacements in a kernel's text, each of which must be found.
-pub type Edits = Vec<(String, String)>;
-
+/// Several calls of a layer of experts on all ranks.
 #[derive(Clone, Debug)]
 pub struct Layer {
+    /// The number of ranks.
     pub world: u32,
-    /// Into which its ranks are put.
+    /// The number of nodes that the ranks are divided into.
     pub nodes: u32,
-    /// Of the network between them; seeded anew in each run.
+    /// The faults of the emulated network between the nodes. Each run sets their seed.
     pub faults: Faults,
+    /// The number of experts of all ranks.
     pub experts: u64,
+    /// The number of experts of a token.
     pub top_k: u64,
+    /// The largest number of tokens of a rank.
     pub max_tokens: u64,
+    /// The number of elements of a token.
     pub hidden: u64,
+    /// The number of columns of an expert's weight.
     pub intermediate: u64,
+    /// Whether the weights have the layout `[N, K]`.
     pub nk: bool,
+    /// The rows and columns of a tile, or `None` to leave them to the planner.
     pub tile: Option<(u32, u32)>,
+    /// The number of communication CTAs, or `None` to leave it to the planner.
     pub comm_ctas: Option<u32>,
+    /// The largest number of rows of the experts of a rank.
     pub max_rows: Option<u32>,
+    /// The number of SMs of a simulated GPU.
     pub sms: u32,
+    /// How unfair the schedule of simulated GPUs is, from 0 to 100.
     pub skew: u32,
-    pub pace: Pace,
-    pub calls: Vec<Call>,
-    /// Calls that are pretended to have been made when the first two have been.
-    pub age: Option<u32>,
-    /// What is said of the number of tokens, if not the truth.
-    pub count: Option<i32>,
-    pub dispatch_edits: Edits,
-    pub combine_edits: Edits,
+    /// The way in which the ranks make the calls.
+    pub pattern: CallPattern,
+    /// The routing of each call.
+    pub calls: Vec<Routing>,
+    /// If set, the call counts of the operators are set to this number after two calls.
+    pub call_count: Option<u32>,
+    /// The number of tokens that all ranks pass to the calls, if it is not the right one.
+    pub num_tokens: Option<i32>,
+    /// The edits of the kernel of `dispatch_gemm`, as [`mutated`](crate::jobs::mutated) takes them.
+    pub dispatch_edits: Vec<(String, String)>,
+    /// The edits of the kernel of `combine`.
+    pub combine_edits: Vec<(String, String)>,
 }
 
 impl Layer {
-    /// Kernels as they are rendered, a tile of 64 x 128 if it may be small.
+    /// Creates a layer on one node, without calls, whose kernels have tiles of 64 x 128 and are not edited.
     pub fn new(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Self {
         Self {
             world,
@@ -62,16 +76,17 @@ impl Layer {
             max_rows: None,
             sms: 5,
             skew: 60,
-            pace: Pace::BackToBack,
+            pattern: CallPattern::BackToBack,
             calls: Vec::new(),
-            age: None,
-            count: None,
+            call_count: None,
+            num_tokens: None,
             dispatch_edits: Vec::new(),
             combine_edits: Vec::new(),
         }
     }
 
-    /// With another call, in which token `t` of rank `r`, of `counts[r]`, has experts `choose(r, t)`.
+    /// Adds a call, in which rank `r` has `counts[r]` tokens and its token `t` has the experts `choose(r, t)`.
+    #[must_use]
     pub fn call(mut self, counts: &[usize], choose: impl Fn(usize, usize) -> Vec<i32>) -> Self {
         let of_rank =
             |(rank, count): (usize, &usize)| (0..*count).map(|t| choose(rank, t)).collect();
@@ -80,14 +95,17 @@ impl Layer {
         self
     }
 
-    /// On so many nodes, whose network has faults.
+    /// Divides the ranks into `nodes` nodes, whose network has these faults.
+    #[must_use]
     pub fn across(mut self, nodes: u32, faults: Faults) -> Self {
         (self.nodes, self.faults) = (nodes, faults);
-        self.sms = 3; // one that communicates, and two: simulated GPUs take as long as they have threads
+        // One SM communicates and two compute. The time of a simulated GPU grows with its number of threads.
+        self.sms = 3;
         self
     }
 
-    pub(super) fn local(&self) -> usize {
+    /// Returns the number of experts of a rank.
+    pub(super) fn local_experts(&self) -> usize {
         self.experts as usize / self.world as usize
     }
 
@@ -123,7 +141,9 @@ impl Layer {
         )
     }
 
-    /// With three calls, so that each buffer is used again, with other numbers of tokens.
+    /// Adds three calls with these numbers of tokens by rank. With three calls, the buffer of the first one is used
+    /// again.
+    #[must_use]
     pub fn mixed(self, counts: [&[usize]; 3]) -> Self {
         let (experts, top_k) = (self.experts as usize, self.top_k as usize);
         counts
@@ -139,13 +159,17 @@ impl Layer {
             })
     }
 
-    /// Two calls before it is pretended to have made `age`, and four after. Most tokens come first in the call in which
-    /// what was never written is taken for what is awaited, if old calls are told from new ones by a window or by 0.
-    pub fn growing_old(mut self, age: u32) -> Self {
-        self.age = Some(age);
+    /// Adds six calls, and sets the call count to `call_count` after the second one.
+    ///
+    /// The first calls have few tokens, and the later ones the most. The first call with the most tokens reads words
+    /// that no call has written. Its number is chosen so that a kernel would take 0 for the mark of a call that it
+    /// awaits, if it compared marks by a window or took 0 for a mark.
+    #[must_use]
+    pub fn with_call_count(mut self, call_count: u32) -> Self {
+        self.call_count = Some(call_count);
         let (experts, top_k) = (self.experts as usize, self.top_k as usize);
         let (most, world) = (self.max_tokens as usize, self.world as usize);
-        let first_of_all = if age < 1 << 31 { 4 } else { 3 };
+        let first_of_all = if call_count < 1 << 31 { 4 } else { 3 };
         (0..6).fold(self, |layer, salt| {
             let few = [1 + salt % 2, salt % 3];
             let count = |rank: usize| {
@@ -165,7 +189,8 @@ impl Layer {
         })
     }
 
-    /// With another call whose ids look random; if `skewed`, expert e is chosen as often as 1 / (e + 1) says.
+    /// Adds a call with random experts. If `skewed`, the frequency of expert e is proportional to 1 / (e + 1).
+    #[must_use]
     pub fn random(self, counts: &[usize], skewed: bool) -> Self {
         let (experts, top_k) = (self.experts, self.top_k as usize);
         let salt = self.calls.len();
@@ -195,19 +220,26 @@ impl Layer {
         }
     }
 
-    /// Runs it with `seed`: what each rank says, which no failure of another ends.
-    pub fn each(&self, seed: u64) -> Vec<Result<Bits, String>> {
-        self.each_on(Where::Simulated { seed })
+    /// Runs the layer on simulated GPUs and returns the outcome of each rank: the bits of its sums, or its error. The
+    /// error of a rank does not abort the others.
+    ///
+    /// # Panics
+    /// The simulated GPUs cannot be created.
+    pub fn run_ranks(&self, seed: u64) -> Vec<Result<ResultBits, String>> {
+        self.run_ranks_on(Backend::Simulated { seed })
     }
 
-    /// What each rank says; the bits of its sums, if all is right.
-    pub fn each_on(&self, place: Where) -> Vec<Result<Bits, String>> {
-        let transport = emulated(&self.faults, place);
-        let said = self.machine().each(place, |ranks, _| {
+    /// Does the same as [`run_ranks`](Self::run_ranks) on this backend.
+    ///
+    /// # Panics
+    /// The communicators cannot be created.
+    pub fn run_ranks_on(&self, backend: Backend) -> Vec<Result<ResultBits, String>> {
+        let transport = emulated(&self.faults, backend);
+        let outcomes = self.machine().run_ranks(backend, |ranks, _| {
             ranks.set_transport(transport.clone());
             self.rank(ranks)
         });
-        said.expect("GPUs")
+        outcomes.expect("communicators")
     }
 
     fn shapes(&self) -> (DispatchShape, CombineShape) {
@@ -227,7 +259,10 @@ impl Layer {
         (dispatch, combine)
     }
 
-    /// Both kernels.
+    /// Returns the specs of `dispatch_gemm` and `combine`.
+    ///
+    /// # Errors
+    /// The layer is not possible.
     pub fn specs(&self) -> Result<[KernelSpec; 2], Diagnostics> {
         let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
         Ok([
@@ -238,41 +273,44 @@ impl Layer {
 
     pub(super) fn prepare(&self, ranks: &Communicator) -> Result<(Operator, Operator), Error> {
         let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
-        // SAFETY: planted mistakes are for simulated GPUs, which check every access of a kernel.
+        // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
         unsafe {
             Ok((
                 ranks.prepare_edited(&dispatch, shapes.0, |text| {
-                    apply(&self.dispatch_edits, text);
+                    apply_edits(&self.dispatch_edits, text);
                 })?,
                 ranks.prepare_edited(&combine, shapes.1, |text| {
-                    apply(&self.combine_edits, text);
+                    apply_edits(&self.combine_edits, text);
                 })?,
             ))
         }
     }
 }
 
-impl Simulated for Layer {
+impl SimulatedJob for Layer {
     fn run(&self, seed: u64) -> Result<Results, String> {
-        let place = Where::Simulated { seed };
-        let transport = emulated(&self.faults, place);
-        self.machine().run(place, |ranks| {
+        let backend = Backend::Simulated { seed };
+        let transport = emulated(&self.faults, backend);
+        self.machine().run(backend, |ranks| {
             ranks.set_transport(transport.clone());
             Ok(vec![self.rank(ranks)?])
         })
     }
 
-    /// Those of `dispatch_gemm`.
+    /// Sets the edits of `dispatch_gemm`.
     fn edit(&mut self, edits: Vec<(String, String)>) {
         self.dispatch_edits = edits;
     }
 }
 
-/// The same, with mistakes in `combine`.
+/// A layer as a [`SimulatedJob`] whose edits are those of `combine`.
 #[derive(Clone)]
-pub struct Combining(pub Layer);
+pub struct CombineEdits(
+    /// The layer.
+    pub Layer,
+);
 
-impl Simulated for Combining {
+impl SimulatedJob for CombineEdits {
     fn run(&self, seed: u64) -> Result<Results, String> {
         self.0.run(seed)
     }
@@ -282,7 +320,7 @@ impl Simulated for Combining {
     }
 }
 
-/// In 0 .. 1 (splitmix64).
+/// Returns a random number between 0 and 1, by splitmix64.
 pub(super) fn fraction(state: &mut u64) -> f64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut x = *state;

@@ -1,9 +1,9 @@
-//! A call whose operands have wrong values, and what comes after it.
+//! Calls whose operands have invalid values. Every rank must get the error, and the next call must be right.
 
 use super::buffers::Buffers;
 use super::layer::Layer;
 use super::reference::same;
-use crate::jobs::Where;
+use crate::jobs::Backend;
 use crate::jobs::emulated;
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -13,59 +13,61 @@ use std::time::Duration;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// How the first call of a layer is wrong, and how often it is made before the host looks.
+/// The way in which the first call of a layer is invalid.
 #[derive(Clone, Copy, Debug)]
-pub struct Wrong {
-    /// A choice of rank 0 has no place, else `dispatch_gemm` has wrong operands.
-    pub is_place: bool,
+pub struct InvalidCall {
+    /// Whether the call is of `combine`, with an entry of rank 0 whose row index is invalid. Otherwise it is of
+    /// `dispatch_gemm`, with the routing of the layer's first call.
+    pub in_combine: bool,
+    /// The number of times that the call is made before the host waits for it.
     pub times: u32,
-    /// As a graph that is replayed.
+    /// Whether the call is captured in a graph, which is replayed.
     pub in_graph: bool,
 }
 
 impl Layer {
-    /// Makes the first call, which is wrong, then the second, which is right. What each rank says of the first: the only
-    /// error there may be.
-    pub fn recover(&self, place: Where, wrong: Wrong) -> Vec<Result<String, String>> {
-        let transport = emulated(&self.faults, place);
-        let said = self.machine().each(place, |ranks, _| {
+    /// Makes the first call, which is invalid, and then the second call, which is valid. Returns for each rank the
+    /// message of the first call's error, or the message of any other failure as an error.
+    fn recover(&self, backend: Backend, invalid: InvalidCall) -> Vec<Result<String, String>> {
+        let transport = emulated(&self.faults, backend);
+        let outcomes = self.machine().run_ranks(backend, |ranks, _| {
             ranks.set_transport(transport.clone());
-            self.recover_on(ranks, wrong)
+            self.recover_on(ranks, invalid)
         });
-        said.expect("GPUs")
+        outcomes.expect("communicators")
     }
 
-    fn recover_on(&self, ranks: &Communicator, wrong: Wrong) -> Result<String, Failure> {
+    fn recover_on(&self, ranks: &Communicator, invalid: InvalidCall) -> Result<String, Failure> {
         ranks.set_timeout(Duration::from_secs(20));
-        // SAFETY: all is done on one stream. Slices that track events cannot be captured.
+        // SAFETY: all work is on one stream. Slices that track events cannot be captured.
         unsafe { ranks.context().disable_event_tracking() };
         let (dispatch, combine) = self.prepare(ranks)?;
         let stream = ranks.context().new_stream()?;
         let rank = ranks.rank() as usize;
         let weights = stream.clone_htod(&self.weights(rank))?;
         let mut first = Buffers::new(&stream, &self.values(0, rank))?;
-        if wrong.is_place {
+        if invalid.in_combine {
             first.dispatch(&stream, &dispatch, &weights)?;
             if rank == 0 {
-                first.spoil_place(&stream, 1)?;
+                first.invalidate_row_index(&stream, 1)?;
             }
         }
         stream.synchronize()?;
-        make(&stream, wrong, || match wrong.is_place {
+        make_calls(&stream, invalid, || match invalid.in_combine {
             true => first.combine(&stream, &combine),
             false => first.dispatch(&stream, &dispatch, &weights),
         })?;
         let fault = match ranks.synchronize(&stream) {
             Err(fault @ Error::Routing { .. }) => fault,
-            said => return Err(format!("not a fault, but {said:?}").into()),
+            other => return Err(format!("not a routing fault, but {other:?}").into()),
         };
         ranks.check()?;
-        self.is_right_after(ranks, (&dispatch, &combine), &stream)?;
+        self.check_second_call(ranks, (&dispatch, &combine), &stream)?;
         Ok(fault.to_string())
     }
 
-    /// The second call.
-    fn is_right_after(
+    /// Makes the second call and checks its results.
+    fn check_second_call(
         &self,
         ranks: &Communicator,
         (dispatch, combine): (&Operator, &Operator),
@@ -77,22 +79,29 @@ impl Layer {
         second.dispatch(stream, dispatch, &weights)?;
         second.combine(stream, combine)?;
         ranks.synchronize(stream)?;
-        let (got, expected) = (second.got(stream)?, self.expected(1, &self.calls[1], rank));
-        let is_right = got.places == expected.places
-            && got.offsets == expected.offsets
+        let (got, expected) = (
+            second.outputs(stream)?,
+            self.expected(1, &self.calls[1], rank),
+        );
+        let is_right = got.row_indices == expected.row_indices
+            && got.expert_offsets == expected.expert_offsets
             && same(&got.rows, &expected.rows)
             && same(&got.sums, &expected.sums);
         is_right.then_some(()).ok_or("the next call is wrong")?;
-        // Not before the peers are done.
+        // No rank drops its operators before its peers are done.
         Ok(ranks.barrier()?)
     }
 }
 
-/// On every rank each of `ways` returns a fault that has all `parts`, once, and the call after it is right.
-pub fn recovers(layer: &Layer, place: Where, ways: &[Wrong], parts: &[&str]) {
-    for wrong in ways {
-        for (rank, said) in layer.recover(place, *wrong).into_iter().enumerate() {
-            let fault = said.unwrap_or_else(|failure| panic!("rank {rank}, {wrong:?}: {failure}"));
+/// Makes each of the invalid calls, and a valid call after it.
+///
+/// # Panics
+/// A rank does not get exactly one error, the error's message lacks one of `parts`, or the valid call is not right.
+pub fn all_recover(layer: &Layer, backend: Backend, calls: &[InvalidCall], parts: &[&str]) {
+    for invalid in calls {
+        for (rank, outcome) in layer.recover(backend, *invalid).into_iter().enumerate() {
+            let fault =
+                outcome.unwrap_or_else(|failure| panic!("rank {rank}, {invalid:?}: {failure}"));
             for part in parts {
                 assert!(fault.contains(part), "rank {rank}: {part:?} in {fault:?}");
             }
@@ -100,31 +109,31 @@ pub fn recovers(layer: &Layer, place: Where, ways: &[Wrong], parts: &[&str]) {
     }
 }
 
-/// Wrong calls that are made once and several times, launched and replayed.
-pub fn ways(is_place: bool) -> [Wrong; 4] {
-    [(1, false), (3, false), (1, true), (3, true)].map(|(times, in_graph)| Wrong {
-        is_place,
+/// Returns invalid calls that are made once and three times, launched and replayed.
+pub fn invalid_calls(in_combine: bool) -> [InvalidCall; 4] {
+    [(1, false), (3, false), (1, true), (3, true)].map(|(times, in_graph)| InvalidCall {
+        in_combine,
         times,
         in_graph,
     })
 }
 
-/// Makes a call as often as wanted.
-fn make(
+/// Makes a call as often as `invalid` says, by launches or by replays of a graph.
+fn make_calls(
     stream: &Arc<CudaStream>,
-    wrong: Wrong,
+    invalid: InvalidCall,
     mut call: impl FnMut() -> Result<(), Error>,
 ) -> Result<(), Failure> {
-    if !wrong.in_graph {
-        return Ok((0..wrong.times).try_for_each(|_| call())?);
+    if !invalid.in_graph {
+        return Ok((0..invalid.times).try_for_each(|_| call())?);
     }
     stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
     call()?;
     let graph = stream.end_capture(CUgraphInstantiate_flags(0))?;
     let graph = graph.ok_or("nothing was captured")?;
-    for _ in 0..wrong.times {
+    for _ in 0..invalid.times {
         graph.launch()?;
     }
-    // The graph goes when this ends.
+    // The graph is destroyed when this function returns, so the replays have to end first.
     Ok(stream.synchronize()?)
 }

@@ -1,11 +1,11 @@
-//! What operands hold, and what a call must make of them, by hand: loops over all tokens.
+//! The operands of a layer of experts, and the expected results, which are computed by plain loops over all tokens.
 
-use super::buffers::{Got, Values};
-use super::layer::{Call, Layer};
+use super::buffers::{OperandValues, Outputs};
+use super::layer::{Layer, Routing};
 use mkernel::half::bf16;
 
-/// Small whole numbers, few of them not 0: sums stay exact in bf16.
-/// In a long row fewer of a hundred.
+/// Returns an element of a token. Elements are small whole numbers, most of them 0, so that sums are exact in bf16. The
+/// longer a token, the smaller the share of elements that are not 0.
 fn token_value(call: usize, rank: usize, token: usize, col: usize, hidden: usize) -> f32 {
     let period = 97.max(hidden / 5);
     let x = (call * 7919 + rank * 104_729 + token * 1299 + col * 31) % period;
@@ -14,6 +14,7 @@ fn token_value(call: usize, rank: usize, token: usize, col: usize, hidden: usize
 
 const WEIGHTS: [f32; 3] = [-1.0, 0.0, 1.0];
 
+/// Returns the index in `WEIGHTS` of an element of an expert's weight.
 fn weight_kind(expert: usize, row: usize, col: usize) -> usize {
     (expert * 31 + row * 17 + col * 7) % 3
 }
@@ -22,56 +23,58 @@ fn weight_value(expert: usize, row: usize, col: usize) -> f32 {
     WEIGHTS[weight_kind(expert, row, col)]
 }
 
-fn gate_value(token: usize, choice: usize) -> f32 {
-    [1.0, 2.0, -1.0][(token + 2 * choice) % 3]
+fn topk_weight(token: usize, entry: usize) -> f32 {
+    [1.0, 2.0, -1.0][(token + 2 * entry) % 3]
 }
 
 impl Layer {
+    /// Returns the number of rows for which a rank has room.
     fn max_rows(&self) -> usize {
         let most =
             mkernel::spec::config::all_rows(self.world, self.experts, self.top_k, self.max_tokens);
         self.max_rows.map_or(most, |rows| most.min(rows.into())) as usize
     }
 
+    /// Returns the weights of a rank's experts.
     pub(super) fn weights(&self, rank: usize) -> Vec<bf16> {
         let (hidden, cols) = (self.hidden as usize, self.intermediate as usize);
-        let first = rank * self.local();
+        let first = rank * self.local_experts();
         let of = |expert: usize, i: usize| match self.nk {
             true => weight_value(expert, i % hidden, i / hidden),
             false => weight_value(expert, i / cols, i % cols),
         };
-        (first..first + self.local())
+        (first..first + self.local_experts())
             .flat_map(|expert| (0..hidden * cols).map(move |i| bf16::from_f32(of(expert, i))))
             .collect()
     }
 
-    /// What operands hold before call `index`.
-    pub(super) fn values(&self, index: usize, rank: usize) -> Values {
+    /// Returns the contents of the operands of a rank before call `index`.
+    pub(super) fn values(&self, index: usize, rank: usize) -> OperandValues {
         let tokens = &self.calls[index][rank];
         let (hidden, max_tokens) = (self.hidden as usize, self.max_tokens as usize);
-        let choices = max_tokens * self.top_k as usize;
+        let entries = max_tokens * self.top_k as usize;
         let values = (0..max_tokens * hidden).map(|i| match i / hidden < tokens.len() {
             true => bf16::from_f32(token_value(index, rank, i / hidden, i % hidden, hidden)),
-            false => bf16::NAN, // nobody must look there
+            false => bf16::NAN, // Kernels must not read beyond the tokens.
         });
-        let mut ids: Vec<i32> = tokens.iter().flatten().copied().collect();
-        ids.resize(choices, -7);
+        let mut topk_ids: Vec<i32> = tokens.iter().flatten().copied().collect();
+        topk_ids.resize(entries, -7);
         let top_k = self.top_k as usize;
-        let gates = (0..choices).map(|i| gate_value(i / top_k, i % top_k));
+        let topk_weights = (0..entries).map(|i| topk_weight(i / top_k, i % top_k));
         let cols = self.intermediate as usize;
-        Values {
+        OperandValues {
             tokens: values.collect(),
-            count: [self.count.unwrap_or(tokens.len() as i32)],
-            ids,
-            gates: gates.collect(),
+            num_tokens: [self.num_tokens.unwrap_or(tokens.len() as i32)],
+            topk_ids,
+            topk_weights: topk_weights.collect(),
             rows: vec![bf16::NAN; self.max_rows() * cols],
-            offsets: vec![-1; self.local() + 1],
-            places: vec![-1; choices],
+            expert_offsets: vec![-1; self.local_experts() + 1],
+            row_indices: vec![-1; entries],
             sums: vec![bf16::NAN; max_tokens * cols],
         }
     }
 
-    /// Whether rows, sums, and the parts of sums that travel are numbers of bf16: whole ones up to 256.
+    /// Returns whether all rows, sums and partial sums are exact in bf16, which holds for whole numbers up to 256.
     pub fn is_exact(&self) -> bool {
         self.calls.iter().enumerate().all(|(index, call)| {
             let mut tokens = call
@@ -79,18 +82,18 @@ impl Layer {
                 .enumerate()
                 .flat_map(|(rank, tokens)| (0..tokens.len()).map(move |token| (rank, token)));
             tokens.all(|(rank, token)| {
-                // By rank, by node, and at the end of all.
+                // The sums of each rank, then those of each node, and the total.
                 let (cols, world) = (self.intermediate as usize, self.world as usize);
                 let (nodes, local_world) = (self.nodes as usize, world / self.nodes as usize);
                 let mut sums = vec![vec![0.0; cols]; world + nodes + 1];
                 let mut is_exact = true;
-                for (choice, expert) in call[rank][token].iter().enumerate() {
+                for (entry, expert) in call[rank][token].iter().enumerate() {
                     let expert = *expert as usize;
                     let row = self.product(index, (rank, token), expert);
-                    let of_rank = expert / self.local();
+                    let of_rank = expert / self.local_experts();
                     for of in [of_rank, world + of_rank / local_world, world + nodes] {
                         for (sum, x) in sums[of].iter_mut().zip(&row) {
-                            *sum += gate_value(token, choice) * x;
+                            *sum += topk_weight(token, entry) * x;
                         }
                     }
                     is_exact &= row.iter().all(|x| x.abs() <= 256.0);
@@ -100,7 +103,8 @@ impl Layer {
         })
     }
 
-    /// A token's row of an expert. Weights are of three kinds, by their place: so three sums serve all columns.
+    /// Returns the product of a token and an expert's weight. An element of the weight has one of three values,
+    /// depending on its row and column. So three sums suffice for all columns.
     fn product(&self, index: usize, (rank, token): (usize, usize), expert: usize) -> Vec<f32> {
         let hidden = self.hidden as usize;
         let mut sums = [0.0; 3];
@@ -116,37 +120,37 @@ impl Layer {
         cols.map(|col| of_column[col % 3]).collect()
     }
 
-    /// What its experts make of a token.
+    /// Returns the weighted sum of a token's rows.
     fn sum(&self, index: usize, (rank, token): (usize, usize)) -> Vec<f32> {
         let mut sum = vec![0.0; self.intermediate as usize];
-        for (choice, expert) in self.calls[index][rank][token].iter().enumerate() {
+        for (entry, expert) in self.calls[index][rank][token].iter().enumerate() {
             let row = self.product(index, (rank, token), *expert as usize);
             for (sum, x) in sum.iter_mut().zip(row) {
-                *sum += gate_value(token, choice) * x;
+                *sum += topk_weight(token, entry) * x;
             }
         }
         sum
     }
 
-    /// By hand: loops over all tokens.
-    pub(super) fn expected(&self, index: usize, call: &Call, rank: usize) -> Got {
-        let (cols, local) = (self.intermediate as usize, self.local());
-        let (mut rows, mut offsets) = (Vec::new(), vec![0]);
-        let mut places = vec![-1; (self.max_tokens * self.top_k) as usize];
+    /// Returns the expected results of a rank.
+    pub(super) fn expected(&self, index: usize, routing: &Routing, rank: usize) -> Outputs {
+        let (cols, local) = (self.intermediate as usize, self.local_experts());
+        let (mut rows, mut expert_offsets) = (Vec::new(), vec![0]);
+        let mut row_indices = vec![-1; (self.max_tokens * self.top_k) as usize];
         for expert in 0..self.experts as usize {
             let is_here = expert / local == rank;
             let before = (expert / local * local..expert)
-                .map(|e| count(call, e))
+                .map(|e| rows_of(routing, e))
                 .sum::<usize>();
             let mut row = before;
-            for (source, tokens) in call.iter().enumerate() {
-                for (token, choices) in tokens.iter().enumerate() {
-                    let Some(choice) = choices.iter().position(|e| *e as usize == expert) else {
+            for (source, tokens) in routing.iter().enumerate() {
+                for (token, entries) in tokens.iter().enumerate() {
+                    let Some(entry) = entries.iter().position(|e| *e as usize == expert) else {
                         continue;
                     };
                     if source == rank {
-                        let place = expert / local * self.max_rows() + row;
-                        places[token * self.top_k as usize + choice] = place as i32;
+                        let row_index = expert / local * self.max_rows() + row;
+                        row_indices[token * self.top_k as usize + entry] = row_index as i32;
                     }
                     if is_here {
                         rows.extend(self.product(index, (source, token), expert));
@@ -155,30 +159,31 @@ impl Layer {
                 }
             }
             if is_here {
-                offsets.push(row as i32);
+                expert_offsets.push(row as i32);
             }
         }
         rows.resize(self.max_rows() * cols, f32::NAN);
         let mut sums = Vec::new();
-        for token in 0..call[rank].len() {
+        for token in 0..routing[rank].len() {
             sums.extend(self.sum(index, (rank, token)));
         }
         sums.resize(self.max_tokens as usize * cols, f32::NAN);
-        Got {
-            places,
-            offsets,
+        Outputs {
+            row_indices,
+            expert_offsets,
             rows,
             sums,
         }
     }
 }
 
-fn count(call: &Call, expert: usize) -> usize {
-    let all = call.iter().flatten().flatten();
+/// Returns the number of rows of an expert in a call.
+fn rows_of(routing: &Routing, expert: usize) -> usize {
+    let all = routing.iter().flatten().flatten();
     all.filter(|id| **id as usize == expert).count()
 }
 
-/// Equal, or both not written.
+/// Returns whether all elements are equal, or NaN in both slices because they are not written.
 pub(super) fn same(got: &[f32], expected: &[f32]) -> bool {
     got.len() == expected.len()
         && got

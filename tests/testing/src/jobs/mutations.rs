@@ -1,16 +1,22 @@
-//! Mistakes that are planted in kernels, each of which must be found.
+//! Mutations: mistakes that are planted in the text of a kernel, each of which the simulator or the comparison of
+//! results must find.
 
 use super::runs::none_fails;
-use super::simulated::Simulated;
+use super::simulated::SimulatedJob;
 
-/// Kernels with mistakes are compiled for one test each. Without inlining that takes less than half the time. Findings then
-/// name the innermost function alone.
+/// A definition that prevents inlining. A mutated kernel is compiled for one test only, and without inlining that takes
+/// less than half the time. Findings then name only the innermost function.
 const NOT_INLINED: &str = "#define MK_DEVICE __device__ inline\n";
 
-/// Plants a mistake in a kernel's text. `from` is text that is replaced by `to`, or the tag of a line: `@name` is the line
-/// that ends with the comment `// @name`. Of a tagged line, `to` is what takes its place, if anything does; or, as in
-/// `a => b`, what becomes of a part of it.
-pub fn apply(edits: &[(String, String)], text: &mut String) {
+/// Edits the text of a kernel. An edit is a pair of strings, in one of three forms:
+///
+/// - (`@name`, `a => b`) replaces `a` by `b` in the line that ends with the comment `// @name`.
+/// - (`@name`, text) replaces that line by the text, which may be empty.
+/// - (text, other text) replaces the text wherever it occurs.
+///
+/// # Panics
+/// The kernel does not have the text or the tag.
+pub fn apply_edits(edits: &[(String, String)], text: &mut String) {
     if !edits.is_empty() {
         text.insert_str(0, NOT_INLINED);
     }
@@ -27,12 +33,12 @@ pub fn apply(edits: &[(String, String)], text: &mut String) {
 
 fn edited_line(text: &str, tag: &str, to: &str) -> String {
     let comment = format!("// @{tag}");
-    let mut found = 0;
+    let mut count = 0;
     let edited = |line: &str| {
         if !line.ends_with(&comment) {
             return line.to_owned();
         }
-        found += 1;
+        count += 1;
         match to.split_once(" => ") {
             None => to.to_owned(),
             Some((part, other)) => {
@@ -45,20 +51,23 @@ fn edited_line(text: &str, tag: &str, to: &str) -> String {
         }
     };
     let lines: Vec<String> = text.lines().map(edited).collect();
-    assert_eq!(found, 1, "lines of the kernel with the tag @{tag}");
+    assert_eq!(count, 1, "lines of the kernel with the tag @{tag}");
     lines.join("\n") + "\n"
 }
 
-/// `job` with replacements in its kernel's text: a planted mistake.
-pub fn planted<J: Simulated>(mut job: J, edits: &[(&str, &str)]) -> J {
+/// Returns the job with a mutated kernel. The edits are those of [`apply_edits`].
+pub fn mutated<J: SimulatedJob>(mut job: J, edits: &[(&str, &str)]) -> J {
     let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
     job.edit(edits.iter().map(owned).collect());
     job
 }
 
-/// Of each mistake, by name, some seed below `seeds` finds something.
-pub fn all_are_found<J: Simulated + Sync>(mistakes: &[(&str, J)], seeds: u64) {
-    none_fails(mistakes, |(name, job)| {
+/// Runs each mutated job with seeds below `seeds` until a run fails.
+///
+/// # Panics
+/// A mutation is not found with any of the seeds, or its kernel does not compile.
+pub fn all_are_found<J: SimulatedJob + Sync>(mutations: &[(&str, J)], seeds: u64) {
+    none_fails(mutations, |(name, job)| {
         let started = std::time::Instant::now();
         let found = (0..seeds).find_map(|seed| Some((seed, job.run(seed).err()?)));
         let (seed, failure) = found.ok_or(format!("{name}: not found"))?;
@@ -69,9 +78,9 @@ pub fn all_are_found<J: Simulated + Sync>(mistakes: &[(&str, J)], seeds: u64) {
             started.elapsed(),
             line.unwrap_or("")
         );
-        // A text that does not compile, or a replacement that finds nothing, proves nothing.
-        let nothing = ["does not compile", "a rank panicked"];
-        match nothing.iter().any(|text| failure.contains(text)) {
+        // A kernel that does not compile, or an edit whose text is missing, shows nothing.
+        let invalid = ["does not compile", "a rank panicked"];
+        match invalid.iter().any(|text| failure.contains(text)) {
             true => Err(format!("{name}: {failure}")),
             false => Ok(()),
         }

@@ -1,5 +1,7 @@
-//! As many simulated machines at a time as there are cores, whatever tests run side by side: proxies and emulated NICs run
-//! in real time, and machines that wait for them take cores from them. With twice as many, some tests took four times as long.
+//! A limit on simulated machines that run at the same time: as many as there are cores, whichever tests run.
+//!
+//! Proxies and emulated NICs run in real time, and simulated machines that wait for them take cores from them. With
+//! twice as many machines, some tests took four times as long.
 
 use std::num::NonZero;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -7,11 +9,12 @@ use std::sync::{Condvar, Mutex, PoisonError};
 static TAKEN: Mutex<usize> = Mutex::new(0);
 static IS_FREE: Condvar = Condvar::new();
 
-/// A machine may run as long as this is.
-pub struct Turn(());
+/// The permission to run a simulated machine. It is returned on drop.
+pub struct Permit(());
 
-impl Turn {
-    pub fn wait() -> Self {
+impl Permit {
+    /// Waits for a permit.
+    pub fn acquire() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         let mut taken = IS_FREE
@@ -22,7 +25,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
         *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         IS_FREE.notify_one();
