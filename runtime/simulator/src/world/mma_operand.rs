@@ -43,12 +43,7 @@ impl Machine {
         let mut outside = None;
         let mut unwritten = vec![UnwrittenChunks::default(); lines / 8];
         for chunk in 0..lines * DEPTH / 8 {
-            // A chunk has eight elements that are contiguous in shared memory.
-            let (line, k) = if mn_major {
-                (chunk * 8 % lines, chunk * 8 / lines)
-            } else {
-                (chunk / 2, chunk % 2 * 8)
-            };
+            let (line, k) = chunk_start(chunk, lines, mn_major);
             let address = layout.address(line as u32, k as u32, mn_major);
             let offset = address.wrapping_sub(SHARED_START) as usize;
             if offset + 16 > memory.smem.bytes.len() {
@@ -69,29 +64,47 @@ impl Machine {
             chunks.count += u32::from(!was_written);
             chunks.first_address.get_or_insert(address);
             let bytes = &memory.smem.bytes[offset..offset + 16];
-            for (i, pair) in bytes.chunks_exact(2).enumerate() {
-                let value = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
-                if mn_major {
-                    put(line + i, k, value);
-                } else {
-                    put(line, k + i, value);
-                }
-            }
+            put_values(bytes, (line, k), mn_major, &mut put);
         }
         if let Some(address) = outside {
             self.fail(format!(
                 "wgmma reads {address:#x}, which is outside of shared memory (matrix descriptor {descriptor:#x})"
             ));
         }
-        for address in unwritten
-            .iter()
-            .filter_map(|chunks| chunks.mistake(mn_major))
-        {
-            found.get_or_insert((AccessFault::Uninitialised, 0, address));
-        }
-        if let Some((fault, earlier, address)) = found {
+        let unwritten = unwritten.iter();
+        let mut mistakes = unwritten.filter_map(|chunks| chunks.mistake(mn_major));
+        let unwritten = mistakes
+            .next()
+            .map(|address| (AccessFault::Uninitialised, 0, address));
+        if let Some((fault, earlier, address)) = found.or(unwritten) {
             let what = format!("shared memory at {address:#x}");
             self.report_access_fault(fault, earlier, stamp, &what);
+        }
+    }
+}
+
+/// Returns the line and the k of the first element of a chunk: eight elements that are contiguous in shared memory.
+const fn chunk_start(chunk: usize, lines: usize, mn_major: bool) -> (usize, usize) {
+    if mn_major {
+        (chunk * 8 % lines, chunk * 8 / lines)
+    } else {
+        (chunk / 2, chunk % 2 * 8)
+    }
+}
+
+/// Passes on the values of a chunk: `put` gets the line, the k and the value of each element.
+fn put_values(
+    bytes: &[u8],
+    (line, k): (usize, usize),
+    mn_major: bool,
+    put: &mut impl FnMut(usize, usize, f32),
+) {
+    for (i, pair) in bytes.chunks_exact(2).enumerate() {
+        let value = f32::from_bits(u32::from(u16::from_le_bytes([pair[0], pair[1]])) << 16);
+        if mn_major {
+            put(line + i, k, value);
+        } else {
+            put(line, k + i, value);
         }
     }
 }

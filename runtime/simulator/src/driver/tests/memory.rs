@@ -92,42 +92,53 @@ fn addresses_are_checked() {
     assert_eq!(free(to + 512), Code::CUDA_ERROR_INVALID_VALUE);
 }
 
+fn good(code: Code) {
+    assert_eq!(code, Code::CUDA_SUCCESS);
+}
+
+/// The request for memory of a GPU.
+fn allocation_on(host: &TestHost, gpu: usize) -> sys::CUmemAllocationProp {
+    // SAFETY: the struct is plain C data, for which all zeros are valid.
+    let mut request: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    request.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    request.location = sys::CUmemLocation {
+        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: host.gpus[gpu].cu_device(),
+    };
+    request
+}
+
+/// Maps all of an allocation of `bytes` bytes for a GPU.
+fn map(host: &TestHost, handle: u64, gpu: usize, bytes: usize) -> u64 {
+    let mut at = 0;
+    let access = sys::CUmemAccessDesc {
+        location: sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: host.gpus[gpu].cu_device(),
+        },
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    // SAFETY: the pointers are to live values, and the range belongs to this test.
+    unsafe {
+        good(sys::cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0));
+        good(sys::cuMemMap(at, bytes, 0, handle, 0));
+        assert_eq!(
+            sys::cuMemMap(at, bytes, 0, handle, 0),
+            Code::CUDA_ERROR_INVALID_VALUE,
+            "the range is already mapped"
+        );
+        good(sys::cuMemSetAccess(at, bytes, &raw const access, 1));
+    }
+    at
+}
+
 /// Symmetric memory maps memory of one GPU for another one in the same way.
 #[test]
 fn memory_is_shared_by_a_descriptor() {
     let host = TestHost::new(2);
     let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     let bytes = 2 << 20;
-    // SAFETY: the struct is plain C data, for which all zeros are valid.
-    let mut request: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
-    request.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    request.location = sys::CUmemLocation {
-        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-        id: host.gpus[0].cu_device(),
-    };
-    let good = |code| assert_eq!(code, Code::CUDA_SUCCESS);
-    let map = |handle, device: usize| {
-        let mut at = 0;
-        let access = sys::CUmemAccessDesc {
-            location: sys::CUmemLocation {
-                id: host.gpus[device].cu_device(),
-                ..request.location
-            },
-            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
-        // SAFETY: the pointers are to live values, and the range belongs to this test.
-        unsafe {
-            good(sys::cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0));
-            good(sys::cuMemMap(at, bytes, 0, handle, 0));
-            assert_eq!(
-                sys::cuMemMap(at, bytes, 0, handle, 0),
-                Code::CUDA_ERROR_INVALID_VALUE,
-                "the range is already mapped"
-            );
-            good(sys::cuMemSetAccess(at, bytes, &raw const access, 1));
-        }
-        at
-    };
+    let request = allocation_on(&host, 0);
     host.gpus[0].bind_to_thread().expect("bound");
     let (mut handle, mut imported, mut fd) = (0, 0, -1);
     // SAFETY: the pointers are to live values, and the descriptor belongs to this test.
@@ -161,7 +172,7 @@ fn memory_is_shared_by_a_descriptor() {
         );
         assert_eq!(import(&mut 0, -1), Code::CUDA_ERROR_INVALID_VALUE);
     }
-    let (own, peers) = (map(handle, 0), map(imported, 1));
+    let (own, peers) = (map(&host, handle, 0, bytes), map(&host, imported, 1, bytes));
     // SAFETY: the memory belongs to this test, and nothing uses it after it is freed.
     unsafe {
         result::memset_d8_sync(own, 0x5a, bytes).expect("set");

@@ -48,7 +48,7 @@ KERNEL(32) {
     const u32 word = mk::load(words(args.input) + lane);
     mk::store(words(args.output) + lane, word);
     mk::store(at.source + lane, word);
-    const mk::comm::Put put{0, 5, 0, 0, 4, lane * 4, lane * 4};
+    const mk::comm::Put put{mk::kCommandPut, 0, 5, 0, 0, 4, lane * 4, lane * 4};
     const u32 index = mk::fetch_add_relaxed_gpu(&at.ring.state->claimed, 1);
     if (mk::comm::wait_command_slot(ctx, mk::kPush, at.ring, index)) mk::comm::publish_command(at.ring, index, put);
     mk::wait_flag(ctx, &at.ring.words->sent, mk::WaitSite{mk::kPush, mk::kPutSent, args.rank, index, index + 1});
