@@ -11,20 +11,16 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, Ident, Item, Lit, Meta, UseTree};
 
-/// The folders of the crates that are free of circles. A crate is added once its last circle is gone.
-const CRATES: &[&str] = &[
-    "gen",
-    "gen/compile",
-    "gen/declare",
-    "gen/spec",
-    "mkernel-macros",
-    "runtime",
-    "runtime/fabric",
-    "runtime/simulator",
-    "runtime/topology",
-    "tests/testing",
-    "tests/xtask",
-];
+/// Returns the folders of all crates of the workspace but the root package, which has no library.
+fn crates(workspace: &Path) -> Vec<PathBuf> {
+    let text = fs::read_to_string(workspace.join("Cargo.toml")).expect("the workspace's manifest");
+    let manifest: toml::Table = text.parse().expect("TOML");
+    let members = manifest["workspace"]["members"].as_array();
+    let members = members.expect("the members of the workspace").iter();
+    members
+        .map(|member| workspace.join(member.as_str().expect("a folder")))
+        .collect()
+}
 
 #[derive(Default)]
 struct Module {
@@ -276,8 +272,8 @@ fn is_test(item: &Item) -> bool {
 fn no_file_imports_from_a_file_that_imports_from_it() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut circles = Vec::new();
-    for folder in CRATES {
-        let lib = workspace.join(folder).join("src/lib.rs");
+    for folder in crates(workspace) {
+        let lib = folder.join("src/lib.rs");
         let main = lib.with_file_name("main.rs");
         let root = if lib.exists() { lib } else { main };
         circles.extend(Crate::read(&root).circles());

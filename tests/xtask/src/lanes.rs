@@ -12,12 +12,13 @@ struct Lane(&'static [&'static str]);
 const CHECK: Lane = Lane(&[
     "cargo fmt --all --check",
     "cargo clippy --locked --workspace --all-targets -- -D warnings",
+    "cargo doc --locked --workspace --no-deps",
     "cargo test --locked -p mkernel-spec -p mkernel-declare -p mkernel-topology",
     "cargo test --locked -p mkernel-compile --lib",
     "cargo test --locked -p mkernel-macros --lib",
     "cargo test --locked -p mkernel --lib -- --skip bootstrap",
     "cargo test --locked -p mkernel-fabric",
-    "cargo test --locked -p mkernel-suite --test golden --test templates --test imports --test readme --test attribute",
+    "cargo test --locked -p mkernel-suite --test golden --test templates --test imports --test lengths --test readme --test attribute",
     "cargo test --locked -p mkernel-suite --test collectives one_node",
 ]);
 /// All checks that need no GPU. The script installs the tools that it uses.

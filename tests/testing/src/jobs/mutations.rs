@@ -55,7 +55,7 @@ fn edited_line(text: &str, tag: &str, to: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Returns the job with a mutated kernel. The edits are those of [`apply_edits`].
+/// Returns the job with a mutated kernel. The edits are those of [`SimulatedJob::edit`].
 pub fn mutated<J: SimulatedJob>(mut job: J, edits: &[(&str, &str)]) -> J {
     let owned = |(from, to): &(&str, &str)| ((*from).to_owned(), (*to).to_owned());
     job.edit(edits.iter().map(owned).collect());

@@ -25,7 +25,7 @@ pub fn for_each_in_parallel<T: Sync>(items: &[T], body: impl Fn(&T) + Sync) {
 
 /// A job whose operators can continue as if they had made many calls.
 pub trait CallCount: SimulatedJob + Clone {
-    /// Returns the job with a call count that is set to `calls` after [`CALLS_BEFORE`](super::CALLS_BEFORE) calls.
+    /// Returns the job with a call count that is set to `calls` after its first calls.
     fn with_call_count(self, calls: u32) -> Self;
 }
 

@@ -40,7 +40,7 @@ pub trait SimulatedJob {
     /// A call fails, the simulator finds a defect, or a result is wrong.
     fn run(&self, seed: u64) -> Result<Results, String>;
 
-    /// Sets the edits of the kernel's text, which are those of [`apply_edits`](super::apply_edits).
+    /// Sets the edits of the kernel's text: the text or the tag of a line (`@name`), and what replaces it.
     fn edit(&mut self, edits: Vec<(String, String)>);
 }
 
