@@ -1,9 +1,11 @@
 //! Jobs of `ring_attention`, whose results are compared with a reference in fp64.
 
+mod buffers;
 mod reference;
 
 pub use reference::InputKind;
 
+use buffers::Buffers;
 use reference::{CallData, Random, Sharding};
 
 use super::memo::Memo;
@@ -12,9 +14,7 @@ use super::{
     apply_edits, emulated, replay, set_call_count,
 };
 use crate::lab::Failure;
-use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
-use mkernel::half::bf16;
-use mkernel::spec::abi::Operand;
+use mkernel::cudarc::driver::CudaStream;
 use mkernel::{
     AttentionConfig, AttentionOp, AttentionTuning, Communicator, Dim, Faults, KernelConfig, Layout,
     Operator, Placement, Scale,
@@ -62,64 +62,6 @@ pub struct AttentionJob {
     pub call_count: Option<u32>,
     /// The edits of the kernel's text, as [`mutated`](super::mutated) takes them.
     pub edits: Vec<(String, String)>,
-}
-
-/// The operands of a rank for one call, in device memory.
-struct Buffers {
-    /// Q, K and V.
-    inputs: Vec<CudaSlice<bf16>>,
-    o: CudaSlice<bf16>,
-    lse: CudaSlice<f32>,
-    /// The number of the rank's rows, over all batches and heads.
-    rows: usize,
-}
-
-impl Buffers {
-    /// Uploads the rank's shards of the inputs, and fills the results with a number that the call overwrites.
-    fn new(
-        stream: &Arc<CudaStream>,
-        sharding: Sharding,
-        call: &CallData,
-        rank: u32,
-    ) -> Result<Self, Failure> {
-        let mut inputs = Vec::new();
-        for (whole, heads) in [
-            (&call.q, sharding.shape.heads),
-            (&call.k, sharding.shape.kv_heads),
-            (&call.v, sharding.shape.kv_heads),
-        ] {
-            let mut own = sharding.shard(whole, heads, rank);
-            own.resize(own.len().max(1), bf16::NAN); // An allocation cannot be empty.
-            inputs.push(stream.clone_htod(&own)?);
-        }
-        let rows =
-            sharding.rows(rank).len() * (sharding.shape.batch * sharding.shape.heads) as usize;
-        let elems = rows * sharding.shape.head_dim as usize;
-        Ok(Self {
-            inputs,
-            o: stream.clone_htod(&vec![bf16::from_f32(77.0); elems.max(1)])?,
-            lse: stream.clone_htod(&vec![77.0f32; rows.max(1)])?,
-            rows,
-        })
-    }
-
-    /// Returns the addresses of the operands, in the order of the plan.
-    fn addresses(&self, stream: &Arc<CudaStream>) -> Vec<u64> {
-        let inputs = self.inputs.iter().map(|x| x.device_ptr(stream).0);
-        let results = [self.o.device_ptr(stream).0, self.lse.device_ptr(stream).0];
-        inputs.chain(results).collect()
-    }
-
-    fn launch(&mut self, stream: &Arc<CudaStream>, operator: &Operator) -> Result<(), Failure> {
-        let call = operator
-            .call(stream)
-            .read(Operand::Q, &self.inputs[0])
-            .read(Operand::K, &self.inputs[1])
-            .read(Operand::V, &self.inputs[2])
-            .write(Operand::O, &mut self.o)
-            .write(Operand::Lse, &mut self.lse);
-        Ok(call.launch()?)
-    }
 }
 
 impl AttentionJob {
