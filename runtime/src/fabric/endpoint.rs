@@ -257,18 +257,17 @@ fn pause_clock(
     page: &Arc<Page>,
     heartbeat: Option<Arc<Heartbeat>>,
 ) -> Option<BusyGuard> {
-    let simulated = shared.simulated.as_ref()?;
-    let (ring, page, limit) = (ring.ring.clone(), page.clone(), shared.timeout());
-    let may_receive = move || {
-        heartbeat
-            .as_ref()
-            .is_some_and(|heartbeat| heartbeat.is_within(limit))
-    };
-    // A proxy that has failed has set the abort word of the page.
-    Some(
+    shared.simulated.as_ref().map(|simulated| {
+        let (ring, page, limit) = (ring.ring.clone(), page.clone(), shared.timeout());
+        let may_receive = move || {
+            heartbeat
+                .as_ref()
+                .is_some_and(|heartbeat| heartbeat.is_within(limit))
+        };
+        // A proxy that has failed has set the abort word of the page.
         simulated
-            .pause_clock_while(move || !page.is_aborted() && (!ring.is_drained() || may_receive())),
-    )
+            .pause_clock_while(move || !page.is_aborted() && (!ring.is_drained() || may_receive()))
+    })
 }
 
 /// Prepares an emulated NIC, which copies between the regions of all ranks.

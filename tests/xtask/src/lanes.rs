@@ -12,6 +12,7 @@ struct Lane(&'static [&'static str]);
 const CHECK: Lane = Lane(&[
     "cargo fmt --all --check",
     "cargo clippy --locked --workspace --all-targets -- -D warnings",
+    "cargo clippy --locked -p mkernel --lib --no-default-features -- -D warnings",
     "cargo doc --locked --workspace --no-deps",
     "cargo test --locked -p mkernel-spec -p mkernel-declare -p mkernel-topology",
     "cargo test --locked -p mkernel-compile --lib",

@@ -1,20 +1,22 @@
-//! `ring_attention`: exact attention over a sequence whose rows are spread over ranks.
+//! `ring_attention`: exact attention over a sequence whose rows are divided among ranks.
 //!
-//! A CTA takes a tile of queries of one head and walks over the keys of all ranks, its own rank's first, with what it has
-//! of the softmax in registers. Each rank's K and V travel to the peers that need them head by head, as the tiles that
-//! shared memory shall hold, a flag behind each tile of keys.
+//! A CTA takes a tile of queries of one head and iterates over the keys of all ranks, beginning with those of its own
+//! rank. The state of the softmax stays in registers. Each rank's K and V travel head by head to the peers that need
+//! them, in the layout that shared memory will have. Each tile of keys has a flag.
 //!
-//! They arrive in slots, each for the K and V of a head of one source. Head n has slot n mod `kv_slots`, after the head
-//! that had it before, in this call or the last one: every tile of queries that has met the keys of a head tells all
-//! sources so, and who has heard of all tiles of a peer may overwrite the slot there. With as many slots as heads this only
-//! orders calls (the *gathered* plan); with fewer, memory is bounded (the *ring* plan). Both compute the same bits.
+//! They arrive in slots, each of which holds K and V of one head of one source. Head n uses slot n mod `kv_slots`. Its
+//! predecessor in the slot is a head of this call or of the previous one. When a tile of queries has attended to the
+//! keys of a head, it releases the slot to the source. A source overwrites a slot on a peer once all tiles of queries
+//! of that peer have released it. If there are as many slots as heads, this only orders calls; such a plan is called
+//! *gathered*. With fewer slots the memory is bounded; such a plan is called a *ring*. Both compute the same bits.
 //!
-//! Across nodes, own K and V also go to the rank's own slots, from where they are put to those of the ranks of its number on
-//! the other nodes, some tiles of a head at a time. Each of these raises its flags as if the source had, and relays them to
-//! the peers of its node that need them; a peer tells who relays that it has met keys, not the source. No credits cross
-//! between nodes: all heads have slots, twice, and calls take turns in them. A rank that starts call e + 2 has seen all
-//! puts of e + 1 from its peers on other nodes, so these have finished e, with all that they read of its keys then. All CTAs
-//! compute: a warp of some of them sends own parts of keys, and relays others', meanwhile.
+//! Across nodes, a rank also copies its own K and V to its own slots. From there they are put to the slots of the ranks
+//! of the same local rank on the other nodes, several tiles of a head at a time. The receiving rank raises the flags in
+//! place of the source and forwards the tiles to the peers of its node that need them. Those peers release their slots
+//! to the rank that forwards, not to the source. No credits cross between nodes, because all heads have slots for two
+//! calls, and calls alternate between the two sets. A rank that starts call e + 2 has received all puts of call e + 1
+//! from its peers on other nodes, so these peers have finished call e and no longer read its keys of that call. All
+//! CTAs compute. In some of them, one warp sends own parts of keys and forwards parts of other nodes at the same time.
 
 use super::config::{AttentionConfig, AttentionShape};
 use super::op_plan::{AttentionPlan, TILE_ROWS, grid_ctas, push_warps, tile_bytes};
@@ -28,8 +30,8 @@ use crate::plan::{KernelPlan, Network, OpPlan, Registers};
 use crate::roofline::Bound;
 use crate::spec::KernelSpec;
 
-/// Scores, sums and weights of a warpgroup's 64 x 128 take 160 registers of each thread at once, and 24 more are enough;
-/// movers need more than 56 where they push and have many cases to tell apart.
+/// The scores, sums and weights of a warpgroup's 64x128 tile occupy 160 registers of each thread at the same time, and
+/// 24 more are enough for the rest. Producer warps that push and distinguish many cases need more than 56.
 const REGISTERS: Registers = Registers {
     entry: 168,
     mover: 72,
@@ -103,8 +105,8 @@ fn op_plan(
     found.into_result(op_plan)
 }
 
-/// Without a mask all tiles are as long, and K and V come head by head. With one, enough heads for all CTAs at once, so
-/// that all end with short tiles.
+/// Without a mask all tiles take equally long, and K and V arrive head by head. With a mask, enough heads for all CTAs
+/// are computed at the same time, so that all CTAs end with short tiles.
 fn group_heads(
     config: &AttentionConfig,
     shape: AttentionShape,

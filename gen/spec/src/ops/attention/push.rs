@@ -1,4 +1,4 @@
-//! How many CTAs send K and V.
+//! The number of CTAs that send K and V.
 
 use super::op_plan::{AttentionPlan, SUB_TILE_BYTES, SUB_TILE_COLS, grid_ctas};
 use super::{cost, work};
@@ -7,19 +7,19 @@ use crate::plan::network::PUT_BYTES;
 use crate::roofline::{Bound, Traffic};
 use crate::topology::Topology;
 
-/// CTAs that may push: eight nearly fill the link; each is missing where there is enough to compute.
+/// The numbers of CTAs that may push. Eight nearly saturate the link. Each of them computes less in the meantime.
 const PUSH_CTAS: [u32; 4] = [4, 8, 16, 32];
 
-/// Across nodes: own parts that are sent before the first that is relayed. A NIC of 50 GB/s takes 170 µs for them, more than a
-/// put takes to come.
+/// Across nodes, the number of own parts that are sent before the first part is forwarded. A NIC of 50 GB/s takes 170
+/// µs for them, which is longer than a put takes to arrive.
 pub const PUSH_LEAD: u32 = (8 << 20) / SUB_TILE_BYTES;
 const _: () = assert!(PUSH_LEAD * SUB_TILE_BYTES >= 2 * PUT_BYTES);
 
-/// Across nodes: what a warp takes to load a part, store it, and raise flags, µs …
+/// Across nodes, the time in which a warp loads a part and raises its flags, µs.
 const PART_US: f64 = 6.1;
-/// … and for each that it is stored to: an SM stores some 50 GB/s …
+/// Across nodes, the time in which a warp stores a part to one rank, µs. An SM stores about 50 GB/s.
 const RECEIVER_US: f64 = 0.35;
-/// … and how many more such warps there are than would be just enough.
+/// Across nodes, the factor by which there are more such warps than would just suffice.
 const PUSH_SPARE: f64 = 1.5;
 
 /// Chooses `push_ctas`.
@@ -52,9 +52,10 @@ pub(super) fn choose(op_plan: &mut AttentionPlan, topology: Topology, device: &D
     op_plan.push_ctas = best.unwrap_or(most);
 }
 
-/// Of how many CTAs a warp must send and relay, so that nobody waits for them but for the NICs. On 4 GPUs as 2x2, 3072 rows each
-/// took 4272, 2715, 2131 and 2161 µs with 16, 32, 64 and 128; 6144 rows 8242, 8397 and 8554 with 38, 48 and 128.
-/// Puts of 256 or 512 KiB, and a lead of 192 or 1024 parts, changed no time by more than 2 %.
+/// Returns the number of CTAs of which a warp must send and forward, so that the NICs are the bottleneck. On 4 GPUs as
+/// 2x2, 3072 rows per rank took 4272, 2715, 2131 and 2161 µs with 16, 32, 64 and 128 CTAs. 6144 rows took 8242, 8397
+/// and 8554 µs with 38, 48 and 128. Puts of 256 or 512 KiB, and a lead of 192 or 1024 parts, changed no time by more
+/// than 2 %.
 fn across(op_plan: &AttentionPlan, topology: Topology, traffic: &Traffic, device: &Device) -> u32 {
     let tile_parts = 2 * op_plan.shape.head_dim / u64::from(SUB_TILE_COLS);
     let parts =

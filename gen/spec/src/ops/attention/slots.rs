@@ -1,4 +1,4 @@
-//! For how many heads of K and V there is room.
+//! The number of slots for heads of K and V.
 
 use super::op_plan::AttentionPlan;
 use crate::config::Field;
@@ -6,13 +6,14 @@ use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::topology::Topology;
 
-/// Of a GPU's memory, what an operator may take to keep all heads of K and V: one in so many bytes.
+/// An operator may use one byte in this many of a GPU's memory to keep all heads of K and V.
 const MEMORY_SHARE: u64 = 16;
 
-/// The same across nodes, where heads don't take turns.
+/// The same across nodes, where heads cannot share slots.
 const MEMORY_SHARE_ACROSS: u64 = 4;
 
-/// Chooses `kv_slots`: for all heads, if memory allows. With fewer, heads that are computed together must fit.
+/// Chooses `kv_slots`. There is a slot for every head if memory allows. Otherwise the heads that are computed at the
+/// same time must fit.
 pub(super) fn choose(
     op_plan: &mut AttentionPlan,
     topology: Topology,

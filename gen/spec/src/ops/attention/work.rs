@@ -1,11 +1,11 @@
-//! What ranks compute and send.
+//! The amounts of attention that ranks compute and send.
 
 use super::config::AttentionShape;
 use super::op_plan::{AttentionPlan, ELEM_BYTES};
 use crate::roofline::Traffic;
 use crate::topology::Topology;
 
-/// Of the rank that has most of each.
+/// The largest amount of each kind on any rank.
 pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
     let AttentionShape {
         batch,
@@ -27,7 +27,7 @@ pub(super) fn traffic(op_plan: &AttentionPlan, topology: Topology) -> Traffic {
     }
 }
 
-/// What a rank does for each head.
+/// The amounts of one rank for each head.
 struct RankWork {
     /// Its rows.
     rows: u64,

@@ -1,17 +1,20 @@
 //! `combine` on several nodes.
 //!
-//! A rank lists for each other node those of its tokens that have rows there, with all their choices, and puts the list to the
-//! rank of its own number there, which relays it to its node. The ranks of that node add up what each has of a token and send it
-//! to the one that got the list; this adds those sums in the order of ranks, and puts them, as rows of bf16 in the order of the
-//! list, in chunks to the token's rank. That adds the nodes' sums in the order of nodes, its own node's rows in that of ranks, in
-//! fp32. So a row crosses once for each token and node that has rows of it.
+//! For each other node, a rank makes a list of its tokens that have rows there, with all their top-k entries. It puts
+//! the list to the rank of the same local rank on that node, which forwards it to the other ranks of its node. Each
+//! rank of that node adds up its rows of a token and sends the sum to the rank that received the list. That rank adds
+//! these sums in the order of ranks, and puts the results back to the token's rank in chunks: rows of bf16, in the
+//! order of the list. The token's rank adds the sums of the nodes in fp32 in the order of nodes, where its own node's
+//! sum is made of rows in the order of ranks. A row of sums therefore crosses the network once for each token and node.
 //!
-//! Where a token is on a list is by chance; its rank keeps it. A call has as many puts as the lists make necessary, which both
-//! sides know from their lengths; each rank keeps how many there were before, for each peer, by parity of the epoch.
+//! CTAs append tokens to a list in any order, so the position of a token differs from call to call. The token's rank
+//! keeps the position. The number of puts of a call follows from the lengths of the lists, so both sides know it. Each
+//! rank keeps the number of puts of earlier calls for each peer, by parity of the epoch.
 //!
-//! Lists are double-buffered by parity: who puts one in epoch e has finished e-1, in which the peer's list came, so that the peer
-//! has finished e-2. Sums need one buffer, on both sides: who makes one has the list of this epoch, whose rank has finished the
-//! call before, in which it got all that was put to it.
+//! Lists are double-buffered by parity of the epoch. A rank that puts one in epoch e has finished e-1, in which it
+//! received the peer's list of e-1, so the peer has finished e-2 and its list buffer is free. Sums need one buffer on
+//! each side. A rank that computes a sum has received the list of this epoch, so the rank that sent the list has
+//! finished the previous call, and with it has read all sums that were put to it.
 
 use super::op_plan::{CombinePlan, InternodeCombine, LIST_HEADER_BYTES};
 use crate::config::Field;

@@ -1,16 +1,16 @@
-//! `combine`: what experts made of each token, weighted and summed, at the token's rank.
+//! `combine`: the weighted sums of the experts' results, on the rank of each token.
 //!
-//! A rank sends every other one, for each of its tokens, where the rows are and how much each counts, in packets that carry
-//! the mark of the call. Every rank adds up the rows that it has of a token and sends one row of bf16; the token's rank adds
-//! those, in the order of ranks. A CTA makes one sum after the other, its own and those for peers: rows come through stages
-//! in shared memory, sums leave from shared memory, both by TMA, so that nothing in flight needs a register or holds up a
-//! warp.
+//! Each rank sends the top-k entries of its tokens, which are row indices and weights, to all other ranks of its node
+//! in packets that carry the mark of the call. Each rank adds up its rows of a token and sends the sum to the token's
+//! rank as one row of bf16. The token's rank adds these sums in the order of ranks. A CTA computes one sum after the
+//! other, for its own rank and for peers. Rows reach shared memory by TMA through a pipeline of stages, and sums leave
+//! it by TMA, so data in flight occupies no registers and blocks no warp.
 //!
-//! The packets are double-buffered by parity of the epoch: a rank that starts epoch e has finished e-1, for which every peer
-//! had begun e-1 and so finished e-2. Sums need one buffer: they are sent to a rank whose packets of this epoch have arrived,
-//! and which has therefore finished the one before.
+//! Packets are double-buffered by parity of the epoch. A rank that starts epoch e has finished e-1, for which every
+//! peer had started e-1 and thus finished e-2, the last reader of the buffer that e writes. Sums need one buffer. They
+//! are sent to a rank whose packets of this epoch have arrived, and which has therefore finished the previous call.
 //!
-//! Across nodes see `internode`.
+//! `internode` describes several nodes.
 
 use super::config::{CombineConfig, CombineShape};
 use super::op_plan::{CombinePlan, ELEM_BYTES, InternodeCombine, OUTPUTS};
@@ -27,18 +27,18 @@ use crate::roofline::{Bound, Traffic};
 use crate::spec::KernelSpec;
 use crate::topology::Topology;
 
-/// The most stages. Memory wants 40 KiB under way in an SM (1.2 µs at 33 GB/s); as many rows again wait to be
+/// The most stages. To saturate memory, an SM needs 40 KiB in flight (1.2 µs at 33 GB/s), and as many bytes wait to be
 /// added.
 const MAX_STAGES: u32 = 16;
-/// The longest part of a row that is a stage: fourteen fit.
+/// The longest part of a row that is a stage. Fourteen of them fit into shared memory.
 const MAX_PART_BYTES: u64 = 16 << 10;
-/// The shortest, with which neither the link nor TMA is much slower.
+/// The shortest part of a row. Shorter ones slow down the link and TMA.
 const MIN_PART_BYTES: u64 = 2 << 10;
-/// Own sums of a CTA, at least, unless parts were too short: the last ones leave SMs idle. On one rank more pay, since no flag
-/// follows each of them.
+/// The least number of own sums of a CTA, unless parts would be too short: the last sums leave SMs idle. On one rank
+/// more parts pay off, since no flag follows each of them.
 const SUMS_PER_CTA: u64 = 4;
 const SUMS_PER_CTA_ALONE: u64 = 12;
-/// Parts begin at lines of L2.
+/// The size of a line of L2. Parts begin at lines.
 const LINE_BYTES: u64 = 128;
 /// A packet of the low-latency protocol: a top-k entry, or two other words, beside flags.
 const PACKET_BYTES: u64 = 16;

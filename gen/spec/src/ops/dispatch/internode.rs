@@ -1,17 +1,20 @@
 //! `dispatch_gemm` on several nodes.
 //!
-//! A node gets a token once. Its tokens for a node are packed in the order of that node's experts, first ones of all its
-//! ranks first, and put in chunks to the rank of the own number there, to the very place where this has tokens of that
-//! source; it relays each to those ranks of its node that need it, to the same slots of theirs, and raises the same flags
-//! that pushes inside a node do. So experts' products don't know how a row came.
+//! A token crosses the network once for each node that has experts of it. A rank packs its tokens for a node in the
+//! order of that node's experts: first the first expert of each rank of the node, then the second ones. It puts them in
+//! chunks to the rank of the same local rank on that node, at the address where that rank keeps the tokens of this
+//! source. The receiving rank forwards each token to the ranks of its node that need it, to the same slots, and raises
+//! the same flags as a push within a node. The GEMM of an expert therefore does not depend on the way in which a row
+//! arrives.
 //!
-//! Before that, one put, a packet, tells a node the numbers, which ranks need each token, and the lists of its ranks, as long
-//! as they are. A call has as many puts as tokens make necessary, which both sides know from the numbers; each rank keeps
-//! how many there were before, for each peer, by parity of the epoch.
+//! The chunks are preceded by one put, a packet. It holds the row counts, the ranks that need each token, and the row
+//! lists of the node's ranks. Its length depends on the routing. The number of puts of a call follows from the counts,
+//! so both sides know it. Each rank keeps the number of puts of earlier calls for each peer, by parity of the epoch.
 //!
-//! Packets are double-buffered by parity: who puts one in epoch e has finished e-1, in which the peer's packet came, so that
-//! the peer has finished e-2. Chunks need one buffer, on both sides: they are packed and put once the numbers of all ranks
-//! are here, so that every rank has finished the call before, in which it had all that was put to it.
+//! Packets are double-buffered by parity of the epoch. A rank that puts one in epoch e has finished e-1, in which it
+//! received the peer's packet of e-1, so the peer has finished e-2 and its packet buffer is free. Chunks need one
+//! buffer on each side. They are packed and put only after the counts of all ranks have arrived. Every rank has then
+//! finished the previous call, and with it has read everything that was put to it.
 
 use super::op_plan::{DispatchPlan, InternodeDispatch};
 use crate::config::Field;

@@ -1,14 +1,17 @@
-//! `dispatch_gemm`: tokens to the ranks of their experts, and each expert's product of them.
+//! `dispatch_gemm`: tokens go to the ranks of their experts, and each expert multiplies its tokens by its weight.
 //!
-//! Every CTA counts the choices of a slice of the rank's tokens; from all counts each knows where its tokens go. A rank
-//! tells every other how many tokens it sends to each expert, and in which slot of the receiver's buffer each row's token
-//! will be; then some of its CTAs send each token once per rank, those for a rank's first expert first. The others gather the
-//! rows of a tile through that list, as they come, and so do those when they have sent all. Each takes a tile when it is
-//! about to have none, so that who waits for rows holds up nothing else. Numbers and lists are double-buffered by parity of the epoch: who starts epoch
-//! e has finished e-1, for which it had those of every peer, so that each peer has finished e-2. Tokens need one buffer:
-//! they are sent once the receiver's numbers of this epoch are here, so that it has finished the one before.
+//! Every CTA counts the top-k entries of a slice of the rank's tokens. From the counts of all slices, each CTA computes
+//! where its tokens go. A rank sends to every other rank how many tokens it will send for each expert, and which slot
+//! of the receive buffer each row refers to. Then the communication CTAs send each token once to each rank that needs
+//! it, in the order of the receiving rank's experts. The other CTAs gather the rows of a tile through that list as they
+//! arrive, and communication CTAs join them when they have sent everything. A CTA takes a tile only when its pipeline
+//! is about to run empty, so a CTA that waits for rows does not delay other tiles.
 //!
-//! Across nodes see `internode`.
+//! Counts and lists are double-buffered by parity of the epoch. A rank that starts epoch e has finished e-1, for which
+//! it received those of every peer, so each peer has finished e-2. Tokens need one buffer. They are sent once the
+//! receiver's counts of this epoch have arrived, so the receiver has finished the previous call.
+//!
+//! `internode` describes several nodes.
 
 use super::config::{DispatchConfig, DispatchShape, all_rows};
 use super::op_plan::{COPIES_AHEAD, DispatchPlan, ELEM_BYTES, InternodeDispatch};
@@ -22,13 +25,13 @@ use crate::roofline::Bound;
 use crate::spec::KernelSpec;
 use crate::topology::Topology;
 
-/// Of the smallest tile, as much as slots to push from take; more gain nothing.
+/// The most stages. Those of the smallest tile have room for the slots to send from, and more are no faster.
 const MAX_STAGES: u32 = 8;
 /// Communication CTAs; 8 fill the link.
 const COMM_CTAS: u32 = 8;
 /// Tokens under one flag, at most.
 const BLOCK_TOKENS: u64 = 8;
-/// Loaders keep eight addresses of rows and where tiles are; math warps have 128 sums each.
+/// Producer warps keep eight addresses of rows and the coordinates of tiles. Threads of MMA warps have 128 sums each.
 const REGISTERS: Registers = Registers {
     entry: 168,
     mover: 104,

@@ -1,22 +1,25 @@
 //! `gemm_rs` and `gemm_ar`: C = Σ_r A_r · B_r.
 //!
-//! Every rank computes every tile. In two shots a tile has an owner, to whose slot the others send their part of it, as
-//! bf16; the owner brings these through the ring of stages behind the tile's own, and adds them to its sums in fp32.
-//! `gemm_rs`: a rank owns the tiles of its rows. `gemm_ar`: ranks own tiles in turn, and send the results on. In one
-//! shot (few rows) every rank sends its part to all who need it, from registers to registers, where they are added up; or
-//! of each row to one rank, which relays the sum to all, where that is less to send.
+//! Every rank computes every tile. With two shots, each tile has an owner. The other ranks send their partial sums of
+//! the tile to the owner's slot as bf16. The owner loads them through the same pipeline of stages as A and B, after the
+//! tile's own stages, and adds them to its sums in fp32. In `gemm_rs`, a rank owns the tiles of its rows. In `gemm_ar`,
+//! ranks own tiles in turn and send the results to all ranks. With one shot, which is for few rows, every rank sends
+//! its partial sums from registers to all ranks that need them, where they are added up in registers. Where this is
+//! less to send, each row goes to one rank instead, which relays the sum to all.
 //!
-//! Parts of a sum travel as bf16, and results as what C is. Who adds up a part of C applies the epilogue to it.
+//! Partial sums travel as bf16, and results in the type of C. The rank that adds up a part of C applies the epilogue to
+//! it.
 //!
-//! Slots are double-buffered by epoch: a rank that starts epoch e has finished e-1, for which it needed every rank that
-//! it sends to to have started e-1 and so to have finished e-2, the last reader of the slots that e writes. A rank that
-//! owns nothing waits for the owners' word instead.
+//! Slots are double-buffered by parity of the epoch. A rank that starts epoch e has finished e-1, for which every rank
+//! that it sends to had started e-1 and thus finished e-2, the last reader of the slots that e writes. A rank that owns
+//! no tile receives no partial sums, so it waits for a signal of the owners instead.
 //!
-//! Across nodes, a tile is added up on each node by the rank with the owner's number; these sums, as bf16, are put to the
-//! owner, who adds them to its own node's, in the order of nodes: one transfer per pair of nodes and tile. Tiles of other
-//! nodes' owners come first, those of the own node last, so that no node waits for another before all its puts are posted.
-//! Results are put to the owner's peers and relayed by them. Every rank waits for all puts of its peers, so what was said
-//! of slots holds for those that puts write, and for those that they are taken from.
+//! Across nodes, the rank with the owner's local rank adds up a tile on each node. These sums are put to the owner as
+//! bf16, and the owner adds them to the sum of its own node, in the order of nodes. That is one transfer for each pair
+//! of nodes and tile. Tiles owned by other nodes come first and those of the own node last, so that no node waits for
+//! another one before it has posted all its puts. Results are put to the owner's peers, which relay them within their
+//! nodes. Every rank waits for all puts of its peers, so the argument about slots also holds for the buffers that puts
+//! write and read.
 
 mod candidate;
 mod internode;
@@ -40,15 +43,16 @@ use candidate::{Candidate, ROUND_BYTES_OF_RESULTS, candidate, collect_unroll, pa
 use layout::{args, c_rows};
 use traffic::{ELEM_BYTES, traffic};
 
-/// Partial sums of an owner's tiles in a round: with fewer, own tiles wait; with more, the link does at the end.
+/// The bytes of an owner's partial sums in a round. With fewer, own tiles wait for partial sums. With more, the link is
+/// idle at the end.
 const ROUND_BYTES: u32 = 1 << 20;
-/// Row tiles that share B tiles in L2. In a round, as many of every owner advance together.
+/// Row tiles that share B tiles in L2. In a round, this many row tiles of every owner advance together.
 const GROUP_M: u32 = 8;
-/// Columns of a math warpgroup, at most, with one shot.
+/// The most columns of an MMA warpgroup with one shot.
 const ONE_SHOT_COLS: u32 = 128;
-/// Packets of a lane in eight rows of a sub-tile, …
+/// The packets of a lane in eight rows of a sub-tile.
 const PACKETS: u32 = 4;
-/// … and those of all ranks that fit into its registers.
+/// The packets of all ranks that fit into the registers of a lane.
 const MAX_PACKETS_IN_FLIGHT: u32 = 16;
 
 /// The fastest plan by the cost model.
@@ -217,7 +221,7 @@ fn two_shots(
     let rounds = match (tuning.round_tiles, spec.op()) {
         _ if owners == 1 => vec![u32::MAX],
         (Some(tiles), _) => vec![tiles],
-        // Who keeps pace must not wait for parts of own tiles: they come from the round of CTAs before.
+        // CTAs that keep pace must not wait for partial sums of own tiles, so these come from the previous round.
         _ if order.pace_steps > 0 => vec![device.sm_count.div_ceil(owners)],
         (None, GemmOp::GemmRs) => vec![rounds_of(ROUND_BYTES), u32::MAX],
         (None, _) => vec![rounds_of(ROUND_BYTES_OF_RESULTS)],
@@ -262,7 +266,7 @@ fn finish(spec: GemmSpec<'_>, device: &Device, candidate: Candidate) -> KernelPl
     } else {
         comm_ctas + order.units().min(device.sm_count - comm_ctas)
     };
-    // Nobody has to send more than two shots do.
+    // The bound is that of two shots, which send the least.
     let least = traffic(spec, false, true);
     let in_shards = order.shard_row_tiles.is_some();
     let op_plan = GemmPlan {

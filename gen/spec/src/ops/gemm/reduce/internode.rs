@@ -1,4 +1,4 @@
-//! Operators that reduce, on several nodes: their candidates, and what they want of the fabric.
+//! Reductions across several nodes: their candidates, and the puts that they need.
 
 use super::super::config::{GemmOp, Tile};
 use super::super::core::CoreLayout;
