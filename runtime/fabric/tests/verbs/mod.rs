@@ -148,6 +148,13 @@ struct Stream {
     arrived: Seen,
 }
 
+impl Stream {
+    /// The number of writes that have arrived and are known to be sent, from the first one on.
+    fn done(&self) -> u32 {
+        self.arrived.all_before.min(self.sent.all_before)
+    }
+}
+
 /// The writes of a stream for which an event was reported.
 #[derive(Default)]
 struct Seen {
@@ -171,80 +178,111 @@ impl Seen {
     }
 }
 
+/// The streams between all pairs of nodes.
+struct Streams {
+    all: Vec<Stream>,
+    /// The writes of a stream that have room in a region at the same time.
+    slots: usize,
+    bytes: usize,
+}
+
+impl Streams {
+    fn new(nodes: usize, bytes: usize) -> Self {
+        let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
+        let stream = |(from, to)| Stream {
+            from,
+            to,
+            posted: 0,
+            sent: Seen::default(),
+            arrived: Seen::default(),
+        };
+        let all: Vec<_> = pairs.filter(|(from, to)| from != to).map(stream).collect();
+        Self {
+            slots: REGION_BYTES / 2 / all.len() / bytes,
+            all,
+            bytes,
+        }
+    }
+
+    fn offset(&self, stream: usize, sequence: u32) -> usize {
+        (stream * self.slots + sequence as usize % self.slots) * self.bytes
+    }
+
+    /// Posts writes of a stream: up to 8, and `window` of them in flight.
+    fn post(&mut self, nodes: &mut [Node], index: usize, count: u32, window: u32) {
+        let stream = &self.all[index];
+        let node = &mut nodes[stream.from];
+        let to = (stream.posted + 8).min(count).min(stream.done() + window);
+        let write_of = |sequence: u32| {
+            let (at, number) = (
+                self.offset(index, sequence),
+                (index as u32) << 20 | sequence,
+            );
+            node.memory.write(at, &pattern(number.into(), self.bytes));
+            let peer = peer_id(stream.from, stream.to);
+            write(peer, at, REGION_BYTES / 2 + at, self.bytes, number)
+        };
+        let writes: Vec<_> = (stream.posted..to).map(write_of).collect();
+        self.all[index].posted += node.transport.post(&writes).unwrap() as u32;
+    }
+
+    /// Returns whether the bytes of a write are in its target.
+    fn is_there(&self, nodes: &[Node], number: u32) -> bool {
+        let index = (number >> 20) as usize;
+        let target = REGION_BYTES / 2 + self.offset(index, number & 0xf_ffff);
+        let memory = &nodes[self.all[index].to].memory;
+        memory.read(target, self.bytes) == pattern(number.into(), self.bytes)
+    }
+
+    /// Checks the writes that have arrived at a node, and those that it has sent.
+    fn check(&mut self, nodes: &mut [Node], at: usize) {
+        for (from, number) in nodes[at].poll() {
+            assert!(
+                self.is_there(nodes, number),
+                "{number:#x} arrived without its bytes"
+            );
+            let stream = &mut self.all[(number >> 20) as usize];
+            assert_eq!((peer_id(at, stream.from), stream.to), (from, at));
+            stream.arrived.see(number & 0xf_ffff);
+        }
+        for id in std::mem::take(&mut nodes[at].sent) {
+            let number = id as u32;
+            assert!(
+                self.is_there(nodes, number),
+                "{number:#x} was sent, but is not there"
+            );
+            self.all[(number >> 20) as usize]
+                .sent
+                .see(number & 0xf_ffff);
+        }
+    }
+}
+
 /// Each node writes `count` times `bytes` to each other node at once, with as many writes in flight as the limits
 /// allow.
 ///
 /// When a write is reported as arrived and when it is reported as sent, its bytes must be in the target, because all
 /// these NICs acknowledge a write only after that. Returns how often a write arrived after one that was posted later.
 pub fn streams_arrive(nodes: &mut [Node], count: u32, bytes: usize, limit: Duration) -> usize {
-    let pairs = (0..nodes.len()).flat_map(|from| (0..nodes.len()).map(move |to| (from, to)));
-    let stream = |(from, to)| Stream {
-        from,
-        to,
-        posted: 0,
-        sent: Seen::default(),
-        arrived: Seen::default(),
-    };
-    let mut streams: Vec<_> = pairs.filter(|(from, to)| from != to).map(stream).collect();
-    let slots = REGION_BYTES / 2 / streams.len() / bytes;
-    let place = |stream: usize, sequence: u32| (stream * slots + sequence as usize % slots) * bytes;
-    let figures = nodes[0].transport.limits();
-    let window = figures.writes.min(figures.receives).min(slots as u32);
-    let done = |stream: &Stream| stream.arrived.all_before.min(stream.sent.all_before);
-    let is_there = |nodes: &[Node], streams: &[Stream], number: u32| {
-        let index = (number >> 20) as usize;
-        let target = REGION_BYTES / 2 + place(index, number & 0xf_ffff);
-        nodes[streams[index].to].memory.read(target, bytes) == pattern(number.into(), bytes)
-    };
+    let mut streams = Streams::new(nodes.len(), bytes);
+    let limits = nodes[0].transport.limits();
+    let window = limits.writes.min(limits.receives).min(streams.slots as u32);
     let end = Instant::now() + limit;
-    while streams.iter().any(|stream| done(stream) < count) {
+    while streams.all.iter().any(|stream| stream.done() < count) {
         assert!(
             Instant::now() < end,
             "not done in {limit:?}; lost: {:?}",
             losses(nodes)
         );
-        for (index, stream) in streams.iter_mut().enumerate() {
-            let to = (stream.posted + 8).min(count).min(done(stream) + window);
-            let writes: Vec<_> = (stream.posted..to)
-                .map(|sequence| {
-                    let (at, number) = (place(index, sequence), (index as u32) << 20 | sequence);
-                    nodes[stream.from]
-                        .memory
-                        .write(at, &pattern(number.into(), bytes));
-                    write(
-                        peer_id(stream.from, stream.to),
-                        at,
-                        REGION_BYTES / 2 + at,
-                        bytes,
-                        number,
-                    )
-                })
-                .collect();
-            stream.posted += nodes[stream.from].transport.post(&writes).unwrap() as u32;
+        for index in 0..streams.all.len() {
+            streams.post(nodes, index, count, window);
         }
         for at in 0..nodes.len() {
-            for (from, number) in nodes[at].poll() {
-                assert!(
-                    is_there(nodes, &streams, number),
-                    "{number:#x} arrived without its bytes"
-                );
-                let stream = &mut streams[(number >> 20) as usize];
-                assert_eq!((peer_id(at, stream.from), stream.to), (from, at));
-                stream.arrived.see(number & 0xf_ffff);
-            }
-            for number in std::mem::take(&mut nodes[at].sent)
-                .into_iter()
-                .map(|id| id as u32)
-            {
-                assert!(
-                    is_there(nodes, &streams, number),
-                    "{number:#x} was sent, but is not there"
-                );
-                streams[(number >> 20) as usize].sent.see(number & 0xf_ffff);
-            }
+            streams.check(nodes, at);
         }
     }
-    streams.iter().map(|stream| stream.arrived.inversions).sum()
+    let inversions = streams.all.iter().map(|stream| stream.arrived.inversions);
+    inversions.sum()
 }
 
 /// Node 0 writes to node 1 with a key that node 1 did not send, and loses it. Its connection to node 2 stays intact.
