@@ -10,20 +10,20 @@ pub const KERNEL: &str = "fabric_test";
 /// CTAs: one sends, one receives.
 pub const CTAS: u32 = 2;
 
-/// Threads of each.
+/// Threads of each CTA.
 pub const THREADS: u32 = 256;
 
 /// The most nodes of a test.
 pub const MAX_NODES: u32 = 64;
 
-/// The channel of messages …
+/// The channel of messages.
 pub const MESSAGES: u16 = 0;
-/// … and that of their acknowledgements.
+/// The channel of acknowledgements.
 pub const ACKS: u16 = 1;
-/// How many there are.
+/// The number of channels.
 pub const CHANNELS: u16 = 2;
 
-/// Commands whose way to the proxy is kept: the last ones of a call.
+/// The number of commands whose times are kept: the last ones of a call.
 pub const PICK_UPS: u32 = 1024;
 
 /// Messages have a multiple of this many bytes.
@@ -36,9 +36,10 @@ pub const WORD_BYTES: u32 = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FabricTestArgs {
-    /// Where commands are posted.
+    /// The ring to which commands are posted.
     pub ring: CommandRing,
-    /// As waits need them: this rank's own in every place, since other nodes' memory is out of reach.
+    /// The workspaces, as waits use them. Every entry is this rank's own, since the memory of other nodes cannot be
+    /// accessed.
     pub workspaces: [u64; MAX_RANKS],
     /// Address of the [`HostPage`](crate::abi::HostPage).
     pub host: u64,
@@ -46,21 +47,21 @@ pub struct FabricTestArgs {
     pub deadline_ns: u64,
     /// Arrival words, by peer and channel, [`FLAG_STRIDE_BYTES`](crate::abi::FLAG_STRIDE_BYTES) apart.
     pub arrivals: u64,
-    /// Where region 0 starts.
+    /// The address of region 0.
     pub region: u64,
     /// Address of the [`FabricTestResults`].
     pub results: u64,
-    /// Of all messages' contents.
+    /// The seed of the contents of all messages.
     pub seed: u64,
-    /// This rank among those of its node.
+    /// The local rank on its node.
     pub rank: u32,
-    /// Its node.
+    /// The number of this rank's node.
     pub node: u32,
-    /// How many nodes there are, at most [`MAX_NODES`].
+    /// The number of nodes, at most [`MAX_NODES`].
     pub nodes: u32,
     /// Messages to each peer; a multiple of `batch`.
     pub messages: u32,
-    /// Those of them that come before the clock starts.
+    /// The number of those messages that are sent before the clock starts.
     pub untimed: u32,
     /// Messages of all earlier calls to each peer, modulo 2^32.
     pub messages_before: u32,
@@ -70,25 +71,26 @@ pub struct FabricTestArgs {
     pub message_bytes: u32,
     /// Bytes from one slot to the next.
     pub slot_bytes: u32,
-    /// Messages to a peer that may be on their way; at least `batch`.
+    /// The most messages to a peer in flight, at least `batch`.
     pub window: u32,
     /// Messages that are acknowledged together.
     pub batch: u32,
     /// Whether contents are written before each message, and checked after.
     pub checks: u32,
-    /// Whether each command's way to the proxy and back is timed.
+    /// Whether the time until the proxy has read a command is measured.
     pub probes: u32,
 }
 
-/// What a call leaves; zeroed before it.
+/// The results of a call. They are zeroed before the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricTestResults {
-    /// From the first timed message to the last acknowledgement of all.
+    /// The time from the first timed message to the last acknowledgement.
     pub elapsed_ns: u64,
-    /// By peer: words of its messages that were wrong.
+    /// The number of wrong words in the messages of each peer.
     pub wrong_words: [u64; MAX_NODES as usize],
-    /// From a command's post until this GPU saw that the proxy had taken it: timed command i at i modulo [`PICK_UPS`].
+    /// The times from posting a command until this GPU saw that the proxy had read it. Timed command i is at index i
+    /// modulo [`PICK_UPS`].
     pub pick_up_ns: [u32; PICK_UPS as usize],
 }
 
@@ -99,7 +101,7 @@ pub fn args_layout() -> StructLayout {
         messages, untimed, messages_before, acks_before, message_bytes, slot_bytes, window, batch, checks, probes)
 }
 
-/// The same for what it leaves.
+/// The struct of results that the template declares; it asserts size and offsets.
 #[must_use]
 pub fn results_layout() -> StructLayout {
     layout!(FabricTestResults: elapsed_ns, wrong_words, pick_up_ns)

@@ -4,8 +4,8 @@
 //! KernelConfig ─validate→ KernelSpec ─plan→ KernelPlan
 //! ```
 //!
-//! The proc macro, the command line and the runtime all call this crate, so a rule is written once
-//! and reads the same at every door. See the example in [`KernelPlan`].
+//! The proc macro, the command line and the runtime all call this crate. A rule is therefore written once, and gives
+//! the same diagnostic everywhere. [`KernelPlan`] has an example.
 //!
 //! Reading order: [`diagnostic`], [`config`], [`topology`], [`spec`], [`device`], [`plan`], [`abi`], [`fabric`],
 //! [`fabric_test`].

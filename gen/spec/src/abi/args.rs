@@ -27,11 +27,11 @@ pub enum Stride {
     Bytes(u64),
     /// The row stride that the caller gives for the operand.
     RowOf(Operand),
-    /// As many of those rows.
+    /// A number of rows of the operand.
     RowsOf {
-        /// Whose.
+        /// The operand.
         operand: Operand,
-        /// How many on this rank.
+        /// The number of rows on this rank.
         rows: Extent,
     },
 }
@@ -41,7 +41,7 @@ pub enum Stride {
 pub struct TensorMapSpec {
     /// Where it starts.
     pub source: Source,
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: Dtype,
     /// Elements per dimension, innermost first. A dimension that is 0 on this rank is encoded as 1, over the workspace.
     pub extents: Vec<Extent>,
@@ -57,9 +57,9 @@ pub struct TensorMapSpec {
 pub enum ArgKind {
     /// A tensor map, 128 bytes, aligned to 128.
     TensorMap(TensorMapSpec),
-    /// The operand's address, …
+    /// The address of an operand.
     Pointer(Operand),
-    /// … of one that is written though it is usually read.
+    /// The address of an operand that this kernel writes, although other kernels only read it.
     Result(Operand),
     /// The operand's row stride in bytes, u64.
     RowStrideBytes(Operand),

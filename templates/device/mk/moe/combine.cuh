@@ -1,7 +1,8 @@
-// Combine: the weighted sum of the experts' rows of every token, at the token's rank.
+// Combine: the weighted sums of the experts' rows of every token, on the token's rank.
 //
-// A rank sends the others the top-k entries of its tokens. Every rank adds up the rows that it has of a token and sends
-// one row of bf16; the token's rank adds those. A CTA makes one sum after the other, its own and those for peers.
+// A rank sends the top-k entries of its tokens to the other ranks. Every rank adds up its rows of a token and sends the
+// sum as one row of bf16, and the token's rank adds these sums. A CTA computes one sum after the other, for its own
+// rank and for peers.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/moe/token_sums.cuh>
@@ -23,7 +24,7 @@ struct Combine {
   using Peers = PeerTokens<Config, Args, Workspace>;
   using Own = OwnTokens<Config, Args, Workspace, Smem>;
 
-  // A warp: the rows of all sums of the CTA.
+  // A warp: loads the rows of all sums of the CTA.
   struct Load {
     static constexpr Agent kAgent = Agent::kWarp;
 
@@ -38,7 +39,8 @@ struct Combine {
     }
 
    private:
-    // Sums for peers go first, since they have a way before them; an own one follows each of them if its rows are there.
+    // Sums for peers come first, since they still have to travel. After each of them comes an own sum, if its rows have
+    // arrived.
     static MK_DEVICE void load_on_node(const Args& args, const RankContext& ctx, Loader& loader) {
       Own own(args, ctx);
       Peers peers{ctx, false, 1, Ranks::kWorld - 1};
@@ -47,12 +49,13 @@ struct Combine {
         bool is_sending = false, must = true;
         if constexpr (Ranks::kWorld > 1) {
           is_sending = load_sum_for_peer(args, ctx, loader, peers, true);
-          // Sums for peers that ran further ahead would queue for the link, and own rows be read at the end, when it is
-          // idle.
+          // If sums for peers ran further ahead, they would queue for the link, and own rows would be read at the end,
+          // when the link is idle.
           must = !is_sending || own.next + Config::kSumsAhead * part_stride<Config>() < peers.next / peers.sources;
         }
         if (!own.is_over()) {
-          // It waits only for sums of tokens before those whose sums this rank has sent: so nobody waits in a circle.
+          // It waits only for sums of earlier tokens than those whose sums this rank has sent, so ranks do not wait for
+          // each other in a circle.
           if (own.sum.is_complete(ctx, must)) own.load(args, ctx, loader);
         } else if (!is_sending) {
           break;
@@ -60,8 +63,8 @@ struct Combine {
       }
     }
 
-    // What others wait for comes first, for other nodes before own ones, and waits for nobody's sums: so nobody waits in a
-    // circle.
+    // Sums that other ranks wait for come first, those for other nodes before all others. They depend on no other
+    // rank's sums, so ranks do not wait for each other in a circle.
     static MK_DEVICE void load_across_nodes(const Args& args, const RankContext& ctx, Loader& loader) {
       Peers near{ctx, false, 1, Ranks::kLocalWorld - 1};
       Peers far{ctx, true, 1, Ranks::kPeerNodes * (Ranks::kLocalWorld - 1)};
@@ -93,8 +96,8 @@ struct Combine {
       }
     }
 
-    // The next sum for a rank of this node of a token that has rows here; false if there is none any more, or if the counts
-    // have not arrived, for which it waits if it `must`.
+    // Takes the next sum for a rank of this node of a token that has rows here. Returns false if there is none left, or
+    // if the counts have not arrived yet and the call need not wait for them (`must`).
     static MK_DEVICE bool load_sum_for_peer(const Args& args, const RankContext& ctx, Loader& loader, Peers& peers,
                                             bool must) {
       if (Ranks::kNodes > 1 && !peers.has_begun && !peers.begin(must)) return false;
@@ -113,7 +116,7 @@ struct Combine {
     }
   };
 
-  // One thread per output buffer: its sums to C and to peers.
+  // One thread per output buffer: stores the sums of the buffer to C and to peers.
   struct Store {
     static constexpr Agent kAgent = Agent::kThread;
 
@@ -122,7 +125,7 @@ struct Combine {
     }
   };
 
-  // A warp: its columns of all sums of the CTA, in fp32.
+  // A warp: adds up its columns of all sums of the CTA in fp32.
   struct Add {
     static constexpr Agent kAgent = Agent::kWarp;
 

@@ -1,7 +1,8 @@
-// Tokens between nodes. A node gets a token once: its tokens for a node are packed in the order of sending, put in chunks
-// to the rank of the same local number there, to the place where that rank has tokens of this one, and forwarded from
-// there to those ranks of the node that need them, to the same slots, behind the same flags that senders on the node
-// raise. So loading rows knows nothing of how they came.
+// Tokens between nodes. A token crosses the network once for each node that needs it. A rank packs its tokens for a
+// node in the order of sending and puts them in chunks to the rank of the same local rank there, to the slots that rank
+// has for tokens of this source. From there they are forwarded to the ranks of the node that need them, to the same
+// slots, with the same flags that senders on the node raise. The code that loads rows therefore does not depend on
+// where they come from.
 #pragma once
 #include <mk/moe/packets.cuh>
 #include <mk/moe/tokens.cuh>
@@ -31,15 +32,15 @@ struct NodeTokens {
   static constexpr u32 kChannel = 0;
   static constexpr u32 kFirstChunkPut = Packets<Config, Workspace, Smem>::kPacketPut + 1;
 
-  // A warp: until all of the call's puts have arrived.
+  // A warp: waits until all puts of the call have arrived.
   static MK_DEVICE void watch_arrivals(const Args& args, const RankContext& ctx, const Smem& smem) {
     Puts::watch_arrivals(args, ctx, [&](u32 peer) {
       return kFirstChunkPut + (load_shared(smem.tokens_from(peer)) + Config::kChunkTokens - 1) / Config::kChunkTokens;
     });
   }
 
-  // One thread: chunks of tokens to the peers, each as soon as it is packed. Returns early after an abort: receivers
-  // treat every put as valid data.
+  // One thread: puts chunks of tokens to the peers, each as soon as it is packed. It returns early after an abort,
+  // because receivers treat every put as valid data.
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx, const Smem& smem) {
     const auto tokens_to = [&](u32 peer) { return load_shared(smem.tokens_to(Experts::kLocalWorld + peer)); };
     const u32 most = Tokens::greatest(Experts::kPeerNodes, tokens_to);
@@ -59,7 +60,7 @@ struct NodeTokens {
     }
   }
 
-  // One thread, sender `sender` of `senders`: own tokens, then what peers put here.
+  // One thread, number `sender` of `senders`: sends own tokens, then forwards the tokens that peers put here.
   static MK_DEVICE void push(const Args& args, const RankContext& ctx, const Smem& smem, u32 sender, u32 senders) {
     auto copy = comm::StagedCopy::of_warp(ctx, smem);
     Tokens::begin_sending();
@@ -72,7 +73,8 @@ struct NodeTokens {
     return ctx.local_ptr(Workspace::packed_ready(peer, block));
   }
 
-  // Blocks of own tokens to the place that puts take them from and to the ranks of this node, and a flag behind each.
+  // Copies blocks of own tokens to the buffer that is put from and to the ranks of this node. A flag follows each
+  // block.
   static MK_DEVICE void push_own(const Args& args, const RankContext& ctx, const Smem& smem, comm::StagedCopy& copy,
                                  u32 sender, u32 senders) {
     constexpr u32 kOthers = Experts::kDestinations - 1;
@@ -92,8 +94,8 @@ struct NodeTokens {
     }
   }
 
-  // Blocks that peers put here, of all peers in turn, as they arrive: a flag of this rank's, and the tokens to the other
-  // ranks of this node that need them.
+  // Forwards the blocks that peers put here, of all peers in turn, as they arrive: raises this rank's flag, and copies
+  // the tokens to the other ranks of this node that need them.
   static MK_DEVICE void forward_arrived(const RankContext& ctx, const Smem& smem, comm::StagedCopy& copy, u32 sender,
                                         u32 senders) {
     const auto tokens_from = [&](u32 peer) { return load_shared(smem.tokens_from(peer)); };

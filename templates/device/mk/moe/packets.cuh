@@ -1,4 +1,5 @@
-// Routing between nodes: one put of this rank to each peer, and what peers put here to the ranks of this node.
+// Routing packets between nodes: one put to each peer, and the forwarding of received packets to the ranks of this
+// node.
 #pragma once
 #include <mk/moe/faults.cuh>
 #include <mk/moe/routing_message.cuh>
@@ -31,8 +32,8 @@ struct Packets {
   static constexpr u32 kChannel = 0;
   static constexpr u32 kPacketPut = 0;  // the first put of a call; tokens follow
 
-  // A warp of a CTA that communicates. They are counted over these CTAs: the first one watches, the second one puts, and
-  // the others forward. `has_lists`: whether this rank has found no fault.
+  // A warp of a communication CTA. Warps are counted over these CTAs: the first one watches arrivals, the second one
+  // puts, and the others forward. `has_lists` is false if this rank has found a fault.
   template <class Args>
     requires PacketConfig<Config> && PacketWorkspace<Workspace> && NodeTokenTables<Smem>
   static MK_DEVICE void exchange(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
@@ -52,7 +53,7 @@ struct Packets {
   }
 
  private:
-  // One thread: packets to all peers, once all CTAs have written them. A packet with a fault has no lists.
+  // One thread: puts the packets to all peers when all CTAs have written them. A packet with a fault has no lists.
   template <class Args>
   static MK_DEVICE void put_all(const Args& args, const RankContext& ctx, const Smem& smem, bool has_lists) {
     const WaitSite site{kPush, kRouting, ctx.rank, ctx.rank, ctx.epoch * gridDim.x};
@@ -67,7 +68,7 @@ struct Packets {
     }
   }
 
-  // A warp: a peer's packet to a rank of this node, as if its sender had written there.
+  // A warp: forwards a peer's packet to a rank of this node, where it looks as if the sender had written it.
   static MK_DEVICE void forward(const RankContext& ctx, u32 peer, u32 to) {
     const u32 lane = lane_index(), source = Network::rank_of_peer(ctx, peer);
     const u32* packet = Message::packet_in(ctx, peer);

@@ -1,15 +1,16 @@
-// What a rank sends to each destination before it sends tokens.
+// The data that a rank sends to each destination before it sends tokens.
 //
-// To a rank: a message of kMessageWords words, which are a fault, the rows that the sender's tokens make for each expert,
-// and how many tokens it sends for each; and a list that says of each row of the receiver, expert by expert, where its
-// token is: the slot among the sender's tokens, or of the receiver's own tokens the number.
+// To a rank: a message and a list. The message has kMessageWords words: a fault, the number of rows of the sender's
+// tokens for each expert, and the number of tokens that it sends for each expert. The list has an entry for each row of
+// the receiver, expert by expert: the slot of its token among the sender's tokens, or the token's number if it is the
+// receiver's own.
 //
-// To another node: one put, a packet. It has the same message, then of each token a word that says which ranks of the
-// node need it (if the node has several), then the lists of the node's ranks, one behind the other and as long as they
-// are. The receiver passes its parts on to the ranks of its node, as if the sender had written there.
+// To another node: one put, a packet. It has the same message, then, if the node has several ranks, a word for each
+// token with the ranks of the node that need it, then the lists of the node's ranks, one behind the other. The receiver
+// forwards the parts to the ranks of its node, where they look as if the sender had written them.
 //
-// Messages and lists exist twice, and calls alternate between them: a rank that starts call e has finished call e - 1,
-// for which it had those of every peer, so each peer has finished call e - 2.
+// Messages and lists are double-buffered by parity of the epoch. A rank that starts call e has finished call e - 1, for
+// which it received those of every peer, so each peer has finished call e - 2.
 #pragma once
 #include <mk/moe/experts.cuh>
 

@@ -1,8 +1,9 @@
 // Lists of tokens between nodes.
 //
-// A rank lists for each other node those of its tokens that have rows there, with all their entries, and puts the list to
-// the rank of its own local rank there, which relays it to all ranks of its node. These send that rank what they have of
-// each token. It adds that up and puts the sums back in the order of the list, by which the token's rank finds them.
+// For each other node, a rank lists its tokens that have rows there, with all their top-k entries. It puts the list to
+// the rank of the same local rank there, which relays it to all ranks of its node. Each of these sends that rank its
+// partial sum of each token. That rank adds them up and puts the sums back in the order of the list, by which the
+// token's rank assigns them to tokens.
 #pragma once
 #include <mk/comm/counted_puts.cuh>
 #include <mk/moe/topk_exchange.cuh>
@@ -36,8 +37,9 @@ struct TokenLists {
   using Topk = moe::Topk<Config, Args>;
   using Exchange = TopkExchange<Config, Args, Workspace>;
 
-  // A list begins with words: how many tokens the caller gave, how many are on the list, 1 + the index of a wrong entry or
-  // 0, and its token and row index. The entries follow, each as its weight and its row index.
+  // A list begins with five words: the number of tokens of the call, the number of tokens on the list, 1 + the index of
+  // a wrong entry or 0, and the token and the row index of that entry. The entries follow, each as its weight and its
+  // row index.
   static constexpr u32 kGiven = 0, kTokens = 1, kFault = 2, kFaultWords = 3;
 
   static MK_DEVICE u32* header(const RankContext& ctx, Symmetric<u8> list) {
@@ -47,7 +49,7 @@ struct TokenLists {
     return reinterpret_cast<u64*>(ctx.local_ptr(list) + Config::kListHeaderBytes);
   }
 
-  // The list of a peer, on the rank for which it is.
+  // The list of a peer, on the rank that receives it.
   static MK_DEVICE Symmetric<u8> list_of(const RankContext& ctx, u32 peer) {
     return Workspace::lists_in(ctx.parity(), peer);  // @lists.buffer
   }
@@ -69,7 +71,7 @@ struct TokenLists {
     wait_flag(ctx, ctx.local_ptr(Workspace::lists_ready()), site);
   }
 
-  // Tokens on the list for a peer, and on that of a peer for this rank, which has arrived.
+  // The number of tokens on the list for a peer, and on the list of a peer for this rank, which must have arrived.
   static MK_DEVICE u32 tokens_for(const RankContext& ctx, u32 peer) {
     return load(ctx.local_ptr(Workspace::listed(peer))) -
            load(ctx.local_ptr(Workspace::listed_before(ctx.parity(), peer)));
@@ -84,7 +86,7 @@ struct TokenLists {
   }
   static MK_DEVICE u32 put_of_sum(u32 position) { return 1 + position / Config::kChunkTokens; }
 
-  // A lane: waits until it is known where a token is on the list for a peer.
+  // A lane: waits until the position of a token on the list for a peer has been written.
   static MK_DEVICE u32 wait_position(const RankContext& ctx, u32 peer, u32 token) {
     Deadline deadline;
     for (;;) {
@@ -105,7 +107,7 @@ struct TokenLists {
     }
   }
 
-  // One thread: puts the lists, to each node another one first.
+  // One thread: puts the lists. Each node begins with another peer.
   static MK_DEVICE void put(const Args& args, const RankContext& ctx, u32 given) {
     wait(ctx);  // @lists.put-wait
     if (is_aborted(ctx)) return;
@@ -141,7 +143,7 @@ struct TokenLists {
       const u32* words = header(ctx, list);
       for (u32 to = 0; to < Ranks::kLocalWorld && worker == 0 && lane < Config::kCountPackets; ++to) {
         u8* slot = ctx.peer_ptr(to, Exchange::count_packet(ctx, source, lane));
-        // The packets say that this rank has read what it was sent in earlier calls.
+        // The packets also signal that this rank has read everything that it was sent in earlier calls.
         fence_sys();  // @lists.relay-fence
         comm::store_ll(slot, load(words + 2 * lane), load(words + 2 * lane + 1), ctx.mark());
       }
@@ -161,7 +163,7 @@ struct TokenLists {
     return Topk::load_row_index(args, i) / Config::kMaxRows / Ranks::kLocalWorld;
   }
 
-  // A thread: puts a token on the list for the node of one of its entries, unless an entry before it has.
+  // A thread: appends a token to the list for the node of one of its entries, unless an earlier entry has done so.
   static MK_DEVICE void list_entry(const Args& args, const RankContext& ctx, u32 token, u32 index) {
     const u32 first = token * Config::kTopK, node = node_of_entry(args, first + index);
     const u32 own_node = ctx.node_first_rank / Ranks::kLocalWorld;
@@ -179,7 +181,7 @@ struct TokenLists {
     store_relaxed_sys(ctx.local_ptr(Workspace::list_positions(peer, token)), u64{position} << 32 | ctx.mark());
   }
 
-  // The first thread of the call that finds a wrong row index keeps it for the lists.
+  // The first thread of the call that finds a wrong row index records it for the lists.
   static MK_DEVICE void keep_fault(const Args& args, const RankContext& ctx, u32 token, u32 index) {
     if (exchange_relaxed_gpu(ctx.local_ptr(Workspace::fault_mark()), ctx.mark()) == ctx.mark()) return;
     u32* fault = ctx.local_ptr(Workspace::fault());

@@ -1,8 +1,8 @@
-// What each rank sends the others of its tokens: how many there are, then their top-k entries.
+// The exchange of top-k entries: each rank sends the number of its tokens, then their entries.
 //
-// All of it are LL packets, flagged with the mark of the call, so that nobody waits for more than what it reads. Packets
-// exist twice, by parity of the epoch: a rank that has rows of few ranks' tokens does not wait until the others have
-// read what it sent.
+// All data travel as LL packets that carry the mark of the call, so a reader waits only for the packets that it reads.
+// Packets are double-buffered by parity of the epoch: a rank that has rows of few ranks' tokens need not wait until the
+// other ranks have read its packets.
 #pragma once
 #include <mk/comm/ll.cuh>
 #include <mk/moe/topk.cuh>
@@ -29,9 +29,9 @@ struct TopkExchange {
   using Entry = typename Topk::Entry;
   using Packet = comm::LlPacket;
 
-  // Packet 0 says how many tokens the caller gave, and of how many the entries follow. Of a rank of another node the
-  // latter are the tokens on its list for this node, and two more packets are the fault that it found: 1 + the index of
-  // the entry, or 0 if there is no fault; the token; the row index.
+  // Packet 0 holds the number of tokens of the call, and the number of tokens whose entries follow. For a rank of
+  // another node, the latter is the number of tokens on its list for this node, and two more packets hold the fault
+  // that it found: 1 + the index of the entry, or 0 if there is no fault; the token; the row index.
   struct Counts {
     Packet packets[Config::kCountPackets];
 
@@ -56,7 +56,7 @@ struct TopkExchange {
     static_assert(TopkExchangeConfig<Config> && TopkExchangeWorkspace<Workspace>);
     u32 i = blockIdx.x * Config::kThreads + threadIdx.x;
     const u32 from_last = gridDim.x * Config::kThreads - 1 - i;  // the last threads have no entry if there are few
-    // The packet with the counts also says that this rank has read what it was sent in earlier calls.
+    // The packet with the counts also signals that this rank has read everything that it was sent in earlier calls.
     if (from_last < Ranks::kLocalWorld) fence_sys();  // @topk.send-fence
     const u32 tokens = Topk::valid_tokens(given);
     if (from_last < Ranks::kLocalWorld) {
@@ -71,8 +71,8 @@ struct TopkExchange {
     }
   }
 
-  // Waits for the packet in a slot; `packet` is what the slot held before. After an abort the packet is an entry that has
-  // no row, or says that there are no tokens.
+  // Waits for the packet in a slot. `packet` is the earlier content of the slot. After an abort, the packet is an entry
+  // without a row, or a count of no tokens.
   static MK_DEVICE Packet wait(const RankContext& ctx, u32 source, const u8* slot, Packet packet) {
     Deadline deadline;
     while (!packet.has_arrived(ctx.mark())) {  // @topk.wait
@@ -84,7 +84,8 @@ struct TopkExchange {
     return packet;
   }
 
-  // Waits for the counts of a rank of this node, and acquires them: the rank has read what it was sent before.
+  // Waits for the counts of a rank of this node, and acquires them: the rank has then read everything that it was sent
+  // before.
   static MK_DEVICE Counts wait_counts(const RankContext& ctx, u32 source) {
     const u8* slot = ctx.local_ptr(count_packet(ctx, source, 0));
     Deadline deadline;
@@ -109,7 +110,7 @@ struct TopkExchange {
       if (must) counts.packets[i] = wait(ctx, source, slot, counts.packets[i]);
       have_arrived &= counts.packets[i].has_arrived(ctx.mark());
     }
-    // The same packet again, as an acquire: the rank has read what it was sent before.
+    // Loads the same packet again as an acquire: the rank has then read everything that it was sent before.
     if (have_arrived) comm::load_ll<Ordering::kAcquire>(ctx.local_ptr(count_packet(ctx, source, 0)));
     return have_arrived;
   }

@@ -1,4 +1,4 @@
-//! What is possible of an attention operator.
+//! The limits of attention operators.
 
 use super::config::{AttentionConfig, MAX_HEADS, Scale};
 use crate::config::{Field, KernelConfig};
@@ -60,7 +60,7 @@ fn padding(size: u64, scale: Scale) -> String {
     help
 }
 
-/// Who takes turns in slots tells who sends that they are free; that does not cross between nodes.
+/// Ranks release slots to the rank that sends. Such credits do not cross between nodes.
 fn check_slots(config: &AttentionConfig, found: &mut Diagnostics) {
     let sizes = (config.batch.fixed(), config.kv_heads.fixed());
     if let (Some(slots), (Some(batch), Some(kv_heads))) = (config.tuning.kv_slots, sizes) {

@@ -16,7 +16,7 @@ const MATH_WARPS: u32 = 8;
 /// Sixteen rows of 64 columns.
 const OUT_BYTES: u64 = 16 * OUT_COLS as u64 * ELEM_BYTES;
 
-/// What decides which memory a kernel has.
+/// The plan and the sizes on which the memory of a kernel depends.
 #[derive(Clone, Copy)]
 pub(super) struct Needs<'a> {
     pub op_plan: &'a DispatchPlan,
@@ -29,12 +29,12 @@ impl Needs<'_> {
         self.topology.world()
     }
 
-    /// Whether tokens go to other ranks.
+    /// Returns whether tokens are sent to other ranks.
     fn sends(&self) -> bool {
         self.world() > 1
     }
 
-    /// Whether they go to other nodes.
+    /// Returns whether tokens are sent to other nodes.
     fn puts(&self) -> bool {
         self.topology.peers() > 0
     }
@@ -52,43 +52,46 @@ impl Needs<'_> {
 }
 
 regions! {
-    /// Symmetric memory of a rank: zeroed once and never reset, but for counts of tiles. The state comes first.
+    /// The symmetric memory of a rank. It is zeroed once and never reset, except for the counters of tiles. The state
+    /// comes first.
     struct DispatchWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
-    /// Counts the CTAs that have counted the choices of their slice, over all calls.
+    /// Counts the CTAs that have counted the top-k entries of their slice, over all calls.
     counted: Element::Flag, [];
     /// Counts the tiles that CTAs have taken. Each call resets the counter of the next one.
     tiles_taken: Element::Words(1), [parity: 2u32];
-    /// Holds the mark of the last call in which this rank found a fault in its operands, …
+    /// The mark of the last call in which this rank found a fault in its operands.
     fault_mark: Element::Flag, [];
-    /// … and the fault.
+    /// That fault.
     fault: Element::Words(FAULT_WORDS), [];
-    /// Of each CTA's slice, rows of an expert in the upper half, and tokens that are sent for it in the lower one.
+    /// For the slice of each CTA: the rows of an expert in the upper half of a word, and the tokens that are sent for
+    /// it in the lower half.
     slice_counts: Element::Words(1), [cta: p.grid_ctas, expert: p.op_plan.shape.experts];
-    /// Counts a source's CTAs whose part of its message and list is here, over all calls.
+    /// Counts the CTAs of a source whose part of its message and list has arrived, over all calls.
     routed: Element::Flag, [source: p.world()];
-    /// What a source sends first: a fault, rows of each expert, and tokens that it sends for each.
+    /// The first message of a source: a fault, the rows of each expert, and the tokens that it sends for each expert.
     messages: Element::Words(p.op_plan.count_words()), [parity: 2u32, source: p.world()];
-    /// Of each row that a source's tokens make here, expert by expert, the slot of its token; of an own one the number.
+    /// For each row of a source's tokens on this rank, expert by expert: the slot of the token, or its number if it is
+    /// an own token.
     lists: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows];
-    /// Tokens to send, by slot.
+    /// The numbers of the tokens to send, by slot.
     send_list: Element::Words(1), [destination: p.topology.destinations(), slot: p.op_plan.shape.max_tokens],
         if p.sends();
-    /// Holds the mark of the last call in which a source's tokens of a block arrived.
+    /// The mark of the last call in which a block of a source's tokens arrived.
     token_ready: Element::Flag, [source: p.world(), block: p.op_plan.blocks()], if p.sends();
-    /// Tokens of other ranks; `distance` 0 is the next rank's.
+    /// The tokens of other ranks. `distance` 0 is the next rank.
     received: Element::Bytes(p.op_plan.token_bytes()), [distance: p.world() - 1, slot: p.op_plan.shape.max_tokens],
         if p.sends();
-    /// Puts that have arrived from a peer, over all calls.
+    /// The number of puts that have arrived from a peer, over all calls.
     arrived: Element::Flag, [channel: 1u32, peer: p.topology.peers()], if p.puts();
-    /// Puts of a peer before a call.
+    /// The number of puts of a peer before a call.
     puts_before: Element::Count, [parity: 2u32, peer: p.topology.peers()], if p.puts();
     /// Routing for peers, and from peers.
     packets_out: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
     packets_in: Element::Words(p.packet_words()), [parity: 2u32, peer: p.topology.peers()], if p.puts();
-    /// Holds the mark of the last call in which a block of tokens for a peer was packed.
+    /// The mark of the last call in which a block of tokens for a peer was packed.
     packed_ready: Element::Flag, [peer: p.topology.peers(), block: p.op_plan.blocks()], if p.puts();
-    /// Tokens for a peer, where puts take them from.
+    /// The tokens for a peer, which are put from here.
     outgoing: Element::Bytes(p.op_plan.token_bytes()), [peer: p.topology.peers(), slot: p.op_plan.shape.max_tokens],
         if p.puts();
 }

@@ -1,4 +1,4 @@
-//! What a candidate of a GEMM operator should take.
+//! The expected time of a candidate of a GEMM operator.
 
 use super::config::Tile;
 use super::op_plan::{TILE_K, TileOrder};
@@ -8,49 +8,52 @@ use crate::cost::{
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
 
-/// Conversion and hand-over of a 128×256 tile by the math warpgroups, µs; smaller tiles in proportion.
+/// The time in which the MMA warpgroups convert and store a 128×256 tile, µs. Smaller tiles take proportionally less.
 const EPILOGUE_US: f64 = 1.0;
 
-/// Exchange of fp32 sums between the CTAs that share a tile, µs.
+/// The time in which the CTAs that share a tile exchange their fp32 sums, µs.
 const TAIL_US: f64 = 4.0;
 
-/// Doorbell → host thread → first byte of a copy, µs.
+/// The time from the doorbell over the host thread to the first byte of a copy, µs.
 const DOORBELL_US: f64 = 12.0;
 
-/// Of a copy, whatever its size, µs: three copies side by side of 2, 4, 16 MiB reach 174, 216, 348 GB/s together.
+/// The time of a copy that does not depend on its size, µs. Three concurrent copies of 2, 4 and 16 MiB reach 174, 216
+/// and 348 GB/s together.
 const COPY_US: f64 = 6.5;
 
-/// A pushing warp in every CTA fills the link better than a few CTAs do …
+/// The part of the transfer time that a pushing warp in every CTA saves over a few communication CTAs.
 const SHARED_PUSH_GAIN: f64 = 0.06;
 
-/// … but slows the loads of its CTA.
+/// The factor by which a pushing warp slows down the loads of its CTA.
 const SHARED_PUSH_SLOWDOWN: f64 = 1.12;
 
-/// Stores of communication CTAs slow the other CTAs less; copies, nothing that could be measured.
+/// The factor by which stores of communication CTAs slow down the other CTAs. Copies slow them down by nothing that
+/// could be measured.
 const COMM_CTA_SLOWDOWN: f64 = 1.02;
 
-/// More than this many communication CTAs get into each other's way …
+/// The most communication CTAs that do not slow down each other.
 const CALM_COMM_CTAS: u32 = 8;
 
-/// … and lose this part of the rate for each.
+/// The part of the rate that each communication CTA beyond these costs.
 const CROWD_LOSS: f64 = 0.012;
 
-/// What stores of partial sums cost a GEMM that takes as long as they do.
+/// The part of its time that a GEMM loses to stores of partial sums that take as long as the GEMM.
 const STORE_SLOWDOWN: f64 = 0.1;
 
-/// Tagged words from one rank's registers to another's, µs.
+/// The time of LL packets from one rank's registers to another's, µs.
 const TAGGED_US: f64 = 2.5;
 
-/// Partial sums of a tile by TMA to their slot, through shared memory and into the sums, flags aside, µs.
+/// The time in which TMA stores the partial sums of a tile to their slot, and the owner loads and adds them, without
+/// flags, µs.
 const ADD_US: f64 = 5.5;
 
-/// A result by TMA to its slot, and from there to C, flags aside, µs.
+/// The time in which TMA stores a result to its slot, and a rank copies it to C, without flags, µs.
 const RESULT_US: f64 = 12.0;
 
 /// How a candidate moves a shard to the peers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Push {
-    /// It doesn't: a world of 1.
+    /// There is only one rank.
     None,
     /// `ctas` communication CTAs, or one warp of every CTA if 0; K in `slices`. Across nodes, `own_bytes` go to where
     /// puts take them from, too.
@@ -180,7 +183,7 @@ pub(crate) fn estimate_us(
     LAUNCH_US + (compute * push.slowdown()).max(fed).max(memory) + unseen
 }
 
-/// How partial sums meet.
+/// How partial sums are exchanged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Meeting {
     /// 1 or 2.
