@@ -20,9 +20,11 @@ pub struct Target<'a> {
 /// Returns the puts of a command, each to one peer. [`check_peers`] must have accepted the command.
 pub fn puts(command: &Command, peers: usize) -> impl Iterator<Item = Command> + use<> {
     let (command, peers) = (*command, peers as u32);
-    let (count, is_single) = match command.kind {
-        COMMAND_PUT_TO_PEERS => (u32::from(command.target_region), false),
-        _ => (1, true),
+    let is_single = command.kind == COMMAND_PUT;
+    let count = if is_single {
+        1
+    } else {
+        u32::from(command.target_region)
     };
     (0..count).map(move |i| {
         if is_single {

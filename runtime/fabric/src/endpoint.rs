@@ -16,8 +16,8 @@ use mkernel_spec::fabric::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most commands that one step takes from the ring.
-const COMMANDS_PER_STEP: usize = 128;
+/// A step takes no more commands from the ring when it has taken this many puts. A command can have many.
+const PUTS_PER_STEP: usize = 128;
 /// The most puts to one peer that wait outside the ring, so that puts to other peers can overtake them. Beyond this
 /// limit the ring fills.
 const QUEUE_PER_PEER: usize = 512;
@@ -266,7 +266,8 @@ impl Endpoint {
         if self.closing.is_some() {
             return Ok(false);
         }
-        for taken in 0..COMMANDS_PER_STEP {
+        let mut taken = 0;
+        while taken < PUTS_PER_STEP {
             if self.in_flight.len() >= MAX_IN_FLIGHT {
                 return Ok(taken > 0);
             }
@@ -296,6 +297,7 @@ impl Endpoint {
                 let id = self.in_flight.add_put(put.peer, ends_command, now);
                 self.peers[usize::from(put.peer)].enqueue(&put, id);
                 self.ready.mark(put.peer);
+                taken += 1;
             }
         }
         Ok(true)
@@ -322,7 +324,7 @@ impl Endpoint {
         if state.message.is_none()
             && let Some((immediate, kind)) = state.next_message(self.closing, has_puts)
         {
-            let id = self.in_flight.add(at as u16, kind, now);
+            let id = self.in_flight.add_message(at as u16, kind, now);
             state.message = Some(state.message_write(immediate, id));
         }
         let room = self.limits.writes.saturating_sub(state.in_flight);

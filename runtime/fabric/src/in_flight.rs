@@ -46,8 +46,8 @@ impl InFlightWrites {
         }
     }
 
-    /// Adds a write and returns its id.
-    pub fn add(&mut self, peer: u16, kind: WriteKind, now: Instant) -> u64 {
+    /// Adds a credit or a close and returns its id.
+    pub fn add_message(&mut self, peer: u16, kind: WriteKind, now: Instant) -> u64 {
         self.add_write(peer, kind, false, now)
     }
 

@@ -41,7 +41,7 @@ const BENCH: Lane = Lane(&[
 /// The lane to run.
 #[derive(Clone, Copy, Debug, clap::Subcommand)]
 pub enum Flags {
-    /// Format, lints and the fast tests, about three minutes on two cores if everything is built
+    /// Format, lints, documentation and the fast tests, about 90 s on two cores if everything is built
     Check,
     /// Everything that needs no GPU, as CI runs it
     Full,

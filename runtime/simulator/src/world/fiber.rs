@@ -46,6 +46,9 @@ impl Drop for FiberStack {
     }
 }
 
+// SAFETY: the memory belongs to the stack alone.
+unsafe impl Send for FiberStack {}
+
 // SAFETY: `base` is the end of the memory, and `limit` is its start above the canary. Both are aligned, and the memory
 // lives as long as the stack.
 unsafe impl Stack for FiberStack {
@@ -77,9 +80,6 @@ impl ArgsBlock {
 type Routine = Coroutine<(), (), (), FiberStack>;
 pub(super) type FiberYielder = Yielder<(), ()>;
 
-// SAFETY: the memory belongs to the stack alone.
-unsafe impl Send for FiberStack {}
-
 /// Stacks that no fiber uses now, for new fibers.
 #[derive(Default)]
 pub(super) struct Stacks(Vec<FiberStack>);
@@ -92,17 +92,10 @@ const MAX_SPARE: usize = 1 << 14;
 
 impl Stacks {
     fn take(&mut self) -> FiberStack {
-        if self.0.is_empty() {
-            let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-            let left = spare.len().saturating_sub(TAKEN_TOGETHER);
-            self.0.extend(spare.drain(left..));
-        }
-        self.0.pop().unwrap_or_else(FiberStack::new)
+        let spare = || SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        self.0.pop().or_else(spare).unwrap_or_else(FiberStack::new)
     }
 }
-
-/// The spare stacks that a simulator takes at a time. A CTA needs about as many.
-const TAKEN_TOGETHER: usize = 512;
 
 impl Drop for Stacks {
     fn drop(&mut self) {
